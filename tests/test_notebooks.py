@@ -1,0 +1,103 @@
+"""Every notebook runs: as it is, and with a wrong answer to each of its exercises, which must go red.
+
+Notebooks run in fast mode on the best device of this machine. `headless` itself fails a notebook in which any code cell
+was not executed.
+"""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+
+from metallab import headless, paths, records
+
+NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
+SLOWEST_CELL, SLOWEST_NOTEBOOK = 240, 600
+
+WRONG_ANSWERS = {
+    "00_check_your_machine": {
+        "solution-1": (
+            "def agree(result, expected, tolerance):\n    return not (abs(result - expected) > tolerance).any()"
+        ),
+        "solution-2": "def at_least(version, wanted):\n    return version >= wanted",
+    },
+    "01_time_it_right": {
+        "solution-1": (
+            "def honest_latency(launch, synchronize):\n    start = time.perf_counter()\n    launch()\n"
+            "    return time.perf_counter() - start"
+        ),
+        "solution-2": "def speed_up(baseline, variant):\n    return sum(baseline) / sum(variant)",
+    },
+}
+
+
+def notebook_id(path):
+    return path.stem
+
+
+@pytest.fixture(scope="session")
+def kind():
+    """The best device of this machine, as the runner finds it."""
+    found = headless.resolve_device("auto")
+    return "sim" if found["simulated"] else found["kind"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_runs_from_top_to_bottom(path, kind):
+    result = headless.run_notebook(path, device=kind, cell_timeout=SLOWEST_CELL, timeout=SLOWEST_NOTEBOOK)
+    assert result.status == "passed", f"{result.reason}\nthe partial notebook: {result.failed_copy}"
+    assert result.executed == result.cells > 0
+    saved = records.load(paths.run_folder("fast", kind) / "results" / f"{path.stem}.json")
+    assert all(record.measurement.mode == "fast" for record in saved)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_wrong_answers_go_red(path, kind, tmp_path):
+    """Each solution is replaced by a plausible mistake; each check must raise WrongAnswer and nothing else may fail."""
+    wrong = WRONG_ANSWERS[path.stem]
+    result = headless.run_notebook(
+        path,
+        device=kind,
+        out=tmp_path / "out",
+        failed=tmp_path / "failed",
+        replace=wrong,
+        allow_errors=True,
+        cell_timeout=SLOWEST_CELL,
+        timeout=SLOWEST_NOTEBOOK,
+    )
+    raised = {cell.id: error for cell in result.read().cells if (error := error_of(cell)) is not None}
+    assert raised == {key.replace("solution", "check"): "WrongAnswer" for key in wrong}, result.reason
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_is_built_as_every_page_is(path):
+    """Two or three exercises with stub, solution, check and a wrong answer; no outputs; one H1; short cells."""
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert not any(cell.outputs or cell.execution_count for cell in code), (
+        "committed with outputs: nbstripout --keep-id"
+    )
+    assert len(notebook.cells) <= 45
+    assert max(len(cell.source.splitlines()) for cell in code) <= 15
+    headings = [line for cell in notebook.cells if cell.cell_type == "markdown" for line in cell.source.splitlines()]
+    assert sum(line.startswith("# ") for line in headings) == 1
+    assert code[0].source.startswith("import metallab"), "metallab comes before any framework"
+    assert "records.save(" in code[-1].source, "saving the records comes last"
+    tagged = {tag: [c.id for c in code if tag in c.metadata.get("tags", [])] for tag in ("exercise", "solution")}
+    assert 2 <= len(tagged["exercise"]) == len(tagged["solution"]) <= 3
+    assert set(tagged["solution"]) == set(WRONG_ANSWERS[path.stem]), "each solution has a wrong answer to try"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_links_lead_somewhere(path):
+    import re
+
+    text = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+        assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def error_of(cell) -> str | None:
+    """The name of the error that a cell ended with."""
+    return next((output.ename for output in cell.get("outputs", []) if output.output_type == "error"), None)

@@ -1,0 +1,73 @@
+"""Pictures say what they show: device, units, intervals, and what is withheld."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from metallab import plots
+from metallab.timing import Comparison, Measurement, Ratio
+
+
+def measurement(name="a", samples=(1e-3, 2e-3, 3e-3), simulated=False, device="Chip X"):
+    return Measurement(name, "latency", samples, 0.1, 1, 3, "quiet", "full", device, simulated)
+
+
+def comparison(ratio=None, withheld=None):
+    return Comparison(
+        "softshrink",
+        "latency",
+        "base",
+        {"base": measurement("base"), "other": measurement("other")},
+        {"other": ratio} if ratio else {},
+        withheld or {},
+        "checked",
+    )
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
+
+
+def test_the_gallery_shows_each_claim_against_the_truth():
+    figure = plots.gallery({"too fast": (1e-6, 1e-3), "right": (1e-3, 1e-3)}, device="Chip X")
+    said = " ".join(texts(figure))
+    assert "0.001 times the truth" in said
+    assert "true within 5 %" in said
+    assert "Chip X" in said
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(1.5, 2.5, "faster"), (0.5, 0.9, "slower"), (0.9, 2.5, "inconclusive"), (0, math.inf, "inconclusive")],
+)
+def test_speedups_draw_the_interval_and_say_the_verdict(low, high, verdict):
+    ratio = Ratio("other", "base", 0.7 if verdict == "slower" else 2.0, low, high, 24)
+    figure = plots.speedups([comparison(ratio)])
+    assert any(verdict in text for text in texts(figure))
+    drawn = [segment for bars in figure.axes[0].containers for line in bars[2] for segment in line.get_segments()]
+    if math.isfinite(high):
+        assert [tuple(point[0] for point in segment) for segment in drawn] == [pytest.approx((low, high))]
+    else:
+        assert not drawn
+
+
+def test_a_withheld_speed_up_has_no_bar():
+    figure = plots.speedups([comparison(withheld={"other": "outputs differ: by 3"})])
+    assert any("no speed-up: outputs differ" in text for text in texts(figure))
+    assert not figure.axes[0].containers
+
+
+def test_a_simulated_device_is_named_so_in_every_title():
+    fake = measurement(simulated=True, device="simulated Apple GPU")
+    for figure in (plots.samples([fake]), plots.curves({"a": {1: fake, 2: fake}}, xlabel="n", heading="product")):
+        assert "SIMULATED: simulated Apple GPU" in figure.axes[0].get_title(loc="left")
+
+
+def test_time_axes_have_units_and_figures_have_descriptions():
+    figure = plots.curves({"line": {64: measurement(), 128: measurement()}}, xlabel="n", heading="product")
+    figure.canvas.draw()
+    assert any("ms" in label.get_text() for label in figure.axes[0].get_yticklabels())
+    assert figure.axes[0].get_xlabel() == "n"
+    assert "2 ms a call" in figure.get_label()

@@ -1,0 +1,511 @@
+"""The measuring rules, each as a check of a timing module, with the change to the module that must break it.
+
+A check is given a module, so that the real one and a broken one are judged alike: `test_timing.py` runs every check on
+the real module and wants it to pass, then on a copy with the rule's lines changed and wants it to fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+
+from metallab.fake_device import FakeDevice, LazyFakeDevice
+
+QUICK = {"min_samples": 6, "min_seconds": 0.0, "warmup_calls": 2, "warmup_seconds": 0.0, "block_seconds": 0.004}
+
+
+class FakeClock:
+    """A clock that moves only when told: functions made by `taking` advance it by their duration."""
+
+    def __init__(self) -> None:
+        self.now = 1_000
+
+    def __call__(self) -> int:
+        return self.now
+
+    def taking(self, durations: Callable[[], float]) -> Callable[[], None]:
+        """A function that takes as many seconds of this clock as ``durations()`` says."""
+
+        def work() -> None:
+            self.now += max(1, round(durations() * 1e9))
+
+        return work
+
+
+class SpyClock:
+    """A clock that notes, at every reading, how many kernels of a fake device were still unfinished."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.device, self.pending = device, []
+
+    def __call__(self) -> int:
+        import time
+
+        self.pending.append(self.device.pending)
+        return time.perf_counter_ns()
+
+
+def nothing_runs_when_the_clock_is_read(timing: ModuleType) -> None:
+    """Latency and throughput: at both readings of every sample the device has finished all it was given."""
+    for question in ("latency", "throughput"):
+        with FakeDevice() as device:
+            for _ in range(3):
+                device.launch(0.002)  # left over from somebody else
+            clock = SpyClock(device)
+            budget = timing.Budget(**QUICK)
+            timing.measure(lambda: device.launch(0.001), on=device, question=question, budget=budget, clock=clock)
+            assert clock.pending, "the clock was never read"
+            assert not any(clock.pending), f"{question}: the clock was read while {max(clock.pending)} kernels ran"
+
+
+def a_slept_time_is_never_undercut(timing: ModuleType) -> None:
+    """A kernel sleeps at least as long as it is told: no true measurement of it can be shorter."""
+    for question in ("latency", "throughput"):
+        with FakeDevice() as device:
+            got = timing.measure(
+                lambda: device.launch(0.002), on=device, question=question, budget=timing.Budget(**QUICK)
+            )
+            assert min(got.samples) >= 0.002, f"{question}: {min(got.samples)} s for a kernel of 0.002 s"
+            assert got.first_call >= 0.002
+
+
+def comparisons_wait_too(timing: ModuleType) -> None:
+    """The same for `compare` and `measure_stages`."""
+    with FakeDevice() as device:
+        clock = SpyClock(device)
+        timing.compare(
+            {"short": lambda: device.launch(0.001), "long": lambda: device.launch(0.002)},
+            on=device,
+            baseline="short",
+            parity=timing.Unchecked("sleeps"),
+            budget=timing.Budget(**QUICK),
+            clock=clock,
+        )
+        assert not any(clock.pending)
+        clock = SpyClock(device)
+        device.launch(0.002)  # left over from somebody else
+        stages = {"load": lambda: device.launch(0.001), "compute": lambda _: device.launch(0.002)}
+        got = timing.measure_stages(stages, on=device, budget=timing.Budget(**QUICK), clock=clock)
+        assert not any(clock.pending)
+        assert min(got["load"].samples) >= 0.001
+        assert min(got["compute"].samples) >= 0.002
+
+
+def lazy_results_are_consumed(timing: ModuleType) -> None:
+    """Where only a result can be waited for, each one of a block is."""
+    with LazyFakeDevice() as device:
+        calls = 0
+
+        def fn():
+            nonlocal calls
+            calls += 1
+            return device.lazy(0.001)
+
+        got = timing.measure(fn, on=device, question="throughput", budget=timing.Budget(**QUICK))
+        assert device.launched == calls, f"{calls} results, {device.launched} computed"
+        assert min(got.samples) >= 0.001
+
+
+def garbage_is_not_collected_meanwhile(timing: ModuleType) -> None:
+    """The collector is off inside a sample and as it was afterwards."""
+    seen = []
+    for was_on in (True, False):
+        (gc.enable if was_on else gc.disable)()
+        try:
+            timing.measure(lambda: seen.append(gc.isenabled()), on=timing.Host(), budget=timing.Budget(**QUICK))
+            assert gc.isenabled() == was_on, "the collector was not put back"
+        finally:
+            gc.enable()
+    assert not any(seen)
+
+
+def the_first_call_is_kept_apart(timing: ModuleType) -> None:
+    """A first call that compiles shows in `first_call` and in no sample."""
+    clock = FakeClock()
+    durations = iter([1.0])
+    got = timing.measure(
+        clock.taking(lambda: next(durations, 0.010)), on=timing.Host(), clock=clock, budget=timing.Budget()
+    )
+    assert got.first_call == 1.0
+    assert max(got.samples) == 0.010
+
+
+def a_slow_start_is_warmed_away(timing: ModuleType) -> None:
+    """At least 3 calls and 25 ms, and on until both halves agree; 40 slow calls leave no trace."""
+    clock = FakeClock()
+    got = timing.measure(clock.taking(lambda: 0.020), on=timing.Host(), clock=clock, budget=timing.Budget())
+    assert got.warmup_calls >= 3, f"{got.warmup_calls} warm-up calls"
+    clock = FakeClock()
+    got = timing.measure(clock.taking(lambda: 0.001), on=timing.Host(), clock=clock, budget=timing.Budget())
+    assert got.warmup_calls >= 25, f"{got.warmup_calls} warm-up calls of 1 ms"
+    clock = FakeClock()
+    slow_start = iter(0.005 * 0.9**i for i in range(40))
+    work = clock.taking(lambda: 0.001 + next(slow_start, 0.0))
+    got = timing.measure(work, on=timing.Host(), clock=clock, budget=timing.Budget())
+    assert max(got.samples) < 0.0012, f"a sample of {max(got.samples)} s is from the slow start"
+
+
+def blocks_fill_their_time(timing: ModuleType) -> None:
+    """Throughput doubles the block until it lasts 20 ms; latency is one call."""
+    for question, block in (("throughput", 32), ("latency", 1)):
+        clock = FakeClock()
+        got = timing.measure(
+            clock.taking(lambda: 0.001), on=timing.Host(), question=question, clock=clock, budget=timing.Budget()
+        )
+        assert got.block == block, f"{question}: a block of {got.block}"
+        assert got.median == 0.001, "the median is not per call"
+        assert got.n * got.block * got.median < 0.7, f"{question}: half a second became {got.n * got.block * 0.001} s"
+
+
+def measuring_stops_when_enough_is_known(timing: ModuleType) -> None:
+    """Quiet samples stop at half a second, restless ones once their noise is known or at 15 s; the reason is kept."""
+    rng = random.Random(1)
+    cases = {
+        "quiet": lambda: 0.010,
+        "noise is stable": lambda: 0.010 * rng.lognormvariate(0, 0.3),
+        "time limit": lambda: 4.0,
+    }
+    for reason, durations in cases.items():
+        clock = FakeClock()
+        got = timing.measure(clock.taking(durations), on=timing.Host(), clock=clock, budget=timing.Budget())
+        assert got.stop_reason == reason, f"{got.stop_reason} instead of {reason}"
+        if reason == "quiet":
+            assert sum(got.samples) >= 0.5 - 1e-9, f"{sum(got.samples)} s of samples"
+            assert got.n >= 10
+        if reason == "noise is stable":
+            assert got.n >= 20
+        if reason == "time limit":
+            assert sum(got.samples) < 20
+
+
+def samples_are_described_without_a_mean(timing: ModuleType) -> None:
+    """Median, quartiles and percentiles against NumPy; noise flags at 10 and 25 %."""
+    base = {"question": "latency", "first_call": 1.0, "block": 1, "warmup_calls": 3, "stop_reason": "quiet"}
+    base |= {"mode": "full", "device": "x", "simulated": False, "name": "x"}
+    samples = tuple(np.random.default_rng(0).lognormal(size=101))
+    got = timing.Measurement(samples=samples, **base)
+    assert got.median == np.median(samples)
+    assert got.median != np.mean(samples)
+    assert got.quartiles == (np.percentile(samples, 25), np.percentile(samples, 75))
+    for spread, flags in ((0.04, ()), (0.15, ("noisy",)), (0.40, ("unreliable",))):
+        samples = tuple(1 + spread * (i / 10 - 0.5) * 2 for i in range(11))  # IQR/median is `spread`
+        assert timing.Measurement(samples=samples, **base).flags == flags, f"{spread}"
+    assert "few samples" in timing.Measurement(samples=(1.0, 1.0), **base).flags
+
+
+def fast_mode_takes_three_marked_samples(timing: ModuleType) -> None:
+    """Fast mode: three samples, and the record says so; three pairs never make a verdict."""
+    clock = FakeClock()
+    with environment(METALLAB_MODE="fast"):
+        got = timing.measure(clock.taking(lambda: 0.010), on=timing.Host(), clock=clock)
+        pair = timing.compare(
+            {"a": clock.taking(lambda: 0.010), "b": clock.taking(lambda: 0.001)},
+            on=timing.Host(),
+            baseline="a",
+            parity=timing.Unchecked("fake"),
+            clock=clock,
+        )
+    assert got.n == 3
+    assert got.mode == "fast"
+    assert "fast mode" in got.flags
+    assert pair.ratios["b"].verdict == "inconclusive"
+
+
+def variants_are_interleaved_at_random(timing: ModuleType) -> None:
+    """A machine that slows down all the while, or in step with the rounds, blames no variant."""
+    clock = FakeClock()
+    order = []
+
+    def variant(name):
+        def work():
+            order.append(name)
+            clock.now += round(1e6 * (1 + clock.now / 2e9))  # ever slower
+
+        return work
+
+    got = timing.compare(
+        {"a": variant("a"), "b": variant("b")},
+        on=timing.Host(),
+        baseline="a",
+        parity=timing.Unchecked("the same work"),
+        clock=clock,
+    )
+    assert got.ratios["b"].verdict == "inconclusive", str(got.ratios["b"])
+    assert abs(got.ratios["b"].median - 1) < 0.01
+    rounds = list(zip(order[-80::2], order[-79::2], strict=True))
+    assert all(set(pair) == {"a", "b"} for pair in rounds), "a round is one sample of each"
+    assert 5 < sum(pair == ("a", "b") for pair in rounds) < 35, "the order within a round is not random"
+
+
+def noise(kind: str, rng: random.Random) -> Callable[[], float]:
+    """Durations around 10 ms with about 5 % of noise, of the five kinds that machines make."""
+    state = {"n": 0}
+
+    def draw() -> float:
+        state["n"] += 1
+        if kind == "normal":
+            return 0.010 * max(0.5, rng.gauss(1, 0.05))
+        if kind == "skewed":
+            return 0.010 * (0.95 + rng.expovariate(1 / 0.05))
+        if kind == "bimodal":
+            return 0.010 * (rng.choice((1.0, 1.1)) + rng.gauss(0, 0.01))
+        if kind == "drifting":
+            return 0.010 * (1 + 0.004 * state["n"]) * rng.gauss(1, 0.03)
+        return 0.010 * rng.gauss(1, 0.03) * (rng.uniform(2, 10) if rng.random() < 0.05 else 1)  # outliers
+
+    return draw
+
+
+def trials(timing: ModuleType, kind: str, ratio: float, count: int, samples: int) -> list:
+    """``count`` seeded comparisons of a function with one that is ``ratio`` times as fast, ``samples`` pairs each."""
+    budget = timing.Budget(min_samples=samples, max_samples=samples, warmup_calls=1, warmup_seconds=0, warmup_limit=0)
+    results = []
+    for seed in range(count):
+        clock, rng = FakeClock(), random.Random(seed)
+        draw = noise(kind, rng)
+        comparison = timing.compare(
+            {"base": clock.taking(draw), "other": clock.taking(lambda draw=draw: draw() / ratio)},
+            on=timing.Host(),
+            baseline="base",
+            parity=timing.Unchecked("synthetic"),
+            budget=budget,
+            seed=seed,
+            clock=clock,
+        )
+        results.append(comparison.ratios["other"])
+    return results
+
+
+def intervals_cover_the_truth(timing: ModuleType, count: int = 500) -> None:
+    """On five kinds of noise the interval holds the true ratio in at least 93 % of the trials."""
+    for kind in ("normal", "skewed", "bimodal", "drifting", "outliers"):
+        for ratio in (1.0, 1.3):
+            covered = sum(r.low <= ratio <= r.high for r in trials(timing, kind, ratio, count, samples=24))
+            assert covered >= 0.93 * count, f"{kind}, {ratio}: covered in {covered} of {count}"
+
+
+def nothing_is_found_where_nothing_is(timing: ModuleType, count: int = 500) -> None:
+    """A function against itself is inconclusive in at least 93 % of the trials."""
+    for kind in ("normal", "skewed", "bimodal", "drifting", "outliers"):
+        quiet = sum(r.verdict == "inconclusive" for r in trials(timing, kind, 1.0, count, samples=20))
+        assert quiet >= 0.93 * count, f"{kind}: inconclusive in {quiet} of {count}"
+
+
+def ten_percent_is_found(timing: ModuleType, count: int = 500) -> None:
+    """A true 1.10 at 5 % noise is called in at least 95 % of the trials with 20 samples, in the right direction."""
+    for ratio, verdict in ((1.10, "faster"), (1 / 1.10, "slower")):
+        found = sum(r.verdict == verdict for r in trials(timing, "normal", ratio, count, samples=20))
+        assert found >= 0.95 * count, f"{verdict}: found in {found} of {count}"
+
+
+def a_full_comparison_takes_twenty_pairs(timing: ModuleType) -> None:
+    """By default at least 20 pairs."""
+    clock = FakeClock()
+    got = timing.compare(
+        {"a": clock.taking(lambda: 0.100), "b": clock.taking(lambda: 0.100)},
+        on=timing.Host(),
+        baseline="a",
+        parity=timing.Unchecked("the same"),
+        clock=clock,
+    )
+    assert got.ratios["b"].n >= 20
+    assert got["b"].stop_reason == "quiet"
+
+
+def differing_outputs_get_no_speed_up(timing: ModuleType) -> None:
+    """A variant whose result is refused by the parity check is timed but has no ratio."""
+    clock = FakeClock()
+
+    def returning(value):
+        work = clock.taking(lambda: 0.010)
+        return lambda: (work(), value)[1]
+
+    def equal(reference, result):
+        assert reference == result, f"{result} is not {reference}"
+
+    got = timing.compare(
+        {"right": returning(1), "also right": returning(1), "wrong": returning(2)},
+        on=timing.Host(),
+        baseline="right",
+        parity=equal,
+        clock=clock,
+    )
+    assert set(got.ratios) == {"also right"}
+    assert "2 is not 1" in got.withheld["wrong"]
+    assert "no speed-up" in str(got)
+
+
+def simulated_places_get_no_speed_up(timing: ModuleType) -> None:
+    """No timing from a simulation enters a comparison."""
+    clock = FakeClock()
+    got = timing.compare(
+        {"real": clock.taking(lambda: 0.010), "sim": clock.taking(lambda: 0.001)},
+        on={"real": timing.Host(), "sim": timing.Host("simulated Apple GPU", simulated=True)},
+        baseline="real",
+        parity=timing.Unchecked("fake"),
+        clock=clock,
+    )
+    assert not got.ratios
+    assert "simulated" in got.withheld["sim"]
+    assert "simulated" in got["sim"].flags
+
+
+def settings_hold_for_their_variant_only(timing: ModuleType) -> None:
+    """What `Place.active` sets holds for every call of its variant and for no call of another."""
+    active, seen = [], {"a": set(), "b": set()}
+
+    class Settings(timing.Host):
+        def active(self):
+            @contextlib.contextmanager
+            def settings():
+                active.append(self.label)
+                yield
+                active.remove(self.label)
+
+            return settings()
+
+    timing.compare(
+        {key: lambda key=key: seen[key].add(tuple(active)) for key in seen},
+        on={key: Settings(key) for key in seen},
+        baseline="a",
+        parity=timing.Unchecked("nothing"),
+        budget=timing.Budget(**QUICK),
+    )
+    assert seen == {"a": {("a",)}, "b": {("b",)}}
+    assert not active
+
+
+def the_sentinel_sees_drift(timing: ModuleType) -> None:
+    """A machine that is 20 % slower afterwards is reported, one that is as before is not."""
+    for factor, throttled in ((1.2, True), (0.8, True), (1.05, False)):
+        clock, speed = FakeClock(), [1.0]
+        with timing.sentinel(clock.taking(lambda s=speed: 0.010 * s[0]), on=timing.Host(), clock=clock) as watch:
+            speed[0] = factor
+        assert watch.throttled == throttled, f"{factor}: drift {watch.drift}"
+        assert abs(watch.drift - (factor - 1)) < 0.001
+
+
+@contextlib.contextmanager
+def environment(**values: str):
+    """Environment variables for a while."""
+    import os
+
+    before = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A check, and changes of timing.py (old text, new text) each of which must make it fail."""
+
+    check: Callable[..., None]
+    breaks: tuple[tuple[str, str], ...]
+
+
+WAIT_BEFORE = ("        synchronize()  # whatever was launched before belongs to nobody's sample\n", "")
+WAIT_AFTER = ("            synchronize(result)\n            stop = clock()", "            stop = clock()")
+READ_LATE = (
+    "            synchronize(result)\n            stop = clock()",
+    "            stop = clock()\n            synchronize(result)",
+)
+
+RULES = (
+    Rule(nothing_runs_when_the_clock_is_read, (WAIT_BEFORE, WAIT_AFTER, READ_LATE)),
+    Rule(a_slept_time_is_never_undercut, (WAIT_AFTER, READ_LATE, (") / self.block", ") / self.block / 2"))),
+    Rule(
+        comparisons_wait_too,
+        (WAIT_AFTER, ("        place.synchronize(result)\n", ""), ("    place.synchronize()\n", "")),
+    ),
+    Rule(lazy_results_are_consumed, (("synchronize(*results)\n", "synchronize(results[-1])\n"),)),
+    Rule(
+        garbage_is_not_collected_meanwhile,
+        (("    gc.disable()\n", ""), ("            gc.enable()\n", "            gc.disable()\n")),
+    ),
+    Rule(
+        the_first_call_is_kept_apart,
+        (("self.first_call = self._timed_block(keep_result=True)", "self.first_call = 0.0"),),
+    ),
+    Rule(
+        a_slow_start_is_warmed_away,
+        (
+            ("warmup_calls: int = 3", "warmup_calls: int = 1"),
+            ("warmup_seconds: float = 0.025", "warmup_seconds: float = 0.0"),
+            ("or _halves_agree(times)", "or True"),
+        ),
+    ),
+    Rule(
+        blocks_fill_their_time,
+        (
+            ("block_seconds: float = 0.020", "block_seconds: float = 0.005"),
+            ("return self._timed_block() / self.block", "return self._timed_block()"),
+            ('while self.question == "throughput" and', "while"),
+            ("seconds * sampler.block)", "seconds)"),
+        ),
+    ),
+    Rule(
+        measuring_stops_when_enough_is_known,
+        (
+            ("min_seconds: float = 0.5", "min_seconds: float = 0.1"),
+            ("max_seconds: float = 15.0", "max_seconds: float = 60.0"),
+            ("_noise(column) < 0.05", "_noise(column) < 5"),
+            ("self.seen >= 2 * budget.min_samples and", "False and"),
+        ),
+    ),
+    Rule(
+        samples_are_described_without_a_mean,
+        (
+            ("return self.percentile(50)", "return float(np.mean(self.samples))"),
+            ("self.noise > 0.25", "self.noise > 0.5"),
+            ("self.noise > 0.10", "self.noise > 0.2"),
+            ("elif self.n < FULL.min_samples:", "elif False:"),
+        ),
+    ),
+    Rule(
+        fast_mode_takes_three_marked_samples,
+        (
+            ("min_samples=3, max_samples=3", "min_samples=9, max_samples=9"),
+            ('if self.mode == "fast":', "if False:"),
+            ('(FULL if mode.current() == "full" else FAST)', "FULL"),
+        ),
+    ),
+    Rule(variants_are_interleaved_at_random, (("        rng.shuffle(order)\n", ""),)),
+    Rule(
+        intervals_cover_the_truth,
+        (("return ordered[k - 1], ordered[n - k]", "return ordered[k + 1], ordered[n - k - 2]"),),
+    ),
+    Rule(nothing_is_found_where_nothing_is, (("confidence: float = 0.95", "confidence: float = 0.60"),)),
+    Rule(ten_percent_is_found, (("return ordered[k - 1], ordered[n - k]", "return ordered[0], ordered[-1]"),)),
+    Rule(
+        a_full_comparison_takes_twenty_pairs,
+        (("FULL_COMPARISON = Budget(min_samples=20)", "FULL_COMPARISON = Budget()"),),
+    ),
+    Rule(differing_outputs_get_no_speed_up, (("if key != baseline and key not in withheld", "if key != baseline"),)),
+    Rule(
+        simulated_places_get_no_speed_up,
+        (("if sampler.place.simulated or samplers[baseline].place.simulated:", "if False:"),),
+    ),
+    Rule(
+        settings_hold_for_their_variant_only,
+        (
+            (
+                "            with sampler.place.active():\n                row",
+                "            if True:\n                row",
+            ),
+        ),
+    ),
+    Rule(the_sentinel_sees_drift, (("LIMIT = 0.10", "LIMIT = 0.30"), ("abs(self.drift)", "self.drift"))),
+)

@@ -1,0 +1,9 @@
+"""Metal Lab: measure, check, record and draw machine learning on an Apple GPU, or on whatever machine there is.
+
+Import this package before any framework: a simulated device has to be armed before torch is loaded.
+Importing it is instant; the modules below import a framework only inside the functions that need one.
+"""
+
+from metallab.mode import knob
+
+__all__ = ["knob"]

@@ -1,0 +1,26 @@
+"""How much work a run does: ``METALLAB_MODE`` is ``full`` (the default) or ``fast``.
+
+Fast mode runs the same code on small sizes with three samples, and marks every record; it exists to find broken
+pages quickly, never to learn how fast anything is.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+T = TypeVar("T")
+MODES = ("full", "fast")
+
+
+def current() -> str:
+    """``"full"`` or ``"fast"``, from ``METALLAB_MODE``; ValueError on anything else."""
+    mode = os.environ.get("METALLAB_MODE") or "full"
+    if mode not in MODES:
+        raise ValueError(f"METALLAB_MODE is {mode!r}; set it to 'full' or 'fast', or unset it for 'full'")
+    return mode
+
+
+def knob(*, full: T, fast: T) -> T:
+    """The value for this run's mode: ``size = knob(full=4096, fast=256)``."""
+    return full if current() == "full" else fast

@@ -1,0 +1,115 @@
+"""What a device can reach at most, to catch times that cannot be true.
+
+The figures are the makers' own. A device that is not in the table has no peak, and nothing is checked against it. They
+are limits and not expectations: reaching a few per cent of one is no error.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from metallab import units
+from metallab.device import Accelerator
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A limit in FLOP/s or B/s, and who says so."""
+
+    value: float
+    source: str
+
+
+APPLE = "Apple's specification of the chip"
+NVIDIA = "NVIDIA's data sheet, dense"
+
+CACHE = 128 * 2**20
+"""Bytes, more than the last cache of any GPU below holds: of what a call moves, so much may never reach the memory."""
+
+# Unified memory, GB/s. Where a name was sold with several memory configurations the larger figure stands.
+_APPLE_BANDWIDTH = {
+    "M1": 68.3, "M1 Pro": 200, "M1 Max": 400, "M1 Ultra": 800,
+    "M2": 100, "M2 Pro": 200, "M2 Max": 400, "M2 Ultra": 800,
+    "M3": 100, "M3 Pro": 150, "M3 Max": 400, "M3 Ultra": 819,
+    "M4": 120, "M4 Pro": 273, "M4 Max": 546,
+    "M5": 153,
+}  # fmt: skip
+# TFLOP/s in float32, the largest GPU sold under the name.
+_APPLE_TFLOPS = {
+    "M1": 2.6, "M1 Pro": 5.2, "M1 Max": 10.4, "M1 Ultra": 21,
+    "M2": 3.6, "M2 Pro": 6.8, "M2 Max": 13.6, "M2 Ultra": 27.2,
+}  # fmt: skip
+# PyTorch may use TensorFloat-32 where it is allowed, so that is the limit for float32.
+_NVIDIA_TFLOPS = {
+    "NVIDIA H200": {"float32": 494.7, "float16": 989.4, "bfloat16": 989.4, "float64": 67},
+    "NVIDIA H100": {"float32": 494.7, "float16": 989.4, "bfloat16": 989.4, "float64": 67},
+    "NVIDIA A100": {"float32": 156, "float16": 312, "bfloat16": 312, "float64": 19.5},
+}
+_NVIDIA_BANDWIDTH = {"NVIDIA H200": 4800, "NVIDIA H100": 3938, "NVIDIA A100": 2039}
+
+
+def flops(on: Accelerator, dtype: Any) -> Peak | None:
+    """The peak arithmetic rate of a device in FLOP/s, or None if it is not known or the device is simulated."""
+    name = units.dtype_name(dtype)
+    if on.simulated:
+        return None
+    if on.kind == "cuda":
+        rate = _of_nvidia(_NVIDIA_TFLOPS, on.label, {}).get(name)
+        return Peak(rate * 1e12, NVIDIA) if rate else None
+    if on.kind == "mps":
+        # float16 may run at twice the rate; nobody has published that it does not
+        times = {"float32": 1, "float16": 2, "bfloat16": 2}.get(name)
+        rate = _of_apple(_APPLE_TFLOPS, on.label)
+        return Peak(rate * times * 1e12, APPLE) if rate and times else None
+    return _cpu_flops(on, name) if on.kind == "cpu" else None
+
+
+def bandwidth(on: Accelerator) -> Peak | None:
+    """The peak memory bandwidth of a GPU in B/s, or None if it is not known; CPUs have too many caches to have one."""
+    if on.simulated or on.kind not in ("cuda", "mps"):
+        return None
+    if on.kind == "cuda":
+        rate, source = _of_nvidia(_NVIDIA_BANDWIDTH, on.label, None), NVIDIA
+    else:
+        rate, source = _of_apple(_APPLE_BANDWIDTH, on.label), APPLE
+    return Peak(rate * 1e9, source) if rate else None
+
+
+def _cpu_flops(on: Accelerator, dtype: str) -> Peak | None:
+    """A ceiling that no x86 core passes: two 512-bit multiply-adds each cycle at the highest clock.
+
+    Intel's optimisation manual: 2 units x 16 floats x 2 operations are 64 FLOP per cycle in float32, half in float64.
+    Tiles for half precision (AMX) are far above that, so half precision has no ceiling here, nor has an Apple CPU.
+    """
+    per_cycle = {"float32": 64, "float64": 32}.get(dtype)
+    if per_cycle is None or "Apple" in on.label:
+        return None
+    cores = on.threads or psutil.cpu_count() or 1
+    return Peak(cores * _highest_clock() * per_cycle, f"{cores} cores x {per_cycle} FLOP a cycle")
+
+
+@functools.cache
+def _highest_clock() -> float:
+    """Hertz; 6 GHz, above any server's, where the system does not tell."""
+    try:
+        frequency = psutil.cpu_freq()
+    except (FileNotFoundError, RuntimeError, NotImplementedError):
+        frequency = None
+    megahertz = max(frequency.max, frequency.current) if frequency else 0
+    return max(megahertz * 1e6, 6e9)
+
+
+def _of_apple(table: dict[str, float], label: str) -> float | None:
+    """The chip's whole name counts: an M5 Max is no M5, and one that is not listed has no limit."""
+    chip = re.sub(r" \(.*\)", "", label.removesuffix(" GPU"))  # a virtual machine says "Apple M1 (Virtual)"
+    return table.get(chip.removeprefix("Apple "))
+
+
+def _of_nvidia(table: dict[str, Any], label: str, otherwise: Any) -> Any:
+    """The name may go on with memory or form, as in ``NVIDIA H100 80GB HBM3``; the table holds the fastest of a name."""
+    return next((rates for name, rates in table.items() if re.match(rf"{name}\b", label)), otherwise)

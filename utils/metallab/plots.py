@@ -1,0 +1,174 @@
+"""Pictures, in one style: labelled axes with units, intervals drawn, colours that colour-blind readers can tell apart.
+
+Every function returns the figure, with the device in its title and a sentence that describes it in ``figure.get_label``
+for whoever cannot see it. Colours are those of Okabe and Ito, *Color Universal Design*, 2008.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from metallab import units
+from metallab.timing import Comparison, Measurement
+
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK = (
+    "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#000000",
+)  # fmt: skip
+COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
+STYLE = {
+    "figure.dpi": 110,
+    "figure.constrained_layout.use": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
+}
+
+
+def title(text: str, device: str, simulated: bool = False) -> str:
+    """A picture's title: what it shows, and below on which device."""
+    return f"{text}\n{'SIMULATED: ' if simulated else ''}{device}"
+
+
+def gallery(claims: Mapping[str, tuple[float, float]], *, device: str) -> Figure:
+    """How far each claim is from the truth, on a logarithmic axis with the truth at 1.
+
+    ``claims`` maps a name to (claimed, true), two positive numbers in the same unit.
+    """
+    names = list(claims)
+    ratios = [claimed / true for claimed, true in claims.values()]
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 0.6 + 0.42 * len(names)))
+        colours = [RED if ratio < 1 else BLUE for ratio in ratios]
+        axes.barh(range(len(names)), [ratio - 1 for ratio in ratios], left=1, color=colours, height=0.6)
+        axes.set_xscale("log")
+        # room for the words beside the bars
+        low, high = min([0.5, *ratios]), max([2.0, *ratios])
+        room = (high / low) ** 0.35
+        axes.set_xlim(low / room, high * room)
+        for row, ratio in enumerate(ratios):
+            words = f" {ratio:.2g} times the truth " if ratio < 0.95 or ratio > 1.05 else " true within 5 % "
+            axes.text(ratio, row, words, va="center", ha="right" if ratio < 1 else "left", fontsize=9)
+        axes.axvline(1, color=BLACK, linewidth=1)
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("claimed / true (1 is the truth)")
+        axes.set_title(title("How wrong a broken timer is", device))
+    return _described(figure, "; ".join(f"{n}: {r:.2g} times the truth" for n, r in zip(names, ratios, strict=True)))
+
+
+def speedups(comparisons: Sequence[Comparison]) -> Figure:
+    """Speed-ups over each comparison's baseline with their 95 % intervals; grey where it is inconclusive.
+
+    A variant whose speed-up is withheld is named, without a bar.
+    """
+    rows = [(c, key) for c in comparisons for key in c.measurements if key != c.baseline]
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 1.0 + 0.45 * len(rows)))
+        said = [_speedup_row(axes, row, c, key) for row, (c, key) in enumerate(rows)]
+        axes.axvline(1, color=BLACK, linewidth=1)
+        axes.set_yticks(range(len(rows)), [f"{c.name}: {key}" for c, key in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("speed-up over the baseline, with 95 % interval (right of 1 is faster)")
+        devices = dict.fromkeys(m.device for c, _ in rows for m in c.measurements.values())
+        simulated = any(m.simulated for c, _ in rows for m in c.measurements.values())
+        axes.set_title(title("Speed-up over the baseline", " / ".join(devices), simulated))
+    return _described(figure, "; ".join(said))
+
+
+def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
+    if key in comparison.withheld:
+        reason = comparison.withheld[key].split(":", 1)[0]
+        axes.text(1, row, f"  no speed-up: {reason}", va="center", color=RED, fontsize=9)
+        return f"{key}: withheld"
+    ratio = comparison.ratios[key]
+    finite = np.isfinite(ratio.high)
+    colour = {"faster": BLUE, "slower": RED}.get(ratio.verdict, "#7f7f7f")
+    spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]] if finite else None
+    axes.errorbar(ratio.median, row, xerr=spread, fmt="o", color=colour, capsize=4)
+    words = f"{ratio.median:.2f}, {ratio.verdict}"
+    axes.annotate(words, (ratio.high if finite else ratio.median, row), xytext=(8, 0), textcoords="offset points",
+                  va="center", fontsize=9, annotation_clip=False)  # fmt: skip
+    return str(ratio)
+
+
+def samples(measurements: Sequence[Measurement]) -> Figure:
+    """Every sample of each measurement as a dot in the order taken, with median and quartiles."""
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 3.2))
+        for index, (measured, colour) in enumerate(zip(measurements, _cycled(len(measurements)), strict=True)):
+            low, high = measured.quartiles
+            x = index + np.linspace(-0.38, 0.38, measured.n)
+            axes.plot(x, measured.samples, ".", color=colour, alpha=0.5, markersize=4)
+            axes.hlines(measured.median, index - 0.42, index + 0.42, color=BLACK, linewidth=1.5)
+            axes.fill_between([index - 0.42, index + 0.42], low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.set_xticks(range(len(measurements)), [m.name for m in measurements])
+        axes.grid(axis="x", visible=False)
+        _time_axis(axes.yaxis)
+        axes.set_ylabel("time a call")
+        axes.set_title(
+            title(
+                "Each dot a sample; line: median, band: quartiles", _devices(measurements), _any_simulated(measurements)
+            )
+        )
+    return _described(figure, "; ".join(map(str, measurements)))
+
+
+def curves(lines: Mapping[str, Mapping[float, Measurement]], *, xlabel: str, heading: str) -> Figure:
+    """Medians with quartile bands over a quantity, one line for each name, both axes logarithmic."""
+    every = [measured for line in lines.values() for measured in line.values()]
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 3.6))
+        for (name, line), colour in zip(lines.items(), _cycled(len(lines)), strict=True):
+            x = sorted(line)
+            axes.plot(x, [line[i].median for i in x], "o-", color=colour, label=name, markersize=4)
+            low, high = zip(*(line[i].quartiles for i in x), strict=True)
+            axes.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set_yscale("log")
+        _time_axis(axes.yaxis)
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel("time a call (band: quartiles)")
+        axes.legend()
+        axes.set_title(title(heading, _devices(every), _any_simulated(every)))
+    return _described(
+        figure, "; ".join(f"{name}: " + ", ".join(map(str, line.values())) for name, line in lines.items())
+    )
+
+
+def _time_axis(axis) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda value, _: units.seconds(value)))
+
+
+def _cycled(count: int) -> list[str]:
+    return [COLOURS[i % len(COLOURS)] for i in range(count)]
+
+
+def _devices(measurements: Sequence[Measurement]) -> str:
+    return " / ".join(dict.fromkeys(measured.device for measured in measurements))
+
+
+def _any_simulated(measurements: Sequence[Measurement]) -> bool:
+    return any(measured.simulated for measured in measurements)
+
+
+def _described(figure: Figure, words: str) -> Figure:
+    figure.set_label(words)
+    plt.close(figure)  # shown once, as the cell's result, and not again by the inline backend
+    return figure

@@ -1,0 +1,274 @@
+"""What computes on this machine: every framework's devices, tried with a real product and compared with NumPy.
+
+Each framework is tried in a process of its own, because some of them abort instead of raising, and because a page that
+checks the machine should not have to hold four frameworks in memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import nbformat
+import numpy as np
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from metallab import device, paths
+
+Status = Literal["works", "wrong", "failed", "absent"]
+TIMEOUT = 180
+"""Seconds for one framework; its first import on a cold disk can take a minute."""
+TOLERANCE = 1e-3
+"""Allowed difference of a product of two 64 x 64 standard-normal matrices in float32."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was found about one device of one framework."""
+
+    framework: str
+    version: str
+    device: str
+    status: Status
+    detail: str = ""
+    remedy: str = ""
+    """The command or step that mends it; empty where nothing is to be done."""
+
+
+def run_all(frameworks: tuple[str, ...] = ("torch", "tensorflow", "jax", "onnxruntime")) -> list[Probe]:
+    """Try every framework, two at a time; never raises for what it finds."""
+    with ThreadPoolExecutor(2) as pool:
+        return [probe for found in pool.map(run, frameworks) for probe in found]
+
+
+def run(framework: str, timeout: float = TIMEOUT) -> list[Probe]:
+    """Try one framework in a process of its own. A crash, a hang or a missing package becomes a probe that says so."""
+    command = [sys.executable, "-m", "metallab.probes", framework]
+    # jax-metal's plugin refuses a newer jaxlib without the first; the second keeps TensorFlow's start-up notes away
+    environment = {**os.environ, "ENABLE_PJRT_COMPATIBILITY": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment.pop("METALLAB_DEVICE", None)
+    version = installed(framework) or "-"
+    try:
+        child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        said = f"no answer within {timeout:.0f} s"
+        return [Probe(framework, version, "?", "failed", said, f"python -m metallab.probes {framework}")]
+    if child.returncode == 0:
+        return [Probe(**row) for row in json.loads(child.stdout.splitlines()[-1])]
+    return [Probe(framework, version, "?", "failed", _how_it_ended(child), "make setup")]
+
+
+def installed(package: str) -> str | None:
+    """The installed version of a package, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def against_lock(constraints: Path = paths.CONSTRAINTS) -> list[tuple[str, str, str]]:
+    """Packages whose installed version is not the locked one: (name, locked, installed or ``-``)."""
+    differ = []
+    for line in constraints.read_text().splitlines():
+        text = line.split("#", 1)[0].strip()
+        if not text:
+            continue
+        wanted = Requirement(text)
+        if wanted.marker is not None and not wanted.marker.evaluate():
+            continue
+        have = installed(wanted.name)
+        # torch reports its build after a plus sign, which the lock leaves open
+        if have is None or not wanted.specifier.contains(Version(have).public, prereleases=True):
+            differ.append((wanted.name, str(wanted.specifier).removeprefix("=="), have or "-"))
+    return differ
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program outside Python that some lesson uses."""
+
+    name: str
+    path: str | None
+    purpose: str
+    remedy: str
+
+
+def tools() -> list[Tool]:
+    """Compilers and the Mac's command-line tools, as found on the PATH; those of a Mac are listed on a Mac only."""
+    mac = sys.platform == "darwin"
+    wanted = [
+        ("c++", "builds C++ extensions", "xcode-select --install" if mac else "apt-get install g++"),
+        ("git", "puts the revision beside each number", "xcode-select --install" if mac else "apt-get install git"),
+    ]
+    if mac:
+        wanted.append(("xcrun", "finds Metal's compiler and mpsgraphtool", "xcode-select --install"))
+    return [Tool(name, shutil.which(name), purpose, remedy) for name, purpose, remedy in wanted]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A notebook and the packages it cannot do without, from its own metadata."""
+
+    name: str
+    title: str
+    needs: tuple[str, ...]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Those of its packages that are not installed."""
+        return tuple(package for package in self.needs if installed(package) is None)
+
+
+def lessons(folder: Path = paths.NOTEBOOKS) -> list[Lesson]:
+    """Every numbered notebook with what it needs."""
+    found = []
+    for path in sorted(folder.glob("[0-9]*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        first = next(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+        needs = notebook.metadata.get("metallab", {}).get("needs", [])
+        found.append(Lesson(path.stem, first.splitlines()[0].lstrip("# "), tuple(needs)))
+    return found
+
+
+def _how_it_ended(child: subprocess.CompletedProcess) -> str:
+    if child.returncode < 0:
+        return f"its process was ended by {signal.Signals(-child.returncode).name}"
+    lines = child.stderr.strip().splitlines()
+    return lines[-1] if lines else f"its process ended with code {child.returncode}"
+
+
+def _operands() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return tuple(rng.standard_normal((64, 64), dtype=np.float32) for _ in range(2))
+
+
+def _tried(framework: str, name: str, product: Callable[[np.ndarray, np.ndarray], Any], remedy: str = "") -> Probe:
+    """Multiply on a device and compare with NumPy."""
+    version = installed(framework) or "-"
+    a, b = _operands()
+    try:
+        result = np.asarray(product(a, b))
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
+        return Probe(framework, version, name, "failed", f"{type(error).__name__}: {error}"[:300], remedy)
+    difference = float(np.abs(result - a @ b).max())
+    if not difference <= TOLERANCE:  # NaN is wrong too
+        return Probe(framework, version, name, "wrong", f"differs from NumPy by {difference:.3g}", remedy)
+    return Probe(framework, version, name, "works", f"largest difference from NumPy {difference:.1g}")
+
+
+def _torch() -> Iterator[Probe]:
+    import torch
+
+    def product_on(kind: str) -> Callable:
+        return lambda a, b: (torch.from_numpy(a).to(kind) @ torch.from_numpy(b).to(kind)).cpu()
+
+    yield _tried("torch", "cpu", product_on("cpu"))
+    for kind in ("mps", "cuda"):
+        if (fault := device.probe(kind)) is None:
+            yield _tried("torch", kind, product_on(kind))
+        else:
+            yield Probe("torch", torch.__version__, kind, "absent", fault, _torch_remedy(kind))
+
+
+def _torch_remedy(kind: str) -> str:
+    if kind == "mps" and sys.platform == "darwin":
+        return "Apple silicon and macOS 15 or newer are needed, and a native (arm64) Python"
+    return ""
+
+
+def _tensorflow() -> Iterator[Probe]:
+    import tensorflow as tf
+
+    def product_on(name: str) -> Callable:
+        def product(a, b):
+            with tf.device(name):
+                return tf.linalg.matmul(tf.constant(a), tf.constant(b)).numpy()
+
+        return product
+
+    yield _tried("tensorflow", "cpu", product_on("/CPU:0"))
+    gpus = tf.config.list_physical_devices("GPU")
+    for index, _ in enumerate(gpus):
+        yield _tried("tensorflow", f"gpu:{index}", product_on(f"/GPU:{index}"))
+    if not gpus:
+        mac = sys.platform == "darwin"
+        detail = "the Metal plugin is not loaded" if mac else "TensorFlow sees no GPU on this machine"
+        yield Probe("tensorflow", tf.__version__, "gpu", "absent", detail, "make setup" if mac else "")
+
+
+def _jax() -> Iterator[Probe]:
+    import jax
+
+    yield _tried("jax", "cpu", lambda a, b: jax.jit(jax.numpy.matmul, backend="cpu")(a, b))
+    others = [found for found in jax.devices() if found.platform.lower() != "cpu"]
+    for found in others:
+        name = found.platform.lower()
+        yield _tried("jax", name, lambda a, b, d=found: jax.jit(jax.numpy.matmul)(*jax.device_put((a, b), d)))
+    if not others:
+        mac = sys.platform == "darwin"
+        detail = "the Metal plugin is not loaded" if mac else "JAX sees no accelerator on this machine"
+        yield Probe("jax", jax.__version__, "accelerator", "absent", detail, "make setup" if mac else "")
+
+
+def _onnxruntime() -> Iterator[Probe]:
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, 64]) for name in "abc"]
+    graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["c"])], "product", tensors[:2], tensors[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    def product_on(provider: str) -> Callable:
+        def product(a, b):
+            session = onnxruntime.InferenceSession(model.SerializeToString(), providers=[provider])
+            # a provider that cannot start is replaced by the CPU without a word
+            if session.get_providers()[0] != provider:
+                raise RuntimeError(f"asked for {provider}, got {session.get_providers()}")
+            return session.run(None, {"a": a, "b": b})[0]
+
+        return product
+
+    for provider in onnxruntime.get_available_providers():
+        if provider in ("CPUExecutionProvider", "CoreMLExecutionProvider", "CUDAExecutionProvider"):
+            yield _tried("onnxruntime", provider.removesuffix("ExecutionProvider").lower(), product_on(provider))
+
+
+FRAMEWORKS: Mapping[str, Callable[[], Iterator[Probe]]] = {
+    "torch": _torch,
+    "tensorflow": _tensorflow,
+    "jax": _jax,
+    "onnxruntime": _onnxruntime,
+}
+
+
+def main() -> int:
+    """``python -m metallab.probes torch``: the findings as one line of JSON."""
+    name = sys.argv[1] if len(sys.argv) == 2 else ""
+    if name not in FRAMEWORKS:
+        print(f"usage: python -m metallab.probes {{{','.join(FRAMEWORKS)}}}", file=sys.stderr)
+        return 2
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        missing = Probe(name, installed(name) or "-", "-", "failed", f"cannot be imported: {error}"[:300], "make setup")
+        found = [missing]
+    else:
+        found = list(FRAMEWORKS[name]())
+    print(json.dumps([asdict(probe) for probe in found]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

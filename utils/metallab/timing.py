@@ -1,0 +1,601 @@
+"""Time code so that the number is true.
+
+Two questions are kept apart. **Latency** is how long one call takes when somebody waits for its result: every call
+is synchronised. **Throughput** is how long a call takes in a long row of them: ``block`` calls, then one
+synchronisation. On a device that works while Python runs ahead the two differ, and neither is the other's mistake.
+
+This module knows no framework. It is given a function and, in ``on``, the place where the function runs: anything
+with a ``label``, a ``simulated`` flag, a ``synchronize`` and an ``active`` (see `Place`). ``on`` has no default,
+because a timer that forgets to wait is the commonest mistake of all, and because a number without the name of its
+machine is worth nothing.
+
+The method follows `triton.testing.do_bench`, nvbench, pyperf and `torch.utils.benchmark`: synchronise around each
+sample, warm up until the times have settled, stop when the noise is known, report order statistics instead of a
+mean. The interval of a comparison is the exact (binomial) interval of a median, see `median_interval`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import itertools
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from metallab import mode, units
+
+Question = Literal["latency", "throughput"]
+Clock = Callable[[], int]
+
+KEEP = 2000
+"""At most about this many samples are kept; beyond, every second one is dropped and the rest stay evenly spread."""
+
+
+class Place(Protocol):
+    """Where timed code runs. `metallab.device.Accelerator` and `metallab.fake_device.FakeDevice` are places."""
+
+    label: str
+    """The hardware's name, recorded beside every number."""
+    simulated: bool
+    """True where times say nothing about the hardware that is being imitated: no speed-up is ever given."""
+    waits_for_results: bool
+    """True if only results can be waited for (JAX): then every result of a block is kept and handed over."""
+
+    def synchronize(self, *results: Any) -> None:
+        """Return when everything launched so far (and every result given) is done."""
+
+    def active(self) -> contextlib.AbstractContextManager:
+        """Settings that hold while the place is measured, such as a number of threads."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """Plain Python on this computer: nothing runs on after a call returns."""
+
+    label: str = "host"
+    simulated: bool = False
+    waits_for_results: bool = False
+
+    def synchronize(self, *results: Any) -> None:
+        """Nothing to wait for."""
+
+    def active(self) -> contextlib.AbstractContextManager:
+        """No settings."""
+        return contextlib.nullcontext()
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to measure. Seconds are of measured work."""
+
+    min_samples: int = 10
+    min_seconds: float = 0.5
+    max_seconds: float = 15.0
+    max_samples: int | None = None
+    warmup_calls: int = 3
+    warmup_seconds: float = 0.025
+    warmup_limit: float = 2.0
+    block_seconds: float = 0.020
+
+
+FULL = Budget()
+FULL_COMPARISON = Budget(min_samples=20)  # 20 pairs see a true 1.10 at 5 % noise; 10 often do not
+FAST = Budget(
+    min_samples=3,
+    max_samples=3,
+    min_seconds=0.0,
+    warmup_calls=1,
+    warmup_seconds=0.0,
+    warmup_limit=0.0,
+    block_seconds=0.002,
+)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Samples of one function's time on one place. All times are seconds per call."""
+
+    name: str
+    question: Question
+    samples: tuple[float, ...]
+    first_call: float
+    """The very first call, which may compile, allocate and fill caches; never among the samples."""
+    block: int
+    """Calls in one sample: 1 for latency."""
+    warmup_calls: int
+    stop_reason: str
+    mode: str
+    device: str
+    simulated: bool
+
+    @property
+    def n(self) -> int:
+        """How many samples were kept."""
+        return len(self.samples)
+
+    @property
+    def median(self) -> float:
+        return self.percentile(50)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        return self.percentile(25), self.percentile(75)
+
+    def percentile(self, percent: float) -> float:
+        """A percentile of the samples, interpolated linearly."""
+        return float(np.percentile(self.samples, percent))
+
+    @property
+    def noise(self) -> float:
+        """Interquartile range over median, without unit."""
+        return _noise(self.samples)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What a reader must know before trusting the number."""
+        flags = []
+        if self.noise > 0.25:
+            flags.append("unreliable")
+        elif self.noise > 0.10:
+            flags.append("noisy")
+        if self.mode == "fast":
+            flags.append("fast mode")
+        elif self.n < FULL.min_samples:
+            flags.append("few samples")
+        if self.simulated:
+            flags.append("simulated")
+        return tuple(flags)
+
+    def __str__(self) -> str:
+        low, high = self.quartiles
+        text = (
+            f"{self.name}: {units.seconds(self.median)} a call, {self.question}, on {self.device} "
+            f"(quartiles {units.seconds(low)} to {units.seconds(high)}, {self.n} samples"
+            f"{f' of {self.block} calls' if self.block > 1 else ''}, first call {units.seconds(self.first_call)})"
+        )
+        return text + (f" [{', '.join(self.flags)}]" if self.flags else "")
+
+
+Verdict = Literal["faster", "slower", "inconclusive"]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A variant's speed-up over the baseline: the median of paired ratios with its exact 95 % interval."""
+
+    variant: str
+    baseline: str
+    median: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def verdict(self) -> Verdict:
+        """``faster`` or ``slower`` only if the whole interval lies on that side of 1."""
+        if self.low > 1:
+            return "faster"
+        return "slower" if self.high < 1 else "inconclusive"
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.high):
+            return f"{self.variant} against {self.baseline}: inconclusive ({self.n} pairs are too few for an interval)"
+        interval = f"95 % interval {self.low:.2f} to {self.high:.2f}, {self.n} pairs"
+        if self.verdict == "faster":
+            return f"{self.variant} is {self.median:.2f} times as fast as {self.baseline} ({interval})"
+        if self.verdict == "slower":
+            return f"{self.variant} takes {1 / self.median:.2f} times as long as {self.baseline} (speed {interval})"
+        return f"{self.variant} against {self.baseline}: inconclusive (speed {interval})"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Variants measured side by side, and what may be said of each against the baseline."""
+
+    name: str
+    question: Question
+    baseline: str
+    measurements: Mapping[str, Measurement]
+    ratios: Mapping[str, Ratio]
+    withheld: Mapping[str, str] = field(default_factory=dict)
+    """Variants that get no speed-up, and why: outputs that differ, or a simulated place."""
+    parity: str = ""
+    """What was checked before any time was compared."""
+
+    def __getitem__(self, variant: str) -> Measurement:
+        return self.measurements[variant]
+
+    def __str__(self) -> str:
+        head = f"{self.name} ({self.question}, baseline {self.baseline}; {self.parity})"
+        verdicts = [str(ratio) for ratio in self.ratios.values()]
+        refused = [f"{variant}: no speed-up is given: {why}" for variant, why in self.withheld.items()]
+        return "\n".join(
+            [head, *(f"  {line}" for line in [*map(str, self.measurements.values()), *verdicts, *refused])]
+        )
+
+
+@dataclass(frozen=True)
+class Unchecked:
+    """A parity check that checks nothing, and says why that is right: ``Unchecked("the same function twice")``."""
+
+    reason: str
+
+    def __call__(self, reference: Any, result: Any) -> None:
+        """Accept anything."""
+
+    def __str__(self) -> str:
+        return f"outputs not compared: {self.reason}"
+
+
+def measure(
+    fn: Callable[[], Any],
+    *,
+    on: Place,
+    question: Question = "latency",
+    name: str | None = None,
+    budget: Budget | None = None,
+    clock: Clock = time.perf_counter_ns,
+) -> Measurement:
+    """Time ``fn()`` on a place.
+
+    Call it once for each shape and dtype: the warm-up belongs to the function that is given. ``budget`` is `FULL`, or
+    `FAST` in fast mode; ``clock`` returns nanoseconds. Whatever ``fn`` raises comes through.
+    """
+    budget = budget or (FULL if mode.current() == "full" else FAST)
+    sampler = _Sampler(fn, on, question, clock)
+    with _undisturbed(), on.active():
+        sampler.prepare(budget)
+        samples = _Samples(1)
+        while (reason := samples.stop_reason(budget)) is None:
+            seconds = sampler.sample()
+            samples.add((seconds,), seconds * sampler.block)
+    return sampler.measurement(name or _name_of(fn), [row[0] for row in samples.rows], reason)
+
+
+def compare(
+    variants: Mapping[str, Callable[[], Any]],
+    *,
+    on: Place | Mapping[str, Place],
+    baseline: str,
+    parity: Callable[[Any, Any], None],
+    question: Question = "latency",
+    name: str = "comparison",
+    budget: Budget | None = None,
+    seed: int = 0,
+    clock: Clock = time.perf_counter_ns,
+) -> Comparison:
+    """Time variants side by side: each round takes one sample of each, in random order.
+
+    ``on`` is one place, or one for each variant. ``parity(reference, result)`` sees the first result of the baseline
+    and of each variant, and raises AssertionError where they differ (`metallab.checks.matches` makes one); such a
+    variant is timed but gets no speed-up. Pairing within a round cancels what drifts, and the random order what comes
+    in cycles. KeyError if the baseline is not among the variants.
+    """
+    if baseline not in variants:
+        raise KeyError(f"baseline {baseline!r} is not among the variants {sorted(variants)}")
+    budget = budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
+    places = dict(on) if isinstance(on, Mapping) else dict.fromkeys(variants, on)
+    samplers = {key: _Sampler(fn, places[key], question, clock) for key, fn in variants.items()}
+    with _undisturbed():
+        for sampler in samplers.values():
+            with sampler.place.active():
+                sampler.prepare(budget)
+        withheld = _withheld(samplers, baseline, parity)
+        for sampler in samplers.values():
+            sampler.first_result = None  # so that memory is what it would be without the check
+        rows, reason = _interleave(list(samplers.values()), budget, random.Random(seed))
+    columns = dict(zip(samplers, zip(*rows, strict=True), strict=True))
+    return Comparison(
+        name=name,
+        question=question,
+        baseline=baseline,
+        measurements={key: samplers[key].measurement(key, columns[key], reason) for key in variants},
+        ratios={
+            key: _ratio(key, baseline, columns[key], columns[baseline])
+            for key in variants
+            if key != baseline and key not in withheld
+        },
+        withheld=withheld,
+        parity=f"outputs checked by {parity.__name__}" if hasattr(parity, "__name__") else str(parity),
+    )
+
+
+def measure_stages(
+    stages: Mapping[str, Callable[..., Any]],
+    *,
+    on: Place,
+    budget: Budget | None = None,
+    clock: Clock = time.perf_counter_ns,
+) -> dict[str, Measurement]:
+    """Time a pipeline stage by stage, synchronised at each boundary.
+
+    The first stage is called without arguments, each later one with the result of the stage before it. Returns a
+    latency for each stage, and one named ``"total"`` for the sum of a pass.
+    """
+    if not stages:
+        raise ValueError("no stages given: pass {'load': load, 'compute': compute, ...}")
+    budget = budget or (FULL if mode.current() == "full" else FAST)
+    names = [*stages, "total"]
+    with _undisturbed(), on.active():
+        first = _one_pass(stages.values(), on, clock)
+        warm_ups = _warm_up(lambda: _one_pass(stages.values(), on, clock)[-1], budget)
+        samples = _Samples(1)
+        while (reason := samples.stop_reason(budget)) is None:
+            row = _one_pass(stages.values(), on, clock)
+            samples.add(row, row[-1])
+    return {
+        stage: Measurement(stage, "latency", column, start, 1, warm_ups, reason, mode.current(), on.label, on.simulated)
+        for stage, start, column in zip(names, first, zip(*samples.rows, strict=True), strict=True)
+    }
+
+
+@dataclass
+class Sentinel:
+    """A fixed computation timed before and after a long run: has the machine slowed down meanwhile?"""
+
+    before: Measurement
+    after: Measurement | None = None
+
+    LIMIT = 0.10
+
+    @property
+    def drift(self) -> float:
+        """How much longer the computation took afterwards: 0.1 is 10 % longer."""
+        if self.after is None:
+            raise RuntimeError("the sentinel's second measurement is made when its `with` block ends; ask then")
+        return self.after.median / self.before.median - 1
+
+    @property
+    def throttled(self) -> bool:
+        """True if the time moved by more than 10 % in either direction."""
+        return abs(self.drift) > self.LIMIT
+
+    def __str__(self) -> str:
+        said = "DRIFTED: distrust what was measured in between" if self.throttled else "steady"
+        return f"sentinel on {self.before.device}: {self.drift:+.1%} ({said})"
+
+
+@contextlib.contextmanager
+def sentinel(
+    fn: Callable[[], Any], *, on: Place, budget: Budget | None = None, clock: Clock = time.perf_counter_ns
+) -> Iterator[Sentinel]:
+    """``with sentinel(work, on=lab) as watch: ...`` and then ``watch.drift``, ``watch.throttled``."""
+    short = budget or (Budget(min_seconds=0.2, max_seconds=2.0) if mode.current() == "full" else FAST)
+    measured = functools.partial(measure, fn, on=on, name="sentinel", budget=short, clock=clock)
+    watch = Sentinel(before=measured())
+    try:
+        yield watch
+    finally:
+        watch.after = measured()
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """The exact interval of a median: two order statistics, whatever the distribution.
+
+    The number of samples below the true median is binomial(n, 1/2), so the k-th smallest and the k-th largest of n
+    enclose it with probability 1 - 2 P(X < k). k is the largest with at least ``confidence``. Fewer than six values
+    give no such interval at 95 %: the answer is then (0, inf). Source: any text on order statistics, e.g. David and
+    Nagaraja, *Order Statistics*, section 7.1.
+    """
+    n, k, tail = len(values), 0, 0.0
+    while k < n // 2:
+        tail += math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2))
+        if 1 - 2 * tail < confidence:
+            break
+        k += 1
+    if k == 0:
+        return 0.0, math.inf
+    ordered = sorted(values)
+    return ordered[k - 1], ordered[n - k]
+
+
+class _Sampler:
+    """One function on one place, and how a sample of its time is taken."""
+
+    def __init__(self, fn: Callable[[], Any], place: Place, question: Question, clock: Clock) -> None:
+        if question not in ("latency", "throughput"):
+            raise ValueError(f"question is {question!r}; ask for 'latency' or 'throughput'")
+        self.fn, self.place, self.question, self.clock = fn, place, question, clock
+        self.block = 1
+        self.first_call = math.nan
+        self.first_result: Any = None
+        self.warm_ups = 0
+
+    def prepare(self, budget: Budget) -> None:
+        """The first call, the warm-up, and for throughput the number of calls that fill a block."""
+        self.first_call = self._timed_block(keep_result=True)
+        self.warm_ups = _warm_up(self._timed_block, budget)
+        while self.question == "throughput" and self._timed_block() < budget.block_seconds:
+            self.block *= 2
+            if self.block > 2**26:
+                raise RuntimeError(f"{self.block} calls took no time by this clock; is the clock running?")
+
+    def sample(self) -> float:
+        """Seconds per call, of one block."""
+        return self._timed_block() / self.block
+
+    def _timed_block(self, keep_result: bool = False) -> float:
+        fn, synchronize, clock = self.fn, self.place.synchronize, self.clock
+        calls = itertools.repeat(None, self.block)
+        synchronize()  # whatever was launched before belongs to nobody's sample
+        if self.place.waits_for_results:
+            start = clock()
+            results = [fn() for _ in calls]
+            synchronize(*results)
+            stop = clock()
+            result = results[-1]
+        else:
+            start = clock()
+            for _ in calls:
+                result = fn()
+            synchronize(result)
+            stop = clock()
+        if keep_result:
+            self.first_result = result
+        return max(stop - start, 1) / 1e9  # a clock that did not tick: at least, not zero
+
+    def measurement(self, name: str, samples: Sequence[float], reason: str) -> Measurement:
+        return Measurement(
+            name=name,
+            question=self.question,
+            samples=tuple(samples),
+            first_call=self.first_call,
+            block=self.block,
+            warmup_calls=self.warm_ups,
+            stop_reason=reason,
+            mode=mode.current(),
+            device=self.place.label,
+            simulated=self.place.simulated,
+        )
+
+
+class _Samples:
+    """Rows of samples (one column a variant) with the rule that says when there are enough."""
+
+    def __init__(self, columns: int) -> None:
+        self.columns = columns
+        self.rows: list[Sequence[float]] = []
+        self.spent = 0.0
+        self.next_look = 0
+        self.stride = 1
+        self.seen = 0
+
+    def add(self, row: Sequence[float], seconds: float) -> None:
+        """Keep a row; ``seconds`` is the measured work that it took, all calls of its blocks together."""
+        self.spent += seconds
+        if self.seen % self.stride == 0:
+            self.rows.append(row)
+        self.seen += 1
+        if len(self.rows) >= 2 * KEEP:
+            self.rows = self.rows[::2]
+            self.stride *= 2
+
+    def stop_reason(self, budget: Budget) -> str | None:
+        """Why to stop now, or None to go on."""
+        if budget.max_samples and self.seen >= budget.max_samples:
+            return f"{self.seen} samples, as asked"
+        if self.seen < self.next_look or self.spent < budget.min_seconds * self.columns:
+            return None
+        enough = self.seen >= budget.min_samples
+        # a comparison of slow variants may take this long for each, to get its pairs
+        if self.spent >= budget.max_seconds * (1 if enough else self.columns):
+            return "time limit"
+        if not enough:
+            return None
+        self.next_look = math.ceil(self.seen * 1.2)
+        columns = list(zip(*self.rows, strict=True))
+        if all(_noise(column) < 0.05 for column in columns):
+            return "quiet"
+        if self.seen >= 2 * budget.min_samples and all(map(_noise_is_stable, columns)):
+            return "noise is stable"
+        return None
+
+
+def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random) -> tuple[list[Sequence[float]], str]:
+    """Rounds of one sample each, in an order shuffled anew every round, and why they stopped."""
+    samples = _Samples(len(samplers))
+    order = list(range(len(samplers)))
+    while (reason := samples.stop_reason(budget)) is None:
+        rng.shuffle(order)
+        row = [0.0] * len(samplers)
+        seconds = 0.0
+        for index in order:
+            sampler = samplers[index]
+            with sampler.place.active():
+                row[index] = sampler.sample()
+            seconds += row[index] * sampler.block
+        samples.add(row, seconds)
+    return samples.rows, reason
+
+
+def _one_pass(stages, place: Place, clock: Clock) -> list[float]:
+    """Seconds of each stage and of all together, for one item on its way through the pipeline."""
+    times: list[float] = []
+    arguments: tuple[Any, ...] = ()
+    place.synchronize()
+    for stage in stages:
+        start = clock()
+        result = stage(*arguments)
+        place.synchronize(result)
+        times.append((clock() - start) / 1e9)
+        arguments = (result,)
+    return [*times, sum(times)]
+
+
+def _warm_up(timed_call: Callable[[], float], budget: Budget) -> int:
+    """Call until the times have settled; returns the number of calls.
+
+    Settled: the median of the first half is within 5 % of that of the second. Each look comes after twice the time of
+    the one before, so that a slow start is left behind.
+    """
+    times: list[float] = []
+    spent, goal = 0.0, budget.warmup_seconds
+    while True:
+        while len(times) < budget.warmup_calls or spent < goal:
+            times.append(timed_call())
+            spent += times[-1]
+        if spent >= budget.warmup_limit or _halves_agree(times):
+            return len(times)
+        goal = 2 * spent
+
+
+def _halves_agree(times: Sequence[float]) -> bool:
+    half = len(times) // 2
+    first, second = np.median(times[:half]), np.median(times[half:])
+    return abs(first - second) <= 0.05 * second
+
+
+def _withheld(samplers: Mapping[str, _Sampler], baseline: str, parity: Callable[[Any, Any], None]) -> dict[str, str]:
+    """The variants that may not be given a speed-up, and why."""
+    withheld = {}
+    for key, sampler in samplers.items():
+        if key == baseline:
+            continue
+        if sampler.place.simulated or samplers[baseline].place.simulated:
+            withheld[key] = "simulated: its times are not those of the hardware it imitates"
+            continue
+        try:
+            parity(samplers[baseline].first_result, sampler.first_result)
+        except AssertionError as difference:
+            withheld[key] = f"outputs differ: {difference}"
+    return withheld
+
+
+def _ratio(variant: str, baseline: str, times: Sequence[float], baseline_times: Sequence[float]) -> Ratio:
+    paired = [theirs / ours for ours, theirs in zip(times, baseline_times, strict=True)]
+    low, high = median_interval(paired)
+    return Ratio(variant, baseline, float(np.median(paired)), low, high, len(paired))
+
+
+def _noise(samples: Sequence[float]) -> float:
+    low, median, high = np.percentile(samples, (25, 50, 75))
+    return float((high - low) / median)
+
+
+def _noise_is_stable(samples: Sequence[float]) -> bool:
+    """Would more samples teach more about the noise? Not if half of them say the same within 10 %."""
+    now, before = _noise(samples), _noise(samples[: len(samples) // 2])
+    return abs(now - before) <= 0.10 * now
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No garbage collection while times are taken; as before afterwards."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _name_of(fn: Callable) -> str:
+    return getattr(fn, "__name__", type(fn).__name__)

@@ -1,0 +1,40 @@
+"""Numbers as a reader wants them, three significant digits and a unit; and names of dtypes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+
+
+def seconds(value: float) -> str:
+    """A duration in seconds as text: ``seconds(0.00123)`` is ``'1.23 ms'``."""
+    return _scaled(value, _SECONDS)
+
+
+def size(value: float) -> str:
+    """A number of bytes as text: ``size(3 * 2**20)`` is ``'3 MiB'``."""
+    return _scaled(value, _BYTES)
+
+
+def rate(value: float, unit: str) -> str:
+    """A rate with an SI prefix: ``rate(4.1e12, 'B/s')`` is ``'4.1 TB/s'``."""
+    return _scaled(value, ((1e12, "T" + unit), (1e9, "G" + unit), (1e6, "M" + unit), (1e3, "k" + unit), (1, unit)))
+
+
+def dtype_name(dtype: Any) -> str:
+    """``'float32'`` for that name, for ``torch.float32``, ``np.float32``, ``tf.float32``, ``jnp.float32`` and dtypes."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    return str(name or dtype).rsplit(".", 1)[-1]
+
+
+def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:
+    if not math.isfinite(value):
+        return f"{value} {dict(units)[1]}"
+    # 0.9995 of a unit would round to 1000 of the smaller one
+    scale, unit = next((pair for pair in units if abs(value) >= 0.9995 * pair[0]), units[-1])
+    scaled = value / scale
+    # 1000 to 1023 KiB, or more than the largest unit: .3g would write an exponent
+    return f"{scaled:.0f} {unit}" if abs(scaled) >= 999.5 else f"{scaled:.3g} {unit}"
