@@ -56,7 +56,7 @@ FAKE_JAX = """
     class Device:
         platform = "METAL"
     class numpy:
-        matmul = staticmethod(lambda a, b: a @ b)
+        matmul = staticmethod(lambda a, b, precision: a @ b)
     def jit(fn, backend=None):
         return fn if backend == "cpu" else lambda a, b: {gpu}
     def devices():
@@ -115,7 +115,7 @@ def test_on_a_mac_a_missing_plugin_has_a_remedy(name, monkeypatch):
         __version__="1",
         devices=lambda: [types.SimpleNamespace(platform="cpu")],
         jit=lambda fn, backend=None: fn,
-        numpy=types.SimpleNamespace(matmul=np.matmul),
+        numpy=types.SimpleNamespace(matmul=lambda a, b, precision: a @ b),
         config=types.SimpleNamespace(list_physical_devices=lambda kind: []),
         device=lambda name: pytest.MonkeyPatch.context(),
         constant=np.asarray,

@@ -57,7 +57,7 @@ def gallery(claims: Mapping[str, tuple[float, float]], *, device: str) -> Figure
         axes.set_xscale("log")
         # room for the words beside the bars
         low, high = min([0.5, *ratios]), max([2.0, *ratios])
-        room = (high / low) ** 0.35
+        room = (high / low) ** 0.55
         axes.set_xlim(low / room, high * room)
         for row, ratio in enumerate(ratios):
             words = f" {ratio:.2g} times the truth " if ratio < 0.95 or ratio > 1.05 else " true within 5 % "
@@ -142,10 +142,10 @@ def curves(lines: Mapping[str, Mapping[float, Measurement]], *, xlabel: str, hea
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.set_yscale("log")
-        _time_axis(axes.yaxis)
         axes.set_xlabel(xlabel)
         axes.set_ylabel("time a call (band: quartiles)")
         axes.legend()
+        _time_axis(axes.yaxis)
         axes.set_title(title(heading, _devices(every), _any_simulated(every)))
     return _described(
         figure, "; ".join(f"{name}: " + ", ".join(map(str, line.values())) for name, line in lines.items())
@@ -153,7 +153,11 @@ def curves(lines: Mapping[str, Mapping[float, Measurement]], *, xlabel: str, hea
 
 
 def _time_axis(axis) -> None:
+    """Label with units; the ticks between the powers of ten only where the range is short."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.seconds(value)))
+    if axis.get_scale() == "log":
+        low, high = axis.get_view_interval()
+        axis.set_minor_formatter(FuncFormatter(lambda value, _: units.seconds(value) if high < 12 * low else ""))
 
 
 def _cycled(count: int) -> list[str]:

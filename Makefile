@@ -1,0 +1,99 @@
+# Everything a newcomer runs. Plain GNU make 3.81 (the one macOS ships) and a POSIX shell are enough.
+# `make` alone explains the targets: their text is what stands behind ## below.
+
+MODE   ?= full
+DEVICE ?= auto
+JOBS   ?= 2
+PYTHON ?= python3
+ONLY   ?=
+A      ?=
+B      ?=
+
+BIN := .venv/bin
+SRC := utils tests
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lab run test bench report compare lint format lock clean distclean
+.NOTPARALLEL:  # make -j would measure several things at once
+
+help: ## this text
+	@echo 'make TARGET [VARIABLE=value ...]'
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo 'Variables'
+	@echo '  ONLY=03       run, test: only the notebook with this number'
+	@echo '  DEVICE=auto   run, test: auto, mps, cuda, cpu or sim (a simulated Apple GPU)'
+	@echo '  MODE=full     run: full, or fast (small sizes, for a quick look)'
+	@echo '  JOBS=2        test: how many tests at a time; measuring is never parallel'
+	@echo '  A= B=         compare: two files of results'
+
+setup: ## make .venv and install everything into it; does nothing when that is done already
+	@$(PYTHON) -I utils/metallab/bootstrap.py
+
+lab: setup ## open the notebooks in JupyterLab
+	$(BIN)/jupyter lab --ip=127.0.0.1 notebooks
+
+# The report is made also when a notebook failed: it says so. The exit status stays that of the run.
+run: setup ## run every notebook on this machine and make the report
+	$(serially)
+	@status=0; \
+	$(BIN)/python -m metallab.headless --mode '$(MODE)' --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)') || status=$$?; \
+	$(BIN)/python -m metallab.report || { reported=$$?; test $$status -ne 0 || status=$$reported; }; \
+	exit $$status
+
+test: lint ## lint, then every test; the notebooks in fast mode are among them
+	$(BIN)/python -m pytest -n '$(JOBS)' $(chosen)
+
+bench: setup ## run the benchmarks in tests/benchmarks one after the other
+	$(serially)
+	@ls tests/benchmarks/*.py > /dev/null || exit 1; failed=; \
+	for script in tests/benchmarks/*.py; do \
+	  echo "== $$script"; \
+	  $(BIN)/python "$$script" || failed="$$failed $$script"; \
+	done; \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+report: setup ## make the report again from the results in build/
+	$(BIN)/python -m metallab.report
+
+compare: setup ## compare two files of results: make compare A=before.json B=after.json
+	@test -n '$(A)' && test -n '$(B)' || { echo 'Name two files of results: make compare A=before.json B=after.json'; exit 2; }
+	$(BIN)/python -m metallab.records compare '$(A)' '$(B)'
+
+lint: setup ## check style and common mistakes
+	$(BIN)/ruff check --quiet $(SRC) notebooks
+	$(BIN)/ruff format --quiet --check $(SRC)
+
+format: setup ## mend what lint can mend by itself
+	$(BIN)/ruff check --quiet --fix $(SRC)
+	$(BIN)/ruff format --quiet $(SRC)
+
+# uv resolves for Linux and macOS together, which pip cannot; it lives in a folder of its own. The variable makes it
+# choose wheels for macOS 15. Versions stay as they are while they fit; UPGRADE=1 takes the newest.
+RESOLVE = uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --no-header --no-annotate
+NEW := build/lock/constraints.txt
+
+lock: ## resolve constraints.txt again after a change to pyproject.toml (UPGRADE=1: newest versions)
+	@mkdir -p build/lock
+	test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv; }
+	cp constraints.txt $(NEW)
+	MACOSX_DEPLOYMENT_TARGET=15.0 build/lock/bin/$(RESOLVE) $(if $(UPGRADE),--upgrade) --quiet -o $(NEW)
+	@if grep -nE '://|^-|@|/' $(NEW); then echo 'constraints.txt must hold versions only: not changed'; exit 1; fi
+	@{ echo '# Every version that is installed, for Linux x86-64 and macOS arm64 together. Made by make lock:'; \
+	   echo '# MACOSX_DEPLOYMENT_TARGET=15.0 $(RESOLVE)'; cat $(NEW); } > $(NEW).done
+	mv $(NEW).done constraints.txt
+
+clean: ## remove build/: executed notebooks, results, reports
+	rm -rf build
+
+distclean: clean ## remove build/ and .venv
+	rm -rf .venv
+
+# Fails when somebody asks for parallel measuring.
+serially = @$(if $(findstring command,$(origin JOBS)),echo 'JOBS is for make test: measuring in parallel would spoil the numbers.'; exit 2,:)
+
+# The notebooks' tests are named like 01_time_it_right-cpu.
+on_device = $(if $(filter-out auto,$(DEVICE)),-$(DEVICE)])
+of_number = $(if $(ONLY),([$(ONLY)_ or [$(ONLY)-))
+chosen = $(if $(ONLY)$(on_device),tests/test_notebooks.py -k '$(of_number)$(if $(ONLY),$(if $(on_device), and ))$(if $(on_device),($(on_device)))')

@@ -1,0 +1,322 @@
+"""The lists of dependencies agree, the lock covers both systems, and the Makefile does what it says."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+HEADLINE = ("jupyterlab", "torch", "tensorflow-macos", "tensorflow-metal", "jax-metal", "matplotlib", "ultralytics")
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DEPENDENCIES = PYPROJECT["dependencies"] + PYPROJECT["optional-dependencies"]["dev"]
+CONSTRAINTS = (ROOT / "constraints.txt").read_text()
+SYSTEMS = {
+    "linux": {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"},
+    "mac": {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64", "os_name": "posix"},
+}
+
+
+def name_of(requirement):
+    return canonicalize_name(Requirement(requirement).name)
+
+
+def environment_yml():
+    """(conda's dependencies, pip's) of environment.yml"""
+    listed = yaml.safe_load((ROOT / "environment.yml").read_text())
+    assert listed["name"] == "metal-lab"
+    assert listed["channels"] == ["conda-forge"]
+    *conda, pip = listed["dependencies"]
+    return conda, pip["pip"]
+
+
+# ---------------------------------------------------------------- the lists
+
+
+def test_environment_yml_installs_this_project_with_the_lock():
+    conda, pip = environment_yml()
+    assert conda == ["python=3.11", "pip"]
+    assert pip[:2] == ["--constraint constraints.txt", "--editable .[dev]"]
+
+
+def test_environment_yml_repeats_the_headline_packages_exactly():
+    ours = {name_of(dependency): dependency for dependency in DEPENDENCIES}
+    assert environment_yml()[1][2:] == [ours[name] for name in HEADLINE]
+
+
+def test_every_dependency_gives_its_reason():
+    conda, pip = environment_yml()
+    listed = [("pyproject.toml", '"{}",', DEPENDENCIES), ("environment.yml", "- {} ", conda + pip[2:])]
+    for file, form, dependencies in listed:
+        lines = [line.strip() for line in (ROOT / file).read_text().splitlines()]
+        for dependency in dependencies:
+            (line,) = [line for line in lines if line.startswith(form.format(dependency))]
+            assert re.search(r"\s# \w+", line[len(dependency) :]), f"{file} gives no reason for {dependency}"
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("python", ["3.11", "3.12"])
+def test_every_dependency_is_pinned_exactly_on(system, python):
+    where = SYSTEMS[system] | {
+        "python_version": python,
+        "python_full_version": f"{python}.9",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+    }
+
+    def applies(requirement):
+        return requirement.marker is None or requirement.marker.evaluate(where)
+
+    lines = [line for line in CONSTRAINTS.splitlines() if not line.startswith("#")]
+    pins = {}
+    for pin in filter(applies, map(Requirement, lines)):
+        assert canonicalize_name(pin.name) not in pins, f"{pin.name} is pinned twice"
+        assert re.fullmatch(r"==[\w.]+", str(pin.specifier)), f"{pin} is not one version"
+        pins[canonicalize_name(pin.name)] = str(pin.specifier)[2:]
+    needed = list(filter(applies, map(Requirement, DEPENDENCIES)))
+    assert ("tensorflow-metal" in {dependency.name for dependency in needed}) == (system == "mac")
+    for dependency in needed:
+        name = canonicalize_name(dependency.name)
+        assert name in pins, f"{name} is not in constraints.txt"
+        assert dependency.specifier.contains(pins[name]), f"{dependency} does not allow {pins[name]}"
+
+
+def test_the_lock_names_no_host_no_path_and_not_the_torch_that_some_machines_replace():
+    versions = [line for line in CONSTRAINTS.splitlines() if not line.startswith("#")]
+    assert not [line for line in versions if re.search(r"[/@\\]|^-", line)]
+    assert "://" not in CONSTRAINTS
+    assert not re.search(r"^torch==2\.13\.0", CONSTRAINTS, re.MULTILINE)
+
+
+# ---------------------------------------------------------------- the Makefile
+
+PROGRAM = """#!/bin/sh
+echo "$(basename "$0") $*" >> calls.txt
+case "$*" in $FAILING) exit 3;; esac
+"""
+
+
+class Make:
+    """The Makefile in a folder of its own, where the programs in .venv only write down how they were called."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        shutil.copy(ROOT / "Makefile", folder)
+        programs = folder / ".venv" / "bin"
+        programs.mkdir(parents=True)
+        for name in ("python", "ruff", "jupyter"):
+            (programs / name).write_text(PROGRAM)
+            (programs / name).chmod(0o755)
+        benchmarks = folder / "tests" / "benchmarks"
+        benchmarks.mkdir(parents=True)
+        for name in ("a.py", "b.py"):
+            (benchmarks / name).touch()
+
+    def __call__(self, *arguments, failing=""):
+        """(exit status, output, the calls made)"""
+        calls = self.folder / "calls.txt"
+        calls.write_text("")
+        inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "JOBS")}
+        done = subprocess.run(
+            ["make", "PYTHON=.venv/bin/python", *arguments],
+            cwd=self.folder,
+            env=inherited | {"FAILING": failing, "DEVICE": "auto", "MODE": "full", "ONLY": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout, calls.read_text().splitlines()
+
+
+SETUP = "python -I utils/metallab/bootstrap.py"
+
+
+@pytest.fixture
+def make(tmp_path):
+    return Make(tmp_path)
+
+
+def test_help_is_the_default_and_explains_every_target_and_variable(make):
+    status, printed, calls = make()
+    assert status == 0
+    assert calls == []
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    assert {"setup", "lab", "run", "test", "bench", "report", "compare", "lint", "format", "lock", "clean"} < {*targets}
+    for target in targets:
+        assert re.search(rf"^  {target} +\w", printed, re.MULTILINE), f"{target} is not explained"
+    for variable in ("ONLY=03", "DEVICE=auto", "MODE=full", "JOBS=2", "A= B="):
+        assert variable in printed
+
+
+@pytest.mark.parametrize("target", ["lab", "run", "test", "bench", "report", "compare", "lint"])
+def test_set_up_comes_first(make, target):
+    status, printed, calls = make(target, "A=a", "B=b")
+    assert status == 0, printed
+    assert calls[0] == SETUP
+    assert len(calls) > 1
+    status, _, calls = make(target, "A=a", "B=b", failing="*bootstrap.py")
+    assert status != 0
+    assert calls == [SETUP]
+
+
+def test_run_passes_its_variables_on(make):
+    assert make("run")[2][1:] == ["python -m metallab.headless --mode full --device auto", "python -m metallab.report"]
+    narrowed = make("run", "ONLY=03", "DEVICE=sim", "MODE=fast")[2]
+    assert narrowed[1] == "python -m metallab.headless --mode fast --device sim --only 03"
+
+
+@pytest.mark.parametrize("failing", ["*headless*", "*report*"])
+def test_run_makes_the_report_also_after_a_failure_and_fails(make, failing):
+    status, printed, calls = make("run", failing=failing)
+    assert status != 0
+    assert "Error 3" in printed
+    assert calls[-1] == "python -m metallab.report"
+
+
+@pytest.mark.parametrize("target", ["run", "bench"])
+def test_measuring_in_parallel_is_refused(make, target):
+    status, printed, calls = make(target, "JOBS=2")
+    assert status != 0
+    assert "JOBS is for make test" in printed
+    assert calls == [SETUP]
+
+
+def test_test_lints_and_ends_with_pytest(make):
+    calls = make("test", "JOBS=3")[2]
+    assert calls[1:] == [
+        "ruff check --quiet utils tests notebooks",
+        "ruff format --quiet --check utils tests",
+        "python -m pytest -n 3",
+    ]
+    for failing in ("check*", "format*", "*pytest*"):
+        assert make("test", failing=failing)[0] != 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "chosen"),
+    [
+        (["ONLY=03"], ["03_see-cpu", "03_see-sim"]),
+        (["ONLY=03b"], ["03b_more-cpu"]),
+        (["ONLY=03_see"], ["03_see-cpu", "03_see-sim"]),
+        (["DEVICE=sim"], ["03_see-sim", "10_at_03-sim"]),
+        (["ONLY=03", "DEVICE=sim"], ["03_see-sim"]),
+    ],
+)
+def test_test_is_narrowed_to_one_notebook_or_device(make, arguments, chosen):
+    """With the real pytest, which has the last word on what -k means."""
+    names = ["03_see-cpu", "03_see-sim", "03b_more-cpu", "04_simple-cpu", "10_at_03-sim"]
+    tests = "import pytest\n\n@pytest.mark.parametrize('x', range(5), ids={})\ndef test_03_runs(x): pass\n"
+    (make.folder / "tests" / "test_notebooks.py").write_text(tests.format(names))
+    status, printed, _ = make("-n", "test", *arguments)
+    assert status == 0
+    command = printed.splitlines()[-1].replace(".venv/bin/python", sys.executable)
+    collected = subprocess.run(
+        command.replace("-n '2'", "--collect-only -q"),
+        shell=True,
+        cwd=make.folder,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they take a second to load
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    assert re.findall(r"\[(.*)\]", collected) == chosen
+
+
+def test_bench_runs_every_script_and_fails_when_one_does(make):
+    status, _, calls = make("bench")
+    assert status == 0
+    assert calls[1:] == ["python tests/benchmarks/a.py", "python tests/benchmarks/b.py"]
+    status, printed, calls = make("bench", failing="*a.py")
+    assert status != 0
+    assert "failed: tests/benchmarks/a.py" in printed
+    assert calls[-1] == "python tests/benchmarks/b.py"
+
+
+def test_compare_wants_two_files(make):
+    assert make("compare", "A=before.json", "B=after.json")[2][-1] == (
+        "python -m metallab.records compare before.json after.json"
+    )
+    status, printed, calls = make("compare", "A=before.json")
+    assert status != 0
+    assert "make compare A=before.json B=after.json" in printed
+    assert calls == [SETUP]
+
+
+def test_lab_listens_here_only_and_keeps_its_token(make):
+    (call,) = make("lab")[2][1:]
+    assert call == "jupyter lab --ip=127.0.0.1 notebooks"
+
+
+def test_clean_keeps_the_environment_and_distclean_does_not(make):
+    (make.folder / "build").mkdir()
+    assert make("clean")[0] == 0
+    assert not (make.folder / "build").exists()
+    assert (make.folder / ".venv").exists()
+    assert make("distclean")[0] == 0
+    assert not (make.folder / ".venv").exists()
+
+
+LOCK_TOOL = """#!/bin/sh
+echo "$MACOSX_DEPLOYMENT_TARGET $*" >> calls.txt
+while test "$1" != -o; do shift; done
+grep -q '^kept==1$' "$2" || exit 4
+cat answer.txt > "$2"
+"""
+
+
+def test_lock_keeps_versions_writes_how_it_was_made_and_lets_no_host_in(make):
+    tool = make.folder / "build" / "lock" / "bin" / "uv"
+    tool.parent.mkdir(parents=True)
+    tool.write_text(LOCK_TOOL)
+    tool.chmod(0o755)
+    lock, answer = make.folder / "constraints.txt", make.folder / "answer.txt"
+    lock.write_text("kept==1\n")
+    answer.write_text("kept==1\nnew==2 ; sys_platform == 'linux'\n")
+    status, printed, calls = make("lock")
+    assert status == 0, printed
+    command = "pip compile pyproject.toml --extra dev --universal --python-version 3.11 --no-header --no-annotate"
+    assert calls == [f"15.0 {command} --quiet -o build/lock/constraints.txt"]
+    written = lock.read_text()
+    assert f"# MACOSX_DEPLOYMENT_TARGET=15.0 uv {command}\n" in written
+    assert written.endswith(answer.read_text())
+    assert "--upgrade" in make("lock", "UPGRADE=1")[2][0]
+    for bad in ("--index-url https://example.org/simple", "kept @ file:///somewhere/kept.whl"):
+        answer.write_text(f"kept==1\n{bad}\n")
+        assert make("lock")[0] != 0
+        assert lock.read_text() == written
+
+
+# ---------------------------------------------------------------- continuous integration
+
+
+def test_ci_runs_make_test_from_anywhere_and_nothing_else(make, tmp_path):
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    lines = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
+    assert lines[0] == "set -euo pipefail"
+    copy = make.folder / ".ci" / "run"
+    copy.parent.mkdir()
+    shutil.copy(script, copy)
+    (make.folder / "Makefile").write_text("test:\n\t@echo tested in $(CURDIR); cat; exit 5\n")
+    inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    never_ends, _ = os.pipe()
+    done = subprocess.run(
+        [str(copy)],
+        cwd="/",
+        env=inherited | {"CI": "true"},
+        stdin=never_ends,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"tested in {make.folder}" in done.stdout
