@@ -1,0 +1,508 @@
+"""Provenance: what is asked, what is never told, and what a stranger's description may hold.
+
+The Mac's commands are imitated by executables on PATH that print what a Mac prints *to the best of our knowledge*:
+their formats are not checked on a Mac.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import json
+import os
+import platform
+import socket
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from metallab import machine
+from metallab.machine import Machine, MachineError
+
+SYSCTL = """\
+machdep.cpu.brand_string: Apple M2 Max
+hw.memsize: 103079215104
+hw.physicalcpu: 12
+hw.logicalcpu: 12
+hw.perflevel0.physicalcpu: 8
+hw.perflevel1.physicalcpu: 4
+kern.hv_vmm_present: 0
+"""
+PROFILER = json.dumps(
+    {
+        "SPDisplaysDataType": [
+            {
+                "_name": "Apple M2 Max",
+                "spdisplays_mtlgpufamilysupport": "spdisplays_metal3",
+                "spdisplays_ndrvs": [{"_name": "Color LCD", "_spdisplays_display-serial-number": "S3R1AL"}],
+                "sppci_bus": "spdisplays_builtin",
+                "sppci_cores": "38",
+                "sppci_model": "Apple M2 Max",
+            }
+        ]
+    }
+)
+BATTERY = """\
+Now drawing from 'Battery Power'
+ -InternalBattery-0 (id=23724131)\t71%; discharging; 6:02 remaining present: true
+"""
+SETTINGS = """\
+System-wide power settings:
+Currently in use:
+ standby              1
+ lowpowermode         1
+ displaysleep         2
+"""
+MAC_FIELDS = (
+    "chip",
+    "memory_bytes",
+    "cores_physical",
+    "cores_logical",
+    "cores_performance",
+    "cores_efficiency",
+    "virtual",
+    "gpu",
+    "gpu_cores",
+    "os_version",
+    "power_source",
+    "low_power_mode",
+)
+
+
+def printing(text: str) -> str:
+    """A line of shell that prints a text."""
+    return f"/bin/cat <<'END'\n{text}\nEND"
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Each test asks anew: the facts are otherwise kept for the process."""
+    machine._fixed.cache_clear()
+    yield
+    machine._fixed.cache_clear()
+
+
+@pytest.fixture
+def commands(tmp_path, monkeypatch):
+    """Put imitated commands on PATH, and nothing else: ``commands(sysctl="text it prints")``."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def put(**scripts):
+        for name, script in scripts.items():
+            (folder / name).write_text(script if script.startswith("#!") else f"#!/bin/sh\n{printing(script)}\n")
+            (folder / name).chmod(stat.S_IRWXU)
+
+    return put
+
+
+@pytest.fixture
+def mac(monkeypatch):
+    """Pretend that this is macOS."""
+    monkeypatch.setattr(machine.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(machine.platform, "machine", lambda: "arm64")
+
+
+@pytest.fixture
+def linux(tmp_path, monkeypatch):
+    """Pretend that this is Linux with the /proc and /sys files given by path and content."""
+    monkeypatch.setattr(machine.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(machine, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(machine, "_SYS", tmp_path / "sys")
+
+    def put(files):
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+
+    return put
+
+
+def pmset(batteries: str, settings: str) -> str:
+    """A pmset that answers ``-g batt`` and ``-g``."""
+    return f'#!/bin/sh\nif [ "$2" = batt ]; then\n{printing(batteries)}\nelse\n{printing(settings)}\nfi\n'
+
+
+def example(**changes) -> Machine:
+    """A complete description."""
+    mac = Machine(
+        chip="Apple M2 Max",
+        cores_physical=12,
+        cores_logical=12,
+        cores_performance=8,
+        cores_efficiency=4,
+        memory_bytes=96 * 2**30,
+        gpu="Apple M2 Max",
+        gpu_cores=38,
+        os_name="macOS",
+        os_version="15.5",
+        architecture="arm64",
+        virtual=False,
+        python="3.11.9",
+        versions={"torch": "2.15.0", "jax": None},
+        git_revision="a" * 40,
+        git_dirty=False,
+        power_source="AC",
+        low_power_mode=False,
+        cpu_governor=None,
+        load_average=(1.5, 1.25, 1.0),
+        environment={"PYTORCH_ENABLE_MPS_FALLBACK": "1"},
+    )
+    return dataclasses.replace(mac, **changes)
+
+
+def test_a_mac_is_described_by_its_own_commands(commands, mac):
+    """Formats not checked on a Mac."""
+    commands(sysctl=SYSCTL, sw_vers="15.5", system_profiler=PROFILER, pmset=pmset(BATTERY, SETTINGS))
+    found = machine.describe()
+    assert {name: getattr(found, name) for name in (*MAC_FIELDS, "os_name", "architecture")} == {
+        "chip": "Apple M2 Max",
+        "memory_bytes": 96 * 2**30,
+        "cores_physical": 12,
+        "cores_logical": 12,
+        "cores_performance": 8,
+        "cores_efficiency": 4,
+        "virtual": False,
+        "gpu": "Apple M2 Max",
+        "gpu_cores": 38,
+        "os_version": "15.5",
+        "power_source": "battery",
+        "low_power_mode": True,
+        "os_name": "macOS",
+        "architecture": "arm64",
+    }
+    assert "S3R1AL" not in found.to_json()
+    assert dict(found.rows())["System"] == "macOS 15.5"
+
+
+@pytest.mark.parametrize(
+    ("batteries", "settings", "source", "low"),
+    [
+        ("Now drawing from 'AC Power'", " lowpowermode         0", "AC", False),
+        ("Now drawing from 'UPS Power'", " powermode            2", "UPS", False),
+        ("Now drawing from 'Battery Power'", " powermode            1", "battery", True),
+        ("No power source", " lowpowermodes        1", None, None),
+    ],
+)
+def test_power_on_a_mac(commands, mac, batteries, settings, source, low):
+    """Formats not checked on a Mac: ``powermode`` is what Macs with a high-power mode are said to print."""
+    commands(pmset=pmset(batteries, settings))
+    found = machine.describe()
+    assert (found.power_source, found.low_power_mode) == (source, low)
+
+
+def test_an_intel_mac_has_no_kinds_of_cores(commands, mac):
+    """sysctl complains of names it does not know, fails, and prints the rest. Not checked on a Mac."""
+    known = "".join(line + "\n" for line in SYSCTL.splitlines() if "perflevel" not in line)
+    commands(sysctl=f"#!/bin/sh\n{printing(known)}\necho 'unknown oid' >&2\nexit 1\n")
+    found = machine.describe()
+    assert (found.cores_physical, found.cores_performance, found.cores_efficiency) == (12, None, None)
+
+
+@pytest.mark.parametrize("cards", [["Apple M2 Max"], [{"sppci_cores": "38"}], {"a": 1}, None, [{"sppci_model": 5}]])
+def test_an_unknown_display_report_gives_no_gpu(commands, mac, cards):
+    """Formats not checked on a Mac."""
+    commands(system_profiler=json.dumps({"SPDisplaysDataType": cards}))
+    found = machine.describe()
+    assert found.gpu is None
+
+
+def test_two_gpus_share_no_core_count(commands, mac):
+    """Format not checked on a Mac."""
+    cards = [{"sppci_model": "Radeon Pro 5500M", "sppci_cores": "24"}, {"sppci_model": "Intel UHD 630"}]
+    commands(system_profiler=json.dumps({"SPDisplaysDataType": cards}))
+    found = machine.describe()
+    assert (found.gpu, found.gpu_cores) == ("Radeon Pro 5500M, Intel UHD 630", None)
+
+
+GARBAGE = "\x00\x1b[31mnot: what: a Mac says ½ -1 0 99999999999999999999999\n: \n"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        None,
+        GARBAGE,
+        "#!/bin/sh\nprintf '\\377\\376'",
+        "#!/bin/sh\nexit 3",
+        "#!/no/such/interpreter",
+        "#!/bin/sh\nexec /bin/sleep 60",
+    ],
+    ids=["missing", "garbage", "bytes", "failing", "broken", "hanging"],
+)
+def test_a_silent_mac_is_unknown(commands, mac, monkeypatch, script):
+    """Whatever the commands do, nothing is raised and nothing invented. Not checked on a Mac."""
+    monkeypatch.setattr(machine, "_COMMAND_SECONDS", 0.05 if script and "sleep" in script else 5.0)
+    if script is not None:
+        commands(sysctl=script, sw_vers=script, pmset=script, system_profiler=script)
+    found = machine.describe()
+    assert {name: getattr(found, name) for name in MAC_FIELDS} == dict.fromkeys(MAC_FIELDS)
+    assert Machine.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize("value", ["-8", "0", "8 GB", "½", "٣", "9" * 30, ""])
+def test_a_sysctl_value_that_is_no_count_is_unknown(commands, mac, value):
+    """Not checked on a Mac."""
+    commands(sysctl=f"hw.memsize: {value}")
+    assert machine.describe().memory_bytes is None
+
+
+def test_linux_is_described_from_its_files(commands, linux):
+    linux(
+        {
+            "proc/cpuinfo": "processor\t: 0\nmodel name\t: Some CPU @ 3 GHz \nflags\t\t: fpu sse hypervisor\n",
+            "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
+            "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "performance\n",
+            "sys/class/power_supply/BAT0/type": "Battery\n",
+            "sys/class/power_supply/BAT0/status": "Discharging\n",
+            "sys/class/power_supply/AC/type": "Mains\n",
+            "sys/class/power_supply/AC/online": "0\n",
+        }
+    )
+    commands(**{"nvidia-smi": "NVIDIA H200\nNVIDIA H200\n"})
+    found = machine.describe()
+    assert (found.chip, found.virtual) == ("Some CPU @ 3 GHz", True)
+    assert found.gpu == "2 × NVIDIA H200"
+    assert found.cpu_governor == "performance, powersave"
+    assert found.power_source == "battery"
+    assert found.low_power_mode is None
+
+
+def test_power_may_change_while_the_process_lives(linux):
+    linux({"sys/class/power_supply/AC/type": "Mains", "sys/class/power_supply/AC/online": "1"})
+    before = machine.describe().power_source
+    linux({"sys/class/power_supply/AC/online": "0"})
+    assert (before, machine.describe().power_source) == ("AC", None)
+
+
+def test_an_arm_linux_is_named_by_lscpu(commands, linux):
+    linux({"proc/cpuinfo": "processor\t: 0\nCPU implementer\t: 0x41\n"})
+    commands(lscpu="Architecture:   aarch64\nModel name:     Neoverse-N1\n")
+    found = machine.describe()
+    assert (found.chip, found.virtual) == ("Neoverse-N1", None)
+
+
+def test_a_bare_linux_is_unknown(commands, linux):
+    commands(**{"nvidia-smi": "#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9"})
+    found = machine.describe()
+    names = ("chip", "gpu", "gpu_cores", "virtual", "cpu_governor", "power_source", "low_power_mode")
+    assert {name: getattr(found, name) for name in names} == dict.fromkeys(names)
+
+
+def test_another_system_is_named_and_the_rest_unknown(monkeypatch):
+    monkeypatch.setattr(machine.platform, "system", lambda: "Plan9")
+    found = machine.describe()
+    assert (found.os_name, found.chip, found.power_source) == ("Plan9", None, None)
+
+
+def test_only_the_environment_of_frameworks_is_recorded(monkeypatch, tmp_path):
+    home = tmp_path / "home" / "alice"
+    monkeypatch.setenv("HOME", str(home))
+    for name, value in {
+        "PYTORCH_ENABLE_MPS_FALLBACK": "1",
+        "METALLAB_OUT": f"{home}/out",
+        "XLA_FLAGS": f"--xla_dump_to={home}/dump --x=/Users/bob/y:/home/carol",
+        "OMP_NUM_THREADS": "2\n3",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TF_CONFIG": '{"cluster": {"worker": ["secret-host:1"]}}',
+        "JAX_COORDINATOR_ADDRESS": "secret-host:2",
+        "TF_VAR_password": "secret",
+        "METALLAB_TOKEN": "secret",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "MKL_VERBOSE": str(home) + "-of-bob",
+    }.items():
+        monkeypatch.setenv(name, value)
+    found = machine.describe()
+    assert found.environment["METALLAB_OUT"] == "~/out"
+    assert found.environment["XLA_FLAGS"] == "--xla_dump_to=~/dump --x=~/y:~"
+    assert found.environment["OMP_NUM_THREADS"] == "2 3"
+    assert found.environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert found.environment["TF_CONFIG"] == "(hidden)"
+    assert {"TF_VAR_password", "AWS_SECRET_ACCESS_KEY", "HOME", "PATH"}.isdisjoint(found.environment)
+    assert not any(word in found.to_json() for word in ("secret", "bob/", "carol"))
+    assert Machine.from_json(found.to_json()) == found
+
+
+def test_a_home_that_is_the_root_is_no_home(monkeypatch):
+    monkeypatch.setenv("HOME", "/")
+    monkeypatch.setenv("METALLAB_OUT", "/ /data/out")
+    assert machine.describe().environment["METALLAB_OUT"] == "/ /data/out"
+
+
+def test_git_tells_the_revision_and_what_is_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+
+    def git(*words):
+        names = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *names, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    def state():
+        machine._fixed.cache_clear()
+        found = machine.describe()
+        return found.git_revision, found.git_dirty
+
+    assert state() == (None, None)
+    git("init")
+    assert state() == (None, False)
+    (tmp_path / "file").write_text("1")
+    assert state() == (None, True)
+    git("add", ".")
+    git("commit", "-m", "one", "--no-verify")
+    revision, dirty = state()
+    assert len(revision) == 40
+    assert not dirty
+    nested = tmp_path / "unpacked"
+    nested.mkdir()
+    monkeypatch.setattr(machine, "ROOT", nested)
+    assert state() == (None, None), "the repository further up is not ours"
+
+
+def test_describing_imports_nothing_heavy():
+    code = """
+import sys
+from metallab import machine
+machine.describe()
+heavy = {"torch", "tensorflow", "jax", "jaxlib", "keras", "coremltools", "onnxruntime", "ultralytics", "numpy", "objc"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_versions_come_from_metadata():
+    from importlib.metadata import version
+
+    found = machine.describe()
+    assert found.versions["numpy"] == version("numpy")
+    assert set(found.versions) == set(machine.PACKAGES)
+
+
+def test_a_broken_installation_has_no_version(monkeypatch):
+    monkeypatch.setattr(machine.metadata, "version", lambda name: None)
+    assert set(machine.describe().versions.values()) == {None}
+
+
+def test_a_description_names_nobody(monkeypatch):
+    """Ask whom one may, the host and the user go by a name that occurs nowhere else."""
+    for variable in ("USER", "LOGNAME"):
+        monkeypatch.setenv(variable, "zaphod42")
+    for module, name in ((platform, "node"), (socket, "gethostname"), (getpass, "getuser"), (os, "getlogin")):
+        monkeypatch.setattr(module, name, lambda: "zaphod42")
+    assert "zaphod42" not in machine.describe().to_json()
+
+
+def test_a_caller_cannot_change_what_is_remembered():
+    machine.describe().versions["torch"] = "9.9"
+    assert machine.describe().versions["torch"] != "9.9"
+
+
+def test_json_goes_there_and_back():
+    for description in (example(), machine.describe()):
+        text = description.to_json()
+        assert "\n" not in text
+        assert Machine.from_json(text) == description
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "expected JSON text"),
+        (b"{}", "expected JSON text"),
+        ("", "not JSON"),
+        ("[" * 60000, "not JSON"),
+        (" " * 70000, "more than the 65536 allowed"),
+        ("[]", "expected an object"),
+        ("{}", "schema"),
+    ],
+)
+def test_text_that_is_no_description_is_refused(text, said):
+    with pytest.raises(MachineError, match=said):
+        Machine.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("chip", ["a"]),
+        ("chip", ""),
+        ("chip", "a\nb"),
+        ("chip", "a\u202eb"),
+        ("chip", "\x1b[31m"),
+        ("chip", "x" * 1001),
+        ("python", None),
+        ("cores_physical", 0),
+        ("cores_physical", True),
+        ("cores_physical", 4.0),
+        ("cores_physical", "4"),
+        ("memory_bytes", 2**60),
+        ("virtual", 1),
+        ("git_revision", "not hexadecimal"),
+        ("power_source", "nuclear"),
+        ("power_source", ["AC"]),
+        ("load_average", [1, 2]),
+        ("load_average", [1, 2, float("nan")]),
+        ("load_average", [1, 2, -1]),
+        ("load_average", "123"),
+        ("versions", None),
+        ("versions", {"torch": 2}),
+        ("versions", {"<script>": "1"}),
+        ("versions", {str(number): "1" for number in range(101)}),
+        ("environment", {"HOME": "/home/a"}),
+        ("environment", {"TF_VAR_x": "1"}),
+        ("environment", {"OMP_NUM_THREADS": 1}),
+    ],
+)
+def test_a_hostile_field_is_refused_by_name(field, value):
+    given = json.loads(example().to_json()) | {field: value}
+    with pytest.raises(MachineError, match=field):
+        Machine.from_json(json.dumps(given))
+
+
+def test_fields_too_many_or_too_few_are_refused():
+    given = json.loads(example().to_json())
+    with pytest.raises(MachineError, match="unknown field 'hostname'"):
+        Machine.from_json(json.dumps(given | {"hostname": "a"}))
+    del given["gpu"]
+    with pytest.raises(MachineError, match="'gpu' is missing"):
+        Machine.from_json(json.dumps(given))
+
+
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [
+        ({}, []),
+        ({"os_version": "15.6.1", "load_average": None, "power_source": "battery"}, []),
+        ({"gpu_cores": None}, []),
+        ({"gpu_cores": 30}, ["GPU cores 38"]),
+        ({"os_version": "16.0"}, ["system macOS 15"]),
+        ({"chip": "Apple M2 Pro"}, ["chip Apple M2 Max"]),
+        ({"cores_logical": 10}, ["CPU cores 12"]),
+        ({"versions": {"torch": "2.14.0"}}, ["torch 2.15.0"]),
+        ({"versions": {"torch": "2.15.0", "jax": "0.4.34"}}, ["jax not installed"]),
+    ],
+)
+def test_what_forbids_comparing_absolute_times(changes, differs):
+    ours, theirs = example(), example(**changes)
+    assert [text.split(" / ")[0] for text in ours.differences(theirs)] == differs
+    assert (ours.identity() == theirs.identity()) == (differs in ([], ["GPU cores 38"]))
+
+
+def test_an_unknown_chip_matches_nothing():
+    unknown = example(chip=None, os_version=None)
+    assert [text.split(" / ")[0] for text in unknown.differences(unknown)] == ["chip unknown", "system unknown"]
+
+
+def test_the_table_shows_unknown_as_unknown():
+    unknown = dict.fromkeys(field.name for field in dataclasses.fields(Machine))
+    rows = dict(Machine(**unknown | {"python": "3.11", "versions": {"jax": None}, "environment": {}}).rows())
+    said = {label for label, value in rows.items() if value == "unknown"}
+    assert said == set(rows) - {"Python", "Packages", "Not installed", "Environment", "Git revision"}
+    assert rows["Not installed"] == "jax"
+
+
+def test_rosetta_is_named():
+    assert "Rosetta" in example(architecture="x86_64").table()
+    assert "Rosetta" not in example().table()

@@ -1,0 +1,737 @@
+"""The report: it tells what a run found, loads nothing, escapes everything, and survives damaged files."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import os
+import re
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+from nbformat import v4
+
+from metallab import machine, pages, paths, records, report
+from metallab.timing import Measurement
+
+HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(1)>' javascript:alert(1) {{ 7*7 }} &amp;"
+
+
+def png(width: int = 3, height: int = 2) -> bytes:
+    """A grey PNG, made by hand."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = zlib.compress(b"".join(b"\x00" + b"\x80" * width for _ in range(height)))
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def shown(data: bytes) -> dict:
+    """An output with a picture."""
+    return v4.new_output("display_data", data={"image/png": base64.b64encode(data).decode(), "text/plain": "<Figure>"})
+
+
+def code(source: str, *outputs: dict) -> dict:
+    return v4.new_code_cell(source, execution_count=1, outputs=list(outputs))
+
+
+def error(*traceback: str) -> dict:
+    return v4.new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=list(traceback))
+
+
+def notebook(*cells: dict):
+    """A notebook of the given cells; by default one with a heading and a picture."""
+    cells = cells or (v4.new_markdown_cell("# Title\n\n## How `fast`?"), code("plot()", shown(png())))
+    return v4.new_notebook(
+        cells=list(cells),
+        metadata={
+            "language_info": {"name": "python"},
+            "widgets": {"application/vnd.jupyter.widget-state+json": {"state": {}}},
+        },
+    )
+
+
+def entry(name: str, **changes) -> dict:
+    """A notebook's entry in summary.json."""
+    known = {"name": name, "title": f"Title of {name}", "status": "passed", "seconds": 12.0, "reason": ""}
+    return known | {"cells": 4, "executed": 4, "peak_rss_bytes": 3 * 2**20, "failed_copy": None} | changes
+
+
+def record(name: str, ratio=None, *, verdict="faster", withheld="", **changes) -> records.Record:
+    """A record of lesson 01_a: of a comparison's variant if a ratio (low, median, high) or a verdict is given."""
+    compared = None
+    if ratio or withheld or verdict == "baseline":
+        low, median, high = ratio or (None, None, None)
+        compared = records.Compared("matmul", name, "eager", verdict, median, low, high, withheld, "outputs agree")
+    known = {"question": "latency", "samples": (0.001, 0.00101, 0.00102) * 8, "first_call": 0.5, "block": 1}
+    known |= {"warmup_calls": 3, "stop_reason": "quiet", "mode": "full", "device": "Some CPU", "simulated": False}
+    measured = Measurement(name=name, **known | changes)
+    full = f"01_a/matmul/{name}" if compared else f"01_a/{name}"
+    return records.Record("01_a", full, "2026-11-20T10:00:00+00:00", measured, compared, None, machine.describe())
+
+
+class Run:
+    """A run's folder under build/, to be filled and reported on."""
+
+    def __init__(self, root):
+        self.folder = root / "build" / "full-cpu"
+        self.report = root / "build" / "report"
+        self.folder.mkdir(parents=True)
+
+    def summary(self, *entries: dict, **changes) -> None:
+        known = {"mode": "full", "device": "cpu", "label": "Some CPU", "simulated": False}
+        known |= {"started": "2026-11-20T10:00:00+00:00", "seconds": 187.2, "notebooks": list(entries)}
+        (self.folder / "summary.json").write_text(json.dumps(known | changes))
+
+    def notebook(self, name: str, *cells: dict, folder: str = ".") -> None:
+        (self.folder / folder).mkdir(exist_ok=True)
+        nbformat.write(notebook(*cells), self.folder / folder / f"{name}.ipynb")
+
+    def records(self, *found: records.Record, name: str = "01_a") -> None:
+        records.write(self.folder / "results" / f"{name}.json", found)
+
+    def page(self) -> BeautifulSoup:
+        """The index page of a new report."""
+        return BeautifulSoup(report.make(self.folder, self.report).read_text(encoding="utf-8"), "html.parser")
+
+    def executed(self, name: str) -> BeautifulSoup:
+        return BeautifulSoup((self.report / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> Iterator[Run]:
+    for name, path in {"ROOT": ".", "BUILD": "build", "FAILED": "build/failed", "REPORT": "build/report"}.items():
+        monkeypatch.setattr(paths, name, (tmp_path / path).resolve())
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield Run(tmp_path.resolve())
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.fixture
+def unconverted(monkeypatch):
+    """Spare nbconvert's work where a test only asks whether there is a page."""
+    monkeypatch.setattr(pages, "to_html", lambda notebook, name, **more: "<p>converted</p>")
+
+
+def text_of(element) -> str:
+    return " ".join(element.get_text(" ").split())
+
+
+def fetches(soup: BeautifulSoup) -> list[str]:
+    """Everything on a page that a browser would fetch, run or follow without being asked."""
+    found = [str(element)[:80] for element in soup.select("script, iframe, object, embed, base, frame, link")]
+    found += [str(element)[:80] for element in soup.select("meta[http-equiv=refresh i]")]
+    fetching = ("src", "srcset", "poster", "background", "data", "xlink:href", "action", "formaction", "ping")
+    for element in soup.find_all(True):
+        for name, value in element.attrs.items():
+            href = name == "href" and element.name not in ("a", "area")
+            if (name in fetching or href) and not str(value).startswith(("data:image/", "#")):
+                found.append(f"{element.name} {name}={value}"[:80])
+            if name.startswith("on") or re.match(r"\s*javascript:", str(value), re.IGNORECASE):
+                found.append(f"{element.name} {name}={value}"[:80])
+    styles = [element.get_text() for element in soup.find_all("style")]
+    styles += [str(element["style"]) for element in soup.find_all(style=True)]
+    for style in styles:
+        found += re.findall(r"@import[^;]*|url\(\s*(?!['\"]?(?:data:|#))[^)]*", style, re.IGNORECASE)
+    found += re.findall(r"import\s*\(?\s*[\"']https?:[^\"']*", str(soup))
+    return found
+
+
+# --- what the page tells ---
+
+
+def test_the_page_tells_a_run_in_order(run):
+    run.summary(
+        entry("01_a"),
+        entry("02_b", status="failed", reason="cell 2: division by zero", failed_copy="failed/02_b.ipynb"),
+        entry("03_c", status="skipped", reason="needs a Mac", seconds=0, executed=0),
+    )
+    run.notebook("01_a")
+    run.notebook("02_b", code("1/0", error("\x1b[31mTraceback\x1b[0m", "ZeroDivisionError: <b>")), folder="failed")
+    run.records(record("eager", verdict="baseline"), record("fused", (1.75, 1.83, 1.9)), record("alone"))
+    page = run.page()
+    assert [section["id"] for section in page.find_all("section")] == [
+        "verdicts",
+        "machine",
+        "notebooks",
+        "failures",
+        "measurements",
+    ]
+    head = text_of(page.header)
+    assert all(word in head for word in ("Some CPU", "full mode", "2026-11-20 10:00 UTC", "3 min 7 s", "1 failed"))
+    verdicts = text_of(page.find(id="verdicts"))
+    assert all(word in verdicts for word in ("matmul", "fused", "1.83×", "1.75 to 1.90", "faster", "against eager"))
+    assert "alone" not in verdicts
+    assert machine.describe().python in text_of(page.find(id="machine"))
+    card = page.find(id="notebooks").article
+    assert all(word in text_of(card) for word in ("Title of 01_a", "passed", "12 s", "3 MiB", "4 of 4 code cells"))
+    assert card.a["href"] == "01_a.html"
+    failures = text_of(page.find(id="failures"))
+    assert all(word in failures for word in ("cell 2: division by zero", "ZeroDivisionError: <b>", "needs a Mac"))
+    assert "\x1b" not in failures
+    assert "[31m" not in failures
+    assert "build/full-cpu/failed/02_b.ipynb" in failures
+    rows = [text_of(row) for row in page.select("#measurements details tbody tr")]
+    assert len(rows) == 3
+    assert all("1.01 ms" in row and "500 ms" in row and "24" in row for row in rows)
+    assert "ZeroDivisionError" in text_of(run.executed("02_b"))
+    assert not (run.report / "03_c.html").exists()
+    assert "needs a Mac" in text_of(page.find(id="why-03_c"))
+    assert "could not be read" not in failures
+
+
+def test_pictures_come_in_order_under_their_headings(run):
+    run.summary(entry("01_a"))
+    run.notebook(
+        "01_a",
+        code("0", shown(png(1))),
+        v4.new_markdown_cell("# One\ntext\n## Two *halves*\n```\n# no heading\n```"),
+        code("1", shown(png(2)), shown(png(3))),
+        v4.new_markdown_cell("no heading"),
+        code("2", shown(png(4))),
+    )
+    figures = run.page().select("#notebooks figure")
+    assert [int(figure.img["width"]) for figure in figures] == [1, 2, 3, 4]
+    captions = [text_of(figure.figcaption) for figure in figures]
+    assert captions == ["before the first heading", "Two halves", "Two halves", "Two halves"]
+    assert [figure.img["alt"] for figure in figures] == [f"Picture {n}: {c}" for n, c in enumerate(captions, 1)]
+    assert all(image["alt"].startswith("Picture") for image in run.executed("01_a").select("main img"))
+
+
+@pytest.mark.parametrize(
+    ("markdown", "heading"),
+    [
+        ("text", ""),
+        ("#no", ""),
+        ("# a\n## b_c `d` ##", "b_c d"),
+        ("### [link](http://x) and ![alt](y.png)", "link and alt"),
+        ("~~~\n# code\n~~~\n", ""),
+        ("   # indented", "indented"),
+        ("# _a_ **b**", "a b"),
+    ],
+)
+def test_headings(markdown, heading):
+    assert report.last_heading(markdown) == heading
+
+
+def damaged(data: bytes) -> bytes:
+    return data[:40] + bytes([data[40] ^ 1]) + data[41:]
+
+
+@pytest.mark.usefixtures("unconverted")
+@pytest.mark.parametrize(
+    ("encoded", "said"),
+    [
+        (base64.b64encode(b"GIF89a").decode(), "not a PNG"),
+        (base64.b64encode(damaged(png())).decode(), "damaged"),
+        (base64.b64encode(png()[:50]).decode(), "damaged"),
+        (base64.b64encode(png()[:-12]).decode(), "cut off"),
+        (base64.b64encode(png() + b"<script>").decode(), "goes on"),
+        (base64.b64encode(png(10_001, 1)).decode(), "10000 pixels"),
+        (base64.b64encode(png()[:8] + png()[33:]).decode(), "no header"),
+        ('"><script>', "base64"),
+        ("abc", "padding"),
+    ],
+)
+def test_only_whole_pngs_are_shown(run, encoded, said):
+    run.summary(entry("01_a"))
+    bad = v4.new_output("display_data", data={"image/png": encoded})
+    run.notebook("01_a", code("0", bad), code("1", shown(png())))
+    page = run.page()
+    assert len(page.find_all("img")) == 1
+    problem = text_of(page.select_one("#failures li"))
+    assert problem.startswith("01_a, picture 1")
+    assert said in problem
+
+
+def test_the_tail_of_a_traceback(run, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/alice")
+    lines = [f"line {number}" for number in range(100)]
+    tail = report.traceback_tail(notebook(code("0", error("first")), code("1", error(*lines, "/home/alice/x.py"))))
+    assert tail.splitlines() == ["...", *lines[-(report.TRACEBACK_LINES - 1) :], "~/x.py"]
+    assert report.traceback_tail(notebook(code("0", error()))) == "ZeroDivisionError: division by zero"
+    assert report.traceback_tail(notebook()) == ""
+
+
+def test_a_failure_that_left_only_a_text(run):
+    paths.FAILED.mkdir()
+    (paths.FAILED / "02_b.txt").write_text("notebooks/02_b.ipynb\nnot JSON\n")
+    run.summary(entry("02_b", status="failed", reason="malformed", failed_copy="../failed/02_b.txt"))
+    failures = run.page().find(id="failures")
+    assert "not JSON" in failures.pre.get_text()
+    assert "build/failed/02_b.txt" in text_of(failures)
+    assert not (run.report / "02_b.html").exists()
+
+
+def test_drift_is_told_on_the_card(run):
+    names = ("01_a", "02_b", "03_c")
+    run.summary(*map(entry, names))
+    drifting = dataclasses.replace(record("x"), sentinel_drift=-0.2)
+    run.records(drifting, dataclasses.replace(record("y"), sentinel_drift=0.05))
+    run.records(dataclasses.replace(record("x"), sentinel_drift=0.05), name="02_b")
+    run.records(dataclasses.replace(record("x", mode="fast"), sentinel_drift=0.5), name="03_c")
+    cards = [text_of(card) for card in run.page().select("#notebooks article")]
+    assert "took 20 % less time after this notebook" in cards[0]
+    assert not any("time after this notebook" in card for card in cards[1:])
+
+
+def test_provenance_of_several_machines_in_one_table():
+    ours = dataclasses.replace(machine.describe(), power_source="AC", load_average=(1.0, 9, 9), chip="C")
+    theirs = dataclasses.replace(ours, power_source="battery", load_average=(3.5, 9, 9))
+    rows = dict(report.merged_rows([("00_a", ours), ("01_b", theirs), ("02_c", ours), ("02_c", ours)]))
+    assert rows["Power"] == "AC (00_a, 02_c); battery (01_b)"
+    assert rows["Load average"].startswith("1.00 to 3.50")
+    assert rows["Chip"] == "C"
+
+
+def test_without_records_the_machine_is_this_one(run):
+    run.summary()
+    assert "No record tells" in text_of(run.page().find(id="machine"))
+
+
+def test_pages_of_an_earlier_run_are_gone(run):
+    run.summary(entry("01_a"))
+    run.notebook("01_a")
+    run.report.mkdir()
+    (run.report / "99_old.html").write_text("old")
+    run.page()
+    assert sorted(path.name for path in run.report.iterdir()) == ["01_a.html", "index.html"]
+
+
+# --- what may be said of a comparison ---
+
+
+@pytest.mark.parametrize(
+    ("made", "kind", "said"),
+    [
+        (record("v", (1.2, 1.3, 1.4)), "faster", "1.30 times as fast"),
+        (record("v", (0.4, 0.5, 0.6), verdict="slower"), "slower", "takes 2.00 times as long"),
+        (record("v", (0.9, 1.0, 1.1), verdict="inconclusive"), "inconclusive", "the interval holds 1"),
+        (record("v", (0.9, 1.5, 2.1), verdict="faster"), "inconclusive", "the interval holds 1"),  # a false claim
+        (record("v", (0.4, 0.5, 1.1), verdict="slower"), "inconclusive", "the interval holds 1"),
+        (record("v", (0.0, 1.5, None), verdict="faster"), "inconclusive", "too few pairs"),
+        (record("v", withheld="outputs differ: by 3", verdict="withheld"), "differ", "by 3"),
+        (record("v", withheld="no reason", verdict="withheld"), "withheld", "no reason"),
+        (record("v", (1.2, 1.3, 1.4), simulated=True), "simulated", "no speed-up is given"),
+        (record("v", (1.2, 1.3, 1.4), mode="fast"), "fast", ""),
+    ],
+)
+def test_verdicts(made, kind, said):
+    verdict = report.verdict_of(made)
+    assert (verdict.kind, said in verdict.reason) == (kind, True)
+    assert bool(verdict.speed_up) == (kind in ("faster", "slower") or "holds 1" in said)
+
+
+def test_a_baseline_or_a_lone_measurement_has_no_verdict():
+    assert report.verdict_of(record("v", verdict="baseline")) is None
+    assert report.verdict_of(record("v")) is None
+
+
+@pytest.mark.parametrize(
+    "ratio", [(1.5, 1.2, 1.8), (1.0, 2.0, 1.5), (0.0, 0.0, 2.0), (None, 1.5, 2.0), (1.0, None, 2.0)]
+)
+def test_a_ratio_outside_its_interval_is_named(run, ratio):
+    run.summary()
+    run.records(record("v", ratio), record("w", (1.2, 1.3, 1.4)))
+    page = run.page()
+    assert "01_a/matmul/v" in text_of(page.find(id="failures"))
+    assert [text_of(row.th) for row in page.select("#verdicts tbody tr")] == ["w"]
+
+
+def test_a_comparison_is_one_table(run):
+    run.summary()
+    run.records(record("eager", verdict="baseline"), record("v", (1.2, 1.3, 1.4)), record("w", (1.2, 1.3, 1.4)))
+    run.records(record("v", (1.2, 1.3, 1.4)), name="02_b")
+    tables = run.page().select("#verdicts table")
+    assert [[text_of(name) for name in table.select("tbody th")] for table in tables] == [["v", "w"], ["v"]]
+
+
+def test_outputs_that_differ_get_no_speed_up(run):
+    run.summary()
+    run.records(record("bug", withheld="outputs differ: 12 of 4096 elements", verdict="withheld"))
+    verdicts = text_of(run.page().find(id="verdicts"))
+    assert "outputs differ: no speed-up is given 12 of 4096 elements" in verdicts
+    assert "×" not in verdicts
+
+
+def test_simulated_times_are_never_metal_times(run):
+    run.summary(entry("01_a"), simulated=True)
+    run.notebook("01_a")
+    run.records(record("v", (1.2, 1.3, 1.4), simulated=True), record("alone", simulated=True))
+    page = run.page()
+    assert text_of(page.select_one(".banner.simulated")) == report.SIMULATED
+    assert page.title.get_text().startswith("SIMULATED")
+    assert report.SIMULATED in text_of(run.executed("01_a").select_one(".metallab-top"))
+    rows = page.select("#verdicts tbody tr") + page.select("#measurements tbody tr")
+    assert len(rows) == 3
+    assert all(row.select_one(".chip.simulated") for row in rows)
+    assert "1.30" not in text_of(page)
+
+
+def test_a_simulated_device_is_enough_for_the_banner(run):
+    run.summary(device="sim", simulated=None)
+    assert run.page().select_one(".banner.simulated")
+
+
+def test_a_simulated_record_in_a_real_run_is_labelled(run):
+    run.summary()
+    run.records(record("sim", simulated=True), record("real"))
+    page = run.page()
+    assert page.select_one(".banner") is None
+    assert [bool(row.select(".simulated")) for row in page.select("#measurements tbody tr")] == [True, False]
+
+
+def test_fast_mode_draws_no_conclusion(run):
+    run.summary(mode="fast")
+    run.records(record("v", (1.2, 1.3, 1.4), mode="fast"))
+    page = run.page()
+    assert text_of(page.select_one(".banner.fast")) == "fast mode: three samples, no conclusions"
+    assert "fast mode: no conclusion" in text_of(page.find(id="verdicts"))
+    assert "1.30" not in text_of(page)
+
+
+def test_the_interval_is_drawn_where_it_lies():
+    verdicts = [report.verdict_of(record("v", (0.25, 0.5, 8.0)))]
+    axis = report.Axis.around([report.Group("n", "c", "b", "latency", "d", "", verdicts)])
+    assert (axis.low, axis.high) == (-2, 3)
+    assert [axis.at(value) for value in (0.25, 1.0, 8.0, 100.0, 0.0)] == [0, 40, 100, 100, 0]
+    assert axis.ticks == [(0, "1/4"), (20, "1/2"), (40, "1"), (60, "2"), (80, "4"), (100, "8")]
+    empty = report.Axis.around([])
+    assert (empty.low, empty.high) == (-1, 1)
+    wide = report.Axis(-5, 10)
+    assert "1" in [name for _, name in wide.ticks]
+    assert len(wide.ticks) <= 8
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.0451, "0.045"), (1.0, "1.00"), (9.996, "10.0"), (12.34, "12.3"), (99.96, "100"), (1234, "1234")],
+)
+def test_ratios_in_words(value, said):
+    assert report.times(value) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.25, "0.2 s"), (42.4, "42 s"), (59.7, "1 min 0 s"), (185, "3 min 5 s"), (7500, "2 h 5 min")]
+)
+def test_durations_in_words(seconds, said):
+    assert report.duration(seconds) == said
+
+
+# --- nothing leaves the page ---
+
+
+def reaching_out() -> list[dict]:
+    """Cells that try everything to reach the network."""
+    html = """<style>@import url(https://x.org/a.css); p { background: URL( "http://x.org/b.png" ) }</style>
+      <script src="https://x.org/c.js"></script><script>fetch("https://x.org")</script><link rel="prefetch"
+      href="https://x.org/d"><img src="//x.org/e.png" srcset="http://x.org/f 2x"><iframe src="http://x.org"></iframe>
+      <video poster="http://x.org/g" src="http://x.org/h"></video><object data="http://x.org/i"></object><p
+      style="background: url(http://x.org/j)" onclick="alert(1)">kept</p><base href="http://x.org"><meta
+      http-equiv="refresh" content="0;url=http://x.org"><svg><image xlink:href="http://x.org/k"/><use
+      href="http://x.org/l"/></svg><form action="http://x.org/m"><input formaction="http://x.org/n"></form>
+      <a href="JavaScript:alert(1)" ping="http://x.org/o">link</a><table><tr><td>table</td></tr></table>"""
+    widget = {"application/vnd.jupyter.widget-view+json": {"model_id": "a"}, "text/plain": "IntProgress(3)"}
+    script = {"application/javascript": 'import("https://x.org/p.js")', "text/plain": "plain"}
+    svg = '<svg xmlns="http://www.w3.org/2000/svg"><image href="http://x.org/q"/></svg>'
+    return [
+        v4.new_markdown_cell(
+            "# Out\n![a](https://x.org/r.png) <img src=https://x.org/s.png> $x^2$\n```mermaid\na\n```"
+        ),
+        code(
+            "0",
+            *(v4.new_output("display_data", data=data) for data in ({"text/html": html}, widget, script)),
+            v4.new_output("display_data", data={"text/vnd.mermaid": "graph", "text/plain": "a graph"}),
+            v4.new_output("display_data", data={"image/svg+xml": svg}),
+            shown(png()),
+        ),
+    ]
+
+
+def test_no_page_asks_the_network_for_anything(run):
+    run.summary(entry("01_a"))
+    run.notebook("01_a", *reaching_out())
+    run.records(record("fused", (1.75, 1.83, 1.9)))
+    index = run.page()
+    page = run.executed("01_a")
+    assert fetches(index) == []
+    assert fetches(page) == []
+    kept = text_of(page.main)
+    assert all(word in kept for word in ("kept", "table", "IntProgress(3)", "plain", "a graph"))
+    assert "picture not included: https://x.org/r.png" in kept
+    assert not any(link.get("href") for link in page.find_all("a", string="link"))
+
+
+def test_the_search_for_fetches_finds_what_nbconvert_loads():
+    """Else the test above would pass on anything."""
+    from nbconvert.exporters import HTMLExporter
+
+    html, _ = HTMLExporter().from_notebook_node(notebook(*reaching_out()))
+    found = "\n".join(fetches(BeautifulSoup(html, "html.parser")))
+    for part in ("require.js", "mathjax", "x.org/c.js", "x.org/b.png", "x.org/j", "x.org/k", "x.org/l", "onclick"):
+        assert part in found
+    assert "mermaid.esm" in html
+    assert 'import("https' in html
+
+
+def test_every_page_forbids_the_network(run):
+    run.summary(entry("01_a"))
+    run.notebook("01_a")
+    for page in (run.page(), run.executed("01_a")):
+        first, second = page.head.find_all("meta")[:2]
+        policy = (first if first.get("http-equiv") else second)["content"]
+        assert policy.startswith("default-src 'none'")
+        assert "http" not in policy
+        assert "script" not in policy
+        assert page.head.find(["style", "link", "script"]).find_previous("meta", attrs={"http-equiv": True})
+
+
+def test_formulas_are_pictures_and_money_is_not():
+    cell = v4.new_markdown_cell("$O(n^2)$ costs $5 or $6, `$x$`\n\n$$\\frac{a}{b}$$\n\n$\\unknown{x}$")
+    page = BeautifulSoup(pages.to_html(notebook(cell), "a"), "html.parser")
+    assert [image["alt"] for image in page.select("img.formula")] == ["O(n^2)", "\\frac{a}{b}"]
+    assert "costs $5 or $6" in text_of(page.main)
+    assert [text_of(plain) for plain in page.main.find_all("code")] == ["$x$", "\\unknown{x}"]
+
+
+def test_links_lead_to_pages_and_files(monkeypatch, tmp_path):
+    root = tmp_path.resolve() / "checkout"
+    for name, path in {"ROOT": root, "NOTEBOOKS": root / "notebooks", "REPORT": root / "build" / "report"}.items():
+        monkeypatch.setattr(pages, name, path)
+    root.mkdir()
+    for path in (root / "picture.png", root.parent / "secret"):
+        path.write_bytes(png())
+    targets = ["02_b.ipynb#part", "./02_b.ipynb", "03_c.ipynb", "../picture.png", "../../secret", "https://x.org", "#a"]
+    cell = v4.new_markdown_cell(" ".join(f"[x]({target})" for target in targets) + " ![p](../picture.png)")
+    page = BeautifulSoup(pages.to_html(notebook(cell), "01_a", pages=["01_a", "02_b"]), "html.parser")
+    links = [link.get("href") for link in page.main.find_all("a")]
+    assert links == [
+        "index.html",
+        "02_b.html#part",
+        "02_b.html",
+        None,
+        "../../picture.png",
+        None,
+        "https://x.org",
+        "#a",
+    ]
+    assert page.main.img["src"] == "data:image/png;base64," + base64.b64encode(png()).decode()
+
+
+# --- every value is escaped ---
+
+
+def test_hostile_values_stay_text(run):
+    described = dataclasses.replace(machine.describe(), chip=HOSTILE, environment={"OMP_X": HOSTILE})
+    made = record(HOSTILE, (1.2, 1.3, 1.4), device=HOSTILE)
+    compared = dataclasses.replace(made.comparison, name=HOSTILE, baseline=HOSTILE, parity=HOSTILE)
+    differs = record("d", verdict="withheld", withheld="outputs differ: " + HOSTILE)
+    run.records(dataclasses.replace(made, machine=described, comparison=compared), differs)
+    (run.folder / "results" / "<img src=x onerror=alert(1)>.json").write_text("{")
+    run.summary(
+        entry("01_a", title=HOSTILE),
+        entry("02_b", status="failed", title=HOSTILE, reason=HOSTILE, failed_copy="failed/02_b.ipynb"),
+        entry("03_c", status=HOSTILE),
+        entry(HOSTILE),
+        mode=HOSTILE,
+        device=HOSTILE,
+        label=HOSTILE,
+    )
+    run.notebook("01_a", v4.new_markdown_cell(f"# {HOSTILE}"), code("0", shown(png())))
+    run.notebook("02_b", code(HOSTILE, error(HOSTILE)), folder="failed")
+    page = run.page()
+    assert fetches(page) == []
+    assert len(page.find_all("img")) == 1
+    hrefs = {link["href"] for link in page.find_all("a")}
+    assert hrefs <= {"01_a.html", "02_b.html", "#why-02_b", *(f"#{part['id']}" for part in page.find_all("section"))}
+    assert all(element.name in report_elements() for element in page.find_all(True))
+    for place in ("header", "#verdicts", "#machine", "#notebooks", "#failures", "#measurements"):
+        assert text_of(page.select_one(place)).count("<script>alert(1)</script>") >= 1
+    assert "{{ 7*7 }}" in page.h3.get_text()
+
+
+def report_elements() -> set[str]:
+    """The elements that the template itself uses."""
+    source = (pages.TEMPLATES / "report.html.j2").read_text(encoding="utf-8")
+    return set(re.findall(r"<([a-z][a-z0-9]*)", source))
+
+
+def test_letters_that_cannot_be_seen_are_replaced(run):
+    run.summary(entry("01_a", title="a\u202eb\x00c\ud800d\u200be"))
+    assert run.page().select_one("#notebooks h3").get_text() == "a�b�c�d�e"
+
+
+def test_half_a_letter_in_an_output_breaks_nothing(run):
+    run.summary(entry("01_a"))
+    run.notebook("01_a", code("0", v4.new_output("stream", name="stdout", text="a\\ud800b")))
+    path = run.folder / "01_a.ipynb"
+    path.write_text(path.read_text().replace("\\\\ud800", "\\ud800"))
+    run.page()
+    assert "a?b" in text_of(run.executed("01_a"))
+
+
+# --- damaged and missing files ---
+
+
+@pytest.mark.usefixtures("unconverted")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "there is no such file"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "holds list"),
+        ("{}", "notebooks must be list"),
+        ('{"notebooks": [], "mode": 3}', "device must be str"),
+        ('{"notebooks": [], "mode": 3, "device": "cpu"}', "mode must be str"),
+        ('{"notebooks": [], "mode": "full", "device": "cpu", "started": "now"}', "started is no time"),
+        ('{"notebooks": [], "mode": "full", "device": "cpu", "started": 1e300}', "started is no time"),
+        ('{"notebooks": [], "mode": "full", "device": "cpu", "started": []}', "started must be a time"),
+        ('{"notebooks": [], "mode": "full", "device": "cpu", "seconds": NaN}', "seconds must be a number"),
+        ('{"notebooks": [], "mode": "full", "device": "cpu", "simulated": "no"}', "simulated must be bool"),
+    ],
+)
+def test_a_damaged_summary_is_named_and_the_rest_goes_on(run, text, said):
+    if text is not None:
+        (run.folder / "summary.json").write_text(text)
+    run.notebook("01_a")
+    run.records(record("v", (1.2, 1.3, 1.4)))
+    page = run.page()
+    problem = text_of(page.select_one("#failures li"))
+    assert problem.startswith("summary.json : ")
+    assert said in problem
+    assert "1.30×" in text_of(page.find(id="verdicts"))
+    assert page.find(id="notebooks").article.a["href"] == "01_a.html"
+    assert "full mode" in text_of(page.header)
+
+
+def test_a_damaged_summary_of_a_simulated_run_still_says_simulated(run):
+    folder = run.folder.rename(run.folder.with_name("fast-sim"))
+    (folder / "summary.json").write_text("{")
+    run.folder = folder
+    assert {banner["class"][1] for banner in run.page().select(".banner")} == {"simulated", "fast"}
+
+
+@pytest.mark.usefixtures("unconverted")
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("text", "not an object"),
+        (entry("../../evil"), "cannot be a page's"),
+        (entry("index"), "cannot be a page's"),
+        (entry("01_a"), "stands twice"),
+        (entry("02_b", status="exploded"), "status is 'exploded'"),
+        (entry("02_b", title=3), "title must be str"),
+        (entry("02_b", seconds=-1), "seconds must be a number"),
+        (entry("02_b", cells=True), "cells must be a number"),
+        ({"name": "02_b"}, "status must be str"),
+    ],
+)
+def test_a_bad_entry_is_named_and_the_rest_goes_on(run, bad, said):
+    run.summary(entry("01_a"), bad)
+    run.notebook("01_a")
+    page = run.page()
+    assert said in text_of(page.select_one("#failures li"))
+    assert len(page.select("#notebooks article")) == 1
+    assert sorted(path.name for path in run.report.iterdir()) == ["01_a.html", "index.html"]
+
+
+@pytest.mark.usefixtures("unconverted")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "no such file"),
+        ("{", "is not JSON"),
+        ("[]", "not a notebook of format 4"),
+        ('{"nbformat": 3}', "not a notebook of format 4"),
+        ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": {}}', "not a valid notebook"),
+        ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [3]}', "not a valid notebook"),
+    ],
+)
+def test_a_damaged_notebook_is_named_and_the_rest_goes_on(run, text, said):
+    run.summary(entry("01_a"), entry("02_b"))
+    run.notebook("01_a")
+    if text is not None:
+        (run.folder / "02_b.ipynb").write_text(text)
+    page = run.page()
+    problem = text_of(page.select_one("#failures li"))
+    assert problem.startswith("02_b : ")
+    assert said in problem
+    assert [bool(card.a) for card in page.select("#notebooks article")] == [True, False]
+
+
+def test_damaged_results_are_named_and_the_rest_goes_on(run):
+    run.summary()
+    run.records(record("v", (1.2, 1.3, 1.4)))
+    good = (run.folder / "results" / "01_a.json").read_text()
+    (run.folder / "results" / "02_cut.json").write_text(good[:100])
+    (run.folder / "results" / "03_strange.json").write_text(good.replace("metallab", "metalbar"))
+    (run.folder / "results" / "04_machine.json").write_text(good.replace("cores_logical", "cores_illogical"))
+    page = run.page()
+    problems = [text_of(problem) for problem in page.select("#failures li")]
+    assert [problem.split()[0] for problem in problems] == [
+        f"results/{name}.json" for name in ("02_cut", "03_strange", "04_machine")
+    ]
+    assert "cores_illogical" in problems[2]
+    assert not any(str(run.folder) in problem for problem in problems), "a path may name a person"
+    assert "1.30×" in text_of(page.find(id="verdicts"))
+
+
+@pytest.mark.parametrize("place", ["../../../etc/passwd", "/etc/passwd", "../../secret.ipynb", "a\0b"])
+def test_a_failed_copy_is_read_only_from_the_run(run, place):
+    nbformat.write(notebook(code("0", error("SECRET"))), paths.ROOT / "secret.ipynb")
+    run.summary(entry("02_b", status="failed", failed_copy=place))
+    page = run.page()
+    assert "its partial copy" in text_of(page.select_one("#failures li"))
+    assert "SECRET" not in text_of(page)
+
+
+def test_a_link_out_of_the_run_is_not_followed(run):
+    nbformat.write(notebook(code("0", error("SECRET"))), paths.ROOT / "secret.ipynb")
+    os.symlink(paths.ROOT / "secret.ipynb", run.folder / "copy.ipynb")
+    run.summary(entry("02_b", status="failed", failed_copy="copy.ipynb"))
+    assert "SECRET" not in text_of(run.page())
+
+
+# --- the command ---
+
+
+def test_nothing_to_report_on_is_said(run, capsys):
+    assert report.main([]) == 2
+    assert "run `make run` first" in capsys.readouterr().err
+    assert report.main([str(run.folder)]) == 2
+    assert "run `make run` first" in capsys.readouterr().err
+    assert not run.report.exists()
+
+
+def test_the_run_that_started_last_is_reported_on(run, capsys):
+    """Not the one written last: runs may overlap, and files get copied."""
+    times = {
+        "full-mps": "2026-11-20T11:00:00+00:00",
+        "fast-cpu": "2026-11-20T12:00:00+02:00",
+        "full-cpu": 1_700_000_000,
+    }
+    for name, started in times.items():
+        run.folder = paths.BUILD / name
+        run.folder.mkdir(exist_ok=True)
+        run.summary(label=f"on {name}", started=started)
+    assert report.latest_run(paths.BUILD).name == "full-mps"
+    assert report.main([]) == 0
+    assert capsys.readouterr().out == f"report: {paths.REPORT / 'index.html'}\n"
+    assert "on full-mps" in (paths.REPORT / "index.html").read_text()
+
+
+def test_a_folder_may_be_named(run):
+    run.summary()
+    assert report.main([str(run.folder)]) == 0
+    assert (paths.REPORT / "index.html").exists()

@@ -1,0 +1,528 @@
+"""Where a number comes from: the machine, its settings and the versions that a measurement was made with.
+
+`describe` asks the system by its own commands and by package metadata, and imports no framework, so it costs little
+and never disturbs what is being measured. What cannot be found out is ``None``; nothing is guessed. A description
+holds no host name, user name or serial number, because results files are meant to be shared.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from metallab import units
+from metallab.paths import ROOT
+
+SCHEMA = 1
+"""The number of the JSON form; it grows when an older reader would misunderstand a newer file."""
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "tensorflow",
+    "tensorflow-metal",
+    "keras",
+    "jax",
+    "jaxlib",
+    "jax-metal",
+    "jax-mps",
+    "numpy",
+    "onnxruntime",
+    "coremltools",
+    "ultralytics",
+    "pyobjc-core",
+)
+"""Packages whose version decides what is computed and how fast."""
+
+POWER_SOURCES = ("AC", "battery", "UPS")
+
+# Terraform shares the prefix TF_: its variables say nothing about a framework, and some are secrets.
+_RECORDED = re.compile(
+    r"(?!TF_(?:VAR|CLI|TOKEN|REGISTRY|WORKSPACE))"
+    r"(?:(?:PYTORCH|METALLAB|OMP|MKL|TF|XLA|JAX|KMP)_[A-Za-z0-9_]*|CUDA_VISIBLE_DEVICES)"
+)
+# TF_CONFIG and the addresses of JAX's coordinator name hosts.
+_HIDDEN = re.compile(r"TF_CONFIG|TOKEN|SECRET|PASSW|CREDENTIAL|KEY|ADDRESS|HOST", re.IGNORECASE)
+_ANY_HOME = re.compile(r"/(Users|home)/[^/:;,\s\"']+")
+
+_TEXT_LIMIT = 1000
+_JSON_LIMIT = 65536
+_COMMAND_SECONDS = 2.0
+_SYS, _PROC = Path("/sys"), Path("/proc")
+
+
+class MachineError(ValueError):
+    """A description that cannot be read; the message names the field and what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine at one moment. ``None`` stands for unknown throughout."""
+
+    chip: str | None
+    """The processor's name, such as ``Apple M2 Max``."""
+    cores_physical: int | None
+    cores_logical: int | None
+    cores_performance: int | None
+    """On a Mac, cores of the fastest kind (``hw.perflevel0``)."""
+    cores_efficiency: int | None
+    """On a Mac, cores of the second kind (``hw.perflevel1``)."""
+    memory_bytes: int | None
+    gpu: str | None
+    gpu_cores: int | None
+    os_name: str | None
+    os_version: str | None
+    architecture: str | None
+    """What this Python was built for: ``x86_64`` on an Apple chip means that it runs under Rosetta."""
+    virtual: bool | None
+    """True inside a virtual machine."""
+    python: str
+    versions: Mapping[str, str | None]
+    """Version of each of `PACKAGES`; ``None`` if it is not installed."""
+    git_revision: str | None
+    git_dirty: bool | None
+    """True if the checkout differs from its revision, new files included."""
+    power_source: str | None
+    """One of `POWER_SOURCES`."""
+    low_power_mode: bool | None
+    cpu_governor: str | None
+    """Linux: the frequency governor of the cores, or several joined by commas."""
+    load_average: tuple[float, float, float] | None
+    """Runnable processes, mean over the last 1, 5 and 15 minutes."""
+    environment: Mapping[str, str]
+    """Variables that change what frameworks do. Home folders read ``~``, secrets ``(hidden)``."""
+
+    def to_json(self) -> str:
+        """One line of JSON that `from_json` reads."""
+        return json.dumps({"schema": SCHEMA, **asdict(self)}, sort_keys=True, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Machine:
+        """Read what `to_json` wrote. MachineError if it is anything else: files come from strangers."""
+        given = _json_object(text)
+        if given.pop("schema", None) != SCHEMA:
+            raise MachineError(f"machine description: schema is not {SCHEMA}; was it written by another Metal Lab?")
+        names = [field.name for field in fields(cls)]
+        if strange := sorted(set(given) - set(names)):
+            raise MachineError(
+                f"machine description: unknown field {strange[0][:80]!r}; update Metal Lab and try again"
+            )
+        if missing := sorted(set(names) - set(given)):
+            raise MachineError(f"machine description: field {missing[0]!r} is missing; record the results again")
+        return cls(**{name: _checked(name, given[name]) for name in names})
+
+    def identity(self) -> tuple[str, ...]:
+        """What must match before absolute times may be compared: hardware, system and framework versions.
+
+        A chip's name does not tell how much of it a machine has, so the core count and the GPU belong to it. The
+        number of GPU cores does not, because asking for it may time out; `differences` looks at it where it is known.
+        """
+        major = (self.os_version or "").split(".")[0]
+        parts = {
+            "chip": self.chip,
+            "CPU cores": self.cores_logical,
+            "GPU": self.gpu,
+            "system": f"{self.os_name} {major}" if self.os_name and major else None,
+            **{name: self.versions.get(name) or "not installed" for name in PACKAGES},
+        }
+        return tuple(f"{name} {'unknown' if value is None else value}" for name, value in parts.items())
+
+    def differences(self, other: Machine) -> list[str]:
+        """Why absolute times of two machines may not be compared; empty if they may.
+
+        An unknown chip or system matches nothing, not even another unknown one.
+        """
+        pairs = zip(self.identity(), other.identity(), strict=True)
+        unmatched = ("chip unknown", "system unknown")
+        found = [f"{ours} / {theirs}" for ours, theirs in pairs if ours != theirs or ours in unmatched]
+        if self.gpu_cores and other.gpu_cores and self.gpu_cores != other.gpu_cores:
+            found.append(f"GPU cores {self.gpu_cores} / GPU cores {other.gpu_cores}")
+        return found
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and value for display, in reading order."""
+        present = [f"{name} {version}" for name, version in self.versions.items() if version]
+        absent = [name for name, version in self.versions.items() if not version]
+        return [
+            ("Chip", _said(self.chip)),
+            ("CPU cores", self._cores()),
+            ("Memory", units.size(self.memory_bytes) if self.memory_bytes else "unknown"),
+            ("GPU", _said(self.gpu) + (f", {self.gpu_cores} cores" if self.gpu_cores else "")),
+            ("System", " ".join(filter(None, (self.os_name, self.os_version))) or "unknown"),
+            ("Architecture", _said(self.architecture) + (" (under Rosetta)" if self._under_rosetta() else "")),
+            ("Virtual machine", _yes_no(self.virtual)),
+            ("Power", _said(self.power_source)),
+            ("Low-power mode", _yes_no(self.low_power_mode)),
+            ("CPU governor", _said(self.cpu_governor)),
+            ("Load average", ", ".join(f"{load:.2f}" for load in self.load_average or ()) or "unknown"),
+            ("Python", self.python),
+            ("Packages", ", ".join(present) or "none"),
+            ("Not installed", ", ".join(absent) or "none"),
+            ("Environment", ", ".join(f"{key}={value}" for key, value in sorted(self.environment.items())) or "none"),
+            ("Git revision", self._revision()),
+        ]
+
+    def table(self) -> str:
+        """`rows` as aligned text."""
+        rows = self.rows()
+        width = max(len(label) for label, _ in rows)
+        return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)
+
+    def _cores(self) -> str:
+        kinds = {
+            "physical": self.cores_physical,
+            "logical": self.cores_logical,
+            "performance": self.cores_performance,
+            "efficiency": self.cores_efficiency,
+        }
+        return ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count is not None) or "unknown"
+
+    def _under_rosetta(self) -> bool:
+        return self.architecture == "x86_64" and (self.chip or "").startswith("Apple ")
+
+    def _revision(self) -> str:
+        state = {True: ", with changes", False: "", None: ""}[self.git_dirty]
+        return (self.git_revision[:12] if self.git_revision else "none") + state
+
+
+def describe() -> Machine:
+    """This machine, now.
+
+    Hardware, versions and the git revision are asked once a process; power, load and environment every time. Takes
+    some milliseconds on Linux; on a Mac the first call may take longer, because it starts ``system_profiler``.
+    """
+    ask_now = {"Darwin": _mac_now, "Linux": _linux_now}.get(platform.system(), dict)
+    unknown = dict.fromkeys(field.name for field in fields(Machine))
+    facts = unknown | _fixed() | ask_now() | {"load_average": _load_average(), "environment": _environment()}
+    facts["versions"] = dict(facts["versions"])  # a copy: the caller's to change, the cached one is not
+    return Machine(**facts)
+
+
+@functools.cache
+def _fixed() -> dict[str, Any]:
+    """What does not change while this process lives."""
+    ask = {"Darwin": _mac, "Linux": _linux}.get(platform.system(), dict)
+    revision, dirty = _git(ROOT)
+    common = {
+        "cores_physical": psutil.cpu_count(logical=False),
+        "cores_logical": psutil.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "os_name": platform.system() or None,
+        "architecture": platform.machine() or None,
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "git_revision": revision,
+        "git_dirty": dirty,
+    }
+    return common | ask()
+
+
+def _version(package: str) -> str | None:
+    """The installed version, from its metadata: importing a framework takes seconds and may start a device."""
+    try:
+        version = metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+    return _clean(version) if version else None  # a broken installation has metadata without a version
+
+
+# --- macOS. No line below this one has been checked on a Mac; the tests run each against imitated commands. ---
+
+
+def _mac() -> dict[str, Any]:
+    found = _sysctl(
+        "machdep.cpu.brand_string",
+        "hw.memsize",
+        "hw.physicalcpu",
+        "hw.logicalcpu",
+        "hw.perflevel0.physicalcpu",
+        "hw.perflevel1.physicalcpu",
+        "kern.hv_vmm_present",
+    )
+    gpu, gpu_cores = _mac_gpu()
+    return {
+        "chip": found.get("machdep.cpu.brand_string"),
+        "memory_bytes": _positive(found.get("hw.memsize")),
+        "cores_physical": _positive(found.get("hw.physicalcpu")),
+        "cores_logical": _positive(found.get("hw.logicalcpu")),
+        "cores_performance": _positive(found.get("hw.perflevel0.physicalcpu")),
+        "cores_efficiency": _positive(found.get("hw.perflevel1.physicalcpu")),
+        "virtual": {"0": False, "1": True}.get(found.get("kern.hv_vmm_present", "")),
+        "gpu": gpu,
+        "gpu_cores": gpu_cores,
+        "os_name": "macOS",
+        "os_version": _matched(r"^\s*(\d+(?:\.\d+)*)\s*$", _ask("sw_vers", "-productVersion")),
+    }
+
+
+def _sysctl(*names: str) -> dict[str, str]:
+    """Values by name. One process for all, with names printed: a name this Mac does not know is only left out."""
+    lines = (_ask("sysctl", *names, may_fail=True) or "").splitlines()
+    pairs = (line.partition(": ") for line in lines)
+    return {name: _clean(value.strip()) for name, _, value in pairs if name in names and value.strip()}
+
+
+def _mac_gpu() -> tuple[str | None, int | None]:
+    """Name and core count. The report also lists displays with their serial numbers: only two values are taken."""
+    report = _ask("system_profiler", "SPDisplaysDataType", "-json")
+    try:
+        cards = json.loads(report or "{}")["SPDisplaysDataType"]
+        names = [card["sppci_model"] for card in cards]
+        cores = [card.get("sppci_cores") for card in cards]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None, None  # not the report that we know
+    only_cores = _positive(cores[0]) if len(cores) == 1 else None
+    return _joined([name for name in names if isinstance(name, str)]), only_cores
+
+
+def _mac_now() -> dict[str, Any]:
+    return {"power_source": _mac_power_source(), "low_power_mode": _mac_low_power()}
+
+
+def _mac_power_source() -> str | None:
+    source = _matched(r"Now drawing from '(AC|Battery|UPS) Power'", _ask("pmset", "-g", "batt"))
+    return "battery" if source == "Battery" else source
+
+
+def _mac_low_power() -> bool | None:
+    """``lowpowermode`` is 0 or 1; Macs that have a high-power mode say ``powermode`` 0, 1 (low) or 2 (high)."""
+    setting = _matched(r"^\s*(?:lowpowermode|powermode)\s+([012])\s*$", _ask("pmset", "-g"))
+    return None if setting is None else setting == "1"
+
+
+# --- Linux ---
+
+
+def _linux() -> dict[str, Any]:
+    cpuinfo = _read(_PROC / "cpuinfo") or ""
+    flags = _matched(r"^flags\s*:(.*)$", cpuinfo)
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        release = {}
+    return {
+        "chip": _matched(r"^model name\s*:\s*(.+?)\s*$", cpuinfo) or _lscpu_name(),
+        "gpu": _joined((_ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or "").splitlines()),
+        "virtual": "hypervisor" in flags.split() if flags else None,  # x86 says so, other processors do not
+        "os_name": _clean(release.get("NAME", "")) or "Linux",
+        "os_version": _clean(release.get("VERSION_ID", "")) or None,
+    }
+
+
+def _lscpu_name() -> str | None:
+    """Arm's /proc/cpuinfo has numbers where x86 has a name; lscpu knows what they stand for."""
+    return _matched(r"^Model name:\s*(.+?)\s*$", _ask("lscpu"))
+
+
+def _linux_now() -> dict[str, Any]:
+    pattern = "devices/system/cpu/cpu*/cpufreq/scaling_governor"
+    governors = sorted({text for path in _SYS.glob(pattern) if (text := _clean(_read(path) or "").strip())})
+    return {"power_source": _linux_power_source(), "cpu_governor": ", ".join(governors) or None}
+
+
+def _linux_power_source() -> str | None:
+    """AC if a mains adapter is online; battery if one discharges; unknown where the kernel lists no supply."""
+    supplies = [(_read(path / "type"), path) for path in sorted(_SYS.glob("class/power_supply/*"))]
+    if any(kind == "Mains" and _read(path / "online") == "1" for kind, path in supplies):
+        return "AC"
+    if any(kind == "Battery" and _read(path / "status") == "Discharging" for kind, path in supplies):
+        return "battery"
+    return None
+
+
+# --- everywhere ---
+
+
+def _load_average() -> tuple[float, float, float] | None:
+    try:
+        return os.getloadavg()
+    except OSError:
+        return None
+
+
+def _environment() -> dict[str, str]:
+    """Variables that change what frameworks do, without what could name a person, a host or a secret."""
+    return {
+        name: "(hidden)" if _HIDDEN.search(name) else _clean(without_home(value))
+        for name, value in sorted(os.environ.items())
+        if _RECORDED.fullmatch(name)
+    }
+
+
+def without_home(value: str) -> str:
+    """The value with each home folder in it written as ``~``."""
+    for home in {os.path.expanduser("~"), os.path.realpath(os.path.expanduser("~"))} - {"/"}:
+        value = re.sub(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])", "~", value)
+    return _ANY_HOME.sub("~", value)
+
+
+def _git(folder: Path) -> tuple[str | None, bool | None]:
+    """Revision of the checkout, and whether it differs from it; (None, None) if this is no checkout."""
+    if not (folder / ".git").exists():  # else git would answer for a repository further up
+        return None, None
+    status = _ask("git", "--no-optional-locks", "-C", str(folder), "status", "--porcelain=v2", "--branch")
+    if status is None:
+        return None, None
+    revision = _matched(r"^# branch\.oid ([0-9a-f]{40,64})$", status)
+    return revision, any(not line.startswith("#") for line in status.splitlines())
+
+
+def _ask(*command: str, may_fail: bool = False) -> str | None:
+    """What a command prints; None if there is no such command, it fails or it takes too long."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_COMMAND_SECONDS,
+            env=os.environ | {"LC_ALL": "C"},
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if may_fail or done.returncode == 0 else None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _matched(pattern: str, text: str | None) -> str | None:
+    """The first group of a pattern, lines being lines; None if it is not there."""
+    match = re.search(pattern, text or "", re.MULTILINE)
+    return _clean(match[1]) if match else None
+
+
+def _positive(text: Any) -> int | None:
+    """A positive whole number written in ASCII digits, or None."""
+    return int(text) if isinstance(text, str) and re.fullmatch(r"0*[1-9][0-9]{0,17}", text, re.ASCII) else None
+
+
+def _joined(names: list[str]) -> str | None:
+    """Names with how often each occurs: ``2 × NVIDIA H200``."""
+    names = [name.strip() for name in names if name.strip()]
+    counts = {name: names.count(name) for name in names}
+    return _clean(", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())) or None
+
+
+def _clean(text: str) -> str:
+    """One line of printable text: what `from_json` accepts."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in text)
+    return shown if len(shown) <= _TEXT_LIMIT else shown[: _TEXT_LIMIT - 1] + "…"
+
+
+def _said(value: str | None) -> str:
+    return "unknown" if value is None else value
+
+
+def _yes_no(value: bool | None) -> str:
+    return {True: "yes", False: "no", None: "unknown"}[value]
+
+
+# --- reading a stranger's description ---
+
+
+def _json_object(text: Any) -> dict[str, Any]:
+    if not isinstance(text, str):
+        raise MachineError(f"machine description: expected JSON text, got {type(text).__name__}")
+    if len(text) > _JSON_LIMIT:
+        raise MachineError(f"machine description: {len(text)} characters, more than the {_JSON_LIMIT} allowed")
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise MachineError(f"machine description: not JSON ({str(problem)[:200]})") from problem
+    if not isinstance(given, dict):
+        raise MachineError(f"machine description: expected an object, got {type(given).__name__}")
+    return given
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value if it may stand in that field; MachineError if not."""
+    if value is None and name not in ("python", "versions", "environment"):
+        return None
+    kind, accept = _RULES[name]
+    if not accept(value):
+        raise MachineError(f"machine description: {name} must be {kind}, got {repr(value)[:80]}")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _TEXT_LIMIT and value.isprintable()
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 < value < 2**60
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_load(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 3
+        and all(type(load) in (int, float) and 0 <= load < 1e9 for load in value)  # NaN is in no range
+    )
+
+
+def _is_versions(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) <= 100
+        and all(re.fullmatch(r"[A-Za-z0-9._-]{1,60}", name) for name in value)
+        and all(version is None or _is_text(version) for version in value.values())
+    )
+
+
+def _is_environment(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) <= 300
+        and all(_RECORDED.fullmatch(name) for name in value)
+        and all(text == "" or _is_text(text) for text in value.values())
+    )
+
+
+_Rule = tuple[str, Callable[[Any], bool]]
+_TEXT: _Rule = ("one line of text", _is_text)
+_COUNT: _Rule = ("a positive whole number", _is_count)
+_FLAG: _Rule = ("true or false", _is_flag)
+_RULES: dict[str, _Rule] = {
+    "chip": _TEXT,
+    "cores_physical": _COUNT,
+    "cores_logical": _COUNT,
+    "cores_performance": _COUNT,
+    "cores_efficiency": _COUNT,
+    "memory_bytes": _COUNT,
+    "gpu": _TEXT,
+    "gpu_cores": _COUNT,
+    "os_name": _TEXT,
+    "os_version": _TEXT,
+    "architecture": _TEXT,
+    "virtual": _FLAG,
+    "python": _TEXT,
+    "versions": ("names of packages with their versions", _is_versions),
+    "git_revision": ("a git revision", lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{40,64}", value)),
+    "git_dirty": _FLAG,
+    "power_source": (f"one of {', '.join(POWER_SOURCES)}", lambda value: value in POWER_SOURCES),
+    "low_power_mode": _FLAG,
+    "cpu_governor": _TEXT,
+    "load_average": ("three numbers from 0", _is_load),
+    "environment": ("variables that Metal Lab records, with their values", _is_environment),
+}

@@ -1,0 +1,719 @@
+"""One page that tells what a run found: ``python -m metallab.report [run_folder]``.
+
+``build/report/index.html`` holds everything it shows and asks the network for nothing; beside it stands each executed
+notebook as a page of its own. Everything read here may come from a stranger or from a run that was cut short: what
+cannot be read is named on the page with its reason, the rest goes on, and every value is escaped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import binascii
+import json
+import math
+import re
+import struct
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from metallab import machine, pages, paths, units
+from metallab.timing import Sentinel
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+    from metallab.records import Record
+
+SIMULATED = (
+    "SIMULATED: no Apple GPU took part. Times on this page are not Metal times, and no speed-up is given for them."
+)
+FAST = "fast mode: three samples, no conclusions"
+
+TRACEBACK_LINES = 25
+_STATUSES = ("passed", "failed", "skipped")
+_NAME = re.compile(r"(?!index$)[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_PNG = b"\x89PNG\r\n\x1a\n"
+_MOST_PIXELS = 10_000
+
+
+class ReportError(ValueError):
+    """Something that cannot be reported on; the message says why, and what to do."""
+
+
+# --- what a run left behind ---
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """How one notebook of a run ended."""
+
+    name: str
+    title: str
+    status: str
+    """``passed``, ``failed``, ``skipped``, or ``unknown`` where no summary tells."""
+    seconds: float | None = None
+    reason: str = ""
+    cells: int | None = None
+    executed: int | None = None
+    peak_rss_bytes: int | None = None
+    failed_copy: str = ""
+    """What a failed notebook left: its partial copy, or a text; relative to the run's folder."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run says of itself."""
+
+    mode: str
+    device: str
+    label: str
+    simulated: bool
+    started: datetime | None
+    seconds: float | None
+    notebooks: tuple[Notebook, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that could not be read, and why."""
+
+    what: str
+    reason: str
+
+
+def read_summary(run: Path) -> tuple[Summary, list[Problem]]:
+    """A run's ``summary.json``; in its place, if it is missing or damaged, what the folder itself tells."""
+    try:
+        given = _object(run / "summary.json")
+        entries = _take(given, "notebooks", list)
+        summary = _summary(given)
+    except ReportError as problem:
+        return _summary_of_folder(run), [Problem("summary.json", str(problem))]
+    notebooks, problems = {}, []
+    for entry in entries:
+        try:
+            notebook = _notebook(entry)
+            if notebook.name in notebooks:
+                raise ReportError("stands twice in the summary; the first is shown")
+            notebooks[notebook.name] = notebook
+        except ReportError as problem:
+            name = entry.get("name") if isinstance(entry, dict) else entry
+            problems.append(Problem(f"summary.json, notebook {str(name)[:100]}", str(problem)))
+    return Summary(**summary, notebooks=tuple(notebooks.values())), problems
+
+
+def _summary(given: dict[str, Any]) -> dict[str, Any]:
+    device = _take(given, "device", str)
+    return {
+        "mode": _take(given, "mode", str),
+        "device": device,
+        "label": _take(given, "label", str, ""),
+        # either says it; a simulated run must never pass for a real one
+        "simulated": _take(given, "simulated", bool, False) or device == "sim",
+        "started": _moment(given.get("started")),
+        "seconds": _number(given, "seconds"),
+    }
+
+
+def _notebook(entry: Any) -> Notebook:
+    if not isinstance(entry, dict):
+        raise ReportError("not an object")
+    name, status = _take(entry, "name", str), _take(entry, "status", str)
+    if not _NAME.fullmatch(name):
+        raise ReportError("its name cannot be a page's: use letters, digits, - and _, and not 'index'")
+    if status not in _STATUSES:
+        raise ReportError(f"status is {status!r}, not one of {', '.join(_STATUSES)}")
+    return Notebook(
+        name=name,
+        title=_take(entry, "title", str, "") or name,
+        status=status,
+        seconds=_number(entry, "seconds"),
+        reason=machine.without_home(_take(entry, "reason", str, "")),
+        cells=_number(entry, "cells"),
+        executed=_number(entry, "executed"),
+        peak_rss_bytes=_number(entry, "peak_rss_bytes"),
+        failed_copy=_take(entry, "failed_copy", str, ""),
+    )
+
+
+def _summary_of_folder(run: Path) -> Summary:
+    """The folder's name holds mode and device (`paths.run_folder`), its notebooks tell their names."""
+    mode, _, device = run.name.partition("-")
+    names = sorted(path.stem for path in run.glob("*.ipynb") if _NAME.fullmatch(path.stem))
+    return Summary(
+        mode=mode if mode in ("full", "fast") else "unknown",
+        device=device or "unknown",
+        label="",
+        simulated=device == "sim",
+        started=None,
+        seconds=None,
+        notebooks=tuple(Notebook(name, name, "unknown") for name in names),
+    )
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as problem:
+        raise ReportError("there is no such file; did the run stop before its end?") from problem
+    except OSError as problem:
+        raise ReportError(f"cannot be read: {problem.strerror}") from problem
+    except (ValueError, RecursionError) as problem:
+        raise ReportError(f"is not JSON: {problem}") from problem
+    if not isinstance(given, dict):
+        raise ReportError(f"holds {type(given).__name__} where an object was expected")
+    return given
+
+
+_REQUIRED = object()
+
+
+def _take(given: dict[str, Any], name: str, kind: type, default: Any = _REQUIRED) -> Any:
+    """A field of a certain type; the default, if there is one, where it is missing or null."""
+    value = given.get(name)
+    if value is None and default is not _REQUIRED:
+        return default
+    if not isinstance(value, kind):
+        raise ReportError(f"{name} must be {kind.__name__}, is {type(value).__name__}")
+    return value
+
+
+def _number(given: dict[str, Any], name: str) -> Any:
+    """A number from 0 up, or None."""
+    value = given.get(name)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value < 1e18:  # NaN is in no range
+        raise ReportError(f"{name} must be a number from 0 up, is {str(value)[:40]!r}")
+    return value
+
+
+def _moment(value: Any) -> datetime | None:
+    """ISO 8601, or seconds since 1970; without a time zone it is this machine's."""
+    try:
+        if isinstance(value, str):
+            return datetime.fromisoformat(value).astimezone()
+        if type(value) in (int, float):
+            return datetime.fromtimestamp(value, UTC)
+    except (ValueError, OverflowError, OSError) as problem:
+        raise ReportError(f"started is no time: {problem}") from problem
+    if value is None:
+        return None
+    raise ReportError(f"started must be a time in ISO 8601, is {type(value).__name__}")
+
+
+def latest_run(build: Path) -> Path:
+    """The run whose summary started last. ReportError if there is none."""
+    runs = [path.parent for pattern in ("full-*", "fast-*") for path in build.glob(f"{pattern}/summary.json")]
+    if not runs:
+        raise ReportError(f"{build} holds no run to report on: run `make run` first")
+    return max(runs, key=_started)
+
+
+def _started(run: Path) -> float:
+    """Seconds since 1970; of a damaged summary, when it was written."""
+    started = read_summary(run)[0].started
+    return started.timestamp() if started else (run / "summary.json").stat().st_mtime
+
+
+# --- what the page shows ---
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG from a notebook, as a data URI. Width and height are pixels."""
+
+    source: str
+    caption: str
+    alt: str
+    width: int
+    height: int
+
+
+@dataclass
+class Card:
+    """A notebook on the page."""
+
+    notebook: Notebook
+    page: str = ""
+    """The file of its executed page, or empty."""
+    pictures: list[Picture] = field(default_factory=list)
+    traceback: str = ""
+    left: str = ""
+    """Where the partial notebook of a failure lies, as a reader finds it."""
+    drift: float | None = None
+    """How much longer the sentinel computation took after the notebook than before: 0.1 is 10 %."""
+
+    @property
+    def drifted(self) -> bool:
+        """True if the machine's speed moved so far that the notebook's numbers are in doubt."""
+        return self.drift is not None and abs(self.drift) > Sentinel.LIMIT
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measurement in the table, as text."""
+
+    name: str
+    question: str
+    device: str
+    median: str
+    quartiles: str
+    samples: str
+    first_call: str
+    flags: tuple[str, ...]
+    simulated: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What may be said of one variant."""
+
+    variant: str
+    kind: str
+    """``faster``, ``slower``, ``inconclusive``, ``differ``, ``fast``, ``simulated`` or ``withheld``: a style."""
+    said: str
+    reason: str = ""
+    ratio: tuple[float, float, float] | None = None
+    """Low end, median and high end of the speed-up; None where none may be given."""
+
+    @property
+    def speed_up(self) -> str:
+        return f"{times(self.ratio[1])}×" if self.ratio else ""
+
+    @property
+    def interval(self) -> str:
+        return f"{times(self.ratio[0])} to {times(self.ratio[2])}" if self.ratio else ""
+
+
+@dataclass
+class Group:
+    """One comparison with the verdicts of its variants."""
+
+    notebook: str
+    name: str
+    baseline: str
+    question: str
+    device: str
+    parity: str
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def drawn(self) -> bool:
+        """True if any variant has an interval to draw."""
+        return any(verdict.ratio for verdict in self.verdicts)
+
+
+@dataclass
+class Page:
+    """All that the template is given."""
+
+    summary: Summary
+    cards: list[Card] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    machine: list[tuple[str, str]] = field(default_factory=list)
+    machine_from_records: bool = False
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def banners(self) -> list[tuple[str, str]]:
+        """Style and text of what must be read before any number."""
+        fast = [("fast", FAST)] if self.summary.mode == "fast" else []
+        return ([("simulated", SIMULATED)] if self.summary.simulated else []) + fast
+
+    @property
+    def counts(self) -> dict[str, int]:
+        statuses = [card.notebook.status for card in self.cards]
+        return {status: statuses.count(status) for status in (*_STATUSES, "unknown") if status in statuses}
+
+    @property
+    def unhappy(self) -> list[Card]:
+        """The notebooks that failed or were skipped."""
+        return [card for card in self.cards if card.notebook.status in ("failed", "skipped")]
+
+
+def make(run: Path, folder: Path = paths.REPORT) -> Path:
+    """Write the report on a run into a folder, and return its index page.
+
+    ReportError if the run holds neither a summary nor notebooks nor results.
+    """
+    if not (run / "summary.json").exists() and not any(run.glob("*.ipynb")) and not any(run.glob("results/*.json")):
+        raise ReportError(f"{run} holds nothing to report on: run `make run` first")
+    summary, problems = read_summary(run)
+    page = Page(summary, problems=problems)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.html"):
+        old.unlink()  # of an earlier run, perhaps with other notebooks
+    _add_notebooks(page, run, folder)
+    _add_records(page, run)
+    return _write(folder / "index.html", render(page))
+
+
+def render(page: Page) -> str:
+    """The page as HTML."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(pages.TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_showable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"duration": duration, "size": units.size}
+    template = environment.get_template("report.html.j2")
+    return template.render(page=page, axis=Axis.around(page.groups), policy=pages.POLICY)
+
+
+def _showable(value: Any) -> Any:
+    """A text without characters that a reader cannot see: they could turn a line around or break the file."""
+    if type(value) is not str:
+        return value
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in value
+    )
+
+
+def _write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8", errors="replace")  # half of a surrogate pair has no UTF-8
+    return path
+
+
+# --- notebooks ---
+
+
+def _add_notebooks(page: Page, run: Path, folder: Path) -> None:
+    names = [notebook.name for notebook in page.summary.notebooks]
+    for notebook in page.summary.notebooks:
+        card = Card(notebook)
+        page.cards.append(card)
+        try:
+            if notebook.status != "skipped":
+                _fill(card, page, run, folder, names)
+        except (pages.PageError, ReportError) as problem:
+            page.problems.append(Problem(notebook.name, str(problem)))
+
+
+def _fill(card: Card, page: Page, run: Path, folder: Path, names: Sequence[str]) -> None:
+    """Pictures, traceback and page of a notebook that ran, be it to its end or not."""
+    name = card.notebook.name
+    path = _left_by(card.notebook, run)
+    if card.notebook.status == "failed":
+        card.left = _shown(path)
+        if path.suffix != ".ipynb":  # nothing to convert: the runner left a text that says what happened
+            card.traceback = _last_lines(_text(path))
+            return
+    executed = pages.read_notebook(path)
+    card.traceback = traceback_tail(executed)
+    card.pictures, broken = pictures(executed)
+    page.problems += [Problem(f"{name}, picture {number}", why) for number, why in broken]
+    banner = " ".join(text for _, text in page.banners)
+    card.page = _write(folder / f"{name}.html", pages.to_html(executed, name, banner=banner, pages=names)).name
+
+
+def _left_by(notebook: Notebook, run: Path) -> Path:
+    """The file that holds what a notebook put out. ReportError if a summary points out of the run's folders."""
+    if notebook.status != "failed" or not notebook.failed_copy:
+        return run / f"{notebook.name}.ipynb"
+    try:
+        path = (run / notebook.failed_copy).resolve()
+    except (OSError, ValueError) as problem:
+        raise ReportError(f"its partial copy {notebook.failed_copy[:200]!r} is no path: {problem}") from problem
+    if not any(path.is_relative_to(place.resolve()) for place in (paths.FAILED, run)):
+        raise ReportError(f"its partial copy {notebook.failed_copy[:200]!r} lies outside the run's folders")
+    return path
+
+
+def _shown(path: Path) -> str:
+    """A path within the checkout; of another one only the name, which tells nothing of this machine."""
+    return path.relative_to(paths.ROOT).as_posix() if path.is_relative_to(paths.ROOT) else path.name
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as problem:
+        raise ReportError(f"what it left cannot be read: {problem.strerror}") from problem
+
+
+def pictures(notebook: NotebookNode) -> tuple[list[Picture], list[tuple[int, str]]]:
+    """A notebook's PNG outputs in order, named after the headings above them; and number and fault of broken ones."""
+    good, broken = [], []
+    for number, (heading, encoded) in enumerate(_png_outputs(notebook), 1):
+        try:
+            data = base64.b64decode("".join(str(encoded).split()), validate=True)
+            width, height = png_size(data)
+        except (binascii.Error, ReportError) as problem:
+            broken.append((number, str(problem)))
+            continue
+        source = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+        good.append(Picture(source, heading, f"Picture {number}: {heading}", width, height))
+    return good, broken
+
+
+def _png_outputs(notebook: NotebookNode) -> Iterator[tuple[str, Any]]:
+    """Nearest heading above, and base64 text, of each PNG."""
+    heading = "before the first heading"
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            heading = last_heading(cell.source) or heading
+        for output in cell.get("outputs", ()):
+            if encoded := output.get("data", {}).get("image/png"):
+                yield heading, encoded
+
+
+def last_heading(markdown: str) -> str:
+    """The last heading of a markdown cell as plain text; empty if it has none."""
+    outside_code = re.sub(r"^(```|~~~).*?^\1", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*$", outside_code, re.MULTILINE)
+    if not headings:
+        return ""
+    plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", headings[-1])  # links keep their words
+    return re.sub(r"[*`]|(?<!\w)_|_(?!\w)", "", plain).strip()
+
+
+def png_size(data: bytes) -> tuple[int, int]:
+    """Width and height of a PNG whose every chunk is whole. ReportError if it is anything else.
+
+    Source: the PNG specification (ISO/IEC 15948), sections 5.2 and 5.3.
+    """
+    if not data.startswith(_PNG):
+        raise ReportError("not a PNG file")
+    position, size = len(_PNG), None
+    while position + 12 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        end = position + 12 + length
+        if end > len(data) or zlib.crc32(data[position + 4 : end - 4]) != struct.unpack_from(">I", data, end - 4)[0]:
+            raise ReportError("the PNG file is damaged")
+        if size is None:
+            if kind != b"IHDR" or length != 13:
+                raise ReportError("the PNG file has no header")
+            size = struct.unpack_from(">II", data, position + 8)
+        if kind == b"IEND":
+            if end != len(data) or not all(0 < side <= _MOST_PIXELS for side in size):
+                raise ReportError(f"the PNG file goes on behind its end, or a side is not 1 to {_MOST_PIXELS} pixels")
+            return size
+        position = end
+    raise ReportError("the PNG file is cut off")
+
+
+def traceback_tail(notebook: NotebookNode) -> str:
+    """The last lines of the last error, without terminal colours; empty if there was none."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    errors = [output for output in outputs if output.output_type == "error"]
+    if not errors:
+        return ""
+    return _last_lines("\n".join(errors[-1].traceback) or f"{errors[-1].ename}: {errors[-1].evalue}")
+
+
+def _last_lines(text: str) -> str:
+    lines = machine.without_home(_ANSI.sub("", text)).splitlines()
+    return "\n".join((["..."] if len(lines) > TRACEBACK_LINES else []) + lines[-TRACEBACK_LINES:])
+
+
+# --- records ---
+
+
+def _add_records(page: Page, run: Path) -> None:
+    machines: list[tuple[str, machine.Machine]] = []
+    for path in sorted(run.glob("results/*.json")):
+        try:
+            records = load_records(path)
+        except ValueError as problem:
+            page.problems.append(Problem(f"results/{path.name}", str(problem).removeprefix(f"{path}: ")))
+            continue
+        for record in records:
+            try:
+                _add_record(page, path.stem, record)
+                machines.append((path.stem, record.machine))
+            except ValueError as problem:
+                page.problems.append(Problem(f"results/{path.name}, {record.name}", f"not a usable record: {problem}"))
+        _tell_drift(page, path.stem, records)
+    page.machine = merged_rows(machines or [("", machine.describe())])
+    page.machine_from_records = bool(machines)
+
+
+def _add_record(page: Page, notebook: str, record: Record) -> None:
+    row, verdict = row_of(record), verdict_of(record)
+    page.rows.setdefault(notebook, []).append(row)
+    if verdict is None:
+        return
+    group = _group(notebook, record)
+    known = [other for other in page.groups if (other.notebook, other.name) == (notebook, group.name)]
+    if not known:
+        page.groups.append(group)
+    (known or [group])[0].verdicts.append(verdict)
+
+
+def load_records(path: Path) -> list[Record]:
+    """The records of a file; ValueError (`metallab.records.RecordError`) if it is damaged."""
+    from metallab import records
+
+    return records.load(path)
+
+
+def row_of(record: Record) -> Row:
+    """A record as a line of the table."""
+    measured = record.measurement
+    low, high = measured.quartiles
+    short = record.name.removeprefix(f"{record.lesson}/")
+    calls = f" of {measured.block} calls" if measured.block > 1 else ""
+    return Row(
+        name=short,
+        question=measured.question,
+        device=measured.device,
+        median=units.seconds(measured.median),
+        quartiles=f"{units.seconds(low)} to {units.seconds(high)}",
+        samples=f"{measured.n}{calls}",
+        first_call=units.seconds(measured.first_call),
+        flags=tuple(flag for flag in measured.flags if flag != "simulated"),
+        simulated=measured.simulated,
+    )
+
+
+def verdict_of(record: Record) -> Verdict | None:
+    """What may be said of a compared variant; None for a baseline or a measurement by itself.
+
+    A speed-up is shown only if the times are real, the outputs agreed, and there were samples enough.
+    """
+    compared, measured = record.comparison, record.measurement
+    if compared is None or compared.verdict == "baseline":
+        return None
+    variant, withheld = compared.variant, compared.withheld
+    if withheld.startswith("outputs differ"):
+        how = withheld.removeprefix("outputs differ").lstrip(": ")
+        return Verdict(variant, "differ", "outputs differ: no speed-up is given", how)
+    if measured.simulated:
+        return Verdict(variant, "simulated", "simulated", "no speed-up is given")
+    if compared.verdict == "withheld":
+        return Verdict(variant, "withheld", "no speed-up is given", withheld)
+    if measured.mode != "full":
+        return Verdict(variant, "fast", f"{measured.mode} mode: no conclusion")
+    return _verdict_of_ratio(variant, compared.low, compared.median, compared.high)
+
+
+def _verdict_of_ratio(variant: str, low: float | None, median: float | None, high: float | None) -> Verdict:
+    """The verdict is read off the interval once more: a file may claim what its numbers do not say."""
+    if high is None:
+        return Verdict(variant, "inconclusive", "inconclusive", "too few pairs for an interval")
+    if low is None or median is None:
+        raise ValueError("the speed-up or an end of its interval is missing")
+    if not 0 <= low <= median <= high or median == 0:
+        raise ValueError("the speed-up lies outside its interval")
+    ratio = (low, median, high)
+    if low > 1:
+        return Verdict(variant, "faster", "faster", f"{times(median)} times as fast", ratio)
+    if high < 1:
+        return Verdict(variant, "slower", "slower", f"takes {times(1 / median)} times as long", ratio)
+    return Verdict(variant, "inconclusive", "inconclusive", "the interval holds 1", ratio)
+
+
+def _group(notebook: str, record: Record) -> Group:
+    compared, measured = record.comparison, record.measurement
+    return Group(notebook, compared.name, compared.baseline, measured.question, measured.device, compared.parity)
+
+
+def _tell_drift(page: Page, name: str, records: Sequence[Record]) -> None:
+    """Put the sentinel's drift on the card of its notebook. Three samples of fast mode cannot tell it from noise."""
+    drifts = [record.sentinel_drift for record in records if record.measurement.mode == "full"]
+    known = [drift for drift in drifts if drift is not None]
+    for card in page.cards:
+        if card.notebook.name == name and known:
+            card.drift = max(known, key=abs)
+
+
+def merged_rows(machines: Sequence[tuple[str, machine.Machine]]) -> list[tuple[str, str]]:
+    """The provenance of all records in one table; where they differ, each value with the notebooks it belongs to."""
+    found: dict[str, dict[str, dict[str, None]]] = {}  # label, value, notebooks: dictionaries keep the order
+    for name, described in machines:
+        for label, value in described.rows():
+            found.setdefault(label, {}).setdefault(value, {})[name] = None
+    loads = [described.load_average[0] for _, described in machines if described.load_average]
+    rows = []
+    for label, values in found.items():
+        if label == "Load average" and loads:
+            low, high = f"{min(loads):.2f}", f"{max(loads):.2f}"
+            rows.append(
+                (label, f"{low if low == high else f'{low} to {high}'} (over a minute, when results were saved)")
+            )
+        elif len(values) == 1:
+            rows.append((label, *values))
+        else:
+            rows.append((label, "; ".join(f"{value} ({', '.join(names)})" for value, names in values.items())))
+    return rows
+
+
+# --- numbers for a reader ---
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A logarithmic axis of speed-ups, from one power of two to another."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def around(cls, groups: Iterable[Group]) -> Axis:
+        """The axis that holds 1/2 to 2 and every interval, within 1/64 to 1024."""
+        ends = [end for group in groups for verdict in group.verdicts for end in verdict.ratio or ()]
+        exponents = [math.log2(min(max(end, 2**-6), 2**10)) for end in ends]
+        return cls(math.floor(min([-1.0, *exponents])), math.ceil(max([1.0, *exponents])))
+
+    def at(self, value: float) -> float:
+        """Where a speed-up lies on the axis, in per cent of its length."""
+        exponent = math.log2(value) if value > 0 else -math.inf
+        return round(100 * min(max((exponent - self.low) / (self.high - self.low), 0.0), 1.0), 2)
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """Position and name of at most about seven powers of two, 1 among them."""
+        step = math.ceil((self.high - self.low) / 7)
+        exponents = [exponent for exponent in range(self.low, self.high + 1) if exponent % step == 0]
+        return [(self.at(2.0**power), f"{2**power}" if power >= 0 else f"1/{2**-power}") for power in exponents]
+
+
+def times(value: float) -> str:
+    """A ratio with about three digits: 0.045, 1.83, 12.3, 123."""
+    if value < 0.1:
+        return f"{value:.2g}"
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a reader says them: ``0.3 s``, ``42 s``, ``3 min 5 s``, ``2 h 5 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``python -m metallab.report``: 0, or 2 if there is nothing to report on."""
+    parser = argparse.ArgumentParser(prog="python -m metallab.report", description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, nargs="?", help="folder of a run; by default the latest under build/")
+    run = parser.parse_args(arguments).run
+    try:
+        path = make(run.resolve() if run else latest_run(paths.BUILD), paths.REPORT)
+    except ReportError as problem:
+        print(f"report: {problem}", file=sys.stderr)
+        return 2
+    print(f"report: {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
