@@ -8,12 +8,13 @@ PYTHON ?= python3
 ONLY   ?=
 A      ?=
 B      ?=
+LAB    ?= notebooks
 
 BIN := .venv/bin
 SRC := utils tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab run test bench report compare lint format lock clean distclean
+.PHONY: help setup lab run test bench report compare workshop lint format lock clean distclean
 .NOTPARALLEL:  # make -j would measure several things at once
 
 help: ## this text
@@ -31,8 +32,8 @@ help: ## this text
 setup: ## make .venv and install everything into it; does nothing when that is done already
 	@$(PYTHON) -I utils/metallab/bootstrap.py
 
-lab: setup ## open the notebooks in JupyterLab
-	$(BIN)/jupyter lab --ip=127.0.0.1 notebooks
+lab: setup ## open the notebooks in JupyterLab (LAB=build/workshop: the student copies)
+	$(BIN)/jupyter lab --ip=127.0.0.1 '$(LAB)'
 
 # The report is made also when a notebook failed: it says so. The exit status stays that of the run.
 run: setup ## run every notebook on this machine and make the report
@@ -43,7 +44,7 @@ run: setup ## run every notebook on this machine and make the report
 	exit $$status
 
 test: lint ## lint, then every test; the notebooks in fast mode are among them
-	$(BIN)/python -m pytest -n '$(JOBS)' $(chosen)
+	METALLAB_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' $(chosen)
 
 bench: setup ## run the benchmarks in tests/benchmarks one after the other
 	$(serially)
@@ -60,6 +61,9 @@ report: setup ## make the report again from the results in build/
 compare: setup ## compare two files of results: make compare A=before.json B=after.json
 	@test -n '$(A)' && test -n '$(B)' || { echo 'Name two files of results: make compare A=before.json B=after.json'; exit 2; }
 	$(BIN)/python -m metallab.records compare '$(A)' '$(B)'
+
+workshop: setup ## write student copies, without the solutions, into build/workshop
+	$(BIN)/python -m metallab.workshop
 
 lint: setup ## check style and common mistakes
 	$(BIN)/ruff check --quiet $(SRC) notebooks
@@ -93,7 +97,5 @@ distclean: clean ## remove build/ and .venv
 # Fails when somebody asks for parallel measuring.
 serially = @$(if $(findstring command,$(origin JOBS)),echo 'JOBS is for make test: measuring in parallel would spoil the numbers.'; exit 2,:)
 
-# The notebooks' tests are named like 01_time_it_right-cpu.
-on_device = $(if $(filter-out auto,$(DEVICE)),-$(DEVICE)])
-of_number = $(if $(ONLY),([$(ONLY)_ or [$(ONLY)-))
-chosen = $(if $(ONLY)$(on_device),tests/test_notebooks.py -k '$(of_number)$(if $(ONLY),$(if $(on_device), and ))$(if $(on_device),($(on_device)))')
+# The notebooks' tests are named like test_runs_from_top_to_bottom[01_time_it_right].
+chosen = $(if $(ONLY),tests/test_notebooks.py -k '[$(ONLY)_ or [$(ONLY)]')

@@ -9,7 +9,7 @@ from __future__ import annotations
 import nbformat
 import pytest
 
-from metallab import headless, paths, records
+from metallab import headless, paths, records, workshop
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 SLOWEST_CELL, SLOWEST_NOTEBOOK = 240, 600
@@ -28,6 +28,17 @@ WRONG_ANSWERS = {
         ),
         "solution-2": "def speed_up(baseline, variant):\n    return sum(baseline) / sum(variant)",
     },
+    "02_run_pytorch_on_mps": {
+        "solution-1": "def to_gpu(array):\n    return torch.from_numpy(array).float().to(gpu)",
+        "solution-2": "def repaired():\n    return stuck",
+    },
+    "02b_compare_cpu_and_gpu": {
+        "solution-1": (
+            "def first_win(verdicts):\n"
+            "    return next((size for size, verdict in verdicts if verdict == 'faster'), None)"
+        ),
+        "solution-2": "def whole_speed_up(stages):\n    return sum(ratio for _, ratio in stages) / len(stages)",
+    },
 }
 
 
@@ -38,8 +49,7 @@ def notebook_id(path):
 @pytest.fixture(scope="session")
 def kind():
     """The best device of this machine, as the runner finds it."""
-    found = headless.resolve_device("auto")
-    return "sim" if found["simulated"] else found["kind"]
+    return headless.resolve_device("auto")["device"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
@@ -67,6 +77,25 @@ def test_wrong_answers_go_red(path, kind, tmp_path):
     )
     raised = {cell.id: error for cell in result.read().cells if (error := error_of(cell)) is not None}
     assert raised == {key.replace("solution", "check"): "WrongAnswer" for key in wrong}, result.reason
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_student_copy_runs_and_nothing_is_attempted(path, kind, tmp_path):
+    """Without its solutions the page runs to its end, and each check says that nothing was tried."""
+    (copy,) = workshop.make([path], tmp_path / "workshop")
+    result = headless.run_notebook(
+        copy,
+        device=kind,
+        out=tmp_path / "out",
+        failed=tmp_path / "failed",
+        cell_timeout=SLOWEST_CELL,
+        timeout=SLOWEST_NOTEBOOK,
+    )
+    assert result.status == "passed", result.reason
+    checks = [cell for cell in result.read().cells if cell.id.startswith("check-")]
+    assert len(checks) == len(WRONG_ANSWERS[path.stem])
+    for cell in checks:
+        assert "not attempted yet" in str(cell.outputs), f"{cell.id} said {cell.outputs}"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)

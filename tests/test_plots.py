@@ -62,7 +62,7 @@ def test_a_withheld_speed_up_has_no_bar():
 def test_a_simulated_device_is_named_so_in_every_title():
     fake = measurement(simulated=True, device="simulated Apple GPU")
     for figure in (plots.samples([fake]), plots.curves({"a": {1: fake, 2: fake}}, xlabel="n", heading="product")):
-        assert "SIMULATED: simulated Apple GPU" in figure.axes[0].get_title(loc="left")
+        assert "SIMULATED: simulated Apple GPU" in figure.get_suptitle()
 
 
 def test_time_axes_have_units_and_figures_have_descriptions():

@@ -238,9 +238,31 @@ def variants_are_interleaved_at_random(timing: ModuleType) -> None:
     )
     assert got.ratios["b"].verdict == "inconclusive", str(got.ratios["b"])
     assert abs(got.ratios["b"].median - 1) < 0.01
-    rounds = list(zip(order[-80::2], order[-79::2], strict=True))
+    samples = order[1::2]  # each sample comes after a call that counts for nothing
+    rounds = list(zip(samples[-80::2], samples[-79::2], strict=True))
     assert all(set(pair) == {"a", "b"} for pair in rounds), "a round is one sample of each"
     assert 5 < sum(pair == ("a", "b") for pair in rounds) < 35, "the order within a round is not random"
+
+
+def a_switch_is_not_paid_by_the_sample(timing: ModuleType) -> None:
+    """The first call after another variant finds cold caches and sleeping threads: it is not sampled."""
+    clock, last = FakeClock(), []
+
+    def variant(name):
+        def work():
+            clock.now += 10_000_000 if last == [name] else 30_000_000
+            last[:] = [name]
+
+        return work
+
+    got = timing.compare(
+        {"a": variant("a"), "b": variant("b")},
+        on=timing.Host(),
+        baseline="a",
+        parity=timing.Unchecked("the same"),
+        clock=clock,
+    )
+    assert max(got["a"].samples) == max(got["b"].samples) == 0.010
 
 
 def noise(kind: str, rng: random.Random) -> Callable[[], float]:
@@ -483,6 +505,7 @@ RULES = (
         ),
     ),
     Rule(variants_are_interleaved_at_random, (("        rng.shuffle(order)\n", ""),)),
+    Rule(a_switch_is_not_paid_by_the_sample, (("                sampler.take_over()\n", ""),)),
     Rule(
         intervals_cover_the_truth,
         (("return ordered[k - 1], ordered[n - k]", "return ordered[k + 1], ordered[n - k - 2]"),),

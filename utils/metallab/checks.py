@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,32 +30,54 @@ class WrongAnswer(AssertionError):
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Outputs agree if ``|result - reference| <= absolute + relative * |reference|`` everywhere."""
+    """Outputs agree if ``|result - reference| <= relative * (|reference| + size) + absolute`` everywhere.
+
+    ``size`` is the root mean square of the reference. A GPU adds in another order than a CPU, and the error of a sum
+    goes with what is added, not with what is left of it: an output near 0 among outputs of 30 carries the error of its
+    neighbours. ``absolute`` is for references that are 0 but for rounding.
+    """
 
     relative: float
     absolute: float
 
+    def __str__(self) -> str:
+        return f"{self.relative:g} of the value plus {self.relative:g} of the array's size"
+
 
 TOLERANCES = {
-    # A GPU adds in another order than a CPU: about the square root of the terms' number times the rounding step,
-    # here for sums of some thousand terms of size 1.
-    "float64": Tolerance(1e-10, 1e-10),
-    "float32": Tolerance(1e-4, 1e-4),
-    "float16": Tolerance(1e-2, 1e-2),
-    "bfloat16": Tolerance(5e-2, 5e-2),
+    # Two standard-normal matrices whose product has 16384 terms, added one by one in float32, need 9e-6 (half of it at
+    # 4096 terms, growing with the square root); with operands cut to TensorFloat-32 they need 1e-3 at any size.
+    # So 1e-4 lets every order of adding pass and no lower precision; an NVIDIA H200 needed 2e-6.
+    "float32": Tolerance(1e-4, 1e-6),
+    "float64": Tolerance(1e-10, 1e-12),
+    # The reference is computed in float32. Rounding operands and result of such a product needs 1.2e-3 in float16 and
+    # 1e-2 in bfloat16; adding 1024 terms in float16, too, needs 2e-2 and is refused.
+    "float16": Tolerance(1e-2, 1e-4),
+    "bfloat16": Tolerance(5e-2, 5e-4),
 }
+_OF_PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 def tolerance(dtype: Any) -> Tolerance:
-    """The tolerance of a dtype, named by a string or by any framework's own; integers and booleans must be equal."""
-    name = str(dtype).rsplit(".", 1)[-1]
-    name = {"complex64": "float32", "complex128": "float64"}.get(name, name)
-    return TOLERANCES.get(name, Tolerance(0.0, 0.0))
+    """The tolerance of a dtype, named by a string or by any framework's own; integers and booleans must be equal.
+
+    ValueError for a dtype that has none.
+    """
+    name = units.dtype_name(dtype)
+    if re.fullmatch(r"q?u?int\d*|bool_?", name):
+        return Tolerance(0.0, 0.0)
+    if (known := _OF_PARTS.get(name, name)) not in TOLERANCES:
+        raise ValueError(f"there is no tolerance for {name!r}, only for {', '.join(TOLERANCES)} and whole numbers")
+    return TOLERANCES[known]
 
 
 def matches(dtype: Any) -> Callable[[Any, Any], None]:
-    """A parity check for `metallab.timing.compare`: outputs within the tolerance of ``dtype``, else `Mismatch`."""
-    return _Matches(str(dtype).rsplit(".", 1)[-1])
+    """A parity check for `metallab.timing.compare`: outputs within the tolerance of ``dtype``, else `Mismatch`.
+
+    ValueError for a dtype that has no tolerance.
+    """
+    tolerance(dtype)
+    return _Matches(units.dtype_name(dtype))
 
 
 @dataclass(frozen=True)
@@ -64,38 +88,52 @@ class _Matches:
         assert_close(reference, result, self.dtype)
 
     def __str__(self) -> str:
-        return f"outputs agree within {self.dtype} tolerance"
+        return f"outputs compared at {self.dtype} tolerance"
 
 
 def assert_close(reference: Any, result: Any, dtype: Any) -> None:
     """Raise `Mismatch` unless two results (arrays, numbers, or lists, tuples and dicts of them) agree.
 
-    Arrays may be of NumPy, PyTorch, TensorFlow or JAX, on any device. NaN agrees with NaN.
+    Arrays may be of NumPy, PyTorch, TensorFlow or JAX, on any device. Whole numbers, booleans and texts must be equal
+    whatever ``dtype`` is; NaN agrees with NaN. Results that are one and the same memory (an ``out=`` that two functions
+    share) are a Mismatch too: nothing is learned from them. TypeError for a result that is none of these.
     """
-    expected, got = dict(_arrays(reference)), dict(_arrays(result))
+    allowed = tolerance(dtype)
+    expected, got = dict(_leaves(reference)), dict(_leaves(result))
+    if not expected or not got:
+        raise Mismatch("there is nothing to compare: a function returned None or nothing; let it return its result")
     if expected.keys() != got.keys():
-        raise Mismatch(f"the results have different parts: {sorted(expected)} and {sorted(got)}")
-    if not expected:
-        raise Mismatch("there is nothing to compare: the function returned None; let it return its result")
-    for part, array in expected.items():
-        _assert_arrays_close(array, got[part], tolerance(dtype), part)
+        only = [sorted(a.keys() - b.keys()) for a, b in ((expected, got), (got, expected))]
+        raise Mismatch(
+            f"the results have different parts: only in the reference {_few(only[0])}, "
+            f"only in the result {_few(only[1])}"
+        )
+    if not sum([_assert_leaf_close(leaf, got[part], allowed, part) for part, leaf in expected.items()]):
+        raise Mismatch("there is nothing to compare: every array is empty")
 
 
 def assert_matches_cpu(fn: Callable[..., Any], *inputs: Any, on: Accelerator, dtype: Any = "float32") -> None:
     """Raise `Mismatch` unless ``fn(*inputs)`` gives on a device, in ``dtype``, what the CPU gives in float32.
 
-    ``fn`` is a function of PyTorch tensors or an `nn.Module`, which is copied; floating inputs are cast to ``dtype``
-    for the device's run. float64 is compared in float64.
+    ``fn`` is a function of PyTorch tensors or an `nn.Module`; it and the inputs are copied, so that neither run sees
+    what the other did to them. Floating inputs are cast to ``dtype`` for the device's run. float64 is compared in
+    float64. On NVIDIA GPUs PyTorch convolves float32 in TensorFloat-32, which is refused here, unless
+    ``torch.backends.cudnn.allow_tf32`` is False. ValueError for a dtype that has no tolerance.
     """
     import torch
 
-    dtype = getattr(torch, str(dtype).rsplit(".", 1)[-1])
-    exact = torch.float64 if dtype == torch.float64 else torch.float32
+    name = units.dtype_name(dtype)
+    if name not in TOLERANCES:
+        raise ValueError(
+            f"parity is checked in {', '.join(TOLERANCES)}, not in {name!r}; whole inputs keep their dtype"
+        )
+    wanted = getattr(torch, name)
+    exact = torch.float64 if name == "float64" else torch.float32
     with torch.no_grad():
-        reference = _moved(fn, "cpu", exact)(*(_moved(x, "cpu", exact) for x in inputs))
-        result = _moved(fn, on.torch_device, dtype)(*(_moved(x, on.torch_device, dtype) for x in inputs))
+        reference = _moved(fn, "cpu", exact)(*_moved(inputs, "cpu", exact))
+        result = _moved(fn, on.torch_device, wanted)(*_moved(inputs, on.torch_device, wanted))
     on.synchronize()
-    assert_close(reference, result, dtype)
+    assert_close(reference, result, name)
 
 
 def assert_plausible(
@@ -103,91 +141,179 @@ def assert_plausible(
 ) -> str:
     """Raise `Implausible` if the implied rate is above the device's peak; returns the rate in words otherwise.
 
-    ``flops`` and ``bytes`` are what one call computes and moves. The peaks are those of `metallab.peaks`; where none
-    is known for a device the sentence says so.
+    ``flops`` and ``bytes`` are what one call computes, and the different bytes that it reads and writes; of these the
+    first `peaks.CACHE` may come from caches and are not held against the memory. The peaks are those of
+    `metallab.peaks`; where none is known for a device the sentence says so. ValueError if no work is stated.
     """
+    if not (flops >= 0 and bytes >= 0 and flops + bytes > 0):
+        raise ValueError(
+            f"{measurement.name}: state what one call computes (flops=) or moves (bytes=), as a number > 0"
+        )
     said = []
-    for amount, unit, peak in (
-        (flops, "FLOP/s", peaks.flops(on, dtype)),
-        (bytes, "B/s", peaks.bandwidth(on)),
+    for amount, free, unit, peak in (
+        (flops, 0, "FLOP/s", peaks.flops(on, dtype)),
+        (bytes, peaks.CACHE, "B/s", peaks.bandwidth(on)),
     ):
         if not amount:
             continue
         rate = amount / measurement.median
-        if peak is not None and rate > peak.value:
+        if peak is not None and (amount - free) / measurement.median > peak.value:
             raise Implausible(
                 f"{measurement.name}: {units.seconds(measurement.median)} would be {units.rate(rate, unit)}, above "
                 f"{units.rate(peak.value, unit)}, the peak of {on.label} ({peak.source}). The time is wrong: is the "
                 "device waited for, and the result really computed?"
             )
-        share = f"{rate / peak.value:.0%} of the peak" if peak else "no peak is known for this device"
-        said.append(f"{units.rate(rate, unit)} ({share})")
-    return f"{measurement.name}: {', '.join(said) or 'no work was stated'}"
+        said.append(f"{units.rate(rate, unit)} ({_share(rate, peak)})")
+    return f"{measurement.name}: {', '.join(said)}"
 
 
 def exercise(name: str, answer: Any, accepts: Callable[[Any], Any], hint: str) -> str:
     """Judge an answer: ``...`` is not attempted, else ``accepts(answer)`` must be true, and may assert for itself.
 
-    Returns a sentence to show. `WrongAnswer`, with the hint, if it is refused.
+    Returns a sentence to show. `WrongAnswer`, with the hint, if it is refused; TypeError if ``accepts`` returns None.
     """
     if answer is ...:
         return f"{name}: not attempted yet"
     try:
-        accepted = accepts(answer)
-    except (AssertionError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
-        raise WrongAnswer(f"{name}: {error or type(error).__name__}. Hint: {hint}") from error
+        judged = accepts(answer)
+        accepted = judged is None or bool(judged)
+    except (AssertionError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError) as error:
+        # RuntimeError is what PyTorch raises for shapes and dtypes that do not fit
+        raise WrongAnswer(f"{name}: {str(error) or type(error).__name__}. Hint: {hint}") from error
+    if judged is None:
+        raise TypeError(f"{name}: the check returned nothing, which is neither right nor wrong; let it return a bool")
     if not accepted:
-        raise WrongAnswer(f"{name}: {answer!r} is not it. Hint: {hint}")
+        raise WrongAnswer(f"{name}: {reprlib.repr(answer)} is not it. Hint: {hint}")
     return f"{name}: right"
 
 
-def _arrays(value: Any, part: str = "result") -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays in a nested result, named by where they are."""
+def _share(rate: float, peak: peaks.Peak | None) -> str:
+    if peak is None:
+        return "no peak is known for this device"
+    share = rate / peak.value
+    return f"{share:.0%} of the peak" if share <= 1 else "above the memory's peak, so partly from caches"
+
+
+def _leaves(value: Any, part: str = "result") -> Iterator[tuple[str, Any]]:
+    """What a nested result is made of, named by where it is."""
     if value is None:
         return
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _arrays(item, f"{part}[{key!r}]")
+            yield from _leaves(item, f"{part}[{key!r}]")
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from _arrays(item, f"{part}[{index}]")
+            yield from _leaves(item, f"{part}[{index}]")
     else:
-        yield part, _as_numpy(value)
+        yield part, value
 
 
-def _as_numpy(value: Any) -> np.ndarray:
+def _few(parts: list[str]) -> str:
+    return ", ".join([*parts[:5], *(["..."] if len(parts) > 5 else [])]) or "none"
+
+
+def _assert_leaf_close(reference: Any, result: Any, allowed: Tolerance, part: str) -> int:
+    """Returns how many values were compared."""
+    if (place := _memory(reference)) is not None and place == _memory(result):
+        raise Mismatch(
+            f"{part}: both results are the same memory, so that comparing them shows nothing; let each function return "
+            "an output of its own"
+        )
+    arrays = _as_numpy(reference, part), _as_numpy(result, part)
+    _assert_arrays_close(*arrays, allowed, part)
+    return arrays[0].size
+
+
+def _memory(value: Any) -> tuple[str, int] | None:
+    """Where the memory of an array begins that can be written to; None if it cannot, or if there is none."""
+    if hasattr(value, "data_ptr"):
+        return (value.device.type, value.data_ptr()) if value.data_ptr() else None
+    return ("cpu", value.ctypes.data) if isinstance(value, np.ndarray) and value.size else None
+
+
+def _as_numpy(value: Any, part: str) -> np.ndarray:
     if hasattr(value, "detach"):  # PyTorch: off the graph, off the device, into a dtype that NumPy has
-        value = value.detach().cpu().resolve_conj()
-        return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        foreign = value.is_floating_point() and not hasattr(np, units.dtype_name(value.dtype))
+        return (value.float() if foreign else value).numpy()
     array = np.asarray(value)
-    # ml_dtypes' bfloat16, which JAX and TensorFlow use, is foreign to NumPy's arithmetic
-    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+    if array.dtype.name.startswith(("bfloat16", "float8")):  # of ml_dtypes, for JAX and TensorFlow: foreign to NumPy
+        return array.astype(np.float32)
+    if array.dtype.kind not in "biufcSU":
+        raise TypeError(
+            f"{part} is a {type(value).__name__}, which cannot be compared; return arrays, numbers, or lists, tuples "
+            "and dicts of them"
+        )
+    return array
 
 
 def _assert_arrays_close(reference: np.ndarray, result: np.ndarray, allowed: Tolerance, part: str) -> None:
     if reference.shape != result.shape:
         raise Mismatch(f"{part}: shapes differ, {reference.shape} and {result.shape}")
-    if np.allclose(result, reference, rtol=allowed.relative, atol=allowed.absolute, equal_nan=True):
-        return
-    wide = [array.astype(np.complex128 if np.iscomplexobj(array) else np.float64) for array in (reference, result)]
-    difference = np.abs(wide[1] - wide[0])
-    nan = np.isnan(wide[0]) != np.isnan(wide[1])
-    if nan.any():
-        raise Mismatch(f"{part}: {nan.sum()} of {nan.size} values are NaN on one side only")
-    worst = np.unravel_index(np.nanargmax(difference), difference.shape)
-    at = f" at {tuple(int(i) for i in worst)}" if worst else ""
-    raise Mismatch(
-        f"{part}: largest difference {difference[worst]:.3g}{at} ({result[worst]:.6g} for {reference[worst]:.6g}), "
-        f"allowed {allowed.absolute:g} + {allowed.relative:g} of the value"
-    )
+    if not {reference.dtype.kind, result.dtype.kind} & set("fc"):
+        return _assert_equal(reference, result, part)
+    wide = np.result_type(reference, result, np.float32)  # halves overflow soon
+    reference, result = reference.astype(wide), result.astype(wide)
+    nan = np.isnan(reference), np.isnan(result)
+    if one_sided := np.count_nonzero(nan[0] != nan[1]):
+        raise Mismatch(f"{part}: {one_sided} of {reference.size} values are NaN on one side only")
+    size = _size(reference)
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.where((result == reference) | nan[0], 0, np.abs(result - reference))
+        limit = allowed.relative * np.abs(reference) + (allowed.relative * size + allowed.absolute)
+    difference = np.where(np.isnan(difference), np.inf, difference)  # of two infinities, in complex numbers
+    limit = np.where(np.isfinite(limit), limit, 0)  # an infinity agrees with itself alone
+    if wrong := np.count_nonzero(difference > limit):
+        worst = np.unravel_index(np.argmax(difference - limit), reference.shape)
+        raise Mismatch(
+            f"{part}: {wrong} of {reference.size} values differ too much, worst {_at(worst)}{result[worst]:.6g} for "
+            f"{reference[worst]:.6g}: {difference[worst]:.3g} apart, allowed {limit[worst]:.3g} ({allowed.relative:g} "
+            f"of the value and of the array's size, {size:.3g})"
+        )
+    return None
+
+
+def _assert_equal(reference: np.ndarray, result: np.ndarray, part: str) -> None:
+    differ = np.asarray(reference != result)
+    if wrong := np.count_nonzero(differ):
+        first = np.unravel_index(np.argmax(differ), differ.shape)
+        raise Mismatch(
+            f"{part}: {wrong} of {differ.size} values differ, first {_at(first)}{result[first]} for "
+            f"{reference[first]}; {reference.dtype} must be equal"
+        )
+
+
+def _at(index: tuple) -> str:
+    return f"at {tuple(int(i) for i in index)}: " if index else ""
+
+
+def _size(reference: np.ndarray) -> float:
+    """Root mean square of the finite values that are not 0, without those above 1000 times their median.
+
+    A mask such as -1e9 would make any difference elsewhere look small.
+    """
+    sizes = np.abs(reference[np.isfinite(reference) & (reference != 0)]).astype(np.float64)
+    if not sizes.size:
+        return 0.0
+    sizes = sizes[sizes <= 1000 * np.median(sizes)]
+    largest = sizes.max()
+    return float(largest * np.sqrt(np.mean((sizes / largest) ** 2)))  # no overflow on the way
 
 
 def _moved(value: Any, device: Any, dtype: Any) -> Any:
-    """A tensor or a copy of a module on a device in a dtype; anything else as it is. Integers keep their dtype."""
+    """A copy of a tensor or a module, or of those in a list, tuple or dict, on a device in a dtype.
+
+    Integers keep their dtype, and anything else stays as it is.
+    """
     import torch
 
     if isinstance(value, torch.nn.Module):
         return copy.deepcopy(value).to(device, dtype)
     if isinstance(value, torch.Tensor):
-        return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+        moved = value.detach().to(device, dtype if value.is_floating_point() else value.dtype, copy=True)
+        return moved.requires_grad_(value.requires_grad)
+    if type(value) in (list, tuple):
+        return type(value)(_moved(item, device, dtype) for item in value)
+    if type(value) is dict:
+        return {key: _moved(item, device, dtype) for key, item in value.items()}
     return value

@@ -111,5 +111,5 @@ def _of_apple(table: dict[str, float], label: str) -> float | None:
 
 
 def _of_nvidia(table: dict[str, Any], label: str, otherwise: Any) -> Any:
-    """The name may go on with memory or form, as in ``NVIDIA H100 80GB HBM3``; the table holds the fastest of a name."""
+    """The name may go on, as in ``NVIDIA H100 80GB HBM3``; the table holds the fastest sold under it."""
     return next((rates for name, rates in table.items() if re.match(rf"{name}\b", label)), otherwise)

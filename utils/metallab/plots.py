@@ -6,7 +6,9 @@ for whoever cannot see it. Colours are those of Okabe and Ito, *Color Universal 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -38,9 +40,11 @@ STYLE = {
 }
 
 
-def title(text: str, device: str, simulated: bool = False) -> str:
-    """A picture's title: what it shows, and below on which device."""
-    return f"{text}\n{'SIMULATED: ' if simulated else ''}{device}"
+def _title(figure: Figure, text: str, devices: Iterable[str], simulated: bool = False) -> None:
+    """Say what the picture shows, and below on which devices; left-aligned over the whole width."""
+    below = f"{'SIMULATED: ' if simulated else ''}{' / '.join(dict.fromkeys(devices))}"
+    wrapped = textwrap.fill(below, 90, break_long_words=False)
+    figure.suptitle(f"{text}\n{wrapped}", x=0.01, ha="left", fontsize=10)
 
 
 def gallery(claims: Mapping[str, tuple[float, float]], *, device: str) -> Figure:
@@ -67,7 +71,7 @@ def gallery(claims: Mapping[str, tuple[float, float]], *, device: str) -> Figure
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("claimed / true (1 is the truth)")
-        axes.set_title(title("How wrong a broken timer is", device))
+        _title(figure, "How wrong a broken timer is", [device])
     return _described(figure, "; ".join(f"{n}: {r:.2g} times the truth" for n, r in zip(names, ratios, strict=True)))
 
 
@@ -84,10 +88,14 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
         axes.set_yticks(range(len(rows)), [f"{c.name}: {key}" for c, key in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel("speed-up over the baseline, with 95 % interval (right of 1 is faster)")
-        devices = dict.fromkeys(m.device for c, _ in rows for m in c.measurements.values())
+        axes.set_xscale("log", base=2)  # so that twice as fast and half as fast are equally far from 1
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        low, high = axes.get_xlim()
+        axes.set_xlim(min(low, 1 / 1.5), max(high, 1.5))
+        axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
+        devices = [m.device for c, _ in rows for m in c.measurements.values()]
         simulated = any(m.simulated for c, _ in rows for m in c.measurements.values())
-        axes.set_title(title("Speed-up over the baseline", " / ".join(devices), simulated))
+        _title(figure, "Speed-up over the baseline", devices, simulated)
     return _described(figure, "; ".join(said))
 
 
@@ -102,8 +110,10 @@ def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
     spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]] if finite else None
     axes.errorbar(ratio.median, row, xerr=spread, fmt="o", color=colour, capsize=4)
     words = f"{ratio.median:.2f}, {ratio.verdict}"
-    axes.annotate(words, (ratio.high if finite else ratio.median, row), xytext=(8, 0), textcoords="offset points",
-                  va="center", fontsize=9, annotation_clip=False)  # fmt: skip
+    # on white, so that the line at 1 does not run through the words
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    end = (ratio.high if finite else ratio.median, row)
+    axes.annotate(words, end, xytext=(8, 0), textcoords="offset points", va="center", fontsize=9, bbox=behind)
     return str(ratio)
 
 
@@ -121,16 +131,21 @@ def samples(measurements: Sequence[Measurement]) -> Figure:
         axes.grid(axis="x", visible=False)
         _time_axis(axes.yaxis)
         axes.set_ylabel("time a call")
-        axes.set_title(
-            title(
-                "Each dot a sample; line: median, band: quartiles", _devices(measurements), _any_simulated(measurements)
-            )
-        )
+        _title(figure, "Each dot a sample; line: median, band: quartiles", *_where(measurements))
     return _described(figure, "; ".join(map(str, measurements)))
 
 
-def curves(lines: Mapping[str, Mapping[float, Measurement]], *, xlabel: str, heading: str) -> Figure:
-    """Medians with quartile bands over a quantity, one line for each name, both axes logarithmic."""
+def curves(
+    lines: Mapping[str, Mapping[float, Measurement]],
+    *,
+    xlabel: str,
+    heading: str,
+    marks: Mapping[str, float] | None = None,
+) -> Figure:
+    """Medians with quartile bands over a quantity, one line for each name, both axes logarithmic.
+
+    ``marks`` draws a vertical line with a label at a quantity, such as a crossover size.
+    """
     every = [measured for line in lines.values() for measured in line.values()]
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 3.6))
@@ -139,14 +154,16 @@ def curves(lines: Mapping[str, Mapping[float, Measurement]], *, xlabel: str, hea
             axes.plot(x, [line[i].median for i in x], "o-", color=colour, label=name, markersize=4)
             low, high = zip(*(line[i].quartiles for i in x), strict=True)
             axes.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
+        for label, x in (marks or {}).items():
+            axes.axvline(x, color=BLACK, linestyle="--", linewidth=1, label=label)
         axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _size(value)))
         axes.set_yscale("log")
         axes.set_xlabel(xlabel)
         axes.set_ylabel("time a call (band: quartiles)")
         axes.legend()
         _time_axis(axes.yaxis)
-        axes.set_title(title(heading, _devices(every), _any_simulated(every)))
+        _title(figure, heading, *_where(every))
     return _described(
         figure, "; ".join(f"{name}: " + ", ".join(map(str, line.values())) for name, line in lines.items())
     )
@@ -164,12 +181,15 @@ def _cycled(count: int) -> list[str]:
     return [COLOURS[i % len(COLOURS)] for i in range(count)]
 
 
-def _devices(measurements: Sequence[Measurement]) -> str:
-    return " / ".join(dict.fromkeys(measured.device for measured in measurements))
+def _where(measurements: Sequence[Measurement]) -> tuple[list[str], bool]:
+    """The devices' names, and whether any is simulated."""
+    return [measured.device for measured in measurements], any(measured.simulated for measured in measurements)
 
 
-def _any_simulated(measurements: Sequence[Measurement]) -> bool:
-    return any(measured.simulated for measured in measurements)
+def _size(value: float) -> str:
+    """A size on an axis: large powers of two as such."""
+    power = round(math.log2(value)) if value > 0 else 0
+    return f"$2^{{{power}}}$" if value >= 2**14 and value == 2.0**power else f"{value:g}"
 
 
 def _described(figure: Figure, words: str) -> Figure:

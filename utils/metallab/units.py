@@ -25,7 +25,7 @@ def rate(value: float, unit: str) -> str:
 
 
 def dtype_name(dtype: Any) -> str:
-    """``'float32'`` for that name, for ``torch.float32``, ``np.float32``, ``tf.float32``, ``jnp.float32`` and dtypes."""
+    """``'float32'`` for that text and for any framework's dtype of that name, be it an object or a class."""
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
     return str(name or dtype).rsplit(".", 1)[-1]
 

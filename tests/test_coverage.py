@@ -1,0 +1,200 @@
+"""Coverage against facts that do not come from the file it reads: release notes, issues and PyTorch's sources."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from metallab import coverage, networks
+from metallab.coverage import mps_coverage, status
+
+# Reported missing in PyTorch's tracking issue for MPS operators (pytorch#141287) and not added up to 2.15.
+MISSING = [
+    "rrelu_with_noise",
+    "mode",
+    "special_ndtri",
+    "special_log_ndtr",
+    "multi_margin_loss",
+    "multilabel_margin_loss_forward",
+    "_adaptive_avg_pool3d",
+    "adaptive_max_pool3d",
+    "fractional_max_pool2d",
+    "fractional_max_pool3d",
+    "linalg_eig",
+]
+# Named in the talks, or in the release notes since, as running on MPS.
+NATIVE = [
+    "softshrink", "grid_sampler_2d", "triangular_solve", "topk", "histc", "native_group_norm", "signbit",
+    "copysign.Tensor", "masked_fill_.Scalar", "log_sigmoid_forward", "xlogy.Tensor", "hypot", "fmax", "fmin",
+    "roll", "hardsigmoid", "logit", "remainder.Tensor", "median", "repeat_interleave.Tensor", "cumsum",
+    "masked_select", "sort.stable", "cumprod", "addmm", "_softmax", "native_layer_norm", "native_batch_norm",
+    "_lstm_mps", "_ctc_loss",
+]  # fmt: skip
+
+
+def of(found, operator):
+    return next(use for use in found.uses if use.operator.split("::")[1].split(".")[0] == operator)
+
+
+@pytest.mark.parametrize("operator", MISSING)
+def test_known_gaps_are_missing(operator):
+    assert status(f"aten::{operator}") == "missing"
+
+
+@pytest.mark.parametrize("operator", NATIVE)
+def test_known_kernels_are_native(operator):
+    assert status(f"aten::{operator}") == "native"
+
+
+@pytest.mark.parametrize("operator", ["_linalg_svd", "embedding_renorm_"])
+def test_the_two_that_fall_back_by_themselves(operator):
+    assert status(f"aten::{operator}") == "falls back"
+
+
+def test_the_talk_s_network_runs_and_rrelu_does_not():
+    talk = networks.talk_mlp()
+    assert mps_coverage(talk.model, *talk.inputs, training=True).runs
+    found = mps_coverage(nn.Sequential(nn.Linear(4, 4), nn.RReLU()), torch.randn(2, 4))
+    assert not found.runs
+    assert of(found, "rrelu_with_noise").modules == ("1",)
+    assert "PYTORCH_ENABLE_MPS_FALLBACK=1" in found.verdict
+    assert "rrelu_with_noise" in str(found)
+
+
+def test_lstm_is_one_operator_on_mps():
+    """aten/src/ATen/native/RNN.cpp calls _lstm_mps for the whole layer; elsewhere it falls into pieces."""
+    for model in (nn.LSTM(4, 4), networks.lstm().model):
+        inputs = torch.randn(2, 3, 4 if isinstance(model, nn.LSTM) else 64)
+        found = mps_coverage(model, inputs)
+        assert of(found, "_lstm_mps").calls == 1
+        assert not any("sigmoid" in use.operator or "tanh" in use.operator for use in found.uses)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_attention_is_one_operator_on_mps(training):
+    found = mps_coverage(
+        nn.TransformerEncoderLayer(8, 2, dropout=0.0).train(training), torch.randn(2, 3, 8), training=training
+    )
+    assert of(found, "_scaled_dot_product_attention_math_for_mps").modules == ("self_attn",)
+    assert found.runs
+    assert not any("for_cpu" in use.operator for use in found.uses)
+
+
+def test_nms_needs_numbers_and_is_traced_on_the_cpu():
+    found = mps_coverage(lambda b, s: torchvision.ops.nms(b, s, 0.5), torch.rand(5, 4), torch.rand(5))
+    assert found.traced_on == "cpu"
+    assert of(found, "nms").status == "native"
+
+
+def test_a_3d_network_stumbles_over_its_pooling():
+    model = nn.Sequential(nn.Conv3d(1, 2, 3), nn.BatchNorm3d(2), nn.ReLU(), nn.AdaptiveAvgPool3d(2))
+    found = mps_coverage(model, torch.randn(1, 1, 8, 8, 8))
+    assert [use.operator for use in found.having("missing")] == ["aten::_adaptive_avg_pool3d.default"]
+    assert found.having("missing")[0].modules == ("3",)
+
+
+def test_a_ctc_loss_runs():
+    def loss(scores):
+        targets = torch.ones(2, 3, dtype=torch.long, device=scores.device)
+        return nn.functional.ctc_loss(scores.log_softmax(-1), targets, (5, 5), (3, 3))
+
+    found = mps_coverage(loss, torch.randn(5, 2, 4))
+    assert of(found, "_ctc_loss").status == "native"
+
+
+@pytest.mark.parametrize("make", [networks.audio_encoder, networks.diffusion_block, *networks.MEASURED.values()])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_collection_s_networks_run(make, training):
+    network = make()
+    found = mps_coverage(network.model, *network.inputs, training=training)
+    assert found.runs, found.verdict
+    assert not found.having("unknown")
+
+
+def test_the_model_and_its_outputs_are_left_alone():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = mps_coverage(model, torch.randn(2, 4), training=True)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert next(model.parameters()).device.type == "cpu"
+    assert next(model.parameters()).grad is None
+    assert not model[0]._forward_hooks
+    assert of(found, "_softmax_backward_data").status == "native", "the backward pass was not traced"
+
+
+def test_float64_is_refused_by_name():
+    found = mps_coverage(nn.Linear(2, 2).double(), torch.rand(1, 2).double())
+    assert not found.runs
+    assert "input 0, weight, bias" in found.verdict
+
+
+def test_inputs_that_do_not_fit_say_so():
+    with pytest.raises(coverage.TraceFailed, match="do they fit it"):
+        mps_coverage(nn.Linear(2, 2), torch.rand(1, 3))
+
+
+def test_a_structured_operator_is_judged_by_its_delegate():
+    """aten::add.Tensor has no MPS entry of its own; its kernel stands at add.out."""
+    entries = {"f": {"func": "f() -> ()", "structured_delegate": "f.out"}, "f.out": {"dispatch": {"CPU, MPS": "k"}}}
+    assert coverage._status_of(entries["f"], entries) == "native"
+    assert status("aten::add.Tensor") == status("aten::add_.Tensor") == "native"
+
+
+def test_other_packages_operators_are_not_guessed():
+    assert status("torchvision::deform_conv2d") == "unknown"
+    assert status("nobody::nothing") == "unknown"
+
+
+def test_a_page_cannot_be_broken_by_a_module_s_name():
+    class Odd(nn.ModuleDict):
+        def forward(self, x):
+            return self["<script>"](x)
+
+    model = Odd({"<script>": nn.RReLU()})
+    shown = mps_coverage(model, torch.randn(2))._repr_html_()
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_command_line(monkeypatch, capsys):
+    factories = types.ModuleType("factories")
+    factories.good = lambda: (nn.Linear(2, 2), (torch.randn(1, 2),))
+    factories.bad = lambda: (nn.Sequential(nn.Linear(2, 2), nn.RReLU()), (torch.randn(1, 2),))
+    factories.odd = lambda: 3
+    monkeypatch.setitem(sys.modules, "factories", factories)
+    assert coverage.main(["factories:good"]) == 0
+    assert coverage.main(["factories:bad", "--training"]) == 1
+    assert "rrelu_with_noise" in capsys.readouterr().out
+    for misuse in ("factories:odd", "factories:none", "nowhere:x", "factories"):
+        assert coverage.main([misuse]) == 2
+        assert "package.module:factory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("raises", "said"), [(None, "It ran, as predicted"), (NotImplementedError("no kernel"), "It raised, NOT predicted")]
+)
+def test_confirm_runs_the_model_where_there_is_a_mac(monkeypatch, raises, said):
+    """The Mac's lines, with the CPU standing in for the device; not run on a Mac."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
+    monkeypatch.setattr(coverage, "_moved", lambda value, device: value)
+
+    def model(x):
+        if raises:
+            raise raises
+        return x + 1
+
+    found = coverage.Coverage("m", (), "2.15", "meta")
+    assert coverage.confirm(found, model, torch.ones(1)).startswith(said)
+
+
+def test_confirm_wants_a_mac():
+    if torch.backends.mps.is_available():
+        pytest.skip("this is a Mac")
+    with pytest.raises(RuntimeError, match="on a Mac only"):
+        coverage.confirm(coverage.Coverage("m", (), "2.15", "meta"), nn.Identity(), torch.ones(1))

@@ -1,0 +1,694 @@
+"""The headless runner: every way in which a notebook can end, and that nothing is left behind or mistaken.
+
+Notebooks are made on the spot. Nothing here asserts on a duration; what a limit or a signal should stop would take
+`FOREVER` without it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import nbformat
+import psutil
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from metallab import headless, paths
+from metallab.headless import cli, pool
+from metallab.headless.jobs import make_job, write_atomically
+from metallab.headless.notebook import (
+    Refused,
+    Unreadable,
+    first_unexecuted,
+    read_notebook,
+    skip_reason,
+    without_colours,
+)
+from metallab.headless.summary import UNFINISHED, Console, Summary
+
+FOREVER = 600
+PATIENCE = 30
+"""Seconds after which something that should happen is taken for not happening."""
+HANG = f"import time\ntime.sleep({FOREVER})"
+CPU = {"device": "cpu", "label": "a CPU in a test", "simulated": False}
+COMMAND = f"""
+import signal, sys
+from metallab.headless import cli
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli.resolve_device = lambda name: {CPU!r}
+sys.exit(cli.main(sys.argv[1:]))
+"""
+"""The command line, without the seconds that looking for a device takes.
+
+Ctrl-C counts even where the tests run as a shell's background job, which is born deaf to it.
+"""
+
+
+@pytest.fixture(autouse=True)
+def scratch(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A temporary folder with a short path (sockets go there), which every run must leave empty."""
+    tmp_path_factory.getbasetemp()  # pytest's own folder must not come to lie in it
+    with tempfile.TemporaryDirectory(prefix="ml") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+        assert list(Path(folder).iterdir()) == []
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
+    """Runs the command line in this process, into ``tmp_path/"run"``."""
+    monkeypatch.setattr(cli, "resolve_device", lambda name: CPU)
+    monkeypatch.setenv("METALLAB_OUT", str(tmp_path / "run"))
+    return lambda *arguments: headless.main([str(argument) for argument in arguments])
+
+
+def make(path: Path, *cells: str | dict, title: str = "Make a test", **metadata: object) -> Path:
+    """Writes a notebook. A cell is its source or the arguments of a code cell; ids are c1, c2, ..."""
+    made = [new_markdown_cell(f"# {title}", id="title")]
+    for number, cell in enumerate(cells, 1):
+        arguments = {"source": cell} if isinstance(cell, str) else cell
+        made.append(new_code_cell(**({"id": f"c{number}"} | arguments)))
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(new_notebook(cells=made, metadata={"kernelspec": kernel} | metadata), path)
+    return path
+
+
+def code(notebook) -> list:
+    """Its code cells."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def text(cell) -> str:
+    """What a cell put out: its streams, results and errors."""
+    parts = []
+    for output in cell.outputs:
+        parts.append(output.get("text") or output.get("data", {}).get("text/plain") or output.get("evalue"))
+    return "".join(part or "" for part in parts)
+
+
+def wait_for(condition: Callable[[], object]) -> object:
+    """What the condition returns, once that is true."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")
+
+
+def gone(*pids: int) -> bool:
+    """Whether these processes have ended; a zombie that nobody waits for has."""
+
+    def ended(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    return all(map(ended, pids))
+
+
+def whisper(path: Path) -> str:
+    """A cell that leaves the numbers of its kernel, its worker and a child in a file, and hangs."""
+    return f"""
+import os, pathlib, subprocess, time
+print("I was here", flush=True)
+child = subprocess.Popen(["sleep", "{FOREVER}"])
+draft = pathlib.Path({str(path)!r}).with_suffix(".draft")
+draft.write_text(f"{{os.getpid()}} {{os.getppid()}} {{child.pid}}")
+draft.rename({str(path)!r})
+time.sleep({FOREVER})
+"""
+
+
+def heard(path: Path) -> list[int]:
+    """The numbers, once they are there: kernel, worker, child."""
+    wait_for(path.exists)
+    return [int(number) for number in path.read_text().split()]
+
+
+def entries(folder: Path) -> dict[str, dict]:
+    """The entries of a folder's summary, by name."""
+    return {entry["name"]: entry for entry in json.loads((folder / "summary.json").read_text())["notebooks"]}
+
+
+# ------------------------------------------------------------------------------------------------ what passes
+
+
+def test_a_notebook_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything about a good run, in one kernel."""
+    bad_kernel = tmp_path / "jupyter/kernels/python3/kernel.json"
+    bad_kernel.parent.mkdir(parents=True)
+    bad_kernel.write_text(json.dumps({"argv": ["false"], "display_name": "not ours", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setenv("METALLAB_DEVICE", "mps")
+    look = """
+import json, os, psutil, subprocess, sys
+child = int(subprocess.check_output(["sh", "-c", "sleep 600 > /dev/null 2>&1 & echo $!"]))  # an orphan at once
+worker = psutil.Process(os.getppid()).environ().get("METALLAB_DEVICE", "")
+mine = {name: os.environ.get(f"METALLAB_{name}") for name in ("MODE", "DEVICE", "OUT")}
+print(json.dumps({**mine, "python": sys.executable, "folder": os.getcwd(), "child": child, "worker": worker,
+                  "backend": os.environ.get("MPLBACKEND", ""), "profile": os.environ["IPYTHONDIR"]}))
+"""
+    path = make(
+        tmp_path / "lesson" / "01_good.ipynb",
+        look,
+        {"source": "1 / 0", "id": "replaced"},
+        {"source": "1 / 0", "id": "emptied"},
+        {"source": "1 / 0", "metadata": {"tags": ["skip-headless"], "reason": "needs a person"}},
+        {"source": "1 / 0", "metadata": {"tags": ["raises-exception"]}},
+        "  \n",
+        "hog = bytearray(300 << 20); del hog",
+        title="Pass a test",
+    )
+    out = tmp_path / "out"
+    stale = [out / "01_good.ipynb", out / "results/01_good.json", out / "failed/01_good.ipynb"]
+    other = out / "results/02_other.json"
+    for file in (*stale, other):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("old")
+    result = headless.run_notebook(path, out=out, replace={"replaced": "6 * 7", "emptied": ""})
+    assert (result.status, result.reason, result.failed_copy, result.cell) == ("passed", "", None, None)
+    assert (result.name, result.title, result.cells, result.executed) == ("01_good", "Pass a test", 5, 4)
+    assert result.seconds > 0
+    assert result.peak_rss_bytes > 300 << 20
+    assert result.notebook == out / "01_good.ipynb"
+    cells = code(result.read())
+    seen = json.loads(text(cells[0]))
+    assert (seen["MODE"], seen["DEVICE"], seen["OUT"]) == ("fast", "cpu", str(out))
+    assert seen["worker"] == ""  # or importing metallab would arm the simulation there too
+    assert Path(seen["python"]) == Path(sys.executable)
+    assert Path(seen["folder"]) == path.parent
+    assert "inline" in seen["backend"]
+    assert not Path(seen["profile"]).exists()  # a fresh one, gone with the run
+    assert gone(seen["child"])
+    assert text(cells[1]) == "42"
+    assert text(cells[3]) == "skipped: needs a person\n"
+    assert [cell.execution_count for cell in cells] == [1, 2, None, None, 3, None, 4]
+    assert not any(file.exists() for file in stale[1:])
+    assert other.read_text() == "old"
+
+
+def test_plain_nbconvert_runs_a_notebook_too(tmp_path: Path) -> None:
+    path = make(tmp_path / "01_plain.ipynb", "import metallab\nmetallab.knob(full='all of it', fast='a bit')")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("METALLAB_")}
+    jupyter = str(Path(sys.executable).with_name("jupyter"))
+    arguments = ["nbconvert", "--to", "notebook", "--execute", path.name, "--output-dir", "executed"]
+    subprocess.run([jupyter, *arguments], cwd=tmp_path, env=plain, check=True, capture_output=True)
+    assert text(code(nbformat.read(tmp_path / "executed/01_plain.ipynb", 4))[0]) == "'all of it'"
+
+
+def test_the_parent_stays_light() -> None:
+    heavy = "torch nbconvert nbformat nbclient jupyter_client numpy tensorflow"
+    check = f"import sys, metallab.headless; print([m for m in {heavy.split()} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+# ------------------------------------------------------------------------------------------------- what fails
+
+
+def test_one_run_meets_every_kind_of_failure_and_goes_on(
+    tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "notebooks"
+    (folder / "02_malformed.ipynb").parent.mkdir()
+    (folder / "02_malformed.ipynb").write_text('{"cells": [')
+    first = "print('done before')"
+    last = {"source": "2", "execution_count": 3, "outputs": [nbformat.v4.new_output("stream", text="stale")]}
+    made = [
+        make(folder / "01_good.ipynb", "1 + 1", title="Add"),
+        folder / "02_malformed.ipynb",
+        folder / "03_missing.ipynb",
+        make(folder / "04_raises.ipynb", first, "def f():\n    raise ValueError('boo')\nf()", last),
+        make(folder / "05_killed.ipynb", first, "import os\nos.kill(os.getpid(), 9)", last),
+        make(folder / "06_exits.ipynb", first, "import os, time\nprint('so far')\ntime.sleep(0.5)\nos._exit(3)", last),
+        make(folder / "07_aborts.ipynb", first, "import os\ndef fall():\n    os.abort()\nfall()", last),
+        make(folder / "08_hangs.ipynb", first, f"import time\ndef nap():\n    time.sleep({FOREVER})\nnap()", last),
+        make(folder / "09_kernel.ipynb", "1", kernelspec={"name": "ir", "display_name": "R"}),
+        make(folder / "10_skipped.ipynb", "1 / 0", metallab={"skip": {"device": ["cpu"], "reason": "needs a GPU"}}),
+        make(folder / "11_unsaid.ipynb", "1", metallab={"skip": {"device": ["mps"]}}),
+        make(folder / "12_cell.ipynb", "1", {"source": "1 / 0", "metadata": {"tags": ["skip-headless"]}}),
+        make(folder / "13_quiet.ipynb", first, "get_ipython().kernel._publish_status = lambda *a, **k: None", last),
+        make(folder / "14_count.ipynb", first, "get_ipython().execution_count = 0", last),
+        make(folder / "15_good.ipynb", "1 + 1"),
+    ]
+    reasons = {
+        "02_malformed": "malformed JSON",
+        "03_missing": "there is no file",
+        "04_raises": "cell 2: ValueError: boo",
+        "05_killed": "cell 2: the kernel was killed by SIGKILL",
+        "06_exits": "cell 2: the kernel exited with code 3",
+        "07_aborts": "cell 2: the kernel was killed by SIGABRT",
+        "08_hangs": "cell 2 took longer than 2.5 s",
+        "09_kernel": "unknown kernel 'ir'",
+        "11_unsaid": "metadata.metallab.skip gives no reason",
+        "12_cell": "cell 2 is tagged skip-headless but its metadata has no reason",
+        "13_quiet": "cell 2 ended, but its outputs did not all arrive",
+        "14_count": "cell 3 was not executed in order",
+    }
+    assert command("--mode", "fast", "--jobs", 3, "--cell-timeout", 2.5, *made) == 1
+    run, printed = tmp_path / "run", capsys.readouterr().out
+
+    summary = json.loads((run / "summary.json").read_text())
+    assert list(summary) == ["mode", "device", "label", "simulated", "started", "seconds", "notebooks"]
+    assert (summary["mode"], summary["device"], summary["label"]) == ("fast", "cpu", CPU["label"])
+    assert summary["started"].endswith("+00:00")
+    assert summary["simulated"] is False
+    found = entries(run)
+    assert list(found) == [path.stem for path in made]
+    assert {name: entry["status"] for name, entry in found.items()} == dict.fromkeys(found, "failed") | {
+        "01_good": "passed",
+        "15_good": "passed",
+        "10_skipped": "skipped",
+    }
+    assert found["10_skipped"]["reason"] == "needs a GPU"
+    assert (found["01_good"]["title"], found["01_good"]["reason"]) == ("Add", "")
+    for name, reason in reasons.items():
+        assert found[name]["reason"].startswith(reason), name
+        assert (run / found[name]["failed_copy"]).parent == run / "failed"
+        assert f"{name}: {reason}" in printed
+        assert f"{found[name]['failed_copy']}\n" in printed
+    assert sorted(run.glob("*.ipynb")) == [run / "01_good.ipynb", run / "15_good.ipynb"]
+
+    assert (run / "failed/02_malformed.unreadable").read_text() == '{"cells": ['
+    assert "malformed JSON" in (run / "failed/02_malformed.txt").read_text()
+    assert "there is no file" in (run / "failed/03_missing.txt").read_text()
+    for name in ("04_raises", "05_killed", "06_exits", "07_aborts", "08_hangs", "13_quiet"):
+        before, stopped, after = code(nbformat.read(run / f"failed/{name}.ipynb", 4))
+        assert text(before) == "done before\n", name
+        errors = [output for output in stopped.outputs if output.output_type == "error"]
+        assert reasons[name].removeprefix("cell 2: ").removeprefix("ValueError: ") in errors[-1].evalue
+        assert (after.outputs, after.execution_count) == ([], None)
+        executed = 2 if name == "04_raises" else 1
+        assert (found[name]["cells"], found[name]["executed"]) == (3, executed)
+    for name in ("09_kernel", "11_unsaid", "12_cell"):
+        refused = code(nbformat.read(run / f"failed/{name}.ipynb", 4))[0]
+        assert (refused.execution_count, text(refused)) == (None, found[name]["reason"])
+        assert found[name]["executed"] == 0
+    aborted, hung = (code(nbformat.read(run / f"failed/{n}.ipynb", 4))[1] for n in ("07_aborts", "08_hangs"))
+    assert "in fall" in "\n".join(aborted.outputs[-1].traceback)
+    assert "in nap" in without_colours("\n".join(hung.outputs[0].traceback))
+    assert "so far" in text(code(nbformat.read(run / "failed/06_exits.ipynb", 4))[1])
+    assert all(where in printed for where in ("in fall", "in nap", "in f()"))
+
+    make(folder / "04_raises.ipynb", "print('mended')")
+    assert command("--mode", "fast", made[3]) == 0
+    later = entries(run)
+    assert (later["04_raises"]["status"], later["04_raises"]["failed_copy"]) == ("passed", None)
+    assert not (run / "failed/04_raises.ipynb").exists()
+    assert {name: entry for name, entry in later.items() if name != "04_raises"} == {
+        name: entry for name, entry in found.items() if name != "04_raises"
+    }
+
+
+def test_a_kernel_that_ignores_the_interrupt_ends_with_its_children(tmp_path: Path) -> None:
+    stubborn = f"""
+import signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+hog = bytearray(200 << 20)
+eat = "import signal, time; hog = bytearray(200 << 20); print(flush=True); time.sleep({FOREVER})"
+child = subprocess.Popen([sys.executable, "-c", eat], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+import time
+while True:
+    time.sleep({FOREVER})
+"""
+    result = headless.run_notebook(make(tmp_path / "01_deaf.ipynb", stubborn), out=tmp_path / "out", timeout=5)
+    assert result.reason == "cell 1: the notebook took longer than 5 s (--timeout)"
+    (cell,) = code(result.read())
+    assert gone(int(cell.outputs[0].text))
+    assert result.peak_rss_bytes > 400 << 20  # the sum, while both were there
+
+
+def test_a_killed_worker_leaves_what_was_done(tmp_path: Path) -> None:
+    kill = f"import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\n{HANG}"
+    path = make(tmp_path / "01_orphan.ipynb", "import os\nprint(os.getpid())", kill, "3")
+    result = headless.run_notebook(path, out=tmp_path / "out")
+    assert result.reason.startswith("cell 2: the worker process was killed by SIGKILL")
+    assert (result.title, result.cells, result.executed, result.cell) == ("Make a test", 3, 1, 2)
+    first, stopped, _ = code(result.read())
+    assert gone(int(text(first)))
+    assert text(stopped) == result.reason
+    nbformat.validate(result.read())
+
+
+def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "HANG_GRACE", -5)
+    told = tmp_path / "pids"
+    freeze = f"""
+import os, pathlib, signal, time
+pathlib.Path({str(told)!r}).write_text(f"{{os.getpid()}} {{os.getppid()}}")
+os.kill(os.getppid(), signal.SIGSTOP)
+time.sleep({FOREVER})
+"""
+    path = make(tmp_path / "01_frozen.ipynb", freeze)
+    result = headless.run_notebook(path, out=tmp_path / "out", timeout=10)
+    assert "the worker did not answer" in result.reason
+    assert gone(*map(int, told.read_text().split()))
+    assert text(code(result.read())[0]) == result.reason
+
+
+def test_a_worker_that_breaks_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nbformat.py").write_text("raise ImportError('nbformat is broken here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    result = headless.run_notebook(make(tmp_path / "01_any.ipynb", "1"), out=tmp_path / "out")
+    assert result.reason == "the worker process exited with code 1"
+    assert "nbformat is broken here" in result.traceback
+    assert "nbformat is broken here" in (tmp_path / "out" / result.failed_copy).read_text()
+    assert result.notebook is None
+    with pytest.raises(ValueError, match="left no notebook"):
+        result.read()
+
+
+def test_errors_may_be_run_past_but_still_fail(tmp_path: Path) -> None:
+    path = make(tmp_path / "01_wrong.ipynb", "1 / 0", "'went on'", "undefined")
+    result = headless.run_notebook(path, out=tmp_path / "out", failed=tmp_path / "bad", allow_errors=True)
+    assert (result.status, result.reason, result.cell) == ("failed", "cell 1: ZeroDivisionError: division by zero", 1)
+    assert result.notebook == tmp_path / "bad/01_wrong.ipynb"
+    assert [text(cell) for cell in code(result.read())][1:] == ["'went on'", "name 'undefined' is not defined"]
+    assert "\x1b" not in result.traceback
+
+
+@pytest.mark.parametrize(
+    ("counts", "reason"),
+    [
+        ([1, 2, 3], None),
+        ([1, None, 2], "cell 2 was not executed"),
+        ([None, 1, 2], "cell 1 was not executed"),
+        ([2, 2, 3], "cell 2 was not executed in order: its count is 2, after 2"),
+    ],
+)
+def test_the_guard_finds_cells_that_were_not_executed(counts: list[int | None], reason: str | None) -> None:
+    cells = [new_code_cell("1", execution_count=count) for count in counts]
+    cells.insert(1, new_code_cell(" \n"))
+    cells.insert(1, new_code_cell("1", metadata={"tags": ["skip-headless"], "reason": "why"}))
+    failure = first_unexecuted(new_notebook(cells=[new_markdown_cell("text"), *cells]))
+    if reason and not reason.startswith("cell 1"):
+        reason = reason.replace("cell 2", "cell 3")  # the skipped cell counts as one, the blank one does not
+    assert (failure and failure.reason) == reason
+
+
+BROKEN = {
+    "no cells": (lambda nb: nb.pop("cells"), "no cells"),
+    "version 3": (lambda nb: nb.update(nbformat=3), "format 4"),
+    "a cell that is none": (lambda nb: nb["cells"].append(1), "no type"),
+    "no source": (lambda nb: nb["cells"][1].pop("source"), "no source"),
+    "no id": (lambda nb: nb["cells"][1].pop("id"), "without an id"),
+    "an id twice": (lambda nb: nb["cells"][1].update(id="title"), "the cell id title twice"),
+    "a wrong field": (lambda nb: nb["cells"][1].update(outputs="none"), "not a valid notebook"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_not_a_notebook_is_refused(tmp_path: Path, what: str) -> None:
+    spoil, reason = BROKEN[what]
+    path = make(tmp_path / "01_broken.ipynb", "1")
+    read_notebook(path)
+    raw = json.loads(path.read_text())
+    spoil(raw)
+    path.write_text(json.dumps(raw))
+    with pytest.raises(Unreadable, match=reason):
+        read_notebook(path)
+
+
+def test_what_is_not_a_text_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary.ipynb").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(Unreadable, match="malformed JSON"):
+        read_notebook(tmp_path / "binary.ipynb")
+    with pytest.raises(Unreadable, match="can't be read"):
+        read_notebook(tmp_path)
+
+
+@pytest.mark.parametrize("device", [None, "cpu", ["tpu"], [], ["mps", "cpu"]])
+def test_a_skip_must_name_devices(device: object) -> None:
+    skip = {"device": device, "reason": "because"}
+    notebook = new_notebook(metadata={"metallab": {"skip": skip}})
+    if device in ([], ["mps", "cpu"]):
+        assert skip_reason(notebook, "cpu") == ("because" if device else "")
+        assert skip_reason(notebook, "cuda") == ""
+    else:
+        with pytest.raises(Refused, match="must be a list"):
+            skip_reason(notebook, "cpu")
+
+
+# -------------------------------------------------------------------------------------------------- being stopped
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
+    """Starts the command line in a process and a session of its own, as a terminal would; into ``tmp_path/"run"``."""
+    started: list[subprocess.Popen] = []
+
+    def begin(*arguments: object) -> subprocess.Popen:
+        environment = os.environ | {"METALLAB_OUT": str(tmp_path / "run")}
+        command = [sys.executable, "-c", COMMAND, *map(str, arguments)]
+        run = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.PIPE, text=True)
+        started.append(run)
+        return run
+
+    yield begin
+    for run in started:  # only a failed test leaves one; its worker notices and leaves too
+        run.kill()
+        run.wait()
+
+
+def test_ctrl_c_leaves_no_process_and_keeps_the_partial_notebook(
+    tmp_path: Path, start: Callable, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [
+        make(tmp_path / "01_good.ipynb", "1"),
+        make(tmp_path / "02_long.ipynb", "print('done before')", whisper(tmp_path / "pids")),
+        make(tmp_path / "03_later.ipynb", "1"),
+    ]
+    first = start(*made)
+    pids = heard(tmp_path / "pids")
+    assert command(made[0]) == 2  # a second run, into the same folder
+    assert f"another run (pid {first.pid})" in capsys.readouterr().err
+    os.killpg(first.pid, signal.SIGINT)  # what a terminal does
+    printed, _ = first.communicate(timeout=PATIENCE)
+    assert first.returncode == 130
+    assert gone(*pids)
+    found = entries(tmp_path / "run")
+    assert [(entry["status"], entry["reason"]) for entry in found.values()] == [
+        ("passed", ""),
+        ("failed", "interrupted"),
+    ]
+    before, stopped = code(nbformat.read(tmp_path / "run" / found["02_long"]["failed_copy"], 4))
+    assert (text(before), text(stopped)) == ("done before\n", "I was here\ninterrupted")
+    assert "1 notebooks were not begun" in printed
+
+
+def test_sigterm_stops_parallel_notebooks_even_if_nobody_reads(tmp_path: Path, start: Callable) -> None:
+    made = [make(tmp_path / f"0{n}_long.ipynb", whisper(tmp_path / f"pids{n}")) for n in (1, 2)]
+    run = start("--mode", "fast", "--jobs", 2, *made)
+    pids = heard(tmp_path / "pids1") + heard(tmp_path / "pids2")
+    run.stdout.close()
+    run.terminate()
+    assert run.wait(PATIENCE) == 130
+    assert gone(*pids)
+    assert {entry["reason"] for entry in entries(tmp_path / "run").values()} == {"interrupted"}
+
+
+def test_a_killed_run_leaves_no_process_and_does_not_pass_for_a_good_one(
+    tmp_path: Path, start: Callable, command: Callable[..., int]
+) -> None:
+    long = make(tmp_path / "01_long.ipynb", "1")
+    assert command(long) == 0
+    make(long, "print('done before')", whisper(tmp_path / "pids"))
+    run = start(long)
+    pids = heard(tmp_path / "pids")
+    run.kill()
+    run.communicate()
+    # The next run waits until the orphaned worker has let go of the folder.
+    other = make(tmp_path / "02_other.ipynb", "1", metallab={"skip": {"device": ["cpu"], "reason": "only the lock"}})
+    assert command(other) == 0
+    assert gone(*pids)
+    entry = entries(tmp_path / "run")["01_long"]
+    assert (entry["status"], entry["reason"]) == ("failed", UNFINISHED)
+    assert not (tmp_path / "run/01_long.ipynb").exists()
+    before, stopped = code(nbformat.read(tmp_path / "run/failed/01_long.ipynb", 4))
+    assert (text(before), text(stopped)) == ("done before\n", "I was here\ninterrupted")
+
+
+def test_an_exception_in_the_caller_leaves_no_process(tmp_path: Path) -> None:
+    """As when pytest itself is interrupted."""
+    job = make_job(make(tmp_path / "01_long.ipynb", whisper(tmp_path / "pids")), "fast", "cpu", tmp_path / "out")
+
+    def interrupted(running: list) -> None:
+        if (tmp_path / "pids").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pool.Pool([job], progress=interrupted).run()
+    assert gone(*heard(tmp_path / "pids"))
+
+
+# ----------------------------------------------------------------------------------------------- the command line
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A folder of empty files with notebooks' names, in the place of ``notebooks/``; the names in order."""
+    names = ["00_check", "02_time", "02b_more", "02b_more_yet", "12_last"]
+    for name in (*names, "draft"):
+        (tmp_path / f"{name}.ipynb").touch()
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("only", "chosen"),
+    [
+        ([], [0, 1, 2, 3, 4]),
+        (["02"], [1]),
+        (["02b"], [2, 3]),
+        (["02b_more"], [2]),
+        (["12", "00"], [0, 4]),
+    ],
+)
+def test_only(shelf: list[str], only: list[str], chosen: list[int]) -> None:
+    assert [path.stem for path in cli.choose([], only)] == [shelf[place] for place in chosen]
+
+
+@pytest.mark.parametrize("only", ["2", "03", "02_", "02_tim"])
+def test_only_that_matches_nothing(
+    shelf: list[str], only: str, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("--only", "00", "--only", only) == 2
+    assert f"--only {only} matches no notebook; there are: {', '.join(shelf)}" in capsys.readouterr().err
+
+
+def test_mistakes_on_the_command_line(
+    tmp_path: Path,
+    command: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refused(*arguments: object) -> str:
+        with pytest.raises(SystemExit) as exit_:
+            command(*arguments)
+        assert exit_.value.code == 2
+        return capsys.readouterr().err
+
+    assert "measuring in parallel would make the notebooks disturb each other's numbers; JOBS is for make test" in (
+        refused("--jobs", 2)
+    )
+    assert "--jobs must be 1 or more" in refused("--jobs", 0, "--mode", "fast")
+    assert "0 for no limit" in refused("--timeout", -1)
+    assert "0 for no limit" in refused("--cell-timeout", "inf")
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    assert command() == 2
+    assert "there are no notebooks in" in capsys.readouterr().err
+    assert command(tmp_path / "a/01_x.ipynb", tmp_path / "b/01_x.ipynb") == 2
+    assert "two notebooks are called 01_x" in capsys.readouterr().err
+
+
+def test_wrong_arguments_raise(tmp_path: Path) -> None:
+    path = make(tmp_path / "01_any.ipynb", "1")
+    for folders in ({"out": tmp_path}, {"out": tmp_path / "out", "failed": tmp_path}):
+        with pytest.raises(ValueError, match="is where its executed copy would go"):
+            headless.run_notebook(path, **folders)
+    assert path.exists()
+    with pytest.raises(ValueError, match="no cell with the id c9"):
+        headless.run_notebook(path, replace={"c1": "2", "c9": "2"})
+    with pytest.raises(ValueError, match="mode is one of"):
+        headless.run_notebook(path, mode="slow")
+    with pytest.raises(ValueError, match="device one of"):
+        headless.run_notebook(path, device="tpu")
+
+
+def test_folders_follow_mode_and_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("METALLAB_OUT", raising=False)
+    job = make_job(Path("/x/01_any.ipynb"), "full", "mps")
+    assert (Path(job.out), Path(job.failed)) == (paths.BUILD / "full-mps", paths.FAILED / "full-mps")
+    monkeypatch.setenv("METALLAB_OUT", str(tmp_path))
+    job = make_job(Path("/x/01_any.ipynb"), "full", "mps")
+    assert (Path(job.out), Path(job.failed)) == (tmp_path, tmp_path / "failed")
+
+
+FAKE_DEVICE = """
+import os
+from types import SimpleNamespace
+class DeviceUnavailable(RuntimeError): pass
+def pick():
+    print("a library says hello")
+    match os.environ.get("METALLAB_DEVICE"):
+        case "mps": raise DeviceUnavailable("no Apple GPU here: use DEVICE=sim")
+        case "cuda": raise OSError("the driver fell over")
+        case "sim": return SimpleNamespace(kind="mps", label="simulated GPU", simulated=True)
+        case other: return SimpleNamespace(kind="cpu", label=f"asked for {other}", simulated=False)
+"""
+
+
+def test_the_device_is_asked_for_in_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "metallab").mkdir()
+    (tmp_path / "metallab/__init__.py").touch()
+    (tmp_path / "metallab/device.py").write_text(FAKE_DEVICE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv("METALLAB_DEVICE", raising=False)
+    assert headless.resolve_device("sim") == {"device": "sim", "label": "simulated GPU", "simulated": True}
+    assert headless.resolve_device("auto") == {"device": "cpu", "label": "asked for None", "simulated": False}
+    assert headless.resolve_device("cpu")["label"] == "asked for cpu"
+    anything = make(tmp_path / "01_any.ipynb", "1")
+    assert headless.main(["--device", "mps", str(anything)]) == 2
+    assert "no Apple GPU here: use DEVICE=sim" in capsys.readouterr().err
+    assert headless.main(["--device", "cuda", str(anything)]) == 2
+    assert "the driver fell over" in capsys.readouterr().err
+
+
+def test_the_real_device_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = headless.resolve_device("cpu")
+    assert (found["device"], found["simulated"]) == ("cpu", False)
+    assert found["label"]
+
+
+def test_a_summary_of_unknown_origin_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = headless.NotebookResult("01_any", "Any")
+    for strange in ("{", "[]", '{"notebooks": [{"name": "x"}]}'):
+        (tmp_path / "summary.json").write_text(strange)
+        Summary(tmp_path, "fast", CPU).add(result)
+        assert list(entries(tmp_path)) == ["01_any"]
+        assert "starting a new one" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_a_reader_never_finds_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def power_cut(source: Path, target: Path) -> None:
+        assert (Path(source).read_text(), path.read_text()) == ("new", "old")
+        raise InterruptedError
+
+    monkeypatch.setattr(os, "replace", power_cut)
+    with pytest.raises(InterruptedError):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_shows_the_cell_that_runs(terminal: bool) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    console = Console(stream)
+    job = SimpleNamespace(name="03_where")
+    console.progress([SimpleNamespace(job=job, number=7, cells=31, started=time.monotonic())])
+    assert ("03_where  cell 7/31" in stream.getvalue()) == terminal
+    console.finished(headless.NotebookResult("03_where", "Where", "passed", 12.34))
+    assert stream.getvalue().endswith("passed  03_where                                12.3 s\n")

@@ -1,0 +1,42 @@
+"""Student copies hold no solution and run; nobody's work is overwritten."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+
+from metallab import workshop
+
+
+def lesson(*tags):
+    cells = [nbformat.v4.new_markdown_cell("# Do it")]
+    for tag in tags:
+        cell = nbformat.v4.new_code_cell(f"print('{tag}')", metadata={"tags": [tag]})
+        cell.outputs = [nbformat.v4.new_output("stream", text="42")]
+        cells.append(cell)
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def test_a_copy_keeps_the_stub_and_loses_solution_and_outputs():
+    original = lesson("exercise", "solution")
+    copy = workshop.student_copy(original)
+    assert [cell.get("metadata", {}).get("tags") for cell in copy.cells if cell.cell_type == "code"] == [["exercise"]]
+    assert not copy.cells[1].outputs
+    assert len(original.cells) == 3, "the original was changed"
+    assert original.cells[1].outputs
+
+
+@pytest.mark.parametrize("tags", [("solution",), ("exercise",), ("solution", "exercise"), ("exercise", "exercise")])
+def test_exercises_and_solutions_must_pair_up(tags):
+    with pytest.raises(workshop.NothingToSolve, match="must be followed"):
+        workshop.student_copy(lesson(*tags))
+
+
+def test_work_is_never_overwritten(tmp_path):
+    source = tmp_path / "01_do_it.ipynb"
+    nbformat.write(lesson("exercise", "solution"), source)
+    (made,) = workshop.make([source], tmp_path / "out")
+    made.write_text("my work")
+    with pytest.raises(FileExistsError, match="somebody's work"):
+        workshop.make([source], tmp_path / "out")
+    assert made.read_text() == "my work"

@@ -1,0 +1,28 @@
+"""Runs notebooks without a person: ``python -m metallab.headless``, what ``make run`` and the tests use.
+
+Three processes share the work, so that none can take the others down:
+
+* the **parent** picks the notebooks, prints progress and keeps ``summary.json``. It imports no framework and no
+  nbconvert, so that it takes neither memory nor time from what is being measured;
+* a **worker** for each notebook drives nbconvert's ExecutePreprocessor and saves the partial notebook after every
+  cell. Its standard input is its lifeline: once that closes (the parent stops it, or is gone, however it went) the
+  worker kills its kernel, saves what it has and leaves;
+* the **kernel** is ipykernel in this very interpreter. It talks over Unix sockets, so that parallel runs never race
+  for a port, and it starts in a session of its own, which is how its descendants are found and ended.
+
+What a run writes: the executed notebooks, ``results/`` and ``summary.json`` in the folder of its mode and device
+(``build/full-cpu``), and in ``build/failed/<mode>-<device>`` the partial notebook of each failure. If ``METALLAB_OUT``
+names another folder, failures lie in its ``failed``.
+
+Cells are numbered as a reader counts them: code cells that are not blank, from 1.
+
+``cli``, ``summary`` and ``pool`` are the parent, ``worker`` and ``runner`` the worker; ``jobs``, ``notebook``,
+``devices`` and ``processes`` are what they share.
+"""
+
+from metallab.headless.cli import main
+from metallab.headless.devices import resolve_device
+from metallab.headless.jobs import NotebookResult, UsageError
+from metallab.headless.pool import run_notebook
+
+__all__ = ["NotebookResult", "UsageError", "main", "resolve_device", "run_notebook"]

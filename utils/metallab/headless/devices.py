@@ -1,0 +1,44 @@
+"""Which device a run is for, asked in another process: looking for one imports frameworks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from metallab.headless.jobs import UsageError
+from metallab.headless.processes import describe_exit
+
+DEVICES = ("auto", "mps", "cuda", "cpu", "sim")
+PROBE_MARK = "metallab-device:"
+PROBE = f"""
+import json
+from metallab import device
+try:
+    found = device.pick()
+except device.DeviceUnavailable as error:
+    answer = dict(error=str(error))
+else:
+    kind = "sim" if found.simulated else found.kind
+    answer = dict(device=kind, label=found.label, simulated=bool(found.simulated))
+print({PROBE_MARK!r} + json.dumps(answer))
+"""
+
+
+def resolve_device(name: str) -> dict:
+    """``{"device", "label", "simulated"}`` of what ``metallab.device.pick`` finds, asked in a process of its own.
+
+    Frameworks are imported there, not here. Raises UsageError with its message if there is no such device.
+    """
+    environment = dict(os.environ) if name == "auto" else os.environ | {"METALLAB_DEVICE": name}
+    probe = subprocess.run(
+        [sys.executable, "-P", "-c", PROBE], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    found = [line for line in probe.stdout.splitlines() if line.startswith(PROBE_MARK)]
+    if not found:
+        raise UsageError(f"looking for a device failed: {probe.stderr.strip() or describe_exit(probe.returncode)}")
+    answer = json.loads(found[-1].removeprefix(PROBE_MARK))
+    if "error" in answer:
+        raise UsageError(answer["error"])
+    return answer

@@ -1,0 +1,135 @@
+"""A notebook to run, what becomes of it, and where its files go."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metallab import paths
+
+CELL_TIMEOUT = 600.0
+TIMEOUT = 1800.0
+INTERRUPTED = "interrupted"
+
+
+class UsageError(ValueError):
+    """What was asked for can't be done as given; the message says what to do. Exit code 2."""
+
+
+@dataclass
+class NotebookResult:
+    """What became of one notebook: an entry of ``summary.json``, and the rest that a person or a test wants to know."""
+
+    name: str
+    """The file's stem, such as ``03_where_it_ran``."""
+    title: str
+    """Its H1, or the name if it has none."""
+    status: str = "failed"
+    """``passed``, ``failed`` or ``skipped``."""
+    seconds: float = 0.0
+    """Wall time, with starting and stopping the kernel."""
+    reason: str = ""
+    """Why it failed or was skipped; empty when it passed."""
+    cells: int = 0
+    """Code cells that are not blank."""
+    executed: int = 0
+    """How many of them came to their end, be it by raising."""
+    peak_rss_bytes: int = 0
+    """The kernel's peak resident memory: the larger of the sum over its processes, sampled every second, and the exact
+    peak of the largest one (which Linux gives as no less than the worker's own, some 60 MB)."""
+    failed_copy: str | None = None
+    """The partial notebook, or a text that says why there is none; relative to the folder of ``summary.json``."""
+    notebook: Path | None = None
+    """The executed notebook: the copy in the run's folder if it passed, the failed copy if it failed and left one."""
+    cell: int | None = None
+    """The number of the cell that failed."""
+    traceback: str = ""
+    """Its traceback, without colours."""
+
+    def entry(self) -> dict:
+        """The entry for ``summary.json``."""
+        return {name: getattr(self, name) for name in ENTRY}
+
+    def read(self):
+        """The executed notebook as a NotebookNode; ValueError if this notebook left none."""
+        if self.notebook is None:
+            raise ValueError(f"{self.name} left no notebook to read: {self.reason}")
+        import nbformat
+
+        return nbformat.read(self.notebook, as_version=4)
+
+
+ENTRY = ("name", "title", "status", "seconds", "reason", "cells", "executed", "peak_rss_bytes", "failed_copy")
+
+
+@dataclass
+class Job:
+    """One notebook to run, and how. Times in seconds; 0 means no limit. All folders are absolute."""
+
+    path: str
+    name: str
+    mode: str
+    device: str
+    out: str
+    failed: str
+    cell_timeout: float = CELL_TIMEOUT
+    timeout: float = TIMEOUT
+    replace: dict[str, str] = field(default_factory=dict)
+    allow_errors: bool = False
+    scratch: str = ""
+
+    @property
+    def executed(self) -> Path:
+        """Where the executed notebook goes if it passes."""
+        return Path(self.out, f"{self.name}.ipynb")
+
+    @property
+    def partial(self) -> Path:
+        """Where the notebook lies while it runs, and stays if it fails."""
+        return Path(self.failed, f"{self.name}.ipynb")
+
+    @property
+    def note(self) -> Path:
+        """Where the reason goes if there is no partial notebook."""
+        return Path(self.failed, f"{self.name}.txt")
+
+    @property
+    def unreadable(self) -> Path:
+        """Where the copy of a notebook goes that can't be read."""
+        return Path(self.failed, f"{self.name}.unreadable")
+
+    def remove_stale(self) -> None:
+        """Removes what an earlier run of this notebook left, so that nothing old is taken for new."""
+        records = Path(self.out, "results", f"{self.name}.json")
+        for old in (self.executed, records, self.partial, self.note, self.unreadable):
+            old.unlink(missing_ok=True)
+
+
+def make_job(
+    path: Path,
+    mode: str,
+    kind: str,
+    out: str | Path | None = None,
+    failed: str | Path | None = None,
+    **options: object,
+) -> Job:
+    """The job for one notebook, with the folders that belong to its mode and device unless others are given.
+
+    ``options`` are the job's other fields. UsageError if the run would write over the notebook itself.
+    """
+    elsewhere = out or os.environ.get("METALLAB_OUT")
+    folder = Path(out or paths.run_folder(mode, kind)).absolute()
+    default = folder / "failed" if elsewhere else paths.FAILED / f"{mode}-{kind}"
+    job = Job(str(path), path.stem, mode, kind, str(folder), str(Path(failed or default).absolute()), **options)
+    if path.resolve() in (job.executed.resolve(), job.partial.resolve()):
+        raise UsageError(f"{path} is where its executed copy would go; choose another folder for the run")
+    return job
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a file so that a reader finds the old text or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

@@ -1,0 +1,189 @@
+"""Notebooks as files: reading and checking one, and what its cells say about how it went."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from metallab.headless.devices import DEVICES
+from metallab.headless.jobs import write_atomically
+
+SKIP_TAG = "skip-headless"
+
+
+class Unreadable(Exception):
+    """The file is not a notebook that can be run; the message says why."""
+
+
+class Refused(Exception):
+    """The notebook reads well but asks for something it can't have; the message says what to change."""
+
+
+@dataclass
+class Failure:
+    """Why a notebook failed: the reason, the cell's number and its place in the file, and the traceback."""
+
+    reason: str
+    cell: int | None = None
+    index: int | None = None
+    traceback: str = ""
+
+
+def read_notebook(path: Path):
+    """The notebook as a NotebookNode without outputs; Unreadable if it is missing, malformed or invalid."""
+    import nbformat
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        raw = json.loads(text)
+    except FileNotFoundError:
+        raise Unreadable(f"there is no file {path}") from None
+    except OSError as error:
+        raise Unreadable(f"{path} can't be read: {error}") from error
+    except ValueError as error:
+        raise Unreadable(f"malformed JSON: {error}; restore the file from version control") from error
+    check_shape(raw)
+    try:
+        nbformat.validate(raw)
+    except nbformat.ValidationError as error:
+        raise Unreadable(f"not a valid notebook: {str(error).splitlines()[0]}") from error
+    notebook = nbformat.reads(text, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return notebook
+
+
+def check_shape(raw: object) -> None:
+    """Raises Unreadable on what nbformat's validator stumbles over or silently repairs: shape, version, cell ids."""
+    if not isinstance(raw, dict) or not isinstance(raw.get("cells"), list) or raw.get("nbformat") != 4:
+        raise Unreadable("not a valid notebook: no cells in notebook format 4; open it in JupyterLab and save it")
+    if not all(isinstance(cell, dict) and "cell_type" in cell and "source" in cell for cell in raw["cells"]):
+        raise Unreadable("not a valid notebook: some of its cells have no type or no source")
+    if raw.get("nbformat_minor", 0) < 5:
+        return
+    ids = [cell.get("id") for cell in raw["cells"]]
+    repeated = {str(one) for one in ids if ids.count(one) > 1}
+    if None in ids or repeated:
+        what = "cells without an id" if None in ids else f"the cell id {min(repeated)} twice"
+        raise Unreadable(f"not a valid notebook: it has {what}; open it in JupyterLab and save it")
+
+
+def check_replaced(path: Path, replace: Mapping[str, str]) -> None:
+    """ValueError if the notebook lacks one of these cells: a test that injects nothing must not pass for one."""
+    if not replace:
+        return
+    ids = {cell.get("id") for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]}
+    if missing := set(replace) - ids:
+        raise ValueError(f"{path.name} has no cell with the id {', '.join(sorted(missing))}")
+
+
+def save(notebook, path: Path) -> None:
+    """Writes a NotebookNode atomically."""
+    import nbformat
+
+    write_atomically(path, nbformat.writes(notebook) + "\n")
+
+
+def title_of(notebook) -> str:
+    """The text of its H1, or an empty string."""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown" and (found := re.search(r"^# +(.+?) *$", cell.source, re.MULTILINE)):
+            return found[1]
+    return ""
+
+
+def skip_reason(notebook, device: str) -> str:
+    """Why this notebook is skipped on this device, or an empty string; Refused if the skip is not well-formed."""
+    ours = notebook.metadata.get("metallab", {})
+    skip = ours.get("skip") if isinstance(ours, dict) else None
+    if skip is None:
+        return ""
+    devices = skip.get("device") if isinstance(skip, dict) else None
+    if not isinstance(devices, list) or not set(devices) <= set(DEVICES[1:]):
+        raise Refused(f"metadata.metallab.skip.device must be a list of {', '.join(DEVICES[1:])}")
+    reason = skip.get("reason")
+    if not isinstance(reason, str) or not reason.strip():
+        raise Refused("metadata.metallab.skip gives no reason; write one, it is what readers are told")
+    return reason if device in devices else ""
+
+
+def check_kernel_name(notebook) -> None:
+    """Refused unless the notebook names the kernel that runs here: python3, in this interpreter."""
+    name = notebook.metadata.get("kernelspec", {}).get("name", "python3")
+    if name != "python3":
+        raise Refused(f"unknown kernel {name!r}: set metadata.kernelspec.name to 'python3', which every notebook uses")
+
+
+def check_skipped_cells(notebook) -> None:
+    """Refused if a cell is tagged skip-headless without saying why."""
+    for number, _, cell in numbered(notebook):
+        if SKIP_TAG in cell.metadata.get("tags", []) and not str(cell.metadata.get("reason", "")).strip():
+            raise Refused(f"cell {number} is tagged {SKIP_TAG} but its metadata has no reason; write one")
+
+
+def is_code(cell: Mapping) -> bool:
+    """Whether there is something in this cell to execute; source may be a string or lines."""
+    return cell["cell_type"] == "code" and bool("".join(cell["source"]).strip())
+
+
+def numbered(notebook) -> Iterator[tuple[int, int, Mapping]]:
+    """The code cells that are not blank: each with its number, as a reader counts, and its place in the file."""
+    found = ((index, cell) for index, cell in enumerate(notebook.cells) if is_code(cell))
+    return ((number, index, cell) for number, (index, cell) in enumerate(found, 1))
+
+
+def first_error(notebook) -> Failure | None:
+    """The first error output in a cell that may not raise."""
+    for number, index, cell in numbered(notebook):
+        if "raises-exception" in cell.metadata.get("tags", []):
+            continue
+        for output in cell.outputs:
+            if output.output_type == "error":
+                what = f"{output.ename}: {output.evalue}".splitlines()[0]
+                traceback = without_colours("\n".join(output.traceback))
+                return Failure(f"cell {number}: {what}", number, index, traceback)
+    return None
+
+
+def first_unexecuted(notebook) -> Failure | None:
+    """The first cell with code that has no execution count, or one that does not increase: nothing ran it in order."""
+    last = 0
+    for number, index, cell in numbered(notebook):
+        if SKIP_TAG in cell.metadata.get("tags", []):
+            continue
+        count = cell.get("execution_count")
+        if count is None:
+            return Failure(f"cell {number} was not executed", number, index)
+        if count <= last:
+            reason = f"cell {number} was not executed in order: its count is {count}, after {last}"
+            return Failure(reason, number, index)
+        last = count
+    return None
+
+
+def show_failure(notebook: Mapping, failure: Failure) -> None:
+    """Puts the reason, as an error output, into the cell where it stopped, or the first; works on plain JSON too.
+
+    A cell that raised has its error already; a dead kernel or worker leaves none by itself.
+    """
+    cells = notebook["cells"]
+    first = next((cell for cell in cells if is_code(cell)), None)
+    cell = cells[failure.index] if failure.index is not None else first
+    if cell is None or (failure.traceback and any(out["output_type"] == "error" for out in cell["outputs"])):
+        return
+    cell["outputs"].append(type(cell)(stopped_output(failure.reason, failure.traceback)))
+
+
+def stopped_output(reason: str, details: str = "") -> dict:
+    """An output of type error that says what stopped a cell which could not say it itself."""
+    traceback = [f"NotebookStopped: {reason}", *details.splitlines()]
+    return {"output_type": "error", "ename": "NotebookStopped", "evalue": reason, "traceback": traceback}
+
+
+def without_colours(text: str) -> str:
+    """The text without terminal escape sequences."""
+    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)

@@ -1,0 +1,156 @@
+"""What a run of many notebooks keeps and says: the lock on its folder, ``summary.json``, progress."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from metallab.headless.jobs import ENTRY, Job, NotebookResult, UsageError, write_atomically
+from metallab.headless.pool import STOP_GRACE, Running
+
+UNFINISHED = "did not finish: the run was killed while this notebook was running"
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[int]:
+    """Holds the run folder's lock, an open descriptor; UsageError if another run has it.
+
+    The system drops the lock with its last holder, so it can't go stale. Workers hold it too: if a run was killed,
+    the next one waits until its orphans are through, which takes seconds.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        patience = time.monotonic() + STOP_GRACE
+        while not take_lock(descriptor):
+            holder = os.pread(descriptor, 32, 0).decode().strip()
+            if alive(holder) or time.monotonic() > patience:
+                raise UsageError(
+                    f"another run (pid {holder or 'unknown'}) is writing to {folder}; wait until it is through, "
+                    "or end it"
+                )
+            time.sleep(0.2)
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def take_lock(descriptor: int) -> bool:
+    """Takes the lock if it is free."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def alive(pid: str) -> bool:
+    """Whether a process with this number exists; one whose number is not known yet does."""
+    return not pid.isdigit() or psutil.pid_exists(int(pid))
+
+
+class Summary:
+    """``summary.json``: one entry per notebook, the last run's; written after each, so that nothing gets lost.
+
+    ``started`` (ISO 8601, UTC) and ``seconds`` are the latest run's; entries of notebooks it did not run stay.
+    """
+
+    def __init__(self, folder: Path, mode: str, found: dict) -> None:
+        self.path = folder / "summary.json"
+        self.head = {"mode": mode, **found, "started": datetime.now(UTC).isoformat(timespec="seconds")}
+        self.clock = time.monotonic()
+        self.entries = {entry["name"]: entry for entry in self._earlier()}
+
+    def _earlier(self) -> list[dict]:
+        try:
+            entries = json.loads(self.path.read_text(encoding="utf-8"))["notebooks"]
+            return [{name: entry[name] for name in ENTRY} for entry in entries]
+        except FileNotFoundError:
+            return []
+        except (ValueError, KeyError, TypeError):
+            print(f"{self.path} was not written by this program; starting a new one", file=sys.stderr)
+            return []
+
+    def add(self, result: NotebookResult) -> None:
+        """Puts in one result, in place of an older one, and writes the file."""
+        self.entries[result.name] = result.entry()
+        seconds = round(time.monotonic() - self.clock, 3)
+        notebooks = [self.entries[name] for name in sorted(self.entries)]
+        text = json.dumps({**self.head, "seconds": seconds, "notebooks": notebooks}, indent=1, ensure_ascii=False)
+        write_atomically(self.path, text + "\n")
+
+    def begin(self, job: Job) -> None:
+        """Marks a notebook as begun: if nothing ever replaces this entry, the run was killed."""
+        self.add(NotebookResult(job.name, job.name, reason=UNFINISHED))
+
+
+class Console:
+    """Progress for a person: a line per finished notebook and, on a terminal, a live one for those that run."""
+
+    def __init__(self, stream=None) -> None:
+        self.stream = stream or sys.stdout
+        self.live = self.stream.isatty()
+
+    def say(self, text: str, end: str = "\n") -> None:
+        """Prints. When nobody reads any more (``make run | head``), the run goes on in silence: summary.json tells."""
+        try:
+            print(text, end=end, file=self.stream, flush=True)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+
+    def progress(self, running: list[Running]) -> None:
+        """Redraws the live line."""
+        if not self.live:
+            return
+        now = time.monotonic()
+        parts = [f"{r.job.name}  cell {r.number}/{r.cells}  {now - r.started:.0f} s" for r in running]
+        width = shutil.get_terminal_size().columns - 1
+        self.say("\r\x1b[K" + "  |  ".join(parts)[:width], end="")
+
+    def finished(self, result: NotebookResult) -> None:
+        """Prints a notebook's line."""
+        erase = "\r\x1b[K" if self.live else ""
+        line = f"{erase}{result.status:<8}{result.name:<36}{result.seconds:>8.1f} s  {shorten(result.reason, 100)}"
+        self.say(line.rstrip())
+
+    def summary(self, results: list[NotebookResult], folder: Path, seconds: float) -> None:
+        """Prints the closing table and, for each failure, where it happened and where the partial notebook lies."""
+        say = self.say
+        say(f"\n{'notebook':<36}{'status':<9}{'time':>10}{'cells':>10}{'peak memory':>14}")
+        for r in results:
+            ran, memory = f"{r.executed}/{r.cells}", f"{r.peak_rss_bytes / 2**20:.0f} MiB"
+            say(f"{r.name:<36}{r.status:<9}{r.seconds:>8.1f} s{ran:>10}{memory:>14}")
+        counts = [f"{sum(r.status == s for r in results)} {s}" for s in ("passed", "failed", "skipped")]
+        say(f"{', '.join(counts)} in {seconds:.1f} s; {shown(folder / 'summary.json')}")
+        for r in results:
+            if r.status == "failed":
+                say(f"\n{r.name}: {r.reason}")
+                for line in r.traceback.splitlines()[-12:]:
+                    say(f"    {line}")
+                if r.failed_copy:
+                    say(f"  left in {shown(folder / r.failed_copy)}")
+
+
+def shorten(text: str, width: int) -> str:
+    """One line of at most ``width`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def shown(path: Path) -> str:
+    """A path as it is shortest to read: relative if it lies below the current folder."""
+    path = Path(os.path.normpath(path))
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,0 +1,109 @@
+"""The worker process, ``python -m metallab.headless.worker``: runs one notebook and reports to the parent."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import resource
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from metallab.headless.jobs import Job, NotebookResult, write_atomically
+from metallab.headless.notebook import (
+    Failure,
+    Refused,
+    Unreadable,
+    check_kernel_name,
+    check_skipped_cells,
+    is_code,
+    read_notebook,
+    save,
+    show_failure,
+    skip_reason,
+    title_of,
+)
+from metallab.headless.processes import Lifeline
+
+
+def main(job_file: str, descriptor: str) -> int:
+    """The worker process: runs the job in ``job_file`` and reports to the descriptor. 0 unless it broke."""
+    lifeline = Lifeline()
+    lifeline.watch()
+    # jsonschema would spend 0.8 s building a grammar for the format "iri", which no notebook schema contains;
+    # it does without when the import fails.
+    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
+    job = Job(**json.loads(Path(job_file).read_text()))
+    report = partial(send, int(descriptor))
+    result = work(job, report, lifeline)
+    report(event="done", result=dataclasses.asdict(result) | {"notebook": str(result.notebook or "")})
+    if lifeline.cut:  # the parent may be gone, and with it the one who removes this folder
+        shutil.rmtree(job.scratch, ignore_errors=True)
+    return 0
+
+
+def work(job: Job, report: Callable[..., None], lifeline: Lifeline) -> NotebookResult:
+    """Reads, checks and executes one notebook, and puts it where it belongs."""
+    try:
+        notebook = read_notebook(Path(job.path))
+    except Unreadable as error:
+        return not_a_notebook(job, str(error))
+    for cell in notebook.cells:
+        cell.source = job.replace.get(cell.get("id"), cell.source)
+    cells = sum(map(is_code, notebook.cells))
+    result = NotebookResult(job.name, title_of(notebook) or job.name, cells=cells)
+    report(event="read", title=result.title, cells=cells)
+    try:
+        result.reason = skip_reason(notebook, job.device)
+        check_kernel_name(notebook)
+        check_skipped_cells(notebook)
+    except Refused as refusal:
+        return finish(job, notebook, result, Failure(str(refusal)))
+    if result.reason:
+        result.status = "skipped"
+        return result
+    from metallab.headless.runner import execute
+
+    return finish(job, notebook, result, execute(job, notebook, result, report, lifeline))
+
+
+def not_a_notebook(job: Job, reason: str) -> NotebookResult:
+    """The failure of a file that can't be read: a text with the reason, and a copy of the file if there is one."""
+    if Path(job.path).is_file():
+        job.unreadable.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(job.path, job.unreadable)
+    write_atomically(job.note, f"{job.path}\n{reason}\n")
+    return NotebookResult(job.name, job.name, reason=reason, failed_copy=os.path.relpath(job.note, job.out))
+
+
+def finish(job: Job, notebook, result: NotebookResult, failure: Failure | None) -> NotebookResult:
+    """Fills in the result and saves the notebook: in the run's folder if it passed, else among the failed."""
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss counts bytes there, KiB elsewhere
+    result.peak_rss_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+    if failure is None:
+        save(notebook, job.executed)
+        job.partial.unlink(missing_ok=True)
+        result.status, result.notebook = "passed", job.executed
+        return result
+    show_failure(notebook, failure)
+    save(notebook, job.partial)
+    result.reason, result.cell, result.traceback = failure.reason, failure.cell, failure.traceback
+    result.notebook, result.failed_copy = job.partial, os.path.relpath(job.partial, job.out)
+    return result
+
+
+def send(descriptor: int, /, **event: object) -> None:
+    """Sends one event to the parent, as a line of JSON.
+
+    Nobody hears it if the parent has gone; that is the lifeline's business.
+    """
+    with contextlib.suppress(BrokenPipeError):
+        os.write(descriptor, json.dumps(event).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,207 @@
+"""Small, named networks that several lessons measure: the same weights and inputs on every machine.
+
+Each maker returns a `Network` on the CPU in float32; the random numbers come from a generator of their own, so that a
+name always stands for the same network. None is trained: what is measured is how fast they compute, not what.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model with a batch of inputs and, for training, a target of the output's shape."""
+
+    name: str
+    model: nn.Module
+    inputs: tuple[Tensor, ...]
+
+    def to(self, device: torch.device | str) -> Network:
+        """A copy on a device; this one stays where it is."""
+        return Network(self.name, copy.deepcopy(self.model).to(device), tuple(x.to(device) for x in self.inputs))
+
+    def inference(self) -> Callable[[], Tensor]:
+        """A function that computes the outputs, without gradients and in evaluation mode."""
+        model, inputs = self.model.eval(), self.inputs
+
+        def infer() -> Tensor:
+            with torch.no_grad():
+                return model(*inputs)
+
+        return infer
+
+    def training_step(self, learning_rate: float = 1e-4) -> Callable[[], Tensor]:
+        """A function that makes one step of SGD on the mean square of the outputs, and returns the loss."""
+        model, inputs = self.model.train(), self.inputs
+        optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+
+        def step() -> Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            loss = model(*inputs).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+
+class LastStep(nn.Module):
+    """An LSTM over a sequence, and a linear layer on its last step: (batch, steps, features) -> (batch, classes)."""
+
+    def __init__(self, features: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(features, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The classes' scores."""
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+class AudioEncoder(nn.Module):
+    """An encoder like Whisper's: two convolutions over a log-mel spectrogram, then Transformer blocks.
+
+    (batch, mels, frames) -> (batch, frames / 2, width). After Radford et al., *Robust Speech Recognition via
+    Large-Scale Weak Supervision*, 2022, section 2.2; the sizes are smaller.
+    """
+
+    def __init__(self, mels: int = 80, width: int = 128, heads: int = 4, layers: int = 2, frames: int = 200) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv1d(mels, width, 3, padding=1)
+        self.conv2 = nn.Conv1d(width, width, 3, stride=2, padding=1)
+        self.register_buffer("positions", _sinusoids(frames // 2, width))
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 4 * width, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.blocks = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        """The encoded frames."""
+        x = F.gelu(self.conv2(F.gelu(self.conv1(mel)))).transpose(1, 2)
+        return self.norm(self.blocks(x + self.positions))
+
+
+class DiffusionBlock(nn.Module):
+    """A block of a diffusion U-Net: residual convolutions with group norm and time embedding, attention, up-sampling.
+
+    Image (batch, channels, h, w) and time embedding (batch, 4 * channels) -> (batch, channels, 2 h, 2 w). After
+    Rombach et al., *High-Resolution Image Synthesis with Latent Diffusion Models*, 2022.
+    """
+
+    def __init__(self, channels: int = 64, heads: int = 4) -> None:
+        super().__init__()
+        self.norm1, self.norm2, self.norm3 = (nn.GroupNorm(8, channels) for _ in range(3))
+        self.conv1, self.conv2, self.conv3 = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(3))
+        self.time = nn.Linear(4 * channels, channels)
+        self.attention = nn.MultiheadAttention(channels, heads, batch_first=True)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        """The block's output."""
+        h = self.conv1(F.silu(self.norm1(x))) + self.time(F.silu(time))[:, :, None, None]
+        x = x + self.conv2(F.silu(self.norm2(h)))
+        tokens = self.norm3(x).flatten(2).transpose(1, 2)
+        attended = self.attention(tokens, tokens, tokens, need_weights=False)[0]
+        x = x + attended.transpose(1, 2).reshape(x.shape)
+        return self.conv3(F.interpolate(x, scale_factor=2.0, mode="nearest"))
+
+
+def mlp(batch: int = 256, width: int = 512) -> Network:
+    """Three linear layers with ReLU: 784 -> width -> width -> 10."""
+    return _seeded(
+        "MLP",
+        lambda: nn.Sequential(
+            nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+        ),
+        (batch, 784),
+    )
+
+
+def talk_mlp(batch: int = 256) -> Network:
+    """The PyTorch Conference 2023 talk's example: 784-256-256-256-10 with Softshrink between."""
+
+    def make() -> nn.Module:
+        widths = (784, 256, 256, 256)
+        hidden = [layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.Softshrink())]
+        return nn.Sequential(*hidden, nn.Linear(256, 10))
+
+    return _seeded("Softshrink MLP", make, (batch, 784))
+
+
+def cnn(batch: int = 32, channels: int = 32, size: int = 32) -> Network:
+    """Two convolutions with batch norm and pooling, and a linear layer."""
+
+    def make() -> nn.Module:
+        def stage(before: int, after: int) -> list[nn.Module]:
+            return [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+
+        head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * channels, 10)]
+        return nn.Sequential(*stage(3, channels), *stage(channels, 2 * channels), *head)
+
+    return _seeded("CNN", make, (batch, 3, size, size))
+
+
+def resnet(batch: int = 8, size: int = 64) -> Network:
+    """torchvision's ResNet-18, untrained."""
+    import torchvision
+
+    return _seeded("ResNet-18", lambda: torchvision.models.resnet18(weights=None), (batch, 3, size, size))
+
+
+def transformer(batch: int = 8, steps: int = 64, width: int = 128) -> Network:
+    """One Transformer encoder block without dropout, so that training is the same on every device."""
+    return _seeded(
+        "Transformer block",
+        lambda: nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True),
+        (batch, steps, width),
+    )
+
+
+def lstm(batch: int = 16, steps: int = 32, hidden: int = 128) -> Network:
+    """One LSTM layer with a linear head."""
+    return _seeded("LSTM", lambda: LastStep(64, hidden, 10), (batch, steps, 64))
+
+
+def audio_encoder(batch: int = 2, frames: int = 200) -> Network:
+    """A small Whisper-like encoder."""
+    return _seeded("Whisper-like encoder", lambda: AudioEncoder(frames=frames), (batch, 80, frames))
+
+
+def diffusion_block(batch: int = 2, size: int = 16, channels: int = 64) -> Network:
+    """A diffusion U-Net block with attention."""
+    return _seeded(
+        "Diffusion U-Net block", lambda: DiffusionBlock(channels), (batch, channels, size, size), (batch, 4 * channels)
+    )
+
+
+MEASURED: Mapping[str, Callable[..., Network]] = {
+    "MLP": mlp,
+    "CNN": cnn,
+    "ResNet-18": resnet,
+    "Transformer block": transformer,
+    "LSTM": lstm,
+}
+"""The networks that notebook 02b measures."""
+
+
+def _seeded(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Network:
+    """A network whose weights and inputs depend on nothing but its maker; the caller's random state stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = make()
+        return Network(name, model, tuple(torch.randn(shape) for shape in shapes))
+
+
+def _sinusoids(length: int, width: int) -> Tensor:
+    """Position embeddings of shape (length, width): sines and cosines of geometrically spaced frequencies."""
+    frequencies = torch.exp(-torch.arange(width // 2) * (torch.log(torch.tensor(10000.0)) / (width // 2 - 1)))
+    angles = torch.arange(length)[:, None] * frequencies[None, :]
+    return torch.cat([angles.sin(), angles.cos()], dim=1)

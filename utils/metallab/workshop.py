@@ -1,0 +1,68 @@
+"""Student copies: every notebook without its solutions, ``python -m metallab.workshop``.
+
+The notebooks in the repository are complete; what students get is derived from them and never committed, so that the
+two cannot drift apart. A copy runs from top to bottom: an exercise that is not attempted says so and raises nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import nbformat
+from nbconvert.preprocessors import ClearOutputPreprocessor, TagRemovePreprocessor
+
+from metallab import paths
+
+WORKSHOP = paths.BUILD / "workshop"
+
+
+class NothingToSolve(ValueError):
+    """A notebook whose solutions and exercises do not pair up."""
+
+
+def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """A copy without the cells tagged ``solution`` and without outputs.
+
+    `NothingToSolve` unless each solution follows a cell tagged ``exercise``: what it leaves behind is that stub.
+    """
+    order = [tag for cell in notebook.cells for tag in cell.metadata.get("tags", []) if tag in ("exercise", "solution")]
+    if order != ["exercise", "solution"] * (len(order) // 2):
+        raise NothingToSolve(f"each cell tagged 'exercise' must be followed by one tagged 'solution'; found {order}")
+    copy = nbformat.from_dict(notebook)
+    for step in (TagRemovePreprocessor(remove_cell_tags={"solution"}, enabled=True), ClearOutputPreprocessor()):
+        copy, _ = step.preprocess(copy, {})
+    return copy
+
+
+def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> list[Path]:
+    """Write a student copy of each notebook into a folder, and return the files.
+
+    A copy that is there already, and may hold a student's work, is never overwritten: FileExistsError names it.
+    """
+    targets = [folder / path.name for path in notebooks]
+    if there := [target for target in targets if target.exists()]:
+        raise FileExistsError(f"{there[0]} is there already and may hold somebody's work; move {folder} away first")
+    copies = [(target, student_copy(nbformat.read(path, 4))) for path, target in zip(notebooks, targets, strict=True)]
+    folder.mkdir(parents=True, exist_ok=True)
+    for target, copy in copies:
+        nbformat.write(copy, target)
+    return targets
+
+
+def main() -> int:
+    """0, or 2 with a message."""
+    try:
+        made = make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")))
+    except (NothingToSolve, FileExistsError) as error:
+        print(f"workshop: {error}", file=sys.stderr)
+        return 2
+    print(
+        f"{len(made)} student copies in {WORKSHOP.relative_to(paths.ROOT)}; open them with make lab LAB=build/workshop"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
