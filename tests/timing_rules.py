@@ -184,6 +184,22 @@ def measuring_stops_when_enough_is_known(timing: ModuleType) -> None:
             assert sum(got.samples) < 20
 
 
+def waiting_between_samples_is_limited_too(timing: ModuleType) -> None:
+    """Microseconds of measured work with a second of waiting before each: ends all the same."""
+    clock = FakeClock()
+
+    class Slow(timing.Host):
+        def synchronize(self, *results):
+            if not results:
+                clock.now += 1_000_000_000
+                assert clock.now < 300_000_000_000, "five minutes for a measurement"
+
+    noisy = random.Random(0)
+    work = clock.taking(lambda: noisy.uniform(1e-6, 9e-6))
+    got = timing.measure(work, on=Slow(), clock=clock, budget=timing.Budget())
+    assert got.stop_reason == "time limit"
+
+
 def samples_are_described_without_a_mean(timing: ModuleType) -> None:
     """Median, quartiles and percentiles against NumPy; noise flags at 10 and 25 %."""
     base = {"question": "latency", "first_call": 1.0, "block": 1, "warmup_calls": 3, "stop_reason": "quiet"}
@@ -485,6 +501,13 @@ RULES = (
             ("max_seconds: float = 15.0", "max_seconds: float = 60.0"),
             ("_noise(column) < 0.05", "_noise(column) < 5"),
             ("self.seen >= 2 * budget.min_samples and", "False and"),
+        ),
+    ),
+    Rule(
+        waiting_between_samples_is_limited_too,
+        (
+            (" or _since(self.started, self.clock) >= _PATIENCE * limit", ""),
+            ("out_of_patience = _since(start, clock) >= _PATIENCE * budget.warmup_limit > 0", "pass"),
         ),
     ),
     Rule(

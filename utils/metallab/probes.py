@@ -25,7 +25,7 @@ import numpy as np
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from metallab import device, paths
+from metallab import paths
 
 Status = Literal["works", "wrong", "failed", "absent"]
 TIMEOUT = 180
@@ -175,11 +175,12 @@ def _torch() -> Iterator[Probe]:
         return lambda a, b: (torch.from_numpy(a).to(kind) @ torch.from_numpy(b).to(kind)).cpu()
 
     yield _tried("torch", "cpu", product_on("cpu"))
-    for kind in ("mps", "cuda"):
-        if (fault := device.probe(kind)) is None:
+    for kind, backend in (("mps", torch.backends.mps), ("cuda", torch.cuda)):
+        if backend.is_available():
             yield _tried("torch", kind, product_on(kind))
         else:
-            yield Probe("torch", torch.__version__, kind, "absent", fault, _torch_remedy(kind))
+            detail = f"PyTorch sees no {kind} device on this machine"
+            yield Probe("torch", torch.__version__, kind, "absent", detail, _torch_remedy(kind))
 
 
 def _torch_remedy(kind: str) -> str:

@@ -252,7 +252,7 @@ def measure(
     sampler = _Sampler(fn, on, question, clock)
     with _undisturbed(), on.active():
         sampler.prepare(budget)
-        samples = _Samples(1)
+        samples = _Samples(1, clock)
         while (reason := samples.stop_reason(budget)) is None:
             seconds = sampler.sample()
             samples.add((seconds,), seconds * sampler.block)
@@ -325,8 +325,8 @@ def measure_stages(
     names = [*stages, "total"]
     with _undisturbed(), on.active():
         first = _one_pass(stages.values(), on, clock)
-        warm_ups = _warm_up(lambda: _one_pass(stages.values(), on, clock)[-1], budget)
-        samples = _Samples(1)
+        warm_ups = _warm_up(lambda: _one_pass(stages.values(), on, clock)[-1], budget, clock)
+        samples = _Samples(1, clock)
         while (reason := samples.stop_reason(budget)) is None:
             row = _one_pass(stages.values(), on, clock)
             samples.add(row, row[-1])
@@ -370,10 +370,8 @@ def sentinel(
     short = budget or (Budget(min_seconds=0.2, max_seconds=2.0) if mode.current() == "full" else FAST)
     measured = functools.partial(measure, fn, on=on, name="sentinel", budget=short, clock=clock)
     watch = Sentinel(before=measured())
-    try:
-        yield watch
-    finally:
-        watch.after = measured()
+    yield watch
+    watch.after = measured()
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
@@ -411,7 +409,7 @@ class _Sampler:
     def prepare(self, budget: Budget) -> None:
         """The first call, the warm-up, and for throughput the number of calls that fill a block."""
         self.first_call = self._timed_block(keep_result=True)
-        self.warm_ups = _warm_up(self._timed_block, budget)
+        self.warm_ups = _warm_up(self._timed_block, budget, self.clock)
         while self.question == "throughput" and self._timed_block() < budget.block_seconds:
             self.block *= 2
             if self.block > 2**26:
@@ -463,8 +461,9 @@ class _Sampler:
 class _Samples:
     """Rows of samples (one column a variant) with the rule that says when there are enough."""
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, clock: Clock) -> None:
         self.columns = columns
+        self.clock, self.started = clock, clock()
         self.rows: list[Sequence[float]] = []
         self.spent = 0.0
         self.next_look = 0
@@ -485,13 +484,14 @@ class _Samples:
         """Why to stop now, or None to go on."""
         if budget.max_samples and self.seen >= budget.max_samples:
             return f"{self.seen} samples, as asked"
-        if self.seen < self.next_look or self.spent < budget.min_seconds * self.columns:
+        if self.seen < self.next_look:
             return None
         enough = self.seen >= budget.min_samples
         # a comparison of slow variants may take this long for each, to get its pairs
-        if self.spent >= budget.max_seconds * (1 if enough else self.columns):
+        limit = budget.max_seconds * (1 if enough else self.columns)
+        if self.spent >= limit or _since(self.started, self.clock) >= _PATIENCE * limit:
             return "time limit"
-        if not enough:
+        if not enough or self.spent < budget.min_seconds * self.columns:
             return None
         self.next_look = math.ceil(self.seen * 1.2)
         columns = list(zip(*self.rows, strict=True))
@@ -504,7 +504,7 @@ class _Samples:
 
 def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random) -> tuple[list[Sequence[float]], str]:
     """Rounds of one sample each, in an order shuffled anew every round, and why they stopped."""
-    samples = _Samples(len(samplers))
+    samples = _Samples(len(samplers), samplers[0].clock)
     order = list(range(len(samplers)))
     while (reason := samples.stop_reason(budget)) is None:
         rng.shuffle(order)
@@ -534,24 +534,37 @@ def _one_pass(stages, place: Place, clock: Clock) -> list[float]:
     return [*times, sum(times)]
 
 
-def _warm_up(timed_call: Callable[[], float], budget: Budget) -> int:
+_PATIENCE = 4
+"""How many times longer than the measured work a measurement may take in all: waiting between samples counts too."""
+
+
+def _since(start: int, clock: Clock) -> float:
+    """Seconds since a reading of the clock."""
+    return (clock() - start) / 1e9
+
+
+def _warm_up(timed_call: Callable[[], float], budget: Budget, clock: Clock) -> int:
     """Call until the times have settled; returns the number of calls.
 
     Settled: the median of the first half is within 5 % of that of the second. Each look comes after twice the time of
     the one before, so that a slow start is left behind.
     """
     times: list[float] = []
-    spent, goal = 0.0, budget.warmup_seconds
+    start, spent, goal = clock(), 0.0, budget.warmup_seconds
     while True:
-        while len(times) < budget.warmup_calls or spent < goal:
+        out_of_patience = False
+        while (len(times) < budget.warmup_calls or spent < goal) and not out_of_patience:
             times.append(timed_call())
             spent += times[-1]
-        if spent >= budget.warmup_limit or _halves_agree(times):
+            out_of_patience = _since(start, clock) >= _PATIENCE * budget.warmup_limit > 0
+        if spent >= budget.warmup_limit or out_of_patience or _halves_agree(times):
             return len(times)
         goal = 2 * spent
 
 
 def _halves_agree(times: Sequence[float]) -> bool:
+    if len(times) < 2:
+        return False
     half = len(times) // 2
     first, second = np.median(times[:half]), np.median(times[half:])
     return abs(first - second) <= 0.05 * second

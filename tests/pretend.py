@@ -1,0 +1,45 @@
+"""Devices that this machine does not have, as far as PyTorch's Python side can tell.
+
+Code for mps and cuda runs here with them: tensors "on" a pretended device lie in the CPU's memory, copies to it can be
+changed on the way, and what is asked of the device is noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+
+def pretend(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    *,
+    arrives: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+    name: str = "NVIDIA H200",
+) -> SimpleNamespace:
+    """Make PyTorch see a device of a kind; ``arrives`` changes each floating tensor that is copied to it.
+
+    Returns what was asked of it: ``copies`` (dtypes that arrived) and ``waits`` (times that it was waited for).
+    """
+    asked = SimpleNamespace(copies=[], waits=0)
+    to = torch.Tensor.to
+
+    def copy(tensor, *args, **kwargs):
+        if not (args and isinstance(args[0], str | torch.device) and torch.device(args[0]).type == kind):
+            return to(tensor, *args, **kwargs)
+        there = to(tensor, "cpu", *args[1:], **kwargs)
+        asked.copies.append(there.dtype)
+        return arrives(there) if there.is_floating_point() else there
+
+    def wait():
+        asked.waits += 1
+
+    monkeypatch.setattr(torch.Tensor, "to", copy)
+    monkeypatch.setattr({"mps": torch.backends.mps, "cuda": torch.cuda}[kind], "is_available", lambda: True)
+    monkeypatch.setattr(getattr(torch, kind), "synchronize", wait)
+    if kind == "cuda":
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
+    return asked

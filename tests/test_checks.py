@@ -1,0 +1,530 @@
+"""What agrees passes, what differs is found and named, and no check passes by checking nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from mutate import Rules
+from pretend import pretend
+
+from metallab import checks, peaks, timing
+from metallab.device import Accelerator
+
+RULES = Rules(checks)
+MPS = Accelerator("mps", "Apple M2 GPU")
+RNG = np.random.default_rng(0)
+KINDS = ("numpy", "torch", "tensorflow", "jax")
+
+
+def arrays(value: np.ndarray):
+    """The same values as an array of each framework that is cheap to import."""
+    import jax.numpy as jnp
+
+    return [value.copy(), torch.tensor(value), jnp.asarray(value)]
+
+
+# --- tolerances ---
+
+
+@RULES.rule(
+    ("units.dtype_name(dtype)\n    if re", "str(dtype)\n    if re"),
+    ('"complex64": "float32"', '"complex64": "float16"'),
+    (r"q?u?int\d*|bool_?", r"int\d*"),
+    ("        return Tolerance(0.0, 0.0)", '        return TOLERANCES["float32"]'),
+)
+def every_way_to_name_a_dtype_has_its_tolerance(checks):
+    import jax.numpy as jnp
+
+    for dtype in ("float32", torch.float32, np.float32, np.dtype("float32"), jnp.float32, torch.complex64):
+        assert checks.tolerance(dtype) == checks.TOLERANCES["float32"], dtype
+    assert checks.tolerance(jnp.bfloat16) == checks.tolerance(torch.bfloat16) == checks.TOLERANCES["bfloat16"]
+    for dtype in (torch.int64, torch.bool, np.uint8, np.bool_, "qint8", int):
+        assert checks.tolerance(dtype) == checks.Tolerance(0, 0), dtype
+    order = [checks.tolerance(name).relative for name in ("float64", "float32", "float16", "bfloat16")]
+    assert order == sorted(order)
+    assert str(checks.tolerance("float16")) == "0.01 of the value plus 0.01 of the array's size"
+
+
+@RULES.rule(
+    ("    tolerance(dtype)\n    return", "    return"),
+    ('        raise ValueError(f"there is no tolerance', '        return str(f"there is no tolerance'),
+)
+def a_dtype_without_tolerance_is_named_before_anything_runs(checks):
+    for dtype in ("fp32", "float8_e4m3fn", "torch.floaty", None):
+        with pytest.raises(ValueError, match=r"no tolerance for .*float64.* and whole numbers"):
+            checks.matches(dtype)
+
+
+def rounded(values: np.ndarray, bits: int) -> np.ndarray:
+    """float32 with fewer bits of mantissa: 10 are TensorFloat-32."""
+    step = np.uint32(1 << (23 - bits))
+    return ((values.view(np.uint32) + step // 2) & ~(step - np.uint32(1))).view(np.float32)
+
+
+def product(a: np.ndarray, b: np.ndarray, dtype=np.float32) -> np.ndarray:
+    """Terms added one after the other, rounded each time: the worst order there is."""
+    total = np.zeros((len(a), b.shape[1]), dtype)
+    for k in range(a.shape[1]):
+        total += a[:, k : k + 1].astype(dtype) * b[k].astype(dtype)
+    return total
+
+
+@RULES.rule(
+    ('"float32": Tolerance(1e-4, 1e-6)', '"float32": Tolerance(1e-6, 1e-6)'),
+    ('"float32": Tolerance(1e-4, 1e-6)', '"float32": Tolerance(2e-3, 1e-6)'),
+    ("(allowed.relative * size + allowed.absolute)", "1e-4"),
+    ('"float16": Tolerance(1e-2, 1e-4)', '"float16": Tolerance(5e-4, 1e-4)'),
+    ('"bfloat16": Tolerance(5e-2, 5e-4)', '"bfloat16": Tolerance(4e-3, 5e-4)'),
+)
+def every_order_of_adding_passes_and_no_lower_precision(checks):
+    """A large matrix product: an absolute tolerance of 1e-4 refuses a right one, of 1e-2 lets TensorFloat-32 pass."""
+    a = RNG.standard_normal((128, 8192), dtype=np.float32)
+    b = RNG.standard_normal((8192, 128), dtype=np.float32)
+    right = a @ b
+    checks.assert_close(right, product(a, b), "float32")
+    with pytest.raises(checks.Mismatch):
+        checks.assert_close(right, rounded(a, 10) @ rounded(b, 10), "float32")
+    halves = (a.astype(np.float16).astype(np.float32) @ b.astype(np.float16).astype(np.float32)).astype(np.float16)
+    checks.assert_close(right, halves, "float16")
+    checks.assert_close(right, rounded(rounded(a, 7) @ rounded(b, 7), 7), "bfloat16")
+    with pytest.raises(checks.Mismatch):
+        checks.assert_close(right[:8, :8], product(a[:8], b[:, :8], np.float16), "float16")
+
+
+@RULES.rule(
+    ("(allowed.relative * size + allowed.absolute)", "allowed.relative"),
+    ("sizes = sizes[sizes <= 1000 * np.median(sizes)]", "pass"),
+    ("& (reference != 0)", ""),
+    ("reference[np.isfinite(reference) &", "reference[~np.isnan(reference) &"),
+    (" + allowed.absolute)", ")"),
+)
+def tolerance_goes_with_the_size_of_an_array(checks):
+    """Small outputs are looked at as closely as large ones, and a mask does not make any difference look small."""
+    for size in (1e-30, 1e-5, 1.0, 1e30):
+        values = RNG.standard_normal(1000).astype(np.float32)
+        reference = values * np.float32(size)
+        if size != 1e-30:  # below the absolute tolerance
+            with pytest.raises(checks.Mismatch, match="1000 of 1000 values differ too much"):
+                checks.assert_close(reference, reference + np.float32(size / 2), "float32")
+        checks.assert_close(reference, reference + np.float32(size * 5e-5), "float32")
+    checks.assert_close(np.zeros(3), np.full(3, 5e-7), "float32")  # sin(pi) and its like
+    with pytest.raises(checks.Mismatch):
+        checks.assert_close(np.zeros(3), np.full(3, 5e-6), "float32")
+    for mask, share in ((-1e9, 300), (-np.inf, 300), (-np.inf, 550), (np.finfo(np.float32).min, 300)):
+        logits = RNG.standard_normal(1000).astype(np.float32)
+        logits[:share] = mask
+        wrong = logits.copy()
+        wrong[600] += 0.1
+        checks.assert_close(logits, logits * np.float32(1 - 1e-6), "float32")
+        with pytest.raises(checks.Mismatch, match="1 of 1000 values differ too much"):
+            checks.assert_close(logits, wrong, "float32")
+    sparse = np.zeros(1000, np.float32)  # after a ReLU most values are 0
+    sparse[:100] = 30.0
+    checks.assert_close(sparse, sparse + 1e-3 * (sparse > 0), "float32")
+
+
+# --- what is compared ---
+
+
+@RULES.rule(
+    ("value = value.detach()", "value = value"),
+    (".resolve_conj()", ""),
+    (".resolve_neg()", ""),
+    ("(value.float() if foreign else value)", "value"),
+    ('array.dtype.name.startswith(("bfloat16", "float8"))', "False"),
+)
+def arrays_of_every_framework_are_compared(checks):
+    import jax.numpy as jnp
+
+    values = RNG.standard_normal((3, 4)).astype(np.float32)
+    for reference in arrays(values):
+        for result in arrays(values + np.float32(1e-6)):
+            checks.assert_close(reference, result, "float32")
+        for result in arrays(values + np.float32(1e-2)):
+            with pytest.raises(checks.Mismatch, match="result: 12 of 12 values differ"):
+                checks.assert_close(reference, result, "float32")
+    checks.assert_close(values, torch.tensor(values, requires_grad=True), "float32")
+    checks.assert_close(values, torch.tensor(values).bfloat16(), "bfloat16")
+    checks.assert_close(values, jnp.asarray(values, jnp.bfloat16), "bfloat16")
+    with pytest.raises(checks.Mismatch):
+        checks.assert_close(values, torch.tensor(values).bfloat16(), "float32")
+    complex_ = torch.complex(torch.tensor(values), torch.tensor(values + 1))
+    checks.assert_close(np.conj(complex_.numpy()), complex_.conj(), "complex64")
+    checks.assert_close(-complex_.imag.numpy(), complex_.conj().imag, "float32")
+    with pytest.raises(checks.Mismatch):
+        checks.assert_close(complex_, complex_.conj(), "complex64")
+    checks.assert_close(2.0, np.float64(2.0), "float64")
+    checks.assert_close(True, np.True_, "float32")
+
+
+class Eager:
+    """As a TensorFlow tensor: an object with a dtype and ``__array__``."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __array__(self, dtype=None):
+        return self.value
+
+
+@RULES.rule(('array.dtype.kind not in "biufcSU"', "False"))
+def anything_with_an_array_is_compared_and_nothing_else(checks):
+    checks.assert_close(Eager(np.ones(3)), np.ones(3), "float32")
+    with pytest.raises(checks.Mismatch):
+        checks.assert_close(Eager(np.ones(3)), np.zeros(3), "float32")
+    for strange in ({1, 2}, object(), (n for n in "ab"), np.array([None, 1])):
+        with pytest.raises(TypeError, match=rf"result\[0\] is a {type(strange).__name__}, which cannot be compared"):
+            checks.assert_close([strange], [np.ones(2)], "float32")
+
+
+def test_a_real_tensor_of_tensorflow_is_compared(tmp_path):
+    """In a process of its own: TensorFlow beside PyTorch takes a gigabyte."""
+    import os
+    import subprocess
+    import sys
+
+    code = """
+import numpy as np, tensorflow as tf
+from metallab import checks
+x = np.linspace(1, 2, 6, dtype=np.float32)
+checks.assert_close({"a": x}, {"a": tf.constant(x)}, tf.float32)
+checks.assert_close(x, tf.constant(x, tf.bfloat16), tf.bfloat16)
+checks.assert_close(x, tf.Variable(x) + 1e-6, "float32")
+try:
+    checks.assert_close(x, tf.constant(x) + 1e-2, tf.float32)
+except checks.Mismatch as found:
+    print(found)
+"""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.stdout.startswith("result: 6 of 6 values differ too much"), done.stderr
+
+
+@RULES.rule(
+    ("    if isinstance(value, Mapping):", "    if isinstance(value, Mapping) and not value:"),
+    ("        for index, item in enumerate(value):", "        for index, item in enumerate(value[:1]):"),
+    ("expected.keys() != got.keys()", "len(expected) != len(got)"),
+    ('f"{part}[{key!r}]"', "part"),
+    ("    if value is None:\n        return\n", ""),
+)  # fmt: skip
+def nested_results_are_compared_part_by_part(checks):
+    one = np.ones(2)
+    reference = {"loss": 1.0, "layers": [one, (one, None)]}
+    checks.assert_close(reference, {"layers": (one + 1e-9, [one + 1e-9, None]), "loss": 1.0}, "float32")
+    with pytest.raises(checks.Mismatch, match=r"result\['layers'\]\[1\]\[0\]: 1 of 2 values differ too much"):
+        checks.assert_close(reference, {"loss": 1.0, "layers": [one + 0, (np.array([1.0, 2.0]), None)]}, "float32")
+    for wrong, only in (
+        ({"loss": 1.0}, r"only in the reference result\['layers'\]\[0\], .*, only in the result none"),
+        ({"loss": 1.0, "layers": [one + 0, (one + 0, one + 0)]}, r"reference none, .* result\['layers'\]\[1\]\[1\]"),
+        ({"Loss": 1.0, "layers": [one + 0, (one + 0, None)]}, r"reference result\['loss'\], .* result\['Loss'\]"),
+    ):
+        with pytest.raises(checks.Mismatch, match=only):
+            checks.assert_close(reference, wrong, "float32")
+
+
+@RULES.rule(
+    ("    if not expected or not got:", "    if False:"),
+    ("    if not sum([", "    if None is sum(["),
+)
+def nothing_is_no_agreement(checks):
+    for empty in (None, [], {}, (None, {"a": None})):
+        for a, b in ((empty, empty), (empty, np.ones(2)), (np.ones(2), empty)):
+            with pytest.raises(checks.Mismatch, match=r"nothing to compare: .* let it return its result"):
+                checks.assert_close(a, b, "float32")
+    with pytest.raises(checks.Mismatch, match="every array is empty"):
+        checks.assert_close([np.ones(0)], [np.ones(0)], "float32")
+    checks.assert_close([np.ones(0), 1], [np.ones(0), 1], "float32")
+
+
+@RULES.rule(
+    ("    if (place := _memory(reference)) is not None and place == _memory(result):", "    if False:"),
+    ("    if hasattr(value, \"data_ptr\"):", "    if False:"),
+    ('if isinstance(value, np.ndarray) and value.size else None', "if False else None"),
+)  # fmt: skip
+def one_memory_is_no_agreement(checks):
+    """Two functions that write into the same ``out=``: the second overwrites what the first has found."""
+    out, array = torch.empty(3), np.empty(3)
+    for shared in (out, array, [array], out.numpy()):
+        with pytest.raises(checks.Mismatch, match="the same memory"):
+            checks.assert_close(shared, shared, "float32")
+    with pytest.raises(checks.Mismatch, match="the same memory"):
+        checks.assert_close(out, out.numpy(), "float32")
+    checks.assert_close(torch.ones(3), torch.ones(3), "float32")
+    compared = timing.compare(
+        {"right": lambda: torch.full((3,), 1.0, out=out), "wrong": lambda: torch.full((3,), 2.0, out=out)},
+        on=timing.Host(), baseline="right", parity=checks.matches("float32"), budget=timing.FAST,
+    )  # fmt: skip
+    assert "the same memory" in compared.withheld["wrong"]
+    assert not compared.ratios
+
+
+@RULES.rule(
+    ("    if reference.shape != result.shape:", "    if False:"),
+    ("    if one_sided := np.count_nonzero(nan[0] != nan[1]):", "    if one_sided := 0:"),
+    ("(result == reference) | nan[0]", "nan[0]"),
+    ("(result == reference) | nan[0]", "result == reference"),
+    ("np.where(np.isfinite(limit), limit, 0)", "limit"),
+    ("np.where(np.isnan(difference), np.inf, difference)", "np.nan_to_num(difference, nan=0)"),
+)
+def shapes_nan_and_infinities_are_seen(checks):
+    ones, nan, inf = np.ones(3), np.array([1, np.nan, 1]), np.array([1, np.inf, 1])
+    for good in (nan, inf, -inf, inf * (1 + 1j)):
+        checks.assert_close(good, good.copy(), "float32")
+    for reference, result, said in (
+        (ones, np.ones((3, 1)), r"shapes differ, \(3,\) and \(3, 1\)"),
+        (ones, np.ones(1), "shapes differ"),
+        (1.0, ones, "shapes differ"),
+        (ones, nan, "1 of 3 values are NaN on one side only"),
+        (nan, ones, "NaN on one side only"),
+        (nan, inf, "NaN on one side only"),
+        (ones, inf, r"worst at \(1,\): inf for 1: inf apart"),
+        (inf, ones, r"worst at \(1,\): 1 for inf"),
+        (inf, -inf, r"worst at \(0,\)|worst at \(1,\)"),
+        (np.array([complex(np.inf, 0)]), np.array([complex(np.inf, 5)]), "1 of 1 values"),
+        (
+            np.float16([6e4, 1]),
+            np.float16([-6e4, 1]),
+            r"1 of 2 values differ too much, worst at \(0,\): -60000 for 60000",
+        ),
+    ):
+        with pytest.raises(checks.Mismatch, match=said):
+            checks.assert_close(reference, result, "float32")
+
+
+@RULES.rule(
+    ("    if not {reference.dtype.kind, result.dtype.kind} & set(\"fc\"):", "    if False:"),
+    ("    if wrong := np.count_nonzero(differ):", "    if wrong := 0:"),
+)  # fmt: skip
+def whole_numbers_and_texts_must_be_equal(checks):
+    """argsort and its like are right or wrong: no tolerance of a float helps them."""
+    big = np.arange(100_000, 100_003)
+    checks.assert_close(big, torch.tensor(big), "float32")
+    checks.assert_close(["cat", "dog"], ["cat", "dog"], "float32")
+    for reference, result, said in (
+        (
+            big,
+            big + np.array([0, 1, 1]),
+            r"2 of 3 values differ, first at \(1,\): 100002 for 100001; int64 must be equal",
+        ),
+        (np.array([2**62]), np.array([2**62 + 1]), "4611686018427387905 for 4611686018427387904"),
+        (np.array([True, False]), np.array([True, True]), "bool must be equal"),
+        (np.uint8([1]), np.uint8([255]), "255 for 1"),
+        ("cat", "dog", "dog for cat"),
+    ):
+        with pytest.raises(checks.Mismatch, match=said):
+            checks.assert_close(reference, result, "bfloat16")
+
+
+@RULES.rule(
+    ("np.argmax(difference - limit)", "np.argmax(difference)"),
+    ("{wrong} of {reference.size}", "{reference.size} of {reference.size}"),
+)
+def the_worst_value_is_the_one_that_is_wrong(checks):
+    """The large value differs by more, and may."""
+    reference, result = np.array([1e3, 1.0, 1.0] + [1.0] * 97), np.array([1e3 + 0.05, 1.0, 1.04] + [1.0] * 97)
+    with pytest.raises(
+        checks.Mismatch, match=r"1 of 100 values differ too much, worst at \(2,\): 1\.04 for 1: 0\.04 apart"
+    ):
+        checks.assert_close(reference, result, "float32")
+
+
+@RULES.rule(("_Matches(units.dtype_name(dtype))", '_Matches("bfloat16")'), ("{self.dtype} tolerance", "tolerance"))
+def a_parity_check_for_the_timer_withholds_what_differs(checks):
+    parity = checks.matches(torch.float32)
+    assert str(parity) == "outputs compared at float32 tolerance"
+    one = np.ones(3)
+    compared = timing.compare(
+        {
+            "numpy": lambda: one + 1,
+            "torch": lambda: torch.ones(3) + 1,
+            "wrong": lambda: one + 1.001,
+            "none": lambda: None,
+        },
+        on=timing.Host(), baseline="numpy", parity=parity, budget=timing.FAST,
+    )  # fmt: skip
+    assert set(compared.ratios) == {"torch"}
+    assert "3 of 3 values differ too much" in compared.withheld["wrong"]
+    assert "nothing to compare" in compared.withheld["none"]
+    assert compared.parity == str(parity)
+
+
+# --- against the CPU ---
+
+
+@RULES.rule(
+    ("    assert_close(reference, result, name)\n", ""),
+    ("(*_moved(inputs, on.torch_device, wanted))", "(*_moved(inputs, 'cpu', exact))"),
+    ("    on.synchronize()\n", ""),
+)  # fmt: skip
+def a_function_is_compared_with_the_cpu(checks, monkeypatch):
+    x, y = torch.randn(4, 4), torch.randn(4, 4)
+    asked = pretend(monkeypatch, "mps")
+    checks.assert_matches_cpu(torch.matmul, x, y, on=MPS)
+    assert asked.copies == [torch.float32] * 2
+    assert asked.waits == 1
+    checks.assert_matches_cpu(lambda pair, scale: pair["x"] @ pair["y"][0] * scale, {"x": x, "y": [y]}, 2, on=MPS)
+    assert len(asked.copies) == 4, "tensors in lists and dicts move too"
+    pretend(monkeypatch, "mps", arrives=lambda tensor: tensor * 1.001)
+    with pytest.raises(checks.Mismatch, match="result: "):
+        checks.assert_matches_cpu(torch.matmul, x, y, on=MPS)
+
+
+@RULES.rule(
+    ('torch.float64 if name == "float64" else torch.float32', "wanted"),
+    ("    wanted = getattr(torch, name)\n", "    wanted = torch.float32\n"),
+    ("dtype if value.is_floating_point() else value.dtype", "dtype"),
+)
+def dtypes_are_those_asked_for(checks, monkeypatch):
+    asked, seen = pretend(monkeypatch, "mps"), []
+
+    def fn(x, indices):
+        seen.append((x.dtype, indices.dtype))
+        return x[indices] * (1.0 if x.dtype == torch.float32 else 1 + 1e-3)
+
+    for dtype in (torch.float16, "bfloat16", "float64", np.float32):
+        asked.copies.clear(), seen.clear()
+        wanted = getattr(torch, checks.units.dtype_name(dtype))
+        exact = torch.float64 if wanted == torch.float64 else torch.float32
+        if wanted == torch.float64:
+            checks.assert_matches_cpu(
+                lambda x, i: fn(x, i) * 0 + 1, torch.randn(5), torch.tensor([0, 3]), on=MPS, dtype=dtype
+            )
+        else:
+            checks.assert_matches_cpu(fn, torch.randn(5), torch.tensor([0, 3]), on=MPS, dtype=dtype)
+        assert seen == [(exact, torch.int64), (wanted, torch.int64)]
+        assert asked.copies == [wanted, torch.int64]
+    with pytest.raises(ValueError, match="not in 'int8'"):
+        checks.assert_matches_cpu(fn, torch.randn(5), on=MPS, dtype=torch.int8)
+
+
+@RULES.rule(("copy.deepcopy(value).to(device, dtype)", "value.to(device, dtype)"))
+def a_module_is_copied_and_not_moved(checks, monkeypatch):
+    pretend(monkeypatch, "mps")
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)).double()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    checks.assert_matches_cpu(net, torch.randn(8, 4), on=MPS)
+    for name, value in net.state_dict().items():
+        assert value.dtype == before[name].dtype, f"{name} was cast"
+        assert torch.equal(value, before[name]), f"{name} was changed"
+    pretend(monkeypatch, "mps", arrives=lambda tensor: tensor * 1.01)
+    with pytest.raises(checks.Mismatch):
+        checks.assert_matches_cpu(net, torch.randn(8, 4), on=MPS)
+
+
+@RULES.rule((", copy=True)", ")"), ("moved.requires_grad_(value.requires_grad)", "moved"))
+def functions_may_work_in_place_and_differentiate(checks, monkeypatch):
+    pretend(monkeypatch, "mps")
+    x = torch.ones(3)
+    checks.assert_matches_cpu(lambda x: x.add_(1), x, on=MPS)
+    assert torch.equal(x, torch.ones(3)), "the caller's tensor was changed"
+    wrong = iter((1.0, 2.0))
+    with pytest.raises(checks.Mismatch, match="3 of 3 values"):
+        checks.assert_matches_cpu(lambda x: x.add_(next(wrong)), x, on=MPS)
+
+    def gradient(x):
+        with torch.enable_grad():
+            return torch.autograd.grad((x * x).sum(), x)
+
+    checks.assert_matches_cpu(gradient, torch.ones(3, requires_grad=True), on=MPS)
+
+
+# --- plausible rates ---
+
+
+def measured(seconds: float, on: Accelerator) -> timing.Measurement:
+    return timing.Measurement("work", "latency", (seconds,) * 10, 1.0, 1, 3, "quiet", "full", on.label, False)
+
+
+@RULES.rule(
+    ("            raise Implausible(", "            Implausible("),
+    ("rate = amount / measurement.median", "rate = amount / measurement.first_call"),
+    ("(amount - free) / measurement.median > peak.value", "(amount - free) / measurement.median > 2 * peak.value"),
+    ("(amount - free)", "amount"),
+    ("(bytes, peaks.CACHE,", "(bytes, 2 * peaks.CACHE,"),
+    ("peaks.flops(on, dtype)", "None"),
+    ("peaks.flops(on, dtype)", "peaks.flops(on, 'float16')"),
+    ("peaks.bandwidth(on)", "None"),
+)
+def a_rate_above_the_peak_is_an_error(checks):
+    said = checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=1.8e12, bytes=50e9)
+    assert said == "work: 1.8 TFLOP/s (50% of the peak), 50 GB/s (50% of the peak)"
+    with pytest.raises(
+        checks.Implausible, match=r"work: 1 s would be 3\.7 TFLOP/s, above 3\.6 TFLOP/s, .*M2 GPU.*waited"
+    ):
+        checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=3.7e12)
+    checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=3.7e12, dtype=torch.float16)
+    with pytest.raises(checks.Implausible, match=r"GB/s, above 100 GB/s"):
+        checks.assert_plausible(measured(1.0, MPS), on=MPS, bytes=100e9 + peaks.CACHE * 1.1)
+    # what fits into a cache may be faster than the memory
+    said = checks.assert_plausible(measured(1e-4, MPS), on=MPS, bytes=64 * 2**20)
+    assert said == "work: 671 GB/s (above the memory's peak, so partly from caches)"
+
+
+@RULES.rule(("    if peak is None:\n        return", "    if peak is None:\n        raise"))
+def an_unknown_device_is_no_error_and_is_told(checks):
+    lab = Accelerator("cuda", "NVIDIA B999")
+    said = checks.assert_plausible(measured(1.0, lab), on=lab, flops=1e18)
+    assert said == "work: 1000000 TFLOP/s (no peak is known for this device)"
+
+
+@RULES.rule(("    if not (flops >= 0 and bytes >= 0 and flops + bytes > 0):", "    if False:"))
+def no_work_stated_is_an_error(checks):
+    for work in ({}, {"flops": -1}, {"flops": math.nan}, {"bytes": 0}, {"flops": 1, "bytes": -1}):
+        with pytest.raises(ValueError, match=r"work: state what one call computes \(flops=\) or moves"):
+            checks.assert_plausible(measured(1.0, MPS), on=MPS, **work)
+
+
+# --- exercises ---
+
+
+@RULES.rule(
+    ("    if answer is ...:", "    if not answer:"),
+    ("    if not accepted:", "    if False:"),
+    ("LookupError, RuntimeError)", "LookupError)"),
+    ("accepted = judged is None or bool(judged)", "accepted = True"),
+    ("{str(error) or type(error).__name__}", "{error}"),
+    (". Hint: {hint}\") from error", "\") from error"),
+    ("    if judged is None:", "    if False:"),
+    ("reprlib.repr(answer)", "repr(answer)"),
+)  # fmt: skip
+def exercises_are_judged(checks):
+    def asserting(answer):
+        assert answer == 4, f"{answer} is not 4"
+        return True
+
+    assert checks.exercise("Ex 1", ..., asserting, "count") == "Ex 1: not attempted yet"
+    assert checks.exercise("Ex 1", 4, asserting, "count") == "Ex 1: right"
+    assert checks.exercise("Ex 1", 0, lambda answer: answer == 0, "-") == "Ex 1: right"
+    for answer, accepts, said in (
+        (5, asserting, r"(?s)Ex 1: 5 is not 4.*\. Hint: count$"),
+        (5, lambda answer: answer == 4, r"Ex 1: 5 is not it\. Hint: count$"),
+        (None, lambda answer: answer > 4, "Ex 1: '>' not supported.* Hint: count$"),
+        ((), lambda answer: answer[0], "Ex 1: .*out of range.* Hint: count$"),
+        ("x", lambda answer: answer.shape, "Ex 1: .*no attribute 'shape'.* Hint: count$"),
+        (0, lambda answer: 1 / answer, "Ex 1: division by zero. Hint: count$"),
+        (torch.ones(2), lambda answer: answer @ torch.ones(3), "Ex 1: .*size.* Hint: count$"),
+        (np.ones(2), lambda answer: answer == 1, "Ex 1: .*ambiguous.* Hint: count$"),
+        (1, lambda answer: (_ for _ in ()).throw(KeyError), "Ex 1: KeyError. Hint: count$"),
+        (list(range(10_000)), lambda answer: False, r"Ex 1: \[0, 1, .{0,60}\] is not it"),
+    ):
+        with pytest.raises(checks.WrongAnswer, match=said):
+            checks.exercise("Ex 1", answer, accepts, "count")
+    with pytest.raises(TypeError, match="Ex 1: the check returned nothing"):
+        checks.exercise("Ex 1", 4, lambda answer: None, "count")
+    with pytest.raises(NameError):  # a mistake of the page, not of the reader
+        checks.exercise("Ex 1", 4, lambda answer: misspelt, "count")  # noqa: F821
+
+
+def test_errors_are_assertion_errors():
+    """`timing.compare` and plain `assert` users catch them alike."""
+    for error in (checks.Mismatch, checks.Implausible, checks.WrongAnswer):
+        assert issubclass(error, AssertionError)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        checks.tolerance("float32").relative = 1
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

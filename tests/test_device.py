@@ -1,0 +1,347 @@
+"""The device is the one that was asked for, it computes correctly, and it is really waited for.
+
+The lines for mps and cuda run here on pretended devices (`pretend.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mutate import Rules, source
+from pretend import pretend
+
+from metallab import device, timing
+
+RULES = Rules(device)
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    """No setting from outside, no GPU of this machine's own, and two threads even where there is one core."""
+    monkeypatch.delenv("METALLAB_DEVICE", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def chip(monkeypatch):
+    monkeypatch.setattr(device.machine, "describe", lambda: SimpleNamespace(chip="Apple M2 Max"))
+
+
+@RULES.rule(
+    ("for kind in BEST_FIRST:", "for kind in BEST_FIRST[1:]:"),
+    ('("mps", "cuda", "cpu")', '("cpu", "cuda", "mps")'),
+    ('f"{_chip()} GPU"', '"GPU"'),
+    ('Accelerator("cuda", ', 'Accelerator("mps", '),
+)
+def the_best_device_is_picked(device, monkeypatch, chip):
+    assert (device.pick().kind, device.pick().label) == ("cpu", "Apple M2 Max CPU, 2 threads")
+    pretend(monkeypatch, "cuda")
+    assert (device.pick().kind, device.pick().label) == ("cuda", "NVIDIA H200")
+    pretend(monkeypatch, "mps")
+    assert (device.pick().kind, device.pick().label) == ("mps", "Apple M2 Max GPU")
+    assert device.pick().torch_device == torch.device("mps")
+    assert not device.pick().simulated
+
+
+@RULES.rule(
+    ('os.environ.get("METALLAB_DEVICE")', "None"),
+    ('if name == "auto" else name\n', "\n"),
+    ('    if wanted != "auto":', "    if False:"),
+)
+def a_name_counts_more_than_the_environment_more_than_the_machine(device, monkeypatch, chip):
+    pretend(monkeypatch, "mps")
+    for setting, asked, got in (
+        ("", "auto", "mps"),
+        ("auto", "auto", "mps"),
+        ("cpu", "auto", "cpu"),
+        ("cpu", "mps", "mps"),
+        ("mps", "cpu", "cpu"),
+    ):
+        monkeypatch.setenv("METALLAB_DEVICE", setting)
+        assert device.pick(asked).kind == got, f"METALLAB_DEVICE={setting}, pick({asked!r})"
+
+
+@RULES.rule(("    if wanted not in NAMES:", "    if False:"), ("{', '.join(NAMES)}", ""))
+def a_name_that_does_not_exist_is_named(device, monkeypatch):
+    with pytest.raises(ValueError, match=r"no device 'gpu'.*auto, mps, cuda, cpu, sim"):
+        device.pick("gpu")
+    monkeypatch.setenv("METALLAB_DEVICE", "MPS")
+    with pytest.raises(ValueError, match="no device 'MPS'; METALLAB_DEVICE"):
+        device.pick()
+
+
+@RULES.rule(('    if wanted == "sim":', "    if False:"))
+def the_simulation_says_that_it_is_not_there(device, monkeypatch):
+    with pytest.raises(device.DeviceUnavailable, match=r"simulated .* not part of this version.*METALLAB_DEVICE=auto"):
+        device.pick("sim")
+    monkeypatch.setenv("METALLAB_DEVICE", "sim")
+    with pytest.raises(device.DeviceUnavailable, match="simulated"):
+        device.pick()
+
+
+@RULES.rule(
+    ("if (fault := probe(wanted)) is not None:", "if (fault := probe(wanted)) is None:"),
+    ('if name == "auto" else "pick()"', 'if name != "auto" else "pick()"'),
+)
+def what_is_asked_for_and_missing_is_an_error_that_says_what_to_do(device, monkeypatch):
+    with pytest.raises(device.DeviceUnavailable, match=r"mps was asked for, but .* sees no mps.*; pick\(\) takes"):
+        device.pick("mps")
+    monkeypatch.setenv("METALLAB_DEVICE", "cuda")
+    with pytest.raises(device.DeviceUnavailable, match=r"sees no cuda.*; METALLAB_DEVICE=auto takes"):
+        device.pick()
+
+
+def raising(error):
+    def arrives(tensor):
+        raise error
+
+    return arrives
+
+
+FAULTS = (
+    (lambda tensor: tensor + 1, "wrong by"),
+    (lambda tensor: tensor * torch.nan, "wrong by nan"),
+    (lambda tensor: torch.zeros_like(tensor), "wrong by"),
+    (raising(RuntimeError("MPS backend out of memory")), "failed: MPS backend out of memory"),
+    (raising(NotImplementedError("no kernel")), "failed: no kernel"),
+    (raising(TypeError("no float64")), "failed: no float64"),
+    (raising(AssertionError("not compiled with CUDA")), "failed: not compiled"),
+)
+
+
+@RULES.rule(
+    ("    if torch.equal(product, a @ b):", "    if True:"),
+    ("    if torch.equal(product, a @ b):", "    if not (product - a @ b).abs().max() > 1e-2:"),
+    ("except (RuntimeError, TypeError, AssertionError) as", "except AssertionError as"),
+)
+def a_device_that_computes_wrongly_is_found_out(device, monkeypatch):
+    for kind in ("mps", "cuda"):
+        for arrives, said in FAULTS:
+            with monkeypatch.context() as patch:
+                pretend(patch, kind, arrives=arrives)
+                assert said in (device.probe(kind) or ""), said
+                with pytest.raises(device.DeviceUnavailable, match=f"{kind} was asked for, but a product on {kind}"):
+                    device.pick(kind)
+
+
+@RULES.rule(
+    ("            warnings.warn(", "            str("),
+    ("        if _backend(kind).is_available():", "        if True:"),
+)
+def a_device_that_is_passed_over_is_told_and_a_missing_one_is_not(device, monkeypatch):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert device.pick().kind == "cpu"
+    pretend(monkeypatch, "mps", arrives=FAULTS[0][0])
+    with pytest.warns(RuntimeWarning, match="mps is passed over: a product on mps is wrong"):
+        assert device.pick().kind == "cpu"
+
+
+@RULES.rule(
+    ("torch.randint(-8, 9, (64, 64), ", "torch.normal(0.0, 1.0, (64, 64), "),
+    (', device="cpu")', ")"),
+)
+def a_right_device_passes_at_any_precision_and_default(device, monkeypatch):
+    pretend(monkeypatch, "cuda", arrives=lambda tensor: tensor.bfloat16().float())
+    assert device.probe("cuda") is None
+    torch.set_default_device("meta")
+    try:
+        assert device.probe("cuda") is None
+    finally:
+        torch.set_default_device(None)
+
+
+@RULES.rule(
+    ("        getattr(torch, self.kind).synchronize()", "        torch.mps.synchronize"),
+)
+def an_accelerator_waits_for_its_own_device(device, monkeypatch):
+    mps, cuda = pretend(monkeypatch, "mps"), pretend(monkeypatch, "cuda")
+    device.Accelerator("cpu", "CPU").synchronize()
+    device.Accelerator("cuda", "GPU").synchronize("a result is welcome, not needed")
+    assert (mps.waits, cuda.waits) == (0, 1)
+    device.Accelerator("mps", "GPU").synchronize()
+    assert (mps.waits, cuda.waits) == (1, 1)
+
+
+@RULES.rule(
+    ("        torch.set_num_threads(self.threads)\n", ""),
+    ("            torch.set_num_threads(before)", "            pass"),
+    ("        try:\n            yield\n        finally:\n", "        if True:\n            yield\n"),
+    ("threads=most)", "threads=None)"),
+)
+def one_thread_is_one_thread_while_it_is_measured(device):
+    seen = {1: set(), 2: set()}
+    places = {str(n): device.cpu(threads=n) for n in seen}
+    for n, threads in seen.items():
+        timing.measure(lambda t=threads: t.add(torch.get_num_threads()), on=places[str(n)], budget=timing.FAST)
+        assert torch.get_num_threads() == 2
+    timing.compare(
+        {str(n): lambda n=n: seen[n].add(torch.get_num_threads()) for n in seen},
+        on=places, baseline="1", parity=timing.Unchecked("nothing"), budget=timing.FAST,
+    )  # fmt: skip
+    assert seen == {1: {1}, 2: {2}}
+    with pytest.raises(ZeroDivisionError), places["1"].active():
+        raise ZeroDivisionError
+    assert torch.get_num_threads() == 2
+    with device.Accelerator("mps", "GPU").active():
+        assert torch.get_num_threads() == 2
+
+
+@RULES.rule(("    if most < 1:", "    if False:"), ("'s' if most > 1 else ''", "'s'"))
+def a_baseline_says_its_threads(device, chip):
+    assert device.cpu(threads=1).label == "Apple M2 Max CPU, 1 thread"
+    assert device.cpu().label == "Apple M2 Max CPU, 2 threads"
+    assert device.cpu().threads == 2
+    with pytest.raises(ValueError, match=r"threads is 0; .* at least 1"):
+        device.cpu(threads=0)
+
+
+@RULES.rule((' or "unknown"', ""))
+def unknown_hardware_is_called_unknown(device, monkeypatch):
+    monkeypatch.setattr(device.machine, "describe", lambda: SimpleNamespace(chip=None))
+    assert device.cpu(1).label == "unknown CPU, 1 thread"
+
+
+@RULES.rule(
+    ("html.escape(str(self))", "str(self)"),
+    ("        if lab.simulated:", "        if False:"),
+    ('"#d55e00" if self', '"#0072b2" if self'),
+    ('        if lab.kind == "cpu":', "        if False:"),
+)
+def the_banner_says_what_is_real_and_escapes_it(device):
+    real = device.Accelerator("mps", "Apple M2 Max GPU").banner()
+    assert str(real) == "This page ran on Apple M2 Max GPU (PyTorch device 'mps')."
+    cpu = device.Accelerator("cpu", "Xeon CPU, 2 threads", threads=2).banner()
+    assert "Xeon CPU, 2 threads" in str(cpu)
+    assert "No GPU takes part" in str(cpu)
+    simulated = device.Accelerator("mps", "Apple M2", simulated=True).banner()
+    assert str(simulated).startswith("SIMULATED: Apple M2.")
+    assert "no time on this page" in str(simulated)
+    assert real._repr_html_().split(";")[0] != simulated._repr_html_().split(";")[0], "they look alike"
+    hostile = device.Accelerator("cuda", "<script>&\"'").banner()._repr_html_()
+    assert "<script>" not in hostile
+    assert "&lt;script&gt;&amp;" in hostile
+
+
+@RULES.rule(
+    ("            torch.accelerator.synchronize()", "            pass"),
+    ("        if there:\n", "        if True:\n"),
+    ("there = torch.accelerator.is_available()", "there = torch.accelerator.current_accelerator() is not None"),
+)
+def torch_is_waited_for_where_there_is_a_device(device, monkeypatch):
+    waits = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: waits.append(1))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    wait = device.synchronizer("torch")
+    wait()
+    assert not waits
+    assert not wait.waits_for_results
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    device.synchronizer("torch")("a result")
+    assert waits == [1]
+
+
+@RULES.rule(("        tf.test.experimental.sync_devices()\n", "        pass\n"))
+def tensorflow_is_waited_for(device, monkeypatch):
+    waits = []
+    experimental = SimpleNamespace(sync_devices=lambda: waits.append(1))
+    fake = SimpleNamespace(test=SimpleNamespace(experimental=experimental))
+    monkeypatch.setitem(sys.modules, "tensorflow", fake)
+    wait = device.synchronizer("tensorflow")
+    assert not wait.waits_for_results
+    wait("a result")
+    assert waits == [1]
+
+
+class Jax(timing.Host):
+    """A place for JAX on the CPU, which works while Python runs ahead."""
+
+    def __init__(self, synchronize) -> None:
+        super().__init__("CPU by JAX", waits_for_results=synchronize.waits_for_results)
+        object.__setattr__(self, "synchronize", synchronize)
+
+
+@RULES.rule(
+    ("        jax.block_until_ready(results)\n", "        pass\n"),
+    ("        jax.block_until_ready(results)\n", "        jax.block_until_ready(results[:1])\n"),
+    ("wait.waits_for_results = True", "pass"),
+)
+def every_result_of_jax_is_waited_for(device):
+    import time
+
+    import jax
+
+    x = jax.numpy.ones((300, 300))
+    product = jax.jit(lambda x: x @ x @ x @ x)
+    product(x).block_until_ready()
+    results, unready = [], []
+
+    def launch():
+        results.append(product(x))
+        return {"nested": [results[-1], None]}
+
+    def clock():
+        unready.append(sum(not result.is_ready() for result in results))
+        return time.perf_counter_ns()
+
+    budget = timing.Budget(min_samples=3, max_samples=3, warmup_calls=2, warmup_seconds=0, block_seconds=0.02)
+    for question in ("latency", "throughput"):
+        got = timing.measure(launch, on=Jax(device.synchronizer("jax")), question=question, budget=budget, clock=clock)
+        assert not any(unready), f"{question}: the clock was read while {max(unready)} results were computed"
+    assert got.block > 1
+
+
+@RULES.rule(("    if framework not in makers:", "    if False:"))
+def a_framework_without_synchronizer_is_named(device):
+    with pytest.raises(ValueError, match="no synchronizer for 'mlx'; there are torch, tensorflow, jax"):
+        device.synchronizer("mlx")
+
+
+def test_the_frameworks_have_what_is_asked_of_them():
+    """The real ones: what the synchronizers call exists and returns. TensorFlow has a process of its own."""
+    device.synchronizer("torch")(torch.ones(3))
+    code = """
+from metallab import device
+import tensorflow
+wait = device.synchronizer("tensorflow")
+wait()
+wait(tensorflow.ones(3) * 2)
+print("waited")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    assert done.stdout == "waited\n", done.stderr
+
+
+@RULES.rule(("import warnings\n", "import warnings\nimport jax\n"))
+def importing_imports_no_framework(device, tmp_path):
+    copy = tmp_path / "copy_of_device.py"
+    copy.write_text(source(device))
+    code = f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("copy_of_device", {str(copy)!r})
+sys.modules["copy_of_device"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+import metallab
+from metallab import checks, fake_device, memory, peaks, records, timing
+print(sorted({{"torch", "tensorflow", "jax", "keras", "matplotlib"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -1,0 +1,168 @@
+"""The fake device behaves as a GPU does: it takes work at once, finishes it later, and has to be waited for."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+import pytest
+from mutate import Rules
+
+from metallab import fake_device, timing
+
+RULES = Rules(fake_device)
+
+
+def within(seconds: float, work) -> None:
+    """Fail if something hangs; the thread it hangs on dies with the process."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), "it never returns"
+
+
+@RULES.rule(
+    ("        self._queue.put(seconds)\n", "        time.sleep(seconds)\n        self._queue.put(0.0)\n"),
+)
+def work_is_taken_at_once(fake_device, monkeypatch):
+    gate = threading.Event()
+    monkeypatch.setattr(fake_device.time, "sleep", lambda seconds: gate.wait(60))
+    with fake_device.FakeDevice() as device:
+        assert device.pending == 0
+        try:
+            within(2, lambda: [device.launch(0.001) for _ in range(3)])
+            assert (device.launched, device.finished, device.pending) == (3, 0, 3)
+        finally:
+            gate.set()
+
+
+@RULES.rule(
+    ("        self._queue.join()\n", "        pass\n"),
+    ("            self.finished += 1\n            self._queue.task_done()", "            self._queue.task_done()"),
+)
+def work_is_waited_for(fake_device):
+    with fake_device.FakeDevice() as device:
+        start = time.perf_counter()
+        for _ in range(3):
+            device.launch(0.02)
+        device.synchronize()
+        assert time.perf_counter() - start >= 0.06, "it did not wait for all"
+        assert (device.launched, device.finished, device.pending) == (3, 3, 0)
+        device.synchronize()  # nothing to wait for
+
+
+@RULES.rule(
+    ("self._queue: queue.Queue[float | None] = queue.Queue()", "self._queue = queue.LifoQueue()"),
+    ("            time.sleep(seconds * (", "            time.sleep(0 * ("),
+)
+def kernels_finish_in_order(fake_device, monkeypatch):
+    slept, sleep = [], time.sleep
+    monkeypatch.setattr(fake_device.time, "sleep", lambda seconds: (slept.append(seconds), sleep(seconds)))
+    told = [0.02, 0.003, 0.001, 0.002]
+    with fake_device.FakeDevice() as device:
+        for seconds in told:
+            device.launch(seconds)
+        device.synchronize()
+    assert slept == told
+
+
+@RULES.rule(
+    ("            self._compiled.add(shape)\n", ""),
+    ("        if shape not in self._compiled:", "        if shape in self._compiled:"),
+    ("            seconds += self.compile_seconds\n", ""),
+)
+def a_shape_is_compiled_once(fake_device, monkeypatch):
+    slept = []
+    monkeypatch.setattr(fake_device.time, "sleep", slept.append)
+    with fake_device.FakeDevice(compile_seconds=1.0) as device:
+        for shape in (None, (2, 3), None, (2, 3), (3, 2)):
+            device.launch(0.5, shape)
+        device.synchronize()
+    assert slept == [1.5, 1.5, 0.5, 0.5, 1.5]
+
+
+@RULES.rule(
+    ("self.slowdown_per_second * (time", "0 * (time"),
+    (" - self._made)", ")"),
+)
+def a_hot_device_slows_down(fake_device, monkeypatch):
+    clock, slept = [50.0], []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        clock[0] += 1.0
+
+    monkeypatch.setattr(fake_device.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(fake_device.time, "sleep", sleep)
+    with fake_device.FakeDevice(slowdown_per_second=0.1) as device:
+        for _ in range(3):  # launched together, executed one, two seconds later
+            device.launch(1.0)
+        device.synchronize()
+    assert slept == pytest.approx([1.0, 1.1, 1.2])
+
+
+@RULES.rule(
+    ("            raise RuntimeError(", "            return RuntimeError("),
+    ("        self._queue.task_done()  # for the order to end", "        pass  # for the order to end"),
+    ("        if self._worker.is_alive():\n            self", "        if True:\n            self"),
+    ("            self._worker.join()\n", ""),
+)
+def a_closed_device_has_finished_and_takes_nothing(fake_device):
+    with fake_device.FakeDevice() as device:
+        device.launch(0.02)
+    assert device.pending == 0, "closing left work undone"
+    with pytest.raises(RuntimeError, match="closed; make a new one"):
+        device.launch(0.001)
+    device.close()
+    within(2, device.synchronize)
+
+
+@RULES.rule(
+    ('        seconds = _finite(seconds, "seconds")\n', ""),
+    ("if not 0 <= value < math.inf", "if not 0 <= value"),
+    ('_finite(compile_seconds, "compile_seconds")', "compile_seconds"),
+    ('_finite(slowdown_per_second, "slowdown_per_second")', "slowdown_per_second"),
+)
+def a_bad_time_is_refused_where_it_is_given(fake_device):
+    with fake_device.FakeDevice() as device:
+        for seconds in (-0.001, math.nan, math.inf):
+            with pytest.raises(ValueError, match=r"seconds is .*; it must be 0 or more, and finite"):
+                device.launch(seconds)
+        device.launch(0.0)
+        within(2, device.synchronize)  # the thread is still there
+        assert device.finished == 1
+    for name in ("compile_seconds", "slowdown_per_second"):
+        with pytest.raises(ValueError, match=name):
+            fake_device.FakeDevice(**{name: -1.0})
+
+
+@RULES.rule(
+    ("                result.evaluate()\n", "                pass\n"),
+    ("            self._device.synchronize()\n", ""),
+    ("            self._computed = True\n", ""),
+    ("    waits_for_results = True\n", ""),
+)
+def lazy_work_starts_when_its_result_is_asked_for(fake_device):
+    with fake_device.LazyFakeDevice() as device:
+        results = [device.lazy(0.005) for _ in range(3)]
+        device.synchronize()
+        assert device.launched == 0, "nobody asked for a result"
+        results[2].evaluate()
+        assert (device.launched, device.finished) == (1, 1)
+        device.synchronize(*results, "no result of ours")
+        assert (device.launched, device.finished) == (3, 3), "each result is computed, and only once"
+        assert device.waits_for_results
+
+
+@RULES.rule()
+def both_are_places_for_the_timer(fake_device):
+    for kind, work in ((fake_device.FakeDevice, "launch"), (fake_device.LazyFakeDevice, "lazy")):
+        with kind() as device:
+            got = timing.measure(lambda d=device, w=work: getattr(d, w)(0.002), on=device, budget=timing.FAST)
+        assert min(got.samples) >= 0.002
+        assert "a thread that sleeps" in got.device
+        assert not got.simulated
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

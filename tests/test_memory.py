@@ -1,0 +1,179 @@
+"""Peak memory: the allocator's own figure where there is one, the process's otherwise, the driver's pool apart.
+
+The allocators of mps and cuda are imitated: what PyTorch's counters count is not checked here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from mutate import Rules
+
+from metallab import memory
+from metallab.device import Accelerator
+
+RULES = Rules(memory)
+CPU = Accelerator("cpu", "CPU")
+MB = 1_000_000
+
+
+class Allocator:
+    """Counters as `torch.accelerator` has them; work that was launched allocates when the device is waited for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.highest, self.launched = 500, 9000, []
+        counters = {
+            "memory_allocated": lambda: self.now,
+            "max_memory_allocated": lambda: self.highest,
+            "reset_peak_memory_stats": self.reset,
+            "memory_reserved": lambda: 20_000,
+        }
+        for name, counter in counters.items():
+            monkeypatch.setattr(torch.accelerator, name, counter)
+        monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 30_000)
+        for backend in (torch.mps, torch.cuda):
+            monkeypatch.setattr(backend, "synchronize", self.work)
+
+    def reset(self) -> None:
+        self.highest = self.now
+
+    def work(self) -> None:
+        for size in self.launched:
+            self.now += size
+            self.highest = max(self.highest, self.now)
+        self.launched.clear()
+
+
+@RULES.rule(
+    ("    torch.accelerator.reset_peak_memory_stats()\n", ""),
+    ("    on.synchronize()\n    torch.accelerator.reset", "    torch.accelerator.reset"),
+    ("        yield memory\n        on.synchronize()\n", "        yield memory\n"),
+    ("max_memory_allocated() - start", "max_memory_allocated()"),
+    ("max_memory_allocated() - start", "memory_allocated() - start"),
+    ('if on.kind == "mps" else', 'if on.kind == "cuda" else'),
+    ('in ("mps", "cuda")', 'in ("cuda",)'),
+    ('in ("mps", "cuda")', 'in ("mps",)'),
+)
+def the_allocator_is_asked_where_there_is_one(memory, monkeypatch):
+    for kind, pool in (("mps", 30_000), ("cuda", 20_000)):
+        allocator = Allocator(monkeypatch)
+        allocator.launched = [4000, -4000]  # somebody else's, not finished yet
+        with memory.peak(on=Accelerator(kind, "GPU")) as peak:
+            assert "has not ended" in str(peak)
+            allocator.launched += [1000, 2000, -3000]
+            allocator.work()
+            allocator.launched += [3500, -500]  # still running when the block ends
+        assert (peak.how, peak.bytes, peak.pool_bytes) == ("allocator", 3500, pool)
+        assert str(peak) == f"peak memory 3.42 KiB above the start (allocator), driver's pool {pool / 1024:.3g} KiB"
+
+
+@RULES.rule(
+    ("    try:\n        yield memory\n        on.synchronize()\n    finally:\n", "    if True:\n        yield memory\n")
+)
+def out_of_memory_has_a_peak_too(memory, monkeypatch):
+    allocator = Allocator(monkeypatch)
+
+    def fails():
+        allocator.launched += [7000, -7000]
+        allocator.work()
+        raise RuntimeError("MPS backend out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"), memory.peak(on=Accelerator("mps", "GPU")) as peak:
+        fails()
+    assert (peak.bytes, peak.pool_bytes) == (7000, 30_000)
+    with pytest.raises(ZeroDivisionError), memory.peak(on=CPU) as peak:
+        raise ZeroDivisionError
+    assert peak.bytes is not None
+
+
+def test_the_counters_exist():
+    """The names that are asked of PyTorch; they cannot be called without a device."""
+    for name in ("memory_allocated", "max_memory_allocated", "reset_peak_memory_stats", "memory_reserved"):
+        assert callable(getattr(torch.accelerator, name))
+    assert callable(torch.mps.driver_allocated_memory)
+
+
+@RULES.rule(
+    ("memory.bytes = highest - start", "memory.bytes = highest"),
+    ("memory.bytes = highest - start", "memory.bytes = process.memory_info().rss - start"),
+)
+def touched_memory_is_seen(memory):
+    """200 MB that are allocated, touched and freed inside the block."""
+    with memory.peak(on=CPU) as peak:
+        array = np.ones(200 * MB, np.uint8)
+        time.sleep(0.3)  # long enough to be sampled, were the system's record of an earlier test
+        del array
+    assert 190 * MB < peak.bytes < 300 * MB, f"{peak.bytes / MB} MB"
+    assert (peak.how, peak.pool_bytes) == ("sampled", None)
+    assert "pool" not in str(peak)
+
+
+class Process:
+    """The process's resident memory as the test says."""
+
+    def __init__(self) -> None:
+        self.rss = 1000
+        self.sampled = threading.Event()
+
+    def memory_info(self):
+        read = SimpleNamespace(rss=self.rss)
+        if read.rss == 4000:
+            self.sampled.set()
+        return read
+
+
+@RULES.rule(
+    ("            highest = max(highest, process.memory_info().rss)\n\n", "            pass\n\n"),
+    ("        highest = max(highest, process.memory_info().rss)\n        # the", "        # the"),
+    ("            highest = max(highest, record)", "            pass"),
+    ("(record := _highest_ever()) > ever", "(record := _highest_ever())"),
+)
+def samples_and_the_systems_record_are_put_together(memory, monkeypatch):
+    process, record = Process(), [9000]
+    monkeypatch.setattr(memory.psutil, "Process", lambda: process)
+    monkeypatch.setattr(memory, "_highest_ever", lambda: record[0])
+    with memory.peak(on=CPU) as peak:
+        process.rss = 4000
+        process.sampled.wait(2)
+        process.rss = 500
+    assert peak.bytes == 3000, "a record from before the block is not the block's"
+    process.rss = 1000
+    with memory.peak(on=CPU) as peak:
+        record[0] = 9500  # too short to be sampled
+    assert peak.bytes == 8500
+    monkeypatch.setattr(memory, "INTERVAL", 1e9)
+    with memory.peak(on=CPU) as peak:
+        process.rss = 1700
+    assert peak.bytes == 700, "the end of the block is looked at"
+
+
+@RULES.rule(("else 1024)", "else 1)"), ('sys.platform == "darwin"', "True"))
+def the_systems_record_is_in_bytes(memory, monkeypatch):
+    import psutil
+
+    resident = psutil.Process().memory_info().rss
+    assert 0.9 * resident < memory._highest_ever() < 1e12
+    if memory.sys.platform != "darwin":  # macOS counts bytes, Linux KiB
+        there = memory._highest_ever()
+        monkeypatch.setattr(memory.sys, "platform", "darwin")
+        assert memory._highest_ever() == pytest.approx(there / 1024, rel=0.2)
+
+
+@RULES.rule(("        done.set()\n        watcher.join()\n", ""))
+def the_watcher_ends_with_its_block(memory, monkeypatch):
+    made, event = [], threading.Event
+    monkeypatch.setattr(memory.threading, "Event", lambda: made.append(event()) or made[-1])
+    try:
+        with memory.peak(on=CPU):
+            assert any(thread.name == "peak-memory" for thread in threading.enumerate())
+        assert not any(thread.name == "peak-memory" for thread in threading.enumerate())
+    finally:
+        made[0].set()  # a broken one must not run on
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -1,0 +1,90 @@
+"""How much work a run does, and numbers and dtypes as a reader wants them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mutate import Rules
+
+from metallab import mode, units
+
+MODE, UNITS = Rules(mode), Rules(units)
+
+
+@MODE.rule(("full if current()", "fast if current()"), ('or "full"', 'or "fast"'))
+def a_knob_follows_the_mode(mode, monkeypatch):
+    monkeypatch.delenv("METALLAB_MODE", raising=False)
+    assert (mode.current(), mode.knob(full=1, fast=2)) == ("full", 1)
+    for name, value in (("full", 1), ("fast", 2), ("", 1)):
+        monkeypatch.setenv("METALLAB_MODE", name)
+        assert mode.knob(full=1, fast=2) == value
+
+
+@MODE.rule(("    if mode not in MODES:", "    if False:"))
+def an_unknown_mode_is_refused(mode, monkeypatch):
+    for name in ("Fast", "quick", "full "):
+        monkeypatch.setenv("METALLAB_MODE", name)
+        with pytest.raises(ValueError, match=r"METALLAB_MODE is '.*'full' or 'fast'"):
+            mode.knob(full=1, fast=2)
+
+
+@UNITS.rule(
+    ("0.9995 * pair[0]", "pair[0]"),
+    ("abs(value) >=", "value >="),
+    (">= 999.5 else", ">= 1e9 else"),
+    ("dict(units)[1]", "units[-1][1]"),
+    ('(1e-6, "µs")', '(1e-5, "µs")'),
+)
+def numbers_have_three_digits_and_a_unit(units):
+    said = {
+        0: "0 ns", 1e-12: "0.001 ns", 4.2e-9: "4.2 ns", 0.00123: "1.23 ms", 12.34e-6: "12.3 µs", 0.99949: "999 ms",
+        0.9996: "1 s", 59.96: "60 s", 1234: "1234 s", -0.002: "-2 ms", math.inf: "inf s", math.nan: "nan s",
+    }  # fmt: skip
+    assert {value: units.seconds(value) for value in said} == said
+    said = {
+        0: "0 B", 1: "1 B", 1000: "1000 B", 1023: "1023 B", 1024: "1 KiB", 3 * 2**20: "3 MiB", 1023 * 2**20: "1023 MiB",
+        1.5 * 2**40: "1.5 TiB", 5 * 2**50: "5120 TiB", -(2**20): "-1 MiB",
+    }  # fmt: skip
+    assert {value: units.size(value) for value in said} == said
+    assert units.rate(4.1e12, "B/s") == "4.1 TB/s"
+    assert units.rate(1.979e15, "FLOP/s") == "1979 TFLOP/s"
+    assert units.rate(0, "B/s") == "0 B/s"
+
+
+@UNITS.rule((":.3g}", ":.2g}"), (":.0f}", ":.3g}"))
+def a_number_can_be_read_back(units):
+    scale = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1}
+
+    @given(st.integers(1000, 9999), st.integers(-13, 2))
+    def reads_back(digits, exponent):
+        value = digits * 10.0**exponent
+        number, unit = units.seconds(value).split()
+        assert "e" not in number
+        assert float(number) * scale[unit] == pytest.approx(value, rel=0.00501)
+
+    reads_back()
+
+
+@UNITS.rule(
+    ('rsplit(".", 1)[-1]', 'rsplit("_", 1)[-1]'),
+    ('getattr(dtype, "name", None) or ', ""),
+    ('getattr(dtype, "__name__", None)', "None"),
+)
+def dtypes_of_every_framework_have_one_name(units):
+    import jax.numpy as jnp
+    import torch
+
+    class TensorFlows:  # tf.float32 prints as <dtype: 'float32'>
+        name = "float32"
+
+    same = ("float32", "torch.float32", torch.float32, np.float32, np.dtype("float32"), jnp.float32, TensorFlows())
+    assert [units.dtype_name(dtype) for dtype in same] == ["float32"] * len(same)
+    assert units.dtype_name(torch.bfloat16) == units.dtype_name(jnp.bfloat16) == "bfloat16"
+
+
+test_rule_of_modes_holds, test_broken_mode_goes_red = MODE.tests()
+test_rule_of_units_holds, test_broken_unit_goes_red = UNITS.tests()

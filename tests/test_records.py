@@ -1,0 +1,620 @@
+"""Results files: what is written is read back, a file is whole or not there, and a stranger's file does no harm."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import getpass
+import json
+import math
+import os
+import random
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from mutate import Rules
+
+from metallab import machine, records, timing
+from metallab.device import Accelerator
+
+RULES = Rules(records)
+CPU = Accelerator("cpu", "Xeon CPU, 2 threads", threads=2)
+STEADY = settings(max_examples=40, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+
+
+def measurement(name: str = "matmul", samples=(1.0, 1.1, 1.2), **changes) -> timing.Measurement:
+    fields = {"question": "latency", "first_call": 3.0, "block": 1, "warmup_calls": 3, "stop_reason": "quiet"}
+    fields |= {"mode": "full", "device": CPU.label, "simulated": False}
+    return timing.Measurement(name=name, samples=tuple(samples), **(fields | changes))
+
+
+def comparison(samples: int = 20) -> timing.Comparison:
+    """Eager, a variant twice as fast, and one whose output differs."""
+    times = {"eager": 2.0, "fused": 1.0, "wrong": 0.1}
+    steps = [1 + 0.001 * i for i in range(samples)]
+    measured = {key: measurement(key, [time * step for step in steps]) for key, time in times.items()}
+    ratio = timing.Ratio("fused", "eager", 2.0, *((1.9, 2.1) if samples > 5 else (0.0, math.inf)), samples)
+    withheld = {"wrong": "outputs differ:\n\x1b[31mresult: 3 of 3"}
+    return timing.Comparison("softshrink", "latency", "eager", measured, {"fused": ratio}, withheld, "outputs compared")
+
+
+def record(name: str = "matmul", **changes) -> records.Record:
+    made = measurement(name, **changes)
+    return records.Record("01_a", f"01_a/{name}", "2026-11-20T10:00:00+00:00", made, None, None, machine.describe())
+
+
+# --- round trip ---
+
+NAMES = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=20)
+TIMES = st.floats(1e-9, 1e4)
+MEASUREMENTS = st.builds(
+    timing.Measurement,
+    name=NAMES,
+    question=st.sampled_from(["latency", "throughput"]),
+    samples=st.lists(TIMES, min_size=1, max_size=30).map(tuple),
+    first_call=TIMES,
+    block=st.integers(1, 2**26),
+    warmup_calls=st.integers(0, 10**6),
+    stop_reason=NAMES,
+    mode=st.sampled_from(["full", "fast"]),
+    device=NAMES,
+    simulated=st.booleans(),
+)
+COMPARED = st.builds(
+    records.Compared,
+    name=NAMES,
+    variant=NAMES,
+    baseline=NAMES,
+    verdict=st.sampled_from(["faster", "slower", "inconclusive", "baseline", "withheld"]),
+    median=st.none() | TIMES,
+    low=st.none() | TIMES,
+    high=st.none() | TIMES,
+    withheld=NAMES | st.just(""),
+    parity=NAMES | st.just(""),
+)
+RECORDS = st.builds(
+    records.Record,
+    lesson=st.from_regex(r"[0-9]{2}b?_[a-z_]{1,20}", fullmatch=True),
+    name=NAMES,
+    taken=st.datetimes().map(lambda moment: moment.isoformat()),
+    measurement=MEASUREMENTS,
+    comparison=st.none() | COMPARED,
+    sentinel_drift=st.none() | st.floats(-0.9, 10),
+    machine=st.just(machine.describe()),
+)
+
+
+@RULES.rule(
+    ('"samples", "first_call", "block")', '"samples", "first_call", "block", "warmup_calls")'),
+    ("warmups=[(1, measured.first_call)]", "warmups=[(1, measured.median)]"),
+    ('"loops": measured.block', '"loops": 1'),
+    ('sentinel_drift=about["sentinel_drift"]', "sentinel_drift=None"),
+    ('about["comparison"] and Compared(**about["comparison"])', "None"),
+    ('encoding="utf-8")\n        os.replace', 'encoding="ascii")\n        os.replacing'),
+)
+def what_is_written_is_read_back(records):
+    @STEADY
+    @given(st.lists(RECORDS, min_size=1, max_size=4, unique_by=lambda made: made.name))
+    def round_trip(made):
+        with tempfile.TemporaryDirectory() as folder:
+            path = records.write(Path(folder) / "deep" / "results.json", made)
+            got = records.load(str(path))
+        assert [dataclasses.astuple(one) for one in got] == [dataclasses.astuple(one) for one in made]
+
+    round_trip()
+
+
+@RULES.rule(
+    ('f"{lesson}/{result.name}/{variant}"', 'f"{lesson}/{variant}"'),
+    ('    kind = "sim" if on.simulated else on.kind\n', "    kind = on.kind\n"),
+    ("    mode = rows[0][1].mode\n", '    mode = "full"\n'),
+    ("sentinel.drift if sentinel else None", "None"),
+    ("if math.isfinite(ratio.high) else None", "if True else None"),
+    ('verdict="withheld", withheld=_one_line(comparison.withheld[variant])', 'verdict="withheld"'),
+    ("_one_line(comparison.withheld[variant])", "comparison.withheld[variant]"),
+)
+def a_page_is_saved_with_its_comparisons(records, tmp_path, monkeypatch):
+    monkeypatch.delenv("METALLAB_OUT", raising=False)
+    monkeypatch.setattr(records.paths, "BUILD", tmp_path)
+    watch = timing.Sentinel(measurement(), measurement(samples=(1.1, 1.21, 1.32)))
+    path = records.save("01_a", measurement(), comparison(), on=CPU, sentinel=watch)
+    assert path == tmp_path / "full-cpu" / "results" / "01_a.json"
+    got = {made.name: made for made in records.load(path)}
+    assert list(got) == ["01_a/matmul", "01_a/softshrink/eager", "01_a/softshrink/fused", "01_a/softshrink/wrong"]
+    assert got["01_a/matmul"].comparison is None
+    verdicts = {made.comparison.variant: made.comparison for made in got.values() if made.comparison}
+    assert [compared.verdict for compared in verdicts.values()] == ["baseline", "faster", "withheld"]
+    fused = verdicts["fused"]
+    assert (fused.median, fused.low, fused.high, fused.parity) == (2.0, 1.9, 2.1, "outputs compared")
+    assert verdicts["wrong"].withheld == "outputs differ:  [31mresult: 3 of 3"
+    assert all(made.sentinel_drift == pytest.approx(0.1) for made in got.values())
+    simulated = Accelerator("mps", "Apple M2", simulated=True)
+    fast = measurement(mode="fast")
+    assert records.save("01_a", fast, on=simulated) == tmp_path / "fast-sim" / "results" / "01_a.json"
+    few = records.load(records.save("02_b", comparison(samples=3), on=CPU, folder=tmp_path / "few"))
+    assert few[1].comparison.high is None
+    assert few[1].comparison.verdict == "inconclusive"
+
+
+@RULES.rule(("    if not rows:\n", "    if False:\n"), ("    if not _LESSON.fullmatch(lesson):", "    if False:"))
+def a_page_without_results_or_with_a_bad_name_is_refused(records, tmp_path):
+    with pytest.raises(ValueError, match="01_a: nothing to save; give save"):
+        records.save("01_a", on=CPU, folder=tmp_path)
+    for lesson in ("../01_a", "", "a/b", ".hidden", "a" * 200):
+        with pytest.raises(ValueError, match="cannot name a file"):
+            records.save(lesson, measurement(), on=CPU, folder=tmp_path)
+
+
+@RULES.rule(("    if twice := {", "    if None and {"), ("{sorted(twice)} stand twice", "names stand twice"))
+def a_name_stands_once(records, tmp_path):
+    with pytest.raises(ValueError, match=r"\['01_a/matmul'\] stand twice .*; give each measurement its own name"):
+        records.save("01_a", measurement(), measurement(), on=CPU, folder=tmp_path)
+    one = records.write(tmp_path / "one.json", [record("x"), record("y")])
+    two = records.write(tmp_path / "two.json", [record("z")])
+    merged = records.load(records.merge([one, two], tmp_path / "all.json"))
+    assert [made.name for made in merged] == ["01_a/x", "01_a/y", "01_a/z"]
+    with pytest.raises(ValueError, match="twice"):
+        records.merge([one, one], tmp_path / "all.json")
+    with pytest.raises(ValueError, match=r"none\.json: there are no records to write"):
+        records.merge([], tmp_path / "none.json")
+
+
+@RULES.rule(("        _parse(path, text.getvalue())  #", "        pass  #"))
+def what_could_not_be_read_back_is_not_written(records, tmp_path):
+    for changes, said in (
+        ({"samples": (math.inf,)}, "Infinity is no number"),
+        ({"first_call": math.nan}, "NaN is no number"),
+        ({"question": "speed"}, "question"),
+        ({"mode": "slow"}, "mode"),
+        ({"device": "two\nlines"}, "device"),
+        ({"block": True}, "block"),
+        ({"simulated": "no"}, "simulated"),
+        ({"samples": ()}, "samples"),
+    ):
+        with pytest.raises(ValueError, match=f"nothing is written, .*{said}"):
+            records.write(tmp_path / "a.json", [record(**changes)])
+    with pytest.raises(ValueError, match="nothing is written"):
+        records.write(tmp_path / "a.json", [dataclasses.replace(record(), sentinel_drift=math.inf)])
+    assert not list(tmp_path.iterdir())
+
+
+# --- pyperf ---
+
+
+def pyperf(*arguments: object) -> str:
+    command = [sys.executable, "-m", "pyperf", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@RULES.rule(('        "unit": "second",\n', '        "unit": "byte",\n'))
+def pyperf_reads_our_files(records, tmp_path):
+    before = records.save("01_a", measurement(), comparison(), on=CPU, folder=tmp_path / "a")
+    after = records.save("01_a", measurement(samples=(2.0, 2.2, 2.4)), comparison(), on=CPU, folder=tmp_path / "b")
+    assert "Mean +- std dev: 1.10 sec +- 0.10 sec" in pyperf("show", before)
+    stats = pyperf("stats", before)
+    assert "Median +- MAD:   1.10 sec" in stats
+    assert "01_a/softshrink/fused" in stats
+    compared = pyperf("compare_to", before, after, "--table")
+    assert "01_a/matmul" in compared
+    assert "2.00x slower" in compared
+    single = records.save("01_a", measurement(samples=(1.0,)), on=CPU, folder=tmp_path / "c")
+    assert pyperf("show", single) == "1.00 sec\n"
+
+
+@RULES.rule(("collect_metadata=False", "collect_metadata=True"))
+def a_file_names_no_host_and_no_person(records, tmp_path, monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "annas-laptop")
+    monkeypatch.setenv("USER", "anna")
+    text = records.save("01_a", measurement(), on=CPU, folder=tmp_path).read_text()
+    metadata = json.loads(text)["metadata"]
+    assert sorted(metadata) == ["loops", "machine", "metallab", "name", "unit"]
+    for private in ("annas-laptop", "hostname", os.path.expanduser("~") + "/", os.uname().nodename):
+        assert len(private) < 4 or private not in text, private
+    assert getpass.getuser() == "anna"
+    assert '"anna' not in text
+
+
+# --- whole or not at all ---
+
+
+@RULES.rule(
+    (
+        'part.write_text(text.getvalue(), encoding="utf-8")\n        os.replace(part, path)',
+        "path.write_text(text.getvalue())",
+    ),
+    (
+        'with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as',
+        "for folder in [tempfile.mkdtemp(dir=path.parent)]:  #",
+    ),
+)
+def a_full_disk_leaves_the_earlier_file(records, tmp_path):
+    """The system refuses to write more than half of it, as a full disk would."""
+    path = records.write(tmp_path / "a.json", [record("before")])
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large") as refused:
+            records.write(path, [record("after")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert refused.value.errno == errno.EFBIG
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"], "litter"
+
+
+@RULES.rule(
+    ("        part = Path(folder) / path.name\n", "        part = path\n"),
+    ("        os.replace(part, path)\n", "        pass\n"),
+)
+def an_interruption_leaves_the_earlier_file(records, tmp_path, monkeypatch):
+    path = records.write(tmp_path / "a.json", [record("before")])
+    before = path.read_bytes()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            records.write(path, [record("after")])
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"], "litter"
+    records.write(path, [record("after")])
+    assert records.load(path)[0].name == "01_a/after"
+
+
+# --- strangers' files ---
+
+
+def change(field: str, value) -> callable:
+    """Replace a field of what we keep under ``metallab``."""
+
+    def changed(data):
+        about = json.loads(data["metadata"]["metallab"])
+        about[field] = value
+        data["metadata"]["metallab"] = json.dumps(about)
+
+    return changed
+
+
+def drop(field: str) -> callable:
+    def changed(data):
+        about = json.loads(data["metadata"]["metallab"])
+        del about[field]
+        data["metadata"]["metallab"] = json.dumps(about)
+
+    return changed
+
+
+def put(*path_and_value) -> callable:
+    """Replace something in the file: keys and indices, then the value."""
+    *path, last, value = path_and_value
+
+    def changed(data):
+        for step in path:
+            data = data[step]
+        data[last] = value
+
+    return changed
+
+
+def compared(**fields) -> callable:
+    good = {"name": "c", "variant": "v", "baseline": "b", "verdict": "faster", "median": 2.0, "low": 1.0, "high": 3.0}
+    return change("comparison", {**good, "withheld": "", "parity": "", **fields})
+
+
+RUN = ("benchmarks", 0, "runs", 0)
+HOSTILE = {
+    "list instead of an object": (lambda data: [], "not a pyperf file"),
+    "no benchmarks": (put("benchmarks", []), "not a pyperf file"),
+    "benchmarks are text": (put("benchmarks", "abc"), "not a pyperf file"),
+    "too many benchmarks": (put("benchmarks", [{}] * 1001), "1001 benchmarks, more than the 1000 allowed"),
+    "unknown version": (put("version", "9"), "version '9' not supported"),
+    "version is a list": (put("version", []), "not a pyperf file"),
+    "no runs": (put("benchmarks", 0, "runs", []), "not a pyperf file"),
+    "two runs": (lambda data: data["benchmarks"][0]["runs"].append(data["benchmarks"][0]["runs"][0]), "one run"),
+    "values are text": (put(*RUN, "values", ["1"]), "number > 0"),
+    "negative value": (put(*RUN, "values", [-1.0]), "number > 0"),
+    "value is zero": (put(*RUN, "values", [0]), "number > 0"),
+    "value is true": (put(*RUN, "values", [True, True]), "samples must be durations in seconds"),
+    "huge value": (put(*RUN, "values", [1e300]), "samples must be durations in seconds, not \\[1e\\+300\\]"),
+    "tiny value": (put(*RUN, "values", [5e-324]), "samples must be durations"),
+    "huge integer": (put(*RUN, "values", [10**400]), "samples must be durations"),
+    "no values": (put(*RUN, "values", []), "samples must be durations"),
+    "no warm-up": (put(*RUN, "warmups", []), "not a record of ours"),
+    "negative warm-up": (put(*RUN, "warmups", [[1, -1.0]]), "not a pyperf file"),
+    "loops is true": (put("metadata", "loops", True), "block must be a number of calls, not True"),
+    "huge loops": (put("metadata", "loops", 2**60), "block must be"),
+    "loops is text": (put("metadata", "loops", "1"), "not a pyperf file"),
+    "bytes, not seconds": (put("metadata", "unit", "byte"), "in seconds"),
+    "unprintable name": (put("metadata", "name", "01_a/\x1b[2J"), "record must be a name of printable characters"),
+    "long name": (put("metadata", "name", "x" * 2000), "record must be a name"),
+    "no name": (lambda data: data["metadata"].pop("name"), "not a pyperf file"),
+    "not ours": (lambda data: data["metadata"].pop("metallab"), "'metallab' is missing"),
+    "ours is a number": (put("metadata", "metallab", 3), "not a record of ours"),
+    "ours is a list": (put("metadata", "metallab", "[]"), "not a record of ours"),
+    "ours is cut off": (put("metadata", "metallab", '{"schema"'), "not a record of ours"),
+    "ours has NaN": (change("sentinel_drift", math.nan), "NaN is no number of JSON"),
+    "other schema": (change("schema", 2), "another version of metallab"),
+    "no machine": (lambda data: data["metadata"].pop("machine"), "'machine' is missing"),
+    "machine is a list": (put("metadata", "machine", "[]"), "expected an object"),
+    "machine has a stranger": (put("metadata", "machine", '{"schema": 1, "owner": "x"}'), "unknown field 'owner'"),
+    "lesson is a path": (change("lesson", "../../etc"), "lesson must be a lesson's name, not '../../etc'"),
+    "lesson is a number": (change("lesson", 3), "lesson must be"),
+    "taken is no time": (change("taken", "yesterday"), "yesterday"),
+    "taken is a number": (change("taken", 3), "taken must be"),
+    "drift is text": (change("sentinel_drift", "0.1"), "sentinel_drift must be"),
+    "drift below all": (change("sentinel_drift", -2), "sentinel_drift must be"),
+    "question": (change("question", "speed"), "question must be 'latency' or 'throughput', not 'speed'"),
+    "question is a list": (change("question", ["latency"]), "question must be"),
+    "mode": (change("mode", "slow"), "mode must be one of full, fast, not 'slow'"),
+    "simulated is text": (change("simulated", "false"), "simulated must be true or false, not 'false'"),
+    "warm-ups are a fraction": (change("warmup_calls", 1.5), "warmup_calls must be"),
+    "warm-ups are negative": (change("warmup_calls", -1), "warmup_calls must be"),
+    "device is empty": (change("device", ""), "device must be a name"),
+    "device has two lines": (change("device", "a\nb"), "device must be a name"),
+    "reason is an object": (change("stop_reason", {}), "stop_reason must be one line of text"),
+    "long reason": (change("stop_reason", "x" * 1001), "stop_reason must be"),
+    "a field too many": (change("owner", "x"), "not the fields of a record: 'owner'"),
+    "a field too few": (drop("mode"), "not the fields of a record: 'mode'"),
+    "comparison is text": (change("comparison", "faster"), "comparison must be an object, or nothing"),
+    "comparison is empty": (change("comparison", {}), "not the fields of a record"),
+    "verdict": (compared(verdict="best"), "verdict must be one of"),
+    "ratio is negative": (compared(low=-1.0), "low must be a ratio of times, or nothing, not -1.0"),
+    "ratio is text": (compared(median="2"), "median must be"),
+    "ratio is true": (compared(median=True), "median must be"),
+    "variant is a list": (compared(variant=["v"]), "variant must be"),
+    "withheld is nothing": (compared(withheld=None), "withheld must be"),
+    "parity has an escape": (compared(parity="\x1b[2J"), "parity must be one line of text"),
+}
+
+
+@RULES.rule(
+    ("        if len(benchmarks) > _RECORDS_LIMIT:", "        if False:"),
+    ("    _check(about, _ABOUT | _MEASURED)\n", ""),
+    ('        _check(about["comparison"], _COMPARED)\n', "        pass\n"),
+    ('benchmark.get_nrun() != 1 or benchmark.get_unit() != "second"', 'benchmark.get_unit() != "second"'),
+    ('benchmark.get_nrun() != 1 or benchmark.get_unit() != "second"', "benchmark.get_nrun() != 1"),
+    ('about.pop("schema", None) != SCHEMA', 'about.pop("schema", None) is None'),
+    ("        if not accepts(given[name]):", "        if False:"),
+    ("sorted(given.keys() ^ rules.keys())", "sorted(rules.keys() - given.keys())"),
+    ("type(value) in (int, float) and 1e-18", "isinstance(value, (int, float)) and 1e-18"),
+    ("1e-18 < value < 1e9", "1e-18 < value"),
+    ("1e-18 < value < 1e9", "value < 1e9"),
+    ("(type(value) in (int, float) and 0 <= value < 1e27)", "isinstance(value, (int, float))"),
+    ("and value.isprintable()", ""),
+    ("len(value) <= _TEXT_LIMIT and", "True and"),
+    ("type(value) is int and 0 < value < 2**53", "0 < value < 2**53"),
+    ("type(value) is int and 0 <= value < 2**53", "True"),
+    ('        raise ValueError(f"{constant} is', '        return math.nan\n        raise ValueError(f"{constant} is'),
+    ("isinstance(value, str) and _LESSON.fullmatch(value)", "isinstance(value, str)"),
+    ("-1 < value < 1e27", "True"),
+    ("lambda value: isinstance(value, bool)", "lambda value: True"),
+)
+def a_strangers_file_is_refused_with_the_reason(records, tmp_path):
+    good = records.write(tmp_path / "good.json", [record()]).read_text()
+    for what, (changed, said) in HOSTILE.items():
+        data = json.loads(good)
+        replaced = changed(data)
+        path = tmp_path / "bad.json"
+        path.write_text(json.dumps(replaced if isinstance(replaced, list) and not replaced else data))
+        with pytest.raises(records.RecordError, match=said) as refused:
+            pytest.fail(f"{what} was accepted: {records.load(path)}")
+        assert str(refused.value).startswith(f"{path}: "), f"{what}: {refused.value}"
+        assert str(refused.value).isprintable(), what
+        assert len(str(refused.value)) < 700, what
+
+
+@RULES.rule(
+    ("        benchmarks = _json(text)", "        benchmarks = json.loads(text)"),
+    ("OverflowError, RecursionError)", "OverflowError)"),
+    ("(OSError, UnicodeDecodeError)", "OSError"),
+    ("    if not path.exists():", "    if False:"),
+    ("not path.is_file() or ", ""),
+    ("path.stat().st_size > _BYTES_LIMIT", "False"),
+)
+def what_is_no_file_of_results_is_refused_with_the_reason(records, tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "_BYTES_LIMIT", 2**20)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR)  # else reading it would wait for ever
+    os.write(writer, b"{}")
+    try:
+        cases = [(tmp_path / "missing.json", "no such file; `make run`"), (tmp_path, "not a file of at most 1 MiB")]
+        if "is_file" in records.load.__code__.co_names:  # a broken copy without this line hangs
+            cases.append((pipe, "not a file of at most"))
+        for number, (content, said) in enumerate(
+            (
+                (b"", "not a pyperf file"),
+                (b"\xff\xfe", "cannot be read"),
+                (b"[" * 100_000, "not a pyperf file: "),
+                (b'{"version": NaN}', "NaN is no number"),
+                (b"null", "not a pyperf file"),
+                (b"1" * 5000, "not a pyperf file"),
+                (b" " * (2**20 + 1), "not a file of at most 1 MiB"),
+            )
+        ):
+            path = tmp_path / f"{number}.json"
+            path.write_bytes(content)
+            cases.append((path, said))
+        for path, said in cases:
+            with pytest.raises(records.RecordError, match=said) as refused:
+                records.load(path)
+            assert str(refused.value).startswith(f"{path}: ")
+    finally:
+        os.close(writer)
+
+
+@RULES.rule()
+def a_damaged_file_is_refused_or_read_and_nothing_else(records, tmp_path):
+    """Cut off anywhere, with bytes changed anywhere, or with any value in any place."""
+    chance = random.Random(0)
+    path = records.save("01_a", measurement(), comparison(), on=CPU, folder=tmp_path)
+    good = path.read_bytes()
+
+    def try_it(content: bytes) -> None:
+        path.write_bytes(content)
+        try:
+            records.load(path)
+        except records.RecordError as refused:
+            if not str(refused).startswith(f"{path}: "):
+                raise AssertionError(f"{refused} does not name the file") from refused
+
+    for _ in range(100):
+        try_it(good[: chance.randrange(len(good))])
+        broken = bytearray(good)
+        for _ in range(3):
+            broken[chance.randrange(len(good))] = chance.randrange(256)
+        try_it(bytes(broken))
+    for _ in range(200):
+        data = json.loads(good)
+        place = data
+        while True:
+            keys = list(place) if isinstance(place, dict) else range(len(place))
+            key = chance.choice(keys)
+            if not place[key] or not isinstance(place[key], dict | list) or chance.random() < 0.2:
+                break
+            place = place[key]
+        place[key] = chance.choice([None, True, -1, 0, 1e308, 10**30, "", "x", "\x00", [], {}, [1], {"a": 1}, [[1, 2]]])
+        try_it(json.dumps(data).encode())
+
+
+# --- comparing ---
+
+
+def at(scale: float, **changes) -> records.Record:
+    return record(samples=tuple(scale * (1 + 0.001 * i) for i in range(20)), **changes)
+
+
+@RULES.rule(
+    ("old.measurement.median / new.measurement.median", "new.measurement.median / old.measurement.median"),
+    ("a / d, b / c if c else", "b / d, a / c if c else"),
+    ("        if self.low > 1:\n", "        if self.ratio > 1:\n"),
+    ('"SLOWER" if self.high < 1 else "UNSURE"', '"SLOWER"'),
+    ('b / c if c else float("inf")', "b / c"),
+)
+def a_change_is_called_when_the_intervals_say_so(records):
+    for scale, verdict in ((0.5, "FASTER"), (2.0, "SLOWER"), (1.0, "UNSURE"), (1.005, "UNSURE"), (0.995, "UNSURE")):
+        [change] = records.compare([at(1.0)], [at(scale)])
+        assert change.verdict == verdict, f"{scale}: {change}"
+        assert change.ratio == pytest.approx(1 / scale)
+        assert change.low < change.ratio < change.high
+    [few] = records.compare([record(samples=(1.0,) * 3)], [record(samples=(9.0,) * 3)])
+    assert (few.verdict, few.low, few.high) == ("UNSURE", 0.0, math.inf)
+
+
+@RULES.rule(("    if not pairs:", "    if False:"), ("if record.name in theirs", "if True"))
+def only_what_both_files_have_is_compared(records):
+    changes = records.compare([at(1.0, name="x"), at(1.0, name="y")], [at(1.0, name="y"), at(1.0, name="z")])
+    assert [change.name for change in changes] == ["01_a/y"]
+    with pytest.raises(records.RecordError, match="share no benchmark"):
+        records.compare([at(1.0, name="x")], [at(1.0, name="z")])
+
+
+def elsewhere(**fields) -> records.Record:
+    made = at(1.0)
+    described = dataclasses.replace(made.machine, chip="Apple M2", os_name="macOS", os_version="15.1", gpu="Apple M2")
+    return dataclasses.replace(made, machine=dataclasses.replace(described, **fields))
+
+
+@RULES.rule(
+    ("    if different := old.machine.differences(new.machine):", "    if different := []:"),
+    ("old.machine.differences(new.machine):", "[old.name] * (old.machine.identity() != new.machine.identity()):"),
+    ('("device", "mode", "question", "simulated")', '("mode", "question", "simulated")'),
+    ('("device", "mode", "question", "simulated")', '("device", "question", "simulated")'),
+    ('("device", "mode", "question", "simulated")', '("device", "mode", "simulated")'),
+    ('("device", "mode", "question", "simulated")', '("device", "mode", "question")'),
+    ("    if old.measurement.simulated:", "    if False:"),
+)  # fmt: skip
+def unlike_machines_are_not_compared(records):
+    here = elsewhere()
+    assert records.compare([here], [elsewhere(os_version="15.2", load_average=None, power_source="AC")])
+    versions = here.machine.versions
+    for there, said in (
+        (elsewhere(chip="Apple M2 Max"), "Apple M2 / .*Apple M2 Max"),
+        (elsewhere(os_version="16.0"), "macOS 15 / .*macOS 16"),
+        (elsewhere(os_name="Linux"), "Linux"),
+        (elsewhere(versions={**versions, "torch": "2.13.0"}), f"torch {versions['torch']} / torch 2.13.0"),
+        (elsewhere(versions={**versions, "jax": None}), "jax "),
+    ):
+        with pytest.raises(records.DifferentMachines, match=f"not compared .*{said}.*compare each one's ratios"):
+            records.compare([here], [there])
+    with pytest.raises(records.DifferentMachines, match="chip unknown"):
+        records.compare([elsewhere(chip=None)], [elsewhere(chip=None)])
+    for changes, said in (
+        ({"device": "GPU"}, "device differs: Xeon CPU, 2 threads / GPU"),
+        ({"mode": "fast"}, "mode differs: full / fast"),
+        ({"question": "throughput"}, "question differs"),
+        ({"simulated": True}, "simulated differs"),
+    ):
+        with pytest.raises(records.DifferentMachines, match=said):
+            records.compare([at(1.0)], [at(1.0, **changes)])
+    with pytest.raises(records.DifferentMachines, match="simulated times are not compared"):
+        records.compare([at(1.0, simulated=True)], [at(1.0, simulated=True)])
+    assert issubclass(records.DifferentMachines, records.RecordError)
+
+
+@RULES.rule(
+    ('return int(any(change.verdict == "SLOWER" for change in changes))', "return 0"),
+    ("        return 2\n", "        return 1\n"),
+    ("file=sys.stderr", "file=sys.stdout"),
+    ("- shared):", "& shared):"),
+)
+def the_exit_code_says_slower_or_not_comparable(records, tmp_path, capsys):
+    def file(name, *made):
+        return str(records.write(tmp_path / name, made))
+
+    before = file("before.json", at(1.0), at(1.0, name="gone"))
+    for name, scale, code in (("same", 1.0, 0), ("fast", 0.5, 0), ("slow", 2.0, 1)):
+        assert records.main(["compare", before, file(f"{name}.json", at(scale), at(1.0, name="new"))]) == code
+        out = capsys.readouterr().out
+        assert {0: "UNSURE" if scale == 1 else "FASTER", 1: "SLOWER"}[code] in out
+        assert f"{1 / scale:.2f}" in out
+        assert f"only in {before}: 01_a/gone" in out
+        assert "01_a/new" in out
+    for other in (file("other.json", at(1.0, mode="fast")), str(tmp_path / "missing.json")):
+        assert records.main(["compare", before, other]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.startswith("compare: ")
+    with pytest.raises(SystemExit) as usage:
+        records.main(["compare", before])
+    assert usage.value.code == 2
+
+
+def test_the_command_line_runs(tmp_path):
+    path = records.write(tmp_path / "a.json", [at(1.0)])
+    command = [sys.executable, "-m", "metallab.records", "compare"]
+    same = subprocess.run([*command, path, path], capture_output=True, text=True, timeout=60)
+    assert (same.returncode, same.stderr) == (0, "")
+    assert same.stdout.startswith("UNSURE    1.00 (")
+    missing = subprocess.run([*command, path, tmp_path / "b.json"], capture_output=True, text=True, timeout=60)
+    assert missing.returncode == 2
+    assert "no such file" in missing.stderr
+    assert "Traceback" not in missing.stderr
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    """Samples and ratios may come from NumPy."""
+    made = record(samples=tuple(np.linspace(1, 2, 5)), first_call=np.float64(3.0))
+    assert records.load(records.write(tmp_path / "a.json", [made]))[0].measurement.samples == (
+        1.0,
+        1.25,
+        1.5,
+        1.75,
+        2.0,
+    )
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()
