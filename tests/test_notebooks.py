@@ -30,7 +30,7 @@ WRONG_ANSWERS = {
     },
     "02_run_pytorch_on_mps": {
         "solution-1": "def to_gpu(array):\n    return torch.from_numpy(array).float().to(gpu)",
-        "solution-2": "def repaired():\n    return stuck",
+        "solution-2": "def repaired(model):\n    return model",
     },
     "02b_compare_cpu_and_gpu": {
         "solution-1": (
