@@ -40,10 +40,16 @@ def test_the_gallery_shows_each_claim_against_the_truth():
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [(1.5, 2.5, "faster"), (0.5, 0.9, "slower"), (0.9, 2.5, "inconclusive"), (0, math.inf, "inconclusive")],
+    [
+        (1.5, 2.5, "faster"),
+        (0.5, 0.9, "slower"),
+        (0.9, 2.5, "inconclusive"),
+        (0.995, 1.005, "same"),
+        (0, math.inf, "inconclusive"),
+    ],
 )
 def test_speedups_draw_the_interval_and_say_the_verdict(low, high, verdict):
-    ratio = Ratio("other", "base", 0.7 if verdict == "slower" else 2.0, low, high, 24)
+    ratio = Ratio("other", "base", {"slower": 0.7, "same": 1.0}.get(verdict, 2.0), low, high, 24)
     figure = plots.speedups([comparison(ratio)])
     assert any(verdict in text for text in texts(figure))
     drawn = [segment for bars in figure.axes[0].containers for line in bars[2] for segment in line.get_segments()]

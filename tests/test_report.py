@@ -316,9 +316,10 @@ def test_pages_of_an_earlier_run_are_gone(run):
     [
         (record("v", (1.2, 1.3, 1.4)), "faster", "1.30 times as fast"),
         (record("v", (0.4, 0.5, 0.6), verdict="slower"), "slower", "takes 2.00 times as long"),
-        (record("v", (0.9, 1.0, 1.1), verdict="inconclusive"), "inconclusive", "the interval holds 1"),
-        (record("v", (0.9, 1.5, 2.1), verdict="faster"), "inconclusive", "the interval holds 1"),  # a false claim
-        (record("v", (0.4, 0.5, 1.1), verdict="slower"), "inconclusive", "the interval holds 1"),
+        (record("v", (0.995, 1.0, 1.005), verdict="same"), "same", "below 1%"),
+        (record("v", (0.9, 1.0, 1.1), verdict="inconclusive"), "inconclusive", "does not clear 1"),
+        (record("v", (0.9, 1.5, 2.1), verdict="faster"), "inconclusive", "does not clear 1"),  # a false claim
+        (record("v", (0.4, 0.5, 1.1), verdict="slower"), "inconclusive", "does not clear 1"),
         (record("v", (0.0, 1.5, None), verdict="faster"), "inconclusive", "too few pairs"),
         (record("v", withheld="outputs differ: by 3", verdict="withheld"), "differ", "by 3"),
         (record("v", withheld="no reason", verdict="withheld"), "withheld", "no reason"),
@@ -329,7 +330,7 @@ def test_pages_of_an_earlier_run_are_gone(run):
 def test_verdicts(made, kind, said):
     verdict = report.verdict_of(made)
     assert (verdict.kind, said in verdict.reason) == (kind, True)
-    assert bool(verdict.speed_up) == (kind in ("faster", "slower") or "holds 1" in said)
+    assert bool(verdict.speed_up) == (kind in ("faster", "slower", "same") or "does not clear" in said)
 
 
 def test_a_baseline_or_a_lone_measurement_has_no_verdict():
@@ -345,15 +346,18 @@ def test_a_ratio_outside_its_interval_is_named(run, ratio):
     run.records(record("v", ratio), record("w", (1.2, 1.3, 1.4)))
     page = run.page()
     assert "01_a/matmul/v" in text_of(page.find(id="failures"))
-    assert [text_of(row.th) for row in page.select("#verdicts tbody tr")] == ["w"]
+    assert [text_of(row.th) for row in page.select("#verdicts tbody tr")] == ["matmul: w"]
 
 
-def test_a_comparison_is_one_table(run):
+def test_comparisons_of_one_baseline_share_a_table(run):
     run.summary()
     run.records(record("eager", verdict="baseline"), record("v", (1.2, 1.3, 1.4)), record("w", (1.2, 1.3, 1.4)))
     run.records(record("v", (1.2, 1.3, 1.4)), name="02_b")
     tables = run.page().select("#verdicts table")
-    assert [[text_of(name) for name in table.select("tbody th")] for table in tables] == [["v", "w"], ["v"]]
+    assert [[text_of(name) for name in table.select("tbody th")] for table in tables] == [
+        ["matmul: v", "matmul: w"],
+        ["matmul: v"],
+    ]
 
 
 def test_outputs_that_differ_get_no_speed_up(run):
@@ -402,7 +406,7 @@ def test_fast_mode_draws_no_conclusion(run):
 
 def test_the_interval_is_drawn_where_it_lies():
     verdicts = [report.verdict_of(record("v", (0.25, 0.5, 8.0)))]
-    axis = report.Axis.around([report.Group("n", "c", "b", "latency", "d", "", verdicts)])
+    axis = report.Axis.around([report.Group("n", "b", "latency", "", {}, verdicts)])
     assert (axis.low, axis.high) == (-2, 3)
     assert [axis.at(value) for value in (0.25, 1.0, 8.0, 100.0, 0.0)] == [0, 40, 100, 100, 0]
     assert axis.ticks == [(0, "1/4"), (20, "1/2"), (40, "1"), (60, "2"), (80, "4"), (100, "8")]

@@ -76,7 +76,7 @@ def gallery(claims: Mapping[str, tuple[float, float]], *, device: str) -> Figure
 
 
 def speedups(comparisons: Sequence[Comparison]) -> Figure:
-    """Speed-ups over each comparison's baseline with their 95 % intervals; grey where it is inconclusive.
+    """Speed-ups over each comparison's baseline with their 95 % intervals; grey where neither is faster.
 
     A variant whose speed-up is withheld is named, without a bar.
     """

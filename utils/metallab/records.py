@@ -52,7 +52,7 @@ class Compared:
     variant: str
     baseline: str
     verdict: str
-    """``baseline``, ``faster``, ``slower``, ``inconclusive`` or ``withheld``."""
+    """``baseline``, ``faster``, ``slower``, ``same``, ``inconclusive`` or ``withheld``."""
     median: float | None = None
     """The speed-up over the baseline with its 95 % interval; None for the baseline and where it is withheld."""
     low: float | None = None
@@ -344,7 +344,7 @@ _TEXT: _Rule = ("one line of text", _is_text)
 _DURATION: _Rule = ("a duration in seconds", _is_duration)
 _RATIO: _Rule = ("a ratio of times, or nothing", _is_ratio)
 _FLAG: _Rule = ("true or false", lambda value: isinstance(value, bool))
-_VERDICTS = ("baseline", "faster", "slower", "inconclusive", "withheld")
+_VERDICTS = ("baseline", "faster", "slower", "same", "inconclusive", "withheld")
 _ABOUT: dict[str, _Rule] = {
     "record": _NAME,
     "lesson": ("a lesson's name", lambda value: isinstance(value, str) and _LESSON.fullmatch(value)),

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metallab import machine, pages, paths, units
+from metallab import machine, pages, paths, timing, units
 from metallab.timing import Sentinel
 
 if TYPE_CHECKING:
@@ -274,11 +274,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What may be said of one variant."""
+    """What may be said of one variant of a comparison."""
 
+    comparison: str
     variant: str
     kind: str
-    """``faster``, ``slower``, ``inconclusive``, ``differ``, ``fast``, ``simulated`` or ``withheld``: a style."""
+    """A style: one of `timing.Verdict`, ``differ``, ``fast``, ``simulated`` or ``withheld``."""
     said: str
     reason: str = ""
     ratio: tuple[float, float, float] | None = None
@@ -295,14 +296,14 @@ class Verdict:
 
 @dataclass
 class Group:
-    """One comparison with the verdicts of its variants."""
+    """A notebook's comparisons that ask one question of one baseline, in one table."""
 
     notebook: str
-    name: str
     baseline: str
     question: str
-    device: str
     parity: str
+    devices: dict[str, None] = field(default_factory=dict)
+    """The devices of the variants, in order and each once."""
     verdicts: list[Verdict] = field(default_factory=list)
 
     @property
@@ -547,11 +548,9 @@ def _add_record(page: Page, notebook: str, record: Record) -> None:
     page.rows.setdefault(notebook, []).append(row)
     if verdict is None:
         return
-    group = _group(notebook, record)
-    known = [other for other in page.groups if (other.notebook, other.name) == (notebook, group.name)]
-    if not known:
-        page.groups.append(group)
-    (known or [group])[0].verdicts.append(verdict)
+    group = _group(page, notebook, record)
+    group.devices[record.measurement.device] = None
+    group.verdicts.append(verdict)
 
 
 def load_records(path: Path) -> list[Record]:
@@ -588,38 +587,51 @@ def verdict_of(record: Record) -> Verdict | None:
     compared, measured = record.comparison, record.measurement
     if compared is None or compared.verdict == "baseline":
         return None
-    variant, withheld = compared.variant, compared.withheld
+    named, withheld = (compared.name, compared.variant), compared.withheld
     if withheld.startswith("outputs differ"):
         how = withheld.removeprefix("outputs differ").lstrip(": ")
-        return Verdict(variant, "differ", "outputs differ: no speed-up is given", how)
+        return Verdict(*named, "differ", "outputs differ: no speed-up is given", how)
     if measured.simulated:
-        return Verdict(variant, "simulated", "simulated", "no speed-up is given")
+        return Verdict(*named, "simulated", "simulated", "no speed-up is given")
     if compared.verdict == "withheld":
-        return Verdict(variant, "withheld", "no speed-up is given", withheld)
+        return Verdict(*named, "withheld", "no speed-up is given", withheld)
     if measured.mode != "full":
-        return Verdict(variant, "fast", f"{measured.mode} mode: no conclusion")
-    return _verdict_of_ratio(variant, compared.low, compared.median, compared.high)
+        return Verdict(*named, "fast", f"{measured.mode} mode: no conclusion")
+    return _verdict_of_ratio(named, compared.low, compared.median, compared.high)
 
 
-def _verdict_of_ratio(variant: str, low: float | None, median: float | None, high: float | None) -> Verdict:
+def _verdict_of_ratio(named: tuple[str, str], low: float | None, median: float | None, high: float | None) -> Verdict:
     """The verdict is read off the interval once more: a file may claim what its numbers do not say."""
     if high is None:
-        return Verdict(variant, "inconclusive", "inconclusive", "too few pairs for an interval")
+        return Verdict(*named, "inconclusive", "inconclusive", "too few pairs for an interval")
     if low is None or median is None:
         raise ValueError("the speed-up or an end of its interval is missing")
     if not 0 <= low <= median <= high or median == 0:
         raise ValueError("the speed-up lies outside its interval")
-    ratio = (low, median, high)
-    if low > 1:
-        return Verdict(variant, "faster", "faster", f"{times(median)} times as fast", ratio)
-    if high < 1:
-        return Verdict(variant, "slower", "slower", f"takes {times(1 / median)} times as long", ratio)
-    return Verdict(variant, "inconclusive", "inconclusive", "the interval holds 1", ratio)
+    kind = timing.verdict(low, high)
+    explained = {
+        "faster": f"{times(median)} times as fast",
+        "slower": f"takes {times(1 / median)} times as long",
+        "same": f"the difference is below {timing.MATTERS:.0%}",
+        "inconclusive": f"the interval does not clear 1 by {timing.MATTERS:.0%}",
+    }
+    return Verdict(*named, kind, kind, explained[kind], (low, median, high))
 
 
-def _group(notebook: str, record: Record) -> Group:
-    compared, measured = record.comparison, record.measurement
-    return Group(notebook, compared.name, compared.baseline, measured.question, measured.device, compared.parity)
+def _group(page: Page, notebook: str, record: Record) -> Group:
+    """The page's group that a record belongs to, made if it is the first."""
+    compared = record.comparison
+    wanted = Group(notebook, compared.baseline, record.measurement.question, compared.parity)
+    for group in page.groups:
+        if (group.notebook, group.baseline, group.question, group.parity) == (
+            wanted.notebook,
+            wanted.baseline,
+            wanted.question,
+            wanted.parity,
+        ):
+            return group
+    page.groups.append(wanted)
+    return wanted
 
 
 def _tell_drift(page: Page, name: str, records: Sequence[Record]) -> None:

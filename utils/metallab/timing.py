@@ -163,7 +163,22 @@ class Measurement:
         return text + (f" [{', '.join(self.flags)}]" if self.flags else "")
 
 
-Verdict = Literal["faster", "slower", "inconclusive"]
+Verdict = Literal["faster", "slower", "same", "inconclusive"]
+MATTERS = 0.01
+"""A difference below 1 % is real on a quiet machine and matters to nobody."""
+
+
+def verdict(low: float, high: float) -> Verdict:
+    """What a 95 % interval of a speed-up says.
+
+    ``faster`` or ``slower`` if all of it lies beyond 1 by more than 1 %, ``same`` if all of it lies within 1 %, and
+    ``inconclusive`` otherwise: more or quieter samples are needed.
+    """
+    if low > 1 + MATTERS:
+        return "faster"
+    if high < 1 / (1 + MATTERS):
+        return "slower"
+    return "same" if low >= 1 / (1 + MATTERS) and high <= 1 + MATTERS else "inconclusive"
 
 
 @dataclass(frozen=True)
@@ -179,10 +194,8 @@ class Ratio:
 
     @property
     def verdict(self) -> Verdict:
-        """``faster`` or ``slower`` only if the whole interval lies on that side of 1."""
-        if self.low > 1:
-            return "faster"
-        return "slower" if self.high < 1 else "inconclusive"
+        """See `verdict`."""
+        return verdict(self.low, self.high)
 
     def __str__(self) -> str:
         if not math.isfinite(self.high):
@@ -192,6 +205,8 @@ class Ratio:
             return f"{self.variant} is {self.median:.2f} times as fast as {self.baseline} ({interval})"
         if self.verdict == "slower":
             return f"{self.variant} takes {1 / self.median:.2f} times as long as {self.baseline} (speed {interval})"
+        if self.verdict == "same":
+            return f"{self.variant} is as fast as {self.baseline}, within {MATTERS:.0%} (speed {interval})"
         return f"{self.variant} against {self.baseline}: inconclusive (speed {interval})"
 
 
