@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import sys
 import types
 
@@ -51,7 +52,7 @@ def test_known_kernels_are_native(operator):
     assert status(f"aten::{operator}") == "native"
 
 
-@pytest.mark.parametrize("operator", ["_linalg_svd", "embedding_renorm_"])
+@pytest.mark.parametrize("operator", ["_linalg_svd", "embedding_renorm_", "linalg_pinv.atol_rtol_tensor"])
 def test_the_two_that_fall_back_by_themselves(operator):
     assert status(f"aten::{operator}") == "falls back"
 
@@ -75,14 +76,133 @@ def test_lstm_is_one_operator_on_mps():
         assert not any("sigmoid" in use.operator or "tanh" in use.operator for use in found.uses)
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_attention_is_one_operator_on_mps(training):
-    found = mps_coverage(
-        nn.TransformerEncoderLayer(8, 2, dropout=0.0).train(training), torch.randn(2, 3, 8), training=training
-    )
+def test_attention_is_one_operator_on_mps_without_gradients():
+    """transformers/attention.cpp: not where a gradient is wanted or something is dropped."""
+    layer = nn.TransformerEncoderLayer(8, 2, dropout=0.0)
+    found = mps_coverage(layer.eval(), torch.randn(2, 3, 8))
     assert of(found, "_scaled_dot_product_attention_math_for_mps").modules == ("self_attn",)
+    assert not any("softmax" in use.operator for use in found.uses)
+    training = mps_coverage(layer.train(), torch.randn(2, 3, 8), training=True)
+    assert training.runs
+    assert any("softmax" in use.operator for use in training.uses)
+    dropping = mps_coverage(
+        lambda q: nn.functional.scaled_dot_product_attention(q, q, q, None, 0.5), torch.randn(1, 2, 3, 8)
+    )
+    assert any("softmax" in use.operator for use in dropping.uses)
+
+
+def test_lstm_and_linear_have_one_backward_operator():
+    found = mps_coverage(networks.lstm().model, torch.randn(2, 3, 64), training=True)
+    assert of(found, "lstm_mps_backward").calls == 1
+    assert of(found, "linear_backward").calls == 1
+    assert not any("tanh" in use.operator or "addmm" in use.operator for use in found.uses)
+
+
+def test_backward_operators_belong_to_their_modules():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Softshrink(), nn.Linear(4, 2))
+    found = mps_coverage(model, torch.randn(2, 4), training=True)
+    assert of(found, "softshrink_backward").modules == ("1",)
+
+
+def test_an_lstm_with_projections_is_refused():
+    for biases in (True, False):
+        assert not mps_coverage(nn.LSTM(8, 8, proj_size=4, bias=biases), torch.randn(2, 3, 8)).runs
+        assert mps_coverage(nn.LSTM(8, 8, num_layers=3, bias=biases), torch.randn(2, 3, 8)).runs
+
+
+class LeavesATensorBehind(nn.Module):
+    def forward(self, x):
+        return (x + torch.zeros(8)).sin()
+
+
+def test_a_tensor_left_on_the_cpu_is_found():
+    found = mps_coverage(nn.Sequential(LeavesATensorBehind()), torch.randn(2, 8))
+    assert not found.runs
+    assert "stays on the CPU where aten::add.Tensor meets it in 0" in found.verdict
+    assert of(found, "sin"), "the trace ended there"
+    assert mps_coverage(lambda x: x + torch.tensor(1.0), torch.randn(2)).runs, "a number without dimensions is allowed"
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (lambda a: a.double().sum(), torch.randn(2)),
+        (lambda a: a + torch.arange(2, dtype=torch.float64, device=a.device), torch.randn(2)),
+        (lambda a: torch.view_as_complex(a).to(torch.complex128), torch.randn(2, 2)),
+        (lambda d: d["x"] * 2, {"x": torch.randn(2).double()}),
+    ],
+)
+def test_float64_on_the_way_is_found(model, inputs):
+    found = mps_coverage(model, inputs)
+    assert not found.runs
+    assert "MPS has no" in found.verdict
+
+
+def test_inference_mode_hides_nothing():
+    class Hidden(nn.Module):
+        @torch.inference_mode()
+        def forward(self, x):
+            return nn.functional.rrelu(x)
+
+    assert not mps_coverage(Hidden(), torch.randn(2)).runs
+    with torch.inference_mode():
+        assert not mps_coverage(nn.AdaptiveAvgPool3d(2), torch.randn(1, 1, 4, 4, 4)).runs
+
+
+def test_a_custom_operator_for_the_cpu_alone_is_missing():
+    @torch.library.custom_op("metallab_test::cpu_only", mutates_args=(), device_types="cpu")
+    def cpu_only(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    cpu_only.register_fake(lambda x: torch.empty_like(x))
+    found = mps_coverage(lambda x: cpu_only(x), torch.randn(2))
+    assert not found.runs
+
+
+def test_functions_train_and_named_arguments_arrive():
+    scores = torch.randn(3, 4, requires_grad=True)
+    target = torch.tensor([0, 1, 2])
+    found = mps_coverage(nn.functional.cross_entropy, scores, target, training=True, label_smoothing=0.1)
     assert found.runs
-    assert not any("for_cpu" in use.operator for use in found.uses)
+    assert of(found, "_log_softmax_backward_data")
+    assert scores.grad is None
+
+
+def test_nothing_of_the_caller_changes_where_the_cpu_is_needed():
+    """nonzero needs numbers, so this one runs on the CPU: inputs, batch statistics and random numbers stay."""
+    model = nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(), nn.ReLU(inplace=True))
+    x = torch.randn(2, 8)
+    before, statistics = x.clone(), model[0].running_mean.clone()
+    state = torch.get_rng_state()
+
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x):
+            x.add_(1)
+            return self.inner(x)[x.nonzero()[0, 0]]
+
+    assert mps_coverage(Odd(), x).traced_on == "cpu"
+    assert torch.equal(x, before)
+    assert torch.equal(model[0].running_mean, statistics)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_containers_keep_their_kind_and_scripted_modules_are_moved():
+    pair = collections.namedtuple("pair", "a b")
+    assert mps_coverage(lambda p: p.a + p.b, pair(torch.ones(2), torch.ones(2))).runs
+    assert mps_coverage(torch.jit.script(nn.Linear(2, 2)), torch.ones(1, 2)).runs
+
+
+def test_whatever_a_model_raises_is_told():
+    def broken(x):
+        raise KeyError("no such layer")
+
+    with pytest.raises(coverage.TraceFailed, match="no such layer"):
+        mps_coverage(broken, torch.randn(2))
 
 
 def test_nms_needs_numbers_and_is_traced_on_the_cpu():
@@ -130,7 +250,7 @@ def test_the_model_and_its_outputs_are_left_alone():
 def test_float64_is_refused_by_name():
     found = mps_coverage(nn.Linear(2, 2).double(), torch.rand(1, 2).double())
     assert not found.runs
-    assert "input 0, weight, bias" in found.verdict
+    assert "input 0, weight, bias is; call .float() first" in found.verdict
 
 
 def test_inputs_that_do_not_fit_say_so():
@@ -170,7 +290,8 @@ def test_command_line(monkeypatch, capsys):
     assert coverage.main(["factories:good"]) == 0
     assert coverage.main(["factories:bad", "--training"]) == 1
     assert "rrelu_with_noise" in capsys.readouterr().out
-    for misuse in ("factories:odd", "factories:none", "nowhere:x", "factories"):
+    factories.bare = lambda: (nn.Linear(2, 2), torch.randn(1, 2))
+    for misuse in ("factories:odd", "factories:none", "nowhere:x", "factories", "factories:bare"):
         assert coverage.main([misuse]) == 2
         assert "package.module:factory" in capsys.readouterr().err
 

@@ -27,14 +27,19 @@ from typing import Any, Literal
 Status = Literal["native", "composite", "falls back", "missing", "unknown"]
 
 # Registered to fall back to the CPU in PyTorch itself (aten/src/ATen/mps/MPSFallback.mm); the YAML does not say so.
-FALLS_BACK_BY_ITSELF = ("aten::_linalg_svd", "aten::embedding_renorm_", "aten::linalg_svd")
+# linalg_pinv is composite, and calls the first.
+FALLS_BACK_BY_ITSELF = ("aten::_linalg_svd", "aten::embedding_renorm_", "aten::linalg_svd", "aten::linalg_pinv")
 # torchvision's Mac wheel registers these for MPS from its own sources (torchvision/csrc/ops/mps).
 TORCHVISION = ("nms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool")
-# Where PyTorch has one operator for the whole on MPS, which a trace elsewhere sees in pieces.
+# Functions that are one operator on MPS, with one for the backward pass, and fall into pieces elsewhere: LSTM in
+# aten/src/ATen/native/RNN.cpp; linear has a kernel of its own beside the composite in native_functions.yaml.
 WHOLE_ON_MPS = {
-    "lstm": "aten::_lstm_mps",
-    "scaled_dot_product_attention": "aten::_scaled_dot_product_attention_math_for_mps",
+    "lstm": ("aten::_lstm_mps", "aten::lstm_mps_backward"),
+    "linear": ("aten::linear", "aten::linear_backward"),
 }
+# Attention is one operator only where nothing needs a gradient and nothing is dropped (transformers/attention.cpp).
+ATTENTION = "scaled_dot_product_attention"
+ATTENTION_ON_MPS = "aten::_scaled_dot_product_attention_math_for_mps"
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 
 
@@ -77,8 +82,8 @@ class Coverage:
     uses: tuple[Use, ...]
     torch_version: str
     traced_on: str
-    float64: tuple[str, ...] = field(default=())
-    """Parameters, buffers and inputs in a dtype that MPS does not have."""
+    problems: tuple[str, ...] = field(default=())
+    """What would raise beside a missing operator: float64, tensors left on the CPU, an LSTM with projections."""
 
     def having(self, *statuses: Status) -> tuple[Use, ...]:
         """The uses with one of these statuses."""
@@ -86,17 +91,18 @@ class Coverage:
 
     @property
     def runs(self) -> bool:
-        """True if nothing raises: no missing operator, no float64."""
-        return not self.having("missing") and not self.float64
+        """True if nothing raises, as far as this can see."""
+        return not self.having("missing") and not self.problems
 
     @property
     def verdict(self) -> str:
         """One line."""
         missing, slow = self.having("missing"), self.having("falls back", "unknown")
-        if self.float64:
-            return f"No: MPS has no float64, but {', '.join(self.float64)} is; call .float() first."
+        said = list(self.problems)
         if missing:
-            return f"No: {_listed(missing)} has no MPS kernel. With {FALLBACK_VARIABLE}=1 it runs there on the CPU."
+            said.append(f"{_listed(missing)} has no MPS kernel (with {FALLBACK_VARIABLE}=1 it runs on the CPU)")
+        if said:
+            return f"No: {'; '.join(said)}."
         if slow:
             return f"Yes, with care: {_listed(slow)} may leave the GPU."
         return f"Yes: all {len(self.uses)} operators run on MPS in PyTorch {self.torch_version}."
@@ -123,23 +129,25 @@ class Coverage:
         return f"{said}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def mps_coverage(model: Callable[..., Any], *inputs: Any, training: bool = False) -> Coverage:
-    """Which operators ``model(*inputs)`` calls, and whether each runs on MPS.
+def mps_coverage(model: Callable[..., Any], *inputs: Any, training: bool = False, **named: Any) -> Coverage:
+    """Which operators ``model(*inputs, **named)`` calls, and whether each runs on MPS.
 
-    ``model`` is an `nn.Module` (traced as a copy: yours stays where it is) or any function of tensors. With
-    ``training`` the backward pass of the summed outputs is traced as well. `TraceFailed` if the model does not run.
+    ``model`` is an `nn.Module`, traced as a copy, or any function of tensors; a module inside a function is not seen
+    and therefore not copied. With ``training`` the backward pass of the summed outputs is traced as well.
+    `TraceFailed` if the model does not run.
     """
     import torch
 
-    float64 = _float64(model, inputs)
-    traced_on, calls = _trace(model, inputs, training)
+    traced_on, recorder = _trace(model, inputs, named, training)
     uses = [
-        Use(operator, status(operator), sum(modules.values()), tuple(modules)) for operator, modules in calls.items()
+        Use(operator, status(operator), sum(modules.values()), tuple(modules))
+        for operator, modules in recorder.calls.items()
     ]
     worst_first = ("missing", "falls back", "unknown", "composite", "native")
     uses.sort(key=lambda use: (worst_first.index(use.status), use.operator))
     name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", str(model))
-    return Coverage(name, tuple(uses), torch.__version__, traced_on, float64)
+    problems = _float64(model, (inputs, named)) or list(recorder.float64)[:1]
+    return Coverage(name, tuple(uses), torch.__version__, traced_on, (*problems, *recorder.problems))
 
 
 def status(operator: str) -> Status:
@@ -174,7 +182,7 @@ def table() -> Mapping[str, Status]:
 
 
 def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any) -> str:
-    """Run the model on this machine's MPS device and say whether the prediction held.
+    """Run the model's forward pass on this machine's MPS device and say whether the prediction held.
 
     RuntimeError where there is no MPS device.
     """
@@ -187,7 +195,7 @@ def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any) -> str:
         with torch.no_grad():
             _moved(model, device)(*_moved(inputs, device))
         torch.mps.synchronize()
-    except (NotImplementedError, TypeError) as error:
+    except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
         held = "as predicted" if not coverage.runs else "NOT predicted"
         return f"It raised, {held}: {str(error).splitlines()[0]}"
     return f"It ran, {'as predicted' if coverage.runs else 'NOT predicted'}."
@@ -206,100 +214,127 @@ def _status_of(entry: Mapping[str, Any], by_name: Mapping[str, Mapping[str, Any]
 
 
 def _status_of_a_custom_operator(operator: str) -> Status:
+    """From what is registered: a kernel for MPS, one for every device, one for the CPU alone."""
     import torch
 
-    name = operator.removesuffix(".default")
+    def has(key: str) -> bool:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(operator.removesuffix(".default"), key)
+
     try:
-        return "native" if torch._C._dispatch_has_kernel_for_dispatch_key(name, "MPS") else "unknown"
+        if has("MPS"):
+            return "native"
+        if has("CompositeExplicitAutograd") or has("CompositeImplicitAutograd"):
+            return "composite"
+        return "missing" if has("CPU") else "unknown"
     except RuntimeError:  # no such operator any more
         return "unknown"
 
 
-def _trace(model: Callable, inputs: Sequence[Any], training: bool) -> tuple[str, dict[str, collections.Counter]]:
-    """Where it was traced, and for each operator how often which module called it."""
+def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[str, _Recorder]:
+    """Where it was traced, and what was recorded."""
     reasons = []
     for device in ("meta", "cpu"):
         try:
-            return device, _traced_on(device, model, inputs, training)
-        except (NotImplementedError, RuntimeError, TypeError, ValueError, IndexError) as error:
+            return device, _traced_on(device, model, inputs, named, training)
+        except Exception as error:  # noqa: BLE001 - a model may raise anything; it is told below
             reasons.append(f"on {device}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
     raise TraceFailed(f"the model could not be run with these inputs ({'; '.join(reasons)}); do they fit it?")
 
 
-def _traced_on(device: str, model: Callable, inputs: Sequence[Any], training: bool) -> dict[str, collections.Counter]:
+def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: bool) -> _Recorder:
     import torch
 
-    subject, arguments = _moved(model, device), _moved(tuple(inputs), device)
-    place = _Place()
-    recorder = _Recorder(place)
-    # the fused encoder of the CPU does not exist on MPS: keep to the path that an MPS run takes
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with place.following(subject), torch.set_grad_enabled(training), recorder.recording():
-            outputs = subject(*arguments)
-            if training:
-                _summed(outputs).backward()
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
-    return recorder.calls
-
-
-class _Place:
-    """Which module is running: the innermost one whose forward has begun and not ended."""
-
-    def __init__(self) -> None:
-        self.stack = [""]
-
-    @contextlib.contextmanager
-    def following(self, subject: Any) -> Iterator[None]:
-        """Keep the stack up to date while the block runs."""
-        import torch
-
-        hooks = []
-        if isinstance(subject, torch.nn.Module):
-            for name, module in subject.named_modules():
-                hooks.append(module.register_forward_pre_hook(functools.partial(self._enter, name)))
-                hooks.append(module.register_forward_hook(self._leave))
+    # the caller's random numbers stay as they were: on the CPU dropout would draw some
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(training):
+        subject, arguments, keywords = (_moved(value, device) for value in (model, inputs, named))
+        recorder = _Recorder(device, training)
+        # the fused encoder of the CPU does not exist on MPS: keep to the path that an MPS run takes
+        fast_path = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
         try:
-            yield
+            with recorder.recording():
+                outputs = subject(*arguments, **keywords)
+                if training:
+                    _summed(outputs).backward()
         finally:
-            for hook in hooks:
-                hook.remove()
-
-    # a hook that returns anything but None would replace the module's inputs or outputs
-
-    def _enter(self, name: str, *_: Any) -> None:
-        self.stack.append(name)
-
-    def _leave(self, *_: Any) -> None:
-        self.stack.pop()
+            torch.backends.mha.set_fastpath_enabled(fast_path)
+    return recorder
 
 
 class _Recorder:
     """Counts operators by the module that calls them, and takes for one what is one operator on MPS."""
 
-    def __init__(self, place: _Place) -> None:
-        self.place = place
+    def __init__(self, device: str, training: bool) -> None:
+        from torch.utils.module_tracker import ModuleTracker
+
+        self.device, self.training = device, training
+        self.modules = ModuleTracker()
         self.calls: dict[str, collections.Counter] = {}
+        self.problems: dict[str, None] = {}
+        self.float64: dict[str, None] = {}
         self.inside_a_whole = False
+
+    @property
+    def module(self) -> str:
+        """The innermost module that runs, forward or backward, by its place in the model."""
+        innermost = max(self.modules.parents - {"Global"}, key=lambda name: name.count("."), default="")
+        return innermost.partition(".")[2]
 
     def note(self, operator: str) -> None:
         """Count a call, unless it is a piece of a whole that was counted."""
         if not self.inside_a_whole:
-            self.calls.setdefault(operator, collections.Counter())[self.place.stack[-1]] += 1
+            self.calls.setdefault(operator, collections.Counter())[self.module] += 1
 
     def call(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
         """Call a function, counting it once if it is one operator on MPS."""
-        whole = WHOLE_ON_MPS.get(getattr(function, "__name__", ""))
-        if whole is None or self.inside_a_whole:
+        name = getattr(function, "__name__", "")
+        if self.inside_a_whole or name not in (*WHOLE_ON_MPS, ATTENTION):
             return function(*args, **kwargs)
-        self.note(whole)
+        if name == ATTENTION:
+            if self.training or kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0):
+                return function(*args, **kwargs)
+            self.note(ATTENTION_ON_MPS)
+            return self._whole(function, args, kwargs)
+        forward, backward = WHOLE_ON_MPS[name]
+        if name == "lstm" and _has_projections(args):
+            self.problems["an LSTM with projections (proj_size) is not supported on MPS"] = None
+        self.note(forward)
+        if self.training:
+            return _differentiable(self, backward, function, args, kwargs)
+        return self._whole(function, args, kwargs)
+
+    def _whole(self, function: Callable, args: Any, kwargs: Any) -> Any:
         self.inside_a_whole = True
         try:
             return function(*args, **kwargs)
         finally:
             self.inside_a_whole = False
+
+    def operator(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Note an operator that reached the dispatcher, and what would go wrong with it on MPS."""
+        import torch
+
+        self.note(function.name() + ("" if "." in function.name() else ".default"))
+        if self.device == "meta":
+            args, kwargs = self._gathered(function, args, kwargs)
+        result = function(*args, **kwargs)
+        for leaf in torch.utils._pytree.tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and leaf.device.type == self.device and leaf.dtype in _refused():
+                where = f" in {self.module}" if self.module else ""
+                self.float64[f"MPS has no {str(leaf.dtype)[6:]}, which {function.name()} makes{where}"] = None
+        return result
+
+    def _gathered(self, function: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Tensors left on the CPU beside others raise on MPS: noted, then moved, so that the trace goes on."""
+        import torch
+
+        leaves = [leaf for leaf in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        kinds = {leaf.device.type for leaf in leaves if leaf.dim() > 0}
+        if kinds != {"meta", "cpu"} or "copy" in function.name():
+            return args, kwargs
+        where = f" in {self.module}" if self.module else ""
+        self.problems[f"a tensor stays on the CPU where {function.name()} meets it{where}"] = None
+        return torch.utils._pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to("meta"), (args, kwargs))
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -314,8 +349,12 @@ class _Recorder:
 
         class Operators(TorchDispatchMode):
             def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-                recorder.note(function.name() + ("" if "." in function.name() else ".default"))
-                return function(*args, **(kwargs or {}))
+                if function._can_decompose():  # whole only in inference mode
+                    with self:
+                        pieces = function.decompose(*args, **(kwargs or {}))
+                    if pieces is not NotImplemented:
+                        return pieces
+                return recorder.operator(function, args, kwargs or {})
 
         class Functions(TorchFunctionMode):
             def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -323,46 +362,99 @@ class _Recorder:
 
         # Functions is off inside a function of PyTorch's own that it has seen, such as multi_head_attention_forward
         attention = functools.partial(self.call, torch.nn.functional.scaled_dot_product_attention)
-        patched = mock.patch.object(torch.nn.functional, "scaled_dot_product_attention", attention)
-        with patched, Functions(), Operators():
+        patched = mock.patch.object(torch.nn.functional, ATTENTION, attention)
+        with patched, self.modules, Functions(), Operators():
             yield
 
 
+def _differentiable(recorder: _Recorder, backward: str, function: Callable, args: Any, kwargs: Any) -> Any:
+    """A whole whose backward pass is one operator too: computed for its shapes, with gradients of the right shapes."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    class Whole(torch.autograd.Function):
+        @staticmethod
+        def forward(context, *tensors):
+            context.save_for_backward(*tensors)
+            filled = list(leaves)
+            for index, tensor in zip(places, tensors, strict=True):
+                filled[index] = tensor
+            inner_args, inner_kwargs = pytree.tree_unflatten(filled, structure)
+            return recorder._whole(function, inner_args, inner_kwargs)
+
+        @staticmethod
+        def backward(context, *gradients):
+            recorder.note(backward)
+            recorder.inside_a_whole = True
+            try:
+                return tuple(torch.zeros_like(t) if t.is_floating_point() else None for t in context.saved_tensors)
+            finally:
+                recorder.inside_a_whole = False
+
+    return Whole.apply(*(leaves[index] for index in places))
+
+
+def _has_projections(args: Sequence[Any]) -> bool:
+    """Whether an LSTM's flat list of weights has one more for each layer and direction: the projection."""
+    weights = next((arg for arg in args if isinstance(arg, list | tuple) and len(arg) > 2), ())
+    shapes = [tuple(weight.shape) for weight in weights]
+    biases = any(len(shape) == 1 for shape in shapes)
+    return bool(shapes) and len(shapes) % (5 if biases else 3) == 0 and len(shapes) % (4 if biases else 2) != 0
+
+
 def _moved(value: Any, device: Any) -> Any:
-    """Tensors on a device, modules as a copy there, in any nesting of lists, tuples and dicts."""
+    """Copies on a device: of a module, or of every tensor in a nesting of containers.
+
+    A module's parameters and buffers are moved before it is copied, so that a large one is never there twice.
+    """
     import torch
 
-    if isinstance(value, torch.nn.Module):
+    if isinstance(value, torch.jit.ScriptModule):  # its parameters lie in C++, where deepcopy's memo does not reach
         return copy.deepcopy(value).to(device)
-    if isinstance(value, torch.Tensor):
-        return value.detach().to(device)
-    if isinstance(value, Mapping):
-        return {key: _moved(item, device) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_moved(item, device) for item in value)
-    return value
+    if isinstance(value, torch.nn.Module):
+        moved = {id(p): torch.nn.Parameter(_copied(p, device), p.requires_grad) for p in value.parameters()}
+        moved |= {id(b): _copied(b, device) for b in value.buffers()}
+        return copy.deepcopy(value, moved)
+    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: _copied(tensor, device), value)
+
+
+def _copied(tensor: Any, device: Any) -> Any:
+    there = tensor.detach().to(device)
+    if there.data_ptr() == tensor.data_ptr() and there.device == tensor.device:
+        there = there.clone()
+    return there.requires_grad_(tensor.requires_grad)
+
+
+def _refused() -> tuple[Any, ...]:
+    """The dtypes that MPS does not have."""
+    import torch
+
+    return torch.float64, torch.complex128
 
 
 def _summed(outputs: Any) -> Any:
-    """The sum of all differentiable outputs; TraceFailed's ValueError if there is none."""
+    """The sum of all differentiable outputs; ValueError if there is none."""
     import torch
 
     leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
     wanted = [leaf for leaf in leaves if leaf.requires_grad]
     if not wanted:
-        raise ValueError("training=True, but no output depends on a parameter that requires a gradient")
-    return sum(leaf.sum() for leaf in wanted)
+        raise ValueError("training=True, but no output depends on a parameter or input that requires a gradient")
+    return sum((leaf.abs() if leaf.is_complex() else leaf).sum() for leaf in wanted)
 
 
-def _float64(model: Any, inputs: Sequence[Any]) -> tuple[str, ...]:
-    """Names of parameters, buffers and inputs that MPS cannot hold."""
+def _float64(model: Any, inputs: Any) -> list[str]:
+    """What of parameters, buffers and inputs MPS cannot hold, as a sentence if there is any."""
     import torch
 
-    refused = (torch.float64, torch.complex128)
-    named: list[tuple[str, Any]] = [(f"input {i}", value) for i, value in enumerate(inputs)]
+    named = [(f"input {i}", leaf) for i, leaf in enumerate(torch.utils._pytree.tree_leaves(inputs))]
     if isinstance(model, torch.nn.Module):
         named += [*model.named_parameters(), *model.named_buffers()]
-    return tuple(name for name, value in named if isinstance(value, torch.Tensor) and value.dtype in refused)
+    found = [name for name, value in named if isinstance(value, torch.Tensor) and value.dtype in _refused()]
+    return [f"MPS has no float64, but {_shortened(found)} is; call .float() first"] if found else []
 
 
 def _listed(uses: Sequence[Use]) -> str:
@@ -383,8 +475,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module, _, name = given.factory.partition(":")
     try:
         model, inputs = getattr(importlib.import_module(module), name)()
+        if not isinstance(inputs, tuple):
+            raise TypeError(f"inputs is a {type(inputs).__name__}, not a tuple")
         found = mps_coverage(model, *inputs, training=given.training)
-    except (ImportError, AttributeError, TypeError, ValueError, TraceFailed) as error:
+    except Exception as error:  # noqa: BLE001 - the factory is somebody's code: whatever it raises is told
         print(
             f"coverage: {given.factory}: {error}; name it package.module:factory, where the factory returns "
             "(model, inputs) and inputs is a tuple",

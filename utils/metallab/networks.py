@@ -1,7 +1,7 @@
 """Small, named networks that several lessons measure: the same weights and inputs on every machine.
 
-Each maker returns a `Network` on the CPU in float32; the random numbers come from a generator of their own, so that a
-name always stands for the same network. None is trained: what is measured is how fast they compute, not what.
+Each maker returns a `Network` on the CPU in float32, from the same random numbers each time, so that a name always
+stands for the same network. None is trained: what is measured is how fast they compute, not what.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Network:
         return Network(self.name, copy.deepcopy(self.model).to(device), tuple(x.to(device) for x in self.inputs))
 
     def inference(self) -> Callable[[], Tensor]:
-        """A function that computes the outputs, without gradients and in evaluation mode."""
-        model, inputs = self.model.eval(), self.inputs
+        """A function that computes the outputs, without gradients, on a copy in evaluation mode."""
+        model, inputs = copy.deepcopy(self.model).eval(), self.inputs
 
         def infer() -> Tensor:
             with torch.no_grad():
@@ -39,8 +39,8 @@ class Network:
         return infer
 
     def training_step(self, learning_rate: float = 1e-4) -> Callable[[], Tensor]:
-        """A function that makes one step of SGD on the mean square of the outputs, and returns the loss."""
-        model, inputs = self.model.train(), self.inputs
+        """A function that makes one step of SGD on the mean square of the outputs, on a copy, and returns the loss."""
+        model, inputs = copy.deepcopy(self.model).train(), self.inputs
         optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
 
         def step() -> Tensor:
@@ -69,7 +69,7 @@ class LastStep(nn.Module):
 class AudioEncoder(nn.Module):
     """An encoder like Whisper's: two convolutions over a log-mel spectrogram, then Transformer blocks.
 
-    (batch, mels, frames) -> (batch, frames / 2, width). After Radford et al., *Robust Speech Recognition via
+    (batch, mels, frames) -> (batch, frames / 2 rounded up, width). After Radford et al., *Robust Speech Recognition via
     Large-Scale Weak Supervision*, 2022, section 2.2; the sizes are smaller.
     """
 
@@ -77,7 +77,7 @@ class AudioEncoder(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv1d(mels, width, 3, padding=1)
         self.conv2 = nn.Conv1d(width, width, 3, stride=2, padding=1)
-        self.register_buffer("positions", _sinusoids(frames // 2, width))
+        self.register_buffer("positions", _sinusoids((frames + 1) // 2, width))
         layer = nn.TransformerEncoderLayer(
             width, heads, 4 * width, activation="gelu", batch_first=True, norm_first=True
         )
@@ -194,10 +194,15 @@ MEASURED: Mapping[str, Callable[..., Network]] = {
 
 def _seeded(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Network:
     """A network whose weights and inputs depend on nothing but its maker; the caller's random state stays as it was."""
+    default = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = make()
-        return Network(name, model, tuple(torch.randn(shape) for shape in shapes))
+        torch.default_generator.manual_seed(0)  # the CPU's alone: torch.manual_seed would reseed the GPU's too
+        torch.set_default_dtype(torch.float32)
+        try:
+            model = make()
+            return Network(name, model, tuple(torch.randn(shape) for shape in shapes))
+        finally:
+            torch.set_default_dtype(default)
 
 
 def _sinusoids(length: int, width: int) -> Tensor:

@@ -1,0 +1,64 @@
+"""The networks are the same everywhere, and leave the caller's state alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from metallab import networks
+
+MAKERS = [*networks.MEASURED.values(), networks.talk_mlp, networks.audio_encoder, networks.diffusion_block]
+SHAPES = {
+    "MLP": (256, 10),
+    "CNN": (32, 10),
+    "ResNet-18": (8, 1000),
+    "Transformer block": (8, 64, 128),
+    "LSTM": (16, 10),
+    "Softshrink MLP": (256, 10),
+    "Whisper-like encoder": (2, 100, 128),
+    "Diffusion U-Net block": (2, 64, 32, 32),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_name_stands_for_one_network(make):
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    one = make()
+    assert torch.equal(torch.get_rng_state(), state), "the caller's random numbers moved on"
+    torch.manual_seed(2)
+    torch.set_default_dtype(torch.float64)
+    try:
+        two = make()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert one.inference()().shape == SHAPES[one.name]
+    assert torch.equal(one.inference()(), two.inference()())
+
+
+def test_the_gpu_s_random_numbers_are_not_touched(monkeypatch):
+    def touched(*_):
+        raise AssertionError("the GPU was reseeded")
+
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", touched)
+    monkeypatch.setattr(torch.mps, "manual_seed", touched)
+    networks.mlp()
+
+
+def test_training_changes_neither_the_network_nor_its_inference():
+    network = networks.cnn(batch=2, size=8)
+    infer = network.inference()
+    before, weights = infer(), [p.clone() for p in network.model.parameters()]
+    step = network.training_step(learning_rate=0.1)
+    losses = [step().item() for _ in range(5)]
+    assert losses[-1] < losses[0]
+    assert torch.equal(infer(), before)
+    assert all(torch.equal(p, w) for p, w in zip(network.model.parameters(), weights, strict=True))
+
+
+def test_an_odd_number_of_frames_fits():
+    assert networks.audio_encoder(frames=21).inference()().shape == (2, 11, 128)
+
+
+def test_the_talk_s_network_has_seven_layers():
+    assert [type(layer).__name__ for layer in networks.talk_mlp().model] == ["Linear", "Softshrink"] * 3 + ["Linear"]
