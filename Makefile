@@ -9,6 +9,8 @@ ONLY   ?=
 A      ?=
 B      ?=
 LAB    ?= notebooks
+LABFLAGS ?=
+FORCE  ?=
 
 BIN := .venv/bin
 SRC := utils tests
@@ -24,23 +26,25 @@ help: ## this text
 	@echo
 	@echo 'Variables'
 	@echo '  ONLY=03       run, test: only the notebook with this number'
-	@echo '  DEVICE=auto   run, test: auto, mps, cuda, cpu or sim (a simulated Apple GPU)'
+	@echo '  DEVICE=auto   run, test: auto, mps, cuda or cpu'
 	@echo '  MODE=full     run: full, or fast (small sizes, for a quick look)'
 	@echo '  JOBS=2        test: how many tests at a time; measuring is never parallel'
+	@echo '  LABFLAGS=     lab: more options, such as --allow-root in a container'
 	@echo '  A= B=         compare: two files of results'
 
-setup: ## make .venv and install everything into it; does nothing when that is done already
-	@$(PYTHON) -I utils/metallab/bootstrap.py
+setup: ## make .venv and install everything into it; nothing if that is done (FORCE=1: make it anew)
+	@command -v '$(PYTHON)' > /dev/null || { echo 'There is no $(PYTHON) on PATH: install Python 3.11 or 3.12, or name one: make PYTHON=/path/to/python3.11'; exit 1; }
+	@$(PYTHON) -I utils/metallab/bootstrap.py $(if $(FORCE),--force)
 
 lab: setup ## open the notebooks in JupyterLab (LAB=build/workshop: the student copies)
-	$(BIN)/jupyter lab --ip=127.0.0.1 '$(LAB)'
+	$(BIN)/jupyter lab --ip=127.0.0.1 $(LABFLAGS) '$(LAB)'
 
-# The report is made also when a notebook failed: it says so. The exit status stays that of the run.
+# The report is made also when a notebook failed (1): it says so. The exit status stays that of the run.
 run: setup ## run every notebook on this machine and make the report
 	$(serially)
 	@status=0; \
 	$(BIN)/python -m metallab.headless --mode '$(MODE)' --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)') || status=$$?; \
-	$(BIN)/python -m metallab.report || { reported=$$?; test $$status -ne 0 || status=$$reported; }; \
+	test $$status -eq 2 || $(BIN)/python -m metallab.report || { reported=$$?; test $$status -ne 0 || status=$$reported; }; \
 	exit $$status
 
 test: lint ## lint, then every test; the notebooks in fast mode are among them

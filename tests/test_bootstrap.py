@@ -173,6 +173,17 @@ def test_sets_up_once_and_then_does_nothing(setup):
     assert setup.run("--verbose") == (0, ".venv is current.\n")
 
 
+def test_force_makes_it_anew(setup):
+    setup.works_and_is_current()
+    mine = setup.venv / "goes"
+    mine.touch()
+    status, printed = setup.run("--force")
+    assert status == 0
+    assert "Removing .venv to make it again" in printed
+    assert not mine.exists()
+    assert setup.calls() == 2
+
+
 def test_a_changed_dependency_updates_and_a_changed_linter_setting_does_not(setup):
     setup.works_and_is_current()
     mine = setup.venv / "still-the-same-folder"

@@ -304,6 +304,7 @@ def test_only_the_environment_of_frameworks_is_recorded(monkeypatch, tmp_path):
     for name, value in {
         "PYTORCH_ENABLE_MPS_FALLBACK": "1",
         "METALLAB_OUT": f"{home}/out",
+        "METALLAB_DEVICE": "cpu",
         "XLA_FLAGS": f"--xla_dump_to={home}/dump --x=/Users/bob/y:/home/carol",
         "OMP_NUM_THREADS": "2\n3",
         "CUDA_VISIBLE_DEVICES": "",
@@ -316,7 +317,8 @@ def test_only_the_environment_of_frameworks_is_recorded(monkeypatch, tmp_path):
     }.items():
         monkeypatch.setenv(name, value)
     found = machine.describe()
-    assert found.environment["METALLAB_OUT"] == "~/out"
+    assert "METALLAB_OUT" not in found.environment, "where a run writes is nobody's business"
+    assert found.environment["METALLAB_DEVICE"] == "cpu"
     assert found.environment["XLA_FLAGS"] == "--xla_dump_to=~/dump --x=~/y:~"
     assert found.environment["OMP_NUM_THREADS"] == "2 3"
     assert found.environment["CUDA_VISIBLE_DEVICES"] == ""
@@ -328,8 +330,8 @@ def test_only_the_environment_of_frameworks_is_recorded(monkeypatch, tmp_path):
 
 def test_a_home_that_is_the_root_is_no_home(monkeypatch):
     monkeypatch.setenv("HOME", "/")
-    monkeypatch.setenv("METALLAB_OUT", "/ /data/out")
-    assert machine.describe().environment["METALLAB_OUT"] == "/ /data/out"
+    monkeypatch.setenv("XLA_FLAGS", "/ /data/out")
+    assert machine.describe().environment["XLA_FLAGS"] == "/ /data/out"
 
 
 def test_git_tells_the_revision_and_what_is_changed(tmp_path, monkeypatch):

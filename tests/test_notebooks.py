@@ -17,16 +17,20 @@ SLOWEST_CELL, SLOWEST_NOTEBOOK = 240, 600
 WRONG_ANSWERS = {
     "00_check_your_machine": {
         "solution-1": (
-            "def agree(result, expected, tolerance):\n    return not (abs(result - expected) > tolerance).any()"
+            "def agree(result, expected, tolerance):\n    return bool((result - expected <= tolerance).all())"
         ),
-        "solution-2": "def at_least(version, wanted):\n    return version >= wanted",
+        "solution-2": (
+            "def at_least(version, wanted):\n    return int(version.split('.')[1]) >= int(wanted.split('.')[1])"
+        ),
     },
     "01_time_it_right": {
         "solution-1": (
             "def honest_latency(launch, synchronize):\n    start = time.perf_counter()\n    launch()\n"
             "    return time.perf_counter() - start"
         ),
-        "solution-2": "def speed_up(baseline, variant):\n    return sum(baseline) / sum(variant)",
+        "solution-2": (
+            "def speed_up(baseline, variant):\n    return statistics.median(baseline) / statistics.median(variant)"
+        ),
     },
     "02_run_pytorch_on_mps": {
         "solution-1": "def to_gpu(array):\n    return torch.from_numpy(array).float().to(gpu)",

@@ -71,6 +71,15 @@ def test_a_simulated_device_is_named_so_in_every_title():
         assert "SIMULATED: simulated Apple GPU" in figure.get_suptitle()
 
 
+def test_close_samples_have_labels_that_differ():
+    close = measurement(samples=(2.1101e-3, 2.1102e-3, 2.1103e-3, 2.1104e-3))
+    figure = plots.samples([close])
+    figure.canvas.draw()
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert len(set(labels)) == len(labels) > 2
+    assert figure.axes[0].get_ylabel() == "time a call [ms]"
+
+
 def test_time_axes_have_units_and_figures_have_descriptions():
     figure = plots.curves({"line": {64: measurement(), 128: measurement()}}, xlabel="n", heading="product")
     figure.canvas.draw()

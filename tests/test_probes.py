@@ -39,7 +39,7 @@ def test_a_crash_is_a_line_in_the_table(pretend):
 def test_a_missing_package_names_the_command(pretend):
     pretend("onnxruntime", "raise ImportError('libsomething.so is missing')")
     (probe,) = probes.run("onnxruntime")
-    assert (probe.status, probe.remedy) == ("failed", "make setup")
+    assert (probe.status, probe.remedy) == ("failed", "make setup FORCE=1")
     assert "libsomething.so" in probe.detail
 
 
@@ -124,7 +124,7 @@ def test_on_a_mac_a_missing_plugin_has_a_remedy(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, nothing)
     monkeypatch.setattr(probes.sys, "platform", "darwin")
     *_, last = probes.FRAMEWORKS[name]()
-    assert (last.status, last.remedy) == ("absent", "make setup")
+    assert (last.status, last.remedy) == ("absent", "make setup FORCE=1")
     assert "Metal plugin is not loaded" in last.detail
 
 

@@ -215,6 +215,27 @@ def samples_are_described_without_a_mean(timing: ModuleType) -> None:
     assert "few samples" in timing.Measurement(samples=(1.0, 1.0), **base).flags
 
 
+def a_busy_machine_is_flagged(timing: ModuleType) -> None:
+    """Cores that other programs keep busy are counted: three of them, and none; this process's own work is not."""
+    import time
+
+    counted = timing._busy_seconds
+    for cores, flagged in ((3.0, True), (0.0, False)):
+        start = time.monotonic()
+        timing._busy_seconds = lambda cores=cores, start=start: time.process_time() + cores * (time.monotonic() - start)
+        try:
+            got = timing.measure(lambda: sum(range(10_000)), on=timing.Host(), budget=timing.Budget(max_seconds=2))
+        finally:
+            timing._busy_seconds = counted
+        assert ("busy machine" in got.flags) == flagged, f"{got.others} cores"
+        assert abs(got.others - cores) < 0.2
+    before = counted()
+    until = time.process_time() + 0.2
+    while time.process_time() < until:
+        sum(range(10_000))
+    assert counted() - before > 0.1, "the system's count of busy time does not move"
+
+
 def fast_mode_takes_three_marked_samples(timing: ModuleType) -> None:
     """Fast mode: three samples, and the record says so; three pairs never make a verdict."""
     clock = FakeClock()
@@ -532,6 +553,14 @@ RULES = (
             ("self.noise > 0.25", "self.noise > 0.5"),
             ("self.noise > 0.10", "self.noise > 0.2"),
             ("elif self.n < FULL.min_samples:", "elif False:"),
+        ),
+    ),
+    Rule(
+        a_busy_machine_is_flagged,
+        (
+            ("self.others > BUSY", "False"),
+            (" - (time.process_time() - self.own)", ""),
+            ('("user", "nice", ', '("nice", '),
         ),
     ),
     Rule(

@@ -750,8 +750,10 @@ def carry_out(project, action, reason, lock):
     say(f"Set-up is complete ({seconds // 60} min {seconds % 60} s).")
 
 
-def set_up(project, arguments, verbose=False):
-    """Make .venv current, whatever state it is in."""
+def set_up(project, arguments, verbose=False, force=False):
+    """Make .venv current, whatever state it is in; with force, make it anew even so."""
+    if force and os.path.exists(project.stamp):
+        os.remove(project.stamp)
     action, reason = diagnose(project)
     if action == "current":
         if verbose:
@@ -798,6 +800,7 @@ def main(arguments=None, project=None):
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(description="Make .venv and install the project into it.")
     parser.add_argument("--check", action="store_true", help="only run the checks, change nothing")
+    parser.add_argument("--force", action="store_true", help="make .venv anew even if it is current")
     parser.add_argument("--verbose", action="store_true", help="say what was checked, and that all is current")
     options = parser.parse_args(arguments)
     here = os.path.dirname(os.path.abspath(__file__))
@@ -806,7 +809,7 @@ def main(arguments=None, project=None):
         if options.check:
             check(project, arguments)
         else:
-            set_up(project, arguments, options.verbose)
+            set_up(project, arguments, options.verbose, options.force)
         return 0
     except Problem as problem:
         print(f"\nSet-up stopped.\n{problem}", file=sys.stderr, flush=True)
@@ -815,7 +818,11 @@ def main(arguments=None, project=None):
         print("\nSet-up was interrupted. The next try starts afresh by itself.", file=sys.stderr, flush=True)
         return 128 + stopped.number
     except OSError as error:
-        print(f"\nSet-up stopped: {error}", file=sys.stderr, flush=True)
+        print(
+            f"\nSet-up stopped: {error}\nMake that place writable, or move it away, then try again.",
+            file=sys.stderr,
+            flush=True,
+        )
         return 1
 
 

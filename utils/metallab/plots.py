@@ -119,18 +119,19 @@ def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
 
 def samples(measurements: Sequence[Measurement]) -> Figure:
     """Every sample of each measurement as a dot in the order taken, with median and quartiles."""
+    scale, unit = units.of_seconds(max(measured.median for measured in measurements))
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 3.2))
         for index, (measured, colour) in enumerate(zip(measurements, _cycled(len(measurements)), strict=True)):
-            low, high = measured.quartiles
+            low, high = (quartile / scale for quartile in measured.quartiles)
             x = index + np.linspace(-0.38, 0.38, measured.n)
-            axes.plot(x, measured.samples, ".", color=colour, alpha=0.5, markersize=4)
-            axes.hlines(measured.median, index - 0.42, index + 0.42, color=BLACK, linewidth=1.5)
+            axes.plot(x, np.divide(measured.samples, scale), ".", color=colour, alpha=0.5, markersize=4)
+            axes.hlines(measured.median / scale, index - 0.42, index + 0.42, color=BLACK, linewidth=1.5)
             axes.fill_between([index - 0.42, index + 0.42], low, high, color=colour, alpha=0.2, linewidth=0)
         axes.set_xticks(range(len(measurements)), [m.name for m in measurements])
         axes.grid(axis="x", visible=False)
-        _time_axis(axes.yaxis)
-        axes.set_ylabel("time a call")
+        axes.ticklabel_format(axis="y", useOffset=False)
+        axes.set_ylabel(f"time a call [{unit}]")
         _title(figure, "Each dot a sample; line: median, band: quartiles", *_where(measurements))
     return _described(figure, "; ".join(map(str, measurements)))
 
@@ -170,11 +171,10 @@ def curves(
 
 
 def _time_axis(axis) -> None:
-    """Label with units; the ticks between the powers of ten only where the range is short."""
+    """Label a logarithmic axis with units; the ticks between the powers of ten only where the range is short."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.seconds(value)))
-    if axis.get_scale() == "log":
-        low, high = axis.get_view_interval()
-        axis.set_minor_formatter(FuncFormatter(lambda value, _: units.seconds(value) if high < 12 * low else ""))
+    low, high = axis.get_view_interval()
+    axis.set_minor_formatter(FuncFormatter(lambda value, _: units.seconds(value) if high < 12 * low else ""))
 
 
 def _cycled(count: int) -> list[str]:

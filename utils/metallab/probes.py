@@ -67,7 +67,7 @@ def run(framework: str, timeout: float = TIMEOUT) -> list[Probe]:
         return [Probe(framework, version, "?", "failed", said, f"python -m metallab.probes {framework}")]
     if child.returncode == 0:
         return [Probe(**row) for row in json.loads(child.stdout.splitlines()[-1])]
-    return [Probe(framework, version, "?", "failed", _how_it_ended(child), "make setup")]
+    return [Probe(framework, version, "?", "failed", _how_it_ended(child), "make setup FORCE=1")]
 
 
 def installed(package: str) -> str | None:
@@ -180,7 +180,7 @@ def _torch() -> Iterator[Probe]:
             yield _tried("torch", kind, product_on(kind))
         else:
             detail = f"PyTorch sees no {kind} device on this machine"
-            yield Probe("torch", torch.__version__, kind, "absent", detail, _torch_remedy(kind))
+            yield Probe("torch", installed("torch") or "-", kind, "absent", detail, _torch_remedy(kind))
 
 
 def _torch_remedy(kind: str) -> str:
@@ -206,7 +206,7 @@ def _tensorflow() -> Iterator[Probe]:
     if not gpus:
         mac = sys.platform == "darwin"
         detail = "the Metal plugin is not loaded" if mac else "TensorFlow sees no GPU on this machine"
-        yield Probe("tensorflow", tf.__version__, "gpu", "absent", detail, "make setup" if mac else "")
+        yield Probe("tensorflow", tf.__version__, "gpu", "absent", detail, "make setup FORCE=1" if mac else "")
 
 
 def _jax() -> Iterator[Probe]:
@@ -224,7 +224,7 @@ def _jax() -> Iterator[Probe]:
     if not others:
         mac = sys.platform == "darwin"
         detail = "the Metal plugin is not loaded" if mac else "JAX sees no accelerator on this machine"
-        yield Probe("jax", jax.__version__, "accelerator", "absent", detail, "make setup" if mac else "")
+        yield Probe("jax", jax.__version__, "accelerator", "absent", detail, "make setup FORCE=1" if mac else "")
 
 
 def _onnxruntime() -> Iterator[Probe]:
@@ -267,7 +267,9 @@ def main() -> int:
     try:
         importlib.import_module(name)
     except ImportError as error:
-        missing = Probe(name, installed(name) or "-", "-", "failed", f"cannot be imported: {error}"[:300], "make setup")
+        missing = Probe(
+            name, installed(name) or "-", "-", "failed", f"cannot be imported: {error}"[:300], "make setup FORCE=1"
+        )
         found = [missing]
     else:
         found = list(FRAMEWORKS[name]())

@@ -366,6 +366,7 @@ _MEASURED: dict[str, _Rule] = {
     "mode": (f"one of {', '.join(MODES)}", lambda value: value in MODES),
     "device": _NAME,
     "simulated": _FLAG,
+    "others": ("a number of cores", lambda value: type(value) in (int, float) and 0 <= value < 1e6),
 }
 _COMPARED: dict[str, _Rule] = {
     "name": _NAME,

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import psutil
 
 from metallab import mode, units
 
@@ -36,6 +37,10 @@ Clock = Callable[[], int]
 
 KEEP = 2000
 """At most about this many samples are kept; beyond, every second one is dropped and the rest stay evenly spread."""
+
+
+BUSY = 0.25
+"""Cores that other programs may use before a measurement is flagged."""
 
 
 class Place(Protocol):
@@ -114,6 +119,8 @@ class Measurement:
     mode: str
     device: str
     simulated: bool
+    others: float = 0.0
+    """How many CPU cores other programs kept busy meanwhile; 0 where it was too short to tell."""
 
     @property
     def n(self) -> int:
@@ -149,6 +156,8 @@ class Measurement:
             flags.append("fast mode")
         elif self.n < FULL.min_samples:
             flags.append("few samples")
+        if self.others > BUSY:
+            flags.append("busy machine")
         if self.simulated:
             flags.append("simulated")
         return tuple(flags)
@@ -265,13 +274,14 @@ def measure(
     """
     budget = budget or (FULL if mode.current() == "full" else FAST)
     sampler = _Sampler(fn, on, question, clock)
+    others = _Others()
     with _undisturbed(), on.active():
         sampler.prepare(budget)
         samples = _Samples(1, clock)
         while (reason := samples.stop_reason(budget)) is None:
             seconds = sampler.sample()
             samples.add((seconds,), seconds * sampler.block)
-    return sampler.measurement(name or _name_of(fn), [row[0] for row in samples.rows], reason)
+    return sampler.measurement(name or _name_of(fn), [row[0] for row in samples.rows], reason, others.cores())
 
 
 def compare(
@@ -298,6 +308,7 @@ def compare(
     budget = budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
     places = dict(on) if isinstance(on, Mapping) else dict.fromkeys(variants, on)
     samplers = {key: _Sampler(fn, places[key], question, clock) for key, fn in variants.items()}
+    others = _Others()
     with _undisturbed():
         for sampler in samplers.values():
             with sampler.place.active():
@@ -307,11 +318,12 @@ def compare(
             sampler.first_result = None  # so that memory is what it would be without the check
         rows, reason = _interleave(list(samplers.values()), budget, random.Random(seed))
     columns = dict(zip(samplers, zip(*rows, strict=True), strict=True))
+    cores = others.cores()
     return Comparison(
         name=name,
         question=question,
         baseline=baseline,
-        measurements={key: samplers[key].measurement(key, columns[key], reason) for key in variants},
+        measurements={key: samplers[key].measurement(key, columns[key], reason, cores) for key in variants},
         ratios={
             key: _ratio(key, baseline, columns[key], columns[baseline])
             for key in variants
@@ -338,6 +350,7 @@ def measure_stages(
         raise ValueError("no stages given: pass {'load': load, 'compute': compute, ...}")
     budget = budget or (FULL if mode.current() == "full" else FAST)
     names = [*stages, "total"]
+    others = _Others()
     with _undisturbed(), on.active():
         first = _one_pass(stages.values(), on, clock)
         warm_ups = _warm_up(lambda: _one_pass(stages.values(), on, clock)[-1], budget, clock)
@@ -345,8 +358,10 @@ def measure_stages(
         while (reason := samples.stop_reason(budget)) is None:
             row = _one_pass(stages.values(), on, clock)
             samples.add(row, row[-1])
+    made = {"block": 1, "warmup_calls": warm_ups, "stop_reason": reason, "mode": mode.current(), "device": on.label}
+    made |= {"simulated": on.simulated, "others": others.cores()}
     return {
-        stage: Measurement(stage, "latency", column, start, 1, warm_ups, reason, mode.current(), on.label, on.simulated)
+        stage: Measurement(stage, "latency", column, start, **made)
         for stage, start, column in zip(names, first, zip(*samples.rows, strict=True), strict=True)
     }
 
@@ -390,7 +405,7 @@ def sentinel(
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The exact interval of a median: two order statistics, whatever the distribution.
+    """The exact interval of a median: two order statistics, whatever the distribution, of independent values.
 
     The number of samples below the true median is binomial(n, 1/2), so the k-th smallest and the k-th largest of n
     enclose it with probability 1 - 2 P(X < k). k is the largest with at least ``confidence``. Fewer than six values
@@ -458,7 +473,7 @@ class _Sampler:
             self.first_result = result
         return max(stop - start, 1) / 1e9  # a clock that did not tick: at least, not zero
 
-    def measurement(self, name: str, samples: Sequence[float], reason: str) -> Measurement:
+    def measurement(self, name: str, samples: Sequence[float], reason: str, others: float) -> Measurement:
         return Measurement(
             name=name,
             question=self.question,
@@ -470,6 +485,7 @@ class _Sampler:
             mode=mode.current(),
             device=self.place.label,
             simulated=self.place.simulated,
+            others=others,
         )
 
 
@@ -616,6 +632,25 @@ def _noise_is_stable(samples: Sequence[float]) -> bool:
     """Would more samples teach more about the noise? Not if half of them say the same within 10 %."""
     now, before = _noise(samples), _noise(samples[: len(samples) // 2])
     return abs(now - before) <= 0.10 * now
+
+
+class _Others:
+    """How many cores other programs keep busy, from its making on: all busy time less this process's own."""
+
+    def __init__(self) -> None:
+        self.wall, self.busy, self.own = time.monotonic(), _busy_seconds(), time.process_time()
+
+    def cores(self) -> float:
+        wall = time.monotonic() - self.wall
+        if wall < 0.3:  # systems count in steps of 10 ms
+            return 0.0
+        return max(0.0, (_busy_seconds() - self.busy - (time.process_time() - self.own)) / wall)
+
+
+def _busy_seconds() -> float:
+    """Seconds that all cores together have worked since the machine started, or were taken by its host."""
+    times = psutil.cpu_times()
+    return sum(getattr(times, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq", "steal"))
 
 
 @contextlib.contextmanager

@@ -14,6 +14,11 @@ def seconds(value: float) -> str:
     return _scaled(value, _SECONDS)
 
 
+def of_seconds(value: float) -> tuple[float, str]:
+    """The unit for an axis on which a duration in seconds lies, as seconds and name: ``(0.001, 'ms')``."""
+    return next((pair for pair in _SECONDS if value >= pair[0]), _SECONDS[-1])
+
+
 def size(value: float) -> str:
     """A number of bytes as text: ``size(3 * 2**20)`` is ``'3 MiB'``."""
     return _scaled(value, _BYTES)
