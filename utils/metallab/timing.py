@@ -431,6 +431,7 @@ class _Sampler:
         if question not in ("latency", "throughput"):
             raise ValueError(f"question is {question!r}; ask for 'latency' or 'throughput'")
         self.fn, self.place, self.question, self.clock = fn, place, question, clock
+        self.synchronize, self.waits_for_results = place.synchronize, place.waits_for_results
         self.block = 1
         self.first_call = math.nan
         self.first_result: Any = None
@@ -454,10 +455,10 @@ class _Sampler:
         return self._timed_block() / self.block
 
     def _timed_block(self, keep_result: bool = False) -> float:
-        fn, synchronize, clock = self.fn, self.place.synchronize, self.clock
+        fn, synchronize, clock = self.fn, self.synchronize, self.clock
         calls = itertools.repeat(None, self.block)
         synchronize()  # whatever was launched before belongs to nobody's sample
-        if self.place.waits_for_results:
+        if self.waits_for_results:
             start = clock()
             results = [fn() for _ in calls]
             synchronize(*results)
@@ -512,11 +513,12 @@ class _Samples:
             self.stride *= 2
 
     def stop_reason(self, budget: Budget) -> str | None:
-        """Why to stop now, or None to go on."""
-        if budget.max_samples and self.seen >= budget.max_samples:
-            return f"{self.seen} samples, as asked"
+        """Why to stop now, or None to go on. It looks closely only now and then: looking is not for free."""
         if self.seen < self.next_look:
             return None
+        self._plan_next_look(budget)
+        if budget.max_samples and self.seen >= budget.max_samples:
+            return f"{self.seen} samples, as asked"
         enough = self.seen >= budget.min_samples
         # a comparison of slow variants may take this long for each, to get its pairs
         limit = budget.max_seconds * (1 if enough else self.columns)
@@ -524,13 +526,17 @@ class _Samples:
             return "time limit"
         if not enough or self.spent < budget.min_seconds * self.columns:
             return None
-        self.next_look = math.ceil(self.seen * 1.2)
         columns = list(zip(*self.rows, strict=True))
         if all(_noise(column) < 0.05 for column in columns):
             return "quiet"
         if self.seen >= 2 * budget.min_samples and all(map(_noise_is_stable, columns)):
             return "noise is stable"
         return None
+
+    def _plan_next_look(self, budget: Budget) -> None:
+        """After a fifth more samples, and exactly at the numbers that the budget names."""
+        named = [count for count in (budget.min_samples, budget.max_samples) if count and count > self.seen]
+        self.next_look = min(max(self.seen + 1, math.ceil(self.seen * 1.2)), *named, 2**62)
 
 
 def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random) -> tuple[list[Sequence[float]], str]:
