@@ -26,11 +26,11 @@ class Network:
 
     def to(self, device: torch.device | str) -> Network:
         """A copy on a device; this one stays where it is."""
-        return Network(self.name, copy.deepcopy(self.model).to(device), tuple(x.to(device) for x in self.inputs))
+        return Network(self.name, _copied(self.model).to(device), tuple(x.to(device) for x in self.inputs))
 
     def inference(self) -> Callable[[], Tensor]:
         """A function that computes the outputs, without gradients, on a copy in evaluation mode."""
-        model, inputs = copy.deepcopy(self.model).eval(), self.inputs
+        model, inputs = _copied(self.model).eval(), self.inputs
 
         def infer() -> Tensor:
             with torch.no_grad():
@@ -40,7 +40,7 @@ class Network:
 
     def training_step(self, learning_rate: float = 1e-4) -> Callable[[], Tensor]:
         """A function that makes one step of SGD on the mean square of the outputs, on a copy, and returns the loss."""
-        model, inputs = copy.deepcopy(self.model).train(), self.inputs
+        model, inputs = _copied(self.model).train(), self.inputs
         optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
 
         def step() -> Tensor:
@@ -190,6 +190,15 @@ MEASURED: Mapping[str, Callable[..., Network]] = {
     "LSTM": lstm,
 }
 """The networks that notebook 02b measures."""
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A copy whose recurrent layers' weights lie in one piece again, as cuDNN wants them: a copy's do not."""
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()
+    return model
 
 
 def _seeded(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Network:
