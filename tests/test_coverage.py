@@ -1,4 +1,4 @@
-"""Coverage against facts that do not come from the file it reads: release notes, issues and PyTorch's sources."""
+"""Coverage against facts that do not come from the file it reads: the talks, users' reports and PyTorch's sources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 from metallab import coverage, networks
 from metallab.coverage import mps_coverage, status
 
-# Reported missing in PyTorch's tracking issue for MPS operators (pytorch#141287) and not added up to 2.15.
+# Operators that raise NotImplementedError on MPS up to PyTorch 2.15, as users report them; listed by hand.
 MISSING = [
     "rrelu_with_noise",
     "mode",
