@@ -84,7 +84,8 @@ def test_attention_is_one_operator_on_mps_without_gradients():
     assert not any("softmax" in use.operator for use in found.uses)
     training = mps_coverage(layer.train(), torch.randn(2, 3, 8), training=True)
     assert training.runs
-    assert any("softmax" in use.operator for use in training.uses)
+    assert of(training, "_safe_softmax").modules == ("self_attn",)
+    assert not any("for_mps" in use.operator for use in training.uses)
     dropping = mps_coverage(
         lambda q: nn.functional.scaled_dot_product_attention(q, q, q, None, 0.5), torch.randn(1, 2, 3, 8)
     )
@@ -208,6 +209,7 @@ def test_whatever_a_model_raises_is_told():
 def test_nms_needs_numbers_and_is_traced_on_the_cpu():
     found = mps_coverage(lambda b, s: torchvision.ops.nms(b, s, 0.5), torch.rand(5, 4), torch.rand(5))
     assert found.traced_on == "cpu"
+    assert "would not be noticed" in found.verdict
     assert of(found, "nms").status == "native"
 
 

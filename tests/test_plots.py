@@ -78,6 +78,7 @@ def test_close_samples_have_labels_that_differ():
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert len(set(labels)) == len(labels) > 2
     assert figure.axes[0].get_ylabel() == "time a call [ms]"
+    assert list(figure.axes[0].lines[0].get_ydata()) == pytest.approx([2.1101, 2.1102, 2.1103, 2.1104])
 
 
 def test_time_axes_have_units_and_figures_have_descriptions():

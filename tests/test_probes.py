@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 
@@ -18,7 +19,7 @@ def pretend(tmp_path, monkeypatch):
 
     def install(name, text):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
     return install
 

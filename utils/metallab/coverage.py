@@ -3,7 +3,8 @@
 Two things are put together. *Which operators exist on MPS* is read from the installed PyTorch: its wheel carries
 ``native_functions.yaml``, the list that the dispatcher's tables are generated from. *Which operators a model calls* is
 found by running it once on the ``meta`` device, where shapes are computed and numbers are not, so that a large model
-costs no memory. A model that needs real numbers on its way (``nonzero``, ``nms``) is run on the CPU instead.
+costs no memory. A model that needs real numbers on its way (``nonzero``, ``nms``) is run on the CPU instead, where a
+tensor that it leaves behind cannot be told from the others.
 
 A prediction, not a proof: a kernel may exist and refuse a dtype. `confirm` runs the model on a real Apple GPU.
 """
@@ -105,7 +106,8 @@ class Coverage:
             return f"No: {'; '.join(said)}."
         if slow:
             return f"Yes, with care: {_listed(slow)} may leave the GPU."
-        return f"Yes: all {len(self.uses)} operators run on MPS in PyTorch {self.torch_version}."
+        unseen = "" if self.traced_on == "meta" else " (Traced on the CPU: tensors left there would not be noticed.)"
+        return f"Yes: all {len(self.uses)} operators run on MPS in PyTorch {self.torch_version}.{unseen}"
 
     def __str__(self) -> str:
         rows = [(use.operator, use.status, str(use.calls), _shortened(use.modules)) for use in self.uses]

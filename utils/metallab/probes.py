@@ -23,7 +23,6 @@ from typing import Any, Literal
 import nbformat
 import numpy as np
 from packaging.requirements import Requirement
-from packaging.version import Version
 
 from metallab import paths
 
@@ -89,8 +88,8 @@ def against_lock(constraints: Path = paths.CONSTRAINTS) -> list[tuple[str, str, 
         if wanted.marker is not None and not wanted.marker.evaluate():
             continue
         have = installed(wanted.name)
-        # torch reports its build after a plus sign, which the lock leaves open
-        if have is None or not wanted.specifier.contains(Version(have).public, prereleases=True):
+        # a build after a plus sign, as torch reports it, matches where the lock names none
+        if have is None or not wanted.specifier.contains(have, prereleases=True):
             differ.append((wanted.name, str(wanted.specifier).removeprefix("=="), have or "-"))
     return differ
 
