@@ -349,6 +349,14 @@ def test_a_ratio_outside_its_interval_is_named(run, ratio):
     assert [text_of(row.th) for row in page.select("#verdicts tbody tr")] == ["matmul: w"]
 
 
+def test_a_busy_machine_gets_no_speed_up():
+    made = record("v", (1.2, 1.3, 1.4))
+    busy = dataclasses.replace(made, measurement=dataclasses.replace(made.measurement, others=1.5))
+    verdict = report.verdict_of(busy)
+    assert (verdict.kind, verdict.ratio) == ("withheld", None)
+    assert "1.5 cores" in verdict.reason
+
+
 def test_comparisons_of_one_baseline_share_a_table(run):
     run.summary()
     run.records(record("eager", verdict="baseline"), record("v", (1.2, 1.3, 1.4)), record("w", (1.2, 1.3, 1.4)))

@@ -597,6 +597,9 @@ def verdict_of(record: Record) -> Verdict | None:
         return Verdict(*named, "withheld", "no speed-up is given", withheld)
     if measured.mode != "full":
         return Verdict(*named, "fast", f"{measured.mode} mode: no conclusion")
+    if "busy machine" in measured.flags:
+        how = f"other programs used {measured.others:.1f} cores meanwhile: close them and run again"
+        return Verdict(*named, "withheld", "busy machine: no speed-up is given", how)
     return _verdict_of_ratio(named, compared.low, compared.median, compared.high)
 
 
