@@ -35,7 +35,11 @@ class Accelerator:
     """The hardware's name as it stands beside every number: ``Apple M2 Max GPU``, ``NVIDIA H200``."""
     simulated: bool = False
     threads: int | None = None
-    """CPU only: the number of threads PyTorch may use while the device is measured."""
+    """CPU only: the number of threads that the framework may use while the device is measured."""
+    framework: Framework = "torch"
+    """Whose device this is; those of TensorFlow and JAX are in `metallab.frameworks`."""
+    instead_of: str = ""
+    """Why this is not the device that the run asked for; empty if it is."""
 
     waits_for_results = False
 
@@ -82,11 +86,14 @@ class Banner:
 
     def __str__(self) -> str:
         lab = self.accelerator
+        title = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}[lab.framework]
         if lab.simulated:
             return f"SIMULATED: {lab.label}. The code runs as on a Mac; no time on this page says anything about a Mac."
         if lab.kind == "cpu":
-            return f"This page ran on {lab.label}. No GPU takes part: nothing here says how fast a GPU would be."
-        return f"This page ran on {lab.label} (PyTorch device '{lab.kind}')."
+            by = f", by {title}" if lab.framework != "torch" else ""
+            why = f" ({lab.instead_of})" if lab.instead_of else ""
+            return f"This page ran on {lab.label}{by}{why}. No GPU takes part: nothing here says how fast a GPU would be."
+        return f"This page ran on {lab.label} ({title} device '{lab.kind}')."
 
     def _repr_html_(self) -> str:
         colour = "#d55e00" if self.accelerator.simulated else "#0072b2"
@@ -94,14 +101,19 @@ class Banner:
         return f'<div style="{style}">{html.escape(str(self))}</div>'
 
 
-def pick(name: str = "auto") -> Accelerator:
-    """The device to use.
+def pick(name: str = "auto", framework: Framework = "torch") -> Accelerator:
+    """The device to use, by PyTorch unless another framework is named.
 
     A name given here counts; ``"auto"`` leaves the choice to ``METALLAB_DEVICE``, and where that is unset or "auto" to
     the machine: the first of mps, cuda, cpu that passes `probe`, with a warning if one that is there is passed over.
-    DeviceUnavailable if a device that was asked for is missing or computes wrongly; ValueError for a name that does not
-    exist.
+    ``METALLAB_DEVICE`` speaks for a run of pages with several frameworks: TensorFlow and JAX take the CPU where they do
+    not have the device that it names, and say why in `Accelerator.instead_of`. DeviceUnavailable if a device that was
+    asked for is missing or computes wrongly; ValueError for a name that does not exist.
     """
+    if framework != "torch":
+        from metallab import frameworks
+
+        return frameworks.pick(name, framework)
     wanted = (os.environ.get("METALLAB_DEVICE") or "auto") if name == "auto" else name
     if wanted not in NAMES:
         raise ValueError(f"there is no device {wanted!r}; METALLAB_DEVICE and pick() take one of {', '.join(NAMES)}")

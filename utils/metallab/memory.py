@@ -47,10 +47,49 @@ class PeakMemory:
 def peak(*, on: Accelerator) -> Iterator[PeakMemory]:
     """Peak memory of the block on a device, known when it ends, also by an exception such as "out of memory".
 
-    Not for nesting: the allocator has one peak counter.
+    Not for nesting: the allocator has one peak counter. TensorFlow has such counters on some GPUs; on an Apple GPU,
+    whose memory is the CPU's, the process is sampled where it has none. ValueError for a GPU whose memory cannot be
+    seen at all, as JAX's.
     """
-    with _allocator_peak(on) if on.kind in ("mps", "cuda") else _sampled_peak() as memory:
+    with _how(on) as memory:
         yield memory
+
+
+def _how(on: Accelerator) -> contextlib.AbstractContextManager[PeakMemory]:
+    if on.kind == "cpu":
+        return _sampled_peak()
+    if on.framework == "torch":
+        return _allocator_peak(on)
+    if on.framework == "tensorflow" and _tensorflow_counts():
+        return _tensorflow_peak(on)
+    if on.kind == "mps":
+        return _sampled_peak()
+    raise ValueError(f"{on.framework} does not tell the peak memory of a part of a program on {on.label}")
+
+
+def _tensorflow_counts() -> bool:
+    import tensorflow as tf
+
+    try:
+        tf.config.experimental.get_memory_info("GPU:0")
+    except ValueError:  # a plugin's allocator may have no counters
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _tensorflow_peak(on: Accelerator) -> Iterator[PeakMemory]:
+    import tensorflow as tf
+
+    on.synchronize()
+    tf.config.experimental.reset_memory_stats("GPU:0")
+    start = tf.config.experimental.get_memory_info("GPU:0")["current"]
+    memory = PeakMemory("allocator")
+    try:
+        yield memory
+        on.synchronize()
+    finally:
+        memory.bytes = tf.config.experimental.get_memory_info("GPU:0")["peak"] - start
 
 
 @contextlib.contextmanager

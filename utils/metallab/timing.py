@@ -39,6 +39,9 @@ KEEP = 2000
 """At most about this many samples are kept; beyond, every second one is dropped and the rest stay evenly spread."""
 
 
+KEPT_BYTES = 2**28
+"""Of the results of a throughput block at most so many bytes are kept at a time; its block may then be a short one."""
+
 BUSY = 0.25
 """Cores that other programs may use before a measurement is flagged."""
 
@@ -441,10 +444,16 @@ class _Sampler:
         """The first call, the warm-up, and for throughput the number of calls that fill a block."""
         self.first_call = self._timed_block(keep_result=True)
         self.warm_ups = _warm_up(self._timed_block, budget, self.clock)
-        while self.question == "throughput" and self._timed_block() < budget.block_seconds:
+        most = self._most_calls()
+        while self.question == "throughput" and self._timed_block() < budget.block_seconds and 2 * self.block <= most:
             self.block *= 2
             if self.block > 2**26:
                 raise RuntimeError(f"{self.block} calls took no time by this clock; is the clock running?")
+
+    def _most_calls(self) -> float:
+        """A block's results are all kept until they are waited for, where nothing else can be; they must fit."""
+        kept = _bytes_of(self.first_result) if self.waits_for_results else 0
+        return KEPT_BYTES / kept if kept else math.inf
 
     def take_over(self) -> None:
         """One call that counts for nothing: caches and sleeping threads are as another variant left them."""
@@ -669,6 +678,15 @@ def _undisturbed() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def _bytes_of(result: Any) -> int:
+    """The size of all arrays in a result, however they are nested."""
+    if isinstance(result, Mapping):
+        return sum(map(_bytes_of, result.values()))
+    if isinstance(result, (list, tuple)):
+        return sum(map(_bytes_of, result))
+    return getattr(result, "nbytes", 0)
 
 
 def _name_of(fn: Callable) -> str:

@@ -1,0 +1,171 @@
+"""Code that may abort, hang, or needs a setting of its own, in a child process: whatever happens there is a result.
+
+``run(source)`` executes a piece of Python text in a fresh interpreter and returns an `Outcome`: what it printed, the
+named results, and how it ended. A crash is a sentence and not a dead kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from metallab.headless.processes import describe_exit, find_process, kill_family
+
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",  # PyTorch, OpenBLAS
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "NPROC": "1",  # XLA's thread pool, read when JAX starts; newer releases read the second
+    "PJRT_NPROC": "1",
+}
+"""Environment variables that hold frameworks to one thread. They are read once, when a framework starts its pools."""
+
+_SOURCE = "<isolated>"
+
+
+class ChildFailed(RuntimeError):
+    """A result was asked for that the child process did not bring back."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a piece of code in a child process."""
+
+    ended: Literal["well", "raised", "crashed", "hung"]
+    printed: str = ""
+    """What it wrote to standard output, up to its end."""
+    reason: str = ""
+    """One line that says what happened; empty if it ended well."""
+    detail: str = ""
+    """The traceback, or the last words on standard error."""
+    results: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """True if the code ran to its end and its results came back."""
+        return self.ended == "well"
+
+    def __getitem__(self, name: str) -> Any:
+        """A named result; `ChildFailed`, with the reason, if there is none."""
+        if name in self.results:
+            return self.results[name]
+        why = self.reason or f"it was not asked for; results are {', '.join(self.results) or 'none'}"
+        raise ChildFailed(f"no result {name!r} came back from the child process: {why}\n{self.detail}".rstrip())
+
+    def __str__(self) -> str:
+        return f"{self.ended}: {self.reason}" if self.reason else self.ended
+
+
+def run(
+    source: str,
+    *,
+    results: Sequence[str] = (),
+    threads: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout: float = 120.0,
+) -> Outcome:
+    """Execute Python text in a fresh interpreter and wait for it, at most ``timeout`` seconds.
+
+    ``results`` names variables of the text whose values come back; they must survive pickling, so turn a framework's
+    arrays into NumPy's. ``environment`` is added to this process's. ``threads=1`` holds frameworks to one CPU thread:
+    by their environment variables, and on Linux also by allowing the process one core. ValueError for another number.
+    """
+    if threads not in (None, 1):
+        raise ValueError(f"threads is {threads}; a child process runs on all (None) or on 1")
+    variables = {**os.environ, **(ONE_THREAD if threads else {}), **(environment or {})}
+    with tempfile.TemporaryDirectory(prefix="metallab-child-") as folder:
+        task = Path(folder, "task")
+        task.write_bytes(pickle.dumps((source, tuple(results))))
+        command = [sys.executable, "-P", "-m", "metallab.isolated", folder, *(["1"] if threads else [])]
+        return _outcome(command, variables, timeout, Path(folder))
+
+
+def _outcome(command: list[str], variables: Mapping[str, str], timeout: float, folder: Path) -> Outcome:
+    with (folder / "out").open("w+b") as out, (folder / "err").open("w+b") as err:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables, start_new_session=True
+        )
+        head = find_process(child.pid)
+        try:
+            child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            hung = f"took longer than {timeout:g} s and was stopped"
+        else:
+            hung = ""
+        finally:
+            kill_family(head)  # the child itself if it hangs, and whatever it started and left behind
+            child.wait()
+        printed, said = (_text(stream) for stream in (out, err))
+    if hung:
+        return Outcome("hung", printed, hung, said)
+    answer = folder / "answer"
+    if child.returncode != 0 or not answer.exists():
+        how = f"the process {describe_exit(child.returncode)}" + ("" if child.returncode else " before it answered")
+        return Outcome("crashed", printed, how, said)
+    ended, reason, detail, values = pickle.loads(answer.read_bytes())  # our own child wrote it
+    return Outcome(ended, printed, reason, detail or said, values)
+
+
+def _text(stream, most: int = 100_000) -> str:
+    """What a file of a child holds, its end if it is long."""
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - most))
+    return stream.read().decode("utf-8", "replace")
+
+
+def main(folder: str, threads: str = "") -> int:
+    """The child: ``python -m metallab.isolated FOLDER [1]`` runs the task that lies in a folder."""
+    if threads and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    source, names = pickle.loads(Path(folder, "task").read_bytes())
+    answer = _answer(source, names)
+    part = Path(folder, "part")
+    part.write_bytes(answer)
+    part.rename(Path(folder, "answer"))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(ValueError):  # the code may have closed it
+            stream.flush()
+    return 0
+
+
+def _answer(source: str, names: Sequence[str]) -> bytes:
+    """How the task ended, its reason and detail, and its results, pickled."""
+    linecache.cache[_SOURCE] = (len(source), None, source.splitlines(keepends=True), _SOURCE)
+    space: dict[str, Any] = {"__name__": "__main__"}
+    try:
+        exec(compile(source, _SOURCE, "exec"), space)
+        values = {name: space[name] for name in names}
+    except KeyError as error:
+        if error.args and error.args[0] in names and error.args[0] not in space:
+            return _raised(error, f"the code ended without setting {error.args[0]!r}")
+        return _raised(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, it is the answer
+        return _raised(error)
+    try:
+        return pickle.dumps(("well", "", "", values))
+    except Exception as error:  # noqa: BLE001  # pickling raises whatever an object's own code raises
+        return _raised(error, f"a result cannot be sent back: {error}; turn it into NumPy arrays and plain values")
+
+
+def _raised(error: BaseException, reason: str = "") -> bytes:
+    """An answer that tells of an exception, with the part of the traceback that lies in the task's text."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _SOURCE]
+    where = "".join(traceback.format_list(frames))
+    words = "".join(traceback.format_exception_only(error)).strip()
+    first = str(error).strip().splitlines()
+    short = f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
+    return pickle.dumps(("raised", reason or short, f"{where}{words}", {}))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
