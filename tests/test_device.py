@@ -102,6 +102,33 @@ def what_is_asked_for_and_missing_is_an_error_that_says_what_to_do(device, monke
         device.pick()
 
 
+@RULES.rule(
+    ('("torch", "tensorflow", "jax") if importlib', '("torch",) if importlib'),
+    ('("torch", "tensorflow", "jax") if importlib', '("jax", "tensorflow", "torch") if importlib'),
+    ('next(installed, "torch")', "next(installed)"),
+)
+def an_environment_without_pytorch_has_a_device_too(device, monkeypatch):
+    there = {"jax", "tensorflow", "torch"}
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: name if name in there else None)
+    for expected in ("torch", "tensorflow", "jax", "torch"):
+        assert device.first_framework() == expected
+        there.discard(expected)
+
+
+@RULES.rule(
+    ('    if framework != "torch":\n', "    if False:\n"),
+    ('f", by {title}" if', '"" if'),
+    ("{by}{why}.", "{by}."),
+)
+def another_framework_s_device_is_picked_by_its_own_rules(device, monkeypatch, chip):
+    """JAX, which sees no mps here: the page runs on the CPU and says why."""
+    monkeypatch.setenv("METALLAB_DEVICE", "mps")
+    lab = device.pick(framework="jax")
+    assert (lab.framework, lab.kind, lab.waits_for_results) == ("jax", "cpu", True)
+    said = str(device.Banner(lab))
+    assert ", by JAX (the run asked for mps, but JAX sees no mps device on this machine). No GPU takes part" in said
+
+
 def raising(error):
     def arrives(tensor):
         raise error

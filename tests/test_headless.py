@@ -624,8 +624,10 @@ FAKE_DEVICE = """
 import os
 from types import SimpleNamespace
 class DeviceUnavailable(RuntimeError): pass
-def pick():
+def first_framework(): return "jax"
+def pick(framework):
     print("a library says hello")
+    assert framework == "jax"
     match os.environ.get("METALLAB_DEVICE"):
         case "mps": raise DeviceUnavailable("no Apple GPU here: use DEVICE=sim")
         case "cuda": raise OSError("the driver fell over")

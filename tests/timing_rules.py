@@ -112,6 +112,17 @@ def lazy_results_are_consumed(timing: ModuleType) -> None:
         assert min(got.samples) >= 0.001
 
 
+def kept_results_fit_into_memory(timing: ModuleType) -> None:
+    """Where results are kept until they are waited for, a block keeps 256 MiB of them at most, however nested."""
+    kept = np.empty(2**24, dtype=np.uint8)  # never touched: it takes no memory
+    for result, most in (([{"a": kept}, (kept, 1)], 8), (kept, 16), (np.empty(0), None), (None, None)):
+        with LazyFakeDevice() as device:
+            device.synchronize = lambda *results: None
+            budget = timing.Budget(**{**QUICK, "block_seconds": 0.002})
+            got = timing.measure(lambda r=result: r, on=device, question="throughput", budget=budget)
+        assert got.block == most if most else got.block > 256, f"{got.block} results of {most} were kept"
+
+
 def garbage_is_not_collected_meanwhile(timing: ModuleType) -> None:
     """The collector is off inside a sample and as it was afterwards."""
     seen = []
@@ -505,6 +516,16 @@ RULES = (
         (WAIT_AFTER, ("        place.synchronize(result)\n", ""), ("    place.synchronize()\n", "")),
     ),
     Rule(lazy_results_are_consumed, (("synchronize(*results)\n", "synchronize(results[-1])\n"),)),
+    Rule(
+        kept_results_fit_into_memory,
+        (
+            ("and 2 * self.block <= most:", "and True:"),
+            ("if self.waits_for_results else 0", "if False else 0"),
+            ("KEPT_BYTES = 2**28", "KEPT_BYTES = 2**40"),
+            ("sum(map(_bytes_of, result.values()))", "0"),
+            ("isinstance(result, (list, tuple))", "isinstance(result, list)"),
+        ),
+    ),
     Rule(
         garbage_is_not_collected_meanwhile,
         (("    gc.disable()\n", ""), ("            gc.enable()\n", "            gc.disable()\n")),

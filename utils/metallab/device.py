@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -92,7 +93,9 @@ class Banner:
         if lab.kind == "cpu":
             by = f", by {title}" if lab.framework != "torch" else ""
             why = f" ({lab.instead_of})" if lab.instead_of else ""
-            return f"This page ran on {lab.label}{by}{why}. No GPU takes part: nothing here says how fast a GPU would be."
+            return (
+                f"This page ran on {lab.label}{by}{why}. No GPU takes part: nothing here says how fast a GPU would be."
+            )
         return f"This page ran on {lab.label} ({title} device '{lab.kind}')."
 
     def _repr_html_(self) -> str:
@@ -132,6 +135,12 @@ def pick(name: str = "auto", framework: Framework = "torch") -> Accelerator:
         if _backend(kind).is_available():
             warnings.warn(f"{kind} is passed over: {fault}", RuntimeWarning, stacklevel=2)
     raise AssertionError("the CPU has no fault")
+
+
+def first_framework() -> Framework:
+    """PyTorch, or where it is not installed the first of TensorFlow and JAX that is: a page may need no other."""
+    installed = (name for name in ("torch", "tensorflow", "jax") if importlib.util.find_spec(name))
+    return next(installed, "torch")
 
 
 def cpu(threads: int | None = None) -> Accelerator:

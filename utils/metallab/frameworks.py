@@ -66,7 +66,7 @@ class Jax(Accelerator):
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Make this device the one where new arrays go; arrays that exist stay, and are computed with where they are."""
+        """Make this device the one where new arrays go; arrays that exist are computed with where they are."""
         import jax
 
         with jax.default_device(self.jax_device):

@@ -144,15 +144,12 @@ def _answer(source: str, names: Sequence[str]) -> bytes:
     space: dict[str, Any] = {"__name__": "__main__"}
     try:
         exec(compile(source, _SOURCE, "exec"), space)
-        values = {name: space[name] for name in names}
-    except KeyError as error:
-        if error.args and error.args[0] in names and error.args[0] not in space:
-            return _raised(error, f"the code ended without setting {error.args[0]!r}")
-        return _raised(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, it is the answer
         return _raised(error)
+    if unset := [name for name in names if name not in space]:
+        return pickle.dumps(("raised", f"the code ended without setting {', '.join(unset)}", "", {}))
     try:
-        return pickle.dumps(("well", "", "", values))
+        return pickle.dumps(("well", "", "", {name: space[name] for name in names}))
     except Exception as error:  # noqa: BLE001  # pickling raises whatever an object's own code raises
         return _raised(error, f"a result cannot be sent back: {error}; turn it into NumPy arrays and plain values")
 

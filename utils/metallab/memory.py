@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import psutil
@@ -59,54 +59,57 @@ def _how(on: Accelerator) -> contextlib.AbstractContextManager[PeakMemory]:
     if on.kind == "cpu":
         return _sampled_peak()
     if on.framework == "torch":
-        return _allocator_peak(on)
-    if on.framework == "tensorflow" and _tensorflow_counts():
-        return _tensorflow_peak(on)
+        return _allocator_peak(on, _torch_counters(on))
+    if on.framework == "tensorflow" and (counters := _tensorflow_counters()):
+        return _allocator_peak(on, counters)
     if on.kind == "mps":
         return _sampled_peak()
     raise ValueError(f"{on.framework} does not tell the peak memory of a part of a program on {on.label}")
 
 
-def _tensorflow_counts() -> bool:
-    import tensorflow as tf
+@dataclass(frozen=True)
+class _Counters:
+    """What an allocator tells, in bytes."""
 
-    try:
-        tf.config.experimental.get_memory_info("GPU:0")
-    except ValueError:  # a plugin's allocator may have no counters
-        return False
-    return True
-
-
-@contextlib.contextmanager
-def _tensorflow_peak(on: Accelerator) -> Iterator[PeakMemory]:
-    import tensorflow as tf
-
-    on.synchronize()
-    tf.config.experimental.reset_memory_stats("GPU:0")
-    start = tf.config.experimental.get_memory_info("GPU:0")["current"]
-    memory = PeakMemory("allocator")
-    try:
-        yield memory
-        on.synchronize()
-    finally:
-        memory.bytes = tf.config.experimental.get_memory_info("GPU:0")["peak"] - start
+    reset: Callable[[], object]
+    allocated: Callable[[], int]
+    highest: Callable[[], int]
+    pool: Callable[[], int | None]
 
 
-@contextlib.contextmanager
-def _allocator_peak(on: Accelerator) -> Iterator[PeakMemory]:
+def _torch_counters(on: Accelerator) -> _Counters:
     import torch
 
+    told = torch.accelerator
+    pool = torch.mps.driver_allocated_memory if on.kind == "mps" else told.memory_reserved
+    return _Counters(told.reset_peak_memory_stats, told.memory_allocated, told.max_memory_allocated, pool)
+
+
+def _tensorflow_counters() -> _Counters | None:
+    """None where the GPU's allocator, a plugin's for instance, does not count."""
+    from tensorflow import config
+
+    told = config.experimental
+    try:
+        told.get_memory_info("GPU:0")
+    except ValueError:
+        return None
+    info = lambda which: lambda: told.get_memory_info("GPU:0")[which]
+    return _Counters(lambda: told.reset_memory_stats("GPU:0"), info("current"), info("peak"), lambda: None)
+
+
+@contextlib.contextmanager
+def _allocator_peak(on: Accelerator, counters: _Counters) -> Iterator[PeakMemory]:
     on.synchronize()
-    torch.accelerator.reset_peak_memory_stats()
-    start = torch.accelerator.memory_allocated()
+    counters.reset()
+    start = counters.allocated()
     memory = PeakMemory("allocator")
     try:
         yield memory
         on.synchronize()
     finally:
-        memory.bytes = torch.accelerator.max_memory_allocated() - start
-        driver = torch.mps.driver_allocated_memory if on.kind == "mps" else torch.accelerator.memory_reserved
-        memory.pool_bytes = driver()
+        memory.bytes = counters.highest() - start
+        memory.pool_bytes = counters.pool()
 
 
 @contextlib.contextmanager

@@ -14,11 +14,9 @@ DEVICES = ("auto", "mps", "cuda", "cpu", "sim")
 PROBE_MARK = "metallab-device:"
 PROBE = f"""
 import json
-from importlib.util import find_spec
 from metallab import device
-framework = next((name for name in ("torch", "tensorflow", "jax") if find_spec(name)), "torch")
 try:
-    found = device.pick(framework=framework)
+    found = device.pick(framework=device.first_framework())
 except device.DeviceUnavailable as error:
     answer = dict(error=str(error))
 else:
@@ -31,7 +29,7 @@ print({PROBE_MARK!r} + json.dumps(answer))
 def resolve_device(name: str) -> dict:
     """``{"device", "label", "simulated"}`` of what ``metallab.device.pick`` finds, asked in a process of its own.
 
-    PyTorch is asked, or where it is not installed the first framework that is. They are imported there, not here. Raises UsageError with its message if there is no such device.
+    Frameworks are imported there, not here. Raises UsageError with its message if there is no such device.
     """
     environment = dict(os.environ) if name == "auto" else os.environ | {"METALLAB_DEVICE": name}
     probe = subprocess.run(

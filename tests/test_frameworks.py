@@ -1,0 +1,292 @@
+"""TensorFlow and JAX: the device that is said is the device that computes, and a missing one is told.
+
+The lines for an Apple GPU and for CUDA run here with stand-ins for the two frameworks; what they ask of the real ones
+is tried on the CPU, TensorFlow in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from mutate import Rules
+
+from metallab import device, frameworks, isolated
+
+RULES = Rules(frameworks)
+BOTH = ("tensorflow", "jax")
+
+
+class Array:
+    """An array of a stand-in: its products are off by ``error``."""
+
+    def __init__(self, values, error) -> None:
+        self.values, self.error = np.asarray(values), error
+
+    def __matmul__(self, other):
+        return Array(self.values @ np.asarray(getattr(other, "values", other)) + self.error, 0)
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values
+
+
+def stand_in(monkeypatch, *, gpu: bool, platform: str = "METAL", error: float = 0.0) -> list[str]:
+    """TensorFlow and JAX with or without a GPU that computes with an error; returns where they were told to compute."""
+    placed = []
+
+    @contextlib.contextmanager
+    def hold(name):
+        placed.append(str(name))
+        yield
+
+    cpu = SimpleNamespace(platform="cpu", device_kind="cpu")
+    other = SimpleNamespace(platform=platform, device_kind="NVIDIA H200")
+    jax = ModuleType("jax")
+    jax.devices = lambda kind=None: [cpu] if kind == "cpu" or not gpu else [other]
+    jax.default_device = lambda found: hold(found.platform)
+    jax.jit = lambda fn: lambda a, b: fn(Array(a, error), b)
+    tf = ModuleType("tensorflow")
+    details = SimpleNamespace(get_device_details=lambda gpu: {"device_name": "NVIDIA H200"})
+    threads = SimpleNamespace(get_intra_op_parallelism_threads=lambda: 0)
+    found = lambda kind: ["gpu"] if gpu and kind == "GPU" else []
+    tf.config = SimpleNamespace(list_physical_devices=found, experimental=details, threading=threads)
+    tf.device = hold
+    tf.constant = lambda values: Array(values, error)
+    tf.linalg = SimpleNamespace(matmul=lambda a, b: a @ b)
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setitem(sys.modules, "tensorflow", tf)
+    return placed
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    """No settings from outside, and a known chip."""
+    for name in ("METALLAB_DEVICE", "NPROC", "PJRT_NPROC", "TF_NUM_INTRAOP_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ENABLE_PJRT_COMPATIBILITY", "unset by the test's end")
+    monkeypatch.setattr(frameworks.machine, "describe", lambda: SimpleNamespace(chip="Apple M2 Max"))
+    frameworks.jax_devices.cache_clear()
+    yield
+    frameworks.jax_devices.cache_clear()
+
+
+@pytest.fixture
+def mac(monkeypatch):
+    """A Mac with both plugins, whose trial in a child process succeeds."""
+    versions = {"tensorflow-metal": "1.2.0", "jax-metal": "0.1.1"}
+
+    def version(name):
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    tried = []
+
+    def run(source, results):
+        tried.append(source)
+        return isolated.Outcome("well", results={"wrong": 0.0})
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(isolated, "run", run)
+    return SimpleNamespace(tried=tried, versions=versions)
+
+
+@RULES.rule(
+    ("for kind in BEST_FIRST if wanted", 'for kind in ("cpu",) if wanted'),
+    ('f"{chip} GPU" if kind == "mps"', '"GPU" if kind == "mps"'),
+    ('"metal": "mps"', '"metal": "gpu"'),
+)
+def an_apple_gpu_is_taken_where_the_plugin_works(frameworks, monkeypatch, mac):
+    for platform in ("METAL", "mps"):
+        stand_in(monkeypatch, gpu=True, platform=platform)
+        for framework in BOTH:
+            lab = frameworks.pick("auto", framework)
+            assert (lab.kind, lab.label, lab.framework, lab.instead_of) == ("mps", "Apple M2 Max GPU", framework, "")
+            assert not lab.simulated
+            title = frameworks.TITLES[framework]
+            assert str(lab.banner()) == f"This page ran on Apple M2 Max GPU ({title} device 'mps')."
+            assert framework in mac.tried[-1], "the plugin is tried in a child process first"
+
+
+@RULES.rule(
+    ("return None if wrong == 0 else", "return None if True else"),
+    ("np.abs(np.asarray(product) - a @ b).max()", "0"),
+    ("{str(error).splitlines()[0] if str(error) else type(error).__name__}", ""),
+    ('return accelerator(kind, framework, "; ".join(faults.values()) if wanted == "auto" else "")',
+     "return accelerator(kind, framework)"),
+)  # fmt: skip
+def a_gpu_that_computes_wrongly_is_passed_over_and_told(frameworks, monkeypatch, mac):
+    for framework in BOTH:
+        stand_in(monkeypatch, gpu=True, error=0.5)
+        lab = frameworks.pick("auto", framework)
+        assert (lab.kind, lab.instead_of) == ("cpu", "a product on mps is wrong by 0.5")
+        assert "(a product on mps is wrong by 0.5). No GPU takes part" in str(lab.banner())
+        with pytest.raises(frameworks.DeviceUnavailable, match=r"mps was asked for, but a product on mps is wrong by"):
+            frameworks.pick("mps", framework)
+        stand_in(monkeypatch, gpu=True)
+        monkeypatch.setattr(sys.modules["jax"], "jit", raising)
+        monkeypatch.setattr(sys.modules["tensorflow"], "constant", raising)
+        assert frameworks.probe("mps", framework) == "a product on mps failed: no dot_general"
+
+
+def raising(*_):
+    raise NotImplementedError("no dot_general\nand a long story")
+
+
+@RULES.rule(
+    ('    if kind == "mps" and (fault := _plugin_fault(framework)):\n        return fault\n', ""),
+    ("return None if tried.ok else", "return None if True else"),
+)
+def a_plugin_that_aborts_is_a_reason(frameworks, monkeypatch, mac):
+    stand_in(monkeypatch, gpu=True)
+    crash = isolated.Outcome("crashed", reason="the process was killed by SIGABRT")
+    monkeypatch.setattr(isolated, "run", lambda source, results: crash)
+    for framework, plugin in (("tensorflow", "tensorflow-metal 1.2.0"), ("jax", "jax-metal 0.1.1")):
+        lab = frameworks.pick("auto", framework)
+        assert lab.kind == "cpu"
+        assert lab.instead_of == f"{plugin} cannot be used: the process was killed by SIGABRT"
+
+
+@RULES.rule(
+    ("    if not plugin(framework):", "    if False:"),
+    ('"jax": ("jax-mps", "jax-metal")', '"jax": ("jax-metal", "jax-mps")'),
+)
+def the_plugin_is_named_with_its_version(frameworks, monkeypatch, mac):
+    stand_in(monkeypatch, gpu=True)
+    assert frameworks.plugin("tensorflow") == "tensorflow-metal 1.2.0"
+    assert frameworks.plugin("jax") == "jax-metal 0.1.1"
+    mac.versions["jax-mps"] = "0.10.11"
+    assert frameworks.plugin("jax") == "jax-mps 0.10.11", "the newer of the two"
+    mac.versions.clear()
+    assert frameworks.plugin("jax") == ""
+    stand_in(monkeypatch, gpu=False)
+    with pytest.raises(frameworks.DeviceUnavailable, match="jax-mps or jax-metal is not installed"):
+        frameworks.pick("mps", "jax")
+
+
+@RULES.rule(
+    ('"gpu": "cuda"', '"gpu": "gpu"'),
+    ('gpu = "mps" if sys.platform == "darwin" else "cuda"', 'gpu = "mps"'),
+    ('return jax_devices()["cuda"].device_kind', 'return "GPU"'),
+    ('.get("device_name", "unknown NVIDIA GPU")', '.get("name", "unknown NVIDIA GPU")'),
+)
+def an_nvidia_gpu_is_named(frameworks, monkeypatch):
+    stand_in(monkeypatch, gpu=True, platform="gpu")
+    for framework in BOTH:
+        assert (frameworks.pick("auto", framework).kind, frameworks.pick("auto", framework).label) == (
+            "cuda",
+            "NVIDIA H200",
+        )
+
+
+@RULES.rule(
+    ('f"the run asked for {wanted}, but {faults[wanted]}"', '""'),
+    ('    if name != "auto":\n        raise DeviceUnavailable(', "    if False:\n        raise DeviceUnavailable("),
+    ('if kind == "sim":', "if False:"),
+    ('os.environ.get("METALLAB_DEVICE")', "None"),
+    ("    if wanted not in NAMES:", "    if False:"),
+)
+def a_run_s_device_is_a_wish_and_a_named_one_an_order(frameworks, monkeypatch):
+    stand_in(monkeypatch, gpu=False)
+    for framework in BOTH:
+        title = frameworks.TITLES[framework]
+        monkeypatch.delenv("METALLAB_DEVICE", raising=False)
+        assert frameworks.pick("auto", framework).instead_of == ""
+        for setting, why in (
+            ("cuda", f"the run asked for cuda, but {title} sees no cuda device on this machine"),
+            ("mps", f"the run asked for mps, but {title} sees no mps device on this machine"),
+            ("sim", f"the run asked for sim, but {title} is not simulated"),
+            ("cpu", ""),
+        ):
+            monkeypatch.setenv("METALLAB_DEVICE", setting)
+            lab = frameworks.pick("auto", framework)
+            assert (lab.kind, lab.instead_of) == ("cpu", why)
+        with pytest.raises(frameworks.DeviceUnavailable, match=r"cuda was asked for, but .* sees no cuda device"):
+            frameworks.pick("cuda", framework)
+        monkeypatch.setenv("METALLAB_DEVICE", "gpu")
+        with pytest.raises(ValueError, match="no device 'gpu'"):
+            frameworks.pick("auto", framework)
+
+
+@RULES.rule(
+    ("with tf.device(self.name):", "with contextlib.nullcontext():"),
+    ("with jax.default_device(self.jax_device):", "with contextlib.nullcontext():"),
+    ('return "/CPU:0" if self.kind == "cpu" else "/GPU:0"', 'return "/CPU:0"'),
+)
+def work_is_held_to_its_device(frameworks, monkeypatch):
+    placed = stand_in(monkeypatch, gpu=True, platform="gpu")
+    for framework, names in (("tensorflow", ["/CPU:0", "/GPU:0"]), ("jax", ["cpu", "gpu"])):
+        places = frameworks.cpu(framework), frameworks.pick("cuda", framework)
+        placed.clear()
+        for place in places:
+            with place.active():
+                pass
+        assert placed == names
+
+
+@RULES.rule(
+    ("tf.config.threading.get_intra_op_parallelism_threads() or ", ""),
+    ('_number(os.environ.get("NPROC"))', "0"),
+    ('_number(os.environ.get("PJRT_NPROC"))', "0"),
+    ("_number(os.environ.get(set_by))", "0"),
+    ("len(os.sched_getaffinity(0)) if", "99 if"),
+)
+def a_cpu_has_as_many_threads_as_its_framework(frameworks, monkeypatch):
+    stand_in(monkeypatch, gpu=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 4}, raising=False)
+    for framework in BOTH:
+        assert (frameworks.cpu(framework).threads, frameworks.cpu(framework).label) == (
+            3,
+            "Apple M2 Max CPU, 3 threads",
+        )
+    monkeypatch.setenv("NPROC", "2")
+    assert frameworks.cpu("jax").threads == 2
+    monkeypatch.setenv("PJRT_NPROC", "1")
+    assert frameworks.cpu("jax").label == "Apple M2 Max CPU, 1 thread"
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
+    assert frameworks.cpu("tensorflow").threads == 1
+    threading = sys.modules["tensorflow"].config.threading
+    monkeypatch.setattr(threading, "get_intra_op_parallelism_threads", lambda: 4)
+    assert frameworks.cpu("tensorflow").threads == 4
+
+
+REAL = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+from metallab import device, timing
+lab = device.pick("cpu", framework={framework!r})
+from metallab import frameworks
+{load}
+wrong = frameworks._error_of_product("cpu", {framework!r})
+fast = timing.Budget(min_samples=3, max_samples=3, warmup_calls=1, warmup_seconds=0)
+got = timing.measure(lambda: x @ x, on=lab, question="throughput", budget=fast)
+seen = lab.label, lab.waits_for_results, got.n
+lab.synchronize(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("framework", "load", "waits"),
+    [("tensorflow", "import tensorflow as tf; x = tf.ones((9, 9))", False),
+     ("jax", "import jax; x = jax.device_put(jax.numpy.ones((9, 9)), lab.jax_device)", True)],
+)  # fmt: skip
+def test_the_real_frameworks_have_what_is_asked_of_them(framework, load, waits):
+    source = REAL.format(framework=framework, load=load)
+    outcome = isolated.run(source, results=["wrong", "seen"], threads=1)
+    assert outcome.ok, outcome.detail
+    label, waits_for_results, samples = outcome["seen"]
+    assert label.endswith("CPU, 1 thread")
+    assert (waits_for_results, samples, outcome["wrong"]) == (waits, 3, 0.0)
+
+
+def test_device_pick_hands_over():
+    assert type(device.pick("cpu", framework="jax")) is frameworks.Jax
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -1,0 +1,143 @@
+"""Code in a child process: whatever becomes of it is told, and nothing of it is left behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+from mutate import Rules
+
+from metallab import isolated
+
+RULES = Rules(isolated)
+
+
+def test_what_it_prints_and_its_results_come_back():
+    outcome = isolated.run(
+        "import numpy as np\nprint('one')\nx, secret = np.arange(3.0), 1\nprint('two', end='')", results=["x"]
+    )
+    assert outcome.ok
+    assert str(outcome) == "well"
+    assert outcome.printed == "one\ntwo"
+    assert np.array_equal(outcome["x"], [0, 1, 2])
+    with pytest.raises(isolated.ChildFailed, match=r"no result 'secret'.*not asked for; results are x"):
+        outcome["secret"]
+
+
+def test_an_exception_is_a_line_and_the_place_where_it_was():
+    outcome = isolated.run("def f():\n    return 1 / 0\n\nprint('before')\nf()\n", results=["x"])
+    assert (outcome.ended, outcome.printed) == ("raised", "before\n")
+    assert str(outcome) == "raised: ZeroDivisionError: division by zero"
+    assert "line 5" in outcome.detail
+    assert "return 1 / 0" in outcome.detail
+    assert "isolated.py" not in outcome.detail, "our own lines are of no interest"
+    with pytest.raises(isolated.ChildFailed, match=r"no result 'x' came back .*division by zero"):
+        outcome["x"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import os; print('last', flush=True); os.abort()", "the process was killed by SIGABRT"),
+        ("import os; print('last', flush=True); os._exit(3)", "the process exited with code 3"),
+        ("import os; print('last', flush=True); os._exit(0)", "the process exited with code 0 before it answered"),
+    ],
+)
+def test_a_crash_is_a_sentence(code, said):
+    outcome = isolated.run(code)
+    assert (outcome.ended, outcome.reason, outcome.printed) == ("crashed", said, "last\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys; sys.exit('no')", "SystemExit: no"),
+        ("raise ValueError", "ValueError"),
+        ("raise KeyError('x')", "KeyError: 'x'"),
+        ("x = lambda: 1", "turn it into NumPy arrays"),
+        ("y = 1", "the code ended without setting x"),
+        ("x = (", "SyntaxError: '(' was never closed"),
+    ],
+)
+def test_whatever_is_raised_is_told(code, said):
+    outcome = isolated.run(code, results=["x"])
+    assert outcome.ended == "raised"
+    assert said in outcome.reason
+
+
+@RULES.rule(
+    ("kill_family(head)", "child.kill()"),
+    ("start_new_session=True", "start_new_session=False"),
+    ('f"took longer than {timeout:g} s and was stopped"', '""'),
+    ("child.wait(timeout)", "child.wait()"),
+)
+def a_hanging_child_is_stopped_with_all_that_it_started(isolated, tmp_path):
+    """Also a process that it started through another one, which has ended since."""
+    number = tmp_path / "number"
+    code = f"""
+import subprocess, time
+subprocess.run("sleep 20 > /dev/null 2>&1 & echo $! > '{number}'", shell=True)
+print("started", flush=True)
+time.sleep(8)
+"""
+    start = time.monotonic()
+    outcome = isolated.run(code, timeout=2)
+    assert (outcome.ended, outcome.printed) == ("hung", "started\n")
+    assert "longer than 2 s" in outcome.reason
+    assert time.monotonic() - start < 7
+    pid = int(number.read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    with pytest.raises(isolated.ChildFailed, match="longer than 2 s"):
+        outcome["x"]
+
+
+def test_one_thread_is_one_thread(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    code = "import os\nseen = (os.environ.get('OMP_NUM_THREADS'), len(os.sched_getaffinity(0)))"
+    if sys.platform == "linux":
+        assert isolated.run(code, results=["seen"], threads=1)["seen"] == ("1", 1)
+        assert isolated.run(code, results=["seen"])["seen"] == (None, len(os.sched_getaffinity(0)))
+    with pytest.raises(ValueError, match="threads is 4"):
+        isolated.run("", threads=4)
+
+
+def test_a_framework_is_held_to_one_thread_indeed():
+    """JAX's matrix products on one thread use the time of one core, and not more."""
+    code = """
+import time, jax, jax.numpy as jnp
+from metallab import frameworks
+f, x = jax.jit(lambda x: x @ x), jnp.ones((1200, 1200))
+f(x).block_until_ready()
+wall, cpu = time.perf_counter(), time.process_time()
+for _ in range(5):
+    f(x).block_until_ready()
+cores = (time.process_time() - cpu) / (time.perf_counter() - wall)
+label = frameworks.cpu("jax").label
+"""
+    outcome = isolated.run(code, results=["cores", "label"], threads=1)
+    assert outcome["cores"] < 1.2
+    assert outcome["label"].endswith(" CPU, 1 thread")
+
+
+def test_settings_reach_it_before_anything_is_imported():
+    outcome = isolated.run(
+        "import os\nx = os.environ['METALLAB_X'], os.environ['HOME']",
+        results=["x"],
+        environment={"METALLAB_X": "set"},
+    )
+    assert outcome["x"] == ("set", os.environ["HOME"])
+    assert "METALLAB_X" not in os.environ
+
+
+def test_what_a_long_talker_said_last_is_kept():
+    outcome = isolated.run("for i in range(60000): print(i)")
+    assert outcome.ok
+    assert outcome.printed.endswith("59999\n")
+    assert len(outcome.printed) <= 100_000
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()
