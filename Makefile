@@ -13,16 +13,17 @@ LABFLAGS ?=
 FORCE  ?=
 
 BIN := .venv/bin
+JAX := .venv-jax
 SRC := utils tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab run test bench report compare workshop lint format lock clean distclean
+.PHONY: help setup lab run test bench report compare workshop lint format lock clean distclean test-jax setup-jax-mps
 .NOTPARALLEL:  # make -j would measure several things at once
 
 help: ## this text
 	@echo 'make TARGET [VARIABLE=value ...]'
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'Variables'
 	@echo '  ONLY=03       run, test: only the notebook with this number'
@@ -49,6 +50,23 @@ run: setup ## run every notebook on this machine and make the report
 
 test: lint ## lint, then every test; the notebooks in fast mode are among them
 	METALLAB_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' $(chosen)
+
+test-jax: $(JAX)/complete ## notebook 07 in fast mode, with this environment's JAX and with that of .venv-jax
+	$(BIN)/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07
+	METALLAB_OUT=build/fast-jax $(JAX)/bin/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07
+
+setup-jax-mps: ## on a Mac: make .venv-jax, a newer JAX with jax-mps (make lab BIN=.venv-jax/bin)
+	@test "$$(uname -sm)" = 'Darwin arm64' || { echo 'jax-mps is for Apple silicon; make test-jax makes the same environment without it.'; exit 1; }
+	@$(MAKE) --no-print-directory $(JAX)/complete
+	@echo 'Open notebook 07 with it: make lab BIN=$(JAX)/bin. Or run it: make run ONLY=07 BIN=$(JAX)/bin'
+
+# A plain environment: its list is short. It is made anew when the lock has changed; the mark comes last.
+$(JAX)/complete: constraints-jax.txt | setup
+	rm -rf $(JAX)
+	.venv/bin/python -m venv $(JAX)
+	$(JAX)/bin/pip install --quiet --disable-pip-version-check -r constraints-jax.txt
+	$(JAX)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
 
 bench: setup ## run the benchmarks in tests/benchmarks one after the other
 	$(serially)
@@ -79,24 +97,29 @@ format: setup ## mend what lint can mend by itself
 
 # uv resolves for Linux and macOS together, which pip cannot; it lives in a folder of its own. The variable makes it
 # choose wheels for macOS 15. Versions stay as they are while they fit; UPGRADE=1 takes the newest.
-RESOLVE = uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --no-header --no-annotate
-NEW := build/lock/constraints.txt
+RESOLVE = uv pip compile $(WHAT) --universal --python-version 3.11 --no-header --no-annotate
+NEW = build/lock/$@
+constraints.txt: WHAT := pyproject.toml --extra dev
+constraints-jax.txt: WHAT := --group pyproject.toml:jax
 
-lock: ## resolve constraints.txt again after a change to pyproject.toml (UPGRADE=1: newest versions)
+lock: ## resolve constraints*.txt again after a change to pyproject.toml (UPGRADE=1: newest versions)
+	@$(MAKE) --no-print-directory --always-make constraints.txt constraints-jax.txt
+
+constraints.txt constraints-jax.txt:
 	@mkdir -p build/lock
 	test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv; }
-	cp constraints.txt $(NEW)
+	if test -f $@; then cp $@ $(NEW); else rm -f $(NEW); fi
 	MACOSX_DEPLOYMENT_TARGET=15.0 build/lock/bin/$(RESOLVE) $(if $(UPGRADE),--upgrade) --quiet -o $(NEW)
-	@if grep -nE '://|^-|@|/' $(NEW); then echo 'constraints.txt must hold versions only: not changed'; exit 1; fi
+	@if grep -nE '://|^-|@|/' $(NEW); then echo '$@ must hold versions only: not changed'; exit 1; fi
 	@{ echo '# Every version that is installed, for Linux x86-64 and macOS arm64 together. Made by make lock:'; \
 	   echo '# MACOSX_DEPLOYMENT_TARGET=15.0 $(RESOLVE)'; cat $(NEW); } > $(NEW).done
-	mv $(NEW).done constraints.txt
+	mv $(NEW).done $@
 
 clean: ## remove build/: executed notebooks, results, reports
 	rm -rf build
 
-distclean: clean ## remove build/ and .venv
-	rm -rf .venv
+distclean: clean ## remove build/ and the environments
+	rm -rf .venv $(JAX)
 
 # Fails when somebody asks for parallel measuring.
 serially = @$(if $(findstring command,$(origin JOBS)),echo 'JOBS is for make test: measuring in parallel would spoil the numbers.'; exit 2,:)

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def test_every_dependency_gives_its_reason():
     conda, pip = environment_yml()
     listed = [("pyproject.toml", '"{}",', DEPENDENCIES), ("environment.yml", "- {} ", conda + pip[2:])]
     for file, form, dependencies in listed:
-        lines = [line.strip() for line in (ROOT / file).read_text().splitlines()]
+        of_the_project = (ROOT / file).read_text().split("[dependency-groups]")[0]
+        lines = [line.strip() for line in of_the_project.splitlines()]
         for dependency in dependencies:
             (line,) = [line for line in lines if line.startswith(form.format(dependency))]
             assert re.search(r"\s# \w+", line[len(dependency) :]), f"{file} gives no reason for {dependency}"
@@ -255,11 +257,61 @@ def test_lab_listens_here_only_and_keeps_its_token(make):
 
 def test_clean_keeps_the_environment_and_distclean_does_not(make):
     (make.folder / "build").mkdir()
+    (make.folder / ".venv-jax").mkdir()
     assert make("clean")[0] == 0
     assert not (make.folder / "build").exists()
     assert (make.folder / ".venv").exists()
     assert make("distclean")[0] == 0
-    assert not (make.folder / ".venv").exists()
+    assert not list(make.folder.glob(".venv*"))
+
+
+PYTHON_THAT_MAKES_ENVIRONMENTS = """#!/bin/sh
+echo "$0 $* out=$METALLAB_OUT" >> calls.txt
+case "$*" in
+  $FAILING) exit 3;;
+  "-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; cp "$0" "$3/bin/pip";;
+esac
+"""
+
+
+def test_a_newer_jax_has_an_environment_of_its_own_and_runs_the_same_page(make):
+    """Each lock makes it once; a set-up that broke off is none."""
+    (make.folder / ".venv/bin/python").write_text(PYTHON_THAT_MAKES_ENVIRONMENTS)
+    lock = make.folder / "constraints-jax.txt"
+    lock.write_text("jax==0.10.2\n")
+    page = "-m metallab.headless --mode fast --device cpu --only 07 out="
+    runs = [f".venv/bin/python {page}", f".venv-jax/bin/python {page}build/fast-jax"]
+
+    def installed(calls):
+        return [call for call in calls if call.startswith(".venv-jax/bin/pip install")]
+
+    status, _, calls = make("test-jax", "DEVICE=cpu", failing="install *-e .")
+    assert status != 0
+    assert len(installed(calls)) == 2
+    assert not [call for call in calls if "headless" in call]
+    status, printed, calls = make("test-jax", "DEVICE=cpu")
+    assert status == 0, printed
+    assert ["-r constraints-jax.txt" in installed(calls)[0], "--no-deps -e ." in installed(calls)[1]] == [True, True]
+    assert calls[-2:] == runs
+    _, _, calls = make("test-jax", "DEVICE=cpu")
+    assert (installed(calls), calls[-2:]) == ([], runs)
+    os.utime(lock, (time.time() + 5, time.time() + 5))
+    assert len(installed(make("test-jax")[2])) == 2
+    assert make("test-jax", failing="*--only 07")[0] != 0
+
+
+def test_jax_mps_is_for_apple_silicon(make):
+    (make.folder / ".venv/bin/python").write_text(PYTHON_THAT_MAKES_ENVIRONMENTS)
+    (make.folder / "constraints-jax.txt").touch()
+    names = make.folder / "names"
+    names.mkdir()
+    for system, made in (("Linux x86_64", False), ("Darwin x86_64", False), ("Darwin arm64", True)):
+        (names / "uname").write_text(f"#!/bin/sh\necho '{system}'\n")
+        (names / "uname").chmod(0o755)
+        status, printed, _ = make("setup-jax-mps", f"PATH={names}:{os.environ['PATH']}")
+        assert (status == 0) == made, printed
+        assert (make.folder / ".venv-jax/complete").exists() == made
+        assert ("make lab BIN=.venv-jax/bin" if made else "make test-jax") in printed
 
 
 LOCK_TOOL = """#!/bin/sh
@@ -276,15 +328,25 @@ def test_lock_keeps_versions_writes_how_it_was_made_and_lets_no_host_in(make):
     tool.write_text(LOCK_TOOL)
     tool.chmod(0o755)
     lock, answer = make.folder / "constraints.txt", make.folder / "answer.txt"
+    jax = make.folder / "constraints-jax.txt"
     lock.write_text("kept==1\n")
+    jax.write_text("kept==1\n")
     answer.write_text("kept==1\nnew==2 ; sys_platform == 'linux'\n")
     status, printed, calls = make("lock")
     assert status == 0, printed
-    command = "pip compile pyproject.toml --extra dev --universal --python-version 3.11 --no-header --no-annotate"
-    assert calls == [f"15.0 {command} --quiet -o build/lock/constraints.txt"]
+    options = "--universal --python-version 3.11 --no-header --no-annotate"
+    command, of_jax = (
+        f"pip compile pyproject.toml --extra dev {options}",
+        f"pip compile --group pyproject.toml:jax {options}",
+    )
+    assert calls == [
+        f"15.0 {command} --quiet -o build/lock/constraints.txt",
+        f"15.0 {of_jax} --quiet -o build/lock/constraints-jax.txt",
+    ]
     written = lock.read_text()
     assert f"# MACOSX_DEPLOYMENT_TARGET=15.0 uv {command}\n" in written
     assert written.endswith(answer.read_text())
+    assert jax.read_text() == written.replace(command, of_jax)
     assert "--upgrade" in make("lock", "UPGRADE=1")[2][0]
     for bad in ("--index-url https://example.org/simple", "kept @ file:///somewhere/kept.whl"):
         answer.write_text(f"kept==1\n{bad}\n")
