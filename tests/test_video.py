@@ -1,0 +1,160 @@
+"""Frames come from where a reader says, or an error says why not; what is written can be read again."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+from mutate import Rules
+from PIL import Image
+
+from metallab import video
+
+RULES = Rules(video)
+
+
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # video.py sets it, too late if another test has read a film
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    monkeypatch.delenv("SOURCE", raising=False)
+
+
+def moving(count=12, height=48, width=64):
+    """A red square that goes to the right over blue, bright enough to survive compression."""
+    for i in range(count):
+        frame = np.full((height, width, 3), (0, 0, 200), np.uint8)
+        frame[16:32, 4 * i : 4 * i + 16] = (220, 0, 0)
+        yield frame
+
+
+def is_alike(a, b, most=25):
+    return a.shape == b.shape and np.abs(a.astype(int) - b).mean() < most
+
+
+@RULES.rule(
+    ("iter([_picture(path)])", "iter([_picture(path)[..., ::-1]])"),
+    ("found = sorted(", "found = (lambda paths: sorted(paths, reverse=True))("),
+)
+def pictures_come_in_the_order_of_their_names(video, tmp_path):
+    frames = list(moving(3))
+    for name, frame in zip(("b.png", "a.png", "c.PNG"), frames, strict=True):
+        Image.fromarray(frame).save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no picture")
+    source = video.open_source(str(tmp_path))
+    got = source.take(9)
+    assert [np.array_equal(a, frames[i]) for a, i in zip(got, (1, 0, 2), strict=True)] == [True] * 3
+    assert np.array_equal(video.open_source(str(tmp_path / "b.png")).take(9)[0], frames[0])
+    assert "pictures in" in source.name
+
+
+@RULES.rule(
+    ("yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB)", "yield frame"),
+    ("writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))", "writer.write(frame)"),
+    ("frame, more = first, True", "frame, more = capture.read()[::-1]"),
+    ("cv2.VideoWriter_fourcc(*kind), rate,", "cv2.VideoWriter_fourcc(*kind), 25,"),
+    ("rate, (width, height))", "rate, (height, width))"),
+)
+def a_film_that_was_written_is_read_again(video, tmp_path):
+    import cv2
+
+    frames = list(moving())
+    path = video.write_film(tmp_path / "new" / "film.mp4", iter(frames), 10)
+    assert cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FPS) == pytest.approx(10)
+    got = video.open_source(str(path)).take(99)
+    assert len(got) == len(frames)
+    assert all(is_alike(a, b) for a, b in zip(got, frames, strict=True))
+    assert not is_alike(got[0], got[-1], most=10), "the square moves"
+    assert [p.name for p in path.parent.iterdir()] == ["film.mp4"]
+
+
+@RULES.rule(
+    ("duration=round(100 / rate) * 10", "duration=100"),
+    ("append_images=others", "append_images=[]"),
+    (".resize((width, height))", ".resize((64, 48))"),
+)
+def a_preview_moves_at_its_rate(video):
+    import io
+
+    picture = Image.open(io.BytesIO(video.preview(moving(), 20, width=128)))
+    assert (picture.n_frames, picture.size, picture.info["duration"]) == (12, (128, 96), 50)
+    picture.seek(11)
+    last = np.asarray(picture.convert("RGB").resize((64, 48)))
+    assert is_alike(last, list(moving())[11])
+
+
+@RULES.rule(
+    ("True)\n    if text.isdigit()", "False)\n    if text.isdigit()"),
+    ('os.environ.get("SOURCE", "") if source is None', '"" if source is None'),
+)
+def scenes_are_the_default(video, monkeypatch):
+    source = video.open_source(size=(96, 160))
+    assert source.generated
+    assert "seed" in source.name
+    first = source.take(2)
+    assert [frame.shape for frame in first] == [(96, 160, 3)] * 2
+    assert np.array_equal(video.open_source("", size=(96, 160)).take(1)[0], first[0])
+    monkeypatch.setenv("SOURCE", "nowhere.mp4")
+    with pytest.raises(video.SourceError):
+        video.open_source()
+    assert video.open_source("").generated, "what is given counts more than the environment"
+
+
+def test_the_two_photographs_are_there():
+    photographs = video.open_source("photographs")
+    got = photographs.take(9)
+    assert len(got) == 2
+    assert not photographs.generated
+    assert all(frame.dtype == np.uint8 and min(frame.shape[:2]) > 500 for frame in got)
+
+
+@RULES.rule(
+    ("except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as", "except KeyError as"),
+    ("    if not found:\n", "    if False:\n"),
+    ("    if not there:\n", "    if False:\n"),
+    ("    if not path.is_file():\n", "    if False:\n"),
+    ("    if not taken:\n", "    if False:\n"),
+    ("cv2.setLogLevel(0)", "cv2.setLogLevel(4)"),
+)
+def what_cannot_be_had_is_told_and_the_default_offered(video, tmp_path, capfd):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n torn")
+    (tmp_path / "torn.mp4").write_bytes(b"no film at all" * 100)
+    (tmp_path / "text.txt").write_text("hello")
+    for name, said in (
+        ("none.mp4", "no such file or folder"),
+        ("empty", "no pictures"),
+        ("torn.png", "cannot be read as a picture"),
+        ("torn.mp4", "torn.mp4 gives no frames: it is damaged"),
+        ("text.txt", "neither a picture"),
+        (None, "webcam 97 gives no frames: is a camera attached"),
+    ):
+        with pytest.raises(video.SourceError, match=said) as caught:
+            video.open_source(str(tmp_path / name) if name else "97")
+        assert "unset SOURCE for the generated scenes" in str(caught.value)
+    with pytest.raises(video.SourceError, match="not a single frame"):
+        video.Source("nothing", iter(())).take(1)
+    assert capfd.readouterr().err == ""
+
+
+def test_films_want_frames_of_one_size(tmp_path):
+    for frames in ([], [np.zeros((8, 8, 3), np.uint8), np.zeros((8, 16, 3), np.uint8)]):
+        for write in (lambda f: video.write_film(tmp_path / "x.mp4", f, 5), lambda f: video.preview(f, 5)):
+            with pytest.raises(ValueError, match="one size"):
+                write(frames)
+    assert not list(tmp_path.iterdir())
+
+
+def test_side_by_side():
+    a, b = itertools.islice(moving(), 2)
+    both = video.side_by_side(a, b, gap=4)
+    assert both.shape == (48, 132, 3)
+    assert np.array_equal(both[:, :64], a)
+    assert (both[:, 64:68] == 255).all()
+    assert np.array_equal(both[:, 68:], b)
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

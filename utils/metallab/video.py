@@ -1,0 +1,185 @@
+"""Frames from wherever a reader has them, and films of frames: what notebook 08 reads and writes.
+
+A frame is a NumPy array, uint8 (height, width, 3), in RGB; OpenCV, which reads and writes the files, turns colours
+around, and that stays inside this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from metallab import scenes
+
+PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+FILMS = (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".gif")
+SEED = 2026
+"""Of the generated scenes; the detector was trained on others."""
+
+_DEFAULT = "unset SOURCE for the generated scenes that come with this project"
+
+
+class SourceError(ValueError):
+    """Frames that cannot be had; the message says why, and what can be had instead."""
+
+
+@dataclass
+class Source:
+    """Frames, one after the other."""
+
+    name: str
+    """Where they come from, in words."""
+    frames: Iterator[np.ndarray]
+    generated: bool = False
+    """True for the scenes that the shipped detector knows."""
+
+    def take(self, count: int) -> list[np.ndarray]:
+        """The next ``count`` frames, fewer if there are no more. `SourceError` if there is none."""
+        taken = list(itertools.islice(self.frames, count))
+        if not taken:
+            raise SourceError(f"{self.name}: not a single frame came; choose another SOURCE, or {_DEFAULT}")
+        return taken
+
+
+def open_source(source: str | None = None, size: tuple[int, int] = (384, 640)) -> Source:
+    """Frames from what the environment variable ``SOURCE`` names, or from ``source`` if it is given.
+
+    Nothing: generated scenes of ``size`` (height, width), without end. A number: that webcam. ``photographs``: the two
+    in the ultralytics package. Else a path: a picture, a folder of pictures, or a film. Whatever it is, `SourceError`
+    says at once what is wrong with it.
+    """
+    text = os.environ.get("SOURCE", "") if source is None else source
+    if not text:
+        return Source(f"generated scenes, seed {SEED}", (f.image for f in scenes.video(SEED, 10**6, size)), True)
+    if text.isdigit():
+        return _film(int(text), f"webcam {text}", "is a camera attached, and may this program use it?")
+    if text == "photographs":
+        import ultralytics
+
+        return _pictures(Path(ultralytics.__file__).parent / "assets", "ultralytics' two photographs")
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return _pictures(path, f"pictures in {path.name}")
+    if not path.is_file():
+        raise SourceError(f"SOURCE is {text!r}, and there is no such file or folder here; {_DEFAULT}")
+    if path.suffix.lower() in PICTURES:
+        return Source(path.name, iter([_picture(path)]))
+    if path.suffix.lower() in FILMS:
+        return _film(str(path), path.name, "it is damaged, or of a kind that OpenCV does not read")
+    raise SourceError(
+        f"SOURCE is {path.name}, which is neither a picture ({', '.join(PICTURES)}) nor a film ({', '.join(FILMS)}); "
+        f"{_DEFAULT}"
+    )
+
+
+def write_film(path: Path | str, frames: Iterable[np.ndarray], rate: float) -> Path:
+    """Write frames of one size as an MP4, ``rate`` of them a second; the file.
+
+    ValueError if there are no frames, or of several sizes; OSError if it cannot be written.
+    """
+    import cv2
+
+    path, frames = Path(path), _of_one_size(frames)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    height, width = frames[0].shape[:2]
+    kind = "avc1" if sys.platform == "darwin" else "mp4v"  # H.264 needs an encoder that OpenCV for Linux leaves out
+    part = path.with_name(f".{path.name}")
+    writer = cv2.VideoWriter(str(part.with_suffix(".mp4")), cv2.VideoWriter_fourcc(*kind), rate, (width, height))
+    if not writer.isOpened():
+        raise OSError(f"{path} cannot be written: OpenCV found no encoder for {kind}, or no room in that folder")
+    try:
+        for frame in frames:
+            writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
+    finally:
+        writer.release()
+    part.with_suffix(".mp4").replace(path)
+    return path
+
+
+def preview(frames: Iterable[np.ndarray], rate: float, width: int = 640) -> bytes:
+    """A small animated GIF, for pages: ``IPython.display.Image(preview(frames, 10), format="gif")``.
+
+    GIF has 256 colours and counts time in hundredths of a second. ValueError as for `write_film`.
+    """
+    import io
+
+    from PIL import Image
+
+    frames = _of_one_size(frames)
+    height = round(frames[0].shape[0] * width / frames[0].shape[1])
+    small = [Image.fromarray(frame).resize((width, height)) for frame in frames]
+    palette = small[0].quantize(128)  # one for all, or still parts would flicker
+    first, *others = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in small]
+    file = io.BytesIO()
+    first.save(file, "gif", save_all=True, append_images=others, duration=round(100 / rate) * 10, loop=0)
+    return file.getvalue()
+
+
+def side_by_side(left: np.ndarray, right: np.ndarray, gap: int = 8) -> np.ndarray:
+    """Two frames of one size beside each other, with a white gap of ``gap`` pixels."""
+    return np.hstack([left, np.full((left.shape[0], gap, 3), 255, np.uint8), right])
+
+
+def _of_one_size(frames: Iterable[np.ndarray]) -> list[np.ndarray]:
+    frames = list(frames)
+    if len({frame.shape for frame in frames}) != 1:
+        raise ValueError(f"a film's frames have one size; these have {len({frame.shape for frame in frames})}")
+    return frames
+
+
+def _pictures(folder: Path, name: str) -> Source:
+    """All pictures of a folder, by name."""
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+    if not found:
+        raise SourceError(f"there are no pictures ({', '.join(PICTURES)}) in {folder}; {_DEFAULT}")
+    return Source(name, map(_picture, found))
+
+
+def _picture(path: Path) -> np.ndarray:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        return np.asarray(Image.open(path).convert("RGB"))
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+        raise SourceError(f"{path.name} cannot be read as a picture: {error}; {_DEFAULT}") from error
+
+
+def _film(which: int | str, name: str, hint: str) -> Source:
+    import cv2
+
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # read with the first film; -8 is FFmpeg's "quiet"
+    with _quiet(cv2):
+        capture = cv2.VideoCapture(which)
+        there, first = capture.read() if capture.isOpened() else (False, None)
+    if not there:
+        capture.release()
+        raise SourceError(f"{name} gives no frames: {hint}; {_DEFAULT}")
+
+    def frames() -> Iterator[np.ndarray]:
+        frame, more = first, True
+        try:
+            while more:
+                yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB)
+                more, frame = capture.read()
+        finally:
+            capture.release()
+
+    return Source(name, frames())
+
+
+@contextlib.contextmanager
+def _quiet(cv2) -> Iterator[None]:
+    """OpenCV's own messages on the terminal are kept back: what went wrong is said in an error."""
+    level = cv2.getLogLevel()
+    cv2.setLogLevel(0)
+    try:
+        yield
+    finally:
+        cv2.setLogLevel(level)
