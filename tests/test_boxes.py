@@ -1,0 +1,120 @@
+"""The same boxes are the same, others are not; what is drawn is where it should be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from mutate import Rules
+
+from metallab import boxes
+from metallab.checks import Mismatch
+
+RULES = Rules(boxes)
+FRAME = np.array(
+    [[10, 10, 110, 60, 0.95, 0], [200, 100, 300, 300, 0.80, 1], [205, 100, 305, 300, 0.60, 2], [0, 0, 40, 40, 0.27, 0]]
+)
+
+
+def changed(row, **columns):
+    """FRAME with some numbers of one row replaced."""
+    copy, names = FRAME.copy(), ("left", "top", "right", "bottom", "score", "kind")
+    for name, value in columns.items():
+        copy[row, names.index(name)] = value
+    return copy
+
+
+@RULES.rule(
+    ("np.clip(far - corner, 0, None)", "far - corner"),
+    ("+ area(b)[None, :] - common", "+ area(b)[None, :]"),
+    ("where=union > 0)", "where=union >= 0)"),
+)
+def overlap_is_intersection_over_union(boxes):
+    """Against torchvision's, which is not ours."""
+    from torchvision.ops import box_iou
+
+    corners = np.random.default_rng(0).uniform(0, 50, (12, 2, 2))
+    some = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+    assert np.allclose(boxes.iou(some[:5], some), box_iou(torch.tensor(some[:5]), torch.tensor(some)).numpy())
+    nothing = np.zeros((1, 4))
+    with np.errstate(all="raise"):
+        assert boxes.iou(nothing, nothing)[0, 0] == 0
+    assert boxes.iou(some[:1], some[:0]).shape == (1, 0)
+
+
+@RULES.rule(
+    ("if got[i, 5] == box[5]]", "]"),
+    ("overlaps.max() < allowed.overlap:", "False:"),
+    ("        free.remove(best)\n", ""),
+    ("abs(got[best, 4] - box[4]) > allowed.score", "got[best, 4] - box[4] > allowed.score"),
+    ("abs(got[best, 4] - box[4]) > allowed.score", "False"),
+    ("    more = [i for i in free", "    more = [i for i in []"),
+    ("    if len(reference) != len(result):", "    if False:"),
+    ("        if not any(len(frame) for frame in reference):", "        if False:"),
+    ("enumerate(zip(reference, result, strict=True))", "enumerate(zip(reference[:1], result[:1], strict=True))"),
+)
+def boxes_that_differ_are_told_apart(boxes):
+    same = boxes.matches("float32")
+    for got, said in (
+        (changed(1, kind=3), "score 0.800 is missing"),
+        (changed(1, left=204), "the nearest overlaps it by 0.96"),
+        (changed(0, score=0.90), "score is 0.900 instead of 0.950"),
+        (changed(0, score=0.99), "score is 0.990 instead of 0.950"),
+        (FRAME[1:], "score 0.950 is missing"),
+        (np.concatenate([FRAME, changed(0, left=400, right=500)[:1]]), "score 0.950 is there that should not be"),
+    ):
+        with pytest.raises(Mismatch, match=f"frame 1: .*{said}"):
+            same([FRAME, FRAME], [FRAME, got])
+    twice = np.concatenate([FRAME, FRAME[:1]])
+    with pytest.raises(Mismatch, match=r"score 0\.950 is missing"):
+        same([twice], [FRAME])
+    with pytest.raises(Mismatch, match="1 frames instead of 2"):
+        same([FRAME, FRAME], [FRAME])
+    with pytest.raises(Mismatch, match="no box in any frame"):
+        same([FRAME[:0]], [FRAME[:0]])
+
+
+@RULES.rule(
+    ("if box[4] >= confidence + allowed.score:", "if True:"),
+    ("if got[i, 4] >= confidence + allowed.score]", "]"),
+    ('"bfloat16": Tolerance(overlap=0.85', '"bfloat16": Tolerance(overlap=0.98'),
+    ("boxes = boxes.detach().float().cpu().numpy()", "boxes = boxes.numpy()"),
+)
+def boxes_that_agree_within_their_dtype_do(boxes):
+    shuffled = torch.tensor(FRAME[[3, 1, 0, 2]], dtype=torch.bfloat16, requires_grad=True)
+    boxes.matches("bfloat16")([FRAME, FRAME[:0]], [shuffled, FRAME[:0]])
+    boxes.matches("float16")([FRAME], [FRAME[:3]])  # what was at the threshold may be gone
+    boxes.matches("float16")([FRAME[:3]], [FRAME])
+    boxes.matches(torch.bfloat16)([FRAME], [changed(1, left=208)])
+    with pytest.raises(Mismatch):
+        boxes.matches("float16")([FRAME], [changed(1, left=208)])
+    assert str(boxes.matches("float16")) == (
+        "boxes compared at float16 tolerance (overlap at least 0.95, scores within 0.03)"
+    )
+    with pytest.raises(ValueError, match="no tolerance of boxes for 'int8', only for float32"):
+        boxes.matches("int8")
+
+
+@RULES.rule(
+    ("    drawn = np.ascontiguousarray(frame.copy())", "    drawn = frame"),
+    ("(round(left), round(top)), (round(right), round(bottom)), colour, 2)", "(0, 0), (5, 5), colour, 2)"),
+    ("    if caption:\n", "    if False:\n"),
+    ("min(corner[0], picture.shape[1] - width - 4)", "corner[0]"),
+    ("y = max(height + below + 4, ", "y = max(0, "),
+)
+def what_is_drawn_is_where_it_should_be(boxes):
+    frame = np.full((240, 320, 3), 90, np.uint8)
+    found = np.array([[40, 60, 140, 160, 0.9, 0], [280, 0, 319, 30, 0.5, 1]])
+    drawn = boxes.draw(frame, found, {0: "ball"})
+    assert (frame == 90).all(), "the frame itself stays as it was"
+    assert tuple(drawn[110, 40]) == tuple(drawn[160, 90]) == boxes.COLOURS[0]
+    assert tuple(drawn[110, 90]) == (90, 90, 90)
+    label = (drawn == boxes.COLOURS[1]).all(axis=2)
+    assert label[:18, 285:].mean() > 0.3, "the second label is moved into the picture"
+    assert label[:18, 270:281].any()
+    captioned = boxes.draw(frame, found[:0], {}, "CPU: 10 frames/s")
+    assert tuple(captioned[238, 1]) == (0, 0, 0)
+    assert (captioned[220:] > 200).any()
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -1,0 +1,138 @@
+"""Boxes that a detector found: whether two runs found the same ones, and how they look on a frame.
+
+A frame's boxes are an array (n, 6): left, top, right, bottom in pixels, score from 0 to 1, class id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metallab import units
+from metallab.checks import Mismatch
+
+COLOURS = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (213, 94, 0), (204, 121, 167), (86, 180, 233))
+"""Of the classes, in RGB; those of Okabe and Ito, as in `metallab.plots`."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far the boxes of one object may lie apart in two runs."""
+
+    overlap: float
+    """Least intersection over union."""
+    score: float
+    """Largest difference of scores. A box whose score is this near to the threshold may also be missing."""
+
+
+TOLERANCES = {
+    "float32": Tolerance(overlap=0.99, score=0.005),
+    "float16": Tolerance(overlap=0.95, score=0.03),
+    "bfloat16": Tolerance(overlap=0.85, score=0.10),
+}
+"""By the dtype of the computation: 24, 11 and 8 bits of mantissa."""
+
+
+def matches(dtype: Any, confidence: float = 0.25) -> SameBoxes:
+    """A parity check for `metallab.timing.compare`: both found the same boxes, within the tolerance of ``dtype``.
+
+    ``confidence`` is the score from which boxes were kept. ValueError for a dtype that has no tolerance.
+    """
+    name = units.dtype_name(dtype)
+    if name not in TOLERANCES:
+        raise ValueError(f"there is no tolerance of boxes for {name!r}, only for {', '.join(TOLERANCES)}")
+    return SameBoxes(name, confidence)
+
+
+@dataclass(frozen=True)
+class SameBoxes:
+    """``same(reference, result)`` raises `metallab.checks.Mismatch` unless two lists of frames hold the same boxes."""
+
+    dtype: str
+    confidence: float
+
+    def __call__(self, reference: Sequence[Any], result: Sequence[Any]) -> None:
+        if len(reference) != len(result):
+            raise Mismatch(f"{len(result)} frames instead of {len(reference)}")
+        if not any(len(frame) for frame in reference):
+            raise Mismatch("the reference found no box in any frame, so nothing is compared")
+        for number, (expected, got) in enumerate(zip(reference, result, strict=True)):
+            differences = difference(_array(expected), _array(got), TOLERANCES[self.dtype], self.confidence)
+            if differences:
+                raise Mismatch(f"frame {number}: {'; '.join(differences[:3])}")
+
+    def __str__(self) -> str:
+        allowed = TOLERANCES[self.dtype]
+        return (
+            f"boxes compared at {self.dtype} tolerance "
+            f"(overlap at least {allowed.overlap:g}, scores within {allowed.score:g})"
+        )
+
+
+def difference(expected: np.ndarray, got: np.ndarray, allowed: Tolerance, confidence: float) -> list[str]:
+    """What differs between the boxes of one frame, in words; nothing if they agree.
+
+    Each box, best first, takes the box of the same class in the other run that overlaps it most; none is taken twice.
+    """
+    differences, free = [], list(range(len(got)))
+    for box in expected[np.argsort(-expected[:, 4], kind="stable")]:
+        rivals = [i for i in free if got[i, 5] == box[5]]
+        overlaps = iou(box[None, :4], got[rivals, :4])[0]
+        best = rivals[int(overlaps.argmax())] if rivals else None
+        if best is None or overlaps.max() < allowed.overlap:
+            if box[4] >= confidence + allowed.score:
+                nearest = f", the nearest overlaps it by {overlaps.max():.3f}" if rivals else ""
+                differences.append(f"a box with score {box[4]:.3f} is missing{nearest}")
+            continue
+        free.remove(best)
+        if abs(got[best, 4] - box[4]) > allowed.score:
+            differences.append(f"a score is {got[best, 4]:.3f} instead of {box[4]:.3f}")
+    more = [i for i in free if got[i, 4] >= confidence + allowed.score]
+    return differences + [f"a box with score {got[i, 4]:.3f} is there that should not be" for i in more]
+
+
+def iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Intersection over union of each box of ``a`` (n, 4) with each of ``b`` (m, 4): (n, m), 0 where they are apart."""
+    corner = np.maximum(a[:, None, :2], b[None, :, :2])
+    far = np.minimum(a[:, None, 2:4], b[None, :, 2:4])
+    common = np.prod(np.clip(far - corner, 0, None), axis=2)
+    area = lambda boxes: np.prod(boxes[:, 2:4] - boxes[:, :2], axis=1)
+    union = area(a)[:, None] + area(b)[None, :] - common
+    return np.divide(common, union, out=np.zeros_like(common), where=union > 0)
+
+
+def draw(frame: np.ndarray, found: Any, names: Mapping[int, str], caption: str = "") -> np.ndarray:
+    """A copy of a frame, uint8 (height, width, 3) in RGB, with its boxes, their names and scores, and a caption."""
+    import cv2
+
+    drawn = np.ascontiguousarray(frame.copy())
+    scale = max(0.4, frame.shape[1] / 1280)
+    for left, top, right, bottom, score, kind in _array(found):
+        colour = COLOURS[int(kind) % len(COLOURS)]
+        cv2.rectangle(drawn, (round(left), round(top)), (round(right), round(bottom)), colour, 2)
+        label = f"{names.get(int(kind), int(kind))} {score:.2f}"
+        _write(drawn, label, (round(left), round(top)), colour, scale)
+    if caption:
+        _write(drawn, caption, (0, frame.shape[0]), (0, 0, 0), 1.5 * scale)
+    return drawn
+
+
+def _write(picture: np.ndarray, text: str, corner: tuple[int, int], background: Sequence[int], scale: float) -> None:
+    """White text on a patch whose lower left is at a corner, moved into the picture where it would leave it."""
+    import cv2
+
+    (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
+    x = max(0, min(corner[0], picture.shape[1] - width - 4))
+    y = max(height + below + 4, min(corner[1], picture.shape[0]))
+    cv2.rectangle(picture, (x, y - height - below - 4), (x + width + 4, y), background, -1)
+    cv2.putText(picture, text, (x + 2, y - below - 1), cv2.FONT_HERSHEY_SIMPLEX, scale, (255, 255, 255), 1, cv2.LINE_AA)
+
+
+def _array(boxes: Any) -> np.ndarray:
+    """Boxes as NumPy's float64 (n, 6), from any framework and device."""
+    if hasattr(boxes, "detach"):
+        boxes = boxes.detach().float().cpu().numpy()
+    return np.asarray(boxes, dtype=np.float64).reshape(-1, 6)
