@@ -69,6 +69,8 @@ def test_bad_questions_and_baselines_say_what_to_do():
         timing.measure(lambda: None, on=timing.Host(), question="speed")
     with pytest.raises(KeyError, match="not among the variants"):
         timing.compare({"a": lambda: 1}, on=timing.Host(), baseline="b", parity=timing.Unchecked("-"))
+    with pytest.raises(KeyError, match="no parity is given for b, c"):
+        timing.compare(dict.fromkeys("abcd", lambda: 1), on=timing.Host(), baseline="a", parity={"d": print})
     with pytest.raises(ValueError, match="no stages"):
         timing.measure_stages({}, on=timing.Host())
 

@@ -11,7 +11,7 @@ import gc
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
@@ -240,6 +240,13 @@ def a_busy_machine_is_flagged(timing: ModuleType) -> None:
             timing._busy_seconds = counted
         assert ("busy machine" in got.flags) == flagged, f"{got.others} cores"
         assert abs(got.others - cores) < 0.2
+    asked = timing.psutil.cpu_times
+    kinds = {"user": 1, "nice": 2, "system": 4, "irq": 8, "softirq": 16, "steal": 32, "idle": 1000, "iowait": 5000}
+    timing.psutil.cpu_times = lambda: SimpleNamespace(**kinds)
+    try:
+        assert counted() == 63, "all that is work, and nothing else"
+    finally:
+        timing.psutil.cpu_times = asked
     before = counted()
     until = time.process_time() + 0.2
     while time.process_time() < until:
@@ -426,6 +433,33 @@ def differing_outputs_get_no_speed_up(timing: ModuleType) -> None:
     assert "no speed-up" in str(got)
 
 
+def each_variant_is_judged_by_its_own_parity(timing: ModuleType) -> None:
+    """One of half precision is allowed more than another of single precision."""
+    clock = FakeClock()
+
+    def returning(value):
+        work = clock.taking(lambda: 0.010)
+        return lambda: (work(), value)[1]
+
+    def within(most):
+        def near(reference, result):
+            assert abs(reference - result) <= most, f"more than {most}"
+
+        near.__name__ = f"within {most}"
+        return near
+
+    got = timing.compare(
+        {"base": returning(1.0), "half": returning(1.05), "single": returning(1.05)},
+        on=timing.Host(),
+        baseline="base",
+        parity={"half": within(0.1), "single": within(0.01)},
+        clock=clock,
+    )
+    assert set(got.ratios) == {"half"}
+    assert "more than 0.01" in got.withheld["single"]
+    assert got.parity == "outputs checked by within 0.1; outputs checked by within 0.01"
+
+
 def simulated_places_get_no_speed_up(timing: ModuleType) -> None:
     """No timing from a simulation enters a comparison."""
     clock = FakeClock()
@@ -603,6 +637,13 @@ RULES = (
     Rule(
         a_full_comparison_takes_twenty_pairs,
         (("FULL_COMPARISON = Budget(min_samples=20)", "FULL_COMPARISON = Budget()"),),
+    ),
+    Rule(
+        each_variant_is_judged_by_its_own_parity,
+        (
+            ("parity[key](samplers", "next(iter(parity.values()))(samplers"),
+            ("(_said(judges[key]) for", "(_said(parity) for"),
+        ),
     ),
     Rule(differing_outputs_get_no_speed_up, (("if key != baseline and key not in withheld", "if key != baseline"),)),
     Rule(

@@ -34,6 +34,7 @@ from metallab import mode, units
 
 Question = Literal["latency", "throughput"]
 Clock = Callable[[], int]
+Parity = Callable[[Any, Any], None]
 
 KEEP = 2000
 """At most about this many samples are kept; beyond, every second one is dropped and the rest stay evenly spread."""
@@ -292,7 +293,7 @@ def compare(
     *,
     on: Place | Mapping[str, Place],
     baseline: str,
-    parity: Callable[[Any, Any], None],
+    parity: Parity | Mapping[str, Parity],
     question: Question = "latency",
     name: str = "comparison",
     budget: Budget | None = None,
@@ -303,11 +304,15 @@ def compare(
 
     ``on`` is one place, or one for each variant. ``parity(reference, result)`` sees the first result of the baseline
     and of each variant, and raises AssertionError where they differ (`metallab.checks.matches` makes one); such a
-    variant is timed but gets no speed-up. Pairing within a round cancels what drifts, and the random order what comes
-    in cycles. KeyError if the baseline is not among the variants.
+    variant is timed but gets no speed-up. Where variants compute in several dtypes, give each its own parity. Pairing within a round cancels what drifts, and the random order what comes
+    in cycles. KeyError if the baseline is not among the variants, or a variant
+    has no place or no parity.
     """
     if baseline not in variants:
         raise KeyError(f"baseline {baseline!r} is not among the variants {sorted(variants)}")
+    judges = dict(parity) if isinstance(parity, Mapping) else dict.fromkeys(variants, parity)
+    if missing := variants.keys() - judges.keys() - {baseline}:
+        raise KeyError(f"no parity is given for {', '.join(sorted(missing))}: a speed-up needs equal outputs")
     budget = budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
     places = dict(on) if isinstance(on, Mapping) else dict.fromkeys(variants, on)
     samplers = {key: _Sampler(fn, places[key], question, clock) for key, fn in variants.items()}
@@ -316,7 +321,7 @@ def compare(
         for sampler in samplers.values():
             with sampler.place.active():
                 sampler.prepare(budget)
-        withheld = _withheld(samplers, baseline, parity)
+        withheld = _withheld(samplers, baseline, judges)
         for sampler in samplers.values():
             sampler.first_result = None  # so that memory is what it would be without the check
         rows, reason = _interleave(list(samplers.values()), budget, random.Random(seed))
@@ -333,7 +338,7 @@ def compare(
             if key != baseline and key not in withheld
         },
         withheld=withheld,
-        parity=f"outputs checked by {parity.__name__}" if hasattr(parity, "__name__") else str(parity),
+        parity="; ".join(dict.fromkeys(_said(judges[key]) for key in variants if key != baseline)),
     )
 
 
@@ -616,7 +621,12 @@ def _halves_agree(times: Sequence[float]) -> bool:
     return abs(first - second) <= 0.05 * second
 
 
-def _withheld(samplers: Mapping[str, _Sampler], baseline: str, parity: Callable[[Any, Any], None]) -> dict[str, str]:
+def _said(parity: Parity) -> str:
+    """What a parity check compares, in words."""
+    return f"outputs checked by {parity.__name__}" if hasattr(parity, "__name__") else str(parity)
+
+
+def _withheld(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, Parity]) -> dict[str, str]:
     """The variants that may not be given a speed-up, and why."""
     withheld = {}
     for key, sampler in samplers.items():
@@ -626,7 +636,7 @@ def _withheld(samplers: Mapping[str, _Sampler], baseline: str, parity: Callable[
             withheld[key] = "simulated: its times are not those of the hardware it imitates"
             continue
         try:
-            parity(samplers[baseline].first_result, sampler.first_result)
+            parity[key](samplers[baseline].first_result, sampler.first_result)
         except AssertionError as difference:
             withheld[key] = f"outputs differ: {difference}"
     return withheld
