@@ -302,11 +302,11 @@ def compare(
 ) -> Comparison:
     """Time variants side by side: each round takes one sample of each, in random order.
 
-    ``on`` is one place, or one for each variant. ``parity(reference, result)`` sees the first result of the baseline
-    and of each variant, and raises AssertionError where they differ (`metallab.checks.matches` makes one); such a
-    variant is timed but gets no speed-up. Where variants compute in several dtypes, give each its own parity. Pairing within a round cancels what drifts, and the random order what comes
-    in cycles. KeyError if the baseline is not among the variants, or a variant
-    has no place or no parity.
+    ``on`` is one place, or one for each variant. ``parity(reference, result)`` sees the first result of the
+    baseline and of each variant, and raises AssertionError where they differ (`metallab.checks.matches` makes one);
+    such a variant is timed but gets no speed-up. Where variants compute in several dtypes, give each its own
+    parity. Pairing within a round cancels what drifts, and the random order what comes in cycles. KeyError if the
+    baseline is not among the variants, or a variant has no place or no parity.
     """
     if baseline not in variants:
         raise KeyError(f"baseline {baseline!r} is not among the variants {sorted(variants)}")
