@@ -43,6 +43,16 @@ WRONG_ANSWERS = {
         ),
         "solution-2": "def whole_speed_up(stages):\n    return sum(ratio for _, ratio in stages) / len(stages)",
     },
+    "07_transform_with_jax": {
+        "solution-1": (
+            "def gradients(loss, w, X, y):\n"
+            "    return jax.grad(lambda w: jax.vmap(loss, in_axes=(None, 0, 0))(w, X, y).sum())(w)"
+        ),
+        "solution-2": (
+            "def decayed(fn, x, rates):\n    for rate in rates:\n"
+            "        x = jax.jit(lambda x: fn(x, rate))(x)\n    return x"
+        ),
+    },
 }
 
 
