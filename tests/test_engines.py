@@ -1,0 +1,105 @@
+"""Another engine gives what the network gives, for the shape that it was made for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from mutate import Rules
+from torch import nn
+
+from metallab import checks, engines
+
+RULES = Rules(engines)
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.5), nn.Flatten())
+
+
+@RULES.rule(
+    ("opset_version=17,", "opset_version=17, training=torch.onnx.TrainingMode.TRAINING,"),
+    ("x.contiguous().numpy()", "torch.zeros(x.shape).numpy()"),
+    ("options.intra_op_num_threads = threads", "options.intra_op_num_threads = 3"),
+)
+def onnx_runtime_gives_what_the_network_gives(engines, network, recwarn):
+    x = torch.randn(2, 3, 8, 8)
+    network.train()
+    engine = engines.OnnxNetwork(network, x, threads=1)
+    assert network.training, "the network itself stays as it was"
+    with torch.no_grad():
+        expected = network.eval()(x.flip(-1))
+    checks.assert_close(expected, engine(x.flip(-1)), "float32")
+    checks.assert_close(expected, engine(x.permute(0, 1, 3, 2).flip(-2).permute(0, 1, 3, 2)), "float32")
+    assert engine.session.get_session_options().intra_op_num_threads == 1
+    assert not recwarn.list
+    with pytest.raises(Exception, match="dimensions"):
+        engine(torch.randn(1, 3, 8, 8))
+
+
+class Recording:
+    """Stands in for CUDA's graphs: what is called inside `torch.cuda.graph` is replayed into the same memory."""
+
+    def __init__(self, monkeypatch, network) -> None:
+        self.calls = 0
+        outer = self
+
+        class Stream:
+            def wait_stream(self, other):
+                pass
+
+        class Graph:
+            def replay(self):
+                outer.output.copy_(network(outer.input))
+
+        class Capture:
+            def __init__(self, graph):
+                pass
+
+            def __enter__(self):
+                outer.recording = True
+
+            def __exit__(self, *_):
+                outer.recording = False
+
+        class Aside(Capture):
+            __enter__ = __exit__ = lambda *_: None
+
+        monkeypatch.setattr(torch.cuda, "Stream", Stream)
+        monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+        monkeypatch.setattr(torch.cuda, "graph", Capture)
+        monkeypatch.setattr(torch.cuda, "stream", Aside)
+        self.network, self.recording, self.warm_ups = network, False, 0
+
+    def __call__(self, x):
+        output = self.network(x)
+        if self.recording:
+            self.input, self.output = x, output
+        else:
+            self.warm_ups += 1
+        return output
+
+
+@RULES.rule(
+    ("        self.input.copy_(x)\n", ""),
+    ("        self.graph.replay()\n", ""),
+    ("range(3)", "range(0)"),
+    ("self.input = example.clone()", "self.input = example"),
+    ("        if x.shape != self.input.shape or x.dtype != self.input.dtype:", "        if False:"),
+)
+def a_recorded_launch_computes_with_new_input(engines, monkeypatch):
+    """On a pretended CUDA; notebook 08 runs it on a real one."""
+    recording = Recording(monkeypatch, lambda x: 2 * x)
+    example = torch.ones(3)
+    engine = engines.CudaGraph(recording, example)
+    assert recording.warm_ups == 3
+    assert engine(torch.full((3,), 5.0)).tolist() == [10, 10, 10]
+    assert example.tolist() == [1, 1, 1]
+    for other in (torch.ones(4), torch.ones(3).half()):
+        with pytest.raises(ValueError, match="recorded for"):
+            engine(other)
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()
