@@ -107,9 +107,10 @@ def boxes_that_agree_within_their_dtype_do(boxes):
 
 
 @RULES.rule(
-    ("    drawn = np.ascontiguousarray(frame.copy())", "    drawn = frame"),
+    ("    drawn = np.ascontiguousarray(frame.copy())\n    scale", "    drawn = frame\n    scale"),
     ("(round(left), round(top)), (round(right), round(bottom)), colour, 2)", "(0, 0), (5, 5), colour, 2)"),
-    ("    if caption:\n", "    if False:\n"),
+    ("captioned(drawn, caption) if caption else drawn", "drawn"),
+    ("    drawn = np.ascontiguousarray(frame.copy())\n    _write", "    drawn = frame\n    _write"),
     ("min(corner[0], picture.shape[1] - width - 4)", "corner[0]"),
     ("y = max(height + below + 4, ", "y = max(0, "),
 )
@@ -124,6 +125,8 @@ def what_is_drawn_is_where_it_should_be(boxes):
     assert label[:18, 285:].mean() > 0.3, "the second label is moved into the picture"
     assert label[:18, 265:278].any()
     captioned = boxes.draw(frame, found[:0], {}, "CPU: 10 frames/s")
+    assert np.array_equal(boxes.captioned(frame, "CPU: 10 frames/s"), captioned)
+    assert (frame == 90).all()
     assert tuple(captioned[238, 1]) == (0, 0, 0)
     assert (captioned[220:] > 200).any()
 

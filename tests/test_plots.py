@@ -87,3 +87,21 @@ def test_time_axes_have_units_and_figures_have_descriptions():
     assert any("ms" in label.get_text() for label in figure.axes[0].get_yticklabels())
     assert figure.axes[0].get_xlabel() == "n"
     assert "2 ms a call" in figure.get_label()
+
+
+def test_stages_are_pieces_of_a_bar_as_long_as_their_medians():
+    def parts(**seconds):
+        return {name: measurement(name, (value,)) for name, value in seconds.items()}
+
+    figure = plots.stages({"left": parts(load=1e-3, compute=3e-3, total=4e-3), "right": parts(load=2e-3, total=2e-3)})
+    axes = figure.axes[0]
+    pieces = {bars.get_label(): [(bar.get_x(), bar.get_width()) for bar in bars] for bars in axes.containers}
+    assert pieces == {
+        "load": [(0, pytest.approx(1)), (0, pytest.approx(2))],
+        "compute": [(pytest.approx(1), pytest.approx(3)), (pytest.approx(2), 0)],
+    }
+    said = " ".join(texts(figure))
+    assert "[ms]" in said
+    assert "Chip X" in said
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["left", "right"]
+    assert "left: load 1 ms, compute 3 ms, total 4 ms; right: load 2 ms" in figure.get_label()

@@ -148,6 +148,35 @@ def test_films_want_frames_of_one_size(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@RULES.rule(
+    ('side="right"', 'side="left"'),
+    ("max(done - 1, 0)", "max(done, 0)"),
+    ("caption(name, done)", "caption(name, 0)"),
+    ("max(times[-1] for times", "min(times[-1] for times"),
+)
+def a_race_shows_what_was_finished_by_then(video, monkeypatch):
+    """A pane that needs 1/4 s a frame beside one that needs 1/2 s, in a film of 4 pictures a second."""
+    captions = []
+    monkeypatch.setattr(video.boxes, "captioned", lambda frame, caption: captions.append(caption) or frame)
+    pictures = [np.full((4, 4, 3), 10 * (i + 1), np.uint8) for i in range(3)]
+    finished = {"quick": [(0.25, p) for p in pictures], "slow": [(0.5, p) for p in pictures]}
+    film = video.race(finished, lambda name, done: f"{name} {done}", rate=4)
+    assert [int(f[0, 0, 0]) for f in film] == [10, 10, 20, 30, 30, 30, 30]
+    assert [int(f[0, -1, 0]) for f in film] == [10, 10, 10, 10, 20, 20, 30]
+    assert captions[-2:] == ["quick 3", "slow 3"]
+    assert captions[:4] == ["quick 0", "slow 0", "quick 1", "slow 0"]
+    for nothing in ({}, {"quick": []}):
+        with pytest.raises(ValueError, match="nothing was finished"):
+            video.race(nothing)
+
+
+def test_a_jpeg_is_one():
+    import io
+
+    frame = next(moving())
+    assert is_alike(np.asarray(Image.open(io.BytesIO(video.jpeg(frame)))), frame)
+
+
 def test_side_by_side():
     a, b = itertools.islice(moving(), 2)
     both = video.side_by_side(a, b, gap=4)

@@ -131,8 +131,13 @@ def draw(frame: np.ndarray, found: Any, names: Mapping[int, str], caption: str =
         cv2.rectangle(drawn, (round(left), round(top)), (round(right), round(bottom)), colour, 2)
         label = f"{names.get(int(kind), int(kind))} {score:.2f}"
         _write(drawn, label, (round(left), round(top)), colour, scale)
-    if caption:
-        _write(drawn, caption, (0, frame.shape[0]), (0, 0, 0), 1.5 * scale)
+    return captioned(drawn, caption) if caption else drawn
+
+
+def captioned(frame: np.ndarray, caption: str) -> np.ndarray:
+    """A copy of a frame, uint8 (height, width, 3), with words in its lower left corner."""
+    drawn = np.ascontiguousarray(frame.copy())
+    _write(drawn, caption, (0, frame.shape[0]), (0, 0, 0), 1.5 * max(0.4, frame.shape[1] / 1280))
     return drawn
 
 

@@ -170,6 +170,33 @@ def curves(
     )
 
 
+def stages(pipelines: Mapping[str, Mapping[str, Measurement]]) -> Figure:
+    """Where a pipeline's time goes: for each pipeline a bar, for each stage a piece of its median's length.
+
+    ``pipelines`` maps a name to what `metallab.timing.measure_stages` gives; the stage ``total`` is not a piece.
+    """
+    names = list(dict.fromkeys(stage for parts in pipelines.values() for stage in parts if stage != "total"))
+    scale, unit = units.of_seconds(max(part.median for parts in pipelines.values() for part in parts.values()))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 1.4 + 0.55 * len(pipelines)))
+        starts = np.zeros(len(pipelines))
+        for stage, colour in zip(names, _cycled(len(names)), strict=True):
+            lengths = [parts[stage].median / scale if stage in parts else 0 for parts in pipelines.values()]
+            axes.barh(range(len(pipelines)), lengths, left=starts, color=colour, label=stage, edgecolor="white")
+            starts += lengths
+        axes.set_yticks(range(len(pipelines)), list(pipelines))
+        axes.set_ylim(len(pipelines) - 0.4, -0.6)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel(f"time an item, sum of the stages' medians [{unit}]")
+        figure.legend(loc="outside lower center", ncols=len(names))
+        _title(
+            figure, "Where the time goes", *_where([part for parts in pipelines.values() for part in parts.values()])
+        )
+    said = (f"{name}: " + ", ".join(f"{stage} {units.seconds(part.median)}" for stage, part in parts.items())
+            for name, parts in pipelines.items())  # fmt: skip
+    return _described(figure, "; ".join(said))
+
+
 def _time_axis(axis) -> None:
     """Label a logarithmic axis with units; the ticks between the powers of ten only where the range is short."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.seconds(value)))

@@ -7,21 +7,26 @@ around, and that stays inside this module.
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from metallab import scenes
+from metallab import boxes, scenes
 
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 FILMS = (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".gif")
 SEED = 2026
 """Of the generated scenes; the detector was trained on others."""
+
+FILM_RATE = 12.0
+"""Pictures a second of a film that compares."""
 
 _DEFAULT = "unset SOURCE for the generated scenes that come with this project"
 
@@ -108,8 +113,6 @@ def preview(frames: Iterable[np.ndarray], rate: float, width: int = 640) -> byte
 
     GIF has 256 colours and counts time in hundredths of a second. ValueError as for `write_film`.
     """
-    import io
-
     from PIL import Image
 
     frames = _of_one_size(frames)
@@ -119,6 +122,41 @@ def preview(frames: Iterable[np.ndarray], rate: float, width: int = 640) -> byte
     first, *others = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in small]
     file = io.BytesIO()
     first.save(file, "gif", save_all=True, append_images=others, duration=round(100 / rate) * 10, loop=0)
+    return file.getvalue()
+
+
+def race(
+    finished: Mapping[str, Sequence[tuple[float, np.ndarray]]],
+    caption: Callable[[str, int], str] = lambda name, done: name,
+    rate: float = FILM_RATE,
+) -> list[np.ndarray]:
+    """A film, ``rate`` pictures a second, of pipelines that work through the same frames, each at its own speed.
+
+    ``finished`` maps each pipeline's name to its pictures in order, each with the seconds that it took. At any moment
+    a pane shows the last picture that was finished by then (the first one until there is any), and below it
+    ``caption(name, n)``, with n the number finished. The film ends when the slowest is through. ValueError if there is
+    nothing to show.
+    """
+    if not finished or not all(finished.values()):
+        raise ValueError("nothing was finished: give each pipeline at least one (seconds, picture)")
+    done_at = {name: np.cumsum([seconds for seconds, _ in pictures]) for name, pictures in finished.items()}
+    moments = np.arange(0, max(times[-1] for times in done_at.values()) + 1 / rate, 1 / rate)
+    film = []
+    for moment in moments:
+        panes = []
+        for name, pictures in finished.items():
+            done = int(np.searchsorted(done_at[name], moment, side="right"))
+            panes.append(boxes.captioned(pictures[max(done - 1, 0)][1], caption(name, done)))
+        film.append(functools.reduce(side_by_side, panes))
+    return film
+
+
+def jpeg(frame: np.ndarray, quality: int = 85) -> bytes:
+    """A frame as a JPEG file, for widgets that show one."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(frame).save(file, "jpeg", quality=quality)
     return file.getvalue()
 
 
