@@ -1,0 +1,447 @@
+"""The detector finds what is in the scenes, its file is what it says, and ultralytics stays at home."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import Executor
+
+import numpy as np
+import pytest
+import torch
+from mutate import Rules, broken, source
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from metallab import detector, paths, scenes, train_detector
+
+import ultralytics  # isort: skip
+
+RULES = Rules(detector)
+TRAINING = Rules(train_detector)
+DATA = paths.ROOT / "data"
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Small networks, and other tests beside these: more threads only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# The shipped weights.
+
+
+def test_the_shipped_detector_finds_what_it_never_saw():
+    frames = [scenes.still(seed, 320) for seed in range(500_000, 500_024)]
+    score = detector.evaluate(detector.load(), frames)
+    assert score.map50 > 0.93
+    assert score.map50_95 > 0.83
+    assert set(score.per_class) == set(scenes.CLASSES)
+    assert min(score.per_class.values()) > 0.6
+    model = detector.load()
+    with torch.no_grad():
+        for weight in model.model[-1].parameters():
+            weight.copy_(weight.flip(0))  # the channels of the head in another order
+    broken_score = detector.evaluate(model, frames[:4])
+    assert broken_score.map50 < 0.2, "even a broken model passes"
+
+
+def test_the_file_is_what_the_documents_say():
+    record = json.loads(detector.WEIGHTS.with_suffix(".json").read_text(encoding="utf-8"))
+    readme = (DATA / "README.md").read_text(encoding="utf-8")
+    assert detector.checksum(detector.WEIGHTS) == detector.SHA256 == record["sha256"]
+    name = f"weights/{detector.WEIGHTS.name}"
+    assert f"{detector.SHA256}  {name}" in readme
+    assert f"{detector.checksum(detector.WEIGHTS.with_suffix('.json'))}  weights/{detector.WEIGHTS.stem}.json" in readme
+    assert detector.WEIGHTS.stat().st_size <= 6_000_000
+    assert record["device"] == "NVIDIA H200"
+    assert min(record["training_seeds"]) >= scenes.FIRST_TRAINING_SEED > max(record["held_out_seeds"])
+    for size, score in record["held_out"].items():
+        assert score["map50"] >= 0.9
+        assert score["map50_95"] >= 0.7
+        row = f"| {size.replace('x', ' x ')} | {score['map50']:.3f} | {score['map50_95']:.3f} |"
+        assert row in readme, f"data/README.md lacks {row}"
+    with safe_open(detector.WEIGHTS, "pt") as file:
+        dtypes = {file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118
+    assert dtypes == {torch.float16, torch.int64}
+
+
+# Loading and saving.
+
+
+@pytest.fixture(scope="module")
+def weights():
+    with safe_open(detector.WEIGHTS, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+CLASSES = {"classes": json.dumps(scenes.CLASSES)}
+REMEDY = "train it: `python -m metallab.train_detector`"
+
+
+def refused(detector, path, *words, **keywords):
+    with pytest.raises(detector.BadWeights) as caught:
+        detector.load(path, **keywords)
+    for word in (str(path), REMEDY, *words):
+        assert word in str(caught.value)
+
+
+@RULES.rule(("if not path.is_file():", "if False:"))
+def missing_weights_are_named(detector, tmp_path):
+    refused(detector, tmp_path / "no.safetensors", "there are no weights at")
+
+
+@RULES.rule(
+    ("if sha256 is not None and", "if False and"),
+    ("hashlib.sha256(Path(path).read_bytes())", "hashlib.sha256(Path(path).read_bytes()[:1000])"),
+)
+def changed_weights_are_refused(detector, tmp_path):
+    path, data = tmp_path / "changed.safetensors", bytearray(detector.WEIGHTS.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    refused(detector, path, "damaged or another file", detector.SHA256)
+    detector.load(path, sha256=None)
+    detector.load()
+
+
+@RULES.rule(("except (SafetensorError, ValueError, OSError) as error:", "except KeyError as error:"))
+def what_is_no_safetensors_is_refused(detector, tmp_path):
+    path = tmp_path / "cut.safetensors"
+    path.write_bytes(detector.WEIGHTS.read_bytes()[:-1000])
+    refused(detector, path, "instead of", detector.SHA256)
+    refused(detector, path, "cannot be read as safetensors", sha256=None)
+    torch.save({"a": torch.ones(1)}, path)
+    refused(detector, path, "cannot be read as safetensors", sha256=None)
+    save_file({"a": torch.ones(1)}, path, {"classes": "no JSON"})
+    refused(detector, path, "cannot be read as safetensors", sha256=None)
+
+
+@RULES.rule(
+    ("if classes != list(CLASSES):", "if False:"), ('get("classes", "null")', f'get("no", {CLASSES["classes"]!r})')
+)
+def weights_for_other_classes_are_refused(detector, tmp_path, weights):
+    for metadata in ({"classes": json.dumps(["ball", "dog"])}, None):
+        save_file(weights, tmp_path / "other.safetensors", metadata)
+        refused(detector, tmp_path / "other.safetensors", "is for the classes", sha256=None)
+
+
+@RULES.rule(("except RuntimeError as error:", "except KeyError as error:"), ("load_state_dict(state)", "eval()"))
+def weights_of_another_network_are_refused(detector, tmp_path, weights):
+    path, name = tmp_path / "other.safetensors", "model.0.conv.weight"
+    save_file({**weights, name: weights[name][:8].clone()}, path, CLASSES)
+    refused(detector, path, "does not fit yolov5n.yaml", name, sha256=None)
+    save_file({key: value for key, value in weights.items() if key != name}, path, CLASSES)
+    refused(detector, path, "does not fit yolov5n.yaml", name, sha256=None)
+
+
+@RULES.rule(
+    ("return model.eval()", "return model"),
+    ("with torch.random.fork_rng(devices=[]):", "if True:"),
+    ("model.load_state_dict(state)", "pass"),
+    ("tensor.half() if tensor.is_floating_point()", "tensor.bfloat16() if tensor.is_floating_point()"),
+    ("return checksum(path)", "return SHA256"),
+)
+def what_was_saved_comes_back(detector, tmp_path):
+    path = tmp_path / "new" / "mine.safetensors"
+    mine = detector.build()
+    sha256 = detector.save(mine, path)
+    state = torch.get_rng_state()
+    back = detector.load(path, sha256)
+    assert torch.equal(torch.get_rng_state(), state), "the caller's random numbers moved on"
+    assert not back.training
+    assert next(back.parameters()).dtype == torch.float32
+    assert back.names == {0: "ball", 1: "box", 2: "star", 3: "ring", 4: "heart", 5: "arrow"}
+    for name, tensor in mine.state_dict().items():
+        expected = tensor.half().float() if tensor.is_floating_point() else tensor
+        assert torch.equal(back.state_dict()[name], expected), name
+
+
+@RULES.rule(("if lost :=", "if False and"))
+def what_half_precision_cannot_hold_is_not_saved(detector, tmp_path):
+    model = detector.build()
+    model.model[0].bn.running_var.fill_(1e6)
+    with pytest.raises(
+        ValueError, match=re.escape("not finite in half precision, so not saved: model.0.bn.running_var")
+    ):
+        detector.save(model, tmp_path / "mine.safetensors")
+    assert not any(tmp_path.iterdir())
+
+
+# Into the network, out of it, and the score.
+
+
+@RULES.rule(
+    (".permute(0, 3, 1, 2)", ".permute(0, 3, 2, 1)"),
+    (".float() / 255", ".float()"),
+    ("if height % STRIDE or width % STRIDE:", "if False:"),
+    ("    if len({image.shape for image in images}) != 1:", "    if False:"),
+)
+def pictures_become_inputs(detector):
+    image = np.zeros((32, 64, 3), np.uint8)
+    image[1, 5] = (255, 51, 0)
+    inputs = detector.to_input([image, image])
+    assert (inputs.shape, inputs.dtype) == ((2, 3, 32, 64), torch.float32)
+    assert inputs[1, :, 1, 5].tolist() == pytest.approx([1, 0.2, 0])
+    with pytest.raises(ValueError, match="64 x 40 pixels: sides must be multiples of 32"):
+        detector.to_input([np.zeros((40, 64, 3), np.uint8)])
+    with pytest.raises(ValueError, match="a batch has one size, not 2"):
+        detector.to_input([image, np.zeros((64, 64, 3), np.uint8)])
+
+
+class Knowing(nn.Module):
+    """A network that has been told the answers: some of the boxes, moved by a share of their width."""
+
+    pictures = 0
+
+    def __init__(self, frames, shift=0.0, every=1, turn=0, score=0.9):
+        super().__init__()
+        self.frames, self.shift, self.every, self.turn, self.score = list(frames), shift, every, turn, score
+        self.seen = 0
+
+    def forward(self, images):
+        frames = self.frames[self.seen : self.seen + len(images)]
+        assert [tuple(image.shape[1:]) for image in images] == [frame.image.shape[:2] for frame in frames]
+        self.seen += len(images)
+        Knowing.pictures += len(images)
+        outputs = torch.zeros(len(images), 4 + 6, 12)
+        for output, frame in zip(outputs, frames, strict=True):
+            boxes = torch.from_numpy(frame.boxes)[:: self.every]
+            classes = (torch.from_numpy(frame.classes)[:: self.every] + self.turn) % 6
+            size = boxes[:, 2:] - boxes[:, :2]
+            places = torch.arange(len(boxes))
+            output[:2, : len(boxes)] = ((boxes[:, :2] + boxes[:, 2:]) / 2 + self.shift * size * torch.tensor([1, 0])).T
+            output[2:4, : len(boxes)] = size.T
+            output[4 + classes, places] = self.score
+        return outputs, {}
+
+
+@pytest.fixture(scope="module")
+def frames():
+    sizes = [64, 96, 96, (64, 96)] * 10
+    return [scenes.still(seed, size) for seed, size in enumerate(sizes)]
+
+
+@RULES.rule(
+    ("wanted.append(frame.classes)", "wanted.append(frame.classes[:1])"),
+    ("confidence=0.001", "confidence=0.5"),
+    ("boxes[:, 5], torch.from_numpy(frame.classes), iou", "boxes[:, 5] * 0, torch.from_numpy(frame.classes) * 0, iou"),
+    ("torch.linspace(0.5, 0.95, 10)", "torch.linspace(0.5, 0.5, 10)"),
+    ("Score(float(precision[:, 0].mean()), float(precision.mean())", "Score(float(precision.mean()), 1.0"),
+    ("or group[0].image.shape != frame.image.shape", "or False"),
+    ("    if group:\n        yield group", "    pass"),
+    ("row.mean()", "row.max()"),
+)
+def the_score_is_the_share_of_what_was_found(detector, frames):
+    """ultralytics' curve gives a perfect detector 0.995."""
+    Knowing.pictures = 0
+    perfect = detector.evaluate(Knowing(frames, score=0.3), iter(frames), batch=3)
+    assert Knowing.pictures == len(frames)
+    assert perfect.map50 == pytest.approx(1, abs=0.01)
+    assert perfect.map50_95 == pytest.approx(1, abs=0.01)
+    assert set(perfect.per_class) == set(scenes.CLASSES)
+    # moved by a quarter of the width: the boxes share 0.75 of 1.25, so the thresholds 0.5, 0.55 (and 0.6, or not) count
+    moved = detector.evaluate(Knowing(frames, shift=0.25), frames)
+    assert moved.map50 > 0.95
+    assert 0.19 < moved.map50_95 < 0.32
+    assert np.mean(list(moved.per_class.values())) == pytest.approx(moved.map50_95)
+    half = detector.evaluate(Knowing(frames, every=2), frames)
+    assert 0.4 < half.map50 < 0.8
+    assert detector.evaluate(Knowing(frames, turn=1), frames).map50 < 0.05
+    assert detector.evaluate(Knowing(frames, score=0.0), frames).map50 == 0
+
+
+@RULES.rule(("    if not len(classes):", "    if False:"), ("if wanted else np.zeros(0)", "if True else 0"))
+def nothing_to_find_is_no_score(detector):
+    empty = scenes.Frame(np.zeros((64, 64, 3), np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
+    for nothing in ([empty, empty], []):
+        with pytest.raises(ValueError, match="there is nothing to find in these frames"):
+            detector.evaluate(Knowing(nothing), nothing)
+
+
+@RULES.rule(
+    ("confidence, overlap, max", "0.25, overlap, max"),
+    ("confidence, overlap, max", "confidence, 0.99, max"),
+    ("outputs[0] if isinstance(outputs, tuple) else outputs", "outputs"),
+    ("outputs.float()", "outputs"),
+)
+def of_boxes_on_one_thing_the_best_is_kept(detector):
+    outputs = torch.zeros(1, 10, 4, dtype=torch.float16)
+    outputs[0, :4] = torch.tensor([[50, 50, 20, 10], [51, 50, 20, 10], [50, 50, 20, 10], [2001, 90, 3, 8]]).T
+    outputs[0, 4, 0], outputs[0, 4, 1], outputs[0, 6, 2], outputs[0, 9, 3] = 0.5, 0.75, 0.625, 0.125
+    (found,) = detector.detections((outputs, {}), confidence=0.1)
+    assert found.dtype == torch.float32
+    assert found.tolist() == [
+        [41, 45, 61, 55, 0.75, 0], [40, 45, 60, 55, 0.625, 2], [1999.5, 86, 2002.5, 94, 0.125, 5],
+    ]  # fmt: skip
+    assert len(detector.detections(outputs, confidence=0.7)[0]) == 1
+
+
+# ultralytics at home: in a process of its own, with a home, a folder and a build/ of its own.
+
+ALONE = """
+import importlib.util, os, socket, sys, threading
+from pathlib import Path
+
+def no_network(*_, **__):
+    print("the network was asked", flush=True)
+    os._exit(1)
+
+socket.getaddrinfo = socket.socket.connect = socket.create_connection = no_network
+from metallab import paths
+paths.BUILD = Path(sys.argv[2])
+spec = importlib.util.spec_from_file_location("copy_of_detector", sys.argv[1])
+sys.modules["copy_of_detector"] = detector = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(detector)
+from metallab import scenes
+model = detector.build()
+import ultralytics, ultralytics.utils
+print(ultralytics.settings["sync"], ultralytics.utils.ONLINE, ultralytics.utils.AUTOINSTALL,
+      os.environ.get("OMP_NUM_THREADS"), len(detector.detections(model.eval()(detector.to_input(
+          [scenes.still(0, 64).image])))))
+"""
+
+
+@RULES.rule(
+    ('"YOLO_OFFLINE": "1",', '"YOLO_OFFLINE": "0",'),
+    ('"YOLO_AUTOINSTALL": "false",', ""),
+    ('str(paths.BUILD / "ultralytics")', 'os.environ["HOME"]'),
+    ('os.environ.pop("OMP_NUM_THREADS", None)', "pass"),
+    ('settings.update({"sync": False})', "pass"),
+)
+def ultralytics_stays_at_home(detector, tmp_path):
+    home, build, here, copy = (tmp_path / name for name in ("home", "build", "here", "copy_of_detector.py"))
+    home.mkdir()
+    here.mkdir()
+    copy.write_text(source(detector), encoding="utf-8")
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("YOLO", "XDG", "OMP_NUM", "MPLCONFIG"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, copy, build], cwd=here, capture_output=True, text=True, timeout=120,
+        env={**environment, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.stdout == "False False False None 1\n", done.stdout + done.stderr
+    assert not list(home.rglob("*"))
+    assert not list(here.rglob("*"))
+    assert (build / "ultralytics" / "Ultralytics" / "settings.json").is_file()
+
+
+@RULES.rule(
+    ("os.environ.setdefault(_name, _value)", "os.environ[_name] = _value"),
+    (' and os.environ["YOLO_CONFIG_DIR"] == OFFLINE["YOLO_CONFIG_DIR"]', ""),
+)
+def a_reader_s_own_settings_stay(detector, monkeypatch):
+    monkeypatch.setenv("YOLO_OFFLINE", "0")
+    monkeypatch.setenv("YOLO_CONFIG_DIR", "/somewhere")
+    monkeypatch.setattr(ultralytics, "settings", own := {"sync": True})
+    broken(detector, "ARCHITECTURE = ", "ARCHITECTURE = ")  # read once more
+    assert own == {"sync": True}
+    assert os.environ["YOLO_OFFLINE"] == "0"
+    assert os.environ["YOLO_CONFIG_DIR"] == "/somewhere"
+
+
+# Training.
+
+
+class Serial(Executor):
+    """A pool without processes."""
+
+    def map(self, function, *columns, chunksize=1):
+        return map(function, *columns)
+
+
+@TRAINING.rule(
+    ("frame.image.transpose(2, 0, 1)", "frame.image.transpose(2, 1, 0)"),
+    ("np.array([width, height, width, height]", "np.array([height, width, height, width]"),
+    ("(corners[:, :2] + corners[:, 2:]) / 2", "corners[:, :2]"),
+    ("classes != NOTHING", "classes == classes"),
+    ("self.images[chosen].float() / 255", "self.images[chosen].float()"),
+    ("classes[index, :found] = frame.classes", "classes[index, 0] = 0"),
+)
+def a_batch_holds_the_scenes_and_their_boxes(train_detector):
+    size, seeds = (96, 96), range(7, 10)
+    data = train_detector.gather(train_detector.draw(Serial(), seeds, size), 3, size)
+    batch = data.batch(torch.tensor([2, 0]))
+    for place, seed in enumerate((9, 7)):
+        frame = scenes.still(seed, size)
+        assert np.array_equal((batch["img"][place] * 255).round().numpy().transpose(1, 2, 0), frame.image)
+        mine = batch["batch_idx"] == place
+        assert batch["cls"][mine].tolist() == frame.classes.tolist()
+        centre, extent = batch["bboxes"][mine].split(2, 1)
+        assert torch.cat([centre - extent / 2, centre + extent / 2], 1).numpy() * 96 == pytest.approx(frame.boxes)
+    wide = train_detector.gather(train_detector.draw(Serial(), range(7, 8), (64, 96)), 1, (64, 96))
+    assert wide.images.shape == (1, 3, 64, 96)
+    right = (wide.boxes[0, :, 0] + wide.boxes[0, :, 2] / 2).max() * 96
+    assert right == pytest.approx(scenes.still(7, (64, 96)).boxes[:, 2].max())
+
+
+@TRAINING.rule(
+    ("boxes[:, centre] = 1 - boxes[:, centre]", "pass"),
+    ("((3, 0), (2, 1))", "((3, 1), (2, 0))"),
+    ("((3, 0), (2, 1))", "()"),
+)
+def boxes_turn_with_their_picture(train_detector):
+    image = torch.full((1, 3, 20, 40), 0.2)
+    image[:, :, 2:6, 4:12] = 0.9
+    batch = {"img": image, "bboxes": torch.tensor([[8 / 40, 4 / 20, 8 / 40, 4 / 20]])}
+    random, places = torch.Generator().manual_seed(0), set()
+    for _ in range(20):
+        got = train_detector.varied(batch, random)
+        rows, columns = torch.nonzero(got["img"][0, 0] > got["img"][0, 0].float().mean() + 0.05, as_tuple=True)
+        x, y = got["bboxes"][0, 0] * 40, got["bboxes"][0, 1] * 20
+        assert (columns.float().mean() + 0.5).item() == pytest.approx(x.item(), abs=1e-3)
+        assert (rows.float().mean() + 0.5).item() == pytest.approx(y.item(), abs=1e-3)
+        places.add((round(x.item()), round(y.item())))
+    assert len(places) == 4
+    assert batch["bboxes"][0, 0] == 8 / 40, "the stored boxes were changed"
+
+
+@TRAINING.rule(("highest * (step + 1) / rise", "highest"), ("math.cos(math.pi * share)", "1"))
+def the_learning_rate_rises_and_falls(train_detector):
+    rates = [train_detector.learning_rate(step, 1000, 0.1) for step in range(1000)]
+    top = rates.index(max(rates))
+    assert max(rates) == pytest.approx(0.1)
+    assert rates[0] < 0.01
+    assert rates[-1] == pytest.approx(0.001, rel=0.05)
+    assert rates == sorted(rates[:top]) + sorted(rates[top:], reverse=True)
+
+
+@TRAINING.rule(
+    ("        parts.sum().backward()\n", "        pass\n"),
+    ("        self.optimizer.step()\n", "        pass\n"),
+    ("        self.average.update(self.model)\n", "        pass\n"),
+)
+def training_learns(train_detector):
+    data = train_detector.gather(train_detector.draw(Serial(), range(4), (96, 96)), 4, (96, 96))
+    training = train_detector.Training(torch.device("cpu"), 2e-3, 16, 0)
+    before = training.average.ema.model[0].conv.weight.clone()
+    batch = data.batch(torch.arange(4))
+    losses = [training.step(step, batch).sum().item() for step in range(16)]
+    assert losses[-1] < 0.8 * losses[0]
+    assert not torch.equal(training.average.ema.model[0].conv.weight, before)
+
+
+def test_the_command_writes_weights_that_load_and_how_they_came_about(monkeypatch, tmp_path):
+    monkeypatch.setattr(train_detector, "SIZES", ((96, 128),))
+    monkeypatch.setattr(train_detector, "ProcessPoolExecutor", lambda *_: Serial())
+    wish = ["--device", "cpu", "--steps", "2", "--images", "4", "--batch", "2", "--held-out", "2"]
+    train_detector.main([*wish, "--out", str(tmp_path)])
+    record = json.loads((tmp_path / "scenes_yolov5n.json").read_text())
+    detector.load(tmp_path / record["file"], record["sha256"])
+    assert record["training_seeds"] == [1_000_000, 1_000_003]
+    assert record["held_out_seeds"] == [0, 1]
+    assert record["held_out"]["128x96"]["map50"] < 0.2, "two steps cannot teach it"
+    assert record["settings"] == {"steps": 2, "batch": 2, "images": 4, "rate": 0.002, "seed": 0}
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()
+test_training_rule_holds, test_broken_training_rule_goes_red = TRAINING.tests()

@@ -1,0 +1,219 @@
+"""The detector of notebook 08: YOLOv5n from ultralytics, with weights of our own that find the things in `scenes`.
+
+Importing this module sets ultralytics up so that it stays offline, installs nothing, sends nothing and writes its
+settings under ``build/`` instead of the user's home. It reads that from the environment when it is imported, so import
+this module before ultralytics. Variables that are set already stay as they are.
+
+ultralytics is AGPL-3.0; `data/README.md` says what that means for these weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+import torchvision  # noqa: F401  # ultralytics takes torchvision's NMS only where it finds it imported
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from metallab import paths
+from metallab.scenes import CLASSES, Frame
+
+OFFLINE = {
+    "YOLO_OFFLINE": "1",
+    "YOLO_AUTOINSTALL": "false",
+    "YOLO_CONFIG_DIR": str(paths.BUILD / "ultralytics"),
+    "YOLO_VERBOSE": "false",
+}
+"""What ultralytics is told, unless the environment says something else."""
+
+
+@contextmanager
+def _threads_kept():
+    """Importing ultralytics sets OMP_NUM_THREADS to 1: processes started later would compute on one core."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    yield
+    if before is None:
+        os.environ.pop("OMP_NUM_THREADS", None)
+
+
+for _name, _value in OFFLINE.items():
+    os.environ.setdefault(_name, _value)
+with _threads_kept():
+    from ultralytics import settings
+    from ultralytics.engine.validator import BaseValidator
+    from ultralytics.nn.tasks import DetectionModel
+    from ultralytics.utils.metrics import ap_per_class, box_iou
+    from ultralytics.utils.nms import non_max_suppression
+if settings["sync"] and os.environ["YOLO_CONFIG_DIR"] == OFFLINE["YOLO_CONFIG_DIR"]:
+    settings.update({"sync": False})  # ultralytics' word for sending usage data; a user's own settings stay as they are
+
+WEIGHTS = paths.ROOT / "data" / "weights" / "scenes_yolov5n.safetensors"
+"""The weights that come with the project."""
+
+SHA256 = "93adf8d78863dba2c077f9e3589de4ca7e8a057feb9303a6c364d15061fc6bd2"
+"""Their checksum, as in data/README.md."""
+
+ARCHITECTURE = "yolov5n.yaml"
+STRIDE = 32
+"""Heights and widths of pictures are multiples of this."""
+
+_REMEDY = "fetch it again with `git checkout -- data/weights`, or train it: `python -m metallab.train_detector`"
+
+
+class BadWeights(ValueError):
+    """A file of weights that is missing, damaged, or made for something else."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean average precision of a detector, from 0 to 1."""
+
+    map50: float
+    """A detection counts from an intersection over union of 0.5 on."""
+    map50_95: float
+    """The mean over ten thresholds from 0.5 to 0.95, as in COCO."""
+    per_class: dict[str, float]
+    """The same mean for each class that occurs."""
+
+
+def build() -> DetectionModel:
+    """An untrained YOLOv5n for the classes of `scenes`, on the CPU, in float32; from torch's random numbers."""
+    model = DetectionModel(ARCHITECTURE, nc=len(CLASSES), verbose=False)
+    model.names = dict(enumerate(CLASSES))
+    model.args = SimpleNamespace(box=7.5, cls=0.5, dfl=1.5)  # weights of the loss: ultralytics' defaults
+    return model
+
+
+def load(path: str | Path = WEIGHTS, sha256: str | None = SHA256) -> DetectionModel:
+    """The trained detector, on the CPU, in float32 and evaluation mode.
+
+    For a file of your own that `save` wrote, pass its ``path`` and its ``sha256``, or None to leave that check out.
+    `BadWeights` if the file is missing, damaged, or made for other classes or another network.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise BadWeights(f"there are no weights at {path}: {_REMEDY}")
+    if sha256 is not None and (found := checksum(path)) != sha256:
+        raise BadWeights(f"{path} has sha256 {found} instead of {sha256}, so it is damaged or another file: {_REMEDY}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            classes = json.loads((file.metadata() or {}).get("classes", "null"))
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping: it has keys only
+    except (SafetensorError, ValueError, OSError) as error:
+        raise BadWeights(f"{path} cannot be read as safetensors ({error}): {_REMEDY}") from error
+    if classes != list(CLASSES):
+        raise BadWeights(f"{path} is for the classes {classes}, but the scenes have {list(CLASSES)}: {_REMEDY}")
+    with torch.random.fork_rng(devices=[]):  # what build() draws is overwritten
+        model = build()
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        lines = str(error).splitlines()
+        raise BadWeights(
+            f"{path} does not fit {ARCHITECTURE} of this ultralytics ({' '.join(lines[:2])}): {_REMEDY}"
+        ) from error
+    return model.eval()
+
+
+def save(model: DetectionModel, path: str | Path) -> str:
+    """Write a detector's weights, in half precision, for `load`; the file's sha256.
+
+    ValueError if a weight is not a finite number in half precision.
+    """
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+    if lost := [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]:
+        raise ValueError(f"not finite in half precision, so not saved: {', '.join(lost[:3])}; train it anew")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    save_file(state, path, {"classes": json.dumps(CLASSES), "architecture": ARCHITECTURE})
+    return checksum(path)
+
+
+def checksum(path: str | Path) -> str:
+    """The sha256 of a file, in hexadecimal digits."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def to_input(images: Sequence[np.ndarray]) -> Tensor:
+    """Pictures of one size, uint8 (height, width, 3) in RGB, as the network wants them: float32 (n, 3, h, w), 0 to 1.
+
+    ValueError if a side is no multiple of `STRIDE`, or the sizes differ.
+    """
+    if len({image.shape for image in images}) != 1:
+        raise ValueError(f"a batch has one size, not {len({image.shape for image in images})}: make one per size")
+    height, width = images[0].shape[:2]
+    if height % STRIDE or width % STRIDE:
+        raise ValueError(f"{width} x {height} pixels: sides must be multiples of {STRIDE}; resize or pad the picture")
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
+
+
+def detections(outputs: Tensor | tuple, confidence: float = 0.25, overlap: float = 0.6) -> list[Tensor]:
+    """What the network's outputs say is in each picture: float32 (n, 6), best first, on the outputs' device.
+
+    Columns are left, top, right, bottom (pixels), score and class. Of boxes of one class that overlap by more than
+    ``overlap`` (intersection over union) only the best is kept. This is ultralytics' non-maximum suppression, without
+    its time limit, after which it would drop pictures.
+    """
+    outputs = outputs[0] if isinstance(outputs, tuple) else outputs
+    return non_max_suppression(outputs.float(), confidence, overlap, max_time_img=float("inf"))
+
+
+def evaluate(
+    model: DetectionModel, frames: Iterable[Frame], device: torch.device | str = "cpu", batch: int = 16
+) -> Score:
+    """Mean average precision on frames with known boxes, computed on ``device`` by ultralytics' own functions.
+
+    ValueError if there is nothing to find in the frames.
+    """
+    model = copy.deepcopy(model).to(device).eval()
+    found, wanted = [], []
+    for group in _batches(frames, batch):
+        with torch.no_grad():
+            outputs = model(to_input([frame.image for frame in group]).to(device))
+        for frame, boxes in zip(group, detections(outputs, confidence=0.001), strict=True):
+            found.append(_judged(boxes.cpu(), frame))
+            wanted.append(frame.classes)
+    classes = np.concatenate(wanted) if wanted else np.zeros(0)
+    if not len(classes):
+        raise ValueError("there is nothing to find in these frames: evaluate on some that have boxes")
+    hits, scores, guesses = (np.concatenate(column) for column in zip(*found, strict=True))
+    precision, present = ap_per_class(hits, scores, guesses, classes)[5:7]
+    per_class = {CLASSES[int(index)]: float(row.mean()) for index, row in zip(present, precision, strict=True)}
+    return Score(float(precision[:, 0].mean()), float(precision.mean()), per_class)
+
+
+class _Matcher(BaseValidator):
+    """ultralytics' matching of detections with labels, without the rest of its validator."""
+
+    def __init__(self) -> None:
+        self.iouv = torch.linspace(0.5, 0.95, 10)
+
+
+def _judged(boxes: Tensor, frame: Frame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Detections of one frame: whether they are right at each threshold (n, 10), their scores and classes (n,)."""
+    iou = box_iou(torch.from_numpy(frame.boxes), boxes[:, :4])
+    right = _Matcher().match_predictions(boxes[:, 5], torch.from_numpy(frame.classes), iou)
+    return right.numpy(), boxes[:, 4].numpy(), boxes[:, 5].numpy()
+
+
+def _batches(frames: Iterable[Frame], size: int) -> Iterable[list[Frame]]:
+    """Frames in groups of at most ``size`` that have one shape."""
+    group: list[Frame] = []
+    for frame in frames:
+        if group and (len(group) == size or group[0].image.shape != frame.image.shape):
+            yield group
+            group = []
+        group.append(frame)
+    if group:
+        yield group

@@ -1,0 +1,242 @@
+"""Trains the detector of notebook 08 on scenes: ``python -m metallab.train_detector``, minutes on one large GPU.
+
+The scenes are drawn first, by all cores, and stay on the device. Then follows a plain loop over ultralytics' own model
+and loss: AdamW, a warm-up and a cosine, a moving average of the weights, mixed precision on a CUDA device. At the end
+the file that was written is loaded again and judged on scenes that training never saw. A GPU adds in no fixed order, so
+another run gives other weights, to be judged by their own scores: the checksum names one file, not the recipe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import platform
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metallab import detector, paths, scenes  # first: it keeps ultralytics offline
+
+import ultralytics  # isort: skip
+from ultralytics.nn.tasks import DetectionModel  # isort: skip
+from ultralytics.utils.torch_utils import ModelEMA  # isort: skip
+
+SIZES = ((320, 320), (448, 448), (384, 640), (640, 640))
+"""Heights and widths of the scenes, an equal number of each, so that the detector works from 320 to 640 pixels."""
+
+NOTHING = -1
+"""The class that fills the table up where a scene has fewer objects."""
+
+WARM_UP = 200
+"""Steps during which the learning rate rises."""
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """Many scenes of one size, as tensors on one device."""
+
+    images: Tensor
+    """uint8 (n, 3, height, width)."""
+    boxes: Tensor
+    """float32 (n, `scenes.MOST`, 4): centre x, centre y, width, height, as shares of the picture."""
+    classes: Tensor
+    """int64 (n, `scenes.MOST`); `NOTHING` where there is no object."""
+
+    def to(self, device: torch.device | str) -> Scenes:
+        """The same on a device."""
+        return Scenes(self.images.to(device), self.boxes.to(device), self.classes.to(device))
+
+    def batch(self, chosen: Tensor) -> dict[str, Tensor]:
+        """The chosen scenes in the form that ultralytics' loss takes."""
+        classes, boxes = self.classes[chosen], self.boxes[chosen]
+        picture, place = torch.nonzero(classes != NOTHING, as_tuple=True)
+        return {
+            "img": self.images[chosen].float() / 255,
+            "batch_idx": picture.float(),
+            "cls": classes[picture, place].float(),
+            "bboxes": boxes[picture, place],
+        }
+
+
+def draw(pool: Executor, seeds: range, size: tuple[int, int]) -> Iterator[scenes.Frame]:
+    """The scenes of these seeds, in order, drawn by all processes of the pool."""
+    return pool.map(scenes.still, seeds, itertools.repeat(size), chunksize=16)
+
+
+def gather(frames: Iterable[scenes.Frame], count: int, size: tuple[int, int]) -> Scenes:
+    """``count`` frames of one size as tensors in main memory."""
+    height, width = size
+    images = np.empty((count, 3, height, width), np.uint8)
+    boxes, classes = np.zeros((count, scenes.MOST, 4), np.float32), np.full((count, scenes.MOST), NOTHING, np.int64)
+    for index, frame in enumerate(frames):
+        images[index] = frame.image.transpose(2, 0, 1)
+        corners, found = frame.boxes / np.array([width, height, width, height], np.float32), len(frame.classes)
+        boxes[index, :found, :2] = (corners[:, :2] + corners[:, 2:]) / 2
+        boxes[index, :found, 2:] = corners[:, 2:] - corners[:, :2]
+        classes[index, :found] = frame.classes
+    return Scenes(torch.from_numpy(images), torch.from_numpy(boxes), torch.from_numpy(classes))
+
+
+def varied(batch: dict[str, Tensor], random: torch.Generator) -> dict[str, Tensor]:
+    """A batch that may be mirrored, with its colours exchanged, and each picture's brightness and contrast changed."""
+    images, boxes = batch["img"], batch["bboxes"].clone()
+    for axis, centre in ((3, 0), (2, 1)):
+        if torch.rand((), generator=random) < 0.5:
+            images = images.flip(axis)
+            boxes[:, centre] = 1 - boxes[:, centre]
+    images = images[:, torch.randperm(3, generator=random).to(images.device)]
+    change = torch.rand(2, len(images), 1, 1, 1, generator=random).to(images.device) - 0.5
+    images = ((images - 0.5) * (1 + 0.6 * change[0]) + 0.5 + 0.3 * change[1]).clamp(0, 1)
+    return {**batch, "img": images, "bboxes": boxes}
+
+
+def learning_rate(step: int, steps: int, highest: float) -> float:
+    """A straight rise over `WARM_UP` steps (a tenth of a short training), then half a cosine to a hundredth."""
+    rise = max(1, min(WARM_UP, steps // 10))
+    if step < rise:
+        return highest * (step + 1) / rise
+    share = (step - rise) / max(1, steps - rise)
+    return highest * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
+
+
+class Training:
+    """A detector in training, and the moving average of its weights."""
+
+    def __init__(self, device: torch.device, highest: float, steps: int, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.device, self.highest, self.steps = device, highest, steps
+        self.model = detector.build().to(device, memory_format=torch.channels_last).train()
+        self.average = ModelEMA(self.model, decay=0.999, tau=500)
+        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": [weight for weight in weights if weight.ndim > 1], "weight_decay": 0.02},
+                {"params": [weight for weight in weights if weight.ndim <= 1], "weight_decay": 0.0},
+            ]
+        )
+
+    def step(self, number: int, batch: dict[str, Tensor]) -> Tensor:
+        """One step; the loss of a picture as three numbers: boxes, classes, edges."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(number, self.steps, self.highest)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            outputs = self.model(batch["img"].contiguous(memory_format=torch.channels_last))
+        # the loss in float32: bfloat16 would round the boxes' edges to a pixel
+        outputs = {**outputs, "boxes": outputs["boxes"].float(), "scores": outputs["scores"].float()}
+        parts, _ = self.model.loss(batch, outputs)
+        self.optimizer.zero_grad(set_to_none=True)
+        parts.sum().backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 10.0)
+        self.optimizer.step()
+        self.average.update(self.model)
+        return parts.detach() / len(batch["img"])
+
+
+def train(groups: list[Scenes], training: Training, batch: int, seed: int) -> None:
+    """All steps of a training, each on one size of scenes, in turn."""
+    random = torch.Generator().manual_seed(seed)
+    started = time.perf_counter()
+    for number in range(training.steps):
+        data = groups[number % len(groups)]
+        chosen = torch.randint(len(data.images), (batch,), generator=random).to(data.images.device)
+        inputs = varied(data.batch(chosen), random)
+        loss = training.step(number, {name: tensor.to(training.device) for name, tensor in inputs.items()})
+        if (number + 1) % max(1, training.steps // 20) == 0:
+            box, kind, edge = loss.tolist()
+            seconds = time.perf_counter() - started
+            print(
+                f"step {number + 1}/{training.steps}  loss: box {box:.3f}, class {kind:.3f}, edge {edge:.3f}  "
+                f"{seconds:.0f} s, {(number + 1) / seconds:.1f} steps/s",
+                flush=True,
+            )
+
+
+def judge(model: DetectionModel, pool: Executor, count: int, device: torch.device) -> dict[str, dict]:
+    """The scores on the scenes of the seeds from 0 on, for each size."""
+    scores = {}
+    for height, width in SIZES:
+        score = detector.evaluate(model, draw(pool, range(count), (height, width)), device)
+        print(f"{width} x {height}: mAP50 {score.map50:.4f}, mAP50-95 {score.map50_95:.4f}", flush=True)
+        scores[f"{width}x{height}"] = asdict(score)
+    return scores
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m metallab.train_detector", description=__doc__)
+    parser.add_argument("--out", type=Path, default=paths.BUILD / "detector", help="folder for weights and record")
+    parser.add_argument("--device", default=_device(), help="cuda, mps or cpu (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=6000, help="training steps (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=64, help="pictures a step (default: %(default)s)")
+    parser.add_argument("--images", type=int, default=6000, help="scenes of each size (default: %(default)s)")
+    parser.add_argument("--held-out", type=int, default=250, help="scenes of each size to judge by (%(default)s)")
+    parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that draw (default: all cores)")
+    return parser.parse_args(given)
+
+
+def main(given: list[str] | None = None) -> None:
+    """Draw, train, save, judge, and write down how it was done."""
+    wish = arguments(given)
+    with ProcessPoolExecutor(wish.workers, multiprocessing.get_context("spawn")) as pool:
+        _run(wish, torch.device(wish.device), pool)
+
+
+def _run(wish: argparse.Namespace, device: torch.device, pool: Executor) -> None:
+    started = time.perf_counter()
+    groups, first = [], scenes.FIRST_TRAINING_SEED
+    for size in SIZES:
+        drawn = gather(draw(pool, range(first, first + wish.images), size), wish.images, size)
+        groups.append(drawn.to(_store(drawn, device)))
+        first += wish.images
+        print(f"drew {wish.images} scenes of {size[1]} x {size[0]}, {time.perf_counter() - started:.0f} s", flush=True)
+    drawing = time.perf_counter() - started
+    training = Training(device, wish.rate, wish.steps, wish.seed)
+    train(groups, training, wish.batch, wish.seed)
+    seconds = {"drawing": round(drawing), "training": round(time.perf_counter() - started - drawing)}
+    path = wish.out / detector.WEIGHTS.name
+    sha256 = detector.save(training.average.ema, path)
+    record = {
+        "file": path.name,
+        "sha256": sha256,
+        "date": date.today().isoformat(),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else f"{device.type}, {platform.machine()}",
+        "torch": torch.__version__,
+        "ultralytics": ultralytics.__version__,
+        "seconds": seconds,
+        "settings": {name: getattr(wish, name) for name in ("steps", "batch", "images", "rate", "seed")},
+        "training_seeds": [scenes.FIRST_TRAINING_SEED, first - 1],
+        "held_out_seeds": [0, wish.held_out - 1],
+        "held_out": judge(detector.load(path, sha256), pool, wish.held_out, device),
+    }
+    path.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    print(f"wrote {path} and {path.with_suffix('.json').name}; sha256 {sha256}")
+
+
+def _device() -> str:
+    """The accelerator, or the CPU if there is none."""
+    return torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+
+
+def _store(drawn: Scenes, device: torch.device) -> torch.device:
+    """Where the scenes stay: on a CUDA device that has room for all sizes and for the training, else in main memory."""
+    if device.type != "cuda":
+        return torch.device("cpu")
+    free, _ = torch.cuda.mem_get_info(device)
+    return device if free > drawn.images.nbytes + 20e9 else torch.device("cpu")
+
+
+if __name__ == "__main__":
+    main()
