@@ -1,0 +1,120 @@
+"""The reader's own weights: opened if they are what they should be, refused with a reason and an offer if not."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from mutate import Rules
+
+from metallab import detector, scenes, yolo
+
+RULES = Rules(yolo)
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    monkeypatch.delenv("YOLO_WEIGHTS", raising=False)
+    monkeypatch.setenv("YOLO_OFFLINE", "1")
+
+
+@RULES.rule(
+    ('os.environ.get("YOLO_WEIGHTS", "") if weights is None', '"" if weights is None'),
+    ("model.model.float().eval()", "model.model.float().train()"),
+    ("model.model.float().eval()", "model.model.half().eval()"),
+    ("        return detector.load()", "        return detector.build()"),
+)
+def the_default_or_a_file_is_opened(yolo, tmp_path, monkeypatch):
+    """A file as ultralytics writes it: the network itself, pickled in half precision."""
+    shipped = yolo.open_model()
+    assert list(shipped.names.values()) == list(scenes.CLASSES)
+    assert torch.equal(shipped.state_dict()["model.0.conv.weight"], detector.load().state_dict()["model.0.conv.weight"])
+    other = detector.build()
+    other.names = dict(enumerate("abcdef"))
+    torch.save({"model": other.half()}, tmp_path / "mine.pt")
+    monkeypatch.setenv("YOLO_WEIGHTS", str(tmp_path / "mine.pt"))
+    mine = yolo.open_model()
+    assert list(mine.names.values()) == list("abcdef")
+    assert not mine.training
+    assert {p.dtype for p in mine.parameters()} == {torch.float32}
+    assert list(yolo.open_model("").names.values()) == list(scenes.CLASSES), "what is given counts more"
+
+
+@RULES.rule(
+    ('    if path.suffix != ".pt":', "    if False:"),
+    ('    if not path.is_file() and os.environ["YOLO_OFFLINE"]', '    if False and os.environ["YOLO_OFFLINE"]'),
+    ('not in ("0", "false")', 'not in ("false",)'),
+    ("    if not isinstance(model.model, ultralytics.nn.tasks.DetectionModel):", "    if False:"),
+    ('{_DEFAULT}") from error', '") from error'),
+    ("    except Exception as error:", "    except KeyError as error:"),
+)
+def what_cannot_be_opened_is_told_and_the_default_offered(yolo, tmp_path, monkeypatch):
+    from ultralytics.nn.tasks import ClassificationModel
+
+    (tmp_path / "torn.pt").write_text("not a pickle")
+    (tmp_path / "weights.safetensors").write_text("x")
+    torch.save({"model": ClassificationModel("yolov8n-cls.yaml", verbose=False)}, tmp_path / "classes.pt")
+    for name, said in (
+        ("none.pt", r"no such file here\. Set YOLO_OFFLINE=0"),
+        ("torn.pt", "torn.pt cannot be used"),
+        ("weights.safetensors", "no .pt file"),
+        ("classes.pt", "does not detect boxes"),
+    ):
+        with pytest.raises(detector.BadWeights, match=said) as caught:
+            yolo.open_model(str(tmp_path / name))
+        assert "unset YOLO_WEIGHTS for the detector that comes with this project" in str(caught.value)
+    monkeypatch.setenv("YOLO_OFFLINE", "0")
+    monkeypatch.setattr("ultralytics.YOLO", unreachable)
+    with pytest.raises(detector.BadWeights, match=r"yolov5nu.pt cannot be used: no network; unset"):
+        yolo.open_model(str(tmp_path / "yolov5nu.pt"))
+
+
+def unreachable(path):
+    raise ConnectionError("no network\nsecond line")
+
+
+@RULES.rule(
+    ("moved = found.clone()", "moved = found"),
+    ("scale_boxes((height, width), moved[:, :4], frame.shape[:2])", "moved[:, :4]"),
+    ("LetterBox((height, width))", "LetterBox((width, height))"),
+)
+def a_box_comes_back_to_where_it_was(yolo):
+    """A white rectangle in a frame of another shape: found in the padded picture, it lies on the rectangle again."""
+    for height, width in ((500, 700), (1200, 900), (384, 640)):
+        frame = np.zeros((height, width, 3), np.uint8)
+        frame[100:300, 200:450] = 255
+        picture = yolo.prepare(frame, 384, 640)
+        assert picture.shape == (384, 640, 3)
+        white = np.argwhere((picture > 200).all(axis=2))
+        (top, left), (bottom, right) = white.min(axis=0), white.max(axis=0) + 1
+        found = torch.tensor([[left, top, right, bottom, 0.9, 1]], dtype=torch.float32)
+        kept = found.clone()
+        back = yolo.to_frame(found, frame, 384, 640)
+        assert torch.equal(found, kept)
+        assert torch.allclose(back[0, :4], torch.tensor([200.0, 100, 450, 300]), atol=3)
+        assert back[0, 4:].tolist() == kept[0, 4:].tolist()
+
+
+def test_ultralytics_own_way_finds_the_same(tmp_path):
+    """Its predictor on the shipped network, against the stages of notebook 08; it writes nothing to where it runs."""
+    here = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        network = detector.load()
+        image = scenes.still(7, (384, 640)).image
+        theirs = yolo.as_yolo(network).predict(
+            image[..., ::-1], imgsz=(384, 640), conf=0.25, iou=0.6, device="cpu", verbose=False
+        )[0]
+        with torch.no_grad():
+            ours = detector.detections(network(detector.to_input([image])))[0]
+        ours = yolo.to_frame(ours, image, 384, 640)
+        assert torch.allclose(theirs.boxes.data, ours, atol=1e-2)
+        assert {"preprocess", "inference", "postprocess"} <= theirs.speed.keys()
+        assert not list(tmp_path.iterdir())
+    finally:
+        os.chdir(here)
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -1,0 +1,71 @@
+"""Detectors of the YOLO family as ultralytics runs them: the reader's own weights, and the way of a frame.
+
+ultralytics reads its settings when it is imported; `metallab.detector` keeps it offline, so that one comes first here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from metallab import detector
+
+_DEFAULT = "unset YOLO_WEIGHTS for the detector that comes with this project"
+
+
+def open_model(weights: str | None = None):
+    """The detector of the file that ``YOLO_WEIGHTS`` names (or ``weights``, if given), else the shipped one.
+
+    A `torch.nn.Module` on the CPU, in float32 and evaluation mode, whose ``names`` maps class ids to names. A ``.pt``
+    file is unpickled, which runs code: take it from people you trust. One that is not there is fetched only if its name
+    is ultralytics' and ``YOLO_OFFLINE=0`` allows it. `detector.BadWeights` says what is wrong, and offers the default.
+    """
+    text = os.environ.get("YOLO_WEIGHTS", "") if weights is None else weights
+    if not text:
+        return detector.load()
+    import ultralytics
+
+    path = Path(text).expanduser()
+    if path.suffix != ".pt":
+        raise detector.BadWeights(f"YOLO_WEIGHTS is {text!r}, which is no .pt file; {_DEFAULT}")
+    if not path.is_file() and os.environ["YOLO_OFFLINE"].lower() not in ("0", "false"):
+        raise detector.BadWeights(
+            f"YOLO_WEIGHTS is {text!r}, and there is no such file here. Set YOLO_OFFLINE=0 as well to let ultralytics "
+            f"fetch it, if it is one of theirs; or {_DEFAULT}"
+        )
+    try:
+        model = ultralytics.YOLO(path)
+    except Exception as error:  # unpickling and fetching raise whatever they meet
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise detector.BadWeights(f"{path.name} cannot be used: {reason}; {_DEFAULT}") from error
+    if not isinstance(model.model, ultralytics.nn.tasks.DetectionModel):
+        raise detector.BadWeights(f"{path.name} does not detect boxes, its task is {model.task!r}; {_DEFAULT}")
+    return model.model.float().eval()
+
+
+def prepare(frame: np.ndarray, height: int, width: int) -> np.ndarray:
+    """A frame, uint8 (h, w, 3), scaled and padded with grey to (height, width, 3), as the network was trained."""
+    from ultralytics.data.augment import LetterBox
+
+    return LetterBox((height, width))(image=frame)
+
+
+def to_frame(found: Tensor, frame: np.ndarray, height: int, width: int) -> Tensor:
+    """Boxes (n, 6) found in a prepared picture, in the frame's own pixels; a copy."""
+    from ultralytics.utils.ops import scale_boxes
+
+    moved = found.clone()
+    moved[:, :4] = scale_boxes((height, width), moved[:, :4], frame.shape[:2])
+    return moved
+
+
+def as_yolo(model):
+    """A detector as ultralytics' own `YOLO` object, whose ``predict`` reports its own times."""
+    import ultralytics
+
+    yolo = ultralytics.YOLO(detector.ARCHITECTURE)
+    yolo.model = model
+    return yolo
