@@ -43,6 +43,13 @@ WRONG_ANSWERS = {
         ),
         "solution-2": "def whole_speed_up(stages):\n    return sum(ratio for _, ratio in stages) / len(stages)",
     },
+    "06_train_tensorflow_with_mixed_precision": {
+        "solution-1": (
+            "def next_scale(scale, good, finite, growth):\n    if not finite:\n        return scale / 2, good\n"
+            "    return (scale * 2, 0) if good + 1 == growth else (scale, good + 1)"
+        ),
+        "solution-2": "def wholly_fused(graph):\n    return any(op.startswith('_Fused') for op, _ in graph)",
+    },
     "07_transform_with_jax": {
         "solution-1": (
             "def gradients(loss, w, X, y):\n"

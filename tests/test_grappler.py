@@ -1,0 +1,285 @@
+"""Optimised graphs are read as they are, wrong results are found and shown, and the remapper is held per call."""
+
+from __future__ import annotations
+
+import os
+import re
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from mutate import Rules
+
+from metallab import checks, frameworks, grappler
+
+RULES = Rules(grappler)
+tf.get_logger().setLevel("ERROR")
+
+
+@pytest.fixture(autouse=True)
+def plain():
+    """The remapper on, as TensorFlow starts, whatever a broken copy left behind."""
+    tf.config.optimizer.set_experimental_options({"remapping": True})
+
+
+@pytest.fixture
+def lab():
+    return frameworks.cpu("tensorflow")
+
+
+def block(x, kernel, bias):
+    return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, "SAME"), bias))
+
+
+@pytest.fixture
+def inputs():
+    rng = np.random.default_rng(0)
+    return [tf.constant(rng.normal(size=shape), "float32") for shape in ((2, 8, 8, 3), (3, 3, 3, 4), (4,))]
+
+
+@RULES.rule(
+    ('"pre_optimization_graph", "post_optimization_graph"', '"pre_optimization_graph", "pre_optimization_graph"'),
+    ('getattr(fn, "python_function", fn)', "(lambda *inputs: None)"),
+    ('node.attr["fused_ops"].list.s)', 'node.attr["fused_ops"].list.s[:1])'),
+    ('if node.op not in ("_Arg", "_Retval", "NoOp"))', ")"),
+    ("if node.op not in known", "if node.op in known"),
+    ("return Reading(before, after, result)", "return Reading(before, after)"),
+)
+def a_graph_is_read_before_and_after(grappler, inputs):
+    for fn in (block, tf.function(block)):
+        reading = grappler.read(fn, *inputs)
+        assert reading.fused == ("_FusedConv2D(BiasAdd, Relu)",)
+        assert {"Conv2D", "BiasAdd", "Relu"} <= {node.op for node in reading.before}
+        assert dict(reading.ops) == {"_FusedConv2D": 1}
+        assert reading.new == ("_FusedConv2D",)
+        checks.assert_close(block(*inputs), reading.result, "float32")
+
+
+@RULES.rule(('self.op.startswith("_") and "Fused" in self.op', '"Fused" in self.op'), ("bool(self.parts) or ", ""))
+def what_the_optimiser_fused_is_told_from_what_was_written_so(grappler):
+    assert not grappler.Node("n", "FusedBatchNormV3").fused
+    assert grappler.Node("n", "_FusedMatMul").fused
+    assert grappler.Node("n", "Contraction", parts=("BiasAdd",)).fused
+    assert not grappler.Node("n", "_Arg").fused
+
+
+@RULES.rule(("        ours.disable_graph_collection()\n", "        pass\n"))
+def collecting_ends_whatever_happens(grappler, inputs):
+    def fails():
+        raise RuntimeError("planned")
+
+    with pytest.raises(RuntimeError, match="planned"):
+        grappler.collect(fails)
+    tf.function(block, jit_compile=False)(*inputs)  # must not be among what is collected next
+    with pytest.raises(ValueError, match="no graph"):
+        grappler.collect(lambda: 0)
+
+
+@RULES.rule(("    if not graphs:", "    if False:"))
+def a_function_that_was_called_before_shows_nothing_and_says_so(grappler, inputs):
+    known = tf.function(block, jit_compile=False)
+    known(*inputs)
+    with pytest.raises(ValueError, match="not called before"):
+        grappler.collect(known, *inputs)
+
+
+@RULES.rule(
+    ("        ours.function_call_options = mine\n", "        pass\n"),
+    ("            ours.function_call_options = theirs\n", "            pass\n"),
+    ('    options.set_experimental_options({"remapping": before})\n', "    pass\n"),
+)
+def the_remapper_is_held_for_each_call(grappler, inputs):
+    """Whichever order the calls take, each gives its own graph's bits, and the option stays as it was."""
+    rng = np.random.default_rng(0)
+    x, weight, bias = (tf.constant(rng.normal(size=s), "float32") for s in ((128, 128), (128, 128), (128,)))
+    compute = lambda: tf.nn.elu(tf.nn.bias_add(x @ weight, bias))  # differs in its last bits when it is fused
+    tf.config.optimizer.set_experimental_options({"remapping": True})
+    plain = tf.function(compute, jit_compile=False)()
+    fused, apart = (grappler.under(tf.function(compute, jit_compile=False), remapping=on) for on in (True, False))
+    readings = [grappler.collect(call) for call in (fused, apart)]
+    assert [reading.fused for reading in readings] == [("_FusedMatMul(BiasAdd, Elu)",), ()]
+    wanted = [np.array(reading.result) for reading in readings]
+    assert not np.array_equal(*wanted), "the two graphs give the same bits: this test would see nothing"
+    for call, bits in ((apart, wanted[1]), (fused, wanted[0]), (apart, wanted[1])):
+        np.testing.assert_array_equal(call(), bits)
+    assert tf.config.optimizer.get_experimental_options()["remapping"] is True
+    np.testing.assert_array_equal(tf.function(compute, jit_compile=False)(), plain)
+
+
+@RULES.rule(
+    ("allowed.relative * (np.abs(a) + checks._size(a))", "allowed.relative * np.abs(a)"),
+    ("nan=np.inf", "nan=0.0"),
+    ('        return float("inf")\n', "        return 0.0\n"),
+    ("        says = str(reason)", '        says = ""'),
+    ("else [(1.0, np.inf)]", "else [(1.0, 1.0)]"),
+    ("return max(_error", "return min(_error"),
+)
+def a_result_is_judged_as_the_checks_do(grappler):
+    rng = np.random.default_rng(0)
+    reference = rng.normal(size=1000)
+    for factor in (0.2, 0.9, 1.1, 5.0):  # of the tolerance, at the worst place
+        limit = 1e-4 * (np.abs(reference) + np.sqrt(np.mean(reference**2))) + 1e-6
+        got = reference.copy()
+        got[7] += factor * limit[7]
+        parity = grappler.judge("x", reference, got)
+        assert parity.error == pytest.approx(factor, rel=1e-3)
+        assert parity.ok == (factor < 1)
+        both = grappler.judge("x", [reference, reference], [reference.copy(), got])
+        assert (both.error, both.ok) == (parity.error, parity.ok)
+    for other in (np.full(1000, np.nan), reference[:10]):
+        parity = grappler.judge("x", reference, other)
+        assert parity.error == np.inf
+        assert "WRONG" in str(parity)
+        assert parity.row[2].startswith("WRONG")
+    assert grappler.judge("x", [reference], [reference.copy()] * 2).error == np.inf
+    assert grappler.judge("x", reference, reference.copy()).row == ("x", "0", "agrees")
+
+
+def late_bias(dtype):
+    """Right eagerly, wrong in a graph, as `relu(bias_add(matmul))` is by report on Metal."""
+    x, weight, bias = (tf.constant(a, dtype) for a in ([[1.0, 2.0]], [[1.0], [-2.0]], [5.0]))
+    late = lambda: tf.nn.bias_add(tf.nn.relu(x @ weight), bias)
+    right = lambda: tf.nn.relu(tf.nn.bias_add(x @ weight, bias))
+    return lambda: late() if tf.inside_function() else right()
+
+
+def wrong_eagerly(dtype):
+    x = tf.constant([1.0, 2.0, 3.0], dtype)
+    return lambda: x + x if tf.inside_function() or dtype == "float64" else x
+
+
+def right(dtype):
+    x = tf.constant([2.0], dtype)
+    return lambda: x + x
+
+
+@RULES.rule(
+    ('pattern.make("float64")', 'pattern.make("float32")'),
+    ("return self.eager.ok and self.graph.ok", "return self.eager.ok"),
+    ("return self.eager.ok and self.graph.ok", "return self.graph.ok"),
+    ('for how, got in (("eager", eager), ("graph", graph))', 'for how, got in (("eager", eager), ("graph", eager))'),
+    ("min(wrong", "max(wrong"),
+    ("if not finding.ok]", "]"),
+    ('f"WRONG in {wrong}" if wrong else "agrees"', '"agrees"'),
+)
+def a_planted_failure_is_found(grappler, lab):
+    planted = [grappler.Pattern("late", late_bias), grappler.Pattern("eager", wrong_eagerly)]
+    late, eager, fine = grappler.survey([*planted, grappler.Pattern("fine", right)], on=lab)
+    assert [finding.row[-1] for finding in (late, eager, fine)] == ["WRONG in graph", "WRONG in eager", "agrees"]
+    assert [finding.ok for finding in (late, eager, fine)] == [False, False, True]
+    assert (late.row[0], fine.row[1]) == ("late", "nothing fused")
+    assert grappler.smallest_failure([late, eager, fine]) is eager
+    assert grappler.smallest_failure([fine]) is None
+
+
+@RULES.rule(
+    ("then, compute())", "then[:0], compute())"),
+    ("weight.assign(", "(lambda values: None)("),
+    ("offset, scale, 0.001", "scale, offset, 0.001"),
+)
+def the_patterns_agree_on_the_cpu_and_fuse_as_known(grappler, lab):
+    findings = {finding.pattern: finding for finding in grappler.survey(grappler.patterns(), on=lab)}
+    assert len(findings) == 16
+    assert not [finding.row for finding in findings.values() if not finding.ok]
+    fused = {name: finding.reading.fused for name, finding in findings.items()}
+    assert fused["matmul + bias + gelu"] == ("_FusedMatMul(BiasAdd, GeluExact)",)
+    assert fused["matmul + bias + softplus"] == ("_FusedMatMul(BiasAdd)",)
+    assert fused["conv2d + bias + tanh"] == ("_FusedConv2D(BiasAdd)",)
+    assert fused["conv2d + fused_batch_norm + relu"] == ("_FusedConv2D(FusedBatchNorm, Relu)",)
+    assert fused["conv2d + Keras BatchNormalization"] == fused["Keras LSTM"] == ()
+
+
+@RULES.rule(
+    ("if not wrong and not still:", "if not wrong:"),
+    ("    if not still:", "    if wrong:"),
+    ("sum(bool(f.reading.fused)", "sum(not f.reading.fused"),
+)
+def what_a_setting_did_is_said(grappler):
+    def finding(name, wrong=False, fused=False):
+        nodes = (grappler.Node("a", "_FusedMatMul", parts=("BiasAdd",)),) if fused else ()
+        parity = grappler.Parity(name, 9.0, "it differs") if wrong else grappler.Parity(name, 0.1)
+        return grappler.Finding(name, grappler.Reading((), nodes), grappler.Parity(name, 0.1), parity)
+
+    good, bad = finding("a"), finding("b", wrong=True, fused=True)
+    assert "1 of 2 patterns were fused (0 without it)" in grappler.effect([good, good], [good, bad], "OFF=1")
+    for before, after, said in (
+        ([good], [good], "With OFF=1.*nothing to repair"),
+        ([good], [bad], "now these are wrong: b"),
+        ([bad], [finding("b")], "now agrees: b. Set it"),
+        ([bad, good], [bad, good], "still wrong: b. Compute these eagerly"),
+    ):
+        assert re.search(said, grappler.effect(before, after, "OFF=1")), said
+
+
+@RULES.rule(
+    ("html.escape(str(cell))", "str(cell)"),
+    ('startswith("WRONG") for cell', 'startswith("wrong") for cell'),
+    ("color:{WRONG_COLOUR};", ""),
+)
+def a_table_shows_what_is_wrong_in_red(grappler):
+    text = grappler.table([("a <b>", "WRONG: 3 > 2"), ("fine", "agrees")], ("x", "y"), "caption")
+    red, plain = text.split("<tbody>")[1].split("</tr>")[:2]
+    assert red.count(grappler.WRONG_COLOUR) == 2
+    assert grappler.WRONG_COLOUR not in plain
+    assert "a &lt;b&gt;" in text
+    assert "caption" in text
+
+
+@RULES.rule(
+    ("kept = [node for node in nodes if node.name not in stands_for", "kept = [node for node in nodes if True"),
+    ("            depths[name] = min(readers) - 1\n", "            pass\n"),
+    ("max([depth(i) + 1", "max([depth(i)"),
+    ("else (plots.ORANGE if node.fused else plots.BLUE)", "else plots.BLUE"),
+    ("-> '.join(map(str, _operations(nodes)))", "'.join(())"),
+)
+def graphs_are_drawn_side_by_side(grappler, inputs):
+    from matplotlib.colors import to_hex
+
+    reading = grappler.read(block, *inputs)
+    figure = grappler.draw({"written": reading.before, "optimised": reading.after}, heading="A block", device="CPU")
+    before, after = ({text.get_text(): text for text in axes.texts if text.get_text()} for axes in figure.axes)
+    assert set(before) == {"x", "kernel", "bias", "Conv2D", "BiasAdd", "Relu", "result"}
+    assert set(after) == {"x", "kernel", "bias", "_FusedConv2D\nBiasAdd + Relu", "result"}
+    rows = {words: text.get_position()[1] for words, text in before.items()}
+    chain = ["x", "Conv2D", "BiasAdd", "Relu", "result"]
+    assert [rows[words] for words in chain] == [0, -1, -2, -3, -4]
+    assert rows["bias"] == -1, "an argument stands beside the step that is done when it is needed"
+    edge = to_hex(after["_FusedConv2D\nBiasAdd + Relu"].get_bbox_patch().get_edgecolor())
+    assert edge == "#e69f00"
+    assert "Conv2D -> BiasAdd -> Relu" in figure.get_label()
+    assert "_FusedConv2D(BiasAdd, Relu)" in figure.get_label()
+    assert "CPU" in figure.get_suptitle()
+
+
+@RULES.rule(("if len(_operations(nodes)) <= MOST_DRAWN]", "]"))
+def a_large_graph_with_loops_is_counted(grappler):
+    lstm = next(pattern for pattern in grappler.patterns() if pattern.name == "Keras LSTM")
+    nodes = grappler.read(lstm.make("float32")).after
+    small = (grappler.Node("0/x", "_Arg"), grappler.Node("0/y", "Relu", ("0/x",)))
+    figure = grappler.draw({"small": small, "large": nodes}, heading="An LSTM", device="CPU")
+    (words,) = (text.get_text() for text in figure.axes[1].texts)
+    assert words.startswith("too many to draw")
+    assert "TensorList" in figure.get_label()
+    assert {text.get_text() for text in figure.axes[0].texts if text.get_text()} == {"x", "Relu"}
+
+
+@RULES.rule(("for step, skip in enumerate(skipped) if skip]", "for step, skip in enumerate(skipped)]"))
+def the_loss_scale_is_drawn_with_its_skipped_steps(grappler):
+    figure = grappler.draw_scale([8.0, 4.0, 4.0], [True, False, False], device="CPU")
+    _, marks = figure.axes[0].lines
+    assert (list(marks.get_xdata()), list(marks.get_ydata())) == ([0], [8.0])
+    assert figure.get_label() == "loss scale over 3 steps, from 2^3 to 2^2; 1 skipped"
+
+
+@RULES.rule(("name if not seed else None", "name"), ("losses[-1]:.3g", "losses[0]:.3g"))
+def loss_curves_have_a_line_for_each_seed(grappler):
+    figure = grappler.draw_losses({"float32": [[2.0, 1.0], [2.0, 0.9]], "bf16": [[3.0, 1.5]]}, device="CPU")
+    axes = figure.axes[0]
+    assert [list(line.get_ydata()) for line in axes.lines] == [[2.0, 1.0], [2.0, 0.9], [3.0, 1.5]]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["float32", "bf16"]
+    assert "float32: 1, 0.9; bf16: 1.5" in figure.get_label()
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

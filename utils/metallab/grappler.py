@@ -1,0 +1,507 @@
+"""What TensorFlow's graph optimiser, Grappler, made of a function: reading it, judging its results, drawing it.
+
+Its *remapper* replaces a chain of operations, such as a convolution, a bias and a ReLU, by one fused operation.
+TensorFlow tells which in a run's metadata, for functions that are first called while graphs are collected. TensorFlow
+is imported inside functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metallab import checks
+from metallab.device import Accelerator
+
+MOST_DRAWN = 16
+"""Graphs with more operations are not drawn."""
+WRONG_COLOUR = "#d55e00"  # the red of `metallab.plots`
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation of a graph."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...] = ()
+    """Names of the nodes it reads from; control dependencies are left out."""
+    parts: tuple[str, ...] = ()
+    """What was fused into it besides its own work, from its attribute ``fused_ops``: ``("BiasAdd", "Relu")``."""
+
+    @property
+    def fused(self) -> bool:
+        """True for what an optimiser put there: ``_FusedConv2D``, but not a user's ``FusedBatchNormV3``."""
+        return bool(self.parts) or (self.op.startswith("_") and "Fused" in self.op)
+
+    def __str__(self) -> str:
+        return f"{self.op}({', '.join(self.parts)})" if self.parts else self.op
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A function's graphs before and after optimisation, and what the call returned."""
+
+    before: tuple[Node, ...]
+    after: tuple[Node, ...]
+    result: Any = None
+
+    @property
+    def fused(self) -> tuple[str, ...]:
+        """The fused operations of the optimised graph, in words, each once."""
+        return tuple(dict.fromkeys(str(node) for node in self.after if node.fused))
+
+    @property
+    def ops(self) -> Counter[str]:
+        """How often each operation stands in the optimised graph; arguments and results are no operations."""
+        return Counter(node.op for node in self.after if node.op not in ("_Arg", "_Retval", "NoOp"))
+
+    @property
+    def new(self) -> tuple[str, ...]:
+        """Operations of the optimised graph that did not stand in the original one."""
+        known = {node.op for node in self.before}
+        return tuple(dict.fromkeys(node.op for node in self.after if node.op not in known))
+
+
+def collect(call: Callable[..., Any], *inputs: Any) -> Reading:
+    """Call ``call(*inputs)`` and read the graphs that TensorFlow optimised meanwhile, all of them together.
+
+    That happens once for each function, signature and set of optimiser options. ValueError if nothing was optimised.
+    """
+    from tensorflow.python.eager import context
+
+    ours = context.context()
+    ours.enable_graph_collection()
+    try:
+        result = call(*inputs)
+        graphs = ours.export_run_metadata().function_graphs
+    finally:
+        ours.disable_graph_collection()
+    if not graphs:
+        raise ValueError("no graph was optimised during this call: give a tf.function that was not called before")
+    before, after = (
+        tuple(_node(node, f"{number}/") for number, graph in enumerate(graphs) for node in getattr(graph, which).node)
+        for which in ("pre_optimization_graph", "post_optimization_graph")
+    )
+    return Reading(before, after, result)
+
+
+def read(fn: Callable[..., Any], *inputs: Any, remapping: bool = True) -> Reading:
+    """Make a graph of a Python function (or of that in a `tf.function`), run it once, and read what became of it."""
+    import tensorflow as tf
+
+    fresh = tf.function(getattr(fn, "python_function", fn), jit_compile=False, autograph=False)
+    return collect(under(fresh, remapping=remapping), *inputs)
+
+
+def under(fn: Callable[..., Any], *, remapping: bool) -> Callable[..., Any]:
+    """``fn``, called with the remapper on or off whatever the option is at that time.
+
+    TensorFlow reads its optimiser options at each *call* of a graph, not when it is traced: two functions that take
+    turns need this, or both run under whichever option was set last. The option is left as it was.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    ours = context.context()
+    options = tf.config.optimizer
+    before = options.get_experimental_options().get("remapping", True)
+    options.set_experimental_options({"remapping": remapping})
+    mine = ours.function_call_options
+    options.set_experimental_options({"remapping": before})
+
+    @functools.wraps(fn, updated=())
+    def call(*inputs: Any) -> Any:
+        theirs = ours.function_call_options
+        ours.function_call_options = mine
+        try:
+            return fn(*inputs)
+        finally:
+            ours.function_call_options = theirs
+
+    return call
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far one result is from its reference."""
+
+    name: str
+    error: float
+    """The largest error in tolerances of `metallab.checks`: up to 1 agrees. Infinite for NaN or another shape."""
+    says: str = ""
+    """The complaint of the check; empty if the results agree."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.says
+
+    @property
+    def row(self) -> tuple[str, str, str]:
+        """Name, error in tolerances, verdict."""
+        return self.name, f"{self.error:.2g}", "agrees" if self.ok else f"WRONG: {self.says}"
+
+    def __str__(self) -> str:
+        return f"{self.name}: agrees ({self.error:.2g} tolerances)" if self.ok else f"{self.name}: WRONG: {self.says}"
+
+
+def judge(name: str, reference: Any, result: Any, dtype: Any = "float32") -> Parity:
+    """Compare a result (an array, or a list of arrays) with its reference at the tolerance of ``dtype``."""
+    try:
+        checks.assert_close(reference, result, dtype)
+        says = ""
+    except checks.Mismatch as reason:
+        says = str(reason)
+    return Parity(name, _error(reference, result, checks.tolerance(dtype)), says)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A chain of operations that a remapper may fuse."""
+
+    name: str
+    make: Callable[[str], Callable[[], Any]]
+    """``make(dtype)()`` computes it from the same numbers in any floating dtype, on the device that is active."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a device made of a pattern."""
+
+    pattern: str
+    reading: Reading
+    eager: Parity
+    graph: Parity
+
+    @property
+    def ok(self) -> bool:
+        return self.eager.ok and self.graph.ok
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Pattern, fused operations, error in tolerances without and with a graph, and the verdict."""
+        wrong = " and ".join(how for how, parity in (("eager", self.eager), ("graph", self.graph)) if not parity.ok)
+        errors = (f"{parity.error:.2g}" for parity in (self.eager, self.graph))
+        verdict = f"WRONG in {wrong}" if wrong else "agrees"
+        return (self.pattern, ", ".join(self.reading.fused) or "nothing fused", *errors, verdict)
+
+
+HEADINGS = ("pattern", "fused in the graph", "eager: error [tolerances]", "graph: error [tolerances]", "verdict")
+
+
+def survey(patterns: Iterable[Pattern], *, on: Accelerator, remapping: bool = True) -> list[Finding]:
+    """Compute each pattern on a device, eagerly and as a graph, and compare with the CPU, eagerly in float64."""
+    import tensorflow as tf
+
+    found = []
+    for pattern in patterns:
+        with tf.device("/CPU:0"):
+            reference = np.asarray(pattern.make("float64")())
+        with on.active():
+            compute = pattern.make("float32")
+            eager = np.asarray(compute())
+            reading = read(compute, remapping=remapping)
+        graph = np.asarray(reading.result)
+        reading = Reading(reading.before, reading.after, graph)
+        pair = (judge(f"{pattern.name}, {how}", reference, got) for how, got in (("eager", eager), ("graph", graph)))
+        found.append(Finding(pattern.name, reading, *pair))
+    return found
+
+
+def smallest_failure(findings: Iterable[Finding]) -> Finding | None:
+    """Of the patterns that are wrong the one with the fewest operations; None if all agree."""
+    wrong = [finding for finding in findings if not finding.ok]
+    return min(wrong, key=lambda finding: len(finding.reading.before), default=None)
+
+
+def effect(without: Sequence[Finding], with_setting: Sequence[Finding], setting: str) -> str:
+    """What a setting changed, in words: which patterns were wrong and how many were fused, without it and with it."""
+    wrong, still = ([f.pattern for f in findings if not f.ok] for findings in (without, with_setting))
+    fused = [sum(bool(f.reading.fused) for f in findings) for findings in (without, with_setting)]
+    counts = f"With {setting}, {fused[1]} of {len(with_setting)} patterns were fused ({fused[0]} without it)"
+    if not wrong and not still:
+        return f"{counts}, and all agree either way: there is nothing to repair on this device."
+    if not wrong:
+        return f"{counts}, but now these are wrong: {', '.join(still)}. Do not set it here."
+    if not still:
+        return f"{counts}, and what was wrong now agrees: {', '.join(wrong)}. Set it before TensorFlow starts."
+    return f"{counts}, and still wrong: {', '.join(still)}. Compute these eagerly or on the CPU."
+
+
+def patterns() -> list[Pattern]:
+    """The patterns of notebook 06: matrix product, convolution, batch norm, LSTM, with inputs of a fixed seed."""
+    import tensorflow as tf
+
+    nn = tf.nn
+    after_product = [nn.relu, nn.tanh, nn.sigmoid, nn.gelu, nn.softplus]
+    after_convolution = [nn.relu, nn.relu6, nn.elu, nn.leaky_relu, nn.tanh]
+    return [
+        _chain("matmul + bias", _product, ()),
+        *(_chain(f"matmul + bias + {f.__name__}", _product, (f,)) for f in after_product),
+        _chain("conv2d + bias", _convolution, ()),
+        *(_chain(f"conv2d + bias + {f.__name__}", _convolution, (f,)) for f in after_convolution),
+        _chain("conv2d + fused_batch_norm", _normalised, ()),
+        _chain("conv2d + fused_batch_norm + relu", _normalised, (nn.relu,)),
+        Pattern("conv2d + Keras BatchNormalization", functools.partial(_layers, _keras_normalised)),
+        Pattern("Keras LSTM", functools.partial(_layers, _keras_lstm)),
+    ]
+
+
+def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], caption: str = "") -> str:
+    """A table as HTML. Rows in which a cell begins with WRONG are red and bold, so that not only the colour tells."""
+    head = "".join(f"<th style='text-align:left'>{html.escape(str(text))}</th>" for text in headings)
+    lines = []
+    for row in rows:
+        wrong = any(str(cell).startswith("WRONG") for cell in row)
+        style = f"text-align:left;color:{WRONG_COLOUR};font-weight:700" if wrong else "text-align:left"
+        lines.append("".join(f"<td style='{style}'>{html.escape(str(cell))}</td>" for cell in row))
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    title = f"<caption style='text-align:left'>{html.escape(caption)}</caption>" if caption else ""
+    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def draw(panels: Mapping[str, Sequence[Node]], *, heading: str, device: str):
+    """Graphs side by side, inputs on top, each operation a box; fused ones are coloured. Returns the figure.
+
+    Nodes stand in rows by the longest way from an input, and arrows are straight. A graph of more than `MOST_DRAWN`
+    operations is not drawn but counted.
+    """
+    import matplotlib.pyplot as plt
+
+    from metallab import plots
+
+    graphs = {title: _named(nodes) for title, nodes in panels.items()}
+    small = [nodes for nodes in graphs.values() if len(_operations(nodes)) <= MOST_DRAWN]
+    rows = max([max(_depths(nodes).values()) + 1 for nodes in small], default=3)
+    with plt.rc_context(plots.STYLE):
+        figure, axes = plt.subplots(1, len(graphs), figsize=(7.5, 0.8 + 0.72 * rows), squeeze=False)
+        for axis, (title, nodes) in zip(axes[0], graphs.items(), strict=True):
+            (_draw_graph if nodes in small else _count_graph)(axis, nodes, rows)
+            axis.set_title(f"{title}: {_count(nodes)}")
+        plots._title(figure, heading, [device])
+    said = "; ".join(f"{title}: {' -> '.join(map(str, _operations(nodes)))}" for title, nodes in graphs.items())
+    return plots._described(figure, said)
+
+
+def draw_scale(scales: Sequence[float], skipped: Sequence[bool], *, device: str):
+    """The loss scale at each training step, powers of two on a logarithmic axis; skipped steps are marked."""
+    import matplotlib.pyplot as plt
+
+    from metallab import plots
+
+    with plt.rc_context(plots.STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 2.8))
+        axes.step(range(len(scales)), scales, where="mid", color=plots.BLUE, label="loss scale")
+        where = [step for step, skip in enumerate(skipped) if skip]
+        axes.plot(where, [scales[step] for step in where], "x", color=plots.RED, label="skipped: gradients not finite")
+        axes.set_yscale("log", base=2)
+        axes.set_xlabel("training step")
+        axes.set_ylabel("loss scale (no unit)")
+        axes.legend()
+        plots._title(figure, "The loss scale finds its size", [device])
+    ends = f"from 2^{np.log2(scales[0]):g} to 2^{np.log2(scales[-1]):g}"
+    return plots._described(figure, f"loss scale over {len(scales)} steps, {ends}; {len(where)} skipped")
+
+
+def draw_losses(runs: Mapping[str, Sequence[Sequence[float]]], *, device: str):
+    """Training loss after each epoch, one line for each seed, one colour and dash for each name."""
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    from metallab import plots
+
+    with plt.rc_context(plots.STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 3.2))
+        for number, (name, lines) in enumerate(runs.items()):
+            for seed, losses in enumerate(lines):
+                look = {"color": plots.COLOURS[number], "linestyle": ("-", "--", ":")[number % 3], "marker": "o"}
+                epochs = range(1, len(losses) + 1)
+                axes.plot(epochs, losses, markersize=3, linewidth=1.3, label=name if not seed else None, **look)
+        axes.set_yscale("log")
+        for place in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            place(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel("training loss (cross-entropy, nats)")
+        axes.legend()
+        plots._title(figure, "Loss curves, one line for each seed", [device])
+    said = (f"{name}: {', '.join(f'{losses[-1]:.3g}' for losses in lines)}" for name, lines in runs.items())
+    return plots._described(figure, f"training loss at the end, for each seed: {'; '.join(said)}")
+
+
+def _node(node: Any, graph: str) -> Node:
+    inputs = tuple(graph + name.split(":")[0] for name in node.input if not name.startswith("^"))
+    parts = tuple(part.decode() for part in node.attr["fused_ops"].list.s) if "fused_ops" in node.attr else ()
+    return Node(graph + node.name, node.op, inputs, parts)
+
+
+def _error(reference: Any, result: Any, allowed: checks.Tolerance) -> float:
+    """The largest difference as a share of what `metallab.checks` allows there."""
+    if isinstance(reference, list | tuple):
+        pairs = zip(reference, result, strict=True) if len(reference) == len(result) else [(1.0, np.inf)]
+        return max(_error(*pair, allowed) for pair in pairs)
+    a, b = np.asarray(reference, np.float64), np.asarray(result, np.float64)
+    if a.shape != b.shape:
+        return float("inf")
+    limit = allowed.relative * (np.abs(a) + checks._size(a)) + allowed.absolute
+    with np.errstate(invalid="ignore"):
+        shares = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b) / limit)
+    return float(np.nan_to_num(shares, nan=np.inf, posinf=np.inf).max(initial=0.0))
+
+
+def _chain(name: str, start: Callable, then: tuple[Callable, ...]) -> Pattern:
+    def make(dtype: str) -> Callable[[], Any]:
+        compute = start(dtype)
+        return lambda: functools.reduce(lambda value, f: f(value), then, compute())
+
+    return Pattern(name, make)
+
+
+def _numbers(dtype: str, *shape: int, seed: int = 0) -> Any:
+    """Standard normal numbers / sqrt(terms of a sum), rounded to float32, so that every dtype starts from the same."""
+    import tensorflow as tf
+
+    terms = np.prod(shape[:-1]) if len(shape) > 1 else 1
+    values = np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32) / np.float32(terms**0.5)
+    return tf.constant(values, dtype)
+
+
+def _product(dtype: str) -> Callable[[], Any]:
+    import tensorflow as tf
+
+    x, weight, bias = _numbers(dtype, 64, 96) * 8, _numbers(dtype, 96, 80), _numbers(dtype, 80)
+    return lambda: tf.nn.bias_add(tf.linalg.matmul(x, weight), bias)
+
+
+def _images(dtype: str) -> Any:
+    return _numbers(dtype, 4, 12, 12, 8) * 24  # standard normal again
+
+
+def _convolution(dtype: str) -> Callable[[], Any]:
+    import tensorflow as tf
+
+    x, kernel, bias = _images(dtype), _numbers(dtype, 3, 3, 8, 16), _numbers(dtype, 16)
+    return lambda: tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, "SAME"), bias)
+
+
+def _normalised(dtype: str) -> Callable[[], Any]:
+    import tensorflow as tf
+
+    x, kernel = _images(dtype), _numbers(dtype, 3, 3, 8, 16)
+    scale, offset, mean = (_numbers(dtype, 16, seed=seed) for seed in (1, 2, 3))
+    variance = tf.abs(_numbers(dtype, 16, seed=4)) + 0.5
+    if dtype == "float64":  # which the fused operation does not have: the same by the formula
+        return lambda: tf.nn.batch_normalization(
+            tf.nn.conv2d(x, kernel, 1, "SAME"), mean, variance, offset, scale, 0.001
+        )
+    norm = functools.partial(tf.compat.v1.nn.fused_batch_norm, epsilon=0.001, is_training=False)
+    return lambda: norm(tf.nn.conv2d(x, kernel, 1, "SAME"), scale, offset, mean, variance)[0]
+
+
+def _layers(build: Callable, dtype: str) -> Callable[[], Any]:
+    """Keras layers in one dtype throughout, with weights that are the same in each."""
+    layers, x = build(dtype)
+    compute = lambda: functools.reduce(lambda value, layer: layer(value), layers, x)
+    compute()  # builds them
+    for number, weight in enumerate(weight for layer in layers for weight in layer.weights):
+        values = _numbers("float32", *weight.shape, seed=number)
+        weight.assign(np.abs(values) + 0.5 if "variance" in weight.name else values)
+    return compute
+
+
+def _keras_normalised(dtype: str) -> tuple[list, Any]:
+    import keras
+
+    convolution = keras.layers.Conv2D(16, 3, padding="same", use_bias=False, dtype=dtype)
+    return [convolution, keras.layers.BatchNormalization(dtype=dtype)], _images(dtype)
+
+
+def _keras_lstm(dtype: str) -> tuple[list, Any]:
+    import keras
+
+    return [keras.layers.LSTM(16, dtype=dtype)], _numbers(dtype, 4, 10, 8) * 6
+
+
+def _named(nodes: Sequence[Node]) -> dict[str, Node]:
+    """Nodes by name, without copies (Identity), which say nothing about the work."""
+    stands_for = {node.name: node.inputs[0] for node in nodes if node.op == "Identity" and node.inputs}
+
+    def source(name: str) -> str:
+        while name in stands_for:
+            name = stands_for[name]
+        return name
+
+    kept = [node for node in nodes if node.name not in stands_for and node.op != "NoOp"]
+    return {node.name: Node(node.name, node.op, tuple(map(source, node.inputs)), node.parts) for node in kept}
+
+
+def _operations(nodes: dict[str, Node]) -> list[Node]:
+    return [node for node in nodes.values() if node.op not in ("_Arg", "_Retval", "Const")]
+
+
+def _count(nodes: dict[str, Node]) -> str:
+    count = len(_operations(nodes))
+    return f"{count} operation{'s' if count != 1 else ''}"
+
+
+def _depths(nodes: dict[str, Node]) -> dict[str, int]:
+    """The row of each node; what has no inputs stands right above the first that reads it."""
+    depths: dict[str, int] = {}
+
+    def depth(name: str) -> int:
+        if name not in depths:
+            depths[name] = max([depth(i) + 1 for i in nodes[name].inputs if i in nodes], default=0)
+        return depths[name]
+
+    for name in nodes:
+        depth(name)
+    for name, node in nodes.items():
+        readers = [depths[other.name] for other in nodes.values() if name in other.inputs]
+        if not node.inputs and readers:
+            depths[name] = min(readers) - 1
+    return depths
+
+
+def _draw_graph(axes: Any, nodes: dict[str, Node], rows: int) -> None:
+    depths = _depths(nodes)
+    places: dict[str, tuple[float, float]] = {}
+    for row in range(rows):
+        # what goes on comes first, so that a chain runs straight down and its arguments stand beside it
+        level = sorted((n for n in nodes if depths[n] == row), key=lambda name: not nodes[name].inputs)
+        for column, name in enumerate(level):
+            places[name] = (column - (len(level) - 1) / 2 if row == 0 or len(level) > 2 else float(column), -row)
+    boxes = {name: _draw_box(axes, nodes[name], place) for name, place in places.items()}
+    for name, node in nodes.items():
+        for source in dict.fromkeys(node.inputs):
+            arrow = {"arrowstyle": "-|>", "color": "#555555", "shrinkA": 1, "shrinkB": 1}
+            arrow |= {"patchA": boxes[source], "patchB": boxes[name]}
+            axes.annotate("", xy=places[name], xytext=places[source], arrowprops=arrow)
+    across = [x for x, _ in places.values()]
+    axes.set_xlim(min(across) - 0.75, max(across) + 0.75)
+    axes.set_ylim(-rows + 0.5, 0.5)
+    axes.axis("off")
+
+
+def _count_graph(axes: Any, nodes: dict[str, Node], rows: int) -> None:
+    counts = Counter(node.op for node in _operations(nodes)).most_common(8)
+    words = "\n".join(["too many to draw:", *(f"{count} {op}" for op, count in counts)])
+    axes.text(0, 1, words, va="top", fontsize=9, transform=axes.transAxes)
+    axes.axis("off")
+
+
+def _draw_box(axes: Any, node: Node, place: tuple[float, float]) -> Any:
+    from metallab import plots
+
+    plain = {"_Arg": node.name.split("/", 1)[1][:14], "_Retval": "result"}.get(node.op)
+    words = plain or (f"{node.op}\n{' + '.join(node.parts)}" if node.parts else node.op)
+    face = "white" if plain else ("#f8dfae" if node.fused else "#cfe6f5")
+    edge = "#aaaaaa" if plain else (plots.ORANGE if node.fused else plots.BLUE)
+    box = {"boxstyle": "round,pad=0.35", "facecolor": face, "edgecolor": edge}
+    return axes.text(*place, words, ha="center", va="center", fontsize=9, bbox=box).get_bbox_patch()
