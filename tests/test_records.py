@@ -114,8 +114,9 @@ def what_is_written_is_read_back(records):
 
 @RULES.rule(
     ('f"{lesson}/{result.name}/{variant}"', 'f"{lesson}/{variant}"'),
-    ('    kind = "sim" if on.simulated else on.kind\n', "    kind = on.kind\n"),
-    ("    mode = rows[0][1].mode\n", '    mode = "full"\n'),
+    ('"sim" if on.simulated else on.kind)', "on.kind)"),
+    ("return _folder(mode.current(), on)", 'return _folder("full", on)'),
+    ("_folder(rows[0][1].mode, on)", '_folder("full", on)'),
     ("sentinel.drift if sentinel else None", "None"),
     ("if math.isfinite(ratio.high) else None", "if True else None"),
     ('verdict="withheld", withheld=_one_line(comparison.withheld[variant])', 'verdict="withheld"'),
@@ -139,6 +140,9 @@ def a_page_is_saved_with_its_comparisons(records, tmp_path, monkeypatch):
     simulated = Accelerator("mps", "Apple M2", simulated=True)
     fast = measurement(mode="fast")
     assert records.save("01_a", fast, on=simulated) == tmp_path / "fast-sim" / "results" / "01_a.json"
+    for current in ("full", "fast"):
+        monkeypatch.setenv("METALLAB_MODE", current)
+        assert records.run_folder(simulated) == tmp_path / f"{current}-sim"
     few = records.load(records.save("02_b", comparison(samples=3), on=CPU, folder=tmp_path / "few"))
     assert few[1].comparison.high is None
     assert few[1].comparison.verdict == "inconclusive"

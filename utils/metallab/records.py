@@ -23,7 +23,7 @@ from typing import Any
 
 import pyperf
 
-from metallab import machine, paths
+from metallab import machine, mode, paths
 from metallab.device import Accelerator
 from metallab.mode import MODES
 from metallab.timing import Comparison, Measurement, Sentinel, median_interval
@@ -99,10 +99,17 @@ def save(
     taken = datetime.now(UTC).isoformat(timespec="seconds")
     drift = sentinel.drift if sentinel else None
     records = [Record(lesson, name, taken, measured, compared, drift, described) for name, measured, compared in rows]
-    kind = "sim" if on.simulated else on.kind
-    mode = rows[0][1].mode
-    path = (folder or paths.run_folder(mode, kind) / "results") / f"{lesson}.json"
+    path = (folder or _folder(rows[0][1].mode, on) / "results") / f"{lesson}.json"
     return write(path, records)
+
+
+def run_folder(on: Accelerator) -> Path:
+    """Where a page on a device puts the files that it makes: ``build/<mode>-<device>``."""
+    return _folder(mode.current(), on)
+
+
+def _folder(of_mode: str, on: Accelerator) -> Path:
+    return paths.run_folder(of_mode, "sim" if on.simulated else on.kind)
 
 
 def write(path: Path, records: Iterable[Record]) -> Path:
