@@ -47,6 +47,7 @@ def stand_in(monkeypatch, *, gpu: bool, platform: str = "METAL", error: float = 
     cpu = SimpleNamespace(platform="cpu", device_kind="cpu")
     other = SimpleNamespace(platform=platform, device_kind="NVIDIA H200")
     jax = ModuleType("jax")
+    jax.config = SimpleNamespace(jax_platforms=None, update=lambda name, value: placed.append((name, value)))
     jax.devices = lambda kind=None: [cpu] if kind == "cpu" or not gpu else [other]
     jax.default_device = lambda found: hold(found.platform)
     jax.jit = lambda fn: lambda a, b: fn(Array(a, error), b)
@@ -168,6 +169,19 @@ def the_plugin_is_named_with_its_version(frameworks, monkeypatch, mac):
     stand_in(monkeypatch, gpu=False)
     with pytest.raises(frameworks.DeviceUnavailable, match="jax-mps or jax-metal is not installed"):
         frameworks.pick("mps", "jax")
+
+
+@RULES.rule(
+    ("    if chosen and ", "    if False and "),
+    ('"cpu" not in chosen.split(",")', "True"),
+)
+def the_cpu_stays_beside_a_platform_that_was_chosen(frameworks, monkeypatch):
+    for chosen, updates in (("mps", [("jax_platforms", "mps,cpu")]), ("cuda,cpu", []), ("cpu", []), (None, [])):
+        asked = stand_in(monkeypatch, gpu=True, platform="mps")
+        sys.modules["jax"].config.jax_platforms = chosen
+        frameworks.jax_devices.cache_clear()
+        frameworks.jax_devices()
+        assert asked == updates
 
 
 @RULES.rule(

@@ -144,6 +144,9 @@ def jax_devices() -> dict[str, Any]:
     os.environ.setdefault("ENABLE_PJRT_COMPATIBILITY", "1")  # jax-metal 0.1.1 does not start without it
     import jax
 
+    chosen = jax.config.jax_platforms  # from JAX_PLATFORMS: "mps" alone would leave nothing to compare with
+    if chosen and "cpu" not in chosen.split(","):
+        jax.config.update("jax_platforms", f"{chosen},cpu")
     found = {"cpu": jax.devices("cpu")[0]}
     for device in jax.devices():
         found.setdefault(_kind_of_platform(device.platform), device)
