@@ -109,7 +109,7 @@ def the_remapper_is_held_for_each_call(grappler, inputs):
 
 
 @RULES.rule(
-    ("allowed.relative * (np.abs(a) + checks._size(a))", "allowed.relative * np.abs(a)"),
+    ("allowed.relative * (np.abs(a) + checks.array_size(a))", "allowed.relative * np.abs(a)"),
     ("nan=np.inf", "nan=0.0"),
     ('        return float("inf")\n', "        return 0.0\n"),
     ("        says = str(reason)", '        says = ""'),

@@ -60,6 +60,15 @@ WRONG_ANSWERS = {
             "        x = jax.jit(lambda x: fn(x, rate))(x)\n    return x"
         ),
     },
+    "08_detect_with_yolov5": {
+        "solution-1": (
+            "def iou(a, b):\n    width = min(a[2], b[2]) - max(a[0], b[0])\n"
+            "    height = min(a[3], b[3]) - max(a[1], b[1])\n"
+            "    area = lambda box: (box[2] - box[0]) * (box[3] - box[1])\n"
+            "    return width * height / (area(a) + area(b) - width * height)"
+        ),
+        "solution-2": "def frame_rate(seconds):\n    return sum(1 / s for s in seconds) / len(seconds)",
+    },
 }
 
 

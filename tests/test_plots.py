@@ -105,3 +105,18 @@ def test_stages_are_pieces_of_a_bar_as_long_as_their_medians():
     assert "Chip X" in said
     assert [label.get_text() for label in axes.get_yticklabels()] == ["left", "right"]
     assert "left: load 1 ms, compute 3 ms, total 4 ms; right: load 2 ms" in figure.get_label()
+
+
+def test_axes_have_labels_where_the_data_are():
+    line = {160: measurement("a", (30e-3,)), 480: measurement("b", (600e-3,))}
+    axes = plots.curves({"CPU": line}, xlabel="width [pixels]", heading="By width").axes[0]
+    axes.figure.canvas.draw()
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["160", "480"]
+    labels = {label.get_text() for label in axes.get_yticklabels(which="both")}
+    assert {"50 ms", "100 ms", "200 ms", "500 ms"} <= labels
+    assert "70 ms" not in labels
+    wide = plots.speedups([comparison(Ratio("other", "base", 400.0, 390.0, 410.0, 24))])
+    wide.canvas.draw()
+    shown = [label.get_text() for label in wide.axes[0].get_xticklabels()]
+    assert "1" in shown
+    assert len(shown) <= 9

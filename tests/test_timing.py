@@ -89,3 +89,8 @@ def test_errors_of_the_function_come_through_and_the_collector_is_back():
 def test_a_stopped_clock_is_noticed():
     with pytest.raises(RuntimeError, match="is the clock running"):
         timing.measure(lambda: None, on=timing.Host(), question="throughput", clock=lambda: 0, budget=timing.FAST)
+
+
+def test_slower_is_said_in_times_as_long_with_its_interval():
+    said = str(timing.Ratio("a", "b", median=0.5, low=0.4, high=0.8, n=24))
+    assert said == "a takes 2.00 times as long as b (95 % interval 1.25 to 2.50, 24 pairs)"

@@ -257,7 +257,7 @@ def _assert_arrays_close(reference: np.ndarray, result: np.ndarray, allowed: Tol
     nan = np.isnan(reference), np.isnan(result)
     if one_sided := np.count_nonzero(nan[0] != nan[1]):
         raise Mismatch(f"{part}: {one_sided} of {reference.size} values are NaN on one side only")
-    size = _size(reference)
+    size = array_size(reference)
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.where((result == reference) | nan[0], 0, np.abs(result - reference))
         limit = allowed.relative * np.abs(reference) + (allowed.relative * size + allowed.absolute)
@@ -287,7 +287,7 @@ def _at(index: tuple) -> str:
     return f"at {tuple(int(i) for i in index)}: " if index else ""
 
 
-def _size(reference: np.ndarray) -> float:
+def array_size(reference: np.ndarray) -> float:
     """Root mean square of the finite values that are not 0, without those above 1000 times their median.
 
     A mask such as -1e9 would make any difference elsewhere look small.

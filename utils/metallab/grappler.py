@@ -284,9 +284,9 @@ def draw(panels: Mapping[str, Sequence[Node]], *, heading: str, device: str):
         for axis, (title, nodes) in zip(axes[0], graphs.items(), strict=True):
             (_draw_graph if nodes in small else _count_graph)(axis, nodes, rows)
             axis.set_title(f"{title}: {_count(nodes)}")
-        plots._title(figure, heading, [device])
+        plots.title(figure, heading, [device])
     said = "; ".join(f"{title}: {' -> '.join(map(str, _operations(nodes)))}" for title, nodes in graphs.items())
-    return plots._described(figure, said)
+    return plots.described(figure, said)
 
 
 def draw_scale(scales: Sequence[float], skipped: Sequence[bool], *, device: str):
@@ -304,9 +304,9 @@ def draw_scale(scales: Sequence[float], skipped: Sequence[bool], *, device: str)
         axes.set_xlabel("training step")
         axes.set_ylabel("loss scale (no unit)")
         axes.legend()
-        plots._title(figure, "The loss scale finds its size", [device])
+        plots.title(figure, "The loss scale finds its size", [device])
     ends = f"from 2^{np.log2(scales[0]):g} to 2^{np.log2(scales[-1]):g}"
-    return plots._described(figure, f"loss scale over {len(scales)} steps, {ends}; {len(where)} skipped")
+    return plots.described(figure, f"loss scale over {len(scales)} steps, {ends}; {len(where)} skipped")
 
 
 def draw_losses(runs: Mapping[str, Sequence[Sequence[float]]], *, device: str):
@@ -331,9 +331,9 @@ def draw_losses(runs: Mapping[str, Sequence[Sequence[float]]], *, device: str):
         axes.set_xlabel("epoch")
         axes.set_ylabel("training loss (cross-entropy, nats)")
         axes.legend()
-        plots._title(figure, "Loss curves, one line for each seed", [device])
+        plots.title(figure, "Loss curves, one line for each seed", [device])
     said = (f"{name}: {', '.join(f'{losses[-1]:.3g}' for losses in lines)}" for name, lines in runs.items())
-    return plots._described(figure, f"training loss at the end, for each seed: {'; '.join(said)}")
+    return plots.described(figure, f"training loss at the end, for each seed: {'; '.join(said)}")
 
 
 def _node(node: Any, graph: str) -> Node:
@@ -350,7 +350,7 @@ def _error(reference: Any, result: Any, allowed: checks.Tolerance) -> float:
     a, b = np.asarray(reference, np.float64), np.asarray(result, np.float64)
     if a.shape != b.shape:
         return float("inf")
-    limit = allowed.relative * (np.abs(a) + checks._size(a)) + allowed.absolute
+    limit = allowed.relative * (np.abs(a) + checks.array_size(a)) + allowed.absolute
     with np.errstate(invalid="ignore"):
         shares = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b) / limit)
     return float(np.nan_to_num(shares, nan=np.inf, posinf=np.inf).max(initial=0.0))

@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from metallab import units
 from metallab.timing import Comparison, Measurement
@@ -40,7 +40,7 @@ STYLE = {
 }
 
 
-def _title(figure: Figure, text: str, devices: Iterable[str], simulated: bool = False) -> None:
+def title(figure: Figure, text: str, devices: Iterable[str], simulated: bool = False) -> None:
     """Say what the picture shows, and below on which devices; left-aligned over the whole width."""
     below = f"{'SIMULATED: ' if simulated else ''}{' / '.join(dict.fromkeys(devices))}"
     wrapped = textwrap.fill(below, 90, break_long_words=False)
@@ -71,8 +71,8 @@ def gallery(claims: Mapping[str, tuple[float, float]], *, device: str) -> Figure
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("claimed / true (1 is the truth)")
-        _title(figure, "How wrong a broken timer is", [device])
-    return _described(figure, "; ".join(f"{n}: {r:.2g} times the truth" for n, r in zip(names, ratios, strict=True)))
+        title(figure, "How wrong a broken timer is", [device])
+    return described(figure, "; ".join(f"{n}: {r:.2g} times the truth" for n, r in zip(names, ratios, strict=True)))
 
 
 def speedups(comparisons: Sequence[Comparison]) -> Figure:
@@ -91,12 +91,14 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
         axes.set_xscale("log", base=2)  # so that twice as fast and half as fast are equally far from 1
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         low, high = axes.get_xlim()
-        axes.set_xlim(min(low, 1 / 1.5), max(high, 1.5))
+        axes.set_xlim(min(low, 0.48), max(high, 2.1))  # so that 0.5, 1 and 2 are on the axis at least
+        axes.set_xticks(_powers_of_two(*axes.get_xlim()))
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
         devices = [m.device for c, _ in rows for m in c.measurements.values()]
         simulated = any(m.simulated for c, _ in rows for m in c.measurements.values())
-        _title(figure, "Speed-up over the baseline", devices, simulated)
-    return _described(figure, "; ".join(said))
+        title(figure, "Speed-up over the baseline", devices, simulated)
+    return described(figure, "; ".join(said))
 
 
 def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
@@ -132,8 +134,8 @@ def samples(measurements: Sequence[Measurement]) -> Figure:
         axes.grid(axis="x", visible=False)
         axes.ticklabel_format(axis="y", useOffset=False)
         axes.set_ylabel(f"time a call [{unit}]")
-        _title(figure, "Each dot a sample; line: median, band: quartiles", *_where(measurements))
-    return _described(figure, "; ".join(map(str, measurements)))
+        title(figure, "Each dot a sample; line: median, band: quartiles", *_where(measurements))
+    return described(figure, "; ".join(map(str, measurements)))
 
 
 def curves(
@@ -158,14 +160,18 @@ def curves(
         for label, x in (marks or {}).items():
             axes.axvline(x, color=BLACK, linestyle="--", linewidth=1, label=label)
         axes.set_xscale("log", base=2)
+        measured_at = sorted({x for line in lines.values() for x in line})
+        if len(measured_at) <= 8:
+            axes.set_xticks(measured_at)
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _size(value)))
         axes.set_yscale("log")
         axes.set_xlabel(xlabel)
         axes.set_ylabel("time a call (band: quartiles)")
         axes.legend()
         _time_axis(axes.yaxis)
-        _title(figure, heading, *_where(every))
-    return _described(
+        title(figure, heading, *_where(every))
+    return described(
         figure, "; ".join(f"{name}: " + ", ".join(map(str, line.values())) for name, line in lines.items())
     )
 
@@ -189,19 +195,30 @@ def stages(pipelines: Mapping[str, Mapping[str, Measurement]]) -> Figure:
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(f"time an item, sum of the stages' medians [{unit}]")
         figure.legend(loc="outside lower center", ncols=len(names))
-        _title(
-            figure, "Where the time goes", *_where([part for parts in pipelines.values() for part in parts.values()])
-        )
+        title(figure, "Where the time goes", *_where([part for parts in pipelines.values() for part in parts.values()]))
     said = (f"{name}: " + ", ".join(f"{stage} {units.seconds(part.median)}" for stage, part in parts.items())
             for name, parts in pipelines.items())  # fmt: skip
-    return _described(figure, "; ".join(said))
+    return described(figure, "; ".join(said))
+
+
+def _powers_of_two(low: float, high: float, most: int = 8) -> list[float]:
+    """At most about ``most`` powers of two between two numbers, evenly spaced, with 1 among them if it lies between."""
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    step = max(1, math.ceil((last - first + 1) / most))
+    return [2.0**power for power in range(first, last + 1) if power % step == 0]
 
 
 def _time_axis(axis) -> None:
-    """Label a logarithmic axis with units; the ticks between the powers of ten only where the range is short."""
+    """Label a logarithmic axis with units: all ticks in a short range, only 2 and 5 in a longer one."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.seconds(value)))
     low, high = axis.get_view_interval()
-    axis.set_minor_formatter(FuncFormatter(lambda value, _: units.seconds(value) if high < 12 * low else ""))
+    labelled = range(1, 10) if high < 12 * low else (2, 5) if high < 1000 * low else ()
+
+    def minor(value: float, _) -> str:
+        leading = round(value / 10 ** math.floor(math.log10(value) + 1e-9))
+        return units.seconds(value) if leading in labelled else ""
+
+    axis.set_minor_formatter(FuncFormatter(minor))
 
 
 def _cycled(count: int) -> list[str]:
@@ -219,7 +236,7 @@ def _size(value: float) -> str:
     return f"$2^{{{power}}}$" if value >= 2**14 and value == 2.0**power else f"{value:g}"
 
 
-def _described(figure: Figure, words: str) -> Figure:
+def described(figure: Figure, words: str) -> Figure:
     figure.set_label(words)
     plt.close(figure)  # shown once, as the cell's result, and not again by the inline backend
     return figure

@@ -217,7 +217,8 @@ class Ratio:
         if self.verdict == "faster":
             return f"{self.variant} is {self.median:.2f} times as fast as {self.baseline} ({interval})"
         if self.verdict == "slower":
-            return f"{self.variant} takes {1 / self.median:.2f} times as long as {self.baseline} (speed {interval})"
+            interval = f"95 % interval {1 / self.high:.2f} to {1 / self.low:.2f}, {self.n} pairs"
+            return f"{self.variant} takes {1 / self.median:.2f} times as long as {self.baseline} ({interval})"
         if self.verdict == "same":
             return f"{self.variant} is as fast as {self.baseline}, within {MATTERS:.0%} (speed {interval})"
         return f"{self.variant} against {self.baseline}: inconclusive (speed {interval})"
