@@ -85,8 +85,9 @@ def a_box_comes_back_to_where_it_was(yolo):
     for height, width in ((500, 700), (1200, 900), (384, 640)):
         frame = np.zeros((height, width, 3), np.uint8)
         frame[100:300, 200:450] = 255
-        picture = yolo.prepare(frame, 384, 640)
-        assert picture.shape == (384, 640, 3)
+        (picture, other) = batch = yolo.prepare([frame, frame[:, ::-1]], 384, 640)
+        assert batch.shape == (2, 384, 640, 3)
+        assert not np.array_equal(picture, other)
         white = np.argwhere((picture > 200).all(axis=2))
         (top, left), (bottom, right) = white.min(axis=0), white.max(axis=0) + 1
         found = torch.tensor([[left, top, right, bottom, 0.9, 1]], dtype=torch.float32)

@@ -6,6 +6,7 @@ ultralytics reads its settings when it is imported; `metallab.detector` keeps it
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -46,11 +47,12 @@ def open_model(weights: str | None = None):
     return model.model.float().eval()
 
 
-def prepare(frame: np.ndarray, height: int, width: int) -> np.ndarray:
-    """A frame, uint8 (h, w, 3), scaled and padded with grey to (height, width, 3), as the network was trained."""
+def prepare(frames: Sequence[np.ndarray], height: int, width: int) -> np.ndarray:
+    """Frames, uint8 (h, w, 3), as a batch: each scaled and padded with grey, together (n, height, width, 3)."""
     from ultralytics.data.augment import LetterBox
 
-    return LetterBox((height, width))(image=frame)
+    letterbox = LetterBox((height, width))
+    return np.stack([letterbox(image=frame) for frame in frames])
 
 
 def to_frame(found: Tensor, frame: np.ndarray, height: int, width: int) -> Tensor:
