@@ -1,0 +1,37 @@
+"""What lies in data/ is what its README says it is, and can be read."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import pytest
+
+from metallab import paths, records
+
+DATA = paths.ROOT / "data"
+README = (DATA / "README.md").read_text(encoding="utf-8")
+LISTED = dict(reversed(line.split("  ")) for line in re.search(r"```\n(.*?)```", README, re.DOTALL)[1].splitlines())
+
+
+def test_every_file_is_listed_with_its_checksum():
+    there = {
+        str(path.relative_to(DATA)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in DATA.rglob("*")
+        if path.is_file() and path.name != "README.md" and not path.name.startswith(".")
+    }
+    assert there == LISTED
+    for name in there:
+        assert README.count(f"| `{name}` |") >= 1, f"{name} has no line that says what it is"
+
+
+@pytest.mark.parametrize("path", sorted((DATA / "results").glob("*.json")), ids=lambda path: path.stem)
+def test_reference_results_are_real_runs_with_provenance(path):
+    found = records.load(path)
+    assert {record.measurement.mode for record in found} == {"full"}
+    assert not any(record.measurement.simulated for record in found)
+    assert all(record.machine.chip and record.machine.python for record in found)
+    gpu = {record.machine.gpu for record in found}
+    assert len(gpu) == 1
+    assert re.sub(r"\W", "_", gpu.pop().lower()) == path.stem, "a file is named after its machine"
+    assert "/" not in "".join(str(record.machine.environment) for record in found)
