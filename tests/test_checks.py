@@ -332,7 +332,7 @@ def the_worst_value_is_the_one_that_is_wrong(checks):
         checks.assert_close(reference, result, "float32")
 
 
-@RULES.rule(("_Matches(units.dtype_name(dtype))", '_Matches("bfloat16")'), ("{self.dtype} tolerance", "tolerance"))
+@RULES.rule(("_Matches(units.dtype_name(dtype), truth)", '_Matches("bfloat16")'), ("{self.dtype} tolerance", "tolerance"))
 def a_parity_check_for_the_timer_withholds_what_differs(checks):
     parity = checks.matches(torch.float32)
     assert str(parity) == "outputs compared at float32 tolerance"
@@ -525,6 +525,23 @@ def test_errors_are_assertion_errors():
         assert issubclass(error, AssertionError)
     with pytest.raises(dataclasses.FrozenInstanceError):
         checks.tolerance("float32").relative = 1
+
+
+@RULES.rule(
+    ("        if self.truth is None:\n            assert_close", "        if True:\n            assert_close"),
+    ('(("the baseline\'s", reference), ', "("),
+    ('("the variant\'s", result)):', "):"),
+)
+def two_that_are_wrong_alike_are_found_out_by_a_result_from_elsewhere(checks):
+    right, wrong = np.arange(5.0), np.arange(5.0) / 2
+    known = checks.matches("float32", truth=right)
+    known(right.copy(), right.copy())
+    assert str(known) == "outputs compared with a result from elsewhere at float32 tolerance"
+    checks.matches("float32")(wrong, wrong.copy())
+    with pytest.raises(checks.Mismatch, match="the baseline's is wrong"):
+        known(wrong, right.copy())
+    with pytest.raises(checks.Mismatch, match="the variant's is wrong"):
+        known(right.copy(), wrong)
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 
@@ -45,7 +46,9 @@ def inputs():
     ('node.attr["fused_ops"].list.s)', 'node.attr["fused_ops"].list.s[:1])'),
     ('if node.op not in ("_Arg", "_Retval", "NoOp"))', ")"),
     ("if node.op not in known", "if node.op in known"),
-    ("return Reading(before, after, result)", "return Reading(before, after)"),
+    ("return Reading(before, after, result, ", "return Reading(before, after, None, "),
+    ("for part in graph.partition_graphs", "for part in ()"),
+    ('rpartition("device:")[2].split(":")[0]', 'rpartition("/")[2]'),
 )
 def a_graph_is_read_before_and_after(grappler, inputs):
     for fn in (block, tf.function(block)):
@@ -54,6 +57,7 @@ def a_graph_is_read_before_and_after(grappler, inputs):
         assert {"Conv2D", "BiasAdd", "Relu"} <= {node.op for node in reading.before}
         assert dict(reading.ops) == {"_FusedConv2D": 1}
         assert reading.new == ("_FusedConv2D",)
+        assert reading.devices == ("CPU",)
         checks.assert_close(block(*inputs), reading.result, "float32")
 
 
@@ -153,6 +157,86 @@ def wrong_eagerly(dtype):
 def right(dtype):
     x = tf.constant([2.0], dtype)
     return lambda: x + x
+
+
+def refused(dtype):
+    def compute():
+        if dtype == "float32":
+            raise tf.errors.UnimplementedError(None, None, "no kernel for this\nand a long story")
+        return tf.constant([1.0], dtype)
+
+    return compute
+
+
+class Placed:
+    """A place that notes what is computed while it is active."""
+
+    def __init__(self, lab):
+        self.lab, self.now = lab, False
+
+    @contextlib.contextmanager
+    def active(self):
+        self.now = True
+        with self.lab.active():
+            yield
+        self.now = False
+
+
+@RULES.rule(
+    (
+        "            with on.active():\n                compute",
+        "            with tf.device('/CPU:0'):\n                compute",
+    ),
+    ('        with tf.device("/CPU:0"):\n            reference', "        with on.active():\n            reference"),
+    ("reading = read(compute, remapping=remapping)", "reading = read(compute)"),
+    ("except (tf.errors.OpError, ValueError", "except (ValueError"),
+    ("str(error).strip().splitlines()[0]", "''"),
+)
+def patterns_are_computed_on_the_device_and_their_reference_is_not(grappler, lab):
+    place, seen = Placed(lab), []
+
+    def noting(dtype):
+        inner = right(dtype)
+        return lambda: (seen.append((dtype, place.now)), inner())[1]
+
+    findings = grappler.survey([grappler.Pattern("p", noting), grappler.Pattern("none", refused)], on=place)
+    assert set(seen) == {("float64", False), ("float32", True)}
+    assert findings[0].ok
+    assert findings[0].row[2] == "CPU"
+    assert not findings[1].ok
+    assert findings[1].graph.says == "it raised UnimplementedError: no kernel for this"
+    assert findings[1].row[2:4] == ("-", "inf")
+    product = [pattern for pattern in grappler.patterns() if pattern.name == "matmul + bias"]
+    assert [grappler.survey(product, on=lab, remapping=on)[0].row[1] for on in (True, False)] == [
+        "_FusedMatMul(BiasAdd)",
+        "nothing fused",
+    ]
+
+
+@RULES.rule(
+    ("_numbers(dtype, 80)\n", "_numbers(dtype, 80) * 0\n"),
+    (
+        "_numbers(dtype, 16)\n    return lambda: tf.nn.bias_add(tf.nn.conv2d",
+        "_numbers(dtype, 16) * 0\n    return lambda: tf.nn.bias_add(tf.nn.conv2d",
+    ),
+)
+def a_bias_that_is_added_too_late_would_be_seen(grappler, lab, monkeypatch):
+    """The shipped patterns with their own numbers, on a TensorFlow whose graphs add the bias after the ReLU."""
+    add, relu, kept = tf.nn.bias_add, tf.nn.relu, {}
+
+    def forgetful(value, bias):
+        if not tf.inside_function():
+            return add(value, bias)
+        kept["bias"] = bias
+        return value
+
+    def late(value):
+        return relu(value) if not tf.inside_function() else add(relu(value), kept["bias"])
+
+    monkeypatch.setattr(tf.nn, "bias_add", forgetful)
+    monkeypatch.setattr(tf.nn, "relu", late)
+    chosen = [p for p in grappler.patterns() if p.name in ("matmul + bias + late", "conv2d + bias + late")]
+    assert [finding.row[-1] for finding in grappler.survey(chosen, on=lab)] == ["WRONG in graph"] * 2
 
 
 @RULES.rule(

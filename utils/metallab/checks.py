@@ -71,24 +71,34 @@ def tolerance(dtype: Any) -> Tolerance:
     return TOLERANCES[known]
 
 
-def matches(dtype: Any) -> Callable[[Any, Any], None]:
+def matches(dtype: Any, truth: Any = None) -> Callable[[Any, Any], None]:
     """A parity check for `metallab.timing.compare`: outputs within the tolerance of ``dtype``, else `Mismatch`.
 
-    ValueError for a dtype that has no tolerance.
+    Two variants on one device may be wrong alike. With ``truth``, a result from elsewhere, the baseline and the variant
+    have both to agree with that. ValueError for a dtype that has no tolerance.
     """
     tolerance(dtype)
-    return _Matches(units.dtype_name(dtype))
+    return _Matches(units.dtype_name(dtype), truth)
 
 
 @dataclass(frozen=True)
 class _Matches:
     dtype: str
+    truth: Any = None
 
     def __call__(self, reference: Any, result: Any) -> None:
-        assert_close(reference, result, self.dtype)
+        if self.truth is None:
+            assert_close(reference, result, self.dtype)
+            return
+        for whose, got in (("the baseline's", reference), ("the variant's", result)):
+            try:
+                assert_close(self.truth, got, self.dtype)
+            except Mismatch as difference:
+                raise Mismatch(f"{whose} is wrong: {difference}") from None
 
     def __str__(self) -> str:
-        return f"outputs compared at {self.dtype} tolerance"
+        known = "" if self.truth is None else " with a result from elsewhere"
+        return f"outputs compared{known} at {self.dtype} tolerance"
 
 
 def assert_close(reference: Any, result: Any, dtype: Any) -> None:

@@ -11,13 +11,15 @@ import functools
 import html
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from metallab import checks
 from metallab.device import Accelerator
+
+_NO_WORK = ("_Arg", "_Retval", "Const", "NoOp", "Identity", "_Send", "_Recv", "_HostSend", "_HostRecv")
 
 MOST_DRAWN = 16
 """Graphs with more operations are not drawn."""
@@ -51,6 +53,8 @@ class Reading:
     before: tuple[Node, ...]
     after: tuple[Node, ...]
     result: Any = None
+    devices: tuple[str, ...] = ()
+    """Where its operations were placed: ``("CPU",)``. Soft placement moves what a GPU lacks without a word."""
 
     @property
     def fused(self) -> tuple[str, ...]:
@@ -81,6 +85,7 @@ def collect(call: Callable[..., Any], *inputs: Any) -> Reading:
     try:
         result = call(*inputs)
         graphs = ours.export_run_metadata().function_graphs
+        placed = [node for graph in graphs for part in graph.partition_graphs for node in part.node]
     finally:
         ours.disable_graph_collection()
     if not graphs:
@@ -89,7 +94,8 @@ def collect(call: Callable[..., Any], *inputs: Any) -> Reading:
         tuple(_node(node, f"{number}/") for number, graph in enumerate(graphs) for node in getattr(graph, which).node)
         for which in ("pre_optimization_graph", "post_optimization_graph")
     )
-    return Reading(before, after, result)
+    working = [node for node in placed if node.op not in _NO_WORK and not node.op.startswith("_Arg")]
+    return Reading(before, after, result, tuple(sorted({_device_type(node.device) for node in working} - {""})))
 
 
 def read(fn: Callable[..., Any], *inputs: Any, remapping: bool = True) -> Reading:
@@ -185,30 +191,47 @@ class Finding:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """Pattern, fused operations, error in tolerances without and with a graph, and the verdict."""
+        """Pattern, fused operations, where they ran, error in tolerances without and with a graph, and the verdict."""
         wrong = " and ".join(how for how, parity in (("eager", self.eager), ("graph", self.graph)) if not parity.ok)
         errors = (f"{parity.error:.2g}" for parity in (self.eager, self.graph))
         verdict = f"WRONG in {wrong}" if wrong else "agrees"
-        return (self.pattern, ", ".join(self.reading.fused) or "nothing fused", *errors, verdict)
+        where = " and ".join(self.reading.devices) or "-"
+        return (self.pattern, ", ".join(self.reading.fused) or "nothing fused", where, *errors, verdict)
 
 
-HEADINGS = ("pattern", "fused in the graph", "eager: error [tolerances]", "graph: error [tolerances]", "verdict")
+HEADINGS = (
+    "pattern",
+    "fused in the graph",
+    "ran on",
+    "eager: error [tolerances]",
+    "graph: error [tolerances]",
+    "verdict",
+)
 
 
 def survey(patterns: Iterable[Pattern], *, on: Accelerator, remapping: bool = True) -> list[Finding]:
-    """Compute each pattern on a device, eagerly and as a graph, and compare with the CPU, eagerly in float64."""
+    """Compute each pattern on a device, eagerly and as a graph, and compare with the CPU, eagerly in float64.
+
+    A pattern that raises on the device is a finding as well.
+    """
     import tensorflow as tf
 
     found = []
     for pattern in patterns:
         with tf.device("/CPU:0"):
             reference = np.asarray(pattern.make("float64")())
-        with on.active():
-            compute = pattern.make("float32")
-            eager = np.asarray(compute())
-            reading = read(compute, remapping=remapping)
+        try:
+            with on.active():
+                compute = pattern.make("float32")
+                eager = np.asarray(compute())
+                reading = read(compute, remapping=remapping)
+        except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as error:
+            raised = f"it raised {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            wrong = Parity(pattern.name, float("inf"), raised)
+            found.append(Finding(pattern.name, Reading((), ()), wrong, wrong))
+            continue
         graph = np.asarray(reading.result)
-        reading = Reading(reading.before, reading.after, graph)
+        reading = replace(reading, result=graph)
         pair = (judge(f"{pattern.name}, {how}", reference, got) for how, got in (("eager", eager), ("graph", graph)))
         found.append(Finding(pattern.name, reading, *pair))
     return found
@@ -340,6 +363,11 @@ def _node(node: Any, graph: str) -> Node:
     inputs = tuple(graph + name.split(":")[0] for name in node.input if not name.startswith("^"))
     parts = tuple(part.decode() for part in node.attr["fused_ops"].list.s) if "fused_ops" in node.attr else ()
     return Node(graph + node.name, node.op, inputs, parts)
+
+
+def _device_type(name: str) -> str:
+    """``GPU`` of ``/job:localhost/replica:0/task:0/device:GPU:0``."""
+    return name.rpartition("device:")[2].split(":")[0]
 
 
 def _error(reference: Any, result: Any, allowed: checks.Tolerance) -> float:

@@ -2,14 +2,29 @@
 
 ``run(source)`` executes a piece of Python text in a fresh interpreter and returns an `Outcome`: what it printed, the
 named results, and how it ended. A crash is a sentence and not a dead kernel.
+
+In a notebook the same is a cell magic, after ``%load_ext metallab.isolated``::
+
+    %%isolated y seconds --device mps
+    import torch
+    y = torch.arange(3.0, device="mps").cpu().numpy()
+    ...
+
+The cell's own text runs in the child. What it printed appears below it, the named results (here ``y`` and ``seconds``)
+become variables of the notebook, and `Outcome` is in ``isolated_outcome``. If it does not end well the page says so in a
+line and goes on; the named variables are then removed, so that nothing old is taken for new. ``--device mps`` is an
+Apple GPU: the real one on a Mac, the simulated one elsewhere, and the first line printed says which.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import functools
 import linecache
 import os
 import pickle
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -42,6 +57,7 @@ class Outcome:
     """What became of a piece of code in a child process."""
 
     ended: Literal["well", "raised", "crashed", "hung"]
+    """``well``; with an exception; by a signal or an exit of its own; or stopped, because it took too long."""
     printed: str = ""
     """What it wrote to standard output, up to its end."""
     reason: str = ""
@@ -71,6 +87,7 @@ def run(
     *,
     results: Sequence[str] = (),
     threads: int | None = None,
+    device: Literal["mps"] | None = None,
     environment: Mapping[str, str] | None = None,
     timeout: float = 120.0,
 ) -> Outcome:
@@ -78,11 +95,15 @@ def run(
 
     ``results`` names variables of the text whose values come back; they must survive pickling, so turn a framework's
     arrays into NumPy's. ``environment`` is added to this process's. ``threads=1`` holds frameworks to one CPU thread:
-    by their environment variables, and on Linux also by allowing the process one core. ValueError for another number.
+    by their environment variables, and on Linux also by allowing the process one core. ``device="mps"`` gives the text
+    an Apple GPU, where there is none a simulated one. ValueError for another number of threads or another device.
     """
     if threads not in (None, 1):
         raise ValueError(f"threads is {threads}; a child process runs on all (None) or on 1")
-    variables = {**os.environ, **(ONE_THREAD if threads else {}), **(environment or {})}
+    if device not in (None, "mps"):
+        raise ValueError(f"device is {device!r}; a child process has this run's devices (None) or an Apple GPU ('mps')")
+    apple = {"METALLAB_DEVICE": "mps" if sys.platform == "darwin" else "sim"} if device else {}
+    variables = {**os.environ, **(ONE_THREAD if threads else {}), **apple, **(environment or {})}
     with tempfile.TemporaryDirectory(prefix="metallab-child-") as folder:
         task = Path(folder, "task")
         task.write_bytes(pickle.dumps((source, tuple(results))))
@@ -128,7 +149,7 @@ def main(folder: str, threads: str = "") -> int:
     if threads and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     source, names = pickle.loads(Path(folder, "task").read_bytes())
-    answer = _answer(source, names)
+    answer = _prepared() or _answer(source, names)
     part = Path(folder, "part")
     part.write_bytes(answer)
     part.rename(Path(folder, "answer"))
@@ -136,6 +157,19 @@ def main(folder: str, threads: str = "") -> int:
         with contextlib.suppress(ValueError):  # the code may have closed it
             stream.flush()
     return 0
+
+
+def _prepared() -> bytes | None:
+    """Set the simulated GPU up where one is asked for; the answer that says why that failed, or None."""
+    if os.environ.get("METALLAB_DEVICE") != "sim":
+        return None
+    from metallab import simulation
+
+    try:
+        simulation.install()
+    except simulation.SimulationUnavailable as error:
+        return _raised(error)
+    return None
 
 
 def _answer(source: str, names: Sequence[str]) -> bytes:
@@ -162,6 +196,58 @@ def _raised(error: BaseException, reason: str = "") -> bytes:
     first = str(error).strip().splitlines()
     short = f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
     return pickle.dumps(("raised", reason or short, f"{where}{words}", {}))
+
+
+def load_ipython_extension(shell) -> None:
+    """``%load_ext metallab.isolated`` in a notebook: the cell magic ``%%isolated``."""
+    shell.register_magic_function(functools.partial(_cell, shell), "cell", "isolated")
+
+
+def _arguments(line: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="%%isolated", add_help=False, exit_on_error=False)
+    parser.add_argument("results", nargs="*")
+    parser.add_argument("--device", choices=["mps"])
+    parser.add_argument("--threads", type=int, choices=[1])
+    parser.add_argument("--timeout", type=float, default=120.0)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    known, unknown = parser.parse_known_args(shlex.split(line))
+    if unknown or not all(map(str.isidentifier, known.results)) or not all("=" in pair for pair in known.set):
+        raise argparse.ArgumentError(None, f"{' '.join(unknown) or line}")
+    return known
+
+
+def _cell(shell, line: str, cell: str) -> None:
+    """Run a notebook's cell in a child process, show what it printed, and take its results over."""
+    try:
+        given = _arguments(line)
+    except argparse.ArgumentError as error:
+        usage = "%%isolated [RESULT ...] [--device mps] [--threads 1] [--timeout SECONDS] [--set NAME=VALUE]"
+        raise ValueError(f"%%isolated does not understand {error}; it takes: {usage}") from None
+    if given.device:
+        print(f"On {apple_gpu()}:")
+    outcome = run(
+        cell,
+        results=given.results,
+        device=given.device,
+        threads=given.threads,
+        environment=dict(pair.split("=", 1) for pair in given.set),
+        timeout=given.timeout,
+    )
+    for name in given.results:
+        shell.user_ns.pop(name, None)
+    shell.user_ns |= {"isolated_outcome": outcome, **outcome.results}
+    print(outcome.printed, end="")
+    if not outcome.ok:
+        print(f"This cell {outcome.ended} in its own process; the page goes on. {outcome.reason}\n{outcome.detail}")
+
+
+def apple_gpu() -> str:
+    """Which Apple GPU a cell with ``--device mps`` runs on: this Mac's, or the simulated one."""
+    if sys.platform != "darwin":
+        return "the simulated Apple GPU, whose times say nothing about a Mac"
+    from metallab import machine
+
+    return f"{machine.describe().chip or 'this Mac'} GPU"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+"""The simulated Apple GPU, as metallab's pages use it: `metalsim`, with the table of what runs on MPS handed to it.
+
+``METALLAB_DEVICE=sim`` chooses it. It has to be armed before torch is loaded, which ``import metallab`` does; and
+installed once torch is there, which ``device.pick()`` does. Its times say nothing about a Mac.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+LABEL = "Simulated Apple GPU"
+
+
+class SimulationUnavailable(RuntimeError):
+    """The simulated GPU cannot be used here; the message says why and what to do."""
+
+
+def arm() -> None:
+    """Prepare this process, before torch is imported. `SimulationUnavailable` if it is too late or cannot be done."""
+    if sys.platform == "darwin":
+        raise SimulationUnavailable(
+            "METALLAB_DEVICE=sim is for machines without an Apple GPU; on a Mac use METALLAB_DEVICE=mps, the real one"
+        )
+    import metalsim
+
+    try:
+        metalsim.arm()
+    except RuntimeError as error:
+        raise SimulationUnavailable(str(error)) from error
+
+
+def install(on_event: Callable[[Any], None] | None = None) -> str:
+    """Make ``device="mps"`` work in this process; the line that says what is simulated.
+
+    ``on_event`` is told of every operator, copy and fallback. `SimulationUnavailable` with the reason if it cannot be
+    done.
+    """
+    arm()
+    import metalsim
+
+    from metallab import coverage
+
+    try:
+        return metalsim.install(native=coverage.has_mps_kernel, on_event=on_event)
+    except RuntimeError as error:
+        raise SimulationUnavailable(str(error)) from error
