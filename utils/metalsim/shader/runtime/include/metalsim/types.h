@@ -1,0 +1,100 @@
+// Scalar types and constants of the Metal Shading Language.
+#pragma once
+#pragma clang system_header
+
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long int64_t;
+typedef uchar uint8_t;
+typedef ushort uint16_t;
+typedef uint uint32_t;
+typedef ulong uint64_t;
+typedef ulong size_t;
+typedef long ptrdiff_t;
+typedef long intptr_t;
+typedef ulong uintptr_t;
+typedef _Float16 half;
+
+// bfloat: to float without being asked, from a floating type only when asked (MSL 3.1).
+struct bfloat {
+  template <class I>
+  using if_integral = int (*)[__is_integral(I) ? 1 : -1];
+
+  __bf16 value;
+  bfloat() = default;
+  constexpr explicit bfloat(float x) : value(static_cast<__bf16>(x)) {}
+  constexpr explicit bfloat(half x) : value(static_cast<__bf16>(static_cast<float>(x))) {}
+  template <class I, if_integral<I> = nullptr>
+  constexpr bfloat(I x) : value(static_cast<__bf16>(static_cast<float>(x))) {}
+
+  constexpr operator float() const { return static_cast<float>(value); }
+  explicit constexpr operator half() const { return static_cast<half>(static_cast<float>(value)); }
+  explicit constexpr operator bool() const { return static_cast<float>(value) != 0; }
+  friend constexpr bfloat operator-(bfloat a) { return bfloat(-static_cast<float>(a.value)); }
+
+#define METALSIM_OPERATOR(op)                                                       \
+  friend constexpr bfloat operator op(bfloat a, bfloat b) {                         \
+    return bfloat(static_cast<float>(a.value) op static_cast<float>(b.value));      \
+  }                                                                                 \
+  template <class I, if_integral<I> = nullptr>                                      \
+  friend constexpr bfloat operator op(I a, bfloat b) { return bfloat(a) op b; }     \
+  template <class I, if_integral<I> = nullptr>                                      \
+  friend constexpr bfloat operator op(bfloat a, I b) { return a op bfloat(b); }     \
+  constexpr bfloat& operator op##=(bfloat b) { return *this = *this op b; }
+  METALSIM_OPERATOR(+)
+  METALSIM_OPERATOR(-)
+  METALSIM_OPERATOR(*)
+  METALSIM_OPERATOR(/)
+#undef METALSIM_OPERATOR
+};
+
+constexpr half operator""h(long double v) { return half(v); }
+constexpr half operator""H(long double v) { return half(v); }
+constexpr bfloat operator""bf(long double v) { return bfloat(float(v)); }
+constexpr bfloat operator""BF(long double v) { return bfloat(float(v)); }
+
+#define INFINITY (__builtin_inff())
+#define NAN (__builtin_nanf(""))
+#define HUGE_VALF (__builtin_inff())
+#define MAXFLOAT 3.402823466e+38f
+#define FLT_MAX 3.402823466e+38f
+#define FLT_MIN 1.175494351e-38f
+#define FLT_EPSILON 1.1920928955e-07f
+#define FLT_DIG 6
+#define FLT_MANT_DIG 24
+#define FLT_MAX_EXP 128
+#define FLT_MIN_EXP (-125)
+#define HALF_MAX half(65504.0f)
+#define HALF_MIN half(6.103515625e-05f)
+#define HALF_EPSILON half(9.765625e-04f)
+#define CHAR_BIT 8
+#define CHAR_MAX 127
+#define CHAR_MIN (-128)
+#define UCHAR_MAX 255
+#define SHRT_MAX 32767
+#define SHRT_MIN (-32768)
+#define USHRT_MAX 65535
+#define INT_MAX 2147483647
+#define INT_MIN (-2147483647 - 1)
+#define UINT_MAX 4294967295u
+#define LONG_MAX 9223372036854775807l
+#define LONG_MIN (-9223372036854775807l - 1)
+#define ULONG_MAX 18446744073709551615ul
+#define M_E_F 2.71828182845904523536f
+#define M_LOG2E_F 1.44269504088896340736f
+#define M_LOG10E_F 0.43429448190325182765f
+#define M_LN2_F 0.69314718055994530942f
+#define M_LN10_F 2.30258509299404568402f
+#define M_PI_F 3.14159265358979323846f
+#define M_PI_2_F 1.57079632679489661923f
+#define M_PI_4_F 0.78539816339744830962f
+#define M_1_PI_F 0.31830988618379067154f
+#define M_2_PI_F 0.63661977236758134308f
+#define M_2_SQRTPI_F 1.12837916709551257390f
+#define M_SQRT2_F 1.41421356237309504880f
+#define M_SQRT1_2_F 0.70710678118654752440f

@@ -1,0 +1,156 @@
+// Vectors of two to four elements, with swizzles; packed vectors; small matrices.
+#pragma once
+#pragma clang system_header
+
+namespace metal {
+template <class T, int N>
+struct vec;
+template <class T, int N>
+struct packed_vec;
+
+// How many elements a constructor argument brings: 1 for a scalar, N for a vector, 0 for anything else.
+template <class T>
+struct elements_of : integral_constant<int, is_arithmetic_v<T>> {};
+template <class T, int N>
+struct elements_of<vec<T, N>> : integral_constant<int, N> {};
+template <class T, int N>
+struct elements_of<packed_vec<T, N>> : integral_constant<int, N> {};
+template <class...>
+struct count_elements : integral_constant<int, 0> {};
+template <class A, class... B>
+struct count_elements<A, B...>
+    : integral_constant<int, elements_of<decay_t<A>>::value ? elements_of<decay_t<A>>::value + count_elements<B...>::value
+                                                            : 1000> {};
+
+// A swizzle is a property: reading `v.yx` calls a getter, writing it a setter. Writing one with a repeated element does
+// not compile, as in Metal.
+#define METALSIM_SWIZZLE1(name, a)                        \
+  constexpr T get_##name() const { return at(a); }        \
+  constexpr void put_##name(T v) { at(a) = v; }           \
+  __declspec(property(get = get_##name, put = put_##name)) T name;
+#define METALSIM_SWIZZLE2(name, a, b)                                                       \
+  constexpr vec<T, 2> get_##name() const { return {at(a), at(b)}; }                         \
+  constexpr void put_##name(vec<T, 2> v) {                                                  \
+    static_assert(sizeof(T) && a != b, "a swizzle with a repeated element is not assignable"); \
+    at(a) = v.x, at(b) = v.y;                                                               \
+  }                                                                                         \
+  __declspec(property(get = get_##name, put = put_##name)) vec<T, 2> name;
+#define METALSIM_SWIZZLE3(name, a, b, c)                                                    \
+  constexpr vec<T, 3> get_##name() const { return {at(a), at(b), at(c)}; }                  \
+  constexpr void put_##name(vec<T, 3> v) {                                                  \
+    static_assert(sizeof(T) && a != b && a != c && b != c, "a swizzle with a repeated element is not assignable"); \
+    at(a) = v.x, at(b) = v.y, at(c) = v.z;                                                  \
+  }                                                                                         \
+  __declspec(property(get = get_##name, put = put_##name)) vec<T, 3> name;
+#define METALSIM_SWIZZLE4(name, a, b, c, d)                                                 \
+  constexpr vec<T, 4> get_##name() const { return {at(a), at(b), at(c), at(d)}; }           \
+  constexpr void put_##name(vec<T, 4> v) {                                                  \
+    static_assert(sizeof(T) && a != b && a != c && a != d && b != c && b != d && c != d,    \
+                  "a swizzle with a repeated element is not assignable");                   \
+    at(a) = v.x, at(b) = v.y, at(c) = v.z, at(d) = v.w;                                     \
+  }                                                                                         \
+  __declspec(property(get = get_##name, put = put_##name)) vec<T, 4> name;
+#include <metalsim/swizzles.h>
+
+#define METALSIM_N 2
+#include <metalsim/vector_n.h>
+#undef METALSIM_N
+#define METALSIM_N 3
+#include <metalsim/vector_n.h>
+#undef METALSIM_N
+#define METALSIM_N 4
+#include <metalsim/vector_n.h>
+#undef METALSIM_N
+
+// The same elements without alignment: 12 bytes for packed_float3.
+template <class T, int N>
+struct packed_vec {
+  T elements[N];
+  packed_vec() = default;
+  constexpr packed_vec(vec<T, N> v) : elements{} {
+    for (int i = 0; i < N; i++) elements[i] = v.at(i);
+  }
+  template <class A, class B, class... C>
+  constexpr packed_vec(A a, B b, C... c) : packed_vec(vec<T, N>(a, b, c...)) {}
+  constexpr T& operator[](size_t i) { return elements[i]; }
+  constexpr const T& operator[](size_t i) const { return elements[i]; }
+  constexpr T& at(int i) { return elements[i]; }
+  constexpr const T& at(int i) const { return elements[i]; }
+  METALSIM_SWIZZLE1(x, 0) METALSIM_SWIZZLE1(y, 1) METALSIM_SWIZZLE1(z, 2) METALSIM_SWIZZLE1(w, 3)
+#define METALSIM_OPERATOR(op)                                                                                  \
+  friend constexpr vec<T, N> operator op(packed_vec a, packed_vec b) { return vec<T, N>(a) op vec<T, N>(b); }  \
+  constexpr packed_vec& operator op##=(vec<T, N> b) { return *this = packed_vec(vec<T, N>(*this) op b); }
+  METALSIM_OPERATOR(+) METALSIM_OPERATOR(-) METALSIM_OPERATOR(*) METALSIM_OPERATOR(/)
+#undef METALSIM_OPERATOR
+};
+
+template <class T, int Columns, int Rows>
+struct matrix {
+  vec<T, Rows> columns[Columns];
+  matrix() = default;
+  constexpr explicit matrix(T diagonal) : columns{} {
+    for (int i = 0; i < Columns; i++) {
+      columns[i] = vec<T, Rows>(T(0));
+      if (i < Rows) columns[i].at(i) = diagonal;
+    }
+  }
+  template <class... A, enable_if_t<sizeof...(A) == Columns, int> = 0>
+  constexpr matrix(A... a) : columns{a...} {}
+  constexpr vec<T, Rows>& operator[](size_t i) { return columns[i]; }
+  constexpr const vec<T, Rows>& operator[](size_t i) const { return columns[i]; }
+  friend constexpr vec<T, Rows> operator*(const matrix& m, vec<T, Columns> v) {
+    vec<T, Rows> r(T(0));
+    for (int i = 0; i < Columns; i++) r += m.columns[i] * v.at(i);
+    return r;
+  }
+  friend constexpr vec<T, Columns> operator*(vec<T, Rows> v, const matrix& m) {
+    vec<T, Columns> r(T(0));
+    for (int i = 0; i < Columns; i++)
+      for (int j = 0; j < Rows; j++) r.at(i) = T(r.at(i) + v.at(j) * m.columns[i].at(j));
+    return r;
+  }
+};
+
+// Names that Apple's own headers expose and public kernels use.
+template <class T>
+struct make_scalar {
+  using type = T;
+};
+template <class T, int N>
+struct make_scalar<vec<T, N>> {
+  using type = T;
+};
+template <class T>
+using make_scalar_t = typename make_scalar<T>::type;
+template <class T>
+struct vec_elements : integral_constant<short, elements_of<T>::value> {};
+template <class T>
+constexpr bool is_vector_v = (elements_of<T>::value > 1);
+template <class T>
+struct is_vector : bool_constant<is_vector_v<T>> {};
+}  // namespace metal
+
+#define METALSIM_VECTOR_NAMES(t)                                                                            \
+  typedef metal::vec<t, 2> t##2; typedef metal::vec<t, 3> t##3; typedef metal::vec<t, 4> t##4;              \
+  typedef metal::packed_vec<t, 2> packed_##t##2; typedef metal::packed_vec<t, 3> packed_##t##3;             \
+  typedef metal::packed_vec<t, 4> packed_##t##4;
+METALSIM_VECTOR_NAMES(bool)
+METALSIM_VECTOR_NAMES(char)
+METALSIM_VECTOR_NAMES(uchar)
+METALSIM_VECTOR_NAMES(short)
+METALSIM_VECTOR_NAMES(ushort)
+METALSIM_VECTOR_NAMES(int)
+METALSIM_VECTOR_NAMES(uint)
+METALSIM_VECTOR_NAMES(long)
+METALSIM_VECTOR_NAMES(ulong)
+METALSIM_VECTOR_NAMES(half)
+METALSIM_VECTOR_NAMES(bfloat)
+METALSIM_VECTOR_NAMES(float)
+#undef METALSIM_VECTOR_NAMES
+#define METALSIM_MATRIX_NAMES(t)                                                                                  \
+  typedef metal::matrix<t, 2, 2> t##2x2; typedef metal::matrix<t, 2, 3> t##2x3; typedef metal::matrix<t, 2, 4> t##2x4; \
+  typedef metal::matrix<t, 3, 2> t##3x2; typedef metal::matrix<t, 3, 3> t##3x3; typedef metal::matrix<t, 3, 4> t##3x4; \
+  typedef metal::matrix<t, 4, 2> t##4x2; typedef metal::matrix<t, 4, 3> t##4x3; typedef metal::matrix<t, 4, 4> t##4x4;
+METALSIM_MATRIX_NAMES(half)
+METALSIM_MATRIX_NAMES(float)
+#undef METALSIM_MATRIX_NAMES
