@@ -27,7 +27,7 @@ help: ## this text
 	@echo
 	@echo 'Variables'
 	@echo '  ONLY=03       run, test: only the notebook with this number'
-	@echo '  DEVICE=auto   run, test: auto, mps, cuda or cpu'
+	@echo '  DEVICE=auto   run, test, test-jax: auto, mps, cuda or cpu'
 	@echo '  MODE=full     run: full, or fast (small sizes, for a quick look)'
 	@echo '  JOBS=2        test: how many tests at a time; measuring is never parallel'
 	@echo '  LABFLAGS=     lab: more options, such as --allow-root in a container'
@@ -53,12 +53,13 @@ test: lint ## lint, then every test; the notebooks in fast mode are among them
 
 test-jax: $(JAX)/complete ## notebook 07 in fast mode, with this environment's JAX and with that of .venv-jax
 	$(BIN)/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07
+	$(JAX)/bin/python -m pytest tests/test_jax_networks.py
 	METALLAB_OUT=build/fast-jax $(JAX)/bin/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07
 
 setup-jax-mps: ## on a Mac: make .venv-jax, a newer JAX with jax-mps (make lab BIN=.venv-jax/bin)
 	@test "$$(uname -sm)" = 'Darwin arm64' || { echo 'jax-mps is for Apple silicon; make test-jax makes the same environment without it.'; exit 1; }
 	@$(MAKE) --no-print-directory $(JAX)/complete
-	@echo 'Open notebook 07 with it: make lab BIN=$(JAX)/bin. Or run it: make run ONLY=07 BIN=$(JAX)/bin'
+	@echo 'Open notebook 07 with it: make lab BIN=$(JAX)/bin. Or run it: METALLAB_OUT=build/full-jax-mps $(JAX)/bin/python -m metallab.headless --only 07'
 
 # A plain environment: its list is short. It is made anew when the lock has changed; the mark comes last.
 $(JAX)/complete: constraints-jax.txt | setup

@@ -280,7 +280,8 @@ def test_a_newer_jax_has_an_environment_of_its_own_and_runs_the_same_page(make):
     lock = make.folder / "constraints-jax.txt"
     lock.write_text("jax==0.10.2\n")
     page = "-m metallab.headless --mode fast --device cpu --only 07 out="
-    runs = [f".venv/bin/python {page}", f".venv-jax/bin/python {page}build/fast-jax"]
+    tests = ".venv-jax/bin/python -m pytest tests/test_jax_networks.py out="
+    runs = [f".venv/bin/python {page}", tests, f".venv-jax/bin/python {page}build/fast-jax"]
 
     def installed(calls):
         return [call for call in calls if call.startswith(".venv-jax/bin/pip install")]
@@ -292,9 +293,9 @@ def test_a_newer_jax_has_an_environment_of_its_own_and_runs_the_same_page(make):
     status, printed, calls = make("test-jax", "DEVICE=cpu")
     assert status == 0, printed
     assert ["-r constraints-jax.txt" in installed(calls)[0], "--no-deps -e ." in installed(calls)[1]] == [True, True]
-    assert calls[-2:] == runs
+    assert calls[-3:] == runs
     _, _, calls = make("test-jax", "DEVICE=cpu")
-    assert (installed(calls), calls[-2:]) == ([], runs)
+    assert (installed(calls), calls[-3:]) == ([], runs)
     os.utime(lock, (time.time() + 5, time.time() + 5))
     assert len(installed(make("test-jax")[2])) == 2
     assert make("test-jax", failing="*--only 07")[0] != 0

@@ -50,6 +50,7 @@ def stand_in(monkeypatch, *, gpu: bool, platform: str = "METAL", error: float = 
     jax.config = SimpleNamespace(jax_platforms=None, update=lambda name, value: placed.append((name, value)))
     jax.devices = lambda kind=None: [cpu] if kind == "cpu" or not gpu else [other]
     jax.default_device = lambda found: hold(found.platform)
+    jax.block_until_ready = lambda results: placed.append(("waited for", results))
     jax.jit = lambda fn: lambda a, b: fn(Array(a, error), b)
     tf = ModuleType("tensorflow")
     details = SimpleNamespace(get_device_details=lambda gpu: {"device_name": "NVIDIA H200"})
@@ -57,6 +58,8 @@ def stand_in(monkeypatch, *, gpu: bool, platform: str = "METAL", error: float = 
     found = lambda kind: ["gpu"] if gpu and kind == "GPU" else []
     tf.config = SimpleNamespace(list_physical_devices=found, experimental=details, threading=threads)
     tf.device = hold
+    waiting = SimpleNamespace(sync_devices=lambda: placed.append(("waited", "all")))
+    tf.test = SimpleNamespace(experimental=waiting)
     tf.constant = lambda values: Array(values, error)
     tf.linalg = SimpleNamespace(matmul=lambda a, b: a @ b)
     monkeypatch.setitem(sys.modules, "jax", jax)
@@ -71,9 +74,11 @@ def plain(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ENABLE_PJRT_COMPATIBILITY", "unset by the test's end")
     monkeypatch.setattr(frameworks.machine, "describe", lambda: SimpleNamespace(chip="Apple M2 Max"))
-    frameworks.jax_devices.cache_clear()
+    for cached in (frameworks.jax_devices, frameworks._synchronizer):
+        cached.cache_clear()
     yield
-    frameworks.jax_devices.cache_clear()
+    for cached in (frameworks.jax_devices, frameworks._synchronizer):
+        cached.cache_clear()
 
 
 @pytest.fixture
@@ -268,6 +273,58 @@ def a_cpu_has_as_many_threads_as_its_framework(frameworks, monkeypatch):
     threading = sys.modules["tensorflow"].config.threading
     monkeypatch.setattr(threading, "get_intra_op_parallelism_threads", lambda: 4)
     assert frameworks.cpu("tensorflow").threads == 4
+
+
+@RULES.rule(
+    ('        _synchronizer("tensorflow")(*results)\n', "        pass\n"),
+    ('        _synchronizer("jax")(*results)\n', "        pass\n"),
+    ('        _synchronizer("jax")(*results)\n', '        _synchronizer("jax")()\n'),
+    ("    waits_for_results = True\n", ""),
+)
+def a_place_waits_for_its_framework(frameworks, monkeypatch):
+    """Around every sample; of JAX each result is waited for."""
+    from metallab import timing
+
+    asked = stand_in(monkeypatch, gpu=False)
+    budget = timing.Budget(min_samples=3, max_samples=3, warmup_calls=1, warmup_seconds=0, block_seconds=2e-5)
+    for framework in BOTH:
+        place = frameworks.cpu(framework)
+        asked.clear()
+        calls = []
+        launch = lambda calls=calls: calls.append(0) or len(calls)
+        got = timing.measure(launch, on=place, question="throughput", budget=budget)
+        waits = [what for what in asked if isinstance(what, tuple)]
+        if framework == "tensorflow":
+            assert len(waits) >= 2 * got.n
+            assert got.block > 1
+        else:
+            assert [number for _, results in waits for number in results] == list(range(1, len(calls) + 1))
+
+
+@RULES.rule(
+    ('os.environ.setdefault("ENABLE_PJRT_COMPATIBILITY", "1")', "pass"),
+    (
+        "found.setdefault(_kind_of_platform(device.platform), device)",
+        "found[_kind_of_platform(device.platform)] = device",
+    ),
+)
+def the_old_plugin_is_allowed_to_start_and_the_first_device_counts(frameworks, monkeypatch):
+    stand_in(monkeypatch, gpu=True, platform="gpu")
+    first = SimpleNamespace(platform="gpu", device_kind="first")
+    others = sys.modules["jax"].devices
+    monkeypatch.setattr(sys.modules["jax"], "devices", lambda kind=None: others(kind) if kind else [first, *others()])
+    monkeypatch.delenv("ENABLE_PJRT_COMPATIBILITY")
+    assert frameworks.jax_devices()["cuda"] is first
+    assert os.environ["ENABLE_PJRT_COMPATIBILITY"] == "1"
+
+
+@RULES.rule(("    with place.active():\n        if framework", "    if True:\n        if framework"))
+def a_probe_computes_on_the_device_that_is_probed(frameworks, monkeypatch):
+    for framework, name in (("tensorflow", "/GPU:0"), ("jax", "gpu")):
+        placed = stand_in(monkeypatch, gpu=True, platform="gpu")
+        assert frameworks.probe("cuda", framework) is None
+        assert placed == [name]
+        frameworks.jax_devices.cache_clear()
 
 
 REAL = """

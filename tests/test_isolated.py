@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -96,7 +97,13 @@ time.sleep(8)
 
 
 def test_one_thread_is_one_thread(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    """By variables, which count where no core can be assigned, as on a Mac, and by the core."""
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "NPROC", "PJRT_NPROC")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    code = f"import os\nseen = [os.environ.get(name) for name in {names}]"
+    assert isolated.run(code, results=["seen"], threads=1)["seen"] == ["1"] * 5
+    assert isolated.run(code, results=["seen"])["seen"] == [None] * 5
     code = "import os\nseen = (os.environ.get('OMP_NUM_THREADS'), len(os.sched_getaffinity(0)))"
     if sys.platform == "linux":
         assert isolated.run(code, results=["seen"], threads=1)["seen"] == ("1", 1)
@@ -131,6 +138,95 @@ def test_settings_reach_it_before_anything_is_imported():
     )
     assert outcome["x"] == ("set", os.environ["HOME"])
     assert "METALLAB_X" not in os.environ
+
+
+def test_nothing_of_the_folder_it_runs_in_and_nothing_typed_gets_in(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("raise SystemExit('a file beside the notebook was imported')")
+    monkeypatch.chdir(tmp_path)
+    assert isolated.run("import json").ok
+    assert isolated.run("import sys\nx = sys.stdin.read()", results=["x"], timeout=20)["x"] == ""
+
+
+def test_an_apple_gpu_is_asked_for(monkeypatch):
+    """The simulated one, where there is no Mac; which is set up before the text runs, and told if it cannot be."""
+    asked = {}
+
+    def outcome(command, variables, timeout, folder):
+        asked.update(variables)
+        return isolated.Outcome("well")
+
+    monkeypatch.setattr(isolated, "_outcome", outcome)
+    for platform, kind in (("linux", "sim"), ("darwin", "mps")):
+        monkeypatch.setattr(sys, "platform", platform)
+        isolated.run("", device="mps")
+        assert asked["METALLAB_DEVICE"] == kind
+    with pytest.raises(ValueError, match="device is 'cuda'"):
+        isolated.run("", device="cuda")
+
+
+class Shell:
+    """Of IPython's shell what a cell magic needs."""
+
+    def __init__(self):
+        self.user_ns, self.magics = {}, {}
+
+    def register_magic_function(self, function, kind, name):
+        self.magics[kind, name] = function
+
+
+@RULES.rule(
+    ("        shell.user_ns.pop(name, None)\n", "        pass\n"),
+    (
+        'shell.user_ns |= {"isolated_outcome": outcome, **outcome.results}',
+        'shell.user_ns |= {"isolated_outcome": outcome}',
+    ),
+    ('    print(outcome.printed, end="")\n', ""),
+    ("    if not outcome.ok:\n", "    if False:\n"),
+    ("threads=given.threads,", ""),
+    ("timeout=given.timeout,", ""),
+    ('environment=dict(pair.split("=", 1) for pair in given.set),', ""),
+    ('print(f"On {apple_gpu()}:")', "print()"),
+)
+def a_cell_runs_in_a_process_of_its_own(isolated, capsys, monkeypatch):
+    """What it prints stands below it, its results become variables, and a crash is a line."""
+    shell = Shell()
+    isolated.load_ipython_extension(shell)
+    cell = functools.partial(shell.magics["cell", "isolated"])
+    cell("x y", "x, y = 1, [2]\nprint('hello')\nimport os; mark = os.getpid()")
+    assert (shell.user_ns["x"], shell.user_ns["y"]) == (1, [2])
+    assert "mark" not in shell.user_ns
+    assert capsys.readouterr().out == "hello\n"
+    cell("x", "print('before', flush=True)\nimport os; os.abort()")
+    said = capsys.readouterr().out
+    assert said.startswith("before\nThis cell crashed in its own process; the page goes on. the process was killed by")
+    assert "x" not in shell.user_ns, "an old result must not be taken for a new one"
+    assert shell.user_ns["isolated_outcome"].ended == "crashed"
+    cell("n --threads 1 --set NAME='a b' --timeout 30", "import os\nn = os.environ['NPROC'], os.environ['NAME']")
+    assert shell.user_ns["n"] == ("1", "a b")
+    cell("--timeout 1", "import time; time.sleep(4)")
+    assert "took longer than 1 s" in capsys.readouterr().out
+    monkeypatch.setattr(
+        isolated, "run", lambda cell, **options: isolated.Outcome("well", printed=str(options["device"]))
+    )
+    cell("--device mps", "")
+    assert capsys.readouterr().out.splitlines()[-1] == "mps"
+    cell("--device mps", "")
+    assert "Apple GPU" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", ["--divice mps", "--device cuda", "2x", "--threads 3", "--set NAME", "--timeout soon"])
+def test_a_magic_line_that_is_not_understood_is_told(line):
+    with pytest.raises(ValueError, match=r"%%isolated does not understand .*it takes: %%isolated \[RESULT"):
+        isolated._cell(Shell(), line, "")
+
+
+def test_the_magic_is_one_of_ipython():
+    from IPython.testing.globalipapp import start_ipython
+
+    shell = start_ipython()
+    shell.run_line_magic("load_ext", "metallab.isolated")
+    shell.run_cell_magic("isolated", "made", "made = 6 * 7")
+    assert shell.user_ns["made"] == 42
 
 
 def test_what_a_long_talker_said_last_is_kept():

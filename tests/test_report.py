@@ -430,7 +430,7 @@ def test_the_interval_is_drawn_where_it_lies():
     [(0.0451, "0.045"), (1.0, "1.00"), (9.996, "10.0"), (12.34, "12.3"), (99.96, "100"), (1234, "1234")],
 )
 def test_ratios_in_words(value, said):
-    assert report.times(value) == said
+    assert report.units.times(value) == said
 
 
 @pytest.mark.parametrize(

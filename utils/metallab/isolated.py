@@ -10,10 +10,11 @@ In a notebook the same is a cell magic, after ``%load_ext metallab.isolated``::
     y = torch.arange(3.0, device="mps").cpu().numpy()
     ...
 
-The cell's own text runs in the child. What it printed appears below it, the named results (here ``y`` and ``seconds``)
-become variables of the notebook, and `Outcome` is in ``isolated_outcome``. If it does not end well the page says so in a
-line and goes on; the named variables are then removed, so that nothing old is taken for new. ``--device mps`` is an
-Apple GPU: the real one on a Mac, the simulated one elsewhere, and the first line printed says which.
+The cell's own text runs in the child. What it printed appears below it, the named results (here ``y`` and
+``seconds``) become variables of the notebook, and the `Outcome` is in ``isolated_outcome``. If it does not end well
+the page says so in a line and goes on; the named variables are then removed, so that nothing old is taken for new.
+``--device mps`` is an Apple GPU: the real one on a Mac, the simulated one elsewhere, and the first line printed says
+which.
 """
 
 from __future__ import annotations

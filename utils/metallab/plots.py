@@ -97,7 +97,9 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
         axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
         devices = [m.device for c, _ in rows for m in c.measurements.values()]
         simulated = any(m.simulated for c, _ in rows for m in c.measurements.values())
-        title(figure, "Speed-up over the baseline", devices, simulated)
+        baselines = list(dict.fromkeys(c.baseline for c in comparisons))
+        over = f"over {baselines[0]}" if len(baselines) == 1 else "over the baseline of each row"
+        title(figure, f"Speed-up {over}", devices, simulated)
     return described(figure, "; ".join(said))
 
 
@@ -111,7 +113,7 @@ def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
     colour = {"faster": BLUE, "slower": RED}.get(ratio.verdict, "#7f7f7f")
     spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]] if finite else None
     axes.errorbar(ratio.median, row, xerr=spread, fmt="o", color=colour, capsize=4)
-    words = f"{ratio.median:.2f}, {ratio.verdict}"
+    words = f"{units.times(ratio.median)}, {ratio.verdict}"
     # on white, so that the line at 1 does not run through the words
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     end = (ratio.high if finite else ratio.median, row)

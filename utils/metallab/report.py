@@ -287,11 +287,11 @@ class Verdict:
 
     @property
     def speed_up(self) -> str:
-        return f"{times(self.ratio[1])}×" if self.ratio else ""
+        return f"{units.times(self.ratio[1])}×" if self.ratio else ""
 
     @property
     def interval(self) -> str:
-        return f"{times(self.ratio[0])} to {times(self.ratio[2])}" if self.ratio else ""
+        return f"{units.times(self.ratio[0])} to {units.times(self.ratio[2])}" if self.ratio else ""
 
 
 @dataclass
@@ -613,8 +613,8 @@ def _verdict_of_ratio(named: tuple[str, str], low: float | None, median: float |
         raise ValueError("the speed-up lies outside its interval")
     kind = timing.verdict(low, high)
     explained = {
-        "faster": f"{times(median)} times as fast",
-        "slower": f"takes {times(1 / median)} times as long",
+        "faster": f"{units.times(median)} times as fast",
+        "slower": f"takes {units.times(1 / median)} times as long",
         "same": f"the difference is below {timing.MATTERS:.0%}",
         "inconclusive": f"the interval does not clear 1 by {timing.MATTERS:.0%}",
     }
@@ -695,13 +695,6 @@ class Axis:
         step = math.ceil((self.high - self.low) / 7)
         exponents = [exponent for exponent in range(self.low, self.high + 1) if exponent % step == 0]
         return [(self.at(2.0**power), f"{2**power}" if power >= 0 else f"1/{2**-power}") for power in exponents]
-
-
-def times(value: float) -> str:
-    """A ratio with about three digits: 0.045, 1.83, 12.3, 123."""
-    if value < 0.1:
-        return f"{value:.2g}"
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def duration(seconds: float) -> str:

@@ -39,7 +39,6 @@ def install(on_event: Callable[[Any], None] | None = None) -> str:
     """
     arm()
     import metalsim
-
     from metallab import coverage
 
     try:

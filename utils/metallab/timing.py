@@ -215,12 +215,14 @@ class Ratio:
     def __str__(self) -> str:
         if not math.isfinite(self.high):
             return f"{self.variant} against {self.baseline}: inconclusive ({self.n} pairs are too few for an interval)"
-        interval = f"95 % interval {self.low:.2f} to {self.high:.2f}, {self.n} pairs"
+        low, median, high = map(units.times, (self.low, self.median, self.high))
+        interval = f"95 % interval {low} to {high}, {self.n} pairs"
         if self.verdict == "faster":
-            return f"{self.variant} is {self.median:.2f} times as fast as {self.baseline} ({interval})"
+            return f"{self.variant} is {median} times as fast as {self.baseline} ({interval})"
         if self.verdict == "slower":
-            interval = f"95 % interval {1 / self.high:.2f} to {1 / self.low:.2f}, {self.n} pairs"
-            return f"{self.variant} takes {1 / self.median:.2f} times as long as {self.baseline} ({interval})"
+            low, median, high = (units.times(1 / value) for value in (self.high, self.median, self.low))
+            interval = f"95 % interval {low} to {high}, {self.n} pairs"
+            return f"{self.variant} takes {median} times as long as {self.baseline} ({interval})"
         if self.verdict == "same":
             return f"{self.variant} is as fast as {self.baseline}, within {MATTERS:.0%} (speed {interval})"
         return f"{self.variant} against {self.baseline}: inconclusive (speed {interval})"

@@ -29,6 +29,13 @@ def rate(value: float, unit: str) -> str:
     return _scaled(value, ((1e12, "T" + unit), (1e9, "G" + unit), (1e6, "M" + unit), (1e3, "k" + unit), (1, unit)))
 
 
+def times(value: float) -> str:
+    """A ratio with about three digits: 0.045, 1.83, 12.3, 123."""
+    if value < 0.1:
+        return f"{value:.2g}"
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
 def dtype_name(dtype: Any) -> str:
     """``'float32'`` for that text and for any framework's dtype of that name, be it an object or a class."""
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)

@@ -1,0 +1,118 @@
+// A simulated "mps" device for torch, on the CPU: what is registered with torch, and what Python sees of it.
+//
+// memory.h     device storages that own CPU storages; what is allocated
+// generator.h  random numbers of its own
+// host_call.h  an operator executed by its CPU kernel; fallbacks and missing operators
+// kernels.h    operators that exist on MPS alone
+// hooks.h      what torch asks its MPS device
+// events.h     what is told about all this
+
+#include <ATen/native/NonSymbolicBC.h>
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/NativeFunctions.h>
+#include <torch/extension.h>
+#include <torch/library.h>
+
+#include "hooks.h"
+#include "kernels.h"
+
+namespace metalsim {
+namespace {
+
+REGISTER_ALLOCATOR(c10::kMPS, &device_memory());
+C10_REGISTER_GUARD_IMPL(MPS, Guard)
+
+TORCH_LIBRARY_IMPL(_, MPS, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_any>());
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+  m.impl("empty.memory_format", &empty);
+  m.impl("empty_strided", &empty_strided);
+  // views and storages: torch's own code, which is the same for every device with plain memory
+  m.impl("as_strided", &at::native::as_strided_tensorimpl);
+  m.impl("view", static_cast<Tensor (*)(const Tensor&, IntArrayRef)>(&at::native::view));
+  m.impl("_reshape_alias", &at::native::_reshape_alias);
+  m.impl("unfold", &at::native::unfold);
+  m.impl("view_as_real", &at::native::view_as_real);
+  m.impl("view_as_complex", &at::native::view_as_complex);
+  m.impl("resize_", &at::native::resize_);
+  m.impl("is_set_to", &at::native::is_set_to);
+  m.impl("set_.source_Tensor", &at::native::set_tensor_);
+  m.impl("set_.source_Storage", static_cast<Tensor& (*)(Tensor&, c10::Storage)>(&at::native::set_));
+  m.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
+  m.impl("set_", &set_nothing);
+  m.impl("record_stream", &record_stream);
+  m.impl("_efficientzerotensor", &efficient_zeros);
+  // copies
+  m.impl("copy_", &copy_);
+  m.impl("_copy_from", &copy_from);
+  m.impl("_copy_from_and_resize", &copy_from_and_resize);
+  m.impl("_local_scalar_dense", &local_scalar);
+  // computing
+  m.impl("linear", &linear);
+  m.impl("linear_backward", &linear_backward);
+  m.impl("convolution_overrideable", &convolution);
+  m.impl("convolution_backward_overrideable", &convolution_backward);
+  m.impl("_scaled_dot_product_attention_math_for_mps", &attention);
+  m.impl("native_dropout", &native_dropout);
+  m.impl("_lstm_mps", &lstm_mps);
+  m.impl("lstm_mps_backward", &lstm_mps_backward);
+  m.impl("lstm.input", &lstm);
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
+  m.impl("lstm.input", &lstm);
+}
+
+} // namespace
+
+// Put `run_native` under the device's key for these operators, as a Mac's PyTorch has a kernel there. Without it the
+// dispatcher would take a composite of other operators first.
+void register_native(const std::vector<std::string>& names) {
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::MPS, "metalsim", uint32_t(__LINE__));
+  for (const auto& name : names)
+    library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_native>());
+}
+
+void install(py::object decide_by_name, std::string commit) {
+  decide = decide_by_name.release().ptr();
+  commit_hash = std::move(commit);
+}
+
+void listen(py::object callback) {
+  listening = false;
+  Py_XDECREF(listener);
+  listener = callback.is_none() ? nullptr : callback.release().ptr();
+  listening = listener != nullptr;
+}
+
+py::dict read_counters() {
+  py::dict values;
+  values["ops"] = counters.ops.load();
+  values["copies_to_device"] = counters.copies_to_device.load();
+  values["bytes_to_device"] = counters.bytes_to_device.load();
+  values["copies_to_host"] = counters.copies_to_host.load();
+  values["bytes_to_host"] = counters.bytes_to_host.load();
+  values["fallbacks"] = counters.fallbacks.load();
+  values["fallback_copies"] = counters.fallback_copies.load();
+  values["fallback_bytes"] = counters.fallback_bytes.load();
+  return values;
+}
+
+
+} // namespace metalsim
+
+namespace at {
+using metalsim::Hooks;
+REGISTER_MPS_HOOKS(Hooks)
+} // namespace at
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.def("install", &metalsim::install);
+  m.def("register_native", &metalsim::register_native);
+  m.def("listen", &metalsim::listen);
+  m.def("counters", &metalsim::read_counters);
+  m.def("host_view", [](const at::Tensor& tensor) { return metalsim::host_view(tensor); });
+}

@@ -1,0 +1,78 @@
+// The device's random numbers: a generator of its own, which draws what a CPU generator draws.
+
+#pragma once
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
+
+#include "memory.h"
+
+namespace metalsim {
+
+struct DeviceGenerator final : c10::GeneratorImpl {
+  explicit DeviceGenerator(at::Generator generator)
+      : GeneratorImpl(device(), kDeviceKeys), host(std::move(generator)) {}
+  void set_current_seed(uint64_t seed) override {
+    host.set_current_seed(seed);
+  }
+  void set_offset(uint64_t offset) override {
+    host.set_offset(offset);
+  }
+  uint64_t get_offset() const override {
+    return host.get_offset();
+  }
+  uint64_t current_seed() const override {
+    return host.current_seed();
+  }
+  uint64_t seed() override {
+    return host.seed();
+  }
+  void set_state(const c10::TensorImpl& state) override {
+    host.unsafeGetGeneratorImpl()->set_state(state);
+  }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    return host.unsafeGetGeneratorImpl()->get_state();
+  }
+
+  at::Generator host;
+
+ private:
+  DeviceGenerator* clone_impl() const override {
+    return new DeviceGenerator(host.clone());
+  }
+};
+
+inline const at::Generator& default_generator() {
+  static auto* generator = new at::Generator(
+      at::make_generator<DeviceGenerator>(at::detail::createCPUGenerator(c10::detail::getNonDeterministicRandom())));
+  return *generator;
+}
+
+// The CPU generator that draws for a device generator.
+inline at::Generator host_generator(const at::Generator& generator) {
+  if (generator.device().type() == c10::kCPU)
+    return generator;
+  return static_cast<DeviceGenerator*>(generator.unsafeGetGeneratorImpl())->host;
+}
+
+// For CPU kernels that draw from the process's default generator: lend them the device's state, and keep the CPU's.
+class DrawFromDevice {
+ public:
+  DrawFromDevice() : cpu_(at::detail::getDefaultCPUGenerator()), device_(host_generator(default_generator())) {
+    saved_ = cpu_.get_state();
+    cpu_.set_state(device_.get_state());
+  }
+  ~DrawFromDevice() {
+    device_.set_state(cpu_.get_state());
+    cpu_.set_state(saved_);
+  }
+  DrawFromDevice(const DrawFromDevice&) = delete;
+  DrawFromDevice& operator=(const DrawFromDevice&) = delete;
+
+ private:
+  at::Generator cpu_;
+  at::Generator device_;
+  at::Tensor saved_;
+};
+
+} // namespace metalsim

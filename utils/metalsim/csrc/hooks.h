@@ -1,0 +1,230 @@
+// The parts of torch that ask for "the MPS device": hooks, events, and the guard that switches devices and streams.
+
+#pragma once
+
+#include <ATen/detail/MPSHooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <chrono>
+#include <map>
+
+#include "generator.h"
+#include "memory.h"
+
+namespace metalsim {
+
+inline int64_t now_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+// Events of torch.mps. Work is finished when it returns, so that an event completes as it is recorded.
+class Events {
+ public:
+  uint32_t acquire(bool timed) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    events_[++last_] = {timed, false, 0};
+    return last_;
+  }
+  void release(uint32_t id) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    find(id);
+    events_.erase(id);
+  }
+  void record(uint32_t id) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto& event = find(id);
+    event.recorded = true;
+    event.time = event.timed ? now_ns() : 0;
+  }
+  bool query(uint32_t id) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return find(id).recorded;
+  }
+  double elapsed_ms(uint32_t start, uint32_t end) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const int64_t from = find(start).time, to = find(end).time;
+    TORCH_CHECK(from > 0 && to > 0, "Events were not created with argument 'enable_timing=True'");
+    TORCH_CHECK(to > from, "End event ", end, " was not recorded after start event ", start);
+    return double(to - from) * 1e-6;
+  }
+
+ private:
+  struct Event {
+    bool timed;
+    bool recorded;
+    int64_t time;
+  };
+  Event& find(uint32_t id) {
+    TORCH_CHECK(events_.count(id) > 0, "Invalid Event ID: ", id);
+    return events_[id];
+  }
+  std::mutex mutex_;
+  std::map<uint32_t, Event> events_;
+  uint32_t last_ = 0;
+};
+
+inline Events& events() {
+  static auto* events = new Events;
+  return *events;
+}
+
+struct Hooks final : at::MPSHooksInterface {
+  explicit Hooks(at::MPSHooksArgs = {}) {}
+  void init() const override {}
+  bool isBuilt() const override {
+    return true;
+  }
+  bool isAvailable() const override {
+    return true;
+  }
+  bool hasMPS() const override {
+    return true;
+  }
+  bool isOnMacOSorNewer(unsigned major, unsigned minor) const override { // says macOS 15.0, the oldest for torch 2.15
+    return major < 15 || (major == 15 && minor == 0);
+  }
+  bool hasPrimaryContext(c10::DeviceIndex) const override {
+    return true;
+  }
+  c10::DeviceIndex deviceCount() const override {
+    return 1;
+  }
+  void setCurrentDevice(c10::DeviceIndex) const override {}
+  c10::DeviceIndex getCurrentDevice() const override {
+    return 0;
+  }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override {
+    return 0;
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override {
+    return 0;
+  }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    return default_generator();
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex) const override {
+    return at::make_generator<DeviceGenerator>(at::detail::createCPUGenerator());
+  }
+  c10::Allocator* getMPSDeviceAllocator() const override {
+    return &device_memory();
+  }
+  c10::Device getDeviceFromPtr(void*) const override {
+    return device();
+  }
+  void deviceSynchronize() const override {}
+  void commitStream() const override {}
+  void emptyCache() const override {
+    usage().empty_cache();
+  }
+  size_t getCurrentAllocatedMemory() const override {
+    return size_t(usage().stats().allocated_bytes[0].current);
+  }
+  size_t getDriverAllocatedMemory() const override {
+    return size_t(usage().stats().reserved_bytes[0].current);
+  }
+  size_t getRecommendedMaxMemory() const override {
+    return kRecommendedBytes;
+  }
+  size_t getMaxBufferLength() const override {
+    return kRecommendedBytes;
+  }
+  void setMemoryFraction(double fraction) const override {
+    usage().set_fraction(fraction);
+  }
+  void profilerStartTrace(const std::string&, bool) const override {}
+  void profilerStopTrace() const override {}
+  uint32_t acquireEvent(bool timed) const override {
+    return events().acquire(timed);
+  }
+  void releaseEvent(uint32_t id) const override {
+    events().release(id);
+  }
+  void recordEvent(uint32_t id) const override {
+    events().record(id);
+  }
+  void waitForEvent(uint32_t id) const override {
+    events().query(id);
+  }
+  void synchronizeEvent(uint32_t id) const override {
+    events().query(id);
+  }
+  bool queryEvent(uint32_t id) const override {
+    return events().query(id);
+  }
+  double elapsedTimeOfEvents(uint32_t start, uint32_t end) const override {
+    return events().elapsed_ms(start, end);
+  }
+};
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  using Stream = c10::Stream;
+  static constexpr c10::DeviceType static_type = c10::kMPS; // the registration asks for it
+  c10::DeviceType type() const override {
+    return c10::kMPS;
+  }
+  c10::Device exchangeDevice(c10::Device) const override {
+    return device();
+  }
+  c10::Device getDevice() const override {
+    return device();
+  }
+  void setDevice(c10::Device d) const override {
+    TORCH_CHECK(d.is_mps(), "Expected a MPS device, but got ", d);
+  }
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  Stream getStream(c10::Device) const override {
+    return Stream(Stream::DEFAULT, device());
+  }
+  Stream getDefaultStream(c10::Device d) const override {
+    return getStream(d);
+  }
+  Stream getNewStream(c10::Device d, int) const override {
+    return getStream(d);
+  }
+  Stream getStreamFromGlobalPool(c10::Device d, bool) const override {
+    return getStream(d);
+  }
+  Stream exchangeStream(Stream stream) const override {
+    return stream;
+  }
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return 1;
+  }
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override {
+    c10::DeviceCapability capability;
+    capability.capability_data.supported_scalar_types.has_Double = 0;
+    capability.capability_data.supported_scalar_types.has_ComplexDouble = 0;
+    return capability;
+  }
+  // Events of torch.Event hold the id of an event of torch.mps in place of a pointer.
+  void record(void** event, const Stream&, const c10::DeviceIndex, const c10::EventFlag flag) const override {
+    if (*event == nullptr)
+      *event = reinterpret_cast<void*>(uintptr_t(events().acquire(flag == c10::EventFlag::BACKEND_DEFAULT)));
+    events().record(id_of(*event));
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    if (event != nullptr)
+      events().release(id_of(event));
+  }
+  void block(void*, const Stream&) const override {}
+  bool queryEvent(void* event) const override {
+    return event == nullptr || events().query(id_of(event));
+  }
+  double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
+    TORCH_CHECK(start && end, "Both events must be recorded before calculating elapsed time.");
+    return events().elapsed_ms(id_of(start), id_of(end));
+  }
+  void synchronizeEvent(void*) const override {}
+  bool queryStream(const Stream&) const override {
+    return true;
+  }
+  void synchronizeStream(const Stream&) const override {}
+  void synchronizeDevice(const c10::DeviceIndex) const override {}
+
+ private:
+  static uint32_t id_of(void* event) {
+    return uint32_t(reinterpret_cast<uintptr_t>(event));
+  }
+};
+
+} // namespace metalsim

@@ -1,0 +1,308 @@
+// One operator of the device, executed by its CPU kernel on the device's own memory; and what happens to an operator
+// that has no kernel on a Mac.
+
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "events.h"
+#include "generator.h"
+#include "memory.h"
+
+namespace metalsim {
+
+enum class Decision { native, falls_back, missing };
+
+inline PyObject* decide = nullptr; // name -> int(Decision); set once by install
+inline std::string commit_hash; // of the torch that is running, for the message about a missing operator
+
+// What is known of an operator before its arguments are.
+struct OpInfo {
+  Decision decision = Decision::native;
+  std::vector<bool> draws; // per argument: an optional generator
+  std::vector<bool> indices; // per argument: a list of optional tensors, which may stay on the CPU
+  std::vector<bool> written; // per argument
+  std::vector<int> returned_argument; // per result: which argument it is, or -1
+};
+
+inline bool is_optional(const c10::Type& type, c10::TypeKind inner) {
+  const auto* optional = type.castRaw<c10::OptionalType>();
+  return optional != nullptr && optional->getElementType()->kind() == inner;
+}
+
+inline bool is_list_of_optional(const c10::Type& type) {
+  const auto* list = type.castRaw<c10::ListType>();
+  return list != nullptr && list->getElementType()->kind() == c10::TypeKind::OptionalType;
+}
+
+inline OpInfo look_up(const c10::OperatorHandle& op) {
+  OpInfo info;
+  const auto& schema = op.schema();
+  for (const auto& argument : schema.arguments()) {
+    info.draws.push_back(is_optional(*argument.type(), c10::TypeKind::GeneratorType));
+    info.indices.push_back(is_list_of_optional(*argument.type()));
+    info.written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
+  }
+  for (const auto& result : schema.returns()) {
+    int found = -1;
+    if (result.alias_info() != nullptr && result.alias_info()->isWrite())
+      for (size_t i = 0; i < schema.arguments().size(); ++i)
+        if (info.written[i] && *schema.arguments()[i].alias_info() == *result.alias_info())
+          found = int(i);
+    info.returned_argument.push_back(found);
+  }
+  py::gil_scoped_acquire gil;
+  TORCH_CHECK(decide != nullptr, "the simulated Apple GPU was loaded but not installed: call metalsim.install()");
+  info.decision = Decision(py::cast<int>(py::reinterpret_borrow<py::object>(decide)(c10::toString(op.operator_name()))));
+  return info;
+}
+
+inline const OpInfo& info_of(const c10::OperatorHandle& op) {
+  static auto* known = new std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OpInfo>>;
+  static auto* mutex = new std::shared_mutex;
+  {
+    std::shared_lock<std::shared_mutex> lock(*mutex);
+    if (auto found = known->find(&op.schema()); found != known->end())
+      return *found->second;
+  }
+  auto info = std::make_unique<OpInfo>(look_up(op)); // unlocked: it may wait for the GIL
+  std::unique_lock<std::shared_mutex> lock(*mutex);
+  return *known->emplace(&op.schema(), std::move(info)).first->second;
+}
+
+class HostCall {
+ public:
+  HostCall(const c10::OperatorHandle& op, torch::jit::Stack* stack) : op_(op), info_(info_of(op)), stack_(stack) {}
+
+  void run() {
+    arguments_to_host();
+    call();
+    results_to_device();
+  }
+
+  // Copies, and their bytes, that a fallback makes: device tensors to the CPU, and what was written or made back.
+  int64_t copies() const {
+    return copies_;
+  }
+  int64_t bytes() const {
+    return bytes_;
+  }
+
+ private:
+  struct Pair {
+    at::Tensor device;
+    at::Tensor host;
+  };
+
+  void arguments_to_host() {
+    const size_t count = info_.written.size();
+    const size_t first = stack_->size() - count;
+    arguments_.assign(stack_->begin() + int64_t(first), stack_->end());
+    for (size_t i = 0; i < count; ++i)
+      (*stack_)[first + i] = to_host(arguments_[i], i);
+    // a number that lives on the CPU may stand beside device tensors, but nothing can be written to it
+    TORCH_CHECK(
+        pairs_.empty() || !on_cpu_,
+        "Expected all tensors to be on the same device, but found at least two devices, mps:0 and cpu!");
+  }
+
+  c10::IValue to_host(const c10::IValue& value, size_t argument) {
+    if (value.isNone())
+      return info_.draws[argument] ? c10::IValue(host_generator(default_generator())) : value;
+    if (value.isTensor())
+      return to_host(value.toTensor(), argument);
+    if (value.isGenerator())
+      return host_generator(value.toGenerator());
+    if (value.isDevice())
+      return value.toDevice().is_mps() ? c10::IValue(c10::Device(c10::kCPU)) : value;
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector())
+        list.push_back(to_host(tensor, argument));
+      return list;
+    }
+    if (info_.indices[argument]) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const auto& tensor : value.toOptionalTensorVector())
+        list.push_back(tensor ? std::optional<at::Tensor>(to_host(*tensor, argument)) : std::nullopt);
+      return list;
+    }
+    return value;
+  }
+
+  at::Tensor to_host(const at::Tensor& tensor, size_t argument) {
+    if (!tensor.defined())
+      return tensor;
+    if (!tensor.is_mps()) {
+      on_cpu_ |= tensor.is_cpu() && !info_.indices[argument] && (tensor.dim() > 0 || info_.written[argument]);
+      return tensor;
+    }
+    note_copy(tensor);
+    if (info_.written[argument])
+      note_copy(tensor);
+    pairs_.push_back({tensor, host_view(tensor)});
+    return pairs_.back().host;
+  }
+
+  void note_copy(const at::Tensor& tensor) {
+    ++copies_;
+    bytes_ += int64_t(tensor.nbytes());
+  }
+
+  void call() {
+    bool reduced = false;
+    for (const auto& pair : pairs_)
+      reduced |= at::isReducedFloatingType(pair.host.scalar_type());
+    if (!reduced)
+      return call_kernel();
+    const torch::jit::Stack before(*stack_);
+    try {
+      call_kernel();
+    } catch (const c10::Error& error) {
+      const std::string text = error.what_without_backtrace();
+      if (text.find("not implemented for 'Half'") == std::string::npos &&
+          text.find("not implemented for 'BFloat16'") == std::string::npos)
+        throw;
+      *stack_ = before;
+      call_in_float();
+    }
+  }
+
+  void call_kernel() {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    op_.redispatchBoxed(kHostKeys, stack_);
+  }
+
+  // The CPU lacks a half-precision kernel here and there where Metal has one: compute in float32 and round.
+  void call_in_float() {
+    const size_t first = stack_->size() - arguments_.size();
+    std::vector<std::pair<at::Tensor, at::Tensor>> written;
+    at::ScalarType reduced = at::kHalf;
+    for (size_t i = 0; i < arguments_.size(); ++i) {
+      auto& value = (*stack_)[first + i];
+      if (!value.isTensor() || !value.toTensor().defined() || !at::isReducedFloatingType(value.toTensor().scalar_type()))
+        continue;
+      const at::Tensor half = value.toTensor();
+      const at::Tensor full = half.to(at::kFloat);
+      reduced = half.scalar_type();
+      if (info_.written[i])
+        written.emplace_back(half, full);
+      value = full;
+    }
+    call_kernel();
+    for (auto& [half, full] : written) {
+      if (half.sizes() != full.sizes())
+        half.resize_(full.sizes());
+      half.copy_(full);
+    }
+    for (size_t i = stack_->size() - info_.returned_argument.size(); i < stack_->size(); ++i) {
+      auto& value = (*stack_)[i];
+      if (value.isTensor() && value.toTensor().defined() && value.toTensor().scalar_type() == at::kFloat)
+        value = value.toTensor().to(reduced);
+    }
+  }
+
+  void results_to_device() {
+    for (auto& pair : pairs_)
+      follow(pair);
+    const size_t count = info_.returned_argument.size();
+    const size_t first = stack_->size() - count;
+    for (size_t i = 0; i < count; ++i) {
+      const int argument = info_.returned_argument[i];
+      auto& value = (*stack_)[first + i];
+      value = argument >= 0 ? arguments_[size_t(argument)] : to_device(value);
+    }
+  }
+
+  // A kernel may have given an argument another shape (`out=`) or more memory.
+  static void follow(const Pair& pair) {
+    follow_host_storage(pair.device.storage());
+    auto* impl = pair.device.unsafeGetTensorImpl();
+    if (pair.host.sizes() != pair.device.sizes() || pair.host.strides() != pair.device.strides()) {
+      impl->set_storage_offset(pair.host.storage_offset());
+      impl->set_sizes_and_strides(pair.host.sizes(), pair.host.strides());
+    }
+  }
+
+  c10::IValue to_device(const c10::IValue& value) {
+    if (value.isTensor())
+      return to_device(value.toTensor());
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector())
+        list.push_back(to_device(tensor));
+      return list;
+    }
+    return value;
+  }
+
+  at::Tensor to_device(const at::Tensor& result) {
+    if (!result.defined() || !result.is_cpu())
+      return result;
+    TORCH_CHECK(
+        result.layout() == at::kStrided,
+        "the simulated Apple GPU has dense tensors only, and ", op_.operator_name(), " made a sparse one");
+    check_dtype(result.scalar_type());
+    note_copy(result);
+    // a view of an argument stays a view of it
+    for (const auto& pair : pairs_)
+      if (pair.host.storage().unsafeGetStorageImpl() == result.storage().unsafeGetStorageImpl())
+        return tensor_over(pair.device.storage(), kDeviceKeys, result);
+    pairs_.push_back({device_tensor(result), result});
+    return pairs_.back().device;
+  }
+
+  const c10::OperatorHandle& op_;
+  const OpInfo& info_;
+  torch::jit::Stack* stack_;
+  std::vector<c10::IValue> arguments_;
+  c10::SmallVector<Pair, 8> pairs_;
+  bool on_cpu_ = false;
+  int64_t copies_ = 0;
+  int64_t bytes_ = 0;
+};
+
+inline void run_native(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  HostCall(op, stack).run();
+  count_op(op);
+}
+
+// PyTorch copies the tensors to the CPU, computes there, and copies the results back. Here only the count is copied.
+inline void run_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  TORCH_WARN_ONCE(
+      "The operator '", op.schema().operator_name(),
+      "' is not currently supported on the MPS backend and will fall back to run on the CPU."
+      " This may have performance implications.");
+  HostCall call(op, stack);
+  call.run();
+  count_fallback(op, call.copies(), call.bytes());
+}
+
+inline void refuse(const c10::OperatorHandle& op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false,
+      "The operator '", op.schema().operator_name(),
+      "' is not currently implemented for the MPS device. If you want this op to be considered for addition please "
+      "comment on https://github.com/pytorch/pytorch/issues/141287 and mention use-case, that resulted in missing op "
+      "as well as commit hash ", commit_hash,
+      ". As a temporary fix, you can set the environment variable `PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a "
+      "fallback for this op. WARNING: this will be slower than running natively on MPS.");
+}
+
+// For every operator without a kernel of its own under the device's key.
+inline void run_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  switch (info_of(op).decision) {
+    case Decision::native:
+      return run_native(op, stack);
+    case Decision::falls_back:
+      return run_fallback(op, stack);
+    case Decision::missing:
+      return refuse(op);
+  }
+}
+
+} // namespace metalsim

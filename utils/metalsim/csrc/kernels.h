@@ -1,0 +1,330 @@
+// Operators that need more than "the CPU kernel of the same name": copies between the sides, operators that exist on
+// MPS alone, and functions that are one operator there and fall into pieces elsewhere.
+
+#pragma once
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/library.h>
+
+#include "events.h"
+#include "generator.h"
+#include "host_call.h"
+#include "memory.h"
+
+namespace metalsim {
+
+using at::IntArrayRef;
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+inline OptionalTensor host_view(const OptionalTensor& tensor) {
+  return tensor && tensor->defined() ? OptionalTensor(host_view(*tensor)) : std::nullopt;
+}
+
+inline std::vector<Tensor> host_views(at::TensorList tensors) {
+  std::vector<Tensor> views;
+  for (const auto& tensor : tensors)
+    views.push_back(host_view(tensor));
+  return views;
+}
+
+inline std::vector<Tensor> device_tensors(const std::vector<Tensor>& results) {
+  std::vector<Tensor> made;
+  for (const auto& result : results)
+    made.push_back(device_tensor(result));
+  return made;
+}
+
+// ---- copies ---------------------------------------------------------------------------------------------------------
+
+inline void copy_bytes(const Tensor& from, const Tensor& to) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  host_view(to).copy_(host_view(from));
+  const bool to_device = to.is_mps();
+  if (to_device == from.is_mps())
+    count_op("aten::copy_");
+  else
+    count_copy("aten::copy_", to_device, int64_t(to_device ? to.nbytes() : from.nbytes()));
+}
+
+inline Tensor& copy_(Tensor& self, const Tensor& source, bool) {
+  copy_bytes(source, self);
+  return self;
+}
+
+inline Tensor copy_from(const Tensor& self, const Tensor& to, bool) {
+  copy_bytes(self, to);
+  return to;
+}
+
+inline Tensor copy_from_and_resize(const Tensor& self, const Tensor& to) {
+  if (to.sizes() != self.sizes())
+    to.resize_(self.sizes());
+  copy_bytes(self, to);
+  return to;
+}
+
+inline at::Scalar local_scalar(const Tensor& self) {
+  count_copy("aten::_local_scalar_dense", false, self.element_size());
+  return host_view(self).item();
+}
+
+inline Tensor& set_nothing(Tensor& self) {
+  auto& memory = device_memory();
+  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, memory.allocate(0), &memory, true);
+  return self.set_(storage, 0, {0}, {});
+}
+
+inline void record_stream(Tensor&, c10::Stream) {}
+
+inline Tensor efficient_zeros(
+    at::SymIntArrayRef size,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device>,
+    std::optional<bool> pin) {
+  return empty(C10_AS_INTARRAYREF_SLOW(size), dtype, layout, device(), pin, std::nullopt).zero_();
+}
+
+// ---- matrix products and convolutions -------------------------------------------------------------------------------
+
+inline void check_on_device(const Tensor& tensor, const char* name) {
+  TORCH_CHECK(
+      !tensor.defined() || tensor.is_mps(),
+      "Tensor for argument ", name, " is on ", tensor.device(), " but expected on mps");
+}
+
+// On CPUs without fast half precision a convolution in it takes a hundred times as long as in float32.
+inline Tensor widened(const Tensor& tensor) {
+  const Tensor host = host_view(tensor);
+  return host.defined() && host.scalar_type() == at::kHalf ? host.to(at::kFloat) : host;
+}
+
+inline OptionalTensor widened(const OptionalTensor& tensor) {
+  return tensor && tensor->defined() ? OptionalTensor(widened(*tensor)) : std::nullopt;
+}
+
+inline Tensor narrowed(const Tensor& result, const Tensor& like) {
+  return device_tensor(result.defined() ? result.to(like.scalar_type()) : result);
+}
+
+inline Tensor linear(const Tensor& input, const Tensor& weight, const OptionalTensor& bias) {
+  check_on_device(input, "input");
+  check_on_device(weight, "weight");
+  TORCH_CHECK(
+      input.is_floating_point() || input.is_complex(), "MPS device does not support linear for non-float inputs");
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  auto result = at::linear(host_view(input), host_view(weight), host_view(bias));
+  count_op("aten::linear");
+  return device_tensor(result);
+}
+
+// The products that autograd takes on the CPU, so that both sides agree to the last bit.
+inline std::tuple<Tensor, Tensor, Tensor> linear_backward(
+    const Tensor& self,
+    const Tensor& grad_output,
+    const Tensor& weight,
+    std::array<bool, 3> mask) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const Tensor input = host_view(self);
+  const Tensor host_weight = host_view(weight);
+  const Tensor grad = host_view(grad_output).reshape({-1, weight.size(0)});
+  Tensor grad_input, grad_weight, grad_bias;
+  if (mask[0])
+    grad_input = grad.mm(host_weight.conj()).reshape(input.sizes());
+  if (mask[1])
+    grad_weight = grad.t().mm(input.reshape({-1, weight.size(1)}).conj());
+  if (mask[2])
+    grad_bias = grad.sum(0);
+  count_op("aten::linear_backward");
+  return {device_tensor(grad_input), device_tensor(grad_weight), device_tensor(grad_bias)};
+}
+
+inline Tensor convolution(
+    const Tensor& input,
+    const Tensor& weight,
+    const OptionalTensor& bias,
+    IntArrayRef stride,
+    IntArrayRef padding,
+    IntArrayRef dilation,
+    bool transposed,
+    IntArrayRef output_padding,
+    int64_t groups) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  auto result = at::convolution(
+      widened(input), widened(weight), widened(bias), stride, padding, dilation, transposed, output_padding, groups);
+  count_op(transposed ? "aten::_mps_convolution_transpose" : "aten::_mps_convolution");
+  return narrowed(result, input);
+}
+
+inline std::tuple<Tensor, Tensor, Tensor> convolution_backward(
+    const Tensor& grad_output,
+    const Tensor& input,
+    const Tensor& weight,
+    IntArrayRef stride,
+    IntArrayRef padding,
+    IntArrayRef dilation,
+    bool transposed,
+    IntArrayRef output_padding,
+    int64_t groups,
+    std::array<bool, 3> mask) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const std::vector<int64_t> bias_size{transposed ? weight.size(1) * groups : weight.size(0)};
+  auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(
+      widened(grad_output), widened(input), widened(weight), IntArrayRef(bias_size), stride, padding, dilation,
+      transposed, output_padding, groups, mask);
+  count_op(transposed ? "aten::mps_convolution_transpose_backward" : "aten::mps_convolution_backward");
+  return {narrowed(grad_input, input), narrowed(grad_weight, weight), narrowed(grad_bias, weight)};
+}
+
+// ---- attention, dropout, LSTM ---------------------------------------------------------------------------------------
+
+inline std::tuple<Tensor, Tensor> attention(
+    const Tensor& query,
+    const Tensor& key,
+    const Tensor& value,
+    const OptionalTensor& mask,
+    double dropout,
+    bool causal,
+    const OptionalTensor& dropout_mask,
+    std::optional<double> scale,
+    bool grouped) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  auto [result, weights] = at::_scaled_dot_product_attention_math(
+      host_view(query), host_view(key), host_view(value), host_view(mask), dropout, causal, host_view(dropout_mask),
+      scale, grouped);
+  count_op("aten::_scaled_dot_product_attention_math_for_mps");
+  return {device_tensor(result), device_tensor(weights)};
+}
+
+inline std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  DrawFromDevice draw;
+  auto [result, mask] = at::native_dropout(host_view(input), p, train);
+  count_op("aten::native_dropout");
+  return {device_tensor(result), device_tensor(mask)};
+}
+
+struct LstmOptions {
+  bool has_biases;
+  int64_t layers;
+  double dropout;
+  bool train;
+  bool bidirectional;
+  bool batch_first;
+};
+
+using Triple = std::tuple<Tensor, Tensor, Tensor>;
+
+inline Triple lstm_on_host(const Tensor& x, at::TensorList hx, at::TensorList params, const LstmOptions& o) {
+  return at::lstm(x, hx, params, o.has_biases, o.layers, o.dropout, o.train, o.bidirectional, o.batch_first);
+}
+
+// The fourth result is the state of the generator before the call: the backward pass repeats the forward pass, and
+// its dropout with it. What the fifth and sixth hold on a Mac is not needed here.
+inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> lstm_mps(
+    const Tensor& input,
+    at::TensorList hx,
+    at::TensorList params,
+    bool has_biases,
+    int64_t layers,
+    double dropout,
+    bool train,
+    bool bidirectional,
+    bool batch_first) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const Tensor state = host_generator(default_generator()).get_state();
+  DrawFromDevice draw;
+  auto [output, h, c] = lstm_on_host(
+      host_view(input), host_views(hx), host_views(params),
+      {has_biases, layers, dropout, train, bidirectional, batch_first});
+  count_op("aten::_lstm_mps");
+  const Tensor unused = at::empty({0}, input.options());
+  return {device_tensor(output), device_tensor(h), device_tensor(c), device_tensor(state), unused, unused};
+}
+
+inline std::vector<Tensor> leaves(at::TensorList tensors) {
+  std::vector<Tensor> made;
+  for (const auto& tensor : tensors)
+    made.push_back(host_view(tensor).detach().requires_grad_());
+  return made;
+}
+
+inline std::vector<Tensor> zeros_where_undefined(const std::vector<Tensor>& grads, at::TensorList like) {
+  std::vector<Tensor> made;
+  for (size_t i = 0; i < grads.size(); ++i)
+    made.push_back(grads[i].defined() ? grads[i] : at::zeros_like(like[i]));
+  return made;
+}
+
+inline std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> lstm_mps_backward(
+    const OptionalTensor& grad_y,
+    const OptionalTensor& grad_hy,
+    const OptionalTensor& grad_cy,
+    const Tensor& z_state,
+    const Tensor&,
+    const Tensor& input,
+    const Tensor&,
+    at::TensorList hx,
+    at::TensorList params,
+    bool has_biases,
+    int64_t layers,
+    double dropout,
+    bool train,
+    bool bidirectional,
+    bool batch_first) {
+  // below autograd nothing is recorded: let this repetition be
+  c10::impl::IncludeDispatchKeyGuard include(c10::autograd_dispatch_keyset);
+  c10::impl::ForceDispatchKeyGuard record(
+      c10::impl::tls_local_dispatch_key_set().included_, c10::impl::tls_local_dispatch_key_set().excluded_ -
+          c10::autograd_dispatch_keyset - c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView));
+  at::AutoGradMode grad_mode(true);
+  auto wanted = leaves({input});
+  for (at::TensorList list : {hx, params})
+    for (const auto& leaf : leaves(list))
+      wanted.push_back(leaf);
+  std::vector<Tensor> results, grads;
+  {
+    DrawFromDevice draw;
+    at::Generator cpu = at::detail::getDefaultCPUGenerator();
+    const Tensor now = cpu.get_state();
+    cpu.set_state(host_view(z_state));
+    auto [y, h, c] = lstm_on_host(
+        wanted[0], at::TensorList(wanted).slice(1, hx.size()), at::TensorList(wanted).slice(1 + hx.size()),
+        {has_biases, layers, dropout, train, bidirectional, batch_first});
+    cpu.set_state(now);
+    const Tensor outputs[] = {y, h, c};
+    const OptionalTensor* given[] = {&grad_y, &grad_hy, &grad_cy};
+    for (int i = 0; i < 3; ++i)
+      if (*given[i] && (*given[i])->defined()) {
+        results.push_back(outputs[i]);
+        grads.push_back(host_view(**given[i]));
+      }
+  }
+  auto found = zeros_where_undefined(torch::autograd::grad(results, wanted, grads, false, false, true), wanted);
+  count_op("aten::lstm_mps_backward");
+  auto made = device_tensors(found);
+  const auto states = made.begin() + 1;
+  const auto weights = states + int64_t(hx.size());
+  return {made[0], std::vector<Tensor>(states, weights), std::vector<Tensor>(weights, made.end())};
+}
+
+// What PyTorch's lstm does on a Mac: one operator, with one for the backward pass.
+inline Triple lstm(
+    const Tensor& input,
+    at::TensorList hx,
+    at::TensorList params,
+    bool has_biases,
+    int64_t layers,
+    double dropout,
+    bool train,
+    bool bidirectional,
+    bool batch_first) {
+  TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
+  TORCH_CHECK(hx[0].size(2) == hx[1].size(2), "LSTM with projections is not currently supported with MPS.");
+  auto [output, h, c, state, cells, layers_outputs] = at::_lstm_mps(
+      input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first);
+  return {output, h, c};
+}
+
+} // namespace metalsim

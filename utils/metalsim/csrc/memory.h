@@ -1,0 +1,260 @@
+// Device memory that is host memory: the allocator, and tensors of both sides over the same bytes.
+//
+// A device storage owns one CPU storage (its Block). A host view of a device tensor is a tensor over that CPU storage,
+// so that CPU kernels see aliasing between views as it is, and a CPU result becomes a device tensor without a copy.
+
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+namespace metalsim {
+
+constexpr c10::DispatchKeySet kDeviceKeys{c10::DispatchKey::MPS};
+constexpr c10::DispatchKeySet kHostKeys{c10::DispatchKey::CPU};
+constexpr size_t kRecommendedBytes = (size_t(16) << 30) / 3 * 2; // two thirds of the 16 GiB of an entry-level Mac
+constexpr double kDefaultFraction = 1.7; // PYTORCH_MPS_HIGH_WATERMARK_RATIO
+constexpr int64_t kMaxDims = 16;
+
+inline c10::Device device() {
+  return {c10::kMPS, 0};
+}
+
+// Bytes held by tensors now and at most, and how many allocations there were.
+class Usage {
+ public:
+  // OutOfMemoryError if `bytes` more would pass the limit.
+  void check_room(size_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto used = size_t(stats_.allocated_bytes[0].current);
+    if (limit_ == 0 || used + bytes <= limit_)
+      return;
+    ++stats_.num_ooms;
+    TORCH_CHECK_WITH(
+        OutOfMemoryError,
+        false,
+        "MPS backend out of memory (MPS allocated: ", readable(used), ", other allocations: 0 bytes, max allowed: ",
+        readable(limit_), "). Tried to allocate ", readable(bytes),
+        " on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations"
+        " (may cause system failure).");
+  }
+  void add(size_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto* stat : {&stats_.allocated_bytes[0], &stats_.active_bytes[0], &stats_.requested_bytes[0]})
+      stat->increase(bytes);
+    stats_.allocation[0].increase(1);
+    if (stats_.allocated_bytes[0].current > stats_.reserved_bytes[0].current) // the pool grows to the highest use
+      stats_.reserved_bytes[0].increase(stats_.allocated_bytes[0].current - stats_.reserved_bytes[0].current);
+  }
+  void remove(size_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto* stat : {&stats_.allocated_bytes[0], &stats_.active_bytes[0], &stats_.requested_bytes[0]})
+      stat->decrease(bytes);
+    stats_.allocation[0].decrease(1);
+  }
+  void empty_cache() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stats_.reserved_bytes[0].decrease(stats_.reserved_bytes[0].current - stats_.allocated_bytes[0].current);
+  }
+  // 0 means no limit.
+  void set_fraction(double fraction) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    limit_ = size_t(fraction * double(kRecommendedBytes));
+  }
+  template <typename Change>
+  void change(Change&& change) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    change(stats_);
+  }
+  c10::CachingDeviceAllocator::DeviceStats stats() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return stats_;
+  }
+
+ private:
+  static std::string readable(size_t bytes) {
+    constexpr const char* units[] = {"bytes", "KiB", "MiB", "GiB"};
+    double value = double(bytes);
+    int unit = 0;
+    for (; value >= 1024 && unit < 3; ++unit)
+      value /= 1024;
+    char text[32];
+    std::snprintf(text, sizeof text, unit ? "%.2f %s" : "%.0f %s", value, units[unit]);
+    return text;
+  }
+
+  std::mutex mutex_;
+  c10::CachingDeviceAllocator::DeviceStats stats_;
+  size_t limit_ = size_t(kDefaultFraction * double(kRecommendedBytes));
+};
+
+inline Usage& usage() {
+  static auto* usage = new Usage; // never destroyed: tensors may outlive static objects
+  return *usage;
+}
+
+// What a device storage owns: the CPU storage with its bytes.
+struct Block {
+  explicit Block(c10::Storage storage) : host(std::move(storage)), counted(host.nbytes()) {
+    usage().add(counted);
+  }
+  ~Block() {
+    usage().remove(counted);
+  }
+  c10::Storage host;
+  size_t counted;
+};
+
+inline void delete_block(void* block) {
+  delete static_cast<Block*>(block);
+}
+
+inline c10::DataPtr device_pointer(c10::Storage host) {
+  auto block = std::make_unique<Block>(std::move(host));
+  void* data = block->host.mutable_data();
+  return {data, block.release(), &delete_block, device()};
+}
+
+struct DeviceMemory final : c10::DeviceAllocator {
+  // Filled with 0xff, which reads as NaN: what nobody wrote shows in the result.
+  c10::DataPtr allocate(size_t bytes) override {
+    usage().check_room(bytes);
+    auto* allocator = c10::GetAllocator(c10::kCPU);
+    c10::Storage host(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator, true);
+    if (bytes)
+      std::memset(host.mutable_data(), 0xff, bytes);
+    return device_pointer(std::move(host));
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return nullptr;
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+  bool initialized() override {
+    return true;
+  }
+  void emptyCache(c10::MempoolId_t) override {
+    usage().empty_cache();
+  }
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    return usage().stats();
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {
+    usage().change([](auto& stats) {
+      for (auto* stat : {&stats.allocation[0], &stats.allocated_bytes[0], &stats.reserved_bytes[0]})
+        stat->reset_accumulated();
+    });
+  }
+  void resetPeakStats(c10::DeviceIndex) override {
+    usage().change([](auto& stats) {
+      for (auto* stat : {&stats.allocation[0], &stats.allocated_bytes[0], &stats.reserved_bytes[0],
+                         &stats.active_bytes[0], &stats.requested_bytes[0]})
+        stat->reset_peak();
+    });
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
+    const auto used = size_t(usage().stats().allocated_bytes[0].current);
+    return {kRecommendedBytes - std::min(used, kRecommendedBytes), kRecommendedBytes};
+  }
+};
+
+inline DeviceMemory& device_memory() {
+  static auto* memory = new DeviceMemory;
+  return *memory;
+}
+
+// The CPU storage under a device storage. A storage that was emptied by torch has none; it gets one.
+inline const c10::Storage& host_storage(const c10::Storage& storage) {
+  if (storage.data_ptr().get_deleter() != &delete_block)
+    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(device_memory().allocate(storage.nbytes()));
+  return static_cast<Block*>(storage.data_ptr().get_context())->host;
+}
+
+// A CPU kernel may have resized the CPU storage: let the device storage follow.
+inline void follow_host_storage(const c10::Storage& storage) {
+  c10::Storage host = host_storage(storage);
+  if (host.data() == storage.data() && host.nbytes() == storage.nbytes())
+    return;
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(device_pointer(host));
+  storage.unsafeGetStorageImpl()->set_nbytes(host.nbytes());
+}
+
+inline at::Tensor tensor_over(const c10::Storage& storage, c10::DispatchKeySet keys, const at::Tensor& like) {
+  auto made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), keys, like.dtype());
+  auto* impl = made.unsafeGetTensorImpl();
+  impl->set_storage_offset(like.storage_offset());
+  impl->set_sizes_and_strides(like.sizes(), like.strides());
+  if (like.is_conj())
+    impl->_set_conj(true);
+  if (like.is_neg())
+    impl->_set_neg(true);
+  return made;
+}
+
+// A CPU tensor over the bytes of a device tensor; any other tensor as it is.
+inline at::Tensor host_view(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_mps())
+    return tensor;
+  return tensor_over(host_storage(tensor.storage()), kHostKeys, tensor);
+}
+
+inline void check_dtype(at::ScalarType dtype) {
+  TORCH_CHECK_TYPE(
+      dtype != at::kDouble,
+      "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
+      "Please use float32 instead.");
+  TORCH_CHECK_TYPE(
+      dtype != at::kComplexDouble,
+      "Trying to convert ComplexDouble to the MPS backend but it does not have support for that dtype.");
+}
+
+// A device storage over a CPU storage, without a copy.
+inline c10::Storage device_storage(const c10::Storage& host) {
+  return {c10::Storage::use_byte_size_t(), host.nbytes(), device_pointer(host), &device_memory(), true};
+}
+
+// A device tensor over the bytes of a CPU tensor that nobody else holds.
+inline at::Tensor device_tensor(const at::Tensor& result) {
+  if (!result.defined())
+    return result;
+  check_dtype(result.scalar_type());
+  return tensor_over(device_storage(result.storage()), kDeviceKeys, result);
+}
+
+inline at::Tensor empty(
+    at::IntArrayRef size,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device>,
+    std::optional<bool>,
+    std::optional<at::MemoryFormat> format) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      layout.value_or(at::kStrided) == at::kStrided, "only strided tensors are supported on MPS");
+  TORCH_CHECK(
+      int64_t(size.size()) <= kMaxDims, "MPS supports tensors with dimensions <= 16, but got ", size.size(), ".");
+  const auto scalar_type = at::dtype_or_default(dtype);
+  check_dtype(scalar_type);
+  return at::detail::empty_generic(size, &device_memory(), kDeviceKeys, scalar_type, format);
+}
+
+inline at::Tensor empty_strided(
+    at::IntArrayRef size,
+    at::IntArrayRef stride,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout>,
+    std::optional<at::Device>,
+    std::optional<bool>) {
+  const auto scalar_type = at::dtype_or_default(dtype);
+  check_dtype(scalar_type);
+  return at::detail::empty_strided_generic(size, stride, &device_memory(), kDeviceKeys, scalar_type);
+}
+
+} // namespace metalsim

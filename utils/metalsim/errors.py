@@ -1,0 +1,5 @@
+"""The one error that the simulation raises on its own account; everything else reads as on a Mac."""
+
+
+class SimulationError(RuntimeError):
+    """The simulated Apple GPU cannot be had here; the message says why and what to do."""

@@ -1,0 +1,75 @@
+"""What has to happen before torch is imported: a library that answers for the accelerator, and CUDA hidden.
+
+torch asks one function which accelerator a process has, and a build for Linux never says ``mps``. The dynamic linker
+binds that name to the library that was loaded first: ours, if it comes before torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from metalsim import building
+from metalsim.errors import SimulationError
+
+SYSTEM = ("Linux", "x86_64")
+_library: ctypes.CDLL | None = None
+
+
+def arm() -> None:
+    """Prepare this process for the simulated device; it changes nothing else until `metalsim.install` is called.
+
+    Call it before torch is imported. The first call on a machine compiles a small file (a second). Hides CUDA from
+    torch, here and in child processes. SimulationError if torch is there already, on a system that is not Linux on
+    x86-64, and without a compiler.
+    """
+    global _library
+    if _library is not None:
+        return
+    _check_system()
+    if "torch" in sys.modules:
+        raise SimulationError(
+            "torch was imported before the simulated Apple GPU was armed: restart Python and begin with "
+            "`import metallab` under METALLAB_DEVICE=sim (or with `import metalsim; metalsim.arm()`)"
+        )
+    library = ctypes.CDLL(str(_answer()), mode=ctypes.RTLD_GLOBAL)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    _library = library
+
+
+def armed() -> bool:
+    """True once `arm` has succeeded in this process."""
+    return _library is not None
+
+
+def answer_mps(yes: bool) -> None:
+    """From now on torch is told that its accelerator is ``mps``, or that there is none."""
+    if _library is None:
+        raise SimulationError("the simulated Apple GPU is not armed: call metalsim.arm() before torch is imported")
+    _library.metalsim_set_accelerator(int(yes))
+
+
+def _check_system() -> None:
+    here = (platform.system(), platform.machine())
+    if here == ("Darwin", "arm64"):
+        raise SimulationError("this Mac has a real Apple GPU: use it, METALLAB_DEVICE=mps")
+    if here != SYSTEM:
+        raise SimulationError(f"the simulated Apple GPU runs on {' '.join(SYSTEM)}; this is {' '.join(here)}")
+
+
+def _answer() -> Path:
+    path, version = building.compiler()
+    source = building.SOURCES / "accelerator.cpp"
+
+    def build(folder: Path) -> None:
+        out = folder / "accelerator.so"
+        command = [path, "-std=c++17", "-O1", "-fPIC", "-shared", str(source), "-o", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise SimulationError(f"{version} could not compile {source.name}:\n{done.stderr}")
+
+    return building.built_once(f"accelerator-{building.key(version, files=[source])}", "accelerator.so", build)

@@ -1,0 +1,112 @@
+// How generated code (source.py) turns a run time thread into the arguments of a kernel.
+#pragma once
+#pragma clang system_header
+#include <metalsim/abi.h>
+
+namespace metalsim {
+// ---- what a parameter is -------------------------------------------------------------------------------------------
+template <class T>
+struct scalar_of {
+  using type = T;
+};
+template <class T, int N>
+struct scalar_of<metal::vec<T, N>> : scalar_of<T> {};
+template <class T, int N>
+struct scalar_of<metal::packed_vec<T, N>> : scalar_of<T> {};
+template <class T, int C, int R>
+struct scalar_of<metal::matrix<T, C, R>> : scalar_of<T> {};
+template <class T, size_t N>
+struct scalar_of<metal::array<T, N>> : scalar_of<T> {};
+template <class T, size_t N>
+struct scalar_of<T[N]> : scalar_of<T> {};
+template <class T>
+struct scalar_of<metal::_atomic<T>> : scalar_of<T> {};
+template <class T>
+using scalar_of_t = typename scalar_of<metal::remove_cv_t<T>>::type;
+
+template <class T>
+constexpr int kind_of() {
+  using S = scalar_of_t<T>;
+  return metal::is_same_v<S, float>    ? 'f'
+         : metal::is_same_v<S, half>   ? 'h'
+         : metal::is_same_v<S, bfloat> ? 'b'
+         : metal::is_same_v<S, bool>   ? 'B'
+         : metal::is_void_v<S>         ? 'v'
+         : !metal::is_integral_v<S>    ? 's'
+         : metal::is_signed_v<S>       ? 'i'
+                                       : 'u';
+}
+template <class T>
+struct size_of : metal::integral_constant<int, sizeof(T)> {};
+template <>
+struct size_of<void> : metal::integral_constant<int, 1> {};
+template <>
+struct size_of<const void> : metal::integral_constant<int, 1> {};
+
+template <class T>
+struct argument;  // only pointers and references are bound to buffers
+template <class T>
+struct argument<T*> {
+  static constexpr MetalsimParameter describe(int buffer) {
+    return {buffer, 0, kind_of<T>(), size_of<scalar_of_t<T>>::value, size_of<T>::value, metal::is_const_v<T>};
+  }
+  static T* get(void** buffers, int i) { return (T*)buffers[i]; }
+};
+template <class T>
+struct argument<T&> {
+  static constexpr MetalsimParameter describe(int buffer) {
+    return {buffer, 1, kind_of<T>(), size_of<scalar_of_t<T>>::value, size_of<T>::value, metal::is_const_v<T>};
+  }
+  static T& get(void** buffers, int i) { return *(T*)buffers[i]; }
+};
+
+template <class F>
+struct signature;
+template <class... A>
+struct signature<void (*)(A...)> {
+  template <int I>
+  using at = __type_pack_element<I, A...>;
+};
+
+// ---- values that the run time supplies: uint or ushort, one to three of them ------------------------------------------
+template <class T>
+struct position {
+  static T from(MetalsimIndex v) { return T(v.x); }
+};
+template <class T>
+struct position<metal::vec<T, 2>> {
+  static metal::vec<T, 2> from(MetalsimIndex v) { return metal::vec<T, 2>(v.x, v.y); }
+};
+template <class T>
+struct position<metal::vec<T, 3>> {
+  static metal::vec<T, 3> from(MetalsimIndex v) { return metal::vec<T, 3>(v.x, v.y, v.z); }
+};
+template <class T>
+inline T supply(MetalsimIndex v) {
+  return position<metal::remove_cv_t<T>>::from(v);
+}
+template <class T>
+inline T supply(uint v) {
+  return T(v);
+}
+inline uint simdgroups(MetalsimIndex group) { return (group.x * group.y * group.z + 31) / 32; }
+}  // namespace metalsim
+
+// Threadgroup memory is static memory in a section of its own: the run time fills it with garbage before each group.
+#define METALSIM_SHARED static __attribute__((section("metalsim_shared"), used))
+
+// os_log: accepted, and says nothing.
+namespace metal {
+struct os_log {
+  template <class... A>
+  constexpr os_log(A...) {}
+  template <class... A>
+  void log(A...) const {}
+  template <class... A>
+  void log_debug(A...) const {}
+  template <class... A>
+  void log_info(A...) const {}
+  template <class... A>
+  void log_error(A...) const {}
+};
+}  // namespace metal

@@ -1,0 +1,167 @@
+// <metal_math>, <metal_common>, <metal_geometric>: for float, half and vectors of them, as the specification has it (no
+// bfloat, no double). half is computed in float and rounded once.
+#pragma once
+#pragma clang system_header
+
+namespace metal {
+// A function of scalars, element by element. The result's type is that of the scalar function.
+#define METALSIM_MAP1(f)                                                              \
+  template <class T, int N>                                                           \
+  inline auto f(vec<T, N> a)->vec<decltype(f(a.at(0))), N> {                          \
+    vec<decltype(f(a.at(0))), N> r;                                                   \
+    for (int i = 0; i < N; i++) r.at(i) = f(a.at(i));                                 \
+    return r;                                                                         \
+  }
+#define METALSIM_MAP2(f)                                                              \
+  template <class T, int N>                                                           \
+  inline auto f(vec<T, N> a, vec<T, N> b)->vec<decltype(f(a.at(0), b.at(0))), N> {    \
+    vec<decltype(f(a.at(0), b.at(0))), N> r;                                          \
+    for (int i = 0; i < N; i++) r.at(i) = f(a.at(i), b.at(i));                        \
+    return r;                                                                         \
+  }                                                                                   \
+  template <class T, int N, class U, enable_if_t<is_arithmetic_v<U>, int> = 0>        \
+  inline auto f(vec<T, N> a, U b)->decltype(f(a, vec<T, N>(b))) {                     \
+    return f(a, vec<T, N>(b));                                                        \
+  }                                                                                   \
+  template <class T, int N, class U, enable_if_t<is_arithmetic_v<U>, int> = 0>        \
+  inline auto f(U a, vec<T, N> b)->decltype(f(vec<T, N>(a), b)) {                     \
+    return f(vec<T, N>(a), b);                                                        \
+  }
+#define METALSIM_MAP3(f)                                                                                               \
+  template <class T, int N>                                                                                            \
+  inline vec<T, N> f(vec<T, N> a, vec<T, N> b, vec<T, N> c) {                                                          \
+    vec<T, N> r;                                                                                                       \
+    for (int i = 0; i < N; i++) r.at(i) = f(a.at(i), b.at(i), c.at(i));                                                \
+    return r;                                                                                                          \
+  }                                                                                                                    \
+  template <class T, int N, class U, class W, enable_if_t<is_arithmetic_v<U> && is_arithmetic_v<W>, int> = 0>          \
+  inline vec<T, N> f(vec<T, N> a, U b, W c) {                                                                          \
+    return f(a, vec<T, N>(b), vec<T, N>(c));                                                                           \
+  }                                                                                                                    \
+  template <class T, int N, class W, enable_if_t<is_arithmetic_v<W>, int> = 0>                                         \
+  inline vec<T, N> f(vec<T, N> a, vec<T, N> b, W c) {                                                                  \
+    return f(a, b, vec<T, N>(c));                                                                                      \
+  }
+
+// A function given as an expression of floats, for float, half and vectors.
+#define METALSIM_MATH1(f, expression)              \
+  inline float f(float a) { return expression; }   \
+  inline half f(half x) {                          \
+    float a = x;                                   \
+    return half(expression);                       \
+  }                                                \
+  METALSIM_MAP1(f)
+#define METALSIM_MATH2(f, expression)                       \
+  inline float f(float a, float b) { return expression; }   \
+  inline half f(half x, half y) {                           \
+    float a = x, b = y;                                     \
+    return half(expression);                                \
+  }                                                         \
+  METALSIM_MAP2(f)
+#define METALSIM_MATH3(f, expression)                                \
+  inline float f(float a, float b, float c) { return expression; }   \
+  inline half f(half x, half y, half z) {                            \
+    float a = x, b = y, c = z;                                       \
+    return half(expression);                                         \
+  }                                                                  \
+  METALSIM_MAP3(f)
+
+METALSIM_MATH1(acos, __builtin_acosf(a))
+METALSIM_MATH1(acosh, __builtin_acoshf(a))
+METALSIM_MATH1(asin, __builtin_asinf(a))
+METALSIM_MATH1(asinh, __builtin_asinhf(a))
+METALSIM_MATH1(atan, __builtin_atanf(a))
+METALSIM_MATH1(atanh, __builtin_atanhf(a))
+METALSIM_MATH1(ceil, __builtin_ceilf(a))
+METALSIM_MATH1(cos, __builtin_cosf(a))
+METALSIM_MATH1(cosh, __builtin_coshf(a))
+METALSIM_MATH1(exp, __builtin_expf(a))
+METALSIM_MATH1(exp2, __builtin_exp2f(a))
+METALSIM_MATH1(exp10, __builtin_powf(10.0f, a))
+METALSIM_MATH1(fabs, __builtin_fabsf(a))
+METALSIM_MATH1(floor, __builtin_floorf(a))
+METALSIM_MATH1(log, __builtin_logf(a))
+METALSIM_MATH1(log2, __builtin_log2f(a))
+METALSIM_MATH1(log10, __builtin_log10f(a))
+METALSIM_MATH1(rint, __builtin_rintf(a))
+METALSIM_MATH1(round, __builtin_roundf(a))
+METALSIM_MATH1(rsqrt, 1.0f / __builtin_sqrtf(a))
+METALSIM_MATH1(sin, __builtin_sinf(a))
+METALSIM_MATH1(sinh, __builtin_sinhf(a))
+METALSIM_MATH1(sqrt, __builtin_sqrtf(a))
+METALSIM_MATH1(tan, __builtin_tanf(a))
+METALSIM_MATH1(tanh, __builtin_tanhf(a))
+METALSIM_MATH1(trunc, __builtin_truncf(a))
+METALSIM_MATH1(sinpi, __builtin_sinf(M_PI_F * a))
+METALSIM_MATH1(cospi, __builtin_cosf(M_PI_F * a))
+METALSIM_MATH1(tanpi, __builtin_tanf(M_PI_F * a))
+METALSIM_MATH1(fract, __builtin_fminf(a - __builtin_floorf(a), 0.99999994f))
+METALSIM_MATH1(saturate, __builtin_fminf(__builtin_fmaxf(a, 0.0f), 1.0f))
+METALSIM_MATH1(sign, a > 0.0f ? 1.0f : a < 0.0f ? -1.0f : a == 0.0f ? a : 0.0f)  // NaN gives 0, -0 gives -0
+METALSIM_MATH2(atan2, __builtin_atan2f(a, b))
+METALSIM_MATH2(copysign, __builtin_copysignf(a, b))
+METALSIM_MATH2(fdim, __builtin_fdimf(a, b))
+METALSIM_MATH2(fmax, __builtin_fmaxf(a, b))
+METALSIM_MATH2(fmin, __builtin_fminf(a, b))
+METALSIM_MATH2(fmod, __builtin_fmodf(a, b))
+METALSIM_MATH2(pow, __builtin_powf(a, b))
+METALSIM_MATH2(powr, a < 0.0f ? __builtin_nanf("") : __builtin_powf(a, b))
+METALSIM_MATH2(divide, a / b)
+METALSIM_MATH2(step, b < a ? 0.0f : 1.0f)
+METALSIM_MATH3(fma, __builtin_fmaf(a, b, c))
+METALSIM_MATH3(mix, a + (b - a) * c)
+
+inline float smoothstep(float low, float high, float x) {
+  float t = saturate((x - low) / (high - low));
+  return t * t * (3.0f - 2.0f * t);
+}
+inline float nextafter(float a, float b) { return __builtin_nextafterf(a, b); }
+inline int ilogb(float a) { return __builtin_ilogbf(a); }
+inline float ldexp(float a, int e) { return __builtin_ldexpf(a, e); }
+inline half ldexp(half a, int e) { return half(__builtin_ldexpf(a, e)); }
+inline float frexp(float a, int& e) { return __builtin_frexpf(a, &e); }
+inline half frexp(half a, int& e) { return half(__builtin_frexpf(a, &e)); }
+inline float modf(float a, float& whole) { return __builtin_modff(a, &whole); }
+inline float sincos(float a, float& cosine) {
+  cosine = __builtin_cosf(a);
+  return __builtin_sinf(a);
+}
+
+METALSIM_MATH1(abs, __builtin_fabsf(a))
+METALSIM_MATH2(max, __builtin_fmaxf(a, b))
+METALSIM_MATH2(min, __builtin_fminf(a, b))
+METALSIM_MATH3(clamp, __builtin_fminf(__builtin_fmaxf(a, b), c))
+METALSIM_MATH3(max3, __builtin_fmaxf(__builtin_fmaxf(a, b), c))
+METALSIM_MATH3(min3, __builtin_fminf(__builtin_fminf(a, b), c))
+
+template <class T, int N>
+inline T dot(vec<T, N> a, vec<T, N> b) {
+  T s = T(a.at(0) * b.at(0));
+  for (int i = 1; i < N; i++) s = T(s + a.at(i) * b.at(i));
+  return s;
+}
+template <class T, int N>
+inline T length_squared(vec<T, N> a) {
+  return dot(a, a);
+}
+template <class T, int N>
+inline T length(vec<T, N> a) {
+  return sqrt(dot(a, a));
+}
+template <class T, int N>
+inline T distance(vec<T, N> a, vec<T, N> b) {
+  return length(a - b);
+}
+template <class T, int N>
+inline T distance_squared(vec<T, N> a, vec<T, N> b) {
+  return length_squared(a - b);
+}
+template <class T, int N>
+inline vec<T, N> normalize(vec<T, N> a) {
+  return a / length(a);
+}
+template <class T>
+inline vec<T, 3> cross(vec<T, 3> a, vec<T, 3> b) {
+  return a.yzx * b.zxy - a.zxy * b.yzx;
+}
+}  // namespace metal

@@ -1,0 +1,66 @@
+// <metal_relational>: for every floating type, bfloat too.
+#pragma once
+#pragma clang system_header
+
+namespace metal {
+#define METALSIM_TEST(f, expression)                                              \
+  template <class T, enable_if_t<is_floating_point_v<T>, int> = 0>                \
+  inline bool f(T a) {                                                            \
+    const uint bits = as_type<uint>(float(a)), magnitude = bits & 0x7fffffffu;    \
+    (void)magnitude;                                                              \
+    return expression;                                                            \
+  }                                                                               \
+  METALSIM_MAP1(f)
+METALSIM_TEST(isnan, magnitude > 0x7f800000u)
+METALSIM_TEST(isinf, magnitude == 0x7f800000u)
+METALSIM_TEST(isfinite, magnitude < 0x7f800000u)
+METALSIM_TEST(isnormal, magnitude < 0x7f800000u && magnitude >= 0x00800000u)
+METALSIM_TEST(signbit, bits >> 31)
+#undef METALSIM_TEST
+template <class T>
+inline bool isunordered(T a, T b) {
+  return isnan(a) || isnan(b);
+}
+template <class T>
+inline bool isordered(T a, T b) {
+  return !isunordered(a, b);
+}
+
+inline bool all(bool a) { return a; }
+inline bool any(bool a) { return a; }
+template <int N>
+inline bool all(vec<bool, N> a) {
+  for (int i = 0; i < N; i++)
+    if (!a.at(i)) return false;
+  return true;
+}
+template <int N>
+inline bool any(vec<bool, N> a) {
+  for (int i = 0; i < N; i++)
+    if (a.at(i)) return true;
+  return false;
+}
+// select(a, b, c) is c ? b : a
+template <class T, enable_if_t<is_arithmetic_v<T>, int> = 0>
+inline T select(T a, T b, bool c) {
+  return c ? b : a;
+}
+template <class T, int N>
+inline vec<T, N> select(vec<T, N> a, vec<T, N> b, bool c) {
+  return c ? b : a;
+}
+template <class T, int N>
+inline vec<T, N> select(vec<T, N> a, vec<T, N> b, vec<bool, N> c) {
+  for (int i = 0; i < N; i++)
+    if (c.at(i)) a.at(i) = b.at(i);
+  return a;
+}
+
+// Here nothing is fast and imprecise: all three spellings are one function.
+namespace precise {
+using namespace ::metal;
+}
+namespace fast {
+using namespace ::metal;
+}
+}  // namespace metal

@@ -1,0 +1,164 @@
+// Barriers and SIMD-group functions. Each is a meeting point of threads, kept by the run time (runtime.cpp).
+#pragma once
+#pragma clang system_header
+
+extern "C" {
+void metalsim_barrier(int of_simdgroup) __attribute__((noduplicate));
+uint metalsim_exchange(const void* mine, uint bytes, void* all) __attribute__((noduplicate));  // returns who took part
+uint metalsim_lane(void);
+void metalsim_garbage(void* place, uint bytes);
+}
+
+namespace metal {
+enum class mem_flags {
+  mem_none = 0,
+  mem_device = 1,
+  mem_threadgroup = 2,
+  mem_texture = 4,
+  mem_threadgroup_imageblock = 8,
+  mem_object_data = 16
+};
+constexpr mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a) | int(b)); }
+enum thread_scope { thread_scope_thread, thread_scope_simdgroup, thread_scope_threadgroup, thread_scope_device };
+
+// inlined, so that the run time sees from where in the kernel it was called
+#define METALSIM_INLINE __attribute__((always_inline)) inline
+METALSIM_INLINE void threadgroup_barrier(mem_flags) { metalsim_barrier(0); }
+METALSIM_INLINE void threadgroup_barrier(mem_flags, thread_scope) { metalsim_barrier(0); }
+METALSIM_INLINE void simdgroup_barrier(mem_flags) { metalsim_barrier(1); }
+
+// What Metal accepts: no bool, no bfloat, no 64-bit integers. (PyTorch's headers write their own for those.)
+template <class T>
+using if_simd = enable_if_t<!is_same_v<T, bfloat> && !(is_integral_v<T> && sizeof(T) == 8) && !is_same_v<T, bool>, int>;
+
+// The values of all 32 lanes, and which lanes are there.
+template <class T>
+struct lanes {
+  T value[32];
+  uint present;
+  bool has(uint lane) const { return lane < 32 && (present >> lane & 1); }
+  uint first() const { return uint(__builtin_ctz(present)); }
+  T from(uint lane) const {  // a lane that is not there gives garbage, as on a GPU
+    if (has(lane)) return value[lane];
+    T t;
+    metalsim_garbage(&t, sizeof(T));
+    return t;
+  }
+};
+template <class T>
+METALSIM_INLINE lanes<T> exchange(T x) {
+  lanes<T> all;
+  all.present = metalsim_exchange(&x, sizeof(T), all.value);
+  return all;
+}
+
+#define METALSIM_SHUFFLE(f, source)             \
+  template <class T, if_simd<T> = 0>            \
+  METALSIM_INLINE T f(T x, ushort k) {          \
+    lanes<T> all = exchange(x);                 \
+    const uint lane = metalsim_lane();          \
+    (void)lane;                                 \
+    return all.from(source);                    \
+  }
+METALSIM_SHUFFLE(simd_shuffle, k)
+METALSIM_SHUFFLE(simd_broadcast, k)
+METALSIM_SHUFFLE(simd_shuffle_xor, lane ^ k)
+METALSIM_SHUFFLE(simd_shuffle_down, lane + k)
+METALSIM_SHUFFLE(simd_shuffle_up, lane - k)
+METALSIM_SHUFFLE(simd_shuffle_rotate_down, (lane + k) & 31)
+METALSIM_SHUFFLE(simd_shuffle_rotate_up, (lane - k) & 31)
+METALSIM_SHUFFLE(quad_shuffle, k < 4 ? (lane & ~3u) + k : 32)
+METALSIM_SHUFFLE(quad_broadcast, k < 4 ? (lane & ~3u) + k : 32)
+METALSIM_SHUFFLE(quad_shuffle_xor, k < 4 ? lane ^ k : 32)
+METALSIM_SHUFFLE(quad_shuffle_down, (lane & 3u) + k < 4 ? lane + k : 32)
+METALSIM_SHUFFLE(quad_shuffle_up, (lane & 3u) >= k ? lane - k : 32)
+#undef METALSIM_SHUFFLE
+template <class T, if_simd<T> = 0>
+METALSIM_INLINE T simd_broadcast_first(T x) {
+  lanes<T> all = exchange(x);
+  return all.value[all.first()];
+}
+template <class T, if_simd<T> = 0>
+METALSIM_INLINE T simd_shuffle_and_fill_down(T x, T filling, ushort k) {
+  lanes<T> all = exchange(x), fill = exchange(filling);
+  const uint source = metalsim_lane() + k;
+  return source < 32 ? all.from(source) : fill.from(source - 32);
+}
+template <class T, if_simd<T> = 0>
+METALSIM_INLINE T simd_shuffle_and_fill_up(T x, T filling, ushort k) {
+  lanes<T> all = exchange(x), fill = exchange(filling);
+  const uint lane = metalsim_lane();
+  return lane >= k ? all.from(lane - k) : fill.from(lane + 32 - k);
+}
+
+#define METALSIM_REDUCTION(f, expression)                      \
+  template <class T, if_simd<T> = 0>                           \
+  METALSIM_INLINE T simd_##f(T x) {                            \
+    lanes<T> all = exchange(x);                                \
+    T a = all.value[all.first()];                              \
+    for (uint i = all.first() + 1; i < 32; i++) {              \
+      if (!all.has(i)) continue;                               \
+      T b = all.value[i];                                      \
+      a = T(expression);                                       \
+    }                                                          \
+    return a;                                                  \
+  }                                                            \
+  template <class T, if_simd<T> = 0>                           \
+  METALSIM_INLINE T quad_##f(T x) {                            \
+    lanes<T> all = exchange(x);                                \
+    const uint quad = metalsim_lane() & ~3u;                   \
+    T a = x;                                                   \
+    bool begun = false;                                        \
+    for (uint i = quad; i < quad + 4; i++) {                   \
+      if (!all.has(i)) continue;                               \
+      T b = all.value[i];                                      \
+      a = begun ? T(expression) : b;                           \
+      begun = true;                                            \
+    }                                                          \
+    return a;                                                  \
+  }
+METALSIM_REDUCTION(sum, a + b)
+METALSIM_REDUCTION(product, a* b)
+METALSIM_REDUCTION(max, max(a, b))
+METALSIM_REDUCTION(min, min(a, b))
+METALSIM_REDUCTION(and, a& b)
+METALSIM_REDUCTION(or, a | b)
+METALSIM_REDUCTION(xor, a ^ b)
+#undef METALSIM_REDUCTION
+
+#define METALSIM_PREFIX(f, start, op, last)                                  \
+  template <class T, if_simd<T> = 0>                                         \
+  METALSIM_INLINE T f(T x) {                                                 \
+    lanes<T> all = exchange(x);                                              \
+    T a = T(start);                                                          \
+    const uint lane = metalsim_lane();                                       \
+    for (uint i = 0; i < last; i++)                                          \
+      if (all.has(i)) a = T(a op all.value[i]);                              \
+    return a;                                                                \
+  }
+METALSIM_PREFIX(simd_prefix_inclusive_sum, 0, +, lane + 1)
+METALSIM_PREFIX(simd_prefix_exclusive_sum, 0, +, lane)
+METALSIM_PREFIX(simd_prefix_inclusive_product, 1, *, lane + 1)
+METALSIM_PREFIX(simd_prefix_exclusive_product, 1, *, lane)
+#undef METALSIM_PREFIX
+
+struct simd_vote {
+  using vote_t = ulong;
+  ulong votes;
+  constexpr explicit simd_vote(ulong v = 0) : votes(v) {}
+  constexpr explicit operator ulong() const { return votes; }
+  bool all() const { return votes == 0xffffffffu; }
+  bool any() const { return votes != 0; }
+};
+METALSIM_INLINE simd_vote simd_ballot(bool yes) {
+  lanes<uchar> all = exchange(uchar(yes));
+  ulong votes = 0;
+  for (uint i = 0; i < 32; i++)
+    if (all.has(i) && all.value[i]) votes |= 1ul << i;
+  return simd_vote(votes);
+}
+METALSIM_INLINE bool simd_any(bool yes) { return simd_ballot(yes).any(); }
+METALSIM_INLINE bool simd_all(bool yes) { return !simd_ballot(!yes).any(); }
+METALSIM_INLINE simd_vote simd_active_threads_mask() { return simd_vote(exchange(uchar(0)).present); }
+METALSIM_INLINE bool simd_is_first() { return exchange(uchar(0)).first() == metalsim_lane(); }
+}  // namespace metal

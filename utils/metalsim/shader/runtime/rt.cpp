@@ -1,0 +1,557 @@
+// Runs the threads of a compute kernel on one CPU thread, one threadgroup after the other.
+//
+// A kernel whose threads never meet runs as a plain loop. Where threads meet (barriers, SIMD-group functions) every GPU
+// thread of a group is a fiber, and this file decides who may go on. It is linked into each compiled kernel, needs the C
+// library only, and is never itself compiled with a sanitizer: it only tells the sanitizers about its fibers.
+//
+// METALSIM_TSAN, METALSIM_ASAN: for a sanitized program. METALSIM_MAIN: a program of its own, for kernel.check().
+#include <metalsim/abi.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#if defined(__x86_64__) && !defined(METALSIM_TSAN) && !defined(METALSIM_ASAN)
+#define OWN_SWITCH 1  // 12 instructions; swapcontext makes two system calls
+#endif
+
+extern "C" {
+#ifdef METALSIM_TSAN
+void* __tsan_create_fiber(unsigned);
+void __tsan_destroy_fiber(void*);
+void __tsan_switch_to_fiber(void*, unsigned);
+void* __tsan_get_current_fiber();
+void __tsan_acquire(void*);
+void __tsan_release(void*);
+#endif
+#ifdef METALSIM_ASAN
+void __sanitizer_start_switch_fiber(void**, const void*, size_t);
+void __sanitizer_finish_switch_fiber(void*, const void**, size_t*);
+#endif
+// what the compiled kernel brings
+extern MetalsimKernel metalsim_kernels[];
+extern const int metalsim_kernel_count;
+extern char __start_metalsim_shared[] __attribute__((weak, visibility("hidden")));
+extern char __stop_metalsim_shared[] __attribute__((weak, visibility("hidden")));
+extern char __ehdr_start[] __attribute__((visibility("hidden")));
+}
+
+namespace {
+constexpr uint32_t simd_width = 32, most_threads = 1024;
+constexpr size_t stack_bytes = 256 << 10, guard_bytes = 4096;
+
+enum State { ready, at_barrier, at_simdgroup_barrier, at_exchange, finished };
+
+struct Fiber {
+  MetalsimThread thread;
+  State state;
+  const char* site;  // where in the kernel it waits
+  // an exchange of values with the other lanes: what it gives, where it wants everybody's, who took part
+  const void* mine;
+  uint32_t bytes;
+  char* all;
+  uint32_t present;
+  // machinery
+  char* stack;
+  void* stack_pointer;
+  ucontext_t context;
+  void* tsan;
+  void* asan;
+  uint32_t barriers_passed, simdgroup_barriers_passed;
+};
+
+Fiber* pool[most_threads];
+Fiber* current;  // the fiber that runs; null outside of fibers
+const MetalsimKernel* kernel_now;
+char error_text[256];
+const char* error_site;
+uint64_t barriers, exchanges, divergent_exchanges;
+
+uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+bool fail(const char* site, const char* text) {
+  snprintf(error_text, sizeof error_text, "%s", text);
+  error_site = site;
+  return false;
+}
+
+// Without a call into libc, which the sanitizers would watch.
+void copy_unwatched(void* to, const void* from, size_t n) {
+  volatile char* t = (volatile char*)to;
+  const volatile char* f = (const volatile char*)from;
+  while (n--) *t++ = *f++;
+}
+void fill_unwatched(char* begin, char* end, int byte) {
+  const uint64_t word = 0x0101010101010101ull * (uint8_t)byte;
+  volatile char* p = begin;
+  for (; ((uintptr_t)p & 7) && p < end; p++) *p = (char)byte;
+  for (; p + 8 <= end; p += 8) *(volatile uint64_t*)p = word;
+  for (; p < end; p++) *p = (char)byte;
+}
+
+// ---- crashes of the kernel become errors (a sanitized program keeps the sanitizer's handlers) ---------------------------
+sigjmp_buf escape;
+pthread_t owner;
+const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+enum { unplanned_meeting = 1000 };
+
+void on_crash(int signal) {
+  if (pthread_equal(pthread_self(), owner)) siglongjmp(escape, signal);
+  struct sigaction normal = {};
+  normal.sa_handler = SIG_DFL;
+  sigaction(signal, &normal, nullptr);  // another thread's own fault: let it happen
+}
+
+struct CrashGuard {
+#if !defined(METALSIM_TSAN) && !defined(METALSIM_ASAN)
+  struct sigaction before[4];
+  stack_t stack_before;
+  CrashGuard() {
+    static char stack[64 << 10];
+    stack_t own = {};
+    own.ss_sp = stack;
+    own.ss_size = sizeof stack;
+    sigaltstack(&own, &stack_before);
+    struct sigaction action = {};
+    action.sa_handler = on_crash;
+    action.sa_flags = SA_ONSTACK | SA_NODEFER;
+    for (int i = 0; i < 4; i++) sigaction(crash_signals[i], &action, &before[i]);
+  }
+  ~CrashGuard() {
+    for (int i = 0; i < 4; i++) sigaction(crash_signals[i], &before[i], nullptr);
+    if (!(stack_before.ss_flags & SS_ONSTACK)) sigaltstack(&stack_before, nullptr);
+  }
+#endif
+};
+
+const char* crash_text(int code) {
+  switch (code) {
+    case SIGFPE: return "integer division by zero (a GPU gives garbage)";
+    case SIGBUS:
+    case SIGSEGV: return "read or wrote outside of every buffer, or a vector at an address that is not a multiple of its size";
+    case unplanned_meeting:
+      return "met a barrier or a SIMD-group function that could not be foreseen from the source; "
+             "set METALSIM_FIBERS=1 and compile again";
+  }
+  return "crashed";
+}
+
+// ---- switching between the main program and a fiber ---------------------------------------------------------------------
+#ifdef OWN_SWITCH
+void* main_stack_pointer;
+extern "C" void metalsim_switch(void** save, void* to) __attribute__((visibility("hidden")));
+asm(R"(.text
+.hidden metalsim_switch
+.globl metalsim_switch
+.type metalsim_switch,@function
+metalsim_switch:
+  pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15
+  movq %rsp, (%rdi); movq %rsi, %rsp
+  popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp
+  ret
+.size metalsim_switch,.-metalsim_switch
+)");
+void leave_fiber(bool) { metalsim_switch(&current->stack_pointer, main_stack_pointer); }
+void enter(Fiber* fiber) {
+  current = fiber;
+  metalsim_switch(&main_stack_pointer, fiber->stack_pointer);
+}
+#else
+ucontext_t main_context;
+[[maybe_unused]] void *main_tsan, *main_asan;
+[[maybe_unused]] const void* main_stack;
+[[maybe_unused]] size_t main_stack_bytes;
+void leave_fiber(bool for_good) {
+  Fiber* me = current;
+  (void)for_good;
+#ifdef METALSIM_TSAN
+  __tsan_switch_to_fiber(main_tsan, 1);
+#endif
+#ifdef METALSIM_ASAN
+  __sanitizer_start_switch_fiber(for_good ? nullptr : &me->asan, main_stack, main_stack_bytes);
+#endif
+  swapcontext(&me->context, &main_context);
+#ifdef METALSIM_ASAN
+  __sanitizer_finish_switch_fiber(me->asan, &main_stack, &main_stack_bytes);
+#endif
+}
+void enter(Fiber* fiber) {
+  current = fiber;
+#ifdef METALSIM_TSAN
+  __tsan_switch_to_fiber(fiber->tsan, 1);
+#endif
+#ifdef METALSIM_ASAN
+  __sanitizer_start_switch_fiber(&main_asan, fiber->stack, stack_bytes);
+#endif
+  swapcontext(&main_context, &fiber->context);
+#ifdef METALSIM_ASAN
+  __sanitizer_finish_switch_fiber(main_asan, nullptr, nullptr);
+#endif
+}
+#endif
+
+// ---- what ThreadSanitizer should take for "happens before" ---------------------------------------------------------------
+// Barriers order memory, SIMD-group functions do not. Two places for each kind of barrier: a fiber that runs ahead
+// releases into the other one.
+char barrier_places[2], simdgroup_barrier_places[most_threads / simd_width][2], end_of_kernel;
+char* place_of_next_barrier(Fiber* f, bool of_simdgroup) {
+  return of_simdgroup
+             ? &simdgroup_barrier_places[f->thread.simdgroup_index_in_threadgroup][f->simdgroup_barriers_passed++ & 1]
+             : &barrier_places[f->barriers_passed++ & 1];
+}
+void released([[maybe_unused]] char* place) {
+#ifdef METALSIM_TSAN
+  __tsan_release(place);
+#endif
+}
+void acquired([[maybe_unused]] char* place) {
+#ifdef METALSIM_TSAN
+  __tsan_acquire(place);
+#endif
+}
+
+// ---- fibers ------------------------------------------------------------------------------------------------------------------
+void body_of_fiber() {
+#ifdef METALSIM_ASAN
+  __sanitizer_finish_switch_fiber(nullptr, &main_stack, &main_stack_bytes);
+#endif
+  kernel_now->thread(&current->thread);
+  current->state = finished;
+  released(&end_of_kernel);
+  leave_fiber(true);
+  abort();
+}
+
+void* new_stack() {
+  void* p = mmap(nullptr, stack_bytes + guard_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) abort();
+  mprotect(p, guard_bytes, PROT_NONE);
+  return (char*)p + guard_bytes;
+}
+
+void begin(Fiber* f) {
+  if (!f->stack) f->stack = (char*)new_stack();
+#ifdef OWN_SWITCH
+  uint64_t* top = (uint64_t*)(f->stack + stack_bytes - 64);
+  *--top = 0;
+  *--top = (uint64_t)body_of_fiber;
+  for (int i = 0; i < 6; i++) *--top = 0;
+  f->stack_pointer = top;
+#else
+  getcontext(&f->context);
+  f->context.uc_stack.ss_sp = f->stack;
+  f->context.uc_stack.ss_size = stack_bytes;
+  f->context.uc_link = nullptr;
+  makecontext(&f->context, body_of_fiber, 0);
+#endif
+#ifdef METALSIM_TSAN
+  f->tsan = __tsan_create_fiber(0);
+#endif
+  f->state = ready;
+  f->barriers_passed = f->simdgroup_barriers_passed = 0;
+}
+
+// ---- meetings ----------------------------------------------------------------------------------------------------------------
+struct SimdGroup {
+  Fiber** first;
+  uint32_t lanes;
+
+  // Lanes in `state` at one place of the kernel (the place of the first of them), as a mask.
+  uint32_t waiting(State state) const {
+    uint32_t mask = 0;
+    const char* site = nullptr;
+    for (uint32_t i = 0; i < lanes; i++)
+      if (first[i]->state == state && (!site || first[i]->site == site)) site = first[i]->site, mask |= 1u << i;
+    return mask;
+  }
+  uint32_t alive() const {
+    uint32_t mask = 0;
+    for (uint32_t i = 0; i < lanes; i++)
+      if (first[i]->state != finished) mask |= 1u << i;
+    return mask;
+  }
+  void release(uint32_t mask) const {
+    for (uint32_t i = 0; i < lanes; i++)
+      if (mask >> i & 1) first[i]->state = ready;
+  }
+  void exchange(uint32_t mask) const {
+    exchanges++;
+    divergent_exchanges += mask != alive();
+    for (uint32_t i = 0; i < lanes; i++) {
+      if (!(mask >> i & 1)) continue;
+      first[i]->present = mask;
+      for (uint32_t j = 0; j < lanes; j++)
+        if (mask >> j & 1) copy_unwatched(first[i]->all + j * first[i]->bytes, first[j]->mine, first[i]->bytes);
+    }
+    release(mask);
+  }
+  // 1: somebody may go on; 0: nobody; -1: an error.
+  int meet() const {
+    if (uint32_t mask = waiting(at_exchange)) return exchange(mask), 1;
+    const uint32_t mask = waiting(at_simdgroup_barrier);
+    if (!mask) return 0;
+    if (mask == alive()) return release(mask), 1;
+    for (uint32_t i = 0; i < lanes; i++)  // others may still come to it, unless they wait for something else
+      if (alive() >> i & 1 && !(mask >> i & 1))
+        return fail(first[i]->site, "simdgroup_barrier reached by some threads of a SIMD-group only"), -1;
+    return 0;
+  }
+};
+
+// Every thread of the group waits at a threadgroup barrier, or something is wrong.
+bool pass_barrier(Fiber** group, uint32_t n) {
+  uint32_t arrived = 0;
+  const char* site = nullptr;
+  bool one_site = true;
+  for (uint32_t i = 0; i < n; i++) {
+    if (group[i]->state != at_barrier) continue;
+    arrived++;
+    if (!site) site = group[i]->site;
+    one_site = one_site && site == group[i]->site;
+  }
+  if (arrived != n) {
+    char text[160];
+    snprintf(text, sizeof text, "threadgroup_barrier reached by %u of %u threads, the others have returned: undefined in Metal",
+             arrived, n);
+    return fail(site, text);
+  }
+  if (!one_site) return fail(site, "threads of one threadgroup wait at different barriers: undefined in Metal");
+  barriers++;
+  for (uint32_t i = 0; i < n; i++) group[i]->state = ready;
+  return true;
+}
+
+// Runs the n fibers of a group, in an order, until all have returned.
+bool run_fibers(Fiber** group, uint32_t n, const uint32_t* order) {
+  uint32_t alive = n;
+  while (true) {
+    for (uint32_t k = 0; k < n; k++) {
+      Fiber* f = group[order[k]];
+      if (f->state != ready) continue;
+      enter(f);
+      alive -= f->state == finished;
+    }
+    current = nullptr;
+    if (!alive) return true;
+    bool progress = false;
+    for (uint32_t first = 0; first < n; first += simd_width) {
+      const int met = SimdGroup{group + first, least(simd_width, n - first)}.meet();
+      if (met < 0) return false;
+      progress = progress || met;
+    }
+    if (!progress && !pass_barrier(group, n)) return false;
+  }
+}
+
+// ---- a dispatch ----------------------------------------------------------------------------------------------------------------
+struct Random {  // xorshift: the same orders everywhere
+  uint64_t state;
+  uint64_t next() {
+    state ^= state << 13;
+    state ^= state >> 7;
+    return state ^= state << 17;
+  }
+};
+
+// order 0 as numbered, 1 backwards, others shuffled
+void arrange(uint32_t* order, uint32_t n, int mode, Random& random) {
+  for (uint32_t i = 0; i < n; i++) order[i] = mode == 1 ? n - 1 - i : i;
+  if (mode < 2) return;
+  for (uint32_t i = n; i > 1; i--) {
+    const uint32_t j = random.next() % i, swapped = order[i - 1];
+    order[i - 1] = order[j];
+    order[j] = swapped;
+  }
+}
+
+void place(MetalsimThread* t, uint32_t x, uint32_t y, uint32_t z) {
+  const MetalsimIndex full = t->dispatch_threads_per_threadgroup, size = t->threads_per_threadgroup;
+  const MetalsimIndex group = t->threadgroup_position_in_grid;
+  t->thread_position_in_threadgroup = {x, y, z};
+  t->thread_position_in_grid = {group.x * full.x + x, group.y * full.y + y, group.z * full.z + z};
+  t->thread_index_in_threadgroup = (z * size.y + y) * size.x + x;
+  t->thread_index_in_simdgroup = t->thread_index_in_threadgroup % simd_width;
+  t->simdgroup_index_in_threadgroup = t->thread_index_in_threadgroup / simd_width;
+}
+
+void run_rows(MetalsimThread t) {
+  const MetalsimIndex size = t.threads_per_threadgroup;
+  for (uint32_t z = 0; z < size.z; z++)
+    for (uint32_t y = 0; y < size.y; y++) place(&t, 0, y, z), kernel_now->row(&t, size.x);
+}
+
+bool run_group(const MetalsimThread& common, const uint32_t* order) {
+  const MetalsimIndex size = common.threads_per_threadgroup;
+  const uint32_t n = size.x * size.y * size.z;
+  for (uint32_t i = 0; i < n; i++) {
+    if (!pool[i]) pool[i] = (Fiber*)calloc(1, sizeof(Fiber));
+    pool[i]->thread = common;
+    place(&pool[i]->thread, i % size.x, i / size.x % size.y, i / size.x / size.y);
+    begin(pool[i]);
+  }
+  const bool good = run_fibers(pool, n, order);
+#ifdef METALSIM_TSAN
+  for (uint32_t i = 0; i < n; i++) __tsan_destroy_fiber(pool[i]->tsan);
+#endif
+  return good;
+}
+
+struct Dispatch {
+  uint32_t grid[3], group[3];
+  int fibers, order, garbage;
+};
+
+// The group with number `number` begins: which part of the grid it is.
+MetalsimThread common_of_group(const Dispatch& d, void** buffers, const uint32_t groups[3], uint64_t number) {
+  MetalsimThread t = {};
+  t.buffers = buffers;
+  t.threads_per_grid = {d.grid[0], d.grid[1], d.grid[2]};
+  t.dispatch_threads_per_threadgroup = {d.group[0], d.group[1], d.group[2]};
+  t.threadgroups_per_grid = {groups[0], groups[1], groups[2]};
+  const uint32_t x = number % groups[0], y = number / groups[0] % groups[1], z = number / groups[0] / groups[1];
+  t.threadgroup_position_in_grid = {x, y, z};
+  t.threads_per_threadgroup = {least(d.group[0], d.grid[0] - x * d.group[0]), least(d.group[1], d.grid[1] - y * d.group[1]),
+                               least(d.group[2], d.grid[2] - z * d.group[2])};
+  return t;
+}
+
+bool run(const Dispatch& d, void** buffers) {
+  uint32_t groups[3], order[most_threads];
+  for (int i = 0; i < 3; i++) groups[i] = (d.grid[i] + d.group[i] - 1) / d.group[i];
+  const uint64_t count = (uint64_t)groups[0] * groups[1] * groups[2];
+  const bool shared = __start_metalsim_shared && __stop_metalsim_shared > __start_metalsim_shared;
+  Random random{0x9e3779b97f4a7c15ull + (uint64_t)d.order};
+  uint32_t* group_order = d.order && count < UINT32_MAX ? (uint32_t*)malloc(count * sizeof(uint32_t)) : nullptr;
+  if (group_order) arrange(group_order, (uint32_t)count, d.order, random);
+  bool good = true;
+  for (uint64_t i = 0; good && i < count; i++) {
+    const MetalsimThread common = common_of_group(d, buffers, groups, group_order ? group_order[i] : i);
+    if (shared) fill_unwatched(__start_metalsim_shared, __stop_metalsim_shared, d.garbage);
+    if (!d.fibers && !d.order) {
+      run_rows(common);
+      continue;
+    }
+    const MetalsimIndex size = common.threads_per_threadgroup;
+    arrange(order, size.x * size.y * size.z, d.order, random);
+    good = run_group(common, order);
+    if (shared) acquired(&end_of_kernel);  // the next group uses the same memory; that is no race
+  }
+  free(group_order);
+  acquired(&end_of_kernel);
+  return good;
+}
+}  // namespace
+
+extern "C" {
+EXPORT uint32_t metalsim_lane() { return current ? current->thread.thread_index_in_simdgroup : 0; }
+EXPORT void metalsim_garbage(void* place, uint32_t bytes) { memset(place, 0xff, bytes); }
+
+EXPORT __attribute__((noinline)) void metalsim_barrier(int of_simdgroup) {
+  if (!current) siglongjmp(escape, unplanned_meeting);
+  current->state = of_simdgroup ? at_simdgroup_barrier : at_barrier;
+  current->site = (const char*)__builtin_return_address(0) - 1;
+  char* place = place_of_next_barrier(current, of_simdgroup);
+  released(place);
+  leave_fiber(false);
+  acquired(place);
+}
+
+EXPORT __attribute__((noinline)) uint32_t metalsim_exchange(const void* mine, uint32_t bytes, void* all) {
+  if (!current) siglongjmp(escape, unplanned_meeting);
+  Fiber* me = current;
+  me->state = at_exchange;
+  me->site = (const char*)__builtin_return_address(0) - 1;
+  me->mine = mine;
+  me->bytes = bytes;
+  me->all = (char*)all;
+  leave_fiber(false);
+  return me->present;
+}
+
+EXPORT const char* metalsim_error() { return error_text; }
+EXPORT const MetalsimKernel* metalsim_kernel(int i) { return i < metalsim_kernel_count ? &metalsim_kernels[i] : nullptr; }
+EXPORT void metalsim_counts(uint64_t* out) { out[0] = barriers, out[1] = exchanges, out[2] = divergent_exchanges; }
+EXPORT void metalsim_shared_memory(char** range) { range[0] = __start_metalsim_shared, range[1] = __stop_metalsim_shared; }
+
+// 0, or 1 with a text in metalsim_error(). Grid and group count threads in x, y, z; one call at a time in a process.
+EXPORT int metalsim_run(int kernel, void** buffers, const uint32_t* grid, const uint32_t* group, int fibers, int order,
+                        int garbage) {
+  kernel_now = &metalsim_kernels[kernel];
+  error_text[0] = 0;
+  error_site = nullptr;
+  barriers = exchanges = divergent_exchanges = 0;
+  owner = pthread_self();
+#ifdef METALSIM_TSAN
+  main_tsan = __tsan_get_current_fiber();
+#endif
+  const Dispatch d = {{grid[0], grid[1], grid[2]}, {group[0], group[1], group[2]}, fibers, order, garbage};
+  CrashGuard guard;
+  const int crash = sigsetjmp(escape, 1);
+  const bool good = crash ? fail(nullptr, crash_text(crash)) : run(d, buffers);
+  current = nullptr;
+  return good ? 0 : 1;
+}
+}
+
+#ifdef METALSIM_MAIN
+// One run of one kernel, told in a file: "kernel fibers order garbage", grid, group; the number of regions, then for each
+// "bytes path"; then for each buffer "index region offset". Each region is read from its file and written back to it.
+namespace {
+struct Region {
+  char* memory;
+  size_t bytes;
+  char path[4096];
+};
+
+bool move(Region& r, bool reading) {
+  FILE* file = fopen(r.path, reading ? "rb" : "wb");
+  if (!file) return false;
+  const size_t moved = reading ? fread(r.memory, 1, r.bytes, file) : fwrite(r.memory, 1, r.bytes, file);
+  return fclose(file) == 0 && moved == r.bytes;
+}
+
+bool read_regions(FILE* job, void** buffers, Region*& regions, int& count) {
+  if (fscanf(job, "%d", &count) != 1) return false;
+  regions = (Region*)calloc(count ? count : 1, sizeof(Region));
+  for (int i = 0; i < count; i++) {
+    Region& r = regions[i];
+    if (fscanf(job, "%zu %4095[^\n]", &r.bytes, r.path) != 2) return false;
+    void* memory = nullptr;  // of its exact size: what follows is for the address sanitizer
+    if (posix_memalign(&memory, 64, r.bytes ? r.bytes : 1)) return false;
+    r.memory = (char*)memory;
+    if (!move(r, true)) return false;
+  }
+  int index, region;
+  size_t offset;
+  while (fscanf(job, "%d %d %zu", &index, &region, &offset) == 3) buffers[index] = regions[region].memory + offset;
+  return true;
+}
+}  // namespace
+
+int main(int, char** arguments) {
+  FILE* job = fopen(arguments[1], "r");
+  int kernel, fibers, order, garbage, count = 0;
+  uint32_t grid[3], group[3];
+  void* buffers[64] = {};
+  Region* regions;
+  if (!job || fscanf(job, "%d %d %d %d", &kernel, &fibers, &order, &garbage) != 4 ||
+      fscanf(job, "%u %u %u", grid, grid + 1, grid + 2) != 3 || fscanf(job, "%u %u %u", group, group + 1, group + 2) != 3 ||
+      !read_regions(job, buffers, regions, count)) {
+    fprintf(stderr, "METALSIM bad job file\n");
+    return 9;
+  }
+  if (metalsim_run(kernel, buffers, grid, group, fibers, order, garbage)) {
+    fprintf(stderr, "METALSIM 0x%zx %s\n", error_site ? (size_t)(error_site - __ehdr_start) : 0, error_text);
+    return 3;
+  }
+  for (int i = 0; i < count; i++)
+    if (!move(regions[i], false)) return 9;
+  return 0;
+}
+#endif
