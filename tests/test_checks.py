@@ -332,7 +332,9 @@ def the_worst_value_is_the_one_that_is_wrong(checks):
         checks.assert_close(reference, result, "float32")
 
 
-@RULES.rule(("_Matches(units.dtype_name(dtype), truth)", '_Matches("bfloat16")'), ("{self.dtype} tolerance", "tolerance"))
+@RULES.rule(
+    ("_Matches(units.dtype_name(dtype), truth)", '_Matches("bfloat16")'), ("{self.dtype} tolerance", "tolerance")
+)
 def a_parity_check_for_the_timer_withholds_what_differs(checks):
     parity = checks.matches(torch.float32)
     assert str(parity) == "outputs compared at float32 tolerance"

@@ -112,6 +112,24 @@ def test_student_copy_runs_and_nothing_is_attempted(path, kind, tmp_path):
         assert "not attempted yet" in str(cell.outputs), f"{cell.id} said {cell.outputs}"
 
 
+def test_tensorflow_gets_no_advice_on_a_device_that_computes_wrongly(kind, tmp_path):
+    """Notebook 06 where a ReLU is wrong in every graph, remapped or not, as is reported of an Apple GPU."""
+    path = paths.NOTEBOOKS / "06_train_tensorflow_with_mixed_precision.ipynb"
+    setup = next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "setup")
+    planted = (
+        "relu = tf.nn.relu\n"
+        "tf.nn.relu = lambda x: relu(x) * (0.5 if tf.inside_function() and x.dtype == 'float32' else 1)\n"
+    )
+    result = run_apart(path, kind, tmp_path, replace={"setup": setup.replace("lab = ", f"{planted}lab = ")})
+    assert result.status == "passed", result.reason
+    said = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}
+    assert "WRONG in graph" in said["correct-code"]
+    assert "WRONG: no advice is given below" in said["step-check"]
+    assert said["remap-measure"].count("outputs differ: the baseline's is wrong") == 2
+    assert said["verdict"].count("do not use it here: results on this device are wrong") == 2
+    assert "use it." not in said["verdict"]
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
 def test_is_built_as_every_page_is(path):
     """Two or three exercises with stub, solution, check and a wrong answer; no outputs; one H1; short cells."""

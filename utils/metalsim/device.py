@@ -1,0 +1,239 @@
+"""A simulated ``mps`` device for torch: unmodified programs run on Linux, with a Mac's rules.
+
+What it knows:
+
+- *What runs where.* An operator that has a Metal kernel runs; one that has none raises PyTorch's own
+  NotImplementedError, or falls back to the CPU under ``PYTORCH_ENABLE_MPS_FALLBACK=1``. Which is which is not known
+  here: `install` is handed a function that tells.
+- *What is copied.* Copies between CPU and device, and those that a fallback makes, are counted and told.
+- *What raises.* Mixed devices, float64, ``.numpy()`` of a device tensor, too much memory, a CPU tensor given to a
+  shader. Memory that nobody wrote reads as NaN.
+- *autocast*: PyTorch's own lists for MPS, which every build of it carries.
+
+What it does not know:
+
+- *Speed.* Operators are computed by PyTorch's CPU kernels; no time measured here says anything about Metal.
+- *Metal's numerics.* Results are the CPU's, float32 to the last bit in most operators. Metal sums in another order,
+  and a kernel may refuse a dtype or be wrong. Random numbers are not those that a Mac draws.
+- *Asynchronous execution.* Work is finished when a call returns; a missing ``synchronize`` does no harm here.
+- *Memory pressure.* The memory figures are exact sums of what tensors hold, the device has 16 GiB, and host memory is
+  all that is used; Metal rounds, keeps pools, and shares with the system.
+- *Other names.* Where a Mac runs one operator that other devices do not have, this device does so too for linear,
+  convolution, attention and LSTM; max pooling is told as ``max_pool2d_with_indices``. Sparse and quantised tensors
+  are missing.
+
+How: each device storage owns a CPU storage, so that a CPU kernel can be run on the device's memory without a copy
+(``csrc/memory.h``, ``csrc/host_call.h``).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
+
+from metalsim import building, preload
+from metalsim.errors import SimulationError
+
+if TYPE_CHECKING:
+    import torch
+
+MODULE = "metalsim_device"
+FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
+# PyTorch registers these to fall back to the CPU by themselves (aten/src/ATen/mps/MPSFallback.mm).
+FALLS_BACK_BY_ITSELF = ("aten::_linalg_svd", "aten::linalg_svd", "aten::embedding_renorm_")
+# The values of `Decision` in csrc/host_call.h.
+NATIVE, FALLS_BACK, MISSING = 0, 1, 2
+
+_module: ModuleType | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened on the device."""
+
+    kind: Literal["op", "copy", "fallback"]
+    name: str
+    """The operator: ``aten::add.Tensor``."""
+    bytes: int = 0
+    """Of a copy; of a fallback, all that it copies there and back."""
+    direction: Literal["", "to device", "to host"] = ""
+    """Of a copy."""
+    copies: int = 0
+    """One for a copy; of a fallback, the tensors that it copies there and back."""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What happened since the device was installed. A fallback's copies are not among the others."""
+
+    ops: int
+    copies_to_device: int
+    bytes_to_device: int
+    copies_to_host: int
+    bytes_to_host: int
+    fallbacks: int
+    fallback_copies: int
+    fallback_bytes: int
+
+    def __sub__(self, earlier: Counters) -> Counters:
+        """What happened since ``earlier``."""
+        return Counters(*(getattr(self, name) - getattr(earlier, name) for name in self.__dataclass_fields__))
+
+
+def install(native: Callable[[str], bool], on_event: Callable[[Event], None] | None = None) -> str:
+    """Switch the simulated device on, and return a line that says what is simulated.
+
+    ``native("aten::softshrink.out")`` tells whether an operator has a Metal kernel; it is asked once for each, and
+    composites need not be known. ``on_event`` is called for each operator, copy and fallback, on the thread where it
+    happens; without it telling costs nothing. Whether missing operators fall back is read from
+    ``PYTORCH_ENABLE_MPS_FALLBACK`` here, once. A second call changes ``on_event`` and nothing else.
+
+    SimulationError without `arm`, without a compiler, where the build fails, and on a machine with a real MPS device.
+    """
+    global _module
+    if _module is None:
+        _module = _switched_on(native)
+    _module.listen(None if on_event is None else lambda *fields: on_event(Event(*fields)))
+    return description()
+
+
+def installed() -> bool:
+    """True once `install` has succeeded in this process."""
+    return _module is not None
+
+
+def counters() -> Counters:
+    """What happened so far. SimulationError before `install`."""
+    return Counters(**_loaded().counters())
+
+
+def host_view(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor over the same memory as a device tensor, which no copy shows; a CPU tensor as it is."""
+    return _loaded().host_view(tensor)
+
+
+def description() -> str:
+    """One line: what is simulated, and what is not."""
+    import torch
+
+    missing = "run on the CPU and are counted" if _fallback_enabled() else "raise, as on a Mac"
+    return (
+        f"Simulated Apple GPU: PyTorch {torch.__version__} runs device='mps' on this machine's CPU; operators without "
+        f"a Metal kernel {missing}. No time measured here is a GPU's."
+    )
+
+
+def _switched_on(native: Callable[[str], bool]) -> ModuleType:
+    if not preload.armed():
+        preload.arm()  # raises, and says what to do, if it is too late
+    import torch
+
+    from metalsim import patches
+
+    if torch.backends.mps.is_built() and torch.backends.mps.is_available():
+        raise SimulationError("this machine has a real MPS device: use it, METALLAB_DEVICE=mps")
+    module = _import(_built(torch.__version__))
+    module.install(_decider(native), torch.version.git_version)
+    module.register_native(_operators_with_kernel(native))
+    preload.answer_mps(True)
+    if str(torch.accelerator.current_accelerator()) != "mps":
+        raise SimulationError(
+            f"torch {torch.__version__} does not ask for its accelerator where the simulated Apple GPU answers; "
+            "use the torch that constraints.txt names"
+        )
+    patches.apply(module.host_view)
+    return module
+
+
+def _decider(native: Callable[[str], bool]) -> Callable[[str], int]:
+    """What to do with an operator that no kernel was registered for."""
+    falls_back = _fallback_enabled()
+
+    def decide(name: str) -> int:
+        if name.partition(".")[0] in FALLS_BACK_BY_ITSELF:
+            return FALLS_BACK
+        if native(name):
+            return NATIVE
+        return FALLS_BACK if falls_back else MISSING
+
+    return decide
+
+
+def _fallback_enabled() -> bool:
+    return os.environ.get(FALLBACK_VARIABLE, "0") not in ("", "0")
+
+
+def _operators_with_kernel(native: Callable[[str], bool]) -> list[str]:
+    """Operators that a CPU kernel stands in for, although there may be a composite of other operators as well."""
+    import torch
+
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    composite = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
+
+    def stands_in(name: str) -> bool:
+        if has(name, "MPS") or not native(name) or name.partition(".")[0] in FALLS_BACK_BY_ITSELF:
+            return False
+        return has(name, "CPU") or not any(has(name, key) for key in composite)
+
+    names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
+    return [name.removeprefix("aten::") for name in names if stands_in(name)]
+
+
+def _built(torch_version: str) -> Path:
+    path, version = building.compiler()
+    sources = sorted(building.SOURCES.glob("*.h")) + [building.SOURCES / "device.cpp"]
+    name = f"device-{building.key(torch_version, sys.version, version, files=sources)}"
+    log = building.cache() / f"{name}.log"
+
+    def build(folder: Path) -> None:
+        with log.open("w") as file:
+            done = subprocess.run(
+                [sys.executable, "-c", _BUILD, str(folder), str(building.SOURCES / "device.cpp")],
+                stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=_environment(path),
+            )  # fmt: skip
+        if done.returncode:
+            raise SimulationError(
+                f"the simulated Apple GPU could not be built for torch {torch_version} with {version}; {log} tells "
+                "why. It is written for the torch that constraints.txt names"
+            )
+
+    what = "building the simulated Apple GPU for this torch, about a minute, once ..."
+    return building.built_once(name, f"{MODULE}.so", build, progress=what)
+
+
+# In a process of its own: what it imports and prints stays there.
+_BUILD = f"""
+import sys
+from torch.utils import cpp_extension
+
+folder, source = sys.argv[1:]
+cpp_extension.load({MODULE!r}, [source], build_directory=folder, extra_cflags=["-O1"], with_cuda=False, verbose=True)
+"""
+
+
+def _environment(compiler: str) -> dict[str, str]:
+    """Ninja is found beside this Python, even if its environment is not activated."""
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    return {**os.environ, "PATH": path, "CXX": compiler}
+
+
+def _import(path: Path) -> ModuleType:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(MODULE, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _loaded() -> ModuleType:
+    if _module is None:
+        raise SimulationError("the simulated Apple GPU is not installed: call metalsim.install() first")
+    return _module

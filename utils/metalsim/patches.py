@@ -1,0 +1,122 @@
+"""The Python functions of torch that a build without Metal lacks, and how shaders are handed their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from metalsim.errors import SimulationError
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "Simulated Apple GPU"
+CORES = 10
+
+
+def apply(host_view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Complete ``torch._C``, and forget what was remembered of a torch without MPS."""
+    import torch
+
+    functions = {
+        "_has_mps": True,
+        "_mps_get_name": lambda: NAME,
+        "_mps_get_core_count": lambda: CORES,
+        "_mps_compileShader": lambda source: Library(source, host_view),
+        "_mps_isCaptureEnabled": lambda: False,
+        "_mps_isCapturing": lambda: False,
+        "_mps_startCapture": _no_capture,
+        "_mps_stopCapture": lambda: None,
+        "_mps_loadMetalllib": _no_metallib,
+        "_mps_loadMetallibFromPath": _no_metallib,
+        "_mps_host_alias_storage": lambda storage: _host_storage(storage, host_view),
+    }
+    for name, value in functions.items():
+        setattr(torch._C, name, value)
+    _give_streams()
+    backend = torch.backends.mps
+    for remembered in ("is_available", "is_macos_or_newer", "is_macos13_or_newer", "get_name", "get_core_count"):
+        getattr(backend, remembered).cache_clear()
+
+
+class Library:
+    """A compiled shader source: its kernels are attributes, as those of ``torch.mps.compile_shader``."""
+
+    def __init__(self, source: str, host_view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        from metalsim import shader
+
+        self._host_view = host_view
+        self._library = shader.compile_shader(source)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._library, name)
+        return Kernel(found, self._host_view) if callable(found) else found
+
+    def __dir__(self) -> list[str]:
+        return dir(self._library)
+
+
+class Kernel:
+    """A kernel that takes tensors of the simulated device."""
+
+    def __init__(self, kernel: Callable[..., Any], host_view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._kernel, self._host_view = kernel, host_view
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Bind the arguments in order; RuntimeError for a tensor that is on the CPU, unless it is one number."""
+        return self._kernel(*map(self._on_host, arguments), **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name)
+
+    def _on_host(self, argument: Any) -> Any:
+        import torch
+
+        if isinstance(argument, (list, tuple)):
+            return type(argument)(map(self._on_host, argument))
+        if not isinstance(argument, torch.Tensor):
+            return argument
+        if argument.device.type != "mps" and argument.dim() > 0:
+            raise RuntimeError("Passed CPU tensor to MPS op")
+        return self._host_view(argument.detach())
+
+
+def _host_storage(storage: Any, host_view: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    import torch
+
+    over = torch.empty(0, dtype=torch.uint8, device="mps").set_(storage, 0, (storage.nbytes(),))
+    return host_view(over).untyped_storage()
+
+
+def _no_capture(_file: str) -> None:
+    raise RuntimeError("Capture support is not enabled: a simulated Apple GPU has no Metal to capture")
+
+
+def _no_metallib(_source: object) -> None:
+    raise SimulationError("a .metallib holds code for Apple GPUs, which the simulation cannot run: use compile_shader")
+
+
+def _give_streams() -> None:
+    """Streams that can be made and selected; all work is done in order, whichever is current."""
+    import torch
+
+    base, state = torch._C._MPSStreamBase, {"last": 0, "current": 0}
+
+    def new(cls: type, *_: Any, **__: Any) -> Any:
+        return object.__new__(cls)
+
+    def init(self: Any, priority: int = 0, *, stream_id: int | None = None, **_: Any) -> None:
+        if stream_id is None:
+            state["last"] += 1
+            stream_id = state["last"]
+        self._stream_id = stream_id
+
+    base.__new__, base.__init__ = new, init
+    base.stream_id = property(lambda self: self._stream_id)
+    base.device = property(lambda self: torch.device("mps", 0))
+    base.synchronize = lambda self: None
+    base.query = lambda self: True
+    base.__eq__ = lambda self, other: isinstance(other, base) and self._stream_id == other._stream_id
+    base.__hash__ = lambda self: hash(self._stream_id)
+    torch._C._mps_getCurrentStream = lambda: base(stream_id=state["current"])
+    torch._C._mps_setStream = lambda stream: state.update(current=stream._stream_id)
