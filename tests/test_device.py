@@ -81,13 +81,29 @@ def a_name_that_does_not_exist_is_named(device, monkeypatch):
         device.pick()
 
 
-@RULES.rule(('    if wanted == "sim":', "    if False:"))
-def the_simulation_says_that_it_is_not_there(device, monkeypatch):
-    with pytest.raises(device.DeviceUnavailable, match=r"simulated .* not part of this version.*METALLAB_DEVICE=auto"):
-        device.pick("sim")
+@RULES.rule(
+    ('    if wanted == "sim":', "    if False:"),
+    ("simulation.label(), simulated=True)", "simulation.label())"),
+    ("        simulation.install()\n", "        pass\n"),
+)
+def the_simulation_is_installed_and_says_so(device, monkeypatch, chip):
+    """With a stand-in for metalsim, whose own tests run the real one."""
+    from metallab import simulation
+
+    installed = []
+    monkeypatch.setattr(simulation, "install", lambda: installed.append(1))
+    lab = device.pick("sim")
+    assert (lab.kind, lab.label, lab.simulated) == ("mps", "simulated Apple GPU (on Apple M2 Max)", True)
     monkeypatch.setenv("METALLAB_DEVICE", "sim")
-    with pytest.raises(device.DeviceUnavailable, match="simulated"):
-        device.pick()
+    assert device.pick().simulated
+    assert len(installed) == 2
+
+    def fails():
+        raise simulation.SimulationUnavailable("there is no compiler: install g++")
+
+    monkeypatch.setattr(simulation, "install", fails)
+    with pytest.raises(device.DeviceUnavailable, match=r"cannot be used: there is no compiler: install g\+\+"):
+        device.pick("sim")
 
 
 @RULES.rule(
@@ -253,7 +269,7 @@ def the_banner_says_what_is_real_and_escapes_it(device):
     assert "Xeon CPU, 2 threads" in str(cpu)
     assert "No GPU takes part" in str(cpu)
     simulated = device.Accelerator("mps", "Apple M2", simulated=True).banner()
-    assert str(simulated).startswith("SIMULATED: Apple M2.")
+    assert str(simulated).startswith("SIMULATED: this page ran on a Apple M2.")
     assert "no time on this page" in str(simulated)
     assert real._repr_html_().split(";")[0] != simulated._repr_html_().split(";")[0], "they look alike"
     hostile = device.Accelerator("cuda", "<script>&\"'").banner()._repr_html_()

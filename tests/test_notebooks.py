@@ -6,6 +6,9 @@ was not executed.
 
 from __future__ import annotations
 
+import os
+import sys
+
 import nbformat
 import pytest
 
@@ -78,8 +81,8 @@ def notebook_id(path):
 
 @pytest.fixture(scope="session")
 def kind():
-    """The best device of this machine, as the runner finds it."""
-    return headless.resolve_device("auto")["device"]
+    """The device that `make test DEVICE=` names, or the best of this machine, as the runner finds it."""
+    return headless.resolve_device(os.environ.get("METALLAB_TEST_DEVICE") or "auto")["device"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
@@ -89,6 +92,24 @@ def test_runs_from_top_to_bottom(path, kind):
     assert result.executed == result.cells > 0
     saved = records.load(paths.run_folder("fast", kind) / "results" / f"{path.stem}.json")
     assert all(record.measurement.mode == "fast" for record in saved)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac runs these pages on its real Apple GPU")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_runs_on_the_simulated_apple_gpu(path):
+    """The code that a Mac runs; nothing that it times is ever compared. Pages that are not simulated say why."""
+    result = headless.run_notebook(path, device="sim", **LIMITS)
+    page = nbformat.read(path, as_version=4)
+    if "sim" in page.metadata.metallab.get("skip", {}).get("device", []):
+        assert (result.status, result.reason) == ("skipped", page.metadata.metallab.skip.reason)
+        return
+    assert result.status == "passed", f"{result.reason}\nthe partial notebook: {result.failed_copy}"
+    assert "SIMULATED" in "".join(str(cell.outputs) for cell in result.read().cells if cell.cell_type == "code")
+    saved = records.load(paths.run_folder("fast", "sim") / "results" / f"{path.stem}.json")
+    simulated = [record for record in saved if record.measurement.simulated]
+    assert simulated or path.stem.startswith("00"), "nothing was measured on the simulated GPU"
+    compared = [record.comparison for record in simulated if record.comparison]
+    assert all(c.median is None for c in compared), "a time of the simulation was compared"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)

@@ -4,6 +4,13 @@ Import this package before any framework: a simulated device has to be armed bef
 Importing it is instant; the modules below import a framework only inside the functions that need one.
 """
 
+import os
+
 from metallab.mode import knob
+
+if os.environ.get("METALLAB_DEVICE") == "sim":
+    from metallab import simulation
+
+    simulation.arm()
 
 __all__ = ["knob"]

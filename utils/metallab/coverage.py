@@ -166,6 +166,11 @@ def status(operator: str) -> Status:
     return table().get(name.removesuffix(".default"), "unknown")
 
 
+def has_mps_kernel(operator: str) -> bool:
+    """Does an operator run on MPS as it is, with a kernel of its own or as a composite of others?"""
+    return status(operator) in ("native", "composite")
+
+
 @functools.cache
 def table() -> Mapping[str, Status]:
     """Status of every ATen operator, by name and overload (``add.Tensor``), read from the installed PyTorch."""

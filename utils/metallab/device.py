@@ -89,7 +89,8 @@ class Banner:
         lab = self.accelerator
         title = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}[lab.framework]
         if lab.simulated:
-            return f"SIMULATED: {lab.label}. The code runs as on a Mac; no time on this page says anything about a Mac."
+            ran = f"SIMULATED: this page ran on a {lab.label}."
+            return f"{ran} The code runs as on a Mac; no time on this page says anything about a Mac."
         if lab.kind == "cpu":
             by = f", by {title}" if lab.framework != "torch" else ""
             why = f" ({lab.instead_of})" if lab.instead_of else ""
@@ -121,9 +122,7 @@ def pick(name: str = "auto", framework: Framework = "torch") -> Accelerator:
     if wanted not in NAMES:
         raise ValueError(f"there is no device {wanted!r}; METALLAB_DEVICE and pick() take one of {', '.join(NAMES)}")
     if wanted == "sim":
-        raise DeviceUnavailable(
-            "the simulated Apple GPU is not part of this version yet; use METALLAB_DEVICE=auto to run on this machine"
-        )
+        return _simulated()
     if wanted != "auto":
         if (fault := probe(wanted)) is not None:
             setting = "METALLAB_DEVICE=auto" if name == "auto" else "pick()"
@@ -240,6 +239,16 @@ def _accelerator(kind: str) -> Accelerator:
 
         return Accelerator("cuda", torch.cuda.get_device_name())
     return Accelerator("mps", f"{_chip()} GPU")
+
+
+def _simulated() -> Accelerator:
+    from metallab import simulation
+
+    try:
+        simulation.install()
+    except simulation.SimulationUnavailable as error:
+        raise DeviceUnavailable(f"the simulated Apple GPU cannot be used: {error}") from error
+    return Accelerator("mps", simulation.label(), simulated=True)
 
 
 def _chip() -> str:

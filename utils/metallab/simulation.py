@@ -10,11 +10,16 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-LABEL = "Simulated Apple GPU"
-
 
 class SimulationUnavailable(RuntimeError):
     """The simulated GPU cannot be used here; the message says why and what to do."""
+
+
+def label() -> str:
+    """What stands beside every number from it."""
+    from metallab import machine
+
+    return f"simulated Apple GPU (on {machine.describe().chip or 'an unknown processor'})"
 
 
 def arm() -> None:
@@ -34,8 +39,8 @@ def arm() -> None:
 def install(on_event: Callable[[Any], None] | None = None) -> str:
     """Make ``device="mps"`` work in this process; the line that says what is simulated.
 
-    ``on_event`` is told of every operator, copy and fallback. `SimulationUnavailable` with the reason if it cannot be
-    done.
+    ``on_event`` is told of every operator, copy and fallback (`metalsim.Event`). `SimulationUnavailable` with the
+    reason if it cannot be done.
     """
     arm()
     import metalsim

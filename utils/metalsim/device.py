@@ -137,9 +137,14 @@ def _switched_on(native: Callable[[str], bool]) -> ModuleType:
 
     from metalsim import patches
 
-    if torch.backends.mps.is_built() and torch.backends.mps.is_available():
-        raise SimulationError("this machine has a real MPS device: use it, METALLAB_DEVICE=mps")
+    if torch.backends.mps.is_built():  # asking whether it is available would fix the answer for this process
+        raise SimulationError("this PyTorch has a real MPS device: use it, METALLAB_DEVICE=mps")
     module = _import(_built(torch.__version__))
+    if not torch._C._mps_is_available():
+        raise SimulationError(
+            "torch was asked for its MPS device before the simulated one was installed: restart Python and call "
+            "metalsim.install() right after torch is imported"
+        )
     module.install(_decider(native), torch.version.git_version)
     module.register_native(_operators_with_kernel(native))
     preload.answer_mps(True)

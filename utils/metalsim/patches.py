@@ -34,6 +34,7 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor]) -> None:
     for name, value in functions.items():
         setattr(torch._C, name, value)
     _give_streams()
+    _give_storages()
     backend = torch.backends.mps
     for remembered in ("is_available", "is_macos_or_newer", "is_macos13_or_newer", "get_name", "get_core_count"):
         getattr(backend, remembered).cache_clear()
@@ -120,3 +121,20 @@ def _give_streams() -> None:
     base.__hash__ = lambda self: hash(self._stream_id)
     torch._C._mps_getCurrentStream = lambda: base(stream_id=state["current"])
     torch._C._mps_setStream = lambda stream: state.update(current=stream._stream_id)
+
+
+def _give_storages() -> None:
+    """``torch.UntypedStorage(bytes, device="mps")``, which loading a file calls."""
+    import torch
+
+    plain = torch.UntypedStorage.__new__
+
+    def new(cls: type, *arguments: Any, device: Any = None, **keywords: Any) -> Any:
+        if device is None:
+            return plain(cls, *arguments, **keywords)
+        if torch.device(device).type != "mps":
+            return plain(cls, *arguments, device=device, **keywords)
+        size = arguments[0] if arguments else 0
+        return torch.empty(size, dtype=torch.uint8, device="mps").untyped_storage()
+
+    torch.UntypedStorage.__new__ = new

@@ -7,8 +7,6 @@
 // hooks.h      what torch asks its MPS device
 // events.h     what is told about all this
 
-#include <ATen/native/NonSymbolicBC.h>
-#include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/NativeFunctions.h>
 #include <torch/extension.h>
 #include <torch/library.h>
@@ -54,15 +52,19 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
   m.impl("linear_backward", &linear_backward);
   m.impl("convolution_overrideable", &convolution);
   m.impl("convolution_backward_overrideable", &convolution_backward);
+  m.impl("_slow_conv2d_forward", &slow_convolution);
   m.impl("_scaled_dot_product_attention_math_for_mps", &attention);
   m.impl("native_dropout", &native_dropout);
   m.impl("_lstm_mps", &lstm_mps);
   m.impl("lstm_mps_backward", &lstm_mps_backward);
   m.impl("lstm.input", &lstm);
+  m.impl("scaled_dot_product_attention", &choose_attention);
 }
 
+// Functions that choose operators: what they call is recorded for the backward pass, not they.
 TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
   m.impl("lstm.input", &lstm);
+  m.impl("scaled_dot_product_attention", &choose_attention);
 }
 
 } // namespace
@@ -105,8 +107,8 @@ py::dict read_counters() {
 } // namespace metalsim
 
 namespace at {
-using metalsim::Hooks;
-REGISTER_MPS_HOOKS(Hooks)
+// torch looks for this name
+C10_REGISTER_CLASS(MPSHooksRegistry, MPSHooks, metalsim::Hooks)
 } // namespace at
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {

@@ -50,8 +50,9 @@ inline const at::Generator& default_generator() {
 
 // The CPU generator that draws for a device generator.
 inline at::Generator host_generator(const at::Generator& generator) {
-  if (generator.device().type() == c10::kCPU)
-    return generator;
+  TORCH_CHECK(
+      generator.device().is_mps(),
+      "Expected a 'mps' device type for generator but found '", generator.device().type(), "'");
   return static_cast<DeviceGenerator*>(generator.unsafeGetGeneratorImpl())->host;
 }
 

@@ -69,7 +69,6 @@ inline Events& events() {
 }
 
 struct Hooks final : at::MPSHooksInterface {
-  explicit Hooks(at::MPSHooksArgs = {}) {}
   void init() const override {}
   bool isBuilt() const override {
     return true;
@@ -107,6 +106,9 @@ struct Hooks final : at::MPSHooksInterface {
   }
   c10::Allocator* getMPSDeviceAllocator() const override {
     return &device_memory();
+  }
+  c10::Allocator* getPinnedMemoryAllocator() const override {
+    return c10::GetAllocator(c10::kCPU);
   }
   c10::Device getDeviceFromPtr(void*) const override {
     return device();

@@ -116,7 +116,7 @@ class HostCall {
     if (value.isTensor())
       return to_host(value.toTensor(), argument);
     if (value.isGenerator())
-      return host_generator(value.toGenerator());
+      return host_generator(value.toGenerator()); // raises for a generator of the CPU
     if (value.isDevice())
       return value.toDevice().is_mps() ? c10::IValue(c10::Device(c10::kCPU)) : value;
     if (value.isTensorList()) {

@@ -94,6 +94,20 @@ inline void check_on_device(const Tensor& tensor, const char* name) {
       "Tensor for argument ", name, " is on ", tensor.device(), " but expected on mps");
 }
 
+// torch takes this for a convolution whose weights are on the device and whose input is not.
+inline Tensor slow_convolution(
+    const Tensor& self,
+    const Tensor& weight,
+    IntArrayRef,
+    const OptionalTensor&,
+    IntArrayRef,
+    IntArrayRef) {
+  TORCH_CHECK(
+      false,
+      "slow_conv2d_forward_mps: input(device='", self.device(), "') and weight(device=", weight.device(),
+      "')  must be on the same device");
+}
+
 // On CPUs without fast half precision a convolution in it takes a hundred times as long as in float32.
 inline Tensor widened(const Tensor& tensor) {
   const Tensor host = host_view(tensor);
@@ -197,6 +211,31 @@ inline std::tuple<Tensor, Tensor> attention(
   return {device_tensor(result), device_tensor(weights)};
 }
 
+// As on a Mac: one operator where nothing needs a gradient and nothing is dropped, else its pieces.
+inline Tensor choose_attention(
+    const Tensor& query,
+    const Tensor& key,
+    const Tensor& value,
+    const OptionalTensor& mask,
+    double dropout,
+    bool causal,
+    std::optional<double> scale,
+    bool grouped) {
+  TORCH_CHECK(
+      !(causal && mask && mask->defined()),
+      "scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True");
+  OptionalTensor added = mask;
+  if (mask && mask->defined() && mask->scalar_type() == at::kBool)
+    added = at::zeros_like(*mask, query.options()).masked_fill_(mask->logical_not(), -INFINITY);
+  const bool needs_grad =
+      at::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() || value.requires_grad());
+  if (needs_grad || dropout > 0)
+    return std::get<0>(at::_scaled_dot_product_attention_math(
+        query, key, value, added, dropout, causal, std::nullopt, scale, grouped));
+  return std::get<0>(at::_scaled_dot_product_attention_math_for_mps(
+      query, key, value, added, dropout, causal, std::nullopt, scale, grouped));
+}
+
 inline std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   DrawFromDevice draw;
@@ -274,10 +313,9 @@ inline std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> lstm_mps_bac
     bool bidirectional,
     bool batch_first) {
   // below autograd nothing is recorded: let this repetition be
-  c10::impl::IncludeDispatchKeyGuard include(c10::autograd_dispatch_keyset);
+  const auto keys = c10::impl::tls_local_dispatch_key_set();
   c10::impl::ForceDispatchKeyGuard record(
-      c10::impl::tls_local_dispatch_key_set().included_, c10::impl::tls_local_dispatch_key_set().excluded_ -
-          c10::autograd_dispatch_keyset - c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView));
+      keys.included_, keys.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
   at::AutoGradMode grad_mode(true);
   auto wanted = leaves({input});
   for (at::TensorList list : {hx, params})

@@ -98,10 +98,10 @@ void fill_unwatched(char* begin, char* end, int byte) {
 // ---- crashes of the kernel become errors (a sanitized program keeps the sanitizer's handlers) ---------------------------
 sigjmp_buf escape;
 pthread_t owner;
-const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+[[maybe_unused]] const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 enum { unplanned_meeting = 1000 };
 
-void on_crash(int signal) {
+[[maybe_unused]] void on_crash(int signal) {
   if (pthread_equal(pthread_self(), owner)) siglongjmp(escape, signal);
   struct sigaction normal = {};
   normal.sa_handler = SIG_DFL;
@@ -491,7 +491,7 @@ EXPORT int metalsim_run(int kernel, void** buffers, const uint32_t* grid, const 
   main_tsan = __tsan_get_current_fiber();
 #endif
   const Dispatch d = {{grid[0], grid[1], grid[2]}, {group[0], group[1], group[2]}, fibers, order, garbage};
-  CrashGuard guard;
+  [[maybe_unused]] CrashGuard guard;
   const int crash = sigsetjmp(escape, 1);
   const bool good = crash ? fail(nullptr, crash_text(crash)) : run(d, buffers);
   current = nullptr;

@@ -44,7 +44,10 @@ template <>
 struct size_of<const void> : metal::integral_constant<int, 1> {};
 
 template <class T>
-struct argument;  // only pointers and references are bound to buffers
+struct argument {
+  static_assert(sizeof(T) == 0, "a kernel's parameter is a pointer, a reference, or has an attribute such as "
+                                "[[thread_position_in_grid]]");
+};
 template <class T>
 struct argument<T*> {
   static constexpr MetalsimParameter describe(int buffer) {

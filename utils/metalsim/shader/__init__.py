@@ -1,0 +1,14 @@
+"""Metal compute kernels on a CPU: `compile_shader(source)` has the calling convention of torch.mps.compile_shader.
+
+    lib = compile_shader(open("softshrink.metal").read())
+    lib.softshrink(out, x, 0.5)                 # tensors in host memory stand for tensors on the GPU
+    print(lib.softshrink.check(out, x, 0.5))    # races, reads and writes outside of a buffer, order of threads
+
+It says whether a kernel is right, never how fast a GPU is. LIMITS.md says what acceptance here does not prove.
+"""
+
+from .check import Finding, Report
+from .compiler import NoCompiler
+from .library import Kernel, Library, UnknownKernel, compile_shader
+
+__all__ = ["Finding", "Kernel", "Library", "NoCompiler", "Report", "UnknownKernel", "compile_shader"]

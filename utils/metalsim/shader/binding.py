@@ -1,0 +1,280 @@
+"""The arguments of a kernel call, as torch.mps.compile_shader binds them: to buffers 0, 1, 2, ... in order.
+
+Stricter than Metal on purpose. Metal reinterprets the bits of a wrong dtype, reads past a short buffer, and takes an unbound
+one for zero or for a crash; here each of them raises RuntimeError.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+MOST_THREADS = 1024  # in a threadgroup, on every Apple GPU
+MOST_BUFFERS = 31
+CASTS = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "int32": torch.int32,
+    "int16": torch.int16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+}
+WORDS = {"f": "float", "h": "half", "b": "bfloat", "B": "bool", "i": "integer", "u": "unsigned integer", "s": "struct"}
+_KINDS = {
+    torch.float32: "f",
+    torch.float16: "h",
+    torch.bfloat16: "b",
+    torch.bool: "B",
+    torch.complex64: "f",
+    torch.complex32: "h",
+}
+
+
+class Parameter(ctypes.Structure):
+    """One parameter of a compiled kernel: MetalsimParameter in abi.h, which explains the fields."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int) for name in ("buffer", "is_reference", "kind", "scalar_bytes", "bytes", "is_const")
+    )
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory that a kernel sees: its address and length in bytes, and what its scalars are (see abi.h)."""
+
+    address: int
+    bytes: int
+    kind: str
+    scalar_bytes: int
+    owner: object  # keeps the memory alive
+    number: int | float | None = None  # the Python number that it was made of
+
+    @property
+    def text(self) -> str:
+        """What it holds, for messages."""
+        return f"{self.scalar_bytes}-byte {WORDS[self.kind]}" if self.kind in "iu" else WORDS[self.kind]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A kernel call: its buffers by index, and how many threads in all and in a group, in x, y and z."""
+
+    buffers: dict[int, Buffer]
+    threads: tuple[int, int, int]
+    group_size: tuple[int, int, int]
+
+
+def bind(args: Sequence[object], threads: object, group_size: object, arg_casts: object, strided: bool) -> Call:
+    """The call that `kernel(*args, threads=..., group_size=..., arg_casts=...)` asks for. Errors as PyTorch's."""
+    total, group, casts = _extent(threads), _extent(group_size), _Casts(arg_casts)
+    buffers = {}
+    for index, value in enumerate(args):
+        if isinstance(value, torch.Tensor):
+            buffers[index] = _of_tensor(index, value, strided)
+            total = [value.numel()] if total is None else total
+        else:
+            buffers[index] = casts.number(index, value)
+    if total is None:
+        raise RuntimeError("Number of threads is undefined or has wrong dimension")
+    if group is not None and len(group) != len(total):
+        raise RuntimeError(
+            "Expected !group_size.has_value() || threads->size() == group_size->size() to be true, but got false. "
+            f"threads has {len(total)} dimensions, group_size {len(group)}."
+        )
+    if group is None:
+        group = [min(total[0], MOST_THREADS) if len(total) == 1 else MOST_THREADS]
+    if math.prod(group) > MOST_THREADS:
+        raise ValueError(f"Threadgroup size exceeds {MOST_THREADS} limit")
+    if 0 in group and 0 not in total:
+        raise ValueError("group_size must be at least 1 in each dimension")
+    return Call(buffers, _three(total), _three(group))
+
+
+def _extent(value: object) -> list[int] | None:
+    if value is None:
+        return None
+    numbers = [value] if isinstance(value, int) else list(value)
+    if not 0 < len(numbers) < 4:
+        raise RuntimeError("Expected vec.size() > 0 && vec.size() < 4 to be true, but got false.")
+    if any(not isinstance(n, int) or n < 0 or n >= 2**32 for n in numbers):
+        raise RuntimeError(f"threads and group_size are counts from 0 to 2**32 - 1, not {value!r}")
+    return numbers
+
+
+def _three(numbers: list[int]) -> tuple[int, int, int]:
+    return tuple([*numbers, 1, 1][:3])
+
+
+def _of_tensor(index: int, tensor: torch.Tensor, strided: bool) -> Buffer:
+    if tensor.dtype in (torch.float64, torch.complex128):
+        raise TypeError(
+            "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
+            "Please use float32 instead."
+        )
+    if tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "mps"):
+        raise RuntimeError(f"argument {index} is not a dense tensor in memory: {tensor.layout}, {tensor.device}")
+    width = tensor.element_size()
+    if tensor.is_contiguous():
+        length = tensor.numel() * width
+    elif strided:
+        length = tensor.untyped_storage().nbytes() - tensor.storage_offset() * width
+    else:
+        raise RuntimeError(
+            f"argument {index} has strides {tuple(tensor.stride())} for shape {tuple(tensor.shape)}: a kernel sees memory, "
+            "not strides. Pass tensor.contiguous()"
+        )
+    kind = _KINDS.get(tensor.dtype) or ("i" if tensor.dtype.is_signed else "u")
+    return Buffer(tensor.data_ptr(), length, kind, width // (2 if tensor.is_complex() else 1), tensor)
+
+
+class _Casts:
+    """What arg_casts asks for: a name for all numbers, or {index: name}."""
+
+    def __init__(self, asked: object) -> None:
+        if asked is not None and not isinstance(asked, (str, dict)):
+            raise RuntimeError(f"Unexpected caster arg type {type(asked).__name__}")
+        self.default = asked if isinstance(asked, str) else ""
+        self.by_index = asked if isinstance(asked, dict) else {}
+
+    def number(self, index: int, value: object) -> Buffer:
+        """The buffer for a number, or for a list of them. float is float, int is int64, unless cast."""
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        if not values:
+            raise RuntimeError("Empty list/tuple can not be an argument to metal kernel")
+        if isinstance(values[0], torch.Tensor):
+            raise RuntimeError(f"argument {index} is a list of tensors: argument buffers are not simulated")
+        if not isinstance(values[0], (int, float)):
+            listed = isinstance(value, (list, tuple))
+            raise RuntimeError("Unexpected argument types" if listed else "Unsupported argument type")
+        name = self.by_index.get(index, self.default)
+        if name and name not in CASTS:
+            raise RuntimeError(f"Unsupported cast instruction {name}; known are {', '.join(CASTS)}")
+        kind = float if isinstance(values[0], float) else int
+        dtype = CASTS[name] if name else torch.float32 if kind is float else torch.int64
+        data = torch.tensor([kind(v) for v in values], dtype=dtype, device="cpu")
+        number = values[0] if len(values) == 1 and not name else None
+        made = _of_tensor(index, data, strided=False)
+        return Buffer(made.address, made.bytes, made.kind, made.scalar_bytes, data, number)
+
+
+# ---- what Metal would take, and what it would make of it ---------------------------------------------------------------------
+
+
+def check_parameters(kernel: str, parameters: Sequence[Parameter], buffers: dict[int, Buffer]) -> None:
+    """RuntimeError for a buffer that is missing, too short, or holds something else than the kernel declares."""
+    for parameter in parameters:
+        index = parameter.buffer
+        if index < 0:
+            continue
+        if index not in buffers:
+            raise RuntimeError(f"{kernel}: buffer({index}) is not bound, {len(buffers)} arguments were given")
+        _check_buffer(f"{kernel}: buffer({index})", parameter, buffers[index])
+
+
+def _check_buffer(name: str, parameter: Parameter, buffer: Buffer) -> None:
+    want, have = chr(parameter.kind), buffer.kind
+    if parameter.is_reference and buffer.bytes < parameter.bytes:
+        raise RuntimeError(f"{name} has {buffer.bytes} bytes, the kernel reads {parameter.bytes}")
+    if want in "sv":
+        return
+    floating = "fhb"
+    if (want in floating or have in floating) and want != have:
+        raise RuntimeError(
+            f"{name} holds {buffer.text}, the kernel declares {WORDS[want]}: Metal would reinterpret the bits. "
+            "Numbers: float is float, int is int64; arg_casts and float(...) change that. Tensors: .to(dtype)"
+        )
+    if want in floating or parameter.scalar_bytes == buffer.scalar_bytes:
+        return
+    if parameter.is_reference and isinstance(buffer.number, int):  # the low bytes of an int64 are the number
+        bits = 8 * parameter.scalar_bytes
+        low, high = (0, 2**bits) if want == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+        if want == "B" or low <= buffer.number < high:
+            return
+        raise RuntimeError(f"{name} is {buffer.number}, which {parameter.scalar_bytes} bytes cannot hold")
+    raise RuntimeError(f"{name} holds {buffer.text}, the kernel declares {parameter.scalar_bytes}-byte {WORDS[want]}")
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Region:
+    """Memory that some buffers share: two views of one tensor must stay one memory."""
+
+    address: int
+    bytes: int
+    buffers: dict[int, int]  # index -> offset in bytes
+
+    @property
+    def skew(self) -> int:
+        """Bytes from a multiple of 64 to where it begins: a copy keeps it, for vectors that need alignment."""
+        return self.address % 64
+
+    def read(self) -> bytes:
+        """What is in it."""
+        return ctypes.string_at(self.address, self.bytes)
+
+
+def regions(buffers: dict[int, Buffer]) -> list[Region]:
+    """The buffers' memory, overlapping ones together."""
+    spans = sorted((buffer.address, buffer.address + buffer.bytes, index) for index, buffer in buffers.items())
+    groups: list[list[tuple[int, int, int]]] = []
+    end = -1
+    for span in spans:
+        if span[0] < end and groups:
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+        end = max(end, span[1])
+    made = []
+    for group in groups:
+        begin, stop = group[0][0], max(span[1] for span in group)
+        made.append(Region(begin, stop - begin, {index: address - begin for address, _, index in group}))
+    return made
+
+
+class Guarded:
+    """A copy of a region between two zones of bytes that make NaN: what is written there has left its buffer."""
+
+    ZONE = 4096
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.memory = torch.empty(region.bytes + 2 * self.ZONE + 128, dtype=torch.uint8, device="cpu")
+        begin = self.memory.data_ptr()
+        self.address = begin + (-begin) % 64 + self.ZONE + region.skew
+        for zone in self._zones():
+            ctypes.memset(zone, 0xFF, self.ZONE)
+        ctypes.memmove(self.address, region.address, region.bytes)
+
+    def _zones(self) -> tuple[int, int]:
+        return self.address - self.ZONE, self.address + self.region.bytes
+
+    def take_back(self, kernel: str) -> None:
+        """Copies the results to where they belong; RuntimeError when something was written beside them."""
+        untouched = b"\xff" * self.ZONE
+        if any(ctypes.string_at(zone, self.ZONE) != untouched for zone in self._zones()):
+            numbers = ", ".join(f"buffer({index})" for index in sorted(self.region.buffers))
+            raise RuntimeError(
+                f"{kernel}: wrote outside of {numbers}, {self.region.bytes} bytes long. Nothing was kept; "
+                f"{kernel}.check(...) with the same arguments names the line"
+            )
+        ctypes.memmove(self.region.address, self.address, self.region.bytes)
+
+
+def pointers(addresses: dict[int, int]) -> ctypes.Array:
+    """void*[64] for the run time."""
+    made = (ctypes.c_void_p * 64)()
+    for index, address in addresses.items():
+        made[index] = address
+    return made
+
+
+def shifted(region: Region, address: int) -> dict[int, int]:
+    """Addresses of a region's buffers when the region begins at an address."""
+    return dict(zip(region.buffers, itertools.starmap(lambda _, offset: address + offset, region.buffers.items()), strict=True))

@@ -1,0 +1,147 @@
+"""What kernel.check() looks for, and how it is told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from . import binding, compiler
+from .program import Outcome, Program
+
+RACE_GROUP = 224  # the race sanitizer keeps 255 threads apart
+ORDERS = {1: "backwards", 2: "shuffled", 3: "shuffled another way"}
+GARBAGE = {0x7F: "3.4e38", 0xFE: "-1.7e38"}  # as float; an ordinary run has 0xFF, NaN
+
+# what a sanitizer writes -> kind of finding
+_KINDS = (
+    (r"AddressSanitizer: ([\w-]+)", "address"),
+    (r"program_source:\d+(?::\d+)?: runtime error: (.*)", "undefined behaviour"),
+    (r"WARNING: ThreadSanitizer: (data race)", "race"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a kernel.
+
+    Kinds: address (outside of a buffer or an array), undefined behaviour, race, barrier, thread order (the result depends
+    on it), uninitialised memory (the result depends on threadgroup memory that was never written), crash, hang.
+    """
+
+    kind: str
+    line: int | None  # of the Metal source, from 1; None where no line is to blame
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}{f', line {self.line}' if self.line else ''}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What check() did and found. `skipped` says what was not looked for, and why."""
+
+    kernel: str
+    findings: tuple[Finding, ...]
+    ran: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Nothing was found. What was skipped was not looked for."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        lines = [f"{self.kernel}: {'nothing found' if self.ok else f'{len(self.findings)} found'}; ran {', '.join(self.ran)}"]
+        return "\n".join([*lines, *(f"  {finding}" for finding in self.findings), *(f"  skipped: {s}" for s in self.skipped)])
+
+    __repr__ = __str__
+
+
+def check(kernel: str, program: Program, call: binding.Call, timeout: float) -> Report:
+    """Every run of a kernel that may show something wrong with it; `timeout` in seconds for each."""
+    if 0 in call.threads:
+        return Report(kernel, (), (), ("everything: there are no threads",))
+    findings, ran, skipped = _sanitized(program, call, timeout)
+    findings += _compared(program, call, timeout)
+    return Report(kernel, tuple(dict.fromkeys(findings)), (*ran, "thread orders", "garbage in threadgroup memory"), skipped)
+
+
+def _sanitized(
+    program: Program, call: binding.Call, timeout: float
+) -> tuple[list[Finding], tuple[str, ...], tuple[str, ...]]:
+    """(findings, what ran, what was skipped) of the sanitizers."""
+    if missing := compiler.find_compiler().missing_sanitizers:
+        return [], (), (f"address, undefined behaviour and race sanitizers: {missing}",)
+    findings = findings_in(program.run("address", call, timeout))
+    ran, skipped = ("address and undefined behaviour sanitizers",), ()
+    group = call.group_size[0] * call.group_size[1] * call.group_size[2]
+    if group > RACE_GROUP:
+        skipped = (f"race sanitizer: it keeps {RACE_GROUP} threads apart, the group has {group}; pass a smaller group_size",)
+    else:
+        findings += findings_in(program.run("race", call, timeout))
+        ran += ("race sanitizer",)
+    return findings, ran, skipped
+
+
+def _compared(program: Program, call: binding.Call, timeout: float) -> list[Finding]:
+    """Findings of plain runs that should all give the same."""
+    usual = program.run("plain", call, timeout)
+    if found := findings_in(usual):
+        return found
+    findings = []
+    for order, words in ORDERS.items():
+        other = program.run("plain", call, timeout, order=order)
+        text = f"{_buffers(call, usual, other)} other values when threads run {words}"
+        findings += findings_in(other) or _difference("thread order", text, usual, other)
+    for garbage, words in GARBAGE.items():
+        other = program.run("plain", call, timeout, garbage=garbage)
+        text = f"{_buffers(call, usual, other)} other values when fresh threadgroup memory holds {words} instead of NaN"
+        findings += findings_in(other) or _difference("uninitialised memory", text, usual, other)
+    first_of_kind = {finding.kind: finding for finding in reversed(findings)}
+    return [*first_of_kind.values()]
+
+
+def _difference(kind: str, text: str, usual: Outcome, other: Outcome) -> list[Finding]:
+    return [] if other.memory == usual.memory else [Finding(kind, None, text)]
+
+
+def _buffers(call: binding.Call, usual: Outcome, other: Outcome) -> str:
+    """Names of the buffers that differ between two runs, with a verb."""
+    if len(other.memory) != len(usual.memory):
+        return "the buffers have"
+    names = [
+        f"buffer({index})"
+        for region, a, b in zip(binding.regions(call.buffers), usual.memory, other.memory, strict=True)
+        for index in region.buffers
+        if a != b
+    ]
+    return f"{', '.join(names)} {'has' if len(names) == 1 else 'have'}"
+
+
+def findings_in(outcome: Outcome) -> list[Finding]:
+    """What is wrong according to one run."""
+    if outcome.status is None:
+        return [Finding("hang", None, "the kernel did not end in time")]
+    if found := re.search(r"METALSIM (\S+):(\d+) (.*)", outcome.said):
+        kind = "crash" if "barrier" not in found[3] else "barrier"
+        return [Finding(kind, int(found[2]) or None, found[3])]
+    findings = []
+    for part in re.split(r"(?=={65,}|={18}\n)|(?=program_source:\d+:\d+: runtime error)", outcome.said):
+        for pattern, kind in _KINDS:
+            if found := re.search(pattern, part):
+                line = re.search(r"program_source:(\d+)", part)
+                findings.append(Finding(kind, int(line[1]) if line else None, _message(found[1], part)))
+                break
+    if not findings and outcome.status not in (0, 66):
+        findings.append(Finding("crash", None, f"exit status {outcome.status}: {outcome.said[-300:]}"))
+    return list(dict.fromkeys(findings))
+
+
+def _message(what: str, report: str) -> str:
+    """A sanitizer's report in a line."""
+    access = re.search(r"\b(READ|WRITE|Read|Write) of size (\d+)", report)
+    if not access:
+        return what
+    other = re.search(r"Previous (?:atomic )?(?:read|write) of size.*?program_source:(\d+)", report, re.S)
+    text = f"{what}: {access[1].lower()} of {access[2]} bytes"
+    return f"{text}, unordered with the access in line {other[1]}" if other else text

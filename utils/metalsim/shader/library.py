@@ -1,0 +1,236 @@
+"""Compiled Metal libraries and their kernels: the calling convention of torch.mps.compile_shader, on a CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import threading
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from . import binding, compiler, elf
+from . import source as msl
+from .check import Report, check
+from .program import Program
+
+MOST_SHARED_BYTES = 32768  # threadgroup memory of a kernel, on every Apple GPU
+_LARGEST_GUARDED = 1 << 24  # bytes; larger memory is used in place
+_ERRORS = 30  # c10::metal::error_message_count
+_ERROR_BYTES, _ERROR_PARTS = 512, (("file", 0, 128), ("function", 128, 128), ("message", 256, 250))
+_one_at_a_time = threading.RLock()  # the run time has one set of fibers
+
+
+class UnknownKernel(AttributeError, RuntimeError):
+    """A library has no kernel of that name: RuntimeError as in PyTorch, AttributeError for hasattr."""
+
+
+def compile_shader(source: str, *, strided: bool = False) -> Library:
+    """Compiles Metal source, unchanged, for the CPU; the counterpart of torch.mps.compile_shader.
+
+    With `strided`, tensors need not be contiguous: for generated code that was made for the strides of its arguments.
+
+    Raises SyntaxError with the line for source that does not compile and for what is not simulated (textures, for
+    instance), and compiler.NoCompiler with what to install. LIMITS.md says what acceptance here does not prove.
+    """
+    return Library(source, strided)
+
+
+class Library:
+    """The kernels of a Metal source, each an attribute."""
+
+    def __init__(self, source: str, strided: bool = False) -> None:
+        self._strided = strided
+        folder = compiler.kept(f"kernels-{compiler.key(source, _fibers_asked())}", functools.partial(_compile, source))
+        self._code = folder / "kernels.cpp"
+        described = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))
+        self._meets = {kernel["name"]: kernel["meets"] for kernel in described}
+        self._numbers = {kernel["name"]: number for number, kernel in enumerate(described)}
+        self._binary = folder / "kernels.so"
+        self._runtime = _load(self._binary)
+
+    def __getattr__(self, name: str) -> Kernel:
+        if name.startswith("__") or name not in self._numbers:
+            raise UnknownKernel(
+                f"Failed to create function state object for: {name}. The library has {', '.join(self._numbers) or 'none'}"
+            )
+        kernel = Kernel(self, name)
+        self.__dict__[name] = kernel
+        return kernel
+
+    def __dir__(self) -> list[str]:
+        return list(self._numbers)
+
+    @functools.cached_property
+    def _shared_bytes(self) -> dict[int, int]:
+        """Bytes of threadgroup memory by kernel number, from the symbols: a kernel's variables carry its name."""
+        table = elf.symbols(self._binary)
+        variables = [symbol for symbol in table if symbol.section == "metalsim_shared" and symbol.bytes]
+        names = {symbol.address: symbol.name for symbol in table if symbol.name.startswith("_Z") and symbol.bytes}
+        base = ctypes.addressof(ctypes.c_char.in_dll(self._runtime, "metalsim_run")) - next(
+            symbol.address for symbol in table if symbol.name == "metalsim_run"
+        )
+        found = {}
+        for number in self._numbers.values():
+            function = self._runtime.metalsim_kernel(number).contents.function
+            inside = f"_Z{names.get(function - base, '_Z?')[1:]}E"
+            found[number] = sum(variable.bytes for variable in variables if variable.name.startswith(inside))
+        return found
+
+
+class Kernel:
+    """A kernel of a library, called like PyTorch's: kernel(*args, threads=None, group_size=None, arg_casts=None)."""
+
+    max_threads_per_threadgroup = binding.MOST_THREADS
+    thread_execution_width = 32
+
+    def __init__(self, library: Library, name: str) -> None:
+        self.name = name
+        self._library = library
+        self._number = library._numbers[name]
+        described = library._runtime.metalsim_kernel(self._number).contents
+        self._parameters = [described.parameters[i] for i in range(described.parameter_count)]
+        if (most := max((p.buffer for p in self._parameters), default=0)) >= binding.MOST_BUFFERS:
+            raise RuntimeError(f"{name}: buffer({most}) does not exist, Metal has buffers 0 to {binding.MOST_BUFFERS - 1}")
+        if self.static_thread_group_memory_length > MOST_SHARED_BYTES:
+            raise RuntimeError(
+                f"Failed to created pipeline state object, error: {name} uses {self.static_thread_group_memory_length} bytes "
+                f"of threadgroup memory, {MOST_SHARED_BYTES} are there"
+            )
+
+    @property
+    def static_thread_group_memory_length(self) -> int:
+        """Bytes of threadgroup memory that the kernel declares."""
+        return self._library._shared_bytes[self._number]
+
+    def __call__(
+        self,
+        *args: object,
+        threads: int | tuple[int, ...] | None = None,
+        group_size: int | tuple[int, ...] | None = None,
+        arg_casts: str | dict[int, str] | None = None,
+        error_buf_idx: int | None = None,
+    ) -> None:
+        """Runs the kernel over `threads` threads in all; returns when it is done.
+
+        Arguments bind to buffers 0, 1, ... in order: contiguous tensors in host memory, float (as float), int (as int64),
+        lists of them. `threads` is by default the first tensor's number of elements; `group_size` all of them, 1024 at
+        most. `arg_casts` is fp16, bf16, int32, int16, int8 or uint8, or {index: one of them}. `error_buf_idx` is the
+        buffer for TORCH_REPORT_ERROR.
+
+        Raises RuntimeError, ValueError or TypeError as PyTorch does, and RuntimeError for what Metal would take without a
+        word: a wrong dtype, a buffer that is not bound or too short, writing outside of a buffer, a barrier that not every
+        thread reaches.
+        """
+        errors = None
+        if error_buf_idx is not None:
+            errors = torch.zeros(4 + _ERRORS * _ERROR_BYTES, dtype=torch.uint8, device="cpu")
+        call = self._bind(args, threads, group_size, arg_casts, error_buf_idx, errors)
+        if 0 not in call.threads:
+            self._run(call)
+        if errors is not None:
+            _raise_reported(errors.numpy().tobytes())
+
+    def check(
+        self,
+        *args: object,
+        threads: int | tuple[int, ...] | None = None,
+        group_size: int | tuple[int, ...] | None = None,
+        arg_casts: str | dict[int, str] | None = None,
+        timeout: float = 120.0,
+    ) -> Report:
+        """Runs the kernel with these arguments many times, in other processes, looking for what one run does not show.
+
+        Under the address and undefined-behaviour sanitizers, under the race sanitizer, in several orders of its threads and
+        over several kinds of garbage in threadgroup memory. The arguments keep their values. Wrong arguments raise as in a
+        call; what is wrong with the kernel is in the report. `timeout` is in seconds, for each run.
+        """
+        call = self._bind(args, threads, group_size, arg_casts)
+        program = Program(self._library._code, self._number, self._library._meets[self.name])
+        return check(self.name, program, call, timeout)
+
+    def _bind(
+        self,
+        args: tuple[object, ...],
+        threads: object,
+        group_size: object,
+        arg_casts: object,
+        error_index: int | None = None,
+        errors: torch.Tensor | None = None,
+    ) -> binding.Call:
+        call = binding.bind(args, threads, group_size, arg_casts, self._library._strided)
+        if error_index is not None:
+            call.buffers[error_index] = binding.Buffer(errors.data_ptr(), errors.numel(), "u", 1, errors)
+        binding.check_parameters(self.name, self._parameters, call.buffers)
+        return call
+
+    def _run(self, call: binding.Call) -> None:
+        addresses, guarded = {}, []
+        for region in binding.regions(call.buffers):
+            address = region.address
+            if region.bytes <= _LARGEST_GUARDED:
+                guarded.append(binding.Guarded(region))
+                address = guarded[-1].address
+            addresses |= binding.shifted(region, address)
+        grid, group = ((ctypes.c_uint32 * 3)(*extent) for extent in (call.threads, call.group_size))
+        runtime, meets = self._library._runtime, self._library._meets[self.name]
+        with _one_at_a_time:
+            failed = runtime.metalsim_run(self._number, binding.pointers(addresses), grid, group, int(meets), 0, 0xFF)
+            said = runtime.metalsim_error().decode() if failed else ""
+        if failed:
+            raise RuntimeError(f"{self.name}: {said}. {self.name}.check(...) with the same arguments names the line")
+        for copy in guarded:
+            copy.take_back(self.name)
+
+    def __repr__(self) -> str:
+        return f"<simulated Metal kernel {self.name}>"
+
+
+# ---- the compiled library --------------------------------------------------------------------------------------------------------
+
+
+class _Described(ctypes.Structure):
+    """MetalsimKernel in abi.h."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("thread", ctypes.c_void_p),
+        ("row", ctypes.c_void_p),
+        ("parameters", ctypes.POINTER(binding.Parameter)),
+        ("parameter_count", ctypes.c_int),
+        ("function", ctypes.c_void_p),
+    )
+
+
+def _fibers_asked() -> str:
+    return os.environ.get("METALSIM_FIBERS", "")
+
+
+def _compile(source: str, folder: Path) -> None:
+    """Fills a folder of the cache: the C++, the library made of it, and its kernels."""
+    translation = msl.translate(compiler.preprocess(source))
+    (folder / "kernels.cpp").write_text(translation.code, encoding="utf-8")
+    compiler.compile_library(translation.code, folder / "kernels.so")
+    kernels = [asdict(kernel) | ({"meets": True} if _fibers_asked() == "1" else {}) for kernel in translation.kernels]
+    (folder / "kernels.json").write_text(json.dumps(kernels), encoding="utf-8")
+
+
+def _load(binary: Path) -> ctypes.CDLL:
+    runtime = ctypes.CDLL(str(binary))
+    runtime.metalsim_error.restype = ctypes.c_char_p
+    runtime.metalsim_kernel.restype = ctypes.POINTER(_Described)
+    return runtime
+
+
+def _raise_reported(data: bytes) -> None:
+    """What the kernel said with TORCH_REPORT_ERROR, as the error that PyTorch makes of it at the next synchronisation."""
+    count = int.from_bytes(data[:4], "little")
+    if not count:
+        return
+    first = {name: data[4 + at :][:size].split(b"\0")[0].decode() for name, at, size in _ERROR_PARTS}
+    line = int.from_bytes(data[4 + 508 : 4 + 512], "little")
+    error = getattr(torch, "AcceleratorError", RuntimeError)
+    raise error(f"{first['file']}:{line}: {first['message']} (reported by {count} threads)")

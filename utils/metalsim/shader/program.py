@@ -1,0 +1,116 @@
+"""A kernel as a program of its own, plain or with a sanitizer: what kernel.check() runs."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import binding, compiler
+
+TOOLS = {  # name -> (options of the compiler, macros of rt.cpp)
+    "plain": ((), ("-DMETALSIM_MAIN",)),
+    "address": (
+        ("-fsanitize=address,undefined", "-fno-sanitize-recover=address"),
+        ("-DMETALSIM_MAIN", "-DMETALSIM_ASAN"),
+    ),
+    "race": (("-fsanitize=thread",), ("-DMETALSIM_MAIN", "-DMETALSIM_TSAN")),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run gave: exit status (None: it did not end in time), what it said, each region's memory after it."""
+
+    status: int | None
+    said: str
+    memory: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The kernel with a number in a translated library. `meets`: its threads have barriers or SIMD-group functions."""
+
+    code: Path
+    number: int
+    meets: bool
+
+    def build(self, tool: str) -> Path:
+        """The program for a tool of TOOLS, from the cache where it is there."""
+        text = self.code.read_text(encoding="utf-8")
+        options, macros = TOOLS[tool]
+        name = f"program-{tool}-{compiler.key(text, *options, *macros)}"
+
+        def make(folder: Path) -> None:
+            compiler.compile_program(text, folder / "program", options, macros)
+
+        return compiler.kept(name, make) / "program"
+
+    def run(self, tool: str, call: binding.Call, timeout: float, order: int = 0, garbage: int = 0xFF) -> Outcome:
+        """One run. `order` of threads: 0 as numbered, 1 backwards, others shuffled. `garbage`: byte in fresh memory."""
+        program = self.build(tool)
+        memory = binding.regions(call.buffers)
+        with tempfile.TemporaryDirectory() as folder:
+            job = self._job(Path(folder), memory, call, f"{int(self.meets or tool == 'race')} {order} {garbage}")
+            try:
+                result = subprocess.run(
+                    [str(program), str(job)], capture_output=True, text=True, check=False, timeout=timeout, env=_environment()
+                )
+            except subprocess.TimeoutExpired:
+                return Outcome(None, "", ())
+            after = [(Path(folder) / f"region{i}").read_bytes()[region.skew :] for i, region in enumerate(memory)]
+        return Outcome(result.returncode, with_lines(result.stderr, program), tuple(after))
+
+    def _job(self, folder: Path, memory: list[binding.Region], call: binding.Call, how: str) -> Path:
+        lines = [f"{self.number} {how}", " ".join(map(str, call.threads)), " ".join(map(str, call.group_size))]
+        lines.append(str(len(memory)))
+        offsets = []
+        for i, region in enumerate(memory):
+            path = folder / f"region{i}"
+            path.write_bytes(b"\xff" * region.skew + region.read())
+            lines.append(f"{region.bytes + region.skew} {path}")
+            offsets += [f"{index} {i} {region.skew + offset}" for index, offset in region.buffers.items()]
+        job = folder / "job"
+        job.write_text("\n".join([*lines, *offsets]) + "\n", encoding="utf-8")
+        return job
+
+
+def _environment() -> dict[str, str]:
+    symbolizer = _symbolizer()
+    shown = f":external_symbolizer_path={symbolizer}" if symbolizer else ":symbolize=0"
+    return os.environ | {
+        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0" + shown,
+        "UBSAN_OPTIONS": "print_stacktrace=0" + shown,
+        "TSAN_OPTIONS": "halt_on_error=0:report_thread_leaks=0:history_size=7" + shown,
+    }
+
+
+@functools.lru_cache
+def _symbolizer() -> str | None:
+    return compiler.find_compiler().tool("llvm-symbolizer")
+
+
+def with_lines(said: str, program: Path) -> str:
+    """What the run time said, with `METALSIM 0x1234 text` turned into `METALSIM program_source:12 text`."""
+
+    def name(found: re.Match) -> str:
+        return f"METALSIM {_line(program, found[1])} "
+
+    return re.sub(r"METALSIM (0x[0-9a-f]+) ", name, said)
+
+
+def _line(program: Path, address: str) -> str:
+    if int(address, 16) == 0:
+        return "?:0"
+    symbolizer = _symbolizer()
+    command = [symbolizer, "--inlines", f"--obj={program}"] if symbolizer else ["addr2line", "-i", "-e", str(program)]
+    try:
+        said = subprocess.run([*command, address], capture_output=True, text=True, check=False, timeout=60).stdout
+    except OSError:
+        return "?:0"  # neither symbolizer nor addr2line
+    found = re.search(r"(program_source:\d+)", said)
+    return found[1] if found else "?:0"

@@ -1,0 +1,424 @@
+"""Metal Shading Language, preprocessed, to C++ that clang compiles for a CPU.
+
+The headers in runtime/include make most of MSL compile as it stands. What they cannot is rewritten here, as text and line
+by line, so that every error and every finding keeps its line: attributes go, `threadgroup` variables become static memory,
+unsuffixed literals become float. Code is added behind for calling each kernel with what the run time supplies.
+
+What is not simulated raises SyntaxError with its line and is never passed on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+PROGRAM = "program_source"  # what Metal calls a library's source in its messages
+
+_INDEX = (
+    "thread_position_in_grid",
+    "thread_position_in_threadgroup",
+    "threadgroup_position_in_grid",
+    "threads_per_grid",
+    "threads_per_threadgroup",
+    "dispatch_threads_per_threadgroup",
+    "threadgroups_per_grid",
+)
+# attribute of a parameter -> what the run time supplies for it; t is a MetalsimThread (abi.h)
+SUPPLIED = {name: f"t->{name}" for name in _INDEX} | {
+    "thread_index_in_threadgroup": "t->thread_index_in_threadgroup",
+    "thread_index_in_simdgroup": "t->thread_index_in_simdgroup",
+    "simdgroup_index_in_threadgroup": "t->simdgroup_index_in_threadgroup",
+    "threads_per_simdgroup": "32u",
+    "thread_execution_width": "32u",
+    "simdgroups_per_threadgroup": "metalsim::simdgroups(t->threads_per_threadgroup)",
+    "dispatch_simdgroups_per_threadgroup": "metalsim::simdgroups(t->dispatch_threads_per_threadgroup)",
+    "thread_index_in_quadgroup": "(t->thread_index_in_simdgroup & 3u)",
+    "quadgroup_index_in_threadgroup": "(t->thread_index_in_threadgroup / 4u)",
+    "quadgroup_index_in_simdgroup": "(t->thread_index_in_simdgroup / 4u)",
+}
+
+# what appears in the source -> what is not simulated
+_NOT_SIMULATED = (
+    (r"\b(?:texture|depth)(?:1d|2d|3d|cube)(?:_ms)?(?:_array)?\b|\btexture_buffer\b", "textures are"),
+    (r"(?<!::)\bsampler\b", "samplers are"),
+    (r"\bimageblock\b|\bthreadgroup_imageblock\b", "imageblocks are"),
+    (r"\b(?:vertex|fragment)\s+[\w:<>]+\s+\w+\s*\(", "vertex and fragment functions are"),
+    (r"\[\[\s*(?:visible|mesh|object|intersection|stitchable)\b", "functions of this kind are"),
+    (r"\b(?:visible|intersection)_function_table\b|\bintersector\b|\braytracing\b", "ray tracing and function tables are"),
+    (r"\[\[\s*function_constant\b", "function constants (compile_shader cannot set them; use a template or a buffer) are"),
+    (r"\bsimdgroup_async_copy|\bsimdgroup_event\b", "asynchronous copies are"),
+    (r"\batomic_thread_fence\b", "fences are"),
+    (r"\bcooperative_tensor\b|\bmpp::|\btensor_handle\b", "Metal 4 tensors are"),
+    (r"\[\[\s*threadgroup\s*\(", "threadgroup memory as a parameter (compile_shader cannot size it; declare it) is"),
+    (r"\basm\b", "assembly is"),
+)
+
+_ATTRIBUTE = r"(?:\[\[[^\]]*\]\]\s*)"
+_LINE_MARKER = re.compile(r'^# (\d+) "([^"]*)".*$', re.M)
+_MEETING = re.compile(r"\b(?:threadgroup_barrier|simdgroup_barrier|simdgroup_store|simd_[a-z]\w*|quad_[a-z]\w*)\b")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """The attribute of a kernel's parameter, `buffer` and its number for instance; both None without one."""
+
+    attribute: str | None
+    argument: str | None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel: the name that the host uses, the C++ expression for it, its parameters, whether its threads may meet."""
+
+    name: str
+    expression: str
+    parameters: tuple[Parameter, ...]
+    meets: bool
+
+    @property
+    def base(self) -> str:
+        """The function's name without template arguments."""
+        return self.expression.split("<")[0]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """C++ that stands for a Metal library, and its kernels in the order of their numbers."""
+
+    code: str
+    kernels: tuple[Kernel, ...]
+
+
+def translate(preprocessed: str) -> Translation:
+    """C++ for a preprocessed Metal source (with `# line "file"` markers). SyntaxError for what is not simulated."""
+    refuse_what_is_not_simulated(preprocessed)
+    check_address_spaces(preprocessed)
+    text = single_precision_literals(preprocessed)
+    text = drop_address_space_twins(text)
+    kernels = find_kernels(text)
+    text = mark_threadgroup_variables(strip_attributes(text))
+    return Translation(f'#include <metalsim/metal.h>\n{text}\n# 1 "launch"\n{launch_code(kernels)}', kernels)
+
+
+# ---- errors with a line ----------------------------------------------------------------------------------------------
+
+
+def where(text: str, position: int) -> tuple[str, int]:
+    """File and line of a position in preprocessed text."""
+    last = None
+    for last in _LINE_MARKER.finditer(text, 0, position):  # noqa: B007 - the last one is wanted
+        pass
+    if last is None:
+        return PROGRAM, text.count("\n", 0, position) + 1
+    return last[2], int(last[1]) + text.count("\n", last.end(), position) - 1
+
+
+def error(text: str, position: int, message: str) -> SyntaxError:
+    """A SyntaxError that names file and line of a position in preprocessed text."""
+    file, line = where(text, position)
+    begin = text.rfind("\n", 0, position) + 1
+    code = text[begin : text.find("\n", position)]
+    shown = f"{file}:{line}:{position - begin + 1}: error: {message}\n{code}"
+    return SyntaxError(shown, (file, line, position - begin + 1, code))
+
+
+def refuse_what_is_not_simulated(text: str) -> None:
+    """SyntaxError for the parts of Metal that have no counterpart here."""
+    for pattern, what in _NOT_SIMULATED:
+        if found := re.search(pattern, text):
+            raise error(text, found.start(), f"{what} not simulated")
+    if "metalsim_standard_library" in text:
+        return
+    if found := re.search(r"\busing\s+namespace\s+metal\b|\bmetal\s*::", text):
+        raise error(text, found.start(), "use of undeclared identifier 'metal': #include <metal_stdlib> is missing")
+
+
+_SCALAR = (
+    r"(?:bool|char|uchar|short|ushort|int|uint|long|ulong|half|bfloat|float|size_t|u?int(?:8|16|32|64)_t|void"
+    r"|atomic_(?:int|uint|float|bool|ulong)|atomic\s*<\s*\w+\s*>)(?:[234](?:x[234])?)?"
+)
+_SPACES = r"\b(?:device|constant|threadgroup|thread|ray_data|object_data)\b"
+
+
+def check_address_spaces(text: str) -> None:
+    """SyntaxError where a pointer or reference names no address space, as Apple's compiler wants."""
+    types = sorted(set(re.findall(r"\b(?:typename|class)\s+(\w+)", text)), key=len, reverse=True)
+    declarator = re.compile(rf"(?<![\w.])(?:{'|'.join([_SCALAR, *types])})\s*(?:const\s*)?[*&](?![&=])")
+    for found in declarator.finditer(text):
+        begin = max(text.rfind(c, 0, found.start()) for c in ";{}(,<") + 1
+        if re.search(_SPACES, text[begin : found.end()]) or re.match(rf"\s*{_SPACES}", text[found.end() :][:20]):
+            continue
+        raise error(
+            text, found.start(), f"pointer or reference type must have explicit address space qualifier: '{found[0]}'"
+        )
+
+
+# ---- rewriting ----------------------------------------------------------------------------------------------------------
+
+
+def single_precision_literals(text: str) -> str:
+    """`1.5` becomes `1.5f`: Metal has no double. (clang's own option for it is lost inside templates.)"""
+    decimal = r"(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+"
+    hexadecimal = r"0[xX][\da-fA-F]*\.?[\da-fA-F]*[pP][+-]?\d+"
+    literal = rf'("(?:[^"\\\n]|\\.)*")|(?<![\w.])({decimal}|{hexadecimal})(?![\w.])'
+    return re.sub(literal, lambda found: found[1] or found[2] + "f", text)
+
+
+def drop_address_space_twins(text: str) -> str:
+    """Of member functions that differ only in the address space of *this, keep the thread one.
+
+    The words expand to nothing here, and the twins would be one function defined twice.
+    """
+    twin = re.compile(r"\)\s*(?:const\s+)?(?:threadgroup|device|constant)(?:\s+const)?\s*(?=[:{])")
+    kept, position = [], 0
+    for found in twin.finditer(text):
+        if found.start() < position:
+            continue
+        begin = max(text.rfind(c, 0, found.start()) for c in ";{}") + 1
+        brace = text.find("{", found.end())
+        while True:  # past member initialisers such as a{0}
+            end = _closing(text, brace, "{", "}") + 1
+            if not re.compile(r"\s*[,{]").match(text, end):
+                break
+            brace = text.find("{", end)
+        kept += [text[position:begin], "\n" * text.count("\n", begin, end)]
+        position = end
+    return "".join(kept) + text[position:]
+
+
+def strip_attributes(text: str) -> str:
+    """Takes `[[...]]` away, keeping the lines."""
+    attribute = re.compile(
+        r"(?<=[\s;{}\w)>*&,])\[\[(?!\s*\])(?:[^\[\]]|\[(?!\[)[^\]]*\])*?\]\]|^\s*\[\[(?:[^\[\]])*?\]\]", re.M
+    )
+    return attribute.sub(lambda found: " " + "\n" * found[0].count("\n"), text)
+
+
+def mark_threadgroup_variables(text: str) -> str:
+    """`threadgroup float sums[32];` inside a function becomes static memory in a section of its own."""
+    declaration = re.compile(
+        r"((?:^|[;{}])\s*(?:#[^\n]*\n\s*)*(?:alignas\s*\([^)]*\)\s*)?)\bthreadgroup\s+([^;{}]*?);", re.S
+    )
+
+    def mark(found: re.Match) -> str:
+        name = found[2].split("[")[0].split("=")[0]
+        pointer_or_function = re.search(r"[*&(]", name)
+        return found[0] if pointer_or_function else f"{found[1]}METALSIM_SHARED {found[2]};"
+
+    for _ in range(2):  # neighbours share the semicolon between them
+        text = declaration.sub(mark, text)
+    return text
+
+
+# ---- kernels ----------------------------------------------------------------------------------------------------------------
+
+
+def find_kernels(text: str) -> tuple[Kernel, ...]:
+    """Kernels that the host can call: functions, and explicit instantiations of templates."""
+    patterns: dict[str, tuple[Parameter, ...]] = {}  # what is written at the definition
+    found_kernels = []
+    for word in re.finditer(r"\bkernel\b|\[\[\s*kernel\s*\]\]", text):
+        head = _head(text, word.start())
+        if expression := _decltype_instantiation(text, word.end()):
+            found_kernels.append((_host_name(head), expression, None))
+            continue
+        declared = _declared(text, word.end())
+        if declared is None:
+            continue
+        name, template_arguments, parameters, between = declared
+        host = _host_name(head + between)
+        if re.search(r"\btemplate\b(?!\s*<)", head):
+            found_kernels.append((host, name + template_arguments, parameters))
+        else:
+            patterns[_last(name)] = parameters
+            if not re.search(r"\btemplate\s*<", head):
+                found_kernels.append((host, name, parameters))
+    meeting = meeting_functions(text)
+    kernels = []
+    for host, expression, parameters in found_kernels:
+        base = expression.split("<")[0]
+        pattern = patterns.get(_last(base))
+        written_at_definition = parameters is None or not any(p.attribute for p in parameters)
+        parameters = pattern if pattern is not None and written_at_definition else parameters
+        if parameters is not None:
+            kernels.append(Kernel(host or base, expression, parameters, _last(base) in meeting))
+    return tuple(kernels)
+
+
+def _head(text: str, position: int) -> str:
+    """The declaration's text before a position, without line markers."""
+    begin = max(text.rfind(c, 0, position) for c in ";{}") + 1
+    return _LINE_MARKER.sub("", text[begin:position])
+
+
+def _last(name: str) -> str:
+    return name.split("::")[-1].strip()
+
+
+def _host_name(head: str) -> str | None:
+    found = re.findall(r'host_name\s*\(\s*((?:"[^"]*"\s*)+)\)', head)
+    return "".join(re.findall(r'"([^"]*)"', found[-1])) if found else None
+
+
+def _decltype_instantiation(text: str, position: int) -> str | None:
+    """template [[host_name("x")]] [[kernel]] decltype(f<A>) f<A>; gives f<A>."""
+    found = re.compile(r"\s*decltype\s*\(").match(text, position)
+    if not found:
+        return None
+    return re.sub(r"\s+", " ", text[found.end() : _closing(text, found.end() - 1)]).strip()
+
+
+def _declared(text: str, position: int) -> tuple[str, str, tuple[Parameter, ...], str] | None:
+    """Name, template arguments, parameters of a kernel declared at a position, and the text before its name."""
+    start = re.compile(rf"\s*{_ATTRIBUTE}*(?:static\s+|inline\s+)*void\s+{_ATTRIBUTE}*([\w:\s]+?)\s*([<(])")
+    found = start.match(text, position)
+    if not found:
+        return None
+    opening, template_arguments = found.end() - 1, ""
+    if found[2] == "<":
+        end = _closing(text, opening, "<", ">") + 1
+        template_arguments = text[opening:end]
+        opening = text.find("(", end)
+        if opening < 0 or text[end:opening].strip():
+            return None
+    inside = text[opening + 1 : _closing(text, opening)]
+    parameters = tuple(_parameter(one) for one in _split(inside))
+    return re.sub(r"\s+", "", found[1]), template_arguments, parameters, text[position : found.start(1)]
+
+
+def _parameter(text: str) -> Parameter:
+    for attribute in re.findall(r"\[\[(.*?)\]\]", text, re.S):
+        if found := re.match(r"\s*(\w+)\s*(?:\((.*)\))?\s*$", attribute, re.S):
+            return Parameter(found[1], found[2])
+    return Parameter(None, None)
+
+
+def _split(text: str) -> list[str]:
+    """Parts between the commas that stand in no bracket."""
+    parts, depth, current = [], 0, ""
+    for character in text:
+        depth += (character in "([{<") - (character in ")]}>")
+        if character == "," and depth == 0:
+            parts.append(current)
+            current = ""
+        else:
+            current += character
+    return [*parts, current] if current.strip() else parts
+
+
+def _closing(text: str, opening: int, left: str = "(", right: str = ")") -> int:
+    """Position of the bracket that closes the one at a position."""
+    depth = 0
+    for position in range(opening, len(text)):
+        depth += (text[position] == left) - (text[position] == right)
+        if depth == 0:
+            return position
+    raise error(text, opening, f"no '{right}' closes this '{left}'")
+
+
+def meeting_functions(text: str) -> set[str]:
+    """Names of functions whose threads may meet: they reach a barrier or a SIMD-group function, by name.
+
+    By name is too often rather than too seldom: any word in the body counts as a call. The price of a name too many is
+    speed; one too few is an error at run time, not a wrong result.
+    """
+    bodies = _function_bodies(text)
+    words = [(names, set(re.findall(r"\w+", body)), bool(_MEETING.search(body))) for names, body in bodies]
+    reached: set[str] = set()
+    before = -1
+    while before != len(reached):
+        before = len(reached)
+        for names, called, meets in words:
+            if meets or called & reached:
+                reached |= names
+    if any(name.startswith("operator") for name in reached):  # called without its name
+        reached |= {name for names, _, _ in words for name in names}
+    return reached
+
+
+def _function_bodies(text: str) -> list[tuple[set[str], str]]:
+    """(possible names, body) of each outermost block with a parameter list before it."""
+    bodies, start, position = [], 0, 0
+    interesting = re.compile(r"[;{}]")
+    while found := interesting.search(text, position):
+        position = found.end()
+        if found[0] == "{":
+            head = _LINE_MARKER.sub("", text[start : found.start()])
+            names = set(re.findall(r"(\w+|operator\s*\S{1,2})\s*(?:<[^<>()]*>\s*)?\(", head))
+            if names and not re.match(r"\s*(?:namespace|extern)\b", head):
+                end = _closing(text, found.start(), "{", "}")
+                bodies.append((names - _NOT_NAMES, text[found.start() : end]))
+                position = end + 1
+        start = position
+    return bodies
+
+
+_NOT_NAMES = {"if", "for", "while", "switch", "enable_if_t", "decltype", "alignas", "sizeof", "host_name", "max_total_threads_per_threadgroup"}
+
+
+# ---- code that calls the kernels --------------------------------------------------------------------------------------------
+
+_CALL = """\
+using metalsim_type_{i} = metalsim::signature<decltype(&{expression})>;
+template <class F> static inline __attribute__((always_inline)) void metalsim_call_{i}(MetalsimThread* t) {{
+  {expression}({arguments});
+}}
+static void metalsim_thread_{i}(MetalsimThread* t) {{ metalsim_call_{i}<metalsim_type_{i}>(t); }}
+static void metalsim_row_{i}(MetalsimThread* first, unsigned threads) {{
+  MetalsimThread t = *first;
+  for (unsigned k = 0; k < threads; k++) {{
+    t.thread_position_in_grid.x = first->thread_position_in_grid.x + k;
+    t.thread_position_in_threadgroup.x = k;
+    t.thread_index_in_threadgroup = first->thread_index_in_threadgroup + k;
+    t.thread_index_in_simdgroup = t.thread_index_in_threadgroup % 32;
+    t.simdgroup_index_in_threadgroup = t.thread_index_in_threadgroup / 32;
+    metalsim_call_{i}<metalsim_type_{i}>(&t);
+  }}
+}}
+template <class F> struct metalsim_parameters_{i} {{ static constexpr MetalsimParameter list[] = {{{parameters}}}; }};
+template <class F> constexpr MetalsimParameter metalsim_parameters_{i}<F>::list[];
+"""
+_ENTRY = (
+    '{{"{name}", metalsim_thread_{i}, metalsim_row_{i}, metalsim_parameters_{i}<metalsim_type_{i}>::list, {count}, '
+    "(const void*)&{expression}}}"
+)
+
+
+def launch_code(kernels: tuple[Kernel, ...]) -> str:
+    """C++ with the table metalsim_kernels: how to call each kernel for a thread, and what its parameters are."""
+    parts = []
+    for i, kernel in enumerate(kernels):
+        arguments, parameters = _arguments(kernel)
+        parts.append(
+            _CALL.format(
+                i=i,
+                expression=kernel.expression,
+                arguments=", ".join(arguments),
+                parameters=", ".join(parameters) or "MetalsimParameter{-1, 0, 0, 0, 0, 0}",
+            )
+        )
+    entries = [
+        _ENTRY.format(i=i, name=kernel.name, count=len(kernel.parameters), expression=kernel.expression)
+        for i, kernel in enumerate(kernels)
+    ]
+    table = ", ".join(entries) or "{nullptr, nullptr, nullptr, nullptr, 0, nullptr}"
+    end = f'extern "C" {{ MetalsimKernel metalsim_kernels[] = {{{table}}}; extern const int metalsim_kernel_count; '
+    return "".join(parts) + end + f"const int metalsim_kernel_count = {len(kernels)}; }}\n"
+
+
+def _arguments(kernel: Kernel) -> tuple[list[str], list[str]]:
+    """C++ for a kernel's arguments, and for the description of its parameters."""
+    arguments, parameters, following = [], [], "0"
+    for number, parameter in enumerate(kernel.parameters):
+        kind = f"typename F::template at<{number}>"
+        if parameter.attribute in SUPPLIED:
+            arguments.append(f"metalsim::supply<{kind}>({SUPPLIED[parameter.attribute]})")
+            parameters.append("MetalsimParameter{-1, 0, 0, 0, 0, 0}")
+        elif parameter.attribute in (None, "buffer"):
+            index = f"({parameter.argument})" if parameter.attribute else following
+            following = f"{index} + 1"
+            arguments.append(f"metalsim::argument<{kind}>::get(t->buffers, {index})")
+            parameters.append(f"metalsim::argument<{kind}>::describe({index})")
+        else:
+            raise SyntaxError(f"kernel {kernel.name}: the attribute [[{parameter.attribute}]] is not simulated")
+    return arguments, parameters
