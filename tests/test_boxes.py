@@ -87,6 +87,8 @@ def boxes_that_differ_are_told_apart(boxes):
     ("return bool((overlaps > self.suppression", "return bool((overlaps > 1 + self.suppression"),
     ('"bfloat16": Tolerance(overlap=0.85', '"bfloat16": Tolerance(overlap=0.98'),
     ("boxes = boxes.detach().float().cpu().numpy()", "boxes = boxes.numpy()"),
+    ("in ((expected, got), (got, expected)):", "in ((expected, got),):"),
+    (" * (boxes[:, None, 5] == others[None, :, 5])", "* 0 + 1"),
 )
 def boxes_that_agree_within_their_dtype_do(boxes):
     shuffled = torch.tensor(FRAME[[3, 1, 0, 2]], dtype=torch.bfloat16, requires_grad=True)
@@ -99,6 +101,9 @@ def boxes_that_agree_within_their_dtype_do(boxes):
     crowd = np.array([[0, 0, 100, 100, 0.9, 0], [24, 0, 124, 100, 0.7, 0]])  # they overlap by 0.61
     boxes.matches("float16")([crowd], [crowd[:1]])
     boxes.matches("float16")([crowd[:1]], [crowd])
+    edge = boxes.matches("float16").at_the_edge
+    assert edge([crowd, FRAME], [crowd[:1], FRAME[:3]]) == edge([crowd[:1], FRAME[:3]], [crowd, FRAME]) == 2
+    assert edge([crowd, FRAME], [crowd, FRAME]) == 0
     assert str(boxes.matches("float16")) == (
         "boxes compared at float16 tolerance (overlap at least 0.95, scores within 0.02)"
     )

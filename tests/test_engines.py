@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+
 import pytest
 import torch
 from mutate import Rules
@@ -22,6 +27,7 @@ def network():
     ("opset_version=17,", "opset_version=17, training=torch.onnx.TrainingMode.TRAINING,"),
     ("x.contiguous().numpy()", "torch.zeros(x.shape).numpy()"),
     ("options.intra_op_num_threads = threads", "options.intra_op_num_threads = 3"),
+    ('"session.intra_op.allow_spinning", "0"', '"session.intra_op.allow_spinning", "1"'),
 )
 def onnx_runtime_gives_what_the_network_gives(engines, network, recwarn):
     x = torch.randn(2, 3, 8, 8)
@@ -32,10 +38,23 @@ def onnx_runtime_gives_what_the_network_gives(engines, network, recwarn):
         expected = network.eval()(x.flip(-1))
     checks.assert_close(expected, engine(x.flip(-1)), "float32")
     checks.assert_close(expected, engine(x.permute(0, 1, 3, 2).flip(-2).permute(0, 1, 3, 2)), "float32")
-    assert engine.session.get_session_options().intra_op_num_threads == 1
+    settings = engine.session.get_session_options()
+    assert settings.intra_op_num_threads == 1
+    assert settings.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     assert not recwarn.list
     with pytest.raises(Exception, match="dimensions"):
         engine(torch.randn(1, 3, 8, 8))
+
+
+def test_onnx_runtime_sends_nothing_home_and_keeps_nothing_there(tmp_path):
+    """It would keep a device id and a queue of usage data under the home folder as soon as it is imported."""
+    code = (
+        "import torch; from metallab import engines; engines.OnnxNetwork(torch.nn.ReLU(), torch.ones(2))(torch.ones(2))"
+    )
+    kept = {name: value for name, value in os.environ.items() if name not in ("ORT_DISABLE_TELEMETRY", "HOME")}
+    subprocess.run([sys.executable, "-c", code], env=kept | {"HOME": str(tmp_path)}, check=True, timeout=120)
+    time.sleep(1)  # it would write from a thread of its own
+    assert not [path for path in tmp_path.rglob("*") if "matplotlib" not in str(path)]
 
 
 class Recording:

@@ -1,37 +1,58 @@
-"""The live view shows frames, stops when asked, and loses no error."""
+"""The live view shows frames with their rates, stops when asked, lets go of its camera, and loses no error."""
 
 from __future__ import annotations
 
+import io
 import itertools
 import time
 
 import numpy as np
 import pytest
 from mutate import Rules
+from PIL import Image
 
 from metallab import live
 
 RULES = Rules(live)
-FRAME = np.full((32, 48, 3), 100, np.uint8)
+FRAME = np.full((96, 160, 3), 100, np.uint8)
 
 
 @RULES.rule(
-    ("self.pictures[name].value = video.jpeg(make(frame))", "make(frame)"),
-    ("make(frame))", "frame)"),
+    ("self.pictures[name].value = video.jpeg(self.last[name])", "pass"),
+    ("picture = self.panes[name](frame)", "picture = frame"),
     ("                self.shown += 1\n", ""),
     ("            self.button.disabled = True", "            pass"),
+    ("            self.close()\n", "            pass\n"),
 )
 def every_pane_shows_its_picture_of_the_last_frame(live):
-    import io
-
-    from PIL import Image
-
-    view = live.Live({"as it is": lambda f: f, "darker": lambda f: f // 2}, [FRAME, FRAME + 100])
+    closed = []
+    frames = [FRAME, FRAME + 100]
+    view = live.Live({"as it is": lambda f: f, "darker": lambda f: f // 2}, frames, close=lambda: closed.append(1))
     assert view.start() is view.widget
     assert view.wait(20) == 2
-    means = [np.asarray(Image.open(io.BytesIO(picture.value))).mean() for picture in view.pictures.values()]
-    assert means == pytest.approx([200, 100], abs=2)
+    shown = [np.asarray(Image.open(io.BytesIO(picture.value))) for picture in view.pictures.values()]
+    assert [picture.shape for picture in shown] == [(384, 640, 3)] * 2
+    assert [picture[:300].mean() for picture in shown] == pytest.approx([200, 100], abs=2)
+    assert list(view.last) == ["as it is", "darker"]
     assert view.button.disabled
+    assert closed == [1]
+
+
+@RULES.rule(
+    ("self.seconds[name] += time.perf_counter() - start", "self.seconds[name] += 1"),
+    ("(self.shown + 1) / self.seconds[name]", "self.seconds[name] / (self.shown + 1)"),
+    ('f"{name}: {rate}"', "name"),
+)
+def every_pane_tells_its_own_rate(live, monkeypatch):
+    said = []
+    monkeypatch.setattr(live.boxes, "captioned", lambda picture, words: said.append(words) or picture)
+    view = live.Live({"slow": lambda f: time.sleep(0.1) or f, "quick": lambda f: time.sleep(0.01) or f}, [FRAME] * 4)
+    view.start()
+    view.wait(20)
+    names, rates = zip(*(words.removesuffix(" frames/s").split(": ") for words in said[-2:]), strict=True)
+    assert names == ("slow", "quick")
+    assert 5 < float(rates[0]) <= 10.1
+    assert 2 * float(rates[0]) < float(rates[1]) <= 101
 
 
 @RULES.rule(
@@ -46,6 +67,17 @@ def the_button_stops_an_endless_view(live):
         view.wait(0.05)
     view.button.click()
     assert view.wait(10) < 250
+
+
+@RULES.rule(("            other.stop()\n", ""), ("        _playing[:] = [self]\n", "        pass\n"))
+def a_second_view_stops_the_first(live):
+    views = [live.Live({"slow": lambda f: time.sleep(0.01) or f}, [FRAME] * 150) for _ in range(2)]
+    views[0].start()
+    views[1].start()
+    assert not views[0].thread.is_alive()
+    assert views[0].wait(0) < 150
+    views[1].stop()
+    views[1].wait(10)
 
 
 @RULES.rule(

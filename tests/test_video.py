@@ -37,6 +37,7 @@ def is_alike(a, b, most=25):
 
 @RULES.rule(
     ("iter([_picture(path)])", "iter([_picture(path)[..., ::-1]])"),
+    ("return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)", "return picture"),
     ("found = sorted(", "found = (lambda paths: sorted(paths, reverse=True))("),
 )
 def pictures_come_in_the_order_of_their_names(video, tmp_path):
@@ -87,7 +88,7 @@ def a_preview_moves_at_its_rate(video):
 
 
 @RULES.rule(
-    ("True)\n    if text.isdigit()", "False)\n    if text.isdigit()"),
+    ("True)\n    if text.isdecimal()", "False)\n    if text.isdecimal()"),
     ('os.environ.get("SOURCE", "") if source is None', '"" if source is None'),
 )
 def scenes_are_the_default(video, monkeypatch):
@@ -112,7 +113,8 @@ def test_the_two_photographs_are_there():
 
 
 @RULES.rule(
-    ("except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as", "except KeyError as"),
+    ("    if picture is None:\n", "    if False:\n"),
+    ("if text.isdecimal():", "if text.isdigit():"),
     ("    if not found:\n", "    if False:\n"),
     ("    if not there:\n", "    if False:\n"),
     ("    if not path.is_file():\n", "    if False:\n"),
@@ -120,6 +122,9 @@ def test_the_two_photographs_are_there():
     ("cv2.setLogLevel(0)", "cv2.setLogLevel(4)"),
 )
 def what_cannot_be_had_is_told_and_the_default_offered(video, tmp_path, capfd):
+    """Also where ultralytics has changed what Pillow does with a file that it does not know."""
+    import ultralytics.utils.patches  # noqa: F401
+
     (tmp_path / "empty").mkdir()
     (tmp_path / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n torn")
     (tmp_path / "torn.mp4").write_bytes(b"no film at all" * 100)
@@ -135,6 +140,8 @@ def what_cannot_be_had_is_told_and_the_default_offered(video, tmp_path, capfd):
         with pytest.raises(video.SourceError, match=said) as caught:
             video.open_source(str(tmp_path / name) if name else "97")
         assert "unset SOURCE for the generated scenes" in str(caught.value)
+    with pytest.raises(video.SourceError, match="no such file or folder"):
+        video.open_source("²")
     with pytest.raises(video.SourceError, match="not a single frame"):
         video.Source("nothing", iter(())).take(1)
     assert capfd.readouterr().err == ""
@@ -151,7 +158,8 @@ def test_films_want_frames_of_one_size(tmp_path):
 @RULES.rule(
     ('side="right"', 'side="left"'),
     ("max(done - 1, 0)", "max(done, 0)"),
-    ("caption(name, done)", "caption(name, 0)"),
+    ("*size), caption(name, done)", "*size), caption(name, 0)"),
+    ("fitted(pictures[max(done - 1, 0)][1], *size)", "pictures[max(done - 1, 0)][1]"),
     ("max(times[-1] for times", "min(times[-1] for times"),
 )
 def a_race_shows_what_was_finished_by_then(video, monkeypatch):
@@ -160,14 +168,60 @@ def a_race_shows_what_was_finished_by_then(video, monkeypatch):
     monkeypatch.setattr(video.boxes, "captioned", lambda frame, caption: captions.append(caption) or frame)
     pictures = [np.full((4, 4, 3), 10 * (i + 1), np.uint8) for i in range(3)]
     finished = {"quick": [(0.25, p) for p in pictures], "slow": [(0.5, p) for p in pictures]}
-    film = video.race(finished, lambda name, done: f"{name} {done}", rate=4)
-    assert [int(f[0, 0, 0]) for f in film] == [10, 10, 20, 30, 30, 30, 30]
-    assert [int(f[0, -1, 0]) for f in film] == [10, 10, 10, 10, 20, 20, 30]
+    film = video.race(finished, lambda name, done: f"{name} {done}", rate=4, size=(8, 16))
+    assert {f.shape for f in film} == {(8, 40, 3)}
+    assert [int(f[4, 8, 0]) for f in film] == [10, 10, 20, 30, 30, 30, 30]
+    assert [int(f[4, -8, 0]) for f in film] == [10, 10, 10, 10, 20, 20, 30]
     assert captions[-2:] == ["quick 3", "slow 3"]
     assert captions[:4] == ["quick 0", "slow 0", "quick 1", "slow 0"]
     for nothing in ({}, {"quick": []}):
         with pytest.raises(ValueError, match="nothing was finished"):
             video.race(nothing)
+
+
+@RULES.rule(
+    ("scale = min(", "scale = max("),
+    ("top, left = (height - inner[0]) // 2,", "top, left = 0,"),
+    ("inner[::-1], interpolation", "inner, interpolation"),
+)
+def a_frame_is_fitted_as_a_whole(video):
+    tall = np.full((100, 50, 3), 200, np.uint8)
+    picture = video.fitted(tall, 40, 80)
+    assert picture.shape == (40, 80, 3)
+    bright = np.argwhere(picture[..., 0] > 100)
+    assert (bright.min(axis=0).tolist(), bright.max(axis=0).tolist()) == ([0, 30], [39, 49])
+    wide = video.fitted(np.full((10, 80, 3), 200, np.uint8), 40, 80)
+    assert np.argwhere(wide[..., 0] > 100).min(axis=0).tolist() == [15, 0]
+
+
+def test_a_camera_is_let_go(monkeypatch):
+    """A stand-in for OpenCV's camera: it is released when the source is closed, in the middle of its frames."""
+    import cv2
+
+    class Camera:
+        released = False
+
+        def __init__(self, which):
+            assert which == 3
+            Camera.now = self
+
+        def isOpened(self):
+            return True
+
+        def read(self):
+            return True, np.zeros((4, 4, 3), np.uint8)
+
+        def release(self):
+            self.released = True
+
+    monkeypatch.setattr(cv2, "VideoCapture", Camera)
+    source = video.open_source("3")
+    assert source.live
+    assert len(source.take(5)) == 5
+    assert not Camera.now.released
+    source.close()
+    assert Camera.now.released
+    assert not video.open_source("").live
 
 
 def test_a_jpeg_is_one():

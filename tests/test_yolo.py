@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 
 import numpy as np
@@ -33,6 +34,7 @@ def the_default_or_a_file_is_opened(yolo, tmp_path, monkeypatch):
     assert torch.equal(shipped.state_dict()["model.0.conv.weight"], detector.load().state_dict()["model.0.conv.weight"])
     other = detector.build()
     other.names = dict(enumerate("abcdef"))
+    other.args = {}  # as in a checkpoint of ultralytics
     torch.save({"model": other.half()}, tmp_path / "mine.pt")
     monkeypatch.setenv("YOLO_WEIGHTS", str(tmp_path / "mine.pt"))
     mine = yolo.open_model()
@@ -46,32 +48,56 @@ def the_default_or_a_file_is_opened(yolo, tmp_path, monkeypatch):
     ('    if path.suffix != ".pt":', "    if False:"),
     ('    if not path.is_file() and os.environ["YOLO_OFFLINE"]', '    if False and os.environ["YOLO_OFFLINE"]'),
     ('not in ("0", "false")', 'not in ("false",)'),
-    ("    if not isinstance(model.model, ultralytics.nn.tasks.DetectionModel):", "    if False:"),
+    ("type(model.model) is not ultralytics.nn.tasks.DetectionModel", "False"),
+    (
+        "if type(model.model) is not ultralytics.nn.tasks.DetectionModel",
+        "if not isinstance(model.model, ultralytics.nn.tasks.DetectionModel)",
+    ),
+    ('path = paths.BUILD / "weights" / text', "pass"),
     ('{_DEFAULT}") from error', '") from error'),
     ("    except Exception as error:", "    except KeyError as error:"),
 )
 def what_cannot_be_opened_is_told_and_the_default_offered(yolo, tmp_path, monkeypatch):
-    from ultralytics.nn.tasks import ClassificationModel
+    from ultralytics.nn.tasks import ClassificationModel, PoseModel
 
     (tmp_path / "torn.pt").write_text("not a pickle")
     (tmp_path / "weights.safetensors").write_text("x")
     torch.save({"model": ClassificationModel("yolov8n-cls.yaml", verbose=False)}, tmp_path / "classes.pt")
+    torch.save({"model": PoseModel("yolov8n-pose.yaml", verbose=False)}, tmp_path / "pose.pt")
+    (tmp_path / "evil.pt").write_bytes(evil(tmp_path / "ran"))
     for name, said in (
         ("none.pt", r"no such file here\. Set YOLO_OFFLINE=0"),
         ("torn.pt", "torn.pt cannot be used"),
         ("weights.safetensors", "no .pt file"),
-        ("classes.pt", "does not detect boxes"),
+        ("classes.pt", "holds a ClassificationModel, no detector of boxes"),
+        ("pose.pt", "holds a PoseModel, no detector"),
+        ("evil.pt", "evil.pt cannot be used"),
     ):
         with pytest.raises(detector.BadWeights, match=said) as caught:
             yolo.open_model(str(tmp_path / name))
         assert "unset YOLO_WEIGHTS for the detector that comes with this project" in str(caught.value)
+    assert not (tmp_path / "ran").exists(), "code in a file of weights was run"
     monkeypatch.setenv("YOLO_OFFLINE", "0")
-    monkeypatch.setattr("ultralytics.YOLO", unreachable)
+    asked = []
+    monkeypatch.setattr("ultralytics.YOLO", lambda path: asked.append(path) or unreachable())
     with pytest.raises(detector.BadWeights, match=r"yolov5nu.pt cannot be used: no network; unset"):
-        yolo.open_model(str(tmp_path / "yolov5nu.pt"))
+        yolo.open_model("yolov5nu.pt")
+    assert asked == [yolo.paths.BUILD / "weights" / "yolov5nu.pt"]
 
 
-def unreachable(path):
+def evil(mark):
+    """A pickle that writes a file when it is opened."""
+
+    class Opens:
+        def __reduce__(self):
+            return (exec, (f"open({str(mark)!r}, 'w')",))
+
+    file = io.BytesIO()
+    torch.save({"model": Opens()}, file)
+    return file.getvalue()
+
+
+def unreachable():
     raise ConnectionError("no network\nsecond line")
 
 

@@ -6,6 +6,9 @@ Importing it is instant; the modules below import a framework only inside the fu
 
 import os
 
+# ONNX Runtime would send usage data and keep a device id in the home folder, from its import on.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 from metallab.mode import knob
 
 if os.environ.get("METALLAB_DEVICE") == "sim":

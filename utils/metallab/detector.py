@@ -27,6 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from metallab import paths
+from metallab.boxes import CONFIDENCE, SUPPRESSION
 from metallab.scenes import CLASSES, Frame
 
 OFFLINE = {
@@ -34,6 +35,7 @@ OFFLINE = {
     "YOLO_AUTOINSTALL": "false",
     "YOLO_CONFIG_DIR": str(paths.BUILD / "ultralytics"),
     "YOLO_VERBOSE": "false",
+    "ULTRALYTICS_SAFE_LOAD": "1",  # a .pt file may hold weights and known classes, and no code to run
 }
 """What ultralytics is told, unless the environment says something else."""
 
@@ -158,7 +160,7 @@ def to_input(images: Sequence[np.ndarray]) -> Tensor:
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
 
 
-def detections(outputs: Tensor | tuple, confidence: float = 0.25, overlap: float = 0.6) -> list[Tensor]:
+def detections(outputs: Tensor | tuple, confidence: float = CONFIDENCE, overlap: float = SUPPRESSION) -> list[Tensor]:
     """What the network's outputs say is in each picture: float32 (n, 6), best first, on the outputs' device.
 
     Columns are left, top, right, bottom (pixels), score and class. Of boxes of one class that overlap by more than

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 class OnnxNetwork:
     """A network in ONNX Runtime on the CPU: float32 tensors on the CPU in, a float32 tensor out.
 
+    Its threads sleep between calls: by default they spin for a while, and slow down whatever runs next.
+
     ``threads`` is how many it computes with; 0 leaves that to ONNX Runtime, one for each core. RuntimeError if the
     network has an operation that the export does not know. Called with another shape than ``example``'s, it raises
     what ONNX Runtime raises.
@@ -25,6 +27,7 @@ class OnnxNetwork:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self.session = onnxruntime.InferenceSession(
             _exported(network, example), options, providers=["CPUExecutionProvider"]
         )

@@ -1,28 +1,45 @@
-"""Panes in a notebook that show frames as they are made, with a button that stops them."""
+"""Panes in a notebook that show frames as they are made, each with its rate, and a button that stops them."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from metallab import video
+from metallab import boxes, video
+
+SIZE = (384, 640)
+"""Height and width of a pane's pictures, in pixels."""
+
+_playing: list[Live] = []
 
 
 class Live:
     """Frames go to each pane in turn, in a thread of their own, until they end or Stop is pressed.
 
-    ``panes`` maps a name to a function that makes a picture of a frame, both uint8 (height, width, 3) in RGB. Show the
-    widget that `start` returns. While a cell computes Jupyter does not hear the button: let the cell end.
+    ``panes`` maps a name to a function that makes a finished picture of a frame, both uint8 (height, width, 3) in RGB.
+    The time that it takes makes the rate in the pane's corner: finished pictures a second of that pane's own work.
+    Another view that still plays is stopped first: both would compute at once. ``close`` is called at the end, to let
+    go of a camera. Show the widget that `start` returns. While a cell computes Jupyter does not hear the button.
     """
 
-    def __init__(self, panes: Mapping[str, Callable[[np.ndarray], np.ndarray]], frames: Iterable[np.ndarray]) -> None:
+    def __init__(
+        self,
+        panes: Mapping[str, Callable[[np.ndarray], np.ndarray]],
+        frames: Iterable[np.ndarray],
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
         from ipywidgets import HTML, Button, HBox, Image, Layout, VBox
 
-        self.panes, self.frames = dict(panes), frames
+        self.panes, self.frames, self.close = dict(panes), frames, close
         self.shown = 0
         """How many frames every pane has shown."""
+        self.seconds = dict.fromkeys(self.panes, 0.0)
+        """What each pane's pictures took, all together."""
+        self.last: dict[str, np.ndarray] = {}
+        """Each pane's last picture."""
         self.problem: Exception | None = None
         self.stopped = threading.Event()
         self.pictures = {name: Image(format="jpeg", layout=Layout(width="100%")) for name in self.panes}
@@ -34,6 +51,10 @@ class Live:
 
     def start(self):
         """Begin, and return the widget."""
+        for other in _playing:
+            other.stop()
+            other.thread.join(10)
+        _playing[:] = [self]
         self.thread.start()
         return self.widget
 
@@ -58,8 +79,8 @@ class Live:
             for frame in self.frames:
                 if self.stopped.is_set():
                     break
-                for name, make in self.panes.items():
-                    self.pictures[name].value = video.jpeg(make(frame))
+                for name in self.panes:
+                    self._show(name, frame)
                 self.shown += 1
                 self.state.value = f"{self.shown} frames"
         except Exception as error:  # noqa: BLE001  # wait() raises it; in a thread nobody would hear of it
@@ -67,3 +88,12 @@ class Live:
             self.state.value = f"stopped: {type(error).__name__}"
         finally:
             self.button.disabled = True
+            self.close()
+
+    def _show(self, name: str, frame: np.ndarray) -> None:
+        start = time.perf_counter()
+        picture = self.panes[name](frame)
+        self.seconds[name] += time.perf_counter() - start
+        rate = f"{(self.shown + 1) / self.seconds[name]:.1f} frames/s"
+        self.last[name] = boxes.captioned(video.fitted(picture, *SIZE), f"{name}: {rate}")
+        self.pictures[name].value = video.jpeg(self.last[name])

@@ -7,6 +7,7 @@ around, and that stays inside this module.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import io
 import itertools
@@ -28,6 +29,9 @@ SEED = 2026
 FILM_RATE = 12.0
 """Pictures a second of a film that compares."""
 
+ENCODERS = ("avc1", "mp4v") if sys.platform == "darwin" else ("mp4v",)
+"""H.264, which browsers play, where OpenCV has it, as on a Mac; elsewhere MPEG-4, which wants a video player."""
+
 _DEFAULT = "unset SOURCE for the generated scenes that come with this project"
 
 
@@ -44,6 +48,13 @@ class Source:
     frames: Iterator[np.ndarray]
     generated: bool = False
     """True for the scenes that the shipped detector knows."""
+    live: bool = False
+    """True for a camera: what it shows goes on without us."""
+
+    def close(self) -> None:
+        """Let go of a camera or a file."""
+        if hasattr(self.frames, "close"):
+            self.frames.close()
 
     def take(self, count: int) -> list[np.ndarray]:
         """The next ``count`` frames, fewer if there are no more. `SourceError` if there is none."""
@@ -53,7 +64,7 @@ class Source:
         return taken
 
 
-def open_source(source: str | None = None, size: tuple[int, int] = (384, 640)) -> Source:
+def open_source(source: str | None = None, size: tuple[int, int] = (720, 1280)) -> Source:
     """Frames from what the environment variable ``SOURCE`` names, or from ``source`` if it is given.
 
     Nothing: generated scenes of ``size`` (height, width), without end. A number: that webcam. ``photographs``: the two
@@ -63,8 +74,9 @@ def open_source(source: str | None = None, size: tuple[int, int] = (384, 640)) -
     text = os.environ.get("SOURCE", "") if source is None else source
     if not text:
         return Source(f"generated scenes, seed {SEED}", (f.image for f in scenes.video(SEED, 10**6, size)), True)
-    if text.isdigit():
-        return _film(int(text), f"webcam {text}", "is a camera attached, and may this program use it?")
+    if text.isdecimal():
+        camera = _film(int(text), f"webcam {text}", "is a camera attached, and may this program use it?")
+        return dataclasses.replace(camera, live=True)
     if text == "photographs":
         import ultralytics
 
@@ -94,17 +106,20 @@ def write_film(path: Path | str, frames: Iterable[np.ndarray], rate: float) -> P
     path, frames = Path(path), _of_one_size(frames)
     path.parent.mkdir(parents=True, exist_ok=True)
     height, width = frames[0].shape[:2]
-    kind = "avc1" if sys.platform == "darwin" else "mp4v"  # H.264 needs an encoder that OpenCV for Linux leaves out
-    part = path.with_name(f".{path.name}")
-    writer = cv2.VideoWriter(str(part.with_suffix(".mp4")), cv2.VideoWriter_fourcc(*kind), rate, (width, height))
-    if not writer.isOpened():
-        raise OSError(f"{path} cannot be written: OpenCV found no encoder for {kind}, or no room in that folder")
+    part = path.with_name(f".{path.name}").with_suffix(".mp4")
+    with _quiet(cv2):
+        for kind in ENCODERS:
+            writer = cv2.VideoWriter(str(part), cv2.VideoWriter_fourcc(*kind), rate, (width, height))
+            if writer.isOpened():
+                break
+        else:
+            raise OSError(f"{path} cannot be written: OpenCV has no encoder for {ENCODERS}, or the folder no room")
     try:
         for frame in frames:
             writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
     finally:
         writer.release()
-    part.with_suffix(".mp4").replace(path)
+    part.replace(path)
     return path
 
 
@@ -129,13 +144,14 @@ def race(
     finished: Mapping[str, Sequence[tuple[float, np.ndarray]]],
     caption: Callable[[str, int], str] = lambda name, done: name,
     rate: float = FILM_RATE,
+    size: tuple[int, int] = (384, 640),
 ) -> list[np.ndarray]:
     """A film, ``rate`` pictures a second, of pipelines that work through the same frames, each at its own speed.
 
     ``finished`` maps each pipeline's name to its pictures in order, each with the seconds that it took. At any moment
     a pane shows the last picture that was finished by then (the first one until there is any), and below it
-    ``caption(name, n)``, with n the number finished. The film ends when the slowest is through. ValueError if there is
-    nothing to show.
+    ``caption(name, n)``, with n the number finished. The film ends when the slowest is through. Pictures are scaled
+    and padded to ``size`` (height, width). ValueError if there is nothing to show.
     """
     if not finished or not all(finished.values()):
         raise ValueError("nothing was finished: give each pipeline at least one (seconds, picture)")
@@ -146,9 +162,21 @@ def race(
         panes = []
         for name, pictures in finished.items():
             done = int(np.searchsorted(done_at[name], moment, side="right"))
-            panes.append(boxes.captioned(pictures[max(done - 1, 0)][1], caption(name, done)))
+            panes.append(boxes.captioned(fitted(pictures[max(done - 1, 0)][1], *size), caption(name, done)))
         film.append(functools.reduce(side_by_side, panes))
     return film
+
+
+def fitted(frame: np.ndarray, height: int, width: int) -> np.ndarray:
+    """A frame, scaled as a whole and padded with black to (height, width, 3)."""
+    import cv2
+
+    scale = min(height / frame.shape[0], width / frame.shape[1])
+    inner = max(1, round(frame.shape[0] * scale)), max(1, round(frame.shape[1] * scale))
+    top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
+    picture = np.zeros((height, width, 3), np.uint8)
+    picture[top : top + inner[0], left : left + inner[1]] = cv2.resize(frame, inner[::-1], interpolation=cv2.INTER_AREA)
+    return picture
 
 
 def jpeg(frame: np.ndarray, quality: int = 85) -> bytes:
@@ -181,12 +209,17 @@ def _pictures(folder: Path, name: str) -> Source:
 
 
 def _picture(path: Path) -> np.ndarray:
-    from PIL import Image, UnidentifiedImageError
+    import cv2
 
-    try:
-        return np.asarray(Image.open(path).convert("RGB"))
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-        raise SourceError(f"{path.name} cannot be read as a picture: {error}; {_DEFAULT}") from error
+    # not Pillow: ultralytics changes Image.open so that a file it does not know makes it install a package
+    with _quiet(cv2):
+        try:
+            picture = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
+        except (OSError, cv2.error) as error:
+            raise SourceError(f"{path.name} cannot be read as a picture: {error}; {_DEFAULT}") from error
+    if picture is None:
+        raise SourceError(f"{path.name} cannot be read as a picture: it is damaged, or of another kind; {_DEFAULT}")
+    return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
 
 
 def _film(which: int | str, name: str, hint: str) -> Source:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from metallab import detector
+from metallab import detector, paths
 
 _DEFAULT = "unset YOLO_WEIGHTS for the detector that comes with this project"
 
@@ -21,8 +21,9 @@ def open_model(weights: str | None = None):
     """The detector of the file that ``YOLO_WEIGHTS`` names (or ``weights``, if given), else the shipped one.
 
     A `torch.nn.Module` on the CPU, in float32 and evaluation mode, whose ``names`` maps class ids to names. A ``.pt``
-    file is unpickled, which runs code: take it from people you trust. One that is not there is fetched only if its name
-    is ultralytics' and ``YOLO_OFFLINE=0`` allows it. `detector.BadWeights` says what is wrong, and offers the default.
+    file is a pickle; ultralytics is told to take nothing from it but weights and classes that it knows. One that is not
+    there is fetched, into ``build/weights``, only if its name is ultralytics' and ``YOLO_OFFLINE=0`` allows it.
+    `detector.BadWeights` says what is wrong, and offers the default.
     """
     text = os.environ.get("YOLO_WEIGHTS", "") if weights is None else weights
     if not text:
@@ -32,6 +33,8 @@ def open_model(weights: str | None = None):
     path = Path(text).expanduser()
     if path.suffix != ".pt":
         raise detector.BadWeights(f"YOLO_WEIGHTS is {text!r}, which is no .pt file; {_DEFAULT}")
+    if not path.is_file() and path.name == text:
+        path = paths.BUILD / "weights" / text
     if not path.is_file() and os.environ["YOLO_OFFLINE"].lower() not in ("0", "false"):
         raise detector.BadWeights(
             f"YOLO_WEIGHTS is {text!r}, and there is no such file here. Set YOLO_OFFLINE=0 as well to let ultralytics "
@@ -40,10 +43,10 @@ def open_model(weights: str | None = None):
     try:
         model = ultralytics.YOLO(path)
     except Exception as error:  # unpickling and fetching raise whatever they meet
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
         raise detector.BadWeights(f"{path.name} cannot be used: {reason}; {_DEFAULT}") from error
-    if not isinstance(model.model, ultralytics.nn.tasks.DetectionModel):
-        raise detector.BadWeights(f"{path.name} does not detect boxes, its task is {model.task!r}; {_DEFAULT}")
+    if type(model.model) is not ultralytics.nn.tasks.DetectionModel:  # those for poses and masks descend from it
+        raise detector.BadWeights(f"{path.name} holds a {type(model.model).__name__}, no detector of boxes; {_DEFAULT}")
     return model.model.float().eval()
 
 
