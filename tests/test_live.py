@@ -96,4 +96,17 @@ def what_goes_wrong_is_raised(live):
     assert view.state.value == "stopped: ValueError"
 
 
+def test_progress_is_one_line_that_ends_full(monkeypatch):
+    from types import SimpleNamespace
+
+    import IPython.display
+
+    states = []
+    handle = SimpleNamespace(update=lambda text: states.append(text.data))
+    monkeypatch.setattr(IPython.display, "display", lambda text, display_id: states.append(text.data) or handle)
+    assert list(live.progress([3, 4, 5], "frames")) == [3, 4, 5]
+    assert (states[0], states[-1]) == ("frames: 0 of 3 ", f"frames: 3 of 3 {'#' * 30}")
+    assert list(live.progress([], "nothing")) == []
+
+
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()

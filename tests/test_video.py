@@ -119,6 +119,7 @@ def test_the_two_photographs_are_there():
     ("    if not there:\n", "    if False:\n"),
     ("    if not path.is_file():\n", "    if False:\n"),
     ("    if not taken:\n", "    if False:\n"),
+    ("    if not sum(map(len, found)):\n", "    if not len(found):\n"),
     ("cv2.setLogLevel(0)", "cv2.setLogLevel(4)"),
 )
 def what_cannot_be_had_is_told_and_the_default_offered(video, tmp_path, capfd):
@@ -142,6 +143,9 @@ def what_cannot_be_had_is_told_and_the_default_offered(video, tmp_path, capfd):
         assert "unset SOURCE for the generated scenes" in str(caught.value)
     with pytest.raises(video.SourceError, match="no such file or folder"):
         video.open_source("²")
+    with pytest.raises(video.SourceError, match="finds nothing in 2 frames: choose another SOURCE"):
+        video.assert_something([[], []])
+    video.assert_something([[], [1]])
     with pytest.raises(video.SourceError, match="not a single frame"):
         video.Source("nothing", iter(())).take(1)
     assert capfd.readouterr().err == ""

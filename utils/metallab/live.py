@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,22 @@ SIZE = (384, 640)
 """Height and width of a pane's pictures, in pixels."""
 
 _playing: list[Live] = []
+
+
+def progress(items: Sequence[Any], what: str) -> Iterator[Any]:
+    """The items, with a line below the cell that counts them as they are taken.
+
+    One line that changes: a bar of tqdm leaves all its steps, or a dead widget, in a page that was run headlessly.
+    """
+    from IPython.display import Pretty, display
+
+    line = lambda done: Pretty(f"{what}: {done} of {len(items)} {'#' * round(30 * done / max(1, len(items)))}")
+    shown, last = display(line(0), display_id=True), time.monotonic()
+    for done, item in enumerate(items, 1):
+        yield item
+        if shown and (done == len(items) or time.monotonic() - last > 0.2):
+            shown.update(line(done))
+            last = time.monotonic()
 
 
 class Live:

@@ -96,6 +96,15 @@ def open_source(source: str | None = None, size: tuple[int, int] = (720, 1280)) 
     )
 
 
+def assert_something(found: Sequence[Sequence]) -> None:
+    """`SourceError`, with what to do, if a detector found nothing in any frame: there is nothing to compare."""
+    if not sum(map(len, found)):
+        raise SourceError(
+            f"the detector finds nothing in {len(found)} frames: choose another SOURCE, or YOLO_WEIGHTS that know what "
+            f"is in it; or {_DEFAULT}"
+        )
+
+
 def write_film(path: Path | str, frames: Iterable[np.ndarray], rate: float) -> Path:
     """Write frames of one size as an MP4, ``rate`` of them a second; the file.
 
