@@ -358,26 +358,41 @@ def test_lock_keeps_versions_writes_how_it_was_made_and_lets_no_host_in(make):
 # ---------------------------------------------------------------- continuous integration
 
 
-def test_ci_runs_make_test_from_anywhere_and_nothing_else(make, tmp_path):
+def test_ci_runs_make_test_from_anywhere_after_asking_for_a_compiler(make, tmp_path):
+    """With stand-ins for the package manager: that it fails, or is not there, keeps nobody from testing."""
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     lines = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
-    assert lines[0] == "set -euo pipefail"
+    assert (lines[0], lines[-1]) == ("set -euo pipefail", "exec make test </dev/null")
     copy = make.folder / ".ci" / "run"
     copy.parent.mkdir()
     shutil.copy(script, copy)
     (make.folder / "Makefile").write_text("test:\n\t@echo tested in $(CURDIR); cat; exit 5\n")
     inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    never_ends, _ = os.pipe()
-    done = subprocess.run(
-        [str(copy)],
-        cwd="/",
-        env=inherited | {"CI": "true"},
-        stdin=never_ends,
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert f"tested in {make.folder}" in done.stdout
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("bash", "env", "dirname", "make", "sh", "cat"):
+        (programs / name).symlink_to(shutil.which(name))
+    (programs / "id").write_text("#!/bin/sh\necho 0\n")
+    for apt in (None, "exit 0", "exit 1"):
+        if apt:
+            (programs / "apt-get").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n{apt}\n')
+        for program in programs.glob("[ai]*"):
+            program.chmod(0o755)
+        never_ends, _ = os.pipe()
+        done = subprocess.run(
+            [str(copy)],
+            cwd="/",
+            env=inherited | {"CI": "true", "PATH": str(programs)},
+            stdin=never_ends,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert done.returncode == 2, done.stderr
+        assert f"tested in {make.folder}" in done.stdout
+        assert ("are not tested" in done.stdout) == (apt == "exit 1")
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked[0] == "update"
+    assert "clang-19 libclang-rt-19-dev" in asked[1]
