@@ -27,7 +27,7 @@ help: ## this text
 	@echo
 	@echo 'Variables'
 	@echo '  ONLY=03       run, test: only the notebook with this number'
-	@echo '  DEVICE=auto   run, test, test-jax: auto, mps, cuda or cpu'
+	@echo '  DEVICE=auto   run, test, test-jax: auto, mps, cuda, cpu or sim'
 	@echo '  MODE=full     run: full, or fast (small sizes, for a quick look)'
 	@echo '  JOBS=2        test: how many tests at a time; measuring is never parallel'
 	@echo '  LABFLAGS=     lab: more options, such as --allow-root in a container'
