@@ -6,7 +6,6 @@ installed once torch is there, which ``device.pick()`` does. Its times say nothi
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -23,16 +22,15 @@ def label() -> str:
 
 
 def arm() -> None:
-    """Prepare this process, before torch is imported. `SimulationUnavailable` if it is too late or cannot be done."""
-    if sys.platform == "darwin":
-        raise SimulationUnavailable(
-            "METALLAB_DEVICE=sim is for machines without an Apple GPU; on a Mac use METALLAB_DEVICE=mps, the real one"
-        )
+    """Prepare this process, before torch is imported: with torch the simulated device comes as well.
+
+    `SimulationUnavailable`, with what to do, if it is too late or cannot be done here.
+    """
     import metalsim
 
     try:
-        metalsim.arm()
-    except RuntimeError as error:
+        metalsim.install_with_torch(native=_has_kernel)
+    except metalsim.SimulationError as error:
         raise SimulationUnavailable(str(error)) from error
 
 
@@ -42,11 +40,18 @@ def install(on_event: Callable[[Any], None] | None = None) -> str:
     ``on_event`` is told of every operator, copy and fallback (`metalsim.Event`). `SimulationUnavailable` with the
     reason if it cannot be done.
     """
-    arm()
     import metalsim
-    from metallab import coverage
 
     try:
-        return metalsim.install(native=coverage.has_mps_kernel, on_event=on_event)
-    except RuntimeError as error:
+        metalsim.arm()
+        import torch  # noqa: F401  # where `arm` above promised it the device, it comes with this
+
+        return metalsim.install(native=_has_kernel, on_event=on_event)
+    except metalsim.SimulationError as error:
         raise SimulationUnavailable(str(error)) from error
+
+
+def _has_kernel(operator: str) -> bool:
+    from metallab import coverage
+
+    return coverage.has_mps_kernel(operator)

@@ -3,14 +3,26 @@
 Order matters::
 
     import metalsim
-    metalsim.arm()                       # before torch is imported
-    metalsim.install(native=has_kernel)  # imports torch, builds the device once, switches it on
+    metalsim.arm()                                  # before torch is imported
+    metalsim.install(native=has_kernel)             # imports torch, builds the device once, switches it on
+
+    metalsim.install_with_torch(native=has_kernel)  # or both: now, and when torch is imported
 
 What it knows, what it does not, and how it works is told in `metalsim.device`.
 """
 
-from metalsim.device import Counters, Event, counters, install, installed
+from metalsim.device import Counters, Event, counters, install, install_with_torch, installed
 from metalsim.errors import SimulationError
 from metalsim.preload import arm, armed
 
-__all__ = ["Counters", "Event", "SimulationError", "arm", "armed", "counters", "install", "installed"]
+__all__ = [
+    "Counters",
+    "Event",
+    "SimulationError",
+    "arm",
+    "armed",
+    "counters",
+    "install",
+    "install_with_torch",
+    "installed",
+]

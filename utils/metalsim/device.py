@@ -104,6 +104,18 @@ def install(native: Callable[[str], bool], on_event: Callable[[Event], None] | N
     return description()
 
 
+def install_with_torch(native: Callable[[str], bool], on_event: Callable[[Event], None] | None = None) -> None:
+    """Arm now, and `install` at the moment when torch is imported.
+
+    So that nothing can ask torch for an MPS device before there is one: torch remembers the first answer.
+    """
+    preload.arm()
+    if "torch" in sys.modules:
+        install(native, on_event)
+    else:
+        preload.after_torch(lambda: install(native, on_event))
+
+
 def installed() -> bool:
     """True once `install` has succeeded in this process."""
     return _module is not None
@@ -143,7 +155,7 @@ def _switched_on(native: Callable[[str], bool]) -> ModuleType:
     if not torch._C._mps_is_available():
         raise SimulationError(
             "torch was asked for its MPS device before the simulated one was installed: restart Python and call "
-            "metalsim.install() right after torch is imported"
+            "metalsim.install() right after torch is imported, or metalsim.install_with_torch() before"
         )
     module.install(_decider(native), torch.version.git_version)
     module.register_native(_operators_with_kernel(native))
@@ -193,7 +205,7 @@ def _operators_with_kernel(native: Callable[[str], bool]) -> list[str]:
 
 def _built(torch_version: str) -> Path:
     path, version = building.compiler()
-    sources = sorted(building.SOURCES.glob("*.h")) + [building.SOURCES / "device.cpp"]
+    sources = [*building.SOURCES.glob("*.h"), building.SOURCES / "device.cpp"]
     name = f"device-{building.key(torch_version, sys.version, version, files=sources)}"
     log = building.cache() / f"{name}.log"
 

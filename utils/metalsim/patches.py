@@ -67,8 +67,15 @@ class Kernel:
         """Bind the arguments in order; RuntimeError for a tensor that is on the CPU, unless it is one number."""
         return self._kernel(*map(self._on_host, arguments), **keywords)
 
+    def check(self, *arguments: Any, **keywords: Any) -> Any:
+        """What `metalsim.shader.Kernel.check` finds for these arguments."""
+        return self._kernel.check(*map(self._on_host, arguments), **keywords)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kernel, name)
+
+    def __repr__(self) -> str:
+        return repr(self._kernel)
 
     def _on_host(self, argument: Any) -> Any:
         import torch

@@ -7,11 +7,16 @@ binds that name to the library that was loaded first: ours, if it comes before t
 from __future__ import annotations
 
 import ctypes
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from metalsim import building
 from metalsim.errors import SimulationError
@@ -51,6 +56,34 @@ def answer_mps(yes: bool) -> None:
     if _library is None:
         raise SimulationError("the simulated Apple GPU is not armed: call metalsim.arm() before torch is imported")
     _library.metalsim_set_accelerator(int(yes))
+
+
+def after_torch(do: Callable[[], object]) -> None:
+    """Call ``do`` as soon as torch is imported, before anything that imports torch can use it."""
+    sys.meta_path.insert(0, _AfterTorch(do))
+
+
+class _AfterTorch(importlib.abc.MetaPathFinder):
+    """Finds torch where it is, and lets its loader do one thing more."""
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        self._do = do
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            return None
+        load = spec.loader.exec_module
+
+        def load_and_do(module: Any) -> None:
+            load(module)
+            self._do()
+
+        spec.loader.exec_module = load_and_do
+        return spec
 
 
 def _check_system() -> None:

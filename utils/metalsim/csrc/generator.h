@@ -11,7 +11,7 @@ namespace metalsim {
 
 struct DeviceGenerator final : c10::GeneratorImpl {
   explicit DeviceGenerator(at::Generator generator)
-      : GeneratorImpl(device(), kDeviceKeys), host(std::move(generator)) {}
+      : GeneratorImpl(metalsim::device(), kDeviceKeys), host(std::move(generator)) {}
   void set_current_seed(uint64_t seed) override {
     host.set_current_seed(seed);
   }

@@ -57,7 +57,8 @@ inline OpInfo look_up(const c10::OperatorHandle& op) {
   }
   py::gil_scoped_acquire gil;
   TORCH_CHECK(decide != nullptr, "the simulated Apple GPU was loaded but not installed: call metalsim.install()");
-  info.decision = Decision(py::cast<int>(py::reinterpret_borrow<py::object>(decide)(c10::toString(op.operator_name()))));
+  const auto decision = py::reinterpret_borrow<py::object>(decide)(c10::toString(op.operator_name()));
+  info.decision = Decision(py::cast<int>(decision));
   return info;
 }
 
@@ -184,7 +185,9 @@ class HostCall {
     at::ScalarType reduced = at::kHalf;
     for (size_t i = 0; i < arguments_.size(); ++i) {
       auto& value = (*stack_)[first + i];
-      if (!value.isTensor() || !value.toTensor().defined() || !at::isReducedFloatingType(value.toTensor().scalar_type()))
+      if (!value.isTensor() || !value.toTensor().defined())
+        continue;
+      if (!at::isReducedFloatingType(value.toTensor().scalar_type()))
         continue;
       const at::Tensor half = value.toTensor();
       const at::Tensor full = half.to(at::kFloat);

@@ -141,17 +141,25 @@ inline std::tuple<Tensor, Tensor, Tensor> linear_backward(
     std::array<bool, 3> mask) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const Tensor input = host_view(self);
-  const Tensor host_weight = host_view(weight);
-  const Tensor grad = host_view(grad_output).reshape({-1, weight.size(0)});
+  const bool one_output = weight.dim() == 1;
+  const Tensor matrix = one_output ? host_view(weight).unsqueeze(0) : host_view(weight);
+  const int64_t rows = c10::multiply_integers(input.sizes().begin(), input.sizes().end() - 1);
+  const Tensor grad = host_view(grad_output).reshape({rows, matrix.size(0)});
   Tensor grad_input, grad_weight, grad_bias;
   if (mask[0])
-    grad_input = grad.mm(host_weight.conj()).reshape(input.sizes());
+    grad_input = grad.mm(matrix.conj()).reshape(input.sizes());
   if (mask[1])
-    grad_weight = grad.t().mm(input.reshape({-1, weight.size(1)}).conj());
+    grad_weight = grad.t().mm(input.reshape({rows, matrix.size(1)}).conj()).reshape(weight.sizes());
   if (mask[2])
-    grad_bias = grad.sum(0);
+    grad_bias = one_output ? grad.sum() : grad.sum(0);
   count_op("aten::linear_backward");
   return {device_tensor(grad_input), device_tensor(grad_weight), device_tensor(grad_bias)};
+}
+
+inline void check_same_type(const Tensor& input, const Tensor& other, const char* name) {
+  TORCH_CHECK(
+      !other.defined() || input.options().type_equal(other.options()),
+      "Input type (", input.toString(), ") and ", name, " type (", other.toString(), ") should be the same");
 }
 
 inline Tensor convolution(
@@ -164,6 +172,8 @@ inline Tensor convolution(
     bool transposed,
     IntArrayRef output_padding,
     int64_t groups) {
+  check_same_type(input, weight, "weight");
+  check_same_type(input, bias.value_or(Tensor()), "bias");
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   auto result = at::convolution(
       widened(input), widened(weight), widened(bias), stride, padding, dilation, transposed, output_padding, groups);

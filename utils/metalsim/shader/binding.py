@@ -1,20 +1,20 @@
 """The arguments of a kernel call, as torch.mps.compile_shader binds them: to buffers 0, 1, 2, ... in order.
 
-Stricter than Metal on purpose. Metal reinterprets the bits of a wrong dtype, reads past a short buffer, and takes an unbound
-one for zero or for a crash; here each of them raises RuntimeError.
+Stricter than Metal on purpose. Metal reinterprets the bits of a wrong dtype, reads past a short buffer, and takes an
+unbound one for zero or for a crash; here each of them raises RuntimeError.
 """
 
 from __future__ import annotations
 
 import ctypes
-import itertools
+import functools
 import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-MOST_THREADS = 1024  # in a threadgroup, on every Apple GPU
 MOST_BUFFERS = 31
 CASTS = {
     "fp16": torch.float16,
@@ -69,8 +69,18 @@ class Call:
     group_size: tuple[int, int, int]
 
 
-def bind(args: Sequence[object], threads: object, group_size: object, arg_casts: object, strided: bool) -> Call:
-    """The call that `kernel(*args, threads=..., group_size=..., arg_casts=...)` asks for. Errors as PyTorch's."""
+def bind(
+    args: Sequence[object],
+    threads: object,
+    group_size: object,
+    arg_casts: object,
+    strided: bool,
+    most_threads: int = 1024,
+) -> Call:
+    """The call that `kernel(*args, threads=..., group_size=..., arg_casts=...)` asks for. Errors as PyTorch's.
+
+    `most_threads` is what the kernel allows in a group; with `strided`, tensors need not be contiguous.
+    """
     total, group, casts = _extent(threads), _extent(group_size), _Casts(arg_casts)
     buffers = {}
     for index, value in enumerate(args):
@@ -87,9 +97,9 @@ def bind(args: Sequence[object], threads: object, group_size: object, arg_casts:
             f"threads has {len(total)} dimensions, group_size {len(group)}."
         )
     if group is None:
-        group = [min(total[0], MOST_THREADS) if len(total) == 1 else MOST_THREADS]
-    if math.prod(group) > MOST_THREADS:
-        raise ValueError(f"Threadgroup size exceeds {MOST_THREADS} limit")
+        group = [min(total[0], most_threads) if len(total) == 1 else most_threads, *[1] * (len(total) - 1)]
+    if math.prod(group) > most_threads:
+        raise ValueError(f"Threadgroup size exceeds {most_threads} limit")
     if 0 in group and 0 not in total:
         raise ValueError("group_size must be at least 1 in each dimension")
     return Call(buffers, _three(total), _three(group))
@@ -125,8 +135,8 @@ def _of_tensor(index: int, tensor: torch.Tensor, strided: bool) -> Buffer:
         length = tensor.untyped_storage().nbytes() - tensor.storage_offset() * width
     else:
         raise RuntimeError(
-            f"argument {index} has strides {tuple(tensor.stride())} for shape {tuple(tensor.shape)}: a kernel sees memory, "
-            "not strides. Pass tensor.contiguous()"
+            f"argument {index} has strides {tuple(tensor.stride())} for shape {tuple(tensor.shape)}: a kernel sees "
+            "memory, not strides. Pass tensor.contiguous()"
         )
     kind = _KINDS.get(tensor.dtype) or ("i" if tensor.dtype.is_signed else "u")
     return Buffer(tensor.data_ptr(), length, kind, width // (2 if tensor.is_complex() else 1), tensor)
@@ -162,7 +172,7 @@ class _Casts:
         return Buffer(made.address, made.bytes, made.kind, made.scalar_bytes, data, number)
 
 
-# ---- what Metal would take, and what it would make of it ---------------------------------------------------------------------
+# ---- what Metal would take, and what it would make of it -------------------------------------------------------------
 
 
 def check_parameters(kernel: str, parameters: Sequence[Parameter], buffers: dict[int, Buffer]) -> None:
@@ -199,7 +209,7 @@ def _check_buffer(name: str, parameter: Parameter, buffer: Buffer) -> None:
     raise RuntimeError(f"{name} holds {buffer.text}, the kernel declares {parameter.scalar_bytes}-byte {WORDS[want]}")
 
 
-# ---- memory --------------------------------------------------------------------------------------------------------------------
+# ---- memory ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -238,33 +248,67 @@ def regions(buffers: dict[int, Buffer]) -> list[Region]:
     return made
 
 
-class Guarded:
-    """A copy of a region between two zones of bytes that make NaN: what is written there has left its buffer."""
+_BEFORE, _AFTER = 1 << 26, 1 << 30  # bytes of address space around a copy that cannot be touched
+_PAGE = 4096
+_ZONE = _PAGE
 
-    ZONE = 4096
+
+class Guarded:
+    """A copy of a region for the kernel to work on, so that leaving the region is seen and does no harm.
+
+    Beside it lie zones of bytes that make NaN: a kernel that writes there has left its buffer. Further out nothing is
+    mapped, so that a kernel gone wild stops before it reaches the memory of this process.
+    """
 
     def __init__(self, region: Region) -> None:
         self.region = region
-        self.memory = torch.empty(region.bytes + 2 * self.ZONE + 128, dtype=torch.uint8, device="cpu")
-        begin = self.memory.data_ptr()
-        self.address = begin + (-begin) % 64 + self.ZONE + region.skew
-        for zone in self._zones():
-            ctypes.memset(zone, 0xFF, self.ZONE)
+        inner = -(-(region.skew + region.bytes + 2 * _ZONE) // _PAGE) * _PAGE
+        self._all = _BEFORE + inner + _AFTER
+        self._base = _reserve(self._all)
+        if _libc().mprotect(self._base + _BEFORE, inner, mmap.PROT_READ | mmap.PROT_WRITE):
+            raise MemoryError(f"no memory for a copy of {region.bytes} bytes")
+        self.address = self._base + _BEFORE + _ZONE + region.skew
+        for begin, length in self._zones():
+            ctypes.memset(begin, 0xFF, length)
         ctypes.memmove(self.address, region.address, region.bytes)
 
-    def _zones(self) -> tuple[int, int]:
-        return self.address - self.ZONE, self.address + self.region.bytes
+    def _zones(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        end = self.address + self.region.bytes
+        return (self.address - _ZONE, _ZONE), (end, -end % _PAGE or _PAGE)
 
     def take_back(self, kernel: str) -> None:
         """Copies the results to where they belong; RuntimeError when something was written beside them."""
-        untouched = b"\xff" * self.ZONE
-        if any(ctypes.string_at(zone, self.ZONE) != untouched for zone in self._zones()):
+        if any(ctypes.string_at(begin, length) != b"\xff" * length for begin, length in self._zones()):
             numbers = ", ".join(f"buffer({index})" for index in sorted(self.region.buffers))
             raise RuntimeError(
-                f"{kernel}: wrote outside of {numbers}, {self.region.bytes} bytes long. Nothing was kept; "
+                f"{kernel}: wrote outside of {numbers}, {self.region.bytes} bytes long. Nothing was kept of it; "
                 f"{kernel}.check(...) with the same arguments names the line"
             )
         ctypes.memmove(self.region.address, self.address, self.region.bytes)
+
+    def free(self) -> None:
+        """Gives the copy's memory back."""
+        _libc().munmap(self._base, self._all)
+
+
+@functools.lru_cache
+def _libc() -> ctypes.CDLL:
+    library = ctypes.CDLL(None, use_errno=True)
+    size, pointer, number = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
+    library.mmap.restype = pointer
+    library.mmap.argtypes = (pointer, size, number, number, number, ctypes.c_long)
+    library.mprotect.argtypes = (pointer, size, number)
+    library.munmap.argtypes = (pointer, size)
+    return library
+
+
+def _reserve(length: int) -> int:
+    """Address space that nothing lies in."""
+    private, anonymous, no_reserve = mmap.MAP_PRIVATE, mmap.MAP_ANONYMOUS, getattr(mmap, "MAP_NORESERVE", 0)
+    address = _libc().mmap(None, length, 0, private | anonymous | no_reserve, -1, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise MemoryError(f"no address space for a guarded copy ({length >> 20} MiB); is there a limit (ulimit -v)?")
+    return address
 
 
 def pointers(addresses: dict[int, int]) -> ctypes.Array:
@@ -277,4 +321,4 @@ def pointers(addresses: dict[int, int]) -> ctypes.Array:
 
 def shifted(region: Region, address: int) -> dict[int, int]:
     """Addresses of a region's buffers when the region begins at an address."""
-    return dict(zip(region.buffers, itertools.starmap(lambda _, offset: address + offset, region.buffers.items()), strict=True))
+    return {index: address + offset for index, offset in region.buffers.items()}

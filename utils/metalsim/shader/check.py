@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from . import binding, compiler
-from .program import Outcome, Program
+from metalsim.shader import binding, compiler
+from metalsim.shader.program import Outcome, Program
 
 RACE_GROUP = 224  # the race sanitizer keeps 255 threads apart
 ORDERS = {1: "backwards", 2: "shuffled", 3: "shuffled another way"}
@@ -14,7 +14,7 @@ GARBAGE = {0x7F: "3.4e38", 0xFE: "-1.7e38"}  # as float; an ordinary run has 0xF
 
 # what a sanitizer writes -> kind of finding
 _KINDS = (
-    (r"AddressSanitizer: ([\w-]+)", "address"),
+    (r"AddressSanitizer: (?!FPE)([\w-]+)", "address"),
     (r"program_source:\d+(?::\d+)?: runtime error: (.*)", "undefined behaviour"),
     (r"WARNING: ThreadSanitizer: (data race)", "race"),
 )
@@ -24,8 +24,9 @@ _KINDS = (
 class Finding:
     """One thing that is wrong with a kernel.
 
-    Kinds: address (outside of a buffer or an array), undefined behaviour, race, barrier, thread order (the result depends
-    on it), uninitialised memory (the result depends on threadgroup memory that was never written), crash, hang.
+    Kinds: address (outside of a buffer or an array), undefined behaviour, race, barrier, thread order (the result
+    depends on it), uninitialised memory (the result depends on threadgroup memory that nobody wrote, or on lanes that
+    are not there), crash, hang.
     """
 
     kind: str
@@ -51,8 +52,12 @@ class Report:
         return not self.findings
 
     def __str__(self) -> str:
-        lines = [f"{self.kernel}: {'nothing found' if self.ok else f'{len(self.findings)} found'}; ran {', '.join(self.ran)}"]
-        return "\n".join([*lines, *(f"  {finding}" for finding in self.findings), *(f"  skipped: {s}" for s in self.skipped)])
+        lines = [
+            f"{self.kernel}: {'nothing found' if self.ok else f'{len(self.findings)} found'}; ran {', '.join(self.ran)}"
+        ]
+        return "\n".join(
+            [*lines, *(f"  {finding}" for finding in self.findings), *(f"  skipped: {s}" for s in self.skipped)]
+        )
 
     __repr__ = __str__
 
@@ -62,8 +67,13 @@ def check(kernel: str, program: Program, call: binding.Call, timeout: float) -> 
     if 0 in call.threads:
         return Report(kernel, (), (), ("everything: there are no threads",))
     findings, ran, skipped = _sanitized(program, call, timeout)
-    findings += _compared(program, call, timeout)
-    return Report(kernel, tuple(dict.fromkeys(findings)), (*ran, "thread orders", "garbage in threadgroup memory"), skipped)
+    blamed = {None, *(finding.line for finding in findings)} if findings else set()
+    findings += [
+        found for found in _compared(program, call, timeout) if found.kind != "crash" or found.line not in blamed
+    ]
+    return Report(
+        kernel, tuple(dict.fromkeys(findings)), (*ran, "thread orders", "garbage in threadgroup memory"), skipped
+    )
 
 
 def _sanitized(
@@ -76,7 +86,9 @@ def _sanitized(
     ran, skipped = ("address and undefined behaviour sanitizers",), ()
     group = call.group_size[0] * call.group_size[1] * call.group_size[2]
     if group > RACE_GROUP:
-        skipped = (f"race sanitizer: it keeps {RACE_GROUP} threads apart, the group has {group}; pass a smaller group_size",)
+        skipped = (
+            f"race sanitizer: it keeps {RACE_GROUP} threads apart, the group has {group}; pass a smaller group_size",
+        )
     else:
         findings += findings_in(program.run("race", call, timeout))
         ran += ("race sanitizer",)
@@ -95,7 +107,8 @@ def _compared(program: Program, call: binding.Call, timeout: float) -> list[Find
         findings += findings_in(other) or _difference("thread order", text, usual, other)
     for garbage, words in GARBAGE.items():
         other = program.run("plain", call, timeout, garbage=garbage)
-        text = f"{_buffers(call, usual, other)} other values when fresh threadgroup memory holds {words} instead of NaN"
+        unwritten = "threadgroup memory that nobody wrote, or an absent lane,"
+        text = f"{_buffers(call, usual, other)} other values when {unwritten} holds {words}"
         findings += findings_in(other) or _difference("uninitialised memory", text, usual, other)
     first_of_kind = {finding.kind: finding for finding in reversed(findings)}
     return [*first_of_kind.values()]

@@ -1,8 +1,9 @@
 """Which compiler, how it is called, and where its results are kept.
 
-clang++ 19 or newer where there is one; else the PyPI package ziglang, a clang that needs no administrator. A result is kept
-under a name made of everything that went into it: the source, PyTorch's version (its headers), our headers, the compiler,
-the processor. Results are written beside their place and then renamed, so that processes do not disturb each other.
+clang++ 19 or newer where there is one; else the PyPI package ziglang, a clang that needs no administrator. A result is
+kept under a name made of everything that went into it: the source, PyTorch's version (its headers), our headers, the
+compiler, the processor. Results are written beside their place and then renamed, so that processes do not disturb each
+other.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 
 import torch
 
-from . import source as msl
+from metalsim.shader import source as msl
 
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE / "runtime"
@@ -35,7 +36,7 @@ LANGUAGE = ("-std=c++14", "-x", "c++", "-nostdinc++")
 MACROS = ("-D__METAL__=1", "-D__METAL_MACOS__=1", "-D__METAL_VERSION__=320", "-U__linux__", "-Ulinux", "-Uunix")
 CODE = (
     *("-fPIC", "-fvisibility=hidden", "-fdeclspec", "-fno-exceptions", "-fno-rtti", "-fno-math-errno"),
-    "-ffp-contract=on",  # within an expression, so that every copy of a kernel rounds alike
+    "-ffp-contract=off",  # every operation rounds: comparable with PyTorch, alike in every copy of a kernel
     *("-Xclang", "-ffloat16-excess-precision=none"),  # half rounds after each operation
     "-Wno-everything",
 )
@@ -58,7 +59,7 @@ class Compiler:
     def missing_sanitizers(self) -> str | None:
         """Why kernels cannot be compiled with sanitizers, or None when they can."""
         if self.kind != "clang":
-            return "sanitizers come with clang++ 19 or newer (Debian, Ubuntu: clang-19 libclang-rt-19-dev), not with ziglang"
+            return "they come with clang++ 19 or newer (Debian, Ubuntu: clang-19 libclang-rt-19-dev), not with ziglang"
         folder = Path(_output([*self.command, "-print-resource-dir"]).strip())
         if any(folder.glob("lib/**/*clang_rt.tsan*")) and any(folder.glob("lib/**/*clang_rt.asan*")):
             return None
@@ -80,7 +81,9 @@ def _find_compiler(asked: str, _path: str) -> Compiler:
     if sys.platform != "linux":
         raise NoCompiler("shaders are simulated on Linux only; on a Mac torch.mps.compile_shader runs them for real")
     if asked and asked != "zig":
-        return _clang(shlex.split(asked)) or _no_compiler(f"METALSIM_CXX={asked} is not clang++ {OLDEST_CLANG} or newer.")
+        return _clang(shlex.split(asked)) or _no_compiler(
+            f"METALSIM_CXX={asked} is not clang++ {OLDEST_CLANG} or newer."
+        )
     if not asked:
         names = [f"clang++-{version}" for version in range(NEWEST_CLANG, OLDEST_CLANG - 1, -1)]
         for name in (*names, "clang++"):
@@ -94,8 +97,8 @@ def _find_compiler(asked: str, _path: str) -> Compiler:
 
 def _no_compiler(said: str) -> Compiler:
     raise NoCompiler(
-        f"{said} Install one: `pip install ziglang` needs no administrator; or clang++ {OLDEST_CLANG} or newer (Debian, "
-        f"Ubuntu: clang-{OLDEST_CLANG} libclang-rt-{OLDEST_CLANG}-dev), which also checks kernels for races."
+        f"{said} Install one: `pip install ziglang` needs no administrator; or clang++ {OLDEST_CLANG} or newer "
+        f"(Debian, Ubuntu: clang-{OLDEST_CLANG} libclang-rt-{OLDEST_CLANG}-dev), which also checks kernels for races."
     )
 
 
@@ -118,7 +121,7 @@ def _output(command: list[str]) -> str:
         return ""
 
 
-# ---- the cache ------------------------------------------------------------------------------------------------------------
+# ---- the cache -------------------------------------------------------------------------------------------------------
 
 
 def cache_folder() -> Path:
@@ -173,16 +176,19 @@ def kept(name: str, make: Callable[[Path], None]) -> Path:
     return place
 
 
-# ---- compiling ---------------------------------------------------------------------------------------------------------------
+# ---- compiling -------------------------------------------------------------------------------------------------------
 
 
 def preprocess(source: str) -> str:
     """MSL with its includes, macros expanded, with line markers. PyTorch's c10/metal headers are found."""
-    include = Path(torch.__file__).parent / "include"
+    include = _torch_include()
     folders = [f"-I{RUNTIME / 'include'}", f"-I{include}"]
     command = [*find_compiler().command, *LANGUAGE, "-nostdinc", "-E", *folders, *MACROS, "-"]
     result = _run(command, input=f'# 1 "{msl.PROGRAM}"\n{source}\n')
     return result.replace(f"{include}{os.sep}", "")
+
+
+_PROGRAM = ("-march=native", "-fno-omit-frame-pointer", "-pie")
 
 
 def compile_library(code: str, to: Path) -> None:
@@ -191,8 +197,9 @@ def compile_library(code: str, to: Path) -> None:
 
 
 def compile_program(code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, ...]) -> None:
-    """A program for kernel.check(). Options may ask for a sanitizer; `run_time` are macros that rt.cpp wants with it."""
-    _build(code, to, options=("-O1", "-g1", "-march=native", "-fno-omit-frame-pointer", "-pie", *options), run_time=run_time)
+    """A program for kernel.check(). Options may ask for a sanitizer; `run_time` are rt.cpp's macros for it."""
+    optimised = "-O1" if any("-fsanitize" in option for option in options) else "-O2"
+    _build(code, to, options=(optimised, "-g1", *_PROGRAM, *options), run_time=run_time)
 
 
 def _build(code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, ...]) -> None:
@@ -221,8 +228,20 @@ def _run(command: list[str], input: str | None = None) -> str:
     result = subprocess.run(command, input=input, capture_output=True, text=True, check=False, cwd=RUNTIME / "include")
     if result.returncode == 0:
         return result.stdout
-    said = result.stderr.strip() or f"{command[0]} failed with status {result.returncode}"
-    found = re.search(r"^([^:\n]+):(\d+):(\d+): (?:fatal )?error: .*", said, re.M)
+    said = _what_concerns_the_source(result.stderr) or f"{command[0]} failed with status {result.returncode}"
+    found = re.search(rf"\b({msl.PROGRAM}|c10/\S+):(\d+):(\d+): ", said)
     if not found:
         raise RuntimeError(f"the compiler for shaders failed:\n{said}")
     raise SyntaxError(said, (found[1], int(found[2]), int(found[3]), None))
+
+
+def _what_concerns_the_source(said: str) -> str:
+    """The compiler's messages without notes on our own headers, and without folders of this machine."""
+    said = said.replace(f"{RUNTIME / 'include'}{os.sep}", "").replace(f"{_torch_include()}{os.sep}", "")
+    said = re.sub(r"^In file included from .*\n(?: +from .*\n)*", "", said, flags=re.M)
+    blocks = re.split(r"^(?=[^\s:][^:\n]*:\d+:\d+: )", said, flags=re.M)
+    return "".join(block for block in blocks if not re.match(r"metalsim/[^:]*:\d+:\d+: note", block)).strip()
+
+
+def _torch_include() -> Path:
+    return Path(torch.__file__).parent / "include"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from . import binding, compiler, elf
-from . import source as msl
-from .check import Report, check
-from .program import Program
+from metalsim.shader import binding, compiler, elf
+from metalsim.shader import source as msl
+from metalsim.shader.check import Report, check
+from metalsim.shader.program import Program
 
 MOST_SHARED_BYTES = 32768  # threadgroup memory of a kernel, on every Apple GPU
 _LARGEST_GUARDED = 1 << 24  # bytes; larger memory is used in place
@@ -47,16 +47,15 @@ class Library:
         folder = compiler.kept(f"kernels-{compiler.key(source, _fibers_asked())}", functools.partial(_compile, source))
         self._code = folder / "kernels.cpp"
         described = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))
-        self._meets = {kernel["name"]: kernel["meets"] for kernel in described}
+        self._described = {kernel["name"]: kernel for kernel in described}
         self._numbers = {kernel["name"]: number for number, kernel in enumerate(described)}
         self._binary = folder / "kernels.so"
         self._runtime = _load(self._binary)
 
     def __getattr__(self, name: str) -> Kernel:
         if name.startswith("__") or name not in self._numbers:
-            raise UnknownKernel(
-                f"Failed to create function state object for: {name}. The library has {', '.join(self._numbers) or 'none'}"
-            )
+            there = ", ".join(self._numbers) or "none"
+            raise UnknownKernel(f"Failed to create function state object for: {name}. The library has {there}")
         kernel = Kernel(self, name)
         self.__dict__[name] = kernel
         return kernel
@@ -84,21 +83,23 @@ class Library:
 class Kernel:
     """A kernel of a library, called like PyTorch's: kernel(*args, threads=None, group_size=None, arg_casts=None)."""
 
-    max_threads_per_threadgroup = binding.MOST_THREADS
     thread_execution_width = 32
 
     def __init__(self, library: Library, name: str) -> None:
         self.name = name
         self._library = library
+        self.max_threads_per_threadgroup = library._described[name]["most_threads"]
         self._number = library._numbers[name]
         described = library._runtime.metalsim_kernel(self._number).contents
         self._parameters = [described.parameters[i] for i in range(described.parameter_count)]
         if (most := max((p.buffer for p in self._parameters), default=0)) >= binding.MOST_BUFFERS:
-            raise RuntimeError(f"{name}: buffer({most}) does not exist, Metal has buffers 0 to {binding.MOST_BUFFERS - 1}")
-        if self.static_thread_group_memory_length > MOST_SHARED_BYTES:
             raise RuntimeError(
-                f"Failed to created pipeline state object, error: {name} uses {self.static_thread_group_memory_length} bytes "
-                f"of threadgroup memory, {MOST_SHARED_BYTES} are there"
+                f"{name}: buffer({most}) does not exist, Metal has buffers 0 to {binding.MOST_BUFFERS - 1}"
+            )
+        if (shared := self.static_thread_group_memory_length) > MOST_SHARED_BYTES:
+            raise RuntimeError(
+                f"Failed to created pipeline state object, error: {name} uses {shared} bytes of threadgroup memory, "
+                f"{MOST_SHARED_BYTES} are there"
             )
 
     @property
@@ -116,14 +117,14 @@ class Kernel:
     ) -> None:
         """Runs the kernel over `threads` threads in all; returns when it is done.
 
-        Arguments bind to buffers 0, 1, ... in order: contiguous tensors in host memory, float (as float), int (as int64),
-        lists of them. `threads` is by default the first tensor's number of elements; `group_size` all of them, 1024 at
-        most. `arg_casts` is fp16, bf16, int32, int16, int8 or uint8, or {index: one of them}. `error_buf_idx` is the
-        buffer for TORCH_REPORT_ERROR.
+        Arguments bind to buffers 0, 1, ... in order: contiguous tensors in host memory, float (as float), int (as
+        int64), lists of them. `threads` is by default the first tensor's number of elements; `group_size` all of them,
+        1024 at most. `arg_casts` is fp16, bf16, int32, int16, int8 or uint8, or {index: one of them}. `error_buf_idx`
+        is the buffer for TORCH_REPORT_ERROR.
 
-        Raises RuntimeError, ValueError or TypeError as PyTorch does, and RuntimeError for what Metal would take without a
-        word: a wrong dtype, a buffer that is not bound or too short, writing outside of a buffer, a barrier that not every
-        thread reaches.
+        Raises RuntimeError, ValueError or TypeError as PyTorch does, and RuntimeError for what Metal would take without
+        a word: a wrong dtype, a buffer that is not bound or too short, writing outside of a buffer, a barrier that not
+        every thread reaches.
         """
         errors = None
         if error_buf_idx is not None:
@@ -144,12 +145,12 @@ class Kernel:
     ) -> Report:
         """Runs the kernel with these arguments many times, in other processes, looking for what one run does not show.
 
-        Under the address and undefined-behaviour sanitizers, under the race sanitizer, in several orders of its threads and
-        over several kinds of garbage in threadgroup memory. The arguments keep their values. Wrong arguments raise as in a
-        call; what is wrong with the kernel is in the report. `timeout` is in seconds, for each run.
+        Under the address and undefined-behaviour sanitizers, under the race sanitizer, in several orders of its threads
+        and over several kinds of garbage in threadgroup memory. The arguments keep their values. Wrong arguments raise
+        as in a call; what is wrong with the kernel is in the report. `timeout` is in seconds, for each run.
         """
         call = self._bind(args, threads, group_size, arg_casts)
-        program = Program(self._library._code, self._number, self._library._meets[self.name])
+        program = Program(self._library._code, self._number, self._library._described[self.name]["meets"])
         return check(self.name, program, call, timeout)
 
     def _bind(
@@ -161,7 +162,8 @@ class Kernel:
         error_index: int | None = None,
         errors: torch.Tensor | None = None,
     ) -> binding.Call:
-        call = binding.bind(args, threads, group_size, arg_casts, self._library._strided)
+        most = self.max_threads_per_threadgroup
+        call = binding.bind(args, threads, group_size, arg_casts, self._library._strided, most)
         if error_index is not None:
             call.buffers[error_index] = binding.Buffer(errors.data_ptr(), errors.numel(), "u", 1, errors)
         binding.check_parameters(self.name, self._parameters, call.buffers)
@@ -169,27 +171,34 @@ class Kernel:
 
     def _run(self, call: binding.Call) -> None:
         addresses, guarded = {}, []
-        for region in binding.regions(call.buffers):
-            address = region.address
-            if region.bytes <= _LARGEST_GUARDED:
-                guarded.append(binding.Guarded(region))
-                address = guarded[-1].address
-            addresses |= binding.shifted(region, address)
+        try:
+            for region in binding.regions(call.buffers):
+                address = region.address
+                if region.bytes <= _LARGEST_GUARDED:
+                    guarded.append(binding.Guarded(region))
+                    address = guarded[-1].address
+                addresses |= binding.shifted(region, address)
+            self._launch(call, addresses)
+            for copy in guarded:
+                copy.take_back(self.name)
+        finally:
+            for copy in guarded:
+                copy.free()
+
+    def _launch(self, call: binding.Call, addresses: dict[int, int]) -> None:
+        runtime, meets = self._library._runtime, self._library._described[self.name]["meets"]
         grid, group = ((ctypes.c_uint32 * 3)(*extent) for extent in (call.threads, call.group_size))
-        runtime, meets = self._library._runtime, self._library._meets[self.name]
         with _one_at_a_time:
             failed = runtime.metalsim_run(self._number, binding.pointers(addresses), grid, group, int(meets), 0, 0xFF)
             said = runtime.metalsim_error().decode() if failed else ""
         if failed:
             raise RuntimeError(f"{self.name}: {said}. {self.name}.check(...) with the same arguments names the line")
-        for copy in guarded:
-            copy.take_back(self.name)
 
     def __repr__(self) -> str:
         return f"<simulated Metal kernel {self.name}>"
 
 
-# ---- the compiled library --------------------------------------------------------------------------------------------------------
+# ---- the compiled library --------------------------------------------------------------------------------------------
 
 
 class _Described(ctypes.Structure):
@@ -226,7 +235,7 @@ def _load(binary: Path) -> ctypes.CDLL:
 
 
 def _raise_reported(data: bytes) -> None:
-    """What the kernel said with TORCH_REPORT_ERROR, as the error that PyTorch makes of it at the next synchronisation."""
+    """What the kernel said with TORCH_REPORT_ERROR, as the error that PyTorch raises at the next synchronisation."""
     count = int.from_bytes(data[:4], "little")
     if not count:
         return

@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import binding, compiler
+from metalsim.shader import binding, compiler
 
 TOOLS = {  # name -> (options of the compiler, macros of rt.cpp)
     "plain": ((), ("-DMETALSIM_MAIN",)),
@@ -58,7 +58,12 @@ class Program:
             job = self._job(Path(folder), memory, call, f"{int(self.meets or tool == 'race')} {order} {garbage}")
             try:
                 result = subprocess.run(
-                    [str(program), str(job)], capture_output=True, text=True, check=False, timeout=timeout, env=_environment()
+                    [str(program), str(job)],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=timeout,
+                    env=_environment(),
                 )
             except subprocess.TimeoutExpired:
                 return Outcome(None, "", ())

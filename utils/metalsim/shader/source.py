@@ -1,8 +1,8 @@
 """Metal Shading Language, preprocessed, to C++ that clang compiles for a CPU.
 
-The headers in runtime/include make most of MSL compile as it stands. What they cannot is rewritten here, as text and line
-by line, so that every error and every finding keeps its line: attributes go, `threadgroup` variables become static memory,
-unsuffixed literals become float. Code is added behind for calling each kernel with what the run time supplies.
+The headers in runtime/include make most of MSL compile as it stands. What they cannot is rewritten here, as text and
+line by line, so that every error and every finding keeps its line: attributes go, `threadgroup` variables become static
+memory, unsuffixed literals become float. Code is added behind for calling each kernel with what the run time supplies.
 
 What is not simulated raises SyntaxError with its line and is never passed on.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+MOST_THREADS = 1024  # in a threadgroup, on every Apple GPU
 PROGRAM = "program_source"  # what Metal calls a library's source in its messages
 
 _INDEX = (
@@ -44,8 +45,14 @@ _NOT_SIMULATED = (
     (r"\bimageblock\b|\bthreadgroup_imageblock\b", "imageblocks are"),
     (r"\b(?:vertex|fragment)\s+[\w:<>]+\s+\w+\s*\(", "vertex and fragment functions are"),
     (r"\[\[\s*(?:visible|mesh|object|intersection|stitchable)\b", "functions of this kind are"),
-    (r"\b(?:visible|intersection)_function_table\b|\bintersector\b|\braytracing\b", "ray tracing and function tables are"),
-    (r"\[\[\s*function_constant\b", "function constants (compile_shader cannot set them; use a template or a buffer) are"),
+    (
+        r"\b(?:visible|intersection)_function_table\b|\bintersector\b|\braytracing\b",
+        "ray tracing and function tables are",
+    ),
+    (
+        r"\[\[\s*function_constant\b",
+        "function constants (compile_shader cannot set them; use a template or a buffer) are",
+    ),
     (r"\bsimdgroup_async_copy|\bsimdgroup_event\b", "asynchronous copies are"),
     (r"\batomic_thread_fence\b", "fences are"),
     (r"\bcooperative_tensor\b|\bmpp::|\btensor_handle\b", "Metal 4 tensors are"),
@@ -68,17 +75,18 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel: the name that the host uses, the C++ expression for it, its parameters, whether its threads may meet."""
+    """A kernel: the name that the host uses, the C++ expression for it, its parameters, whether its threads may meet.
+
+    `most_threads` is what [[max_total_threads_per_threadgroup(n)]] allows; `file` and `line` say where it was declared.
+    """
 
     name: str
     expression: str
     parameters: tuple[Parameter, ...]
     meets: bool
-
-    @property
-    def base(self) -> str:
-        """The function's name without template arguments."""
-        return self.expression.split("<")[0]
+    most_threads: int
+    file: str
+    line: int
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,7 @@ def translate(preprocessed: str) -> Translation:
     refuse_what_is_not_simulated(preprocessed)
     check_address_spaces(preprocessed)
     text = single_precision_literals(preprocessed)
-    text = drop_address_space_twins(text)
+    text = drop_equal_overloads(drop_address_space_twins(text))
     kernels = find_kernels(text)
     text = mark_threadgroup_variables(strip_attributes(text))
     return Translation(f'#include <metalsim/metal.h>\n{text}\n# 1 "launch"\n{launch_code(kernels)}', kernels)
@@ -153,7 +161,7 @@ def check_address_spaces(text: str) -> None:
         )
 
 
-# ---- rewriting ----------------------------------------------------------------------------------------------------------
+# ---- rewriting -------------------------------------------------------------------------------------------------------
 
 
 def single_precision_literals(text: str) -> str:
@@ -181,9 +189,31 @@ def drop_address_space_twins(text: str) -> str:
             if not re.compile(r"\s*[,{]").match(text, end):
                 break
             brace = text.find("{", end)
-        kept += [text[position:begin], "\n" * text.count("\n", begin, end)]
+        kept += [text[position:begin], _lines_only(text[begin:end])]
         position = end
     return "".join(kept) + text[position:]
+
+
+def drop_equal_overloads(text: str) -> str:
+    """Of functions that are equal but for address spaces (`constant T*`, `device const T*`), keep the first.
+
+    Where their bodies differ they stay, and the compiler refuses them: nothing is guessed.
+    """
+    seen, kept, position = set(), [], 0
+    for function in _functions(text):
+        words = re.sub(r"\bconstant\b", "const", _LINE_MARKER.sub("", text[function.begin : function.end]))
+        key = (function.scope, re.sub(r"\s+", "", re.sub(r"\b(?:device|threadgroup|thread)\b", "", words)))
+        if key in seen and not re.search(r"\bkernel\b", words):
+            begin, end = function.begin, function.end
+            kept += [text[position:begin], _lines_only(text[begin:end])]
+            position = end
+        seen.add(key)
+    return "".join(kept) + text[position:]
+
+
+def _lines_only(text: str) -> str:
+    """The line ends and line markers of a text."""
+    return re.sub(r"^(?!# \d)[^\n]*", "", text, flags=re.M)
 
 
 def strip_attributes(text: str) -> str:
@@ -210,7 +240,7 @@ def mark_threadgroup_variables(text: str) -> str:
     return text
 
 
-# ---- kernels ----------------------------------------------------------------------------------------------------------------
+# ---- kernels ---------------------------------------------------------------------------------------------------------
 
 
 def find_kernels(text: str) -> tuple[Kernel, ...]:
@@ -220,28 +250,29 @@ def find_kernels(text: str) -> tuple[Kernel, ...]:
     for word in re.finditer(r"\bkernel\b|\[\[\s*kernel\s*\]\]", text):
         head = _head(text, word.start())
         if expression := _decltype_instantiation(text, word.end()):
-            found_kernels.append((_host_name(head), expression, None))
+            found_kernels.append((word.start(), _host_name(head), expression, None, _most_threads(head)))
             continue
         declared = _declared(text, word.end())
         if declared is None:
             continue
         name, template_arguments, parameters, between = declared
-        host = _host_name(head + between)
+        host, most = _host_name(head + between), _most_threads(head + between)
         if re.search(r"\btemplate\b(?!\s*<)", head):
-            found_kernels.append((host, name + template_arguments, parameters))
+            found_kernels.append((word.start(), host, name + template_arguments, parameters, most))
         else:
             patterns[_last(name)] = parameters
             if not re.search(r"\btemplate\s*<", head):
-                found_kernels.append((host, name, parameters))
+                found_kernels.append((word.start(), host, name, parameters, most))
     meeting = meeting_functions(text)
     kernels = []
-    for host, expression, parameters in found_kernels:
+    for position, host, expression, parameters, most in found_kernels:
         base = expression.split("<")[0]
         pattern = patterns.get(_last(base))
         written_at_definition = parameters is None or not any(p.attribute for p in parameters)
         parameters = pattern if pattern is not None and written_at_definition else parameters
         if parameters is not None:
-            kernels.append(Kernel(host or base, expression, parameters, _last(base) in meeting))
+            meets = _last(base) in meeting
+            kernels.append(Kernel(host or base, expression, parameters, meets, most, *where(text, position)))
     return tuple(kernels)
 
 
@@ -258,6 +289,11 @@ def _last(name: str) -> str:
 def _host_name(head: str) -> str | None:
     found = re.findall(r'host_name\s*\(\s*((?:"[^"]*"\s*)+)\)', head)
     return "".join(re.findall(r'"([^"]*)"', found[-1])) if found else None
+
+
+def _most_threads(head: str) -> int:
+    found = re.search(r"max_total_threads_per_threadgroup\s*\(\s*(\d+)\s*\)", head)
+    return min(int(found[1]), MOST_THREADS) if found else MOST_THREADS
 
 
 def _decltype_instantiation(text: str, position: int) -> str | None:
@@ -322,7 +358,7 @@ def meeting_functions(text: str) -> set[str]:
     By name is too often rather than too seldom: any word in the body counts as a call. The price of a name too many is
     speed; one too few is an error at run time, not a wrong result.
     """
-    bodies = _function_bodies(text)
+    bodies = [(function.names, text[function.brace : function.end]) for function in _functions(text)]
     words = [(names, set(re.findall(r"\w+", body)), bool(_MEETING.search(body))) for names, body in bodies]
     reached: set[str] = set()
     before = -1
@@ -336,27 +372,41 @@ def meeting_functions(text: str) -> set[str]:
     return reached
 
 
-def _function_bodies(text: str) -> list[tuple[set[str], str]]:
-    """(possible names, body) of each outermost block with a parameter list before it."""
-    bodies, start, position = [], 0, 0
-    interesting = re.compile(r"[;{}]")
-    while found := interesting.search(text, position):
+@dataclass(frozen=True)
+class _Function:
+    """A block with a parameter list before it: positions of its head, its brace and its end; the block around it."""
+
+    names: frozenset[str]
+    begin: int
+    brace: int
+    end: int
+    scope: int
+
+
+def _functions(text: str) -> list[_Function]:
+    """Functions and member functions; what is inside a function is not looked at."""
+    found_functions, start, position, scope, scopes = [], 0, 0, 0, [0]
+    while found := _BREAK.search(text, position):
         position = found.end()
-        if found[0] == "{":
-            head = _LINE_MARKER.sub("", text[start : found.start()])
-            names = set(re.findall(r"(\w+|operator\s*\S{1,2})\s*(?:<[^<>()]*>\s*)?\(", head))
-            if names and not re.match(r"\s*(?:namespace|extern)\b", head):
-                end = _closing(text, found.start(), "{", "}")
-                bodies.append((names - _NOT_NAMES, text[found.start() : end]))
-                position = end + 1
+        head = _LINE_MARKER.sub("", text[start : found.start()]) if found[0] == "{" else ""
+        names = frozenset(re.findall(r"(\w+|operator\s*\S{1,2})\s*(?:<[^<>()]*>\s*)?\(", head)) - _NOT_NAMES
+        if names and not re.match(r"\s*(?:namespace|extern)\b", head):
+            position = _closing(text, found.start(), "{", "}") + 1
+            found_functions.append(_Function(names, start, found.start(), position, scopes[-1]))
+        elif found[0] == "{":
+            scope += 1
+            scopes.append(scope)
+        elif found[0] == "}" and len(scopes) > 1:
+            scopes.pop()
         start = position
-    return bodies
+    return found_functions
 
 
-_NOT_NAMES = {"if", "for", "while", "switch", "enable_if_t", "decltype", "alignas", "sizeof", "host_name", "max_total_threads_per_threadgroup"}
+_BREAK = re.compile(r"[;{}]")
+_NOT_NAMES = frozenset(("if", "for", "while", "switch", "enable_if_t", "decltype", "alignas", "sizeof", "host_name"))
 
 
-# ---- code that calls the kernels --------------------------------------------------------------------------------------------
+# ---- code that calls the kernels -------------------------------------------------------------------------------------
 
 _CALL = """\
 using metalsim_type_{i} = metalsim::signature<decltype(&{expression})>;
@@ -389,21 +439,21 @@ def launch_code(kernels: tuple[Kernel, ...]) -> str:
     parts = []
     for i, kernel in enumerate(kernels):
         arguments, parameters = _arguments(kernel)
-        parts.append(
-            _CALL.format(
-                i=i,
-                expression=kernel.expression,
-                arguments=", ".join(arguments),
-                parameters=", ".join(parameters) or "MetalsimParameter{-1, 0, 0, 0, 0, 0}",
-            )
+        call = _CALL.format(
+            i=i,
+            expression=kernel.expression,
+            arguments=", ".join(arguments),
+            parameters=", ".join(parameters) or "MetalsimParameter{-1, 0, 0, 0, 0, 0}",
         )
+        # each line is told as the kernel's own: what is wrong in it is wrong with the declaration
+        parts += [f'# {kernel.line} "{kernel.file}"\n{line}\n' for line in call.splitlines()]
     entries = [
         _ENTRY.format(i=i, name=kernel.name, count=len(kernel.parameters), expression=kernel.expression)
         for i, kernel in enumerate(kernels)
     ]
     table = ", ".join(entries) or "{nullptr, nullptr, nullptr, nullptr, 0, nullptr}"
     end = f'extern "C" {{ MetalsimKernel metalsim_kernels[] = {{{table}}}; extern const int metalsim_kernel_count; '
-    return "".join(parts) + end + f"const int metalsim_kernel_count = {len(kernels)}; }}\n"
+    return f'{"".join(parts)}# 1 "launch"\n{end}const int metalsim_kernel_count = {len(kernels)}; }}\n'
 
 
 def _arguments(kernel: Kernel) -> tuple[list[str], list[str]]:
@@ -420,5 +470,7 @@ def _arguments(kernel: Kernel) -> tuple[list[str], list[str]]:
             arguments.append(f"metalsim::argument<{kind}>::get(t->buffers, {index})")
             parameters.append(f"metalsim::argument<{kind}>::describe({index})")
         else:
-            raise SyntaxError(f"kernel {kernel.name}: the attribute [[{parameter.attribute}]] is not simulated")
+            said = f"{kernel.name}: the attribute [[{parameter.attribute}]] is not simulated"
+            place = (kernel.file, kernel.line, 1, None)
+            raise SyntaxError(f"{kernel.file}:{kernel.line}: error: {said}", place)
     return arguments, parameters

@@ -1,8 +1,8 @@
 // Runs the threads of a compute kernel on one CPU thread, one threadgroup after the other.
 //
 // A kernel whose threads never meet runs as a plain loop. Where threads meet (barriers, SIMD-group functions) every GPU
-// thread of a group is a fiber, and this file decides who may go on. It is linked into each compiled kernel, needs the C
-// library only, and is never itself compiled with a sanitizer: it only tells the sanitizers about its fibers.
+// thread of a group is a fiber, and this file decides who may go on. It is linked into each compiled kernel, needs the
+// C library only, and is never itself compiled with a sanitizer: it only tells the sanitizers about its fibers.
 //
 // METALSIM_TSAN, METALSIM_ASAN: for a sanitized program. METALSIM_MAIN: a program of its own, for kernel.check().
 #include <metalsim/abi.h>
@@ -69,6 +69,7 @@ struct Fiber {
 Fiber* pool[most_threads];
 Fiber* current;  // the fiber that runs; null outside of fibers
 const MetalsimKernel* kernel_now;
+int garbage_now;  // the byte that memory is full of which nobody wrote: 0xff in an ordinary run
 char error_text[256];
 const char* error_site;
 uint64_t barriers, exchanges, divergent_exchanges;
@@ -95,13 +96,17 @@ void fill_unwatched(char* begin, char* end, int byte) {
   for (; p < end; p++) *p = (char)byte;
 }
 
-// ---- crashes of the kernel become errors (a sanitized program keeps the sanitizer's handlers) ---------------------------
+// ---- crashes of the kernel become errors (a sanitized program keeps the sanitizer's handlers) -----------------------
 sigjmp_buf escape;
 pthread_t owner;
+const char* crash_site;
 [[maybe_unused]] const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 enum { unplanned_meeting = 1000 };
 
-[[maybe_unused]] void on_crash(int signal) {
+[[maybe_unused]] void on_crash(int signal, siginfo_t*, [[maybe_unused]] void* context) {
+#if defined(__x86_64__)
+  crash_site = (const char*)((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP];
+#endif
   if (pthread_equal(pthread_self(), owner)) siglongjmp(escape, signal);
   struct sigaction normal = {};
   normal.sa_handler = SIG_DFL;
@@ -119,8 +124,8 @@ struct CrashGuard {
     own.ss_size = sizeof stack;
     sigaltstack(&own, &stack_before);
     struct sigaction action = {};
-    action.sa_handler = on_crash;
-    action.sa_flags = SA_ONSTACK | SA_NODEFER;
+    action.sa_sigaction = on_crash;
+    action.sa_flags = SA_ONSTACK | SA_NODEFER | SA_SIGINFO;
     for (int i = 0; i < 4; i++) sigaction(crash_signals[i], &action, &before[i]);
   }
   ~CrashGuard() {
@@ -134,7 +139,8 @@ const char* crash_text(int code) {
   switch (code) {
     case SIGFPE: return "integer division by zero (a GPU gives garbage)";
     case SIGBUS:
-    case SIGSEGV: return "read or wrote outside of every buffer, or a vector at an address that is not a multiple of its size";
+    case SIGSEGV:
+      return "read or wrote outside of every buffer, or a vector at an address that is not a multiple of its size";
     case unplanned_meeting:
       return "met a barrier or a SIMD-group function that could not be foreseen from the source; "
              "set METALSIM_FIBERS=1 and compile again";
@@ -142,7 +148,7 @@ const char* crash_text(int code) {
   return "crashed";
 }
 
-// ---- switching between the main program and a fiber ---------------------------------------------------------------------
+// ---- switching between the main program and a fiber -----------------------------------------------------------------
 #ifdef OWN_SWITCH
 void* main_stack_pointer;
 extern "C" void metalsim_switch(void** save, void* to) __attribute__((visibility("hidden")));
@@ -196,7 +202,7 @@ void enter(Fiber* fiber) {
 }
 #endif
 
-// ---- what ThreadSanitizer should take for "happens before" ---------------------------------------------------------------
+// ---- what ThreadSanitizer should take for "happens before" ----------------------------------------------------------
 // Barriers order memory, SIMD-group functions do not. Two places for each kind of barrier: a fiber that runs ahead
 // releases into the other one.
 char barrier_places[2], simdgroup_barrier_places[most_threads / simd_width][2], end_of_kernel;
@@ -216,7 +222,7 @@ void acquired([[maybe_unused]] char* place) {
 #endif
 }
 
-// ---- fibers ------------------------------------------------------------------------------------------------------------------
+// ---- fibers ---------------------------------------------------------------------------------------------------------
 void body_of_fiber() {
 #ifdef METALSIM_ASAN
   __sanitizer_finish_switch_fiber(nullptr, &main_stack, &main_stack_bytes);
@@ -229,13 +235,17 @@ void body_of_fiber() {
 }
 
 void* new_stack() {
-  void* p = mmap(nullptr, stack_bytes + guard_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* p = mmap(nullptr, stack_bytes + guard_bytes, PROT_READ | PROT_WRITE, kind, -1, 0);
   if (p == MAP_FAILED) abort();
   mprotect(p, guard_bytes, PROT_NONE);
   return (char*)p + guard_bytes;
 }
 
 void begin(Fiber* f) {
+#ifdef METALSIM_TSAN  // memory that is mapped anew has no history: one stack serves many threads, and that is no race
+  if (f->stack) munmap(f->stack - guard_bytes, stack_bytes + guard_bytes), f->stack = nullptr;
+#endif
   if (!f->stack) f->stack = (char*)new_stack();
 #ifdef OWN_SWITCH
   uint64_t* top = (uint64_t*)(f->stack + stack_bytes - 64);
@@ -257,7 +267,7 @@ void begin(Fiber* f) {
   f->barriers_passed = f->simdgroup_barriers_passed = 0;
 }
 
-// ---- meetings ----------------------------------------------------------------------------------------------------------------
+// ---- meetings -------------------------------------------------------------------------------------------------------
 struct SimdGroup {
   Fiber** first;
   uint32_t lanes;
@@ -317,7 +327,8 @@ bool pass_barrier(Fiber** group, uint32_t n) {
   }
   if (arrived != n) {
     char text[160];
-    snprintf(text, sizeof text, "threadgroup_barrier reached by %u of %u threads, the others have returned: undefined in Metal",
+    snprintf(text, sizeof text,
+             "threadgroup_barrier reached by %u of %u threads, the others have returned: undefined in Metal",
              arrived, n);
     return fail(site, text);
   }
@@ -349,7 +360,7 @@ bool run_fibers(Fiber** group, uint32_t n, const uint32_t* order) {
   }
 }
 
-// ---- a dispatch ----------------------------------------------------------------------------------------------------------------
+// ---- a dispatch -----------------------------------------------------------------------------------------------------
 struct Random {  // xorshift: the same orders everywhere
   uint64_t state;
   uint64_t next() {
@@ -416,7 +427,8 @@ MetalsimThread common_of_group(const Dispatch& d, void** buffers, const uint32_t
   t.threadgroups_per_grid = {groups[0], groups[1], groups[2]};
   const uint32_t x = number % groups[0], y = number / groups[0] % groups[1], z = number / groups[0] / groups[1];
   t.threadgroup_position_in_grid = {x, y, z};
-  t.threads_per_threadgroup = {least(d.group[0], d.grid[0] - x * d.group[0]), least(d.group[1], d.grid[1] - y * d.group[1]),
+  t.threads_per_threadgroup = {least(d.group[0], d.grid[0] - x * d.group[0]),
+                               least(d.group[1], d.grid[1] - y * d.group[1]),
                                least(d.group[2], d.grid[2] - z * d.group[2])};
   return t;
 }
@@ -450,7 +462,10 @@ bool run(const Dispatch& d, void** buffers) {
 
 extern "C" {
 EXPORT uint32_t metalsim_lane() { return current ? current->thread.thread_index_in_simdgroup : 0; }
-EXPORT void metalsim_garbage(void* place, uint32_t bytes) { memset(place, 0xff, bytes); }
+EXPORT void metalsim_garbage(void* place, uint32_t bytes) { memset(place, garbage_now, bytes); }
+EXPORT void metalsim_absent_lane(void* place, uint32_t bytes) {
+  memset(place, garbage_now == 0xff ? 0 : garbage_now, bytes);
+}
 
 EXPORT __attribute__((noinline)) void metalsim_barrier(int of_simdgroup) {
   if (!current) siglongjmp(escape, unplanned_meeting);
@@ -475,16 +490,18 @@ EXPORT __attribute__((noinline)) uint32_t metalsim_exchange(const void* mine, ui
 }
 
 EXPORT const char* metalsim_error() { return error_text; }
-EXPORT const MetalsimKernel* metalsim_kernel(int i) { return i < metalsim_kernel_count ? &metalsim_kernels[i] : nullptr; }
+EXPORT const MetalsimKernel* metalsim_kernel(int i) {
+  return i < metalsim_kernel_count ? &metalsim_kernels[i] : nullptr;
+}
 EXPORT void metalsim_counts(uint64_t* out) { out[0] = barriers, out[1] = exchanges, out[2] = divergent_exchanges; }
-EXPORT void metalsim_shared_memory(char** range) { range[0] = __start_metalsim_shared, range[1] = __stop_metalsim_shared; }
 
 // 0, or 1 with a text in metalsim_error(). Grid and group count threads in x, y, z; one call at a time in a process.
 EXPORT int metalsim_run(int kernel, void** buffers, const uint32_t* grid, const uint32_t* group, int fibers, int order,
                         int garbage) {
   kernel_now = &metalsim_kernels[kernel];
+  garbage_now = garbage;
   error_text[0] = 0;
-  error_site = nullptr;
+  error_site = crash_site = nullptr;
   barriers = exchanges = divergent_exchanges = 0;
   owner = pthread_self();
 #ifdef METALSIM_TSAN
@@ -493,15 +510,16 @@ EXPORT int metalsim_run(int kernel, void** buffers, const uint32_t* grid, const 
   const Dispatch d = {{grid[0], grid[1], grid[2]}, {group[0], group[1], group[2]}, fibers, order, garbage};
   [[maybe_unused]] CrashGuard guard;
   const int crash = sigsetjmp(escape, 1);
-  const bool good = crash ? fail(nullptr, crash_text(crash)) : run(d, buffers);
+  const bool good = crash ? fail(crash_site, crash_text(crash)) : run(d, buffers);
   current = nullptr;
   return good ? 0 : 1;
 }
 }
 
 #ifdef METALSIM_MAIN
-// One run of one kernel, told in a file: "kernel fibers order garbage", grid, group; the number of regions, then for each
-// "bytes path"; then for each buffer "index region offset". Each region is read from its file and written back to it.
+// One run of one kernel, told in a file: "kernel fibers order garbage", grid, group; the number of regions, then for
+// each "bytes path"; then for each buffer "index region offset". Each region is read from its file and written back to
+// it.
 namespace {
 struct Region {
   char* memory;
@@ -541,7 +559,8 @@ int main(int, char** arguments) {
   void* buffers[64] = {};
   Region* regions;
   if (!job || fscanf(job, "%d %d %d %d", &kernel, &fibers, &order, &garbage) != 4 ||
-      fscanf(job, "%u %u %u", grid, grid + 1, grid + 2) != 3 || fscanf(job, "%u %u %u", group, group + 1, group + 2) != 3 ||
+      fscanf(job, "%u %u %u", grid, grid + 1, grid + 2) != 3 ||
+      fscanf(job, "%u %u %u", group, group + 1, group + 2) != 3 ||
       !read_regions(job, buffers, regions, count)) {
     fprintf(stderr, "METALSIM bad job file\n");
     return 9;

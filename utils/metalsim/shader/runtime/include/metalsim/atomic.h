@@ -6,18 +6,19 @@ namespace metal {
 enum memory_order { memory_order_relaxed = 0 };
 template <class T>
 struct _atomic {
-  static_assert(is_same_v<T, int> || is_same_v<T, uint> || is_same_v<T, bool> || is_same_v<T, ulong> || is_same_v<T, float>,
+  static_assert(is_same_v<T, int> || is_same_v<T, uint> || is_same_v<T, bool> || is_same_v<T, ulong> ||
+                    is_same_v<T, float>,
                 "Metal's atomics are int, uint, bool, ulong and float");
   T value;
 };
 template <class T>
 using atomic = _atomic<T>;
 template <class T>
-struct identity {  // keeps an argument out of the deduction of T
+struct metalsim_identity {  // keeps an argument out of the deduction of T
   using type = T;
 };
 template <class T>
-using same_t = typename identity<T>::type;
+using metalsim_same_t = typename metalsim_identity<T>::type;
 
 template <class T>
 inline T atomic_load_explicit(const volatile _atomic<T>* p, memory_order) {
@@ -26,23 +27,23 @@ inline T atomic_load_explicit(const volatile _atomic<T>* p, memory_order) {
   return r;
 }
 template <class T>
-inline void atomic_store_explicit(volatile _atomic<T>* p, same_t<T> v, memory_order) {
+inline void atomic_store_explicit(volatile _atomic<T>* p, metalsim_same_t<T> v, memory_order) {
   __atomic_store((T*)&p->value, &v, __ATOMIC_RELAXED);
 }
 template <class T>
-inline T atomic_exchange_explicit(volatile _atomic<T>* p, same_t<T> v, memory_order) {
+inline T atomic_exchange_explicit(volatile _atomic<T>* p, metalsim_same_t<T> v, memory_order) {
   T r;
   __atomic_exchange((T*)&p->value, &v, &r, __ATOMIC_RELAXED);
   return r;
 }
 template <class T>
-inline bool atomic_compare_exchange_weak_explicit(volatile _atomic<T>* p, T* expected, same_t<T> v, memory_order,
-                                                  memory_order) {
+inline bool atomic_compare_exchange_weak_explicit(volatile _atomic<T>* p, T* expected, metalsim_same_t<T> v,
+                                                  memory_order, memory_order) {
   return __atomic_compare_exchange((T*)&p->value, expected, &v, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 #define METALSIM_FETCH(f, expression)                                                                      \
   template <class T>                                                                                       \
-  inline T f(volatile _atomic<T>* p, same_t<T> b, memory_order order) {                                    \
+  inline T f(volatile _atomic<T>* p, metalsim_same_t<T> b, memory_order order) {                                    \
     T a = atomic_load_explicit(p, order), r;                                                               \
     do r = T(expression);                                                                                  \
     while (!__atomic_compare_exchange((T*)&p->value, &a, &r, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));   \

@@ -71,7 +71,7 @@ struct signature<void (*)(A...)> {
   using at = __type_pack_element<I, A...>;
 };
 
-// ---- values that the run time supplies: uint or ushort, one to three of them ------------------------------------------
+// ---- values that the run time supplies: uint or ushort, one to three of them ----------------------------------------
 template <class T>
 struct position {
   static T from(MetalsimIndex v) { return T(v.x); }

@@ -1,5 +1,5 @@
-// <metal_simdgroup_matrix>: 8 x 8 tiles. Every lane keeps the whole tile and computes all of it; each lane stores its two
-// of the 64 elements, so that a store in divergent code leaves holes, and races between SIMD-groups are seen.
+// <metal_simdgroup_matrix>: 8 x 8 tiles. Every lane keeps the whole tile and computes all of it; each lane stores its
+// two of the 64 elements, so that a store in divergent code leaves holes, and races between SIMD-groups are seen.
 #pragma once
 #pragma clang system_header
 

@@ -1,7 +1,7 @@
 // The Metal standard library for compute kernels, as C++14 for clang on a CPU.
 //
-// No libc or libstdc++ header is included, on purpose: a kernel that reaches for std:: or erf() fails here as it fails in
-// Apple's compiler. What is missing fails to compile; nothing is silently replaced.
+// No libc or libstdc++ header is included, on purpose: a kernel that reaches for std:: or erf() fails here as it fails
+// in Apple's compiler. What is missing fails to compile; nothing is silently replaced.
 #pragma once
 #pragma clang system_header
 #include <metalsim/types.h>

@@ -7,6 +7,7 @@ void metalsim_barrier(int of_simdgroup) __attribute__((noduplicate));
 uint metalsim_exchange(const void* mine, uint bytes, void* all) __attribute__((noduplicate));  // returns who took part
 uint metalsim_lane(void);
 void metalsim_garbage(void* place, uint bytes);
+void metalsim_absent_lane(void* place, uint bytes);
 }
 
 namespace metal {
@@ -29,11 +30,12 @@ METALSIM_INLINE void simdgroup_barrier(mem_flags) { metalsim_barrier(1); }
 
 // What Metal accepts: no bool, no bfloat, no 64-bit integers. (PyTorch's headers write their own for those.)
 template <class T>
-using if_simd = enable_if_t<!is_same_v<T, bfloat> && !(is_integral_v<T> && sizeof(T) == 8) && !is_same_v<T, bool>, int>;
+using metalsim_if_simd =
+    enable_if_t<!is_same_v<T, bfloat> && !(is_integral_v<T> && sizeof(T) == 8) && !is_same_v<T, bool>, int>;
 
 // The values of all 32 lanes, and which lanes are there.
 template <class T>
-struct lanes {
+struct metalsim_lanes {
   T value[32];
   uint present;
   bool has(uint lane) const { return lane < 32 && (present >> lane & 1); }
@@ -44,18 +46,27 @@ struct lanes {
     metalsim_garbage(&t, sizeof(T));
     return t;
   }
+  // The same for shuffles that fill. PyTorch's headers note that such a lane gives 0 on Apple's GPUs in practice,
+  // though it is undefined, and Inductor's reductions of 64-bit integers live on it: 0 in an ordinary run, garbage in
+  // check().
+  T from_or_zero(uint lane) const {
+    if (has(lane)) return value[lane];
+    T t;
+    metalsim_absent_lane(&t, sizeof(T));
+    return t;
+  }
 };
 template <class T>
-METALSIM_INLINE lanes<T> exchange(T x) {
-  lanes<T> all;
+METALSIM_INLINE metalsim_lanes<T> metalsim_all(T x) {
+  metalsim_lanes<T> all;
   all.present = metalsim_exchange(&x, sizeof(T), all.value);
   return all;
 }
 
 #define METALSIM_SHUFFLE(f, source)             \
-  template <class T, if_simd<T> = 0>            \
+  template <class T, metalsim_if_simd<T> = 0>            \
   METALSIM_INLINE T f(T x, ushort k) {          \
-    lanes<T> all = exchange(x);                 \
+    metalsim_lanes<T> all = metalsim_all(x);                 \
     const uint lane = metalsim_lane();          \
     (void)lane;                                 \
     return all.from(source);                    \
@@ -73,28 +84,28 @@ METALSIM_SHUFFLE(quad_shuffle_xor, k < 4 ? lane ^ k : 32)
 METALSIM_SHUFFLE(quad_shuffle_down, (lane & 3u) + k < 4 ? lane + k : 32)
 METALSIM_SHUFFLE(quad_shuffle_up, (lane & 3u) >= k ? lane - k : 32)
 #undef METALSIM_SHUFFLE
-template <class T, if_simd<T> = 0>
+template <class T, metalsim_if_simd<T> = 0>
 METALSIM_INLINE T simd_broadcast_first(T x) {
-  lanes<T> all = exchange(x);
+  metalsim_lanes<T> all = metalsim_all(x);
   return all.value[all.first()];
 }
-template <class T, if_simd<T> = 0>
+template <class T, metalsim_if_simd<T> = 0>
 METALSIM_INLINE T simd_shuffle_and_fill_down(T x, T filling, ushort k) {
-  lanes<T> all = exchange(x), fill = exchange(filling);
+  metalsim_lanes<T> all = metalsim_all(x), fill = metalsim_all(filling);
   const uint source = metalsim_lane() + k;
-  return source < 32 ? all.from(source) : fill.from(source - 32);
+  return source < 32 ? all.from_or_zero(source) : fill.from_or_zero(source - 32);
 }
-template <class T, if_simd<T> = 0>
+template <class T, metalsim_if_simd<T> = 0>
 METALSIM_INLINE T simd_shuffle_and_fill_up(T x, T filling, ushort k) {
-  lanes<T> all = exchange(x), fill = exchange(filling);
+  metalsim_lanes<T> all = metalsim_all(x), fill = metalsim_all(filling);
   const uint lane = metalsim_lane();
-  return lane >= k ? all.from(lane - k) : fill.from(lane + 32 - k);
+  return lane >= k ? all.from_or_zero(lane - k) : fill.from_or_zero(lane + 32 - k);
 }
 
 #define METALSIM_REDUCTION(f, expression)                      \
-  template <class T, if_simd<T> = 0>                           \
+  template <class T, metalsim_if_simd<T> = 0>                           \
   METALSIM_INLINE T simd_##f(T x) {                            \
-    lanes<T> all = exchange(x);                                \
+    metalsim_lanes<T> all = metalsim_all(x);                                \
     T a = all.value[all.first()];                              \
     for (uint i = all.first() + 1; i < 32; i++) {              \
       if (!all.has(i)) continue;                               \
@@ -103,9 +114,9 @@ METALSIM_INLINE T simd_shuffle_and_fill_up(T x, T filling, ushort k) {
     }                                                          \
     return a;                                                  \
   }                                                            \
-  template <class T, if_simd<T> = 0>                           \
+  template <class T, metalsim_if_simd<T> = 0>                           \
   METALSIM_INLINE T quad_##f(T x) {                            \
-    lanes<T> all = exchange(x);                                \
+    metalsim_lanes<T> all = metalsim_all(x);                                \
     const uint quad = metalsim_lane() & ~3u;                   \
     T a = x;                                                   \
     bool begun = false;                                        \
@@ -127,9 +138,9 @@ METALSIM_REDUCTION(xor, a ^ b)
 #undef METALSIM_REDUCTION
 
 #define METALSIM_PREFIX(f, start, op, last)                                  \
-  template <class T, if_simd<T> = 0>                                         \
+  template <class T, metalsim_if_simd<T> = 0>                                         \
   METALSIM_INLINE T f(T x) {                                                 \
-    lanes<T> all = exchange(x);                                              \
+    metalsim_lanes<T> all = metalsim_all(x);                                              \
     T a = T(start);                                                          \
     const uint lane = metalsim_lane();                                       \
     for (uint i = 0; i < last; i++)                                          \
@@ -151,7 +162,7 @@ struct simd_vote {
   bool any() const { return votes != 0; }
 };
 METALSIM_INLINE simd_vote simd_ballot(bool yes) {
-  lanes<uchar> all = exchange(uchar(yes));
+  metalsim_lanes<uchar> all = metalsim_all(uchar(yes));
   ulong votes = 0;
   for (uint i = 0; i < 32; i++)
     if (all.has(i) && all.value[i]) votes |= 1ul << i;
@@ -159,6 +170,6 @@ METALSIM_INLINE simd_vote simd_ballot(bool yes) {
 }
 METALSIM_INLINE bool simd_any(bool yes) { return simd_ballot(yes).any(); }
 METALSIM_INLINE bool simd_all(bool yes) { return !simd_ballot(!yes).any(); }
-METALSIM_INLINE simd_vote simd_active_threads_mask() { return simd_vote(exchange(uchar(0)).present); }
-METALSIM_INLINE bool simd_is_first() { return exchange(uchar(0)).first() == metalsim_lane(); }
+METALSIM_INLINE simd_vote simd_active_threads_mask() { return simd_vote(metalsim_all(uchar(0)).present); }
+METALSIM_INLINE bool simd_is_first() { return metalsim_all(uchar(0)).first() == metalsim_lane(); }
 }  // namespace metal

@@ -10,17 +10,17 @@ struct packed_vec;
 
 // How many elements a constructor argument brings: 1 for a scalar, N for a vector, 0 for anything else.
 template <class T>
-struct elements_of : integral_constant<int, is_arithmetic_v<T>> {};
+struct metalsim_elements : integral_constant<int, is_arithmetic_v<T>> {};
 template <class T, int N>
-struct elements_of<vec<T, N>> : integral_constant<int, N> {};
+struct metalsim_elements<vec<T, N>> : integral_constant<int, N> {};
 template <class T, int N>
-struct elements_of<packed_vec<T, N>> : integral_constant<int, N> {};
+struct metalsim_elements<packed_vec<T, N>> : integral_constant<int, N> {};
 template <class...>
-struct count_elements : integral_constant<int, 0> {};
+struct metalsim_count : integral_constant<int, 0> {};
 template <class A, class... B>
-struct count_elements<A, B...>
-    : integral_constant<int, elements_of<decay_t<A>>::value ? elements_of<decay_t<A>>::value + count_elements<B...>::value
-                                                            : 1000> {};
+struct metalsim_count<A, B...>
+    : integral_constant<int, (metalsim_elements<decay_t<A>>::value ? metalsim_elements<decay_t<A>>::value : 1000) +
+                                 metalsim_count<B...>::value> {};
 
 // A swizzle is a property: reading `v.yx` calls a getter, writing it a setter. Writing one with a repeated element does
 // not compile, as in Metal.
@@ -77,8 +77,20 @@ struct packed_vec {
   constexpr T& at(int i) { return elements[i]; }
   constexpr const T& at(int i) const { return elements[i]; }
   METALSIM_SWIZZLE1(x, 0) METALSIM_SWIZZLE1(y, 1) METALSIM_SWIZZLE1(z, 2) METALSIM_SWIZZLE1(w, 3)
-#define METALSIM_OPERATOR(op)                                                                                  \
-  friend constexpr vec<T, N> operator op(packed_vec a, packed_vec b) { return vec<T, N>(a) op vec<T, N>(b); }  \
+// both packed: with one vec, the operators of vec are meant
+#define METALSIM_OPERATOR(op)                                                                              \
+  template <class P, enable_if_t<is_same_v<P, packed_vec>, int> = 0>                                       \
+  friend constexpr vec<T, N> operator op(P a, P b) {                                                       \
+    return vec<T, N>(a) op vec<T, N>(b);                                                                   \
+  }                                                                                                        \
+  template <class P, class U, enable_if_t<is_same_v<P, packed_vec> && is_arithmetic_v<U>, int> = 0>        \
+  friend constexpr vec<T, N> operator op(P a, U b) {                                                       \
+    return vec<T, N>(a) op vec<T, N>(b);                                                                   \
+  }                                                                                                        \
+  template <class P, class U, enable_if_t<is_same_v<P, packed_vec> && is_arithmetic_v<U>, int> = 0>        \
+  friend constexpr vec<T, N> operator op(U a, P b) {                                                       \
+    return vec<T, N>(a) op vec<T, N>(b);                                                                   \
+  }                                                                                                        \
   constexpr packed_vec& operator op##=(vec<T, N> b) { return *this = packed_vec(vec<T, N>(*this) op b); }
   METALSIM_OPERATOR(+) METALSIM_OPERATOR(-) METALSIM_OPERATOR(*) METALSIM_OPERATOR(/)
 #undef METALSIM_OPERATOR
@@ -123,9 +135,9 @@ struct make_scalar<vec<T, N>> {
 template <class T>
 using make_scalar_t = typename make_scalar<T>::type;
 template <class T>
-struct vec_elements : integral_constant<short, elements_of<T>::value> {};
+struct vec_elements : integral_constant<short, metalsim_elements<T>::value> {};
 template <class T>
-constexpr bool is_vector_v = (elements_of<T>::value > 1);
+constexpr bool is_vector_v = (metalsim_elements<T>::value > 1);
 template <class T>
 struct is_vector : bool_constant<is_vector_v<T>> {};
 }  // namespace metal

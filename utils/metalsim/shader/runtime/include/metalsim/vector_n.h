@@ -35,7 +35,7 @@ struct alignas(sizeof(T) * (METALSIM_N == 3 ? 4 : METALSIM_N)) vec<T, METALSIM_N
   constexpr vec(packed_vec<T, METALSIM_N> o) : METALSIM_ZERO {
     for (int i = 0; i < N; i++) at(i) = o.at(i);
   }
-  template <class A, class B, class... C, enable_if_t<count_elements<A, B, C...>::value == METALSIM_N, int> = 0>
+  template <class A, class B, class... C, enable_if_t<metalsim_count<A, B, C...>::value == METALSIM_N, int> = 0>
   constexpr vec(A a, B b, C... c) : METALSIM_ZERO {
     fill(0, a, b, c...);
   }
@@ -82,7 +82,7 @@ struct alignas(sizeof(T) * (METALSIM_N == 3 ? 4 : METALSIM_N)) vec<T, METALSIM_N
   template <class A, class... C>
   constexpr void fill(int i, A a, C... c) {
     fill_one(i, a, bool_constant<is_arithmetic_v<A>>());
-    fill(i + elements_of<A>::value, c...);
+    fill(i + metalsim_elements<A>::value, c...);
   }
   template <class A>
   constexpr void fill_one(int i, A a, true_type) {
@@ -90,6 +90,6 @@ struct alignas(sizeof(T) * (METALSIM_N == 3 ? 4 : METALSIM_N)) vec<T, METALSIM_N
   }
   template <class A>
   constexpr void fill_one(int i, A a, false_type) {
-    for (int k = 0; k < elements_of<A>::value; k++) at(i + k) = T(a.at(k));
+    for (int k = 0; k < metalsim_elements<A>::value; k++) at(i + k) = T(a.at(k));
   }
 };

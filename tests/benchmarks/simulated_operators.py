@@ -1,0 +1,223 @@
+"""Does the simulated Apple GPU compute what the CPU computes? Asked of torch's own database of operators.
+
+    python tests/benchmarks/simulated_operators.py [--only add,mm] [--samples 4] [--json FILE]
+
+Each entry of ``torch.testing._internal.common_methods_invocations.op_db`` brings sample inputs. They are run forward
+and backward in float32 (in another dtype if the entry has no float32) on the CPU and on the simulated device, from the
+same seed, and compared: bitwise, and within torch's tolerances. An entry that calls an operator without a Metal kernel
+is expected to raise NotImplementedError, as on a Mac. Ends with code 1 if an entry disagrees that is not in `KNOWN`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import copy
+import importlib.util
+import json
+import re
+import sys
+import types
+import unittest
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import metalsim
+from metallab import coverage
+
+metalsim.arm()
+metalsim.install(lambda name: coverage.status(name) in ("native", "composite"))
+# torch's test tools import this package for tests that are not run here
+if importlib.util.find_spec("expecttest") is None:
+    sys.modules["expecttest"] = types.SimpleNamespace(TestCase=unittest.TestCase)
+
+import torch  # noqa: E402 - torch comes after the simulation is armed
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+from torch.testing._internal import common_methods_invocations as invocations  # noqa: E402
+
+# Entries that cannot agree, each with its reason.
+_UNWRITTEN = "memory that nobody wrote; on the simulated device it is NaN"
+_SPARSE = "sparse tensors are not simulated"
+KNOWN: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"), _UNWRITTEN
+    ),
+    **dict.fromkeys(("to_sparse", "sparse.mm.reduce"), _SPARSE),
+    "ldexp": "with integers PyTorch picks a kernel by device without an operator; a build for Linux has none for MPS",
+    "tensor_split": "wants its indices on the CPU; the samples' indices were moved with everything else",
+}  # fmt: skip
+MISSING, FLOAT64 = "no Metal kernel", "wants float64 or complex128, which MPS does not have"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one entry of the database."""
+
+    name: str
+    verdict: str
+    """identical, close, differs, raises, no Metal kernel, skipped."""
+    reason: str = ""
+    samples: int = 0
+    backward: int = 0
+    """Samples whose gradients were compared as well."""
+    refused: int = 0
+    """Samples that want float64, which raises on MPS."""
+
+
+def entries(only: Iterable[str] = ()) -> list[Any]:
+    """The entries with these names, or all; variants are named as ``name.variant``."""
+    wanted = set(only)
+    return [op for op in invocations.op_db if not wanted or {op.name, op.full_name} & wanted]
+
+
+def check(op: Any, most_samples: int) -> Outcome:
+    """Compare an entry on both sides."""
+    dtype = _dtype(op)
+    if dtype is None:
+        return Outcome(op.full_name, "skipped", "no dtype that MPS has")
+    gradients = op.supports_autograd and dtype.is_floating_point
+    try:
+        samples = list(op.sample_inputs("cpu", dtype, requires_grad=gradients))[:most_samples]
+    except Exception as error:  # noqa: BLE001 - the database is not ours; its troubles are told
+        return Outcome(op.full_name, "skipped", f"no samples: {_brief(error)}")
+    worst, backward, compared, refused = "identical", 0, 0, 0
+    for sample in samples:
+        try:
+            expected = _run(op, sample, "cpu", gradients)
+        except Exception:  # noqa: BLE001, S112 - what the CPU refuses tells nothing
+            continue
+        verdict, reason = _compare(op, sample, expected, gradients)
+        if verdict == FLOAT64:
+            refused += 1
+            continue
+        compared += 1
+        backward += expected[1] is not None
+        if verdict not in ("identical", "close"):
+            return Outcome(op.full_name, verdict, reason, compared, backward)
+        worst = "close" if verdict == "close" else worst
+    if not compared:
+        return Outcome(op.full_name, "skipped", FLOAT64 if refused else "no sample runs on the CPU", refused=refused)
+    return Outcome(op.full_name, worst, "", compared, backward, refused)
+
+
+def _dtype(op: Any) -> torch.dtype | None:
+    supported = op.supported_dtypes("cpu")
+    usual = (torch.float32, torch.int64, torch.int32, torch.bool, torch.uint8, torch.complex64)
+    return next((dtype for dtype in usual if dtype in supported), None)
+
+
+def _compare(op: Any, sample: Any, expected: Any, gradients: bool) -> tuple[str, str]:
+    try:
+        found = _run(op, sample, "mps", gradients)
+    except NotImplementedError as error:
+        missing = re.match(r"The operator '([^']+)' is not currently implemented for the MPS device", str(error))
+        return (MISSING, missing[1]) if missing else ("raises", _brief(error))
+    except Exception as error:  # noqa: BLE001 - a verdict, not a crash
+        wide = re.match(r"Cannot convert a MPS Tensor to float64|Trying to convert ComplexDouble", str(error))
+        return (FLOAT64, "") if wide else ("raises", _brief(error))
+    verdict = "identical"
+    for one, other in zip(_tensors(expected), _tensors(found), strict=True):
+        try:
+            torch.testing.assert_close(other, one, rtol=0, atol=0, equal_nan=True)
+        except AssertionError:
+            verdict = "close"
+        try:
+            torch.testing.assert_close(other, one, equal_nan=True)
+        except AssertionError as error:
+            return "differs", _brief(error)
+    return verdict, ""
+
+
+def _run(op: Any, sample: Any, device: str, gradients: bool) -> tuple[Any, Any]:
+    """The results and the gradients of the inputs (None without), all on the CPU."""
+    leaves: list[torch.Tensor] = []
+    place = lambda value: _placed(value, device, leaves)
+    arguments = [place(value) for value in (sample.input, *sample.args)]
+    keywords = {name: place(value) for name, value in sample.kwargs.items()}
+    torch.manual_seed(0)
+    with sdpa_kernel(SDPBackend.MATH):  # the CPU's fused attention sums in another order
+        results = op.op(*arguments, **keywords)
+    results = sample.output_process_fn_grad(results)
+    flat = [t for t in _tensors(results) if t.requires_grad] if gradients else []
+    found = None
+    if flat:
+        total = sum(((t.abs() if t.is_complex() else t) ** 2).sum() for t in flat)
+        found = torch.autograd.grad(total, leaves, allow_unused=True)
+    return tuple(t.detach().cpu() for t in _tensors(results)), found and [g if g is None else g.cpu() for g in found]
+
+
+def _placed(value: Any, device: str, leaves: list[torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        placed = value.detach().clone().to(device).requires_grad_(value.requires_grad)
+        if placed.requires_grad:
+            leaves.append(placed)
+        return placed
+    if isinstance(value, (list, tuple)):
+        placed = [_placed(one, device, leaves) for one in value]
+        return type(value)(*placed) if hasattr(value, "_fields") else type(value)(placed)
+    if isinstance(value, dict):
+        return {key: _placed(one, device, leaves) for key, one in value.items()}
+    if isinstance(value, (torch.device, str)) and str(value) == "cpu":
+        return type(value)(device)
+    return copy.copy(value) if not isinstance(value, Callable) else value
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [tensor for one in value for tensor in _tensors(one)]
+    if isinstance(value, dict):
+        return _tensors(list(value.values()))
+    return []
+
+
+def _brief(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:3])[:160]}"
+
+
+def report(outcomes: list[Outcome]) -> str:
+    """How many agree; the others, grouped by their reason."""
+    counts = collections.Counter(outcome.verdict for outcome in outcomes)
+    lines = [f"{len(outcomes)} entries: " + ", ".join(f"{count} {name}" for name, count in counts.most_common())]
+    lines.append(
+        f"{sum(o.samples for o in outcomes)} samples compared, {sum(o.backward for o in outcomes)} with gradients; "
+        f"{sum(o.refused for o in outcomes)} more want float64 and raise"
+    )
+    for verdict in ("differs", "raises", MISSING, "skipped"):
+        groups: dict[str, list[str]] = {}
+        for outcome in outcomes:
+            if outcome.verdict == verdict:
+                groups.setdefault(re.sub(r"\d+(\.\d+)?(e[-+]\d+)?", "#", outcome.reason), []).append(outcome.name)
+        for reason, names in sorted(groups.items(), key=lambda item: -len(item[1])):
+            known = {KNOWN.get(name) for name in names}
+            told = "" if None in known else f" [expected: {'; '.join(sorted(known))}]"
+            lines.append(f"{verdict} ({len(names)}): {reason}{told}\n    {', '.join(names)}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default="", help="names of entries, with commas")
+    parser.add_argument("--samples", type=int, default=4, help="at most so many samples of an entry")
+    parser.add_argument("--json", type=Path, help="write the outcomes here")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    outcomes = []
+    for op in entries(filter(None, arguments.only.split(","))):
+        outcomes.append(check(op, arguments.samples))
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{len(outcomes)} {op.full_name:<60}")
+    print(report(outcomes))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
+    wrong = [o.name for o in outcomes if o.verdict in ("differs", "raises") and o.name not in KNOWN]
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

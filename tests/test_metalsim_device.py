@@ -1,0 +1,1019 @@
+"""The simulated mps device of torch.
+
+A process has one torch, with or without the simulation, and pytest's is without. So the checks of the device are
+functions of this file that run in a child, ``python tests/test_metalsim_device.py SESSION OUT``, all of a session in
+one process; a test of the same name looks at what came of each. What needs no device is tested right here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import io
+import json
+import os
+import pickle
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CHILD = __name__ == "__main__"
+SESSIONS: dict[str, dict[str, Callable]] = {"plain": {}, "fallback": {}}
+
+import metalsim  # noqa: E402
+from metallab import coverage  # noqa: E402
+
+if CHILD:
+    metalsim.install_with_torch(lambda name: coverage.status(name) in ("native", "composite"))
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+from metalsim import building, device, patches, preload  # noqa: E402
+
+
+def in_session(name: str) -> Callable[[Callable], Callable]:
+    """A check that runs in this session's child; here it becomes a test of what came of it."""
+
+    def add(check: Callable) -> Callable:
+        SESSIONS[name][check.__name__] = check
+
+        def test() -> None:
+            outcome = child(name)[check.__name__]
+            assert outcome == "passed", outcome
+
+        test.__doc__ = check.__doc__
+        return test
+
+    return add
+
+
+plain, with_fallback = in_session("plain"), in_session("fallback")
+
+
+# ---- in the child: programs -----------------------------------------------------------------------------------------
+
+
+@plain
+def test_tensors_are_made_moved_and_viewed():
+    x = torch.arange(12.0, device="mps").view(3, 4)
+    assert (x.device, x.is_mps, x.dtype) == (torch.device("mps:0"), True, torch.float32)
+    y = torch.arange(12.0).view(3, 4)
+    for view in (
+        lambda t: t.t(), lambda t: t[1:, ::2], lambda t: t[:, 1], lambda t: t.expand(2, 3, 4),
+        lambda t: t.unfold(1, 2, 1),
+        lambda t: t.as_strided((2, 2), (1, 3), 1), lambda t: t.t().reshape(2, 6), lambda t: t.t().contiguous(),
+        lambda t: t.detach(), lambda t: t.unsqueeze(0).squeeze(0), lambda t: t.flatten(), lambda t: t.chunk(2)[1],
+        lambda t: t.transpose(0, 1).view(4, 3), lambda t: t.diagonal(), lambda t: t.view(torch.int32),
+        lambda t: torch.ops.aten.alias(t), lambda t: t.movedim(0, 1), lambda t: t.narrow(1, 1, 2),
+    ):  # fmt: skip
+        found, expected = view(x), view(y)
+        assert (found.device.type, found.stride(), found.storage_offset()) == (
+            "mps", expected.stride(), expected.storage_offset(),
+        )  # fmt: skip
+        assert torch.equal(found.cpu(), expected)
+
+
+@plain
+def test_views_share_memory_and_writing_through_them_shows():
+    x = torch.zeros(4, 4, device="mps")
+    x[1:3, ::2] = 5
+    x.t()[0] += 1
+    x.view(-1)[15] = 7
+    x[x > 4] *= 2
+    expected = torch.zeros(4, 4)
+    expected[1:3, ::2] = 5
+    expected.t()[0] += 1
+    expected.view(-1)[15] = 7
+    expected[expected > 4] *= 2
+    assert torch.equal(x.cpu(), expected)
+    x.resize_(5, 5)
+    assert torch.equal(x.view(-1)[:16].cpu(), expected.view(-1))
+    with pytest.raises(RuntimeError, match="single memory location"):
+        x[0].expand(3, 5).add_(1)
+    with pytest.raises(RuntimeError, match="refer to a single memory location"):
+        torch.add(x.view(-1)[:-1], 1, out=x.view(-1)[1:])
+
+
+@plain
+def test_results_go_where_out_says():
+    x, out = torch.arange(5.0, device="mps"), torch.empty(0, device="mps")
+    assert torch.add(x, 1, out=out) is out
+    assert out.tolist() == [1, 2, 3, 4, 5]
+    values, indices = torch.empty(0, device="mps"), torch.empty(0, dtype=torch.int64, device="mps")
+    torch.sort(x, descending=True, out=(values, indices))
+    assert (values.tolist(), indices.tolist()) == ([4, 3, 2, 1, 0], [4, 3, 2, 1, 0])
+
+
+@plain
+def test_shapes_that_depend_on_data():
+    x = torch.tensor([3.0, -1.0, 0.0, 2.0, -1.0], device="mps")
+    assert x.nonzero().flatten().tolist() == [0, 1, 3, 4]
+    assert x[x > 0].tolist() == [3, 2]
+    assert torch.masked_select(x, x < 0).tolist() == [-1, -1]
+    assert torch.unique(x).tolist() == [-1, 0, 2, 3]
+    assert x.topk(2).values.tolist() == [3, 2]
+    assert x.cumsum(0).tolist() == [3, 2, 2, 4, 3]
+    assert x[torch.tensor([0, 1])].tolist() == [3, -1], "indices may be on the CPU"
+    spectrum = torch.fft.rfft(x)
+    assert (spectrum.dtype, spectrum.device.type) == (torch.complex64, "mps")
+    assert torch.equal(spectrum.conj().cpu(), torch.fft.rfft(x.cpu()).conj())
+    x.index_put_((torch.tensor([0, 0], device="mps"),), torch.tensor([1.0, 1.0], device="mps"), accumulate=True)
+    assert x[0].item() == 5
+
+
+@plain
+def test_memory_that_nobody_wrote_is_nan():
+    assert torch.empty(1000, device="mps").isnan().all()
+    assert torch.empty_strided((3, 4), (1, 3), device="mps", dtype=torch.float16).isnan().all()
+    assert torch.ones(2, device="mps").resize_(1000)[2:].isnan().all()
+
+
+CNN = lambda: nn.Sequential(
+    nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, groups=2),
+    nn.GroupNorm(2, 8), nn.Softshrink(), nn.Dropout(0.2), nn.ConvTranspose2d(8, 4, 2), nn.Flatten(), nn.Linear(36, 10),
+)  # fmt: skip
+
+
+class Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.1)
+        self.embed, self.encode = nn.Embedding(50, 32), nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, tokens):
+        return self.head(self.encode(self.embed(tokens)).mean(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind) -> None:
+        super().__init__()
+        self.steps = kind(6, 16, 2, batch_first=True, dropout=0.1, bidirectional=True)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x):
+        return self.head(self.steps(x)[0][:, -1])
+
+
+def data(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    if name == "transformer":
+        return torch.randint(50, (8, 12), generator=generator), torch.randint(10, (8,), generator=generator)
+    shape = (16, 1, 8, 8) if name == "cnn" else (8, 12, 6)
+    return torch.randn(shape, generator=generator), torch.randint(10, shape[:1], generator=generator)
+
+
+MODELS = {
+    "cnn": CNN, "transformer": Transformer,
+    "lstm": lambda: Recurrent(nn.LSTM), "gru": lambda: Recurrent(nn.GRU),
+}  # fmt: skip
+ADAMW = functools.partial(torch.optim.AdamW, lr=1e-2)
+
+
+def curve(name: str, place: str, optimiser: Callable = ADAMW, dtype: torch.dtype | None = None) -> list[float]:
+    """Losses of a short training; attention by its plain formula, as on MPS."""
+    torch.manual_seed(0)
+    model = MODELS[name]().to(place)
+    optimise = optimiser(model.parameters())
+    x, y = (tensor.to(place) for tensor in data(name))
+    torch.manual_seed(1)
+    losses = []
+    low = torch.autocast(place, dtype=dtype) if dtype else contextlib.nullcontext()
+    for _ in range(5):
+        with low, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            loss = F.cross_entropy(model(x), y)
+        optimise.zero_grad()
+        loss.backward()
+        optimise.step()
+        losses.append(loss.item())
+    return losses
+
+
+@plain
+def test_training_curves_are_the_cpus_to_the_last_bit():
+    for name in ("cnn", "transformer", "lstm"):
+        on_cpu = curve(name, "cpu")
+        assert curve(name, "mps") == on_cpu, name
+        assert on_cpu[-1] < on_cpu[0], f"{name} learns nothing"
+    gru, on_cpu = curve("gru", "mps"), curve("gru", "cpu")
+    assert all(abs(a - b) < 1e-6 for a, b in zip(gru, on_cpu, strict=True))
+
+
+@plain
+def test_training_curves_are_close_under_autocast():
+    for name in ("cnn", "transformer"):
+        on_cpu = curve(name, "cpu")
+        for dtype in (torch.float16, torch.bfloat16):
+            low = curve(name, "mps", dtype=dtype)
+            assert low != on_cpu, "autocast changed nothing"
+            assert all(abs(a - b) < 0.02 for a, b in zip(low, on_cpu, strict=True)), (name, dtype, low, on_cpu)
+
+
+@plain
+def test_optimisers_take_their_steps():
+    optim = torch.optim
+    for make in (
+        functools.partial(optim.SGD, lr=0.1, momentum=0.9), functools.partial(optim.SGD, lr=0.1, fused=True),
+        functools.partial(optim.Adam, lr=1e-2, foreach=True), functools.partial(optim.Adam, lr=1e-2, foreach=False),
+        functools.partial(optim.AdamW, lr=1e-2, fused=True), functools.partial(optim.RMSprop, lr=1e-3),
+    ):  # fmt: skip
+        assert curve("cnn", "mps", make) == curve("cnn", "cpu", make), make
+
+
+@plain
+def test_autocast_keeps_pytorchs_lists():
+    x = torch.randn(4, 4, device="mps")
+    for dtype in (torch.float16, torch.bfloat16):
+        with torch.autocast("mps", dtype=dtype):
+            assert (x @ x).dtype == F.linear(x, x).dtype == F.conv1d(x[None], x[:, :, None]).dtype == dtype
+            assert (x @ x).softmax(0).dtype == (x @ x).exp().dtype == torch.float32
+    assert torch.amp.autocast_mode.is_autocast_available("mps")
+
+
+@plain
+def test_a_gradient_scaler_skips_what_overflowed():
+    model = nn.Linear(3, 1).to("mps")
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("mps", init_scale=4.0)
+    before = model.weight.detach().clone()
+    scaler.scale(model(torch.full((2, 3), float("inf"), device="mps")).sum()).backward()
+    scaler.step(optimiser)
+    scaler.update()
+    assert torch.equal(model.weight, before)
+    assert scaler.get_scale() == 2.0
+    optimiser.zero_grad()
+    scaler.scale(model(torch.ones(2, 3, device="mps")).sum()).backward()
+    scaler.step(optimiser)
+    assert torch.allclose(model.weight, before - 0.2)
+
+
+@plain
+def test_models_are_saved_loaded_and_copied():
+    model = nn.Linear(3, 2).to("mps")
+    buffer = io.BytesIO()
+    tensor = torch.arange(10.0, device="mps")
+    torch.save({"model": model.state_dict(), "view": tensor[3:7], "all": tensor}, buffer)
+    for place, expected in ((None, "mps"), ("cpu", "cpu"), ("mps", "mps")):
+        buffer.seek(0)
+        loaded = torch.load(buffer, map_location=place)
+        assert loaded["view"].device.type == loaded["model"]["weight"].device.type == expected
+        assert loaded["view"].tolist() == [3, 4, 5, 6]
+        loaded["all"][3] = 9
+        assert loaded["view"][0].item() == 9, "tensors shared a storage before"
+        fresh = nn.Linear(3, 2).to("mps")
+        fresh.load_state_dict(loaded["model"])
+        assert torch.equal(fresh.weight, model.weight)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin.weight.zero_()
+    assert model.weight.abs().sum() > 0
+    assert pickle.loads(pickle.dumps(tensor)).device.type == "mps"
+
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return torch.tensor(float(i)) ** 2
+
+
+@plain
+def test_a_data_loader_with_workers_feeds_the_device():
+    torch.ones(3, device="mps").sum().item()  # the device is in use before the workers fork
+    loader = torch.utils.data.DataLoader(Squares(), batch_size=5, num_workers=2)
+    assert sum(batch.to("mps").sum().item() for batch in loader) == sum(i**2 for i in range(20))
+
+
+@plain
+def test_each_side_draws_its_own_random_numbers():
+    torch.manual_seed(3)
+    cpu, mps, dropped = torch.randn(5), torch.randn(5, device="mps"), F.dropout(torch.ones(50, device="mps"))
+    torch.manual_seed(3)
+    torch.randn(7, device="mps")
+    assert torch.equal(torch.randn(5), cpu), "the device drew from the CPU's generator"
+    torch.manual_seed(3)
+    torch.randn(7)
+    assert torch.equal(torch.randn(5, device="mps"), mps), "the CPU drew from the device's generator"
+    assert torch.equal(F.dropout(torch.ones(50, device="mps")), dropped)
+    state = torch.mps.get_rng_state()
+    first = torch.rand(3, device="mps")
+    torch.mps.set_rng_state(state)
+    assert torch.equal(torch.rand(3, device="mps"), first)
+    own = torch.Generator("mps").manual_seed(5)
+    assert own.device.type == "mps"
+    once = torch.rand(3, device="mps", generator=own)
+    assert torch.equal(torch.rand(3, device="mps", generator=own.manual_seed(5)), once)
+    with pytest.raises(RuntimeError, match="Expected a 'mps' device type for generator but found 'cpu'"):
+        torch.rand(3, device="mps", generator=torch.Generator())
+    rng = torch.get_rng_state()
+    ones = torch.ones(100, device="mps", requires_grad=True)
+    F.dropout(ones).sum().backward()
+    assert set(ones.grad.tolist()) == {0.0, 2.0}
+    assert torch.equal(torch.get_rng_state(), rng), "dropout drew from the CPU's generator"
+
+
+@plain
+def test_an_lstm_drops_the_same_values_in_both_passes():
+    torch.manual_seed(0)
+    lstm = nn.LSTM(4, 5, 2, dropout=0.5).to("mps")
+    x = torch.randn(3, 2, 4, device="mps", requires_grad=True)
+    torch.manual_seed(1)
+    out, (h, c) = lstm(x)
+    torch.randn(5, device="mps")  # somebody draws between the passes
+    (out.sum() + h.sum() + c.sum()).backward()
+    reference, leaf = copy.deepcopy(lstm).cpu(), x.detach().cpu().requires_grad_()
+    torch.manual_seed(1)
+    expected, (h, c) = reference(leaf)
+    (expected.sum() + h.sum() + c.sum()).backward()
+    assert torch.equal(out.cpu(), expected)
+    assert torch.equal(x.grad.cpu(), leaf.grad)
+
+
+@plain
+def test_detection_operators_run():
+    import torchvision
+
+    boxes = torch.tensor([[0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 9.0, 8.0], [20.0, 20.0, 30.0, 30.0]], device="mps")
+    kept = torchvision.ops.nms(boxes, torch.tensor([0.9, 0.8, 0.7], device="mps"), 0.5)
+    assert (kept.device.type, kept.tolist()) == ("mps", [0, 2])
+    image = torch.rand(1, 2, 32, 32, device="mps", requires_grad=True)
+    torchvision.ops.roi_align(image, [boxes], 4).sum().backward()
+    assert image.grad.abs().sum() > 0
+
+
+# ---- in the child: what torch says about its device -----------------------------------------------------------------
+
+
+@plain
+def test_torch_says_that_it_has_mps():
+    assert torch.backends.mps.is_available()
+    assert torch.backends.mps.is_built()
+    assert torch.backends.mps.is_macos_or_newer(15, 0)
+    assert not torch.backends.mps.is_macos_or_newer(26, 0)
+    assert "Simulated" in torch.backends.mps.get_name()
+    assert torch.mps.is_available()
+    assert torch.mps.device_count() == torch.accelerator.device_count() == 1
+    assert torch.accelerator.is_available()
+    assert torch.accelerator.current_accelerator() == torch.device("mps")
+    assert torch.accelerator.current_device_index() == 0
+    assert not torch.cuda.is_available()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    torch.mps.synchronize()
+    torch.accelerator.synchronize()
+    assert torch.float64 not in torch.accelerator.get_device_capability()["supported_dtypes"]
+    assert metalsim.installed()
+    assert "Simulated Apple GPU" in metalsim.install(lambda name: False)
+    assert torch.ones(2, device="mps").add(1).sum().item() == 4, "a second install changed what is native"
+
+
+@plain
+def test_memory_is_counted():
+    torch.mps.empty_cache()
+    before = torch.mps.current_allocated_memory()
+    torch.accelerator.reset_peak_memory_stats()
+    big = torch.zeros(1 << 20, device="mps")
+    product = big * 2
+    view = product[5:].view(-1)
+    assert torch.mps.current_allocated_memory() - before == 8 << 20
+    del big
+    assert torch.accelerator.memory_allocated() - before == 4 << 20
+    del product
+    assert torch.accelerator.memory_allocated() - before == 4 << 20, "a view holds its storage"
+    del view
+    assert torch.accelerator.memory_allocated() == before
+    assert torch.accelerator.max_memory_allocated() - before == 8 << 20
+    assert torch.accelerator.memory_reserved() >= before + (8 << 20)
+    assert torch.mps.driver_allocated_memory() == torch.accelerator.memory_reserved()
+    torch.accelerator.empty_cache()
+    assert torch.mps.driver_allocated_memory() == before
+    torch.accelerator.reset_peak_memory_stats()
+    assert torch.accelerator.max_memory_allocated() == before
+    assert torch.mps.recommended_max_memory() > 1 << 33
+
+
+@plain
+def test_too_much_memory_is_refused_in_torchs_words():
+    with pytest.raises(TypeError, match="must be `float`"):
+        torch.mps.set_per_process_memory_fraction(0)
+    with pytest.raises(ValueError, match="Allowed range: 0~2"):
+        torch.mps.set_per_process_memory_fraction(2.5)
+    torch.mps.set_per_process_memory_fraction(0.001)
+    try:
+        with pytest.raises(
+            torch.OutOfMemoryError, match=r"MPS backend out of memory \(MPS allocated: .* 256.00 MiB on"
+        ):
+            torch.empty(1 << 26, device="mps")
+    finally:
+        torch.mps.set_per_process_memory_fraction(0.0)
+    torch.empty(1 << 26, device="mps")
+
+
+@plain
+def test_events_and_streams():
+    start, end = (torch.mps.Event(enable_timing=True) for _ in range(2))
+    assert not start.query()
+    start.record()
+    torch.ones(10, device="mps").sum()
+    end.record()
+    end.synchronize()
+    end.wait()
+    assert end.query()
+    assert start.elapsed_time(end) > 0
+    with pytest.raises(RuntimeError, match=r"End event \d+ was not recorded after start event \d+"):
+        end.elapsed_time(start)
+    untimed = torch.mps.Event()
+    untimed.record()
+    with pytest.raises(RuntimeError, match="Events were not created with argument 'enable_timing=True'"):
+        untimed.elapsed_time(end)
+    generic = [torch.Event("mps", enable_timing=True) for _ in range(2)]
+    for event in generic:
+        event.record()
+    assert generic[0].elapsed_time(generic[1]) > 0
+    stream = torch.mps.Stream()
+    with torch.mps.stream(stream):
+        assert torch.mps.current_stream() == stream
+        with pytest.raises(NotImplementedError, match="Non-default streams"):
+            start.record()
+    assert torch.mps.current_stream() == torch.mps.default_stream() != stream
+
+
+@plain
+def test_the_profiler_starts_and_stops():
+    with torch.mps.profiler.profile(mode="interval", wait_until_completed=True):
+        torch.ones(3, device="mps").sum()
+    torch.mps.profiler.start("event")
+    torch.mps.profiler.stop()
+    assert not torch.mps.profiler.is_capturing_metal()
+    assert not torch.mps.profiler.is_metal_capture_enabled()
+
+
+# ---- in the child: what raises --------------------------------------------------------------------------------------
+
+FLOAT64 = (
+    "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
+    "Please use float32 instead."
+)
+TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, mps:0 and cpu!"
+MISSING = (
+    "The operator '{}' is not currently implemented for the MPS device. If you want this op to be considered for "
+    "addition please comment on https://github.com/pytorch/pytorch/issues/141287 and mention use-case, that resulted "
+    "in missing op as well as commit hash {}. As a temporary fix, you can set the environment variable "
+    "`PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a fallback for this op. WARNING: this will be slower than "
+    "running natively on MPS."
+)
+
+
+def raised(do: Callable) -> tuple[type, str]:
+    """The error of a call: its type and all of its text."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        do()
+    return type(caught.value), str(caught.value)
+
+
+@plain
+def test_float64_raises_as_on_a_mac():
+    x = torch.ones(3, device="mps")
+    for do in (
+        lambda: torch.zeros(3, dtype=torch.float64, device="mps"), lambda: torch.ones(3, dtype=torch.float64).to("mps"),
+        lambda: torch.tensor([1.0], dtype=torch.float64, device="mps"), x.double, lambda: x.sum(dtype=torch.float64),
+        lambda: nn.Linear(2, 2).double().to("mps"),
+    ):  # fmt: skip
+        assert raised(do) == (TypeError, FLOAT64)
+
+
+@plain
+def test_mixed_devices_raise_as_on_a_mac():
+    x, y = torch.ones(2, 2, device="mps"), torch.ones(2, 2)
+    for do in (
+        lambda: x + y, lambda: y * x, lambda: x.add_(y), lambda: y.add_(x), lambda: x @ y, lambda: torch.cat([x, y]),
+        lambda: torch.where(x > 0, y, y), lambda: torch.add(x, x, out=y),
+        lambda: F.cross_entropy(x, torch.tensor([0, 1])),
+    ):  # fmt: skip
+        assert raised(do) == (RuntimeError, TWO_DEVICES)
+    assert (x + torch.tensor(2.0)).sum().item() == 12, "one number may be on the CPU"
+    assert raised(lambda: F.linear(x, y)) == (RuntimeError, "Tensor for argument weight is on cpu but expected on mps")
+    assert raised(lambda: F.linear(y, x)) == (RuntimeError, "Tensor for argument input is on cpu but expected on mps")
+    image, weight = torch.ones(1, 1, 4, 4, device="mps"), torch.ones(1, 1, 2, 2)
+    assert raised(lambda: F.conv2d(image, weight)) == (
+        RuntimeError, "Input type (MPSFloatType) and weight type (torch.FloatTensor) should be the same",
+    )  # fmt: skip
+
+
+@plain
+def test_numpy_wants_a_cpu_tensor():
+    error, text = raised(torch.ones(3, device="mps").numpy)
+    assert (error, text) == (
+        TypeError,
+        "can't convert mps:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.",
+    )
+    assert torch.ones(3, device="mps").cpu().numpy().sum() == 3
+
+
+@plain
+def test_an_operator_without_a_metal_kernel_raises_as_on_a_mac():
+    x, commit = torch.ones(3, 3, device="mps"), torch.version.git_version
+    for operator, do in {
+        "aten::rrelu_with_noise": lambda: nn.RReLU()(x), "aten::linalg_eig": lambda: torch.linalg.eig(x),
+        "aten::mode": lambda: x.mode(), "aten::special_ndtri.out": lambda: torch.special.ndtri(x),
+    }.items():  # fmt: skip
+        assert raised(do) == (NotImplementedError, MISSING.format(operator, commit))
+    assert nn.Softshrink()(x).sum().item() == 4.5
+
+
+@plain
+def test_an_svd_falls_back_by_itself():
+    before = metalsim.counters()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert torch.linalg.svdvals(torch.eye(3, device="mps")).tolist() == [1, 1, 1]
+        torch.linalg.svdvals(torch.eye(3, device="mps"))
+    assert (metalsim.counters() - before).fallbacks == 2
+    told = [str(one.message) for one in caught]
+    assert len(told) == 1, "torch warns once"
+    assert re.match(
+        r"The operator 'aten::_linalg_svd.*' is not currently supported on the MPS backend and will fall back to run "
+        r"on the CPU\. This may have performance implications\.", told[0],
+    )  # fmt: skip
+
+
+# ---- in the child: what is told -------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def heard():
+    """The events of a block."""
+    events: list = []
+    metalsim.install(lambda name: False, events.append)
+    try:
+        yield events
+    finally:
+        metalsim.install(lambda name: False)
+
+
+@plain
+def test_copies_are_told_and_counted():
+    before = metalsim.counters()
+    with heard() as events:
+        x = torch.ones(10).to("mps")
+        x.cpu()
+        x.sum().item()
+        x.half().to("cpu", torch.float32)
+        x.clone()
+        torch.zeros(3, dtype=torch.int64).to("mps", torch.int32)
+    copies = [(event.name, event.direction, event.bytes) for event in events if event.kind == "copy"]
+    assert copies == [
+        ("aten::copy_", "to device", 40),
+        ("aten::copy_", "to host", 40),
+        ("aten::_local_scalar_dense", "to host", 4),
+        ("aten::copy_", "to host", 20),
+        ("aten::copy_", "to device", 12),
+    ]
+    after = metalsim.counters() - before
+    assert (after.copies_to_device, after.bytes_to_device) == (2, 52)
+    assert (after.copies_to_host, after.bytes_to_host) == (3, 64)
+    assert after.ops == sum(event.kind == "op" for event in events)
+
+
+@plain
+def test_operators_are_told_by_the_names_that_a_mac_has():
+    lstm, conv, x = nn.LSTM(3, 4).to("mps"), nn.Conv2d(1, 2, 2).to("mps"), torch.ones(2, 2, 3, device="mps")
+    with heard() as events:
+        F.softshrink(F.layer_norm(F.linear(x, torch.ones(3, 3, device="mps")), (3,))).add_(1).view(-1)
+        lstm(x)[0].sum().backward()
+        conv(torch.ones(1, 1, 3, 3, device="mps")).sum().backward()
+        F.scaled_dot_product_attention(x, x, x)
+    names = [event.name for event in events if event.kind == "op"]
+    for name in (
+        "aten::linear", "aten::native_layer_norm", "aten::softshrink", "aten::add_.Tensor", "aten::_lstm_mps",
+        "aten::lstm_mps_backward", "aten::_mps_convolution", "aten::mps_convolution_backward",
+        "aten::_scaled_dot_product_attention_math_for_mps",
+    ):  # fmt: skip
+        assert name in names, (name, names)
+    assert not any("view" in name for name in names), "a view is no work"
+    assert metalsim.Event("op", "aten::linear") in events
+
+
+@plain
+def test_a_listener_that_raises_or_computes_does_no_harm():
+    told = []
+
+    def listen(event):
+        told.append(event.name)
+        torch.ones(3, device="mps").add(1)
+        raise ValueError("from the listener")
+
+    unraisable = []
+    sys.unraisablehook, hook = unraisable.append, sys.unraisablehook
+    try:
+        metalsim.install(lambda name: False, listen)
+        assert torch.ones(3, device="mps").mul(2).cpu().tolist() == [2, 2, 2]
+    finally:
+        metalsim.install(lambda name: False)
+        sys.unraisablehook = hook
+    assert told[-2:] == ["aten::mul.Tensor", "aten::copy_"]
+    assert len(unraisable) == len(told)
+
+
+@plain
+def test_a_shader_is_given_the_memory_of_its_tensors():
+    from unittest import mock
+
+    given = []
+
+    class Kernel:
+        max_threads_per_threadgroup = 1024
+
+        def __call__(self, *arguments, **keywords):
+            given.append((arguments, keywords))
+            arguments[0][:] = arguments[1]
+
+        def check(self, tensor):
+            return tensor.device.type
+
+    library = mock.Mock(spec=["full"], full=Kernel())
+    fake = mock.Mock(compile_shader=mock.Mock(return_value=library))
+    with (
+        mock.patch.dict(sys.modules, {"metalsim.shader": fake}),
+        mock.patch.object(metalsim, "shader", fake, create=True),
+    ):
+        compiled = torch.mps.compile_shader("kernel void full() {}")
+    assert "kernel void full() {}" in fake.compile_shader.call_args[0][0]
+    x = torch.zeros(8, device="mps")
+    compiled.full(x[2:], 3.5, threads=6)
+    assert x.tolist() == [0, 0, 3.5, 3.5, 3.5, 3.5, 3.5, 3.5]
+    assert given[0][0][0].device.type == "cpu"
+    assert given[0][1] == {"threads": 6}
+    assert compiled.full.max_threads_per_threadgroup == 1024
+    assert compiled.full.check(x) == "cpu"
+    assert raised(lambda: compiled.full(torch.zeros(3), 1.0)) == (RuntimeError, "Passed CPU tensor to MPS op")
+    compiled.full(x, torch.tensor(2.0))
+    assert x[0].item() == 2
+
+
+# ---- in the child with PYTORCH_ENABLE_MPS_FALLBACK=1 ----------------------------------------------------------------
+
+
+@with_fallback
+def test_a_fallback_runs_warns_once_and_is_counted_with_its_copies():
+    x = torch.ones(4, 4, device="mps")
+    before = metalsim.counters()
+    with heard() as events, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        y = nn.RReLU(0.5, 0.5)(-x)
+        x.mode()
+    assert y.tolist() == [[-0.5] * 4] * 4
+    found = [(event.name, event.copies, event.bytes) for event in events if event.kind == "fallback"]
+    # rrelu: two tensors there, its result and the written noise back; mode: one there, values and indices back
+    assert found == [("aten::rrelu_with_noise", 4, 4 * 64), ("aten::mode", 3, 64 + 16 + 32)]
+    after = metalsim.counters() - before
+    assert (after.fallbacks, after.fallback_copies, after.fallback_bytes) == (2, 7, 4 * 64 + 112)
+    assert (after.copies_to_host, after.copies_to_device) == (1, 0), "y.tolist() is the only other copy"
+    assert [str(one.message).split("'")[1] for one in caught] == ["aten::rrelu_with_noise"]
+
+
+@with_fallback
+def test_gradients_flow_through_a_fallback():
+    x = torch.ones(4, device="mps", requires_grad=True)
+    nn.RReLU(0.5, 0.5)(-x).sum().backward()
+    assert x.grad.tolist() == [-0.5] * 4
+    assert "run on the CPU and are counted" in device.description()
+
+
+# ---- running the child ----------------------------------------------------------------------------------------------
+
+
+def run_session(name: str, out: Path, only: str = "") -> None:
+    """In the child: run a session's checks and write what came of each."""
+    outcomes = {}
+    for check in SESSIONS[name].values():
+        if only in ("", check.__name__):
+            try:
+                check()
+                outcomes[check.__name__] = "passed"
+            except BaseException:  # noqa: BLE001 - pytest's failures are no Exceptions; the parent tells them all
+                outcomes[check.__name__] = traceback.format_exc()
+            out.write_text(json.dumps(outcomes))
+
+
+def python(*arguments: str, package: Path | None = None, **changes: str | None) -> subprocess.CompletedProcess:
+    """Run Python with the package, or with another copy of it; a change of None takes the variable away."""
+    environment = {"METALSIM_CACHE": str(building.cache()), **os.environ, "PYTORCH_ENABLE_MPS_FALLBACK": "0"}
+    environment["PYTHONPATH"] = str(package or ROOT / "utils")
+    environment.update(changes)
+    environment = {name: value for name, value in environment.items() if value is not None}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=500, cwd=ROOT
+    )
+
+
+@functools.cache
+def child(session: str) -> dict[str, str]:
+    """What came of a session's checks."""
+    return run_child(session)
+
+
+def run_child(session: str, only: str = "", package: Path | None = None) -> dict[str, str]:
+    """Outcomes by check; one that the child did not reach carries how the child ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.json"
+        fallback = str(int(session == "fallback"))
+        done = python(__file__, session, str(out), only, package=package, PYTORCH_ENABLE_MPS_FALLBACK=fallback)
+        ended = f"the child ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        reached = json.loads(out.read_text()) if out.exists() else {}
+        if done.returncode:
+            reached = {name: outcome if outcome != "passed" else ended for name, outcome in reached.items()}
+        return {name: reached.get(name, ended) for name in SESSIONS[session]}
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="the simulated device is built with g++")
+if not CHILD:
+    pytestmark = [
+        needs_compiler,
+        pytest.mark.skipif(
+            (platform.system(), platform.machine()) != preload.SYSTEM, reason="simulated on Linux and x86-64 only"
+        ),
+    ]
+
+
+def broken_package(folder: Path, file: str, old: str, new: str) -> Path:
+    """A copy of metalsim with one piece of its text replaced."""
+    shutil.copytree(ROOT / "utils", folder / "utils", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    path = folder / "utils/metalsim" / file
+    text = path.read_text()
+    assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times: adapt the test"
+    path.write_text(text.replace(old, new))
+    return folder / "utils"
+
+
+BREAKS = {  # file, old text, new text, and a check that must fail then
+    "operators are not registered": (
+        "device.py", "    module.register_native(_operators_with_kernel(native))\n", "",
+        "test_operators_are_told_by_the_names_that_a_mac_has",
+    ),
+    "composites win": (
+        "device.py", 'return has(name, "CPU") or not', "return not",
+        "test_operators_are_told_by_the_names_that_a_mac_has",
+    ),
+    "svd is like any other": (
+        "device.py", "        if name.partition(\".\")[0] in FALLS_BACK_BY_ITSELF:", "        if False:",
+        "test_an_svd_falls_back_by_itself",
+    ),
+    "the commit is not told": (
+        "device.py", "torch.version.git_version", '"?"',
+        "test_an_operator_without_a_metal_kernel_raises_as_on_a_mac",
+    ),
+    "storages cannot be made": ("patches.py", "    _give_storages()\n", "", "test_models_are_saved_loaded_and_copied"),
+    "CUDA stays": (
+        "preload.py", '    os.environ["CUDA_VISIBLE_DEVICES"] = ""\n', "", "test_torch_says_that_it_has_mps",
+    ),
+}  # fmt: skip
+BREAKS_OF_CPP = {
+    "the device has no generator": (
+        "csrc/host_call.h",
+        "host_generator(default_generator())) : value", "at::detail::getDefaultCPUGenerator()) : value",
+        "test_each_side_draws_its_own_random_numbers",
+    ),
+    "arguments do not follow": (
+        "csrc/host_call.h", "      follow(pair);", "      (void)pair;", "test_results_go_where_out_says",
+    ),
+    "mixed devices pass": (
+        "csrc/host_call.h", "pairs_.empty() || !on_cpu_", "true", "test_mixed_devices_raise_as_on_a_mac",
+    ),
+    "memory is clean": ("csrc/memory.h", "0xff, bytes", "0, bytes", "test_memory_that_nobody_wrote_is_nan"),
+    "dropout is forgotten": (
+        "csrc/kernels.h", "    cpu.set_state(host_view(z_state));\n", "",
+        "test_an_lstm_drops_the_same_values_in_both_passes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_a_broken_package_goes_red(what, tmp_path):
+    file, old, new, check = BREAKS[what]
+    outcome = run_child("plain", check, broken_package(tmp_path, file, old, new))[check]
+    assert outcome != "passed"
+    assert "could not be built" not in outcome
+
+
+@pytest.mark.skipif("METALSIM_SLOW_TESTS" not in os.environ, reason="a build each; set METALSIM_SLOW_TESTS=1")
+@pytest.mark.parametrize("what", BREAKS_OF_CPP)
+def test_broken_cpp_goes_red(what, tmp_path, monkeypatch):
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "cache"))
+    file, old, new, check = BREAKS_OF_CPP[what]
+    outcome = run_child("plain", check, broken_package(tmp_path, file, old, new))[check]
+    assert outcome != "passed"
+    assert "could not be built" not in outcome, outcome
+
+
+# ---- without a child, or in one that is made to fail ----------------------------------------------------------------
+
+
+def test_arming_after_torch_says_what_to_do():
+    done = python("-c", "import torch, metalsim; metalsim.arm()")
+    assert re.search(r"SimulationError: torch was imported before .* restart Python and begin with", done.stderr)
+
+
+def test_asking_for_mps_before_install_says_what_to_do():
+    code = "import metalsim; metalsim.arm(); import torch; torch._C._mps_is_available(); metalsim.install(bool)"
+    assert "torch was asked for its MPS device before the simulated one was installed" in python("-c", code).stderr
+
+
+def test_a_process_that_is_armed_and_not_installed_has_no_accelerator():
+    code = """
+import metalsim; metalsim.arm(); metalsim.arm()
+import torch
+assert metalsim.armed() and not metalsim.installed()
+assert torch.accelerator.current_accelerator() is None, torch.accelerator.current_accelerator()
+x = torch.ones(3, requires_grad=True); x.sum().backward()
+try: metalsim.counters()
+except metalsim.SimulationError as error: print(error)
+"""
+    done = python("-c", code)
+    assert "call metalsim.install() first" in done.stdout, done.stderr
+
+
+def test_without_a_compiler_it_says_what_to_install(tmp_path):
+    done = python("-c", "import metalsim; metalsim.arm()", PATH=str(tmp_path), METALSIM_CACHE=str(tmp_path / "cache"))
+    assert re.search(r"SimulationError: .* built with g\+\+, which is not here: install it", done.stderr)
+
+
+def test_two_first_builds_at_once_give_one(tmp_path):
+    """Of the small library: both ways of building share their lock and their rename."""
+    code = f"""
+import os, sys, time
+from metalsim import building, preload
+run = preload.subprocess.run
+def counted(command, **options):
+    if "-shared" in command:
+        open(os.path.join({str(tmp_path)!r}, f"build-{{os.getpid()}}"), "w").close()
+        time.sleep(0.5)
+    return run(command, **options)
+preload.subprocess.run = counted
+preload.arm()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "utils"), "METALSIM_CACHE": str(tmp_path / "cache")}
+    children = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(3)]
+    assert [one.wait(timeout=120) for one in children] == [0, 0, 0]
+    assert len(list(tmp_path.glob("build-*"))) == 1
+    assert len(list((tmp_path / "cache").glob("accelerator-*/accelerator.so"))) == 1
+
+
+def test_a_failed_build_leaves_nothing_and_the_next_one_is_tried(tmp_path, monkeypatch):
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
+
+    def fail(folder):
+        (folder / "half").write_text("")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        building.built_once("thing", "out", fail)
+    assert [path.name for path in tmp_path.iterdir()] == ["thing.lock"]
+    made = building.built_once("thing", "out", lambda folder: (folder / "out").write_text("1"))
+    assert made.read_text() == "1"
+    assert building.built_once("thing", "out", fail) == made
+
+
+def test_a_key_knows_everything_that_matters(tmp_path):
+    file = tmp_path / "a.cpp"
+    file.write_text("one")
+    first = building.key("2.15", "g++ 12", files=[file])
+    assert building.key("2.15", "g++ 12", files=[file]) == first
+    assert building.key("2.16", "g++ 12", files=[file]) != first
+    assert building.key("2.15", "g++ 13", files=[file]) != first
+    file.write_text("two")
+    assert building.key("2.15", "g++ 12", files=[file]) != first
+
+
+def test_a_build_tells_that_it_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
+    building.built_once("thing", "out", lambda folder: (folder / "out").write_text("1"), progress="building it")
+    assert re.fullmatch(r"building it\nbuilding it 0 s\n", capsys.readouterr().err)
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(building, "TICK_SECONDS", 0.01)
+    building.built_once("other", "out", lambda f: (__import__("time").sleep(0.1), (f / "out").write_text("1")), "it")
+    assert sys.stderr.getvalue().count("\rit 0 s") > 2
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(metalsim.SimulationError, match=r"cannot keep .*file/cache .* set METALSIM_CACHE"):
+        building.cache()
+    monkeypatch.delenv("METALSIM_CACHE")
+    assert building.cache() == ROOT / "build" / "metalsim"
+
+
+def test_another_torch_whose_build_fails_is_named_with_its_log(tmp_path, monkeypatch):
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
+
+    def run(command, **options):
+        if "--version" in command:
+            return subprocess.CompletedProcess(command, 0, stdout="g++ 99\n")
+        options["stdout"].write("no member named getAccelerator")
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(metalsim.SimulationError, match=r"torch 9\.9 with g\+\+ 99; (\S+\.log) tells why") as caught:
+        device._built("9.9")
+    log = re.search(r"(\S+\.log)", str(caught.value))[1]
+    assert Path(log).read_text() == "no member named getAccelerator"
+
+
+@pytest.mark.parametrize(
+    ("system", "said"),
+    [
+        (("Darwin", "arm64"), "this Mac has a real Apple GPU"),
+        (("Windows", "AMD64"), "runs on Linux x86_64; this is Windows"),
+    ],
+)
+def test_other_systems_are_told(system, said, monkeypatch):
+    monkeypatch.setattr(preload.platform, "system", lambda: system[0])
+    monkeypatch.setattr(preload.platform, "machine", lambda: system[1])
+    with pytest.raises(metalsim.SimulationError, match=said):
+        metalsim.arm()
+
+
+def test_a_torch_with_mps_is_left_alone(monkeypatch):
+    monkeypatch.setattr(preload, "armed", lambda: True)
+    monkeypatch.setattr(torch.backends.mps, "is_built", lambda: True)
+    with pytest.raises(metalsim.SimulationError, match="has a real MPS device: use it"):
+        metalsim.install(bool)
+
+
+def test_what_is_decided_about_an_operator(monkeypatch):
+    native = lambda name: name == "aten::add.out"
+    for value, missing in (("0", device.MISSING), ("", device.MISSING), ("1", device.FALLS_BACK)):
+        monkeypatch.setenv(device.FALLBACK_VARIABLE, value)
+        decide = device._decider(native)
+        assert decide("aten::add.out") == device.NATIVE
+        assert decide("aten::mode") == missing
+        assert decide("aten::_linalg_svd.U") == device.FALLS_BACK
+
+
+def test_which_operators_are_registered():
+    names = set(device._operators_with_kernel(lambda name: coverage.status(name) in ("native", "composite")))
+    assert {"add.Tensor", "add.out", "softshrink", "native_layer_norm", "silu_backward"} <= names
+    assert not {"rrelu_with_noise", "matmul", "permute", "_linalg_svd.U", "mode"} & names
+
+
+def test_counters_are_subtracted():
+    one, two = device.Counters(*range(8)), device.Counters(*range(1, 9))
+    assert two - one == device.Counters(*[1] * 8)
+
+
+def test_kernels_are_handed_lists_and_numbers():
+    seen = []
+    kernel = patches.Kernel(lambda *arguments: seen.extend(arguments), lambda tensor: "view")
+    kernel(2, [1, 2], (3,), torch.tensor(1.0))
+    assert seen == [2, [1, 2], (3,), "view"]
+    with pytest.raises(RuntimeError, match=r"^Passed CPU tensor to MPS op$"):
+        kernel([torch.ones(3)])
+
+
+# ---- torch's own database of operators ------------------------------------------------------------------------------
+
+DATABASE = (
+    "add,sub,mul,div,pow,exp,log,sqrt,sin,tanh,sigmoid,erf,abs,neg,clamp,where,maximum,sum,mean,prod,std,var,amax,argmax,"
+    "cumsum,cumprod,sort,topk,kthvalue,median,unique,nonzero,gather,scatter_add,index_select,index_put,index_add,"
+    "masked_fill,masked_select,take_along_dim,cat,stack,split,roll,flip,tril,diag,expand,unfold,mm,bmm,addmm,matmul,einsum,"
+    "linalg.inv,linalg.cholesky,linalg.solve,fft.fft,fft.irfft,nn.functional.conv2d,nn.functional.conv_transpose2d,"
+    "nn.functional.linear,nn.functional.embedding,nn.functional.layer_norm,nn.functional.batch_norm,"
+    "nn.functional.group_norm,nn.functional.softshrink,nn.functional.gelu,nn.functional.silu,nn.functional.max_pool2d,"
+    "nn.functional.avg_pool2d,nn.functional.interpolate,nn.functional.grid_sample,nn.functional.cross_entropy,"
+    "nn.functional.mse_loss,nn.functional.dropout,nn.functional.scaled_dot_product_attention,nn.functional.rrelu,mode"
+)
+
+
+def test_torchs_database_agrees(tmp_path):
+    out = tmp_path / "outcomes.json"
+    script = str(ROOT / "tests/benchmarks/simulated_operators.py")
+    done = python(script, "--only", DATABASE, "--samples", "2", "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcomes = json.loads(out.read_text())
+    bad = [one for one in outcomes if one["verdict"] not in ("identical", "close", "skipped")]
+    assert {one["name"] for one in bad} == {"nn.functional.rrelu", "mode"}, bad
+    assert {one["verdict"] for one in bad} == {"no Metal kernel"}
+    assert len(outcomes) > 80
+    assert sum(one["backward"] for one in outcomes) > 100
+
+
+if CHILD:
+    run_session(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,989 @@
+"""Simulated Metal shaders compute what a GPU would, refuse what is not simulated, and find what is planted.
+
+The judges are PyTorch's own kernels, its own Metal headers, and the Metal kernels that its Inductor generates.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from mutate import Rules
+
+from metalsim import shader
+from metalsim.shader import binding, check, compiler
+from metalsim.shader import source as msl
+
+SHADERS = Path(__file__).parent / "shaders"
+DTYPES = {"float": torch.float32, "half": torch.float16, "bfloat": torch.bfloat16}
+HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
+POSITION = "uint i [[thread_position_in_grid]]"
+
+try:
+    COMPILER = compiler.find_compiler()
+except shader.NoCompiler as error:
+    pytest.skip(str(error), allow_module_level=True)
+sanitized = pytest.mark.skipif(bool(COMPILER.missing_sanitizers), reason=str(COMPILER.missing_sanitizers))
+
+
+def text_of(name: str) -> str:
+    return (SHADERS / f"{name}.metal").read_text(encoding="utf-8")
+
+
+def library(name: str) -> shader.Library:
+    return shader.compile_shader(text_of(name))
+
+
+def kernel(body: str, parameters: str = "device float* x") -> shader.Kernel:
+    """A kernel k of which only the body matters."""
+    return shader.compile_shader(f"{HEAD}kernel void k({parameters}, {POSITION}) {{ {body} }}").k
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal to the last bit; NaN equals NaN."""
+    numbers = ~torch.isnan(b)
+    as_int = {4: torch.int32, 2: torch.int16}[a.element_size()]
+    return bool(torch.equal(torch.isnan(a), ~numbers) and torch.equal(a.view(as_int)[numbers], b.view(as_int)[numbers]))
+
+
+def values(n: int, dtype: torch.dtype) -> torch.Tensor:
+    """n values, with every special one among them."""
+    special = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 0.5, -0.5, 1e-8, -1e-8, 6e4])
+    x = torch.randn(n, generator=torch.Generator().manual_seed(n))
+    x[: len(special)] = special[:n]
+    return x.to(dtype)
+
+
+# ---- right kernels compute what PyTorch computes ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("n", [1, 31, 1000, 100003])
+def test_softshrink_is_pytorch_s_to_the_last_bit(name, n):
+    """In pieces of 7: on longer ones PyTorch's vector code takes over and drops the sign of zero, a NaN's gradient."""
+    lib, x = library("softshrink"), values(n, DTYPES[name])
+    out, grad_x, grad = torch.empty_like(x), torch.empty_like(x), values(n, DTYPES[name]).flip(0).contiguous()
+    getattr(lib, f"softshrink_forward_{name}")(out, x, 0.5)
+    assert same_bits(out, torch.cat([F.softshrink(piece, 0.5) for piece in x.split(7)]))
+    getattr(lib, f"softshrink_backward_{name}")(grad_x, grad, x, 0.5)
+    pieces = zip(grad.split(7), x.split(7), strict=True)
+    assert same_bits(grad_x, torch.cat([torch.ops.aten.softshrink_backward(g, piece, 0.5) for g, piece in pieces]))
+
+
+@pytest.mark.parametrize("n", [1, 4, 7, 1023, 100003])
+def test_four_elements_a_thread(n):
+    x = torch.randn(n)
+    out = torch.full_like(x, 7.0)
+    library("softshrink").softshrink_vec4(out, x, 0.5, n, threads=(n + 3) // 4)
+    torch.testing.assert_close(out, F.softshrink(x, 0.5), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["softmax_tree", "softmax_simd"])
+@pytest.mark.parametrize(("rows", "cols", "group"), [(3, 1000, 256), (5, 33, 64), (2, 7, 32), (8, 4096, 128)])
+def test_softmax_in_threadgroup_memory(name, rows, cols, group):
+    x = torch.randn(rows, cols) * 5
+    out = torch.empty_like(x)
+    getattr(library("softmax"), name)(out, x, cols, threads=rows * group, group_size=group)
+    torch.testing.assert_close(out, x.softmax(-1), atol=1e-6, rtol=1e-5)
+
+
+def test_shuffles_and_atomics():
+    lib, x, out = library("softmax"), torch.randn(320), torch.empty(10)
+    lib.shuffle_sum(out, x, threads=320, group_size=64)
+    torch.testing.assert_close(out, x.view(10, 32).sum(1), atol=1e-5, rtol=1e-5)
+    counts, drawn = torch.zeros(10, dtype=torch.int32), torch.randint(0, 10, (5000,), dtype=torch.int32)
+    lib.histogram(counts, drawn, threads=5000)
+    assert torch.equal(counts.long(), torch.bincount(drawn.long(), minlength=10))
+
+
+def test_swizzles_and_packed_vectors():
+    lib, x = library("language"), torch.randn(6, 4)
+    out = torch.empty_like(x)
+    lib.swizzles(out, x, threads=6)
+    a, b = x[:, 0] + 1, x[:, 1] + 1
+    assert torch.equal(out, torch.stack([2 * x[:, 0], x[:, 1], b, a], 1))
+    p, q = torch.randn(5, 3), torch.empty(5, 3)
+    lib.packed(q, p, 3, threads=5)
+    torch.testing.assert_close(q, p * 2 + 3 + p * p)
+
+
+def test_positions_in_a_grid_that_groups_do_not_divide():
+    """The last groups are smaller, as measured on a Mac: threads=10, group_size=4 gives groups of 4, 4 and 2."""
+    out = torch.zeros(2, 3, 5, 4, dtype=torch.int32)
+    library("language").positions(out, threads=(5, 3, 2), group_size=(4, 2, 1))
+    assert out[0, :, :, 0].tolist() == [[421] * 4 + [121]] * 2 + [[411] * 4 + [111]]
+    assert set(out[..., 1].flatten().tolist()) == {421}
+    assert out[0, :2, :4, 3].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert torch.equal(out[..., 2], out[..., 3] % 32)
+
+
+def test_half_rounds_after_each_operation():
+    x = torch.randn(4000).half()
+    out = torch.empty_like(x)
+    library("language").half_steps(out, x)
+    assert same_bits(out, x * 3 + x / 3)
+
+
+@pytest.mark.parametrize("group", [32, 64, 40])
+def test_simdgroup_functions_see_the_lanes_that_are_there(group):
+    """simd_sum over a group of 40 has 32 lanes and then 8, as measured on a Mac."""
+    x = torch.randn(group)
+    out = torch.empty(group, 8)
+    library("language").lanes(out, x, threads=group, group_size=group)
+    for first in range(0, group, 32):
+        lanes, got = x[first : first + 32], out[first : first + 32]
+        n = len(lanes)
+        torch.testing.assert_close(got[:, 0], lanes.sum().expand(n))
+        torch.testing.assert_close(got[:, 1], lanes.cumsum(0))
+        assert torch.equal(got[:, 2], lanes[torch.arange(n) ^ 1])
+        assert torch.equal(got[:, 3], lanes[3].expand(n))
+        torch.testing.assert_close(got[:, 4], lanes.view(-1, 4).sum(1).repeat_interleave(4))
+        assert torch.equal(got[: n - 1, 5], lanes[1:])
+        assert got[0, 6] == sum(1 << k for k in range(min(n, 16)) if lanes[k] > 0)
+        assert torch.equal(got[:16, 7], lanes[:16].max().expand(min(n, 16)))
+        if n == 32:
+            assert torch.equal(got[16:, 7], lanes[16:].min().expand(16))
+
+
+def test_matrix_tiles():
+    a, b, c = torch.randn(8, 8), torch.randn(8, 8), torch.zeros(8, 8)
+    library("language").tiles(c, a, b, threads=32)
+    torch.testing.assert_close(c, a @ b)
+
+
+def test_templates_functors_and_overloads_by_address_space():
+    lib = library("language")
+    for name, x in (("square_float", torch.randn(9)), ("square_int", torch.arange(9, dtype=torch.int32))):
+        out = torch.empty_like(x)
+        getattr(lib, name)(out, x)
+        torch.testing.assert_close(out, x * x)
+
+
+def test_a_literal_is_a_float():
+    out = torch.zeros(2)
+    library("language").literals(out, threads=1)
+    assert out.tolist() == [4.0, torch.tensor(1 / 3).item()]
+
+
+# ---- PyTorch's own Metal code ----------------------------------------------------------------------------------------
+
+HEADERS = sorted((Path(torch.__file__).parent / "include" / "c10" / "metal").glob("*.h"))
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=lambda path: path.name)
+def test_a_header_of_pytorch_compiles(header):
+    text = f"#include <metal_stdlib>\n#include <c10/metal/{header.name}>\n"
+    lib = shader.compile_shader(f"{text}kernel void k(device float* x, {POSITION}) {{ x[i] = i; }}")
+    x = torch.zeros(3)
+    lib.k(x)
+    assert x.tolist() == [0, 1, 2]
+
+
+S = torch.special
+SPECIAL = {
+    "digamma": S.digamma,
+    "log_gamma": torch.lgamma,
+    "i0": S.i0,
+    "i0e": S.i0e,
+    "i1": S.i1,
+    "i1e": S.i1e,
+    "erf": torch.erf,
+    "erfc": torch.erfc,
+    "erfinv": torch.erfinv,
+    "sinc": torch.sinc,
+    "entr": S.entr,
+    "log1p": torch.log1p,
+    "expm1f": torch.expm1,
+    "trigamma": lambda x: torch.polygamma(1, x),
+    "bessel_j0_forward": S.bessel_j0,
+    "modified_bessel_k0_forward": S.modified_bessel_k0,
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_special_functions_of_pytorch_s_headers(name):
+    x = torch.linspace(0.05, 0.95, 4001)
+    out = torch.empty_like(x)
+    getattr(library("special"), f"special_{name}")(out, x)
+    reference = SPECIAL[name](x.double())
+    assert ((out - reference).abs() / reference.abs().clamp_min(1e-6)).max() < 1e-5
+
+
+@pytest.mark.parametrize("group", [32, 96, 200, 1024])
+def test_reductions_of_pytorch_s_headers(group):
+    x = torch.rand(5, group) + 0.5
+    for name, function in {"sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin}.items():
+        out = torch.zeros(5)
+        getattr(library("special"), f"reduce_{name}")(out, x, threads=5 * group, group_size=group)
+        torch.testing.assert_close(out, function(x, 1), rtol=1e-4, atol=0)
+
+
+def test_what_a_kernel_reports_is_raised():
+    run = library("special").complain
+    run(torch.ones(5), error_buf_idx=1)
+    x = torch.ones(5)
+    x[3] = -1
+    with pytest.raises(RuntimeError, match="value 3 is negative"):
+        run(x, error_buf_idx=1)
+
+
+# ---- kernels that Inductor generates for mps -------------------------------------------------------------------------
+
+
+def layers(x: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(F.gelu(x), (x.shape[-1],))
+
+
+GENERATED = {
+    "softshrink": lambda x: F.softshrink(x, 0.5),
+    "hardshrink": lambda x: F.hardshrink(x, 0.5),
+    "relu of a sum": lambda x: F.relu(x + x.flip(0)),
+    "gelu": lambda x: F.gelu(x),
+    "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": lambda x: F.silu(x),
+    "mish": lambda x: F.mish(x),
+    "softplus": lambda x: F.softplus(x),
+    "elu": lambda x: F.elu(x),
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "exp and log": lambda x: x.exp().log1p(),
+    "sine and cosine": lambda x: x.sin() * x.cos() + x.atan(),
+    "powers": lambda x: x.abs().sqrt() + x**3 + x.abs().rsqrt(),
+    "where": lambda x: torch.where(x > 0.5, x - 0.5, torch.where(x < -0.5, x + 0.5, torch.zeros_like(x))),
+    "clamp": lambda x: (x * 2).clamp(-1, 1),
+    "floor, round, sign": lambda x: x.floor() + x.round() + x.sign() + x.trunc(),
+    "remainder": lambda x: torch.remainder(x, 0.7) + torch.fmod(x, 0.3),
+    "special functions": lambda x: torch.special.i0(x) + torch.erf(x) + torch.lgamma(x.abs() + 1),
+    "integers": lambda x: (x * 100).to(torch.int32) // 7 + (x > 0).to(torch.int32),
+    "long integers": lambda x: (x * 1000).long() * 3 + 1,
+    "transposed": lambda x: torch.stack([x.t(), x.t() * 2]),
+    "concatenation": lambda x: torch.cat([x, x * 2], 1),
+    "sum of all": lambda x: x.sum(),
+    "sum of rows": lambda x: x.sum(-1),
+    "mean of columns": lambda x: (x * 2).mean(0),
+    "maximum": lambda x: x.amax(-1) - x.amin(-1),
+    "product": lambda x: (x * 0.01 + 1).prod(-1),
+    "argmax": lambda x: x.argmax(-1),
+    "argmin": lambda x: x.argmin(0),
+    "any, all": lambda x: (x > 3.5).any(-1).float() + (x > -3.5).all(-1).float() * 2,
+    "standard deviation": lambda x: x.std(-1),
+    "variance and mean": lambda x: x.var(-1) + x.mean(-1),
+    "softmax": lambda x: x.softmax(-1),
+    "log softmax": lambda x: x.log_softmax(-1),
+    "softmax of columns": lambda x: x.softmax(0),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "layer norm": layers,
+    "rms norm": lambda x: F.rms_norm(x, (x.shape[-1],)),
+    "cross entropy": lambda x: F.cross_entropy(x, torch.zeros(x.shape[0], dtype=torch.long, device=x.device)),
+    "half pointwise": lambda x: torch.tanh(x.half()) * 3,
+    "half softmax": lambda x: (x.half() * 2).softmax(-1),
+    "half sum": lambda x: x.half().sum(-1),
+    "bfloat16 pointwise": lambda x: F.silu(x.bfloat16()),
+    "bfloat16 softmax": lambda x: (x.bfloat16() * 2).softmax(-1),
+    "bfloat16 layer norm": lambda x: F.layer_norm(x.bfloat16(), (x.shape[-1],)),
+}
+
+
+def generated(function, x: torch.Tensor) -> types.ModuleType:
+    """Inductor's wrapper code for a function on mps, with memory of the host and its Metal kernels run by metalsim."""
+    from torch._inductor.debug import DebugContext
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.virtualized import V
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    mode = FakeTensorMode()
+    with mode:
+        fake = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="mps")
+        graph = make_fx(function, decomposition_table=select_decomp_table())(fake)
+    lowering = GraphLowering(graph, example_inputs=[fake], shape_env=None)
+    with V.set_graph_handler(lowering), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):
+        lowering.run(fake)
+        code = lowering.codegen()[0]
+    text = code.value if hasattr(code, "value") else code
+    assert "kernel void" in text, "nothing was generated for Metal"
+    module = types.ModuleType("generated")
+    exec(compile(text.replace("device='mps'", "device='cpu'"), "generated.py", "exec"), module.__dict__)
+    return module
+
+
+@pytest.fixture
+def pretended_mps(monkeypatch):
+    """What Inductor asks a Mac for while it generates and compiles."""
+    monkeypatch.setattr(torch._C, "_mps_get_core_count", lambda: 10, raising=False)
+    monkeypatch.setattr(torch._C, "_mps_get_name", lambda: "Apple M1", raising=False)
+    monkeypatch.setattr(torch.mps, "compile_shader", lambda source: shader.compile_shader(source, strided=True))
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_kernels_that_inductor_generates_agree_with_eager(name, pretended_mps):
+    x = torch.randn(37, 1000, generator=torch.Generator().manual_seed(5))
+    expected = GENERATED[name](x)
+    [got] = generated(GENERATED[name], x).call([x.clone()])
+    assert got.dtype == expected.dtype
+    if not expected.dtype.is_floating_point:
+        assert torch.equal(got, expected)
+        return
+    low = expected.dtype in (torch.float16, torch.bfloat16)
+    torch.testing.assert_close(
+        got.float(), expected.float(), rtol=2e-2 if low else 1e-4, atol=4e-3 if low else 2e-5, equal_nan=True
+    )
+
+
+# ---- planted bugs ----------------------------------------------------------------------------------------------------
+
+BARRIER = "threadgroup_barrier(mem_flags::mem_threadgroup);"
+ADD = "atomic_fetch_add_explicit(&counts[x[i]], 1u, memory_order_relaxed)"
+IDENTITY = "lane < nsg ? part[lane] : "
+ROWS = {"threads": 3 * 128, "group_size": 128}
+ORDER, GARBAGE, ADDRESS = {"race", "thread order"}, {"race", "uninitialised memory"}, {"address", "undefined behaviour"}
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A bug: in which kernel, what it is, the edit, columns or elements, kinds of finding that may tell it."""
+
+    kernel: str
+    what: str
+    old: str
+    new: str
+    n: int
+    kinds: set[str]
+    without_clang: bool = True  # found by thread orders and garbage alone
+
+    def __str__(self) -> str:
+        return f"{self.kernel}: {self.what}"
+
+
+PLANTED = [
+    Planted("softmax_tree", "no barrier in the tree", f"{BARRIER}  // 2", "", 1000, ORDER),
+    Planted("softmax_tree", "no barrier before reuse", f"{BARRIER}  // 3", "", 1000, ORDER),
+    Planted("softmax_tree", "no barrier before the sum", f"{BARRIER}  // 4", "", 1000, ORDER),
+    Planted("softmax_tree", "early return", "red[256];", "red[256]; if (t >= cols) return;", 100, {"barrier"}),
+    Planted("softmax_tree", "barrier in a branch", f"{BARRIER}  // 3", f"if (t < 64) {BARRIER}", 1000, {"barrier"}),
+    Planted("softmax_tree", "array too short", "float red[256]", "float red[64]", 1000, ADDRESS, without_clang=False),
+    Planted("softmax_simd", "no barrier between stages", f"{BARRIER}  // 1", "", 1000, GARBAGE),
+    Planted("softmax_simd", "no barrier before reuse", f"{BARRIER}  // 2", "", 1000, {"race"}, without_clang=False),
+    Planted("softmax_simd", "no identity in the sum", f"{IDENTITY}0.0", "part[lane]", 1000, GARBAGE),
+    Planted("softmax_simd", "no identity in the maximum", f"{IDENTITY}-INFINITY", "part[lane]", 1000, GARBAGE),
+    Planted("softshrink_vec4", "no tail", "if (i + 4 <= n)", "if (true)", 1001, {"address"}, without_clang=False),
+    Planted("softshrink_vec4", "off by one", "i + 4 <= n", "i + 3 <= n", 1003, {"address"}, without_clang=False),
+    Planted("softshrink_vec4", "misaligned", "(out + i) =", "(out + i + 1) =", 1024, {"crash", "address"}),
+    Planted("histogram", "no atomic", ADD, "((device uint*)counts)[x[i]] += 1", 500, {"race"}, without_clang=False),
+]
+
+
+def arguments(name: str, n: int) -> tuple[tuple, dict]:
+    draw = torch.Generator().manual_seed(1)
+    if name.startswith("softmax"):
+        return (torch.zeros(3, n), torch.randn(3, n, generator=draw), n), ROWS
+    if name == "histogram":
+        drawn = torch.randint(0, 10, (n,), dtype=torch.int32, generator=draw)
+        return (torch.zeros(10, dtype=torch.int32), drawn), {"threads": n, "group_size": 100}
+    return (torch.zeros(n), torch.randn(n, generator=draw), 0.5, n), {"threads": (n + 3) // 4, "group_size": 64}
+
+
+def checked(name: str, change: tuple[str, str] | None, n: int) -> tuple[check.Report, str]:
+    """The report on a kernel after a change of its source, and that source."""
+    text = text_of("softshrink" if name.startswith("softshrink") else "softmax")
+    if change:
+        assert text.count(change[0]) >= 1, f"{change[0]!r} is not in the source: adapt the table"
+        place = text.index(change[0], text.index(f"void {name}("))
+        text = text[:place] + change[1] + text[place + len(change[0]) :]
+    args, sizes = arguments(name, n)
+    before = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+    report = getattr(shader.compile_shader(text), name).check(*args, **sizes)
+    assert all(torch.equal(a, b) for a, b in zip(args, before, strict=True) if isinstance(a, torch.Tensor))
+    return report, text
+
+
+RIGHT = [("softmax_tree", 1000), ("softmax_simd", 1000), ("softshrink_vec4", 1001), ("histogram", 500)]
+
+
+@pytest.mark.parametrize(("name", "n"), RIGHT)
+def test_nothing_is_found_in_a_right_kernel(name, n):
+    report, _ = checked(name, None, n)
+    assert report.ok, report
+    assert "thread orders" in report.ran
+    assert bool(report.skipped) == bool(COMPILER.missing_sanitizers)
+
+
+@pytest.mark.parametrize("bug", PLANTED, ids=str)
+def test_a_planted_bug_is_found(bug):
+    if COMPILER.missing_sanitizers and not bug.without_clang:
+        pytest.skip(COMPILER.missing_sanitizers)
+    report, text = checked(bug.kernel, (bug.old, bug.new), bug.n)
+    found = [finding for finding in report.findings if finding.kind in bug.kinds]
+    assert found, report
+    first = text[: text.index(f"void {bug.kernel}(")].count("\n") + 1
+    for finding in found:
+        if not COMPILER.missing_sanitizers and finding.kind not in ("thread order", "uninitialised memory"):
+            assert first < finding.line <= len(text.splitlines()), finding
+
+
+@sanitized
+def test_findings_name_the_line():
+    n = 6
+    lines = [
+        *HEAD.splitlines(),
+        f"kernel void k(device int* x, {POSITION})",
+        "{",
+        "  int v = x[i];",
+        "  x[i] = 7 / v;",
+        "}",
+    ]
+    report = shader.compile_shader("\n".join(lines)).k.check(torch.zeros(n, dtype=torch.int32))
+    assert [(f.kind, f.line) for f in report.findings] == [("undefined behaviour", 6)]
+    wild = kernel("\n\nx[i + 1000000000000l] = 1;").check(torch.zeros(n))
+    assert [(f.kind, f.line) for f in wild.findings] == [("address", 5)]
+    race = kernel("x[0] += 1;").check(torch.zeros(n))
+    assert {(f.kind, f.line) for f in race.findings} == {("race", 3)}
+
+
+def test_check_says_what_it_skipped_and_a_hang_ends():
+    hung = kernel("while (x[0] == 0) { ((device volatile float*)x)[1] = 1; }").check(torch.zeros(4), timeout=1.0)
+    assert "hang" in {finding.kind for finding in hung.findings}
+    large = kernel("x[i] += 1;").check(torch.zeros(1024), group_size=1024)
+    assert large.ok
+    assert any("group_size" in skipped or "sanitizers" in skipped for skipped in large.skipped)
+    assert "skipped" in str(large)
+
+
+def test_without_clang_the_orders_still_run(monkeypatch):
+    monkeypatch.setitem(COMPILER.__dict__, "missing_sanitizers", "there is no clang")
+    report, _ = checked("softmax_tree", (f"{BARRIER}  // 2", ""), 1000)
+    assert [finding.kind for finding in report.findings] == ["thread order"]
+    assert "there is no clang" in report.skipped[0]
+
+
+# ---- a kernel gone wrong in an ordinary call -------------------------------------------------------------------------
+
+
+def test_a_crash_is_an_error_and_the_process_lives():
+    for body in ("x[i + 1000000000000l] = 1;", "x[i - 100000000l] = 1;"):
+        with pytest.raises(RuntimeError, match=r"outside of every buffer.*k\.check"):
+            kernel(body)(torch.zeros(4))
+    with pytest.raises(RuntimeError, match="division by zero"):
+        kernel("x[i] = 7 / x[i];", "device int* x")(torch.zeros(4, dtype=torch.int32))
+
+
+def test_writing_beside_a_buffer_is_an_error_and_changes_nothing():
+    whole = torch.zeros(12)
+    with pytest.raises(RuntimeError, match=r"wrote outside of buffer\(0\), 16 bytes long"):
+        kernel("x[i + 1] = 1;")(whole[4:8])
+    assert torch.equal(whole, torch.zeros(12))
+
+
+def test_a_barrier_that_some_threads_miss_is_an_error():
+    with pytest.raises(RuntimeError, match="barrier reached by 4 of 8 threads"):
+        kernel(f"if (i < 4) {BARRIER} x[i] = 1;")(torch.zeros(8))
+
+
+def test_threadgroup_memory_begins_as_garbage():
+    x = torch.zeros(4)
+    kernel("threadgroup float shared[4]; x[i] = shared[i];")(x)
+    assert x.isnan().all()
+
+
+def test_two_views_of_one_tensor_stay_one_memory():
+    x = torch.arange(10.0)
+    kernel("x[i] = y[i] * 2;", "device float* x, device const float* y")(x, x)
+    assert torch.equal(x, torch.arange(10.0) * 2)
+    kernel("x[i] += y[0];", "device float* x, device const float* y")(x[2:4], x[5:])
+    assert x[2:4].tolist() == [14, 16]
+
+
+# ---- arguments (binding.py), errors as PyTorch's ---------------------------------------------------------------------
+
+BINDING = Rules(binding)
+
+
+def bound(binding, *args, threads=None, group_size=None, arg_casts=None, strided=False, most_threads=1024):
+    return binding.bind(args, threads, group_size, arg_casts, strided, most_threads)
+
+
+@BINDING.rule(
+    ("total = [value.numel()] if total is None else total", "total = [value.numel()]"),
+    ("min(total[0], most_threads)", "most_threads"),
+    ("tuple([*numbers, 1, 1][:3])", "tuple([*numbers, 0, 0][:3])"),
+    ("if math.prod(group) > most_threads", "if group[0] > most_threads"),
+)
+def sizes_are_pytorch_s(binding):
+    x, y = torch.zeros(10), torch.zeros(5000)
+    assert (bound(binding, x, y).threads, bound(binding, x, y).group_size) == ((10, 1, 1), (10, 1, 1))
+    assert bound(binding, y).group_size == (1024, 1, 1)
+    assert bound(binding, y, threads=(7, 3)).group_size == (1024, 1, 1)
+    assert bound(binding, 1.0, y, x).threads == (5000, 1, 1)
+    assert bound(binding, y, most_threads=64).group_size == (64, 1, 1)
+    for group in (2048, [1025]):
+        with pytest.raises(ValueError, match="Threadgroup size exceeds 1024 limit"):
+            bound(binding, x, group_size=group)
+    with pytest.raises(ValueError, match="Threadgroup size exceeds 1024 limit"):
+        bound(binding, x, threads=(3, 1024), group_size=(3, 1024))
+
+
+@BINDING.rule(
+    ("if not 0 < len(numbers) < 4", "if not numbers"),
+    ("if total is None:\n        raise", "if False:\n        raise"),
+    ("if group is not None and len(group) != len(total)", "if False"),
+)
+def sizes_that_make_no_sense_raise(binding):
+    x = torch.zeros(10)
+    with pytest.raises(RuntimeError, match="Number of threads is undefined or has wrong dimension"):
+        bound(binding, 12)
+    with pytest.raises(RuntimeError, match=r"vec.size\(\) < 4"):
+        bound(binding, x, threads=(1, 1, 1, 1))
+    with pytest.raises(RuntimeError, match=r"threads->size\(\) == group_size->size\(\)"):
+        bound(binding, x, threads=(2, 2), group_size=2)
+    with pytest.raises(RuntimeError, match="counts from 0"):
+        bound(binding, x, threads=-1)
+
+
+def numbers_in(buffer) -> list:
+    return buffer.owner.tolist()
+
+
+@BINDING.rule(
+    ("else torch.int64", "else torch.int32"),
+    ("torch.float32 if kind is float", "torch.float16 if kind is float"),
+    ("self.by_index.get(index, self.default)", "self.default"),
+    ("self.by_index.get(index, self.default)", 'self.by_index.get(index, "")'),
+)
+def numbers_are_float_and_int64_unless_cast(binding):
+    x = torch.zeros(1)
+    plain = bound(binding, x, 0.5, 3, [1, 2], (0.1, 0.2)).buffers
+    assert [plain[i].owner.dtype for i in (1, 2, 3, 4)] == [torch.float32, torch.int64, torch.int64, torch.float32]
+    assert [plain[i].bytes for i in (1, 2, 3, 4)] == [4, 8, 16, 8]
+    for name, dtype in binding.CASTS.items():
+        assert bound(binding, x, 3, arg_casts=name).buffers[1].owner.dtype == dtype
+    some = bound(binding, x, 3, 4, arg_casts={2: "int32"}).buffers
+    assert (some[1].owner.dtype, some[2].owner.dtype) == (torch.int64, torch.int32)
+    assert numbers_in(bound(binding, x, 2.75, arg_casts="int8").buffers[1]) == [2]
+
+
+@BINDING.rule(
+    ("if asked is not None and not isinstance(asked, (str, dict))", "if False"),
+    ("if name and name not in CASTS", "if False"),
+    ("if not isinstance(values[0], (int, float))", "if False"),
+    ("if isinstance(values[0], torch.Tensor)", "if False"),
+)
+def arguments_that_are_none_raise_as_in_pytorch(binding):
+    x = torch.zeros(1)
+    for args, casts, said in (
+        ((x, "a"), None, "Unsupported argument type"),
+        ((x, None), None, "Unsupported argument type"),
+        ((x, ["a"]), None, "Unexpected argument types"),
+        ((x, []), None, "Empty list/tuple can not be an argument"),
+        ((x, [x, x]), None, "argument buffers are not simulated"),
+        ((x, 1), 5, "Unexpected caster arg type int"),
+        ((x, 1), "int64", "Unsupported cast instruction int64"),
+    ):
+        with pytest.raises(RuntimeError, match=said):
+            bound(binding, *args, arg_casts=casts)
+
+
+@BINDING.rule(
+    ("if tensor.dtype in (torch.float64, torch.complex128)", "if False"),
+    ("elif strided:", "elif True:"),
+    ("if tensor.is_contiguous():", "if True:"),
+)
+def tensors_are_contiguous_and_have_no_float64(binding):
+    with pytest.raises(TypeError, match="doesn't support float64"):
+        bound(binding, torch.zeros(3, dtype=torch.float64))
+    turned = torch.zeros(3, 4).t()
+    with pytest.raises(RuntimeError, match=r"argument 0 has strides \(1, 4\) .*contiguous\(\)"):
+        bound(binding, turned)
+    assert bound(binding, turned, strided=True).buffers[0].bytes == 48
+    assert bound(binding, torch.zeros(9)[2:5]).buffers[0].bytes == 12
+    assert bound(binding, torch.zeros(4, 4)[:, 1:2], strided=True).buffers[0].bytes == 60
+
+
+@BINDING.rule(
+    ("if index not in buffers:", "if False:"),
+    ("parameter.is_reference and buffer.bytes < parameter.bytes", "False"),
+    ("(want in floating or have in floating) and want != have", "False"),
+    ("low <= buffer.number < high", "True"),
+    ("or parameter.scalar_bytes == buffer.scalar_bytes:", "or True:"),
+)
+def what_metal_would_take_for_something_else_raises(binding):
+    def want(kind, scalar, size, reference=1):
+        return binding.Parameter(0, reference, ord(kind), scalar, size, 1)
+
+    def given(*args, **casts):
+        return bound(binding, *args, threads=1, **casts).buffers
+
+    for parameter, buffers, said in (
+        (want("f", 4, 4), given(), "is not bound"),
+        (want("f", 4, 16), given(torch.zeros(3)), "has 12 bytes, the kernel reads 16"),
+        (want("f", 4, 4), given(1), "holds 8-byte integer, the kernel declares float"),
+        (want("h", 2, 2, 0), given(torch.zeros(3)), "holds float, the kernel declares half"),
+        (want("i", 4, 4, 0), given(torch.zeros(3)), "holds float, the kernel declares integer"),
+        (
+            want("i", 4, 4, 0),
+            given(torch.zeros(3, dtype=torch.long)),
+            "holds 8-byte integer, the kernel declares 4-byte",
+        ),
+        (want("u", 4, 4), given(-1), "is -1, which 4 bytes cannot hold"),
+        (want("i", 4, 4), given(2**31), "cannot hold"),
+    ):
+        with pytest.raises(RuntimeError, match=said):
+            binding.check_parameters("k", [parameter], buffers)
+    for parameter, buffers in (
+        (want("u", 4, 4), given(5)),
+        (want("B", 1, 1), given(True)),
+        (want("u", 4, 4, 0), given(torch.zeros(3, dtype=torch.int32))),
+        (want("s", 40, 40, 0), given(torch.zeros(3, dtype=torch.uint8))),
+        (want("h", 2, 2), given(0.5, arg_casts="fp16")),
+    ):
+        binding.check_parameters("k", [parameter], buffers)
+
+
+@BINDING.rule(("if span[0] < end and groups:", "if False:"), ("address - begin for", "0 for"))
+def overlapping_buffers_are_one_region(binding):
+    x = torch.zeros(10)
+    shared, alone = sorted(
+        binding.regions(bound(binding, x[:6], x[4:], torch.zeros(2)).buffers), key=lambda region: -region.bytes
+    )
+    assert (shared.bytes, shared.buffers, alone.buffers) == (40, {0: 0, 1: 16}, {2: 0})
+
+
+test_binding_rule_holds, test_broken_binding_goes_red = BINDING.tests()
+
+
+def test_arguments_reach_the_kernel():
+    run = library("language").at_most_64
+    out = torch.zeros(3, dtype=torch.int32)
+    run(out, [10, 20, 30], 5, True, arg_casts={1: "int32", 2: "uint8"})
+    assert out.tolist() == [15, 25, 35]
+    assert run.max_threads_per_threadgroup == 64
+    with pytest.raises(ValueError, match="Threadgroup size exceeds 64 limit"):
+        run(out, [1, 2, 3], 5, True, arg_casts={1: "int32", 2: "uint8"}, group_size=65)
+
+
+def test_no_threads_do_nothing():
+    kernel("x[i] = 1;")(torch.zeros(0))
+
+
+# ---- libraries -------------------------------------------------------------------------------------------------------
+
+
+def test_a_library_names_its_kernels():
+    lib = library("softmax")
+    assert dir(lib) == ["histogram", "shuffle_sum", "softmax_simd", "softmax_tree"]
+    assert not hasattr(lib, "nope")
+    with pytest.raises(RuntimeError, match="Failed to create function state object for: nope"):  # as PyTorch
+        lib.nope  # noqa: B018
+    with pytest.raises(AttributeError, match="softmax_tree"):
+        lib.nope  # noqa: B018
+    assert dir(shader.compile_shader("// nothing")) == []
+
+
+def test_properties_of_a_kernel():
+    lib = library("softmax")
+    assert lib.softmax_tree.thread_execution_width == 32
+    assert lib.softmax_tree.max_threads_per_threadgroup == 1024
+    lengths = [getattr(lib, name).static_thread_group_memory_length for name in dir(lib)]
+    assert lengths == [0, 0, 128, 1024]
+    with pytest.raises(RuntimeError, match="36000 bytes of threadgroup memory, 32768"):
+        kernel("threadgroup float shared[9000]; shared[0] = 1; x[i] = shared[0];")
+
+
+REFUSED = {
+    "no function of C": ("x[i] = erf(x[i]);", "undeclared identifier 'erf'"),
+    "no std": ("x[i] = std::exp(x[i]);", "undeclared identifier 'std'"),
+    "no double": ("double d = x[i]; x[i] = d;", "metal_has_no_double"),
+    "ambiguous call": ("x[i] = max(x[i], 0);", "call to 'max' is ambiguous"),
+    "no address space": ("float* p = x; p[i] = 1;", "must have explicit address space qualifier: 'float*'"),
+    "bool in a SIMD-group function": ("x[i] = simd_sum(x[i] > 0);", "no matching function for call to 'simd_sum'"),
+    "swizzle with a repeated element": ("float3 a = 1; a.xx = float2(1, 2); x[i] = a.x;", "not assignable"),
+    "atomic of half": ("device atomic<half>* p = (device atomic<half>*)x; p += 1;", "Metal's atomics are"),
+    "half from float": ("half2 h = float2(1); x[i] = h.x;", "no viable conversion"),
+    "bfloat from float": ("bfloat b = x[i]; x[i] = b;", "no viable conversion"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_source_that_metal_refuses_is_a_syntax_error_with_its_line(what):
+    body, said = REFUSED[what]
+    with pytest.raises(SyntaxError) as caught:
+        kernel("\n" + body)
+    assert said in str(caught.value)
+    assert (caught.value.filename, caught.value.lineno) == ("program_source", 4)
+    assert str(compiler.HERE) not in str(caught.value)
+
+
+def test_constant_memory_is_read_only_and_the_library_must_be_included():
+    with pytest.raises(SyntaxError, match=r"program_source:3:.*not assignable"):
+        kernel("x[i] = 1;", "constant float* x")
+    with pytest.raises(SyntaxError, match=r"program_source:1:.*include <metal_stdlib> is missing"):
+        shader.compile_shader(f"kernel void k(device float* x, {POSITION}) {{ x[i] = metal::exp(x[i]); }}")
+    with pytest.raises(SyntaxError, match="a kernel's parameter is a pointer, a reference"):
+        kernel("x[i] = v;", "device float* x, float v")
+    with pytest.raises(RuntimeError, match=r"buffer\(31\) does not exist"):
+        kernel("x[i] = 1;", "device float* x [[buffer(31)]]")
+
+
+def test_lines_are_right_after_an_include():
+    with pytest.raises(SyntaxError, match=r"program_source:5:\d+: error"):
+        shader.compile_shader(f"{HEAD}#include <c10/metal/utils.h>\n\nthis is not Metal;")
+
+
+# ---- the rewrite (source.py) -----------------------------------------------------------------------------------------
+
+SOURCE = Rules(msl)
+MARK = "extern int metalsim_standard_library;\n"
+
+
+def translated(source, text):
+    return source.translate(f'{MARK}# 1 "program_source"\n{text}\n')
+
+
+NOT_SIMULATED = {
+    "texture2d<float> t": "textures are",
+    "device float* x, sampler s": "samplers are",
+    "device float* x, threadgroup float* s [[threadgroup(0)]]": "threadgroup memory as a parameter",
+    "device float* x, visible_function_table<void()> f": "function tables are",
+    f"device float* x, {POSITION}) {{ atomic_thread_fence(1); }} void f(": "fences are",
+    f"device float* x, {POSITION}) {{ simdgroup_event e; }} void f(": "asynchronous copies are",
+    "device float* x, uint i [[sample_id]]": r"the attribute \[\[sample_id\]\] is",
+}
+
+
+@SOURCE.rule(
+    ("if found := re.search(pattern, text):", "if False:"),
+    ('(r"\\[\\[\\s*threadgroup\\s*\\(", ', '(r"\\[\\[\\s*nothing\\s*\\(", '),
+    ("            raise SyntaxError(", "            print("),
+    ('text.count("\\n", last.end(), position) - 1', "0"),
+)
+def what_is_not_simulated_is_refused_with_its_line(source):
+    for parameters, said in NOT_SIMULATED.items():
+        with pytest.raises(SyntaxError, match=rf"program_source:3.*{said}.* not simulated") as caught:
+            translated(source, f"\n\nkernel void k({parameters}) {{}}")
+        assert caught.value.lineno == 3
+    for text, said in (
+        ("constant bool b [[function_constant(0)]];", "function constants"),
+        ("vertex float4 f(uint i [[vertex_id]]) { return 0; }", "vertex and fragment functions"),
+    ):
+        with pytest.raises(SyntaxError, match=rf"program_source:1.*{said}"):
+            translated(source, text)
+
+
+@SOURCE.rule(("            continue\n        raise error(", "            continue\n        str("))
+def pointers_name_their_address_space(source):
+    for text in ("void f(float* p);", "template <typename T> void f(T* p);", "void f(thread float& a, const int& b);"):
+        with pytest.raises(SyntaxError, match="explicit address space"):
+            source.check_address_spaces(text)
+    for text in ("void f(device float* p, constant int& n);", "a = b * c;", "int d = int(e) & f;", "auto t = x && y;"):
+        source.check_address_spaces(text)
+
+
+@SOURCE.rule(('found[1] or found[2] + "f"', "found[0]"), (r"(?<![\w.])({decimal}", r"({decimal}"))
+def literals_become_floats(source):
+    assert source.single_precision_literals("1.0 .5 1e-3 2. 0x1p-3") == "1.0f .5f 1e-3f 2.f 0x1p-3f"
+    assert (
+        source.single_precision_literals('1.0f 2 1.5h "a 1.0 b" x1.0 0x10 1u') == '1.0f 2 1.5h "a 1.0 b" x1.0 0x10 1u'
+    )
+
+
+@SOURCE.rule(
+    ("for _ in range(2)", "for _ in range(1)"),
+    ("found[0] if pointer_or_function else", ""),
+)
+def threadgroup_variables_are_found(source):
+    text = (
+        "void k() { threadgroup float a[3]; threadgroup int b; threadgroup float c[2][4]; threadgroup float* p = a; }"
+    )
+    marked = source.mark_threadgroup_variables(text)
+    assert marked.count("METALSIM_SHARED") == 3
+    assert "threadgroup float* p = a;" in marked
+
+
+@SOURCE.rule(
+    ('    if any(name.startswith("operator")', '    if any(name.startswith("nothing")'),
+    ("if meets or called & reached:", "if meets:"),
+)
+def kernels_whose_threads_may_meet_are_known(source):
+    text = """
+    inline void deep() { threadgroup_barrier(mem_flags::mem_none); }
+    inline void middle() { deep(); }
+    kernel void a(device float* x) { middle(); }
+    kernel void b(device float* x) { x[0] = 1; }
+    """
+    assert {k.name: k.meets for k in translated(source, text).kernels} == {"a": True, "b": False}
+    functor = "struct F { float operator()(float v) { return simd_sum(v); } };"
+    functor += "kernel void c(device float* x) { F f; x[0] = f(1); }"
+    assert [k.meets for k in translated(source, functor).kernels] == [True]
+
+
+@SOURCE.rule(
+    ("key in seen and not", "False and not"),
+    ("key = (function.scope, ", "key = (0, "),
+    ("(function.scope, re.sub(", "(function.scope, str("),
+)
+def only_equal_overloads_are_dropped(source):
+    twins = "float f(constant float* p) { return *p; }\nfloat f(device const float* p) { return *p; }\n"
+    assert source.drop_equal_overloads(twins).count("return") == 1
+    assert source.drop_equal_overloads(twins).count("\n") == 2
+    assert source.drop_equal_overloads(twins.replace("return *p", "return 2", 1)).count("return") == 2
+    apart = "namespace a { int f() { return 1; } } namespace b { int f() { return 1; } }"
+    assert source.drop_equal_overloads(apart) == apart
+
+
+@SOURCE.rule(
+    ("parameters = pattern if pattern is not None and written_at_definition else parameters", "pass"),
+    ('return "".join(re.findall(r\'"([^"]*)"\', found[-1])) if found else None', "return None"),
+    ("found[1]), MOST_THREADS) if found", "found[1]), MOST_THREADS) if False"),
+)
+def kernels_are_found_by_their_host_names(source):
+    text = f"""
+    kernel void plain(device float* x, {POSITION}) {{}}
+    [[kernel]] void other(device float* x) {{}}
+    template <typename T> [[max_total_threads_per_threadgroup(8)]] kernel void made(device T* x, {POSITION}) {{}}
+    template [[host_name("made_" "float")]] kernel void made<float>(device float*, uint);
+    template [[host_name("made_half")]] [[kernel]] decltype(made<half>) made<half>;
+    """
+    kernels = {k.name: k for k in translated(source, text).kernels}
+    assert list(kernels) == ["plain", "other", "made_float", "made_half"]
+    assert kernels["made_half"].expression == "made<half>"
+    assert all(kernels[k].parameters[1].attribute == "thread_position_in_grid" for k in kernels if k != "other")
+    eight = translated(source, "[[max_total_threads_per_threadgroup(8)]] kernel void k(device float* x) {}").kernels
+    assert eight[0].most_threads == 8
+
+
+test_source_rule_holds, test_broken_source_goes_red = SOURCE.tests()
+
+
+# ---- the compiler and its cache --------------------------------------------------------------------------------------
+
+
+def test_a_kernel_is_compiled_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
+    text = f"kernel void k(device float* x, {POSITION}) {{ x[i] = 42; }}"
+    shader.compile_shader(text)
+    monkeypatch.setattr(compiler, "_run", lambda *args, **kwargs: pytest.fail("compiled again"))
+    x = torch.zeros(2)
+    shader.compile_shader(text).k(x)
+    assert x.tolist() == [42, 42]
+    assert not list(tmp_path.rglob(".*-*")), "left something half made"
+    with pytest.raises(pytest.fail.Exception, match="compiled again"):
+        shader.compile_shader(text.replace("42", "43"))
+
+
+def test_the_key_has_everything_in_it(monkeypatch):
+    before = compiler.key("source")
+    assert compiler.key("other source") != before
+    for module, name, value in (
+        (torch, "__version__", "9.9"),
+        (compiler, "_our_files", lambda: "changed"),
+        (compiler, "_processor", lambda: "another"),
+        (compiler, "CODE", (*compiler.CODE, "-DX")),
+        (compiler, "find_compiler", lambda: compiler.Compiler(("x",), "clang", "another")),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, value)
+            assert compiler.key("source") != before, name
+    assert compiler.key("source") == before
+
+
+def test_processes_do_not_disturb_each_other(tmp_path):
+    text = f"kernel void k(device float* x, {POSITION}) {{ x[i] = 5; }}"
+    code = "from metalsim import shader; import torch; x = torch.zeros(3)"
+    code += f"; shader.compile_shader({text!r}).k(x); print(x.sum())"
+    env = os.environ | {"METALSIM_CACHE": str(tmp_path)}
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    assert [process.communicate(timeout=300)[0].strip() for process in started] == ["tensor(15.)"] * 3
+    assert not list(tmp_path.rglob(".*-*"))
+
+
+def test_a_failed_compilation_leaves_nothing(monkeypatch, tmp_path):
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
+    with pytest.raises(SyntaxError):
+        shader.compile_shader("Syntax error")
+    assert [path.name for path in (tmp_path / "shader").iterdir() if "kernels" in path.name] == []
+
+
+def test_no_compiler_says_what_to_install(monkeypatch):
+    monkeypatch.delenv("METALSIM_CXX", raising=False)
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
+    compiler._find_compiler.cache_clear()
+    with pytest.raises(shader.NoCompiler, match=r"pip install ziglang.*clang-19"):
+        compiler.find_compiler()
+    monkeypatch.setenv("METALSIM_CXX", "g++")
+    with pytest.raises(shader.NoCompiler, match=r"METALSIM_CXX=g\+\+ is not clang\+\+ 19"):
+        compiler.find_compiler()
+    monkeypatch.setattr(compiler.sys, "platform", "darwin")
+    monkeypatch.setenv("METALSIM_CXX", "")
+    with pytest.raises(shader.NoCompiler, match=r"on a Mac torch\.mps\.compile_shader"):
+        compiler._find_compiler("", "elsewhere")
+    compiler._find_compiler.cache_clear()
+
+
+def test_ziglang_is_taken_where_there_is_no_clang(monkeypatch):
+    monkeypatch.delenv("METALSIM_CXX", raising=False)
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(compiler.importlib.metadata, "version", lambda name: "0.17.0")
+    found = compiler._find_compiler("", "no path at all")
+    compiler._find_compiler.cache_clear()
+    assert (found.kind, found.command[1:], found.identity) == ("zig", ("-m", "ziglang", "c++"), "ziglang 0.17.0")
+    assert "clang++ 19" in found.missing_sanitizers
+
+
+# ---- the headers and the run time can be broken as well --------------------------------------------------------------
+
+
+def positions() -> None:
+    test_positions_in_a_grid_that_groups_do_not_divide()
+
+
+def lanes() -> None:
+    test_simdgroup_functions_see_the_lanes_that_are_there(40)
+
+
+BREAKS = [  # (file, old, new, a test that must then fail)
+    ("rt.cpp", "least(d.group[0], d.grid[0] - x * d.group[0])", "d.group[0]", positions),
+    ("rt.cpp", "(z * size.y + y) * size.x + x", "(z * size.x + y) * size.y + x", positions),
+    (
+        "rt.cpp",
+        "if (shared) fill_unwatched(",
+        "if (false) fill_unwatched(",
+        lambda: test_threadgroup_memory_begins_as_garbage(),
+    ),
+    ("rt.cpp", "first[i]->present = mask;", "first[i]->present = ~0u;", lanes),
+    ("include/metalsim/simdgroup.h", "simd_shuffle_xor, lane ^ k", "simd_shuffle_xor, lane", lanes),
+    ("include/metalsim/simdgroup.h", "METALSIM_REDUCTION(sum, a + b)", "METALSIM_REDUCTION(sum, a - b)", lanes),
+    ("include/metalsim/matrix.h", "[i][k]", "[k][i]", lambda: test_matrix_tiles()),
+    ("include/metalsim/vector_n.h", "a.at(i) op b.at(i)", "b.at(i) op a.at(i)", lambda: test_four_elements_a_thread(7)),
+    (
+        "include/metalsim/math.h",
+        "__builtin_expf(a)",
+        "__builtin_exp2f(a)",
+        lambda: test_softmax_in_threadgroup_memory("softmax_tree", 5, 33, 64),
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "old", "new", "broken_test"), BREAKS, ids=[f"{b[0]}: {b[1]}" for b in BREAKS])
+def test_a_broken_run_time_goes_red(file, old, new, broken_test, monkeypatch, tmp_path):
+    runtime = tmp_path / "runtime"
+    shutil.copytree(compiler.RUNTIME, runtime)
+    text = (runtime / file).read_text(encoding="utf-8")
+    assert old in text, f"{file} has no {old!r}: adapt the break"
+    (runtime / file).write_text(text.replace(old, new, 1), encoding="utf-8")
+    monkeypatch.setattr(compiler, "RUNTIME", runtime)
+    monkeypatch.setattr(compiler, "_our_files", compiler._our_files.__wrapped__)
+    with pytest.raises((AssertionError, RuntimeError)):
+        broken_test()

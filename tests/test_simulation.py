@@ -1,0 +1,119 @@
+"""The simulated Apple GPU as a page uses it. Each run has a process of its own: it must be armed before torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from metallab import coverage, isolated
+
+pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
+LIMIT = 300  # seconds: the first run builds the device
+
+
+def ran(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"METALLAB_DEVICE": "sim"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    return done.stdout if done.returncode == 0 else f"{done.stdout}\nENDED {done.returncode}: {done.stderr}"
+
+
+def test_a_page_s_first_lines_give_a_simulated_apple_gpu():
+    said = ran("""
+import metallab
+import torch
+assert torch.accelerator.current_accelerator().type == "mps"
+from metallab import device, memory, timing
+lab = device.pick()
+x = torch.arange(6.0, device=lab.torch_device)
+print(lab.kind, lab.simulated, lab.label.startswith("simulated Apple GPU (on "), x.device, (x @ x).item())
+print("SIMULATED" in str(lab.banner()), torch.cuda.is_available())
+got = timing.compare({"a": lambda: x + 1, "b": lambda: x + 1}, on=lab, baseline="a", parity=timing.Unchecked("same"))
+print(got.ratios, got.withheld["b"].split(":")[0], "simulated" in got["a"].flags)
+with memory.peak(on=lab) as peak:
+    y = torch.ones(1000, 1000, device="mps")
+print(peak.how, peak.bytes >= 4_000_000)
+""")
+    assert said.splitlines() == [
+        "mps True True mps:0 55.0",
+        "True False",
+        "{} simulated True",
+        "allocator True",
+    ], said
+
+
+def test_what_has_no_kernel_raises_or_falls_back_by_the_table_of_this_pytorch():
+    code = """
+import metallab, torch, warnings
+warnings.simplefilter("ignore")
+x = torch.ones(3, device="mps")
+try:
+    print(torch.nn.RReLU()(x).shape)
+except NotImplementedError as error:
+    print(str(error).split(" is not")[0])
+print(torch.nn.Softshrink()(x).tolist())
+"""
+    assert ran(code).splitlines() == ["The operator 'aten::rrelu_with_noise'", "[0.5, 0.5, 0.5]"]
+    assert ran(code, PYTORCH_ENABLE_MPS_FALLBACK="1").splitlines() == ["torch.Size([3])", "[0.5, 0.5, 0.5]"]
+
+
+def test_events_are_told():
+    said = ran("""
+import metallab, torch
+from metallab import simulation
+events = []
+simulation.install(on_event=events.append)
+x = torch.ones(4, 4).to("mps")
+y = (x @ x).cpu()
+print([event.kind for event in events], sum(event.bytes for event in events if event.kind == "copy"))
+""")
+    kinds, _, copied = said.strip().rpartition(" ")
+    assert copied == "128", said
+    assert kinds.count("copy") == 2
+    assert "'op'" in kinds
+
+
+def test_too_late_is_told_with_what_to_do():
+    said = ran("import torch\ntry:\n    import metallab\nexcept RuntimeError as error:\n    print(error)")
+    assert "torch was imported before" in said
+    assert "begin with `import metallab`" in said
+
+
+def test_a_cell_of_its_own_has_an_apple_gpu(monkeypatch):
+    monkeypatch.delenv("METALLAB_DEVICE", raising=False)
+    code = "import torch\nx = torch.arange(3.0, device='mps')\nprint(x.device)\ny = (2 * x).cpu().numpy()"
+    outcome = isolated.run(code, results=["y"], device="mps", timeout=LIMIT)
+    assert outcome.ok, outcome.detail
+    assert outcome.printed == "mps:0\n"
+    assert outcome["y"].tolist() == [0, 2, 4]
+
+
+def test_a_cell_that_cannot_have_one_is_told_why(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "empty"))
+    outcome = isolated.run("print('never')", device="mps", timeout=LIMIT)
+    assert not outcome.ok
+    assert outcome.printed == ""
+    assert "g++" in outcome.reason + outcome.detail
+
+
+@pytest.mark.parametrize(
+    ("operator", "has"),
+    [
+        ("aten::softshrink", True),
+        ("aten::add.Tensor", True),
+        ("aten::linear", True),
+        ("aten::rrelu_with_noise", False),
+        ("aten::_linalg_svd.U", False),
+        ("aten::no_such_operator", False),
+    ],
+)
+def test_which_operators_have_a_kernel(operator, has):
+    assert coverage.has_mps_kernel(operator) == has
