@@ -12,7 +12,7 @@ import sys
 import nbformat
 import pytest
 
-from metallab import headless, paths, records, workshop
+from metallab import headless, paths, records, scenes, workshop
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 LIMITS = {"cell_timeout": 240, "timeout": 600}  # seconds
@@ -149,6 +149,21 @@ def test_tensorflow_gets_no_advice_on_a_device_that_computes_wrongly(kind, tmp_p
     assert said["remap-measure"].count("outputs differ: the baseline's is wrong") == 2
     assert said["verdict"].count("do not use it here: results on this device are wrong") == 2
     assert "use it." not in said["verdict"]
+
+
+def test_the_detector_s_page_takes_a_reader_s_pictures(kind, tmp_path, monkeypatch):
+    """Notebook 08 with a folder of pictures of several shapes, one of them without anything to find."""
+    from PIL import Image
+
+    for number, size in enumerate([(400, 600), (720, 1280), (900, 700)]):
+        Image.fromarray(scenes.still(number, size).image).save(tmp_path / f"{number}.png")
+    Image.new("RGB", (300, 200)).save(tmp_path / "9.png")
+    monkeypatch.setenv("SOURCE", str(tmp_path))
+    result = run_apart(paths.NOTEBOOKS / "08_detect_with_yolov5.ipynb", kind, tmp_path)
+    assert result.status == "passed", result.reason
+    said = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}
+    assert "4 frames of 600 x 400 from pictures in" in said["model-load"]
+    assert "boxes in 4 frames, the same in both panes" in said["film-run"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
