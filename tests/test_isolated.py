@@ -58,6 +58,7 @@ def test_a_crash_is_a_sentence(code, said):
     [
         ("import sys; sys.exit('no')", "SystemExit: no"),
         ("raise ValueError", "ValueError"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("raise KeyError('x')", "KeyError: 'x'"),
         ("x = lambda: 1", "turn it into NumPy arrays"),
         ("y = 1", "the code ended without setting x"),
@@ -152,14 +153,18 @@ def test_an_apple_gpu_is_asked_for(monkeypatch):
     asked = {}
 
     def outcome(command, variables, timeout, folder):
-        asked.update(variables)
+        assert "METALLAB_DEVICE" not in variables
+        asked["device"] = command[5]
         return isolated.Outcome("well")
 
     monkeypatch.setattr(isolated, "_outcome", outcome)
     for platform, kind in (("linux", "sim"), ("darwin", "mps")):
         monkeypatch.setattr(sys, "platform", platform)
         isolated.run("", device="mps")
-        assert asked["METALLAB_DEVICE"] == kind
+        assert asked["device"] == kind
+    monkeypatch.setenv("METALLAB_DEVICE", "cpu")
+    isolated.run("")
+    assert asked["device"] == "cpu"
     with pytest.raises(ValueError, match="device is 'cuda'"):
         isolated.run("", device="cuda")
 
@@ -181,7 +186,7 @@ class Shell:
         'shell.user_ns |= {"isolated_outcome": outcome}',
     ),
     ('    print(outcome.printed, end="")\n', ""),
-    ("    if not outcome.ok:\n", "    if False:\n"),
+    ("    if outcome.ok:\n        print(outcome.detail", "    if True:\n        print(outcome.detail"),
     ("threads=given.threads,", ""),
     ("timeout=given.timeout,", ""),
     ('environment=dict(pair.split("=", 1) for pair in given.set),', ""),
@@ -214,7 +219,41 @@ def a_cell_runs_in_a_process_of_its_own(isolated, capsys, monkeypatch):
     assert "Apple GPU" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("line", ["--divice mps", "--device cuda", "2x", "--threads 3", "--set NAME", "--timeout soon"])
+def test_a_result_that_cannot_be_read_here_is_told_and_nothing_old_stays(capsys):
+    """As a tensor of a device that this process does not have."""
+    code = "class Odd:\n    def __reduce__(self):\n        return (int, ('not a number',))\nx = Odd()"
+    outcome = isolated.run(code, results=["x"])
+    assert outcome.ended == "raised"
+    assert outcome.reason.startswith("a result cannot be taken over: invalid literal")
+    assert "turn it into NumPy arrays" in outcome.reason
+    shell = Shell()
+    shell.user_ns["x"] = "old"
+    isolated._cell(shell, "x", code)
+    assert "x" not in shell.user_ns
+    assert shell.user_ns["isolated_outcome"].ended == "raised"
+
+
+def test_warnings_of_a_cell_are_shown(capsys):
+    isolated._cell(Shell(), "", "import warnings; warnings.warn('it falls back'); print('done')")
+    shown = capsys.readouterr()
+    assert shown.out == "done\n"
+    assert "it falls back" in shown.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "'y",
+        "--timeout 0",
+        "--timeout nan",
+        "--divice mps",
+        "--device cuda",
+        "2x",
+        "--threads 3",
+        "--set NAME",
+        "--timeout soon",
+    ],
+)
 def test_a_magic_line_that_is_not_understood_is_told(line):
     with pytest.raises(ValueError, match=r"%%isolated does not understand .*it takes: %%isolated \[RESULT"):
         isolated._cell(Shell(), line, "")

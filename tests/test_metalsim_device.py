@@ -405,6 +405,30 @@ def test_memory_is_counted():
 
 
 @plain
+def test_the_cpu_s_random_numbers_stay_its_own():
+    """Also while another thread draws on the device, as a data loader beside a training step does."""
+    import threading
+
+    x, done = torch.ones(4096, device="mps"), threading.Event()
+
+    def drop():
+        while not done.is_set():
+            torch.nn.functional.dropout(x, 0.5)
+
+    torch.manual_seed(0)
+    alone = [torch.rand(3).tolist() for _ in range(400)]
+    thread = threading.Thread(target=drop)
+    thread.start()
+    try:
+        for _ in range(5):
+            torch.manual_seed(0)
+            assert [torch.rand(3).tolist() for _ in range(400)] == alone
+    finally:
+        done.set()
+        thread.join()
+
+
+@plain
 def test_too_much_memory_is_refused_in_torchs_words():
     with pytest.raises(TypeError, match="must be `float`"):
         torch.mps.set_per_process_memory_fraction(0)
@@ -416,6 +440,10 @@ def test_too_much_memory_is_refused_in_torchs_words():
             torch.OutOfMemoryError, match=r"MPS backend out of memory \(MPS allocated: .* 256.00 MiB on"
         ):
             torch.empty(1 << 26, device="mps")
+        x = torch.ones(1 << 20, device="mps")  # 4 MiB of some 11 that are allowed
+        for too_large in (lambda: torch.cat([x, x, x]), lambda: x[:4096, None] + x[:4096], lambda: x.repeat(4)):
+            with pytest.raises(torch.OutOfMemoryError, match="MPS backend out of memory"):
+                too_large()
     finally:
         torch.mps.set_per_process_memory_fraction(0.0)
     torch.empty(1 << 26, device="mps")

@@ -80,6 +80,49 @@ print([event.kind for event in events], sum(event.bytes for event in events if e
     assert "'op'" in kinds
 
 
+def test_asking_where_torch_is_costs_nothing():
+    said = ran("""
+import metallab, importlib.util
+assert importlib.util.find_spec("torch")
+import torch
+print((torch.ones(2, device="mps") + 1).tolist())
+""")
+    assert said == "[2.0, 2.0]\n"
+
+
+def test_installing_arms_by_itself_where_torch_is_not_there_yet():
+    code = """
+from metallab import simulation
+print(simulation.install()[:9])
+import torch
+print(torch.ones(1, device='mps'))
+"""
+    assert "tensor([1.], device='mps:0')" in ran(code, METALLAB_DEVICE="cpu")
+
+
+def test_where_it_cannot_be_had_torch_works_and_the_reason_is_told():
+    said = ran("""
+import warnings
+import metallab
+import metalsim.device
+def fails(*_):
+    raise metalsim.SimulationError("no room for the build: free some")
+metalsim.device._built = fails
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    import torch
+print(any("no room for the build" in str(w.message) for w in told), (torch.ones(2) + 1).tolist())
+from metallab import device
+try:
+    device.pick()
+except device.DeviceUnavailable as error:
+    print(error)
+""")
+    first, second = said.splitlines()
+    assert first == "True [2.0, 2.0]"
+    assert second == "the simulated Apple GPU cannot be used: no room for the build: free some"
+
+
 def test_too_late_is_told_with_what_to_do():
     said = ran("import torch\ntry:\n    import metallab\nexcept RuntimeError as error:\n    print(error)")
     assert "torch was imported before" in said
@@ -99,9 +142,9 @@ def test_a_cell_that_cannot_have_one_is_told_why(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "empty"))
     outcome = isolated.run("print('never')", device="mps", timeout=LIMIT)
-    assert not outcome.ok
-    assert outcome.printed == ""
-    assert "g++" in outcome.reason + outcome.detail
+    assert (outcome.ended, outcome.printed) == ("raised", "")
+    assert "SimulationUnavailable" in outcome.reason
+    assert "g++" in outcome.reason
 
 
 @pytest.mark.parametrize(

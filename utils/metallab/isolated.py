@@ -103,12 +103,14 @@ def run(
         raise ValueError(f"threads is {threads}; a child process runs on all (None) or on 1")
     if device not in (None, "mps"):
         raise ValueError(f"device is {device!r}; a child process has this run's devices (None) or an Apple GPU ('mps')")
-    apple = {"METALLAB_DEVICE": "mps" if sys.platform == "darwin" else "sim"} if device else {}
-    variables = {**os.environ, **(ONE_THREAD if threads else {}), **apple, **(environment or {})}
+    variables = {**os.environ, **(ONE_THREAD if threads else {}), **(environment or {})}
+    wish = variables.pop("METALLAB_DEVICE", "")  # handed over apart: the child says it when it cannot be had
+    if device:
+        wish = "mps" if sys.platform == "darwin" else "sim"
     with tempfile.TemporaryDirectory(prefix="metallab-child-") as folder:
         task = Path(folder, "task")
         task.write_bytes(pickle.dumps((source, tuple(results))))
-        command = [sys.executable, "-P", "-m", "metallab.isolated", folder, *(["1"] if threads else [])]
+        command = [sys.executable, "-P", "-m", "metallab.isolated", folder, wish, *(["1"] if threads else [])]
         return _outcome(command, variables, timeout, Path(folder))
 
 
@@ -135,7 +137,12 @@ def _outcome(command: list[str], variables: Mapping[str, str], timeout: float, f
         how = f"the process {describe_exit(child.returncode)}" + ("" if child.returncode else " before it answered")
         return Outcome("crashed", printed, how, said)
     ended, reason, detail, values = pickle.loads(answer.read_bytes())  # our own child wrote it
-    return Outcome(ended, printed, reason, detail or said, values)
+    try:
+        results = pickle.loads(values)
+    except Exception as error:  # noqa: BLE001  # of a framework's objects, which may want a device that is not here
+        wrong = f"a result cannot be taken over: {str(error).splitlines()[0]}; turn it into NumPy arrays in the cell"
+        return Outcome("raised", printed, wrong, said)
+    return Outcome(ended, printed, reason, detail or said, results)
 
 
 def _text(stream, most: int = 100_000) -> str:
@@ -145,8 +152,10 @@ def _text(stream, most: int = 100_000) -> str:
     return stream.read().decode("utf-8", "replace")
 
 
-def main(folder: str, threads: str = "") -> int:
-    """The child: ``python -m metallab.isolated FOLDER [1]`` runs the task that lies in a folder."""
+def main(folder: str, device: str = "", threads: str = "") -> int:
+    """The child: ``python -m metallab.isolated FOLDER DEVICE [1]`` runs the task that lies in a folder."""
+    if device:
+        os.environ["METALLAB_DEVICE"] = device
     if threads and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     source, names = pickle.loads(Path(folder, "task").read_bytes())
@@ -179,12 +188,12 @@ def _answer(source: str, names: Sequence[str]) -> bytes:
     space: dict[str, Any] = {"__name__": "__main__"}
     try:
         exec(compile(source, _SOURCE, "exec"), space)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, it is the answer
+    except BaseException as error:  # noqa: BLE001  # whatever it is, it is the answer
         return _raised(error)
     if unset := [name for name in names if name not in space]:
-        return pickle.dumps(("raised", f"the code ended without setting {', '.join(unset)}", "", {}))
+        return _answered("raised", f"the code ended without setting {', '.join(unset)}")
     try:
-        return pickle.dumps(("well", "", "", {name: space[name] for name in names}))
+        return _answered("well", values={name: space[name] for name in names})
     except Exception as error:  # noqa: BLE001  # pickling raises whatever an object's own code raises
         return _raised(error, f"a result cannot be sent back: {error}; turn it into NumPy arrays and plain values")
 
@@ -196,7 +205,12 @@ def _raised(error: BaseException, reason: str = "") -> bytes:
     words = "".join(traceback.format_exception_only(error)).strip()
     first = str(error).strip().splitlines()
     short = f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
-    return pickle.dumps(("raised", reason or short, f"{where}{words}", {}))
+    return _answered("raised", reason or short, f"{where}{words}")
+
+
+def _answered(ended: str, reason: str = "", detail: str = "", values: Mapping[str, Any] | None = None) -> bytes:
+    """The results are pickled apart: what cannot be read of them shall not hide how it ended."""
+    return pickle.dumps((ended, reason, detail, pickle.dumps(dict(values or {}))))
 
 
 def load_ipython_extension(shell) -> None:
@@ -211,7 +225,13 @@ def _arguments(line: str) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, choices=[1])
     parser.add_argument("--timeout", type=float, default=120.0)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
-    known, unknown = parser.parse_known_args(shlex.split(line))
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise argparse.ArgumentError(None, f"{line}: {error}") from error
+    known, unknown = parser.parse_known_args(words)
+    if not known.timeout > 0:
+        raise argparse.ArgumentError(None, f"--timeout {known.timeout:g}, which is no time")
     if unknown or not all(map(str.isidentifier, known.results)) or not all("=" in pair for pair in known.set):
         raise argparse.ArgumentError(None, f"{' '.join(unknown) or line}")
     return known
@@ -226,6 +246,8 @@ def _cell(shell, line: str, cell: str) -> None:
         raise ValueError(f"%%isolated does not understand {error}; it takes: {usage}") from None
     if given.device:
         print(f"On {apple_gpu()}:")
+    for name in (*given.results, "isolated_outcome"):  # whatever comes now, nothing old is taken for new
+        shell.user_ns.pop(name, None)
     outcome = run(
         cell,
         results=given.results,
@@ -234,11 +256,11 @@ def _cell(shell, line: str, cell: str) -> None:
         environment=dict(pair.split("=", 1) for pair in given.set),
         timeout=given.timeout,
     )
-    for name in given.results:
-        shell.user_ns.pop(name, None)
     shell.user_ns |= {"isolated_outcome": outcome, **outcome.results}
     print(outcome.printed, end="")
-    if not outcome.ok:
+    if outcome.ok:
+        print(outcome.detail, end="", file=sys.stderr)  # warnings
+    else:
         print(f"This cell {outcome.ended} in its own process; the page goes on. {outcome.reason}\n{outcome.detail}")
 
 

@@ -7,7 +7,7 @@ What it knows:
   here: `install` is handed a function that tells.
 - *What is copied.* Copies between CPU and device, and those that a fallback makes, are counted and told.
 - *What raises.* Mixed devices, float64, ``.numpy()`` of a device tensor, too much memory, a CPU tensor given to a
-  shader. Memory that nobody wrote reads as NaN.
+  shader. Memory that nobody wrote reads as NaN (whole numbers as -1).
 - *autocast*: PyTorch's own lists for MPS, which every build of it carries.
 
 What it does not know:
@@ -15,6 +15,7 @@ What it does not know:
 - *Speed.* Operators are computed by PyTorch's CPU kernels; no time measured here says anything about Metal.
 - *Metal's numerics.* Results are the CPU's, float32 to the last bit in most operators. Metal sums in another order,
   and a kernel may refuse a dtype or be wrong. Random numbers are not those that a Mac draws.
+- *Indices out of range.* The CPU's kernels check them and raise at once; a Mac may tell later, or not at all.
 - *Asynchronous execution.* Work is finished when a call returns; a missing ``synchronize`` does no harm here.
 - *Memory pressure.* The memory figures are exact sums of what tensors hold, the device has 16 GiB, and host memory is
   all that is used; Metal rounds, keeps pools, and shares with the system.

@@ -14,6 +14,7 @@ import os
 import platform
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,19 +69,28 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
 
     def __init__(self, do: Callable[[], object]) -> None:
         self._do = do
+        self._looking = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
+        if name != "torch" or self._looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
         if spec is None:
             return None
         load = spec.loader.exec_module
 
         def load_and_do(module: Any) -> None:
+            if self in sys.meta_path:  # only now: others may ask where torch is, and not import it
+                sys.meta_path.remove(self)
             load(module)
-            self._do()
+            try:
+                self._do()
+            except SimulationError as error:  # torch itself is fine; who asks for the device is told again
+                warnings.warn(f"the simulated Apple GPU is not there: {error}", RuntimeWarning, stacklevel=2)
 
         spec.loader.exec_module = load_and_do
         return spec

@@ -5,6 +5,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Generator.h>
 
+#include <mutex>
+
 #include "memory.h"
 
 namespace metalsim {
@@ -56,14 +58,21 @@ inline at::Generator host_generator(const at::Generator& generator) {
   return static_cast<DeviceGenerator*>(generator.unsafeGetGeneratorImpl())->host;
 }
 
-// For CPU kernels that draw from the process's default generator: lend them the device's state, and keep the CPU's.
+// For CPU kernels that can draw from the process's default generator only (an LSTM with dropout between its layers):
+// lend them the device's state, and keep the CPU's. Another thread that draws on the CPU meanwhile sees the lent state.
 class DrawFromDevice {
  public:
-  DrawFromDevice() : cpu_(at::detail::getDefaultCPUGenerator()), device_(host_generator(default_generator())) {
+  explicit DrawFromDevice(bool draws)
+      : cpu_(at::detail::getDefaultCPUGenerator()), device_(host_generator(default_generator())), draws_(draws) {
+    if (!draws_)
+      return;
+    one_at_a_time_ = std::unique_lock<std::recursive_mutex>(mutex());
     saved_ = cpu_.get_state();
     cpu_.set_state(device_.get_state());
   }
   ~DrawFromDevice() {
+    if (!draws_)
+      return;
     device_.set_state(cpu_.get_state());
     cpu_.set_state(saved_);
   }
@@ -74,6 +83,13 @@ class DrawFromDevice {
   at::Generator cpu_;
   at::Generator device_;
   at::Tensor saved_;
+  bool draws_;
+  std::unique_lock<std::recursive_mutex> one_at_a_time_;
+
+  static std::recursive_mutex& mutex() {
+    static auto* mutex = new std::recursive_mutex;
+    return *mutex;
+  }
 };
 
 } // namespace metalsim

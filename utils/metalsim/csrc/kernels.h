@@ -248,8 +248,14 @@ inline Tensor choose_attention(
 
 inline std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  DrawFromDevice draw;
-  auto [result, mask] = at::native_dropout(host_view(input), p, train);
+  const Tensor x = host_view(input);
+  Tensor mask = at::ones_like(x, x.options().dtype(at::kBool)); // its strides, which decide the order of the draws
+  Tensor result = x.clone();
+  if (train.value_or(true) && x.numel() > 0) { // as on the CPU, with numbers of the device's own generator
+    const double kept = 1 - p;
+    mask.bernoulli_(kept, host_generator(default_generator()));
+    result = x.mul(mask).mul_(kept == 0 ? 0 : 1 / kept);
+  }
   count_op("aten::native_dropout");
   return {device_tensor(result), device_tensor(mask)};
 }
@@ -283,7 +289,7 @@ inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> lstm_mps(
     bool batch_first) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const Tensor state = host_generator(default_generator()).get_state();
-  DrawFromDevice draw;
+  DrawFromDevice draw(train && dropout > 0 && layers > 1);
   auto [output, h, c] = lstm_on_host(
       host_view(input), host_views(hx), host_views(params),
       {has_biases, layers, dropout, train, bidirectional, batch_first});
@@ -333,14 +339,17 @@ inline std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> lstm_mps_bac
       wanted.push_back(leaf);
   std::vector<Tensor> results, grads;
   {
-    DrawFromDevice draw;
+    const bool draws = train && dropout > 0 && layers > 1;
+    DrawFromDevice draw(draws);
     at::Generator cpu = at::detail::getDefaultCPUGenerator();
     const Tensor now = cpu.get_state();
-    cpu.set_state(host_view(z_state));
+    if (draws)
+      cpu.set_state(host_view(z_state));
     auto [y, h, c] = lstm_on_host(
         wanted[0], at::TensorList(wanted).slice(1, hx.size()), at::TensorList(wanted).slice(1 + hx.size()),
         {has_biases, layers, dropout, train, bidirectional, batch_first});
-    cpu.set_state(now);
+    if (draws)
+      cpu.set_state(now);
     const Tensor outputs[] = {y, h, c};
     const OptionalTensor* given[] = {&grad_y, &grad_hy, &grad_cy};
     for (int i = 0; i < 3; ++i)

@@ -183,6 +183,8 @@ inline void follow_host_storage(const c10::Storage& storage) {
   c10::Storage host = host_storage(storage);
   if (host.data() == storage.data() && host.nbytes() == storage.nbytes())
     return;
+  if (host.nbytes() > storage.nbytes())
+    usage().check_room(host.nbytes() - storage.nbytes());
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(device_pointer(host));
   storage.unsafeGetStorageImpl()->set_nbytes(host.nbytes());
 }
@@ -218,6 +220,7 @@ inline void check_dtype(at::ScalarType dtype) {
 
 // A device storage over a CPU storage, without a copy.
 inline c10::Storage device_storage(const c10::Storage& host) {
+  usage().check_room(host.nbytes());
   return {c10::Storage::use_byte_size_t(), host.nbytes(), device_pointer(host), &device_memory(), true};
 }
 

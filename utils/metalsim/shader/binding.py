@@ -248,7 +248,9 @@ def regions(buffers: dict[int, Buffer]) -> list[Region]:
     return made
 
 
-_BEFORE, _AFTER = 1 << 26, 1 << 30  # bytes of address space around a copy that cannot be touched
+# Bytes of address space around a copy that cannot be touched: as far as a 32-bit index of 16 bytes reaches, and where
+# the system refuses so much, less.
+_AROUND = ((1 << 35, 1 << 36), (1 << 26, 1 << 30))
 _PAGE = 4096
 _ZONE = _PAGE
 
@@ -257,17 +259,16 @@ class Guarded:
     """A copy of a region for the kernel to work on, so that leaving the region is seen and does no harm.
 
     Beside it lie zones of bytes that make NaN: a kernel that writes there has left its buffer. Further out nothing is
-    mapped, so that a kernel gone wild stops before it reaches the memory of this process.
+    mapped: a wrong 32-bit index stops the kernel before it reaches the memory of this process. A 64-bit one may not.
     """
 
     def __init__(self, region: Region) -> None:
         self.region = region
         inner = -(-(region.skew + region.bytes + 2 * _ZONE) // _PAGE) * _PAGE
-        self._all = _BEFORE + inner + _AFTER
-        self._base = _reserve(self._all)
-        if _libc().mprotect(self._base + _BEFORE, inner, mmap.PROT_READ | mmap.PROT_WRITE):
+        self._base, before, self._all = _reserve(inner)
+        if _libc().mprotect(self._base + before, inner, mmap.PROT_READ | mmap.PROT_WRITE):
             raise MemoryError(f"no memory for a copy of {region.bytes} bytes")
-        self.address = self._base + _BEFORE + _ZONE + region.skew
+        self.address = self._base + before + _ZONE + region.skew
         for begin, length in self._zones():
             ctypes.memset(begin, 0xFF, length)
         ctypes.memmove(self.address, region.address, region.bytes)
@@ -302,13 +303,15 @@ def _libc() -> ctypes.CDLL:
     return library
 
 
-def _reserve(length: int) -> int:
-    """Address space that nothing lies in."""
+def _reserve(inner: int) -> tuple[int, int, int]:
+    """Address space that nothing lies in: where it begins, bytes before the inner part, and bytes in all."""
     private, anonymous, no_reserve = mmap.MAP_PRIVATE, mmap.MAP_ANONYMOUS, getattr(mmap, "MAP_NORESERVE", 0)
-    address = _libc().mmap(None, length, 0, private | anonymous | no_reserve, -1, 0)
-    if address in (None, ctypes.c_void_p(-1).value):
-        raise MemoryError(f"no address space for a guarded copy ({length >> 20} MiB); is there a limit (ulimit -v)?")
-    return address
+    for before, after in _AROUND:
+        length = before + inner + after
+        address = _libc().mmap(None, length, 0, private | anonymous | no_reserve, -1, 0)
+        if address not in (None, ctypes.c_void_p(-1).value):
+            return address, before, length
+    raise MemoryError(f"no address space for a guarded copy ({length >> 20} MiB); is there a limit (ulimit -v)?")
 
 
 def pointers(addresses: dict[int, int]) -> ctypes.Array:
