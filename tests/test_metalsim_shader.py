@@ -987,3 +987,16 @@ def test_a_broken_run_time_goes_red(file, old, new, broken_test, monkeypatch, tm
     monkeypatch.setattr(compiler, "_our_files", compiler._our_files.__wrapped__)
     with pytest.raises((AssertionError, RuntimeError)):
         broken_test()
+
+
+@pytest.mark.parametrize("far", [5 * 10**8, 10**9, -(2**31), 2**31 - 1])
+@pytest.mark.parametrize("line", ["o[i] = o[(int)i + k];", "o[(int)i + k] = 1;"])
+def test_a_wrong_index_of_32_bits_reaches_no_other_memory(line, far):
+    """However far it goes: reading and writing stop the kernel, and Python lives."""
+    lib = shader.compile_shader(
+        f"kernel void wild(device float* o, constant int& k, uint i [[thread_position_in_grid]]) {{ {line} }}"
+    )
+    x = torch.ones(1)
+    with pytest.raises(RuntimeError, match="wild"):
+        lib.wild(x, far, arg_casts={1: "int32"})
+    assert x.tolist() == [1]
