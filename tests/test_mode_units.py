@@ -55,7 +55,7 @@ def numbers_have_three_digits_and_a_unit(units):
     assert units.rate(0, "B/s") == "0 B/s"
 
 
-@UNITS.rule((":.3g}", ":.2g}"), (":.0f}", ":.3g}"))
+@UNITS.rule((":.3g}", ":.2g}"), ("{scaled:.0f}", "{scaled:.3g}"))
 def a_number_can_be_read_back(units):
     scale = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1}
 
