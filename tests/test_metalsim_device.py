@@ -482,8 +482,16 @@ def test_events_and_streams():
 def test_the_profiler_starts_and_stops():
     with torch.mps.profiler.profile(mode="interval", wait_until_completed=True):
         torch.ones(3, device="mps").sum()
-    torch.mps.profiler.start("event")
+    torch.mps.profiler.start(" Event")
+    with pytest.raises(RuntimeError, match="already enabled"):
+        torch.mps.profiler.start()
     torch.mps.profiler.stop()
+    torch.mps.profiler.stop()
+    for arguments, refusal in ((("intervals",), "Invalid Signpost trace mode"), (("event", 2), "boolean")):
+        with pytest.raises(RuntimeError, match=refusal):
+            torch.mps.profiler.start(*arguments)
+    with pytest.raises(RuntimeError, match="Failed to start capture"), torch.mps.profiler.metal_capture("x"):
+        pass
     assert not torch.mps.profiler.is_capturing_metal()
     assert not torch.mps.profiler.is_metal_capture_enabled()
 

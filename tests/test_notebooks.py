@@ -49,6 +49,36 @@ WRONG_ANSWERS = {
         ),
         "solution-2": "def whole_speed_up(stages):\n    return sum(ratio for _, ratio in stages) / len(stages)",
     },
+    "03_profile_and_find_fallbacks": {
+        "solution-1": (
+            "def culprit(events):\n    waiting = [event for event in events if event.lane in ('copies', 'CPU')]\n"
+            "    return max(waiting, key=lambda event: event.duration).name"
+        ),
+        "solution-2": "def number(names):\n    return sum(list(logs.values()).index(name) + 1 for name in names)",
+    },
+    "04_write_a_custom_kernel": {
+        "solution-1": (
+            'hardshrink = """\n#include <metal_stdlib>\nusing namespace metal;\n'
+            "kernel void hardshrink(device float* out, device const float* x, constant float& lambd,\n"
+            "                       uint i [[thread_position_in_grid]]) {\n"
+            '  out[i] = abs(x[i]) > lambd ? x[i] : 0.0f;\n}"""'
+        ),
+        "solution-2": (
+            "def bytes_of(view):\n    begin = view.storage_offset()\n"
+            "    return begin, begin + view.numel() * view.element_size()"
+        ),
+    },
+    "05_train_with_autocast": {
+        "solution-1": "def predicted():\n    return [65504.0, 2049.0, 1e-8, 257.0]",
+        "solution-2": "def loss_scale(sizes):\n    return 65536.0",
+        "solution-3": (
+            "def clipped_step(model, optimizer, scaler, images, labels):\n"
+            "    loss = forward(model, torch.float16, images, labels)\n"
+            "    scaler.scale(loss).backward()\n"
+            "    nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n"
+            "    scaler.step(optimizer)\n    scaler.update()\n    return loss"
+        ),
+    },
     "06_train_tensorflow_with_mixed_precision": {
         "solution-1": (
             "def next_scale(scale, good, finite, growth):\n    if not finite:\n        return scale / 2, good\n"
@@ -74,6 +104,27 @@ WRONG_ANSWERS = {
             "    return width * height / (area(a) + area(b) - width * height)"
         ),
         "solution-2": "def frame_rate(seconds):\n    return sum(1 / s for s in seconds) / len(seconds)",
+    },
+    "10_quantize_to_int8": {
+        "solution-1": (
+            "def scale_and_zero(low, high):\n    scale = (high - low) / 255\n"
+            "    return scale, round(-128 - low / scale)"
+        ),
+        "solution-2": (
+            "def saturated(x, made):\n    q = np.rint(x / made.scale)\n"
+            "    return np.mean((q < made.low) | (q > made.high))"
+        ),
+    },
+    "11_filter_with_fft": {
+        "solution-1": (
+            "def gaussian(high, wide, sigma):\n"
+            "    u, v = torch.fft.fftfreq(high)[:, None], torch.fft.rfftfreq(wide)\n"
+            "    return torch.exp(-(sigma**2) * (u**2 + v**2) / 2)"
+        ),
+        "solution-2": (
+            "def rfft_shape(shape, axes):\n    last = max(axis % len(shape) for axis in axes)\n"
+            "    return tuple(n // 2 + 1 if axis == last else n for axis, n in enumerate(shape))"
+        ),
     },
 }
 

@@ -2,6 +2,8 @@
 
 ``METALLAB_DEVICE=sim`` chooses it. It has to be armed before torch is loaded, which ``import metallab`` does; and
 installed once torch is there, which ``device.pick()`` does. Its times say nothing about a Mac.
+
+With it come stand-ins for PyObjC's Metal modules (`metalsim.graph`), so that MPSGraph can be imported.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ def arm() -> None:
     `SimulationUnavailable`, with what to do, if it is too late or cannot be done here.
     """
     import metalsim
+    import metalsim.graph
 
     try:
         metalsim.install_with_torch(native=_has_kernel)
+        metalsim.graph.install()
     except metalsim.SimulationError as error:
         raise SimulationUnavailable(str(error)) from error
 
@@ -41,8 +45,10 @@ def install(on_event: Callable[[Any], None] | None = None) -> str:
     reason if it cannot be done.
     """
     import metalsim
+    import metalsim.graph
 
     try:
+        metalsim.graph.install()
         metalsim.arm()
         import torch  # noqa: F401  # where `arm` above promised it the device, it comes with this
 

@@ -29,6 +29,7 @@ How: each device storage owns a CPU storage, so that a CPU kernel can be run on 
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -37,13 +38,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from metalsim import building, preload
 from metalsim.errors import SimulationError
 
 if TYPE_CHECKING:
     import torch
+
+    from metalsim.profiler import Profiler
 
 MODULE = "metalsim_device"
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
@@ -53,6 +56,7 @@ FALLS_BACK_BY_ITSELF = ("aten::_linalg_svd", "aten::linalg_svd", "aten::embeddin
 NATIVE, FALLS_BACK, MISSING = 0, 1, 2
 
 _module: ModuleType | None = None
+_profiler: Profiler | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ def install(native: Callable[[str], bool], on_event: Callable[[Event], None] | N
     global _module
     if _module is None:
         _module = _switched_on(native)
-    _module.listen(None if on_event is None else lambda *fields: on_event(Event(*fields)))
+    hearers = [hear for hear in (on_event, _profiler.hear if _profiler.logs else None) if hear]
+    _module.listen(functools.partial(_tell, hearers) if hearers else None)
     return description()
 
 
@@ -143,12 +148,19 @@ def description() -> str:
     )
 
 
+def _tell(hearers: list[Callable[[Event], None]], *fields: Any) -> None:
+    event = Event(*fields)
+    for hear in hearers:
+        hear(event)
+
+
 def _switched_on(native: Callable[[str], bool]) -> ModuleType:
+    global _profiler
     if not preload.armed():
         preload.arm()  # raises, and says what to do, if it is too late
     import torch
 
-    from metalsim import patches
+    from metalsim import patches, profiler
 
     if torch.backends.mps.is_built():  # asking whether it is available would fix the answer for this process
         raise SimulationError("this PyTorch has a real MPS device: use it, METALLAB_DEVICE=mps")
@@ -166,7 +178,8 @@ def _switched_on(native: Callable[[str], bool]) -> ModuleType:
             f"torch {torch.__version__} does not ask for its accelerator where the simulated Apple GPU answers; "
             "use the torch that constraints.txt names"
         )
-    patches.apply(module.host_view)
+    _profiler = profiler.from_environment()
+    patches.apply(module.host_view, _profiler)
     return module
 
 

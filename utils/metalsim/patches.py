@@ -10,23 +10,33 @@ from metalsim.errors import SimulationError
 if TYPE_CHECKING:
     import torch
 
+    from metalsim.profiler import Profiler
+
 NAME = "Simulated Apple GPU"
 CORES = 10
 
 
-def apply(host_view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler) -> None:
     """Complete ``torch._C``, and forget what was remembered of a torch without MPS."""
     import torch
+
+    accepts = torch._C._mps_profilerStartTrace  # the binding that every build has: it refuses wrong types
+
+    def start(mode: str, wait_until_completed: bool) -> None:
+        accepts(mode, wait_until_completed)
+        profiler.start(mode, wait_until_completed)
 
     functions = {
         "_has_mps": True,
         "_mps_get_name": lambda: NAME,
         "_mps_get_core_count": lambda: CORES,
         "_mps_compileShader": lambda source: Library(source, host_view),
-        "_mps_isCaptureEnabled": lambda: False,
-        "_mps_isCapturing": lambda: False,
-        "_mps_startCapture": _no_capture,
-        "_mps_stopCapture": lambda: None,
+        "_mps_profilerStartTrace": start,
+        "_mps_profilerStopTrace": profiler.stop,
+        "_mps_isCaptureEnabled": profiler.capture_enabled,
+        "_mps_isCapturing": lambda: profiler.capturing,
+        "_mps_startCapture": profiler.start_capture,
+        "_mps_stopCapture": profiler.stop_capture,
         "_mps_loadMetalllib": _no_metallib,
         "_mps_loadMetallibFromPath": _no_metallib,
         "_mps_host_alias_storage": lambda storage: _host_storage(storage, host_view),
@@ -94,10 +104,6 @@ def _host_storage(storage: Any, host_view: Callable[[torch.Tensor], torch.Tensor
 
     over = torch.empty(0, dtype=torch.uint8, device="mps").set_(storage, 0, (storage.nbytes(),))
     return host_view(over).untyped_storage()
-
-
-def _no_capture(_file: str) -> None:
-    raise RuntimeError("Capture support is not enabled: a simulated Apple GPU has no Metal to capture")
 
 
 def _no_metallib(_source: object) -> None:

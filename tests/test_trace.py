@@ -1,0 +1,557 @@
+"""A trace has everything that ran, once, with its true time and place."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import json
+import sys
+import types
+
+import pytest
+import torch
+from mutate import Rules
+from torch import nn
+
+from metallab import device, isolated, networks, trace
+
+RULES = Rules(trace)
+
+
+@pytest.fixture(scope="module")
+def cpu():
+    return device.cpu(1)
+
+
+# ---- what is seen, on the CPU ---------------------------------------------------------------------------------------
+
+
+def kernels(events, names):
+    """The operators of a tree of events: as far down as they are among the names, else to the leaves."""
+    for event in events:
+        if event.name in names or not event.cpu_children:
+            yield event.name
+        else:
+            yield from kernels(event.cpu_children, names)
+
+
+def profiled(step, names):
+    """Calls by PyTorch's own profiler, without what an operator that is named does inside."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        step()
+    roots = [event for event in seen.events() if event.cpu_parent is None]
+    return collections.Counter(name for name in kernels(roots, names) if name.startswith("aten::"))
+
+
+@pytest.fixture
+def quiet_profiler(monkeypatch):
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "99")
+
+
+@RULES.rule(
+    ('if function.namespace == "profiler"', "if False"),
+    ("        self.trace.events.append(", "        if not function.name().startswith('aten::mm'):\n"
+     "            self.trace.events.append("),
+    ("        self.trace.events.append(", "        self.trace.events.append(self.event(\n"
+     "            _Call(function, args, kwargs, result, inside), start, stop))\n        self.trace.events.append("),
+)  # fmt: skip
+def every_operator_is_seen_once(trace, cpu, quiet_profiler):
+    """As PyTorch's profiler counts them: forward, backward and optimizer, and under autocast."""
+    plain = networks.talk_mlp(8).training_step()
+
+    def cast():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return plain()
+
+    for step in (plain, cast):
+        with trace.record(on=cpu) as recorded:
+            step()
+        counted = collections.Counter(event.name.partition(".")[0] for event in recorded.events)
+        assert counted == profiled(step, counted)
+        assert counted["aten::softshrink"] == counted["aten::softshrink_backward"] == 3
+    assert counted["aten::_to_copy"] > 0, "autocast casts"
+
+
+@RULES.rule(
+    ('"view" if call.function.is_view else "op"', '"op"'),
+    ("{id(tensor): tensor for tensor in (*self.given, *self.made)}.values()", "(*self.given, *self.made)"),
+    ("(*args, *kwargs.values())", "args"),
+    ("if isinstance(values, list | tuple) else []", "if isinstance(values, tuple) else []"),
+    ("tensors = call.given or call.made", "tensors = call.given"),
+    ('max(self.modules.parents - {"Global"}, key', 'min(self.modules.parents, key'),
+    ("() if tensor.is_nested else tuple(tensor.shape)", "tuple(tensor.shape)"),
+    (" and not tensor.is_nested", ""),
+    ("tensor.layout == torch.strided and ", ""),
+)  # fmt: skip
+def an_event_says_what_ran(trace, cpu):
+    """Its kind, dtype, shapes, bytes and module; also of lists, of ``out=``, and of tensors that are not dense."""
+    inner = nn.Sequential(nn.Identity(), nn.Sequential(nn.Softshrink()))
+    x, out = torch.ones(2, 3), torch.empty(2, 3)
+    with trace.record(on=cpu) as recorded:
+        x.t()
+        inner(x)
+        torch.cat([x, x])
+        torch.add(x, x, out=out)
+        out.add_(1)
+        torch.arange(4)
+        torch.eye(2).to_sparse() @ torch.ones(2, 2)
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]) * 2
+    found = {event.name: event for event in recorded.events}
+    told = {name: (event.kind, event.dtype, event.shapes, event.bytes, event.module) for name, event in found.items()}
+    assert told["aten::t"] == ("view", "float32", ((2, 3),), 0, "")
+    assert told["aten::softshrink"] == ("op", "float32", ((2, 3),), 48, "Sequential.1.0")
+    assert told["aten::cat"] == ("op", "float32", ((2, 3), (2, 3)), 24 + 48, "")  # x is one tensor, given twice
+    assert told["aten::add.out"] == ("op", "float32", ((2, 3), (2, 3), (2, 3)), 48, "")
+    assert told["aten::add_.Tensor"][3] == 24
+    assert told["aten::arange"] == ("op", "int64", (), 32, "")
+    assert told["aten::mm"][3] == 2 * 16, "of a sparse tensor no bytes are known"
+    assert told["aten::mul.Tensor"][2:4] == (((),), 0)
+    assert {event.device for event in recorded.events} == {"cpu"}
+
+
+@RULES.rule(
+    ("        self.on.synchronize()  # whatever", "        pass  # whatever"),
+    ("            self.on.synchronize()\n        finally", "            pass\n        finally"),
+    ("                on.synchronize()\n                recorder.end()", "                recorder.end()"),
+    ("duration=(stop - start) / 1e9", "duration=(stop - start) / 1e6"),
+    ("start=(start - self.zero) / 1e9", "start=start / 1e9"),
+    ("time.perf_counter_ns() - self.zero) / 1e9", "time.perf_counter_ns()) / 1e9"),
+)
+def a_duration_holds_the_work_of_its_operator_and_no_other(trace, monkeypatch):
+    """On a device whose work is done while Python runs on, with a clock of the test's own."""
+    lazy = LazyDevice()
+    monkeypatch.setattr(trace, "time", types.SimpleNamespace(perf_counter_ns=lambda: lazy.now))
+    a, b = torch.ones(1), torch.ones(1)
+    with trace.record(on=lazy) as recorded:
+        lazy.now += 3_000_000
+        lazy.queued = 50_000_000  # launched past the dispatcher
+        LAUNCHES[:] = [lazy]
+        torch.ops.metallab_test.launch(a)
+        LAUNCHES.clear()
+        a.add(b)
+        lazy.queued = 9_000_000
+    launch, add = recorded.events
+    assert (launch.start, launch.duration) == pytest.approx((0.053, 0.007))
+    assert (add.start, add.duration) == pytest.approx((0.060, 0))
+    assert recorded.seconds == pytest.approx(0.069)
+
+
+class LazyDevice:
+    """A device with a clock of its own, in nanoseconds; waiting for it takes as long as its queued work."""
+
+    label, kind, simulated, torch_device = "lazy device", "cpu", False, torch.device("cpu")
+
+    def __init__(self):
+        self.now, self.queued = 1_000, 0
+
+    def synchronize(self, *results):
+        self.now, self.queued = self.now + self.queued, 0
+
+    def active(self):
+        return contextlib.nullcontext()
+
+
+LAUNCHES: list[LazyDevice] = []
+
+
+@torch.library.custom_op("metallab_test::launch", mutates_args=())
+def launch(x: torch.Tensor) -> torch.Tensor:
+    """Queues 7 ms on each device in the list; computes with operators of PyTorch inside."""
+    for lazy in LAUNCHES:
+        lazy.queued += 7_000_000
+    return (x + 1) * 2
+
+
+@RULES.rule(("self.trace.events.append(self.event(", "self.event(("))
+def a_custom_operator_is_one_event(trace, cpu):
+    """Registered with torch.library it is seen; what it does inside is not."""
+    with trace.record(on=cpu) as recorded:
+        torch.ops.metallab_test.launch(torch.ones(2))
+    assert [event.name for event in recorded.events] == ["aten::ones", "metallab_test::launch"]
+
+
+@RULES.rule(
+    ('raise RuntimeError("a trace is being', 'str("a trace is being'),
+    ("    finally:\n        _alone.release()", "    finally:\n        pass"),
+    ("                on.synchronize()\n                recorder.end()", "                pass"),
+    ("        self.trace.events.clear()\n", ""),
+)  # fmt: skip
+def blocks_that_record_do_not_lie_in_each_other(trace, cpu):
+    """The inner one raises; then, as after any exception, what ran is there and the next block records."""
+
+    def nested():
+        with trace.record(on=cpu) as outer:
+            outers.append(outer)
+            torch.ones(1)
+            with trace.record(on=cpu):
+                pass
+
+    outers = []
+    with pytest.raises(RuntimeError, match="recorded already"):
+        nested()
+    (outer,) = outers
+    assert [event.name for event in outer.events] == ["aten::ones"]
+    assert outer.seconds >= outer.events[0].end > 0
+    with trace.record(on=cpu) as again:
+        pass
+    assert again.events == []
+    assert "0 operators, 0 views" in str(again)
+    again.timeline()
+    assert again.table().empty
+
+
+def test_what_was_compiled_runs_uncompiled_while_it_is_traced(cpu):
+    """Said in the module's text: PyTorch's compiler steps aside for a dispatch mode."""
+    ran = []
+
+    def backend(graph, inputs):
+        return lambda *args: ran.append(1) or graph(*args)
+
+    compiled = torch.compile(lambda x: x.sin() + 1, backend=backend)
+    compiled(torch.ones(2))
+    assert ran == [1]
+    with trace.record(on=cpu) as recorded:
+        compiled(torch.ones(2))
+    assert ran == [1]
+    assert [event.short for event in recorded.events] == ["ones", "sin", "add"]
+
+
+# ---- what a trace says ----------------------------------------------------------------------------------------------
+
+
+def made(events, **changes):
+    """A trace of (kind, name, device, start, duration, more) in milliseconds."""
+    defaults = {"label": "GPU X", "accelerator": "cuda", "simulated": False, "seconds": 0.010} | changes
+    listed = [
+        trace.Event(kind, name, where, "float32", ((2, 3),), size, start / 1e3, duration / 1e3, **more)
+        for kind, name, where, start, duration, size, more in events
+    ]
+    return lambda module: module.Trace(events=[module.Event(**vars(event)) for event in listed], **defaults)
+
+
+DETOUR = made([
+    ("op", "aten::addmm", "cuda", 0, 1, 100, {}),
+    ("copy", "aten::_to_copy", "cuda", 2, 2, 24, {"direction": "to host"}),
+    ("view", "aten::t", "cuda", 2.5, 1, 0, {}),
+    ("op", "aten::softshrink", "cpu", 4, 2, 48, {"module": "Net.1"}),
+    ("copy", "aten::_to_copy", "cuda", 6.5, 1, 24, {"direction": "to device"}),
+    ("op", "aten::addmm", "cuda", 7, 1, 100, {"thread": 1}),
+    ("fallback", "aten::mode", "cpu", 8.5, 1, 96, {"inferred": True}),
+])  # fmt: skip
+
+
+@RULES.rule(
+    ("joined[-1][0], max(end, joined[-1][1])", "joined[-1][0], end"),
+    ("if joined and start <= joined[-1][1]", "if False"),
+    ("for start, end in sorted(intervals)", "for start, end in intervals"),
+)
+def intervals_are_joined(trace):
+    """Whatever their order, and one inside another."""
+    assert trace._union([(5, 6), (0, 4), (1, 2), (4, 4.5)]) == [(0, 4.5), (5, 6)]
+
+
+@RULES.rule(
+    ("if low > start:", "if True:"),
+    ("start = high", "start = low"),
+    ("        if start < end:\n            left.append((start, end))\n", ""),
+    ("if high <= start or low >= end", "if high <= start"),
+    ("return _without(self.busy(COPY_LANE, CPU_LANE), self.busy(self.accelerator))", "return self.busy(COPY_LANE)"),
+    ("        if not self.accelerator:\n            return []\n", ""),
+    ('return ""\n        return COPY_LANE', 'return self.device\n        return COPY_LANE'),
+)  # fmt: skip
+def the_accelerator_starves_while_copies_or_the_cpu_work(trace):
+    """Not while it works itself, and not while nothing at all goes on."""
+    assert trace._without([(0, 5), (6, 9)], [(-1, 1), (2, 3), (4, 7), (8, 8.5)]) == [(1, 2), (3, 4), (7, 8), (8.5, 9)]
+    assert trace._without([(0, 1)], [(2, 3)]) == [(0, 1)]
+    detour = DETOUR(trace)
+    starving = [(round(1e3 * start, 6), round(1e3 * end, 6)) for start, end in detour.starving]
+    assert starving == [(2, 6), (6.5, 7), (8.5, 9.5)]
+    assert made([("op", "aten::addmm", "cpu", 0, 1, 8, {})], accelerator="")(trace).starving == []
+
+
+@RULES.rule(
+    ('f"{event.kind} (inferred)" if event.inferred else event.kind', "event.kind"),
+    ('"total [ms]", ascending=False', '"total [ms]", ascending=True'),
+    ("event.direction or event.device", "event.device"),
+    ("f\"{total / seconds:.0%}\" if seconds", "f\"{total:.0%}\" if seconds"),
+    ("round(1e6 * total / len(events), 1)", "round(1e6 * total, 1)"),
+    ("sum(event.bytes for event in events),\n", "events[0].bytes,\n"),
+)  # fmt: skip
+def the_table_adds_up(trace):
+    """A row for each operator, place and dtype, the longest first."""
+    table = DETOUR(trace).table()
+    assert table.calls.sum() == 7
+    assert list(table["total [ms]"]) == sorted(table["total [ms]"], reverse=True)
+    assert table["total [ms]"].sum() == pytest.approx(9)
+    rows = {(row.kind, row.operator, row.where): row for row in table.itertuples()}
+    products = rows["op", "aten::addmm", "cuda"]
+    assert products.calls == 2
+    assert products.bytes == 200
+    assert (products.share, products.shapes) == ("20%", "2x3")
+    assert table.loc[table.operator == "aten::addmm", "mean [µs]"].item() == 1000
+    assert {where for kind, _, where in rows if kind == "copy"} == {"to host", "to device"}
+    assert ("fallback (inferred)", "aten::mode", "cpu") in rows
+    assert "100 B" not in DETOUR(trace)._repr_html_()
+    assert "200 B" in DETOUR(trace)._repr_html_()
+
+
+@RULES.rule(
+    ('if self.simulated:\n            return f"SIM', 'if False:\n            return f"SIM'),
+    ('if not self.accelerator:\n            return f"{said}', 'if False:\n            return f"{said}'),
+    ('for event in self.having("copy", "fallback")', 'for event in self.having("copy")'),
+    ("_length(times) / self.seconds", "_length(times)"),
+)  # fmt: skip
+def its_sentence_says_where_the_time_went(trace):
+    """With shares on a GPU; on a CPU that there is none; of a simulation no time at all."""
+    said = str(DETOUR(trace))
+    assert said.startswith(
+        "GPU X: 3 operators, 1 view, 2 copies, 1 fallback (inferred); 144 B between CPU and cuda; 10 ms"
+    )
+    assert "cuda computed for 20% of that and starved for 55%" in said
+    assert "no accelerator" in str(made([("op", "aten::addmm", "cpu", 0, 1, 8, {})], accelerator="")(trace))
+    said = str(made([("op", "aten::addmm", "mps", 0, 1, 8, {})], accelerator="mps", simulated=True)(trace))
+    assert said.startswith("SIMULATED")
+    assert "ms" not in said.replace("mps", "")
+    assert "%" not in said
+
+
+@RULES.rule(
+    ("self.accelerator, COPY_LANE, CPU_LANE) if", "self.accelerator, CPU_LANE) if"),
+    ("            for start, end in self.starving:\n", "            for start, end in []:\n"),
+    ("axes.set_xlim(0, until / scale)", "axes.set_xlim(0, self.seconds / scale)"),
+    ("0.01 * len(event.short) * until", "until"),
+    ("plots.title(figure, heading, [self.label], self.simulated)", "plots.title(figure, heading, [])"),
+    ('"fallback, inferred" if event.inferred else "fallback"', '"fallback"'),
+    ("{' of the simulation, not of a Mac' if self.simulated else ''}", ""),
+    (
+        "[(event.start / scale, event.duration / scale) for event in bars]",
+        "[(event.start / scale, 0) for event in bars]",
+    ),
+)
+def the_timeline_has_a_lane_for_each_kind(trace):
+    """Every event of a lane is a bar of its length; the rest is shaded, told in the legend and labelled."""
+    figure = DETOUR(trace).timeline("A heading")
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["cuda", "copies", "CPU, fallbacks"]
+    bars = [path.get_extents() for drawn in axes.collections for path in drawn.get_paths()]
+    assert sorted(round(bar.width, 6) for bar in bars) == [1, 1, 1, 1, 2, 2]
+    assert len([patch for patch in axes.patches if patch.get_alpha()]) == 3
+    (legend,) = figure.legends
+    words = [text.get_text() for text in legend.get_texts()]
+    assert words == [
+        "operator on the accelerator", "copy to the device", "copy to the host", "operator on the CPU",
+        "fallback, inferred", "cuda starves",
+    ]  # fmt: skip
+    assert figure.get_suptitle() == "A heading\nGPU X"
+    assert axes.get_xlabel() == "time [ms]"
+    assert axes.get_xlim() == (0, 10)
+    assert DETOUR(trace).timeline(until=2.0).axes[0].get_xlim() == (0, 2)
+    assert [text.get_text() for text in axes.texts].count("addmm") == 2
+    alone = made([("op", "aten::mm", "cpu", 0, 1, 8, {})], accelerator="", simulated=True)(trace).timeline()
+    assert [label.get_text() for label in alone.axes[0].get_yticklabels()] == ["CPU"]
+    assert "not of a Mac" in alone.axes[0].get_xlabel()
+    assert "SIMULATED" in alone.get_suptitle()
+
+
+@RULES.rule(
+    ('"ts": round(1e6 * event.start, 3)', '"ts": round(1e3 * event.start, 3)'),
+    ('"dur": round(1e6 * event.duration, 3)', '"dur": round(1e6 * event.end, 3)'),
+    ('return {"ph": "X"', 'return {"ph": "B"'),
+    ('_metadata("thread_name", number, {"name": title})', '_metadata("thread_name", 0, {"name": title})'),
+    ("threads[event.lane, event.thread]) for event in self.events]", "1) for event in self.events]"),
+    ('for event in self.events],\n            "displ', 'for event in self.events[1:]],\n            "displ'),
+    ('"simulated": self.simulated,', '"simulated": False,'),
+    ("        path.parent.mkdir(parents=True, exist_ok=True)\n", ""),
+    ('"inferred": event.inferred', '"inferred": False'),
+)  # fmt: skip
+def perfetto_can_open_it(trace, tmp_path):
+    """By the Trace Event Format: complete events in microseconds, each lane a named thread, nothing left out."""
+    recorded = DETOUR(trace)
+    recorded.simulated = True
+    written = json.loads(recorded.save_chrome(tmp_path / "new" / "trace.json").read_text())
+    assert written["otherData"]["simulated"] is True
+    events = [event for event in written["traceEvents"] if event["ph"] == "X"]
+    assert len(events) == len(recorded.events)
+    names = {e["tid"]: e["args"]["name"] for e in written["traceEvents"] if e["name"] == "thread_name"}
+    assert sorted(names.values()) == ["CPU, fallbacks", "copies", "cuda", "cuda (thread 1)", "views (no work)"]
+    assert [e["args"]["name"] for e in written["traceEvents"] if e["name"] == "process_name"] == ["GPU X"]
+    ends = collections.defaultdict(float)
+    for event, original in zip(events, recorded.events, strict=True):
+        assert event.keys() >= {"name", "cat", "ph", "pid", "tid", "ts", "dur", "args"}
+        assert (event["name"], event["cat"]) == (original.name, original.kind)
+        assert event["ts"] == pytest.approx(1e6 * original.start)
+        assert event["dur"] == pytest.approx(1e6 * original.duration)
+        assert event["ts"] >= ends[event["tid"]], "events of a thread may not overlap, or Perfetto nests them"
+        ends[event["tid"]] = event["ts"] + event["dur"]
+        assert event["args"]["bytes"] == original.bytes
+        assert names[event["tid"]].startswith({"": "views", "CPU": "CPU,"}.get(original.lane, original.lane))
+    assert events[-1]["args"]["inferred"] is True
+    assert [event["ts"] for event in events] == sorted(event["ts"] for event in events)
+
+
+# ---- on an accelerator ----------------------------------------------------------------------------------------------
+
+ON_THE_SIMULATED_GPU = """
+import dataclasses
+import metalsim
+import torch
+from torch import nn
+from metallab import device, networks, trace
+
+lab = device.pick()
+mac = dataclasses.replace(lab, simulated=False)  # a Mac, which tells nothing of its fallbacks
+
+def counted(run, on=lab):
+    run()
+    before = metalsim.counters()
+    with trace.record(on=on) as recorded:
+        run()
+    return recorded, dataclasses.asdict(metalsim.counters() - before)
+
+class Detour(nn.Module):
+    def forward(self, x):
+        return nn.functional.softshrink(x.cpu()).to(x.device)
+
+def network(layer):
+    made = networks.talk_mlp(16).to("mps")
+    layers = [layer() if isinstance(each, nn.Softshrink) else each for each in made.model]
+    return dataclasses.replace(made, model=nn.Sequential(*layers))
+
+detour = counted(network(Detour).training_step())
+rrelu = counted(network(nn.RReLU).training_step())
+inferred = counted(network(nn.RReLU).training_step(), on=mac)
+
+x, host = torch.ones(4, device="mps"), torch.zeros(4)
+def moves():
+    host.copy_(x)
+    host.copy_(x)
+    x.copy_(host)
+    x.to(torch.float16).to("cpu", torch.float32)
+    return x.sum().item()
+moves = counted(moves)
+
+def whole():  # in inference mode pinv is one operator, and the SVD inside it falls back
+    with torch.inference_mode():
+        torch.linalg.pinv(torch.ones(4, 3, device="mps"))
+whole = counted(whole)
+
+shader = torch.mps.compile_shader('''
+    #include <metal_stdlib>
+    kernel void twice(device float* x, uint i [[thread_position_in_grid]]) { x[i] *= 2; }''')
+with trace.record(on=lab) as unseen:
+    shader.twice(x)
+    torch.tensor([1.0, 2.0], device="mps")
+
+try:
+    with trace.record(on=device.cpu()):
+        x + 1
+except ValueError as error:
+    stranger = str(error)
+"""
+
+
+@functools.cache
+def simulated():
+    names = ["detour", "rrelu", "inferred", "moves", "whole", "unseen", "stranger"]
+    return isolated.run(
+        ON_THE_SIMULATED_GPU,
+        results=names,
+        device="mps",
+        environment={"PYTORCH_ENABLE_MPS_FALLBACK": "1"},
+        timeout=300,
+    )
+
+
+on_the_simulated_gpu = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
+
+
+@on_the_simulated_gpu
+@pytest.mark.parametrize("case", ["detour", "rrelu", "moves", "whole"])
+def test_copies_and_fallbacks_are_those_that_the_device_counts(case):
+    """Each once, with the bytes that crossed, forward and backward."""
+    recorded, counters = simulated()[case]
+    copies = {way: [e.bytes for e in recorded.having("copy") if e.direction == way] for way in ("to host", "to device")}
+    fallbacks = recorded.having("fallback")
+    assert (len(copies["to host"]), sum(copies["to host"])) == (counters["copies_to_host"], counters["bytes_to_host"])
+    to_device = counters["copies_to_device"], counters["bytes_to_device"]
+    assert (len(copies["to device"]), sum(copies["to device"])) == to_device
+    told = sum(event.bytes for event in fallbacks)
+    assert (len(fallbacks), told) == (counters["fallbacks"], counters["fallback_bytes"])
+    expected = {
+        "detour": (12, 0),
+        "rrelu": (0, 3),
+        "moves": (5, 0),
+        "whole": (0, 1),
+    }  # a detour goes there and back in both passes
+    assert (len(recorded.having("copy")), len(fallbacks)) == expected[case]
+    assert not any(event.inferred for event in recorded.events)
+
+
+@on_the_simulated_gpu
+def test_what_runs_on_the_cpu_is_on_its_lane_and_starves_the_accelerator():
+    detour, _ = simulated()["detour"]
+    softshrinks = [event for event in detour.events if event.short.startswith("softshrink")]
+    assert [(event.lane, event.device) for event in softshrinks] == [("CPU", "cpu")] * 6
+    assert {event.lane for event in detour.events if event.short == "linear"} == {"mps"}
+    assert [event.module for event in softshrinks[:3]] == [f"Sequential.{place}" for place in (1, 3, 5)]
+    assert len(detour.starving) >= 6
+    assert {event.bytes for event in detour.having("view")} == {0}
+    fell_back, _ = simulated()["rrelu"]
+    assert [(e.lane, e.device, e.name) for e in fell_back.having("fallback")] == [
+        ("CPU", "cpu", "aten::rrelu_with_noise")
+    ] * 3
+    assert fell_back.simulated
+    assert detour.label.startswith("simulated Apple GPU")
+
+
+@on_the_simulated_gpu
+def test_on_a_mac_fallbacks_are_deduced_and_marked():
+    """With the bytes that the device really copies: there, and back what was written or made."""
+    told, _ = simulated()["rrelu"]
+    deduced, counters = simulated()["inferred"]
+    fallbacks = deduced.having("fallback")
+    assert all(event.inferred for event in fallbacks)
+    assert [(e.name, e.bytes) for e in fallbacks] == [(e.name, e.bytes) for e in told.having("fallback")]
+    assert sum(event.bytes for event in fallbacks) == counters["fallback_bytes"] > 0
+    assert len(deduced.events) == len(told.events)
+
+
+@on_the_simulated_gpu
+def test_what_the_module_says_is_not_seen_is_not_seen():
+    """A shader, and the copy in torch.tensor. Should PyTorch begin to show them, the text must change."""
+    assert not simulated()["unseen"].having("op", "copy", "fallback")
+
+
+@on_the_simulated_gpu
+def test_another_device_than_the_one_that_is_waited_for_raises():
+    assert "runs on mps, and this trace waits for cpu alone" in simulated()["stranger"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
+def test_on_an_nvidia_gpu_the_backward_pass_is_seen_on_its_thread():
+    """And each copy of a round trip, in both passes, with the GPU starving meanwhile."""
+
+    class Detour(nn.Module):
+        def forward(self, x):
+            return nn.functional.softshrink(x.cpu()).to(x.device)
+
+    network = networks.talk_mlp(16).to("cuda")
+    layers = [Detour() if isinstance(layer, nn.Softshrink) else layer for layer in network.model]
+    step = dataclasses.replace(network, model=nn.Sequential(*layers)).training_step()
+    step()
+    with trace.record(on=device.pick("cuda")) as recorded:
+        step()
+    copies = recorded.having("copy")
+    assert sorted(event.direction for event in copies) == ["to device"] * 6 + ["to host"] * 6
+    assert {event.bytes for event in copies} == {16 * 256 * 4}
+    backward = [event for event in recorded.events if event.short == "softshrink_backward"]
+    assert [(event.lane, event.device) for event in backward] == [("CPU", "cpu")] * 3
+    assert {event.thread for event in recorded.events if event.short == "mm"} == {1}
+    assert not recorded.having("fallback")
+    assert len(recorded.starving) >= 6
+    assert "cuda computed for" in str(recorded)
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()
