@@ -1,0 +1,108 @@
+"""A table of verdicts says what agrees, what differs and what was refused, and calls nothing by another's name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from mutate import Rules
+from pretend import pretend
+
+from metallab import device, parity
+from metallab.device import Accelerator
+
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+RULES = Rules(parity)
+RNG = np.random.default_rng(0)
+REAL, PAIRS = RNG.normal(size=(3, 4)), RNG.normal(size=(3, 8)).view(complex)
+CPU = device.cpu()
+
+
+@RULES.rule(
+    ("return f\"DIFFERS: {first_line(difference).removeprefix('result: ')}\"", "return AGREES"),
+    ("checks.assert_close(truth, result, dtype)", 'checks.assert_close(truth, result, "float16")'),
+    ("return verdict(truth, _as_numpy(result), dtype)", "return verdict(truth, _as_numpy(result))"),
+)
+def what_agrees_and_what_differs_is_told_at_the_dtype_s_tolerance(parity):
+    for array in (REAL, PAIRS):
+        assert parity.against_numpy(torch.exp, np.exp, array, on=CPU) == "agrees"
+        assert parity.against_numpy(torch.exp, np.exp, array, on=CPU, dtype="float64") == "agrees"
+        said = parity.against_numpy(lambda x: 1.001 * torch.exp(x), np.exp, array, on=CPU)
+        assert said.startswith("DIFFERS: ")
+        assert "of 12 values differ" in said
+    assert parity.against_numpy(lambda x: 1.001 * x, lambda x: x, PAIRS, on=CPU, dtype="float16") == "agrees"
+    assert parity.against_numpy(torch.conj, lambda x: x, PAIRS, on=CPU).startswith("DIFFERS: 12 of 12")
+
+
+@RULES.rule(
+    ("tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor", "tensor"),
+    ("return tensor.to(getattr(torch, _COMPLEX[dtype]))", "return tensor"),
+    ("reference(*(_as_numpy(tensor) for tensor in rounded))", "reference(*arrays)"),
+    ("(tensor.double() if tensor.is_floating_point() else tensor).numpy()", "tensor.numpy()"),
+)
+def both_sides_see_the_same_rounded_numbers(parity):
+    """A device is not blamed for the rounding of its inputs, and the reference computes in 64 bits."""
+    for dtype, pairs in (("float16", torch.complex32), ("float32", torch.complex64), ("float64", torch.complex128)):
+        for array, wanted, wide in ((REAL, getattr(torch, dtype), "float64"), (PAIRS, pairs, "complex128")):
+            seen = []
+            parity.against_numpy(
+                lambda x, seen=seen: seen.append(x) or x,
+                lambda x, seen=seen: seen.append(x) or x,
+                array,
+                on=CPU,
+                dtype=dtype,
+            )
+            theirs, ours = seen
+            assert (ours.dtype, theirs.dtype.name) == (wanted, wide)
+            assert np.array_equal(theirs, torch.tensor(array).to(wanted).to(getattr(torch, wide)).numpy())
+    whole = np.array([[3, 1]])
+    assert parity.against_numpy(lambda x: x.cumsum(1), lambda x: np.cumsum(x, 1), whole, on=CPU) == "agrees"
+
+
+@RULES.rule(("tensor.to(on.torch_device) for tensor", "tensor for tensor"))
+def it_is_the_device_that_computes(parity, monkeypatch):
+    pretend(monkeypatch, "mps", arrives=lambda tensor: tensor + 1)
+    here = Accelerator("mps", "Apple M2 GPU")
+    assert parity.against_numpy(torch.exp, np.exp, REAL, on=here).startswith("DIFFERS: 12 of 12")
+
+
+@RULES.rule(
+    ("if np.shape(truth) == np.shape(result) and not np.size(truth):", "if False:"),
+    ("np.shape(truth) == np.shape(result) and not", "not"),
+)
+def of_empty_arrays_the_shapes_are_compared(parity):
+    nothing = np.zeros((2, 0))
+    assert parity.against_numpy(lambda x: x.sort(dim=1).values, np.sort, nothing, on=CPU) == "agrees"
+    assert parity.against_numpy(lambda x: x.T, np.sort, nothing, on=CPU).startswith("DIFFERS: shapes differ")
+
+
+@RULES.rule(
+    ('if "invalid combination of arguments" in str(refusal):', "if False:"),
+    ("except (RuntimeError, TypeError)", "except TypeError"),
+    ("except (RuntimeError, TypeError)", "except RuntimeError"),
+    ('return f"refused: {first_line(refusal)}"', "return AGREES"),
+    ("str(error).splitlines() or", "[str(error)] or"),
+)
+def what_a_device_refuses_is_told_and_a_mistake_of_ours_raises(parity):
+    def refuse(error):
+        def function(x):
+            raise error
+
+        return parity.against_numpy(function, np.exp, REAL, on=CPU)
+
+    assert refuse(NotImplementedError("no kernel\nlong text")) == "refused: no kernel"
+    assert refuse(TypeError("no float64 here")) == "refused: no float64 here"
+    assert refuse(RuntimeError()) == "refused: RuntimeError"
+    with pytest.raises(TypeError, match="invalid combination"):
+        parity.against_numpy(lambda x: x.sort(0, stable=True), np.sort, REAL, on=CPU)
+    with pytest.raises(ZeroDivisionError):
+        parity.against_numpy(torch.exp, lambda x: 1 / 0, REAL, on=CPU)
+
+
+@RULES.rule(("if said != AGREES", "if said"), ("len(verdicts) - len(others)", "len(verdicts)"))
+def several_verdicts_are_counted(parity):
+    assert parity.summary(["agrees", "agrees"]) == "2 of 2 agree"
+    assert parity.summary(["agrees", "refused: no", "DIFFERS: yes"]) == "1 of 3 agree; refused: no"
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -1,0 +1,51 @@
+"""Pictures side by side, for lessons about pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from metallab import plots
+from metallab.device import Accelerator
+
+
+def show(panels: Mapping[str, Any], heading: str, *, on: Accelerator) -> Figure:
+    """Draw pictures beside each other, each with its name above.
+
+    A picture is a tensor or an array: (height, width), (height, width, 3), (3, height, width) or a batch of one such.
+    Its values go from 0, black, to 1, and what lies beyond is cut. ``on`` is the device that made them, and stands in
+    the title. ValueError for another shape, or for no picture at all.
+    """
+    if not panels:
+        raise ValueError("there is no picture to show; pass {'its name': picture}")
+    pictures = {name: _pixels(name, panel) for name, panel in panels.items()}
+    columns = len(pictures) if len(pictures) < 4 else 2
+    rows = -(-len(pictures) // columns)
+    across = [pixels.shape[1] / pixels.shape[0] for pixels in pictures.values()][:columns]  # at equal height
+    with plt.rc_context(plots.STYLE):
+        size = 7.5, 0.6 + rows * (0.3 + 7.5 / sum(across))
+        figure, axes = plt.subplots(rows, columns, figsize=size, width_ratios=across, squeeze=False)
+        for place in axes.flat:
+            place.set_axis_off()
+        for place, (name, pixels) in zip(axes.flat, pictures.items(), strict=False):
+            place.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            place.set_title(name, fontsize=9)
+        plots.title(figure, heading, [on.label], on.simulated)
+    said = ", ".join(f"{name} ({pixels.shape[0]} x {pixels.shape[1]})" for name, pixels in pictures.items())
+    return plots.described(figure, f"{heading}: {said}")
+
+
+def _pixels(name: str, panel: Any) -> np.ndarray:
+    """A picture as matplotlib takes it."""
+    array = np.asarray(panel.detach().cpu() if hasattr(panel, "detach") else panel)
+    if array.ndim == 4 and array.shape[0] == 1:
+        array = array[0]
+    if array.ndim == 3 and array.shape[0] == 3 != array.shape[2]:
+        array = array.transpose(1, 2, 0)
+    if array.ndim != 2 and array.shape[2:] != (3,):
+        raise ValueError(f"{name!r} has shape {array.shape}; a picture is (height, width), with 3 colours or without")
+    return array.clip(0, 1)
