@@ -134,6 +134,19 @@ def test_shapes_that_depend_on_data():
 
 
 @plain
+def test_storages_are_made_of_sizes_and_of_bytes_and_grow():
+    assert torch.UntypedStorage(5, device="mps").nbytes() == torch.UntypedStorage(size=5, device="mps").nbytes() == 5
+    assert torch.UntypedStorage([1, 2, 255], device="mps").cpu().tolist() == [1, 2, 255]
+    x = torch.tensor([1.0, 2.0], device="mps")
+    y = torch.empty(0, device="mps").set_(x.untyped_storage(), 1, (2, 2), (2, 1))
+    assert (y[0, 0].item(), y.isnan().sum().item()) == (2, 3)
+    y.fill_(7)
+    assert x.tolist() == [1, 7]
+    with pytest.raises(RuntimeError, match="different device"):
+        y.set_(torch.zeros(9).untyped_storage(), 0, (9,))
+
+
+@plain
 def test_memory_that_nobody_wrote_is_nan():
     assert torch.empty(1000, device="mps").isnan().all()
     assert torch.empty_strided((3, 4), (1, 3), device="mps", dtype=torch.float16).isnan().all()
@@ -687,6 +700,7 @@ def test_a_shader_is_given_the_memory_of_its_tensors():
     ):
         compiled = torch.mps.compile_shader("kernel void full() {}")
     assert "kernel void full() {}" in fake.compile_shader.call_args[0][0]
+    assert re.search(r"<simulated Metal library: .*\bfull\b", repr(compiled))
     x = torch.zeros(8, device="mps")
     compiled.full(x[2:], 3.5, threads=6)
     assert x.tolist() == [0, 0, 3.5, 3.5, 3.5, 3.5, 3.5, 3.5]
@@ -718,6 +732,8 @@ def test_a_fallback_runs_warns_once_and_is_counted_with_its_copies():
     assert (after.fallbacks, after.fallback_copies, after.fallback_bytes) == (2, 7, 4 * 64 + 112)
     assert (after.copies_to_host, after.copies_to_device) == (1, 0), "y.tolist() is the only other copy"
     assert [str(one.message).split("'")[1] for one in caught] == ["aten::rrelu_with_noise"]
+    assert "metalsim/csrc/host_call.h" in str(caught[0].message)
+    assert str(ROOT) not in str(caught[0].message), "a user may have got a build from somebody else"
 
 
 @with_fallback
@@ -1053,3 +1069,6 @@ def test_torchs_database_agrees(tmp_path):
 
 if CHILD:
     run_session(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    sys.stdout.flush()
+    # torch's own threads may be about to let go of Python objects: an ordinary exit races with them and may abort
+    os._exit(0)

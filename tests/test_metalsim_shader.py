@@ -432,6 +432,14 @@ def test_a_planted_bug_is_found(bug):
 
 
 @sanitized
+def test_one_missing_barrier_is_one_finding():
+    report, _ = checked("softmax_simd", (f"{BARRIER}  // 1", ""), 1000)
+    assert [finding.kind for finding in report.findings] == ["race"], report
+    assert report.effects
+    assert str(report).count("seen with it: buffer(0) has other values") == len(report.effects)
+
+
+@sanitized
 def test_findings_name_the_line():
     n = 6
     lines = [

@@ -105,6 +105,16 @@ WRONG_ANSWERS = {
         ),
         "solution-2": "def frame_rate(seconds):\n    return sum(1 / s for s in seconds) / len(seconds)",
     },
+    "09_load_models_faster": {
+        "solution-1": (
+            "def pays_after(quick, fast):\n    behind, gain = fast[0] - quick[0], quick[1] - fast[1]\n"
+            "    return max(0, math.ceil(behind / gain)) if gain > 0 else None"
+        ),
+        "solution-2": (
+            "def sooner(split, stage, factor):\n    share = split[stage] / sum(split.values())\n"
+            "    return 1 + share * (factor - 1)"
+        ),
+    },
     "10_quantize_to_int8": {
         "solution-1": (
             "def scale_and_zero(low, high):\n    scale = (high - low) / 255\n"
@@ -124,6 +134,17 @@ WRONG_ANSWERS = {
         "solution-2": (
             "def rfft_shape(shape, axes):\n    last = max(axis % len(shape) for axis in axes)\n"
             "    return tuple(n // 2 + 1 if axis == last else n for axis, n in enumerate(shape))"
+        ),
+    },
+    "12_compare_machines": {
+        "solution-1": (
+            "def gains_more(a, b):\n    middle = [sum(interval) / 2 for interval in (a, b)]\n"
+            "    return 'first' if middle[0] > middle[1] else 'second'"
+        ),
+        "solution-2": (
+            "def may_divide(a, b):\n"
+            "    major = lambda one: str(one['os_version']).split('.')[0]\n"
+            "    return (a['chip'], major(a), a['torch']) == (b['chip'], major(b), b['torch'])"
         ),
     },
 }

@@ -16,7 +16,8 @@ What it does not know:
 - *Metal's numerics.* Results are the CPU's, float32 to the last bit in most operators. Metal sums in another order,
   and a kernel may refuse a dtype or be wrong. Random numbers are not those that a Mac draws.
 - *Indices out of range.* The CPU's kernels check them and raise at once; a Mac may tell later, or not at all.
-- *Asynchronous execution.* Work is finished when a call returns; a missing ``synchronize`` does no harm here.
+- *Asynchronous execution.* Work is finished when a call returns; a missing ``synchronize`` does no harm here. Commands
+  that Objective-C++ encodes wait for a commit, or for whatever PyTorch does next (`metalsim.objc`).
 - *Memory pressure.* The memory figures are exact sums of what tensors hold, the device has 16 GiB, and host memory is
   all that is used; Metal rounds, keeps pools, and shares with the system.
 - *Other names.* Where a Mac runs one operator that other devices do not have, this device does so too for linear,
@@ -24,7 +25,7 @@ What it does not know:
   are missing.
 
 How: each device storage owns a CPU storage, so that a CPU kernel can be run on the device's memory without a copy
-(``csrc/memory.h``, ``csrc/host_call.h``).
+(``csrc/memory.h``, ``csrc/host_call.h``). Its data pointer is an ``MTLBuffer``, as on a Mac (``csrc/metal.h``).
 """
 
 from __future__ import annotations
@@ -161,6 +162,7 @@ def _switched_on(native: Callable[[str], bool]) -> ModuleType:
     import torch
 
     from metalsim import patches, profiler
+    from metalsim.objc import extension
 
     if torch.backends.mps.is_built():  # asking whether it is available would fix the answer for this process
         raise SimulationError("this PyTorch has a real MPS device: use it, METALLAB_DEVICE=mps")
@@ -180,6 +182,7 @@ def _switched_on(native: Callable[[str], bool]) -> ModuleType:
         )
     _profiler = profiler.from_environment()
     patches.apply(module.host_view, _profiler)
+    extension.offer(module.connect)
     return module
 
 
@@ -241,11 +244,13 @@ def _built(torch_version: str) -> Path:
 
 # In a process of its own: what it imports and prints stays there.
 _BUILD = f"""
-import sys
+import os, sys
 from torch.utils import cpp_extension
 
 folder, source = sys.argv[1:]
-cpp_extension.load({MODULE!r}, [source], build_directory=folder, extra_cflags=["-O1"], with_cuda=False, verbose=True)
+here = os.path.dirname(source)
+flags = ["-O1", "-ffile-prefix-map=" + here + "=metalsim/csrc"]  # warnings name the file, not the builder's folders
+cpp_extension.load({MODULE!r}, [source], build_directory=folder, extra_cflags=flags, with_cuda=False, verbose=True)
 """
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from metalsim.errors import SimulationError
@@ -66,6 +66,9 @@ class Library:
     def __dir__(self) -> list[str]:
         return dir(self._library)
 
+    def __repr__(self) -> str:
+        return f"<simulated Metal library: {', '.join(dir(self)) or 'no kernels'}>"
+
 
 class Kernel:
     """A kernel that takes tensors of the simulated device."""
@@ -128,7 +131,7 @@ def _give_streams() -> None:
     base.__new__, base.__init__ = new, init
     base.stream_id = property(lambda self: self._stream_id)
     base.device = property(lambda self: torch.device("mps", 0))
-    base.synchronize = lambda self: None
+    base.synchronize = lambda self: torch.mps.synchronize()
     base.query = lambda self: True
     base.__eq__ = lambda self, other: isinstance(other, base) and self._stream_id == other._stream_id
     base.__hash__ = lambda self: hash(self._stream_id)
@@ -137,7 +140,7 @@ def _give_streams() -> None:
 
 
 def _give_storages() -> None:
-    """``torch.UntypedStorage(bytes, device="mps")``, which loading a file calls."""
+    """``torch.UntypedStorage(size, device="mps")``, which loading a file calls, and with a list of bytes."""
     import torch
 
     plain = torch.UntypedStorage.__new__
@@ -147,7 +150,8 @@ def _give_storages() -> None:
             return plain(cls, *arguments, **keywords)
         if torch.device(device).type != "mps":
             return plain(cls, *arguments, device=device, **keywords)
-        size = arguments[0] if arguments else 0
-        return torch.empty(size, dtype=torch.uint8, device="mps").untyped_storage()
+        size_or_bytes = arguments[0] if arguments else keywords.get("size", 0)
+        make = torch.tensor if isinstance(size_or_bytes, Sequence) else torch.empty
+        return make(size_or_bytes, dtype=torch.uint8, device="mps").untyped_storage()
 
     torch.UntypedStorage.__new__ = new

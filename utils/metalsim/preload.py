@@ -61,18 +61,23 @@ def answer_mps(yes: bool) -> None:
 
 def after_torch(do: Callable[[], object]) -> None:
     """Call ``do`` as soon as torch is imported, before anything that imports torch can use it."""
-    sys.meta_path.insert(0, _AfterTorch(do))
+    after_import("torch", do)
 
 
-class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Finds torch where it is, and lets its loader do one thing more."""
+def after_import(module: str, do: Callable[[], object]) -> None:
+    """Call ``do`` as soon as a module is imported, before who imports it can use it. A SimulationError is a warning."""
+    sys.meta_path.insert(0, _AfterImport(module, do))
 
-    def __init__(self, do: Callable[[], object]) -> None:
-        self._do = do
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Finds a module where it is, and lets its loader do one thing more."""
+
+    def __init__(self, module: str, do: Callable[[], object]) -> None:
+        self._module, self._do = module, do
         self._looking = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch" or self._looking:
+        if name != self._module or self._looking:
             return None
         self._looking = True
         try:
@@ -84,7 +89,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
         load = spec.loader.exec_module
 
         def load_and_do(module: Any) -> None:
-            if self in sys.meta_path:  # only now: others may ask where torch is, and not import it
+            if self in sys.meta_path:  # only now: others may ask where the module is, and not import it
                 sys.meta_path.remove(self)
             load(module)
             try:

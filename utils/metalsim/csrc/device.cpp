@@ -1,6 +1,7 @@
 // A simulated "mps" device for torch, on the CPU: what is registered with torch, and what Python sees of it.
 //
 // memory.h     device storages that own CPU storages; what is allocated
+// metal.h      what the run time of Objective-C, ../objc, is to the device
 // generator.h  random numbers of its own
 // host_call.h  an operator executed by its CPU kernel; fallbacks and missing operators
 // kernels.h    operators that exist on MPS alone
@@ -34,11 +35,11 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
   m.impl("unfold", &at::native::unfold);
   m.impl("view_as_real", &at::native::view_as_real);
   m.impl("view_as_complex", &at::native::view_as_complex);
-  m.impl("resize_", &at::native::resize_);
+  m.impl("resize_", &resize_);
   m.impl("is_set_to", &at::native::is_set_to);
   m.impl("set_.source_Tensor", &at::native::set_tensor_);
   m.impl("set_.source_Storage", static_cast<Tensor& (*)(Tensor&, c10::Storage)>(&at::native::set_));
-  m.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
+  m.impl("set_.source_Storage_storage_offset", &set_storage);
   m.impl("set_", &set_nothing);
   m.impl("record_stream", &record_stream);
   m.impl("_efficientzerotensor", &efficient_zeros);
@@ -103,6 +104,13 @@ py::dict read_counters() {
   return values;
 }
 
+// From now on there are commands in Objective-C, and storages are objects of its class for buffers. `stream` is the
+// address of a MetalStream that is never freed.
+void connect(uintptr_t stream) {
+  auto* connected = reinterpret_cast<MetalStream*>(stream);
+  blocks().give_class(connected->buffer_class);
+  metal.store(connected, std::memory_order_release);
+}
 
 } // namespace metalsim
 
@@ -116,5 +124,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("register_native", &metalsim::register_native);
   m.def("listen", &metalsim::listen);
   m.def("counters", &metalsim::read_counters);
+  m.def("connect", &metalsim::connect);
   m.def("host_view", [](const at::Tensor& tensor) { return metalsim::host_view(tensor); });
 }

@@ -17,6 +17,16 @@ inline int64_t now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
+// Commands in Objective-C; an error where none were ever asked for.
+inline MetalStream& connected() {
+  auto* stream = metal.load();
+  TORCH_CHECK(
+      stream != nullptr,
+      "the simulated Apple GPU has command buffers for Objective-C++ alone: build an .mm file with "
+      "torch.utils.cpp_extension.load first");
+  return *stream;
+}
+
 // Events of torch.mps. Work is finished when it returns, so that an event completes as it is recorded.
 class Events {
  public:
@@ -31,6 +41,7 @@ class Events {
     events_.erase(id);
   }
   void record(uint32_t id) {
+    settle();
     std::lock_guard<std::mutex> lock(mutex_);
     auto& event = find(id);
     event.recorded = true;
@@ -113,8 +124,21 @@ struct Hooks final : at::MPSHooksInterface {
   c10::Device getDeviceFromPtr(void*) const override {
     return device();
   }
-  void deviceSynchronize() const override {}
-  void commitStream() const override {}
+  void deviceSynchronize() const override {
+    if (auto* stream = metal.load())
+      stream->synchronize();
+  }
+  // torch::mps of torch/mps.h, for host code in Objective-C++
+  void commitStream() const override {
+    if (auto* stream = metal.load())
+      stream->commit();
+  }
+  void* getCommandBuffer() const override {
+    return connected().command_buffer();
+  }
+  void* getDispatchQueue() const override {
+    return connected().dispatch_queue();
+  }
   void emptyCache() const override {
     usage().empty_cache();
   }
@@ -220,8 +244,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool queryStream(const Stream&) const override {
     return true;
   }
-  void synchronizeStream(const Stream&) const override {}
-  void synchronizeDevice(const c10::DeviceIndex) const override {}
+  void synchronizeStream(const Stream&) const override {
+    at::detail::getMPSHooks().deviceSynchronize();
+  }
+  void synchronizeDevice(const c10::DeviceIndex) const override {
+    at::detail::getMPSHooks().deviceSynchronize();
+  }
 
  private:
   static uint32_t id_of(void* event) {

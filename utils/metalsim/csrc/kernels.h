@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <ATen/NativeFunctions.h>
+#include <ATen/native/Resize.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
 
@@ -73,6 +75,28 @@ inline Tensor& set_nothing(Tensor& self) {
   auto& memory = device_memory();
   c10::Storage storage(c10::Storage::use_byte_size_t(), 0, memory.allocate(0), &memory, true);
   return self.set_(storage, 0, {0}, {});
+}
+
+// torch's own code for these two moves the bytes of a storage that is too small; here it never is.
+inline const Tensor& resize_(const Tensor& self, IntArrayRef size, std::optional<at::MemoryFormat> format) {
+  settle();
+  if (c10::multiply_integers(size) > 0)
+    grow_storage(
+        self.storage(),
+        at::detail::computeStorageNbytesContiguous(size, self.element_size(), size_t(self.storage_offset())));
+  return at::native::resize_(self, size, format);
+}
+
+inline Tensor& set_storage(Tensor& self, c10::Storage source, int64_t offset, IntArrayRef size, IntArrayRef stride) {
+  settle();
+  at::native::checkSetStorage(self, source, offset, size, stride);
+  const size_t width = self.element_size();
+  if (c10::multiply_integers(size) > 0)
+    grow_storage(
+        source,
+        stride.data() == nullptr ? at::detail::computeStorageNbytesContiguous(size, width, size_t(offset))
+                                 : at::detail::computeStorageNbytes(size, stride, width, size_t(offset)));
+  return at::native::set_storage_cpu_(self, std::move(source), offset, size, stride);
 }
 
 inline void record_stream(Tensor&, c10::Stream) {}

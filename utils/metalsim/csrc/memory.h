@@ -2,17 +2,21 @@
 //
 // A device storage owns one CPU storage (its Block). A host view of a device tensor is a tensor over that CPU storage,
 // so that CPU kernels see aliasing between views as it is, and a CPU result becomes a device tensor without a copy.
+// The data pointer of a device storage is not the address of its bytes but the Block, which is an MTLBuffer (metal.h).
 
 #pragma once
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
+
+#include "metal.h"
 
 namespace metalsim {
 
@@ -99,26 +103,92 @@ inline Usage& usage() {
   return *usage;
 }
 
+// Commands in Objective-C, once its run time is connected.
+inline std::atomic<MetalStream*> metal{nullptr};
+
+// Before the device does anything: what was encoded and not committed runs first, as on a Mac, where PyTorch encodes its
+// own operators behind it. Costs a load where there is no Objective-C.
+inline void settle() {
+  MetalStream* stream = metal.load(std::memory_order_acquire);
+  if (stream != nullptr && stream->busy.load(std::memory_order_acquire) != 0)
+    stream->settle();
+}
+
 // What a device storage owns: the CPU storage with its bytes.
-struct Block {
-  explicit Block(c10::Storage storage) : host(std::move(storage)), counted(host.nbytes()) {
-    usage().add(counted);
-  }
-  ~Block() {
-    usage().remove(counted);
+struct Block : MetalBuffer {
+  explicit Block(c10::Storage storage);
+  ~Block();
+  // The CPU storage may have moved.
+  void follow() {
+    if (contents != host.data())
+      contents = host.mutable_data();
+    if (length != host.nbytes())
+      length = host.nbytes();
   }
   c10::Storage host;
-  size_t counted;
+  size_t counted = 0; // bytes, in usage()
+  Block* next = nullptr; // in Blocks
+  Block* previous = nullptr;
 };
 
-inline void delete_block(void* block) {
-  delete static_cast<Block*>(block);
+// All blocks there are: those that are older than the run time of Objective-C take their class from it later.
+class Blocks {
+ public:
+  void add(Block* block) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    block->isa = class_;
+    block->next = first_;
+    if (first_ != nullptr)
+      first_->previous = block;
+    first_ = block;
+  }
+  void remove(Block* block) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    (block->previous != nullptr ? block->previous->next : first_) = block->next;
+    if (block->next != nullptr)
+      block->next->previous = block->previous;
+  }
+  void give_class(void* isa) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    class_ = isa;
+    for (Block* block = first_; block != nullptr; block = block->next)
+      block->isa = isa;
+  }
+
+ private:
+  std::mutex mutex_;
+  void* class_ = nullptr;
+  Block* first_ = nullptr;
+};
+
+inline Blocks& blocks() {
+  static auto* blocks = new Blocks;
+  return *blocks;
+}
+
+inline Block::Block(c10::Storage storage) : host(std::move(storage)), counted(host.nbytes()) {
+  destroy = [](MetalBuffer* self) { delete static_cast<Block*>(self); };
+  follow();
+  usage().add(counted);
+  blocks().add(this);
+}
+
+inline Block::~Block() {
+  blocks().remove(this);
+  usage().remove(counted);
+}
+
+inline void release_block(void* block) {
+  static_cast<Block*>(block)->release();
+}
+
+// A storage's pointer to a block; it takes a reference over. A storage without bytes has nil for a buffer, as on a Mac.
+inline c10::DataPtr pointer_to(Block* block) {
+  return {block->length ? static_cast<MetalBuffer*>(block) : nullptr, block, &release_block, device()};
 }
 
 inline c10::DataPtr device_pointer(c10::Storage host) {
-  auto block = std::make_unique<Block>(std::move(host));
-  void* data = block->host.mutable_data();
-  return {data, block.release(), &delete_block, device()};
+  return pointer_to(new Block(std::move(host)));
 }
 
 struct DeviceMemory final : c10::DeviceAllocator {
@@ -135,7 +205,7 @@ struct DeviceMemory final : c10::DeviceAllocator {
     return nullptr;
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
-    std::memcpy(to, from, bytes);
+    std::memcpy(static_cast<MetalBuffer*>(to)->contents, static_cast<const MetalBuffer*>(from)->contents, bytes);
   }
   bool initialized() override {
     return true;
@@ -171,22 +241,44 @@ inline DeviceMemory& device_memory() {
   return *memory;
 }
 
-// The CPU storage under a device storage. A storage that was emptied by torch has none; it gets one.
-inline const c10::Storage& host_storage(const c10::Storage& storage) {
-  if (storage.data_ptr().get_deleter() != &delete_block)
+// The block under a device storage. A storage that was emptied by torch has none; it gets one.
+inline Block& block_of(const c10::Storage& storage) {
+  if (storage.data_ptr().get_deleter() != &release_block)
     storage.unsafeGetStorageImpl()->set_data_ptr_noswap(device_memory().allocate(storage.nbytes()));
-  return static_cast<Block*>(storage.data_ptr().get_context())->host;
+  return *static_cast<Block*>(storage.data_ptr().get_context());
+}
+
+inline const c10::Storage& host_storage(const c10::Storage& storage) {
+  return block_of(storage).host;
 }
 
 // A CPU kernel may have resized the CPU storage: let the device storage follow.
 inline void follow_host_storage(const c10::Storage& storage) {
-  c10::Storage host = host_storage(storage);
-  if (host.data() == storage.data() && host.nbytes() == storage.nbytes())
+  Block& block = block_of(storage);
+  const size_t bytes = block.host.nbytes();
+  block.follow(); // first: what comes may raise
+  if (bytes == storage.nbytes() && bytes == block.counted)
     return;
-  if (host.nbytes() > storage.nbytes())
-    usage().check_room(host.nbytes() - storage.nbytes());
-  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(device_pointer(host));
-  storage.unsafeGetStorageImpl()->set_nbytes(host.nbytes());
+  if (bytes > block.counted)
+    usage().check_room(bytes - block.counted);
+  usage().remove(block.counted);
+  block.counted = bytes;
+  usage().add(bytes);
+  block.retain();
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(pointer_to(&block));
+  storage.unsafeGetStorageImpl()->set_nbytes(bytes);
+}
+
+// Make room for so many bytes, new ones like all memory that nobody wrote.
+inline void grow_storage(const c10::Storage& storage, size_t bytes) {
+  const size_t before = storage.nbytes();
+  if (bytes <= before)
+    return;
+  usage().check_room(bytes - before);
+  const c10::Storage& host = host_storage(storage);
+  at::native::resize_bytes_cpu(host.unsafeGetStorageImpl(), bytes);
+  std::memset(static_cast<char*>(host.mutable_data()) + before, 0xff, bytes - before);
+  follow_host_storage(storage);
 }
 
 inline at::Tensor tensor_over(const c10::Storage& storage, c10::DispatchKeySet keys, const at::Tensor& like) {
@@ -205,6 +297,7 @@ inline at::Tensor tensor_over(const c10::Storage& storage, c10::DispatchKeySet k
 inline at::Tensor host_view(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_mps())
     return tensor;
+  settle();
   return tensor_over(host_storage(tensor.storage()), kHostKeys, tensor);
 }
 

@@ -25,6 +25,7 @@ CASTS = {
     "uint8": torch.uint8,
 }
 WORDS = {"f": "float", "h": "half", "b": "bfloat", "B": "bool", "i": "integer", "u": "unsigned integer", "s": "struct"}
+RAW = "r"  # bytes of which nothing more is known
 _KINDS = {
     torch.float32: "f",
     torch.float16: "h",
@@ -103,6 +104,11 @@ def bind(
     if 0 in group and 0 not in total:
         raise ValueError("group_size must be at least 1 in each dimension")
     return Call(buffers, _three(total), _three(group))
+
+
+def raw(address: int | None, length: int) -> Buffer:
+    """Memory as a command encoder binds it: nobody knows what it holds."""
+    return Buffer(address or 0, length, RAW, 1, None)
 
 
 def _extent(value: object) -> list[int] | None:
@@ -190,7 +196,7 @@ def _check_buffer(name: str, parameter: Parameter, buffer: Buffer) -> None:
     want, have = chr(parameter.kind), buffer.kind
     if parameter.is_reference and buffer.bytes < parameter.bytes:
         raise RuntimeError(f"{name} has {buffer.bytes} bytes, the kernel reads {parameter.bytes}")
-    if want in "sv":
+    if want in "sv" or have == RAW:
         return
     floating = "fhb"
     if (want in floating or have in floating) and want != have:

@@ -12,6 +12,7 @@ RACE_GROUP = 224  # the race sanitizer keeps 255 threads apart
 ORDERS = {1: "backwards", 2: "shuffled", 3: "shuffled another way"}
 GARBAGE = {0x7F: "3.4e38", 0xFE: "-1.7e38"}  # as float; an ordinary run has 0xFF, NaN
 
+_DIFFERENCES = ("thread order", "uninitialised memory")  # of two runs that should give the same
 # what a sanitizer writes -> kind of finding
 _KINDS = (
     (r"AddressSanitizer: (?!FPE)([\w-]+)", "address"),
@@ -39,12 +40,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What check() did and found. `skipped` says what was not looked for, and why."""
+    """What check() did and found. `skipped` says what was not looked for, and why.
+
+    `effects` are differences between runs beside a race, which is likely to be their cause: no findings of their own.
+    """
 
     kernel: str
     findings: tuple[Finding, ...]
     ran: tuple[str, ...]
     skipped: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -55,9 +60,9 @@ class Report:
         lines = [
             f"{self.kernel}: {'nothing found' if self.ok else f'{len(self.findings)} found'}; ran {', '.join(self.ran)}"
         ]
-        return "\n".join(
-            [*lines, *(f"  {finding}" for finding in self.findings), *(f"  skipped: {s}" for s in self.skipped)]
-        )
+        lines += [f"  {finding}" for finding in self.findings]
+        lines += [f"  seen with it: {effect}" for effect in self.effects]
+        return "\n".join([*lines, *(f"  skipped: {reason}" for reason in self.skipped)])
 
     __repr__ = __str__
 
@@ -68,12 +73,14 @@ def check(kernel: str, program: Program, call: binding.Call, timeout: float) -> 
         return Report(kernel, (), (), ("everything: there are no threads",))
     findings, ran, skipped = _sanitized(program, call, timeout)
     blamed = {None, *(finding.line for finding in findings)} if findings else set()
-    findings += [
-        found for found in _compared(program, call, timeout) if found.kind != "crash" or found.line not in blamed
-    ]
-    return Report(
-        kernel, tuple(dict.fromkeys(findings)), (*ran, "thread orders", "garbage in threadgroup memory"), skipped
-    )
+    races, effects = any(finding.kind == "race" for finding in findings), []
+    for found in _compared(program, call, timeout):
+        if races and found.kind in _DIFFERENCES:
+            effects.append(found.message)
+        elif found.kind != "crash" or found.line not in blamed:
+            findings.append(found)
+    ran += ("thread orders", "garbage in threadgroup memory")
+    return Report(kernel, tuple(dict.fromkeys(findings)), ran, skipped, tuple(effects))
 
 
 def _sanitized(

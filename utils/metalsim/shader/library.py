@@ -135,6 +135,17 @@ class Kernel:
         if errors is not None:
             _raise_reported(errors.numpy().tobytes())
 
+    def launch(
+        self, buffers: dict[int, binding.Buffer], threads: tuple[int, int, int], group_size: tuple[int, int, int]
+    ) -> None:
+        """Runs the kernel as a command encoder does, with buffers by index (`binding.raw`); returns when it is done.
+
+        Raises RuntimeError for a buffer that is not bound or is too short for a reference, and as a call does for what
+        happens while it runs. Of dtypes nothing is known here, as in Metal.
+        """
+        binding.check_parameters(self.name, self._parameters, buffers)
+        self._run(binding.Call(buffers, threads, group_size))
+
     def check(
         self,
         *args: object,

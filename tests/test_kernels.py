@@ -1,0 +1,516 @@
+"""Softshrink's kernels: the rule to the last bit on every route, and a reason where a route cannot be had."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from mutate import Rules
+
+from metallab import isolated, kernels
+from metallab.kernels import extension, nvrtc, rule, softshrink
+from metalsim import shader
+
+RULE, EXTENSION, NVRTC = Rules(rule), Rules(extension), Rules(nvrtc)
+DTYPES = {"float": torch.float32, "half": torch.float16, "bfloat": torch.bfloat16}
+LAMBDS = (0.5, 0.1, 0.0)  # 0.1 is another number in each dtype
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "transposed": lambda x: x.t(),
+    "every other column": lambda x: x[:, ::2],
+    "begins in the middle": lambda x: x.flatten()[1:],
+    "expanded": lambda x: x[:, :1].expand(22, 7),
+    "channels last": lambda x: x.reshape(1, 22, 7, 2).to(memory_format=torch.channels_last),
+    "one number": lambda x: x[0, 0],
+    "nothing": lambda x: x[:0],
+}
+
+
+def numbers(dtype: torch.dtype, n: int = 22 * 14) -> torch.Tensor:
+    """All special numbers, then random ones that are not subnormal, which a GPU may take for zero."""
+    x = torch.randn(n, generator=torch.Generator().manual_seed(n))
+    x[: len(rule.SPECIAL)] = torch.tensor(rule.SPECIAL)[:n]
+    return torch.where(x.abs() < 1e-4, 0.0, x).to(dtype)
+
+
+def one_by_one(function, lambd: float, *tensors: torch.Tensor) -> torch.Tensor:
+    return torch.cat([function(*given, lambd) for given in zip(*(t.split(1) for t in tensors), strict=True)])
+
+
+# ---- the rule --------------------------------------------------------------------------------------------------------
+
+
+@RULE.rule(
+    ("0 * v)", "torch.zeros_like(v))"),
+    ("v < -limit, v", "v <= -limit, v"),
+    ("dtype=x.dtype, device", "device"),
+    ("torch.promote_types(x.dtype, torch.float32)", "torch.float32"),
+    ("(v >= -limit) & (v <= limit), torch.zeros_like(grad), grad", "(v < -limit) | (v > limit), grad, 0 * grad"),
+)
+def the_rule_is_pytorch_s_for_one_number(rule):
+    for dtype in (*DTYPES.values(), torch.float64):
+        x, grad = numbers(dtype), numbers(dtype).flip(0)
+        for lambd in LAMBDS:
+            assert rule.same_bits(rule.softshrink(x, lambd), one_by_one(F.softshrink, lambd, x))
+            passed = one_by_one(torch.ops.aten.softshrink_backward, lambd, grad, x)
+            assert rule.same_bits(rule.gradient(grad, x, lambd), passed)
+
+
+@RULE.rule(
+    ("a.view(whole)[numbers], b.view(whole)[numbers]", "a[numbers], b[numbers]"),
+    ("torch.equal(numbers, ~b.isnan()) and ", ""),
+    ("a.dtype != b.dtype or ", ""),
+    ("numbers = ~a.isnan()", "numbers = torch.ones_like(a, dtype=bool)"),
+)
+def bits_are_compared(rule):
+    tensor = torch.tensor
+    assert rule.same_bits(tensor([1.0, math.nan]), tensor([2.0, -math.nan]) - tensor([1.0, 0.0]))
+    assert not rule.same_bits(tensor([0.0]), tensor([-0.0]))
+    assert not rule.same_bits(tensor([1.0]), tensor([math.nan]))
+    assert not rule.same_bits(tensor([math.nan]), tensor([1.0]))
+    assert not rule.same_bits(tensor([1.0]), tensor([1.0]).half())
+    assert not rule.same_bits(tensor([1.0]), torch.nextafter(tensor([1.0]), tensor([2.0])))
+
+
+# ---- the operator ----------------------------------------------------------------------------------------------------
+
+
+def assert_follows_the_rule(x: torch.Tensor, lambd: float) -> None:
+    """Value and gradient of the operator, bits and strides."""
+    leaf, grad = x.detach().requires_grad_(), numbers(x.dtype, x.numel()).flip(0).reshape(x.shape).to(x.device)
+    out = softshrink.softshrink(leaf, lambd)
+    assert rule.same_bits(out, rule.softshrink(x, lambd))
+    assert out.stride() == F.softshrink(x, lambd).stride()
+    (grad_x,) = torch.autograd.grad(out, leaf, grad)
+    assert rule.same_bits(grad_x, rule.gradient(grad, x, lambd))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [*DTYPES.values(), torch.float64], ids=str)
+def test_on_the_cpu(dtype, layout):
+    x = LAYOUTS[layout](numbers(dtype).reshape(22, 14))
+    for lambd in LAMBDS:
+        assert_follows_the_rule(x, lambd)
+
+
+def test_on_the_cpu_with_several_threads():
+    assert_follows_the_rule(numbers(torch.float32, 200_001), 0.1)
+
+
+def in_child_too(monkeypatch) -> None:
+    """Let this file be imported by a child process."""
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+
+
+ON_APPLE = """
+import torch
+from metallab.kernels import softshrink
+import test_kernels
+
+for layout in test_kernels.LAYOUTS.values():
+    for dtype in test_kernels.DTYPES.values():
+        test_kernels.assert_follows_the_rule(layout(test_kernels.numbers(dtype).reshape(22, 14).to("mps")), 0.1)
+try:
+    softshrink.softshrink(torch.ones(2, dtype=torch.int32, device="mps"))
+except TypeError as error:
+    refused = str(error)
+done = True
+"""
+
+
+def test_on_an_apple_gpu(monkeypatch):
+    """A real one on a Mac, the simulated one elsewhere."""
+    needs_shaders()
+    in_child_too(monkeypatch)
+    outcome = isolated.run(ON_APPLE, device="mps", results=["done", "refused"], timeout=300)
+    assert outcome["done"]
+    assert "floating-point" in outcome["refused"]
+
+
+IN_OBJECTIVE_C = """
+import torch
+from metallab import kernels
+from metallab.kernels import extension, rule
+import test_kernels
+
+try:
+    ours = extension.load("softshrink.mm")
+except extension.CannotBuild as reason:
+    said = str(reason)
+else:
+    ours.compile(kernels.source("softshrink.metal"))
+    for layout in test_kernels.LAYOUTS.values():
+        x = layout(test_kernels.numbers(torch.float32).reshape(22, 14).to("mps"))
+        grad = torch.randn(x.shape).to("mps")
+        assert rule.same_bits(ours.forward(x, 0.1), rule.softshrink(x.cpu(), 0.1))
+        assert rule.same_bits(ours.backward(grad, x, 0.1), rule.gradient(grad.cpu(), x.cpu(), 0.1))
+    said = "right"
+"""
+
+
+def test_from_objective_c(monkeypatch):
+    needs_shaders()
+    in_child_too(monkeypatch)
+    said = isolated.run(IN_OBJECTIVE_C, device="mps", results=["said"], timeout=500)["said"]
+    if "Objective-C++ (.mm) needs" in said:
+        pytest.skip(said)
+    assert said == "right"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_on_an_nvidia_gpu(dtype, layout):
+    x = LAYOUTS[layout](numbers(dtype).reshape(22, 14).cuda())
+    for lambd in LAMBDS:
+        assert_follows_the_rule(x, lambd)
+
+
+def test_pytorch_accepts_the_operator():
+    x = torch.linspace(-2, 2, 20, dtype=torch.float64).reshape(4, 5).requires_grad_()
+    torch.library.opcheck(softshrink.softshrink, (x[:, ::2], 0.5))
+    torch.library.opcheck(softshrink.softshrink_backward, (torch.randn(5, 4).t().double(), x, 0.5))
+    assert torch.autograd.gradcheck(softshrink.softshrink, (x, 0.5))
+    assert torch.autograd.gradgradcheck(softshrink.softshrink, (x, 0.5))
+
+
+def test_inside_a_compiled_model():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), softshrink.Softshrink(0.1))
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    x = torch.randn(3, 4)
+    expected = torch.nn.Sequential(model[0], torch.nn.Softshrink(0.1))(x)
+    (want,) = torch.autograd.grad(expected.sum(), model[0].bias)
+    (got,) = torch.autograd.grad(compiled(x).sum(), model[0].bias)
+    torch.testing.assert_close(compiled(x), expected)
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    ("x", "lambd", "error", "said"),
+    [
+        (torch.ones(2), -1.0, ValueError, "lambd is -1.0; for torch.float32 it lies between 0 and 3.4"),
+        (torch.ones(2), math.nan, ValueError, "lambd is nan"),
+        (torch.ones(2).half(), 7e4, ValueError, "between 0 and 65504"),
+        (torch.ones(2, dtype=torch.int64), 0.5, TypeError, "floating-point tensors, not torch.int64"),
+    ],
+)
+def test_what_the_operator_refuses(x, lambd, error, said):
+    with pytest.raises(error, match=re.escape(said)):
+        softshrink.softshrink(x, lambd)
+    with pytest.raises(error, match=re.escape(said)):
+        softshrink.softshrink(x.to("meta"), lambd)
+
+
+# ---- the Metal text --------------------------------------------------------------------------------------------------
+
+
+def needs_shaders(sanitizers: bool = False) -> None:
+    try:
+        missing = shader.compiler.find_compiler().missing_sanitizers
+    except shader.NoCompiler as error:
+        pytest.skip(str(error))
+    if sanitizers and missing:
+        pytest.skip(missing)
+
+
+def assert_text_follows_the_rule(text: str) -> None:
+    """All kernels of a text like softshrink.metal, on memory that is and that is not aligned, with every tail."""
+    route = softshrink.MetalRoute(shader.compile_shader(text))
+    for dtype in DTYPES.values():
+        for n in (1, 4, 1003):
+            for begin in (0, 1):
+                x, grad = numbers(dtype, n + begin)[begin:], numbers(dtype, n + begin).flip(0)[begin:]
+                out = torch.full((n + begin,), 7.0, dtype=dtype)[begin:]
+                route.softshrink_forward(out, x, 0.1)
+                assert rule.same_bits(out, rule.softshrink(x, 0.1))
+                route.softshrink_backward(out, grad, x, 0.1)
+                assert rule.same_bits(out, rule.gradient(grad, x, 0.1))
+
+
+def test_the_metal_text_follows_the_rule():
+    needs_shaders()
+    assert_text_follows_the_rule(kernels.source("softshrink.metal"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (": 0.0f * v)", ": 0.0f)"),
+        ("v >= -lambd && v <= lambd ? T(0) : grad", "v < -lambd || v > lambd ? grad : T(0)"),
+        ("shrink(float(x[i]), float(T(lambd)))", "shrink(float(x[i]), lambd)"),
+        ("const float l = float(T(lambd));", "const float l = lambd;"),
+        ("for (; k < n; k++) out[k]", "for (; k + 1 < n; k++) out[k]"),
+        ("for (; k < n; k++) grad_x[k]", "for (; k < n - n % 2; k++) grad_x[k]"),
+    ],
+)
+def test_a_broken_metal_text_goes_red(old, new):
+    needs_shaders()
+    text = kernels.source("softshrink.metal")
+    assert old in text
+    with pytest.raises(AssertionError):
+        assert_text_follows_the_rule(text.replace(old, new))
+
+
+def test_four_elements_are_read_at_once_only_where_they_may_be():
+    called = []
+
+    class Library:
+        def __getattr__(self, name):
+            return lambda *args, threads: called.append((name, threads))
+
+    route, memory = softshrink.MetalRoute(Library()), torch.zeros(20)
+    assert memory.data_ptr() % 16 == 0
+    route.softshrink_forward(memory[:10], memory[10:], 0.5)
+    route.softshrink_forward(memory[:7], memory[8:15], 0.5)
+    route.softshrink_backward(memory[4:8], memory[8:12], memory[12:16].half(), 0.5)
+    route.softshrink_backward(memory[:0], memory[:0], memory[:0], 0.5)
+    assert called == [
+        ("softshrink_forward_float", 10),
+        ("softshrink_forward_vec4_float", 2),
+        ("softshrink_backward_vec4_float", 1),
+    ]
+
+
+def test_the_metal_texts_forbid_fast_math():
+    """What fast math does to NaN cannot be simulated, and every route must be rid of it."""
+    for name in ("softshrink.metal", "softmax.metal"):
+        assert "#pragma METAL fp math_mode(safe)" in kernels.source(name)
+
+
+def softmax(text: str, name: str, rows: int, columns: int, group: int):
+    """The kernel, its arguments, and how to launch it."""
+    x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(columns)) * 5
+    return (
+        getattr(shader.compile_shader(text), name),
+        (torch.empty_like(x), x, columns),
+        {"threads": rows * group, "group_size": group},
+    )
+
+
+@pytest.mark.parametrize("name", ["softmax_tree", "softmax_simd"])
+def test_softmax(name):
+    needs_shaders()
+    for rows, columns, group in ((3, 1000, 256), (5, 33, 64), (2, 7, 32), (2, 2100, 1024)):
+        kernel, arguments, how = softmax(kernels.source("softmax.metal"), name, rows, columns, group)
+        kernel(*arguments, **how)
+        torch.testing.assert_close(arguments[0], arguments[1].softmax(-1), atol=1e-6, rtol=1e-5)
+
+
+def test_softmax_has_no_race_and_the_page_s_has_one():
+    """The result is right without the barrier too: only the sanitizer tells."""
+    needs_shaders(sanitizers=True)
+    text, barrier = kernels.source("softmax.metal"), "threadgroup_barrier(mem_flags::mem_threadgroup);  // this step is"
+    for name in ("softmax_tree", "softmax_simd"):
+        kernel, arguments, how = softmax(text, name, 3, 300, 64)
+        report = kernel.check(*arguments, **how)
+        assert report.ok, report
+        assert not report.skipped
+    broken = text.replace(barrier, "//")
+    kernel, arguments, how = softmax(broken, "softmax_tree", 3, 300, 64)
+    kernel(*arguments, **how)
+    assert torch.allclose(arguments[0], arguments[1].softmax(-1), atol=1e-6)
+    found = kernel.check(*arguments, **how).findings
+    step = next(i for i, line in enumerate(broken.splitlines(), 1) if "if (t < half_way)" in line)
+    assert ("race", step) in [(finding.kind, finding.line) for finding in found]
+
+
+# ---- building --------------------------------------------------------------------------------------------------------
+
+
+@EXTENSION.rule(
+    ("if fault := _missing(name)", "if (fault := _missing(name)) and False"),
+    ("if shutil.which(compiler) is None:", "if False:"),
+    ("if not cpp_extension.is_ninja_available():", "if False:"),
+    ('name.endswith(".mm") and not torch', 'name.endswith(".nn") and not torch'),
+)
+def what_is_missing_is_told(extension, monkeypatch):
+    from torch.utils import cpp_extension
+
+    load = extension.load.__wrapped__  # without its memory
+    monkeypatch.setattr(cpp_extension, "load", lambda **_: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(cpp_extension, "is_ninja_available", lambda: False)
+        with pytest.raises(extension.CannotBuild, match=r"softshrink.cpp cannot be built: ninja.*pip install ninja"):
+            load("softshrink.cpp")
+    with monkeypatch.context() as patch:
+        patch.setenv("CXX", "no-such-compiler -m64")
+        with pytest.raises(extension.CannotBuild, match=r"no C\+\+ compiler \(no-such-compiler\)\. `.+`"):
+            load("softshrink.cpp")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(extension.CannotBuild, match=r"Apple GPU.*%%isolated --device mps"):
+        load("softshrink.mm")
+
+
+@EXTENSION.rule(
+    ('"error:" in line', '"warning:" in line'),
+    ("(OSError, ImportError, RuntimeError)", "(OSError, ImportError)"),
+)
+def a_source_that_does_not_compile_is_a_line(extension, monkeypatch, tmp_path):
+    (tmp_path / "wrong.cpp").write_text("int f() {\n  return nonsense;\n}\n")
+    monkeypatch.setattr(extension.kernels, "FOLDER", tmp_path)
+    monkeypatch.setattr(extension.paths, "BUILD", tmp_path)
+    with pytest.raises(extension.CannotBuild, match=r"wrong.cpp cannot be built.*wrong.cpp:2.*error:.*nonsense"):
+        extension.load("wrong.cpp")
+
+
+@EXTENSION.rule(
+    ("kernels.source(name), torch", "torch"),
+    ("platform.machine(), *flags", "platform.machine()"),
+)
+def nothing_stale_is_loaded(extension, monkeypatch, tmp_path):
+    monkeypatch.setattr(extension.paths, "BUILD", tmp_path)
+    before = extension._folder("softshrink.cpp", ["-O3"])
+    assert extension._folder("softshrink.cpp", ["-O3"]) == before
+    assert extension._folder("softshrink.cpp", ["-O2"]) != before
+    monkeypatch.setattr(extension.kernels, "source", lambda name: "another text")
+    assert extension._folder("softshrink.cpp", ["-O3"]) != before
+
+
+def test_a_notebook_shows_the_reason_alone():
+    for error in (extension.CannotBuild("do this"), nvrtc.NoNvidiaCompiler("do that")):
+        assert error._render_traceback_() == [f"{type(error).__name__}: {error}"]
+
+
+# ---- Metal on NVIDIA -------------------------------------------------------------------------------------------------
+
+
+def needs_nvrtc() -> None:
+    try:
+        nvrtc._bindings("nvrtc")
+        nvrtc._headers()
+    except nvrtc.NoNvidiaCompiler as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90"])
+@pytest.mark.parametrize("name", ["softshrink.metal", "softmax.metal"])
+def test_the_metal_texts_compile_for_nvidia(name, architecture):
+    needs_nvrtc()
+    translated = nvrtc.translate(kernels.source(name))
+    code, names = nvrtc.compile_cuda(translated, architecture)
+    assert code.startswith(b"\x7fELF")
+    assert sorted(names) == sorted(kernel.name for kernel in shader.compiler.msl.find_kernels(kernels.source(name)))
+    assert all(lowered.encode() in code for lowered in names.values())
+
+
+KERNEL = """
+#include <metal_stdlib>
+using namespace metal;
+template <typename T>
+kernel void scale(device T* out [[buffer(0)]], device const T* x [[buffer(2)]], constant float& by [[buffer(1)]],
+                  constant uint& n, uint2 at [[thread_position_in_grid]], uint t [[thread_index_in_threadgroup]]) {
+  out[at.x] = T(by * float(x[at.y]));
+}
+template [[host_name("scale_half")]] [[kernel]] decltype(scale<half>) scale<half>;
+kernel void meeting(device atomic_less* x) { simd_sum(1); }
+"""
+
+
+@NVRTC.rule(
+    ("int(number) if number else len(taken)", "len(taken)"),
+    ("types.get(p.scalar, p.scalar)", "p.scalar"),
+    ('or "simd_" in body', ""),
+    ('sign == "*")', 'sign == "&")'),
+)
+def a_kernel_s_parameters_are_understood(nvrtc):
+    scale, meeting = nvrtc.translate(KERNEL).entries
+    assert (scale.name, scale.expression, scale.meets) == ("scale_half", "scale<half>", False)
+    assert [(p.name, p.scalar, p.is_memory) for p in scale.parameters] == [
+        ("out", "half", True),
+        ("by", "float", False),
+        ("x", "half", True),
+        ("n", "uint", False),
+    ]
+    assert (meeting.name, meeting.meets) == ("meeting", True)
+
+
+@NVRTC.rule(
+    ('lines = "\\n" * text.count("\\n", found.start(), brace)', 'lines = ""'),
+    ('"\\n" * found[0].count("\\n")', '""'),
+    ("(?m)^[ \\t]*#[ \\t]*(?:include", "(?m)^\\s*#[ \\t]*(?:include"),
+)
+def an_error_keeps_its_line(nvrtc):
+    needs_nvrtc()
+    text = f"// one line\n/* and\ntwo */{KERNEL}kernel void k(device float* x) {{\n  x[0] = nonsense;\n}}"
+    with pytest.raises(SyntaxError, match="nonsense") as caught:
+        nvrtc.compile_cuda(nvrtc.translate(text.replace("atomic_less", "float")), "sm_90")
+    assert caught.value.lineno == text[: text.index("nonsense")].count("\n") + 1
+
+
+@NVRTC.rule(
+    ("if not entries:", "if False:"),
+    ('("constant", "*"), ("constant", "&"))', '("device", "&"), ("constant", "&"))'),
+)
+def what_is_not_understood_is_refused(nvrtc):
+    for text, said in {
+        "": "no kernel",
+        "kernel void k(texture2d<float> x) {}": "not understood",
+        "\nkernel void k(device float* x, uint i [[thread_index_in_quadgroup]]) {}": "2: .*cannot be had",
+        "kernel void k(device float& x) {}": "cannot be had",
+        "#define K kernel void k(device float* x) {}\nK": "write kernels and instantiations out",
+        "kernel void k(device float* x [[buffer(1)]]) {}": "number them from 0",
+    }.items():
+        with pytest.raises(SyntaxError, match=said):
+            nvrtc.translate(text)
+
+
+@NVRTC.rule(
+    ("-(-t // g)", "t // g"),
+    ("GROUP_SIZE if group_size is None", "1 if group_size is None"),
+    ("if 0 in total:", "if False:"),
+    ("values += total", "values += group"),
+    ("% 32 or any", "% 1 or any"),
+    ("any(t % g", "any(t % 1"),
+    ("value.device != device or not value.is_contiguous()", "value.device != device"),
+    ("value.device != device or ", ""),
+    ("if wanted not in (None, value.dtype)", "if False"),
+    ("if len(args) != len(entry.parameters):", "if False:"),
+)
+def a_call_is_a_launch(nvrtc, monkeypatch):
+    launched = []
+    scale, meeting = nvrtc.translate(KERNEL.replace("atomic_less", "float")).entries
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: type("Stream", (), {"cuda_stream": 5}))
+    here = torch.device("cpu")  # stands for the GPU
+    run = nvrtc.Kernel(scale, here, lambda *how: launched.append(how))
+    out, x = (torch.zeros(600, dtype=torch.half) for _ in range(2))
+    run(out, 2.0, x, 7)
+    run(out, 2.0, x, 7, threads=(10, 3), group_size=(4, 2))
+    run(out, 2.0, x, 7, threads=0)
+    pointer, word, number = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_float
+    types = (pointer, number, pointer, word, word, word, word)
+    start = (out.data_ptr(), 2.0, x.data_ptr(), 7)
+    assert launched == [
+        (3, 1, 1, 256, 1, 1, 0, 5, ((*start, 600, 1, 1), types), 0),
+        (3, 2, 1, 4, 2, 1, 0, 5, ((*start, 10, 3, 1), types), 0),
+    ]
+    elsewhere = x.to("meta")
+    for by, memory, *n in (
+        (2, x, 7),
+        (2.0, x, 7.0),
+        (2.0, x.float(), 7),
+        (2.0, x[::2], 7),
+        (2.0, x),
+        (2.0, elsewhere, 7),
+    ):
+        with pytest.raises(TypeError):
+            run(out, by, memory, *n)
+    whole = nvrtc.Kernel(meeting, here, lambda *how: None)
+    floats = torch.zeros(64)
+    whole(floats, group_size=32)
+    for threads, group in ((64, 16), (60, 32)):
+        with pytest.raises(ValueError, match="wait for each other"):
+            whole(floats, threads=threads, group_size=group)
+
+
+rules = [module.tests() for module in (RULE, EXTENSION, NVRTC)]
+(
+    (test_rule_of_the_rule, test_broken_rule_goes_red),
+    (test_rule_of_building, test_broken_building_goes_red),
+    (test_rule_of_nvrtc, test_broken_nvrtc_goes_red),
+) = rules

@@ -1,0 +1,682 @@
+"""Objective-C++ on the simulated device: softshrink.mm is right, and what is wrong with broken copies of it is told.
+
+As in test_metalsim_device.py the checks run in children, ``python tests/test_metalsim_objc.py SESSION OUT``, because a
+process has one torch, with or without the simulation. A session builds one extension; what is built is kept in
+metalsim's cache. The broken copies of softshrink.mm are one extension: torch's headers are read once for all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+CHILD = __name__ == "__main__"
+
+import metallab  # noqa: E402, F401, I001 - arms the simulation in a child, before torch
+import pytest  # noqa: E402
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+
+from metallab import kernels  # noqa: E402
+from metalsim import SimulationError, building, preload  # noqa: E402
+from metalsim.objc import extension, toolchain  # noqa: E402
+
+HOST = kernels.source("softshrink.mm")
+OLD: torch.Tensor | None = None
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+SESSIONS: dict[str, dict[str, Callable[[], None]]] = {"softshrink": {}, "program": {}}
+
+
+def in_session(name: str) -> Callable[[Callable], Callable]:
+    """A check that runs in this session's child; here it becomes a test of what came of it."""
+
+    def add(check: Callable) -> Callable:
+        SESSIONS[name][check.__name__] = check
+
+        def test() -> None:
+            outcome = child(name)[check.__name__]
+            assert outcome == "passed", outcome
+
+        test.__doc__ = check.__doc__
+        return test
+
+    return add
+
+
+in_softshrink, in_program = in_session("softshrink"), in_session("program")
+
+
+# ---- in the child: the extension as it is ----------------------------------------------------------------------------
+
+
+def built(name: str, *sources: Path, flags: Sequence[str] = (), **options: Any) -> Any:
+    """An extension, in a folder of metalsim's cache, with the flags that a Mac user writes."""
+    from torch.utils import cpp_extension
+
+    text = b"".join(source.read_bytes() for source in sources)
+    folder = building.cache() / "extensions" / f"{name}-{hashlib.sha256(text).hexdigest()[:16]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return cpp_extension.load(
+        name=name,
+        sources=[str(source) for source in sources],
+        extra_cflags=["-std=c++20", *flags],
+        extra_ldflags=["-framework", "Metal", "-framework Foundation"],
+        build_directory=str(folder),
+        **options,
+    )
+
+
+@functools.cache
+def softshrink() -> Any:
+    """softshrink.mm, with the kernels of softshrink.metal."""
+    module = built("softshrink_mm", kernels.FOLDER / "softshrink.mm")
+    with pytest.raises(RuntimeError, match=r"compile\(source\) has to come first"):
+        module.forward(torch.ones(3, device="mps"), 0.5)
+    module.compile(kernels.source("softshrink.metal"))
+    return module
+
+
+def agrees(x: torch.Tensor, lambd: float = 0.5) -> bool:
+    """Forward and backward of a device tensor are what PyTorch computes on the CPU."""
+    there = x.cpu().requires_grad_()
+    expected = F.softshrink(there, lambd)
+    grad = torch.randn(x.shape).to(x.dtype)
+    (wanted,) = torch.autograd.grad(expected, there, grad)
+    y, grad_x = softshrink().forward(x, lambd), softshrink().backward(grad.to("mps"), x, lambd)
+    assert (y.shape, y.dtype, y.device) == (x.shape, x.dtype, x.device)
+    return torch.equal(y.cpu(), expected) and torch.equal(grad_x.cpu(), wanted)
+
+
+@in_softshrink
+def test_values_and_gradients_are_pytorchs_in_every_dtype():
+    for dtype in DTYPES:
+        for count in (1, 31, 1000, 5001):
+            assert agrees(torch.randn(count, device="mps").to(dtype)), (dtype, count)
+        assert agrees(torch.randn(7, 11, 13, device="mps").to(dtype), 0.1), "lambd is rounded to the dtype"
+
+
+@in_softshrink
+def test_nan_infinity_and_the_sign_of_zero_are_kept():
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 0.0, -0.3, 0.5])
+    y = softshrink().forward(x.to("mps"), 0.5).cpu()
+    # one by one: for long tensors PyTorch's vector instructions lose the sign of zero
+    expected = torch.stack([F.softshrink(one) for one in x])
+    assert y[0].isnan()
+    assert torch.equal(y[1:].view(torch.int32), expected[1:].view(torch.int32))
+    assert softshrink().backward(torch.ones(7, device="mps"), x.to("mps"), 0.5).tolist() == [1, 1, 1, 0, 0, 0, 0]
+
+
+@in_softshrink
+def test_views_and_other_layouts():
+    base = torch.randn(6000, device="mps")
+    for dtype in DTYPES:
+        b = base.to(dtype)
+        for view in (b[1000:4000], b[1:], b[::2], b.view(60, 100).t(), b.view(60, 100)[:, 3], b[:9].expand(4, 9)):
+            assert agrees(view), (dtype, view.shape, view.stride(), view.storage_offset())
+    put_off = torch.complex(base[:9], base[:9]).conj().imag  # a minus sign that is not in memory
+    assert put_off.is_neg()
+    assert agrees(put_off)
+
+
+@in_softshrink
+def test_tensors_of_no_and_of_one_element():
+    for shape in ((0,), (3, 0), ()):
+        assert agrees(torch.randn(shape, device="mps"))
+
+
+@in_softshrink
+def test_what_it_does_not_take_is_told():
+    module, x = softshrink(), torch.ones(3, device="mps")
+    for call, said in {
+        lambda: module.forward(torch.ones(3), 0.5): "x is on cpu; move it to mps",
+        lambda: module.backward(torch.ones(3), x, 0.5): "grad is on cpu; move it to mps",
+        lambda: module.forward(x.int(), 0.5): "there are kernels for float32, float16 and bfloat16, not for Int",
+        lambda: module.backward(x[:2], x, 0.5): r"grad is \[2\] and x is \[3\]",
+        lambda: module.backward(x.half(), x, 0.5): "grad is Half and x is Float",
+        lambda: module.compile("kernel void f() {\n  int i = 1\n}"): "does not compile: program_source:2:12: error: e",
+    }.items():
+        with pytest.raises(RuntimeError, match=said):
+            call()
+    assert agrees(x), "a source that does not compile changes nothing"
+
+
+@in_softshrink
+def test_its_work_and_pytorchs_keep_their_order():
+    x = torch.arange(-4.0, 4, device="mps")
+    x.mul_(2)
+    y = softshrink().forward(x, 1.0)
+    x.zero_()
+    y.add_(100)
+    assert y.tolist() == [93, 95, 97, 99, 100, 101, 103, 105]
+
+
+@in_softshrink
+def test_memory_is_given_back():
+    x = torch.randn(100_000, device="mps")
+    softshrink().forward(x, 0.5)
+    before = torch.mps.current_allocated_memory()
+    for _ in range(3):
+        softshrink().forward(x, 0.5)
+    torch.mps.synchronize()
+    assert torch.mps.current_allocated_memory() == before
+
+
+@in_softshrink
+def test_pipelines_are_made_once():
+    made = []
+    keep, extension.Bridge._keep = extension.Bridge._keep, lambda bridge, one: made.append(one) or keep(bridge, one)
+    try:
+        module = softshrink()
+        module.compile(kernels.source("softshrink.metal"))
+        for _ in range(3):
+            module.forward(torch.randn(10, device="mps"), 0.5)
+            module.forward(torch.randn(10, device="mps").half(), 0.5)
+    finally:
+        extension.Bridge._keep = keep
+    assert [getattr(one, "name", "library") for one in made] == [
+        "library", "softshrink_forward_float", "softshrink_forward_half",
+    ]  # fmt: skip
+
+
+class Softshrink(torch.autograd.Function):
+    """The extension under autograd."""
+
+    @staticmethod
+    def forward(context, x, lambd):
+        context.save_for_backward(x)
+        context.lambd = lambd
+        return softshrink().forward(x, lambd)
+
+    @staticmethod
+    def backward(context, grad):
+        return softshrink().backward(grad, *context.saved_tensors, context.lambd), None
+
+
+def curve(shrink: Callable) -> list[float]:
+    """Losses of the talk's network, made small."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(*sizes).to("mps") for sizes in ((16, 32), (32, 32), (32, 4))]
+    optimiser = torch.optim.SGD([p for layer in layers for p in layer.parameters()], 0.1)
+    x, y = torch.randn(64, 16, device="mps"), torch.randint(4, (64,), device="mps")
+    losses = []
+    for _ in range(10):
+        h = layers[2](shrink(layers[1](shrink(layers[0](x), 0.1)), 0.1))
+        loss = F.cross_entropy(h, y)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return losses
+
+
+@in_softshrink
+def test_a_network_trains_with_it():
+    losses = curve(Softshrink.apply)
+    assert losses == curve(F.softshrink)
+    assert losses[-1] < losses[0]
+
+
+@in_softshrink
+def test_threads_take_turns():
+    """Kernels run in Python, so that a thread that waits for the queue must let the one inside have Python."""
+    x = torch.randn(2000, device="mps")
+    expected, wrong = F.softshrink(x.cpu(), 0.5), []
+
+    def work():
+        for _ in range(20):
+            if not torch.equal((softshrink().forward(x, 0.5) + 0).cpu(), expected):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@in_softshrink
+def test_nothing_is_built_twice():
+    """Also by the next process, which is what a new versioner makes of this one."""
+    from torch.utils import cpp_extension
+
+    library = Path(softshrink().__file__)
+    before = library.stat().st_mtime_ns
+    cpp_extension.JIT_EXTENSION_VERSIONER = type(cpp_extension.JIT_EXTENSION_VERSIONER)()
+    again = built("softshrink_mm", kernels.FOLDER / "softshrink.mm")
+    assert again.__file__ == str(library)
+    assert library.stat().st_mtime_ns == before
+
+
+# ---- in the child: a Metal program without PyTorch -------------------------------------------------------------------
+
+
+@functools.cache
+def program() -> Any:
+    """tests/objective_c/program.mm, with a function that calls one of its functions."""
+    import ctypes
+
+    loaded = ctypes.CDLL(built("metal_program", ROOT / "tests/objective_c/program.mm", is_python_module=False))
+
+    def call(function: str) -> str:
+        getattr(loaded, function).restype = ctypes.c_char_p
+        return getattr(loaded, function)().decode()
+
+    return call
+
+
+@in_program
+def test_a_program_with_its_own_queue_runs():
+    said = program()("doubles")
+    assert said == "well", said
+
+
+@in_program
+def test_libraries_and_pipelines_say_what_they_are():
+    said = program()("says_what_is_there")
+    assert re.match(r"(twice,narrow|narrow,twice),2 64 32 program_source:1:\d+: error: ", said), said
+
+
+@in_program
+def test_what_metal_refuses_is_told_in_its_words():
+    for function, said in {
+        "waits_for_nothing": r"-\[MTLCommandBuffer waitUntilCompleted\]: it was not committed \(a Mac waits for ever\)",
+        "commits_twice": r"failed assertion `commit an already committed .*' \(a Mac ends the process here\)",
+        "binds_too_much": r"length\(5000\) must be 1 to 4096 \(on a Mac MTL_DEBUG_LAYER=1 tells; without",
+        "binds_beyond_the_end": r"offset\(16\) must be < the buffer's length, 16",
+        "has_no_threads": r"threadsPerGrid\(0, 1, 1\), threadsPerThreadgroup\(1, 1, 1\) must not have a 0",
+    }.items():
+        assert re.search(said, program()(function)), (function, program()(function))
+
+
+@in_program
+def test_a_selector_that_metal_has_not_does_not_compile():
+    """On a Mac it is a warning, which load() does not show, and the process ends when the message is sent."""
+    assert "dispatchThreadgroup:threadsPerThreadgroup:' not found" in misspelt(ROOT / "tests/objective_c/program.mm")
+
+
+@in_program
+def test_what_the_language_lacks_here_does_not_compile():
+    with pytest.raises(RuntimeError, match=r"fobjc-arc is not supported|has no ARC"):
+        built("arc", ROOT / "tests/objective_c/program.mm", flags=["-fobjc-arc"], is_python_module=False)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "try.mm"
+        source.write_text(
+            "#import <Foundation/Foundation.h>\nint f() { @try { return 1; } @catch (id e) { return 2; } }\n"
+        )
+        with pytest.raises(RuntimeError, match="cannot use '@try'"):
+            built("exceptions", source, is_python_module=False)
+
+
+@in_program
+def test_cpp_files_may_stand_beside():
+    import ctypes
+
+    with tempfile.TemporaryDirectory() as folder:
+        first, second = Path(folder) / "first.mm", Path(folder) / "second.cpp"
+        first.write_text('#import <Metal/Metal.h>\nint given();\nextern "C" int twice() { return 2 * given(); }\n')
+        second.write_text("#ifdef __OBJC__\n#error compiled as Objective-C\n#endif\nint given() { return 21; }\n")
+        library = ctypes.CDLL(built("mixed", first, second, is_python_module=False))
+    assert library.twice() == 42
+
+
+def misspelt(source: Path) -> str:
+    """What is raised for a source with a selector that does not exist."""
+    text = source.read_text()
+    wrong = re.sub(r"(encoder dispatch\w+)s:", r"\1:", text, count=1)
+    assert wrong != text
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / source.name
+        path.write_text(wrong)
+        with pytest.raises(RuntimeError, match="Error building extension") as caught:
+            built("misspelt", path)
+    return str(caught.value)
+
+
+# ---- broken copies of softshrink.mm ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A change of softshrink.mm, and what a user sees of it here."""
+
+    old: str
+    new: str
+    symptom: str
+    """A regular expression: an error's first line, ``wrong values``, or ``right``."""
+    on_a_mac: str
+
+
+LAYER = "MTL_DEBUG_LAYER=1 tells; without it anything may happen"
+END = "      [encoder endEncoding];\n"
+COMMIT = "      torch::mps::commit();"
+BUGS = {
+    "none": Bug("", "", "right", "right"),
+    "another kernel's name": Bug(
+        '"softshrink_forward"', '"softshrink_fwd"', "the Metal source has no kernel softshrink_fwd_float", "the same",
+    ),
+    "encoding is not ended": Bug(
+        END, "", "commit.*failed assertion `commit command buffer with uncommitted encoder'", "the process ends",
+    ),
+    "encoding is neither ended nor committed": Bug(
+        END + COMMIT, "", "failed assertion `Command encoder released without endEncoding'", "the process ends",
+    ),
+    "two encoders at once": Bug(
+        "= [commands computeCommandEncoder];",
+        "= [commands computeCommandEncoder]; [commands computeCommandEncoder];",
+        "failed assertion `A command encoder is already encoding to this command buffer'", "the process ends",
+    ),
+    "the encoder is used after its end": Bug(
+        END, END + "      [encoder setBytes:&lambd length:sizeof(lambd) atIndex:index];\n", "encoding has ended",
+        LAYER,
+    ),
+    "the offset counts elements": Bug(
+        "tensor.storage_offset() * tensor.element_size()", "tensor.storage_offset()", "wrong values", "wrong values",
+    ),
+    "no offset": Bug("offset:offset", "offset:0", "wrong values", "wrong values"),
+    "lambd is not bound": Bug(
+        "      [encoder setBytes:&lambd length:sizeof(lambd) atIndex:index];\n", "", r"buffer\(2\) is not bound",
+        LAYER,
+    ),
+    "lambd is short": Bug(
+        "length:sizeof(lambd)", "length:2", r"buffer\(2\) has 2 bytes, the kernel reads 4",
+        LAYER,
+    ),
+    "a buffer is nil": Bug(
+        "setBuffer:buffer(tensor)", "setBuffer:nil", r"buffer\(0\) is not bound", LAYER,
+    ),
+    "an index above 30": Bug(
+        "atIndex:index++", "atIndex:31 + index++", r"index\(31\) must be < 31", LAYER,
+    ),
+    "the storage of a CPU tensor": Bug("{out, in}", "{out, in.cpu()}", "that is no MTLBuffer", "a crash"),
+    "arguments in another order": Bug("{out, in}", "{in, out}", "wrong values", "wrong values"),
+    "a group of too many threads": Bug(
+        "std::min(threads, state.maxTotalThreadsPerThreadgroup)", "threads", "3000 threads, must be <= 1024",
+        "MTL_DEBUG_LAYER=1 tells; without it the kernel does not run",
+    ),
+    "no pipeline": Bug(
+        "      [encoder setComputePipelineState:state];\n", "", "no compute pipeline state was set",
+        LAYER,
+    ),
+    "no commit": Bug(COMMIT, "", "right", "right: PyTorch commits, when it next waits for the GPU"),
+    "synchronize for commit": Bug("mps::commit()", "mps::synchronize()", "right", "right, and slower"),
+    "committed twice": Bug(
+        COMMIT, "      [commands commit];\n" + COMMIT,
+        "failed assertion `commit an already committed command buffer'", "the process ends",
+    ),
+    "committed behind PyTorch's back": Bug(
+        COMMIT, "      [commands commit];", "failed assertion `_status < MTLCommandBufferStatusCommitted'",
+        "the process ends, at PyTorch's next operator",
+    ),
+    "a command buffer kept from call to call": Bug(
+        "id<MTLCommandBuffer> commands =", "static id<MTLCommandBuffer> commands =",
+        "failed assertion `_status < MTLCommandBufferStatusCommitted'", "the process ends or crashes",
+    ),
+    "an exception leaves the block": Bug(
+        END, END + '      TORCH_CHECK(false, "no");\n', "a C\\+\\+ exception left the block: no", "the process ends",
+    ),
+    "an operator of PyTorch inside the block": Bug(
+        END, END + "      tensors[0].clone();\n", "an operator of PyTorch inside the block", "the process ends",
+    ),
+    "the queue is entered twice": Bug(
+        END, END + "      dispatch_sync(torch::mps::get_dispatch_queue(), ^{});\n",
+        "dispatch_sync called on queue already owned by current thread", "the process ends",
+    ),
+}  # fmt: skip
+NUMBERS = {name: number for number, name in enumerate(BUGS)}
+
+# What PyTorch cannot show: the buffer that a tensor's storage is, read without waiting for anything.
+PEEK = """
+py::dict peek(const at::Tensor& tensor) {
+  const id<MTLBuffer> buffer = __builtin_bit_cast(id<MTLBuffer>, tensor.storage().data());
+  py::dict seen;
+  seen["length"] = buffer.length;
+  seen["first"] = static_cast<const float*>(buffer.contents)[0];
+  seen["address"] = buffer.gpuAddress == reinterpret_cast<uint64_t>(buffer.contents);
+  seen["class"] = [buffer respondsToSelector:@selector(contents)] && [buffer retainCount] == 1;
+  return seen;
+}
+
+bool seed(uint64_t number) {
+  torch::mps::manual_seed(number);
+  return torch::mps::is_available();
+}
+"""
+
+
+def planted_source() -> str:
+    """One source with all broken copies, each in a namespace and a submodule of its own."""
+    includes = "\n".join(line for line in HOST.splitlines() if line.startswith(("#include", "#import")))
+    body = re.sub(r"(?m)^#(include|import).*\n", "", HOST)
+    body = body.replace("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)", "void bind(py::module_ m)")
+    copies, binds = [], []
+    for name, bug in BUGS.items():
+        assert name == "none" or body.count(bug.old) == 1, f"softshrink.mm has not {bug.old!r} once: adapt the bug"
+        copy = body.replace(bug.old, bug.new) if bug.old else body
+        copies.append(f"namespace planted_{NUMBERS[name]} {{\n{copy}}}\n")
+        binds.append(f'  planted_{NUMBERS[name]}::bind(m.def_submodule("planted_{NUMBERS[name]}"));\n')
+    binds.append('  m.def("peek", &peek);\n  m.def("seed", &seed);\n')
+    return "".join([includes, "\n", *copies, PEEK, "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {\n", *binds, "}\n"])
+
+
+@functools.cache
+def planted() -> Any:
+    """The extension with all broken copies."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "planted.mm"
+        path.write_text(planted_source())
+        kept = building.cache() / "extensions" / f"{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.mm"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        if not kept.exists():
+            path.replace(kept)
+    return built("planted", kept)
+
+
+def broken(name: str) -> Any:
+    """A broken copy, with its kernels compiled."""
+    module = getattr(planted(), f"planted_{NUMBERS[name]}")
+    module.compile(kernels.source("softshrink.metal"))
+    return module
+
+
+def symptom(name: str) -> str:
+    """What a user sees who calls a broken copy twice, for a view in the middle of a tensor."""
+    x = torch.randn(5000, device="mps")[1000:4000]
+    before, expected = x.cpu(), F.softshrink(x.cpu(), 0.5)
+    try:
+        module = broken(name)
+        results = []
+        for _ in range(2):
+            results.append(module.forward(x, 0.5).clone().cpu())
+            torch.mps.synchronize()
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    right = torch.equal(x.cpu(), before) and all(torch.equal(result, expected) for result in results)
+    return "right" if right else "wrong values"
+
+
+def check_peek_without_commit() -> None:
+    """Without a commit the work waits for whoever waits for the GPU; who looks before sees memory that nobody wrote."""
+    x = torch.full((4,), 3.0, device="mps")
+    committed, uncommitted = broken("none").forward(x, 0.5), broken("no commit").forward(x, 0.5)
+    first = lambda tensor: planted().peek(tensor)["first"]
+    assert first(committed) == 2.5
+    uncommitted = broken("no commit").forward(x, 0.5)
+    assert first(uncommitted) != 2.5
+    torch.mps.synchronize()
+    assert first(uncommitted) == 2.5
+    again = broken("no commit").forward(x, 0.5)
+    assert again.add(1)[0].item() == 3.5, "an operator of PyTorch comes after what was encoded before it"
+    assert first(again) == 2.5
+    event = torch.mps.Event()
+    again = broken("no commit").forward(x, 0.5)
+    event.record()
+    assert first(again) == 2.5
+
+
+def check_memory_is_held_until_it_ran() -> None:
+    before = torch.mps.current_allocated_memory()
+    y = broken("no commit").forward(torch.full((100_000,), 3.0, device="mps"), 0.5)
+    assert torch.mps.current_allocated_memory() - before == 800_000, "the input is still needed"
+    torch.mps.synchronize()
+    assert torch.mps.current_allocated_memory() - before == 400_000
+    assert y.eq(2.5).all()
+
+
+def check_buffers() -> None:
+    """Also of a tensor that is older than the run time of Objective-C, and of one that was resized."""
+    for tensor in (OLD, torch.zeros(10, device="mps"), torch.zeros(2, device="mps").resize_(10), OLD[3:]):
+        assert planted().peek(tensor) == {"length": 40, "first": 0.0, "address": True, "class": True}
+    grown = torch.zeros(2, device="mps")
+    torch.add(torch.zeros(10, device="mps"), 0, out=grown.resize_(0))
+    assert planted().peek(grown)["length"] == 40
+
+
+def check_an_error_is_over_when_it_was_told() -> None:
+    for name in ("encoding is not ended", "an exception leaves the block", "lambd is not bound"):
+        with pytest.raises(RuntimeError):
+            broken(name).forward(torch.ones(3, device="mps"), 0.5)
+        assert torch.ones(3, device="mps").add(1).tolist() == [2, 2, 2]
+        assert broken("none").forward(torch.ones(3, device="mps"), 0.5).tolist() == [0.5] * 3
+
+
+def check_torch_mps_h() -> None:
+    drawn = []
+    for _ in range(2):
+        assert planted().seed(7) is True
+        drawn.append(torch.rand(3, device="mps").tolist())
+    assert drawn[0] == drawn[1]
+
+
+PLANTED_CHECKS = {
+    check.__name__: check
+    for check in (
+        check_buffers, check_peek_without_commit, check_memory_is_held_until_it_ran,
+        check_an_error_is_over_when_it_was_told, check_torch_mps_h,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_told(name):
+    outcome = child("planted")[name]
+    assert re.search(BUGS[name].symptom, outcome), outcome
+
+
+@pytest.mark.parametrize("name", PLANTED_CHECKS)
+def test_of_the_broken_copies(name):
+    outcome = child("planted")[name]
+    assert outcome == "passed", outcome
+
+
+@pytest.mark.skipif("METALSIM_SLOW_TESTS" not in os.environ, reason="reads torch's headers; set METALSIM_SLOW_TESTS=1")
+def test_a_misspelt_selector_in_softshrink_does_not_compile():
+    assert "dispatchThread:threadsPerThreadgroup:' not found" in child("selector")["selector"]
+
+
+# ---- running the child -----------------------------------------------------------------------------------------------
+
+
+def run_checks(checks: dict[str, Callable[[], None]]) -> dict[str, str]:
+    """What came of each check: ``passed``, or its traceback."""
+    outcomes = {}
+    for name, check in checks.items():
+        try:
+            check()
+            outcomes[name] = "passed"
+        except BaseException:  # noqa: BLE001 - pytest's failures are no Exceptions; the parent tells them all
+            outcomes[name] = traceback.format_exc()
+    return outcomes
+
+
+def run_session(name: str) -> dict[str, str]:
+    """In the child: everything of a session."""
+    if name == "selector":
+        return {"selector": misspelt(kernels.FOLDER / "softshrink.mm")}
+    if name == "planted":
+        return {bug: symptom(bug) for bug in BUGS} | run_checks(PLANTED_CHECKS)
+    return run_checks(SESSIONS[name])
+
+
+@functools.cache
+def child(session: str) -> dict[str, str]:
+    """What came of a session; the same text for everything if the child did not reach its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.json"
+        environment = {"METALSIM_CACHE": str(building.cache()), **os.environ, "METALLAB_DEVICE": "sim"}
+        done = subprocess.run(
+            [sys.executable, __file__, session, str(out)],
+            capture_output=True, text=True, env=environment, cwd=ROOT, timeout=500,
+        )  # fmt: skip
+        ended = f"the child ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        names = [*BUGS, *PLANTED_CHECKS, "selector", *SESSIONS.get(session, ())]
+        return json.loads(out.read_text()) if out.exists() else dict.fromkeys(names, ended)
+
+
+def why_not() -> str:
+    """Why nothing of this can run here; empty if it can."""
+    if (platform.system(), platform.machine()) != preload.SYSTEM:
+        return "simulated on Linux and x86-64 only"
+    try:
+        toolchain.find()
+    except SimulationError as error:
+        return str(error)
+    return ""
+
+
+if not CHILD:
+    pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+
+
+# ---- without a child -------------------------------------------------------------------------------------------------
+
+
+def test_frameworks_are_dropped_and_nothing_else():
+    flags = ["-framework", "Metal", "-L/some where", "-framework Foundation", "-Wl,-framework,Metal", "-lm"]
+    assert extension.without_frameworks(flags) == ["-L/some where", "-lm"]
+    assert extension.without_frameworks(["-framework"]) == []
+
+
+def test_missing_tools_are_named_with_the_command(monkeypatch):
+    from metalsim.shader import compiler
+
+    found, look = compiler.find_compiler(), toolchain._file
+
+    def refuse():
+        raise compiler.NoCompiler
+
+    for instead, library, package in (
+        (refuse, "", "clang-19"),
+        (lambda: compiler.Compiler(("python", "-m", "ziglang", "c++"), "zig", "ziglang 0.13"), "", "clang-19"),
+        (lambda: found, "libobjc.so", r"libobjc-\d+-dev"),
+    ):
+        toolchain._find.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(compiler, "find_compiler", instead)
+            patch.setattr(toolchain, "_file", lambda *asked, gone=library: None if asked[1] == gone else look(*asked))
+            with pytest.raises(SimulationError, match=rf"apt-get install {package}`.*compile_shader takes the same"):
+                toolchain.find()
+    toolchain._find.cache_clear()
+
+
+if CHILD:
+    OLD = torch.zeros(10, device="mps")  # before there is Objective-C
+    answer = json.dumps(run_session(sys.argv[1]))
+    Path(sys.argv[2]).write_text(answer)
+    sys.stdout.flush()
+    # torch's own threads may be about to let go of Python objects: an ordinary exit races with them and may abort
+    os._exit(0)

@@ -1,0 +1,112 @@
+"""The C++ and Objective-C++ sources of this folder, built by `torch.utils.cpp_extension.load` and kept under build/.
+
+``load("softshrink.cpp")`` builds when it is first called on a machine, which takes some seconds, and loads from then
+on. Where it cannot build it says what is missing and what to do.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metallab import kernels, paths
+
+# What PyTorch's own kernels are compiled with, by what torch.backends.cpu.get_cpu_capability() finds. Other processors
+# (Apple's among them) need no option for their vector instructions.
+VECTORS = {
+    "AVX2": ("-mavx2", "-mfma", "-mf16c", "-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2"),
+    "AVX512": (
+        *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"),
+        *("-DCPU_CAPABILITY=AVX512", "-DCPU_CAPABILITY_AVX512"),
+    ),
+}
+
+
+class CannotBuild(RuntimeError):
+    """A source cannot be built or loaded here; the message says why and what to do."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the message. Where it was raised helps nobody."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+@functools.cache
+def load(name: str) -> Any:
+    """Build a source of this folder if need be, and load it.
+
+    ``softshrink.cpp`` registers operators with PyTorch; what comes back is their namespace, ``torch.ops.metallab_cpu``.
+    ``softshrink.mm`` comes back as a Python module; it needs an Apple GPU, be it simulated. `CannotBuild` where a tool
+    is missing or the source does not compile.
+    """
+    from torch.utils import cpp_extension
+
+    _find_own_tools()
+    if fault := _missing(name):
+        raise CannotBuild(f"{name} cannot be built: {fault}")
+    flags = ["-O3", *VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())] if name.endswith(".cpp") else []
+    try:
+        module = cpp_extension.load(
+            name=f"metallab_{name.replace('.', '_')}",
+            sources=[str(kernels.FOLDER / name)],
+            extra_cflags=flags,
+            build_directory=str(_folder(name, flags)),
+            is_python_module=name.endswith(".mm"),
+        )
+    except (OSError, ImportError, RuntimeError) as error:
+        raise CannotBuild(f"{name} cannot be built or loaded: {_first_error(str(error))}") from error
+    return module if name.endswith(".mm") else torch.ops.metallab_cpu
+
+
+def _find_own_tools() -> None:
+    """Ninja lies beside this Python, which need not be on PATH: the environment may not be activated."""
+    own, path = sysconfig.get_path("scripts"), os.environ.get("PATH", "")
+    if own not in path.split(os.pathsep):
+        os.environ["PATH"] = f"{own}{os.pathsep}{path}"
+
+
+def _missing(name: str) -> str | None:
+    """What building wants and this machine has not, with what to do; None if nothing."""
+    from torch.utils import cpp_extension
+
+    if name.endswith(".mm") and not torch.backends.mps.is_available():
+        return (
+            "it runs on an Apple GPU. Without one, run it on the simulated one: in a cell that begins with "
+            "%%isolated --device mps, or with METALLAB_DEVICE=sim in the environment"
+        )
+    if not cpp_extension.is_ninja_available():
+        return "ninja is not here. `pip install ninja`"
+    compiler = os.environ.get("CXX", "c++").split()[0]
+    if shutil.which(compiler) is None:
+        install = "xcode-select --install" if sys.platform == "darwin" else "apt-get install g++"
+        return f"there is no C++ compiler ({compiler}). `{install}`, then try again"
+    if sys.platform == "darwin" and subprocess.run(["xcode-select", "-p"], capture_output=True).returncode:
+        return "Apple's command line tools are not here. `xcode-select --install`, then try again"
+    return None
+
+
+def _folder(name: str, flags: list[str]) -> Path:
+    """A folder for all that the result depends on, so that nothing stale is loaded; created if missing."""
+    parts = (kernels.source(name), torch.__version__, sys.version, platform.machine(), *flags)
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+    folder = paths.BUILD / "kernels" / f"{name}-{key}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotBuild(f"{name} is built in {folder}, which cannot be made: {error.strerror}") from error
+    return folder
+
+
+def _first_error(said: str) -> str:
+    """What a compiler or linker complained about first, or the first line of something else's complaint."""
+    lines = said.splitlines() or ["no reason given"]
+    return next((line for line in lines if "error:" in line or "undefined reference" in line), lines[0])

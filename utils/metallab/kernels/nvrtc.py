@@ -1,0 +1,404 @@
+"""Metal kernels on an NVIDIA GPU: `compile_shader` has the calling convention of torch.mps.compile_shader.
+
+    library = nvrtc.compile_shader(kernels.source("softshrink.metal"))
+    library.softshrink_forward_float(out, x, 0.5)
+
+Metal's language and CUDA's are both C++ with a few words more. `translate` replaces those words, and turns what a Metal
+kernel is handed by the GPU (its position, for instance) into local variables; the body of a kernel stays as it is.
+NVIDIA's run-time compiler (NVRTC) makes machine code of it. For simple kernels only: what is not known raises
+SyntaxError, and what prelude.cuh lacks of Metal's library does not compile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metallab import kernels
+
+GROUP_SIZE = 256  # threads in a group unless a call says otherwise
+PROGRAM = "program_source"  # what Metal calls a library's source in its messages
+
+# Attribute of a parameter -> what the GPU hands over, in CUDA. What begins with metal_ is defined in prelude.cuh.
+SUPPLIED = {
+    "thread_position_in_grid": "metal_position",
+    "threads_per_grid": "metal_grid",
+    "thread_position_in_threadgroup": "threadIdx",
+    "thread_index_in_threadgroup": "make_uint3(metal_index, 0, 0)",
+    "threadgroup_position_in_grid": "blockIdx",
+    "threads_per_threadgroup": "make_uint3(blockDim.x, blockDim.y, blockDim.z)",
+    "threadgroups_per_grid": "make_uint3(gridDim.x, gridDim.y, gridDim.z)",
+    "thread_index_in_simdgroup": "make_uint3(metal_index % 32, 0, 0)",
+    "simdgroup_index_in_threadgroup": "make_uint3(metal_index / 32, 0, 0)",
+    "threads_per_simdgroup": "make_uint3(32, 1, 1)",
+    "simdgroups_per_threadgroup": "make_uint3((blockDim.x * blockDim.y * blockDim.z + 31) / 32, 1, 1)",
+}
+DTYPES = {
+    "float": torch.float32,
+    "half": torch.float16,
+    "bfloat": torch.bfloat16,
+    "long": torch.int64,
+    "int": torch.int32,
+    "short": torch.int16,
+    "char": torch.int8,
+    "uchar": torch.uint8,
+    "bool": torch.bool,
+}
+NUMBERS = {
+    "float": ctypes.c_float,
+    "long": ctypes.c_int64,
+    "ulong": ctypes.c_uint64,
+    "int": ctypes.c_int32,
+    "uint": ctypes.c_uint32,
+    "bool": ctypes.c_bool,
+}
+
+
+class NoNvidiaCompiler(RuntimeError):
+    """Nothing can be compiled for an NVIDIA GPU here; the message says why and what to do."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the message. Where it was raised helps nobody."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A kernel's parameter that the caller fills."""
+
+    name: str
+    type: str
+    """As written, without address space: ``const T``; in an `Entry` of a template ``const float``."""
+    is_memory: bool
+    """A pointer to memory; otherwise a number."""
+
+    @property
+    def scalar(self) -> str:
+        """The type without const."""
+        return self.type.removeprefix("const ")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel that can be called: the name that the caller uses, and the C++ expression for it."""
+
+    name: str
+    expression: str
+    parameters: tuple[Parameter, ...]
+    meets: bool
+    """Its threads wait for each other."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """CUDA that stands for a Metal source, and the kernels in it."""
+
+    code: str
+    entries: tuple[Entry, ...]
+
+
+# ---- from Metal to CUDA ----------------------------------------------------------------------------------------------
+
+_KERNEL = re.compile(r"(?:template\s*<([^<>]*)>\s*)?(?:\bkernel|\[\[\s*kernel\s*\]\])\s+void\s+(\w+)\s*\(")
+_INSTANCE = re.compile(
+    r'template\s*\[\[\s*host_name\s*\(\s*"(\w+)"\s*\)\s*\]\]\s*(?:kernel|\[\[\s*kernel\s*\]\])\s*'
+    r"decltype\s*\(\s*(\w+)\s*<([^<>]*)>\s*\)\s*\2\s*<\3>\s*;"
+)
+_SHARED = re.compile(r"(?m)^(\s*)threadgroup(\s+[\w:]+(?:<[^<>]*>)?\s+\w+\s*(?:\[[^\]]*\]\s*)*;)")
+_BUFFERS = (("device", "*"), ("constant", "*"), ("constant", "&"))
+_PARAMETER = re.compile(r"\s*((?:\w+\s+)*\w+)\s*([*&]?)\s*\b(\w+)\s*(?:\[\[\s*(\w+)\s*(?:\(\s*(\d+)\s*\)\s*)?\]\]\s*)?")
+
+
+def translate(source: str) -> Translation:
+    """CUDA for the text of a Metal source, and the kernels that can be called.
+
+    A kernel template is called by the names of its instantiations, written as
+    ``template [[host_name("f_float")]] [[kernel]] decltype(f<float>) f<float>;``. SyntaxError for a kernel that is
+    declared in another way, and for a parameter that a GPU of NVIDIA's does not supply.
+    """
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), source, flags=re.S)
+    if found := re.search(r"(?m)^\s*#\s*define\b.*\b(?:kernel|host_name)\b", text):
+        raise _error(text, found.start(), "write kernels and instantiations out: macros are expanded too late")
+    text = re.sub(r"(?m)^[ \t]*#[ \t]*(?:include[ \t]*<metal_\w+>|pragma[ \t]+METAL\b[^\n]*)", "", text)
+    instances = [found.groups() for found in _INSTANCE.finditer(text)]
+    text = _SHARED.sub(r"\1__shared__\2", _INSTANCE.sub("", text))
+    code, entries, position = [], [], 0
+    for found in _KERNEL.finditer(text):
+        end = _closing(text, found.end() - 1, "(", ")")
+        brace = text.find("{", end)
+        template, name = found[1], found[2]
+        taken, supplied = _parameters(text, found.end(), end)
+        declared = [*map(_declaration, taken), "uint metal_x, uint metal_y, uint metal_z"]
+        head = f"template <{template}> " if template else 'extern "C" '
+        lines = "\n" * text.count("\n", found.start(), brace)
+        code += [text[position : found.start()], f"{head}__global__ void {name}({', '.join(declared)}) {lines}"]
+        code += [f"{{ METAL_THREAD {supplied}"]
+        position = brace + 1
+        body = text[brace : _closing(text, brace, "{", "}")]
+        entries += _entries(name, template, taken, "barrier" in body or "simd_" in body, instances)
+    code.append(text[position:])
+    if not entries:
+        raise SyntaxError("there is no kernel in this source")
+    return Translation(f'{kernels.source("prelude.cuh")}#line 1 "{PROGRAM}"\n{"".join(code)}', tuple(entries))
+
+
+def _parameters(text: str, begin: int, end: int) -> tuple[list[Parameter], str]:
+    """The parameters between two positions that a caller fills, and declarations for those that the GPU supplies."""
+    taken: dict[int, Parameter] = {}
+    supplied = ""
+    for part in text[begin:end].split(","):
+        found = _PARAMETER.fullmatch(part)
+        if not found:
+            raise _error(text, begin, f"the parameter `{part.strip()}` is not understood")
+        words, sign, name, attribute, number = found.groups()
+        *spaces, kind = [word for word in words.split() if word != "const"]
+        if attribute in SUPPLIED and not sign:
+            supplied += f"const {kind} {name} = metal::extent<{kind}>({SUPPLIED[attribute]}); "
+        elif attribute in (None, "buffer") and (*spaces, sign) in _BUFFERS:
+            const = "const " if "const" in words else ""  # `constant` is const as well
+            taken[int(number) if number else len(taken)] = Parameter(name, const + kind, sign == "*")
+        else:
+            raise _error(text, begin, f"the parameter `{part.strip()}` cannot be had on an NVIDIA GPU")
+    if sorted(taken) != list(range(len(taken))):
+        raise _error(text, begin, f"buffers {sorted(taken)}: number them from 0, without gaps")
+    return [taken[number] for number in sorted(taken)], supplied
+
+
+def _declaration(parameter: Parameter) -> str:
+    return f"{parameter.type}{'*' if parameter.is_memory else ''} {parameter.name}"
+
+
+def _entries(
+    name: str, template: str | None, taken: Sequence[Parameter], meets: bool, instances: list[tuple[str, str, str]]
+) -> list[Entry]:
+    """The names by which a kernel can be called, with the types that each name stands for."""
+    if not template:
+        return [Entry(name, name, tuple(taken), meets)]
+    placeholders = [words.split()[-1] for words in template.split(",")]
+    found = []
+    for host_name, instantiated, arguments in instances:
+        if instantiated == name:
+            types = dict(zip(placeholders, map(str.strip, arguments.split(",")), strict=True))
+            told = tuple(Parameter(p.name, types.get(p.scalar, p.scalar), p.is_memory) for p in taken)
+            found.append(Entry(host_name, f"{name}<{arguments}>", told, meets))
+    return found
+
+
+def _closing(text: str, opening: int, left: str, right: str) -> int:
+    """Position of the bracket that closes the one at a position."""
+    depth = 0
+    for position in range(opening, len(text)):
+        depth += (text[position] == left) - (text[position] == right)
+        if depth == 0:
+            return position
+    raise _error(text, opening, f"no '{right}' closes this '{left}'")
+
+
+def _error(text: str, position: int, message: str) -> SyntaxError:
+    line = text.count("\n", 0, position) + 1
+    return SyntaxError(f"{PROGRAM}:{line}: error: {message}", (PROGRAM, line, 1, None))
+
+
+# ---- compiling -------------------------------------------------------------------------------------------------------
+
+
+def compile_shader(source: str) -> Library:
+    """Compile the text of a Metal source for the current NVIDIA GPU; kernels are attributes of what comes back.
+
+    SyntaxError, with the line, for what cannot be translated or does not compile; `NoNvidiaCompiler` where the GPU or
+    the compiler is missing.
+    """
+    if not torch.cuda.is_available():
+        raise NoNvidiaCompiler("PyTorch sees no NVIDIA GPU here. On an Apple GPU use torch.mps.compile_shader")
+    translation = translate(source)
+    major, minor = torch.cuda.get_device_capability()
+    return Library(translation.entries, *compile_cuda(translation, f"sm_{major}{minor}"))
+
+
+def compile_cuda(translation: Translation, architecture: str) -> tuple[bytes, dict[str, str]]:
+    """Machine code for an architecture such as ``sm_90``, and the kernels' names in it. It needs no GPU."""
+    nvrtc = _bindings("nvrtc")
+    done, program = nvrtc.nvrtcCreateProgram(translation.code.encode(), f"{PROGRAM}.cu".encode(), 0, [], [])
+    _check(nvrtc, done)
+    try:
+        for entry in translation.entries:
+            _check(nvrtc, *nvrtc.nvrtcAddNameExpression(program, entry.expression.encode()))
+        options = [f"-arch={architecture}", f"-I{_headers()}", "-default-device", "-std=c++17", "-w"]
+        (done,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        if done == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
+            raise _refused(_filled(nvrtc, "ProgramLog", program).rstrip(b"\0").decode())
+        _check(nvrtc, done)
+        names = {}
+        for entry in translation.entries:
+            done, lowered = nvrtc.nvrtcGetLoweredName(program, entry.expression.encode())
+            _check(nvrtc, done)
+            names[entry.name] = lowered.decode()
+        return _filled(nvrtc, "CUBIN", program), names
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _filled(nvrtc: Any, what: str, program: Any) -> bytes:
+    done, size = getattr(nvrtc, f"nvrtcGet{what}Size")(program)
+    _check(nvrtc, done)
+    data = b" " * size
+    _check(nvrtc, *getattr(nvrtc, f"nvrtcGet{what}")(program, data))
+    return data
+
+
+def _refused(log: str) -> SyntaxError:
+    found = re.search(rf"{PROGRAM}\((\d+)\): error: (.*)", log)
+    line = int(found[1]) if found else None
+    return SyntaxError(f"{PROGRAM}:{line}: error: {found[2]}" if found else log.strip(), (PROGRAM, line, 1, None))
+
+
+def _bindings(part: str) -> Any:
+    """``cuda.bindings.nvrtc`` or ``.driver``, which PyTorch's CUDA build brings along."""
+    try:
+        return importlib.import_module(f"cuda.bindings.{part}")
+    except ImportError as error:
+        raise NoNvidiaCompiler(
+            "cuda-bindings is not here: NVIDIA's Python package, which PyTorch's CUDA build for Linux brings along. "
+            "`pip install cuda-bindings`"
+        ) from error
+
+
+@functools.cache
+def _headers() -> Path:
+    """The folder with cuda_fp16.h: of the packages that PyTorch's CUDA build brings along, or of a CUDA toolkit."""
+    from torch.utils import cpp_extension
+
+    packages = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (packages.submodule_search_locations if packages else ())]
+    folders = [root / part / "include" for root in roots for part in ("cu13", "cuda_runtime")]
+    if cpp_extension.CUDA_HOME:
+        folders.append(Path(cpp_extension.CUDA_HOME) / "include")
+    for folder in folders:
+        if (folder / "cuda_fp16.h").exists():
+            return folder
+    raise NoNvidiaCompiler(
+        "CUDA's header cuda_fp16.h is not here. `pip install nvidia-cuda-runtime`, or set CUDA_HOME to a CUDA toolkit"
+    )
+
+
+def _check(bindings: Any, done: Any) -> None:
+    """RuntimeError unless a call of NVRTC or of the driver succeeded."""
+    if int(done) != 0:
+        raise RuntimeError(f"{bindings.__name__.rpartition('.')[2]} says {done.name}")
+
+
+# ---- calling ---------------------------------------------------------------------------------------------------------
+
+
+class Library:
+    """The kernels of a Metal source on the NVIDIA GPU that was current when it was made, each an attribute."""
+
+    def __init__(self, entries: Sequence[Entry], code: bytes, names: dict[str, str]) -> None:
+        self._entries, self._names = {entry.name: entry for entry in entries}, names
+        self._device = torch.device("cuda", torch.cuda.current_device())
+        driver = _bindings("driver")
+        torch.cuda.synchronize()  # PyTorch makes its context on this GPU here, if it has none yet
+        done, self._context = driver.cuCtxGetCurrent()
+        _check(driver, done)
+        done, self._module = driver.cuModuleLoadData(code)
+        _check(driver, done)
+
+    def __getattr__(self, name: str) -> Kernel:
+        if name.startswith("_") or name not in self._entries:
+            raise AttributeError(f"there is no kernel {name!r}; the library has {', '.join(dir(self))}")
+        driver = _bindings("driver")
+        _check(driver, *driver.cuCtxSetCurrent(self._context))
+        done, function = driver.cuModuleGetFunction(self._module, self._names[name].encode())
+        _check(driver, done)
+
+        def launch(*how: Any) -> None:
+            # autograd's threads have no context before PyTorch has launched something from them
+            _check(driver, *driver.cuCtxSetCurrent(self._context))
+            _check(driver, *driver.cuLaunchKernel(function, *how))
+
+        self.__dict__[name] = Kernel(self._entries[name], self._device, launch)
+        return self.__dict__[name]
+
+    def __dir__(self) -> list[str]:
+        return list(self.__dict__.get("_entries", ()))
+
+
+class Kernel:
+    """A kernel of a library: ``kernel(*args, threads=None, group_size=None)``."""
+
+    def __init__(self, entry: Entry, device: torch.device, launch: Callable[..., None]) -> None:
+        self._entry, self._device, self._launch = entry, device, launch
+
+    def __call__(
+        self, *args: Any, threads: int | Sequence[int] | None = None, group_size: int | Sequence[int] | None = None
+    ) -> None:
+        """Run the kernel over ``threads`` threads in all, by default one for each element of the first tensor.
+
+        Arguments bind to buffers 0, 1, ... in order: contiguous tensors on this GPU, of the dtype that the kernel
+        declares, and numbers. It returns at once, as PyTorch's own operators do. TypeError or ValueError for arguments
+        that do not fit.
+        """
+        values, types = _bound(self._entry, self._device, args)
+        total = _three(args[0].numel() if threads is None else threads)
+        group = _three(GROUP_SIZE if group_size is None else group_size)
+        if 0 in total:
+            return
+        if self._entry.meets and (
+            group[0] * group[1] * group[2] % 32 or any(t % g for t, g in zip(total, group, strict=True))
+        ):
+            raise ValueError(
+                f"{self._entry.name}: its threads wait for each other, so groups are of a multiple of 32 threads, and "
+                f"{total} threads are a multiple of a group's {group}"
+            )
+        blocks = (-(-t // g) for t, g in zip(total, group, strict=True))
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        values += total
+        types += (ctypes.c_uint32,) * 3
+        self._launch(*blocks, *group, 0, stream, (values, types), 0)
+
+
+def _bound(entry: Entry, device: torch.device, args: Sequence[Any]) -> tuple[tuple, tuple]:
+    """The values for a launch, and their C types."""
+    if len(args) != len(entry.parameters):
+        wanted = ", ".join(parameter.name for parameter in entry.parameters)
+        raise TypeError(f"{entry.name} takes {len(entry.parameters)} arguments ({wanted}), {len(args)} were given")
+    values, types = [], []
+    for parameter, value in zip(entry.parameters, args, strict=True):
+        if (
+            fault := _fault_of_memory(parameter, value, device)
+            if parameter.is_memory
+            else _fault_of_number(parameter, value)
+        ):
+            raise TypeError(f"{entry.name}: {parameter.name} {fault}")
+        values.append(value.data_ptr() if parameter.is_memory else value)
+        types.append(ctypes.c_void_p if parameter.is_memory else NUMBERS[parameter.scalar])
+    return tuple(values), tuple(types)
+
+
+def _fault_of_memory(parameter: Parameter, value: Any, device: torch.device) -> str:
+    if not isinstance(value, torch.Tensor):
+        return f"is memory: it takes a tensor, not {value!r}"
+    if value.device != device or not value.is_contiguous():
+        return f"takes a contiguous tensor on {device}, not one on {value.device} with strides {value.stride()}"
+    wanted = DTYPES.get(parameter.scalar)
+    return f"is {parameter.scalar}, the tensor is {value.dtype}" if wanted not in (None, value.dtype) else ""
+
+
+def _fault_of_number(parameter: Parameter, value: Any) -> str:
+    if parameter.scalar not in NUMBERS:
+        return f"is {parameter.scalar}: numbers can be {', '.join(NUMBERS)}"
+    kind = float if parameter.scalar == "float" else int
+    return "" if isinstance(value, kind) else f"is {parameter.scalar}: it takes {kind.__name__}, not {value!r}"
+
+
+def _three(counts: int | Sequence[int]) -> tuple[int, int, int]:
+    given = (counts,) if isinstance(counts, int) else tuple(counts)
+    return (*given, 1, 1, 1)[:3]

@@ -1,0 +1,348 @@
+// Foundation, as much of it as Foundation.h declares, on GCC's Objective-C run time.
+
+#import <Foundation/Foundation.h>
+#import <objc/runtime.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "foundation.h"
+#include "refused.h"
+
+using metalsim::refuse;
+
+// ---- objects --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// In front of every object, so that the object itself begins with its class, as @"constant strings" do.
+struct alignas(16) Header {
+  int64_t references;
+};
+
+Header* header(id object) {
+  return reinterpret_cast<Header*>(object) - 1;
+}
+
+} // namespace
+
+@implementation NSObject
+
++ (void)initialize {
+}
+
++ (instancetype)alloc {
+  auto* memory = static_cast<Header*>(calloc(1, sizeof(Header) + class_getInstanceSize(self)));
+  memory->references = 1;
+  id object = reinterpret_cast<id>(memory + 1);
+  object_setClass(object, self);
+  return object;
+}
+
++ (instancetype)new {
+  return [[self alloc] init];
+}
+
++ (Class)class {
+  return self;
+}
+
+- (instancetype)init {
+  return self;
+}
+
+- (void)dealloc {
+  free(header(self));
+}
+
+- (instancetype)retain {
+  __atomic_add_fetch(&header(self)->references, 1, __ATOMIC_RELAXED);
+  return self;
+}
+
+- (oneway void)release {
+  if (__atomic_sub_fetch(&header(self)->references, 1, __ATOMIC_ACQ_REL) == 0)
+    [self dealloc];
+}
+
+- (NSUInteger)retainCount {
+  return NSUInteger(header(self)->references);
+}
+
+- (instancetype)autorelease {
+  metalsim::add_to_pool(self);
+  return self;
+}
+
+- (Class)class {
+  return object_getClass(self);
+}
+
+- (BOOL)isKindOfClass:(Class)aClass {
+  for (Class found = object_getClass(self); found != Nil; found = class_getSuperclass(found))
+    if (found == aClass)
+      return YES;
+  return NO;
+}
+
+- (BOOL)respondsToSelector:(SEL)aSelector {
+  return class_respondsToSelector(object_getClass(self), aSelector);
+}
+
+- (BOOL)isEqual:(id)object {
+  return self == object;
+}
+
+- (NSUInteger)hash {
+  return reinterpret_cast<NSUInteger>(self);
+}
+
+- (NSString*)description {
+  return [NSString stringWithFormat:@"<%s: %p>", class_getName(object_getClass(self)), self];
+}
+
+@end
+
+// ---- pools ----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+thread_local NSAutoreleasePool* innermost = nil;
+
+std::vector<id>& objects_of(void* pool) {
+  return *static_cast<std::vector<id>*>(pool);
+}
+
+} // namespace
+
+@implementation NSAutoreleasePool
+
+- (instancetype)init {
+  _objects = new std::vector<id>;
+  _outer = innermost;
+  innermost = self;
+  return self;
+}
+
+- (void)add:(id)object {
+  objects_of(_objects).push_back(object);
+}
+
+- (void)drain {
+  innermost = _outer;
+  for (id object : objects_of(_objects))
+    [object release];
+  delete &objects_of(_objects);
+  [super release];
+}
+
+- (oneway void)release {
+  [self drain];
+}
+
+@end
+
+// Without a pool an object lives as long as its thread, on a Mac too; here for ever.
+void metalsim::add_to_pool(id object) {
+  [innermost add:object];
+}
+
+// ---- strings --------------------------------------------------------------------------------------------------------
+
+@interface SimulatedString : NSString {
+ @public
+  std::string* text;
+}
+@end
+
+namespace {
+
+std::string formatted(const char* format, va_list values) {
+  if (strstr(format, "%@") != nullptr)
+    refuse("Foundation", "%@ in a format is not simulated, use %s with UTF8String", "a Mac takes it");
+  va_list again;
+  va_copy(again, values);
+  std::string text(size_t(vsnprintf(nullptr, 0, format, values)), '\0');
+  vsnprintf(text.data(), text.size() + 1, format, again);
+  va_end(again);
+  return text;
+}
+
+} // namespace
+
+NSString* metalsim::new_string(const std::string& text) {
+  SimulatedString* made = [SimulatedString alloc];
+  made->text = new std::string(text);
+  return made;
+}
+
+NSString* metalsim::string(const std::string& text) {
+  return [new_string(text) autorelease];
+}
+
+@implementation NSString
+
++ (instancetype)string {
+  return metalsim::string("");
+}
+
++ (instancetype)stringWithUTF8String:(const char*)text {
+  if (text == nullptr)
+    refuse("+[NSString stringWithUTF8String:]", "NULL cString", metalsim::kEndsProcess);
+  return metalsim::string(text);
+}
+
++ (instancetype)stringWithCString:(const char*)text encoding:(NSStringEncoding)encoding {
+  return [self stringWithUTF8String:text];
+}
+
++ (instancetype)stringWithFormat:(NSString*)format, ... {
+  va_list values;
+  va_start(values, format);
+  const std::string text = formatted(format.UTF8String, values);
+  va_end(values);
+  return metalsim::string(text);
+}
+
+- (instancetype)initWithUTF8String:(const char*)text {
+  [self release];
+  return metalsim::new_string(text);
+}
+
+- (const char*)UTF8String {
+  return "";
+}
+
+- (const char*)cStringUsingEncoding:(NSStringEncoding)encoding {
+  return self.UTF8String;
+}
+
+- (NSUInteger)length {
+  return strlen(self.UTF8String);
+}
+
+- (BOOL)isEqualToString:(NSString*)other {
+  return other != nil && strcmp(self.UTF8String, other.UTF8String) == 0;
+}
+
+- (BOOL)isEqual:(id)object {
+  return [object isKindOfClass:[NSString class]] && [self isEqualToString:object];
+}
+
+- (NSString*)description {
+  return self;
+}
+
+@end
+
+@implementation SimulatedString
+
+- (const char*)UTF8String {
+  return text->c_str();
+}
+
+- (void)dealloc {
+  delete text;
+  [super dealloc];
+}
+
+@end
+
+@implementation NSConstantString
+
+- (const char*)UTF8String {
+  return _bytes;
+}
+
+- (instancetype)retain {
+  return self;
+}
+
+- (oneway void)release {
+}
+
+- (instancetype)autorelease {
+  return self;
+}
+
+- (NSUInteger)retainCount {
+  return NSUIntegerMax;
+}
+
+@end
+
+extern "C" void NSLog(NSString* format, ...) {
+  va_list values;
+  va_start(values, format);
+  fprintf(stderr, "%s\n", formatted(format.UTF8String, values).c_str());
+  va_end(values);
+}
+
+// ---- errors and arrays ----------------------------------------------------------------------------------------------
+
+@implementation NSError
+
+- (instancetype)initWithText:(const std::string&)text {
+  _text = metalsim::new_string(text);
+  return self;
+}
+
+- (void)dealloc {
+  [_text release];
+  [super dealloc];
+}
+
+- (NSString*)localizedDescription {
+  return _text;
+}
+
+- (NSString*)description {
+  return _text;
+}
+
+- (NSErrorDomain)domain {
+  return @"MTLLibraryErrorDomain";
+}
+
+- (NSInteger)code {
+  return 3; // MTLLibraryErrorCompileFailure
+}
+
+@end
+
+NSError* metalsim::error(const std::string& text) {
+  return [[[NSError alloc] initWithText:text] autorelease];
+}
+
+@implementation NSArray
+
+- (instancetype)initWithStrings:(const std::vector<std::string>&)texts {
+  _objects = static_cast<id*>(calloc(texts.size() + 1, sizeof(id)));
+  for (const auto& text : texts)
+    _objects[_count++] = metalsim::new_string(text);
+  return self;
+}
+
+- (void)dealloc {
+  for (NSUInteger i = 0; i < _count; ++i)
+    [_objects[i] release];
+  free(_objects);
+  [super dealloc];
+}
+
+- (NSUInteger)count {
+  return _count;
+}
+
+- (id)objectAtIndex:(NSUInteger)index {
+  if (index >= _count)
+    refuse("-[NSArray objectAtIndex:]", "index " + std::to_string(index) + " beyond bounds", metalsim::kEndsProcess);
+  return _objects[index];
+}
+
+@end
+
+NSArray* metalsim::array(const std::vector<std::string>& texts) {
+  return [[[NSArray alloc] initWithStrings:texts] autorelease];
+}

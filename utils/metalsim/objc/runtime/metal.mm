@@ -1,0 +1,847 @@
+// Metal on a CPU, as much of it as Metal.h declares: commands are encoded as on a Mac and executed in order, by the
+// kernels of metalsim.shader, when their command buffer is committed. And PyTorch's own stream of commands.
+
+#import <Metal/Metal.h>
+#import <objc/runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "abi.h"
+#include "foundation.h"
+#include "metal.h"
+#include "refused.h"
+
+using metalsim::fail_assertion;
+using metalsim::kCrashes;
+using metalsim::kDoesNotRun;
+using metalsim::kEndsProcess;
+using metalsim::kLayerOnly;
+using metalsim::MetalBuffer;
+using metalsim::refuse;
+
+extern "C" void* _Block_copy(const void* block);
+extern "C" void _Block_release(const void* block);
+
+namespace {
+
+constexpr NSUInteger kMostBuffers = 31;
+constexpr NSUInteger kMostBytes = 4096; // of setBytes
+constexpr NSUInteger kMostThreads = 1024; // in a group
+constexpr NSUInteger kMostLength = (NSUInteger(16) << 30) / 3 * 2;
+constexpr NSUInteger kSimdWidth = 32;
+
+const metalsim::Shaders* shaders = nullptr; // of Python
+thread_local char said[metalsim::kSaidBytes]; // what Python says about a failure
+
+} // namespace
+
+#define DEVICE_PROPERTY               \
+  -(id<MTLDevice>)device {            \
+    return MTLCreateSystemDefaultDevice(); \
+  }
+
+// ---- buffers --------------------------------------------------------------------------------------------------------
+
+// The class of MetalBuffer, a C++ structure: nothing is allocated as an object of it.
+@interface SimulatedBuffer : NSObject <MTLBuffer>
+@end
+
+namespace {
+
+MetalBuffer* structure(id<MTLBuffer> buffer) {
+  return reinterpret_cast<MetalBuffer*>(buffer);
+}
+
+id<MTLBuffer> new_buffer(NSUInteger length) {
+  if (length == 0 || length > kMostLength)
+    refuse(
+        "-[MTLDevice newBufferWithLength:options:]",
+        "a buffer of " + std::to_string(length) + " bytes",
+        kLayerOnly);
+  auto* made = new MetalBuffer;
+  made->isa = reinterpret_cast<void*>([SimulatedBuffer class]);
+  made->contents = aligned_alloc(64, (length + 63) / 64 * 64);
+  made->length = length;
+  made->destroy = [](MetalBuffer* self) {
+    free(self->contents);
+    delete self;
+  };
+  memset(made->contents, 0xff, length); // what nobody wrote is not a number
+  return reinterpret_cast<id<MTLBuffer>>(made);
+}
+
+// Holds a buffer.
+class BufferReference {
+ public:
+  explicit BufferReference(MetalBuffer* buffer = nullptr) : buffer_(buffer) {
+    if (buffer_ != nullptr)
+      buffer_->retain();
+  }
+  BufferReference(const BufferReference& other) : BufferReference(other.buffer_) {}
+  BufferReference& operator=(BufferReference other) {
+    std::swap(buffer_, other.buffer_);
+    return *this;
+  }
+  ~BufferReference() {
+    if (buffer_ != nullptr)
+      buffer_->release();
+  }
+  MetalBuffer* get() const {
+    return buffer_;
+  }
+
+ private:
+  MetalBuffer* buffer_;
+};
+
+} // namespace
+
+@implementation SimulatedBuffer
+
+DEVICE_PROPERTY
+
+- (instancetype)retain {
+  structure(self)->retain();
+  return self;
+}
+
+- (oneway void)release {
+  structure(self)->release();
+}
+
+- (NSUInteger)retainCount {
+  return NSUInteger(structure(self)->references.load());
+}
+
+- (NSUInteger)length {
+  return structure(self)->length;
+}
+
+- (void*)contents {
+  return structure(self)->contents;
+}
+
+- (uint64_t)gpuAddress {
+  return reinterpret_cast<uint64_t>(structure(self)->contents);
+}
+
+- (MTLStorageMode)storageMode {
+  return MTLStorageModeShared;
+}
+
+@end
+
+// ---- libraries, functions, pipelines --------------------------------------------------------------------------------
+
+@interface SimulatedLibrary : NSObject <MTLLibrary> {
+ @public
+  int64_t number;
+  std::vector<std::string>* names;
+}
+@end
+
+@interface SimulatedFunction : NSObject <MTLFunction> {
+ @public
+  int64_t library;
+  NSString* functionName;
+}
+@end
+
+@interface SimulatedPipeline : NSObject <MTLComputePipelineState> {
+ @public
+  int64_t number;
+  metalsim::PipelineLimits limits;
+}
+@end
+
+@implementation SimulatedFunction
+
+DEVICE_PROPERTY
+
+- (NSString*)name {
+  return functionName;
+}
+
+- (void)dealloc {
+  [functionName release];
+  [super dealloc];
+}
+
+@end
+
+@implementation SimulatedLibrary
+
+DEVICE_PROPERTY
+
+- (NSArray<NSString*>*)functionNames {
+  return metalsim::array(*names);
+}
+
+- (id<MTLFunction>)newFunctionWithName:(NSString*)name {
+  if (name == nil)
+    refuse("-[MTLLibrary newFunctionWithName:]", "the name is nil", kLayerOnly);
+  if (std::find(names->begin(), names->end(), name.UTF8String) == names->end())
+    return nil;
+  SimulatedFunction* made = [SimulatedFunction new];
+  made->library = number;
+  made->functionName = metalsim::new_string(name.UTF8String);
+  return made;
+}
+
+- (void)dealloc {
+  delete names;
+  [super dealloc];
+}
+
+@end
+
+@implementation SimulatedPipeline
+
+DEVICE_PROPERTY
+
+- (NSUInteger)maxTotalThreadsPerThreadgroup {
+  return limits.most_threads;
+}
+
+- (NSUInteger)threadExecutionWidth {
+  return kSimdWidth;
+}
+
+- (NSUInteger)staticThreadgroupMemoryLength {
+  return limits.threadgroup_bytes;
+}
+
+@end
+
+@implementation MTLCompileOptions
+@synthesize fastMathEnabled = _fastMathEnabled, mathMode = _mathMode, languageVersion = _languageVersion;
+@end
+
+// ---- commands -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// What is bound to an index: a buffer from an offset on, or bytes of its own.
+struct Binding {
+  BufferReference buffer;
+  NSUInteger offset = 0;
+  std::vector<char> bytes;
+};
+
+using Bindings = std::map<NSUInteger, Binding>;
+
+struct Dispatch {
+  SimulatedPipeline* pipeline;
+  Bindings bindings;
+  std::array<uint32_t, 3> threads;
+  std::array<uint32_t, 3> group_size;
+
+  void run() {
+    std::vector<metalsim::Argument> arguments;
+    for (auto& [index, bound] : bindings) {
+      const MetalBuffer* buffer = bound.buffer.get();
+      if (buffer == nullptr)
+        arguments.push_back({index, bound.bytes.data(), bound.bytes.size()});
+      else
+        arguments.push_back({index, static_cast<char*>(buffer->contents) + bound.offset, buffer->length - bound.offset});
+    }
+    said[0] = '\0';
+    if (shaders->launch(pipeline->number, arguments.data(), arguments.size(), threads.data(), group_size.data(), said) == 0)
+      throw metalsim::Refused(said);
+  }
+};
+
+constexpr int kHasCommands = 1; // bits of MetalStream::busy
+constexpr int kInsideQueue = 2;
+
+metalsim::MetalStream stream;
+
+// The commands of a command buffer, shared with its encoder.
+struct Commands {
+  explicit Commands(bool of_stream) : of_stream(of_stream) {}
+  ~Commands() {
+    for (auto handler : handlers)
+      _Block_release((const void*)handler);
+    for (auto& dispatch : work)
+      [dispatch.pipeline release];
+  }
+
+  const bool of_stream; // PyTorch's: goes on after a commit
+  MTLCommandBufferStatus status = MTLCommandBufferStatusNotEnqueued;
+  bool encoding = false;
+  bool encoder_lost = false;
+  std::vector<Dispatch> work;
+  std::vector<MTLCommandBufferHandler> handlers;
+
+  bool committed() const {
+    return status >= MTLCommandBufferStatusCommitted;
+  }
+
+  // Something that concerns whatever PyTorch does next.
+  void touch() {
+    if (of_stream)
+      stream.busy.fetch_or(kHasCommands);
+  }
+
+  void begin_encoding() {
+    check_encoders();
+    if (committed())
+      fail_assertion("-[MTLCommandBuffer setCurrentCommandEncoder:]", "_status < MTLCommandBufferStatusCommitted");
+    encoding = true;
+    touch();
+  }
+
+  void check_encoders() const {
+    if (encoder_lost)
+      fail_assertion("-[MTLCommandEncoder dealloc]", "Command encoder released without endEncoding");
+    if (encoding)
+      fail_assertion(
+          "-[MTLCommandBuffer computeCommandEncoder]",
+          "A command encoder is already encoding to this command buffer");
+  }
+
+  void check_commit() const {
+    if (encoding && !encoder_lost)
+      fail_assertion("-[MTLCommandBuffer commit]", "commit command buffer with uncommitted encoder");
+    check_encoders();
+    if (committed())
+      fail_assertion("-[MTLCommandBuffer commit]", "commit an already committed command buffer");
+  }
+
+  void execute() {
+    std::vector<Dispatch> now;
+    now.swap(work);
+    std::string failed;
+    for (auto& dispatch : now) {
+      try {
+        if (failed.empty())
+          dispatch.run();
+      } catch (const metalsim::Refused& refused) {
+        failed = refused.what();
+      }
+      [dispatch.pipeline release];
+    }
+    if (!failed.empty())
+      throw metalsim::Refused(failed);
+  }
+};
+
+using SharedCommands = std::shared_ptr<Commands>;
+
+} // namespace
+
+@interface SimulatedCommandBuffer : NSObject <MTLCommandBuffer> {
+ @public
+  SharedCommands* commands;
+}
+@end
+
+@interface SimulatedEncoder : NSObject <MTLComputeCommandEncoder> {
+ @public
+  SharedCommands* commands;
+  Bindings* bindings;
+  SimulatedPipeline* pipeline;
+  BOOL ended;
+}
+@end
+
+@implementation SimulatedCommandBuffer
+
+DEVICE_PROPERTY
+
+- (instancetype)initForStream:(BOOL)ofStream {
+  commands = new SharedCommands(std::make_shared<Commands>(ofStream));
+  return self;
+}
+
+- (void)dealloc {
+  delete commands;
+  [super dealloc];
+}
+
+- (MTLCommandBufferStatus)status {
+  return (*commands)->status;
+}
+
+- (NSError*)error {
+  return nil; // what fails raises
+}
+
+- (id<MTLComputeCommandEncoder>)computeCommandEncoder {
+  (*commands)->begin_encoding();
+  SimulatedEncoder* made = [SimulatedEncoder new];
+  made->commands = new SharedCommands(*commands);
+  made->bindings = new Bindings;
+  return [made autorelease];
+}
+
+- (id<MTLComputeCommandEncoder>)computeCommandEncoderWithDispatchType:(MTLDispatchType)dispatchType {
+  return [self computeCommandEncoder];
+}
+
+- (void)addCompletedHandler:(MTLCommandBufferHandler)handler {
+  if ((*commands)->committed())
+    fail_assertion("-[MTLCommandBuffer addCompletedHandler:]", "Completed handler provided after commit call");
+  (*commands)->handlers.push_back((MTLCommandBufferHandler)_Block_copy((const void*)handler));
+}
+
+- (void)enqueue {
+}
+
+// Executes the commands, and tells who wants to know.
+- (void)execute {
+  (*commands)->check_commit();
+  (*commands)->execute();
+  std::vector<MTLCommandBufferHandler> handlers;
+  handlers.swap((*commands)->handlers);
+  for (auto handler : handlers) {
+    handler(self);
+    _Block_release((const void*)handler);
+  }
+}
+
+- (void)commit {
+  (*commands)->touch(); // PyTorch will find its command buffer committed
+  [self execute];
+  (*commands)->status = MTLCommandBufferStatusCompleted;
+}
+
+- (void)waitUntilCompleted {
+  if (!(*commands)->committed())
+    refuse("-[MTLCommandBuffer waitUntilCompleted]", "it was not committed", "a Mac waits for ever");
+}
+
+@end
+
+namespace {
+
+void check_alive(SimulatedEncoder* encoder, const char* method) {
+  if (encoder->ended)
+    refuse(
+        "-[MTLComputeCommandEncoder " + std::string(method) + "]", "encoding has ended", kLayerOnly);
+}
+
+void check_index(const char* method, NSUInteger index) {
+  if (index >= kMostBuffers)
+    refuse(
+        "-[MTLComputeCommandEncoder " + std::string(method) + "]",
+        "index(" + std::to_string(index) + ") must be < 31",
+        kLayerOnly);
+}
+
+void check_offset(const char* method, const MetalBuffer* buffer, NSUInteger offset) {
+  if (buffer != nullptr && offset >= buffer->length)
+    refuse(
+        "-[MTLComputeCommandEncoder " + std::string(method) + "]",
+        "offset(" + std::to_string(offset) + ") must be < the buffer's length, " + std::to_string(buffer->length),
+        kLayerOnly);
+}
+
+std::string in_words(const char* name, MTLSize size) {
+  const std::string parts[] = {
+      std::to_string(size.width), std::to_string(size.height), std::to_string(size.depth)};
+  return std::string(name) + "(" + parts[0] + ", " + parts[1] + ", " + parts[2] + ")";
+}
+
+NSUInteger product(MTLSize size) {
+  return size.width * size.height * size.depth;
+}
+
+std::array<uint32_t, 3> numbers(MTLSize size) {
+  return {uint32_t(size.width), uint32_t(size.height), uint32_t(size.depth)};
+}
+
+} // namespace
+
+@implementation SimulatedEncoder
+
+DEVICE_PROPERTY
+
+- (void)setComputePipelineState:(id<MTLComputePipelineState>)state {
+  check_alive(self, "setComputePipelineState:");
+  if (state == nil)
+    refuse("-[MTLComputeCommandEncoder setComputePipelineState:]", "computePipelineState must not be nil.", kLayerOnly);
+  [state retain];
+  [pipeline release];
+  pipeline = (SimulatedPipeline*)state;
+}
+
+- (void)setBuffer:(id<MTLBuffer>)buffer offset:(NSUInteger)offset atIndex:(NSUInteger)index {
+  check_alive(self, "setBuffer:offset:atIndex:");
+  check_index("setBuffer:offset:atIndex:", index);
+  if (buffer == nil) {
+    bindings->erase(index);
+    return;
+  }
+  if (object_getClass(buffer) != [SimulatedBuffer class])
+    refuse(
+        "-[MTLComputeCommandEncoder setBuffer:offset:atIndex:]",
+        "that is no MTLBuffer; is it the storage of a CPU tensor?",
+        kCrashes);
+  check_offset("setBuffer:offset:atIndex:", structure(buffer), offset);
+  (*bindings)[index] = {BufferReference(structure(buffer)), offset, {}};
+}
+
+- (void)setBufferOffset:(NSUInteger)offset atIndex:(NSUInteger)index {
+  check_alive(self, "setBufferOffset:atIndex:");
+  auto found = bindings->find(index);
+  if (found == bindings->end() || found->second.buffer.get() == nullptr)
+    refuse(
+        "-[MTLComputeCommandEncoder setBufferOffset:atIndex:]",
+        "no buffer at index(" + std::to_string(index) + ")",
+        kLayerOnly);
+  check_offset("setBufferOffset:atIndex:", found->second.buffer.get(), offset);
+  found->second.offset = offset;
+}
+
+- (void)setBytes:(const void*)bytes length:(NSUInteger)length atIndex:(NSUInteger)index {
+  check_alive(self, "setBytes:length:atIndex:");
+  check_index("setBytes:length:atIndex:", index);
+  if (length == 0 || length > kMostBytes)
+    refuse(
+        "-[MTLComputeCommandEncoder setBytes:length:atIndex:]",
+        "length(" + std::to_string(length) + ") must be 1 to 4096",
+        kLayerOnly);
+  auto* from = static_cast<const char*>(bytes);
+  (*bindings)[index] = {BufferReference(), 0, std::vector<char>(from, from + length)};
+}
+
+- (void)dispatchThreads:(MTLSize)grid threadsPerThreadgroup:(MTLSize)group {
+  const char* method = "-[MTLComputeCommandEncoder dispatchThreads:threadsPerThreadgroup:]";
+  check_alive(self, "dispatchThreads:threadsPerThreadgroup:");
+  if (pipeline == nil)
+    refuse(method, "no compute pipeline state was set", kLayerOnly);
+  for (NSUInteger extent : {grid.width, grid.height, grid.depth, group.width, group.height, group.depth})
+    if (extent == 0 || extent > UINT32_MAX)
+      refuse(
+          method,
+          in_words("threadsPerGrid", grid) + ", " + in_words("threadsPerThreadgroup", group) + " must not have a 0",
+          kLayerOnly);
+  if (product(group) > pipeline->limits.most_threads)
+    refuse(
+        method,
+        in_words("threadsPerThreadgroup", group) + ", " + std::to_string(product(group)) + " threads, must be <= " +
+            std::to_string(pipeline->limits.most_threads),
+        kDoesNotRun);
+  [pipeline retain];
+  (*commands)->work.push_back({pipeline, *bindings, numbers(grid), numbers(group)});
+}
+
+- (void)dispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)group {
+  const MTLSize grid = MTLSizeMake(groups.width * group.width, groups.height * group.height, groups.depth * group.depth);
+  [self dispatchThreads:grid threadsPerThreadgroup:group];
+}
+
+- (void)endEncoding {
+  check_alive(self, "endEncoding");
+  ended = YES;
+  (*commands)->encoding = false;
+}
+
+- (void)dealloc {
+  if (!ended) {
+    (*commands)->encoder_lost = true; // told at the next occasion: nothing may be thrown in here
+    (*commands)->touch();
+  }
+  [pipeline release];
+  delete bindings;
+  delete commands;
+  [super dealloc];
+}
+
+@end
+
+// ---- queues ---------------------------------------------------------------------------------------------------------
+
+extern "C" int PyGILState_Check(void);
+extern "C" void* PyEval_SaveThread(void);
+extern "C" void PyEval_RestoreThread(void*);
+
+@interface SimulatedQueue : NSObject <OS_dispatch_queue>
+@end
+
+@implementation SimulatedQueue
+@end
+
+namespace {
+
+// PyTorch's serial queue: one thread at a time.
+class SerialQueue {
+ public:
+  bool is_mine() const {
+    return owner_.load() == std::this_thread::get_id();
+  }
+
+  // Runs something when no other thread is inside; a thread that is inside already just goes on.
+  template <typename Work>
+  void exclusively(Work&& work) {
+    if (is_mine())
+      return work();
+    // kernels are launched through Python: who waits must not hold what they need
+    void* python = nullptr;
+    if (!mutex_.try_lock()) {
+      python = PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+      mutex_.lock();
+      if (python != nullptr)
+        PyEval_RestoreThread(python);
+    }
+    const std::lock_guard<std::mutex> lock(mutex_, std::adopt_lock);
+    const Owned owned(owner_);
+    work();
+  }
+
+ private:
+  struct Owned {
+    explicit Owned(std::atomic<std::thread::id>& owner) : owner(owner) {
+      owner = std::this_thread::get_id();
+    }
+    ~Owned() {
+      owner = std::thread::id();
+    }
+    std::atomic<std::thread::id>& owner;
+  };
+
+  std::mutex mutex_;
+  std::atomic<std::thread::id> owner_;
+};
+
+SerialQueue queue;
+
+struct InsideQueue {
+  InsideQueue() {
+    stream.busy.fetch_or(kInsideQueue);
+  }
+  ~InsideQueue() {
+    stream.busy.fetch_and(~kInsideQueue);
+  }
+};
+
+const char* const kOwnQueue = "BUG IN CLIENT OF LIBDISPATCH: dispatch_sync called on queue already owned by current thread";
+const char* const kThrown = "a C++ exception left the block: ";
+
+} // namespace
+
+namespace {
+
+void abandon();
+
+// Runs a block that may throw only what a Mac would not live to see.
+void call(dispatch_block_t block) {
+  const InsideQueue inside;
+  try {
+    block();
+  } catch (const metalsim::Refused&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string words = error.what(); // PyTorch's go on with a stack trace
+    refuse("dispatch_sync", kThrown + words.substr(0, words.find('\n')), kEndsProcess);
+  } catch (...) {
+    refuse("dispatch_sync", kThrown + std::string("of an unknown type"), kEndsProcess);
+  }
+}
+
+} // namespace
+
+extern "C" void dispatch_sync(dispatch_queue_t given, dispatch_block_t block) {
+  if (given == nil || block == nil)
+    refuse("dispatch_sync", given == nil ? "the queue is NULL" : "the block is NULL", kCrashes);
+  if (queue.is_mine())
+    refuse("dispatch_sync", kOwnQueue, kEndsProcess);
+  queue.exclusively([&] {
+    try {
+      call(block);
+    } catch (...) {
+      abandon();
+      throw;
+    }
+  });
+}
+
+@interface SimulatedCommandQueue : NSObject <MTLCommandQueue>
+@end
+
+@implementation SimulatedCommandQueue
+
+DEVICE_PROPERTY
+
+- (id<MTLCommandBuffer>)commandBuffer {
+  return [[[SimulatedCommandBuffer alloc] initForStream:NO] autorelease];
+}
+
+@end
+
+// ---- PyTorch's stream -----------------------------------------------------------------------------------------------
+
+namespace {
+
+SimulatedCommandBuffer* current = nil;
+SimulatedCommandBuffer* retired = nil; // the one before: who still uses it is told, and does not crash
+
+void retire(MTLCommandBufferStatus status) {
+  (*current->commands)->status = status;
+  [retired release];
+  retired = current;
+  current = nil;
+}
+
+// After an error: PyTorch begins a new command buffer.
+void abandon() {
+  if (current != nil)
+    retire(MTLCommandBufferStatusError);
+  stream.busy.fetch_and(~kHasCommands);
+}
+
+// Does something with the current command buffer, if there is one; nothing is left to do then.
+template <typename Work>
+void with_current(Work&& work) {
+  queue.exclusively([&] {
+    try {
+      if (current != nil)
+        work();
+    } catch (...) {
+      abandon();
+      throw;
+    }
+    stream.busy.fetch_and(~kHasCommands);
+  });
+}
+
+void* command_buffer() {
+  if (current == nil)
+    current = [[SimulatedCommandBuffer alloc] initForStream:YES];
+  return current;
+}
+
+void* dispatch_queue() {
+  static SimulatedQueue* made = [SimulatedQueue new];
+  return made;
+}
+
+// As MPSCommandBuffer's commitAndContinue: what was encoded runs, and the command buffer takes more.
+void commit() {
+  with_current([] { [current execute]; });
+}
+
+void synchronize() {
+  with_current([] {
+    [current execute];
+    retire(MTLCommandBufferStatusCompleted);
+  });
+}
+
+void settle() {
+  if (queue.is_mine())
+    refuse("dispatch_sync", "an operator of PyTorch inside the block: " + std::string(kOwnQueue), kEndsProcess);
+  with_current([] {
+    Commands& commands = **current->commands;
+    commands.check_encoders();
+    if (commands.committed())
+      fail_assertion("-[MTLCommandBuffer setCurrentCommandEncoder:]", "_status < MTLCommandBufferStatusCommitted");
+    commands.execute();
+  });
+}
+
+} // namespace
+
+// Python calls this once; what it returns is for the device.
+extern "C" metalsim::MetalStream* metalsim_connect(const metalsim::Shaders* of_python) {
+  shaders = of_python;
+  stream.buffer_class = reinterpret_cast<void*>([SimulatedBuffer class]);
+  stream.command_buffer = &command_buffer;
+  stream.dispatch_queue = &dispatch_queue;
+  stream.commit = &commit;
+  stream.synchronize = &synchronize;
+  stream.settle = &settle;
+  return &stream;
+}
+
+// ---- the device -----------------------------------------------------------------------------------------------------
+
+@interface SimulatedDevice : NSObject <MTLDevice>
+@end
+
+@implementation SimulatedDevice
+
+- (NSString*)name {
+  return @"Simulated Apple GPU";
+}
+
+- (BOOL)hasUnifiedMemory {
+  return YES;
+}
+
+- (MTLSize)maxThreadsPerThreadgroup {
+  return MTLSizeMake(kMostThreads, kMostThreads, kMostThreads);
+}
+
+- (NSUInteger)maxThreadgroupMemoryLength {
+  return 32768;
+}
+
+- (NSUInteger)maxBufferLength {
+  return kMostLength;
+}
+
+- (id<MTLCommandQueue>)newCommandQueue {
+  return [SimulatedCommandQueue new];
+}
+
+- (id<MTLBuffer>)newBufferWithLength:(NSUInteger)length options:(MTLResourceOptions)options {
+  return new_buffer(length);
+}
+
+- (id<MTLBuffer>)newBufferWithBytes:(const void*)bytes length:(NSUInteger)length options:(MTLResourceOptions)options {
+  id<MTLBuffer> made = new_buffer(length);
+  memcpy(made.contents, bytes, length);
+  return made;
+}
+
+- (id<MTLLibrary>)newLibraryWithSource:(NSString*)source options:(MTLCompileOptions*)options error:(NSError**)error {
+  if (source == nil)
+    refuse("-[MTLDevice newLibraryWithSource:options:error:]", "the source is nil", kLayerOnly);
+  said[0] = '\0';
+  const int64_t number = shaders->library(source.UTF8String, said);
+  if (number == 0) {
+    if (error != nullptr)
+      *error = metalsim::error(said);
+    return nil;
+  }
+  SimulatedLibrary* made = [SimulatedLibrary new];
+  made->number = number;
+  made->names = new std::vector<std::string>;
+  for (const char* name = strtok(said, "\n"); name != nullptr; name = strtok(nullptr, "\n"))
+    made->names->push_back(name);
+  return made;
+}
+
+- (id<MTLComputePipelineState>)newComputePipelineStateWithFunction:(id<MTLFunction>)function error:(NSError**)error {
+  if (function == nil)
+    fail_assertion("-[MTLDevice newComputePipelineStateWithFunction:error:]", "computeFunction must not be nil.");
+  metalsim::PipelineLimits limits = {};
+  said[0] = '\0';
+  const int64_t number =
+      shaders->pipeline(((SimulatedFunction*)function)->library, function.name.UTF8String, &limits, said);
+  if (number == 0) {
+    if (error != nullptr)
+      *error = metalsim::error(said);
+    return nil;
+  }
+  SimulatedPipeline* made = [SimulatedPipeline new];
+  made->number = number;
+  made->limits = limits;
+  return made;
+}
+
+@end
+
+extern "C" id<MTLDevice> MTLCreateSystemDefaultDevice(void) {
+  static SimulatedDevice* device = [SimulatedDevice new];
+  return shaders == nullptr ? nil : device; // nil where Python did not connect
+}
