@@ -1,0 +1,357 @@
+"""Number formats, autocast's choices, gradients and quality: each against an answer from elsewhere."""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+
+import numpy as np
+import pytest
+import torch
+from mutate import Rules
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+
+from metallab import precision
+from metallab.timing import Host, Ratio
+
+RULES = Rules(precision)
+NUMBERS = (0.1, -0.1, 1.0, -3.0, 0.0, 65504.0, 1e-6, -6e-8, 3.0e38, math.pi)
+
+
+def by_struct(number: float, dtype: torch.dtype) -> str:
+    """The bits of a number by Python's own `struct`; bfloat16 is the upper half of float32, rounded to even."""
+    if dtype == torch.float16:
+        return f"{struct.unpack('>H', struct.pack('>e', number))[0]:016b}"
+    (whole,) = struct.unpack(">I", struct.pack(">f", number))
+    if dtype == torch.bfloat16:
+        return f"{(whole + 0x7FFF + (whole >> 16 & 1)) >> 16:016b}"
+    return f"{whole:032b}"
+
+
+def by_hand(formula: str) -> float:
+    """What ``+1.101 x 2^-4`` is."""
+    digits, power = formula.split(" x 2^") if " x " in formula else (formula, "0")
+    sign, (leading, _, fraction) = digits[0], digits[1:].partition(".")
+    value = int(leading) + sum(int(bit) / 2**place for place, bit in enumerate(fraction, 1))
+    return (-1 if sign == "-" else 1) * value * 2.0 ** int(power)
+
+
+@RULES.rule(
+    ("bits[1:split], bits[split:]", "bits[1 : split - 1], bits[split - 1 :]"),
+    ("2 ** (len(self.exponent) - 1) - 1", "2 ** (len(self.exponent) - 1)"),
+    ('else ("0", 1 - bias)', 'else ("0", -bias)'),
+    ("bits[0], bits", '"0", bits'),
+)
+def bits_are_those_of_the_standard(precision):
+    for dtype in precision.FORMATS:
+        for number in NUMBERS:
+            if dtype == torch.float16 and abs(number) > 65504:
+                continue
+            kept = precision.stored(number, dtype)
+            assert kept.bits == by_struct(number, dtype), (number, dtype)
+            assert by_hand(kept.formula) == kept.value == torch.tensor(number).to(dtype).item()
+    each = [precision.stored(1, dtype) for dtype in precision.FORMATS]
+    lengths = [[len(part) for part in (kept.sign, kept.exponent, kept.fraction)] for kept in each]
+    assert lengths == [[1, 8, 23], [1, 5, 10], [1, 8, 7]]
+    assert precision.stored(1e5, torch.float16).formula == "+infinity"
+    assert precision.stored(math.nan, torch.bfloat16).formula == "not a number"
+
+
+@RULES.rule(
+    ("/ exact).amax", "/ cast).amax"),
+    (".to(dtype).cpu().double()", ".cpu().double()"),
+    (".amax(dim=1)", ".amin(dim=1)"),
+)
+def a_cast_loses_what_the_format_says(precision):
+    powers = range(-30, 20)
+    half, brain = (precision.cast_errors(dtype, "cpu", powers) for dtype in (torch.float16, torch.bfloat16))
+    at = dict(zip(powers, half, strict=True))
+    assert all(at[power] == 1 for power in range(-30, -25)), "below half of the smallest subnormal nothing is left"
+    assert 0.2 < at[-24] <= 0.5, "one bit is left"
+    assert all(2**-12 < at[power] <= 2**-11 for power in range(-14, 15)), "half a unit in the last of 11 bits"
+    assert all(math.isinf(at[power]) for power in range(16, 20))
+    assert (brain <= 2**-8).all()
+    assert (brain > 2**-9).all()
+
+
+@RULES.rule(
+    ("torch.promote_types(given.dtype, made.dtype)", "given.dtype"),
+    ("and not moves", ""),
+    ('first, second) == ("float32", "low")', 'first, second) == ("low", "float32")'),
+    ("dtype=given, device=device", "dtype=torch.float32, device=device"),
+    ("except (RuntimeError, TypeError)", "except ZeroDivisionError"),
+)
+def autocast_s_choice_is_read_from_calls(precision):
+    """Of both kinds of device, without one of them: fake tensors have the dispatcher's lists and no numbers."""
+    here = precision.choices("cpu", torch.bfloat16)
+    x = torch.ones(2, 4, 4, 4)
+    for name, given in ((name, given) for name in here for given in (torch.float32, torch.bfloat16)):
+        with torch.autocast("cpu", torch.bfloat16):
+            came_out = precision.TRIED[name](x.to(given)).dtype
+        assert came_out == {"low": torch.bfloat16, "float32": torch.float32, "as given": given}[here[name]], name
+    with FakeTensorMode():
+        assert precision.choices("cpu", torch.bfloat16, size=64) == here
+        there = precision.choices("mps")
+    expected = {"linear": "low", "conv2d": "low", "softmax": "float32", "sum": "float32", "relu": "as given"}
+    assert {name: there[name] for name in expected} == expected
+    with precision._Formats() as seen:
+        torch.ones(2, dtype=torch.float16).sum(dtype=torch.float32)
+    assert seen.formats == {torch.float32}, "what is asked for a float32 sum adds up in float32, as on CUDA"
+    assert there["attention"] in ("raises", "low"), "its kernel for mps wants to know the device"
+
+
+def test_the_lists_hold_what_is_chosen():
+    """A function that computes in a dtype of autocast's own has its rule in the dispatcher; one that does not, none."""
+    names = {"attention": "scaled_dot_product_attention", "cross_entropy": "cross_entropy_loss"}
+    listed = {rule.partition(".")[0] for rule in precision.rules("cpu")}
+    for name, choice in precision.choices("cpu", torch.bfloat16).items():
+        assert (names.get(name, name) in listed) == (choice in ("low", "float32")), name
+    assert set(precision.rules("mps")) != set(precision.rules("cpu"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.filterwarnings("ignore:.*Disabling autocast")
+def test_no_autocast_is_told():
+    with pytest.raises(ValueError, match="has no autocast for 'cuda' on this machine"):
+        precision.choices("cuda")
+
+
+@RULES.rule(
+    ("sizes[sizes != 0]", "sizes"),
+    ("    model.zero_grad(set_to_none=True)\n", ""),
+    (".float().abs().cpu()", ".float().cpu()"),
+    ("for weight in model.parameters() if weight.requires_grad]", "for weight in []]"),
+    ("output.register_hook(look)", "pass"),
+)
+def gradients_are_those_of_outputs_and_weights(precision):
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+        model[2].weight.copy_(torch.tensor([[-2.0, 3.0]]))
+    x = torch.tensor([[5.0, 0.0]])  # hidden: 5 and -5, after ReLU 5 and 0; the output is -10
+    sizes = precision.gradient_sizes(model, lambda: model(x).sum())
+    # by the output 1; by ReLU's output -2, 3; by its input -2, 0; by the weights 5, 0 and -10, 0, 0, 0
+    assert sorted(sizes.tolist()) == [1, 2, 2, 3, 5, 10]
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+@RULES.rule(
+    ("gradient.to(dtype).to(gradient.dtype)", "gradient"),
+    ("            handle.remove()\n", "            pass\n"),
+)
+def gradients_vanish_while_they_are_rounded(precision):
+    model = nn.Linear(1, 1)
+    for scale, kept in ((2.0**-20, True), (2.0**-30, False)):
+        model.zero_grad()
+        with precision.gradients_rounded(model, torch.float16):
+            (model(torch.ones(1, 1)).sum() * scale).backward()
+        assert (model.weight.grad.item() != 0) is kept
+    (model(torch.ones(1, 1)).sum() * 2.0**-30).backward()
+    assert model.weight.grad.item() == 2.0**-30, "as before, after the block"
+
+
+@RULES.rule(
+    ("(cast == 0, coarse, cast.isinf())", "(coarse, cast == 0, cast.isinf())"),
+    ("(sizes * scale)", "sizes"),
+    ("(cast > 0) & ", ""),
+)
+def fates_are_counted(precision):
+    sizes = torch.tensor([2.0**-40, 2.0**-26, 2.0**-30, 2.0**-24, 2.0**-15, 2.0**-14, 1.0, 2.0**17])
+    assert precision.fate(sizes, torch.float16) == precision.Fate(3 / 8, 2 / 8, 1 / 8)
+    assert precision.fate(sizes, torch.float16, 2.0**-4).overflow == 0
+    assert precision.fate(sizes, torch.bfloat16) == precision.Fate(0, 0, 0)
+
+
+@RULES.rule(
+    ("if place not in own", ""),
+    ("kept[_place(tensor)] = tensor", "kept[len(kept)] = tensor"),
+)
+def what_is_kept_is_counted_once_and_without_the_weights(precision):
+    model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 4))
+    x = torch.randn(2, 8)
+
+    def loss():
+        out = model(x)
+        return (out * out.exp()).sum()
+
+    # the input, what the first layer gives to the second, the output, its exponential: float32
+    assert precision.kept_for_backward(model, loss) == 4 * (2 * 8 + 3 * 2 * 4)
+
+
+class Blobs:
+    """Two kinds of pictures that a line tells apart."""
+
+    def __init__(self, pictures: int = 96) -> None:
+        generator = torch.Generator().manual_seed(1)
+        classes = torch.arange(pictures) % 2
+        images = torch.randn(pictures, 1, 8, 8, generator=generator) + 0.35 * (2 * classes - 1)[:, None, None, None]
+        self.data = precision.Data((images[:64], classes[:64]), (images[64:], classes[64:]))
+
+
+def build() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def starter(rate: float = 0.01, notes: list | None = None, scale: float = 1.0):
+    """A plain training step; with a scale below 1 its gradients pass float16 on their way."""
+
+    def start(model, dtype):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+
+        def step(images, classes):
+            optimizer.zero_grad()
+            with precision.gradients_rounded(model, torch.float32 if scale == 1 else torch.float16):
+                with torch.autocast("cpu", torch.bfloat16, enabled=dtype != torch.float32):
+                    loss = F.cross_entropy(model(images), classes)
+                (loss * scale).backward()
+            for weight in model.parameters():
+                weight.grad /= scale
+            optimizer.step()
+            if notes is not None:
+                notes.append((optimizer.param_groups[0]["lr"], images.sum().item(), loss.item()))
+            return loss.detach()
+
+        return step, optimizer
+
+    return start
+
+
+@RULES.rule(
+    ("torch.default_generator.manual_seed(seed)", "pass"),
+    ("torch.Generator().manual_seed(seed)", "torch.Generator()"),
+    ("with torch.random.fork_rng(devices=[]):", "if True:"),
+    ("(1 - done / (epochs * batches))", "1"),
+    ("            done += 1\n", ""),
+    ("    model.eval()\n", ""),
+    ("[: batches * batch]", "[:batch].repeat(batches)"),
+)
+def runs_are_paired_by_their_seed(precision):
+    data, notes = Blobs().data, []
+
+    def with_dropout():
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 2), nn.Dropout(0.9))
+
+    before = torch.get_rng_state()
+    first = precision.train("a", build, starter(notes=notes), torch.float32, data, seeds=2, epochs=3, batch=16)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)
+    again = precision.train("b", build, starter(), torch.bfloat16, data, seeds=2, epochs=3, batch=16)
+    assert first.losses.shape == (2, 3)
+    assert np.allclose(first.losses, again.losses, rtol=0.02)
+    assert (first.losses != again.losses).any()
+    rates, sums, losses = zip(*notes, strict=True)
+    assert rates[0] == 0.01
+    assert np.allclose(np.diff(rates[:12]), -0.01 / 12), "in a line, to 0 after the last step"
+    assert math.isclose(sum(sums[:4]), data.train[0].sum().item(), rel_tol=1e-3), "an epoch is all of the pictures"
+    assert sums[:4] != sums[12:16], "another seed, another order"
+    assert losses[0] != losses[12]
+    assert math.isclose(first.losses[1, 0], np.mean(losses[12:16]), rel_tol=1e-5)
+    sure = precision.train("c", with_dropout, starter(0.05), torch.float32, data, seeds=1, epochs=20, batch=16)
+    assert sure.accuracies[0] > 0.9, "dropout is off in the test"
+
+
+def of(*accuracies: float, name: str = "x") -> precision.Training:
+    return precision.Training(name, np.zeros((len(accuracies), 1)), np.array(accuracies) / 100)
+
+
+@RULES.rule(
+    ("other.accuracies - reference.accuracies)", "reference.accuracies - other.accuracies)"),
+    ("other.accuracies - reference.accuracies)", "other.accuracies - np.median(reference.accuracies))"),
+    ("if self.low > -self.margin", "if self.high > -self.margin"),
+    ("if self.low > -self.margin", "if self.median > -self.margin"),
+    ("if self.high < -self.margin", "if self.low < -self.margin"),
+    ("if self.high < -self.margin", "if self.high < 0"),
+    ("< least:", "< 0:"),
+    ("if not math.isfinite(high):", "if False:"),
+    ("if len(reference.accuracies) != len(other.accuracies):", "if False:"),
+)
+def no_loss_is_shown_and_a_loss_is_found(precision):
+    spread = np.array([90, 91, 92, 93, 94, 95, 96, 97, 98.0])
+    base = precision.Training("float32", np.zeros((9, 1)), spread / 100)
+    verdict = lambda change: precision.quality(base, of(*(spread + change))).verdict
+    assert verdict(np.zeros(9)) == "no loss"
+    assert verdict(np.array([-0.9, 0.1, 0, 0.4, -0.2, 0.3, 0.1, -0.3, 0.2])) == "no loss", "though seeds differ by 8"
+    assert verdict(np.full(9, -0.5)) == "no loss", "a small loss is within the margin"
+    assert verdict(np.full(9, -2.0)) == "loss"
+    assert verdict(np.full(9, +2.0)) == "no loss"
+    assert verdict(np.array([-3, -3, 0, 0, 0, 0, 0, 0, 0.0])) == "inconclusive"
+    assert verdict(np.array([-3, -3, -3, -3, -3, -3, -3, -0.5, -0.2])) == "inconclusive"
+    few = precision.quality(of(*[95] * 5), of(*[95] * 5))
+    assert few.verdict == "inconclusive"
+    assert "inconclusive (an interval needs more than 5 seeds): median difference +0.0, 5 seeds" in str(few)
+    ignorant = precision.quality(of(*[10.0] * 9, name="float32"), of(*[10.0] * 9))
+    assert ignorant.verdict == "inconclusive"
+    assert "float32 itself recognises only 10%" in str(ignorant)
+    assert precision.quality(base, of(*(spread - 4)), margin=5.0).verdict == "no loss"
+    with pytest.raises(ValueError, match="x has 5 seeds, float32 9"):
+        precision.quality(base, of(*[95] * 5))
+
+
+def test_a_planted_loss_is_found_in_real_trainings():
+    """float16 gradients of a loss that is far too small train badly; bfloat16 as well as float32."""
+    data = Blobs().data
+    runs = {"seeds": 6, "epochs": 4, "batch": 16}
+    base = precision.train("float32", build, starter(), torch.float32, data, **runs)
+    small = precision.train("bfloat16", build, starter(), torch.bfloat16, data, **runs)
+    planted = precision.train("planted", build, starter(scale=2.0**-26), torch.float32, data, **runs)
+    harmless = precision.train("scaled", build, starter(scale=2.0**-6), torch.float32, data, **runs)
+    assert precision.quality(base, planted, margin=3.0).verdict == "loss"
+    assert precision.quality(base, small, margin=3.5).verdict == "no loss"  # a picture of the test is 3.1 points
+    assert precision.quality(base, harmless, margin=3.5).verdict == "no loss"
+
+
+@RULES.rule(("min(taken", "max(taken"), ("name: min(timing", "name: -min(timing"))
+def the_faster_layout_is_found(precision):
+    seconds = {torch.contiguous_format: 0.02, torch.channels_last: 0.001}
+    assert precision.faster_layout(lambda layout: lambda: time.sleep(seconds[layout]), on=Host()) == "channels last"
+    assert (
+        precision.faster_layout(lambda layout: lambda: time.sleep(0.021 - seconds[layout]), on=Host())
+        == "channels first"
+    )
+
+
+@RULES.rule(
+    ('f"faster, but {doubt[0]}" if doubt else "use it"', '"use it"'),
+    (
+        'if quality.verdict == "loss":\n        return "do not',
+        'if quality.verdict == "inconclusive":\n        return "do not',
+    ),
+    ("if kept < 0.9 else", "if True else"),
+    ('{"slower": "costs time"', '{"faster": "costs time"'),
+    ('if ratio.verdict == "faster"', "if ratio.median > 1"),
+)
+def advice_needs_time_and_quality(precision):
+    quality = lambda change: precision.quality(of(*[95.0] * 9), of(*[95.0 + c for c in change]))
+    good, bad, open_ = quality([0] * 9), quality([-5] * 9), quality([0] * 4 + [-5] * 5)
+    fast, slow, unclear = (
+        Ratio("a", "b", *numbers, 20) for numbers in ((2, 1.9, 2.1), (0.5, 0.4, 0.6), (1.1, 0.9, 1.4))
+    )
+    assert precision.advice(fast, 0.5, good) == "use it"
+    assert precision.advice(fast, 0.5, open_) == "faster, but quality is not shown to hold"
+    assert "quality is not shown to hold" in precision.advice(slow, 0.5, open_)
+    for ratio in (fast, slow, None):
+        assert precision.advice(ratio, 0.5, bad) == "do not use it: quality is lost"
+    assert precision.advice(slow, 0.5, good) == "saves memory, costs time; float32 is the safe choice"
+    assert precision.advice(unclear, 1.1, good) == "not shown to be faster; float32 is the safe choice"
+    assert precision.advice(None, 0.5, good) == "no advice: its time is not compared"
+
+
+def test_pictures_name_the_device_and_say_what_they_show():
+    sizes = torch.tensor([2.0**-30, 2.0**-20, 1.0, 1.0])
+    runs = [precision.Training("float16", np.array([[2.0, 1.0], [3.0, 0.5]]), np.array([0.9, 0.8]))]
+    pictures = {
+        "01111011": precision.draw_bits(0.1, device="cpu", label="a device"),
+        "bfloat16: relative error": precision.draw_cast_errors(device="cpu", label="a device"),
+        "as they are: 25.0% become 0": precision.draw_gradients(sizes, 1024.0, label="a device"),
+        "float16: 0.75": precision.draw_losses(runs, label="a device"),
+    }
+    for words, figure in pictures.items():
+        assert "a device" in figure.get_suptitle()
+        assert words in figure.get_label()
+    assert str(runs[0]) == "float16: 85.0% recognised (median of 2 seeds, 80.0% to 90.0%)"
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -1,0 +1,605 @@
+"""Training in small number formats: their bits, what autocast does to an operator, gradients that vanish, and quality.
+
+Formats are read off by casting on the device that is asked about. What autocast chooses is read from calls that it
+changed, never from a list in here. Quality is compared seed by seed, by a test that can fail: see `quality`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from metallab import mode, timing, units
+from metallab.timing import Place, Ratio, median_interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = (torch.float32, torch.float16, torch.bfloat16)
+
+# --- number formats ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A number as a dtype holds it."""
+
+    dtype: str
+    sign: str
+    """One bit: 1 is minus."""
+    exponent: str
+    """Its bits: a whole number from which a fixed one, the bias, is taken."""
+    fraction: str
+    """Its bits: what follows the leading ``1.`` (``0.`` in numbers too small for that)."""
+    value: float
+
+    @property
+    def bits(self) -> str:
+        """All of them, from the left."""
+        return self.sign + self.exponent + self.fraction
+
+    @property
+    def formula(self) -> str:
+        """The value as the bits say it: ``+1.1001100110 x 2^-4``."""
+        sign = "-" if self.sign == "1" else "+"
+        bias = 2 ** (len(self.exponent) - 1) - 1
+        if "0" not in self.exponent:
+            return "not a number" if "1" in self.fraction else f"{sign}infinity"
+        if "1" not in self.exponent + self.fraction:
+            return f"{sign}0"
+        leading, power = ("1", int(self.exponent, 2) - bias) if "1" in self.exponent else ("0", 1 - bias)
+        return f"{sign}{leading}.{self.fraction} x 2^{power}"
+
+
+def stored(number: float, dtype: torch.dtype, device: torch.device | str = "cpu") -> Stored:
+    """What a device keeps of a Python number in float32, float16 or bfloat16: it arrives in float32 and is cast there.
+
+    KeyError for another dtype. The layout is that of IEEE 754: sign, exponent, fraction.
+    """
+    whole = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}[dtype]
+    cast = torch.tensor(number, dtype=torch.float32).to(device).to(dtype).cpu()
+    info = torch.finfo(dtype)
+    fraction = -round(math.log2(info.eps))  # 1 + eps is 1 and a last bit
+    bits = format(cast.view(whole).item() & (2**info.bits - 1), f"0{info.bits}b")
+    split = info.bits - fraction
+    return Stored(units.dtype_name(dtype), bits[0], bits[1:split], bits[split:], cast.item())
+
+
+def draw_bits(number: float, *, device: torch.device | str, label: str) -> Figure:
+    """A number in each of the formats, bit by bit, with what is stored and how far off that is."""
+    import matplotlib.pyplot as plt
+
+    from metallab import plots
+
+    rows = [stored(number, dtype, device) for dtype in FORMATS]
+    with plt.rc_context(plots.STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 3.3))
+        for row, kept in enumerate(rows):
+            _draw_row(axes, -1.9 * row, kept, number)
+        axes.set_xlim(-6.2, 33.4)
+        axes.set_ylim(1.3 - 1.9 * len(rows), 1.3)
+        axes.axis("off")
+        plots.title(figure, f"{number:g}, bit by bit", [label])
+    return plots.described(figure, "; ".join(f"{r.dtype}: {r.bits} = {r.value:.9g}" for r in rows))
+
+
+def _draw_row(axes, y: float, kept: Stored, number: float) -> None:
+    from metallab import plots
+
+    parts = [("sign", kept.sign, plots.RED), ("exponent", kept.exponent, plots.ORANGE)]
+    start = 0
+    axes.text(-0.4, y + 0.4, kept.dtype, ha="right", va="center")
+    for name, bits, colour in [*parts, ("fraction", kept.fraction, plots.SKY)]:
+        for place, bit in enumerate(bits, start):
+            axes.add_patch(_square(place, y, colour))
+            axes.text(place + 0.5, y + 0.4, bit, ha="center", va="center", fontsize=9, family="monospace")
+        said = name if len(bits) == 1 else f"{len(bits)} {name} bits"
+        axes.text(start, y + 0.95, said, fontsize=8, va="bottom")
+        start += len(bits) + (name == "sign")  # a gap, where its name needs room
+    off = "exact" if kept.value == number else f"off by {abs(kept.value - number) / abs(number or 1):.2g} of it"
+    axes.text(0, y - 0.1, f"= {kept.value:.9g}, {off}", fontsize=9, va="top")
+
+
+def _square(x: float, y: float, colour: str):
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((x, y), 1, 0.8, facecolor=colour, alpha=0.55, edgecolor="white")
+
+
+def cast_errors(dtype: torch.dtype, device: torch.device | str, powers: Sequence[int]) -> np.ndarray:
+    """The largest relative error of a cast, for 33 numbers from each power of two up to the next.
+
+    1 where numbers become 0, infinite where they become infinite. The cast to a small format is from float32, on the
+    device; that to float32 is from float64, on the CPU, since not every device has float64.
+    """
+    exact = torch.linspace(1, 1.98, 33, dtype=torch.float64) * 2.0 ** torch.tensor(list(powers))[:, None]
+    cast = exact.float().to(device).to(dtype).cpu().double()
+    return ((cast - exact).abs() / exact).amax(dim=1).numpy()
+
+
+def draw_cast_errors(*, device: torch.device | str, label: str) -> Figure:
+    """How much of a number each format loses, over its size: flat where it is at home, rising where it underflows."""
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import FuncFormatter
+
+    from metallab import plots
+
+    powers = range(-48, 41)
+    said = []
+    with plt.rc_context(plots.STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 3.2))
+        for dtype, colour, style in zip(FORMATS, plots.COLOURS, ("-", "--", ":"), strict=False):
+            errors = cast_errors(dtype, device, powers)
+            finite = np.isfinite(errors)
+            name = units.dtype_name(dtype)
+            kept = np.array(powers)[finite]
+            axes.plot(kept, errors[finite], style, color=colour, label=name, linewidth=2)
+            if not finite.all():
+                axes.plot(kept[-1], errors[finite][-1], "x", color=colour, markersize=9, markeredgewidth=2)
+                axes.annotate("beyond: infinity", (kept[-1], errors[finite][-1]), xytext=(6, 6),
+                              textcoords="offset points", fontsize=9)  # fmt: skip
+            said.append(f"{name}: relative error {errors[powers.index(0)]:.2g} near 1")
+        axes.set_yscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda power, _: f"$2^{{{power:.0f}}}$"))
+        axes.set_xlabel("size of the number")
+        axes.set_ylabel("worst relative error (1: all lost)")
+        axes.legend(loc="center left")
+        plots.title(figure, "What a cast loses", [label])
+    return plots.described(figure, "; ".join(said))
+
+
+# --- what autocast chooses -----------------------------------------------------------------------------------------
+
+Choice = Literal["low", "float32", "as given", "both", "raises"]
+
+
+def _weights(like: Tensor, *shape: int) -> Tensor:
+    """Weights as a model holds them: in float32, whatever its inputs are in."""
+    return torch.ones(shape, device=like.device)
+
+
+def _classes(like: Tensor) -> Tensor:
+    return torch.zeros(len(like), dtype=torch.long, device=like.device)
+
+
+TRIED: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda x: F.linear(x, _weights(x, 8, x.shape[-1])),
+    "matmul": lambda x: x @ x,
+    "conv2d": lambda x: F.conv2d(x, _weights(x, 8, x.shape[1], 3, 3)),
+    "attention": lambda x: F.scaled_dot_product_attention(x, x, x),
+    "prelu": lambda x: F.prelu(x, _weights(x, 1)),
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "add": lambda x: x + x,
+    "max_pool2d": lambda x: F.max_pool2d(x, 2),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "group_norm": lambda x: F.group_norm(x, 2),
+    "softmax": lambda x: x.softmax(-1),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "exp": torch.exp,
+    "log": torch.log,
+    "pow": lambda x: x**3,
+    "sum": torch.sum,
+    "mean": torch.mean,
+    "cumsum": lambda x: x.cumsum(-1),
+    "norm": lambda x: torch.linalg.vector_norm(x),
+    "interpolate": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "cross_entropy": lambda x: F.cross_entropy(x.flatten(1), _classes(x)),
+    "mse_loss": lambda x: F.mse_loss(x, x),
+}
+"""Functions of a picture (n, c, h, w) with h = w. What autocast makes of each is not written down here: `choices`."""
+
+
+def choices(device: str, dtype: torch.dtype = torch.float16, size: int = 4) -> dict[str, Choice]:
+    """In which dtype each of `TRIED` computes under ``torch.autocast(device, dtype)``, given float32 and given dtype.
+
+    ``low`` and ``float32`` if that is so for either, ``as given`` if it depends, ``both`` if it is made of operators of
+    which some do this and some do that. Inside a `FakeTensorMode` nothing is computed, and the device need not be
+    there. ValueError where autocast is not to be had, as for a GPU that is not there outside of that mode.
+    """
+    with torch.autocast(device, dtype=dtype):
+        if not torch.is_autocast_enabled(device):
+            raise ValueError(f"PyTorch {torch.__version__} has no autocast for {device!r} on this machine")
+        return {name: _choice(function, device, dtype, size) for name, function in TRIED.items()}
+
+
+def _choice(function: Callable[[Tensor], Tensor], device: str, low: torch.dtype, size: int) -> Choice:
+    used = []
+    for given in (torch.float32, low):
+        try:
+            with _Formats() as seen:
+                function(torch.ones(2, 4, size, size, dtype=given, device=device))
+        except (RuntimeError, TypeError):  # no kernel for this dtype on this device
+            return "raises"
+        used.append(seen.formats)
+    names = {frozenset({torch.float32}): "float32", frozenset({low}): "low"}
+    first, second = (names.get(frozenset(formats), "both") for formats in used)
+    if first == second:
+        return first
+    return "as given" if (first, second) == ("float32", "low") else "both"
+
+
+class _Formats(TorchDispatchMode):
+    """Notes in which dtypes operators compute: casts and views do not compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.formats: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        given, made = _first_floating(args), _first_floating(result)
+        moves = function.is_view or function._schema.name == "aten::_to_copy"
+        if given is not None and made is not None and not moves:
+            # a sum of float16 that is asked for a float32 result adds up in float32
+            self.formats.add(torch.promote_types(given.dtype, made.dtype))
+        return result
+
+
+def _first_floating(values: object) -> Tensor | None:
+    leaves = torch.utils._pytree.tree_leaves(values)
+    return next((leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()), None)
+
+
+def rules(device: str) -> tuple[str, ...]:
+    """The operators that autocast has a rule for on a kind of device, read from the dispatcher of the installed torch.
+
+    They stand there from the import on; operators without a rule compute in what they are given.
+    """
+    key = f"Autocast{device.upper()}"
+    return tuple(
+        sorted(name.removeprefix("aten::") for name in torch._C._dispatch_get_registrations_for_dispatch_key(key))
+    )
+
+
+# --- gradients -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _each_gradient(model: nn.Module, look: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
+    """While the block runs: show ``look`` the gradient of each layer's output and of each weight.
+
+    What it returns, if anything, takes the gradient's place.
+    """
+
+    def watch(_module: nn.Module, _inputs: tuple, output: object) -> None:
+        if isinstance(output, Tensor) and output.requires_grad:
+            output.register_hook(look)
+
+    layers = [module for module in model.modules() if next(module.children(), None) is None]
+    handles = [layer.register_forward_hook(watch) for layer in layers]
+    handles += [weight.register_hook(look) for weight in model.parameters() if weight.requires_grad]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def gradient_sizes(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
+    """Absolute gradients of ``loss()`` by each layer's output and each weight: one row, float32, on the CPU.
+
+    Those that are exactly 0, as behind a ReLU, are left out. The weights' ``grad`` is cleared.
+    """
+    seen: list[Tensor] = []
+
+    def look(gradient: Tensor) -> None:
+        seen.append(gradient.detach().flatten().float().abs().cpu())
+
+    with _each_gradient(model, look):
+        loss().backward()
+    model.zero_grad(set_to_none=True)
+    sizes = torch.cat(seen)
+    return sizes[sizes != 0]
+
+
+@contextlib.contextmanager
+def gradients_rounded(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """While the block runs, gradients pass through a dtype at each layer's output and each weight.
+
+    They overflow and vanish as they would if the layers computed in it, on hardware that is slow at that.
+    """
+
+    def rounded(gradient: Tensor) -> Tensor:
+        return gradient.to(dtype).to(gradient.dtype)
+
+    with _each_gradient(model, rounded):
+        yield
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of gradients in a dtype, as shares of them all."""
+
+    vanish: float
+    """Become 0."""
+    coarse: float
+    """Survive below the smallest normal number, with fewer bits the smaller they are."""
+    overflow: float
+    """Become infinite."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.vanish:.1%} become 0, {self.coarse:.1%} keep only some of their bits, {self.overflow:.1%} overflow"
+        )
+
+
+def fate(sizes: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Fate:
+    """Cast positive numbers, times a scale, to a dtype, and count."""
+    cast = (sizes * scale).to(dtype).float()
+    coarse = (cast > 0) & (cast < torch.finfo(dtype).smallest_normal)
+    return Fate(*(hit.float().mean().item() for hit in (cast == 0, coarse, cast.isinf())))
+
+
+def draw_gradients(sizes: Tensor, scale: float, *, dtype: torch.dtype = torch.float16, label: str) -> Figure:
+    """How large gradients are, as they are and times a scale, before the range of a dtype."""
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import FuncFormatter
+
+    from metallab import plots
+
+    info, name = torch.finfo(dtype), units.dtype_name(dtype)
+    edges = [math.log2(info.smallest_normal * info.eps / 2), math.log2(info.smallest_normal), math.log2(info.max)]
+    powers = sizes.log2().numpy()
+    shift = math.log2(scale)
+    low, high = min(powers.min(), edges[0]) - 2, max(powers.max() + shift, edges[2]) + 2
+    bins = np.arange(math.floor(low), math.ceil(high) + 1)
+    with plt.rc_context(plots.STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 3.4))
+        zones = [("becomes 0", low, edges[0], plots.RED), ("fewer bits", edges[0], edges[1], plots.YELLOW)]
+        for words, start, end, colour in [*zones, ("infinite", edges[2], high, plots.PURPLE)]:
+            axes.axvspan(start, end, color=colour, alpha=0.25, linewidth=0, label=f"{words} in {name}")
+        share = np.full(len(powers), 100 / len(powers))
+        axes.hist(powers, bins, weights=share, color=plots.BLUE, alpha=0.75, label="gradients")
+        scaled = {"histtype": "step", "color": plots.BLACK, "linewidth": 1.6, "label": f"gradients of {scale:g} x loss"}
+        axes.hist(powers + shift, bins, weights=share, **scaled)
+        axes.set_xlim(low, high)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda power, _: f"$2^{{{power:.0f}}}$"))
+        axes.set_xlabel("size of a gradient")
+        axes.set_ylabel("share of gradients [%]")
+        figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+        plots.title(figure, f"Gradients and the range of {name}", [label])
+    said = f"as they are: {fate(sizes, dtype)}; times {scale:g}: {fate(sizes, dtype, scale)}"
+    return plots.described(figure, f"{len(powers)} gradients in {name}; {said}")
+
+
+def kept_for_backward(model: nn.Module, loss: Callable[[], Tensor]) -> int:
+    """Bytes that computing ``loss()`` keeps for its backward pass, without the model's own weights and buffers.
+
+    Each piece of memory counts once. An exact count on any device; what an operator takes for itself meanwhile is not
+    in it.
+    """
+    own = {_place(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[tuple[str, int], int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[_place(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        graph = loss()  # holds on to all of it, so that no place is used twice
+        total = sum(size for place, size in kept.items() if place not in own)
+        del graph
+    return total
+
+
+def _place(tensor: Tensor) -> tuple[str, int]:
+    return str(tensor.device), tensor.untyped_storage().data_ptr()
+
+
+# --- training and quality ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Data:
+    """Pictures (n, 1, 8, 8) in float32 and their classes (n,), to train on and to test with, on one device."""
+
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Training:
+    """Runs of one network in one dtype, one for each seed."""
+
+    name: str
+    losses: np.ndarray
+    """Mean training loss, (seeds, epochs)."""
+    accuracies: np.ndarray
+    """Share of the test recognised at the end, (seeds,)."""
+
+    def __str__(self) -> str:
+        each = self.accuracies
+        spread = f"median of {_seeds(len(each))}, {each.min():.1%} to {each.max():.1%}"
+        return f"{self.name}: {np.median(each):.1%} recognised ({spread})"
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' if count > 1 else ''}"
+
+
+Step = Callable[[Tensor, Tensor], Tensor]
+"""One step of training on pictures and classes: changes the model, returns the loss."""
+Start = Callable[[nn.Module, torch.dtype], tuple[Step, torch.optim.Optimizer]]
+
+
+def train(
+    name: str,
+    build: Callable[[], nn.Module],
+    start: Start,
+    dtype: torch.dtype,
+    data: Data,
+    *,
+    seeds: int,
+    epochs: int,
+    batch: int = 64,
+) -> Training:
+    """Train a network from each of several seeds and test it under autocast to ``dtype``.
+
+    A seed decides the first weights and the order of the pictures, whatever the dtype, so that runs are paired. The
+    learning rate falls in a line from the optimizer's own to 0, which makes the end depend less on the last batches.
+    The caller's random state stays as it was.
+    """
+    losses, accuracies = [], []
+    for seed in range(seeds):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            model = build().to(data.train[0].device)
+        step, optimizer = start(model, dtype)
+        losses.append(_run(step, optimizer, data.train, seed, epochs, batch))
+        accuracies.append(_accuracy(model, dtype, data.test))
+    return Training(name, np.array(losses), np.array(accuracies))
+
+
+def _run(step: Step, optimizer, train: tuple[Tensor, Tensor], seed: int, epochs: int, batch: int) -> list[float]:
+    """The mean loss of each epoch."""
+    images, classes = train
+    generator, means, done = torch.Generator().manual_seed(seed), [], 0
+    rates = [group["lr"] for group in optimizer.param_groups]
+    batches = len(images) // batch
+    for _ in range(epochs):
+        order = torch.randperm(len(images), generator=generator)[: batches * batch].reshape(batches, batch)
+        losses = []
+        for chosen in order.to(images.device):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * (1 - done / (epochs * batches))
+            losses.append(step(images[chosen], classes[chosen]))
+            done += 1
+        means.append(torch.stack(losses).mean().item())
+    return means
+
+
+def _accuracy(model: nn.Module, dtype: torch.dtype, test: tuple[Tensor, Tensor]) -> float:
+    images, classes = test
+    model.eval()
+    with torch.no_grad(), torch.autocast(images.device.type, dtype=dtype, enabled=dtype != torch.float32):
+        return (model(images).argmax(dim=1) == classes).float().mean().item()
+
+
+def draw_losses(trainings: Sequence[Training], *, label: str, heading: str = "Loss curves") -> Figure:
+    """Training loss after each epoch: the median over seeds, and a band from the lowest to the highest."""
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    from metallab import plots
+
+    with plt.rc_context(plots.STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 3.2))
+        for number, runs in enumerate(trainings):
+            colour, style = plots.COLOURS[number % 6], ("-", "--", ":", "-.")[number % 4]
+            epochs = np.arange(1, runs.losses.shape[1] + 1)
+            axes.fill_between(epochs, runs.losses.min(0), runs.losses.max(0), color=colour, alpha=0.2, linewidth=0)
+            axes.plot(epochs, np.median(runs.losses, axis=0), style, color=colour, label=runs.name, marker="o")
+        axes.set_yscale("log")
+        for place in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            place(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel("training loss (cross-entropy, nats)")
+        axes.legend(fontsize=8)
+        plots.title(figure, f"{heading} (line: median of seeds, band: all of them)", [label])
+    said = (f"{runs.name}: {np.median(runs.losses[:, -1]):.3g}" for runs in trainings)
+    return plots.described(figure, f"median training loss at the end: {'; '.join(said)}")
+
+
+QualityVerdict = Literal["no loss", "loss", "inconclusive"]
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Test accuracy against the reference's, seed by seed. Differences are in points: pictures in a hundred."""
+
+    name: str
+    median: float
+    """Of the differences; below 0 is worse."""
+    low: float
+    high: float
+    """The exact interval of that median, `metallab.timing.median_interval`, at 95 %."""
+    margin: float
+    seeds: int
+    doubt: str = ""
+    """Why no verdict can be given, whatever the interval."""
+
+    @property
+    def verdict(self) -> QualityVerdict:
+        """``no loss`` if all of the interval is above minus the margin, ``loss`` if all of it is below."""
+        if self.doubt:
+            return "inconclusive"
+        if self.low > -self.margin:
+            return "no loss"
+        return "loss" if self.high < -self.margin else "inconclusive"
+
+    def __str__(self) -> str:
+        margin = f"{self.margin:g} point{'s' if self.margin != 1 else ''}"
+        said = f"{self.name}: {self.verdict} of more than {margin}"
+        if self.verdict == "inconclusive":
+            said = f"{self.name}: inconclusive ({self.doubt or f'a loss of {margin} lies in the interval'})"
+        interval = f", 95 % interval {self.low:+.1f} to {self.high:+.1f}" if math.isfinite(self.low) else ""
+        return f"{said}: median difference {self.median:+.1f}{interval}, {_seeds(self.seeds)}"
+
+
+def quality(reference: Training, other: Training, margin: float = 1.0, least: float = 0.7) -> Quality:
+    """Is ``other`` worse than ``reference`` by more than ``margin`` points? A test of non-inferiority that can fail.
+
+    Runs with the same seed are paired. ``no loss`` has to be shown: the whole interval of the median difference lies
+    above minus the margin; six seeds at least are needed for one. A reference that recognises less than ``least`` of
+    the test allows no verdict: two networks that learned nothing are equally good. The idea: Piaggio and others,
+    *Reporting of Noninferiority and Equivalence Randomized Trials*, JAMA 2012. ValueError for unlike seeds.
+    """
+    if len(reference.accuracies) != len(other.accuracies):
+        raise ValueError(
+            f"{other.name} has {len(other.accuracies)} seeds, {reference.name} {len(reference.accuracies)}"
+        )
+    points = 100 * (other.accuracies - reference.accuracies)
+    low, high = median_interval(points)
+    doubt = ""
+    if not math.isfinite(high):
+        low, high, doubt = -math.inf, math.inf, f"an interval needs more than {_seeds(len(points))}"
+    elif (reached := float(np.median(reference.accuracies))) < least:
+        doubt = f"{reference.name} itself recognises only {reached:.0%}"
+    return Quality(other.name, float(np.median(points)), low, high, margin, len(points), doubt)
+
+
+LAYOUTS = {"channels first": torch.contiguous_format, "channels last": torch.channels_last}
+"""Orders of a picture's numbers in memory. Which is faster depends on hardware, format and network."""
+
+
+def faster_layout(make: Callable[[torch.memory_format], Callable[[], Tensor]], *, on: Place) -> str:
+    """The name in `LAYOUTS` of the layout for which ``make(layout)`` gives the faster function.
+
+    The quickest of a few calls decides: whatever disturbs them makes them slower, never faster.
+    """
+    few = timing.FAST if mode.current() == "fast" else timing.Budget(min_samples=5, max_samples=5)
+    taken = {
+        name: min(timing.measure(make(layout), on=on, question="throughput", name=name, budget=few).samples)
+        for name, layout in LAYOUTS.items()
+    }
+    return min(taken, key=taken.__getitem__)
+
+
+def advice(ratio: Ratio | None, kept: float, quality: Quality) -> str:
+    """What to do with a dtype on this device, in words.
+
+    ``ratio`` is its speed-up over float32 (None where none may be given), ``kept`` the share of float32's memory.
+    """
+    if quality.verdict == "loss":
+        return "do not use it: quality is lost"
+    if ratio is None:
+        return "no advice: its time is not compared"
+    doubt = [] if quality.verdict == "no loss" else ["quality is not shown to hold"]
+    if ratio.verdict == "faster":
+        return f"faster, but {doubt[0]}" if doubt else "use it"
+    memory = ["saves memory"] if kept < 0.9 else []
+    time = {"slower": "costs time", "same": "no faster"}.get(ratio.verdict, "not shown to be faster")
+    return f"{', '.join([*memory, time, *doubt])}; float32 is the safe choice"
