@@ -8,16 +8,21 @@ PYTHON ?= python3
 ONLY   ?=
 A      ?=
 B      ?=
+REF    ?=
+FILE   ?=
+RUNS   ?= 3
+FACTOR ?=
 LAB    ?= notebooks
 LABFLAGS ?=
 FORCE  ?=
+ANEW   ?=
 
 BIN := .venv/bin
 JAX := .venv-jax
 SRC := utils tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab run test bench report compare workshop lint format lock clean distclean test-jax setup-jax-mps
+.PHONY: help setup lab run test bench report compare gate check-results bars workshop lint format lock clean distclean test-jax setup-jax-mps
 .NOTPARALLEL:  # make -j would measure several things at once
 
 help: ## this text
@@ -26,12 +31,16 @@ help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'Variables'
-	@echo '  ONLY=03       run, test: only the notebook with this number'
-	@echo '  DEVICE=auto   run, test, test-jax: auto, mps, cuda, cpu or sim'
+	@echo '  ONLY=03       run, test, bench, gate: only the notebook with this number'
+	@echo '  DEVICE=auto   run, test, bench, gate, test-jax: auto, mps, cuda, cpu or sim'
 	@echo '  MODE=full     run: full, or fast (small sizes, for a quick look)'
 	@echo '  JOBS=2        test: how many tests at a time; measuring is never parallel'
 	@echo '  LABFLAGS=     lab: more options, such as --allow-root in a container'
-	@echo '  A= B=         compare: two files of results'
+	@echo '  RUNS=3        bench, gate: processes for each notebook'
+	@echo '  A= B=         compare: two files of results of one machine'
+	@echo '  REF=          gate: the file of results to hold this machine against'
+	@echo '  FACTOR=1.02   compare, gate: what is called a difference (gate: 1.05)'
+	@echo '  FILE=         check-results: a file of results'
 
 setup: ## make .venv and install everything into it; nothing if that is done (FORCE=1: make it anew)
 	@command -v '$(PYTHON)' > /dev/null || { echo 'There is no $(PYTHON) on PATH: install Python 3.11 or 3.12, or name one: make PYTHON=/path/to/python3.11'; exit 1; }
@@ -69,7 +78,12 @@ $(JAX)/complete: constraints-jax.txt | setup
 	$(JAX)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
-bench: setup ## run the benchmarks in tests/benchmarks one after the other
+bench: setup ## measure every notebook in RUNS fresh processes, into one file to compare or send (ANEW=1: again)
+	$(serially)
+	$(measure)
+
+# Not tests: they measure, or take long, and end with code 1 beyond the bar that each names.
+bars: setup ## run the scripts in tests/benchmarks one after the other; wants a quiet machine
 	$(serially)
 	@ls tests/benchmarks/*.py > /dev/null || exit 1; failed=; \
 	for script in tests/benchmarks/*.py; do \
@@ -81,9 +95,19 @@ bench: setup ## run the benchmarks in tests/benchmarks one after the other
 report: setup ## make the report again from the results in build/
 	$(BIN)/python -m metallab.report
 
-compare: setup ## compare two files of results: make compare A=before.json B=after.json
+compare: setup ## is B faster than A? Two files of one machine: make compare A=before.json B=after.json
 	@test -n '$(A)' && test -n '$(B)' || { echo 'Name two files of results: make compare A=before.json B=after.json'; exit 2; }
-	$(BIN)/python -m metallab.records compare '$(A)' '$(B)'
+	$(BIN)/python -m metallab.compare times '$(A)' '$(B)' $(factor)
+
+gate: setup ## has a speed-up become smaller since REF=file? Measures first what make bench has not measured yet
+	$(serially)
+	@test -f '$(REF)' || { echo 'Name the results to hold this machine against: make gate REF=before.json'; exit 2; }
+	$(measure)
+	$(BIN)/python -m metallab.compare gate '$(REF)' $(factor)
+
+check-results: setup ## may this file of results be shown beside others? make check-results FILE=build/bench/mine.json
+	@test -n '$(FILE)' || { echo 'Name a file of results: make check-results FILE=build/bench/mine.json'; exit 2; }
+	$(BIN)/python -m metallab.check_results '$(FILE)'
 
 workshop: setup ## write student copies, without the solutions, into build/workshop
 	$(BIN)/python -m metallab.workshop
@@ -121,6 +145,10 @@ clean: ## remove build/: executed notebooks, results, reports
 
 distclean: clean ## remove build/ and the environments
 	rm -rf .venv $(JAX)
+
+measure = $(BIN)/python -m metallab.bench --runs '$(RUNS)' --device '$(DEVICE)' \
+  $(if $(ONLY),--only '$(ONLY)') $(if $(ANEW),--anew)
+factor = $(if $(FACTOR),--factor '$(FACTOR)')
 
 # Fails when somebody asks for parallel measuring.
 serially = @$(if $(findstring command,$(origin JOBS)),echo 'JOBS is for make test: measuring in parallel would spoil the numbers.'; exit 2,:)

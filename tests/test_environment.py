@@ -151,20 +151,23 @@ def test_help_is_the_default_and_explains_every_target_and_variable(make):
     assert status == 0
     assert calls == []
     targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
-    assert {"setup", "lab", "run", "test", "bench", "report", "compare", "lint", "format", "lock", "clean"} < {*targets}
+    assert {"setup", "lab", "run", "test", "bench", "gate", "report", "compare", "check-results", "lint"} < {*targets}
     for target in targets:
         assert re.search(rf"^  {target} +\w", printed, re.MULTILINE), f"{target} is not explained"
-    for variable in ("ONLY=03", "DEVICE=auto", "MODE=full", "JOBS=2", "A= B="):
+    for variable in ("ONLY=03", "DEVICE=auto", "MODE=full", "JOBS=2", "RUNS=3", "A= B=", "REF=", "FILE="):
         assert variable in printed
 
 
-@pytest.mark.parametrize("target", ["lab", "run", "test", "bench", "report", "compare", "lint"])
+@pytest.mark.parametrize(
+    "target", ["lab", "run", "test", "bench", "bars", "report", "compare", "gate", "check-results", "lint"]
+)
 def test_set_up_comes_first(make, target):
-    status, printed, calls = make(target, "A=a", "B=b")
+    files = ("A=a", "B=b", "REF=Makefile", "FILE=c")
+    status, printed, calls = make(target, *files)
     assert status == 0, printed
     assert calls[0] == SETUP
     assert len(calls) > 1
-    status, _, calls = make(target, "A=a", "B=b", failing="*bootstrap.py")
+    status, _, calls = make(target, *files, failing="*bootstrap.py")
     assert status != 0
     assert calls == [SETUP]
 
@@ -183,9 +186,9 @@ def test_run_makes_the_report_also_after_a_failure_and_fails(make, failing):
     assert calls[-1] == "python -m metallab.report"
 
 
-@pytest.mark.parametrize("target", ["run", "bench"])
+@pytest.mark.parametrize("target", ["run", "bench", "bars", "gate"])
 def test_measuring_in_parallel_is_refused(make, target):
-    status, printed, calls = make(target, "JOBS=2")
+    status, printed, calls = make(target, "JOBS=2", "REF=Makefile")
     assert status != 0
     assert "JOBS is for make test" in printed
     assert calls == [SETUP]
@@ -230,11 +233,17 @@ def test_test_is_narrowed_to_one_notebook(make, arguments, chosen):
     assert re.findall(r"\[(.*)\]", collected) == chosen
 
 
-def test_bench_runs_every_script_and_fails_when_one_does(make):
-    status, _, calls = make("bench")
+def test_bench_passes_its_variables_on(make):
+    assert make("bench")[2][1:] == ["python -m metallab.bench --runs 3 --device auto"]
+    narrowed = make("bench", "ONLY=03", "DEVICE=cpu", "RUNS=5", "ANEW=1")[2]
+    assert narrowed[1:] == ["python -m metallab.bench --runs 5 --device cpu --only 03 --anew"]
+
+
+def test_bars_runs_every_script_and_fails_when_one_does(make):
+    status, _, calls = make("bars")
     assert status == 0
     assert calls[1:] == ["python tests/benchmarks/a.py", "python tests/benchmarks/b.py"]
-    status, printed, calls = make("bench", failing="*a.py")
+    status, printed, calls = make("bars", failing="*a.py")
     assert status != 0
     assert "failed: tests/benchmarks/a.py" in printed
     assert calls[-1] == "python tests/benchmarks/b.py"
@@ -242,12 +251,31 @@ def test_bench_runs_every_script_and_fails_when_one_does(make):
 
 def test_compare_wants_two_files(make):
     assert make("compare", "A=before.json", "B=after.json")[2][-1] == (
-        "python -m metallab.records compare before.json after.json"
+        "python -m metallab.compare times before.json after.json"
     )
+    assert make("compare", "A=a", "B=b", "FACTOR=1.1")[2][-1].endswith("a b --factor 1.1")
     status, printed, calls = make("compare", "A=before.json")
     assert status != 0
     assert "make compare A=before.json B=after.json" in printed
     assert calls == [SETUP]
+
+
+def test_a_gate_measures_and_then_judges(make):
+    """And before an hour of measuring it looks whether there is something to hold it against."""
+    measured, judged = make("gate", "REF=Makefile", "ONLY=03")[2][1:]
+    assert measured == "python -m metallab.bench --runs 3 --device auto --only 03"
+    assert judged == "python -m metallab.compare gate Makefile"
+    status, printed, calls = make("gate", "REF=missing.json")
+    assert (status != 0, calls) == (True, [SETUP])
+    assert "make gate REF=before.json" in printed
+    assert make("gate", "REF=Makefile", failing="*metallab.bench*")[2][-1] == measured.removesuffix(" --only 03")
+
+
+def test_a_contributor_s_file_is_checked(make):
+    assert make("check-results", "FILE=mine.json")[2][-1] == "python -m metallab.check_results mine.json"
+    status, printed, calls = make("check-results")
+    assert (status != 0, calls) == (True, [SETUP])
+    assert "make check-results FILE=" in printed
 
 
 def test_lab_listens_here_only_and_keeps_its_token(make):

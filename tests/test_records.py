@@ -94,7 +94,7 @@ RECORDS = st.builds(
 
 @RULES.rule(
     ('"samples", "first_call", "block")', '"samples", "first_call", "block", "warmup_calls")'),
-    ("warmups=[(1, measured.first_call)]", "warmups=[(1, measured.median)]"),
+    ("first = [(1, measured.first_call)]", "first = [(1, measured.median)]"),
     ('"loops": measured.block', '"loops": 1'),
     ('sentinel_drift=about["sentinel_drift"]', "sentinel_drift=None"),
     ('about["comparison"] and Compared(**about["comparison"])', "None"),
@@ -116,7 +116,7 @@ def what_is_written_is_read_back(records):
     ('f"{lesson}/{result.name}/{variant}"', 'f"{lesson}/{variant}"'),
     ('"sim" if on.simulated else on.kind)', "on.kind)"),
     ("return _folder(mode.current(), on)", 'return _folder("full", on)'),
-    ("_folder(rows[0][1].mode, on)", '_folder("full", on)'),
+    ("_folder(records[0].measurement.mode, on)", '_folder("full", on)'),
     ("sentinel.drift if sentinel else None", "None"),
     ("if math.isfinite(ratio.high) else None", "if True else None"),
     ('verdict="withheld", withheld=_one_line(comparison.withheld[variant])', 'verdict="withheld"'),
@@ -158,17 +158,56 @@ def a_page_without_results_or_with_a_bad_name_is_refused(records, tmp_path):
 
 
 @RULES.rule(("    if twice := {", "    if None and {"), ("{sorted(twice)} stand twice", "names stand twice"))
-def a_name_stands_once(records, tmp_path):
+def a_page_gives_each_measurement_its_own_name(records, tmp_path):
     with pytest.raises(ValueError, match=r"\['01_a/matmul'\] stand twice .*; give each measurement its own name"):
         records.save("01_a", measurement(), measurement(), on=CPU, folder=tmp_path)
-    one = records.write(tmp_path / "one.json", [record("x"), record("y")])
-    two = records.write(tmp_path / "two.json", [record("z")])
-    merged = records.load(records.merge([one, two], tmp_path / "all.json"))
-    assert [made.name for made in merged] == ["01_a/x", "01_a/y", "01_a/z"]
-    with pytest.raises(ValueError, match="twice"):
-        records.merge([one, one], tmp_path / "all.json")
+
+
+def process(number: int, name: str = "x", **changes) -> records.Record:
+    """The record that one of several processes made of the same benchmark."""
+    made = dataclasses.replace(record(name, samples=(number + 1.0,) * 3), taken=f"2026-11-20T10:00:0{number}+00:00")
+    return dataclasses.replace(made, **{"machine": elsewhere(), **changes})
+
+
+def elsewhere(**changes) -> machine.Machine:
+    return dataclasses.replace(machine.describe(), **{"power_source": "AC", "git_revision": "1" * 40, **changes})
+
+
+@RULES.rule(
+    ("    found.setdefault(record.name, []).append(record)\n", "    found[record.name] = [record]\n"),
+    ('field.name != "load_average" and ours != theirs and None not in (ours, theirs)', "ours != theirs"),
+)
+def processes_that_measured_the_same_are_runs_of_one_benchmark(records, tmp_path):
+    """Each with its own samples, times and load; what a machine did not tell contradicts nothing."""
+    unknown = process(2, machine=elsewhere(gpu=None, gpu_cores=None, load_average=(9.0, 9.0, 9.0)))
+    made = [process(0), process(1, machine=elsewhere(gpu="A GPU")), unknown, process(0, "y")]
+    files = [records.write(tmp_path / f"{number}.json", [one]) for number, one in enumerate(made)]
+    merged = records.merge(files, tmp_path / "all.json")
+    assert [dataclasses.astuple(one) for one in records.load(merged)] == [dataclasses.astuple(one) for one in made]
+    assert {name: len(runs) for name, runs in records.by_name(made).items()} == {"01_a/x": 3, "01_a/y": 1}
     with pytest.raises(ValueError, match=r"none\.json: there are no records to write"):
         records.merge([], tmp_path / "none.json")
+
+
+@RULES.rule(
+    ("    if len({run.taken for run in runs}) < len(runs):\n", "    if False:\n"),
+    ("            _assert_one_benchmark(runs)\n", ""),
+    ("        if one.machine is not other.machine and (", "        if False and ("),
+    ("        if _work(one) != _work(other):\n", "        if False:\n"),
+)
+def runs_that_do_not_belong_together_are_not_mixed(records, tmp_path):
+    one = process(0)
+    changed = dataclasses.replace(one.measurement, device="GPU")
+    for other, said in (
+        (one, "holds the same run twice"),
+        (process(1, machine=elsewhere(git_revision="0" * 40)), "git_revision is not the same"),
+        (process(1, machine=elsewhere(power_source="battery")), "power_source is not the same"),
+        (process(1, machine=elsewhere(environment={"OMP_NUM_THREADS": "99"})), "environment is not the same"),
+        (process(1, measurement=changed), "different work"),
+        (process(1, lesson="02_b"), "different work"),
+    ):
+        with pytest.raises(ValueError, match=f"nothing is written, .*{said}"):
+            records.write(tmp_path / "a.json", [one, other])
 
 
 @RULES.rule(("        _parse(path, text.getvalue())  #", "        pass  #"))
@@ -204,6 +243,8 @@ def pyperf(*arguments: object) -> str:
 def pyperf_reads_our_files(records, tmp_path):
     before = records.save("01_a", measurement(), comparison(), on=CPU, folder=tmp_path / "a")
     after = records.save("01_a", measurement(samples=(2.0, 2.2, 2.4)), comparison(), on=CPU, folder=tmp_path / "b")
+    several = records.write(tmp_path / "several.json", [process(0), process(1), process(2)])
+    assert "Number of run with values: 3" in pyperf("stats", several)
     assert "Mean +- std dev: 1.10 sec +- 0.10 sec" in pyperf("show", before)
     stats = pyperf("stats", before)
     assert "Median +- MAD:   1.10 sec" in stats
@@ -327,7 +368,9 @@ HOSTILE = {
     "unknown version": (put("version", "9"), "version '9' not supported"),
     "version is a list": (put("version", []), "not a pyperf file"),
     "no runs": (put("benchmarks", 0, "runs", []), "not a pyperf file"),
-    "two runs": (lambda data: data["benchmarks"][0]["runs"].append(data["benchmarks"][0]["runs"][0]), "one run"),
+    "a run twice": (lambda data: data["benchmarks"][0]["runs"].append(data["benchmarks"][0]["runs"][0]), "run twice"),
+    "a benchmark twice": (lambda data: data["benchmarks"].append(data["benchmarks"][0]), "already a benchmark called"),
+    "too many runs": (put("benchmarks", 0, "runs", [{}] * 101), "more than the 100 runs allowed"),
     "values are text": (put(*RUN, "values", ["1"]), "number > 0"),
     "negative value": (put(*RUN, "values", [-1.0]), "number > 0"),
     "value is zero": (put(*RUN, "values", [0]), "number > 0"),
@@ -385,11 +428,11 @@ HOSTILE = {
 
 
 @RULES.rule(
-    ("        if len(benchmarks) > _RECORDS_LIMIT:", "        if False:"),
+    ("        if len(benchmarks) > _BENCHMARKS_LIMIT:", "        if False:"),
+    ('if any(len(benchmark["runs"]) > _RUNS_LIMIT for benchmark in benchmarks):', "if False:"),
     ("    _check(about, _ABOUT | _MEASURED)\n", ""),
     ('        _check(about["comparison"], _COMPARED)\n', "        pass\n"),
-    ('benchmark.get_nrun() != 1 or benchmark.get_unit() != "second"', 'benchmark.get_unit() != "second"'),
-    ('benchmark.get_nrun() != 1 or benchmark.get_unit() != "second"', "benchmark.get_nrun() != 1"),
+    ('    if metadata.get("unit") != "second":\n', "    if False:\n"),
     ('about.pop("schema", None) != SCHEMA', 'about.pop("schema", None) is None'),
     ("        if not accepts(given[name]):", "        if False:"),
     ("sorted(given.keys() ^ rules.keys())", "sorted(rules.keys() - given.keys())"),
@@ -422,6 +465,7 @@ def a_strangers_file_is_refused_with_the_reason(records, tmp_path):
 
 @RULES.rule(
     ("        benchmarks = _json(text)", "        benchmarks = json.loads(text)"),
+    ("        if len(found) < len(pairs):\n", "        if False:\n"),
     ("OverflowError, RecursionError)", "OverflowError)"),
     ("(OSError, UnicodeDecodeError)", "OSError"),
     ("    if not path.exists():", "    if False:"),
@@ -445,6 +489,7 @@ def what_is_no_file_of_results_is_refused_with_the_reason(records, tmp_path, mon
                 (b"[" * 100_000, "not a pyperf file: "),
                 (b'{"version": NaN}', "NaN is no number"),
                 (b"null", "not a pyperf file"),
+                (b'{"version": "1.0", "version": "2"}', "one of these names twice"),
                 (b"1" * 5000, "not a pyperf file"),
                 (b" " * (2**20 + 1), "not a file of at most 1 MiB"),
             )
@@ -492,121 +537,6 @@ def a_damaged_file_is_refused_or_read_and_nothing_else(records, tmp_path):
             place = place[key]
         place[key] = chance.choice([None, True, -1, 0, 1e308, 10**30, "", "x", "\x00", [], {}, [1], {"a": 1}, [[1, 2]]])
         try_it(json.dumps(data).encode())
-
-
-# --- comparing ---
-
-
-def at(scale: float, **changes) -> records.Record:
-    return record(samples=tuple(scale * (1 + 0.001 * i) for i in range(20)), **changes)
-
-
-@RULES.rule(
-    ("old.measurement.median / new.measurement.median", "new.measurement.median / old.measurement.median"),
-    ("a / d, b / c if c else", "b / d, a / c if c else"),
-    ("        if self.low > 1:\n", "        if self.ratio > 1:\n"),
-    ('"SLOWER" if self.high < 1 else "UNSURE"', '"SLOWER"'),
-    ('b / c if c else float("inf")', "b / c"),
-)
-def a_change_is_called_when_the_intervals_say_so(records):
-    for scale, verdict in ((0.5, "FASTER"), (2.0, "SLOWER"), (1.0, "UNSURE"), (1.005, "UNSURE"), (0.995, "UNSURE")):
-        [change] = records.compare([at(1.0)], [at(scale)])
-        assert change.verdict == verdict, f"{scale}: {change}"
-        assert change.ratio == pytest.approx(1 / scale)
-        assert change.low < change.ratio < change.high
-    [few] = records.compare([record(samples=(1.0,) * 3)], [record(samples=(9.0,) * 3)])
-    assert (few.verdict, few.low, few.high) == ("UNSURE", 0.0, math.inf)
-
-
-@RULES.rule(("    if not pairs:", "    if False:"), ("if record.name in theirs", "if True"))
-def only_what_both_files_have_is_compared(records):
-    changes = records.compare([at(1.0, name="x"), at(1.0, name="y")], [at(1.0, name="y"), at(1.0, name="z")])
-    assert [change.name for change in changes] == ["01_a/y"]
-    with pytest.raises(records.RecordError, match="share no benchmark"):
-        records.compare([at(1.0, name="x")], [at(1.0, name="z")])
-
-
-def elsewhere(**fields) -> records.Record:
-    made = at(1.0)
-    described = dataclasses.replace(made.machine, chip="Apple M2", os_name="macOS", os_version="15.1", gpu="Apple M2")
-    return dataclasses.replace(made, machine=dataclasses.replace(described, **fields))
-
-
-@RULES.rule(
-    ("    if different := old.machine.differences(new.machine):", "    if different := []:"),
-    ("old.machine.differences(new.machine):", "[old.name] * (old.machine.identity() != new.machine.identity()):"),
-    ('("device", "mode", "question", "simulated")', '("mode", "question", "simulated")'),
-    ('("device", "mode", "question", "simulated")', '("device", "question", "simulated")'),
-    ('("device", "mode", "question", "simulated")', '("device", "mode", "simulated")'),
-    ('("device", "mode", "question", "simulated")', '("device", "mode", "question")'),
-    ("    if old.measurement.simulated:", "    if False:"),
-)  # fmt: skip
-def unlike_machines_are_not_compared(records):
-    here = elsewhere()
-    assert records.compare([here], [elsewhere(os_version="15.2", load_average=None, power_source="AC")])
-    versions = here.machine.versions
-    for there, said in (
-        (elsewhere(chip="Apple M2 Max"), "Apple M2 / .*Apple M2 Max"),
-        (elsewhere(os_version="16.0"), "macOS 15 / .*macOS 16"),
-        (elsewhere(os_name="Linux"), "Linux"),
-        (elsewhere(versions={**versions, "torch": "2.13.0"}), f"torch {versions['torch']} / torch 2.13.0"),
-        (elsewhere(versions={**versions, "jax": None}), "jax "),
-    ):
-        with pytest.raises(records.DifferentMachines, match=f"not compared .*{said}.*compare each one's ratios"):
-            records.compare([here], [there])
-    with pytest.raises(records.DifferentMachines, match="chip unknown"):
-        records.compare([elsewhere(chip=None)], [elsewhere(chip=None)])
-    for changes, said in (
-        ({"device": "GPU"}, "device differs: Xeon CPU, 2 threads / GPU"),
-        ({"mode": "fast"}, "mode differs: full / fast"),
-        ({"question": "throughput"}, "question differs"),
-        ({"simulated": True}, "simulated differs"),
-    ):
-        with pytest.raises(records.DifferentMachines, match=said):
-            records.compare([at(1.0)], [at(1.0, **changes)])
-    with pytest.raises(records.DifferentMachines, match="simulated times are not compared"):
-        records.compare([at(1.0, simulated=True)], [at(1.0, simulated=True)])
-    assert issubclass(records.DifferentMachines, records.RecordError)
-
-
-@RULES.rule(
-    ('return int(any(change.verdict == "SLOWER" for change in changes))', "return 0"),
-    ("        return 2\n", "        return 1\n"),
-    ("file=sys.stderr", "file=sys.stdout"),
-    ("- shared):", "& shared):"),
-)
-def the_exit_code_says_slower_or_not_comparable(records, tmp_path, capsys):
-    def file(name, *made):
-        return str(records.write(tmp_path / name, made))
-
-    before = file("before.json", at(1.0), at(1.0, name="gone"))
-    for name, scale, code in (("same", 1.0, 0), ("fast", 0.5, 0), ("slow", 2.0, 1)):
-        assert records.main(["compare", before, file(f"{name}.json", at(scale), at(1.0, name="new"))]) == code
-        out = capsys.readouterr().out
-        assert {0: "UNSURE" if scale == 1 else "FASTER", 1: "SLOWER"}[code] in out
-        assert f"{1 / scale:.2f}" in out
-        assert f"only in {before}: 01_a/gone" in out
-        assert "01_a/new" in out
-    for other in (file("other.json", at(1.0, mode="fast")), str(tmp_path / "missing.json")):
-        assert records.main(["compare", before, other]) == 2
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert said.err.startswith("compare: ")
-    with pytest.raises(SystemExit) as usage:
-        records.main(["compare", before])
-    assert usage.value.code == 2
-
-
-def test_the_command_line_runs(tmp_path):
-    path = records.write(tmp_path / "a.json", [at(1.0)])
-    command = [sys.executable, "-m", "metallab.records", "compare"]
-    same = subprocess.run([*command, path, path], capture_output=True, text=True, timeout=60)
-    assert (same.returncode, same.stderr) == (0, "")
-    assert same.stdout.startswith("UNSURE    1.00 (")
-    missing = subprocess.run([*command, path, tmp_path / "b.json"], capture_output=True, text=True, timeout=60)
-    assert missing.returncode == 2
-    assert "no such file" in missing.stderr
-    assert "Traceback" not in missing.stderr
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):

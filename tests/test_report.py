@@ -17,7 +17,7 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat import v4
 
-from metallab import machine, pages, paths, records, report
+from metallab import findings, machine, pages, paths, records, report
 from metallab.timing import Measurement
 
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(1)>' javascript:alert(1) {{ 7*7 }} &amp;"
@@ -110,6 +110,7 @@ class Run:
 def run(tmp_path, monkeypatch) -> Iterator[Run]:
     for name, path in {"ROOT": ".", "BUILD": "build", "FAILED": "build/failed", "REPORT": "build/report"}.items():
         monkeypatch.setattr(paths, name, (tmp_path / path).resolve())
+    monkeypatch.setattr(findings, "REFERENCES", tmp_path.resolve() / "data" / "results")
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield Run(tmp_path.resolve())
@@ -163,6 +164,7 @@ def test_the_page_tells_a_run_in_order(run):
     assert [section["id"] for section in page.find_all("section")] == [
         "verdicts",
         "machine",
+        "machines",
         "notebooks",
         "failures",
         "measurements",
@@ -328,14 +330,14 @@ def test_pages_of_an_earlier_run_are_gone(run):
     ],
 )
 def test_verdicts(made, kind, said):
-    verdict = report.verdict_of(made)
+    verdict = findings.verdict_of([made])
     assert (verdict.kind, said in verdict.reason) == (kind, True)
     assert bool(verdict.speed_up) == (kind in ("faster", "slower", "same") or "does not clear" in said)
 
 
 def test_a_baseline_or_a_lone_measurement_has_no_verdict():
-    assert report.verdict_of(record("v", verdict="baseline")) is None
-    assert report.verdict_of(record("v")) is None
+    assert findings.verdict_of([record("v", verdict="baseline")]) is None
+    assert findings.verdict_of([record("v")]) is None
 
 
 @pytest.mark.parametrize(
@@ -349,10 +351,30 @@ def test_a_ratio_outside_its_interval_is_named(run, ratio):
     assert [text_of(row.th) for row in page.select("#verdicts tbody tr")] == ["matmul: w"]
 
 
+def test_machines_stand_side_by_side_by_ratios_only(run):
+    """This run first, then the reference results, then the Mac that nobody has measured yet."""
+    slow = record("v", (1.2, 1.3, 1.4), samples=(0.0123,) * 24, device="Another CPU, 2 threads")
+    records.write(findings.REFERENCES / "other.json", [slow])
+    (findings.REFERENCES / "broken.json").write_text("{")
+    run.summary()
+    run.records(record("v", (3.2, 3.3, 3.4)), record("sim", simulated=True))
+    page = run.page()
+    section = page.find(id="machines")
+    heads = [text_of(head) for head in section.select("table")[0].select("thead th")]
+    assert heads == ["◌ simulated Some CPU", "Another CPU, 2 threads", "Apple GPU"]
+    said = text_of(section)
+    assert "be the first (make bench; data/results/README.md)" in said
+    assert "3.30×" in said
+    assert "1.30×" in said
+    assert "12.3 ms" not in said
+    assert "1.01 ms" not in said
+    assert "data/results/broken.json" in text_of(page.find(id="failures"))
+
+
 def test_a_busy_machine_gets_no_speed_up():
     made = record("v", (1.2, 1.3, 1.4))
     busy = dataclasses.replace(made, measurement=dataclasses.replace(made.measurement, others=1.5))
-    verdict = report.verdict_of(busy)
+    verdict = findings.verdict_of([busy])
     assert (verdict.kind, verdict.ratio) == ("withheld", None)
     assert "1.5 cores" in verdict.reason
 
@@ -413,7 +435,7 @@ def test_fast_mode_draws_no_conclusion(run):
 
 
 def test_the_interval_is_drawn_where_it_lies():
-    verdicts = [report.verdict_of(record("v", (0.25, 0.5, 8.0)))]
+    verdicts = [findings.verdict_of([record("v", (0.25, 0.5, 8.0))])]
     axis = report.Axis.around([report.Group("n", "b", "latency", "", {}, verdicts)])
     assert (axis.low, axis.high) == (-2, 3)
     assert [axis.at(value) for value in (0.25, 1.0, 8.0, 100.0, 0.0)] == [0, 40, 100, 100, 0]
@@ -567,7 +589,7 @@ def test_hostile_values_stay_text(run):
     hrefs = {link["href"] for link in page.find_all("a")}
     assert hrefs <= {"01_a.html", "02_b.html", "#why-02_b", *(f"#{part['id']}" for part in page.find_all("section"))}
     assert all(element.name in report_elements() for element in page.find_all(True))
-    for place in ("header", "#verdicts", "#machine", "#notebooks", "#failures", "#measurements"):
+    for place in ("header", "#verdicts", "#machine", "#machines", "#notebooks", "#failures", "#measurements"):
         assert text_of(page.select_one(place)).count("<script>alert(1)</script>") >= 1
     assert "{{ 7*7 }}" in page.h3.get_text()
 

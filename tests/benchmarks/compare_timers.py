@@ -1,6 +1,6 @@
 """Our medians beside those of pyperf and torch.utils.benchmark, on the same workloads in one run.
 
-``make bench`` runs it. Each workload sums integers for a known time. The three timers take turns, round after round,
+``make bars`` runs it. Each workload sums integers for a known time. The three timers take turns, round after round,
 and the ratios are taken within a round, so that a machine that changes its speed does so for all of them. Where ours
 and another differ by more than 5 % from 10 us up, the script says so and ends with code 1: run it on a quiet machine.
 
@@ -117,7 +117,7 @@ def main() -> int:
             apart.append(units.seconds(target))
     inside, in_all = cost_of_a_sample()
     print(f"the harness adds {units.seconds(inside)} to a sample and takes {units.seconds(in_all)} for one in all")
-    out = paths.BUILD / "bench" / "compare_timers.json"
+    out = paths.BUILD / "bars" / "compare_timers.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     described = json.loads(machine.describe().to_json())
     found = {"rows": rows, "harness_inside": inside, "harness_in_all": in_all, "machine": described}

@@ -203,6 +203,35 @@ def stages(pipelines: Mapping[str, Mapping[str, Measurement]]) -> Figure:
     return described(figure, "; ".join(said))
 
 
+def by_lesson(speed_ups: Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]], *, heading: str) -> Figure:
+    """Speed-ups of several machines by lesson: each a dot with its interval, each machine in its colour and shape.
+
+    ``speed_ups`` maps a machine to its lessons, and a lesson to (low, median, high) of each of its comparisons.
+    """
+    lessons = sorted({lesson for found in speed_ups.values() for lesson in found}, reverse=True)
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 1.6 + 0.7 * len(lessons)))
+        looks = zip(speed_ups.items(), _cycled(len(speed_ups)), "osD^v<" * len(speed_ups), strict=False)
+        for index, ((machine, found), colour, marker) in enumerate(looks):
+            for row, lesson in enumerate(lessons):
+                low, middle, high = np.array(found.get(lesson, [])).reshape(-1, 3).T
+                # each machine has a band of the row, in which its comparisons lie one above the other
+                y = row + 0.7 * ((index + np.linspace(0.1, 0.9, len(middle))) / len(speed_ups) - 0.5)
+                axes.hlines(y, low, high, color=colour, linewidth=1)
+                axes.plot(middle, y, marker, color=colour, markersize=5, label=machine if row == 0 else None)
+        axes.axvline(1, color=BLACK, linewidth=1)
+        axes.set_yticks(range(len(lessons)), [lesson.replace("_", " ") for lesson in lessons])
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(_powers_of_two(*axes.get_xlim()))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
+        figure.legend(loc="outside lower center", ncols=2)
+        title(figure, heading, speed_ups)
+    medians = ((m, x, [units.times(r[1]) for r in rs]) for m, found in speed_ups.items() for x, rs in found.items())
+    return described(figure, "; ".join(f"{m}, {x}: {', '.join(rs)} times" for m, x, rs in medians))
+
+
 def _powers_of_two(low: float, high: float, most: int = 8) -> list[float]:
     """At most about ``most`` powers of two between two numbers, evenly spaced, with 1 among them if it lies between."""
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))

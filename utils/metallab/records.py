@@ -1,19 +1,21 @@
 """Results as files: pyperf's JSON, with the provenance of every number inside.
 
-`python -m pyperf show`, `stats` and `compare_to` read them. What pyperf has no field for is kept as one JSON text in
-the metadata under ``metallab``, and the machine's description under ``machine``; pyperf's metadata takes no lists.
+`python -m pyperf show`, `stats` and `compare_to` read them. A benchmark of pyperf holds one run for each process that
+measured it. What pyperf has no field for is kept as one JSON text in a run's metadata under ``metallab``, and the
+machine's description under ``machine``; pyperf's metadata takes no lists.
 """
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
+import functools
 import io
+import itertools
 import json
 import math
 import os
 import re
 import reprlib
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,22 +28,19 @@ import pyperf
 from metallab import machine, mode, paths
 from metallab.device import Accelerator
 from metallab.mode import MODES
-from metallab.timing import Comparison, Measurement, Sentinel, median_interval
+from metallab.timing import Comparison, Measurement, Sentinel
 
 SCHEMA = 1
 
 # Files come from strangers: more than any honest one has is not read.
 _BYTES_LIMIT = 64 * 2**20
-_RECORDS_LIMIT = 1000
+_BENCHMARKS_LIMIT = 1000
+_RUNS_LIMIT = 100
 _TEXT_LIMIT = 1000
 
 
 class RecordError(ValueError):
     """A results file that cannot be used; the message names the file and the reason."""
-
-
-class DifferentMachines(RecordError):
-    """Absolute times of unlike machines were to be compared."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,11 @@ class Compared:
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement as it stands in a file."""
+    """One measurement of one process, as it stands in a file."""
 
     lesson: str
     name: str
-    """Unique in its file: ``lesson/measurement`` or ``lesson/comparison/variant``."""
+    """``lesson/measurement`` or ``lesson/comparison/variant``. Records of one name are of one process each."""
     taken: str
     """When, as ISO 8601 in UTC."""
     measurement: Measurement
@@ -87,20 +86,29 @@ def save(
     """Write a lesson's results, and return the file: ``build/<mode>-<device>/results/<lesson>.json``.
 
     ``on`` is the device that the page ran on, and names the folder. The file appears whole or not at all: a full disk
-    or an interruption leaves an earlier one as it was. ValueError if there is nothing to save, a name comes twice, or a
-    value could not be read back.
+    or an interruption leaves an earlier one as it was. ValueError as `gather`, or if a value could not be read back.
+    """
+    records = gather(lesson, *results, sentinel=sentinel)
+    path = (folder or _folder(records[0].measurement.mode, on) / "results") / f"{lesson}.json"
+    return write(path, records)
+
+
+def gather(lesson: str, *results: Measurement | Comparison, sentinel: Sentinel | None = None) -> list[Record]:
+    """A lesson's results as records of this process, with the machine as it is now.
+
+    ValueError if there is nothing, the lesson cannot name a file, or a measurement's name comes twice.
     """
     if not _LESSON.fullmatch(lesson):
         raise ValueError(f"{lesson!r} cannot name a file; a lesson's name has letters, digits, '_', '-' and '.'")
     rows = [row for result in results for row in _rows(lesson, result)]
     if not rows:
         raise ValueError(f"{lesson}: nothing to save; give save() the measurements and comparisons of the page")
-    described = machine.describe()
+    names = [name for name, *_ in rows]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"{sorted(twice)} stand twice among the results; give each measurement its own name")
+    described, drift = machine.describe(), sentinel.drift if sentinel else None
     taken = datetime.now(UTC).isoformat(timespec="seconds")
-    drift = sentinel.drift if sentinel else None
-    records = [Record(lesson, name, taken, measured, compared, drift, described) for name, measured, compared in rows]
-    path = (folder or _folder(rows[0][1].mode, on) / "results") / f"{lesson}.json"
-    return write(path, records)
+    return [Record(lesson, name, taken, measured, compared, drift, described) for name, measured, compared in rows]
 
 
 def run_folder(on: Accelerator) -> Path:
@@ -113,15 +121,16 @@ def _folder(of_mode: str, on: Accelerator) -> Path:
 
 
 def write(path: Path, records: Iterable[Record]) -> Path:
-    """Write records to a file, whole or not at all. ValueError if they could not be read back as they are."""
-    records, path = list(records), Path(path)
-    if not records:
+    """Write records to a file, whole or not at all.
+
+    Those of one name become the runs of one benchmark. ValueError if they could not be read back as they are, or if
+    runs do not belong together: see `load`.
+    """
+    path, benchmarks = Path(path), by_name(records)
+    if not benchmarks:
         raise ValueError(f"{path}: there are no records to write")
-    names = [record.name for record in records]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"{sorted(twice)} stand twice among the results; give each measurement its own name")
     text = io.StringIO()
-    pyperf.BenchmarkSuite([_benchmark(record) for record in records]).dump(text)
+    pyperf.BenchmarkSuite([pyperf.Benchmark(list(map(_run, runs))) for runs in benchmarks.values()]).dump(text)
     try:
         _parse(path, text.getvalue())  # what is written today must be readable tomorrow
     except RecordError as error:
@@ -135,7 +144,11 @@ def write(path: Path, records: Iterable[Record]) -> Path:
 
 
 def load(path: Path | str) -> list[Record]:
-    """The records of a file. `RecordError` if it is missing, damaged or not one of ours."""
+    """The records of a file: benchmark by benchmark, run by run.
+
+    `RecordError` if it is missing, damaged or not one of ours, or if a benchmark mixes runs: of another revision, of
+    another machine or of another state of it; or holds the same run twice.
+    """
     path = Path(path)
     if not path.exists():
         raise RecordError(f"{path}: there is no such file; `make run` writes results under build/")
@@ -149,59 +162,16 @@ def load(path: Path | str) -> list[Record]:
 
 
 def merge(files: Iterable[Path | str], into: Path) -> Path:
-    """One file from several; a name that stands in two of them is an error."""
+    """One file from several: what has one name in several of them becomes the runs of one benchmark. As `write`."""
     return write(into, [record for file in files for record in load(file)])
 
 
-@dataclass(frozen=True)
-class Change:
-    """One benchmark in two files: how many times as fast the second is."""
-
-    name: str
-    ratio: float
-    low: float
-    high: float
-
-    @property
-    def verdict(self) -> str:
-        if self.low > 1:
-            return "FASTER"
-        return "SLOWER" if self.high < 1 else "UNSURE"
-
-
-def compare(before: Sequence[Record], after: Sequence[Record]) -> list[Change]:
-    """Compare the benchmarks that two files share, on like machines only.
-
-    The interval is that of the two medians' 95 % intervals taken at their extremes: wider than necessary, so that a
-    verdict is safe. `DifferentMachines` if chip, operating system or framework versions differ or are unknown: absolute
-    times of unlike machines say nothing about code. `RecordError` if the files share nothing.
-    """
-    theirs = {record.name: record for record in after}
-    pairs = [(record, theirs[record.name]) for record in before if record.name in theirs]
-    if not pairs:
-        raise RecordError("the two files share no benchmark")
-    changes = []
-    for old, new in pairs:
-        _assert_comparable(old, new)
-        (a, b), (c, d) = (median_interval(r.measurement.samples) for r in (old, new))
-        ratio = old.measurement.median / new.measurement.median
-        changes.append(Change(old.name, ratio, a / d, b / c if c else float("inf")))
-    return changes
-
-
-def _assert_comparable(old: Record, new: Record) -> None:
-    if different := old.machine.differences(new.machine):
-        raise DifferentMachines(
-            f"{old.name}: absolute times of unlike machines are not compared ({', '.join(different)}); compare each "
-            "one's ratios to its own baseline instead"
-        )
-    for what in ("device", "mode", "question", "simulated"):
-        if getattr(old.measurement, what) != getattr(new.measurement, what):
-            raise DifferentMachines(
-                f"{old.name}: {what} differs: {getattr(old.measurement, what)} / {getattr(new.measurement, what)}"
-            )
-    if old.measurement.simulated:
-        raise DifferentMachines(f"{old.name}: simulated times are not compared")
+def by_name(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """The runs of each benchmark, in the order given."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.name, []).append(record)
+    return found
 
 
 def _rows(lesson: str, result: Measurement | Comparison) -> list[tuple[str, Measurement, Compared | None]]:
@@ -225,7 +195,7 @@ def _compared(comparison: Comparison, variant: str) -> Compared:
     return Compared(**named, verdict=ratio.verdict, median=ratio.median, low=ratio.low, high=high)
 
 
-def _benchmark(record: Record) -> pyperf.Benchmark:
+def _run(record: Record) -> pyperf.Run:
     measured = record.measurement
     about = {
         "schema": SCHEMA,
@@ -242,10 +212,8 @@ def _benchmark(record: Record) -> pyperf.Benchmark:
         "metallab": json.dumps(about),
         "machine": record.machine.to_json(),
     }
-    run = pyperf.Run(
-        list(measured.samples), warmups=[(1, measured.first_call)], metadata=metadata, collect_metadata=False
-    )
-    return pyperf.Benchmark([run])
+    first = [(1, measured.first_call)]
+    return pyperf.Run(list(measured.samples), warmups=first, metadata=metadata, collect_metadata=False)
 
 
 def _one_line(text: str) -> str:
@@ -267,31 +235,34 @@ _FAULTS = (ValueError, KeyError, TypeError, AttributeError, IndexError, Overflow
 def _parse(path: Path, text: str) -> list[Record]:
     try:
         benchmarks = _json(text)["benchmarks"]
-        if len(benchmarks) > _RECORDS_LIMIT:  # pyperf's time goes with the square
-            raise ValueError(f"{len(benchmarks)} benchmarks, more than the {_RECORDS_LIMIT} allowed")
+        if len(benchmarks) > _BENCHMARKS_LIMIT:  # pyperf's time goes with the square
+            raise ValueError(f"{len(benchmarks)} benchmarks, more than the {_BENCHMARKS_LIMIT} allowed")
+        if any(len(benchmark["runs"]) > _RUNS_LIMIT for benchmark in benchmarks):
+            raise ValueError(f"a benchmark has more than the {_RUNS_LIMIT} runs allowed")
         suite = pyperf.BenchmarkSuite.loads(text)
     except _FAULTS as error:
         raise RecordError(f"{path}: not a pyperf file: {_reason(error)}") from error
     found = []
     for benchmark in suite.get_benchmarks():
         try:
-            found.append(_record(benchmark))
+            runs = [_record(run) for run in benchmark.get_runs()]
+            _assert_one_benchmark(runs)
         except _FAULTS as error:
             name = reprlib.repr(benchmark.get_name())
             raise RecordError(f"{path}: {name} is not a record of ours: {_reason(error)}") from error
+        found += runs
     return found
 
 
-def _record(benchmark: pyperf.Benchmark) -> Record:
-    metadata = benchmark.get_metadata()
+def _record(run: pyperf.Run) -> Record:
+    metadata = run.get_metadata()
     about = _json(metadata["metallab"])
     if not isinstance(about, dict) or about.pop("schema", None) != SCHEMA:
         raise ValueError("it was written by another version of metallab")
-    if benchmark.get_nrun() != 1 or benchmark.get_unit() != "second":
-        raise ValueError("it must hold one run, in seconds")
-    run = benchmark.get_runs()[0]
+    if metadata.get("unit") != "second":
+        raise ValueError("it must be in seconds")
     about |= {"samples": list(run.values), "first_call": run.warmups[0][1], "block": metadata["loops"]}
-    about |= {"record": benchmark.get_name()}
+    about |= {"record": metadata["name"]}
     _check(about, _ABOUT | _MEASURED)
     if about["comparison"] is not None:
         _check(about["comparison"], _COMPARED)
@@ -303,17 +274,54 @@ def _record(benchmark: pyperf.Benchmark) -> Record:
         measurement=Measurement(**measured),
         comparison=about["comparison"] and Compared(**about["comparison"]),
         sentinel_drift=about["sentinel_drift"],
-        machine=machine.Machine.from_json(metadata["machine"]),
+        machine=_machine(metadata["machine"]),
     )
 
 
+@functools.lru_cache(maxsize=64)  # hundreds of records have the same
+def _machine(text: str) -> machine.Machine:
+    return machine.Machine.from_json(text)
+
+
+def _assert_one_benchmark(runs: Sequence[Record]) -> None:
+    """ValueError if these are not runs of the same work, in one state of code and machine, each its own."""
+    if len({run.taken for run in runs}) < len(runs):
+        raise ValueError("it holds the same run twice, or two that were saved within one second")
+    for one, other in itertools.combinations(runs, 2):
+        if one.machine is not other.machine and (different := _changed(one.machine, other.machine)):
+            raise ValueError(f"it mixes runs: {different} is not the same in all of them")
+        if _work(one) != _work(other):
+            raise ValueError("it mixes runs of different work: lesson, names, question, device or mode differ")
+
+
+def _changed(one: machine.Machine, other: machine.Machine) -> str | None:
+    """What a machine, its settings or the code have no longer in common; the load may change, unknown fits all."""
+    for field in dataclasses.fields(machine.Machine):
+        ours, theirs = getattr(one, field.name), getattr(other, field.name)
+        if field.name != "load_average" and ours != theirs and None not in (ours, theirs):
+            return field.name
+    return None
+
+
+def _work(run: Record) -> tuple[Any, ...]:
+    measured, compared = run.measurement, run.comparison
+    names = (run.lesson, measured.name, compared and (compared.name, compared.variant, compared.baseline))
+    return *names, measured.question, measured.device, measured.simulated, measured.mode
+
+
 def _json(text: str) -> Any:
-    """JSON proper: Python's own reader lets NaN and Infinity pass."""
+    """JSON proper: Python's own reader lets NaN and Infinity pass, and of a name that comes twice takes the last."""
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is no number of JSON")
 
-    return json.loads(text, parse_constant=refuse)
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError(f"an object has one of these names twice: {reprlib.repr([name for name, _ in pairs])}")
+        return found
+
+    return json.loads(text, parse_constant=refuse, object_pairs_hook=distinct)
 
 
 _Rule = tuple[str, Callable[[Any], Any]]
@@ -386,33 +394,3 @@ _COMPARED: dict[str, _Rule] = {
     "withheld": _TEXT,
     "parity": _TEXT,
 }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m metallab.records compare A B``: 1 if anything is slower, 2 if the files cannot be compared.
-
-    A ratio of 2 means that B is twice as fast.
-    """
-    parser = argparse.ArgumentParser(prog="python -m metallab.records", description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    comparing = commands.add_parser("compare", help="two results files of one machine")
-    comparing.add_argument("before", type=Path)
-    comparing.add_argument("after", type=Path)
-    given = parser.parse_args(arguments)
-    try:
-        before, after = load(given.before), load(given.after)
-        changes = compare(before, after)
-    except RecordError as error:
-        print(f"compare: {error}", file=sys.stderr)
-        return 2
-    for change in changes:
-        print(f"{change.verdict:7} {change.ratio:6.2f} ({change.low:.2f} to {change.high:.2f})  {change.name}")
-    shared = {change.name for change in changes}
-    for path, records in ((given.before, before), (given.after, after)):
-        for name in sorted({record.name for record in records} - shared):
-            print(f"only in {path}: {name}")
-    return int(any(change.verdict == "SLOWER" for change in changes))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

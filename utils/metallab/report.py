@@ -22,13 +22,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metallab import machine, pages, paths, timing, units
+from metallab import findings, machine, pages, paths, units
+from metallab.findings import Problem, Verdict
+from metallab.records import Record, by_name, load
 from metallab.timing import Sentinel
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
-
-    from metallab.records import Record
 
 SIMULATED = (
     "SIMULATED: no Apple GPU took part. Times on this page are not Metal times, and no speed-up is given for them."
@@ -78,14 +78,6 @@ class Summary:
     started: datetime | None
     seconds: float | None
     notebooks: tuple[Notebook, ...]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that could not be read, and why."""
-
-    what: str
-    reason: str
 
 
 def read_summary(run: Path) -> tuple[Summary, list[Problem]]:
@@ -272,28 +264,6 @@ class Row:
     simulated: bool
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What may be said of one variant of a comparison."""
-
-    comparison: str
-    variant: str
-    kind: str
-    """A style: one of `timing.Verdict`, ``differ``, ``fast``, ``simulated`` or ``withheld``."""
-    said: str
-    reason: str = ""
-    ratio: tuple[float, float, float] | None = None
-    """Low end, median and high end of the speed-up; None where none may be given."""
-
-    @property
-    def speed_up(self) -> str:
-        return f"{units.times(self.ratio[1])}×" if self.ratio else ""
-
-    @property
-    def interval(self) -> str:
-        return f"{units.times(self.ratio[0])} to {units.times(self.ratio[2])}" if self.ratio else ""
-
-
 @dataclass
 class Group:
     """A notebook's comparisons that ask one question of one baseline, in one table."""
@@ -322,6 +292,8 @@ class Page:
     rows: dict[str, list[Row]] = field(default_factory=dict)
     machine: list[tuple[str, str]] = field(default_factory=list)
     machine_from_records: bool = False
+    machines: list[findings.Column] = field(default_factory=list)
+    """This run's machine first, then those whose results come with the project."""
     problems: list[Problem] = field(default_factory=list)
 
     @property
@@ -336,9 +308,36 @@ class Page:
         return {status: statuses.count(status) for status in (*_STATUSES, "unknown") if status in statuses}
 
     @property
+    def tables(self) -> list[Table]:
+        """The machines side by side."""
+        return [Table(*words, rows) for *words, rows in _tables(self.machines) if rows]
+
+    @property
     def unhappy(self) -> list[Card]:
         """The notebooks that failed or were skipped."""
         return [card for card in self.cards if card.notebook.status in ("failed", "skipped")]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Something told of each machine: a cell a machine, in the order of `Page.machines`."""
+
+    title: str
+    note: str
+    rows: list[findings.Row]
+
+
+def _tables(machines: Sequence[findings.Column]) -> Iterator[tuple[str, str, list[findings.Row]]]:
+    """Title, note and rows of each table of machines."""
+    yield "What they are", "", findings.provenance(machines)
+    gpu = "Each GPU against the CPU of its own machine: lowest to highest speed-up, and how many of each verdict."
+    yield "The GPU, by lesson", gpu, findings.by_lesson(machines, by_gpu=True)
+    ways = "Ways to do the same work on one device, against the baseline that the lesson names."
+    yield "On one device, by lesson", ways, findings.by_lesson(machines, by_gpu=False)
+    sizes = "From which size on one side is faster: at that size and at every larger one that was measured."
+    yield "Crossover sizes", sizes, findings.crossovers(machines)
+    yield "Low precision", "The same work in fewer bits, on the same device.", findings.dtypes(machines)
+    yield "Every comparison", "Speed-up, verdict and 95 % interval.", findings.every(machines)
 
 
 def make(run: Path, folder: Path = paths.REPORT) -> Path:
@@ -526,38 +525,42 @@ def _last_lines(text: str) -> str:
 
 def _add_records(page: Page, run: Path) -> None:
     machines: list[tuple[str, machine.Machine]] = []
+    usable: list[Record] = []
     for path in sorted(run.glob("results/*.json")):
         try:
-            records = load_records(path)
+            records = load(path)
         except ValueError as problem:
             page.problems.append(Problem(f"results/{path.name}", str(problem).removeprefix(f"{path}: ")))
             continue
-        for record in records:
+        for name, runs in by_name(records).items():
             try:
-                _add_record(page, path.stem, record)
-                machines.append((path.stem, record.machine))
+                _add_benchmark(page, path.stem, runs)
+                machines.append((path.stem, runs[0].machine))
+                usable += runs
             except ValueError as problem:
-                page.problems.append(Problem(f"results/{path.name}, {record.name}", f"not a usable record: {problem}"))
+                page.problems.append(Problem(f"results/{path.name}, {name}", f"not a usable record: {problem}"))
         _tell_drift(page, path.stem, records)
     page.machine = merged_rows(machines or [("", machine.describe())])
     page.machine_from_records = bool(machines)
+    _add_machines(page, usable)
 
 
-def _add_record(page: Page, notebook: str, record: Record) -> None:
-    row, verdict = row_of(record), verdict_of(record)
-    page.rows.setdefault(notebook, []).append(row)
+def _add_benchmark(page: Page, notebook: str, runs: Sequence[Record]) -> None:
+    verdict = findings.verdict_of(runs)
+    page.rows.setdefault(notebook, []).extend(map(row_of, runs))
     if verdict is None:
         return
-    group = _group(page, notebook, record)
-    group.devices[record.measurement.device] = None
+    group = _group(page, notebook, runs[0])
+    group.devices[verdict.device] = None
     group.verdicts.append(verdict)
 
 
-def load_records(path: Path) -> list[Record]:
-    """The records of a file; ValueError (`metallab.records.RecordError`) if it is damaged."""
-    from metallab import records
-
-    return records.load(path)
+def _add_machines(page: Page, usable: Sequence[Record]) -> None:
+    """This run beside the results that come with the project."""
+    columns, problems = findings.references()
+    mine = [findings.column(usable, "this run")] if usable else []
+    page.machines = [*mine, *columns, *findings.wanted([*mine, *columns])]
+    page.problems += [Problem(f"data/results/{problem.what}", problem.reason) for problem in problems]
 
 
 def row_of(record: Record) -> Row:
@@ -577,48 +580,6 @@ def row_of(record: Record) -> Row:
         flags=tuple(flag for flag in measured.flags if flag != "simulated"),
         simulated=measured.simulated,
     )
-
-
-def verdict_of(record: Record) -> Verdict | None:
-    """What may be said of a compared variant; None for a baseline or a measurement by itself.
-
-    A speed-up is shown only if the times are real, the outputs agreed, and there were samples enough.
-    """
-    compared, measured = record.comparison, record.measurement
-    if compared is None or compared.verdict == "baseline":
-        return None
-    named, withheld = (compared.name, compared.variant), compared.withheld
-    if withheld.startswith("outputs differ"):
-        how = withheld.removeprefix("outputs differ").lstrip(": ")
-        return Verdict(*named, "differ", "outputs differ: no speed-up is given", how)
-    if measured.simulated:
-        return Verdict(*named, "simulated", "simulated", "no speed-up is given")
-    if compared.verdict == "withheld":
-        return Verdict(*named, "withheld", "no speed-up is given", withheld)
-    if measured.mode != "full":
-        return Verdict(*named, "fast", f"{measured.mode} mode: no conclusion")
-    if "busy machine" in measured.flags:
-        how = f"other programs used {measured.others:.1f} cores meanwhile: close them and run again"
-        return Verdict(*named, "withheld", "busy machine: no speed-up is given", how)
-    return _verdict_of_ratio(named, compared.low, compared.median, compared.high)
-
-
-def _verdict_of_ratio(named: tuple[str, str], low: float | None, median: float | None, high: float | None) -> Verdict:
-    """The verdict is read off the interval once more: a file may claim what its numbers do not say."""
-    if high is None:
-        return Verdict(*named, "inconclusive", "inconclusive", "too few pairs for an interval")
-    if low is None or median is None:
-        raise ValueError("the speed-up or an end of its interval is missing")
-    if not 0 <= low <= median <= high or median == 0:
-        raise ValueError("the speed-up lies outside its interval")
-    kind = timing.verdict(low, high)
-    explained = {
-        "faster": f"{units.times(median)} times as fast",
-        "slower": f"takes {units.times(1 / median)} times as long",
-        "same": f"the difference is below {timing.MATTERS:.0%}",
-        "inconclusive": f"the interval does not clear 1 by {timing.MATTERS:.0%}",
-    }
-    return Verdict(*named, kind, kind, explained[kind], (low, median, high))
 
 
 def _group(page: Page, notebook: str, record: Record) -> Group:

@@ -1,0 +1,318 @@
+"""make bench: several processes of every page in one file, nothing finished is lost, nothing unlike is mixed."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from mutate import Rules
+from nbformat.v4 import new_code_cell, new_notebook
+
+from metallab import bench, machine, paths, records, timing
+from metallab.headless.jobs import Job, NotebookResult
+
+RULES = Rules(bench)
+CPU = {"device": "cpu", "label": "Xeon(R) CPU, 2 threads", "simulated": False}
+STEADY = timing.measure(lambda: None, on=timing.Host(), budget=timing.FAST)
+HERE = dataclasses.replace(machine.describe(), power_source="AC", low_power_mode=False)
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch) -> Path:
+    """A checkout with two pages and one module, and a bench that looks for no device."""
+    folders = {"ROOT": "", "NOTEBOOKS": "notebooks", "BUILD": "build"}
+    for name, folder in folders.items():
+        monkeypatch.setattr(paths, name, tmp_path / folder)
+        (tmp_path / folder).mkdir(exist_ok=True)
+    for name in ("01_a", "02_b"):
+        (tmp_path / "notebooks" / f"{name}.ipynb").write_text("{}")
+    (tmp_path / "utils").mkdir()
+    (tmp_path / "utils" / "module.py").write_text("x = 1\n")
+    monkeypatch.setattr(machine, "describe", lambda: HERE)
+    monkeypatch.delenv("METALLAB_OUT", raising=False)
+    return tmp_path
+
+
+class Pages:
+    """Stands in for `metallab.headless.pool.Pool`: a page writes its record, unless `happens` does something else."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.passed = 0
+        self.happens = lambda job: None
+
+    def __call__(self, jobs, parallel, keep, wake, starting, progress, finished) -> Pages:
+        self.jobs, self.starting, self.finished = jobs, starting, finished
+        return self
+
+    def run(self) -> bool:
+        for job in self.jobs:
+            self.ran.append(f"{Path(job.out).name} {job.name}")
+            self.starting(job)
+            job.remove_stale()
+            result = self.happens(job) or self.passes(job)
+            self.finished(result)
+            if result.reason == "interrupted":
+                return False
+        return True
+
+    def passes(self, job: Job, **changes) -> NotebookResult:
+        self.passed += 1
+        at = f"2026-11-20T10:00:{self.passed:02}+00:00"
+        made = timing.Measurement("m", "latency", (1.0, 1.1), 2.0, 1, 3, "quiet", job.mode, CPU["label"], False)
+        record = records.Record(job.name, f"{job.name}/m", at, made, None, None, machine.describe())
+        records.write(bench._results(job.out, job.name), [dataclasses.replace(record, **changes)])
+        return NotebookResult(job.name, job.name, "passed", seconds=60.0)
+
+
+@pytest.fixture
+def pages(monkeypatch) -> Pages:
+    return Pages()
+
+
+def run(bench, pages: Pages, monkeypatch, *arguments: str) -> int:
+    """The command, in a module that may be broken on purpose."""
+    monkeypatch.setattr(bench, "resolve_device", lambda name: CPU | {"simulated": name == "sim"})
+    monkeypatch.setattr(bench, "Pool", pages)
+    monkeypatch.setattr(bench, "_fixed_work", lambda: STEADY)
+    pages.ran.clear()
+    return bench.main(list(arguments))
+
+
+@RULES.rule(
+    (
+        "        return [Summary(folder, self.mode, self.found) for folder in folders]\n",
+        "        return self.rounds[:1]\n",
+    ),
+    ("            for page in self.pages\n", "            for page in self.pages[:1]\n"),
+    ('return re.sub(r"\\W+", "_", device.lower()).strip("_") + ".json"', 'return "results.json"'),
+    ("len(found)} measurements", "0} measurements"),
+)
+def every_page_is_measured_in_several_processes(bench, shelf, pages, monkeypatch, capsys):
+    """Round by round, into one file of that machine, which pyperf's statistics see as several runs."""
+    assert run(bench, pages, monkeypatch) == 0
+    assert pages.ran == [f"run-{number} {page}" for number in (1, 2, 3) for page in ("01_a", "02_b")]
+    path = shelf / "build" / "bench" / "xeon_r_cpu_2_threads.json"
+    found = records.by_name(records.load(path))
+    assert {name: len(runs) for name, runs in found.items()} == {"01_a/m": 3, "02_b/m": 3}
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 pages, 3 runs of each, full mode, on Xeon(R) CPU, 2 threads"
+    assert re.search(r"\[1/6\] run 1 of 3  passed  01_a .* 60 s  about 5 min left", lines[1])
+    assert lines[6].endswith("the last one")
+    assert lines[7].startswith("2 benchmarks, 6 measurements (flagged: 6 few samples) in ")
+
+
+@RULES.rule(
+    ("            if not _is_finished(summary, page.stem)\n", ""),
+    ("        if given.anew:\n", "        if False:\n"),
+    ("RecordError:\n        return False\n", "RecordError:\n        return True\n"),
+    ('and summary.entries[name]["status"] == "passed"', ""),
+    ('    if status != "passed":\n', "    if status is None:\n"),
+)
+def what_is_finished_is_not_measured_again(bench, shelf, pages, monkeypatch, capsys):
+    pages.happens = lambda job: NotebookResult("02_b", "", "skipped") if job.name == "02_b" else None
+    assert run(bench, pages, monkeypatch, "--runs", "2") == 0
+    assert run(bench, pages, monkeypatch, "--runs", "2") == 0
+    assert pages.ran == []
+    assert "Every run is there already" in capsys.readouterr().out
+    assert run(bench, pages, monkeypatch, "--runs", "3") == 0
+    assert pages.ran == ["run-3 01_a", "run-3 02_b"]
+    (results,) = shelf.glob("build/bench/full-cpu-*/run-2/results/01_a.json")
+    results.write_text("{")
+    assert run(bench, pages, monkeypatch, "--only", "01") == 0
+    assert pages.ran == ["run-2 01_a"]
+    assert run(bench, pages, monkeypatch, "--only", "01", "--anew", "--runs", "1") == 0
+    assert pages.ran == ["run-1 01_a"]
+    (path,) = shelf.glob("build/bench/*.json")
+    assert len(records.load(path)) == 1
+
+
+@RULES.rule(
+    ("        if state() != self.begun:\n", "        if False:\n"),
+    (".encode() + path.read_bytes())", ".encode())"),
+    ("    digest = hashlib.sha256(described.to_json().encode())\n", "    digest = hashlib.sha256()\n"),
+    ("-{self.begun}", ""),
+    ("Begun anew: code", "Code"),
+)
+def another_state_of_code_or_machine_is_never_mixed_in(bench, shelf, pages, monkeypatch, capsys):
+    """A run in which something changed is not kept; the next bench has a folder of its own; going back goes on."""
+    module = shelf / "utils" / "module.py"
+
+    def edited(job):
+        if job.name == "02_b":
+            module.write_text("x = 2\n")
+
+    pages.happens = edited
+    assert run(bench, pages, monkeypatch) == 1
+    assert "changed while 02_b ran, and that run is not kept" in capsys.readouterr().err
+    pages.happens = lambda job: None
+    assert run(bench, pages, monkeypatch, "--runs", "1") == 0
+    assert pages.ran == ["run-1 01_a", "run-1 02_b"]
+    assert "Begun anew: code or machine are not as they were for" in capsys.readouterr().out
+    module.write_text("x = 1\n")
+    assert run(bench, pages, monkeypatch, "--runs", "1") == 0
+    assert pages.ran == ["run-1 02_b"]
+    unplugged = dataclasses.replace(HERE, power_source="battery")
+    monkeypatch.setattr(machine, "describe", lambda: unplugged)
+    assert run(bench, pages, monkeypatch, "--runs", "1") == 0
+    assert len(pages.ran) == 2
+    assert "On battery" in capsys.readouterr().out
+    busier = dataclasses.replace(unplugged, load_average=(9.0, 9.0, 9.0), gpu=None, gpu_cores=None)
+    monkeypatch.setattr(machine, "describe", lambda: busier)
+    assert run(bench, pages, monkeypatch, "--runs", "1") == 0
+    assert pages.ran == []
+
+
+@RULES.rule(
+    ('return int(any(result.status == "failed" for result in outcomes))', "return 0"),
+    ('        console.say(f"FAILED {failed}")\n', "        pass\n"),
+)
+def a_page_that_fails_takes_nothing_from_the_others(bench, shelf, pages, monkeypatch, capsys):
+    pages.happens = lambda job: (
+        NotebookResult("02_b", "", reason="cell 3: ValueError: no") if job.name == "02_b" else None
+    )
+    assert run(bench, pages, monkeypatch) == 1
+    (path,) = shelf.glob("build/bench/*.json")
+    assert {record.name for record in records.load(path)} == {"01_a/m"}
+    assert "FAILED 02_b: cell 3: ValueError: no" in capsys.readouterr().out
+    pages.happens = lambda job: None
+    assert run(bench, pages, monkeypatch) == 0
+    assert pages.ran == [f"run-{number} 02_b" for number in (1, 2, 3)]
+
+
+@RULES.rule(("    except (StateChanged, OSError, ValueError) as error:\n", "    except StateChanged as error:\n"))
+def a_full_disk_loses_nothing_that_is_finished(bench, shelf, pages, monkeypatch, capsys):
+    write = records.write
+
+    def full(path, made):
+        if path.parent.name == "bench":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, made)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "write", full)
+        assert run(bench, pages, monkeypatch) == 1
+    assert "No space left on device; what is finished stays" in capsys.readouterr().err
+    assert run(bench, pages, monkeypatch) == 0
+    assert pages.ran == []
+    (path,) = shelf.glob("build/bench/*.json")
+    assert len(records.load(path)) == 6
+
+
+@RULES.rule(
+    ("replace(r, sentinel_drift=drift) if r.sentinel_drift is None else r", "replace(r, sentinel_drift=drift)"),
+    ('if self.mode == "full" else None', "if False else None"),
+    ("timing.Sentinel(self.before, _fixed_work())", "timing.Sentinel(_fixed_work(), self.before)"),
+)
+def a_page_without_a_sentinel_is_given_one(bench, shelf, pages, monkeypatch):
+    steady, times = bench._fixed_work(), iter([1.0, 1.5] * 2)
+
+    def one_of_two(job: Job) -> NotebookResult:
+        result, path = pages.passes(job), bench._results(job.out, job.name)
+        (made,) = records.load(path)
+        records.write(path, [made, dataclasses.replace(made, name=f"{job.name}/own", sentinel_drift=0.25)])
+        return result
+
+    pages.happens = one_of_two
+    monkeypatch.setattr(bench, "_fixed_work", lambda: dataclasses.replace(steady, samples=(next(times),)))
+    monkeypatch.setattr(bench, "resolve_device", lambda name: CPU)
+    monkeypatch.setattr(bench, "Pool", pages)
+    assert bench.main(["--runs", "1", "--only", "01"]) == 0
+    (path,) = shelf.glob("build/bench/*.json")
+    assert {record.name: record.sentinel_drift for record in records.load(path)} == {"01_a/m": 0.5, "01_a/own": 0.25}
+
+
+@RULES.rule(
+    ('    if found["simulated"]:\n', "    if False:\n"),
+    ("    if not 1 <= given.runs <= 100:\n", "    if False:\n"),
+    ('(name if self.mode == "full" else f"{self.mode}_{name}")', "name"),
+)
+def what_says_nothing_is_not_measured(bench, shelf, pages, monkeypatch, capsys):
+    assert run(bench, pages, monkeypatch, "--device", "sim") == 2
+    assert "times of the simulated Apple GPU say nothing" in capsys.readouterr().err
+    assert run(bench, pages, monkeypatch, "--only", "99") == 2
+    with pytest.raises(SystemExit):
+        run(bench, pages, monkeypatch, "--runs", "0")
+    assert not list(shelf.glob("build/bench/*.json"))
+    assert run(bench, pages, monkeypatch, "--mode", "fast") == 0
+    assert [path.name for path in shelf.glob("build/bench/*.json")] == ["fast_xeon_r_cpu_2_threads.json"]
+
+
+# --- with real processes ---
+
+COMMAND = f"""
+import signal, sys
+from pathlib import Path
+from metallab import bench, paths
+signal.signal(signal.SIGINT, signal.default_int_handler)
+paths.ROOT = Path(sys.argv[1])
+paths.NOTEBOOKS, paths.BUILD = paths.ROOT / "notebooks", paths.ROOT / "build"
+bench.resolve_device = lambda name: {CPU!r}
+sys.exit(bench.main(["--mode", "fast", "--runs", "3"]))
+"""
+PAGE = """
+import os, time
+from pathlib import Path
+from metallab import device, records, timing
+log = Path("log")
+with log.open("a") as lines:
+    print(os.getpid(), file=lines)
+while len(log.read_text().splitlines()) > 1 and not Path("go").exists():
+    time.sleep(0.05)
+measured = timing.measure(lambda: None, on=timing.Host(), name="m")
+records.save("01_a", measured, on=device.Accelerator("cpu", "a CPU"))
+"""
+
+
+def test_interrupted_and_killed_it_goes_on_where_it_was(tmp_path):
+    """By Ctrl-C in the second of three runs, then by SIGKILL; a second bench meanwhile is refused."""
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    (tmp_path / "notebooks").mkdir()
+    page = new_notebook(cells=[new_code_cell(PAGE, id="a")], metadata=kernel)
+    nbformat.write(page, tmp_path / "notebooks" / "01_a.ipynb")
+    log = tmp_path / "notebooks" / "log"
+    command = [sys.executable, "-c", COMMAND, str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("METALLAB_")}
+
+    def start() -> subprocess.Popen:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=environment, start_new_session=True, stdout=pipe, stderr=pipe, text=True)
+
+    def wait_for_lines(count: int) -> None:
+        deadline = time.monotonic() + 60
+        while not log.exists() or len(log.read_text().splitlines()) < count:
+            assert time.monotonic() < deadline, "the page did not run"
+            time.sleep(0.05)
+
+    first = start()
+    wait_for_lines(2)
+    second = start()
+    assert "another run" in second.communicate(timeout=60)[1]
+    assert second.returncode == 2
+    os.killpg(first.pid, signal.SIGINT)
+    assert "interrupted; 1 runs were finished and stay" in first.communicate(timeout=60)[0]
+    assert first.returncode == 130
+    third = start()
+    wait_for_lines(3)
+    third.kill()
+    third.communicate(timeout=60)
+    (tmp_path / "notebooks" / "go").touch()
+    last = start()
+    printed, errors = last.communicate(timeout=120)
+    assert last.returncode == 0, errors
+    assert "1 runs are there already; 2 to do" in printed
+    (path,) = tmp_path.glob("build/bench/*.json")
+    assert len(records.load(path)) == 3
+    assert len(set(log.read_text().splitlines())) == 5, "a finished run was repeated, or two shared a process"
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()
