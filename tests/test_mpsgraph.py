@@ -1,0 +1,110 @@
+"""Arrays in and out of MPSGraph: the real one on a Mac, the simulated one elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from mutate import Rules
+
+import metalsim.graph
+from metallab import mpsgraph
+
+RULES = Rules(mpsgraph)
+
+
+@pytest.fixture
+def mps():
+    """PyObjC's module, or its stand-in for as long as a test runs."""
+    here = importlib.util.find_spec("MetalPerformanceShadersGraph") is not None
+    if not here:
+        metalsim.graph.install()
+    import MetalPerformanceShadersGraph
+
+    yield MetalPerformanceShadersGraph
+    if not here:
+        metalsim.graph.uninstall()
+
+
+@pytest.fixture
+def difference(mps):
+    """A graph of a - 2 b, with its placeholders."""
+    graph = mps.MPSGraph.alloc().init()
+    a, b = (graph.placeholderWithShape_dataType_name_([2, 3], mps.MPSDataTypeFloat32, name) for name in "ab")
+    two = mpsgraph.constant(graph, np.full((2, 3), 2, np.float32))
+    doubled = graph.multiplicationWithPrimaryTensor_secondaryTensor_name_(b, two, None)
+    return graph, a, b, graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, doubled, None), doubled
+
+
+class Turned:
+    """An executable whose inputs are in the other order, as a compiler may put them."""
+
+    def __init__(self, executable) -> None:
+        self.executable = executable
+
+    def feedTensors(self):
+        return list(self.executable.feedTensors())[::-1]
+
+    def runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(self, queue, inputs, results, descriptor):
+        run = self.executable.runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_
+        return run(queue, inputs[::-1], results, descriptor)
+
+
+@RULES.rule(
+    ("for tensor in self.executable.feedTensors()", "for tensor in self.inputs"),
+    ("if (array.shape, array.dtype) != (shape, dtype):", "if False:"),
+    ("math.prod(shape) * dtype.itemsize", "math.prod(shape)"),
+    (".reshape(_shape(tensor)).copy()", ".copy()"),
+    ("for tensor, array in zip(self.inputs, arrays, strict=True)", "for tensor, array in zip(self.inputs, arrays)"),
+)
+def each_array_reaches_its_placeholder(mpsgraph, difference):
+    graph, a, b, result, doubled = difference
+    program = mpsgraph.compile(graph, [a, b], [result, doubled])
+    x, y = (np.random.default_rng(seed).normal(size=(2, 3)).astype(np.float32) for seed in (0, 1))
+    for made in (program, replace(program, executable=Turned(program.executable))):
+        found = made(x, y)
+        np.testing.assert_allclose(found[0], x - 2 * y, rtol=1e-6)
+        np.testing.assert_allclose(found[1], 2 * y, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"this input is float32 of shape \(2, 3\), and an array float64"):
+        program(x, y.astype(np.float64))
+    with pytest.raises(ValueError, match=r"shape \(2, 3\), and an array float32 \(3, 2\)"):
+        program(x.T.copy(), y)
+    with pytest.raises(ValueError, match="argument"):
+        program(x)
+
+
+@RULES.rule(
+    ("MPSGraphPaddingStyleTF_SAME", "MPSGraphPaddingStyleTF_VALID"),
+    ("make(1, 1, 1, 1, 1,", "make(1, 1, 2, 1, 1,"),
+    ("MPSGraphTensorNamedDataLayoutOIHW", "MPSGraphTensorNamedDataLayoutHWIO"),
+)
+def a_convolution_is_pytorch_s(mpsgraph, mps):
+    import torch
+
+    rng = np.random.default_rng(0)
+    x, w = (rng.normal(size=shape).astype(np.float32) for shape in [(2, 3, 5, 6), (4, 3, 3, 3)])
+    graph = mps.MPSGraph.alloc().init()
+    given = graph.placeholderWithShape_dataType_name_(x.shape, mps.MPSDataTypeFloat32, "x")
+    y = graph.convolution2DWithSourceTensor_weightsTensor_descriptor_name_(
+        given, mpsgraph.constant(graph, w), mpsgraph.same_convolution(), None
+    )
+    (found,) = mpsgraph.compile(graph, [given], [y])(x)
+    expected = torch.nn.functional.conv2d(torch.from_numpy(x), torch.from_numpy(w), padding="same")
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@RULES.rule(
+    ('"UInt" + name[4:] if name[0] == "u" else name.capitalize()', "name.capitalize()"),
+    ("    if name not in _NAMES:\n", "    if False:\n"),
+)
+def dtypes_have_their_numbers(mpsgraph, mps):
+    assert mpsgraph.data_type("uint8") == mps.MPSDataTypeUInt8
+    assert mpsgraph.data_type(np.int8) == mps.MPSDataTypeInt8
+    assert mpsgraph.data_type(np.dtype(bool)) == mps.MPSDataTypeBool
+    with pytest.raises(ValueError, match=r"Metal has no float64; float32, .* cast the array with astype"):
+        mpsgraph.data_type("float64")
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

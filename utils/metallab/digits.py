@@ -1,0 +1,122 @@
+"""scikit-learn's handwritten digits, and small convolutional networks that read them.
+
+The pictures are real and come with scikit-learn: 1797 digits of the UCI archive's *Optical Recognition of Handwritten
+Digits*, 8 x 8 pixels. They are enlarged, so that a network has as much to compute as with a small photograph.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from metallab.device import Accelerator
+
+SIZE = 32
+"""Pixels along a side of an enlarged picture."""
+
+TESTED = 500
+"""Pictures that training never sees."""
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Pictures, float32 (n, 1, `SIZE`, `SIZE`) from 0 to 1, and the digits on them, int64 (n,)."""
+
+    images: Tensor
+    labels: Tensor
+
+
+def load() -> tuple[Digits, Digits]:
+    """The digits to train with and those to test with, the same split each time, each digit with its share."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    pictures = load_digits()
+    small = torch.from_numpy(pictures.images).float()[:, None] / 16
+    images = F.interpolate(small, size=(SIZE, SIZE), mode="bilinear")
+    labels = torch.from_numpy(pictures.target).long()
+    parts = train_test_split(range(len(labels)), test_size=TESTED, stratify=pictures.target, random_state=0)
+    seen, unseen = (Digits(images[part], labels[part]) for part in parts)
+    return seen, unseen
+
+
+def classifier(channels: int) -> nn.Sequential:
+    """Four convolutions with batch norm and ReLU, two poolings and a linear layer: (n, 1, h, w) -> (n, 10) scores.
+
+    The first two convolutions have ``channels`` channels, the others twice as many.
+    """
+
+    def stage(before: int, after: int, size: int = 3) -> list[nn.Module]:
+        return [nn.Conv2d(before, after, size, padding=size // 2, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+
+    return nn.Sequential(
+        *stage(1, channels, 5),
+        *stage(channels, channels),
+        nn.MaxPool2d(2),
+        *stage(channels, 2 * channels),
+        nn.MaxPool2d(2),
+        *stage(2 * channels, 2 * channels),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(2 * channels, 10),
+    )
+
+
+def train(channels: int, digits: Digits, *, epochs: int, on: Accelerator, batch: int = 64) -> nn.Sequential:
+    """A classifier trained on a device, from the same random numbers each time; it is returned on the CPU for use.
+
+    AdamW with one rise and fall of the learning rate (Smith and Topin, *Super-Convergence*, 2018).
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        network = classifier(channels)
+        orders = [torch.randperm(len(digits.labels))[: len(digits.labels) // batch * batch] for _ in range(epochs)]
+    network.to(on.torch_device, memory_format=torch.channels_last).train()
+    images, labels = digits.images.to(on.torch_device), digits.labels.to(on.torch_device)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3, weight_decay=0.1)
+    steps = [chosen for order in orders for chosen in order.to(on.torch_device).split(batch)]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=len(steps))
+    with torch.enable_grad():
+        for chosen in steps:
+            optimizer.zero_grad(set_to_none=True)
+            F.cross_entropy(network(images[chosen]), labels[chosen]).backward()
+            optimizer.step()
+            schedule.step()
+    return network.to("cpu", memory_format=torch.contiguous_format).eval().requires_grad_(False)
+
+
+def folded(network: nn.Sequential) -> nn.Sequential:
+    """A copy of a trained classifier whose batch norms are folded into the convolutions before them."""
+    layers: list[nn.Module] = []
+    for layer in copy.deepcopy(network):
+        if isinstance(layer, nn.BatchNorm2d):
+            layers[-1] = fuse_conv_bn_eval(layers[-1], layer)
+        else:
+            layers.append(layer)
+    return nn.Sequential(*layers).eval().requires_grad_(False)
+
+
+def accuracy(scores: Tensor, digits: Digits) -> float:
+    """The share of pictures whose highest score, of (n, 10), is that of their digit: 0 to 1."""
+    return (scores.argmax(1) == digits.labels).float().mean().item()
+
+
+def save(network: nn.Sequential, path: Path) -> Path:
+    """Write a classifier's weights as safetensors."""
+    save_file(network.state_dict(), path)
+    return path
+
+
+def restore(path: Path) -> nn.Sequential:
+    """A classifier from its weights, for use on the CPU."""
+    weights = load_file(path)
+    network = classifier(len(weights["0.weight"]))
+    network.load_state_dict(weights)
+    return network.eval().requires_grad_(False)
