@@ -1,0 +1,120 @@
+"""mpsgraphtool, Core ML and ONNX Runtime's Core ML provider, with stand-ins for what only a Mac has."""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections import Counter
+
+import numpy as np
+import pytest
+from mutate import Rules
+
+from metallab import checks, converters, launches
+
+RULES = Rules(converters)
+TOOL = """#!/bin/sh
+echo "converted $@"
+echo "a warning" >&2
+exit 134
+"""
+
+
+def script(folder, name, text):
+    folder.mkdir(exist_ok=True)
+    file = folder / name
+    file.write_text(text)
+    file.chmod(0o755)
+    return file
+
+
+@RULES.rule(
+    ('[xcrun, "-f", name]', '[xcrun, name, "-f"]'),
+    ("ran.returncode, ran.stdout, ran.stderr", "0, ran.stdout, ran.stderr"),
+    ("for text in (self.out, self.err)", "for text in (self.out,)"),
+    ('f"{line}\\nexit code {self.code}', 'f"{line}\\nexit code'),
+    ("if asked.returncode == 0 else None", "if asked.stdout else None"),
+)
+def the_tool_is_found_run_and_told(converters, tmp_path, monkeypatch):
+    tool = script(tmp_path / "xcode", "mpsgraphtool", TOOL)
+    script(tmp_path / "bin", "xcrun", f'#!/bin/sh\n[ "$1 $2" = "-f mpsgraphtool" ] && echo {tool}\n')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    ran = converters.convert(tmp_path / "m.onnx", tmp_path, "m")
+    assert ran.code == 134
+    assert str(ran).endswith("-minimumDeploymentTarget 15.0.0\na warning")
+    for said in (f"{tool} convert -onnx", "exit code 134\nconverted convert -onnx", f"-path {tmp_path} -packageName m"):
+        assert said in str(ran)
+    assert "-coremlpackage" in converters.convert(tmp_path / "m.mlpackage", tmp_path, "m").command
+    with pytest.raises(ValueError, match=r"converts \.mlpackage and \.onnx, not m\.pt2"):
+        converters.convert(tmp_path / "m.pt2", tmp_path, "m")
+    script(tmp_path / "bin", "xcrun", "#!/bin/sh\necho error: unable to find utility\nexit 72\n")
+    assert converters.mpsgraphtool("-h").code is None
+
+
+@RULES.rule(("if self.code is None:", "if False:"), ("if found is None:", "if False:"))
+def without_the_tool_a_line_says_what_it_would_do(converters, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = str(converters.mpsgraphtool("convert", "-onnx", "a b.onnx"))
+    assert said.startswith("mpsgraphtool is not on this machine (it comes with Xcode 15 or newer")
+    assert said.endswith("It would run: mpsgraphtool convert -onnx 'a b.onnx'")
+
+
+@RULES.rule(("timeout=timeout, stdin", "stdin"))
+def a_tool_that_hangs_is_stopped(converters, tmp_path, monkeypatch):
+    script(tmp_path, "mpsgraphtool", "#!/bin/sh\nexec sleep 3\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert "longer than 0.2 s and was stopped" in str(converters.mpsgraphtool(timeout=0.2))
+
+
+class Model:
+    """A stand-in for coremltools' MLModel, which computes wrongly where it is told to."""
+
+    wrong = ""
+
+    def __init__(self, path, compute_units):
+        self.units = compute_units
+
+    def get_spec(self):
+        named = lambda name: [types.SimpleNamespace(name=name)]
+        return types.SimpleNamespace(description=types.SimpleNamespace(input=named("x"), output=named("y")))
+
+    def predict(self, inputs):
+        return {"y": inputs["x"] * (3 if self.units in self.wrong else 2)}
+
+
+UNITS = types.SimpleNamespace(CPU_ONLY="cpu", CPU_AND_GPU="gpu", CPU_AND_NE="ne")
+
+
+@RULES.rule(
+    ("compute_units=getattr(units, unit)", "compute_units=units.CPU_ONLY"),
+    ('checks.matches("float16", truth=truth)', 'timing.Unchecked("")'),
+    (", truth=truth)", ")"),
+)
+def core_ml_is_compared_before_it_is_timed(converters, monkeypatch, tmp_path):
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    x = np.arange(4, dtype=np.float32)
+    race = lambda: converters.race_core_ml(Model, UNITS, tmp_path, x, 2 * x, chip="M2")
+    assert set(race().ratios) == {"GPU", "Neural Engine"}
+    assert race()["Neural Engine"].device == "M2, Core ML with CPU_AND_NE"
+    for wrong, left in (("ne", {"GPU"}), ("cpu gpu ne", set())):
+        monkeypatch.setattr(Model, "wrong", wrong)
+        assert set(race().ratios) == left
+
+
+@RULES.rule(("part.ep_name, Counter()).update", "part.ep_name, Counter()).subtract"))
+def what_onnx_runtime_took_is_told(converters, tmp_path):
+    import torch
+
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh()).eval(), torch.ones(2, 3)
+    file = launches.export_onnx(model, x, tmp_path / "m.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no such provider here
+        through = converters.OnnxOnCoreML(file, tmp_path / "cache")
+    dtype = "float16" if through.on_core_ml else "float32"
+    checks.assert_close(model(x).detach().numpy(), through(x.numpy()), dtype)
+    if not through.on_core_ml:
+        assert through.taken() == {"CPUExecutionProvider": Counter(Gemm=1, Tanh=1)}
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

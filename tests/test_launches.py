@@ -1,0 +1,159 @@
+"""Launches in fresh processes: each stage's time is its own, and nothing is compared that may not be.
+
+The processes have a clock that moves only when they say so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from mutate import Rules
+
+from metallab import checks, launches
+from metallab.timing import Measurement
+
+RULES = Rules(launches)
+CLOCK = """
+import time
+ticks = 0
+def after(seconds):
+    global ticks
+    ticks += int(seconds * 1e9)
+time.perf_counter_ns = lambda: ticks
+"""
+LOAD = """
+import os
+sitecustomize.after(2 if os.path.exists(HERE + "/seen") else 20)
+open(HERE + "/seen", "w").close()
+calls = []
+def answer(x):
+    calls.append(1)
+    sitecustomize.after(4 if len(calls) == 1 else 1)
+    return x + 1
+"""
+ROUTE = launches.Route("import sitecustomize; sitecustomize.after(3)", LOAD)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    (tmp_path / "sitecustomize.py").write_text(CLOCK)  # Python imports it when it starts
+    np.save(tmp_path / "x.npy", np.zeros(2))
+    return tmp_path
+
+
+@RULES.rule(
+    ("samples[1:] or samples", "samples"),
+    ("sum(seconds)", "sum(seconds[1:])"),
+    ("range(processes + (processes > 1))", "range(processes)"),
+    ("dict(zip(STAGES, seconds, strict=True))", "dict(zip(STAGES, seconds[::-1], strict=True))"),
+)
+def stages_are_told_apart_and_the_first_process_is_kept_apart(launches, here):
+    found = launches.measure({"a": ROUTE}, here, processes=2, label="a CPU")["a"]
+    told = {stage: (part.samples, part.first_call) for stage, part in found.parts.items()}
+    assert told == {
+        "import": ((3, 3), 3),
+        "load": ((2, 2), 20),
+        "first call": ((4, 4), 4),
+        "first answer": ((9, 9), 27),
+        "steady": ((1, 1), 1),
+    }
+    assert found.output.tolist() == [1, 1]
+    assert [part.name for part in found.measurements()][:2] == ["a: import", "a: load"]
+
+
+@RULES.rule(
+    ("shutil.rmtree(here / route.emptied, ignore_errors=True)", "pass"),
+    ("value.format(here=here)", "value"),
+    ('checks.assert_close(samples[0].output, other.output, "float32")', "pass"),
+)
+def a_cold_cache_is_emptied_and_outputs_are_compared(launches, here):
+    load = (
+        "import os, pathlib\ncache = pathlib.Path(os.environ['CACHE'])\n"
+        "answer = lambda x, found=cache.exists(): x + found\ncache.mkdir(exist_ok=True)"
+    )
+    cold = launches.Route("", load, {"CACHE": "{here}/cache"}, emptied="cache")
+    found = launches.measure({"cold": cold}, here, processes=2, label="a CPU")["cold"]
+    assert found.output.tolist() == [0, 0]
+    (here / "cache").rmdir()
+    with pytest.raises(checks.Mismatch):
+        launches.measure({"warm": dataclasses.replace(cold, emptied="")}, here, processes=2, label="a CPU")
+
+
+def made(launches, name, seconds, simulated=False, output=1.0):
+    parts = {
+        stage: Measurement(stage, "latency", tuple(seconds), 1.0, 1, 0, "", "full", "a CPU", simulated)
+        for stage in (*launches.STAGES, launches.TOTAL, launches.STEADY)
+    }
+    return launches.Launch(name, parts, np.full(2, output, np.float32))
+
+
+@RULES.rule(
+    ("b / a for a, b in zip", "a / b for a, b in zip"),
+    ("if one.simulated or other.simulated:", "if False:"),
+    ('checks.assert_close(other.output, one.output, "float32")', "pass"),
+    ("if measured.simulated:", "if False:"),
+    ("if launches[variant].simulated or launches[baseline].simulated:", "if False:"),
+)
+def only_real_and_equal_launches_are_compared(launches):
+    every = {
+        "slow": made(launches, "slow", [10.0] * 6),
+        "fast": made(launches, "fast", [1.0] * 6),
+        "wrong": made(launches, "wrong", [1.0] * 6, output=2.0),
+        "sim": made(launches, "sim", [1.0] * 6, simulated=True),
+    }
+    ratio = launches.compare(every, "fast", "slow")
+    assert (ratio.median, ratio.low, ratio.high, ratio.n) == (10, 10, 10, 6)
+    assert "10.0 times as fast" in launches.verdict(every, "fast", "slow")
+    with pytest.raises(checks.Mismatch):
+        launches.compare(every, "wrong", "slow")
+    with pytest.raises(ValueError, match="not compared"):
+        launches.compare(every, "sim", "slow")
+    assert launches.verdict(every, "sim", "slow").endswith("simulated, so no times are compared")
+    assert launches.spread(every["sim"].parts["load"]) == "simulated: no time"
+    assert launches.spread(every["fast"].parts["load"]) == "1 s (1 s to 1 s)"
+    assert launches.spread(made(launches, "few", [1.0]).parts["load"]) == "1 s"
+
+
+@RULES.rule(
+    ("            if launch.simulated:\n", "            if False:\n"),
+    ("simulated=not real)", "simulated=len(real) < len(launches))"),
+)
+def no_simulated_time_is_drawn(launches):
+    figure = launches.picture([made(launches, "a", [1.0] * 6), made(launches, "b", [7.0] * 6, True)], heading="h")
+    words = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert sorted(words) == ["1 s", "1 s", "simulated: no time", "simulated: no time"]
+    assert "SIMULATED" not in figure.get_suptitle(), "most of it is real"
+    alone = launches.picture([made(launches, "b", [7.0] * 6, True)], heading="h")
+    assert "SIMULATED" in alone.get_suptitle()
+
+
+@RULES.rule(("os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)", "pass"))
+def a_file_is_dropped_from_memory(launches, tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(bytes(100_000))
+    file.read_bytes()
+    before = launches.in_memory(file)
+    if before is None:
+        pytest.skip("this operating system or file system does not tell what is in memory")
+    assert before == 1
+    launches.evict(file)
+    assert launches.in_memory(file) < 1
+
+
+def test_a_damaged_copy_differs_in_a_byte(tmp_path):
+    package = tmp_path / "p"
+    package.mkdir()
+    (package / "large").write_bytes(b"0123")
+    (package / "small").write_bytes(b"0")
+    package.with_suffix(".json").write_text("{}")
+    for _ in range(2):
+        launches.damage(package, tmp_path / "q")
+    assert (tmp_path / "q" / "large").read_bytes() == b"012\xcc"
+    assert (tmp_path / "q" / "small").read_bytes() == b"0"
+    assert (package / "large").read_bytes() == b"0123"
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -1,0 +1,97 @@
+"""MPSGraphPackages with their description: what one process stores another runs, and damage is a sentence."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+
+import numpy as np
+import pytest
+from mutate import Rules
+
+import metalsim.graph
+from metallab import mpsgraph, mpsgraph_packages
+
+RULES = Rules(mpsgraph_packages)
+A, B = np.arange(6, dtype=np.float32).reshape(2, 3), np.full((2, 3), 10, np.float32)
+
+
+@pytest.fixture
+def program():
+    """A graph of a - b."""
+    here = importlib.util.find_spec("MetalPerformanceShadersGraph") is not None
+    if not here:
+        metalsim.graph.install()
+    import MetalPerformanceShadersGraph as mps
+
+    graph = mps.MPSGraph.alloc().init()
+    a, b = (graph.placeholderWithShape_dataType_name_([2, 3], mps.MPSDataTypeFloat32, name) for name in "ab")
+    yield mpsgraph.compile(graph, [a, b], [graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, b, None)])
+    if not here:
+        metalsim.graph.uninstall()
+
+
+@RULES.rule(
+    ("[program.inputs.index(tensor) for tensor in fed]", "list(range(len(fed)))"),
+    ('tuple(inputs[i] for i in description["order"])', "inputs"),
+)
+def inputs_keep_their_order(mpsgraph_packages, program, tmp_path):
+    mpsgraph_packages.store(program, tmp_path / "m.mpsgraphpackage")
+    (found,) = mpsgraph_packages.load(tmp_path / "m.mpsgraphpackage")(A, B)
+    np.testing.assert_array_equal(found, A - B)
+    with pytest.raises(ValueError, match=r"this input is float32 of shape \(2, 3\)"):
+        mpsgraph_packages.load(tmp_path / "m.mpsgraphpackage")(A.T, B)
+
+
+@RULES.rule(
+    ("sums.get(name) != found.get(name)", "name not in sums"),
+    ("except (OSError, ValueError, KeyError, TypeError, IndexError) as error", "except OSError as error"),
+    ("hashlib.sha256(file.read_bytes()).hexdigest()", "str(file.stat().st_size)"),
+)
+def damage_is_a_sentence(mpsgraph_packages, program, tmp_path):
+    package = tmp_path / "m.mpsgraphpackage"
+    beside = mpsgraph_packages.store(program, package)
+    good = beside.read_text()
+    for description in ("{", "{}", "[]", json.dumps(json.loads(good) | {"order": [5]})):
+        beside.write_text(description)
+        with pytest.raises(
+            mpsgraph_packages.PackageUnusable, match=r"m\.json cannot be used .*store the package again"
+        ):
+            mpsgraph_packages.load(package)
+    beside.write_text(good)
+    largest = max(package.rglob("*"), key=lambda file: file.stat().st_size)
+    content = largest.read_bytes()
+    largest.write_bytes(content[:-1] + bytes([content[-1] ^ 0xFF]))
+    with pytest.raises(mpsgraph_packages.PackageUnusable, match=f"is damaged: {largest.name} is not as it was written"):
+        mpsgraph_packages.load(package)
+    largest.unlink()
+    with pytest.raises(mpsgraph_packages.PackageUnusable, match="is damaged"):
+        mpsgraph_packages.load(package)
+
+
+@RULES.rule(
+    ('"initWithMPSGraphPackageAtURL_compilationDescriptor_", "14"', '"init", "14"'),
+    ('"serializeToMPSGraphPackageAtURL_descriptor_", "14"', '"init", "14"'),
+    ('"initWithCoreMLPackageAtURL_compilationDescriptor_", "15"', '"init", "15"'),
+)
+def an_older_macos_is_told(mpsgraph_packages, program, tmp_path):
+    if sys.platform == "darwin":
+        pytest.skip("a real macOS has one version")
+    package = tmp_path / "m.mpsgraphpackage"
+    mpsgraph_packages.store(program, package)
+    before = metalsim.graph.macos_version()
+    metalsim.graph.set_macos_version("13.6")
+    try:
+        for work, wanted in (
+            (lambda: mpsgraph_packages.load(package), "14"),
+            (lambda: mpsgraph_packages.store(program, package), "14"),
+            (lambda: mpsgraph_packages.load_core_ml(package, [], []), "15"),
+        ):
+            with pytest.raises(mpsgraph_packages.PackageUnusable, match=f"needs macOS {wanted} or newer"):
+                work()
+    finally:
+        metalsim.graph.set_macos_version(before)
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -1,0 +1,152 @@
+"""From Core ML and ONNX to an Apple GPU and the Neural Engine: Apple's mpsgraphtool, Core ML, and ONNX Runtime's route.
+
+What is on a Mac only answers elsewhere with one line that says what it would do.
+"""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metallab import checks, timing
+from metallab.timing import Comparison, Host
+
+PROVIDER = "CoreMLExecutionProvider"
+UNITS = {"CPU": "CPU_ONLY", "GPU": "CPU_AND_GPU", "Neural Engine": "CPU_AND_NE"}
+"""coremltools' names of what Core ML may use. It may always use the CPU, and chooses itself what runs where."""
+
+
+@dataclass(frozen=True)
+class ToolRun:
+    """What a call of a command-line tool gave; ``code`` is None where the tool is missing and nothing ran."""
+
+    command: tuple[str, ...]
+    code: int | None = None
+    out: str = ""
+    err: str = ""
+
+    def __str__(self) -> str:
+        line = shlex.join(self.command)
+        if self.code is None:
+            name = self.command[0]
+            return f"{name} is not on this machine (it comes with Xcode 15 or newer, on a Mac). It would run: {line}"
+        said = "\n".join(text.strip() for text in (self.out, self.err) if text.strip())
+        return f"{line}\nexit code {self.code}\n{said}".rstrip()
+
+
+def find_tool(name: str) -> str | None:
+    """The path of a tool of Xcode: on PATH, or where ``xcrun`` finds it; None without it."""
+    if found := shutil.which(name):
+        return found
+    if not (xcrun := shutil.which("xcrun")):
+        return None
+    asked = subprocess.run([xcrun, "-f", name], capture_output=True, text=True, check=False)
+    return (asked.stdout.strip() or None) if asked.returncode == 0 else None
+
+
+def mpsgraphtool(*arguments: str, timeout: float = 300.0) -> ToolRun:
+    """Run Apple's mpsgraphtool; look at the ``code`` of what comes back. -9 and a sentence if it takes too long.
+
+    A negative code is a signal's: the tool may abort on a model that it cannot convert (-6, or 134 from a shell).
+    """
+    found = find_tool("mpsgraphtool")
+    if found is None:
+        return ToolRun(("mpsgraphtool", *arguments))
+    command = (found, *arguments)
+    try:
+        ran = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=timeout, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return ToolRun(command, -9, err=f"it took longer than {timeout:g} s and was stopped")
+    return ToolRun(command, ran.returncode, ran.stdout, ran.stderr)
+
+
+def convert(model: Path, folder: Path, name: str) -> ToolRun:
+    """Convert a Core ML package (``.mlpackage``) or an ONNX file (``.onnx``) to ``name``.mpsgraphpackage in a folder.
+
+    ValueError for another kind of file. The flags are those of public scripts for Xcode 15; ``mpsgraphtool`` without
+    arguments tells which ones yours takes.
+    """
+    kinds = {".mlpackage": "-coremlpackage", ".onnx": "-onnx"}
+    if model.suffix not in kinds:
+        raise ValueError(f"mpsgraphtool converts {' and '.join(kinds)}, not {model.name}")
+    target = ["-path", str(folder), "-packageName", name]
+    return mpsgraphtool(
+        "convert", kinds[model.suffix], str(model), *target, "-deploymentPlatform", "macOS",
+        "-minimumDeploymentTarget", "15.0.0",
+    )  # fmt: skip
+
+
+def race_core_ml(
+    model_class: Any, units: Any, package: Path, x: np.ndarray, truth: np.ndarray, *, chip: str
+) -> Comparison:
+    """A Core ML package on CPU, GPU and Neural Engine, on a Mac: outputs compared with ``truth`` first, then timed.
+
+    ``model_class`` is `coremltools.models.MLModel` and ``units`` `coremltools.ComputeUnit`: coremltools is only
+    imported in a process of its own. The model has one input and one output. Outputs are compared at float16's
+    tolerance, which is what the Neural Engine computes in; whatever differs more gets no speed-up.
+    """
+    models = {name: model_class(str(package), compute_units=getattr(units, unit)) for name, unit in UNITS.items()}
+    spec = models["CPU"].get_spec().description
+    given, made = spec.input[0].name, spec.output[0].name
+    predict = lambda model: np.asarray(model.predict({given: x})[made])
+    return timing.compare(
+        {name: functools.partial(predict, model) for name, model in models.items()},
+        on={name: Host(f"{chip}, Core ML with {unit}") for name, unit in UNITS.items()},
+        baseline="CPU",
+        parity=checks.matches("float16", truth=truth),
+        name="Core ML",
+    )
+
+
+class OnnxOnCoreML:
+    """An ONNX file in ONNX Runtime, with Core ML for what its Core ML provider takes and the CPU for the rest.
+
+    ``units`` is ``CPUOnly``, ``CPUAndGPU``, ``CPUAndNeuralEngine`` or ``ALL``. The compiled model is kept in ``cache``,
+    so that a later process need not compile it. Where ONNX Runtime has no such provider it computes on the CPU with
+    no more than a warning: ``on_core_ml`` says what was really got.
+    """
+
+    def __init__(self, model: Path, cache: Path, units: str = "ALL") -> None:
+        import onnxruntime
+
+        cache.mkdir(parents=True, exist_ok=True)
+        wanted = [(PROVIDER, _provider_options(cache, units)), "CPUExecutionProvider"]
+        options = onnxruntime.SessionOptions()
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        self.session = onnxruntime.InferenceSession(str(model), options, providers=wanted)
+
+    @property
+    def on_core_ml(self) -> bool:
+        """Whether the session has the Core ML provider."""
+        return PROVIDER in self.session.get_providers()
+
+    def taken(self) -> Mapping[str, Counter[str]]:
+        """The operations that each provider took, and how many of each."""
+        found: dict[str, Counter[str]] = {}
+        for part in self.session.get_provider_graph_assignment_info():
+            found.setdefault(part.ep_name, Counter()).update(node.op_type for node in part.get_nodes())
+        return found
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        (given,) = self.session.get_inputs()
+        return self.session.run(None, {given.name: x})[0]
+
+
+def _provider_options(cache: Path, units: str) -> dict[str, str]:
+    return {
+        "ModelFormat": "MLProgram",
+        "MLComputeUnits": units,
+        "RequireStaticInputShapes": "1",
+        "ModelCacheDirectory": str(cache),
+    }

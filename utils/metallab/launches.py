@@ -1,0 +1,415 @@
+"""Launch time: how long a model takes from a file to its first answer, in fresh processes, split into its parts.
+
+What happens only once in a process cannot be repeated in it: modules stay imported, kernels stay compiled. So every
+sample is a process of its own, started by `metallab.isolated`, which times
+
+* ``import``: the frameworks that a route needs, NumPy among them,
+* ``load``: everything up to a function that answers,
+* ``first call``: that function's first answer, as a NumPy array, so that nothing is left to wait for,
+* ``steady``: its later answers, as `metallab.timing` measures a latency.
+
+``first answer`` is the sum of the first three. Starting Python itself, which all routes have in common, and reading the
+input are not in it. Routes take turns, round by round, and each round's fresh processes are one sample of each. One
+more round comes first and is kept apart: it finds files as they happen to be, all later ones find them in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import shutil
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from metallab import checks, isolated, mode, plots, timing, units
+from metallab.timing import Measurement, Ratio
+
+STAGES = ("import", "load", "first call")
+TOTAL, STEADY = "first answer", "steady"
+
+_PROGRAM = """
+import sys, time
+early = sorted({{"numpy", "onnxruntime", "torch"}} & set(sys.modules))
+marks = [time.perf_counter_ns()]
+{imports}
+import numpy as np
+marks.append(time.perf_counter_ns())
+{load}
+marks.append(time.perf_counter_ns())
+x = np.load({x!r})
+marks.append(time.perf_counter_ns())
+y = answer(x)
+marks.append(time.perf_counter_ns())
+y = np.array(y)
+from metallab import timing
+steady = timing.measure(lambda: answer(x), on=timing.Host(), name="steady")
+seconds = [(marks[b] - marks[a]) / 1e9 for a, b in ((0, 1), (1, 2), (3, 4))]
+steady = (steady.median, steady.others)
+"""
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way from a file to an answer, as Python text for a process of its own.
+
+    The text finds the files in the folder ``HERE``, and may import modules that lie there.
+    """
+
+    imports: str
+    """Import statements of the frameworks."""
+    load: str
+    """Statements that define ``answer``: a function of a NumPy array that returns one."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables; ``{here}`` in a value stands for the folder."""
+    emptied: str = ""
+    """A folder in ``HERE`` that is deleted before each process: a cache that shall be cold."""
+    evicted: str = ""
+    """A file in ``HERE`` that the operating system is asked to forget before each process."""
+    device: str = "cpu"
+    """``METALLAB_DEVICE`` of the process; ``mps`` is an Apple GPU, simulated where there is none."""
+
+    def __str__(self) -> str:
+        set_first = "".join(f"# with {name}={value}\n" for name, value in self.environment.items())
+        return f"{set_first}{self.imports.strip()}\n# --- load\n{self.load.strip()}"
+
+
+TORCH = """
+import torch
+import safetensors.torch
+import net
+"""
+EAGER = """
+model = net.make()
+model.load_state_dict(safetensors.torch.load_file(f"{HERE}/weights.safetensors"))
+model.eval()
+answer = torch.inference_mode()(lambda x: model(torch.from_numpy(x)).numpy())
+"""
+COMPILED = EAGER.replace("model.eval()", "model = torch.compile(model.eval())")
+ALONE = """
+# what aoti_load_package calls, without first importing the compiler
+package = torch._C._aoti.AOTIModelPackageLoader(f"{HERE}/model.pt2", "model", False, 1, -1)
+answer = lambda x: package.boxed_run([torch.from_numpy(x)])[0].numpy()
+"""
+AOT = """
+model = torch._inductor.aoti_load_package(f"{HERE}/model.pt2")
+answer = torch.inference_mode()(lambda x: model(torch.from_numpy(x)).numpy())
+"""
+ONNX = """
+options = onnxruntime.SessionOptions()
+options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+session = onnxruntime.InferenceSession(f"{HERE}/model.onnx", options, providers=["CPUExecutionProvider"])
+answer = lambda x: session.run(None, {"input": x})[0]
+"""
+OPTIMISED = """
+options = onnxruntime.SessionOptions()
+options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # it was done before
+session = onnxruntime.InferenceSession(f"{HERE}/optimised.onnx", options, providers=["CPUExecutionProvider"])
+answer = lambda x: session.run(None, {"input": x})[0]
+"""
+_CACHE = {"TORCHINDUCTOR_CACHE_DIR": "{here}/inductor", "TRITON_CACHE_DIR": "{here}/inductor/triton"}
+
+PORTABLE: Mapping[str, Route] = {
+    "eager": Route(TORCH, EAGER),
+    "torch.compile, cold": Route(TORCH, COMPILED, _CACHE, emptied="inductor"),
+    # in every round it finds the cache that the route before has left
+    "torch.compile, warm": Route(TORCH, COMPILED, _CACHE),
+    "AOTInductor package": Route("import torch\nimport torch._inductor", AOT),
+    "AOTInductor, loader alone": Route("import torch", ALONE),
+    "ONNX Runtime, raw": Route("import onnxruntime", ONNX),
+    "ONNX Runtime, optimised": Route("import onnxruntime", OPTIMISED),
+}
+"""Ways to run a PyTorch model on the CPU of any machine, from the files that `prepare` writes. Eager comes first."""
+
+
+def eager_on(kind: str) -> Route:
+    """Eager PyTorch on a GPU, ``cuda`` or ``mps``: the answer is copied back, so that there is nothing to wait for."""
+    exact = "torch.backends.cudnn.allow_tf32 = False  # NVIDIA: float32 shall mean float32\n"
+    load = EAGER.replace("model.eval()", f"model.eval().to({kind!r})")
+    load = load.replace("torch.from_numpy(x)).numpy()", f"torch.from_numpy(x).to({kind!r})).cpu().numpy()")
+    return Route(TORCH, exact + load, device=kind)
+
+
+def store(model, x: np.ndarray, here: Path) -> None:
+    """Write an input and the model's weights into a folder: ``x.npy`` and ``weights.safetensors``."""
+    import safetensors.torch
+
+    np.save(here / "x.npy", x)
+    safetensors.torch.save_file(model.state_dict(), here / "weights.safetensors")
+
+
+def prepare(model, x: np.ndarray, here: Path) -> None:
+    """Write all files of the routes in `PORTABLE`: ``model`` in evaluation mode, for inputs of ``x``'s shape.
+
+    ``net.py``, which defines ``make()`` for the same model without its weights, must lie in the folder already. The
+    AOTInductor package is compiled for this machine's processor, and so is ONNX Runtime's optimised graph.
+    """
+    import torch
+
+    example = torch.from_numpy(x)
+    store(model, x, here)
+    with torch.no_grad():
+        exported = torch.export.export(model, (example,))
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(here / "model.pt2"))
+    export_onnx(model, example, here / "model.onnx")
+    _optimise(here / "model.onnx", here / "optimised.onnx")
+
+
+def export_onnx(model, example, path: Path) -> Path:
+    """Write a PyTorch model as an ONNX file for inputs of one shape, named ``input`` and ``scores``; its path.
+
+    By PyTorch's older exporter, which is deprecated: the newer one needs onnxscript, which wants a newer onnx.
+    """
+    import warnings
+
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is the older one
+        torch.onnx.export(
+            model, (example,), path, dynamo=False, opset_version=17, input_names=["input"], output_names=["scores"]
+        )
+    return path
+
+
+def _optimise(raw: Path, optimised: Path) -> None:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(optimised)
+    options.log_severity_level = 3  # else it warns that the file is for this machine alone
+    onnxruntime.InferenceSession(str(raw), options, providers=["CPUExecutionProvider"])
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the fresh processes of one route gave."""
+
+    name: str
+    parts: Mapping[str, Measurement]
+    """By stage, and ``first answer`` and ``steady``. A sample is one process; ``first_call`` is the round kept apart,
+    or the only process where there was no such round."""
+    output: np.ndarray
+
+    @property
+    def simulated(self) -> bool:
+        """True if its times say nothing about the hardware."""
+        return self.parts[TOTAL].simulated
+
+    def measurements(self) -> list[Measurement]:
+        """All parts, named ``route: part``, for `metallab.records.save`."""
+        return [replace(part, name=f"{self.name}: {stage}") for stage, part in self.parts.items()]
+
+
+@dataclass(frozen=True)
+class _Sample:
+    seconds: Mapping[str, float]
+    others: float
+    output: np.ndarray
+
+
+def measure(
+    routes: Mapping[str, Route], here: Path, *, processes: int, label: str, simulated: bool = False
+) -> dict[str, Launch]:
+    """Launch each route in ``processes`` fresh processes, after one more each unless that number is one.
+
+    ``here`` is the folder with the routes' files and the input, ``x.npy``; ``label`` names the hardware. Six processes
+    are the fewest that give an interval at 95 %. `metallab.isolated.ChildFailed`, with the reason, if one of them does
+    not end well. ValueError for fewer than one process.
+    """
+    if processes < 1:
+        raise ValueError(f"{processes} processes: a launch is measured in at least one")
+    rounds = range(processes + (processes > 1))
+    found: dict[str, list[_Sample]] = {name: [] for name in routes}
+    for _ in rounds:
+        for name, route in routes.items():
+            found[name].append(_launch(route, here.resolve()))
+    made = {"question": "latency", "block": 1, "warmup_calls": 0, "stop_reason": f"{processes} processes, as asked"}
+    made |= {"mode": mode.current(), "device": label, "simulated": simulated}
+    return {name: _summary(name, samples, made) for name, samples in found.items()}
+
+
+def _launch(route: Route, here: Path) -> _Sample:
+    if route.emptied:
+        shutil.rmtree(here / route.emptied, ignore_errors=True)
+    if route.evicted:
+        evict(here / route.evicted)
+    load = f"HERE = {str(here)!r}\n{route.load}"
+    source = _PROGRAM.format(imports=route.imports, load=load, x=str(here / "x.npy"))
+    environment = {name: value.format(here=here) for name, value in route.environment.items()}
+    environment |= {"PYTHONPATH": str(here)}
+    if route.device != "mps":
+        environment["METALLAB_DEVICE"] = route.device  # and not the page's own, which may be simulated
+    outcome = isolated.run(
+        source,
+        results=["early", "seconds", "steady", "y"],
+        device="mps" if route.device == "mps" else None,
+        environment=environment,
+        timeout=600,
+    )
+    early, seconds, (steady, others) = outcome["early"], outcome["seconds"], outcome["steady"]
+    if early and route.device != "mps":
+        raise RuntimeError(f"{', '.join(early)} had been imported before the clock started: no import is measured")
+    stages = dict(zip(STAGES, seconds, strict=True))
+    return _Sample({**stages, TOTAL: sum(seconds), STEADY: steady}, others, outcome["y"])
+
+
+def _summary(name: str, samples: list[_Sample], made: Mapping) -> Launch:
+    for other in samples[1:]:
+        checks.assert_close(samples[0].output, other.output, "float32")
+    first, counted = samples[0], samples[1:] or samples
+    others = statistics.median(sample.others for sample in counted)
+    columns = {stage: tuple(sample.seconds[stage] for sample in counted) for stage in first.seconds}
+    parts = {
+        stage: Measurement(stage, samples=column, first_call=first.seconds[stage], others=others, **made)
+        for stage, column in columns.items()
+    }
+    return Launch(name, parts, first.output)
+
+
+def compare(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> Ratio:
+    """How many times faster a part of one route is than of another, paired round by round.
+
+    ValueError if either is simulated, or their outputs differ (`metallab.checks.Mismatch`, from float32's tolerance).
+    """
+    one, other = launches[variant], launches[baseline]
+    if one.simulated or other.simulated:
+        raise ValueError("times of a simulation are not compared: they say nothing about the hardware")
+    checks.assert_close(other.output, one.output, "float32")
+    pairs = tuple(b / a for a, b in zip(one.parts[part].samples, other.parts[part].samples, strict=True))
+    return Ratio(variant, baseline, statistics.median(pairs), *timing.median_interval(pairs), len(pairs), pairs)
+
+
+def verdict(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> str:
+    """`compare` as a sentence; of a simulation, that there is nothing to compare."""
+    if launches[variant].simulated or launches[baseline].simulated:
+        return f"{variant} against {baseline}: simulated, so no times are compared"
+    return f"{part}: {compare(launches, variant, baseline, part)}"
+
+
+def spread(measured: Measurement) -> str:
+    """A median with its 95 % interval over fresh processes; without one if they are too few, and no simulated time."""
+    if measured.simulated:
+        return "simulated: no time"
+    low, high = timing.median_interval(measured.samples)
+    interval = f" ({units.seconds(low)} to {units.seconds(high)})" if np.isfinite(high) else ""
+    return f"{units.seconds(measured.median)}{interval}"
+
+
+def damage(package: Path, copy: Path) -> None:
+    """A copy of a package, with its JSON file, in which the last byte of the largest file is another one."""
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(package, copy)
+    shutil.copy(package.with_suffix(".json"), copy.with_suffix(".json"))
+    largest = max((file for file in copy.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[-1] ^= 0xFF
+    largest.write_bytes(content)
+
+
+def evict(path: Path) -> None:
+    """Ask the operating system to forget a file's contents, so that the next reader fetches them from the disk.
+
+    Linux only, and a wish: pages that another process uses stay. Elsewhere it does nothing. Ask `in_memory`.
+    """
+    with path.open("rb") as file:
+        if hasattr(os, "posix_fadvise"):
+            os.fsync(file.fileno())  # pages that are not on the disk yet are kept
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def in_memory(path: Path) -> float | None:
+    """The share of a file that lies in memory, from 0 to 1; None where the operating system does not tell (not Linux).
+
+    Asked page by page with ``preadv2`` and ``RWF_NOWAIT``, which refuses to wait for a disk.
+    """
+    if not hasattr(os, "RWF_NOWAIT"):
+        return None
+    pages = range(0, max(path.stat().st_size, 1), mmap.PAGESIZE)
+    present = 0
+    with path.open("rb") as file:
+        for start in pages:
+            with contextlib.suppress(BlockingIOError):
+                try:
+                    present += os.preadv(file.fileno(), [bytearray(1)], start, os.RWF_NOWAIT) > 0
+                except OSError as error:
+                    if isinstance(error, BlockingIOError):
+                        raise
+                    return None  # a file system without it
+    return present / len(pages)
+
+
+def picture(launches: Iterable[Launch], *, heading: str) -> Figure:
+    """Time to the first answer, stacked by stage, beside the latency of the answers after that.
+
+    Lines are 95 % intervals over fresh processes, where there are enough. A simulated launch is named, without a time.
+    """
+    launches = list(launches)
+    real = [launch for launch in launches if not launch.simulated]
+    rows = range(len(launches))
+    with plt.rc_context(plots.STYLE):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(9, 1.7 + 0.45 * len(launches)), sharey=True)
+        largest = max((launch.parts[TOTAL].median for launch in real), default=1.0)
+        scale, unit = units.of_seconds(largest)
+        for row, launch in enumerate(launches):
+            if launch.simulated:
+                for axes in (left, right):
+                    at = axes.get_yaxis_transform()
+                    axes.text(0.02, row, "simulated: no time", va="center", color=plots.RED, fontsize=9, transform=at)
+                continue
+            _stack(left, row, launch, scale)
+            _dot(right, row, launch.parts[STEADY])
+        left.set_xlabel(f"time to the first answer [{unit}]")
+        left.set_xlim(0, 1.25 * largest / scale)
+        right.set_xlabel("latency after that")
+        right.set_xscale("log")
+        right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        right.margins(x=0.3)
+        right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: units.seconds(value)))
+        right.xaxis.set_minor_locator(NullLocator())
+        for axes in (left, right):
+            axes.grid(axis="y", visible=False)
+        left.set_yticks(rows, [launch.name for launch in launches])
+        left.set_ylim(len(launches) - 0.4, -0.6)
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=len(STAGES))
+        plots.title(figure, heading, [launch.parts[TOTAL].device for launch in launches], simulated=not real)
+    said = (
+        f"{launch.name}: first answer {spread(launch.parts[TOTAL])}, then {spread(launch.parts[STEADY])}"
+        for launch in launches
+    )
+    return plots.described(figure, "; ".join(said))
+
+
+def _stack(axes: Axes, row: int, launch: Launch, scale: float) -> None:
+    """The stages' medians as pieces of a bar, and the interval of their sum."""
+    start, total = 0.0, launch.parts[TOTAL]
+    for stage, colour in zip(STAGES, plots.COLOURS, strict=False):
+        length = launch.parts[stage].median / scale
+        known = stage in axes.get_legend_handles_labels()[1]
+        axes.barh(row, length, left=start, color=colour, edgecolor="white", label=None if known else stage)
+        start += length
+    _interval(axes, row, total, scale, max(start, total.median / scale))
+
+
+def _dot(axes: Axes, row: int, measured: Measurement) -> None:
+    axes.plot(measured.median, row, "o", color=plots.BLUE)
+    _interval(axes, row, measured, 1.0, measured.median)
+
+
+def _interval(axes: Axes, row: int, measured: Measurement, scale: float, end: float) -> None:
+    """A line over a measurement's 95 % interval, if it has one, and its median in words to the right of all."""
+    low, high = (bound / scale for bound in timing.median_interval(measured.samples))
+    if np.isfinite(high):
+        axes.plot([low, high], [row, row], color=plots.BLACK, linewidth=2)
+        end = max(end, high)
+    words = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
+    axes.annotate(units.seconds(measured.median), (end, row), **words)
