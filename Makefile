@@ -58,7 +58,7 @@ run: setup ## run every notebook on this machine and make the report
 	exit $$status
 
 test: lint ## lint, then every test; the notebooks in fast mode are among them
-	METALLAB_TEST_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' $(chosen)
+	METALLAB_TEST_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal $(chosen)
 
 test-jax: $(JAX)/complete ## notebook 07 in fast mode, with this environment's JAX and with that of .venv-jax
 	$(BIN)/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07

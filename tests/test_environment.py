@@ -199,7 +199,7 @@ def test_test_lints_and_ends_with_pytest(make):
     assert calls[1:] == [
         "ruff check --quiet utils tests notebooks",
         "ruff format --quiet --check utils tests",
-        "python -m pytest -n 3",
+        "python -m pytest -n 3 --dist worksteal",
     ]
     for failing in ("check*", "format*", "*pytest*"):
         assert make("test", failing=failing)[0] != 0
@@ -222,7 +222,7 @@ def test_test_is_narrowed_to_one_notebook(make, arguments, chosen):
     assert status == 0
     command = printed.splitlines()[-1].replace(".venv/bin/python", sys.executable)
     collected = subprocess.run(
-        command.replace("-n '2'", "--collect-only -q"),
+        command.replace("-n '2' --dist worksteal", "--collect-only -q"),
         shell=True,
         cwd=make.folder,
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they take a second to load
