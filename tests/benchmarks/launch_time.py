@@ -86,7 +86,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=6)
     given = parser.parse_args()
     print(f"{given.blocks} blocks of {given.channels} channels on {device.cpu().label}", flush=True)
-    out = paths.BUILD / "bench"
+    out = paths.BUILD / "bars"
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         found = measure(given.blocks, given.channels, given.size, given.processes, Path(folder))
