@@ -54,7 +54,7 @@ run: setup ## run every notebook on this machine and make the report
 	$(serially)
 	@status=0; \
 	$(BIN)/python -m metallab.headless --mode '$(MODE)' --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)') || status=$$?; \
-	test $$status -eq 2 || $(BIN)/python -m metallab.report || { reported=$$?; test $$status -ne 0 || status=$$reported; }; \
+	test $$status -eq 2 || $(BIN)/python -m metallab.results.report || { reported=$$?; test $$status -ne 0 || status=$$reported; }; \
 	exit $$status
 
 test: lint ## lint, then every test; the notebooks in fast mode are among them
@@ -93,21 +93,21 @@ bars: setup ## run the scripts in tests/benchmarks one after the other; wants a 
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 report: setup ## make the report again from the results in build/
-	$(BIN)/python -m metallab.report
+	$(BIN)/python -m metallab.results.report
 
 compare: setup ## is B faster than A? Two files of one machine: make compare A=before.json B=after.json
 	@test -n '$(A)' && test -n '$(B)' || { echo 'Name two files of results: make compare A=before.json B=after.json'; exit 2; }
-	$(BIN)/python -m metallab.compare times '$(A)' '$(B)' $(factor)
+	$(BIN)/python -m metallab.results.compare times '$(A)' '$(B)' $(factor)
 
 gate: setup ## has a speed-up become smaller since REF=file? Measures first what make bench has not measured yet
 	$(serially)
 	@test -f '$(REF)' || { echo 'Name the results to hold this machine against: make gate REF=before.json'; exit 2; }
 	$(measure)
-	$(BIN)/python -m metallab.compare gate '$(REF)' $(factor)
+	$(BIN)/python -m metallab.results.compare gate '$(REF)' $(factor)
 
 check-results: setup ## may this file of results be shown beside others? make check-results FILE=build/bench/mine.json
 	@test -n '$(FILE)' || { echo 'Name a file of results: make check-results FILE=build/bench/mine.json'; exit 2; }
-	$(BIN)/python -m metallab.check_results '$(FILE)'
+	$(BIN)/python -m metallab.results.check_results '$(FILE)'
 
 workshop: setup ## write student copies, without the solutions, into build/workshop
 	$(BIN)/python -m metallab.workshop
@@ -146,7 +146,7 @@ clean: ## remove build/: executed notebooks, results, reports
 distclean: clean ## remove build/ and the environments
 	rm -rf .venv $(JAX)
 
-measure = $(BIN)/python -m metallab.bench --runs '$(RUNS)' --device '$(DEVICE)' \
+measure = $(BIN)/python -m metallab.results.bench --runs '$(RUNS)' --device '$(DEVICE)' \
   $(if $(ONLY),--only '$(ONLY)') $(if $(ANEW),--anew)
 factor = $(if $(FACTOR),--factor '$(FACTOR)')
 

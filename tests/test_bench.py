@@ -17,8 +17,9 @@ import pytest
 from mutate import Rules
 from nbformat.v4 import new_code_cell, new_notebook
 
-from metallab import bench, machine, paths, records, timing
+from metallab import machine, paths, records, timing
 from metallab.headless.jobs import Job, NotebookResult
+from metallab.results import bench
 
 RULES = Rules(bench)
 CPU = {"device": "cpu", "label": "Xeon(R) CPU, 2 threads", "simulated": False}
@@ -252,7 +253,8 @@ def what_says_nothing_is_not_measured(bench, shelf, pages, monkeypatch, capsys):
 COMMAND = f"""
 import signal, sys
 from pathlib import Path
-from metallab import bench, paths
+from metallab import paths
+from metallab.results import bench
 signal.signal(signal.SIGINT, signal.default_int_handler)
 paths.ROOT = Path(sys.argv[1])
 paths.NOTEBOOKS, paths.BUILD = paths.ROOT / "notebooks", paths.ROOT / "build"

@@ -7,8 +7,8 @@ import pytest
 import torch
 from mutate import Rules
 
-from metallab import boxes
 from metallab.checks import Mismatch
+from metallab.detection import boxes
 
 RULES = Rules(boxes)
 FRAME = np.array(

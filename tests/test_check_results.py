@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from mutate import Rules
 from test_records import HOSTILE, RECORDS
 
-from metallab import check_results, machine, paths, records, timing
+from metallab import machine, paths, records, timing
+from metallab.results import check_results
 
 RULES = Rules(check_results)
 HERE = dataclasses.replace(machine.describe(), chip="Apple M2 Max", os_name="macOS", os_version="15.1", git_dirty=False)

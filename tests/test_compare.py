@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from mutate import Rules
 
-from metallab import compare, machine, records, timing
+from metallab import machine, records, timing
+from metallab.results import compare
 
 RULES = Rules(compare)
 
@@ -317,7 +318,10 @@ def test_pyperf_sees_the_same_direction(file):
 def test_the_command_line_runs(file):
     path = file("a", *runs([1.0, 1.0, 1.0]))
     done = subprocess.run(
-        [sys.executable, "-m", "metallab.compare", "times", path, path], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "metallab.results.compare", "times", path, path],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[1].startswith("SAME    1.00 (1.00 to 1.00)")

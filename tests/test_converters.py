@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from mutate import Rules
 
-from metallab import checks, converters, launches
+from metallab import checks
+from metallab.inference import converters, launches
 
 RULES = Rules(converters)
 TOOL = """#!/bin/sh

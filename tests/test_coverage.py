@@ -11,8 +11,8 @@ import torch
 import torchvision
 from torch import nn
 
-from metallab import coverage, networks
-from metallab.coverage import mps_coverage, status
+from metallab.pytorch import coverage, networks
+from metallab.pytorch.coverage import mps_coverage, status
 
 # Operators that raise NotImplementedError on MPS up to PyTorch 2.15, as users report them; listed by hand.
 MISSING = [

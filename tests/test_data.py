@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from metallab import bench, findings, paths, records
+from metallab import paths, records
+from metallab.results import bench, findings
 
 DATA = paths.ROOT / "data"
 README = (DATA / "README.md").read_text(encoding="utf-8")

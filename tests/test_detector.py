@@ -17,7 +17,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from metallab import detector, paths, scenes, train_detector
+from metallab import paths
+from metallab.detection import detector, scenes, train_detector
 
 import ultralytics  # isort: skip
 
@@ -83,7 +84,7 @@ def weights():
 
 
 CLASSES = {"classes": json.dumps(scenes.CLASSES)}
-REMEDY = "train it: `python -m metallab.train_detector`"
+REMEDY = "train it: `python -m metallab.detection.train_detector`"
 
 
 def refused(detector, path, *words, **keywords):
@@ -299,7 +300,7 @@ paths.BUILD = Path(sys.argv[2])
 spec = importlib.util.spec_from_file_location("copy_of_detector", sys.argv[1])
 sys.modules["copy_of_detector"] = detector = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(detector)
-from metallab import scenes
+from metallab.detection import scenes
 model = detector.build()
 import ultralytics, ultralytics.utils
 print(ultralytics.settings["sync"], ultralytics.utils.ONLINE, ultralytics.utils.AUTOINSTALL,

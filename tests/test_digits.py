@@ -6,7 +6,8 @@ import pytest
 import torch
 from mutate import Rules
 
-from metallab import device, digits
+from metallab import device
+from metallab.inference import digits
 
 RULES = Rules(digits)
 

@@ -12,7 +12,8 @@ import torch
 from mutate import Rules
 from torch import nn
 
-from metallab import checks, engines
+from metallab import checks
+from metallab.detection import engines
 
 RULES = Rules(engines)
 
@@ -49,7 +50,8 @@ def onnx_runtime_gives_what_the_network_gives(engines, network, recwarn):
 def test_onnx_runtime_sends_nothing_home_and_keeps_nothing_there(tmp_path):
     """It would keep a device id and a queue of usage data under the home folder as soon as it is imported."""
     code = (
-        "import torch; from metallab import engines; engines.OnnxNetwork(torch.nn.ReLU(), torch.ones(2))(torch.ones(2))"
+        "import torch; from metallab.detection import engines\n"
+        "engines.OnnxNetwork(torch.nn.ReLU(), torch.ones(2))(torch.ones(2))"
     )
     kept = {name: value for name, value in os.environ.items() if name not in ("ORT_DISABLE_TELEMETRY", "HOME")}
     subprocess.run([sys.executable, "-c", code], env=kept | {"HOME": str(tmp_path)}, check=True, timeout=120)

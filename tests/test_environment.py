@@ -173,7 +173,10 @@ def test_set_up_comes_first(make, target):
 
 
 def test_run_passes_its_variables_on(make):
-    assert make("run")[2][1:] == ["python -m metallab.headless --mode full --device auto", "python -m metallab.report"]
+    assert make("run")[2][1:] == [
+        "python -m metallab.headless --mode full --device auto",
+        "python -m metallab.results.report",
+    ]
     narrowed = make("run", "ONLY=03", "DEVICE=sim", "MODE=fast")[2]
     assert narrowed[1] == "python -m metallab.headless --mode fast --device sim --only 03"
 
@@ -183,7 +186,7 @@ def test_run_makes_the_report_also_after_a_failure_and_fails(make, failing):
     status, printed, calls = make("run", failing=failing)
     assert status != 0
     assert "Error 3" in printed
-    assert calls[-1] == "python -m metallab.report"
+    assert calls[-1] == "python -m metallab.results.report"
 
 
 @pytest.mark.parametrize("target", ["run", "bench", "bars", "gate"])
@@ -234,9 +237,9 @@ def test_test_is_narrowed_to_one_notebook(make, arguments, chosen):
 
 
 def test_bench_passes_its_variables_on(make):
-    assert make("bench")[2][1:] == ["python -m metallab.bench --runs 3 --device auto"]
+    assert make("bench")[2][1:] == ["python -m metallab.results.bench --runs 3 --device auto"]
     narrowed = make("bench", "ONLY=03", "DEVICE=cpu", "RUNS=5", "ANEW=1")[2]
-    assert narrowed[1:] == ["python -m metallab.bench --runs 5 --device cpu --only 03 --anew"]
+    assert narrowed[1:] == ["python -m metallab.results.bench --runs 5 --device cpu --only 03 --anew"]
 
 
 def test_bars_runs_every_script_and_fails_when_one_does(make):
@@ -251,7 +254,7 @@ def test_bars_runs_every_script_and_fails_when_one_does(make):
 
 def test_compare_wants_two_files(make):
     assert make("compare", "A=before.json", "B=after.json")[2][-1] == (
-        "python -m metallab.compare times before.json after.json"
+        "python -m metallab.results.compare times before.json after.json"
     )
     assert make("compare", "A=a", "B=b", "FACTOR=1.1")[2][-1].endswith("a b --factor 1.1")
     status, printed, calls = make("compare", "A=before.json")
@@ -263,16 +266,18 @@ def test_compare_wants_two_files(make):
 def test_a_gate_measures_and_then_judges(make):
     """And before an hour of measuring it looks whether there is something to hold it against."""
     measured, judged = make("gate", "REF=Makefile", "ONLY=03")[2][1:]
-    assert measured == "python -m metallab.bench --runs 3 --device auto --only 03"
-    assert judged == "python -m metallab.compare gate Makefile"
+    assert measured == "python -m metallab.results.bench --runs 3 --device auto --only 03"
+    assert judged == "python -m metallab.results.compare gate Makefile"
     status, printed, calls = make("gate", "REF=missing.json")
     assert (status != 0, calls) == (True, [SETUP])
     assert "make gate REF=before.json" in printed
-    assert make("gate", "REF=Makefile", failing="*metallab.bench*")[2][-1] == measured.removesuffix(" --only 03")
+    assert make("gate", "REF=Makefile", failing="*metallab.results.bench*")[2][-1] == measured.removesuffix(
+        " --only 03"
+    )
 
 
 def test_a_contributor_s_file_is_checked(make):
-    assert make("check-results", "FILE=mine.json")[2][-1] == "python -m metallab.check_results mine.json"
+    assert make("check-results", "FILE=mine.json")[2][-1] == "python -m metallab.results.check_results mine.json"
     status, printed, calls = make("check-results")
     assert (status != 0, calls) == (True, [SETUP])
     assert "make check-results FILE=" in printed

@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 from mutate import Rules
 
-from metallab import findings, machine, paths, records
+from metallab import machine, paths, records
+from metallab.results import findings
 from metallab.timing import Measurement
 
 RULES = Rules(findings)

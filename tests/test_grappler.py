@@ -13,7 +13,8 @@ import pytest
 import tensorflow as tf
 from mutate import Rules
 
-from metallab import checks, frameworks, grappler
+from metallab import checks, frameworks
+from metallab.frameworks import grappler
 
 RULES = Rules(grappler)
 tf.get_logger().setLevel("ERROR")

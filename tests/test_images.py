@@ -7,8 +7,8 @@ import pytest
 import torch
 from mutate import Rules
 
-from metallab import images
 from metallab.device import Accelerator
+from metallab.inference import images
 
 RULES = Rules(images)
 HERE = Accelerator("cuda", "NVIDIA H200")

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from mutate import Rules
 
-from metallab import checks, frameworks, isolated, jax_networks, paths, timing
+from metallab import checks, frameworks, isolated, paths, timing
+from metallab.frameworks import jax_networks
 
 RULES = Rules(jax_networks)
 CPU = jax.devices("cpu")[0]
@@ -279,7 +280,8 @@ test_rule_holds, test_broken_rule_goes_red = RULES.tests()
 def test_one_thread_is_one_thread():
     """In a child process, with real clocks and without any other framework."""
     source = (
-        "import sys; from metallab import jax_networks, timing; others = {'torch', 'tensorflow', 'sklearn'}\n"
+        "import sys; from metallab import timing; from metallab.frameworks import jax_networks\n"
+        "others = {'torch', 'tensorflow', 'sklearn'}\n"
         "found = jax_networks.measure_on_cpu(['MLP'], timing.Budget(min_seconds=0.2, max_seconds=0.5))\n"
         "label, cores, loaded = found[0].measurement.device, found[0].busy_cores, sorted(others & set(sys.modules))"
     )

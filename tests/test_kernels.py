@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from mutate import Rules
 
-from metallab import isolated, kernels
-from metallab.kernels import extension, nvrtc, rule, softshrink
+from metallab import isolated
+from metallab.pytorch import kernels
+from metallab.pytorch.kernels import extension, nvrtc, rule, softshrink
 from metalsim import shader
 
 RULE, EXTENSION, NVRTC = Rules(rule), Rules(extension), Rules(nvrtc)
@@ -110,7 +111,7 @@ def in_child_too(monkeypatch) -> None:
 
 ON_APPLE = """
 import torch
-from metallab.kernels import softshrink
+from metallab.pytorch.kernels import softshrink
 import test_kernels
 
 for layout in test_kernels.LAYOUTS.values():
@@ -135,8 +136,8 @@ def test_on_an_apple_gpu(monkeypatch):
 
 IN_OBJECTIVE_C = """
 import torch
-from metallab import kernels
-from metallab.kernels import extension, rule
+from metallab.pytorch import kernels
+from metallab.pytorch.kernels import extension, rule
 import test_kernels
 
 try:

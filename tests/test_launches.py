@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from mutate import Rules
 
-from metallab import checks, launches
+from metallab import checks
+from metallab.inference import launches
 from metallab.timing import Measurement
 
 RULES = Rules(launches)

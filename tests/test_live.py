@@ -12,7 +12,7 @@ import pytest
 from mutate import Rules
 from PIL import Image
 
-from metallab import live
+from metallab.detection import live
 
 RULES = Rules(live)
 FRAME = np.full((96, 160, 3), 100, np.uint8)

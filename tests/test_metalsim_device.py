@@ -30,7 +30,7 @@ CHILD = __name__ == "__main__"
 SESSIONS: dict[str, dict[str, Callable]] = {"plain": {}, "fallback": {}}
 
 import metalsim  # noqa: E402
-from metallab import coverage  # noqa: E402
+from metallab.pytorch import coverage  # noqa: E402
 
 if CHILD:
     metalsim.install_with_torch(lambda name: coverage.status(name) in ("native", "composite"))

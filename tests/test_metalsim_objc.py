@@ -31,7 +31,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
-from metallab import kernels  # noqa: E402
+from metallab.pytorch import kernels  # noqa: E402
 from metalsim import SimulationError, building, preload  # noqa: E402
 from metalsim.objc import extension, toolchain  # noqa: E402
 

@@ -7,7 +7,8 @@ import sys
 import pytest
 from mutate import Rules
 
-from metallab import isolated, mps_log
+from metallab import isolated
+from metallab.pytorch import mps_log
 
 RULES = Rules(mps_log)
 

@@ -10,7 +10,7 @@ import pytest
 from mutate import Rules
 
 import metalsim.graph
-from metallab import mpsgraph
+from metallab.inference import mpsgraph
 
 RULES = Rules(mpsgraph)
 

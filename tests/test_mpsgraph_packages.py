@@ -11,7 +11,7 @@ import pytest
 from mutate import Rules
 
 import metalsim.graph
-from metallab import mpsgraph, mpsgraph_packages
+from metallab.inference import mpsgraph, mpsgraph_packages
 
 RULES = Rules(mpsgraph_packages)
 A, B = np.arange(6, dtype=np.float32).reshape(2, 3), np.full((2, 3), 10, np.float32)

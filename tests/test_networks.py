@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from metallab import networks
+from metallab.pytorch import networks
 
 MAKERS = [*networks.MEASURED.values(), networks.talk_mlp, networks.audio_encoder, networks.diffusion_block]
 SHAPES = {

@@ -15,7 +15,8 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat.v4 import new_code_cell
 
-from metallab import headless, paths, records, scenes, workshop
+from metallab import headless, paths, records, workshop
+from metallab.detection import scenes
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 LIMITS = {"cell_timeout": 240, "timeout": 600}  # seconds

@@ -14,7 +14,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from metallab import precision
+from metallab.pytorch import precision
 from metallab.timing import Host, Ratio
 
 RULES = Rules(precision)

@@ -17,7 +17,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from mutate import Rules
 from torch import nn
 
-from metallab import checks, digits, paths, quantization, timing
+from metallab import checks, paths, timing
+from metallab.inference import digits, quantization
 
 
 def written_by_hand() -> ModuleType:

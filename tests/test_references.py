@@ -7,7 +7,7 @@ import torch
 from mutate import Rules
 from torch.nn import functional as F
 
-from metallab import references
+from metallab.inference import references
 
 RULES = Rules(references)
 RNG = np.random.default_rng(0)

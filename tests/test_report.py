@@ -17,7 +17,8 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat import v4
 
-from metallab import findings, machine, pages, paths, records, report
+from metallab import machine, paths, records
+from metallab.results import findings, pages, report
 from metallab.timing import Measurement
 
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(1)>' javascript:alert(1) {{ 7*7 }} &amp;"

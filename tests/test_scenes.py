@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mutate import Rules, source
 
-from metallab import scenes
+from metallab.detection import scenes
 
 RULES = Rules(scenes)
 

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from metallab import coverage, isolated
+from metallab import isolated
+from metallab.pytorch import coverage
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
 LIMIT = 300  # seconds: the first run builds the device

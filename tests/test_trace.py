@@ -15,7 +15,8 @@ import torch
 from mutate import Rules
 from torch import nn
 
-from metallab import device, isolated, networks, trace
+from metallab import device, isolated
+from metallab.pytorch import networks, trace
 
 RULES = Rules(trace)
 
@@ -398,7 +399,8 @@ import dataclasses
 import metalsim
 import torch
 from torch import nn
-from metallab import device, networks, trace
+from metallab import device
+from metallab.pytorch import networks, trace
 
 lab = device.pick()
 mac = dataclasses.replace(lab, simulated=False)  # a Mac, which tells nothing of its fallbacks

@@ -10,7 +10,7 @@ import pytest
 from mutate import Rules
 from PIL import Image
 
-from metallab import video
+from metallab.detection import video
 
 RULES = Rules(video)
 

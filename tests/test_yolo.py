@@ -10,7 +10,7 @@ import pytest
 import torch
 from mutate import Rules
 
-from metallab import detector, scenes, yolo
+from metallab.detection import detector, scenes, yolo
 
 RULES = Rules(yolo)
 

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metallab import checks, device, memory, networks, precision, timing, units
+from metallab import checks, device, memory, timing, units
+from metallab.pytorch import networks, precision
 
 FORMATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 MEMORY_BAR, CPU_BAR, CPU_CHANNELS = 0.60, 1.5, 64

@@ -22,7 +22,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from metallab import device, digits, machine, paths, quantization, timing, units
+from metallab import device, machine, paths, timing, units
+from metallab.inference import digits, quantization
 
 SPEED, SIZE, POINTS, DECIBELS = 2.5, 0.30, 1.0, 38.0
 CHOICES = {

@@ -1,4 +1,4 @@
-"""Does `metallab.compare` find a regression that was planted, and keep quiet where there is none?
+"""Does `metallab.results.compare` find a regression that was planted, and keep quiet where there is none?
 
     python tests/benchmarks/planted_regressions.py [--processes 60]
 
@@ -24,7 +24,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from metallab import compare, paths, timing
+from metallab import paths, timing
+from metallab.results import compare
 
 MORE = {"unchanged": 0.0, "5 %": 0.05, "10 %": 0.10, "20 %": 0.20}
 """What is planted: how much more there is to do."""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 import metalsim
-from metallab import coverage
+from metallab.pytorch import coverage
 
 NATIVE = lambda name: coverage.status(name) in ("native", "composite")
 metalsim.install_with_torch(NATIVE)
@@ -29,7 +29,7 @@ TARGETS = {"install": 1.0, "workload": 3.0}
 ROUNDS = 7
 INSTALL = """
 import time, metalsim
-from metallab import coverage
+from metallab.pytorch import coverage
 native = lambda name: coverage.status(name) in ("native", "composite")
 start = time.perf_counter()
 metalsim.arm()

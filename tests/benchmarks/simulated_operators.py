@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import metalsim
-from metallab import coverage
+from metallab.pytorch import coverage
 
 metalsim.arm()
 metalsim.install(lambda name: coverage.status(name) in ("native", "composite"))

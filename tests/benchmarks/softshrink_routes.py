@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 
 from metallab import checks, device, timing, units
-from metallab.kernels import softshrink
+from metallab.pytorch.kernels import softshrink
 
 LAMBD = 0.5
 # at least so many times the speed of each; for the fastest of our kernels in float32

@@ -58,6 +58,6 @@ def install(on_event: Callable[[Any], None] | None = None) -> str:
 
 
 def _has_kernel(operator: str) -> bool:
-    from metallab import coverage
+    from metallab.pytorch import coverage
 
     return coverage.has_mps_kernel(operator)

@@ -17,8 +17,8 @@ operators no longer overlap with Python. A trace tells where time goes. How long
 tracing (`metallab.timing`); compare the two to see what tracing costs.
 
 **Fallbacks.** On a Mac an operator without a Metal kernel runs on the CPU below the place where the mode looks. Such an
-event is deduced from PyTorch's table of kernels (`metallab.coverage`) and marked ``inferred``. The simulated Apple GPU
-tells of its fallbacks itself.
+event is deduced from PyTorch's table of kernels (`metallab.pytorch.coverage`) and marked ``inferred``. The simulated
+Apple GPU tells of its fallbacks itself.
 
 **What is not seen**: kernels that are launched without an operator, by a pybind11 extension or by
 `torch.mps.compile_shader` (register a `torch.library` operator around them); what an operator does inside, waiting and
@@ -46,8 +46,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
-from metallab import coverage, simulation, units
+from metallab import simulation, units
 from metallab.device import Accelerator
+from metallab.pytorch import coverage
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -254,7 +255,7 @@ class Trace:
             "traceEvents": named + [_complete(event, threads[event.lane, event.thread]) for event in self.events],
             "displayTimeUnit": "ms",
             "otherData": {
-                "by": "metallab.trace",
+                "by": "metallab.pytorch.trace",
                 "device": self.label,
                 "simulated": self.simulated,
                 "torch": torch.__version__,

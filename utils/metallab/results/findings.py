@@ -2,7 +2,7 @@
 
 Machines are never compared by their times. What stands side by side are ratios, each taken within one process on one
 machine: a variant's speed-up over the baseline that ran in turn with it. Where a benchmark was measured in several
-processes, each process counts once (see `metallab.compare`).
+processes, each process counts once (see `metallab.results.compare`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from metallab import compare, machine, paths, timing, units
+from metallab import machine, paths, timing, units
 from metallab.records import Record, by_name, load
+from metallab.results import compare
 
 REFERENCES = paths.ROOT / "data" / "results"
 WANTED = "no run yet: be the first (make bench; data/results/README.md)"

@@ -205,7 +205,7 @@ def _ranks_differ(before: Sequence[float], after: Sequence[float]) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m metallab.compare times A B`` and ``... gate REF [NOW]``; now is the latest of ``make bench``.
+    """``python -m metallab.results.compare times A B`` and ``... gate REF [NOW]``; now is the latest of ``make bench``.
 
     0 if nothing is slower, 1 if something is (for a gate also: if a speed-up was lost), 2 if they cannot be compared.
     """
@@ -240,7 +240,7 @@ def latest() -> Path:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m metallab.compare", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m metallab.results.compare", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     for name, compare, factor, of, help_text in (
         ("times", times, FACTOR, "time", "the times of two files of one machine"),

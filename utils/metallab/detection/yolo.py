@@ -1,6 +1,7 @@
 """Detectors of the YOLO family as ultralytics runs them: the reader's own weights, and the way of a frame.
 
-ultralytics reads its settings when it is imported; `metallab.detector` keeps it offline, so that one comes first here.
+ultralytics reads its settings when it is imported; `metallab.detection.detector` keeps it offline, so that one
+comes first here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from metallab import detector, paths
+from metallab import paths
+from metallab.detection import detector
 
 _DEFAULT = "unset YOLO_WEIGHTS for the detector that comes with this project"
 

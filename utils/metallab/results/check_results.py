@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from metallab import bench, compare, findings, paths, records, timing
+from metallab import paths, records, timing
 from metallab.records import Record
+from metallab.results import bench, compare, findings
 
-SCHEMA = paths.ROOT / "utils" / "metallab" / "schema" / "results.schema.json"
+SCHEMA = paths.ROOT / "utils" / "metallab" / "results" / "schema" / "results.schema.json"
 
 
 def check(path: Path) -> list[Record]:
@@ -109,7 +110,7 @@ def _against_samples(run: Record, baseline: Record | None) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m metallab.check_results FILE``: 0 if it may be shown, 1 with the reason if not, 2 without a file."""
+    """``python -m metallab.results.check_results FILE``: 0 if it may be shown, 1 and why if not, 2 without a file."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if len(given) != 1:
         print("check-results: name one file: make check-results FILE=build/bench/your_machine.json", file=sys.stderr)

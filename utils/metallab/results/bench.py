@@ -40,7 +40,7 @@ class StateChanged(RuntimeError):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m metallab.bench``: 0, 1 if a page failed, 2 if it can't be done, 130 if it was interrupted."""
+    """``python -m metallab.results.bench``: 0, 1 if a page failed, 2 if it can't be done, 130 if it was interrupted."""
     given = _parse(arguments)
     try:
         return _run(given)
@@ -240,7 +240,7 @@ def _conclude(path: Path, say: Callable[[str], None]) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m metallab.bench", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m metallab.results.bench", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--runs", type=int, default=RUNS, help=f"processes for each page (default: {RUNS}, the fewest to compare)")
     add("--only", action="append", default=[], metavar="03", help="only this number or name; may be repeated")

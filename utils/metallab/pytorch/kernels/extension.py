@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from metallab import kernels, paths
+from metallab import paths
+from metallab.pytorch import kernels
 
 # What PyTorch's own kernels are compiled with, by what torch.backends.cpu.get_cpu_capability() finds. Other processors
 # (Apple's among them) need no option for their vector instructions.

@@ -27,8 +27,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from metallab import paths
-from metallab.boxes import CONFIDENCE, SUPPRESSION
-from metallab.scenes import CLASSES, Frame
+from metallab.detection.boxes import CONFIDENCE, SUPPRESSION
+from metallab.detection.scenes import CLASSES, Frame
 
 OFFLINE = {
     "YOLO_OFFLINE": "1",
@@ -70,7 +70,9 @@ ARCHITECTURE = "yolov5n.yaml"
 STRIDE = 32
 """Heights and widths of pictures are multiples of this."""
 
-_REMEDY = "fetch it again with `git checkout -- data/weights`, or train it: `python -m metallab.train_detector`"
+_REMEDY = (
+    "fetch it again with `git checkout -- data/weights`, or train it: `python -m metallab.detection.train_detector`"
+)
 
 
 class BadWeights(ValueError):

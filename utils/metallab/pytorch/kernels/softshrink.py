@@ -24,8 +24,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from metallab import kernels
-from metallab.kernels import extension, nvrtc
+from metallab.pytorch import kernels
+from metallab.pytorch.kernels import extension, nvrtc
 
 METAL_NAMES = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat"}
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from metallab import boxes, scenes
+from metallab.detection import boxes, scenes
 
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 FILMS = (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".gif")

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from metallab import kernels
+from metallab.pytorch import kernels
 
 GROUP_SIZE = 256  # threads in a group unless a call says otherwise
 PROGRAM = "program_source"  # what Metal calls a library's source in its messages

@@ -1,4 +1,4 @@
-"""One page that tells what a run found: ``python -m metallab.report [run_folder]``.
+"""One page that tells what a run found: ``python -m metallab.results.report [run_folder]``.
 
 ``build/report/index.html`` holds everything it shows and asks the network for nothing; beside it stands each executed
 notebook as a page of its own. Everything read here may come from a stranger or from a run that was cut short: what
@@ -22,9 +22,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metallab import findings, machine, pages, paths, units
-from metallab.findings import Problem, Verdict
+from metallab import machine, paths, units
 from metallab.records import Record, by_name, load
+from metallab.results import findings, pages
+from metallab.results.findings import Problem, Verdict
 from metallab.timing import Sentinel
 
 if TYPE_CHECKING:
@@ -671,8 +672,8 @@ def duration(seconds: float) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m metallab.report``: 0, or 2 if there is nothing to report on."""
-    parser = argparse.ArgumentParser(prog="python -m metallab.report", description=__doc__.splitlines()[0])
+    """``python -m metallab.results.report``: 0, or 2 if there is nothing to report on."""
+    parser = argparse.ArgumentParser(prog="python -m metallab.results.report", description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, nargs="?", help="folder of a run; by default the latest under build/")
     run = parser.parse_args(arguments).run
     try:

@@ -474,8 +474,8 @@ def _shortened(modules: Sequence[str], most: int = 3) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m metallab.coverage package.module:factory``: 0 if the model runs on MPS, 1 if not, 2 on misuse."""
-    parser = argparse.ArgumentParser(prog="python -m metallab.coverage", description=__doc__.splitlines()[0])
+    """``python -m metallab.pytorch.coverage package.module:factory``: 0 if it runs on MPS, 1 if not, 2 on misuse."""
+    parser = argparse.ArgumentParser(prog="python -m metallab.pytorch.coverage", description=__doc__.splitlines()[0])
     parser.add_argument("factory", help="package.module:factory; the factory returns (model, inputs)")
     parser.add_argument("--training", action="store_true", help="trace the backward pass as well")
     given = parser.parse_args(arguments)

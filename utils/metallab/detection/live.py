@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from metallab import boxes, video
+from metallab.detection import boxes, video
 
 SIZE = (384, 640)
 """Height and width of a pane's pictures, in pixels."""

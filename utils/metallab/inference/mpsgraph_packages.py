@@ -4,7 +4,8 @@ An executable that was read from a package does not say in which order it wants 
 header promises the order only for a graph that was compiled in the same process. The file also holds the SHA-256 of
 the package's files, so that a damaged one is refused with a sentence, where MPSGraph may end the process.
 
-Needs macOS 14, Core ML packages macOS 15. As with `metallab.mpsgraph`, use it in a cell ``%%isolated --device mps``.
+Needs macOS 14, Core ML packages macOS 15. As with `metallab.inference.mpsgraph`, use it in a cell
+``%%isolated --device mps``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metallab import mpsgraph
+from metallab.inference import mpsgraph
 
 MINIMUM_MACOS = "15.0.0"
 
@@ -27,7 +28,7 @@ class PackageUnusable(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """Shape and dtype of an input or output, as `metallab.mpsgraph.Program` asks a tensor of a graph for them."""
+    """Shape and dtype of an input or output, as `metallab.inference.mpsgraph.Program` asks a tensor for them."""
 
     sizes: tuple[int, ...]
     name: str

@@ -1,0 +1,1 @@
+"""PyTorch on MPS: what runs there, what happened, number formats, and operators of our own (notebooks 02 to 05)."""
