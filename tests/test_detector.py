@@ -296,8 +296,8 @@ def no_network(*_, **__):
 
 socket.getaddrinfo = socket.socket.connect = socket.create_connection = no_network
 from metallab import paths
-paths.BUILD = Path(sys.argv[2])
-spec = importlib.util.spec_from_file_location("copy_of_detector", sys.argv[1])
+paths.BUILD = Path(BUILD)
+spec = importlib.util.spec_from_file_location("copy_of_detector", COPY)
 sys.modules["copy_of_detector"] = detector = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(detector)
 from metallab.detection import scenes
@@ -308,6 +308,48 @@ print(ultralytics.settings["sync"], ultralytics.utils.ONLINE, ultralytics.utils.
           [scenes.still(0, 64).image])))))
 """
 
+PARENT = """
+import json, os, sys, traceback
+import torch, torchvision  # what is slow to import and is the same for every child
+
+for line in sys.stdin:
+    job = json.loads(line)
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            os.dup2(os.open(job["printed"], os.O_WRONLY | os.O_CREAT), 1)
+            os.dup2(1, 2)
+            os.environ.clear()
+            os.environ.update(job["environment"])
+            os.chdir(job["here"])
+            exec(job["source"], {"COPY": job["copy"], "BUILD": job["build"]})
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    os.waitpid(child, 0)
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def fresh_process():
+    """Runs `ALONE` in a fork of a process that has torch and has not seen ultralytics; returns what was printed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+
+        def run(**job):
+            parent.stdin.write(json.dumps({"source": ALONE, **job}, default=str) + "\n")
+            parent.stdin.flush()
+            assert parent.stdout.readline() == "done\n", "the parent of the fresh processes has ended"
+            return job["printed"].read_text()
+
+        yield run
+        parent.stdin.close()
+
 
 @RULES.rule(
     ('"YOLO_OFFLINE": "1",', '"YOLO_OFFLINE": "0",'),
@@ -316,7 +358,7 @@ print(ultralytics.settings["sync"], ultralytics.utils.ONLINE, ultralytics.utils.
     ('os.environ.pop("OMP_NUM_THREADS", None)', "pass"),
     ('settings.update({"sync": False})', "pass"),
 )
-def ultralytics_stays_at_home(detector, tmp_path):
+def ultralytics_stays_at_home(detector, tmp_path, fresh_process):
     home, build, here, copy = (tmp_path / name for name in ("home", "build", "here", "copy_of_detector.py"))
     home.mkdir()
     here.mkdir()
@@ -326,11 +368,11 @@ def ultralytics_stays_at_home(detector, tmp_path):
         for name, value in os.environ.items()
         if not name.startswith(("YOLO", "XDG", "OMP_NUM", "MPLCONFIG"))
     }
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE, copy, build], cwd=here, capture_output=True, text=True, timeout=120,
-        env={**environment, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
-    assert done.stdout == "False False False None 1\n", done.stdout + done.stderr
+    environment |= {"HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    printed = fresh_process(
+        copy=copy, build=build, here=here, printed=tmp_path / "printed.txt", environment=environment
+    )
+    assert printed == "False False False None 1\n"
     assert not list(home.rglob("*"))
     assert not list(here.rglob("*"))
     assert (build / "ultralytics" / "Ultralytics" / "settings.json").is_file()
