@@ -1,0 +1,86 @@
+"""What the pages for people say is there: links to files and headings, commands, notebooks."""
+
+import re
+from collections import Counter
+
+import pytest
+from markdown_it import MarkdownIt
+
+from metallab import paths
+
+ROOT = paths.ROOT
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name != "build"]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in folder.rglob("*.md"))])
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+VARIABLES = set(re.findall(r"\$\(([A-Z]+)\)", MAKEFILE))
+
+
+def named(path):
+    return str(path.relative_to(ROOT))
+
+
+def tokens(path):
+    """The tokens of a page, those inside paragraphs, headings and tables too."""
+    for token in MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8")):
+        yield token
+        yield from token.children or ()
+
+
+def targets(path):
+    """Where its links and pictures lead."""
+    return [
+        token.attrs.get("href") or token.attrs["src"] for token in tokens(path) if token.type in ("link_open", "image")
+    ]
+
+
+def anchors(path):
+    """The names that GitHub gives a page's headings."""
+    found, seen, heading = set(), Counter(), False
+    for token in tokens(path):
+        if heading:
+            text = "".join(part.content for part in token.children if part.type in ("text", "code_inline"))
+            name = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+            found.add(f"{name}-{seen[name]}" if seen[name] else name)
+            seen[name] += 1
+        heading = token.type == "heading_open"
+    return found
+
+
+def broken(path):
+    """Those of its links that lead to no file or heading of this project."""
+    for target in targets(path):
+        if re.match(r"https?://", target):
+            continue
+        file, _, heading = target.partition("#")
+        there = (path.parent / file).resolve() if file else path
+        if not there.exists() or (heading and heading not in anchors(there)):
+            yield target
+
+
+def commands(path):
+    """The words behind each ``make`` that begins a command in its code, settings of the environment aside."""
+    code = (token.content for token in tokens(path) if token.type in ("fence", "code_block", "code_inline"))
+    for line in "\n".join(code).splitlines():
+        for command in re.split(r"&&|;|\|", re.sub(r"\s#.*|<.*", "", line)):
+            if found := re.fullmatch(r"\s*(?:[A-Z_]+=\S+ +)*make((?: +\S+)*)\s*", command):
+                yield found[1].split()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_links_lead_to_a_file_and_a_heading(path):
+    assert not list(broken(path))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_commands_are_targets_of_the_makefile_with_its_variables(path):
+    for words in commands(path):
+        for word in words:
+            name, given, _ = word.partition("=")
+            assert name in (VARIABLES if given else TARGETS), f"make {' '.join(words)}: the Makefile has no {name}"
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "teaching.md"], ids=named)
+def test_every_notebook_has_its_row(path):
+    rows = re.findall(r"^\| \w+ \| \[[^]]+\]\([./]*notebooks/([^)]+)\)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == [page.name for page in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
