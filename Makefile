@@ -9,8 +9,14 @@ ONLY   ?=
 A      ?=
 B      ?=
 REF    ?=
-FILE   ?=
+FILE   ?= $(wildcard build/bench/*.json)
 RUNS   ?= 3
+RUN    ?=
+BOOK   ?=
+CLASS  ?=
+ADDRESS ?= 127.0.0.1
+PORT   ?= 8000
+TLS    ?=
 FACTOR ?=
 LAB    ?= notebooks
 LABFLAGS ?=
@@ -18,12 +24,17 @@ FORCE  ?=
 ANEW   ?=
 
 BIN := .venv/bin
+PROXY := .venv/lib/node_modules/configurable-http-proxy
 JAX := .venv-jax
-SRC := utils tests
+SRC := utils tests book classroom/*.py
+# A compiler; what OpenCV loads; the clang whose sanitizers look into Metal shaders, and which runs Objective-C++.
+PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab run test bench report compare gate check-results bars workshop lint format lock clean distclean test-jax setup-jax-mps
+.PHONY: help setup packages lab hub run test test-book test-lab bench report book compare gate check-results bars workshop lint format lock clean distclean test-jax test-hub setup-jax-mps verify-mac
 .NOTPARALLEL:  # make -j would measure several things at once
+# Containers set it, set-up leaves compiling to the first import: every process would compile every framework again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this text
 	@echo 'make TARGET [VARIABLE=value ...]'
@@ -36,18 +47,32 @@ help: ## this text
 	@echo '  MODE=full     run: full, or fast (small sizes, for a quick look)'
 	@echo '  JOBS=2        test: how many tests at a time; measuring is never parallel'
 	@echo '  LABFLAGS=     lab: more options, such as --allow-root in a container'
+	@echo '  CLASS=        hub: the file with the names of a class'
+	@echo '  ADDRESS= TLS= hub: where it listens (127.0.0.1), and the folder with key.pem and cert.pem'
+	@echo '  PORT=8000     hub: this port and the next two'
 	@echo '  RUNS=3        bench, gate: processes for each notebook'
+	@echo '  RUN=          book: the folder of a run'
 	@echo '  A= B=         compare: two files of results of one machine'
 	@echo '  REF=          gate: the file of results to hold this machine against'
 	@echo '  FACTOR=1.02   compare, gate: what is called a difference (gate: 1.05)'
-	@echo '  FILE=         check-results: a file of results'
+	@echo '  FILE=         check-results: a file of results (default: the one that make bench wrote)'
 
 setup: ## make .venv and install everything into it; nothing if that is done (FORCE=1: make it anew)
 	@command -v '$(PYTHON)' > /dev/null || { echo 'There is no $(PYTHON) on PATH: install Python 3.11 or 3.12, or name one: make PYTHON=/path/to/python3.11'; exit 1; }
 	@$(PYTHON) -I utils/metallab/bootstrap.py $(if $(FORCE),--force)
 
+packages: ## Debian, Ubuntu: install what set-up and some tests use besides Python, with apt-get (asks for root)
+	$(if $(filter 0,$(shell id -u)),,sudo) apt-get update --quiet
+	$(if $(filter 0,$(shell id -u)),,sudo) apt-get install --quiet --yes --no-install-recommends $(PACKAGES)
+
 lab: setup ## open the notebooks in JupyterLab (LAB=build/workshop: the student copies)
 	$(BIN)/jupyter lab --ip=127.0.0.1 $(LABFLAGS) '$(LAB)'
+
+hub: .venv/extra-classroom $(PROXY) ## serve the student copies to a class: make hub CLASS=names.txt (classroom/README.md)
+	@test -f '$(CLASS)' || { echo 'Name the file that holds the names of the class: make hub CLASS=names.txt'; exit 2; }
+	@test -d build/workshop || $(BIN)/python -m metallab.workshop
+	METALLAB_CLASS='$(CLASS)' METALLAB_HUB_ADDRESS='$(ADDRESS)' METALLAB_HUB_PORT='$(PORT)' METALLAB_HUB_TLS='$(TLS)' \
+	METALLAB_MODE='$(MODE)' METALLAB_DEVICE='$(DEVICE)' $(BIN)/python -m jupyterhub -f classroom/jupyterhub_config.py
 
 # The report is made also when a notebook failed (1): it says so. The exit status stays that of the run.
 run: setup ## run every notebook on this machine and make the report
@@ -78,9 +103,23 @@ $(JAX)/complete: constraints-jax.txt | setup
 	$(JAX)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
+test-hub: .venv/extra-classroom $(PROXY) ## 20 students at the hub, in fast mode; some tests want root, and 16 GB of memory
+	$(BIN)/python -m pytest tests/classroom
+
+test-book: .venv/extra-book .venv/extra-browser ## make a small book and read it in a real browser (BOOK=build/book: that one)
+	METALLAB_BOOK='$(BOOK)' $(BIN)/python -m pytest tests/browser/test_chrome.py tests/browser/test_book.py
+
+test-lab: .venv/extra-browser ## open the notebooks in JupyterLab in a real browser and run them
+	$(BIN)/python -m pytest tests/browser/test_chrome.py tests/browser/test_lab.py
+
 bench: setup ## measure every notebook in RUNS fresh processes, into one file to compare or send (ANEW=1: again)
 	$(serially)
 	$(measure)
+
+# What only a Mac can answer, asked of one; without a Mac of the simulated GPU, so that the questions are known to work.
+verify-mac: setup ## on a Mac: try what this project could not, and write one report to send back (ONLY=mps: a group)
+	$(serially)
+	@$(BIN)/python -m metallab.verify_mac --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)')
 
 # Not tests: they measure, or take long, and end with code 1 beyond the bar that each names.
 bars: setup ## run the scripts in tests/benchmarks one after the other; wants a quiet machine
@@ -91,6 +130,9 @@ bars: setup ## run the scripts in tests/benchmarks one after the other; wants a 
 	  $(BIN)/python "$$script" || failed="$$failed $$script"; \
 	done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+book: .venv/extra-book ## make a book of the executed notebooks in build/ (RUN=build/full-mps; the latest run by default)
+	$(BIN)/python book/build.py $(if $(RUN),'$(RUN)')
 
 report: setup ## make the report again from the results in build/
 	$(BIN)/python -m metallab.results.report
@@ -120,11 +162,20 @@ format: setup ## mend what lint can mend by itself
 	$(BIN)/ruff check --quiet --fix $(SRC)
 	$(BIN)/ruff format --quiet $(SRC)
 
+# An extra of pyproject.toml, such as .venv/extra-book: installed when a target needs it, again when the lock has changed.
+.venv/extra-%: constraints.txt | setup
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@touch $@
+
+# JupyterHub's proxy runs on Node, which is in the extra. npm takes nothing younger than the date.
+$(PROXY): | .venv/extra-classroom
+	$(BIN)/npm install --global --prefix .venv --ignore-scripts --no-audit --no-fund --before=2026-11-01 configurable-http-proxy@5.3.0
+
 # uv resolves for Linux and macOS together, which pip cannot; it lives in a folder of its own. The variable makes it
 # choose wheels for macOS 15. Versions stay as they are while they fit; UPGRADE=1 takes the newest.
 RESOLVE = uv pip compile $(WHAT) --universal --python-version 3.11 --no-header --no-annotate
 NEW = build/lock/$@
-constraints.txt: WHAT := pyproject.toml --extra dev
+constraints.txt: WHAT := pyproject.toml --all-extras
 constraints-jax.txt: WHAT := --group pyproject.toml:jax
 
 lock: ## resolve constraints*.txt again after a change to pyproject.toml (UPGRADE=1: newest versions)

@@ -200,8 +200,8 @@ def test_measuring_in_parallel_is_refused(make, target):
 def test_test_lints_and_ends_with_pytest(make):
     calls = make("test", "JOBS=3")[2]
     assert calls[1:] == [
-        "ruff check --quiet utils tests notebooks",
-        "ruff format --quiet --check utils tests",
+        "ruff check --quiet utils tests book classroom/*.py notebooks",
+        "ruff format --quiet --check utils tests book classroom/*.py",
         "python -m pytest -n 3 --dist worksteal",
     ]
     for failing in ("check*", "format*", "*pytest*"):
@@ -281,11 +281,29 @@ def test_a_contributor_s_file_is_checked(make):
     status, printed, calls = make("check-results")
     assert (status != 0, calls) == (True, [SETUP])
     assert "make check-results FILE=" in printed
+    benches = make.folder / "build" / "bench"
+    benches.mkdir(parents=True)
+    (benches / "ours.json").touch()
+    assert make("check-results")[2][-1].endswith(" build/bench/ours.json"), "after make bench it needs no name"
 
 
 def test_lab_listens_here_only_and_keeps_its_token(make):
     (call,) = make("lab")[2][1:]
     assert call == "jupyter lab --ip=127.0.0.1 notebooks"
+
+
+def test_an_extra_is_installed_for_its_target_once_and_again_after_a_new_lock(make):
+    pip, lock = make.folder / ".venv/bin/pip", make.folder / "constraints.txt"
+    pip.write_text(PROGRAM)
+    pip.chmod(0o755)
+    lock.touch()
+    installs = "pip install --quiet --disable-pip-version-check -c constraints.txt -e .[book]"
+    assert make("book", failing="*book]")[0] != 0
+    assert make("book")[2] == [SETUP, installs, "python book/build.py"]
+    assert make("book", "RUN=build/full-mps")[2] == [SETUP, "python book/build.py build/full-mps"]
+    later = time.time() + 5
+    os.utime(lock, (later, later))
+    assert installs in make("book")[2]
 
 
 def test_clean_keeps_the_environment_and_distclean_does_not(make):
@@ -370,7 +388,7 @@ def test_lock_keeps_versions_writes_how_it_was_made_and_lets_no_host_in(make):
     assert status == 0, printed
     options = "--universal --python-version 3.11 --no-header --no-annotate"
     command, of_jax = (
-        f"pip compile pyproject.toml --extra dev {options}",
+        f"pip compile pyproject.toml --all-extras {options}",
         f"pip compile --group pyproject.toml:jax {options}",
     )
     assert calls == [

@@ -256,6 +256,43 @@ def a_busy_machine_is_flagged(timing: ModuleType) -> None:
     assert counted() - before > 0.1, "the system's count of busy time does not move"
 
 
+def a_measurement_waits_for_its_turn(timing: ModuleType) -> None:
+    """A measurement or comparison is one turn, and waiting for it is no part of a time or of other programs' work."""
+    clock, log, busy = FakeClock(), [], [0.0]
+
+    @contextlib.contextmanager
+    def turn():
+        clock.now += 1000 * 10**9
+        busy[0] += 1000  # somebody else has measured, on one core
+        log.append("begins")
+        yield
+        log.append("ends")
+
+    def call():
+        log.append("call")
+        clock.now += 100_000_000
+
+    given = {"on": timing.Host(), "budget": timing.Budget(**QUICK), "clock": clock}
+    ways = (
+        lambda: timing.measure(call, **given),
+        lambda: timing.compare({"a": call, "b": call}, baseline="a", parity=timing.Unchecked("fake"), **given)["b"],
+        lambda: timing.measure_stages({"a": call}, **given)["a"],
+    )
+    kept = timing.turns, timing._busy_seconds, timing.time
+    timing.turns, timing._busy_seconds = SimpleNamespace(turn=turn), lambda: busy[0]
+    timing.time = SimpleNamespace(monotonic=lambda: clock.now / 1e9, process_time=lambda: 0.0)
+    try:
+        for measure in ways:
+            log.clear()
+            got = measure()
+            assert (log[0], log[-1]) == ("begins", "ends"), "something was called outside of the turn"
+            assert set(log[1:-1]) == {"call"}, "the turn was given away in between"
+            assert {got.first_call, *got.samples} == {0.1}
+            assert got.others == 0, "the work of those who were waited for is counted"
+    finally:
+        timing.turns, timing._busy_seconds, timing.time = kept
+
+
 def fast_mode_takes_three_marked_samples(timing: ModuleType) -> None:
     """Fast mode: three samples, and the record says so; three pairs never make a verdict."""
     clock = FakeClock()
@@ -564,7 +601,21 @@ RULES = (
     ),
     Rule(
         garbage_is_not_collected_meanwhile,
-        (("    gc.disable()\n", ""), ("            gc.enable()\n", "            gc.disable()\n")),
+        (("        gc.disable()\n", ""), ("            gc.enable()\n", "            gc.disable()\n")),
+    ),
+    Rule(
+        a_measurement_waits_for_its_turn,
+        (
+            ("    with turns.turn():\n", "    if True:\n"),
+            (
+                "    with turns.turn():\n        others = _Others()",
+                "    others = _Others()\n    with turns.turn():",
+            ),
+            (
+                "            with sampler.place.active():\n                sampler.prepare(budget)",
+                "            with turns.turn():\n                sampler.prepare(budget)",
+            ),
+        ),
     ),
     Rule(
         the_first_call_is_kept_apart,

@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 """The checkout: metallab is installed editable, so its own file tells."""
 
 NOTEBOOKS = ROOT / "notebooks"
-BUILD = ROOT / "build"
+BUILD = Path(os.environ.get("METALLAB_BUILD") or ROOT / "build")
+"""``METALLAB_BUILD`` names another folder for all that is written, where the checkout is not one's own: a classroom."""
 FAILED = BUILD / "failed"
 REPORT = BUILD / "report"
 CONSTRAINTS = ROOT / "constraints.txt"

@@ -30,7 +30,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import psutil
 
-from metallab import mode, units
+from metallab import mode, turns, units
 
 Question = Literal["latency", "throughput"]
 Clock = Callable[[], int]
@@ -283,8 +283,7 @@ def measure(
     """
     budget = budget or (FULL if mode.current() == "full" else FAST)
     sampler = _Sampler(fn, on, question, clock)
-    others = _Others()
-    with _undisturbed(), on.active():
+    with _undisturbed() as others, on.active():
         sampler.prepare(budget)
         samples = _Samples(1, clock)
         while (reason := samples.stop_reason(budget)) is None:
@@ -321,8 +320,7 @@ def compare(
     budget = budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
     places = dict(on) if isinstance(on, Mapping) else dict.fromkeys(variants, on)
     samplers = {key: _Sampler(fn, places[key], question, clock) for key, fn in variants.items()}
-    others = _Others()
-    with _undisturbed():
+    with _undisturbed() as others:
         for sampler in samplers.values():
             with sampler.place.active():
                 sampler.prepare(budget)
@@ -363,8 +361,7 @@ def measure_stages(
         raise ValueError("no stages given: pass {'load': load, 'compute': compute, ...}")
     budget = budget or (FULL if mode.current() == "full" else FAST)
     names = [*stages, "total"]
-    others = _Others()
-    with _undisturbed(), on.active():
+    with _undisturbed() as others, on.active():
         first = _one_pass(stages.values(), on, clock)
         warm_ups = _warm_up(lambda: _one_pass(stages.values(), on, clock)[-1], budget, clock)
         samples = _Samples(1, clock)
@@ -701,15 +698,20 @@ def _busy_seconds() -> float:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """No garbage collection while times are taken; as before afterwards."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+def _undisturbed() -> Iterator[_Others]:
+    """One's turn, where several people measure, and no garbage collection while times are taken.
+
+    Gives what counts the work of other programs from here on: waiting for the turn is no part of a measurement.
+    """
+    with turns.turn():
+        others = _Others()
+        was_on = gc.isenabled()
+        gc.disable()
+        try:
+            yield others
+        finally:
+            if was_on:
+                gc.enable()
 
 
 def _bytes_of(result: Any) -> int:

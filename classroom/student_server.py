@@ -1,0 +1,33 @@
+"""What a student's server begins with: ``student_server.py LESSONS [options of jupyterhub-singleuser]``.
+
+It runs as the student, in the student's folder, so that nothing here is done with anybody else's rights.
+"""
+
+import contextlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+
+def give(lessons: Path, folder: Path) -> None:
+    """Copy the lessons that are not in a folder yet; what is there stays as it is."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".lesson-") as aside:
+        for lesson in sorted(lessons.glob("*.ipynb")):
+            copy = Path(aside, lesson.name)
+            copy.write_bytes(lesson.read_bytes())
+            with contextlib.suppress(FileExistsError):
+                os.link(copy, folder / lesson.name)  # appears whole, and never in place of a file
+
+
+def main(lessons: str, *options: str) -> None:
+    """Give the lessons, then become the server."""
+    os.umask(0o077)
+    with contextlib.suppress(OSError):  # Linux: if memory runs out a student's process ends, and not the hub
+        Path("/proc/self/oom_score_adj").write_text("500")
+    give(Path(lessons), Path.cwd())
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", *options])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,326 @@
+"""A class at the hub: `make test-hub`. Students' accounts need root; without it those tests are skipped."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import runpy
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+import requests
+from students import LoginRefused, Student
+
+from metallab import paths, workshop
+
+CONFIG = paths.ROOT / "classroom" / "jupyterhub_config.py"
+CLASS = [f"student-{number:02}" for number in range(1, 21)]
+TIMING, TORCH = "01_time_it_right.ipynb", "02_run_pytorch_on_mps.ipynb"
+WAITING = "Waiting for a turn to measure"
+
+accounts = pytest.mark.skipif(os.geteuid() != 0, reason="one account for each student needs root: sudo make test-hub")
+
+
+class Hub:
+    """A hub in a room of its own."""
+
+    def __init__(self, room: Path, people: list[str], **settings: str) -> None:
+        self.room, self.port = room, _three_free_ports()
+        (room / "class.txt").write_text("\n".join(people))
+        workshop.make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), room / "lessons")
+        self.environment = os.environ | {
+            "METALLAB_CLASS": str(room / "class.txt"),
+            "METALLAB_CLASSROOM": str(room),
+            "METALLAB_LESSONS": str(room / "lessons"),
+            "METALLAB_HUB_PORT": str(self.port),
+            "METALLAB_MODE": "fast",
+            "METALLAB_DEVICE": "cpu",
+            **settings,
+        }
+        self.url = f"{'https' if 'METALLAB_HUB_TLS' in settings else 'http'}://127.0.0.1:{self.port}"
+        self.certificate = (
+            str(Path(settings["METALLAB_HUB_TLS"], "cert.pem")) if "METALLAB_HUB_TLS" in settings else True
+        )
+        self.log = room / "log"
+
+    @contextlib.contextmanager
+    def opened(self, **options) -> Iterator[Hub]:
+        """Open it, and close it again with all servers."""
+        with self.log.open("w") as log:
+            command = [sys.executable, "-m", "jupyterhub", "-f", str(CONFIG)]
+            process = subprocess.Popen(
+                command, cwd=self.room, env=self.environment, stdout=log, stderr=subprocess.STDOUT, **options
+            )
+        try:
+            self._wait(process)
+            yield self
+        finally:
+            process.terminate()
+            process.wait(120)
+            print(self.log.read_text())  # pytest shows it if a test has failed
+
+    def _wait(self, process: subprocess.Popen) -> None:
+        for _ in range(120):
+            with contextlib.suppress(requests.ConnectionError):
+                if requests.get(f"{self.url}/hub/login", verify=self.certificate).ok:
+                    return
+            assert process.poll() is None, self.log.read_text()
+            time.sleep(1)
+        pytest.fail(f"the hub does not open: {self.log.read_text()}")
+
+    @functools.cached_property
+    def passwords(self) -> dict[str, str]:
+        return dict(line.split() for line in (self.room / "passwords").read_text().splitlines())
+
+    def student(self, name: str) -> Student:
+        """Logged in, with a running server."""
+        student = Student(name, self.url, self.certificate)
+        student.log_in(self.passwords[name])
+        student.start_server()
+        return student
+
+    def file(self, name: str, page: str) -> Path:
+        return self.room / "students" / name / page
+
+
+def _three_free_ports() -> int:
+    """The first of three ports in a row that nobody listens on."""
+    for first in range(8610, 8910, 3):
+        with contextlib.ExitStack() as sockets:
+            try:
+                for port in range(first, first + 3):
+                    sockets.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return first
+    pytest.fail("no free ports")
+
+
+@contextlib.contextmanager
+def a_room() -> Iterator[Path]:
+    """A folder that all accounts may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="metal-lab-classroom-", dir="/var/tmp"))
+    folder.chmod(0o711)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Hub]:
+    """A hub as root, where students have accounts of their own."""
+    with a_room() as room, Hub(room, CLASS).opened() as hub:
+        yield hub
+
+
+def marked(notebook: nbformat.NotebookNode, text: str) -> nbformat.NotebookNode:
+    """With a remark of the student's as the last cell."""
+    notebook.cells.append(nbformat.v4.new_markdown_cell(text))
+    return notebook
+
+
+@accounts
+def test_only_who_is_on_the_list_comes_in_and_only_with_the_right_password(hub):
+    name, other = CLASS[:2]
+    for who, password in (
+        (name, "wrong"),
+        (name, ""),
+        (name, hub.passwords[other]),
+        ("nobody", hub.passwords[name]),
+        ("nobody", ""),
+        ("root", hub.passwords[name]),
+        (f"{name}/../{other}", hub.passwords[name]),
+        ("teacher", hub.passwords[name]),
+    ):
+        with pytest.raises(LoginRefused):
+            Student(who, hub.url).log_in(password)
+    Student(name, hub.url).log_in(hub.passwords[name])
+    Student("teacher", hub.url).log_in(hub.passwords["teacher"])
+    assert (hub.room / "passwords").stat().st_mode & 0o777 == 0o600
+    anonymous = requests.get(f"{hub.url}/user/{name}/api/contents", allow_redirects=False)
+    assert anonymous.status_code != 200
+
+
+@accounts
+def test_a_student_sees_nobody_elses_work(hub):
+    """Neither through the browser nor with code."""
+    ada, bob = (hub.student(name) for name in CLASS[:2])
+    assert ada.ask("GET", f"contents/{TIMING}").ok
+    assert ada.ask("GET", f"contents/{TIMING}", of=bob.name).status_code in (403, 404)
+    assert ada.ask("PUT", f"contents/{TIMING}", {"type": "file"}, of=bob.name).status_code in (403, 404)
+    assert hub.file(bob.name, TIMING).exists()
+    for path in (hub.file(bob.name, TIMING), hub.room / "passwords", hub.room / "hub" / "jupyterhub.sqlite"):
+        assert ada.run(f"open({str(path)!r}).read()").startswith("PermissionError")
+    assert ada.run(f"import os; os.listdir({str(hub.room / 'students')!r})").startswith("PermissionError")
+    mine = hub.file(ada.name, TIMING)
+    assert ada.run(f"print(len(open({str(mine)!r}).read()) > 1000)") == "True\n"
+    accounts_ = {hub.file(name, TIMING).stat().st_uid for name in CLASS[:2]}
+    assert len(accounts_) == 2
+    assert 0 not in accounts_
+
+
+@accounts
+def test_what_a_page_builds_lies_in_the_students_folder(hub):
+    """Weights and extensions (notebooks 04 and 08) and the simulated GPU: the checkout is not for students to write."""
+    ada = hub.student(CLASS[0])
+    source = """
+from metallab import paths
+from metalsim import building
+for folder in (paths.BUILD, building.cache()):
+    folder.mkdir(parents=True, exist_ok=True)
+    print(folder)
+"""
+    assert ada.run(source).split() == [str(hub.file(ada.name, path)) for path in ("build", ".cache/metalsim")]
+
+
+@accounts
+def test_a_killed_server_comes_back_with_its_notebook(hub):
+    """As it was last saved, and not as the lesson was given."""
+    student = hub.student(CLASS[2])
+    student.save(TIMING, marked(student.open(TIMING), "my remark"))
+    page = hub.file(student.name, TIMING)
+    before = page.read_bytes()
+    (server,) = [
+        process
+        for process in psutil.process_iter(["cmdline", "cwd"])
+        if process.info["cwd"] == str(page.parent) and "jupyterhub.singleuser" in (process.info["cmdline"] or [])
+    ]
+    server.send_signal(signal.SIGKILL)
+    for _ in range(60):
+        if not student.server_is_ready():
+            break
+        time.sleep(1)
+    else:
+        pytest.fail("the hub does not see that a server is gone")
+    again = hub.student(student.name)
+    assert page.read_bytes() == before
+    assert again.open(TIMING).cells[-1].source == "my remark"
+    assert again.run("print(6 * 7)") == "42\n"
+
+
+def test_a_lesson_is_given_once_and_never_in_place_of_something(tmp_path):
+    give = runpy.run_path(str(CONFIG.with_name("student_server.py")))["give"]
+    lessons, folder = tmp_path / "lessons", tmp_path / "folder"
+    for path in (lessons, folder):
+        path.mkdir()
+    for page in (TIMING, TORCH):
+        (lessons / page).write_text("the lesson")
+    (folder / TIMING).symlink_to(tmp_path / "elsewhere")
+    (folder / "mine.ipynb").write_text("mine")
+    give(lessons, folder)
+    assert not (tmp_path / "elsewhere").exists()
+    (folder / TORCH).write_text("my work")
+    give(lessons, folder)
+    assert (folder / TORCH).read_text() == "my work"
+    assert sorted(os.listdir(folder)) == [TIMING, TORCH, "mine.ipynb"]
+
+
+def run_together(hub: Hub, people: list[str], page: str) -> tuple[list[nbformat.NotebookNode], int]:
+    """All run a page at once; the saved pages, and the longest queue that was seen."""
+    longest, done = [0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.05):
+            longest[0] = max(longest[0], len(os.listdir(hub.room / "turns")))
+
+    def work(name: str) -> nbformat.NotebookNode:
+        student = hub.student(name)
+        student.save(page, marked(student.open(page), f"I am {name}"))
+        student.run_page(page)
+        return student.open(page)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with ThreadPoolExecutor(len(people)) as pool:
+            return list(pool.map(work, people)), longest[0]
+    finally:
+        done.set()
+        watcher.join()
+
+
+def check_all_finished(hub: Hub, people: list[str], page: str, saved: list[nbformat.NotebookNode]) -> None:
+    """Each has run every cell, kept what was written, and has results of one's own."""
+    for name, notebook in zip(people, saved, strict=True):
+        assert notebook.cells[-1].source == f"I am {name}"
+        assert nbformat.read(hub.file(name, page), 4).cells[-1].source == f"I am {name}"
+        assert [cell for cell in notebook.cells if cell.get("outputs")], f"{name}: nothing was printed"
+        results = hub.file(name, f"build/fast-cpu/results/{Path(page).stem}.json")
+        assert results.stat().st_uid == hub.file(name, page).stat().st_uid
+        assert '"fast"' in results.read_text().replace('\\"', '"')
+
+
+def waits(notebook: nbformat.NotebookNode) -> int:
+    """In how many cells its reader saw a queue."""
+    return sum(WAITING in output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+
+
+@accounts
+def test_twenty_students_measure_at_once(hub):
+    saved, longest = run_together(hub, CLASS, TIMING)
+    check_all_finished(hub, CLASS, TIMING, saved)
+    assert longest > 1, "nobody ever waited: did they measure at once?"
+    assert sum(map(waits, saved)) > 0, "whoever waits sees it"
+    assert os.listdir(hub.room / "turns") == []
+
+
+@accounts
+def test_five_students_run_a_torch_lesson_at_once(hub):
+    saved, _ = run_together(hub, CLASS[:5], TORCH)
+    check_all_finished(hub, CLASS[:5], TORCH, saved)
+
+
+def test_one_account_for_all_over_tls_and_the_next_day():
+    """The hub without root, as most people start it: it says what it cannot do, works, and is opened again."""
+    unprivileged = {"user": 60599, "group": 60599, "extra_groups": []} if os.geteuid() == 0 else {}
+    with a_room() as room:
+        make_certificate = (
+            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+        )
+        files = ["-keyout", str(room / "key.pem"), "-out", str(room / "cert.pem")]
+        subprocess.run(["openssl", *make_certificate.split(), *files], check=True, capture_output=True)
+        hub = Hub(room, ["ada"], METALLAB_HUB_TLS=str(room), HOME=str(room))
+        if unprivileged:
+            for path in (room, *room.rglob("*")):
+                os.chown(path, 60599, 60599)
+        with hub.opened(**unprivileged):
+            assert "All share your account" in hub.log.read_text()
+            ada = hub.student("ada")
+            assert ada.run("import os; print(os.getcwd(), os.environ['METALLAB_TURNS'])").split() == [
+                str(hub.file("ada", "")),
+                str(room / "turns"),
+            ]
+            ada.save(TIMING, marked(ada.open(TIMING), "my remark"))
+        with hub.opened(**unprivileged):
+            assert hub.student("ada").open(TIMING).cells[-1].source == "my remark"
+
+
+@pytest.mark.parametrize(
+    ("settings", "people", "said"),
+    [
+        ({"METALLAB_HUB_ADDRESS": "0.0.0.0"}, ["ada"], "would cross the network in the clear"),
+        ({}, ["../ada"], "'../ada' cannot be a name"),
+        ({"METALLAB_LESSONS": "/nowhere"}, ["ada"], "make workshop"),
+    ],
+)
+def test_what_cannot_be_opened_says_why(settings, people, said):
+    with a_room() as room:
+        hub = Hub(room, people, **settings)
+        command = [sys.executable, "-m", "jupyterhub", "-f", str(CONFIG)]
+        done = subprocess.run(command, cwd=room, env=hub.environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode != 0
+        assert said in done.stdout + done.stderr

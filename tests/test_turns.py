@@ -1,0 +1,345 @@
+"""Where several people measure, one measurement runs at a time, in the order in which they came."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from mutate import Rules
+
+from metallab import turns
+
+RULES = Rules(turns)
+HOLD = """
+import sys
+from metallab import turns
+with turns.turn():
+    print("mine", file=sys.stderr, flush=True)
+    sys.stdin.read()
+"""
+"""A process that takes its turn, says so, and keeps it until its standard input closes."""
+
+
+class Other:
+    """Somebody else's process, which measures or waits for its turn."""
+
+    def __init__(self, source: str, *arguments: str, who: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", source, *arguments],
+            env={name: value for name, value in os.environ.items() if name != turns._HELD} | {"JUPYTERHUB_USER": who},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,  # how it waits
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def said(self) -> str:
+        """The next line it prints; it fails if there is none within 10 s."""
+        assert select.select([self.process.stderr], [], [], 10)[0], "it says nothing"
+        return self.process.stderr.readline()
+
+    def leaves(self) -> None:
+        self.process.stdin.close()
+        self.process.wait(20)
+
+    def is_killed(self) -> None:
+        self.process.kill()
+        self.process.wait(20)
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch):
+    """The folder of a queue that this process and those it starts are in."""
+    monkeypatch.setenv(turns.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(turns._HELD, "")  # so that it is removed at the end, whatever a broken copy leaves
+    monkeypatch.delenv(turns._HELD)
+    return tmp_path
+
+
+@pytest.fixture
+def others(queue):
+    """Starts other processes by name, and ends those that are left."""
+    with contextlib.ExitStack() as left:
+
+        def start(who: str, source: str = HOLD, *arguments: str) -> Other:
+            other = Other(source, *arguments, who=who)
+            left.callback(other.is_killed)
+            return other
+
+        yield start
+
+
+def until(happened) -> None:
+    """Return when something has happened; fail if it does not."""
+    for _ in range(500):
+        if happened():
+            return
+        time.sleep(0.01)
+    pytest.fail("it did not happen")
+
+
+def in_a_thread(work) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_without_the_variable_nobody_waits_and_nothing_is_written(tmp_path, monkeypatch, others):
+    other = others("ada")
+    assert other.said() == "mine\n"
+    monkeypatch.delenv(turns.VARIABLE)
+    before = sorted(tmp_path.iterdir())
+    with turns.turn():
+        assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv(turns.VARIABLE, str(tmp_path / "gone"))
+    with (
+        pytest.raises(NotADirectoryError, match=r"METALLAB_TURNS names .*gone, which is no folder: make it"),
+        turns.turn(),
+    ):
+        pass
+
+
+COUNT = """
+import sys, time
+from pathlib import Path
+from metallab import turns
+place, who = Path(sys.argv[1]), sys.argv[2]
+for _ in range(10):
+    with turns.turn():
+        (place / who).touch()
+        together = sorted(path.name for path in place.iterdir())
+        time.sleep(0.01)
+        (place / who).unlink()
+    assert together == [who], together
+"""
+
+
+def test_two_never_measure_at_once(others, tmp_path_factory):
+    place = tmp_path_factory.mktemp("at work")
+    people = [others(name, COUNT, str(place), name) for name in ("ada", "bob", "cyd")]
+    assert [person.process.wait(60) for person in people] == [0, 0, 0]
+
+
+@RULES.rule(
+    ("_number(path) < self.number and _is_held(path)]", "_number(path) < self.number]"),
+    ('print("\\r" + text.ljust(len(self.text)), end="", flush=True)', "pass"),
+    ('print("\\r" + " " * len(self.text) + "\\r", end="", flush=True)', "pass"),
+    ("        finally:\n            line.clear()", "        finally:\n            pass"),
+)
+def a_wait_is_seen_and_a_killed_process_keeps_nobody_waiting(turns, queue, others, capsys):
+    """The line says for how many and for whom, counts down, and goes away."""
+    first = others("ada")
+    assert first.said() == "mine\n"
+    second = others("bob")
+    until(lambda: len(os.listdir(queue)) == 2)
+    done, shown = [], []
+
+    def measure():
+        with turns.turn():
+            done.append(True)
+
+    waiting = in_a_thread(measure)
+    until(lambda: len(os.listdir(queue)) == 3)
+    time.sleep(0.3)
+    assert not done
+    shown.append(capsys.readouterr().out)
+    assert on_screen(shown) == "Waiting for a turn to measure: 2 measurements before yours; ada is measuring."
+    first.is_killed()
+    assert second.said() == "mine\n"
+    counted_down = "Waiting for a turn to measure: 1 measurement before yours; bob is measuring."
+    until(lambda: shown.append(capsys.readouterr().out) or on_screen(shown) == counted_down)
+    assert not done
+    second.leaves()
+    waiting.join(20)
+    assert done == [True]
+    assert on_screen([*shown, capsys.readouterr().out]) == ""
+
+
+def on_screen(printed) -> str:
+    """What is to be read in the end, where a carriage return goes back to the start of the line."""
+    line = ""
+    for piece in "".join(printed).split("\r"):
+        line = piece + line[len(piece) :]
+    return line.rstrip()
+
+
+@RULES.rule(
+    ("1 + max(map(_number, _tickets(self.folder)), default=0)", "1 + len(_tickets(self.folder))"),
+    ("key=_number", "key=lambda path: path.name"),
+    ("                if not _is_held(path):\n", "                if False:\n"),
+    ("fcntl.flock(self.file, fcntl.LOCK_EX)", "fcntl.flock(self.file, fcntl.LOCK_SH)"),
+)
+def who_comes_first_measures_first(turns, queue, capsys):
+    """Also when the first has left, and when the numbers grow by a digit; what a killed process left is removed."""
+    (queue / "999999998").touch()
+    (queue / "order").touch()
+    with contextlib.ExitStack() as left:
+        tickets = [contextlib.ExitStack() for _ in range(3)]
+        drawn = [left.enter_context(tickets[0]).enter_context(turns._Ticket(queue))]
+        assert drawn[0].number == 1
+        drawn[0].path.rename(queue / "999999999")
+        drawn[0].path, drawn[0].number = queue / "999999999", 999999999
+        drawn += [left.enter_context(stack).enter_context(turns._Ticket(queue)) for stack in tickets[1:]]
+        assert turns._tickets(queue) == [ticket.path for ticket in drawn]
+        tickets[0].close()
+        drawn += [left.enter_context(turns._Ticket(queue))]
+        assert turns._tickets(queue) == [ticket.path for ticket in drawn[1:]]
+        drawn[1].wait()
+        assert capsys.readouterr().out == ""
+        assert drawn[1].somebody_waits()
+        assert not drawn[3].somebody_waits()
+
+
+@RULES.rule(
+    ("        if _HELD in os.environ:\n            yield\n            return\n", ""),
+    ("                del os.environ[_HELD]\n", "                pass\n"),
+    ("os.environ[_HELD] = str(os.getpid())", "os.environ[_HELD] = ''; del os.environ[_HELD]"),
+    ("        self.path.unlink(missing_ok=True)\n        self.file.close()", "        pass"),
+)
+def a_turn_inside_a_turn_is_the_same_turn(turns, queue, monkeypatch):
+    """Also that of a child process; and afterwards the turn is somebody else's."""
+    monkeypatch.setattr(turns, "LIMIT", 1.0)  # for copies that would wait for themselves
+    monkeypatch.setattr(turns, "GRACE", 0.0)
+    with turns.turn(), turns.turn():
+        assert len(os.listdir(queue)) == 1
+        child = subprocess.run([sys.executable, "-c", HOLD], stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
+        assert (child.stdout, child.stderr) == (b"", b"mine\n")
+    assert os.listdir(queue) == []
+    assert turns._HELD not in os.environ
+
+
+@RULES.rule(("with _one_thread:", "if True:"))
+def threads_of_one_process_take_turns_too(turns, queue):
+    done = []
+
+    def measure():
+        with turns.turn():
+            done.append(True)
+
+    with turns.turn():
+        thread = in_a_thread(measure)
+        thread.join(0.3)
+        assert not done
+    thread.join(10)
+    assert done == [True]
+
+
+@RULES.rule(
+    ("                    signal.pthread_kill(thread, signal.SIGINT)\n", "                    pass\n"),
+    ("            if ticket.somebody_waits():", "            if False:"),
+)
+def a_measurement_that_hangs_is_interrupted_when_somebody_waits(turns, queue, others, monkeypatch):
+    monkeypatch.setattr(turns, "LIMIT", 0.2)
+    waiting = []
+
+    def hang():
+        with turns.turn():
+            waiting.append(others("ada"))
+            time.sleep(4)
+            pytest.fail("it was not interrupted")
+
+    with pytest.raises(turns.TurnExpired, match="while others waited, and was interrupted"):
+        hang()
+    (other,) = waiting
+    assert other.said() == "mine\n"
+
+
+@RULES.rule(("if min(lasted - LIMIT, now - arrived) > GRACE:", "if lasted - LIMIT > GRACE:"))
+def who_comes_late_to_a_long_measurement_waits_until_it_is_interrupted(turns, queue, others, monkeypatch):
+    monkeypatch.setattr(turns, "LIMIT", 0.1)
+    monkeypatch.setattr(turns, "GRACE", 5.0)
+    ada = others("ada")
+    assert ada.said() == "mine\n"
+    now = time.monotonic
+    monkeypatch.setattr(turns.time, "monotonic", lambda: now() + 3600)  # ada has measured for an hour
+    threading.Timer(0.5, ada.leaves).start()
+    with turns.turn():
+        pass  # and not TurnBlocked
+
+
+@RULES.rule(("            if ticket.somebody_waits():", "            if True:"))
+def as_long_as_nobody_waits_a_measurement_may_take_its_time(turns, queue, monkeypatch):
+    monkeypatch.setattr(turns, "LIMIT", 0.05)
+    with turns.turn():
+        time.sleep(0.3)
+
+
+@RULES.rule(
+    ("if min(lasted - LIMIT, now - arrived) > GRACE:", "if False:"),
+    ("(began or first_seen.setdefault(before[0], now))", "(began or now)"),
+    ("return who[:40], float(times[0]) if times else None", "return who[:40], None"),
+)
+def who_waits_for_a_frozen_process_is_told_whose_it_is(turns, queue, others, monkeypatch):
+    """Be it frozen in its turn or before that; for as long as it was there, and not as one has waited."""
+    monkeypatch.setattr(turns, "LIMIT", 1.0)
+    monkeypatch.setattr(turns, "GRACE", 0.0)
+    monkeypatch.setattr(turns.time, "sleep", lambda seconds, sleep=time.sleep: sleep(min(seconds, 0.02)))
+    ada = others("ada")
+    assert ada.said() == "mine\n"
+    ada.process.send_signal(signal.SIGSTOP)
+    began = turns._read(turns._tickets(queue)[0])[1]
+    while time.monotonic() < began + 1.1:
+        time.sleep(0.05)
+    start = time.monotonic()
+    told = pytest.raises(turns.TurnBlocked, match=r"^ada has been measuring .* Ask ada, or the teacher, to")
+    with told, in_time(3), turns.turn():
+        pass
+    assert time.monotonic() - start < 0.9, "it waited as if ada's turn had just begun"
+    ada.is_killed()
+    never_began = queue / "000000001"
+    never_began.unlink(missing_ok=True)
+    never_began.write_text("\x1b[2Jbob\n")
+    with never_began.open("rb") as held:
+        turns.fcntl.flock(held, turns.fcntl.LOCK_EX)
+        with pytest.raises(turns.TurnBlocked, match=r"^somebody has been measuring"), in_time(3), turns.turn():
+            pass
+
+
+@contextlib.contextmanager
+def in_time(seconds: float):
+    """An AssertionError if the block takes longer."""
+
+    def late(*_: object) -> None:
+        raise AssertionError(f"not within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupt_while_waiting_leaves_the_queue(queue, others):
+    other = others("ada")
+    assert other.said() == "mine\n"
+    interrupt = threading.Timer(0.3, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt), turns.turn():
+        pytest.fail("it is ada's turn")
+    assert len(os.listdir(queue)) == 1
+
+
+@RULES.rule(("os.fchmod(self.file.fileno(), 0o644)", "pass"))
+def other_accounts_see_whether_a_number_is_locked(turns, queue):
+    before = os.umask(0o077)
+    try:
+        with turns.turn():
+            (ticket,) = queue.iterdir()
+            assert ticket.stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()
