@@ -492,6 +492,8 @@ def no_work_stated_is_an_error(checks):
     (". Hint: {hint}\") from error", "\") from error"),
     ("    if judged is None:", "    if False:"),
     ("reprlib.repr(answer)", "repr(answer)"),
+    ('return f"{name}: not attempted yet"', 'return Right(f"{name}: not attempted yet")'),
+    ("{html.escape(self)}", "{self}"),
 )  # fmt: skip
 def exercises_are_judged(checks):
     def asserting(answer):
@@ -501,6 +503,8 @@ def exercises_are_judged(checks):
     assert checks.exercise("Ex 1", ..., asserting, "count") == "Ex 1: not attempted yet"
     assert checks.exercise("Ex 1", 4, asserting, "count") == "Ex 1: right"
     assert checks.exercise("Ex 1", 0, lambda answer: answer == 0, "-") == "Ex 1: right"
+    assert ">Ex &lt;1&gt;: right<" in checks.exercise("Ex <1>", 4, asserting, "count")._repr_html_()
+    assert not hasattr(checks.exercise("Ex 1", ..., asserting, "count"), "_repr_html_"), "shown as right"
     for answer, accepts, said in (
         (5, asserting, r"(?s)Ex 1: 5 is not 4.*\. Hint: count$"),
         (5, lambda answer: answer == 4, r"Ex 1: 5 is not it\. Hint: count$"),

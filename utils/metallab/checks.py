@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,14 @@ class Implausible(AssertionError):
 
 class WrongAnswer(AssertionError):
     """An exercise's answer that its check refuses."""
+
+
+class Right(str):
+    """What `exercise` says of a right answer: text, which a notebook shows with a green bar."""
+
+    def _repr_html_(self) -> str:
+        style = "border-left:.4em solid #009e73;padding:.5em 1em;font-weight:600"
+        return f'<div style="{style}">{html.escape(self)}</div>'
 
 
 @dataclass(frozen=True)
@@ -194,7 +203,7 @@ def exercise(name: str, answer: Any, accepts: Callable[[Any], Any], hint: str) -
         raise TypeError(f"{name}: the check returned nothing, which is neither right nor wrong; let it return a bool")
     if not accepted:
         raise WrongAnswer(f"{name}: {reprlib.repr(answer)} is not it. Hint: {hint}")
-    return f"{name}: right"
+    return Right(f"{name}: right")
 
 
 def _share(rate: float, peak: peaks.Peak | None) -> str:

@@ -1,0 +1,235 @@
+"""The book in a real browser: a reader finds, unfolds, turns pages, and nothing is fetched from anywhere.
+
+``METALLAB_BOOK`` names a book that is there already. Without it one is made of a fast run of two notebooks; the other
+pages are then those of notebooks that did not run.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import chrome
+import pytest
+from bs4 import BeautifulSoup
+from playwright.sync_api import Browser, Page, expect
+
+from metallab import paths
+
+EXECUTED = ("01", "03")
+
+
+def build(run: Path, folder: Path) -> subprocess.CompletedProcess:
+    """What became of ``python book/build.py``."""
+    command = [sys.executable, paths.ROOT / "book/build.py", run, "--into", folder]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory) -> Path:
+    """A fast run of two notebooks on the CPU."""
+    folder = tmp_path_factory.mktemp("run")
+    only = [word for number in EXECUTED for word in ("--only", number)]
+    command = [sys.executable, "-m", "metallab.headless", "--mode", "fast", "--device", "cpu", *only]
+    subprocess.run(command, check=True, env={**os.environ, "METALLAB_OUT": str(folder)})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def made(run, tmp_path_factory) -> Path:
+    """The folder of the book of that run."""
+    folder = tmp_path_factory.mktemp("made") / "book"
+    built = build(run, folder)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.fixture(scope="session")
+def book(request) -> Path:
+    """The folder of the book to read."""
+    given = os.environ.get("METALLAB_BOOK")
+    return Path(given).resolve() if given else request.getfixturevalue("made")
+
+
+@pytest.fixture(scope="session")
+def served(book) -> Iterator[str]:
+    """The address of the book on a server of this machine."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=book)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def lessons(book: Path) -> list[Path]:
+    """The pages of the notebooks, in their order."""
+    return sorted((book / "notebooks").glob("*.html"))
+
+
+def every_page(book: Path) -> list[Path]:
+    """All pages, without what the theme keeps beside its scripts."""
+    return sorted(path for path in book.rglob("*.html") if "_static" not in path.parts)
+
+
+def one(book: Path, number: str) -> str:
+    """The address of a lesson."""
+    return next((book / "notebooks").glob(f"{number}_*.html")).as_uri()
+
+
+def search(page: Page, words: str) -> Page:
+    """Look for words as a reader does, by keyboard; the page then shows what was found."""
+    page.keyboard.press("Control+K")
+    page.keyboard.type(words)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?q=*")
+    return page
+
+
+def test_search_finds_a_term_from_a_folder(book, page):
+    page.goto((book / "index.html").as_uri())
+    found = search(page, "Softshrink").locator("#search-results li a")
+    found.filter(has_text="Profile a model").first.click()
+    expect(page.locator("article h1")).to_contain_text("Profile a model and find what falls back")
+
+
+def test_search_shows_what_it_found_from_a_server(served, page):
+    page.goto(f"{served}/index.html")
+    summary = search(page, "Softshrink").locator("#search-results li p.context")
+    expect(summary.filter(has_text="Softshrink").first).to_be_visible()
+
+
+def test_a_solution_is_reached_and_unfolded_by_keyboard(book, page):
+    page.goto(one(book, "01"))
+    folded = page.locator("details.fold").first
+    solution = folded.locator("pre").first
+    expect(solution).to_be_hidden()
+    title = folded.locator("summary")
+    assert title.inner_text() == "Solution"
+    page.locator("h2", has_text="On your own").click()  # from here on by keyboard
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if title.evaluate("title => title === document.activeElement"):
+            break
+    page.keyboard.press("Enter")
+    expect(solution).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(solution).to_be_hidden()
+
+
+def test_every_solution_is_folded_and_every_exercise_is_not(book):
+    for path in lessons(book):
+        soup = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+        for tag, folded in (("solution", True), ("exercise", False)):
+            cells = soup.select(f".cell.tag_{tag}")
+            assert cells, f"{path.name} has no {tag}"
+            assert all(bool(cell.select("details.fold:not([open])")) == folded for cell in cells), (path.name, tag)
+
+
+def test_next_and_previous_turn_the_pages(book, page):
+    first, *others = lessons(book)
+    page.goto(first.as_uri())
+    for path in others:
+        page.locator("a.right-next").click()
+        assert page.url == path.as_uri()
+    page.locator("a.left-prev").click()
+    assert page.url == others[-2].as_uri()
+
+
+@pytest.mark.parametrize("size", [chrome.DESKTOP, chrome.PHONE], ids=["desktop", "phone"])
+def test_every_page_is_quiet_fits_and_has_words_for_its_pictures(book, browser: Browser, size):
+    with chrome.watched(browser, size=size) as page:
+        for path in every_page(book):
+            page.goto(path.as_uri())
+            name = path.relative_to(book)
+            width = page.evaluate("document.documentElement.scrollWidth")
+            assert width <= size[0], f"{name} is {width} pixels wide"
+            pictures = page.locator("article img").evaluate_all(
+                "all => all.map(it => [it.alt, it.naturalWidth, it.src])"
+            )
+            for words, loaded, source in pictures:
+                assert words.strip(), f"{name}: no words for {source}"
+                assert loaded, f"{name}: {source} does not show"
+
+
+def test_words_for_a_picture_are_those_of_its_plot(made, page):
+    page.goto(one(made, "01"))
+    assert page.get_by_alt_text("How wrong a broken timer is, fake device").count() == 1
+
+
+def test_a_page_says_what_it_ran_on_and_how(run, made, page):
+    label = json.loads((run / "summary.json").read_text())["label"]
+    for path in lessons(made):
+        page.goto(path.as_uri())
+        said = page.locator(".executed").inner_text()
+        if path.name.split("_")[0] in EXECUTED:
+            assert "Fast mode: three samples" in said
+            assert label in said
+            page.locator(".executed summary").click()
+            expect(page.get_by_role("row", name="Chip")).to_be_visible()
+        else:
+            assert "Not executed in this run" in said
+
+
+def test_a_formula_is_drawn_without_a_script(book, page):
+    page.goto(one(book, "10"))
+    formula = page.locator(".formula math")
+    expect(formula.first).to_be_visible()
+    assert formula.first.bounding_box()["height"] > 10
+
+
+def test_every_link_within_the_book_leads_somewhere(book):
+    """Sphinx checks those that it writes; a notebook's HTML outputs and the theme have some as well."""
+    soups = {path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in every_page(book)}
+    dead = []
+    for path, soup in soups.items():
+        for link in soup.select("[href], [src]"):
+            parts = urlsplit(link.get("href") or link.get("src"))
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            anchor = not parts.fragment or target not in soups or soups[target].find(id=unquote(parts.fragment))
+            if not target.is_file() or not anchor:
+                dead.append(f"{path.relative_to(book)}: {link.get('href') or link.get('src')}")
+    assert not dead
+
+
+def test_a_dead_link_is_no_book(run, tmp_path):
+    broken = tmp_path / "run"
+    broken.mkdir()
+    (broken / "summary.json").write_bytes((run / "summary.json").read_bytes())
+    (notebook,) = run.glob("01_*.ipynb")
+    text = notebook.read_text(encoding="utf-8")
+    assert "](02_run_pytorch_on_mps.ipynb)" in text
+    (broken / notebook.name).write_text(text.replace("](02_run_pytorch_on_mps.ipynb)", "](02_gone.ipynb)"))
+    built = build(broken, tmp_path / "book")
+    assert built.returncode == 1
+    assert "02_gone.ipynb" in built.stderr
+    assert "unfit to be shown" in built.stderr
+    assert not (tmp_path / "book").exists()
+
+
+def test_without_a_run_there_is_no_book(tmp_path):
+    built = build(tmp_path, tmp_path / "book")
+    assert built.returncode == 2
+    assert "`make run` first" in built.stderr
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
+    mine = tmp_path / "mine.txt"
+    mine.touch()
+    built = build(tmp_path, tmp_path)
+    assert built.returncode == 1
+    assert "is no book" in built.stderr
+    assert mine.exists()

@@ -1,0 +1,216 @@
+"""``make lab`` as a learner meets it: in a browser, on copies of the notebooks, in fast mode on the CPU.
+
+Notebooks 00 and 01 run from top to bottom and show their plots; on a student's copy a wrong answer goes red and a right
+one green. The machine may be slow: nothing here asserts on a time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Locator, Page, expect
+from test_notebooks import WRONG_ANSWERS
+
+from metallab import paths, workshop
+from metallab.headless.processes import find_process, kill_family
+
+PAGES = ("00_check_your_machine", "01_time_it_right")
+STUDENT = "00_check_your_machine"
+EXERCISE = "2"  # it needs nothing of its page but the imports
+
+A_START, A_RUN = 180.0, 600_000  # seconds that make lab may take, and milliseconds that a notebook may
+expect.set_options(timeout=60_000)  # milliseconds for all else: the machine may be busy
+WAITING, RAN = "[*]:", re.compile(r"^\[\d+\]:$")
+"""What stands beside a cell."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A running JupyterLab."""
+
+    address: str
+    token: str
+    folder: Path
+    """What it serves."""
+
+    def open(self, page: Page, notebook: str) -> Locator:
+        """Open a notebook, named by its path in the folder, as by a link; its panel, when all is there."""
+        page.set_default_timeout(120_000)
+        page.goto(f"{self.address}/lab/tree/{notebook}?token={self.token}")
+        panel = page.locator(".jp-NotebookPanel:visible")
+        expect(page.get_by_text("Python 3 (ipykernel) | Idle")).to_be_visible()
+        # cells come one after the other; what is asked for earlier may be lost
+        expect(panel.locator(".jp-Cell")).to_have_count(len(nbformat.read(self.folder / notebook, 4).cells))
+        return panel
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """``make lab LAB=folder``, the folder with copies of the notebooks, with the settings of nobody."""
+    folder = tmp_path_factory.mktemp("lab")
+    served, log = folder / "served", folder / "log"
+    served.mkdir()
+    for name in PAGES:
+        shutil.copy(paths.NOTEBOOKS / f"{name}.ipynb", served)
+    workshop.make([paths.NOTEBOOKS / f"{STUDENT}.ipynb"], served / "workshop")
+    with log.open("wb") as said:
+        server = subprocess.Popen(
+            ["make", "lab", f"LAB={served}", f"LABFLAGS={_options()}"],
+            cwd=paths.ROOT,
+            env=_environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    family = find_process(server.pid)
+    try:
+        yield Lab(*_address(server, log), served)
+    finally:
+        os.killpg(server.pid, signal.SIGINT)  # Ctrl-C; without a terminal nobody is asked whether it is meant
+        try:
+            server.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            kill_family(family)
+            server.wait()
+
+
+def _options() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    root = " --allow-root" if os.geteuid() == 0 else ""
+    return f"--no-browser --port={port} --ServerApp.port_retries=0{root}"
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    of_make = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "LAB", "LABFLAGS")
+    places = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "METALLAB_OUT": "out",
+    }
+    inherited = {name: value for name, value in os.environ.items() if name not in of_make}
+    own = {name: str(folder / place) for name, place in places.items()}
+    return inherited | own | {"METALLAB_MODE": "fast", "METALLAB_DEVICE": "cpu"}
+
+
+def _address(server: subprocess.Popen, log: Path) -> tuple[str, str]:
+    """What the server prints for its user to click on: where it is, and the token."""
+    end = time.monotonic() + A_START
+    while time.monotonic() < end and server.poll() is None:
+        if found := re.search(r"(http://127\.0\.0\.1:\d+)/lab\S*\?token=(\w+)", log.read_text()):
+            return found.groups()
+        time.sleep(0.5)
+    pytest.fail(f"make lab did not start:\n{log.read_text()}")
+
+
+def run_all(page: Page, panel: Locator) -> None:
+    """Run > Run All Cells, and wait until the last cell has had its turn, or will not get one."""
+    page.get_by_role("menubar").get_by_text("Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    last = panel.locator(".jp-CodeCell .jp-InputPrompt").last
+    expect(last).to_have_text(WAITING)
+    expect(last).not_to_have_text(WAITING, timeout=A_RUN)
+
+
+def the_cell(panel: Locator, text: str) -> Locator:
+    """The code cell that holds a piece of text."""
+    return panel.locator(".jp-CodeCell").filter(has=panel.page.locator(".jp-InputArea-editor", has_text=text))
+
+
+def run(page: Page, cell: Locator) -> None:
+    """Run one cell as with Shift+Enter and wait until it has run."""
+    prompt = cell.locator(".jp-InputPrompt")
+    before = prompt.text_content()
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Shift+Enter")
+    expect(prompt).not_to_have_text(before)
+    expect(prompt).to_have_text(RAN, timeout=A_RUN)
+
+
+def answer(page: Page, cell: Locator, text: str) -> None:
+    """Type over what stands in a cell, and run it."""
+    cell.locator(".cm-content").click()
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.insert_text(text)
+    run(page, cell)
+
+
+def errors(within: Locator) -> Locator:
+    """The tracebacks that are shown. Warnings stand on the same red, as all of standard error does."""
+    return within.locator('[data-mime-type="application/vnd.jupyter.stderr"]', has_text="Traceback (most recent call")
+
+
+def colour(element: Locator, which: str) -> tuple[int, int, int]:
+    """Red, green and blue, of 255, of one of an element's colours."""
+    text = element.evaluate(f"element => getComputedStyle(element).{which}")
+    red, green, blue, *_ = map(int, re.findall(r"\d+", text))
+    return red, green, blue
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_notebook_runs_from_top_to_bottom_and_shows_its_plots(page, lab, name):
+    panel = lab.open(page, f"{name}.ipynb")
+    run_all(page, panel)
+    sources = [cell.source for cell in code(name)]
+    assert errors(panel).all_text_contents() == []
+    prompts = panel.locator(".jp-CodeCell .jp-InputPrompt").all_text_contents()
+    assert [bool(RAN.match(prompt)) for prompt in prompts] == [True] * len(sources)
+    plots = panel.locator(".jp-OutputArea img")
+    assert plots.count() >= sum("plots." in source for source in sources) > 0
+    for plot in plots.all():
+        plot.scroll_into_view_if_needed()
+        expect(plot).to_be_in_viewport()
+        assert plot.evaluate("image => image.complete && Math.min(image.naturalWidth, image.naturalHeight)") > 100
+
+
+def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
+    """In the student's copy, which holds the stub and not the solution."""
+    sources = {cell.id: cell.source for cell in code(STUDENT)}
+    panel = lab.open(page, f"workshop/{STUDENT}.ipynb")
+    stub = the_cell(panel, sources[f"exercise-{EXERCISE}"].splitlines()[0])
+    check = the_cell(panel, f'checks.exercise("Exercise {EXERCISE}"')
+    expect(stub).to_have_count(1)
+    run(page, panel.locator(".jp-CodeCell").first)
+    run(page, stub)
+    run(page, check)
+    expect(check.locator(".jp-OutputArea")).to_contain_text("not attempted yet")
+
+    answer(page, stub, WRONG_ANSWERS[STUDENT][f"solution-{EXERCISE}"])
+    run(page, check)
+    expect(errors(check)).to_contain_text("WrongAnswer")
+    red, green, _ = colour(errors(check), "backgroundColor")
+    assert red > green + 20
+
+    answer(page, stub, sources[f"solution-{EXERCISE}"])
+    run(page, check)
+    expect(errors(check)).to_have_count(0)
+    said = check.locator(".jp-OutputArea div", has_text=re.compile(f"^Exercise {EXERCISE}: right$")).last
+    red, green, _ = colour(said, "borderLeftColor")
+    assert green > red + 20
+
+
+def test_nothing_is_served_without_the_token(page, lab):
+    page.goto(f"{lab.address}/lab")
+    assert "/login" in page.url
+    assert page.request.get(f"{lab.address}/api/contents").status == 403
+
+
+def code(name: str) -> list[nbformat.NotebookNode]:
+    """The code cells of a notebook of the repository."""
+    return [cell for cell in nbformat.read(paths.NOTEBOOKS / f"{name}.ipynb", 4).cells if cell.cell_type == "code"]

@@ -1,0 +1,124 @@
+"""The workflows of a public host: well formed, safe, and calling nothing but ``make``.
+
+Two tools read them: check-jsonschema with the published schemas, and zizmor, which knows what makes a workflow unsafe.
+The rest is this project's own: each step is a make target, a hosted Mac measures nothing, and nobody's pull request
+reaches our own Mac.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from check_jsonschema import main as check_jsonschema
+from click.testing import CliRunner
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / ".github"
+MAKE_STEP = re.compile(r"make( --keep-going)?(?P<targets>( [a-z]+(-[a-z]+)*)+)( [A-Z]+=[\w./-]+)*")
+CONCURRENCY = (
+    "concurrency:\n  group: linux-${{ github.event.pull_request.number || github.sha }}\n  cancel-in-progress: true\n"
+)
+ON_REQUEST = {"schedule", "workflow_dispatch"}
+"""Events that only somebody who may write to the repository can cause."""
+
+
+def faults(folder: Path) -> list[str]:
+    """What is wrong in a folder that is laid out as ``.github``: the first kind of fault that is found."""
+    return next((found for check in (_schema, _safety, _ours) if (found := list(check(folder)))), [])
+
+
+def _schema(folder: Path) -> Iterator[str]:
+    for schema, pattern in (("github-workflows", "workflows/*.yml"), ("dependabot", "dependabot.yml")):
+        files = map(str, folder.glob(pattern))
+        done = CliRunner().invoke(check_jsonschema, ["--builtin-schema", f"vendor.{schema}", *files])
+        if done.exit_code != 0:
+            yield f"not as the schema {schema} says: {done.output}"
+
+
+def _safety(folder: Path) -> Iterator[str]:
+    zizmor = Path(sys.executable).with_name("zizmor")
+    options = ["--offline", "--strict-collection", "--persona=auditor", "--quiet", "--format=plain"]
+    done = subprocess.run(
+        [zizmor, *options, *folder.rglob("*.yml")], capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode != 0:
+        yield f"zizmor: {done.stdout}{done.stderr}"
+
+
+def _ours(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.glob("workflows/*.yml")):
+        workflow = yaml.safe_load(path.read_text())
+        events = set(workflow[True])  # what YAML makes of the word "on"
+        for name, job in workflow["jobs"].items():
+            yield from (f"{path.name}, job {name}: {fault}" for fault in _of_a_job(job, events))
+
+
+def _of_a_job(job: dict, events: set[str]) -> Iterator[str]:
+    if "timeout-minutes" not in job:
+        yield "it may hang for hours: give it timeout-minutes"
+    if "self-hosted" in job["runs-on"] and not events <= ON_REQUEST:
+        yield f"a stranger's change reaches our own Mac by {', '.join(sorted(events - ON_REQUEST))}"
+    targets: list[str] = []
+    for command in filter(None, (step.get("run") for step in job["steps"])):
+        if asked := MAKE_STEP.fullmatch(command):
+            targets += asked["targets"].split()
+        else:
+            yield f"{command!r} is more than a call of make"
+    yield from (f"the Makefile has no target {target}" for target in targets if target not in _make_targets())
+    if str(job["runs-on"]).startswith("macos"):
+        if others := {*targets} - {"test"}:
+            yield f"a hosted Mac measures nothing, and this runs make {', '.join(sorted(others))}"
+        if job.get("continue-on-error") is not True:
+            yield "a hosted Mac advises: continue-on-error"
+
+
+def _make_targets() -> set[str]:
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return set(phony.split())
+
+
+def test_workflows_are_well_formed_and_safe_and_call_make():
+    assert faults(FOLDER) == []
+    assert {path.name for path in FOLDER.glob("workflows/*")} == {
+        "linux.yml",
+        "macos.yml",
+        "browser.yml",
+        "apple-gpu.yml",
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("linux", "runs-on:", "run-on:", "schema github-workflows"),
+        ("linux", "cancel-in-progress:", "cancel:", "schema github-workflows"),
+        ("linux", "python-version: ${{ matrix.python }}", "python-version: [", "Failed to parse"),
+        ("linux", "@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1", "@v7", "unpinned-uses"),
+        ("linux", "contents: read", "contents: write", "excessive-permissions"),
+        ("linux", "persist-credentials: false", "fetch-depth: 1", "artipacked"),
+        ("linux", "  pull_request:\n", "  pull_request_target:\n", "dangerous-triggers"),
+        ("linux", CONCURRENCY, "", "concurrency-limits"),
+        ("linux", "make test JOBS=4", "make test ONLY=${{ github.head_ref }}", "template-injection"),
+        ("linux", "    timeout-minutes: 90\n", "", "timeout-minutes"),
+        ("linux", "make test JOBS=4", "make tset JOBS=4", "no target tset"),
+        ("linux", "make test JOBS=4", "make test; curl example.org", "more than a call of make"),
+        ("macos", "run: make test", "run: make bench", "measures nothing"),
+        ("macos", "    continue-on-error: true\n", "", "continue-on-error"),
+        ("apple-gpu", "  workflow_dispatch:\n", "  pull_request:\n", "reaches our own Mac by pull_request"),
+        ("apple-gpu", "# zizmor: ignore[self-hosted-runner]", "#", "self-hosted-runner"),
+    ],
+)
+def test_a_planted_fault_is_found(tmp_path, file, old, new, said):
+    shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
+    workflow = tmp_path / "workflows" / f"{file}.yml"
+    text = workflow.read_text()
+    assert text.count(old) == 1, f"{file}.yml has {old!r} {text.count(old)} times: adapt the planted fault"
+    workflow.write_text(text.replace(old, new))
+    assert said in "\n".join(faults(tmp_path))
