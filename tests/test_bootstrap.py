@@ -436,6 +436,14 @@ def test_pip_fails(setup, said, phrases):
     assert "Removing .venv" in setup.works_and_is_current()
 
 
+def test_a_wheel_that_the_reader_s_own_folder_lacks_is_no_fault_of_the_lists(setup, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    setup.plan(NONE_FOUND + "fail\n")
+    said = refused(setup, "PIP_FIND_LINKS")
+    assert "same Python" in said
+    assert "make lock" not in said
+
+
 def test_a_failed_update_keeps_venv_unless_pip_had_begun_to_install(setup):
     setup.works_and_is_current()
     mine = setup.venv / "still-the-same-folder"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from IPython.core.formatters import DisplayFormatter
+from matplotlib.figure import Figure
 
 from metallab import plots
 from metallab.timing import Comparison, Measurement, Ratio
@@ -96,6 +98,16 @@ def test_time_axes_have_units_and_figures_have_descriptions():
     assert any("ms" in label.get_text() for label in figure.axes[0].get_yticklabels())
     assert figure.axes[0].get_xlabel() == "n"
     assert "2 ms a call" in figure.get_label()
+
+
+def test_a_notebook_keeps_the_words_beside_the_picture():
+    """As IPython does it, which asks the figure for the words and draws the picture itself."""
+    notebook = DisplayFormatter()
+    notebook.formatters["image/png"].for_type(Figure, lambda _: b"picture")
+    data, metadata = notebook.format(plots.gallery({"too fast": (1e-6, 1e-3)}, device="Chip X"))
+    assert data["image/png"] == b"picture"
+    words = "How wrong a broken timer is, Chip X. too fast: 0.001 times the truth"
+    assert metadata["image/png"]["alt"] == words
 
 
 def test_stages_are_pieces_of_a_bar_as_long_as_their_medians():

@@ -652,6 +652,12 @@ def explain_pip(lines, log):
             "pip could not reach the package server. Check the network (a proxy goes into HTTPS_PROXY), then try "
             f"again;\nwhat was downloaded is kept in pip's cache.{end}"
         )
+    if has(NOT_FOUND) and os.environ.get("PIP_NO_INDEX"):
+        return (
+            f"PIP_NO_INDEX keeps pip to the wheels in PIP_FIND_LINKS, and there it lacks one:\n{said}\n"
+            "Fill that folder on a machine with the same system and the same Python, to its last digit, or unset "
+            f"both.{end}"
+        )
     if has(NOT_FOUND):
         return (
             f"A package that pyproject.toml or constraints.txt asks for cannot be found:\n{said}\n"

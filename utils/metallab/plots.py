@@ -1,11 +1,13 @@
 """Pictures, in one style: labelled axes with units, intervals drawn, colours that colour-blind readers can tell apart.
 
 Every function returns the figure, with the device in its title and a sentence that describes it in ``figure.get_label``
-for whoever cannot see it. Colours are those of Okabe and Ito, *Color Universal Design*, 2008.
+and in the notebook's output, for whoever cannot see it. Colours are those of Okabe and Ito, *Color Universal Design*,
+2008.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -268,6 +270,15 @@ def _size(value: float) -> str:
 
 
 def described(figure: Figure, words: str) -> Figure:
+    """A finished figure with words for whoever cannot see it: its label, and "alt" beside its picture in a notebook."""
     figure.set_label(words)
+    heading = figure.get_suptitle().replace("\n", ", ", 1).replace("\n", " ")  # what it shows, and on which devices
+    # IPython asks for this by name and adds it to the picture that it makes; nbconvert and the book read it there
+    figure._repr_mimebundle_ = functools.partial(_alternative_text, f"{heading}. {words}" if heading else words)
     plt.close(figure)  # shown once, as the cell's result, and not again by the inline backend
     return figure
+
+
+def _alternative_text(words: str, **_) -> tuple[dict, dict]:
+    """(data, metadata) by MIME type: no data of our own, and the words."""
+    return {}, {"image/png": {"alt": words}}
