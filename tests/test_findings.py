@@ -158,6 +158,15 @@ def what_is_simulated_and_what_is_missing_is_unmistakable(findings, build, monke
     assert findings.wanted([findings.column([real], "x")]) == []
 
 
+@RULES.rule(("if number > 1 else one", "if number > 2 else one"), ("seen[one.title] += 1", "seen[one.title] = 1"))
+def two_machines_of_one_kind_keep_their_own_names(findings):
+    mac = findings.Column("Apple M2 GPU", "mine")
+    other, third = dataclasses.replace(mac, origin="a friend's"), dataclasses.replace(mac, origin="another's")
+    named = findings.distinct([mac, findings.Column("NVIDIA H200", "b"), other, third])
+    assert [one.title for one in named] == ["Apple M2 GPU", "NVIDIA H200", "Apple M2 GPU (2)", "Apple M2 GPU (3)"]
+    assert [one.origin for one in named] == ["mine", "b", "a friend's", "another's"]
+
+
 @RULES.rule(("        except ValueError as error:\n", "        except ZeroDivisionError as error:\n"))
 def a_broken_reference_is_named_and_the_rest_goes_on(findings, build, monkeypatch):
     monkeypatch.setattr(findings, "REFERENCES", build / "results")

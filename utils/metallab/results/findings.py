@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metallab import machine, paths, timing, units
@@ -192,6 +193,17 @@ def column(records: Sequence[Record], origin: str) -> Column:
     devices = list(dict.fromkeys(record.measurement.device for record in records))
     named = sorted(devices, key=lambda device: (is_cpu(device), -_threads(device)))
     return Column(named[0], origin, tuple(records), tuple(verdicts(records)))
+
+
+def distinct(columns: Iterable[Column]) -> list[Column]:
+    """The same columns; of those with one title the second is called ``title (2)``: two machines may be of one kind."""
+    seen: Counter[str] = Counter()
+    named = []
+    for one in columns:
+        seen[one.title] += 1
+        number = seen[one.title]
+        named.append(replace(one, title=f"{one.title} ({number})") if number > 1 else one)
+    return named
 
 
 def _threads(device: str) -> int:

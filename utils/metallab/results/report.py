@@ -560,7 +560,7 @@ def _add_machines(page: Page, usable: Sequence[Record]) -> None:
     """This run beside the results that come with the project."""
     columns, problems = findings.references()
     mine = [findings.column(usable, "this run")] if usable else []
-    page.machines = [*mine, *columns, *findings.wanted([*mine, *columns])]
+    page.machines = [*findings.distinct([*mine, *columns]), *findings.wanted([*mine, *columns])]
     page.problems += [Problem(f"data/results/{problem.what}", problem.reason) for problem in problems]
 
 
