@@ -30,6 +30,10 @@ SRC := utils tests book classroom/*.py
 # A compiler; what OpenCV loads; the clang whose sanitizers look into Metal shaders, and which runs Objective-C++.
 PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev
 
+# Some containers set it. Nothing in .venv is compiled before its first import, so with it every process would compile
+# PyTorch, TensorFlow and the rest again, which takes longer than most tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup packages lab hub run test test-book test-lab bench report book compare gate check-results bars workshop lint format lock clean distclean test-jax test-hub setup-jax-mps verify-mac
 .NOTPARALLEL:  # make -j would measure several things at once
@@ -82,8 +86,9 @@ run: setup ## run every notebook on this machine and make the report
 	test $$status -eq 2 || $(BIN)/python -m metallab.results.report || { reported=$$?; test $$status -ne 0 || status=$$reported; }; \
 	exit $$status
 
+# Tests share the cores: threads that wait for each other shall sleep, and not spin where another could compute.
 test: lint ## lint, then every test; the notebooks in fast mode are among them
-	METALLAB_TEST_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal $(chosen)
+	OMP_WAIT_POLICY=PASSIVE METALLAB_TEST_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal $(chosen)
 
 test-jax: $(JAX)/complete ## notebook 07 in fast mode, with this environment's JAX and with that of .venv-jax
 	$(BIN)/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07

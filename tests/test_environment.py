@@ -100,7 +100,7 @@ def test_the_lock_names_no_host_no_path_and_not_the_torch_that_some_machines_rep
 # ---------------------------------------------------------------- the Makefile
 
 PROGRAM = """#!/bin/sh
-echo "$(basename "$0") $*" >> calls.txt
+echo "$(basename "$0") $*${PYTHONDONTWRITEBYTECODE:+ (compiles everything anew)}" >> calls.txt
 case "$*" in $FAILING) exit 3;; esac
 """
 
@@ -170,6 +170,12 @@ def test_set_up_comes_first(make, target):
     status, _, calls = make(target, *files, failing="*bootstrap.py")
     assert status != 0
     assert calls == [SETUP]
+
+
+def test_what_python_compiled_is_kept(make, monkeypatch):
+    """Containers set this variable; each process would then compile PyTorch again, for seconds."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert not any("compiles everything anew" in call for call in make("test")[2])
 
 
 def test_run_passes_its_variables_on(make):

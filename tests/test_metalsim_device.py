@@ -1,8 +1,6 @@
 """The simulated mps device of torch.
 
-A process has one torch, with or without the simulation, and pytest's is without. So the checks of the device are
-functions of this file that run in a child, ``python tests/test_metalsim_device.py SESSION OUT``, all of a session in
-one process; a test of the same name looks at what came of each. What needs no device is tested right here.
+Its checks are functions of this file that run in a child (children.py). What needs no device is tested right here.
 """
 
 from __future__ import annotations
@@ -19,15 +17,14 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CHILD = __name__ == "__main__"
-SESSIONS: dict[str, dict[str, Callable]] = {"plain": {}, "fallback": {}}
+
+import children  # noqa: E402
 
 import metalsim  # noqa: E402
 from metallab.pytorch import coverage  # noqa: E402
@@ -42,24 +39,8 @@ from torch import nn  # noqa: E402
 
 from metalsim import building, device, patches, preload  # noqa: E402
 
-
-def in_session(name: str) -> Callable[[Callable], Callable]:
-    """A check that runs in this session's child; here it becomes a test of what came of it."""
-
-    def add(check: Callable) -> Callable:
-        SESSIONS[name][check.__name__] = check
-
-        def test() -> None:
-            outcome = child(name)[check.__name__]
-            assert outcome == "passed", outcome
-
-        test.__doc__ = check.__doc__
-        return test
-
-    return add
-
-
-plain, with_fallback = in_session("plain"), in_session("fallback")
+plain, with_fallback = children.Session(lambda: child("plain")), children.Session(lambda: child("fallback"))
+SESSIONS = {"plain": plain, "fallback": with_fallback}
 
 
 # ---- in the child: programs -----------------------------------------------------------------------------------------
@@ -747,28 +728,19 @@ def test_gradients_flow_through_a_fallback():
 # ---- running the child ----------------------------------------------------------------------------------------------
 
 
-def run_session(name: str, out: Path, only: str = "") -> None:
-    """In the child: run a session's checks and write what came of each."""
-    outcomes = {}
-    for check in SESSIONS[name].values():
-        if only in ("", check.__name__):
-            try:
-                check()
-                outcomes[check.__name__] = "passed"
-            except BaseException:  # noqa: BLE001 - pytest's failures are no Exceptions; the parent tells them all
-                outcomes[check.__name__] = traceback.format_exc()
-            out.write_text(json.dumps(outcomes))
-
-
 def python(*arguments: str, package: Path | None = None, **changes: str | None) -> subprocess.CompletedProcess:
     """Run Python with the package, or with another copy of it; a change of None takes the variable away."""
-    environment = {"METALSIM_CACHE": str(building.cache()), **os.environ, "PYTORCH_ENABLE_MPS_FALLBACK": "0"}
-    environment["PYTHONPATH"] = str(package or ROOT / "utils")
-    environment.update(changes)
-    environment = {name: value for name, value in environment.items() if value is not None}
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=500, cwd=ROOT
-    )
+        [sys.executable, *arguments],
+        capture_output=True, text=True, env=variables(package, **changes), timeout=children.LIMIT, cwd=ROOT,
+    )  # fmt: skip
+
+
+def variables(package: Path | None = None, **changes: str | None) -> dict[str, str]:
+    """The environment of a child."""
+    given = {"METALSIM_CACHE": str(building.cache()), **os.environ, "PYTORCH_ENABLE_MPS_FALLBACK": "0"}
+    given |= {"PYTHONPATH": str(package or ROOT / "utils"), **changes}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 @functools.cache
@@ -778,16 +750,9 @@ def child(session: str) -> dict[str, str]:
 
 
 def run_child(session: str, only: str = "", package: Path | None = None) -> dict[str, str]:
-    """Outcomes by check; one that the child did not reach carries how the child ended."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.json"
-        fallback = str(int(session == "fallback"))
-        done = python(__file__, session, str(out), only, package=package, PYTORCH_ENABLE_MPS_FALLBACK=fallback)
-        ended = f"the child ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-        reached = json.loads(out.read_text()) if out.exists() else {}
-        if done.returncode:
-            reached = {name: outcome if outcome != "passed" else ended for name, outcome in reached.items()}
-        return {name: reached.get(name, ended) for name in SESSIONS[session]}
+    """Outcomes by check, of all checks of a session or of one."""
+    environment = variables(package, PYTORCH_ENABLE_MPS_FALLBACK=str(int(session == "fallback")))
+    return children.run(__file__, session, SESSIONS[session].checks, environment, only)
 
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="the simulated device is built with g++")
@@ -874,8 +839,8 @@ def test_broken_cpp_goes_red(what, tmp_path, monkeypatch):
 
 
 def test_arming_after_torch_says_what_to_do():
-    done = python("-c", "import torch, metalsim; metalsim.arm()")
-    assert re.search(r"SimulationError: torch was imported before .* restart Python and begin with", done.stderr)
+    with pytest.raises(metalsim.SimulationError, match=r"torch was imported before .* restart Python and begin with"):
+        metalsim.arm()  # pytest's process has torch
 
 
 def test_asking_for_mps_before_install_says_what_to_do():
@@ -1068,7 +1033,6 @@ def test_torchs_database_agrees(tmp_path):
 
 
 if CHILD:
-    run_session(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
-    sys.stdout.flush()
-    # torch's own threads may be about to let go of Python objects: an ordinary exit races with them and may abort
-    os._exit(0)
+    session, out, only = sys.argv[1:]
+    checks = SESSIONS[session].checks
+    children.answer({only: checks[only]} if only else checks, Path(out))

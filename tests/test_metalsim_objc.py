@@ -1,23 +1,19 @@
 """Objective-C++ on the simulated device: softshrink.mm is right, and what is wrong with broken copies of it is told.
 
-As in test_metalsim_device.py the checks run in children, ``python tests/test_metalsim_objc.py SESSION OUT``, because a
-process has one torch, with or without the simulation. A session builds one extension; what is built is kept in
-metalsim's cache. The broken copies of softshrink.mm are one extension: torch's headers are read once for all of them.
+As in test_metalsim_device.py the checks run in children (children.py). A session builds one extension; what is built
+is kept. The broken copies of softshrink.mm are one extension: torch's headers are read once for all of them.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 import platform
 import re
-import subprocess
 import sys
 import tempfile
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,33 +27,21 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
+import children  # noqa: E402
 from metallab.pytorch import kernels  # noqa: E402
+from metallab.pytorch.kernels import extension as page_sources  # noqa: E402
 from metalsim import SimulationError, building, preload  # noqa: E402
 from metalsim.objc import extension, toolchain  # noqa: E402
 
 HOST = kernels.source("softshrink.mm")
 OLD: torch.Tensor | None = None
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-SESSIONS: dict[str, dict[str, Callable[[], None]]] = {"softshrink": {}, "program": {}}
 
 
-def in_session(name: str) -> Callable[[Callable], Callable]:
-    """A check that runs in this session's child; here it becomes a test of what came of it."""
-
-    def add(check: Callable) -> Callable:
-        SESSIONS[name][check.__name__] = check
-
-        def test() -> None:
-            outcome = child(name)[check.__name__]
-            assert outcome == "passed", outcome
-
-        test.__doc__ = check.__doc__
-        return test
-
-    return add
-
-
-in_softshrink, in_program = in_session("softshrink"), in_session("program")
+in_softshrink, in_program = (
+    children.Session(lambda: child("softshrink")),
+    children.Session(lambda: child("program")),
+)
 
 
 # ---- in the child: the extension as it is ----------------------------------------------------------------------------
@@ -82,8 +66,8 @@ def built(name: str, *sources: Path, flags: Sequence[str] = (), **options: Any) 
 
 @functools.cache
 def softshrink() -> Any:
-    """softshrink.mm, with the kernels of softshrink.metal."""
-    module = built("softshrink_mm", kernels.FOLDER / "softshrink.mm")
+    """softshrink.mm as the pages load it, with the kernels of softshrink.metal."""
+    module = page_sources.load("softshrink.mm")
     with pytest.raises(RuntimeError, match=r"compile\(source\) has to come first"):
         module.forward(torch.ones(3, device="mps"), 0.5)
     module.compile(kernels.source("softshrink.metal"))
@@ -257,7 +241,7 @@ def test_nothing_is_built_twice():
     library = Path(softshrink().__file__)
     before = library.stat().st_mtime_ns
     cpp_extension.JIT_EXTENSION_VERSIONER = type(cpp_extension.JIT_EXTENSION_VERSIONER)()
-    again = built("softshrink_mm", kernels.FOLDER / "softshrink.mm")
+    again = page_sources.load.__wrapped__("softshrink.mm")
     assert again.__file__ == str(library)
     assert library.stat().st_mtime_ns == before
 
@@ -591,40 +575,20 @@ def test_a_misspelt_selector_in_softshrink_does_not_compile():
 # ---- running the child -----------------------------------------------------------------------------------------------
 
 
-def run_checks(checks: dict[str, Callable[[], None]]) -> dict[str, str]:
-    """What came of each check: ``passed``, or its traceback."""
-    outcomes = {}
-    for name, check in checks.items():
-        try:
-            check()
-            outcomes[name] = "passed"
-        except BaseException:  # noqa: BLE001 - pytest's failures are no Exceptions; the parent tells them all
-            outcomes[name] = traceback.format_exc()
-    return outcomes
-
-
-def run_session(name: str) -> dict[str, str]:
-    """In the child: everything of a session."""
-    if name == "selector":
-        return {"selector": misspelt(kernels.FOLDER / "softshrink.mm")}
-    if name == "planted":
-        return {bug: symptom(bug) for bug in BUGS} | run_checks(PLANTED_CHECKS)
-    return run_checks(SESSIONS[name])
+def checks_of(session: str) -> dict[str, Callable[[], str | None]]:
+    """Everything of a session."""
+    if session == "selector":
+        return {"selector": lambda: misspelt(kernels.FOLDER / "softshrink.mm")}
+    if session == "planted":
+        return {name: functools.partial(symptom, name) for name in BUGS} | PLANTED_CHECKS
+    return {"softshrink": in_softshrink, "program": in_program}[session].checks
 
 
 @functools.cache
 def child(session: str) -> dict[str, str]:
-    """What came of a session; the same text for everything if the child did not reach its end."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.json"
-        environment = {"METALSIM_CACHE": str(building.cache()), **os.environ, "METALLAB_DEVICE": "sim"}
-        done = subprocess.run(
-            [sys.executable, __file__, session, str(out)],
-            capture_output=True, text=True, env=environment, cwd=ROOT, timeout=500,
-        )  # fmt: skip
-        ended = f"the child ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-        names = [*BUGS, *PLANTED_CHECKS, "selector", *SESSIONS.get(session, ())]
-        return json.loads(out.read_text()) if out.exists() else dict.fromkeys(names, ended)
+    """What came of a session."""
+    environment = {"METALSIM_CACHE": str(building.cache()), **os.environ, "METALLAB_DEVICE": "sim"}
+    return children.run(__file__, session, checks_of(session), environment)
 
 
 def why_not() -> str:
@@ -675,8 +639,4 @@ def test_missing_tools_are_named_with_the_command(monkeypatch):
 
 if CHILD:
     OLD = torch.zeros(10, device="mps")  # before there is Objective-C
-    answer = json.dumps(run_session(sys.argv[1]))
-    Path(sys.argv[2]).write_text(answer)
-    sys.stdout.flush()
-    # torch's own threads may be about to let go of Python objects: an ordinary exit races with them and may abort
-    os._exit(0)
+    children.answer(checks_of(sys.argv[1]), Path(sys.argv[2]))

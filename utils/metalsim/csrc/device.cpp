@@ -9,7 +9,7 @@
 // events.h     what is told about all this
 
 #include <ATen/NativeFunctions.h>
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
 #include "hooks.h"

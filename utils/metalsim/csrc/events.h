@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>  // not torch/extension.h, which reads all of the C++ frontend
 
 #include <atomic>
 #include <string>

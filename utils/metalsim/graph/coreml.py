@@ -203,6 +203,17 @@ def _numbers(value: Tensor) -> list[int]:
     return [int(each) for each in value.flatten().tolist()]
 
 
+def _sides(pad: Tensor) -> tuple[int, int, int, int]:
+    """Core ML's top, bottom, left, right in MPSGraph's order: left, right, top, bottom."""
+    top, bottom, left, right = _numbers(pad)
+    return left, right, top, bottom
+
+
+def _descriptor(kind: str, selector: str, *values: int) -> Any:
+    """A descriptor, made by a selector of its class."""
+    return getattr(descriptors.CLASSES[kind], contract.python_name(selector))(*values)
+
+
 def _unary(stem: str) -> Callable[..., Any]:
     return lambda b, x: b(f"{stem}WithTensor:name:", x)
 
@@ -225,13 +236,11 @@ def _convolution(
     if weight.ndim != 4 or pad_type not in PAD_STYLES:
         raise NotSimulated(f"a Core ML convolution with {weight.ndim - 2} spatial dimensions and padding {pad_type!r}")
     (down, across), (tall, wide) = _numbers(strides), _numbers(dilations)
-    top, bottom, left, right = _numbers(pad)
-    make = contract.python_name(
+    descriptor = _descriptor(
+        "MPSGraphConvolution2DOpDescriptor",
         "descriptorWithStrideInX:strideInY:dilationRateInX:dilationRateInY:groups:paddingLeft:paddingRight:paddingTop:"
-        "paddingBottom:paddingStyle:dataLayout:weightsLayout:"
-    )
-    descriptor = getattr(descriptors.CLASSES["MPSGraphConvolution2DOpDescriptor"], make)(
-        across, down, wide, tall, int(groups), left, right, top, bottom, PAD_STYLES[pad_type], NCHW, OIHW
+        "paddingBottom:paddingStyle:dataLayout:weightsLayout:",
+        *(across, down, wide, tall, int(groups), *_sides(pad), PAD_STYLES[pad_type], NCHW, OIHW),
     )
     y = b("convolution2DWithSourceTensor:weightsTensor:descriptor:name:", x, weight, descriptor)
     return y if bias is None else _binary("addition")(b, y, bias.reshape(1, -1, 1, 1))
@@ -243,13 +252,11 @@ def _pooling(kind: str) -> Callable[..., Any]:
         exclude_padding_from_average: Any = None,
     ) -> Any:  # fmt: skip
         (tall, wide), (down, across) = _numbers(kernel_sizes), _numbers(strides)
-        top, bottom, left, right = _numbers(pad)
-        make = contract.python_name(
+        descriptor = _descriptor(
+            "MPSGraphPooling2DOpDescriptor",
             "descriptorWithKernelWidth:kernelHeight:strideInX:strideInY:dilationRateInX:dilationRateInY:paddingLeft:"
-            "paddingRight:paddingTop:paddingBottom:paddingStyle:dataLayout:"
-        )
-        descriptor = getattr(descriptors.CLASSES["MPSGraphPooling2DOpDescriptor"], make)(
-            wide, tall, across, down, 1, 1, left, right, top, bottom, PAD_STYLES[pad_type], NCHW
+            "paddingRight:paddingTop:paddingBottom:paddingStyle:dataLayout:",
+            *(wide, tall, across, down, 1, 1, *_sides(pad), PAD_STYLES[pad_type], NCHW),
         )
         descriptor.setCeilMode_(bool(ceil_mode))
         descriptor.setIncludeZeroPadToAverage_(

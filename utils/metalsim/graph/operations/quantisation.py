@@ -11,21 +11,27 @@ from metalsim.graph.operations.registry import axis_of, operation, require
 QUANTISED = (torch.int8, torch.uint8)
 
 
-def _quantised(x: Tensor, scale: Tensor | float, zero_point: Tensor | float, dtype: torch.dtype) -> Tensor:
-    """Saturated to the data type; halves are rounded to even."""
+def _quantised(
+    x: Tensor, scale: Tensor | float, zero_point: Tensor | float, dtype: torch.dtype, axis: int = 0
+) -> Tensor:
+    """Saturated to the data type; halves are rounded to even. Scales and zero points in tensors are along an axis."""
     require(x.is_floating_point(), f"quantises floating point numbers, not {x.dtype}")
     require(dtype in QUANTISED, f"quantises to int8 or uint8, not {dtype}")
     _checked(x.dtype, scale, zero_point, dtype)
     limits = torch.iinfo(dtype)
-    steps = torch.round(x.float() / _values(scale)) + _values(zero_point)
+    steps = torch.round(x.float() / _along(x, scale, axis, "the scale"))
+    steps += _along(x, zero_point, axis, "the zero point")
     return torch.nan_to_num(steps, nan=0.0).clamp(limits.min, limits.max).to(dtype)
 
 
-def _dequantised(q: Tensor, scale: Tensor | float, zero_point: Tensor | float, dtype: torch.dtype) -> Tensor:
+def _dequantised(
+    q: Tensor, scale: Tensor | float, zero_point: Tensor | float, dtype: torch.dtype, axis: int = 0
+) -> Tensor:
     require(q.dtype in QUANTISED, f"dequantises int8 or uint8, not {q.dtype}")
     require(dtype.is_floating_point, f"dequantises to floating point numbers, not {dtype}")
     _checked(dtype, scale, zero_point, q.dtype)
-    return ((q.float() - _values(zero_point)) * _values(scale)).to(dtype)
+    steps = q.float() - _along(q, zero_point, axis, "the zero point")
+    return (steps * _along(q, scale, axis, "the scale")).to(dtype)
 
 
 def _checked(real: torch.dtype, scale: Tensor | float, zero_point: Tensor | float, quantised: torch.dtype) -> None:
@@ -42,24 +48,21 @@ def _checked(real: torch.dtype, scale: Tensor | float, zero_point: Tensor | floa
         )
 
 
-def _values(tensor: Tensor | float) -> Tensor | float:
-    """For computing in float32."""
-    return tensor.float() if isinstance(tensor, Tensor) else tensor
-
-
-def _along(tensor: Tensor, values: Tensor, axis: int, what: str) -> Tensor:
-    """One value for each position of an axis (or one for all), shaped to be broadcast against the tensor."""
+def _along(tensor: Tensor, values: Tensor | float, axis: int, what: str) -> Tensor | float:
+    """One number for everything, or one for each position of an axis: in float32, to be broadcast to the tensor."""
+    if not isinstance(values, Tensor):
+        return values
     axis = axis_of(tensor, axis)
     require(values.ndim <= 1, f"{what} has {values.ndim} dimensions; it has one value for each position of the axis")
     if values.ndim == 0:
-        return values
+        return values.float()
     size = tensor.shape[axis]
     require(
         values.shape[0] == size, f"{what} has {values.shape[0]} values, the tensor {size} positions along axis {axis}"
     )
     shape = [1] * tensor.ndim
     shape[axis] = size
-    return values.view(shape)
+    return values.float().view(shape)
 
 
 @operation("quantizeTensor:scale:zeroPoint:dataType:name:")
@@ -74,25 +77,19 @@ def dequantize(tensor: Tensor, scale: float, zero_point: float, dtype: torch.dty
 
 @operation("quantizeTensor:scaleTensor:zeroPoint:dataType:axis:name:")
 def quantize_per_axis(tensor: Tensor, scale: Tensor, zero_point: float, dtype: torch.dtype, axis: int) -> Tensor:
-    return _quantised(tensor, _along(tensor, scale, axis, "the scale"), zero_point, dtype)
+    return _quantised(tensor, scale, zero_point, dtype, axis)
 
 
 @operation("dequantizeTensor:scaleTensor:zeroPoint:dataType:axis:name:")
 def dequantize_per_axis(tensor: Tensor, scale: Tensor, zero_point: float, dtype: torch.dtype, axis: int) -> Tensor:
-    return _dequantised(tensor, _along(tensor, scale, axis, "the scale"), zero_point, dtype)
+    return _dequantised(tensor, scale, zero_point, dtype, axis)
 
 
 @operation("quantizeTensor:scaleTensor:zeroPointTensor:dataType:axis:name:")
-def quantize_per_axis_by_tensors(
-    tensor: Tensor, scale: Tensor, zero_point: Tensor, dtype: torch.dtype, axis: int
-) -> Tensor:
-    zero_point = _along(tensor, zero_point, axis, "the zero point")
-    return _quantised(tensor, _along(tensor, scale, axis, "the scale"), zero_point, dtype)
+def quantize_by_tensors(tensor: Tensor, scale: Tensor, zero_point: Tensor, dtype: torch.dtype, axis: int) -> Tensor:
+    return _quantised(tensor, scale, zero_point, dtype, axis)
 
 
 @operation("dequantizeTensor:scaleTensor:zeroPointTensor:dataType:axis:name:")
-def dequantize_per_axis_by_tensors(
-    tensor: Tensor, scale: Tensor, zero_point: Tensor, dtype: torch.dtype, axis: int
-) -> Tensor:
-    zero_point = _along(tensor, zero_point, axis, "the zero point")
-    return _dequantised(tensor, _along(tensor, scale, axis, "the scale"), zero_point, dtype)
+def dequantize_by_tensors(tensor: Tensor, scale: Tensor, zero_point: Tensor, dtype: torch.dtype, axis: int) -> Tensor:
+    return _dequantised(tensor, scale, zero_point, dtype, axis)

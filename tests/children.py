@@ -1,0 +1,71 @@
+"""Checks that run in a child process.
+
+A process has one torch, with or without the simulated device, and pytest's is without. So a test file that wants the
+device runs itself, ``python FILE SESSION OUT``, all checks of a session in one process; a test of the same name looks
+at what came of each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT = 500  # seconds: the first child builds the device
+PASSED = "passed"
+
+Check = Callable[[], None]
+
+
+@dataclass
+class Session:
+    """The checks of one child. As a decorator it takes one more, which becomes a test of what came of it."""
+
+    outcomes: Callable[[], Mapping[str, str]]
+    """Runs the child, when it is first called."""
+    checks: dict[str, Check] = field(default_factory=dict)
+
+    def __call__(self, check: Check) -> Check:
+        self.checks[check.__name__] = check
+
+        def test() -> None:
+            outcome = self.outcomes()[check.__name__]
+            assert outcome == PASSED, outcome
+
+        test.__doc__ = check.__doc__
+        return test
+
+
+def run(file: str, session: str, names: Iterable[str], environment: Mapping[str, str], *more: str) -> dict[str, str]:
+    """Run a session of a test file in a child; outcomes by name. Where it fell, its end is told in place of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.json"
+        command = [sys.executable, file, session, str(out), *more]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=LIMIT)
+        reached = json.loads(out.read_text()) if out.exists() else {}
+    ended = f"the child ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    if done.returncode:
+        reached = {name: ended if outcome == PASSED else outcome for name, outcome in reached.items()}
+    return {name: reached.get(name, ended) for name in names}
+
+
+def answer(checks: Mapping[str, Callable[[], str | None]], out: Path) -> NoReturn:
+    """In the child: run checks, write what came of each as it comes (what it returned, or that it passed), and end."""
+    outcomes = {}
+    for name, check in checks.items():
+        try:
+            outcomes[name] = check() or PASSED
+        except BaseException:  # noqa: BLE001 - pytest's failures are no Exceptions; the parent tells them all
+            outcomes[name] = traceback.format_exc()
+        out.write_text(json.dumps(outcomes))
+    sys.stdout.flush()
+    # torch's own threads may be about to let go of Python objects: an ordinary exit races with them and may abort
+    os._exit(0)
