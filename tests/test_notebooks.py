@@ -71,8 +71,7 @@ WRONG_ANSWERS = {
     },
     "05_train_with_autocast": {
         "solution-1": "def predicted():\n    return [65504.0, 2049.0, 1e-8, 257.0]",
-        "solution-2": "def loss_scale(sizes):\n    return 65536.0",
-        "solution-3": (
+        "solution-2": (
             "def clipped_step(model, optimizer, scaler, images, labels):\n"
             "    loss = forward(model, torch.float16, images, labels)\n"
             "    scaler.scale(loss).backward()\n"
@@ -250,7 +249,9 @@ def test_tensorflow_gets_no_advice_on_a_device_that_computes_wrongly(kind, tmp_p
         "relu = tf.nn.relu\n"
         "tf.nn.relu = lambda x: relu(x) * (0.5 if tf.inside_function() and x.dtype == 'float32' else 1)\n"
     )
-    result = run_apart(path, kind, tmp_path, replace={"setup": setup.replace("lab = ", f"{planted}lab = ")})
+    changed = {"setup": setup.replace("lab = ", f"{planted}lab = ")}
+    changed["workaround"] = "'left out: its process of its own knows nothing of what is planted here'"
+    result = run_apart(path, kind, tmp_path, replace=changed)
     assert result.status == "passed", result.reason
     said = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}
     assert "WRONG in graph" in said["correct-code"]

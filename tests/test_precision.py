@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from metallab.pytorch import precision
+from metallab.pytorch.dispatch import watching
 from metallab.timing import Host, Ratio
 
 RULES = Rules(precision)
@@ -97,7 +98,8 @@ def autocast_s_choice_is_read_from_calls(precision):
         there = precision.choices("mps")
     expected = {"linear": "low", "conv2d": "low", "softmax": "float32", "sum": "float32", "relu": "as given"}
     assert {name: there[name] for name in expected} == expected
-    with precision._Formats() as seen:
+    seen = precision._Formats()
+    with watching(seen.see):
         torch.ones(2, dtype=torch.float16).sum(dtype=torch.float32)
     assert seen.formats == {torch.float32}, "what is asked for a float32 sum adds up in float32, as on CUDA"
     assert there["attention"] in ("raises", "low"), "its kernel for mps wants to know the device"

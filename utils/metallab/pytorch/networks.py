@@ -15,6 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+LEARNING_RATE = 1e-4
+"""Of a timed training step, which is repeated on one batch thousands of times.
+
+So small, because a network that learns its batch by heart gets subnormal gradients, with which a CPU computes many
+times more slowly: the time would depend on how long was measured.
+"""
+
 
 @dataclass(frozen=True)
 class Network:
@@ -38,7 +45,7 @@ class Network:
 
         return infer
 
-    def training_step(self, learning_rate: float = 1e-4) -> Callable[[], Tensor]:
+    def training_step(self, learning_rate: float = LEARNING_RATE) -> Callable[[], Tensor]:
         """A function that makes one step of SGD on the mean square of the outputs, on a copy, and returns the loss."""
         model, inputs = _copied(self.model).train(), self.inputs
         optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from metallab import mode, timing, units
+from metallab.pytorch.dispatch import watching
 from metallab.timing import Place, Ratio, median_interval
 
 if TYPE_CHECKING:
@@ -217,7 +217,8 @@ def _choice(function: Callable[[Tensor], Tensor], device: str, low: torch.dtype,
     used = []
     for given in (torch.float32, low):
         try:
-            with _Formats() as seen:
+            seen = _Formats()
+            with watching(seen.see):
                 function(torch.ones(2, 4, size, size, dtype=given, device=device))
         except (RuntimeError, TypeError):  # no kernel for this dtype on this device
             return "raises"
@@ -229,15 +230,15 @@ def _choice(function: Callable[[Tensor], Tensor], device: str, low: torch.dtype,
     return "as given" if (first, second) == ("float32", "low") else "both"
 
 
-class _Formats(TorchDispatchMode):
+class _Formats:
     """Notes in which dtypes operators compute: casts and views do not compute."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.formats: set[torch.dtype] = set()
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
+    def see(self, function, args: tuple, kwargs: dict):
+        """Run an operator and note its dtype."""
+        result = function(*args, **kwargs)
         given, made = _first_floating(args), _first_floating(result)
         moves = function.is_view or function._schema.name == "aten::_to_copy"
         if given is not None and made is not None and not moves:

@@ -43,12 +43,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
 from metallab import simulation, units
 from metallab.device import Accelerator
 from metallab.pytorch import coverage
+from metallab.pytorch.dispatch import watching
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -283,7 +283,7 @@ def record(on: Accelerator) -> Iterator[Trace]:
         raise RuntimeError("a trace is being recorded already: end its block first, two would count everything twice")
     try:
         recorder = _Recorder(on)
-        with on.active(), recorder.modules, recorder.listening(), recorder:
+        with on.active(), recorder.modules, recorder.listening(), watching(recorder.see):
             recorder.begin()
             try:
                 yield recorder.trace
@@ -297,11 +297,10 @@ def record(on: Accelerator) -> Iterator[Trace]:
 _alone = threading.Lock()
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder:
     """Notes every operator that reaches the dispatcher."""
 
     def __init__(self, on: Accelerator) -> None:
-        super().__init__()
         self.on = on
         self.trace = Trace(on.label, "" if on.kind == "cpu" else on.kind, on.simulated)
         self.modules = ModuleTracker()
@@ -337,8 +336,8 @@ class _Recorder(TorchDispatchMode):
         self.trace.seconds = (time.perf_counter_ns() - self.zero) / 1e9
         self.trace.events.sort(key=lambda event: event.start)
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+    def see(self, function: Any, args: tuple, kwargs: dict) -> Any:
+        """Run an operator, wait for it, and note what it was."""
         if function.namespace == "profiler":  # marks that PyTorch sets for its own profiler
             return function(*args, **kwargs)
         self.on.synchronize()  # whatever was launched unseen belongs to nobody's event
