@@ -6,6 +6,7 @@ The processes have a clock that moves only when they say so.
 from __future__ import annotations
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -81,6 +82,23 @@ def a_cold_cache_is_emptied_and_outputs_are_compared(launches, here):
     (here / "cache").rmdir()
     with pytest.raises(checks.Mismatch):
         launches.measure({"warm": dataclasses.replace(cold, emptied="")}, here, processes=2, label="a CPU")
+
+
+@RULES.rule(('"model = torch.compile(model.eval())"', '"model.eval()"'))
+def the_compiled_route_compiles_the_stored_model(launches, tmp_path, monkeypatch):
+    """Without its compiler, which takes long: a fast run of notebook 09 leaves this route out."""
+    import safetensors.torch
+    import torch
+
+    net, x, compiled = types.SimpleNamespace(make=lambda: torch.nn.Linear(2, 3)), np.ones((1, 2), np.float32), []
+    monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or model)
+    model = net.make().eval()
+    launches.store(model, x, tmp_path)
+    space = {"HERE": str(tmp_path), "torch": torch, "net": net, "safetensors": safetensors}
+    exec(launches.COMPILED, space)
+    checks.assert_close(model(torch.from_numpy(x)).detach().numpy(), space["answer"](x), "float32")
+    assert [type(each) for each in compiled] == [torch.nn.Linear]
+    assert not compiled[0].training
 
 
 def made(launches, name, seconds, simulated=False, output=1.0):

@@ -194,12 +194,15 @@ def core_ml(network: nn.Module, size: int) -> Any:
     """A network for one grey picture of ``size`` x ``size`` as a Core ML program in float32: coremltools' `MLModel`.
 
     Only in a process of its own, see `metallab.isolated`: coremltools takes seconds and a gigabyte to import. It would
-    import TensorFlow as well, for more of both, and is told that there is none.
+    import other packages as well, for three times the seconds, and is told that there are none.
     """
-    sys.modules["tensorflow"] = None
+    hidden = {"tensorflow", "torchvision", "sklearn"} - sys.modules.keys()
+    sys.modules.update(dict.fromkeys(hidden))  # None: an import of it fails
     logging.disable(logging.WARNING)  # of versions newer than those that it was tested with
     import coremltools
 
+    for name in hidden:
+        del sys.modules[name]  # some of coremltools' functions ask for scikit-learn when they need it
     example = torch.zeros(1, 1, size, size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that tracing is deprecated: coremltools takes no other kind as it is
