@@ -151,6 +151,11 @@ def test_a_lesson_says_what_it_misses(tmp_path):
     assert (lesson.name, lesson.title, lesson.missing) == ("07_do_it", "Do it", ("no-such-package",))
 
 
+def test_no_lesson_misses_anything_where_everything_is_installed():
+    """A page's list holds names of packages as pip knows them: opencv-python, and not cv2."""
+    assert {lesson.name: lesson.missing for lesson in probes.lessons() if lesson.missing} == {}
+
+
 def test_an_unknown_framework_is_a_usage_error(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["probes", "caffe"])
     assert probes.main() == 2

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import nbformat
 import pytest
 
-from metallab import workshop
+from metallab import paths, workshop
 
 
 def lesson(*tags):
@@ -40,3 +42,14 @@ def test_work_is_never_overwritten(tmp_path):
     with pytest.raises(FileExistsError, match="somebody's work"):
         workshop.make([source], tmp_path / "out")
     assert made.read_text() == "my work"
+
+
+def test_links_out_of_the_notebooks_lead_there_from_the_copies_too(tmp_path):
+    original = lesson("exercise", "solution")
+    original.cells[0].source = "# Do it\n\nSee [the list](../README.md) and [the next page](02_next.ipynb)."
+    source = tmp_path / "01_do_it.ipynb"
+    nbformat.write(original, source)
+    (made,) = workshop.make([source], tmp_path / "some" / "where")
+    first, second = re.findall(r"\]\((.*?)\)", nbformat.read(made, 4).cells[0].source)
+    assert (made.parent / first).resolve() == paths.ROOT / "README.md"
+    assert second == "02_next.ipynb"

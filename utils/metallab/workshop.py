@@ -6,6 +6,7 @@ two cannot drift apart. A copy runs from top to bottom: an exercise that is not 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,11 @@ def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> list[Path]:
         raise FileExistsError(f"{there[0]} is there already and may hold somebody's work; move {folder} away first")
     copies = [(target, student_copy(nbformat.read(path, 4))) for path, target in zip(notebooks, targets, strict=True)]
     folder.mkdir(parents=True, exist_ok=True)
+    checkout = os.path.relpath(paths.ROOT, folder)
     for target, copy in copies:
+        for cell in copy.cells:
+            if cell.cell_type == "markdown":  # links to other pages stay: those lie beside the copy as well
+                cell.source = cell.source.replace("](../", f"]({checkout}/")
         nbformat.write(copy, target)
     return targets
 
@@ -59,7 +64,8 @@ def main() -> int:
         print(f"workshop: {error}", file=sys.stderr)
         return 2
     print(
-        f"{len(made)} student copies in {WORKSHOP.relative_to(paths.ROOT)}; open them with make lab LAB=build/workshop"
+        f"{len(made)} student copies in {os.path.relpath(WORKSHOP)}; "
+        f"open them with make lab LAB={os.path.relpath(WORKSHOP)}"
     )
     return 0
 
