@@ -54,6 +54,14 @@ class Other:
         self.process.wait(20)
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Interrupts count also where the tests run as a shell's background job, which is born deaf to them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def queue(tmp_path, monkeypatch):
     """The folder of a queue that this process and those it starts are in."""
