@@ -450,10 +450,13 @@ def measured(seconds: float, on: Accelerator) -> timing.Measurement:
     ("peaks.flops(on, dtype)", "None"),
     ("peaks.flops(on, dtype)", "peaks.flops(on, 'float16')"),
     ("peaks.bandwidth(on)", "None"),
+    ("if share >= 0.01 else", "if True else"),
 )
 def a_rate_above_the_peak_is_an_error(checks):
     said = checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=1.8e12, bytes=50e9)
     assert said == "work: 1.8 TFLOP/s (50% of the peak), 50 GB/s (50% of the peak)"
+    said = checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=3.6e9)
+    assert said.endswith("(below 1% of the peak)"), "a rate is never 0% of something"
     with pytest.raises(
         checks.Implausible, match=r"work: 1 s would be 3\.7 TFLOP/s, above 3\.6 TFLOP/s, .*M2 GPU.*waited"
     ):

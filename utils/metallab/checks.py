@@ -210,7 +210,9 @@ def _share(rate: float, peak: peaks.Peak | None) -> str:
     if peak is None:
         return "no peak is known for this device"
     share = rate / peak.value
-    return f"{share:.0%} of the peak" if share <= 1 else "above the memory's peak, so partly from caches"
+    if share > 1:
+        return "above the memory's peak, so partly from caches"
+    return f"{share:.0%} of the peak" if share >= 0.01 else "below 1% of the peak"
 
 
 def _leaves(value: Any, part: str = "result") -> Iterator[tuple[str, Any]]:

@@ -214,7 +214,8 @@ class Ratio:
 
     def __str__(self) -> str:
         if not math.isfinite(self.high):
-            return f"{self.variant} against {self.baseline}: inconclusive ({self.n} pairs are too few for an interval)"
+            few = "1 pair is" if self.n == 1 else f"{self.n} pairs are"
+            return f"{self.variant} against {self.baseline}: inconclusive ({few} too few for an interval)"
         low, median, high = map(units.times, (self.low, self.median, self.high))
         interval = f"95 % interval {low} to {high}, {self.n} pairs"
         if self.verdict == "faster":
