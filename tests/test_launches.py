@@ -47,7 +47,7 @@ def here(tmp_path, monkeypatch):
 
 
 @RULES.rule(
-    ("samples[1:] or samples", "samples"),
+    ("samples[-processes:]", "samples"),
     ("sum(seconds)", "sum(seconds[1:])"),
     ("range(processes + (processes > 1))", "range(processes)"),
     ("dict(zip(STAGES, seconds, strict=True))", "dict(zip(STAGES, seconds[::-1], strict=True))"),
@@ -69,16 +69,20 @@ def stages_are_told_apart_and_the_first_process_is_kept_apart(launches, here):
 @RULES.rule(
     ("shutil.rmtree(here / route.emptied, ignore_errors=True)", "pass"),
     ("value.format(here=here)", "value"),
+    ("turn < processes or not route.emptied", "True"),
     ('checks.assert_close(samples[0].output, other.output, "float32")', "pass"),
 )
 def a_cold_cache_is_emptied_and_outputs_are_compared(launches, here):
     load = (
         "import os, pathlib\ncache = pathlib.Path(os.environ['CACHE'])\n"
-        "answer = lambda x, found=cache.exists(): x + found\ncache.mkdir(exist_ok=True)"
+        "answer = lambda x, found=cache.exists(): x + found\ncache.mkdir(exist_ok=True)\n"
+        "runs = pathlib.Path(HERE, 'runs')\nruns.write_text(str(int(runs.read_text()) + 1))"
     )
+    (runs := here / "runs").write_text("0")
     cold = launches.Route("", load, {"CACHE": "{here}/cache"}, emptied="cache")
     found = launches.measure({"cold": cold}, here, processes=2, label="a CPU")["cold"]
     assert found.output.tolist() == [0, 0]
+    assert runs.read_text() == "2", "every process of it counts"
     (here / "cache").rmdir()
     with pytest.raises(checks.Mismatch):
         launches.measure({"warm": dataclasses.replace(cold, emptied="")}, here, processes=2, label="a CPU")

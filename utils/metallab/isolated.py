@@ -181,13 +181,16 @@ def _flush() -> None:
 
 
 def _prepared() -> bytes | None:
-    """Set the simulated GPU up where one is asked for; the answer that says why that failed, or None."""
+    """Arm the simulated GPU where one is asked for; the answer that says why that failed, or None.
+
+    PyTorch's device is built and switched on when the task imports torch: MPSGraph works without both.
+    """
     if os.environ.get("METALLAB_DEVICE") != "sim":
         return None
     from metallab import simulation
 
     try:
-        simulation.install()
+        simulation.arm()
     except simulation.SimulationUnavailable as error:
         return _raised(error)
     return None

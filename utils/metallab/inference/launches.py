@@ -10,7 +10,8 @@ sample is a process of its own, started by `metallab.isolated`, which times
 
 ``first answer`` is the sum of the first three. Starting Python itself, which all routes have in common, and reading the
 input are not in it. Routes take turns, round by round, and each round's fresh processes are one sample of each. One
-more round comes first and is kept apart: it finds files as they happen to be, all later ones find them in memory.
+more round comes first and is kept apart: it finds files as they happen to be, all later ones find them in memory. All
+processes of a route count whose cache is emptied each time: it finds nothing, and sits the last round out.
 """
 
 from __future__ import annotations
@@ -196,8 +197,8 @@ class Launch:
 
     name: str
     parts: Mapping[str, Measurement]
-    """By stage, and ``first answer`` and ``steady``. A sample is one process; ``first_call`` is the round kept apart,
-    or the only process where there was no such round."""
+    """By stage, and ``first answer`` and ``steady``. A sample is one process; ``first_call`` is the process kept apart,
+    or the first that counts where there was none."""
     output: np.ndarray
 
     @property
@@ -222,20 +223,23 @@ def measure(
 ) -> dict[str, Launch]:
     """Launch each route in ``processes`` fresh processes, after one more each unless that number is one.
 
+    A route with a cache to be ``emptied`` gets no such process. It should not come first: what it shares with others,
+    such as the frameworks' files, is in memory once they have run.
+
     ``here`` is the folder with the routes' files and the input, ``x.npy``; ``label`` names the hardware. Six processes
     are the fewest that give an interval at 95 %. `metallab.isolated.ChildFailed`, with the reason, if one of them does
     not end well. ValueError for fewer than one process.
     """
     if processes < 1:
         raise ValueError(f"{processes} processes: a launch is measured in at least one")
-    rounds = range(processes + (processes > 1))
     found: dict[str, list[_Sample]] = {name: [] for name in routes}
-    for _ in rounds:
+    for turn in range(processes + (processes > 1)):
         for name, route in routes.items():
-            found[name].append(_launch(route, here.resolve()))
+            if turn < processes or not route.emptied:
+                found[name].append(_launch(route, here.resolve()))
     made = {"question": "latency", "block": 1, "warmup_calls": 0, "stop_reason": f"{processes} processes, as asked"}
     made |= {"mode": mode.current(), "device": label, "simulated": simulated}
-    return {name: _summary(name, samples, made) for name, samples in found.items()}
+    return {name: _summary(name, samples, processes, made) for name, samples in found.items()}
 
 
 def _launch(route: Route, here: Path) -> _Sample:
@@ -263,10 +267,10 @@ def _launch(route: Route, here: Path) -> _Sample:
     return _Sample({**stages, TOTAL: sum(seconds), STEADY: steady}, others, outcome["y"])
 
 
-def _summary(name: str, samples: list[_Sample], made: Mapping) -> Launch:
+def _summary(name: str, samples: list[_Sample], processes: int, made: Mapping) -> Launch:
     for other in samples[1:]:
         checks.assert_close(samples[0].output, other.output, "float32")
-    first, counted = samples[0], samples[1:] or samples
+    first, counted = samples[0], samples[-processes:]
     others = statistics.median(sample.others for sample in counted)
     columns = {stage: tuple(sample.seconds[stage] for sample in counted) for stage in first.seconds}
     parts = {
