@@ -97,6 +97,17 @@ time.sleep(8)
         outcome["x"]
 
 
+@RULES.rule(
+    ('(environment or {}).get("PYTHONPATH"), os.environ', "os.environ"),
+    (', os.environ.get("PYTHONPATH")]', "]"),
+)
+def folders_of_modules_are_added_to_those_that_there_are(isolated, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/usual")
+    code = "import sys\nfound = [path for path in sys.path if path in ('/usual', '/given')]"
+    assert isolated.run(code, results=["found"], environment={"PYTHONPATH": "/given"})["found"] == ["/given", "/usual"]
+    assert isolated.run(code, results=["found"])["found"] == ["/usual"]
+
+
 def test_one_thread_is_one_thread(monkeypatch):
     """By variables, which count where no core can be assigned, as on a Mac, and by the core."""
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "NPROC", "PJRT_NPROC")

@@ -149,6 +149,22 @@ def test_a_cell_that_cannot_have_one_is_told_why(monkeypatch, tmp_path):
     assert "g++" in outcome.reason
 
 
+def test_a_cell_that_cannot_have_pytorchs_part_is_told_when_it_imports_torch():
+    code = (
+        "import metalsim.device\nimport MetalPerformanceShadersGraph\nprint('so far')\n"
+        "def planted(*_):\n    raise metalsim.SimulationError('no device today')\n"
+        "metalsim.device.install = planted\nimport torch\nprint('never')"
+    )
+    outcome = isolated.run(code, device="mps", timeout=LIMIT)
+    assert (outcome.ended, outcome.printed) == ("raised", "so far\n")
+    assert outcome.reason == "SimulationError: no device today"
+
+
+def test_mpsgraph_needs_no_pytorch():
+    code = "import sys, MetalPerformanceShadersGraph\nfound = 'torch' in sys.modules"
+    assert not isolated.run(code, results=["found"], device="mps", timeout=LIMIT)["found"]
+
+
 @pytest.mark.parametrize(
     ("operator", "has"),
     [

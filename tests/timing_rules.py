@@ -177,7 +177,7 @@ def blocks_fill_their_time(timing: ModuleType) -> None:
 
 
 def measuring_stops_when_enough_is_known(timing: ModuleType) -> None:
-    """Quiet samples stop at half a second, restless ones once their noise is known or at 15 s; the reason is kept."""
+    """Quiet samples stop at half a second, restless ones once their noise is known or at 8 s; the reason is kept."""
     rng = random.Random(1)
     cases = {
         "quiet": lambda: 0.010,
@@ -642,7 +642,7 @@ RULES = (
         measuring_stops_when_enough_is_known,
         (
             ("min_seconds: float = 0.5", "min_seconds: float = 0.1"),
-            ("max_seconds: float = 15.0", "max_seconds: float = 60.0"),
+            ("max_seconds: float = 8.0", "max_seconds: float = 60.0"),
             ("_noise(column) < 0.05", "_noise(column) < 5"),
             ("self.seen >= 2 * budget.min_samples and", "False and"),
         ),

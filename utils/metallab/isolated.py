@@ -96,15 +96,18 @@ def run(
     """Execute Python text in a fresh interpreter and wait for it, at most ``timeout`` seconds.
 
     ``results`` names variables of the text whose values come back; they must survive pickling, so turn a framework's
-    arrays into NumPy's. ``environment`` is added to this process's. ``threads=1`` holds frameworks to one CPU thread:
-    by their environment variables, and on Linux also by allowing the process one core. ``device="mps"`` gives the text
-    an Apple GPU, where there is none a simulated one. ValueError for another number of threads or another device.
+    arrays into NumPy's. ``environment`` is added to this process's, a ``PYTHONPATH`` before the one there is.
+    ``threads=1`` holds frameworks to one CPU thread: by their environment variables, and on Linux also by allowing the
+    process one core. ``device="mps"`` gives the text an Apple GPU, where there is none a simulated one; PyTorch's part
+    of that comes when the text imports torch. ValueError for another number of threads or another device.
     """
     if threads not in (None, 1):
         raise ValueError(f"threads is {threads}; a child process runs on all (None) or on 1")
     if device not in (None, "mps"):
         raise ValueError(f"device is {device!r}; a child process has this run's devices (None) or an Apple GPU ('mps')")
     variables = {**os.environ, **(ONE_THREAD if threads else {}), **(environment or {})}
+    if folders := list(filter(None, [(environment or {}).get("PYTHONPATH"), os.environ.get("PYTHONPATH")])):
+        variables["PYTHONPATH"] = os.pathsep.join(folders)
     wish = variables.pop("METALLAB_DEVICE", "")  # handed over apart: the child says it when it cannot be had
     if device:
         wish = "mps" if sys.platform == "darwin" else "sim"
@@ -190,7 +193,7 @@ def _prepared() -> bytes | None:
     from metallab import simulation
 
     try:
-        simulation.arm()
+        simulation.arm(required=True)
     except simulation.SimulationUnavailable as error:
         return _raised(error)
     return None

@@ -23,16 +23,17 @@ def label() -> str:
     return f"simulated Apple GPU (on {machine.describe().chip or 'an unknown processor'})"
 
 
-def arm() -> None:
+def arm(required: bool = False) -> None:
     """Prepare this process, before torch is imported: with torch the simulated device comes as well.
 
+    Where that fails, importing torch warns, or raises `metalsim.SimulationError` if the device is ``required``.
     `SimulationUnavailable`, with what to do, if it is too late or cannot be done here.
     """
     import metalsim
     import metalsim.graph
 
     try:
-        metalsim.install_with_torch(native=_has_kernel)
+        metalsim.install_with_torch(native=_has_kernel, required=required)
         metalsim.graph.install()
     except metalsim.SimulationError as error:
         raise SimulationUnavailable(str(error)) from error

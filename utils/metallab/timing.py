@@ -86,7 +86,7 @@ class Budget:
 
     min_samples: int = 10
     min_seconds: float = 0.5
-    max_seconds: float = 15.0
+    max_seconds: float = 8.0
     max_samples: int | None = None
     warmup_calls: int = 3
     warmup_seconds: float = 0.025
@@ -605,7 +605,7 @@ def _one_pass(stages, place: Place, clock: Clock) -> list[float]:
     return [*times, sum(times)]
 
 
-_PATIENCE = 4
+_PATIENCE = 2
 """How many times longer than the measured work a measurement may take in all: waiting between samples counts too."""
 
 

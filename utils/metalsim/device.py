@@ -111,16 +111,19 @@ def install(native: Callable[[str], bool], on_event: Callable[[Event], None] | N
     return description()
 
 
-def install_with_torch(native: Callable[[str], bool], on_event: Callable[[Event], None] | None = None) -> None:
+def install_with_torch(
+    native: Callable[[str], bool], on_event: Callable[[Event], None] | None = None, *, required: bool = False
+) -> None:
     """Arm now, and `install` at the moment when torch is imported.
 
-    So that nothing can ask torch for an MPS device before there is one: torch remembers the first answer.
+    So that nothing can ask torch for an MPS device before there is one: torch remembers the first answer. If the device
+    cannot be had, importing torch warns, or, where it is ``required``, raises SimulationError.
     """
     preload.arm()
     if "torch" in sys.modules:
         install(native, on_event)
     else:
-        preload.after_torch(lambda: install(native, on_event))
+        preload.after_torch(lambda: install(native, on_event), required)
 
 
 def installed() -> bool:

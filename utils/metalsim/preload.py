@@ -59,21 +59,24 @@ def answer_mps(yes: bool) -> None:
     _library.metalsim_set_accelerator(int(yes))
 
 
-def after_torch(do: Callable[[], object]) -> None:
+def after_torch(do: Callable[[], object], required: bool = False) -> None:
     """Call ``do`` as soon as torch is imported, before anything that imports torch can use it."""
-    after_import("torch", do)
+    after_import("torch", do, required)
 
 
-def after_import(module: str, do: Callable[[], object]) -> None:
-    """Call ``do`` as soon as a module is imported, before who imports it can use it. A SimulationError is a warning."""
-    sys.meta_path.insert(0, _AfterImport(module, do))
+def after_import(module: str, do: Callable[[], object], required: bool = False) -> None:
+    """Call ``do`` as soon as a module is imported, before who imports it can use it.
+
+    A SimulationError is a warning, or, if ``do`` is ``required``, what the import raises.
+    """
+    sys.meta_path.insert(0, _AfterImport(module, do, required))
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
     """Finds a module where it is, and lets its loader do one thing more."""
 
-    def __init__(self, module: str, do: Callable[[], object]) -> None:
-        self._module, self._do = module, do
+    def __init__(self, module: str, do: Callable[[], object], required: bool) -> None:
+        self._module, self._do, self._required = module, do, required
         self._looking = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
@@ -95,6 +98,8 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             try:
                 self._do()
             except SimulationError as error:  # torch itself is fine; who asks for the device is told again
+                if self._required:
+                    raise
                 warnings.warn(f"the simulated Apple GPU is not there: {error}", RuntimeWarning, stacklevel=2)
 
         spec.loader.exec_module = load_and_do
