@@ -9,7 +9,8 @@ ONLY   ?=
 A      ?=
 B      ?=
 REF    ?=
-FILE   ?= $(wildcard build/bench/*.json)
+BENCHES = $(wildcard build/bench/*.json)
+FILE   ?= $(if $(word 2,$(BENCHES)),,$(BENCHES))
 RUNS   ?= 3
 RUN    ?=
 BOOK   ?=
@@ -37,8 +38,6 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup packages lab hub run test test-book test-lab bench report book compare gate check-results bars workshop lint format lock clean distclean test-jax test-hub setup-jax-mps verify-mac
 .NOTPARALLEL:  # make -j would measure several things at once
-# Containers set it, set-up leaves compiling to the first import: every process would compile every framework again.
-unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this text
 	@echo 'make TARGET [VARIABLE=value ...]'
@@ -47,8 +46,8 @@ help: ## this text
 	@echo
 	@echo 'Variables'
 	@echo '  ONLY=03       run, test, bench, gate: only the notebook with this number'
-	@echo '  DEVICE=auto   run, test, bench, gate, test-jax: auto, mps, cuda, cpu or sim'
-	@echo '  MODE=full     run: full, or fast (small sizes, for a quick look)'
+	@echo '  DEVICE=auto   run, test, bench, gate, hub, test-jax, verify-mac: auto, mps, cuda, cpu or sim'
+	@echo '  MODE=full     run, hub: full, or fast (small sizes, for a quick look)'
 	@echo '  JOBS=2        test: how many tests at a time; measuring is never parallel'
 	@echo '  LABFLAGS=     lab: more options, such as --allow-root in a container'
 	@echo '  CLASS=        hub: the file with the names of a class'
@@ -126,7 +125,7 @@ verify-mac: setup ## on a Mac: try what this project could not, and write one re
 	$(serially)
 	@$(BIN)/python -m metallab.verify_mac --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)')
 
-# Not tests: they measure, or take long, and end with code 1 beyond the bar that each names.
+# Not tests: they measure, or take long. Each names its bars and says what it missed; some then end with code 1.
 bars: setup ## run the scripts in tests/benchmarks one after the other; wants a quiet machine
 	$(serially)
 	@ls tests/benchmarks/*.py > /dev/null || exit 1; failed=; \
@@ -153,7 +152,7 @@ gate: setup ## has a speed-up become smaller since REF=file? Measures first what
 	$(BIN)/python -m metallab.results.compare gate '$(REF)' $(factor)
 
 check-results: setup ## may this file of results be shown beside others? make check-results FILE=build/bench/mine.json
-	@test -n '$(FILE)' || { echo 'Name a file of results: make check-results FILE=build/bench/mine.json'; exit 2; }
+	@test -n '$(FILE)' || { echo 'Name one file of results: make check-results FILE=build/bench/mine.json'; exit 2; }
 	$(BIN)/python -m metallab.results.check_results '$(FILE)'
 
 workshop: setup ## write student copies, without the solutions, into build/workshop

@@ -150,12 +150,17 @@ if not SEPARATE:
 
 # ---------------------------------------------------------------- JupyterHub
 
-address, port = os.environ.get("METALLAB_HUB_ADDRESS") or "127.0.0.1", int(os.environ.get("METALLAB_HUB_PORT") or 8000)
-tls = os.environ.get("METALLAB_HUB_TLS")
+address, tls = os.environ.get("METALLAB_HUB_ADDRESS") or "127.0.0.1", os.environ.get("METALLAB_HUB_TLS")
+if not (number := os.environ.get("METALLAB_HUB_PORT") or "8000").isdecimal():
+    raise CannotOpen(f"{number!r} is no port: give a number, such as PORT=8000")
+port = int(number)
 if not tls and address not in ("127.0.0.1", "::1", "localhost"):
     raise CannotOpen("passwords would cross the network in the clear: give TLS=folder with key.pem and cert.pem in it")
 if tls:
-    c.JupyterHub.ssl_key, c.JupyterHub.ssl_cert = str(Path(tls, "key.pem")), str(Path(tls, "cert.pem"))
+    key, certificate = Path(tls, "key.pem"), Path(tls, "cert.pem")
+    if missing := [file for file in (key, certificate) if not file.is_file()]:
+        raise CannotOpen(f"there is no {missing[0]}: TLS= names a folder with key.pem and cert.pem in it")
+    c.JupyterHub.ssl_key, c.JupyterHub.ssl_cert = str(key), str(certificate)
 
 c.JupyterHub.ip, c.JupyterHub.port = address, port
 c.JupyterHub.hub_port = port + 1  # these two on this machine only

@@ -45,7 +45,10 @@ class Session:
 
 
 def run(file: str, session: str, names: Iterable[str], environment: Mapping[str, str], *more: str) -> dict[str, str]:
-    """Run a session of a test file in a child; outcomes by name. Where it fell, its end is told in place of them."""
+    """Run a session of a test file in a child; outcomes by name.
+
+    If it ended badly, how it ended stands in place of what it had passed and of what it did not reach.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [sys.executable, file, session, str(out), *more]

@@ -178,6 +178,11 @@ def another_state_of_code_or_machine_is_never_mixed_in(bench, shelf, pages, monk
     ('        console.say(f"FAILED {failed}")\n', "        pass\n"),
 )
 def a_page_that_fails_takes_nothing_from_the_others(bench, shelf, pages, monkeypatch, capsys):
+    pages.happens = lambda job: NotebookResult(job.name, "", reason="cell 1: no")
+    assert run(bench, pages, monkeypatch, "--runs", "1") == 2
+    said = capsys.readouterr()
+    assert "FAILED 01_a: cell 1: no" in said.out
+    assert "no page left any results" in said.err
     pages.happens = lambda job: (
         NotebookResult("02_b", "", reason="cell 3: ValueError: no") if job.name == "02_b" else None
     )

@@ -497,6 +497,7 @@ def no_work_stated_is_an_error(checks):
     ("reprlib.repr(answer)", "repr(answer)"),
     ('return f"{name}: not attempted yet"', 'return Right(f"{name}: not attempted yet")'),
     ("{html.escape(self)}", "{self}"),
+    ('return [f"{type(self).__name__}: {self}"]', "return []"),
 )  # fmt: skip
 def exercises_are_judged(checks):
     def asserting(answer):
@@ -520,8 +521,9 @@ def exercises_are_judged(checks):
         (1, lambda answer: (_ for _ in ()).throw(KeyError), "Ex 1: KeyError. Hint: count$"),
         (list(range(10_000)), lambda answer: False, r"Ex 1: \[0, 1, .{0,60}\] is not it"),
     ):
-        with pytest.raises(checks.WrongAnswer, match=said):
+        with pytest.raises(checks.WrongAnswer, match=said) as refused:
             checks.exercise("Ex 1", answer, accepts, "count")
+        assert refused.value._render_traceback_() == [f"WrongAnswer: {refused.value}"], "more than a learner needs"
     with pytest.raises(TypeError, match="Ex 1: the check returned nothing"):
         checks.exercise("Ex 1", 4, lambda answer: None, "count")
     with pytest.raises(NameError):  # a mistake of the page, not of the reader

@@ -296,8 +296,10 @@ def a_gate_takes_what_was_measured_last(compare, tmp_path, file, monkeypatch, ca
     assert compare.main(["gate", reference]) == 1
     assert "SLOWER" in capsys.readouterr().out
     assert compare.main(["gate", reference, "--factor", "2"]) == 0
-    with pytest.raises(SystemExit):
-        compare.main(["gate", reference, "--factor", "0.9"])
+    for wrong in ("0.9", "5 %"):
+        with pytest.raises(SystemExit):
+            compare.main(["gate", reference, "--factor", wrong])
+        assert "a factor is a number from 1 to below 100" in capsys.readouterr().err
 
 
 def test_pyperf_sees_the_same_direction(file):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import types
 import warnings
 from collections import Counter
@@ -11,7 +12,7 @@ import pytest
 from mutate import Rules
 
 from metallab import checks
-from metallab.inference import converters, launches
+from metallab.inference import converters
 
 RULES = Rules(converters)
 TOOL = """#!/bin/sh
@@ -102,13 +103,39 @@ def core_ml_is_compared_before_it_is_timed(converters, monkeypatch, tmp_path):
         assert set(race().ratios) == left
 
 
+@RULES.rule(
+    ("opset_version=17,", "opset_version=17, training=torch.onnx.TrainingMode.TRAINING,"),
+    ("if any_batch else None", "if True else None"),
+    ("if any_batch else None", "if False else None"),
+)
+def a_network_is_written_as_it_computes_in_evaluation_mode(converters, tmp_path, recwarn):
+    import onnxruntime
+    import torch
+
+    torch.manual_seed(0)
+    network, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5)).train(), torch.randn(2, 3)
+    memory = converters.export_onnx(network, x, io.BytesIO(), any_batch=True)
+    path = converters.export_onnx(network, x, tmp_path / "m.onnx")
+    assert network.training, "the network itself stays as it was"
+    free, fixed = (
+        onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        for model in (memory.getvalue(), str(path))
+    )
+    network.eval()
+    for session, y in ((free, x), (fixed, x), (free, torch.randn(5, 3))):
+        checks.assert_close(network(y).detach().numpy(), session.run(["output"], {"input": y.numpy()})[0], "float32")
+    with pytest.raises(Exception, match="dimensions"):
+        fixed.run(None, {"input": np.zeros((5, 3), np.float32)})
+    assert not recwarn.list
+
+
 @RULES.rule(("part.ep_name, Counter()).update", "part.ep_name, Counter()).subtract"))
 def what_onnx_runtime_took_is_told(converters, tmp_path):
     import torch
 
     torch.manual_seed(0)
     model, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh()).eval(), torch.ones(2, 3)
-    file = launches.export_onnx(model, x, tmp_path / "m.onnx")
+    file = converters.export_onnx(model, x, tmp_path / "m.onnx")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is no such provider here
         through = converters.OnnxOnCoreML(file, tmp_path / "cache")

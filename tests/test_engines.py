@@ -25,7 +25,6 @@ def network():
 
 
 @RULES.rule(
-    ("opset_version=17,", "opset_version=17, training=torch.onnx.TrainingMode.TRAINING,"),
     ("x.contiguous().numpy()", "torch.zeros(x.shape).numpy()"),
     ("options.intra_op_num_threads = threads", "options.intra_op_num_threads = 3"),
     ('"session.intra_op.allow_spinning", "0"', '"session.intra_op.allow_spinning", "1"'),

@@ -291,6 +291,10 @@ def test_a_contributor_s_file_is_checked(make):
     benches.mkdir(parents=True)
     (benches / "ours.json").touch()
     assert make("check-results")[2][-1].endswith(" build/bench/ours.json"), "after make bench it needs no name"
+    (benches / "others.json").touch()
+    status, printed, calls = make("check-results")
+    assert (status != 0, calls) == (True, [SETUP]), "of two files one has to be named"
+    assert "Name one file" in printed
 
 
 def test_lab_listens_here_only_and_keeps_its_token(make):

@@ -590,6 +590,7 @@ def test_mistakes_on_the_command_line(
     assert "--jobs must be 1 or more" in refused("--jobs", 0, "--mode", "fast")
     assert "0 for no limit" in refused("--timeout", -1)
     assert "0 for no limit" in refused("--cell-timeout", "inf")
+    assert "0 for no limit" in refused("--cell-timeout", "ten")
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
     assert command() == 2
     assert "there are no notebooks in" in capsys.readouterr().err

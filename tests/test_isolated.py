@@ -237,6 +237,8 @@ def test_a_result_that_cannot_be_read_here_is_told_and_nothing_old_stays(capsys)
     assert outcome.ended == "raised"
     assert outcome.reason.startswith("a result cannot be taken over: invalid literal")
     assert "turn it into NumPy arrays" in outcome.reason
+    silent = code.replace("(int, ('not a number',))", "(next, (iter([]),))")  # StopIteration has no message
+    assert "taken over: StopIteration; turn" in isolated.run(silent, results=["x"]).reason
     shell = Shell()
     shell.user_ns["x"] = "old"
     isolated._cell(shell, "x", code)

@@ -472,6 +472,7 @@ def what_is_not_understood_is_refused(nvrtc):
     ("value.device != device or ", ""),
     ("if wanted not in (None, value.dtype)", "if False"),
     ("if len(args) != len(entry.parameters):", "if False:"),
+    ("    if not 1 <= len(given) <= 3:\n", "    if False:\n"),
 )
 def a_call_is_a_launch(nvrtc, monkeypatch):
     launched = []
@@ -501,6 +502,11 @@ def a_call_is_a_launch(nvrtc, monkeypatch):
     ):
         with pytest.raises(TypeError):
             run(out, by, memory, *n)
+    with pytest.raises(ValueError, match="one to three dimensions"):
+        run(out, 2.0, x, 7, threads=(2, 2, 2, 2))
+    (entry,) = nvrtc.translate("kernel void k(constant float& by, device float* x) {}").entries
+    with pytest.raises(TypeError, match="say how many threads"):
+        nvrtc.Kernel(entry, here, lambda *how: None)(2.0, torch.zeros(4))
     whole = nvrtc.Kernel(meeting, here, lambda *how: None)
     floats = torch.zeros(64)
     whole(floats, group_size=32)

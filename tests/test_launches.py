@@ -69,7 +69,7 @@ def stages_are_told_apart_and_the_first_process_is_kept_apart(launches, here):
 @RULES.rule(
     ("shutil.rmtree(here / route.emptied, ignore_errors=True)", "pass"),
     ("value.format(here=here)", "value"),
-    ("turn < processes or not route.emptied", "True"),
+    ("number < processes or not route.emptied", "True"),
     ('checks.assert_close(samples[0].output, other.output, "float32")', "pass"),
 )
 def a_cold_cache_is_emptied_and_outputs_are_compared(launches, here):
@@ -86,6 +86,17 @@ def a_cold_cache_is_emptied_and_outputs_are_compared(launches, here):
     (here / "cache").rmdir()
     with pytest.raises(checks.Mismatch):
         launches.measure({"warm": dataclasses.replace(cold, emptied="")}, here, processes=2, label="a CPU")
+
+
+@RULES.rule(("with turns.turn():", "if True:"))
+def a_round_is_one_turn_which_its_processes_share(launches, here, monkeypatch):
+    """They see one number in the queue, also before they measure, and do not wait for it."""
+    (queue := here / "turns").mkdir()
+    monkeypatch.setenv("METALLAB_TURNS", str(queue))
+    load = "import os\nanswer = lambda x: x + len(os.listdir(os.environ['METALLAB_TURNS']))"
+    found = launches.measure({"a": launches.Route("", load)}, here, processes=2, label="a CPU")["a"]
+    assert found.output.tolist() == [1, 1]
+    assert list(queue.iterdir()) == [], "the turn was given back"
 
 
 @RULES.rule(('"model = torch.compile(model.eval())"', '"model.eval()"'))

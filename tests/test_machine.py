@@ -304,6 +304,7 @@ def test_only_the_environment_of_frameworks_is_recorded(monkeypatch, tmp_path):
     for name, value in {
         "PYTORCH_ENABLE_MPS_FALLBACK": "1",
         "METALLAB_OUT": f"{home}/out",
+        "METALLAB_BUILD": "/srv/students/dora/build",
         "METALLAB_DEVICE": "cpu",
         "XLA_FLAGS": f"--xla_dump_to={home}/dump --x=/Users/bob/y:/home/carol",
         "OMP_NUM_THREADS": "2\n3",
@@ -317,7 +318,7 @@ def test_only_the_environment_of_frameworks_is_recorded(monkeypatch, tmp_path):
     }.items():
         monkeypatch.setenv(name, value)
     found = machine.describe()
-    assert "METALLAB_OUT" not in found.environment, "where a run writes is nobody's business"
+    assert {"METALLAB_OUT", "METALLAB_BUILD"}.isdisjoint(found.environment), "where a run writes is nobody's business"
     assert found.environment["METALLAB_DEVICE"] == "cpu"
     assert found.environment["XLA_FLAGS"] == "--xla_dump_to=~/dump --x=~/y:~"
     assert found.environment["OMP_NUM_THREADS"] == "2 3"

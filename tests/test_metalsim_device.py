@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,7 @@ if CHILD:
 import pytest  # noqa: E402
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
+import training  # noqa: E402
 from torch import nn  # noqa: E402
 
 from metalsim import building, device, patches, preload  # noqa: E402
@@ -180,19 +182,15 @@ def curve(name: str, place: str, optimiser: Callable = ADAMW, dtype: torch.dtype
     """Losses of a short training; attention by its plain formula, as on MPS."""
     torch.manual_seed(0)
     model = MODELS[name]().to(place)
-    optimise = optimiser(model.parameters())
     x, y = (tensor.to(place) for tensor in data(name))
     torch.manual_seed(1)
-    losses = []
     low = torch.autocast(place, dtype=dtype) if dtype else contextlib.nullcontext()
-    for _ in range(5):
+
+    def loss() -> torch.Tensor:
         with low, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            loss = F.cross_entropy(model(x), y)
-        optimise.zero_grad()
-        loss.backward()
-        optimise.step()
-        losses.append(loss.item())
-    return losses
+            return F.cross_entropy(model(x), y)
+
+    return training.losses(loss, optimiser(model.parameters()), 5)
 
 
 @plain
@@ -882,14 +880,15 @@ preload.subprocess.run = counted
 preload.arm()
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "utils"), "METALSIM_CACHE": str(tmp_path / "cache")}
-    children = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(3)]
-    assert [one.wait(timeout=120) for one in children] == [0, 0, 0]
+    builders = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(3)]
+    assert [one.wait(timeout=120) for one in builders] == [0, 0, 0]
     assert len(list(tmp_path.glob("build-*"))) == 1
     assert len(list((tmp_path / "cache").glob("accelerator-*/accelerator.so"))) == 1
 
 
 def test_a_failed_build_leaves_nothing_and_the_next_one_is_tried(tmp_path, monkeypatch):
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
+    (tmp_path / "thing.killed" / "objects").mkdir(parents=True)
 
     def fail(folder):
         (folder / "half").write_text("")
@@ -901,6 +900,37 @@ def test_a_failed_build_leaves_nothing_and_the_next_one_is_tried(tmp_path, monke
     made = building.built_once("thing", "out", lambda folder: (folder / "out").write_text("1"))
     assert made.read_text() == "1"
     assert building.built_once("thing", "out", fail) == made
+
+
+def test_a_slow_build_that_failed_is_told_at_once_for_a_while(tmp_path, monkeypatch):
+    """Until it is mended in a way that changes the key, somebody deletes the memory of it, or time has passed."""
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
+    tried = []
+
+    def fail(folder):
+        tried.append(folder)
+        raise metalsim.SimulationError("no such header")
+
+    def failing(name: str) -> str:
+        with pytest.raises(metalsim.SimulationError) as caught:
+            building.built_once(name, "out", fail)
+        return str(caught.value)
+
+    assert [failing("quick-1"), failing("quick-1")] == ["no such header"] * 2
+    monkeypatch.setattr(building, "SLOW_SECONDS", 0.0)
+    tried.clear()
+    memory = tmp_path / "slow-1.failed"
+    assert failing("slow-1") == "no such header"
+    told = failing("slow-1")
+    assert told.startswith("no such header\nThis build failed 0 s ago and is tried again 600 s after that.")
+    assert f"delete {memory} and try again" in told
+    assert len(tried) == 1
+    assert failing("slow-2") == "no such header"
+    os.utime(memory, (0, 0))
+    assert failing("slow-1") == "no such header"
+    assert len(tried) == 3
+    memory.unlink()
+    assert building.built_once("slow-1", "out", lambda folder: (folder / "out").write_text("1")).read_text() == "1"
 
 
 def test_a_key_knows_everything_that_matters(tmp_path):
@@ -925,7 +955,7 @@ def test_a_build_tells_that_it_goes_on(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(building, "TICK_SECONDS", 0.01)
-    building.built_once("other", "out", lambda f: (__import__("time").sleep(0.1), (f / "out").write_text("1")), "it")
+    building.built_once("other", "out", lambda folder: time.sleep(0.1), "it")
     assert sys.stderr.getvalue().count("\rit 0 s") > 2
 
 
@@ -934,6 +964,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(metalsim.SimulationError, match=r"cannot keep .*file/cache .* set METALSIM_CACHE"):
         building.cache()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("METALSIM_CACHE", "here")
+    assert building.cache("shader") == tmp_path / "here" / "shader", "compilers run in other folders"
     monkeypatch.delenv("METALSIM_CACHE")
     assert building.cache() == ROOT / "build" / "metalsim"
 

@@ -1108,6 +1108,8 @@ INVALID = {
     "slice": ("sliceTensor:dimension:start:length:name:", lambda t: (t.x, 1, 2, 2), "positions 2 to 4 of 3"),
     "slice of other dimensions": ("sliceTensor:starts:ends:strides:name:", lambda t: (t.x, [0], [1], [1]),
                                   "2 dimensions"),
+    "blocks of nothing": ("depthToSpace2DTensor:widthAxis:heightAxis:depthAxis:blockSize:usePixelShuffleOrder:name:",
+                          lambda t: (t.picture, 3, 2, 1, 0, True), "cannot be laid out in blocks of 0 x 0"),
     "scatter": ("scatterAlongAxis:withDataTensor:updatesTensor:indicesTensor:mode:name:",
                 lambda t: (0, t.x, t.four, t.i, 6),
                 r"updates \[4\] and indices \[2, 3\]"),
@@ -1121,6 +1123,7 @@ def test_an_invalid_graph_is_an_error_where_a_mac_aborts(mac, g, case):
         x=g.placeholderWithShape_name_([2, 3], "x"),
         i=g.placeholderWithShape_dataType_name_([2, 3], I32, "i"),
         four=g.placeholderWithShape_name_([4], None),
+        picture=g.placeholderWithShape_name_([1, 4, 2, 2], None),
         whole=g.placeholderWithShape_dataType_name_([3], I32, None),
         foreign=mac.G.MPSGraph.new().placeholderWithShape_name_([2, 3], None),
     )
@@ -1221,6 +1224,16 @@ def test_results_have_memory_of_their_own(mac, g):
         mac.queue, {x: tensor_data(mac, np.zeros((2, 3), np.float32))}, None, {x: data}
     )
     assert [numbers(found[each]).sum() for each in (row, x)] == [3, 6]
+
+
+def test_one_of_several_results_may_be_fed(mac, g):
+    """The step then makes it in vain, and the others stay what they are."""
+    x = g.placeholderWithShape_name_([4], "x")
+    largest, where = g.topKWithSourceTensor_k_name_(x, 2, None)
+    doubled = g.additionWithPrimaryTensor_secondaryTensor_name_(largest, largest, None)
+    feeds = {x: tensor_data(mac, np.float32([1, 4, 3, 2])), largest: tensor_data(mac, np.float32([10, 20]))}
+    found = g.runWithFeeds_targetTensors_targetOperations_(feeds, [where, doubled], None)
+    assert [numbers(found[each]).tolist() for each in (where, doubled)] == [[1, 2], [20, 40]]
 
 
 def test_what_leaves_a_cell_is_python_s_own(mac, g):
@@ -1329,6 +1342,9 @@ def test_damaged_and_foreign_packages(mac, tmp_path):
     assert "needs macOS 26.0; this is a simulated macOS 15.0" in broken(
         "later", lambda f: write(f, "manifest.json", json.dumps(later))
     )
+    for name, needs in (("words", "Sequoia"), ("number", 15)):
+        odd = json.dumps(later | {"minimum_macos": needs})
+        assert "manifest.json is damaged" in broken(name, lambda f, odd=odd: write(f, "manifest.json", odd))
     newer = later | {"version": 2}
     assert "version 2; this reads" in broken("version", lambda f: write(f, "manifest.json", json.dumps(newer)))
     foreign = tmp_path / "mac.mpsgraphpackage"
@@ -1457,6 +1473,15 @@ def test_inputs_of_a_core_ml_package_are_in_its_order(mac, tmp_path):
     agree(numbers(found), given[0] - given[1])
 
 
+def test_a_core_ml_package_may_concatenate_one_value_and_a_constant(mac, tmp_path):
+    x, weights = floats(2, 3, 6, 6), {"w": floats(2, 3)}
+    for value, wanted in (("x", x), ("w", weights["w"])):
+        join = ("concat", {"values": f"%{value}", "axis": 1, "interleave": False}, "y")
+        folder = core_ml_package(tmp_path / f"{value}.mlpackage", [join], weights, ["y"])
+        (found,) = execute(mac, from_core_ml(mac, folder), [x])
+        agree(numbers(found), wanted)
+
+
 def test_core_ml_packages_that_cannot_be_read(mac, tmp_path):
     with pytest.raises(simulated.PackageError, match=r"no Core ML package at .*: it has no Manifest\.json"):
         from_core_ml(mac, tmp_path / "nowhere.mlpackage")
@@ -1466,6 +1491,14 @@ def test_core_ml_packages_that_cannot_be_read(mac, tmp_path):
     other = core_ml_package(tmp_path / "other.mlpackage", [("relu", {"x": "%x", "beta": 1.0}, "y")], {}, ["y"])
     with pytest.raises(simulated.NotSimulated, match=r"'relu' of .*beta.* is not simulated"):
         from_core_ml(mac, other)
+    row = {"x": "%x", "kernel_sizes": [2], "strides": [1], "pad_type": "valid", "pad": [0, 0]}
+    for name, operation, said in (
+        ("cast", ("cast", {"x": "%x", "dtype": "uint8"}, "y"), "the Core ML cast to 'uint8' is not simulated; fp16, "),
+        ("row", ("max_pool", row, "y"), "a Core ML pooling over 1 dimensions with padding 'valid' is not simulated"),
+    ):
+        folder = core_ml_package(tmp_path / f"{name}.mlpackage", [operation], {}, ["y"])
+        with pytest.raises(simulated.NotSimulated, match=said):
+            from_core_ml(mac, folder)
     for name, file, size in (("weights", "weights/weight.bin", 100), ("model", "model.mlmodel", 300)):
         package_, _ = small_core_ml_net(tmp_path / f"{name}.mlpackage")
         os.truncate(package_ / "Data" / "com.apple.CoreML" / file, size)
@@ -1501,11 +1534,15 @@ def test_the_hook_keeps_out_of_the_way(monkeypatch):
 def test_without_the_simulation_there_is_no_such_module():
     """The macOS is a variable's to choose, for a process that a page starts."""
     code = "import metalsim.graph as graph; print(graph.macos_version()); import MetalPerformanceShadersGraph"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"METALSIM_MACOS": "13.6"}
-    )
+
+    def ran(macos: str) -> subprocess.CompletedProcess:
+        environment = os.environ | {"METALSIM_MACOS": macos}
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+
+    done = ran("13.6")
     assert done.stdout == "13.6\n"
     assert "ModuleNotFoundError: No module named 'MetalPerformanceShadersGraph'" in done.stderr
+    assert "ValueError: METALSIM_MACOS: 'Sequoia' is no macOS version; write it as '15.0'" in ran("Sequoia").stderr
 
 
 # ---- rules, each with edits that break it

@@ -28,6 +28,7 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 import children  # noqa: E402
+import training  # noqa: E402
 from metallab.pytorch import kernels  # noqa: E402
 from metallab.pytorch.kernels import extension as page_sources  # noqa: E402
 from metalsim import SimulationError, building, preload  # noqa: E402
@@ -196,15 +197,11 @@ def curve(shrink: Callable) -> list[float]:
     layers = [torch.nn.Linear(*sizes).to("mps") for sizes in ((16, 32), (32, 32), (32, 4))]
     optimiser = torch.optim.SGD([p for layer in layers for p in layer.parameters()], 0.1)
     x, y = torch.randn(64, 16, device="mps"), torch.randint(4, (64,), device="mps")
-    losses = []
-    for _ in range(10):
-        h = layers[2](shrink(layers[1](shrink(layers[0](x), 0.1)), 0.1))
-        loss = F.cross_entropy(h, y)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    return losses
+
+    def loss() -> torch.Tensor:
+        return F.cross_entropy(layers[2](shrink(layers[1](shrink(layers[0](x), 0.1)), 0.1)), y)
+
+    return training.losses(loss, optimiser, 10)
 
 
 @in_softshrink

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ A, B = np.arange(6, dtype=np.float32).reshape(2, 3), np.full((2, 3), 10, np.floa
 
 @pytest.fixture
 def program():
-    """A graph of a - b."""
+    """A graph of a - b and a + b."""
     here = importlib.util.find_spec("MetalPerformanceShadersGraph") is not None
     if not here:
         metalsim.graph.install()
@@ -27,21 +29,51 @@ def program():
 
     graph = mps.MPSGraph.alloc().init()
     a, b = (graph.placeholderWithShape_dataType_name_([2, 3], mps.MPSDataTypeFloat32, name) for name in "ab")
-    yield mpsgraph.compile(graph, [a, b], [graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, b, None)])
+    difference = graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, b, None)
+    total = graph.additionWithPrimaryTensor_secondaryTensor_name_(a, b, None)
+    yield mpsgraph.compile(graph, [a, b], [difference, total])
     if not here:
         metalsim.graph.uninstall()
 
 
+@dataclass(frozen=True)
+class Turned:
+    """An executable that tells its outputs in the other order, as a compiler may put them."""
+
+    executable: Any
+
+    def feedTensors(self):
+        return self.executable.feedTensors()
+
+    def targetTensors(self):
+        return list(self.executable.targetTensors())[::-1]
+
+    def serializeToMPSGraphPackageAtURL_descriptor_(self, *arguments):
+        self.executable.serializeToMPSGraphPackageAtURL_descriptor_(*arguments)
+
+
 @RULES.rule(
     ("[program.inputs.index(tensor) for tensor in fed]", "list(range(len(fed)))"),
-    ('tuple(inputs[i] for i in description["order"])', "inputs"),
+    ('tuple(inputs[i] for i in description["feeds"])', "inputs"),
 )
 def inputs_keep_their_order(mpsgraph_packages, program, tmp_path):
     mpsgraph_packages.store(program, tmp_path / "m.mpsgraphpackage")
-    (found,) = mpsgraph_packages.load(tmp_path / "m.mpsgraphpackage")(A, B)
-    np.testing.assert_array_equal(found, A - B)
+    difference, total = mpsgraph_packages.load(tmp_path / "m.mpsgraphpackage")(A, B)
+    np.testing.assert_array_equal(difference, A - B)
+    np.testing.assert_array_equal(total, A + B)
     with pytest.raises(ValueError, match=r"this input is float32 of shape \(2, 3\)"):
         mpsgraph_packages.load(tmp_path / "m.mpsgraphpackage")(A.T, B)
+
+
+@RULES.rule(
+    ("[program.outputs.index(tensor) for tensor in made]", "list(range(len(made)))"),
+    ('tuple(outputs[i] for i in description["targets"])', "outputs"),
+)
+def outputs_are_told_in_the_executables_order(mpsgraph_packages, program, tmp_path):
+    mpsgraph_packages.store(replace(program, executable=Turned(program.executable)), tmp_path / "m.mpsgraphpackage")
+    first, second = mpsgraph_packages.load(tmp_path / "m.mpsgraphpackage")(A, B)
+    np.testing.assert_array_equal(first, A + B, "the package gives the difference first, which was told as the second")
+    np.testing.assert_array_equal(second, A - B)
 
 
 @RULES.rule(
@@ -53,7 +85,7 @@ def damage_is_a_sentence(mpsgraph_packages, program, tmp_path):
     package = tmp_path / "m.mpsgraphpackage"
     beside = mpsgraph_packages.store(program, package)
     good = beside.read_text()
-    for description in ("{", "{}", "[]", json.dumps(json.loads(good) | {"order": [5]})):
+    for description in ("{", "{}", "[]", json.dumps(json.loads(good) | {"feeds": [5]})):
         beside.write_text(description)
         with pytest.raises(
             mpsgraph_packages.PackageUnusable, match=r"m\.json cannot be used .*store the package again"

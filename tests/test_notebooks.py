@@ -197,6 +197,9 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, kind, tmp_path):
     ran = {cell.id: cell for cell in result.read().cells}
     raised = {name: error for name, cell in ran.items() if (error := error_of(cell)) is not None}
     assert raised == wanted, f"{result.reason}\n{result.traceback}\nthe partial notebook: {result.failed_copy}"
+    for name in wanted:
+        error = next(output for output in ran[name].outputs if output.output_type == "error")
+        assert error.traceback == [f"WrongAnswer: {error.evalue}"], "a learner sees more than message and hint"
     assert result.executed == result.cells > 0
     for name in (name for name in ran if name.startswith("check-untouched-")):
         assert "not attempted yet" in str(ran[name].outputs), f"{name} said {ran[name].outputs}"
@@ -272,8 +275,9 @@ def test_the_detector_s_page_takes_a_reader_s_pictures(kind, tmp_path, monkeypat
     result = run_apart(paths.NOTEBOOKS / "08_detect_with_yolov5.ipynb", kind, tmp_path)
     assert result.status == "passed", result.reason
     said = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}
-    assert "4 frames of 600 x 400 from pictures in" in said["model-load"]
-    assert "boxes in 4 frames, the same in both panes" in said["film-run"]
+    assert "4 frames from pictures in" in said["model-load"]
+    assert "the first of 600 x 400 pixels" in said["model-load"]
+    assert "boxes in 4 frames, the same in every pane" in said["film-run"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)

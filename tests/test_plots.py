@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from IPython.core.formatters import DisplayFormatter
 from matplotlib.figure import Figure
@@ -126,6 +127,25 @@ def test_stages_are_pieces_of_a_bar_as_long_as_their_medians():
     assert "Chip X" in said
     assert [label.get_text() for label in axes.get_yticklabels()] == ["left", "right"]
     assert "left: load 1 ms, compute 3 ms, total 4 ms; right: load 2 ms" in figure.get_label()
+
+
+def test_losses_are_a_line_and_a_band_over_seeds():
+    runs = {"float32": [[2.0, 1.0], [4.0, 0.5], [3.0, 0.8]], "bf16": np.array([[3.0, 1.5]])}
+    figure = plots.losses(runs, device="Chip X")
+    axes = figure.axes[0]
+    assert [list(line.get_ydata()) for line in axes.lines] == [[3.0, 0.8], [3.0, 1.5]]
+    band = axes.collections[0].get_paths()[0].get_extents()
+    assert (band.ymin, band.ymax) == (0.5, 4.0)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["float32", "bf16"]
+    assert figure.get_label() == "median training loss at the end: float32: 0.8; bf16: 1.5"
+    assert "Chip X" in figure.get_suptitle()
+
+
+def test_the_loss_scale_is_drawn_with_its_skipped_steps():
+    figure = plots.loss_scale([8.0, 4.0, 4.0], [True, False, False], device="Chip X")
+    _, marks = figure.axes[0].lines
+    assert (list(marks.get_xdata()), list(marks.get_ydata())) == ([0], [8.0])
+    assert figure.get_label() == "loss scale over 3 steps, from 2^3 to 2^2; 1 skipped"
 
 
 def test_axes_have_labels_where_the_data_are():

@@ -78,6 +78,18 @@ def test_a_mac_s_jax_device_is_judged_by_its_result(pretend, gpu, status):
     assert found == {"cpu": "works", "metal": status}
 
 
+def test_what_a_plugin_prints_at_its_end_hides_nothing(pretend):
+    last_words = "    import atexit\n    atexit.register(print, 'systemMemory: 16.00 GB')\n"
+    pretend("jax", FAKE_JAX.format(gpu="a @ b") + last_words)
+    assert {probe.device: probe.status for probe in probes.run("jax")} == {"cpu": "works", "metal": "works"}
+
+
+def test_a_process_that_ends_without_an_answer_is_a_line_in_the_table(pretend):
+    pretend("onnxruntime", "import os\nos._exit(0)")
+    (probe,) = probes.run("onnxruntime")
+    assert (probe.status, probe.detail) == ("failed", "its process exited with code 0 before it answered")
+
+
 FAKE_TENSORFLOW = """
     import contextlib, numpy as np
     __version__ = "2.16.2"

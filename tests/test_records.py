@@ -119,8 +119,8 @@ def what_is_written_is_read_back(records):
     ("_folder(records[0].measurement.mode, on)", '_folder("full", on)'),
     ("sentinel.drift if sentinel else None", "None"),
     ("if math.isfinite(ratio.high) else None", "if True else None"),
-    ('verdict="withheld", withheld=_one_line(comparison.withheld[variant])', 'verdict="withheld"'),
-    ("_one_line(comparison.withheld[variant])", "comparison.withheld[variant]"),
+    ('verdict="withheld", withheld=machine.one_line(comparison.withheld[variant])', 'verdict="withheld"'),
+    ("machine.one_line(comparison.withheld[variant])", "comparison.withheld[variant]"),
 )
 def a_page_is_saved_with_its_comparisons(records, tmp_path, monkeypatch):
     monkeypatch.delenv("METALLAB_OUT", raising=False)
@@ -441,7 +441,7 @@ HOSTILE = {
     ("1e-18 < value < 1e9", "value < 1e9"),
     ("(type(value) in (int, float) and 0 <= value < 1e27)", "isinstance(value, (int, float))"),
     ("and value.isprintable()", ""),
-    ("len(value) <= _TEXT_LIMIT and", "True and"),
+    ("len(value) <= machine.TEXT_LIMIT and", "True and"),
     ("type(value) is int and 0 < value < 2**53", "0 < value < 2**53"),
     ("type(value) is int and 0 <= value < 2**53", "True"),
     ('        raise ValueError(f"{constant} is', '        return math.nan\n        raise ValueError(f"{constant} is'),

@@ -73,8 +73,13 @@ def test_bad_questions_and_baselines_say_what_to_do():
         timing.compare({"a": lambda: 1}, on=timing.Host(), baseline="b", parity=timing.Unchecked("-"))
     with pytest.raises(KeyError, match="no parity is given for b, c"):
         timing.compare(dict.fromkeys("abcd", lambda: 1), on=timing.Host(), baseline="a", parity={"d": print})
+    places = {"a": timing.Host()}
+    with pytest.raises(KeyError, match="no place is given for b"):
+        timing.compare(dict.fromkeys("ab", int), on=places, baseline="a", parity=timing.Unchecked("-"))
     with pytest.raises(ValueError, match="no stages"):
         timing.measure_stages({}, on=timing.Host())
+    with pytest.raises(ValueError, match="give it another name"):
+        timing.measure_stages({"total": int}, on=timing.Host())
 
 
 def test_errors_of_the_function_come_through_and_the_collector_is_back():

@@ -303,6 +303,7 @@ def the_table_adds_up(trace):
     ('if not self.accelerator:\n            return f"{said}', 'if False:\n            return f"{said}'),
     ('for event in self.having("copy", "fallback")', 'for event in self.having("copy")'),
     ("_length(times) / self.seconds", "_length(times)"),
+    ("        if not self.seconds:\n", "        if False:\n"),
 )  # fmt: skip
 def its_sentence_says_where_the_time_went(trace):
     """With shares on a GPU; on a CPU that there is none; of a simulation no time at all."""
@@ -312,6 +313,7 @@ def its_sentence_says_where_the_time_went(trace):
     )
     assert "cuda computed for 20% of that and starved for 55%" in said
     assert "no accelerator" in str(made([("op", "aten::addmm", "cpu", 0, 1, 8, {})], accelerator="")(trace))
+    assert "complete when its block has ended" in str(made([], seconds=0.0)(trace))
     said = str(made([("op", "aten::addmm", "mps", 0, 1, 8, {})], accelerator="mps", simulated=True)(trace))
     assert said.startswith("SIMULATED")
     assert "ms" not in said.replace("mps", "")

@@ -30,8 +30,16 @@ def test_a_copy_keeps_the_stub_and_loses_solution_and_outputs():
 
 @pytest.mark.parametrize("tags", [("solution",), ("exercise",), ("solution", "exercise"), ("exercise", "exercise")])
 def test_exercises_and_solutions_must_pair_up(tags):
-    with pytest.raises(workshop.NothingToSolve, match="must be followed"):
+    with pytest.raises(workshop.Unpaired, match="must be followed"):
         workshop.student_copy(lesson(*tags))
+
+
+def test_a_page_that_does_not_pair_up_is_named_and_nothing_is_written(tmp_path):
+    for name, tags in (("01_good", ("exercise", "solution")), ("02_bad", ("exercise",))):
+        nbformat.write(lesson(*tags), tmp_path / f"{name}.ipynb")
+    with pytest.raises(workshop.Unpaired, match=r"^02_bad\.ipynb: each cell"):
+        workshop.make(sorted(tmp_path.glob("*.ipynb")), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_work_is_never_overwritten(tmp_path):

@@ -195,6 +195,11 @@ def measuring_stops_when_enough_is_known(timing: ModuleType) -> None:
             assert got.n >= 20
         if reason == "time limit":
             assert sum(got.samples) < 20
+    clock = FakeClock()
+    slower = clock.taking(lambda: 0.001 * (1 + clock.now / 1e9))
+    got = timing.measure(slower, on=timing.Host(), question="throughput", clock=clock, budget=timing.Budget())
+    assert got.stop_reason == "time limit"
+    assert clock.now < 12e9, f"{clock.now / 1e9:.1f} s, where 8 s of work are the limit"
 
 
 def waiting_between_samples_is_limited_too(timing: ModuleType) -> None:
@@ -211,6 +216,19 @@ def waiting_between_samples_is_limited_too(timing: ModuleType) -> None:
     work = clock.taking(lambda: noisy.uniform(1e-6, 9e-6))
     got = timing.measure(work, on=Slow(), clock=clock, budget=timing.Budget())
     assert got.stop_reason == "time limit"
+
+
+def half_a_second_passes_and_not_half_a_second_of_work(timing: ModuleType) -> None:
+    """Calls of a microsecond with a millisecond of waiting before each are known long before they add up."""
+    clock = FakeClock()
+
+    class Slow(timing.Host):
+        def synchronize(self, *results):
+            if not results:
+                clock.now += 1_000_000
+
+    got = timing.measure(clock.taking(lambda: 1e-6), on=Slow(), clock=clock, budget=timing.Budget())
+    assert got.stop_reason == "quiet"
 
 
 def samples_are_described_without_a_mean(timing: ModuleType) -> None:
@@ -635,7 +653,6 @@ RULES = (
             ("block_seconds: float = 0.020", "block_seconds: float = 0.005"),
             ("return self._timed_block() / self.block", "return self._timed_block()"),
             ('while self.question == "throughput" and', "while"),
-            ("seconds * sampler.block)", "seconds)"),
         ),
     ),
     Rule(
@@ -645,14 +662,19 @@ RULES = (
             ("max_seconds: float = 8.0", "max_seconds: float = 60.0"),
             ("_noise(column) < 0.05", "_noise(column) < 5"),
             ("self.seen >= 2 * budget.min_samples and", "False and"),
+            ("seconds * sampler.block)", "seconds)"),
         ),
     ),
     Rule(
         waiting_between_samples_is_limited_too,
         (
-            (" or _since(self.started, self.clock) >= _PATIENCE * limit", ""),
+            (" or passed >= _PATIENCE * limit", ""),
             ("out_of_patience = _since(start, clock) >= _PATIENCE * budget.warmup_limit > 0", "pass"),
         ),
+    ),
+    Rule(
+        half_a_second_passes_and_not_half_a_second_of_work,
+        (("passed < budget.min_seconds", "self.spent < budget.min_seconds"),),
     ),
     Rule(
         samples_are_described_without_a_mean,

@@ -122,7 +122,7 @@ def main() -> int:
     described = json.loads(machine.describe().to_json())
     found = {"rows": rows, "harness_inside": inside, "harness_in_all": in_all, "machine": described}
     out.write_text(json.dumps(found, indent=1))
-    print(f"saved in {out.relative_to(paths.ROOT)}")
+    print(f"saved in {out}")
     if apart:
         print(f"APART by more than {ALLOWED:.0%}: {', '.join(apart)}; is the machine quiet?")
     return 1 if apart else 0

@@ -30,7 +30,7 @@ CHOICES = {
     "int8 asymmetric": quantization.Choice(activations="uint8", symmetric=False),
     "int8 symmetric": quantization.Choice(activations="int8", symmetric=True),
     "uint8 weights": quantization.Choice(activations="uint8", weights="uint8", per_channel=False),
-    "first layer too": quantization.Choice(activations="uint8", first_layer=True),
+    "int8, first layer too": quantization.Choice(activations="uint8", first_layer=True),
 }
 
 
@@ -149,7 +149,7 @@ def main() -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     described = json.loads(machine.describe().to_json())
     out.write_text(json.dumps({"results": [asdict(result) for result in results], "machine": described}, indent=1))
-    print(f"saved in {out.relative_to(paths.ROOT)}")
+    print(f"saved in {out}")
     return 0
 
 

@@ -100,7 +100,7 @@ def main() -> int:
         "machine": json.loads(machine.describe().to_json()),
     }
     (out / "launch_time.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
-    print(f"saved in {(out / 'launch_time.json').relative_to(paths.ROOT)}")
+    print(f"saved in {out / 'launch_time.json'}")
     return 0
 
 

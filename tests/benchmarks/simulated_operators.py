@@ -12,15 +12,11 @@ from __future__ import annotations
 
 import argparse
 import collections
-import copy
-import importlib.util
 import json
 import re
 import sys
-import types
-import unittest
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,13 +26,10 @@ from metallab.pytorch import coverage
 
 metalsim.arm()
 metalsim.install(lambda name: coverage.status(name) in ("native", "composite"))
-# torch's test tools import this package for tests that are not run here
-if importlib.util.find_spec("expecttest") is None:
-    sys.modules["expecttest"] = types.SimpleNamespace(TestCase=unittest.TestCase)
 
 import torch  # noqa: E402 - torch comes after the simulation is armed
-from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
-from torch.testing._internal import common_methods_invocations as invocations  # noqa: E402
+
+from metallab.verify_mac.operator_database import brief, invocations, run, tensors  # noqa: E402
 
 # Entries that cannot agree, each with its reason.
 _UNWRITTEN = "memory that nobody wrote; on the simulated device it is NaN"
@@ -82,14 +75,14 @@ def check(op: Any, most_samples: int) -> Outcome:
     try:
         samples = list(op.sample_inputs("cpu", dtype, requires_grad=gradients))[:most_samples]
     except Exception as error:  # noqa: BLE001 - the database is not ours; its troubles are told
-        return Outcome(op.full_name, "skipped", f"no samples: {_brief(error)}")
+        return Outcome(op.full_name, "skipped", f"no samples: {brief(error)}")
     worst, backward, compared, refused = "identical", 0, 0, 0
     for sample in samples:
         try:
-            expected = _run(op, sample, "cpu", gradients)
+            expected = run(op, sample, "cpu")
         except Exception:  # noqa: BLE001, S112 - what the CPU refuses tells nothing
             continue
-        verdict, reason = _compare(op, sample, expected, gradients)
+        verdict, reason = _compare(op, sample, expected)
         if verdict == FLOAT64:
             refused += 1
             continue
@@ -109,17 +102,17 @@ def _dtype(op: Any) -> torch.dtype | None:
     return next((dtype for dtype in usual if dtype in supported), None)
 
 
-def _compare(op: Any, sample: Any, expected: Any, gradients: bool) -> tuple[str, str]:
+def _compare(op: Any, sample: Any, expected: Any) -> tuple[str, str]:
     try:
-        found = _run(op, sample, "mps", gradients)
+        found = run(op, sample, "mps")
     except NotImplementedError as error:
         missing = re.match(r"The operator '([^']+)' is not currently implemented for the MPS device", str(error))
-        return (MISSING, missing[1]) if missing else ("raises", _brief(error))
+        return (MISSING, missing[1]) if missing else ("raises", brief(error))
     except Exception as error:  # noqa: BLE001 - a verdict, not a crash
         wide = re.match(r"Cannot convert a MPS Tensor to float64|Trying to convert ComplexDouble", str(error))
-        return (FLOAT64, "") if wide else ("raises", _brief(error))
+        return (FLOAT64, "") if wide else ("raises", brief(error))
     verdict = "identical"
-    for one, other in zip(_tensors(expected), _tensors(found), strict=True):
+    for one, other in zip(tensors(expected), tensors(found), strict=True):
         try:
             torch.testing.assert_close(other, one, rtol=0, atol=0, equal_nan=True)
         except AssertionError:
@@ -127,57 +120,8 @@ def _compare(op: Any, sample: Any, expected: Any, gradients: bool) -> tuple[str,
         try:
             torch.testing.assert_close(other, one, equal_nan=True)
         except AssertionError as error:
-            return "differs", _brief(error)
+            return "differs", brief(error)
     return verdict, ""
-
-
-def _run(op: Any, sample: Any, device: str, gradients: bool) -> tuple[Any, Any]:
-    """The results and the gradients of the inputs (None without), all on the CPU."""
-    leaves: list[torch.Tensor] = []
-    place = lambda value: _placed(value, device, leaves)
-    arguments = [place(value) for value in (sample.input, *sample.args)]
-    keywords = {name: place(value) for name, value in sample.kwargs.items()}
-    torch.manual_seed(0)
-    with sdpa_kernel(SDPBackend.MATH):  # the CPU's fused attention sums in another order
-        results = op.op(*arguments, **keywords)
-    results = sample.output_process_fn_grad(results)
-    flat = [t for t in _tensors(results) if t.requires_grad] if gradients else []
-    found = None
-    if flat:
-        total = sum(((t.abs() if t.is_complex() else t) ** 2).sum() for t in flat)
-        found = torch.autograd.grad(total, leaves, allow_unused=True)
-    return tuple(t.detach().cpu() for t in _tensors(results)), found and [g if g is None else g.cpu() for g in found]
-
-
-def _placed(value: Any, device: str, leaves: list[torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        placed = value.detach().clone().to(device).requires_grad_(value.requires_grad)
-        if placed.requires_grad:
-            leaves.append(placed)
-        return placed
-    if isinstance(value, (list, tuple)):
-        placed = [_placed(one, device, leaves) for one in value]
-        return type(value)(*placed) if hasattr(value, "_fields") else type(value)(placed)
-    if isinstance(value, dict):
-        return {key: _placed(one, device, leaves) for key, one in value.items()}
-    if isinstance(value, (torch.device, str)) and str(value) == "cpu":
-        return type(value)(device)
-    return copy.copy(value) if not isinstance(value, Callable) else value
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [tensor for one in value for tensor in _tensors(one)]
-    if isinstance(value, dict):
-        return _tensors(list(value.values()))
-    return []
-
-
-def _brief(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines[:3])[:160]}"
 
 
 def report(outcomes: list[Outcome]) -> str:

@@ -152,8 +152,9 @@ def answer(page: Page, cell: Locator, text: str) -> None:
 
 
 def errors(within: Locator) -> Locator:
-    """The tracebacks that are shown. Warnings stand on the same red, as all of standard error does."""
-    return within.locator('[data-mime-type="application/vnd.jupyter.stderr"]', has_text="Traceback (most recent call")
+    """The errors that are shown. Warnings stand on the same red, as all of standard error does."""
+    error = re.compile(r"Traceback \(most recent call|^\s*WrongAnswer: ")  # the latter is shown without a traceback
+    return within.locator('[data-mime-type="application/vnd.jupyter.stderr"]', has_text=error)
 
 
 def colour(element: Locator, which: str) -> tuple[int, int, int]:
@@ -193,7 +194,8 @@ def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
 
     answer(page, stub, WRONG_ANSWERS[STUDENT][f"solution-{EXERCISE}"])
     run(page, check)
-    expect(errors(check)).to_contain_text("WrongAnswer")
+    expect(errors(check)).to_contain_text(re.compile(r"^\s*WrongAnswer: Exercise .* Hint: "))
+    expect(errors(check)).not_to_contain_text("Traceback")
     red, green, _ = colour(errors(check), "backgroundColor")
     assert red > green + 20
 

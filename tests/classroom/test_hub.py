@@ -315,6 +315,8 @@ def test_one_account_for_all_over_tls_and_the_next_day():
         ({"METALLAB_HUB_ADDRESS": "0.0.0.0"}, ["ada"], "would cross the network in the clear"),
         ({}, ["../ada"], "'../ada' cannot be a name"),
         ({"METALLAB_LESSONS": "/nowhere"}, ["ada"], "make workshop"),
+        ({"METALLAB_HUB_TLS": "/nowhere"}, ["ada"], "there is no /nowhere/key.pem"),
+        ({"METALLAB_HUB_PORT": "http"}, ["ada"], "'http' is no port"),
     ],
 )
 def test_what_cannot_be_opened_says_why(settings, people, said):

@@ -1,7 +1,7 @@
 """Make ``.venv`` and install the project into it: ``python3 -I utils/metallab/bootstrap.py``.
 
-Standard library only, because it runs before anything is installed, and with ``-I``, because this folder holds
-modules (``trace.py``) that would otherwise shadow the standard library's.
+Standard library only, because it runs before anything is installed; and with ``-I``, so that neither a module in this
+folder nor ``PYTHONPATH`` stands in for the standard library's.
 
 Any Python from 3.6 on can start it: one that is too old gets a message, or the work is handed to a newer one on
 PATH. So this file keeps to the syntax and the library calls of 3.6: no annotations, ``universal_newlines``.

@@ -28,6 +28,10 @@ class Implausible(AssertionError):
 class WrongAnswer(AssertionError):
     """An exercise's answer that its check refuses."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the message with its hint. Where it was raised helps no learner."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class Right(str):
     """What `exercise` says of a right answer: text, which a notebook shows with a green bar."""
@@ -41,9 +45,9 @@ class Right(str):
 class Tolerance:
     """Outputs agree if ``|result - reference| <= relative * (|reference| + size) + absolute`` everywhere.
 
-    ``size`` is the root mean square of the reference. A GPU adds in another order than a CPU, and the error of a sum
-    goes with what is added, not with what is left of it: an output near 0 among outputs of 30 carries the error of its
-    neighbours. ``absolute`` is for references that are 0 but for rounding.
+    ``size`` is that of the whole reference, a root mean square (`array_size`). A GPU adds in another order than a CPU,
+    and the error of a sum goes with what is added, not with what is left of it: an output near 0 among outputs of 30
+    carries the error of its neighbours. ``absolute`` is for references that are 0 but for rounding.
     """
 
     relative: float
@@ -134,8 +138,8 @@ def assert_close(reference: Any, result: Any, dtype: Any) -> None:
 def assert_matches_cpu(fn: Callable[..., Any], *inputs: Any, on: Accelerator, dtype: Any = "float32") -> None:
     """Raise `Mismatch` unless ``fn(*inputs)`` gives on a device, in ``dtype``, what the CPU gives in float32.
 
-    ``fn`` is a function of PyTorch tensors or an `nn.Module`; it and the inputs are copied, so that neither run sees
-    what the other did to them. Floating inputs are cast to ``dtype`` for the device's run. float64 is compared in
+    ``fn`` is a function of PyTorch tensors or an `nn.Module`; a module and the inputs are copied, so that neither run
+    sees what the other did to them. Floating inputs are cast to ``dtype`` for the device's run. float64 is compared in
     float64. On NVIDIA GPUs PyTorch convolves float32 in TensorFloat-32, which is refused here, unless
     ``torch.backends.cudnn.allow_tf32`` is False. ValueError for a dtype that has no tolerance.
     """
@@ -246,7 +250,7 @@ def _assert_leaf_close(reference: Any, result: Any, allowed: Tolerance, part: st
 
 
 def _memory(value: Any) -> tuple[str, int] | None:
-    """Where the memory of an array begins that can be written to; None if it cannot, or if there is none."""
+    """Where the memory of an array of PyTorch or NumPy begins; None for an empty one, and for any other framework's."""
     if hasattr(value, "data_ptr"):
         return (value.device.type, value.data_ptr()) if value.data_ptr() else None
     return ("cpu", value.ctypes.data) if isinstance(value, np.ndarray) and value.size else None

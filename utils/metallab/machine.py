@@ -54,9 +54,11 @@ _RECORDED = re.compile(
 )
 # TF_CONFIG and the addresses of JAX's coordinator name hosts.
 _HIDDEN = re.compile(r"TF_CONFIG|TOKEN|SECRET|PASSW|CREDENTIAL|KEY|ADDRESS|HOST", re.IGNORECASE)
+_WHERE_IT_WRITES = ("METALLAB_BUILD", "METALLAB_OUT")  # which says nothing about a number, and may name a person
 _ANY_HOME = re.compile(r"/(Users|home)/[^/:;,\s\"']+")
 
-_TEXT_LIMIT = 1000
+TEXT_LIMIT = 1000
+"""Characters that one text in a description or a record may have."""
 _JSON_LIMIT = 65536
 _COMMAND_SECONDS = 2.0
 _SYS, _PROC = Path("/sys"), Path("/proc")
@@ -234,7 +236,7 @@ def _version(package: str) -> str | None:
         version = metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-    return _clean(version) if version else None  # a broken installation has metadata without a version
+    return one_line(version) if version else None  # a broken installation has metadata without a version
 
 
 # --- macOS. No line below this one has been checked on a Mac; the tests run each against imitated commands. ---
@@ -270,7 +272,7 @@ def _sysctl(*names: str) -> dict[str, str]:
     """Values by name. One process for all, with names printed: a name this Mac does not know is only left out."""
     lines = (_ask("sysctl", *names, may_fail=True) or "").splitlines()
     pairs = (line.partition(": ") for line in lines)
-    return {name: _clean(value.strip()) for name, _, value in pairs if name in names and value.strip()}
+    return {name: one_line(value.strip()) for name, _, value in pairs if name in names and value.strip()}
 
 
 def _mac_gpu() -> tuple[str | None, int | None]:
@@ -315,8 +317,8 @@ def _linux() -> dict[str, Any]:
         "chip": _matched(r"^model name\s*:\s*(.+?)\s*$", cpuinfo) or _lscpu_name(),
         "gpu": _joined((_ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or "").splitlines()),
         "virtual": "hypervisor" in flags.split() if flags else None,  # x86 says so, other processors do not
-        "os_name": _clean(release.get("NAME", "")) or "Linux",
-        "os_version": _clean(release.get("VERSION_ID", "")) or None,
+        "os_name": one_line(release.get("NAME", "")) or "Linux",
+        "os_version": one_line(release.get("VERSION_ID", "")) or None,
     }
 
 
@@ -327,7 +329,7 @@ def _lscpu_name() -> str | None:
 
 def _linux_now() -> dict[str, Any]:
     pattern = "devices/system/cpu/cpu*/cpufreq/scaling_governor"
-    governors = sorted({text for path in _SYS.glob(pattern) if (text := _clean(_read(path) or "").strip())})
+    governors = sorted({text for path in _SYS.glob(pattern) if (text := one_line(_read(path) or "").strip())})
     return {"power_source": _linux_power_source(), "cpu_governor": ", ".join(governors) or None}
 
 
@@ -354,9 +356,9 @@ def _load_average() -> tuple[float, float, float] | None:
 def _environment() -> dict[str, str]:
     """Variables that change what frameworks do, without what could name a person, a host or a secret."""
     return {
-        name: "(hidden)" if _HIDDEN.search(name) else _clean(without_home(value))
+        name: "(hidden)" if _HIDDEN.search(name) else one_line(without_home(value))
         for name, value in sorted(os.environ.items())
-        if _RECORDED.fullmatch(name) and name != "METALLAB_OUT"  # where a run writes says nothing about its numbers
+        if _RECORDED.fullmatch(name) and name not in _WHERE_IT_WRITES
     }
 
 
@@ -405,7 +407,7 @@ def _read(path: Path) -> str | None:
 def _matched(pattern: str, text: str | None) -> str | None:
     """The first group of a pattern, lines being lines; None if it is not there."""
     match = re.search(pattern, text or "", re.MULTILINE)
-    return _clean(match[1]) if match else None
+    return one_line(match[1]) if match else None
 
 
 def _positive(text: Any) -> int | None:
@@ -417,13 +419,13 @@ def _joined(names: list[str]) -> str | None:
     """Names with how often each occurs: ``2 × NVIDIA H200``."""
     names = [name.strip() for name in names if name.strip()]
     counts = {name: names.count(name) for name in names}
-    return _clean(", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())) or None
+    return one_line(", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())) or None
 
 
-def _clean(text: str) -> str:
-    """One line of printable text: what `from_json` accepts."""
+def one_line(text: str) -> str:
+    """One line of printable text of at most `TEXT_LIMIT` characters: what `from_json` and `metallab.records` accept."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
-    return shown if len(shown) <= _TEXT_LIMIT else shown[: _TEXT_LIMIT - 1] + "…"
+    return shown if len(shown) <= TEXT_LIMIT else shown[: TEXT_LIMIT - 1] + "…"
 
 
 def _said(value: str | None) -> str:
@@ -462,7 +464,7 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= _TEXT_LIMIT and value.isprintable()
+    return isinstance(value, str) and 0 < len(value) <= TEXT_LIMIT and value.isprintable()
 
 
 def _is_count(value: Any) -> bool:

@@ -36,9 +36,8 @@ class PeakMemory:
     def __str__(self) -> str:
         if self.bytes is None:
             return "peak memory: the block has not ended"
-        least = (
-            "at least " if self.how == "sampled" else ""
-        )  # memory freed before and kept by the process is reused unseen
+        # memory freed before and kept by the process is reused unseen
+        least = "at least " if self.how == "sampled" else ""
         text = f"peak memory {least}{units.size(self.bytes)} above the start ({self.how})"
         return text + (f", driver's pool {units.size(self.pool_bytes)}" if self.pool_bytes is not None else "")
 

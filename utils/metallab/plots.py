@@ -1,13 +1,14 @@
 """Pictures, in one style: labelled axes with units, intervals drawn, colours that colour-blind readers can tell apart.
 
-Every function returns the figure, with the device in its title and a sentence that describes it in ``figure.get_label``
-and in the notebook's output, for whoever cannot see it. Colours are those of Okabe and Ito, *Color Universal Design*,
-2008.
+Every function that draws returns the figure, with the device in its title and a sentence that describes it in
+``figure.get_label`` and in the notebook's output, for whoever cannot see it. Colours are those of Okabe and Ito, *Color
+Universal Design*, 2008.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from metallab import units
 from metallab.timing import Comparison, Measurement
@@ -109,7 +110,7 @@ def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
     if key in comparison.withheld:
         reason = comparison.withheld[key].split(":", 1)[0]
         axes.text(1, row, f"  no speed-up: {reason}", va="center", color=RED, fontsize=9)
-        return f"{key}: withheld"
+        return f"{comparison.name}: no speed-up of {key} is given, {reason}"
     ratio = comparison.ratios[key]
     finite = np.isfinite(ratio.high)
     colour = {"faster": BLUE, "slower": RED}.get(ratio.verdict, "#7f7f7f")
@@ -120,7 +121,7 @@ def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     end = (ratio.high if finite else ratio.median, row)
     axes.annotate(words, end, xytext=(8, 0), textcoords="offset points", va="center", fontsize=9, bbox=behind)
-    return str(ratio)
+    return f"{comparison.name}: {ratio}"
 
 
 def samples(measurements: Sequence[Measurement]) -> Figure:
@@ -232,6 +233,47 @@ def by_lesson(speed_ups: Mapping[str, Mapping[str, Sequence[tuple[float, float, 
         title(figure, heading, speed_ups)
     medians = ((m, x, [units.times(r[1]) for r in rs]) for m, found in speed_ups.items() for x, rs in found.items())
     return described(figure, "; ".join(f"{m}, {x}: {', '.join(rs)} times" for m, x, rs in medians))
+
+
+def losses(runs: Mapping[str, Sequence[Sequence[float]]], *, device: str, heading: str = "Loss curves") -> Figure:
+    """Training loss after each epoch: the median over seeds as a line, and a band from the lowest to the highest.
+
+    ``runs`` maps a name to numbers above 0, (seeds, epochs): cross-entropy in nats.
+    """
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 3.2))
+        looks = zip(_cycled(len(runs)), itertools.cycle(("-", "--", ":", "-.")), strict=False)
+        for (name, seeds), (colour, style) in zip(runs.items(), looks, strict=True):
+            epochs = np.arange(1, len(seeds[0]) + 1)
+            axes.fill_between(epochs, np.min(seeds, 0), np.max(seeds, 0), color=colour, alpha=0.2, linewidth=0)
+            axes.plot(epochs, np.median(seeds, 0), style, color=colour, label=name, marker="o", markersize=4)
+        axes.set_yscale("log")
+        for place in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            place(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel("training loss (cross-entropy, nats)")
+        axes.legend(fontsize=8)
+        title(figure, f"{heading} (line: median of seeds, band: all of them)", [device])
+    said = (f"{name}: {np.median(seeds, 0)[-1]:.3g}" for name, seeds in runs.items())
+    return described(figure, f"median training loss at the end: {'; '.join(said)}")
+
+
+def loss_scale(scales: Sequence[float], skipped: Sequence[bool], *, device: str) -> Figure:
+    """The loss scale at each training step, powers of two on a logarithmic axis; skipped steps are marked."""
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 2.8))
+        axes.step(range(len(scales)), scales, where="mid", color=BLUE, label="loss scale")
+        where = [step for step, skip in enumerate(skipped) if skip]
+        axes.plot(where, [scales[step] for step in where], "x", color=RED, label="skipped: gradients not finite")
+        axes.set_yscale("log", base=2)
+        axes.set_xlabel("training step")
+        axes.set_ylabel("loss scale (no unit)")
+        axes.legend()
+        title(figure, "The loss scale finds its size", [device])
+    ends = f"from 2^{np.log2(scales[0]):g} to 2^{np.log2(scales[-1]):g}"
+    return described(figure, f"loss scale over {len(scales)} steps, {ends}; {len(where)} skipped")
 
 
 def _powers_of_two(low: float, high: float, most: int = 8) -> list[float]:

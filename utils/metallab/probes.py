@@ -10,7 +10,6 @@ import importlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ import numpy as np
 from packaging.requirements import Requirement
 
 from metallab import paths
+from metallab.headless.processes import describe_exit
 
 Status = Literal["works", "wrong", "failed", "absent"]
 TIMEOUT = 180
@@ -63,8 +63,10 @@ def run(framework: str, timeout: float = TIMEOUT) -> list[Probe]:
     except subprocess.TimeoutExpired:
         said = f"no answer within {timeout:.0f} s"
         return [Probe(framework, version, "?", "failed", said, f"python -m metallab.probes {framework}")]
-    if child.returncode == 0:
-        return [Probe(**row) for row in json.loads(child.stdout.splitlines()[-1])]
+    # a plugin prints lines of its own, some as late as the process's end
+    answers = [line for line in child.stdout.splitlines() if line.startswith("[{")]
+    if child.returncode == 0 and answers:
+        return [Probe(**row) for row in json.loads(answers[-1])]
     return [Probe(framework, version, "?", "failed", _how_it_ended(child), "make setup FORCE=1")]
 
 
@@ -141,10 +143,10 @@ def lessons(folder: Path = paths.NOTEBOOKS) -> list[Lesson]:
 
 
 def _how_it_ended(child: subprocess.CompletedProcess) -> str:
-    if child.returncode < 0:
-        return f"its process was ended by {signal.Signals(-child.returncode).name}"
     lines = child.stderr.strip().splitlines()
-    return lines[-1] if lines else f"its process ended with code {child.returncode}"
+    if child.returncode > 0 and lines:
+        return lines[-1]
+    return f"its process {describe_exit(child.returncode)}" + ("" if child.returncode else " before it answered")
 
 
 def _operands() -> tuple[np.ndarray, np.ndarray]:

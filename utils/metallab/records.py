@@ -36,7 +36,6 @@ SCHEMA = 1
 _BYTES_LIMIT = 64 * 2**20
 _BENCHMARKS_LIMIT = 1000
 _RUNS_LIMIT = 100
-_TEXT_LIMIT = 1000
 
 
 class RecordError(ValueError):
@@ -58,7 +57,9 @@ class Compared:
     high: float | None = None
     """None where too few pairs give no upper end."""
     withheld: str = ""
+    """Why no speed-up is given; empty where one is."""
     parity: str = ""
+    """What was checked before any time was compared."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,13 @@ class Record:
     measurement: Measurement
     comparison: Compared | None
     sentinel_drift: float | None
+    """How much longer a fixed piece of work took afterwards than before: 0.1 is 10 %. None if none was timed."""
     machine: machine.Machine
+
+    @property
+    def short_name(self) -> str:
+        """The name within its lesson."""
+        return self.name.removeprefix(f"{self.lesson}/")
 
 
 def save(
@@ -162,7 +169,10 @@ def load(path: Path | str) -> list[Record]:
 
 
 def merge(files: Iterable[Path | str], into: Path) -> Path:
-    """One file from several: what has one name in several of them becomes the runs of one benchmark. As `write`."""
+    """One file from several: what has one name in several of them becomes the runs of one benchmark.
+
+    Errors as those of `load` and `write`.
+    """
     return write(into, [record for file in files for record in load(file)])
 
 
@@ -185,11 +195,11 @@ def _rows(lesson: str, result: Measurement | Comparison) -> list[tuple[str, Meas
 
 def _compared(comparison: Comparison, variant: str) -> Compared:
     named = {"name": comparison.name, "variant": variant, "baseline": comparison.baseline}
-    named["parity"] = _one_line(comparison.parity)
+    named["parity"] = machine.one_line(comparison.parity)
     if variant == comparison.baseline:
         return Compared(**named, verdict="baseline")
     if variant in comparison.withheld:
-        return Compared(**named, verdict="withheld", withheld=_one_line(comparison.withheld[variant]))
+        return Compared(**named, verdict="withheld", withheld=machine.one_line(comparison.withheld[variant]))
     ratio = comparison.ratios[variant]
     high = ratio.high if math.isfinite(ratio.high) else None
     return Compared(**named, verdict=ratio.verdict, median=ratio.median, low=ratio.low, high=high)
@@ -216,16 +226,10 @@ def _run(record: Record) -> pyperf.Run:
     return pyperf.Run(list(measured.samples), warmups=first, metadata=metadata, collect_metadata=False)
 
 
-def _one_line(text: str) -> str:
-    """A message of somebody's check as one line of printable text, which is what `load` accepts."""
-    shown = "".join(letter if letter.isprintable() else " " for letter in text)
-    return shown if len(shown) <= _TEXT_LIMIT else shown[: _TEXT_LIMIT - 1] + "…"
-
-
 def _reason(error: BaseException) -> str:
     """Why something failed, short enough and safe for a terminal: the text may stem from a stranger's file."""
     text = f"{error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
-    return _one_line(text)[:300]
+    return machine.one_line(text)[:300]
 
 
 _FAULTS = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
@@ -337,7 +341,7 @@ def _check(given: Mapping[str, Any], rules: Mapping[str, _Rule]) -> None:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _TEXT_LIMIT and value.isprintable()
+    return isinstance(value, str) and len(value) <= machine.TEXT_LIMIT and value.isprintable()
 
 
 def _is_name(value: Any) -> bool:

@@ -37,11 +37,10 @@ Clock = Callable[[], int]
 Parity = Callable[[Any, Any], None]
 
 KEEP = 2000
-"""At most about this many samples are kept; beyond, every second one is dropped and the rest stay evenly spread."""
-
+"""Once `2 * KEEP` samples are kept, every second one is dropped; the rest stay evenly spread."""
 
 KEPT_BYTES = 2**28
-"""Of the results of a throughput block at most so many bytes are kept at a time; its block may then be a short one."""
+"""Of the results of a throughput block at most so many bytes are kept at a time, which may make the block short."""
 
 BUSY = 0.25
 """Cores that other programs may use before a measurement is flagged."""
@@ -82,7 +81,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure. Seconds are of measured work."""
+    """How long to measure. Seconds are of measured work; ``min_seconds`` are of time that passes."""
 
     min_samples: int = 10
     min_seconds: float = 0.5
@@ -90,7 +89,7 @@ class Budget:
     max_samples: int | None = None
     warmup_calls: int = 3
     warmup_seconds: float = 0.025
-    warmup_limit: float = 2.0
+    warmup_limit: float = 0.5
     block_seconds: float = 0.020
 
 
@@ -320,6 +319,8 @@ def compare(
         raise KeyError(f"no parity is given for {', '.join(sorted(missing))}: a speed-up needs equal outputs")
     budget = budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
     places = dict(on) if isinstance(on, Mapping) else dict.fromkeys(variants, on)
+    if missing := variants.keys() - places.keys():
+        raise KeyError(f"no place is given for {', '.join(sorted(missing))}: on= names one for each variant")
     samplers = {key: _Sampler(fn, places[key], question, clock) for key, fn in variants.items()}
     with _undisturbed() as others:
         for sampler in samplers.values():
@@ -356,10 +357,13 @@ def measure_stages(
     """Time a pipeline stage by stage, synchronised at each boundary.
 
     The first stage is called without arguments, each later one with the result of the stage before it. Returns a
-    latency for each stage, and one named ``"total"`` for the sum of a pass.
+    latency for each stage, and one named ``"total"`` for the sum of a pass. ValueError if there are no stages, or one
+    has that name.
     """
     if not stages:
         raise ValueError("no stages given: pass {'load': load, 'compute': compute, ...}")
+    if "total" in stages:
+        raise ValueError("a stage is named 'total', which is the name of the sum of all stages: give it another name")
     budget = budget or (FULL if mode.current() == "full" else FAST)
     names = [*stages, "total"]
     with _undisturbed() as others, on.active():
@@ -556,9 +560,10 @@ class _Samples:
         enough = self.seen >= budget.min_samples
         # a comparison of slow variants may take this long for each, to get its pairs
         limit = budget.max_seconds * (1 if enough else self.columns)
-        if self.spent >= limit or _since(self.started, self.clock) >= _PATIENCE * limit:
+        passed = _since(self.started, self.clock)
+        if self.spent >= limit or passed >= _PATIENCE * limit:
             return "time limit"
-        if not enough or self.spent < budget.min_seconds * self.columns:
+        if not enough or passed < budget.min_seconds * self.columns:
             return None
         columns = list(zip(*self.rows, strict=True))
         if all(_noise(column) < 0.05 for column in columns):

@@ -19,18 +19,18 @@ from metallab import paths
 WORKSHOP = paths.BUILD / "workshop"
 
 
-class NothingToSolve(ValueError):
+class Unpaired(ValueError):
     """A notebook whose solutions and exercises do not pair up."""
 
 
 def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """A copy without the cells tagged ``solution`` and without outputs.
 
-    `NothingToSolve` unless each solution follows a cell tagged ``exercise``: what it leaves behind is that stub.
+    `Unpaired` unless each solution follows a cell tagged ``exercise``: what it leaves behind is that stub.
     """
     order = [tag for cell in notebook.cells for tag in cell.metadata.get("tags", []) if tag in ("exercise", "solution")]
     if order != ["exercise", "solution"] * (len(order) // 2):
-        raise NothingToSolve(f"each cell tagged 'exercise' must be followed by one tagged 'solution'; found {order}")
+        raise Unpaired(f"each cell tagged 'exercise' must be followed by one tagged 'solution'; found {order}")
     copy = nbformat.from_dict(notebook)
     for step in (TagRemovePreprocessor(remove_cell_tags={"solution"}, enabled=True), ClearOutputPreprocessor()):
         copy, _ = step.preprocess(copy, {})
@@ -40,12 +40,18 @@ def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> list[Path]:
     """Write a student copy of each notebook into a folder, and return the files.
 
-    A copy that is there already, and may hold a student's work, is never overwritten: FileExistsError names it.
+    A copy that is there already, and may hold a student's work, is never overwritten: FileExistsError names it. Nothing
+    is written if one of the notebooks is `Unpaired`.
     """
     targets = [folder / path.name for path in notebooks]
     if there := [target for target in targets if target.exists()]:
         raise FileExistsError(f"{there[0]} is there already and may hold somebody's work; move {folder} away first")
-    copies = [(target, student_copy(nbformat.read(path, 4))) for path, target in zip(notebooks, targets, strict=True)]
+    copies = []
+    for path, target in zip(notebooks, targets, strict=True):
+        try:
+            copies.append((target, student_copy(nbformat.read(path, 4))))
+        except Unpaired as fault:
+            raise Unpaired(f"{path.name}: {fault}") from None
     folder.mkdir(parents=True, exist_ok=True)
     checkout = os.path.relpath(paths.ROOT, folder)
     for target, copy in copies:
@@ -60,7 +66,7 @@ def main() -> int:
     """0, or 2 with a message."""
     try:
         made = make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")))
-    except (NothingToSolve, FileExistsError) as error:
+    except (Unpaired, FileExistsError) as error:
         print(f"workshop: {error}", file=sys.stderr)
         return 2
     print(

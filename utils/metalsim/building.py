@@ -23,12 +23,20 @@ from metalsim.errors import SimulationError
 SOURCES = Path(__file__).parent / "csrc"
 CACHE_VARIABLE = "METALSIM_CACHE"
 TICK_SECONDS = 0.5
+SLOW_SECONDS = 10.0
+"""A build that fails after so long is remembered; one that fails sooner costs little to try again."""
+REMEMBERED_SECONDS = 600.0
+"""How long it is remembered: its cause may be gone by then, too little memory or a full disk."""
 
 
-def cache() -> Path:
-    """Where built things are kept: METALSIM_CACHE, or ``build/metalsim`` of the checkout. Created if missing."""
+def cache(*inside: str) -> Path:
+    """Where built things are kept: METALSIM_CACHE, or ``build/metalsim`` of the checkout; or a folder inside it.
+
+    Created if missing; SimulationError where that cannot be done.
+    """
     folder = os.environ.get(CACHE_VARIABLE)
-    path = Path(folder) if folder else Path(__file__).resolve().parents[2] / "build" / "metalsim"
+    base = Path(folder).absolute() if folder else Path(__file__).resolve().parents[2] / "build" / "metalsim"
+    path = base.joinpath(*inside)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -66,21 +74,50 @@ def built_once(folder_name: str, file_name: str, build: Callable[[Path], None], 
 
     ``build`` is given a folder of its own to write in. The folder takes its name when it is complete, and a lock,
     which the system frees if its owner dies, keeps other processes waiting meanwhile.
+
+    A SimulationError of a slow ``build`` is remembered in a file beside the folder: for `REMEMBERED_SECONDS` it is
+    raised again at once, and says what to delete to build again sooner.
     """
     folder = cache() / folder_name
     if (folder / file_name).exists():
         return folder / file_name
     with _locked(cache() / f"{folder_name}.lock"):
         if not (folder / file_name).exists():
-            scratch = Path(tempfile.mkdtemp(prefix=f"{folder_name}.", dir=cache()))
-            try:
-                with _telling(progress):
-                    build(scratch)
-                shutil.rmtree(folder, ignore_errors=True)
-                scratch.rename(folder)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+            _build(folder, build, progress)
     return folder / file_name
+
+
+def _build(folder: Path, build: Callable[[Path], None], progress: str) -> None:
+    failure = folder.with_name(f"{folder.name}.failed")
+    _raise_remembered(failure)
+    for abandoned in folder.parent.glob(f"{folder.name}.*/"):  # by builds that were killed: the lock is ours
+        shutil.rmtree(abandoned, ignore_errors=True)
+    scratch, start = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent)), time.monotonic()
+    try:
+        with _telling(progress):
+            build(scratch)
+        shutil.rmtree(folder, ignore_errors=True)
+        scratch.rename(folder)
+    except SimulationError as error:
+        if time.monotonic() - start >= SLOW_SECONDS:
+            with contextlib.suppress(OSError):  # on a full disk, say: the error itself is what matters
+                failure.write_text(str(error), encoding="utf-8")
+        raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _raise_remembered(failure: Path) -> None:
+    """SimulationError if the build failed a short while ago; an older memory of that is removed."""
+    if not failure.exists():
+        return
+    said, age = failure.read_text(encoding="utf-8").rstrip(), time.time() - failure.stat().st_mtime
+    if said and 0 <= age < REMEMBERED_SECONDS:
+        raise SimulationError(
+            f"{said}\nThis build failed {age:.0f} s ago and is tried again {REMEMBERED_SECONDS:.0f} s after that. If "
+            f"you have mended the cause, delete {failure} and try again at once"
+        )
+    failure.unlink()
 
 
 def _version(path: str) -> str:

@@ -1,4 +1,7 @@
-"""The one error that the simulation raises on its own account; everything else reads as on a Mac."""
+"""The error that the simulation raises on its own account; everything else reads as on a Mac.
+
+`metalsim.graph.errors` has kinds of it for MPSGraph.
+"""
 
 
 class SimulationError(RuntimeError):

@@ -87,8 +87,8 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             spec = importlib.util.find_spec(name)
         finally:
             self._looking = False
-        if spec is None:
-            return None
+        if spec is None or spec.loader is None:  # not there, or a folder that only has its name
+            return spec
         load = spec.loader.exec_module
 
         def load_and_do(module: Any) -> None:

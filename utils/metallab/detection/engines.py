@@ -6,10 +6,11 @@ Both are made for one shape of input, and give what the network gives.
 from __future__ import annotations
 
 import io
-import warnings
 
 import torch
 from torch import Tensor, nn
+
+from metallab.inference import converters
 
 
 class OnnxNetwork:
@@ -28,9 +29,8 @@ class OnnxNetwork:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self.session = onnxruntime.InferenceSession(
-            _exported(network, example), options, providers=["CPUExecutionProvider"]
-        )
+        model = converters.export_onnx(network, example, io.BytesIO()).getvalue()
+        self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.from_numpy(self.session.run(None, {"input": x.contiguous().numpy()})[0])
@@ -61,15 +61,3 @@ class CudaGraph:
         self.input.copy_(x)
         self.graph.replay()
         return self.output
-
-
-def _exported(network: nn.Module, example: Tensor) -> bytes:
-    """A network in evaluation mode as an ONNX model.
-
-    By PyTorch's older exporter, which is deprecated: the newer one needs onnxscript, which wants a newer onnx.
-    """
-    file = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is the older one, and that shapes are fixed
-        torch.onnx.export(network, (example,), file, dynamo=False, opset_version=17, input_names=["input"])
-    return file.getvalue()

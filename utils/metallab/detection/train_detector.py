@@ -130,7 +130,7 @@ class Training:
         )
 
     def step(self, number: int, batch: dict[str, Tensor]) -> Tensor:
-        """One step; the loss of a picture as three numbers: boxes, classes, edges."""
+        """One step; the loss of a picture as three numbers: boxes, classes, edges (distribution focal loss)."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(number, self.steps, self.highest)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
@@ -183,7 +183,8 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=6000, help="training steps (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=64, help="pictures a step (default: %(default)s)")
     parser.add_argument("--images", type=int, default=6000, help="scenes of each size (default: %(default)s)")
-    parser.add_argument("--held-out", type=int, default=250, help="scenes of each size to judge by (%(default)s)")
+    judged = "scenes of each size to judge by (default: %(default)s)"
+    parser.add_argument("--held-out", type=int, default=250, help=judged)
     parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that draw (default: all cores)")
@@ -234,7 +235,7 @@ def _device() -> str:
 
 
 def _store(drawn: Scenes, device: torch.device) -> torch.device:
-    """Where the scenes stay: on a CUDA device that has room for all sizes and for the training, else in main memory."""
+    """Where scenes stay: on a CUDA device that has room for them and 20 GB for the training, else in main memory."""
     if device.type != "cuda":
         return torch.device("cpu")
     free, _ = torch.cuda.mem_get_info(device)

@@ -14,7 +14,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -50,11 +50,14 @@ class Source:
     """True for the scenes that the shipped detector knows."""
     live: bool = False
     """True for a camera: what it shows goes on without us."""
+    release: Callable[[], None] = field(default=lambda: None, repr=False)
+    """Lets go of a camera or a file; it may be called twice."""
 
     def close(self) -> None:
-        """Let go of a camera or a file."""
+        """Let go of a camera or a file, also if no frame of it was taken."""
         if hasattr(self.frames, "close"):
             self.frames.close()
+        self.release()
 
     def take(self, count: int) -> list[np.ndarray]:
         """The next ``count`` frames, fewer if there are no more. `SourceError` if there is none."""
@@ -68,8 +71,8 @@ def open_source(source: str | None = None, size: tuple[int, int] = (720, 1280)) 
     """Frames from what the environment variable ``SOURCE`` names, or from ``source`` if it is given.
 
     Nothing: generated scenes of ``size`` (height, width), without end. A number: that webcam. ``photographs``: the two
-    in the ultralytics package. Else a path: a picture, a folder of pictures, or a film. Whatever it is, `SourceError`
-    says at once what is wrong with it.
+    in the ultralytics package. Else a path: a picture, a folder of pictures, or a film. `SourceError` says at once what
+    is wrong with it; of a damaged picture in a folder when its turn has come.
     """
     text = os.environ.get("SOURCE", "") if source is None else source
     if not text:
@@ -251,7 +254,7 @@ def _film(which: int | str, name: str, hint: str) -> Source:
         finally:
             capture.release()
 
-    return Source(name, frames())
+    return Source(name, frames(), release=capture.release)
 
 
 @contextlib.contextmanager

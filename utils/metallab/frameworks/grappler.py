@@ -12,12 +12,15 @@ import html
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metallab import checks
 from metallab.device import Accelerator
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _NO_WORK = ("_Arg", "_Retval", "Const", "NoOp", "Identity", "_Send", "_Recv", "_HostSend", "_HostRecv")
 
@@ -226,7 +229,8 @@ def survey(patterns: Iterable[Pattern], *, on: Accelerator, remapping: bool = Tr
                 eager = np.asarray(compute())
                 reading = read(compute, remapping=remapping)
         except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as error:
-            raised = f"it raised {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            said = (str(error).strip().splitlines() or ["no reason given"])[0]
+            raised = f"it raised {type(error).__name__}: {said}"
             wrong = Parity(pattern.name, float("inf"), raised)
             found.append(Finding(pattern.name, Reading((), ()), wrong, wrong))
             continue
@@ -289,8 +293,8 @@ def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], caption: str =
     return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def draw(panels: Mapping[str, Sequence[Node]], *, heading: str, device: str):
-    """Graphs side by side, inputs on top, each operation a box; fused ones are coloured. Returns the figure.
+def draw(panels: Mapping[str, Sequence[Node]], *, heading: str, device: str) -> Figure:
+    """Graphs side by side, inputs on top, each operation a box; fused ones are coloured.
 
     Nodes stand in rows by the longest way from an input, and arrows are straight. A graph of more than `MOST_DRAWN`
     operations is not drawn but counted.
@@ -310,53 +314,6 @@ def draw(panels: Mapping[str, Sequence[Node]], *, heading: str, device: str):
         plots.title(figure, heading, [device])
     said = "; ".join(f"{title}: {' -> '.join(map(str, _operations(nodes)))}" for title, nodes in graphs.items())
     return plots.described(figure, said)
-
-
-def draw_scale(scales: Sequence[float], skipped: Sequence[bool], *, device: str):
-    """The loss scale at each training step, powers of two on a logarithmic axis; skipped steps are marked."""
-    import matplotlib.pyplot as plt
-
-    from metallab import plots
-
-    with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 2.8))
-        axes.step(range(len(scales)), scales, where="mid", color=plots.BLUE, label="loss scale")
-        where = [step for step, skip in enumerate(skipped) if skip]
-        axes.plot(where, [scales[step] for step in where], "x", color=plots.RED, label="skipped: gradients not finite")
-        axes.set_yscale("log", base=2)
-        axes.set_xlabel("training step")
-        axes.set_ylabel("loss scale (no unit)")
-        axes.legend()
-        plots.title(figure, "The loss scale finds its size", [device])
-    ends = f"from 2^{np.log2(scales[0]):g} to 2^{np.log2(scales[-1]):g}"
-    return plots.described(figure, f"loss scale over {len(scales)} steps, {ends}; {len(where)} skipped")
-
-
-def draw_losses(runs: Mapping[str, Sequence[Sequence[float]]], *, device: str):
-    """Training loss after each epoch, one line for each seed, one colour and dash for each name."""
-    import matplotlib.pyplot as plt
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
-    from metallab import plots
-
-    with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 3.2))
-        for number, (name, lines) in enumerate(runs.items()):
-            for seed, losses in enumerate(lines):
-                look = {"color": plots.COLOURS[number], "linestyle": ("-", "--", ":")[number % 3], "marker": "o"}
-                epochs = range(1, len(losses) + 1)
-                axes.plot(epochs, losses, markersize=3, linewidth=1.3, label=name if not seed else None, **look)
-        axes.set_yscale("log")
-        for place in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            place(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_xlabel("epoch")
-        axes.set_ylabel("training loss (cross-entropy, nats)")
-        axes.legend()
-        plots.title(figure, "Loss curves, one line for each seed", [device])
-    said = (f"{name}: {', '.join(f'{losses[-1]:.3g}' for losses in lines)}" for name, lines in runs.items())
-    return plots.described(figure, f"training loss at the end, for each seed: {'; '.join(said)}")
 
 
 def _node(node: Any, graph: str) -> Node:

@@ -189,7 +189,7 @@ def _n_body(params: Any, positions: Any, velocities: Any, xp: Any = jnp) -> tupl
 
 
 def _acceleration(masses: Any, positions: Any, xp: Any, softening: float = 0.05) -> Any:
-    """Acceleration (bodies, 3) by gravity of constant 1; source: any text on n-body simulation."""
+    """Acceleration (bodies, 3) by gravity of constant 1, softened (Aarseth, *Gravitational N-Body Simulations*)."""
     apart = positions[None, :, :] - positions[:, None, :]
     squared = (apart**2).sum(axis=-1) + softening**2
     return (apart * (masses / (squared * xp.sqrt(squared)))[:, :, None]).sum(axis=1)

@@ -97,10 +97,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 def seconds_argument(text: str) -> float:
     """A time limit from the command line: seconds, 0 for none."""
-    seconds = float(text)
-    if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError("give a number of seconds, 0 for no limit")
-    return seconds
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) < float("inf"):
+            return float(text)
+    raise argparse.ArgumentTypeError("give a number of seconds, 0 for no limit")
 
 
 @contextlib.contextmanager

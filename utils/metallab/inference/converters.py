@@ -1,28 +1,92 @@
-"""From Core ML and ONNX to an Apple GPU and the Neural Engine: Apple's mpsgraphtool, Core ML, and ONNX Runtime's route.
+"""From PyTorch to ONNX and Core ML, and from these to an Apple GPU and the Neural Engine.
 
-What is on a Mac only answers elsewhere with one line that says what it would do.
+By Apple's mpsgraphtool, Core ML, and ONNX Runtime's Core ML provider. What is on a Mac only answers elsewhere with one
+line that says what it would do.
 """
 
 from __future__ import annotations
 
 import functools
+import io
+import logging
 import shlex
 import shutil
 import subprocess
+import sys
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from metallab import checks, timing
 from metallab.timing import Comparison, Host
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+File = TypeVar("File", Path, io.BytesIO)
+
 PROVIDER = "CoreMLExecutionProvider"
 UNITS = {"CPU": "CPU_ONLY", "GPU": "CPU_AND_GPU", "Neural Engine": "CPU_AND_NE"}
 """coremltools' names of what Core ML may use. It may always use the CPU, and chooses itself what runs where."""
+
+
+def export_onnx(network: nn.Module, example: Tensor, file: File, *, any_batch: bool = False) -> File:
+    """Write a PyTorch network as ONNX, as it computes in evaluation mode, to a path or into memory; returns ``file``.
+
+    Its input is named ``input``, its first output ``output``. It takes inputs of the shape of ``example``; with
+    ``any_batch`` their first size may be another one. By PyTorch's older exporter, which is deprecated: the newer one
+    needs onnxscript, which wants a newer onnx. RuntimeError for an operation that it does not know.
+    """
+    import torch
+
+    axes = {"input": {0: "batch"}, "output": {0: "batch"}} if any_batch else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is the older one, and that shapes are fixed
+        torch.onnx.export(
+            network, (example,), file, dynamo=False, opset_version=17,
+            input_names=["input"], output_names=["output"], dynamic_axes=axes,
+        )  # fmt: skip
+    return file
+
+
+def to_core_ml(network: nn.Module, size: int) -> Any:
+    """A network for one grey picture of ``size`` x ``size`` as a Core ML program in float32: coremltools' `MLModel`.
+
+    ``network`` is in evaluation mode. Only in a process of its own, see `metallab.isolated`: coremltools takes seconds
+    and a gigabyte to import. It would import other packages as well, for three times the seconds, and is told that
+    there are none.
+    """
+    import torch
+
+    hidden = {"tensorflow", "torchvision", "sklearn"} - sys.modules.keys()
+    sys.modules.update(dict.fromkeys(hidden))  # None: an import of it fails
+    logging.disable(logging.WARNING)  # of versions newer than those that it was tested with
+    try:
+        import coremltools
+    finally:
+        for name in hidden:
+            del sys.modules[name]  # some of coremltools' functions ask for scikit-learn when they need it
+    example = torch.zeros(1, 1, size, size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that tracing is deprecated: coremltools takes no other kind as it is
+        return coremltools.convert(
+            torch.jit.trace(network, example),
+            inputs=[coremltools.TensorType(shape=example.shape)],
+            compute_precision=coremltools.precision.FLOAT32,
+            minimum_deployment_target=coremltools.target.macOS13,
+            skip_model_load=True,
+        )
+
+
+def save_core_ml(model: Any, path: Path) -> int:
+    """Save coremltools' `MLModel` as a package, which is a folder, and return the bytes of its files."""
+    model.save(str(path))
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ processes of a route count whose cache is emptied each time: it finds nothing, a
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import shutil
@@ -31,7 +30,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from metallab import checks, isolated, mode, plots, timing, units
+from metallab import checks, isolated, mode, plots, timing, turns, units
+from metallab.inference import converters
 from metallab.timing import Measurement, Ratio
 
 STAGES = ("import", "load", "first call")
@@ -162,25 +162,8 @@ def prepare(model, x: np.ndarray, here: Path) -> None:
     with torch.no_grad():
         exported = torch.export.export(model, (example,))
         torch._inductor.aoti_compile_and_package(exported, package_path=str(here / "model.pt2"))
-    export_onnx(model, example, here / "model.onnx")
-    _optimise(here / "model.onnx", here / "optimised.onnx")
-
-
-def export_onnx(model, example, path: Path) -> Path:
-    """Write a PyTorch model as an ONNX file for inputs of one shape, named ``input`` and ``scores``; its path.
-
-    By PyTorch's older exporter, which is deprecated: the newer one needs onnxscript, which wants a newer onnx.
-    """
-    import warnings
-
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is the older one
-        torch.onnx.export(
-            model, (example,), path, dynamo=False, opset_version=17, input_names=["input"], output_names=["scores"]
-        )
-    return path
+    raw = converters.export_onnx(model, example, here / "model.onnx")
+    _optimise(raw, here / "optimised.onnx")
 
 
 def _optimise(raw: Path, optimised: Path) -> None:
@@ -228,16 +211,18 @@ def measure(
     such as the frameworks' files, is in memory once they have run.
 
     ``here`` is the folder with the routes' files and the input, ``x.npy``; ``label`` names the hardware. Six processes
-    are the fewest that give an interval at 95 %. `metallab.isolated.ChildFailed`, with the reason, if one of them does
-    not end well. ValueError for fewer than one process.
+    are the fewest that give an interval at 95 %. Where several people measure, each round waits for its turn
+    (`metallab.turns`). `metallab.isolated.ChildFailed`, with the reason, if one of the processes does not end well.
+    ValueError for fewer than one process.
     """
     if processes < 1:
         raise ValueError(f"{processes} processes: a launch is measured in at least one")
     found: dict[str, list[_Sample]] = {name: [] for name in routes}
-    for turn in range(processes + (processes > 1)):
-        for name, route in routes.items():
-            if turn < processes or not route.emptied:
-                found[name].append(_launch(route, here.resolve()))
+    for number in range(processes + (processes > 1)):
+        with turns.turn():  # its processes have it too: a turn inside a turn is the same
+            for name, route in routes.items():
+                if number < processes or not route.emptied:
+                    found[name].append(_launch(route, here.resolve()))
     made = {"question": "latency", "block": 1, "warmup_calls": 0, "stop_reason": f"{processes} processes, as asked"}
     made |= {"mode": mode.current(), "device": label, "simulated": simulated}
     return {name: _summary(name, samples, processes, made) for name, samples in found.items()}
@@ -289,7 +274,8 @@ def _summary(name: str, samples: list[_Sample], processes: int, made: Mapping) -
 def compare(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> Ratio:
     """How many times faster a part of one route is than of another, paired round by round.
 
-    ValueError if either is simulated, or their outputs differ (`metallab.checks.Mismatch`, from float32's tolerance).
+    ValueError if either is simulated; `metallab.checks.Mismatch` if their outputs differ by more than float32's
+    tolerance.
     """
     one, other = launches[variant], launches[baseline]
     if one.simulated or other.simulated:
@@ -348,13 +334,12 @@ def in_memory(path: Path) -> float | None:
     present = 0
     with path.open("rb") as file:
         for start in pages:
-            with contextlib.suppress(BlockingIOError):
-                try:
-                    present += os.preadv(file.fileno(), [bytearray(1)], start, os.RWF_NOWAIT) > 0
-                except OSError as error:
-                    if isinstance(error, BlockingIOError):
-                        raise
-                    return None  # a file system without it
+            try:
+                present += os.preadv(file.fileno(), [bytearray(1)], start, os.RWF_NOWAIT) > 0
+            except BlockingIOError:
+                continue  # the page is on the disk
+            except OSError:
+                return None  # a file system without it
     return present / len(pages)
 
 

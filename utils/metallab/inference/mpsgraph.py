@@ -54,19 +54,25 @@ class Program:
     outputs: tuple[Any, ...]
 
     def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
-        """The outputs for these inputs; it waits for them. ValueError for a shape or dtype that is not the input's."""
+        """The outputs in the order given to `compile`; it waits for them.
+
+        ValueError for another number of arrays than there are placeholders, and for a shape or dtype that is not the
+        placeholder's.
+        """
         import Metal
 
+        if len(arrays) != len(self.inputs):
+            raise ValueError(f"this program takes {len(self.inputs)} arrays, and {len(arrays)} were given")
         given = {tensor: _buffer(tensor, array) for tensor, array in zip(self.inputs, arrays, strict=True)}
-        made = [_buffer(tensor) for tensor in self.outputs]
-        # the executable has an order of its own
+        made = {tensor: _buffer(tensor) for tensor in self.outputs}
+        # the executable has orders of its own, of inputs and of outputs, and tells them
         feeds = [_data(tensor, given[tensor]) for tensor in self.executable.feedTensors()]
-        results = [_data(tensor, buffer) for tensor, buffer in zip(self.outputs, made, strict=True)]
+        results = [_data(tensor, made[tensor]) for tensor in self.executable.targetTensors()]
         queue = Metal.MTLCreateSystemDefaultDevice().newCommandQueue()
         self.executable.runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(
             queue, feeds, results, None
         )
-        return [_array(tensor, buffer) for tensor, buffer in zip(self.outputs, made, strict=True)]
+        return [_array(tensor, made[tensor]) for tensor in self.outputs]
 
 
 def compile(graph: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Program:
@@ -100,8 +106,12 @@ def _shape(tensor: Any) -> tuple[int, ...]:
 
 
 def dtype_of(tensor: Any) -> np.dtype:
-    """The dtype of an MPSGraphTensor, as NumPy has it."""
-    return np.dtype(next(name for name, number in _types().items() if number == tensor.dataType()))
+    """The dtype of an MPSGraphTensor, as NumPy has it. ValueError for one that `data_type` does not take either."""
+    wanted = tensor.dataType()
+    name = next((name for name, number in _types().items() if number == wanted), None)
+    if name is None:
+        raise ValueError(f"MPSGraph's data type {wanted:#x} is none of {', '.join(_NAMES)}: cast it in the graph")
+    return np.dtype(name)
 
 
 def _buffer(tensor: Any, array: np.ndarray | None = None) -> Any:

@@ -1,8 +1,9 @@
 """MPSGraphPackages that another process can use: what a package does not tell lies in a JSON file beside it.
 
-An executable that was read from a package does not say in which order it wants its inputs, nor their shapes: Apple's
-header promises the order only for a graph that was compiled in the same process. The file also holds the SHA-256 of
-the package's files, so that a damaged one is refused with a sentence, where MPSGraph may end the process.
+An executable that was read from a package does not say in which order it takes its inputs and gives its outputs, nor
+their shapes: Apple's header promises the orders only for a graph that was compiled in the same process. The file also
+holds the SHA-256 of the package's files, so that a damaged one is refused with a sentence, where MPSGraph may end the
+process.
 
 Needs macOS 14, Core ML packages macOS 15. As with `metallab.inference.mpsgraph`, use it in a cell
 ``%%isolated --device mps``.
@@ -43,13 +44,17 @@ class Tensor:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """An executable of a package, with the order of its inputs."""
+    """An executable of a package, with the orders that it does not tell itself."""
 
     executable: Any
-    order: tuple[Tensor, ...]
+    feeds: tuple[Tensor, ...]
+    targets: tuple[Tensor, ...]
 
     def feedTensors(self) -> tuple[Tensor, ...]:
-        return self.order
+        return self.feeds
+
+    def targetTensors(self) -> tuple[Tensor, ...]:
+        return self.targets
 
     def runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(self, *arguments: Any) -> Any:
         return self.executable.runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(*arguments)
@@ -70,11 +75,12 @@ def store(program: mpsgraph.Program, package: Path) -> Path:
     program.executable.serializeToMPSGraphPackageAtURL_descriptor_(NSURL.fileURLWithPath_(str(package)), how)
     if not package.exists():  # the method returns nothing, whatever happens
         raise PackageUnusable(f"MPSGraph wrote nothing to {package}: is the folder there, and is there room?")
-    fed = list(program.executable.feedTensors())
+    fed, made = program.executable.feedTensors(), program.executable.targetTensors()
     description = {
         "inputs": [_told(tensor) for tensor in program.inputs],
-        "order": [program.inputs.index(tensor) for tensor in fed],
         "outputs": [_told(tensor) for tensor in program.outputs],
+        "feeds": [program.inputs.index(tensor) for tensor in fed],
+        "targets": [program.outputs.index(tensor) for tensor in made],
         "sha256": _sums(package),
     }
     beside = package.with_suffix(".json")
@@ -99,18 +105,20 @@ def load(package: Path) -> mpsgraph.Program:
             tuple(Tensor(tuple(each["shape"]), each["dtype"]) for each in description[key])
             for key in ("inputs", "outputs")
         )
-        order, sums = tuple(inputs[i] for i in description["order"]), dict(description["sha256"])
+        feeds = tuple(inputs[i] for i in description["feeds"])
+        targets = tuple(outputs[i] for i in description["targets"])
+        sums = dict(description["sha256"])
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise PackageUnusable(f"{beside} cannot be used ({error}): store the package again") from error
     found = _sums(package)
     if changed := sorted(name for name in sums.keys() | found.keys() if sums.get(name) != found.get(name)):
         raise PackageUnusable(f"{package} is damaged: {changed[0]} is not as it was written; store the package again")
     executable = empty.initWithMPSGraphPackageAtURL_compilationDescriptor_(NSURL.fileURLWithPath_(str(package)), None)
-    return _program(executable, package, inputs, order, outputs)
+    return _program(executable, package, inputs, outputs, feeds, targets)
 
 
 def load_core_ml(package: Path, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> mpsgraph.Program:
-    """A Core ML package (``.mlpackage``), read by MPSGraph itself; inputs in the model's order.
+    """A Core ML package (``.mlpackage``), read by MPSGraph itself; inputs and outputs in the model's order.
 
     `PackageUnusable` before macOS 15, or if MPSGraph gives nothing back.
     """
@@ -120,13 +128,14 @@ def load_core_ml(package: Path, inputs: Sequence[Tensor], outputs: Sequence[Tens
     empty = mps.MPSGraphExecutable.alloc()
     _need(empty, "initWithCoreMLPackageAtURL_compilationDescriptor_", "15")
     executable = empty.initWithCoreMLPackageAtURL_compilationDescriptor_(NSURL.fileURLWithPath_(str(package)), None)
-    return _program(executable, package, tuple(inputs), tuple(inputs), tuple(outputs))
+    inputs, outputs = tuple(inputs), tuple(outputs)
+    return _program(executable, package, inputs, outputs, inputs, outputs)
 
 
-def _program(executable: Any, package: Path, inputs, order, outputs) -> mpsgraph.Program:
+def _program(executable: Any, package: Path, inputs, outputs, feeds, targets) -> mpsgraph.Program:
     if executable is None:
         raise PackageUnusable(f"MPSGraph cannot read {package}: store or convert it again on this macOS")
-    return mpsgraph.Program(_Loaded(executable, order), inputs, outputs)
+    return mpsgraph.Program(_Loaded(executable, feeds, targets), inputs, outputs)
 
 
 def _need(found: Any, selector: str, macos: str) -> None:

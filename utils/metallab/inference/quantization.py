@@ -7,11 +7,9 @@ CPU, whatever other device the machine has.
 from __future__ import annotations
 
 import collections
-import logging
+import itertools
 import math
-import sys
 import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from matplotlib.ticker import NullLocator
 from torch import Tensor, nn
 
 from metallab import checks, plots, units
+from metallab.inference import converters
 from metallab.timing import Ratio
 
 
@@ -78,20 +77,11 @@ class Choice:
 
 
 def export(network: nn.Module, example: Tensor, path: Path) -> Path:
-    """Write a network as an ONNX file for batches of any size, batch norms folded in, as the quantiser wants it.
-
-    By PyTorch's older exporter, which is deprecated: the newer one needs onnxscript, which wants a newer onnx.
-    """
+    """Write a network as an ONNX file for batches of any size, batch norms folded in, as the quantiser wants it."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is the older one
-        raw = Path(folder, "raw.onnx")
-        free = {"input": {0: "pictures"}, "scores": {0: "pictures"}}
-        torch.onnx.export(
-            network, (example,), raw, dynamo=False, opset_version=17,
-            input_names=["input"], output_names=["scores"], dynamic_axes=free,
-        )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        raw = converters.export_onnx(network, example, Path(folder, "raw.onnx"), any_batch=True)
         quant_pre_process(raw, path)
     return path
 
@@ -164,7 +154,7 @@ class OnnxFile:
         """How often each operation stands in the file."""
         return _census(self.path)
 
-    def run(self) -> collections.Counter[str]:
+    def optimised(self) -> collections.Counter[str]:
         """How often each operation stands in the graph that ONNX Runtime makes of it, after all its fusions."""
         with tempfile.TemporaryDirectory() as folder:
             optimized = Path(folder, "optimized.onnx")
@@ -188,37 +178,6 @@ def _census(path: Path) -> collections.Counter[str]:
     import onnx
 
     return collections.Counter(node.op_type for node in onnx.load(path).graph.node)
-
-
-def core_ml(network: nn.Module, size: int) -> Any:
-    """A network for one grey picture of ``size`` x ``size`` as a Core ML program in float32: coremltools' `MLModel`.
-
-    Only in a process of its own, see `metallab.isolated`: coremltools takes seconds and a gigabyte to import. It would
-    import other packages as well, for three times the seconds, and is told that there are none.
-    """
-    hidden = {"tensorflow", "torchvision", "sklearn"} - sys.modules.keys()
-    sys.modules.update(dict.fromkeys(hidden))  # None: an import of it fails
-    logging.disable(logging.WARNING)  # of versions newer than those that it was tested with
-    import coremltools
-
-    for name in hidden:
-        del sys.modules[name]  # some of coremltools' functions ask for scikit-learn when they need it
-    example = torch.zeros(1, 1, size, size)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that tracing is deprecated: coremltools takes no other kind as it is
-        return coremltools.convert(
-            torch.jit.trace(network, example),
-            inputs=[coremltools.TensorType(shape=example.shape)],
-            compute_precision=coremltools.precision.FLOAT32,
-            minimum_deployment_target=coremltools.target.macOS13,
-            skip_model_load=True,
-        )
-
-
-def saved(model: Any, path: Path) -> int:
-    """Save a Core ML model as a package, which is a folder, and return the bytes of its files."""
-    model.save(str(path))
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
 @dataclass(frozen=True)
@@ -263,7 +222,7 @@ def staircase(x: Sequence[float], curves: Mapping[str, Sequence[float]], *, devi
     with plt.rc_context(plots.STYLE):
         figure, (above, below) = plt.subplots(2, 1, figsize=(7.5, 4.6), sharex=True, height_ratios=[2, 1])
         above.plot(x, x, color=plots.BLACK, linewidth=1, linestyle=":", label="the number itself")
-        for (name, y), colour in zip(curves.items(), plots.COLOURS, strict=False):
+        for (name, y), colour in zip(curves.items(), itertools.cycle(plots.COLOURS), strict=False):
             above.plot(x, y, color=colour, label=name)
             below.plot(x, np.asarray(y) - x, color=colour)
         above.set_ylabel("comes back as")
@@ -281,7 +240,7 @@ def sqnr_bars(groups: Mapping[str, Mapping[str, float]], *, heading: str, device
     height = 0.8 / len(names)
     with plt.rc_context(plots.STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 1.3 + 0.3 * len(groups) * len(names)))
-        for index, (name, colour) in enumerate(zip(names, plots.COLOURS, strict=False)):
+        for index, (name, colour) in enumerate(zip(names, itertools.cycle(plots.COLOURS), strict=False)):
             rows = [row + (index - (len(names) - 1) / 2) * height for row in range(len(groups))]
             values = [group.get(name, 0.0) for group in groups.values()]
             bars = axes.barh(rows, values, height * 0.9, color=colour, label=name)
@@ -301,7 +260,7 @@ def speedup_curves(lines: Mapping[str, Mapping[int, Ratio]], *, xlabel: str, hea
     """Speed-ups with their 95 % intervals over a quantity, one line for each name."""
     with plt.rc_context(plots.STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 3.6))
-        for (name, line), colour in zip(lines.items(), plots.COLOURS, strict=False):
+        for (name, line), colour in zip(lines.items(), itertools.cycle(plots.COLOURS), strict=False):
             known = [(x, ratio) for x, ratio in sorted(line.items()) if math.isfinite(ratio.high)]
             axes.plot(sorted(line), [line[x].median for x in sorted(line)], "o-", color=colour, label=name)
             for x, ratio in known:

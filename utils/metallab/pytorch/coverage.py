@@ -155,7 +155,7 @@ def mps_coverage(model: Callable[..., Any], *inputs: Any, training: bool = False
 def status(operator: str) -> Status:
     """How an operator (``aten::softshrink``, ``torchvision::nms``) runs on MPS in the installed PyTorch."""
     namespace, _, name = operator.partition("::")
-    if any(operator.split(".")[0] == one for one in FALLS_BACK_BY_ITSELF):
+    if operator.split(".")[0] in FALLS_BACK_BY_ITSELF:
         return "falls back"
     if namespace == "torchvision":
         return "native" if name.split(".")[0].removeprefix("_").removesuffix("_backward") in TORCHVISION else "unknown"
@@ -178,7 +178,7 @@ def table() -> Mapping[str, Status]:
     import yaml
 
     path = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
-    entries = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    entries = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     by_name = {entry["func"].split("(", 1)[0]: entry for entry in entries}
     found = {name: _status_of(entry, by_name) for name, entry in by_name.items()}
     for name, entry in by_name.items():
@@ -204,7 +204,7 @@ def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any) -> str:
         torch.mps.synchronize()
     except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
         held = "as predicted" if not coverage.runs else "NOT predicted"
-        return f"It raised, {held}: {str(error).splitlines()[0]}"
+        return f"It raised, {held}: {_first_line(error)}"
     return f"It ran, {'as predicted' if coverage.runs else 'NOT predicted'}."
 
 
@@ -244,8 +244,12 @@ def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[st
         try:
             return device, _traced_on(device, model, inputs, named, training)
         except Exception as error:  # noqa: BLE001 - a model may raise anything; it is told below
-            reasons.append(f"on {device}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+            reasons.append(f"on {device}: {_first_line(error)}")
     raise TraceFailed(f"the model could not be run with these inputs ({'; '.join(reasons)}); do they fit it?")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: bool) -> _Recorder:

@@ -25,7 +25,7 @@ times more slowly: the time would depend on how long was measured.
 
 @dataclass(frozen=True)
 class Network:
-    """A model with a batch of inputs and, for training, a target of the output's shape."""
+    """A model with a batch of inputs; it is trained towards outputs of zero, so there are no targets."""
 
     name: str
     model: nn.Module

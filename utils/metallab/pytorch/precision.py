@@ -37,7 +37,7 @@ class Stored:
     sign: str
     """One bit: 1 is minus."""
     exponent: str
-    """Its bits: a whole number from which a fixed one, the bias, is taken."""
+    """Its bits: a whole number; the power of two is that number minus a fixed one, the bias."""
     fraction: str
     """Its bits: what follows the leading ``1.`` (``0.`` in numbers too small for that)."""
     value: float
@@ -63,9 +63,11 @@ class Stored:
 def stored(number: float, dtype: torch.dtype, device: torch.device | str = "cpu") -> Stored:
     """What a device keeps of a Python number in float32, float16 or bfloat16: it arrives in float32 and is cast there.
 
-    KeyError for another dtype. The layout is that of IEEE 754: sign, exponent, fraction.
+    ValueError for another dtype. The layout is that of IEEE 754: sign, exponent, fraction.
     """
-    whole = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}[dtype]
+    if dtype not in FORMATS:
+        raise ValueError(f"{dtype} is not among the formats here; take one of {', '.join(map(str, FORMATS))}")
+    whole = torch.int32 if dtype == torch.float32 else torch.int16
     cast = torch.tensor(number, dtype=torch.float32).to(device).to(dtype).cpu()
     info = torch.finfo(dtype)
     fraction = -round(math.log2(info.eps))  # 1 + eps is 1 and a last bit
@@ -288,7 +290,7 @@ def _each_gradient(model: nn.Module, look: Callable[[Tensor], Tensor | None]) ->
 
 
 def gradient_sizes(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
-    """Absolute gradients of ``loss()`` by each layer's output and each weight: one row, float32, on the CPU.
+    """Absolute gradients of ``loss()`` with respect to each layer's output and each weight: float32 (n,), on the CPU.
 
     Those that are exactly 0, as behind a ReLU, are left out. The weights' ``grad`` is cleared.
     """
@@ -432,6 +434,7 @@ def _seeds(count: int) -> str:
 Step = Callable[[Tensor, Tensor], Tensor]
 """One step of training on pictures and classes: changes the model, returns the loss."""
 Start = Callable[[nn.Module, torch.dtype], tuple[Step, torch.optim.Optimizer]]
+"""Makes the steps of a training, and their optimizer, for a model and the dtype to compute in."""
 
 
 def train(
@@ -449,8 +452,10 @@ def train(
 
     A seed decides the first weights and the order of the pictures, whatever the dtype, so that runs are paired. The
     learning rate falls in a line from the optimizer's own to 0, which makes the end depend less on the last batches.
-    The caller's random state stays as it was.
+    The caller's random state stays as it was. ValueError for fewer pictures than a batch.
     """
+    if len(data.train[0]) < batch:
+        raise ValueError(f"{len(data.train[0])} pictures do not fill a batch of {batch}: take a smaller batch")
     losses, accuracies = [], []
     for seed in range(seeds):
         with torch.random.fork_rng(devices=[]):
@@ -485,33 +490,6 @@ def _accuracy(model: nn.Module, dtype: torch.dtype, test: tuple[Tensor, Tensor])
     model.eval()
     with torch.no_grad(), torch.autocast(images.device.type, dtype=dtype, enabled=dtype != torch.float32):
         return (model(images).argmax(dim=1) == classes).float().mean().item()
-
-
-def draw_losses(trainings: Sequence[Training], *, label: str, heading: str = "Loss curves") -> Figure:
-    """Training loss after each epoch: the median over seeds, and a band from the lowest to the highest."""
-    import matplotlib.pyplot as plt
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
-    from metallab import plots
-
-    with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 3.2))
-        for number, runs in enumerate(trainings):
-            colour, style = plots.COLOURS[number % 6], ("-", "--", ":", "-.")[number % 4]
-            epochs = np.arange(1, runs.losses.shape[1] + 1)
-            axes.fill_between(epochs, runs.losses.min(0), runs.losses.max(0), color=colour, alpha=0.2, linewidth=0)
-            axes.plot(epochs, np.median(runs.losses, axis=0), style, color=colour, label=runs.name, marker="o")
-        axes.set_yscale("log")
-        for place in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            place(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_xlabel("epoch")
-        axes.set_ylabel("training loss (cross-entropy, nats)")
-        axes.legend(fontsize=8)
-        plots.title(figure, f"{heading} (line: median of seeds, band: all of them)", [label])
-    said = (f"{runs.name}: {np.median(runs.losses[:, -1]):.3g}" for runs in trainings)
-    return plots.described(figure, f"median training loss at the end: {'; '.join(said)}")
 
 
 QualityVerdict = Literal["no loss", "loss", "inconclusive"]

@@ -161,6 +161,8 @@ class Trace:
             said += f"; {units.size(moved)} between CPU and {self.accelerator}"
         if self.simulated:
             return f"SIMULATED, {self.label}: {said}. Its times say nothing about a Mac."
+        if not self.seconds:
+            return f"{self.label}: {said}. The trace is complete when its block has ended."
         said = f"{self.label}: {said}; {units.seconds(self.seconds)} while traced."
         if not self.accelerator:
             return f"{said} There is no accelerator, and so no lane for one and no copies."

@@ -170,9 +170,9 @@ def _run(given: argparse.Namespace) -> int:
             finished_runs = sum(result.status != "failed" for result in outcomes)
             console.say(f"interrupted; {finished_runs} runs were finished and stay: make bench goes on from there")
             return 130
+        for failed in dict.fromkeys(f"{r.name}: {r.reason}" for r in outcomes if r.status == "failed"):
+            console.say(f"FAILED {failed}")
         _conclude(bench.combine(), console.say)
-    for failed in dict.fromkeys(f"{result.name}: {result.reason}" for result in outcomes if result.status == "failed"):
-        console.say(f"FAILED {failed}")
     return int(any(result.status == "failed" for result in outcomes))
 
 

@@ -145,9 +145,10 @@ def _show(one: findings.Column) -> None:
 
 def _notes(found: Sequence[Record]) -> Iterator[str]:
     """What is no fault and takes away from the numbers."""
-    runs = min(map(len, records.by_name(found).values()))
-    if runs < compare.MIN_RUNS:
-        yield f"processes for each benchmark: {runs}; make bench runs {compare.MIN_RUNS}, the fewest to compare later"
+    runs = [len(each) for each in records.by_name(found).values()]
+    if few := sum(number < compare.MIN_RUNS for number in runs):
+        fewest = f"fewer than {compare.MIN_RUNS} processes, the fewest to compare later"
+        yield f"{few} of {len(runs)} benchmarks were measured in {fewest}; make bench runs {compare.MIN_RUNS}"
     if busy := sum("busy machine" in run.measurement.flags for run in found):
         yield f"{busy} of {len(found)} measurements were made while other programs ran: close them and run again"
     if any(run.machine.git_dirty for run in found):

@@ -255,9 +255,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _factor(text: str) -> float:
-    factor = float(text)
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan  # which lies in no range
     if not 1 <= factor < 100:
-        raise argparse.ArgumentTypeError("a factor is a number from 1 on, such as 1.05 for 5 %")
+        raise argparse.ArgumentTypeError("a factor is a number from 1 to below 100, such as 1.05 for 5 %")
     return factor
 
 

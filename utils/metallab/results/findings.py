@@ -189,7 +189,10 @@ class Problem:
 
 
 def column(records: Sequence[Record], origin: str) -> Column:
-    """A machine from its records, named after what was measured: an accelerator before a CPU. ValueError as above."""
+    """A machine from its records, named after what was measured: an accelerator before a CPU.
+
+    ValueError as `verdict_of`.
+    """
     devices = list(dict.fromkeys(record.measurement.device for record in records))
     named = sorted(devices, key=lambda device: (is_cpu(device), -_threads(device)))
     return Column(named[0], origin, tuple(records), tuple(verdicts(records)))

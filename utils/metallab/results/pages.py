@@ -46,7 +46,11 @@ class PageError(ValueError):
 
 
 def read_notebook(path: Path) -> NotebookNode:
-    """A notebook of format 4. PageError if it is missing or not one."""
+    """A notebook of format 4, to be shown to others: its outputs name no folder of this machine.
+
+    Folders may name a person: the checkout's is left out, the home folder becomes ``~``. PageError if the
+    file is missing or not a notebook.
+    """
     import nbformat
     from nbformat.v4.rwbase import rejoin_lines
 
@@ -66,7 +70,23 @@ def read_notebook(path: Path) -> NotebookNode:
     except (nbformat.ValidationError, LookupError, TypeError, AttributeError) as problem:
         # nbformat mends what it can before it looks, and stumbles where nothing is as it should be
         raise PageError(f"not a valid notebook: {(str(problem).splitlines() or [''])[0]}") from problem
-    return rejoin_lines(notebook)  # files hold long texts as lists of lines
+    notebook = rejoin_lines(notebook)  # files hold long texts as lists of lines
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            _forget_places(output)
+    return notebook
+
+
+def _forget_places(output: NotebookNode) -> None:
+    """Take this machine's folders out of an output's texts: what it printed, what it shows, where it failed."""
+    home = str(Path.home())
+    for texts in (output, output.get("data", {})):
+        for kind, text in texts.items():
+            if isinstance(text, str) and not kind.startswith("image/"):
+                text = text.replace(f"{ROOT}{os.sep}", "")
+                texts[kind] = text.replace(f"{home}{os.sep}", f"~{os.sep}") if home != os.sep else text
+    if "traceback" in output:
+        output.traceback = [line.replace(f"{ROOT}{os.sep}", "") for line in output.traceback]
 
 
 def to_html(notebook: NotebookNode, name: str, *, banner: str = "", pages: Collection[str] = ()) -> str:

@@ -250,21 +250,6 @@ class Card:
         return self.drift is not None and abs(self.drift) > Sentinel.LIMIT
 
 
-@dataclass(frozen=True)
-class Row:
-    """A measurement in the table, as text."""
-
-    name: str
-    question: str
-    device: str
-    median: str
-    quartiles: str
-    samples: str
-    first_call: str
-    flags: tuple[str, ...]
-    simulated: bool
-
-
 @dataclass
 class Group:
     """A notebook's comparisons that ask one question of one baseline, in one table."""
@@ -290,7 +275,8 @@ class Page:
     summary: Summary
     cards: list[Card] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
-    rows: dict[str, list[Row]] = field(default_factory=dict)
+    measurements: dict[str, list[Record]] = field(default_factory=dict)
+    """The usable records of each notebook, by its name."""
     machine: list[tuple[str, str]] = field(default_factory=list)
     machine_from_records: bool = False
     machines: list[findings.Column] = field(default_factory=list)
@@ -370,7 +356,7 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"duration": duration, "size": units.size}
+    environment.filters |= {"duration": duration, "seconds": units.seconds, "size": units.size}
     template = environment.get_template("report.html.j2")
     return template.render(page=page, axis=Axis.around(page.groups), policy=pages.POLICY)
 
@@ -548,7 +534,7 @@ def _add_records(page: Page, run: Path) -> None:
 
 def _add_benchmark(page: Page, notebook: str, runs: Sequence[Record]) -> None:
     verdict = findings.verdict_of(runs)
-    page.rows.setdefault(notebook, []).extend(map(row_of, runs))
+    page.measurements.setdefault(notebook, []).extend(runs)
     if verdict is None:
         return
     group = _group(page, notebook, runs[0])
@@ -562,25 +548,6 @@ def _add_machines(page: Page, usable: Sequence[Record]) -> None:
     mine = [findings.column(usable, "this run")] if usable else []
     page.machines = [*findings.distinct([*mine, *columns]), *findings.wanted([*mine, *columns])]
     page.problems += [Problem(f"data/results/{problem.what}", problem.reason) for problem in problems]
-
-
-def row_of(record: Record) -> Row:
-    """A record as a line of the table."""
-    measured = record.measurement
-    low, high = measured.quartiles
-    short = record.name.removeprefix(f"{record.lesson}/")
-    calls = f" of {measured.block} calls" if measured.block > 1 else ""
-    return Row(
-        name=short,
-        question=measured.question,
-        device=measured.device,
-        median=units.seconds(measured.median),
-        quartiles=f"{units.seconds(low)} to {units.seconds(high)}",
-        samples=f"{measured.n}{calls}",
-        first_call=units.seconds(measured.first_call),
-        flags=tuple(flag for flag in measured.flags if flag != "simulated"),
-        simulated=measured.simulated,
-    )
 
 
 def _group(page: Page, notebook: str, record: Record) -> Group:

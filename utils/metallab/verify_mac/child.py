@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from metallab.verify_mac.trial import Finding
+from metallab.verify_mac.trial import Finding, first_line, judged
 
 FOLDER = "METALLAB_VERIFY_FOLDER"
 """The variable that names the trial's own folder."""
@@ -17,9 +17,9 @@ FOLDER = "METALLAB_VERIFY_FOLDER"
 def conduct(module: str, function: str) -> Finding:
     """Run a trial in its folder, where what it builds lies as well. TypeError if it returns no `Finding`.
 
-    What it raises is printed, with where, and comes through.
+    What it raises is printed, with where, and comes through; but a `checks.Mismatch` refutes the claim.
     """
-    from metallab import paths
+    from metallab import checks, paths
 
     folder = Path(os.environ[FOLDER])
     os.chdir(folder)
@@ -27,8 +27,10 @@ def conduct(module: str, function: str) -> Finding:
     conducted = getattr(importlib.import_module(module), function)
     try:
         found = conducted()
-    except Exception:
+    except Exception as error:
         traceback.print_exc(file=sys.stdout)  # for the report: what reaches the parent is the last line
+        if isinstance(error, checks.Mismatch):
+            return judged(False, first_line(error))
         raise
     if not isinstance(found, Finding):
         raise TypeError(f"the trial {function} returned {found!r}, which is no Finding: a trial says what it found")

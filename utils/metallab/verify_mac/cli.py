@@ -18,9 +18,9 @@ MINUTES = 20.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run trials and write the report.
 
-    0 when it came to its end; whatever a Mac answers is a result. 1 if it was interrupted, and, where there is no
-    Mac, if a trial that ran was not confirmed: then the trial's code is wrong, or the simulation is. 2 for a mistake
-    on the command line.
+    0 when it came to its end; whatever a Mac answers is a result. 1 if trials were not run, because the time was up or
+    it was interrupted, and, where there is no Mac, if one was refuted, raised, crashed or timed out: then the trial's
+    code is wrong, or the simulation is. 2 for a mistake on the command line.
     """
     options = _parse(argv)
     chosen = choose(options.only)
@@ -75,7 +75,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _announcement(on: str, count: int, minutes: float) -> str:
     if on == "sim":
         return f"No Mac here: {count} trials, SIMULATED where they are about a GPU. They show that the code works."
-    told = f"{count} trials, about {minutes:g} minutes at most. Some crash on purpose, in processes of their own:"
+    told = f"{count} trials; none begins after {minutes:g} minutes. Some crash on purpose, in processes of their own:"
     return f"{told}\nif macOS says that Python quit unexpectedly, choose Ignore."
 
 

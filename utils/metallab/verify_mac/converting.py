@@ -14,15 +14,15 @@ os.chdir(FOLDER)
 import numpy as np, torch
 from pathlib import Path
 from torch import nn
-from metallab.inference import launches, quantization
+from metallab.inference import converters
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
 x = torch.randn(1, 1, 16, 16)
 np.save("x.npy", x.numpy()); np.save("truth.npy", model(x).detach().numpy())
-launches.export_onnx(model.eval(), x, Path("small.onnx"))
+converters.export_onnx(model.eval(), x, Path("small.onnx"))
 if CORE_ML:
-    quantization.saved(quantization.core_ml(model.eval(), size=16), Path("small.mlpackage"))
+    converters.save_core_ml(converters.to_core_ml(model.eval(), size=16), Path("small.mlpackage"))
 """
 READ = """
 import os
@@ -49,6 +49,8 @@ executable = mps.MPSGraphExecutable.alloc().initWithMPSGraphPackageAtURL_compila
 class Ordered:
     def feedTensors(self):
         return given
+    def targetTensors(self):
+        return made
     def __getattr__(self, name):
         return getattr(executable, name)
 

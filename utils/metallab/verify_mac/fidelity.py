@@ -90,7 +90,10 @@ def absent_lanes_give_zero() -> Finding:
 
 @trial(on="gpu", used_in=LIMITS)
 def functions_are_accurate() -> Finding:
-    """PyTorch's exp, log, sin, cos, tanh, sqrt and rsqrt on the GPU are within 4 units in the last place."""
+    """PyTorch's exp, log, sin, cos, tanh, sqrt and rsqrt on the GPU are within 4 times float32's epsilon of the value.
+
+    Of 20001 numbers from 0.01 to 20, against float64. Below a value of 1/1024 the error is taken of that.
+    """
     import torch
 
     x = torch.linspace(0.01, 20, 20_001)
@@ -98,9 +101,9 @@ def functions_are_accurate() -> Finding:
     for name in FUNCTIONS:
         truth = getattr(torch, name)(x.double())
         got = getattr(torch, name)(x.to("mps")).cpu().double()
-        unit = torch.finfo(torch.float32).eps * truth.abs().clamp_min(2.0**-10)
-        worst[name] = round(((got - truth).abs() / unit).max().item(), 2)
-    return judged(max(worst.values()) <= 4, f"largest errors, in units of 1.2e-7 of the value: {worst}", worst=worst)
+        epsilon = torch.finfo(torch.float32).eps * truth.abs().clamp_min(2.0**-10)
+        worst[name] = round(((got - truth).abs() / epsilon).max().item(), 2)
+    return judged(max(worst.values()) <= 4, f"largest errors, in epsilons (1.2e-7 of the value): {worst}", worst=worst)
 
 
 @trial(on="gpu", used_in=LIMITS)

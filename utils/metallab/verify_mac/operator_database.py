@@ -2,7 +2,7 @@
 
 Each entry of ``torch.testing._internal.common_methods_invocations.op_db`` brings sample inputs. They run forward and
 backward in float32 on both, from the same seed. `main` tells of each entry in a line before and after, so that it is
-known which one ended the process.
+known which one ended the process. `run` is what tests/benchmarks/simulated_operators.py runs as well.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def ask(op: Any, samples: int = SAMPLES) -> Asked:
     try:
         given = list(_first(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd), samples))
     except Exception as error:  # noqa: BLE001  # the database is not ours; its troubles are told
-        return Asked(op.full_name, "skipped", f"no samples: {_brief(error)}")
+        return Asked(op.full_name, "skipped", f"no samples: {brief(error)}")
     worst = Asked(op.full_name, "skipped", "no sample runs on the CPU")
     for sample in given:
         try:
-            expected = _run(op, sample, "cpu")
+            expected = run(op, sample, "cpu")
         except Exception:  # noqa: BLE001, S112  # what the CPU refuses tells nothing
             continue
         worst = _compared(op, sample, expected)
@@ -85,23 +85,23 @@ def _compared(op: Any, sample: Any, expected: Any) -> Asked:
     foretold = _foretold_missing(op, sample)
     told = lambda verdict, reason="": Asked(op.full_name, verdict, reason)
     try:
-        found = _run(op, sample, "mps")
+        found = run(op, sample, "mps")
     except NotImplementedError as error:
         missing = re.match(r"The operator '([^']+)' is not currently implemented for the MPS device", str(error))
         if not missing:
-            return told("refused", _brief(error))
+            return told("refused", brief(error))
         return told("missing as foretold" if foretold else "missing but not foretold", missing[1])
     except Exception as error:  # noqa: BLE001  # a verdict, not a crash
-        return told("refused" if _REFUSED.search(str(error)) else "raises", _brief(error))
+        return told("refused" if _REFUSED.search(str(error)) else "raises", brief(error))
     if foretold:
         return told("runs but was foretold missing", ", ".join(foretold))
-    for one, other in zip(_tensors(expected), _tensors(found), strict=True):
+    for one, other in zip(tensors(expected), tensors(found), strict=True):
         if one.numel() == 0 and one.shape == other.shape:
             continue
         try:
             checks.assert_close(one, other, one.dtype if one.dtype in _FLOATING else "float32")
         except (checks.Mismatch, ValueError) as difference:
-            return told("differs", _brief(difference))
+            return told("differs", brief(difference))
     return told("agrees")
 
 
@@ -122,8 +122,11 @@ def _foretold_missing(op: Any, sample: Any) -> list[str]:
     return [use.operator for use in found.having("missing")]
 
 
-def _run(op: Any, sample: Any, device: str) -> tuple[Any, Any]:
-    """The results and the gradients of the inputs (None without), all on the CPU."""
+def run(op: Any, sample: Any, device: str) -> tuple[Any, Any]:
+    """The results of an operator that computes a sample on a device, and the gradients of its inputs (None without).
+
+    All are copied to the CPU. What the operator raises comes through.
+    """
     leaves: list[torch.Tensor] = []
     place = lambda value: _placed(value, device, leaves)
     arguments = [place(value) for value in (sample.input, *sample.args)]
@@ -132,12 +135,12 @@ def _run(op: Any, sample: Any, device: str) -> tuple[Any, Any]:
     with sdpa_kernel(SDPBackend.MATH):  # the CPU's fused attention sums in another order
         results = op.op(*arguments, **keywords)
     results = sample.output_process_fn_grad(results)
-    flat = [t for t in _tensors(results) if t.requires_grad]
+    flat = [t for t in tensors(results) if t.requires_grad]
     found = None
     if flat and leaves:
         total = sum(((t.abs() if t.is_complex() else t) ** 2).sum() for t in flat)
         found = torch.autograd.grad(total, leaves, allow_unused=True)
-    return tuple(t.detach().cpu() for t in _tensors(results)), found and [g if g is None else g.cpu() for g in found]
+    return tuple(t.detach().cpu() for t in tensors(results)), found and [g if g is None else g.cpu() for g in found]
 
 
 def _placed(value: Any, device: str, leaves: list[torch.Tensor]) -> Any:
@@ -156,12 +159,13 @@ def _placed(value: Any, device: str, leaves: list[torch.Tensor]) -> Any:
     return copy.copy(value) if not isinstance(value, Callable) else value
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def tensors(value: Any) -> list[torch.Tensor]:
+    """All tensors in a result, however it is nested, in its order."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):
         value = list(value.values())
-    return [tensor for one in value for tensor in _tensors(one)] if isinstance(value, list | tuple) else []
+    return [tensor for one in value for tensor in tensors(one)] if isinstance(value, list | tuple) else []
 
 
 def _first(values: Iterable[Any], most: int) -> Iterator[Any]:
@@ -169,6 +173,7 @@ def _first(values: Iterable[Any], most: int) -> Iterator[Any]:
         yield value
 
 
-def _brief(error: BaseException) -> str:
+def brief(error: BaseException) -> str:
+    """An exception in a line: its type, and how its message begins."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines[:2])[:140]}".replace("\t", " ")
+    return f"{type(error).__name__}: {' '.join(lines[:3])[:160]}".replace("\t", " ")

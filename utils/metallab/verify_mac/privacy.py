@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import platform
@@ -61,8 +62,12 @@ def scrubber(work: str) -> Scrubber:
 
 
 def _user_names() -> Iterable[str]:
-    entry = pwd.getpwuid(os.getuid())
-    return {name for name in (getpass.getuser(), entry.pw_name, entry.pw_gecos.split(",")[0].strip()) if name}
+    names: set[str] = set()
+    with contextlib.suppress(KeyError):  # an account that is a bare number, as in some containers
+        names.add(getpass.getuser())
+        entry = pwd.getpwuid(os.getuid())
+        names |= {entry.pw_name, entry.pw_gecos.split(",")[0].strip()}
+    return names - {""}
 
 
 def _host_names() -> Iterable[str]:

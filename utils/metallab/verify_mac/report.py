@@ -57,12 +57,11 @@ class Report:
 
 def read(path: Path) -> dict[str, Any]:
     """The JSON in a report's file, as plain data: it comes from a stranger. `NotAReport` for another file."""
-    text = path.read_text(encoding="utf-8")
-    _, found, rest = text.rpartition(_JSON)
     try:
+        _, found, rest = path.read_text(encoding="utf-8").rpartition(_JSON)
         data = json.loads(rest.removesuffix("\n").removesuffix("```")) if found else None
     except ValueError as error:
-        raise NotAReport(f"the JSON at the end of {path.name} is damaged ({error}): ask for the file again") from error
+        raise NotAReport(f"{path.name}, or the JSON at its end, is damaged ({error}): ask for it again") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise NotAReport(f"{path.name} is no report of make verify-mac of this version")
     return data

@@ -152,7 +152,7 @@ def mixed_precision_trains() -> Finding:
 def soft_placement_covers_what_is_missing() -> Finding:
     """With soft placement an operation that the GPU lacks runs on the CPU, and is right: determinants and the like.
 
-    Determinant, eigenvalues, an ordered set of numbers and a triangular solve, asked of /GPU:0.
+    Determinant, eigenvalues, inverse and distinct values, asked of /GPU:0.
     """
     import numpy as np
     import tensorflow as tf

@@ -2,7 +2,7 @@
 
 A trial is a function without arguments. The first paragraph of its docstring is the claim; what follows says how it is
 looked into. It runs in a process and a folder of its own (the current one), imports what it needs inside, and returns
-a `Finding`; it never decides in silence::
+a `Finding`; it never decides in silence. A `metallab.checks.Mismatch` that it raises refutes its claim::
 
     @trial(on="gpu", used_in="notebook 02")
     def sums_are_right() -> Finding:

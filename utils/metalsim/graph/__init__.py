@@ -26,9 +26,9 @@ __all__ = [
 
 
 def install() -> str:
-    """Make the stand-ins importable, and return a line that says what is simulated. It costs nothing before that.
+    """Make the stand-ins importable, and return a line that says what is simulated. Nothing is imported yet.
 
-    SimulationError on a Mac, which has the real ones.
+    SimulationError on a Mac, which has the real ones, and where a module of one of their names is there already.
     """
     hook()
     return (

@@ -155,7 +155,14 @@ def _ancestors(owner: str) -> Iterator[str]:
             yield from _ancestors(parent)
 
 
-_macos = version(os.environ.get(MACOS_VARIABLE) or DEFAULT_MACOS)
+def _macos_of_environment() -> tuple[int, ...]:
+    try:
+        return version(os.environ.get(MACOS_VARIABLE) or DEFAULT_MACOS)
+    except ValueError as error:
+        raise ValueError(f"{MACOS_VARIABLE}: {error}") from None
+
+
+_macos = _macos_of_environment()
 
 
 @functools.cache

@@ -50,14 +50,14 @@ def read(folder: Path) -> Program:
     """
     model_file = _model_file(folder)
     try:
-        model = _messages("Model_pb2").Model.FromString(model_file.read_bytes())
+        model = _model(model_file)
         if model.WhichOneof("Type") != "mlProgram":
             kind = model.WhichOneof("Type") or "empty model"
             raise NotSimulated(f"{folder.name} holds a Core ML {kind}: only ML programs are simulated")
         function = model.mlProgram.functions["main"]
         block = function.block_specializations[function.opset]
         return _program(function, block, model_file.parent)
-    except (ValueError, KeyError, OSError, struct.error, _messages_error()) as error:
+    except (ValueError, KeyError, OSError, struct.error) as error:
         raise PackageError(f"{folder} is damaged: {error}") from error
 
 
@@ -84,10 +84,15 @@ def _messages(name: str) -> ModuleType:
     return importlib.import_module(f"{MESSAGES}.{name}")
 
 
-def _messages_error() -> type[Exception]:
-    from google.protobuf.message import DecodeError
+def _model(file: Path) -> Any:
+    """What a model file holds. ValueError for one that is damaged."""
+    messages = _messages("Model_pb2")
+    from google.protobuf.message import DecodeError  # comes with coremltools
 
-    return DecodeError
+    try:
+        return messages.Model.FromString(file.read_bytes())
+    except DecodeError as error:
+        raise ValueError(f"{file.name}: {error}") from error
 
 
 def _program(function: Any, block: Any, folder: Path) -> Program:
@@ -214,6 +219,15 @@ def _descriptor(kind: str, selector: str, *values: int) -> Any:
     return getattr(descriptors.CLASSES[kind], contract.python_name(selector))(*values)
 
 
+def _check_window(what: str, dimensions: int, pad_type: str) -> None:
+    """`NotSimulated` unless the window moves over two dimensions that are padded in a known way."""
+    if dimensions != 2 or pad_type not in PAD_STYLES:
+        raise NotSimulated(
+            f"a Core ML {what} over {dimensions} dimensions with padding {pad_type!r} is not simulated; over 2 with "
+            f"{', '.join(PAD_STYLES)} it is"
+        )
+
+
 def _unary(stem: str) -> Callable[..., Any]:
     return lambda b, x: b(f"{stem}WithTensor:name:", x)
 
@@ -233,8 +247,7 @@ def _convolution(
     groups: Any,
     bias: Any = None,
 ) -> Any:
-    if weight.ndim != 4 or pad_type not in PAD_STYLES:
-        raise NotSimulated(f"a Core ML convolution with {weight.ndim - 2} spatial dimensions and padding {pad_type!r}")
+    _check_window("convolution", weight.ndim - 2, pad_type)
     (down, across), (tall, wide) = _numbers(strides), _numbers(dilations)
     descriptor = _descriptor(
         "MPSGraphConvolution2DOpDescriptor",
@@ -251,6 +264,7 @@ def _pooling(kind: str) -> Callable[..., Any]:
         b: _Builder, x: Any, kernel_sizes: Any, strides: Any, pad_type: str, pad: Any, ceil_mode: Any = None,
         exclude_padding_from_average: Any = None,
     ) -> Any:  # fmt: skip
+        _check_window("pooling", kernel_sizes.numel(), pad_type)
         (tall, wide), (down, across) = _numbers(kernel_sizes), _numbers(strides)
         descriptor = _descriptor(
             "MPSGraphPooling2DOpDescriptor",
@@ -315,6 +329,14 @@ def _normalised(b: _Builder, x: Any, mean: Any, variance: Any, gamma: Any, beta:
     return b(selector, x, mean, variance, gamma, beta, float(epsilon))
 
 
+def _concat(b: _Builder, values: Any, axis: Any, interleave: Any) -> Any:
+    """``values`` is a list, or the one value of it."""
+    given = values if isinstance(values, list) else [values]
+    like = next((each for each in given if isinstance(each, MPSGraphTensor)), None)
+    tensors = [_tensor(b.graph, each, like) for each in given]
+    return b("concatTensors:dimension:interleave:name:", tensors, int(axis), bool(interleave))
+
+
 def _reduction(selector: str) -> Callable[..., Any]:
     def add(b: _Builder, x: Any, axes: Any, keep_dims: Any) -> Any:
         y = b(selector, x, _numbers(axes))
@@ -325,6 +347,8 @@ def _reduction(selector: str) -> Callable[..., Any]:
 
 def _cast(b: _Builder, x: Any, dtype: str) -> Any:
     names = {"fp16": torch.float16, "fp32": torch.float32, "int32": torch.int32, "bool": torch.bool}
+    if dtype not in names:
+        raise NotSimulated(f"the Core ML cast to {dtype!r} is not simulated; {', '.join(names)} are")
     return b("castTensor:toType:name:", x, datatypes.MPS[names[dtype]])
 
 
@@ -356,9 +380,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     ),
     "expand_dims": lambda b, x, axes: b("expandDimsOfTensor:axes:name:", x, _numbers(axes)),
     "squeeze": lambda b, x, axes: b("squeezeTensor:axes:name:", x, _numbers(axes)),
-    "concat": lambda b, values, axis, interleave: b(
-        "concatTensors:dimension:interleave:name:", values, int(axis), bool(interleave)
-    ),
+    "concat": _concat,
     "reduce_mean": _reduction("meanOfTensor:axes:name:"),
     "reduce_sum": _reduction("reductionSumWithTensor:axes:name:"),
     "reduce_max": _reduction("reductionMaximumWithTensor:axes:name:"),

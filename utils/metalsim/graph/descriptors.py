@@ -9,13 +9,16 @@ from metalsim.graph import contract
 from metalsim.graph.bridge import Object, ObjectType
 from metalsim.graph.operations.registry import Properties
 
-ONES = ("groups",)
-WHOLE_ONES = ("strideIn", "dilationRateIn", "kernel")
+# how the properties begin that are 1 by default
+ONES = ("groups", "strideIn", "dilationRateIn", "kernel")
 DEFAULTS = {
-    "MPSGraphConvolution2DOpDescriptor": {"weightsLayout": 2},
-    "MPSGraphConvolution3DOpDescriptor": {"dataLayout": 7, "weightsLayout": 9},
+    "MPSGraphConvolution2DOpDescriptor": {"weightsLayout": contract.constants()["MPSGraphTensorNamedDataLayoutOIHW"]},
+    "MPSGraphConvolution3DOpDescriptor": {
+        "dataLayout": contract.constants()["MPSGraphTensorNamedDataLayoutNCDHW"],
+        "weightsLayout": contract.constants()["MPSGraphTensorNamedDataLayoutOIDHW"],
+    },
     "MPSGraphPooling2DOpDescriptor": {"returnIndicesDataType": contract.constants()["MPSDataTypeInt32"]},
-    "MPSGraphCompilationDescriptor": {"optimizationLevel": 1},
+    "MPSGraphCompilationDescriptor": {"optimizationLevel": contract.constants()["MPSGraphOptimizationLevel1"]},
 }
 
 
@@ -53,7 +56,7 @@ def _property(setter: str) -> str:
 
 
 def _default(key: str, setter: contract.Method) -> Any:
-    if key in ONES or key.startswith(WHOLE_ONES):
+    if key.startswith(ONES):
         return 1
     return {"Z": False, "f": 0.0, "d": 0.0, "@": None, "@?": None}.get(setter.arguments[0], 0)
 

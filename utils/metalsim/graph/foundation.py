@@ -141,8 +141,8 @@ class NSURL:
         return f"<simulated NSURL {self.absoluteString()}>"
 
 
-def data_of(value: Any, what: str) -> bytes | None:
-    """The bytes of an NSData, or of what PyObjC hands over as one; None for anything else."""
+def data_of(value: Any, what: str) -> bytes:
+    """The bytes of an NSData, or of what PyObjC hands over as one. TypeError for anything else."""
     if isinstance(value, NSData):
         return value._data
     if isinstance(value, (bytes, bytearray, memoryview)):

@@ -126,7 +126,10 @@ def hook() -> None:
         raise SimulationError("this is a Mac, which has the real MPSGraph: import it, and do not simulate it")
     for name in FILLERS:
         if name in sys.modules or importlib.util.find_spec(name) is not None:
-            raise SimulationError(f"there is a module {name} already; the simulated one would hide it")
+            raise SimulationError(
+                f"there is a module {name} already, which would be taken for the simulated one: rename the file, or "
+                "uninstall the package, that it comes from"
+            )
     sys.meta_path.append(_finder)
 
 

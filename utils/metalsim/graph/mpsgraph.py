@@ -255,8 +255,9 @@ class MPSGraph(Object, metaclass=GraphType):
         constants = [operation for operation in operations if operation._selector == CONSTANT]
         steps = [operation for operation in operations if operation._selector != CONSTANT]
         refs: dict[MPSGraphTensor, Ref] = {}
-        for tensor in [*order, *(each for operation in (*constants, *steps) for each in operation._outputs)]:
-            refs.setdefault(tensor, Ref(len(refs)))
+        values = [*order, *(each for operation in (*constants, *steps) for each in operation._outputs)]
+        for number, tensor in enumerate(values):
+            refs.setdefault(tensor, Ref(number))  # one of several results may be fed: then the step makes it in vain
         made = Program(
             inputs=tuple(Input(t._operation._name or "", t._shape, t._dtype) for t in order),
             constants=tuple(operation._value for operation in constants),

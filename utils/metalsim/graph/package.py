@@ -105,7 +105,8 @@ def _check(folder: Path) -> None:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         known = manifest["format"] == FORMAT
         version, needs, sums = manifest["version"], manifest["minimum_macos"], dict(manifest["sha256"])
-    except (KeyError, TypeError, ValueError) as error:
+        contract.version(needs or "0")  # raises for what is none
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise PackageError(f"{folder / MANIFEST} is damaged: {error}") from error
     if not known or version != VERSION:
         raise PackageError(

@@ -72,7 +72,7 @@ def _file(compiler: tuple[str, ...], name: str) -> Path | None:
 def _missing(what: str, package: str) -> SimulationError:
     return SimulationError(
         f"Objective-C++ (.mm) needs {what} on Linux, which is not here: install it (Debian, Ubuntu: "
-        f"`apt-get install {package}`) and try again. {WITHOUT}"
+        f"`apt-get install {package}`) and restart Python. {WITHOUT}"
     )
 
 

@@ -273,6 +273,7 @@ class Guarded:
         inner = -(-(region.skew + region.bytes + 2 * _ZONE) // _PAGE) * _PAGE
         self._base, before, self._all = _reserve(inner)
         if _libc().mprotect(self._base + before, inner, mmap.PROT_READ | mmap.PROT_WRITE):
+            self.free()
             raise MemoryError(f"no memory for a copy of {region.bytes} bytes")
         self.address = self._base + before + _ZONE + region.skew
         for begin, length in self._zones():

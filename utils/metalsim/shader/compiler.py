@@ -26,6 +26,7 @@ from pathlib import Path
 
 import torch
 
+from metalsim import building
 from metalsim.shader import source as msl
 
 HERE = Path(__file__).resolve().parent
@@ -125,13 +126,8 @@ def _output(command: list[str]) -> str:
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept: METALSIM_CACHE, or build/metalsim of the checkout."""
-    folder = Path(os.environ.get("METALSIM_CACHE") or HERE.parents[2] / "build" / "metalsim") / "shader"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RuntimeError(f"{folder} cannot be made ({error}); name another folder in METALSIM_CACHE") from error
-    return folder
+    """Where compiled kernels are kept: the folder ``shader`` of `building.cache`."""
+    return building.cache("shader")
 
 
 def key(*parts: str) -> str:

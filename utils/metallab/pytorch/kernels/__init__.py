@@ -19,6 +19,14 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 
 
+class CannotCompile(RuntimeError):
+    """A kernel's source cannot be compiled or loaded here; the message says why and what to do."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the message. Where it was raised helps nobody."""
+        return [f"{type(self).__name__}: {self}"]
+
+
 def source(name: str) -> str:
     """The text of a source file of this folder: ``source("softshrink.metal")``."""
     return (FOLDER / name).read_text(encoding="utf-8")

@@ -33,12 +33,8 @@ VECTORS = {
 }
 
 
-class CannotBuild(RuntimeError):
-    """A source cannot be built or loaded here; the message says why and what to do."""
-
-    def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the message. Where it was raised helps nobody."""
-        return [f"{type(self).__name__}: {self}"]
+class CannotBuild(kernels.CannotCompile):
+    """A C++ or Objective-C++ source cannot be built or loaded here; the message says why and what to do."""
 
 
 @functools.cache

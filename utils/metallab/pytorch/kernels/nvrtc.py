@@ -62,12 +62,8 @@ NUMBERS = {
 }
 
 
-class NoNvidiaCompiler(RuntimeError):
+class NoNvidiaCompiler(kernels.CannotCompile):
     """Nothing can be compiled for an NVIDIA GPU here; the message says why and what to do."""
-
-    def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the message. Where it was raised helps nobody."""
-        return [f"{type(self).__name__}: {self}"]
 
 
 @dataclass(frozen=True)
@@ -340,13 +336,15 @@ class Kernel:
     def __call__(
         self, *args: Any, threads: int | Sequence[int] | None = None, group_size: int | Sequence[int] | None = None
     ) -> None:
-        """Run the kernel over ``threads`` threads in all, by default one for each element of the first tensor.
+        """Run the kernel over ``threads`` threads in all, by default one for each element of the first argument.
 
         Arguments bind to buffers 0, 1, ... in order: contiguous tensors on this GPU, of the dtype that the kernel
         declares, and numbers. It returns at once, as PyTorch's own operators do. TypeError or ValueError for arguments
         that do not fit.
         """
         values, types = _bound(self._entry, self._device, args)
+        if threads is None and not (args and isinstance(args[0], torch.Tensor)):
+            raise TypeError(f"{self._entry.name}: its first argument is no tensor, so say how many threads it takes")
         total = _three(args[0].numel() if threads is None else threads)
         group = _three(GROUP_SIZE if group_size is None else group_size)
         if 0 in total:
@@ -401,4 +399,6 @@ def _fault_of_number(parameter: Parameter, value: Any) -> str:
 
 def _three(counts: int | Sequence[int]) -> tuple[int, int, int]:
     given = (counts,) if isinstance(counts, int) else tuple(counts)
-    return (*given, 1, 1, 1)[:3]
+    if not 1 <= len(given) <= 3:
+        raise ValueError(f"threads and groups have one to three dimensions, not {len(given)}: {given}")
+    return (*given, 1, 1)[:3]

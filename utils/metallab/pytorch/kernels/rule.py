@@ -18,7 +18,7 @@ def softshrink(x: Tensor, lambd: float) -> Tensor:
 
 
 def gradient(grad: Tensor, x: Tensor, lambd: float) -> Tensor:
-    """The gradient by ``x``, given that by the value."""
+    """The gradient with respect to ``x``, given that with respect to the value."""
     v, limit = _wide(x, lambd)
     return torch.where((v >= -limit) & (v <= limit), torch.zeros_like(grad), grad)
 

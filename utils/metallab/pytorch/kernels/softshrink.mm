@@ -132,5 +132,5 @@ at::Tensor backward(const at::Tensor& grad, const at::Tensor& x, double lambd) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("compile", &compile, "Compile the kernels' Metal source", py::arg("source"));
   m.def("forward", &forward, "Softshrink of an MPS tensor", py::arg("x"), py::arg("lambd"));
-  m.def("backward", &backward, "The gradient by x", py::arg("grad"), py::arg("x"), py::arg("lambd"));
+  m.def("backward", &backward, "The gradient with respect to x", py::arg("grad"), py::arg("x"), py::arg("lambd"));
 }

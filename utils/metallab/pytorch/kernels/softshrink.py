@@ -110,7 +110,7 @@ def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
 
 @torch.library.custom_op("metallab::softshrink_backward", mutates_args=(), device_types=DEVICES)
 def softshrink_backward(grad: Tensor, x: Tensor, lambd: float) -> Tensor:
-    """The gradient by ``x``, given the gradient by the result; both of one shape, dtype and device."""
+    """The gradient with respect to ``x``, given that with respect to the result; all of one shape, dtype and device."""
     out = _fresh(x, lambd)
     route(x.device).softshrink_backward(out, _laid_out_as(out, grad), _laid_out_as(out, x), lambd)
     return out
@@ -155,7 +155,7 @@ def _keep_for_second_backward(ctx: Any, inputs: tuple[Tensor, Tensor, float], ou
 
 
 def _second_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-    # what passes a gradient on is linear in it, and by x it is flat
+    # what passes a gradient on is linear in it, and its derivative with respect to x is 0
     return softshrink_backward(grad, *ctx.saved_tensors, ctx.lambd), None, None
 
 

@@ -16,7 +16,6 @@ from metalsim.graph.operations.registry import (
     floating,
     operation,
     require,
-    same_dtype,
 )
 
 
@@ -38,7 +37,7 @@ def _ignoring_nan(
             return reduce(x, axes)
         nan = torch.isnan(x)
         found = reduce(torch.where(nan, torch.full_like(x, -math.inf if largest else math.inf), x), axes)
-        return torch.where(nan.all(axes[0], keepdim=True) if len(axes) == 1 else _all(nan, axes), math.nan, found)
+        return torch.where(_all(nan, axes), math.nan, found)
 
     return apply
 
@@ -199,7 +198,6 @@ _cumulative("cumulativeMinimum", lambda x, axis: x.cummin(axis).values, lambda x
 def cross_entropy(source: Tensor, labels: Tensor, axis: int, reduction: int) -> Tensor:
     """-sum(labels * log(softmax(source))); reduction none 0, sum 1, mean 2."""
     floating(source, labels)
-    same_dtype(source, labels)
     require(source.shape == labels.shape, f"source {list(source.shape)} and labels {list(labels.shape)}")
     loss = -(labels * torch.log_softmax(source, axis_of(source, axis))).sum(axis, keepdim=True)
     require(reduction in (0, 1, 2), f"there is no MPSGraphLossReductionType {reduction}")

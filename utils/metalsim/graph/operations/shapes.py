@@ -216,7 +216,7 @@ def mapped(positions: Tensor, size: int, mode: int) -> Tensor:
         positions = positions % period
         return torch.where(positions < size, positions, period - positions)
     raise NotSimulated(
-        f"MPSGraphPaddingMode {mode} is not simulated; constant, reflect, symmetric, clamp, periodic are"
+        f"MPSGraphPaddingMode {mode} is not simulated; constant, zero, reflect, symmetric, clamp, periodic are"
     )
 
 
@@ -245,7 +245,7 @@ def depth_to_space(
 ) -> Tensor:
     nchw, back = _as_nchw(tensor, width_axis, height_axis, depth_axis)
     n, c, h, w = nchw.shape
-    require(c % block**2 == 0, f"{c} channels cannot be laid out in blocks of {block} x {block}")
+    require(block > 0 and c % block**2 == 0, f"{c} channels cannot be laid out in blocks of {block} x {block}")
     if pixel_shuffle:  # the channel is the slow part, as in PyTorch
         parts = nchw.reshape(n, c // block**2, block, block, h, w).permute(0, 1, 4, 2, 5, 3)
     else:  # the place in the block is the slow part, as in TensorFlow
@@ -259,7 +259,7 @@ def space_to_depth(
 ) -> Tensor:
     nchw, back = _as_nchw(tensor, width_axis, height_axis, depth_axis)
     n, c, h, w = nchw.shape
-    require(h % block == 0 == w % block, f"{h} x {w} cannot be cut into blocks of {block} x {block}")
+    require(block > 0 and h % block == 0 == w % block, f"{h} x {w} cannot be cut into blocks of {block} x {block}")
     parts = nchw.reshape(n, c, h // block, block, w // block, block)
     order = (0, 1, 3, 5, 2, 4) if pixel_shuffle else (0, 3, 5, 1, 2, 4)
     return parts.permute(order).reshape(n, c * block**2, h // block, w // block).permute(back)

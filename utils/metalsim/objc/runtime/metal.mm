@@ -816,7 +816,8 @@ extern "C" metalsim::MetalStream* metalsim_connect(const metalsim::Shaders* of_p
   SimulatedLibrary* made = [SimulatedLibrary new];
   made->number = number;
   made->names = new std::vector<std::string>;
-  for (const char* name = strtok(said, "\n"); name != nullptr; name = strtok(nullptr, "\n"))
+  char* rest = nullptr;
+  for (const char* name = strtok_r(said, "\n", &rest); name != nullptr; name = strtok_r(nullptr, "\n", &rest))
     made->names->push_back(name);
   return made;
 }

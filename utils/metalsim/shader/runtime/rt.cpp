@@ -435,7 +435,7 @@ MetalsimThread common_of_group(const Dispatch& d, void** buffers, const uint32_t
 
 bool run(const Dispatch& d, void** buffers) {
   uint32_t groups[3], order[most_threads];
-  for (int i = 0; i < 3; i++) groups[i] = (d.grid[i] + d.group[i] - 1) / d.group[i];
+  for (int i = 0; i < 3; i++) groups[i] = d.grid[i] / d.group[i] + (d.grid[i] % d.group[i] != 0);
   const uint64_t count = (uint64_t)groups[0] * groups[1] * groups[2];
   const bool shared = __start_metalsim_shared && __stop_metalsim_shared > __start_metalsim_shared;
   Random random{0x9e3779b97f4a7c15ull + (uint64_t)d.order};

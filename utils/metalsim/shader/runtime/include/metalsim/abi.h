@@ -1,4 +1,5 @@
-// What a compiled kernel and the run time tell each other. Included by both, and mirrored in library.py (Parameter).
+// What a compiled kernel and the run time tell each other. Included by both, and mirrored in Python: Parameter in
+// binding.py, _Described in library.py.
 #pragma once
 
 struct alignas(16) MetalsimIndex {

@@ -1,4 +1,4 @@
-// Barriers and SIMD-group functions. Each is a meeting point of threads, kept by the run time (runtime.cpp).
+// Barriers and SIMD-group functions. Each is a meeting point of threads, kept by the run time (rt.cpp).
 #pragma once
 #pragma clang system_header
 
