@@ -104,6 +104,18 @@ def a_crossover_holds_at_every_larger_size(findings):
     assert said(0.5, 2.0, 2.0, **wrong) == "outputs differ at the largest, n = 1024"
 
 
+@RULES.rule(
+    ("(n = )?{size[0]}", "(n = )?\\\\d+"),
+    (", key=_in_order)", ")"),
+)
+def the_first_number_of_a_name_is_its_size_and_rows_are_in_order(findings):
+    made = []
+    for name in (f"{width} x {width}, batch of {batch}" for batch in (16, 1, 2) for width in (8, 32, 64)):
+        made += [baseline(name), record("cuda", 2.0, name)]
+    rows = [row for row, _ in findings.crossovers([findings.column(made, "a test")])]
+    assert rows == [f"02b n x n, batch of {batch}: GPU over CPU" for batch in (1, 2, 16)]
+
+
 def test_dtypes_are_compared_on_one_device():
     on_gpu = [record("float32", None, device=GPU, baseline="float32", lesson="05_train")]
     on_gpu += [record("bfloat16", 1.5, baseline="float32", lesson="05_train")]

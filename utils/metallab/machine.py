@@ -167,7 +167,10 @@ class Machine:
             ("Power", _said(self.power_source)),
             ("Low-power mode", _yes_no(self.low_power_mode)),
             ("CPU governor", _said(self.cpu_governor)),
-            ("Load average", ", ".join(f"{load:.2f}" for load in self.load_average or ()) or "unknown"),
+            (
+                "Load average (1, 5, 15 minutes)",
+                ", ".join(f"{load:.2f}" for load in self.load_average or ()) or "unknown",
+            ),
             ("Python", self.python),
             ("Packages", ", ".join(present) or "none"),
             ("Not installed", ", ".join(absent) or "none"),

@@ -66,6 +66,10 @@ def gallery(claims: Mapping[str, tuple[float, float]], *, device: str) -> Figure
         low, high = min([0.5, *ratios]), max([2.0, *ratios])
         room = (high / low) ** 0.55
         axes.set_xlim(low / room, high * room)
+        if high / low < 100:  # less than decades apart
+            axes.set_xticks(_powers_of_two(*axes.get_xlim()))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.xaxis.set_minor_locator(NullLocator())
         for row, ratio in enumerate(ratios):
             words = f" {ratio:.2g} times the truth " if ratio < 0.95 or ratio > 1.05 else " true within 5 % "
             axes.text(ratio, row, words, va="center", ha="right" if ratio < 1 else "left", fontsize=9)

@@ -49,7 +49,7 @@ def read_notebook(path: Path):
     try:
         nbformat.validate(raw)
     except nbformat.ValidationError as error:
-        raise Unreadable(f"not a valid notebook: {str(error).splitlines()[0]}") from error
+        raise Unreadable(f"not a valid notebook: {(str(error).splitlines() or [''])[0]}") from error
     notebook = nbformat.reads(text, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":

@@ -86,7 +86,8 @@ def describe_exit(code: int | None) -> str:
         return "stopped answering"
     if code >= 0:
         return f"exited with code {code}"
-    name = signal.Signals(-code).name
+    known = {number.value: number.name for number in signal.Signals}
+    name = known.get(-code, f"signal {-code}")  # real-time signals have no name
     return f"was killed by {name}" + (" (often the system, for lack of memory)" if name == "SIGKILL" else "")
 
 

@@ -363,9 +363,9 @@ def picture(launches: Iterable[Launch], *, heading: str) -> Figure:
                 continue
             _stack(left, row, launch, scale)
             _dot(right, row, launch.parts[STEADY])
-        left.set_xlabel(f"time to the first answer [{unit}]")
+        left.set_xlabel(f"time to the first answer [{unit}] (line: 95 % interval)")
         left.set_xlim(0, 1.25 * largest / scale)
-        right.set_xlabel("latency after that")
+        right.set_xlabel("latency after that (line: 95 % interval)")
         right.set_xscale("log")
         right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         right.margins(x=0.3)

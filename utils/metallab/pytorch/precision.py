@@ -525,7 +525,7 @@ class Quality:
         if self.verdict == "inconclusive":
             said = f"{self.name}: inconclusive ({self.doubt or f'a loss of {margin} lies in the interval'})"
         interval = f", 95 % interval {self.low:+.1f} to {self.high:+.1f}" if math.isfinite(self.low) else ""
-        return f"{said}: median difference {self.median:+.1f}{interval}, {_seeds(self.seeds)}"
+        return f"{said}: median difference {self.median:+.1f} points{interval}, {_seeds(self.seeds)}"
 
 
 def quality(reference: Training, other: Training, margin: float = 1.0, least: float = 0.7) -> Quality:

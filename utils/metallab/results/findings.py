@@ -330,8 +330,8 @@ def _why_none(one: Column, mine: Sequence[Verdict]) -> str:
 def crossovers(columns: Sequence[Column]) -> list[Row]:
     """From which size on one side of a comparison is faster: at that size and at every larger one that was measured.
 
-    Read from comparisons whose names differ in their numbers only, such as ``matrix product, n = 64`` and
-    ``batch of 8``, where there are three at least; the first number of a name is its size.
+    Read from comparisons whose names differ in their first number only, which is the size and may be repeated, such as
+    ``matrix product, n = 64`` and ``31 x 31``, where there are three at least.
     """
     return _rows(columns, [_crossovers(one.verdicts) for one in columns])
 
@@ -342,7 +342,7 @@ def _crossovers(of: Iterable[Verdict]) -> dict[str, str]:
     for verdict in of:
         size = re.search(r"\b\d{1,15}\b", verdict.comparison)
         if size and verdict.kind in _KINDS:
-            work = re.sub(r"\b(n = )?\d+\b", "n", verdict.comparison)
+            work = re.sub(rf"\b(n = )?{size[0]}\b", "n", verdict.comparison)
             row = f"{_number(verdict)} {work}: {_role(verdict.variant)} over {_role(verdict.baseline)}"
             series.setdefault(row, {})[int(size[0])] = verdict.kind
     return {row: _said_of(kinds) for row, kinds in series.items() if len(kinds) >= 3}
@@ -381,9 +381,14 @@ def every(columns: Sequence[Column]) -> list[Row]:
 
 def _rows(columns: Sequence[Column], found: Sequence[Mapping[str, str]]) -> list[Row]:
     """The rows of a table from what is said on each machine, by row."""
-    labels = sorted({row for said in found for row in said})
+    labels = sorted({row for said in found for row in said}, key=_in_order)
     pairs = list(zip(columns, found, strict=True))
     return [(row, tuple(said.get(row) or _why_none(one, ()) for one, said in pairs)) for row in labels]
+
+
+def _in_order(label: str) -> list[str | int]:
+    """A key to sort by that has ``batch of 2`` before ``batch of 16``."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", label)]
 
 
 def _number(verdict: Verdict) -> str:

@@ -584,11 +584,10 @@ def merged_rows(machines: Sequence[tuple[str, machine.Machine]]) -> list[tuple[s
     loads = [described.load_average[0] for _, described in machines if described.load_average]
     rows = []
     for label, values in found.items():
-        if label == "Load average" and loads:
+        if label.startswith("Load average") and loads:
             low, high = f"{min(loads):.2f}", f"{max(loads):.2f}"
-            rows.append(
-                (label, f"{low if low == high else f'{low} to {high}'} (over a minute, when results were saved)")
-            )
+            span = low if low == high else f"{low} to {high}"
+            rows.append(("Load average", f"{span} (over a minute, when results were saved)"))
         elif len(values) == 1:
             rows.append((label, *values))
         else:

@@ -173,7 +173,7 @@ def soft_placement_covers_what_is_missing() -> Finding:
                 error = np.abs(np.sort(np.ravel(got)) - np.sort(np.ravel(truth))).max() / np.abs(truth).max()
                 said[name] = f"off by {error:.1g}, on {got.device.rpartition(':')[0].rpartition('device:')[2]}"
             except (tf.errors.OpError, ValueError) as problem:
-                said[name], error = str(problem).splitlines()[0][:200], np.inf
+                said[name], error = (str(problem).splitlines() or [type(problem).__name__])[0][:200], np.inf
             if error > 1e-3:
                 said[name] = f"WRONG: {said[name]}"
     return judged(not any(text.startswith("WRONG") for text in said.values()), f"{said}", said=said)
