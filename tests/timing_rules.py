@@ -17,7 +17,8 @@ import numpy as np
 
 from metallab.fake_device import FakeDevice, LazyFakeDevice
 
-QUICK = {"min_samples": 6, "min_seconds": 0.0, "warmup_calls": 2, "warmup_seconds": 0.0, "block_seconds": 0.004}
+QUICK = {"min_samples": 6, "min_seconds": 0.0, "max_seconds": 1.0}
+QUICK |= {"warmup_calls": 2, "warmup_seconds": 0.0, "block_seconds": 0.004}
 
 
 class FakeClock:
