@@ -9,7 +9,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_collection_modifyitems(items):
-    """Pages first, dealt out among the workers: the tests that are left at the end are short, and no core waits long."""
+    """Pages first, dealt out among the workers: the tests left at the end are short, and no core waits long."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers == 1:
         return
