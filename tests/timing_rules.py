@@ -663,19 +663,18 @@ RULES = (
             ("max_seconds: float = 8.0", "max_seconds: float = 60.0"),
             ("_noise(column) < 0.05", "_noise(column) < 5"),
             ("self.seen >= 2 * budget.min_samples and", "False and"),
-            ("seconds * sampler.block)", "seconds)"),
         ),
     ),
     Rule(
         waiting_between_samples_is_limited_too,
         (
-            (" or passed >= _PATIENCE * limit", ""),
-            ("out_of_patience = _since(start, clock) >= _PATIENCE * budget.warmup_limit > 0", "pass"),
+            ("if passed >= limit else", "if sum(map(sum, self.rows)) >= limit else"),
+            ("out_of_patience = _since(start, clock) >= budget.warmup_limit > 0", "pass"),
         ),
     ),
     Rule(
         half_a_second_passes_and_not_half_a_second_of_work,
-        (("passed < budget.min_seconds", "self.spent < budget.min_seconds"),),
+        (("passed >= budget.min_seconds", "sum(map(sum, self.rows)) >= budget.min_seconds"),),
     ),
     Rule(
         samples_are_described_without_a_mean,

@@ -81,7 +81,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure. Seconds are of measured work; ``min_seconds`` are of time that passes."""
+    """How long to measure. Seconds are of time that passes: waiting between samples counts too."""
 
     min_samples: int = 10
     min_seconds: float = 0.5
@@ -288,7 +288,7 @@ def measure(
         samples = _Samples(1, clock)
         while (reason := samples.stop_reason(budget)) is None:
             seconds = sampler.sample()
-            samples.add((seconds,), seconds * sampler.block)
+            samples.add((seconds,))
     return sampler.measurement(name or _name_of(fn), [row[0] for row in samples.rows], reason, others.cores())
 
 
@@ -372,7 +372,7 @@ def measure_stages(
         samples = _Samples(1, clock)
         while (reason := samples.stop_reason(budget)) is None:
             row = _one_pass(stages.values(), on, clock)
-            samples.add(row, row[-1])
+            samples.add(row)
     made = {"block": 1, "warmup_calls": warm_ups, "stop_reason": reason, "mode": mode.current(), "device": on.label}
     made |= {"simulated": on.simulated, "others": others.cores()}
     return {
@@ -535,14 +535,12 @@ class _Samples:
         self.columns = columns
         self.clock, self.started = clock, clock()
         self.rows: list[Sequence[float]] = []
-        self.spent = 0.0
         self.next_look = 0
         self.stride = 1
         self.seen = 0
 
-    def add(self, row: Sequence[float], seconds: float) -> None:
-        """Keep a row; ``seconds`` is the measured work that it took, all calls of its blocks together."""
-        self.spent += seconds
+    def add(self, row: Sequence[float]) -> None:
+        """Keep a row: seconds per call."""
         if self.seen % self.stride == 0:
             self.rows.append(row)
         self.seen += 1
@@ -558,19 +556,16 @@ class _Samples:
         if budget.max_samples and self.seen >= budget.max_samples:
             return f"{self.seen} samples, as asked"
         enough = self.seen >= budget.min_samples
+        passed = _since(self.started, self.clock)
+        if enough and passed >= budget.min_seconds * self.columns:
+            columns = list(zip(*self.rows, strict=True))
+            if all(_noise(column) < 0.05 for column in columns):
+                return "quiet"
+            if self.seen >= 2 * budget.min_samples and all(map(_noise_is_stable, columns)):
+                return "noise is stable"
         # a comparison of slow variants may take this long for each, to get its pairs
         limit = budget.max_seconds * (1 if enough else self.columns)
-        passed = _since(self.started, self.clock)
-        if self.spent >= limit or passed >= _PATIENCE * limit:
-            return "time limit"
-        if not enough or passed < budget.min_seconds * self.columns:
-            return None
-        columns = list(zip(*self.rows, strict=True))
-        if all(_noise(column) < 0.05 for column in columns):
-            return "quiet"
-        if self.seen >= 2 * budget.min_samples and all(map(_noise_is_stable, columns)):
-            return "noise is stable"
-        return None
+        return "time limit" if passed >= limit else None
 
     def _plan_next_look(self, budget: Budget) -> None:
         """After a fifth more samples, and exactly at the numbers that the budget names."""
@@ -585,14 +580,12 @@ def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random
     while (reason := samples.stop_reason(budget)) is None:
         rng.shuffle(order)
         row = [0.0] * len(samplers)
-        seconds = 0.0
         for index in order:
             sampler = samplers[index]
             with sampler.place.active():
                 sampler.take_over()
                 row[index] = sampler.sample()
-            seconds += row[index] * sampler.block
-        samples.add(row, seconds)
+        samples.add(row)
     return samples.rows, reason
 
 
@@ -608,10 +601,6 @@ def _one_pass(stages, place: Place, clock: Clock) -> list[float]:
         times.append((clock() - start) / 1e9)
         arguments = (result,)
     return [*times, sum(times)]
-
-
-_PATIENCE = 2
-"""How many times longer than the measured work a measurement may take in all: waiting between samples counts too."""
 
 
 def _since(start: int, clock: Clock) -> float:
@@ -632,7 +621,7 @@ def _warm_up(timed_call: Callable[[], float], budget: Budget, clock: Clock) -> i
         while (len(times) < budget.warmup_calls or spent < goal) and not out_of_patience:
             times.append(timed_call())
             spent += times[-1]
-            out_of_patience = _since(start, clock) >= _PATIENCE * budget.warmup_limit > 0
+            out_of_patience = _since(start, clock) >= budget.warmup_limit > 0
         if spent >= budget.warmup_limit or out_of_patience or _halves_agree(times):
             return len(times)
         goal = 2 * spent
