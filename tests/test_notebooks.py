@@ -7,6 +7,7 @@ was not executed.
 from __future__ import annotations
 
 import os
+import shutil
 import symtable
 import sys
 
@@ -242,6 +243,29 @@ def test_only_its_check_needs_an_exercise(path):
         for other in cells.keys() - own:
             its_own, used = global_names(cells[other])
             assert not (used - its_own) & assigned, f"{other} uses {(used - its_own) & assigned} of {name}"
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
+@pytest.mark.parametrize("breaks", ["accelerator.cpp", "device.cpp"])
+def test_a_kernel_is_not_judged_without_the_simulated_gpu(breaks, tmp_path, monkeypatch):
+    """Exercise 1 of notebook 04 where g++ fails at a part of the device: a right answer is not called wrong."""
+    compiler = tmp_path / "g++"
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in *{breaks}*) exit 1;; esac\nexec {shutil.which("g++")} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "cache"))
+    import torch
+
+    from metallab import checks, isolated
+    from metallab.pytorch.kernels import rule
+
+    page = nbformat.read(paths.NOTEBOOKS / "04_write_a_custom_kernel.ipynb", as_version=4)
+    cells = {cell.id: cell.source for cell in page.cells}
+    space = {"torch": torch, "F": torch.nn.functional, "rule": rule, "checks": checks, "isolated": isolated}
+    space |= {"special": torch.tensor(rule.SPECIAL), "one_by_one": lambda function, x: function(x)}
+    *lines, verdict = f"{cells['solution-1']}\n{cells['check-1']}".splitlines()
+    exec("\n".join(lines), space)
+    assert eval(verdict, space).startswith("Not judged: Simulation")
 
 
 def test_tensorflow_gets_no_advice_on_a_device_that_computes_wrongly(kind, tmp_path):

@@ -120,7 +120,7 @@ def test_the_two_photographs_are_there():
     ("    if not path.is_file():\n", "    if False:\n"),
     ("    if not taken:\n", "    if False:\n"),
     ("    if not sum(map(len, found)):\n", "    if not len(found):\n"),
-    ("cv2.setLogLevel(0)", "cv2.setLogLevel(4)"),
+    ("log.setLogLevel(0)", "log.setLogLevel(4)"),
 )
 def what_cannot_be_had_is_told_and_the_default_offered(video, tmp_path, capfd):
     """Also where ultralytics has changed what Pillow does with a file that it does not know."""

@@ -260,9 +260,10 @@ def _film(which: int | str, name: str, hint: str) -> Source:
 @contextlib.contextmanager
 def _quiet(cv2) -> Iterator[None]:
     """OpenCV's own messages on the terminal are kept back: what went wrong is said in an error."""
-    level = cv2.getLogLevel()
-    cv2.setLogLevel(0)
+    log = cv2 if hasattr(cv2, "setLogLevel") else cv2.utils.logging  # the second since OpenCV 5
+    level = log.getLogLevel()
+    log.setLogLevel(0)
     try:
         yield
     finally:
-        cv2.setLogLevel(level)
+        log.setLogLevel(level)
