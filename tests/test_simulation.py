@@ -160,7 +160,23 @@ def test_a_cell_that_cannot_have_pytorchs_part_is_told_when_it_imports_torch():
     assert outcome.reason == "SimulationError: no device today"
 
 
-def test_mpsgraph_needs_no_pytorch():
+def test_mpsgraph_works_without_pytorchs_part():
+    code = (
+        "import metalsim.device\nimport numpy as np\n"
+        "def planted(*_):\n    raise metalsim.SimulationError('no device today')\n"
+        "metalsim.device.install = planted\nimport MetalPerformanceShadersGraph as mps\n"
+        "from metallab.inference import mpsgraph\ngraph = mps.MPSGraph.alloc().init()\n"
+        "x = graph.placeholderWithShape_dataType_name_([2], mps.MPSDataTypeFloat32, 'x')\n"
+        "y = graph.squareWithTensor_name_(x, None)\n"
+        "(y,) = mpsgraph.compile(graph, [x], [y])(np.array([2, 3], np.float32))"
+    )
+    outcome = isolated.run(code, results=["y"], device="mps", timeout=LIMIT)
+    assert outcome.ok, outcome.detail
+    assert outcome["y"].tolist() == [4, 9]
+    assert "no device today" in outcome.detail  # as a warning
+
+
+def test_importing_mpsgraph_imports_no_pytorch():
     code = "import sys, MetalPerformanceShadersGraph\nfound = 'torch' in sys.modules"
     assert not isolated.run(code, results=["found"], device="mps", timeout=LIMIT)["found"]
 

@@ -186,7 +186,7 @@ def _flush() -> None:
 def _prepared() -> bytes | None:
     """Arm the simulated GPU where one is asked for; the answer that says why that failed, or None.
 
-    PyTorch's device is built and switched on when the task imports torch: MPSGraph works without both.
+    PyTorch's device is built and switched on when torch is imported; MPSGraph, which PyTorch computes, needs none.
     """
     if os.environ.get("METALLAB_DEVICE") != "sim":
         return None

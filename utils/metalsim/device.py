@@ -117,7 +117,7 @@ def install_with_torch(
     """Arm now, and `install` at the moment when torch is imported.
 
     So that nothing can ask torch for an MPS device before there is one: torch remembers the first answer. If the device
-    cannot be had, importing torch warns, or, where it is ``required``, raises SimulationError.
+    cannot be had, importing torch warns, or, where it is ``required``, raises SimulationError; MPSGraph only warns.
     """
     preload.arm()
     if "torch" in sys.modules:

@@ -6,6 +6,7 @@ binds that name to the library that was loaded first: ours, if it comes before t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.abc
 import importlib.machinery
@@ -15,7 +16,7 @@ import platform
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from metalsim.errors import SimulationError
 
 SYSTEM = ("Linux", "x86_64")
 _library: ctypes.CDLL | None = None
+_forgiving = False
 
 
 def arm() -> None:
@@ -67,9 +69,20 @@ def after_torch(do: Callable[[], object], required: bool = False) -> None:
 def after_import(module: str, do: Callable[[], object], required: bool = False) -> None:
     """Call ``do`` as soon as a module is imported, before who imports it can use it.
 
-    A SimulationError is a warning, or, if ``do`` is ``required``, what the import raises.
+    A SimulationError is a warning, or, if ``do`` is ``required``, what the import raises; except under `forgiving`.
     """
     sys.meta_path.insert(0, _AfterImport(module, do, required))
+
+
+@contextlib.contextmanager
+def forgiving() -> Iterator[None]:
+    """What is imported in here does without what was ``required`` of an import: a failure of that is a warning."""
+    global _forgiving
+    before, _forgiving = _forgiving, True
+    try:
+        yield
+    finally:
+        _forgiving = before
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -98,7 +111,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             try:
                 self._do()
             except SimulationError as error:  # torch itself is fine; who asks for the device is told again
-                if self._required:
+                if self._required and not _forgiving:
                     raise
                 warnings.warn(f"the simulated Apple GPU is not there: {error}", RuntimeWarning, stacklevel=2)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from metalsim import preload
 from metalsim.errors import SimulationError
 
 
@@ -80,7 +81,8 @@ def _refuse(module: ModuleType, name: str) -> Any:
 
 
 def _simulated_class(name: str) -> type:
-    from metalsim.graph import descriptors, mpsgraph, tensors
+    with preload.forgiving():  # graphs are computed by PyTorch, and on the CPU: they do without its simulated device
+        from metalsim.graph import descriptors, mpsgraph, tensors
     from metalsim.graph.errors import NotSimulated
 
     for place in (mpsgraph, tensors):
