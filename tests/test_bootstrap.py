@@ -55,7 +55,8 @@ for line in plan:
 (site / "project.pth").write_text(str(root / "utils"))
 """
 
-WORKS = "module torch\nmodule cv2\n"
+PARTS = "module tensorflow\nmodule jax\nmodule onnxruntime\nmodule coremltools\n"
+WORKS = f"module torch\nmodule cv2\n{PARTS}"
 
 DRIVER = """
 import importlib.util, sys
@@ -85,6 +86,7 @@ class Setup:
         self.at(folder / "checkout")
         (self.root / "utils" / "metallab").mkdir(parents=True)
         (self.root / "utils" / "metallab" / "__init__.py").touch()
+        (self.root / "utils" / "metallab" / "simulation.py").write_text("def arm(required):\n    assert required\n")
         (self.root / "pyproject.toml").write_text(
             '[project]\ndependencies = [\n  "one",\n]\n\n[tool.ruff]\nwidth = 1\n'
         )
@@ -476,26 +478,50 @@ def test_making_the_environment_fails(setup, monkeypatch):
 
 def test_a_missing_system_library_is_a_warning_that_is_recorded(setup):
     reason = "libGL.so.1: cannot open shared object file: No such file or directory"
-    setup.plan(f"module torch\nmodule cv2 raise ImportError({reason!r})\n")
+    setup.plan(f"module torch\nmodule cv2 raise ImportError({reason!r})\n{PARTS}")
     printed = setup.works_and_is_current()
     assert "apt-get install libgl1 libglib2.0-0" in printed
     assert "libGL.so.1" in printed
-    assert "08" in printed
-    assert reason in setup.stamp()["opencv"]
+    assert "OpenCV does not import. Only 08 of the pages need it" in printed
+    assert printed.count("Warning") == 1
+    assert reason in setup.stamp()["broken"]["cv2"]
     assert "apt-get install libgl1" in setup.run("--check")[1]
 
 
 def test_another_failure_of_opencv_does_not_name_packages(setup):
-    setup.plan("module torch\nmodule cv2 raise ImportError('numpy is too new')\n")
+    setup.plan(f"module torch\nmodule cv2 raise ImportError('numpy is too new')\n{PARTS}")
     printed = setup.works_and_is_current()
     assert "numpy is too new" in printed
     assert "apt-get" not in printed
 
 
+@pytest.mark.parametrize("module", ["tensorflow", "jax", "onnxruntime", "coremltools"])
+def test_what_only_some_pages_need_is_a_warning(setup, module):
+    setup.plan(WORKS + f"module {module} raise OSError('torn file')\n")
+    printed = setup.works_and_is_current()
+    assert "does not import. Only 0" in printed
+    assert "  OSError: torn file" in printed
+    assert list(setup.stamp()["broken"]) == [module]
+    assert "torn file" in setup.run("--check")[1]
+
+
+@pytest.mark.parametrize("system", ["Linux", "Darwin"])
+def test_the_simulated_gpu_is_built_at_set_up_where_there_is_one(setup, system, monkeypatch):
+    code = "import pathlib\ndef arm(required):\n    pathlib.Path('armed').touch()\n    raise RuntimeError('no room')\n"
+    (setup.root / "utils" / "metallab" / "simulation.py").write_text(code)
+    for name in ("check_platform", "check_compiler"):
+        monkeypatch.setattr(setup.bootstrap, name, lambda: None)
+    monkeypatch.setattr("platform.system", lambda: system)
+    printed = setup.works_and_is_current()
+    assert (setup.root / "armed").exists() == (system == "Linux")
+    assert ("the simulated Apple GPU cannot be had" in printed) == (system == "Linux")
+    assert ("RuntimeError: no room" in printed) == (system == "Linux")
+
+
 @pytest.mark.parametrize(
     ("plan", "phrase"),
     [
-        ("module torch raise ImportError('no such symbol')\nmodule cv2\n", "torch is installed and does not import"),
+        ("module torch raise ImportError('no such symbol')\n", "torch is installed and does not import"),
         (WORKS + "elsewhere\n", "metallab should be imported from"),
     ],
 )

@@ -9,7 +9,7 @@ PATH. So this file keeps to the syntax and the library calls of 3.6: no annotati
 A stamp inside ``.venv`` says what it was made from. When that is still true, nothing happens and nothing is printed.
 """
 
-# ruff: noqa: UP021, UP022  (they ask for what Python 3.6 does not have)
+# ruff: noqa: UP021  (they ask for what Python 3.6 does not have)
 
 import argparse
 import json
@@ -111,11 +111,11 @@ def read_stamp(project):
     return stamp if isinstance(stamp, dict) else None
 
 
-def write_stamp(project, opencv):
+def write_stamp(project, broken):
     """Say that ``.venv`` is complete. Written last, and renamed into place, so that it is never half there."""
     stamp = fingerprint(project)
     stamp["python"] = python_version(project.python)
-    stamp["opencv"] = opencv  # why it does not import, or nothing
+    stamp["broken"] = broken  # what does not import, and why
     with open(project.stamp + ".new", "w", encoding="utf-8") as file:
         json.dump(stamp, file, indent=1)
     os.replace(project.stamp + ".new", project.stamp)
@@ -669,42 +669,97 @@ def explain_pip(lines, log):
 # ---------------------------------------------------------------- does it work?
 
 
-def probe(project, code):
-    """Run a line of Python in .venv: (True, what it printed) or (False, the last line of what went wrong)."""
-    done = subprocess.run(
-        [project.python, "-I", "-c", code],
-        cwd=project.root,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        universal_newlines=True,
-    )
-    if done.returncode == 0:
-        return True, done.stdout.strip()
-    return False, (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+# What only some pages need: the module, the name that people know, the pages.
+PARTS = (
+    ("cv2", "OpenCV", "08"),
+    ("tensorflow", "TensorFlow", "06"),
+    ("jax", "JAX", "07"),
+    ("onnxruntime", "ONNX Runtime", "08, 09 and 10"),
+    ("coremltools", "Core ML Tools", "09"),
+)
+SIMULATED = "from metallab import simulation; simulation.arm(required=True); import torch"
+
+
+class Probe:
+    """A line of Python that runs in .venv."""
+
+    def __init__(self, project, code):
+        self.process = subprocess.Popen(
+            [project.python, "-I", "-c", code],
+            cwd=project.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            universal_newlines=True,
+            start_new_session=True,
+        )
+
+    def result(self, on_idle=lambda: None):
+        """(True, what it printed) or (False, the last line of what went wrong)."""
+        try:
+            while True:
+                try:
+                    printed, errors = self.process.communicate(timeout=1)
+                    break
+                except subprocess.TimeoutExpired:
+                    on_idle()
+        finally:
+            self.stop()
+        if self.process.returncode == 0:
+            return True, printed.strip()
+        return False, (errors.strip().splitlines() or [f"it ended with {self.process.returncode}"])[-1]
+
+    def stop(self):
+        """End it, with what it started, if it still runs."""
+        if self.process.poll() is None:
+            stop(self.process)
 
 
 def check_installed(project, progress):
-    """Import what has to work. Returns why OpenCV does not import, or nothing: only notebook 08 needs it."""
+    """Import what has to work, and build the simulated Apple GPU, so that no page has to wait for that.
+
+    Returns what does not import, and why, of the `PARTS` and of the simulated GPU: none of it keeps all pages from
+    working.
+    """
+    import platform
+
+    def works(code):
+        return Probe(project, code).result(lambda: progress.update(progress.text))
+
     progress.update("trying the installation")
-    where = "import importlib.util as u; s = u.find_spec('metallab'); print(s.origin if s else 'nowhere')"
-    _, found = probe(project, where)
+    _, found = works("import importlib.util as u; s = u.find_spec('metallab'); print(s.origin if s else 'nowhere')")
     if os.path.realpath(found) != os.path.realpath(project.package):
         raise Problem(f"metallab should be imported from {project.package}, but comes from {found}.")
     progress.update("importing torch")
-    works, said = probe(project, "import torch")
-    if not works:
+    well, said = works("import torch")
+    if not well:
         raise Problem(f"torch is installed and does not import: {said}")
-    progress.update("importing cv2")
-    works, said = probe(project, "import cv2")
-    return "" if works else said
+    simulated = Probe(project, SIMULATED) if platform.system() == "Linux" else None  # while one core has time for it
+    try:
+        outcomes = {}
+        for module, _, _ in PARTS:
+            progress.update("importing " + module)
+            outcomes[module] = works("import " + module)
+        if simulated:
+            progress.update("building the simulated Apple GPU")
+            outcomes["simulation"] = simulated.result(lambda: progress.update(progress.text))
+    finally:
+        if simulated:
+            simulated.stop()
+    return {name: said for name, (well, said) in outcomes.items() if not well}
 
 
-def warn_of_opencv(reason):
-    """Not an error: everything but YOLO works without."""
-    say(f"Warning: OpenCV does not import. Only the YOLO notebook (08) needs it; all else works.\n  {reason}")
-    if "cannot open shared object file" in reason:
+def warn(broken):
+    """Not an error: some pages work without, or all of them."""
+    for module, name, pages in PARTS:
+        if module in broken:
+            say(f"Warning: {name} does not import. Only {pages} of the pages need it; all else works.")
+            say("  " + broken[module])
+    if "cannot open shared object file" in broken.get("cv2", ""):
         say("  Debian, Ubuntu: sudo apt-get install libgl1 libglib2.0-0")
+    if "simulation" in broken:
+        say("Warning: the simulated Apple GPU cannot be had. Cells that need it will say so; all else works.")
+        say("  " + broken["simulation"])
 
 
 # ---------------------------------------------------------------- putting it together
@@ -742,16 +797,15 @@ def carry_out(project, action, reason, lock):
             else:
                 say(f"Updating .venv: {reason}.")
             install(project, log, lock, progress)
-        opencv = check_installed(project, progress)
-        write_stamp(project, opencv)
+        broken = check_installed(project, progress)
+        write_stamp(project, broken)
         for left in (project.started, project.old_stamp):
             if os.path.exists(left):
                 os.remove(left)
     finally:
         progress.clear()
         shutil.rmtree(project.scratch, ignore_errors=True)
-    if opencv:
-        warn_of_opencv(opencv)
+    warn(broken)
     seconds = int(progress.clock() - progress.start)
     say(f"Set-up is complete ({seconds // 60} min {seconds % 60} s).")
 
@@ -784,9 +838,8 @@ def check(project, arguments):
     run_checks(project, action, verbose=True)
     say({"current": ".venv is current.", "build": ".venv is not made yet: make setup"}.get(action, ".venv: " + reason))
     if action == "current":
-        works, said = probe(project, "import cv2")
-        if not works:
-            warn_of_opencv(said)
+        outcomes = {module: Probe(project, "import " + module).result() for module, _, _ in PARTS}
+        warn({module: said for module, (well, said) in outcomes.items() if not well})
 
 
 def on_signal(number, _frame):
