@@ -46,7 +46,7 @@ help: ## this text
 	@echo
 	@echo 'Variables'
 	@echo '  ONLY=03       run, test, bench, gate: only the notebook with this number'
-	@echo '  DEVICE=auto   run, test, bench, gate, hub, test-jax, verify-mac: auto, mps, cuda, cpu or sim'
+	@echo '  DEVICE=auto   run, test, bench, gate, hub, test-jax: auto, mps, cuda, cpu or sim (verify-mac: mps or sim)'
 	@echo '  MODE=full     run, hub: full, or fast (small sizes, for a quick look)'
 	@echo '  JOBS=2        test: how many tests at a time; measuring is never parallel'
 	@echo '  LABFLAGS=     lab: more options, such as --allow-root in a container'

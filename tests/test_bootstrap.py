@@ -10,6 +10,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -503,6 +504,14 @@ def test_what_only_some_pages_need_is_a_warning(setup, module):
     assert "  OSError: torn file" in printed
     assert list(setup.stamp()["broken"]) == [module]
     assert "torn file" in setup.run("--check")[1]
+
+
+def test_a_warning_names_the_pages_that_say_so(setup):
+    pages = SOURCE.parents[2].glob("notebooks/[0-9]*.ipynb")
+    needs = {page.name[:2]: json.loads(page.read_text())["metadata"]["metallab"]["needs"] for page in sorted(pages)}
+    for module, _, said in setup.bootstrap.PARTS:
+        package = {"cv2": "opencv-python"}.get(module, module)
+        assert re.findall(r"\d+", said) == [page for page, packages in needs.items() if package in packages], module
 
 
 @pytest.mark.parametrize("system", ["Linux", "Darwin"])

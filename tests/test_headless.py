@@ -24,7 +24,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from metallab import headless, paths
-from metallab.headless import cli, pool
+from metallab.headless import cli, devices, pool
 from metallab.headless.jobs import make_job, write_atomically
 from metallab.headless.notebook import (
     Refused,
@@ -433,7 +433,7 @@ def test_what_is_not_a_text_file_is_refused(tmp_path: Path) -> None:
         read_notebook(tmp_path)
 
 
-@pytest.mark.parametrize("device", [None, "cpu", ["tpu"], [], ["mps", "cpu"]])
+@pytest.mark.parametrize("device", [None, "cpu", ["tpu"], [["cpu"]], [], ["mps", "cpu"]])
 def test_a_skip_must_name_devices(device: object) -> None:
     skip = {"device": device, "reason": "because"}
     notebook = new_notebook(metadata={"metallab": {"skip": skip}})
@@ -653,6 +653,13 @@ def test_the_device_is_asked_for_in_another_process(
     assert "no Apple GPU here: use DEVICE=sim" in capsys.readouterr().err
     assert headless.main(["--device", "cuda", str(anything)]) == 2
     assert "the driver fell over" in capsys.readouterr().err
+
+
+def test_a_driver_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "PROBE", "import time\ntime.sleep(60)")
+    monkeypatch.setattr(devices, "PROBE_SECONDS", 0.5)
+    with pytest.raises(headless.UsageError, match=r"took longer than 0.5 s: its driver may hang"):
+        headless.resolve_device("cpu")
 
 
 def test_the_real_device_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -302,7 +302,7 @@ space = {"apart": []}
 for cell in json.load(open(PAGE))["cells"]:
     if cell["cell_type"] == "code" and cell["id"] != "one":  # that one is for the CPU alone
         exec(compile("".join(cell["source"]), cell["id"], "exec"), space)
-about, ended = space["found"]["about the plug-in"], [row["ended"] for row in space["rows"].values()]
+about, ended = space["found"]["about the plugin"], [row["ended"] for row in space["rows"].values()]
 compared = {c.name: {key: m.device.split(",")[0] for key, m in c.measurements.items()} for c in space["compared"]}
 refused = [c.withheld for c in space["compared"] if c.withheld]
 variants = space["variants_of"](space["jax_networks"].mlp(batch=2), "inference")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mutate import Rules
 
-from metallab import checks
+from metallab import checks, isolated
 from metallab.inference import launches
 from metallab.timing import Measurement
 
@@ -86,6 +86,13 @@ def a_cold_cache_is_emptied_and_outputs_are_compared(launches, here):
     (here / "cache").rmdir()
     with pytest.raises(checks.Mismatch):
         launches.measure({"warm": dataclasses.replace(cold, emptied="")}, here, processes=2, label="a CPU")
+
+
+@RULES.rule(('ChildFailed(f"{name}: {error}")', "ChildFailed(str(error))"))
+def a_crash_names_the_route(launches, here):
+    crash = launches.Route(ROUTE.imports, "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)")
+    with pytest.raises(isolated.ChildFailed, match=r"^b: no result 'early' .* killed by SIGSEGV"):
+        launches.measure({"a": ROUTE, "b": crash}, here, processes=1, label="a CPU")
 
 
 @RULES.rule(("with turns.turn():", "if True:"))

@@ -543,10 +543,12 @@ def test_no_page_names_a_folder_of_this_machine(run, monkeypatch):
     monkeypatch.setattr(pages.Path, "home", lambda: pages.Path("/home/somebody"))
     said = f"Writing {pages.ROOT}/build/net.py and /home/somebody/.cache/x"
     html = v4.new_output("display_data", {"text/html": f"<b>{said}</b>", "text/plain": said})
-    run.notebook("01_a", code("1", v4.new_output("stream", text=said), html))
-    printed, drawn = pages.read_notebook(run.folder / "01_a.ipynb").cells[0].outputs
+    error = v4.new_output("error", ename="OSError", evalue=said, traceback=["OSError", said])
+    run.notebook("01_a", code("1", v4.new_output("stream", text=said), html, error))
+    printed, drawn, failed = pages.read_notebook(run.folder / "01_a.ipynb").cells[0].outputs
     wanted = "Writing build/net.py and ~/.cache/x"
     assert (printed.text, drawn.data["text/html"], drawn.data["text/plain"]) == (wanted, f"<b>{wanted}</b>", wanted)
+    assert (failed.evalue, failed.traceback) == (wanted, ["OSError", wanted])
 
 
 def test_links_lead_to_pages_and_files(monkeypatch, tmp_path):

@@ -219,6 +219,18 @@ def waiting_between_samples_is_limited_too(timing: ModuleType) -> None:
     assert got.stop_reason == "time limit"
 
 
+def slow_variants_get_the_pairs_that_an_interval_needs(timing: ModuleType) -> None:
+    """Two functions of about a second, each sample after a call that does not count: six pairs, and no more."""
+    clock = FakeClock()
+    calls = {"slow": clock.taking(lambda: 1.6), "fast": clock.taking(lambda: 0.8)}
+    same = timing.Unchecked("clocks")
+    race = timing.compare(calls, on=timing.Host(), baseline="slow", parity=same, name="slow", clock=clock)
+    assert (race.ratios["fast"].n, race.ratios["fast"].verdict) == (6, "faster")
+    calls = {"slow": clock.taking(lambda: 16.0), "fast": clock.taking(lambda: 8.0)}
+    race = timing.compare(calls, on=timing.Host(), baseline="slow", parity=same, name="slow", clock=clock)
+    assert race.ratios["fast"].n < 6, "minutes for a comparison"
+
+
 def half_a_second_passes_and_not_half_a_second_of_work(timing: ModuleType) -> None:
     """Calls of a microsecond with a millisecond of waiting before each are known long before they add up."""
     clock = FakeClock()
@@ -670,6 +682,14 @@ RULES = (
         (
             ("if passed >= limit else", "if sum(map(sum, self.rows)) >= limit else"),
             ("out_of_patience = _since(start, clock) >= budget.warmup_limit > 0", "pass"),
+        ),
+    ),
+    Rule(
+        slow_variants_get_the_pairs_that_an_interval_needs,
+        (
+            ("else 2 * self.columns", "else self.columns"),
+            ("or self.seen >= FEWEST_PAIRS", "or False"),
+            ("self.columns if self.columns == 1 or", "99 if self.columns == 1 or"),
         ),
     ),
     Rule(

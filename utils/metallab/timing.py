@@ -176,6 +176,9 @@ class Measurement:
 
 
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
+FEWEST_PAIRS = 6
+"""Fewer give a median no interval at 95 % (`median_interval`)."""
+
 MATTERS = 0.01
 """A difference below 1 % is real on a quiet machine and matters to nobody."""
 
@@ -224,8 +227,8 @@ class Ratio:
             interval = f"95 % interval {low} to {high}, {self.n} pairs"
             return f"{self.variant} takes {median} times as long as {self.baseline} ({interval})"
         if self.verdict == "same":
-            return f"{self.variant} is as fast as {self.baseline}, within {MATTERS:.0%} (speed {interval})"
-        return f"{self.variant} against {self.baseline}: inconclusive (speed {interval})"
+            return f"{self.variant} is as fast as {self.baseline}, within {MATTERS:.0%} ({interval})"
+        return f"{self.variant} against {self.baseline}: inconclusive ({median} times as fast, {interval})"
 
 
 @dataclass(frozen=True)
@@ -563,9 +566,16 @@ class _Samples:
                 return "quiet"
             if self.seen >= 2 * budget.min_samples and all(map(_noise_is_stable, columns)):
                 return "noise is stable"
-        # a comparison of slow variants may take this long for each, to get its pairs
-        limit = budget.max_seconds * (1 if enough else self.columns)
-        return "time limit" if passed >= limit else None
+        return "time limit" if passed >= budget.max_seconds * self._patience(enough) else None
+
+    def _patience(self, enough: bool) -> int:
+        """How many times ``max_seconds`` may pass: in a comparison of slow variants once for each, to get its pairs.
+
+        Until they give an interval, once more for each, since a sample comes after a call that does not count.
+        """
+        if enough:
+            return 1
+        return self.columns if self.columns == 1 or self.seen >= FEWEST_PAIRS else 2 * self.columns
 
     def _plan_next_look(self, budget: Budget) -> None:
         """After a fifth more samples, and exactly at the numbers that the budget names."""

@@ -97,6 +97,7 @@ def _build(folder: Path, build: Callable[[Path], None], progress: str) -> None:
         with _telling(progress):
             build(scratch)
         shutil.rmtree(folder, ignore_errors=True)
+        scratch.chmod(0o755)  # so that who shares this checkout need not build again
         scratch.rename(folder)
     except SimulationError as error:
         if time.monotonic() - start >= SLOW_SECONDS:

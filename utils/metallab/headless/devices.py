@@ -11,6 +11,8 @@ from metallab.headless.jobs import UsageError
 from metallab.headless.processes import describe_exit
 
 DEVICES = ("auto", "mps", "cuda", "cpu", "sim")
+PROBE_SECONDS = 300.0
+"""A first look compiles what it imports, and the simulated GPU; a driver that hangs takes for ever."""
 PROBE_MARK = "metallab-device:"
 PROBE = f"""
 import json
@@ -29,12 +31,20 @@ print({PROBE_MARK!r} + json.dumps(answer))
 def resolve_device(name: str) -> dict:
     """``{"device", "label", "simulated"}`` of what ``metallab.device.pick`` finds, asked in a process of its own.
 
-    Frameworks are imported there, not here. Raises UsageError with its message if there is no such device.
+    Frameworks are imported there, not here. UsageError, with its message, if there is no such device, and after
+    `PROBE_SECONDS`.
     """
     environment = dict(os.environ) if name == "auto" else os.environ | {"METALLAB_DEVICE": name}
-    probe = subprocess.run(
-        [sys.executable, "-P", "-c", PROBE], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
+    command = [sys.executable, "-P", "-c", PROBE]
+    try:
+        probe = subprocess.run(
+            command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=PROBE_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"looking for a device took longer than {PROBE_SECONDS:g} s: its driver may hang; "
+            "try DEVICE=cpu, or restart this machine"
+        ) from None
     found = [line for line in probe.stdout.splitlines() if line.startswith(PROBE_MARK)]
     if not found:
         raise UsageError(f"looking for a device failed: {probe.stderr.strip() or describe_exit(probe.returncode)}")

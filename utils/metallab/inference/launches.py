@@ -11,7 +11,8 @@ sample is a process of its own, started by `metallab.isolated`, which times
 ``first answer`` is the sum of the first three. Starting Python itself, which all routes have in common, and reading the
 input are not in it. Routes take turns, round by round, and each round's fresh processes are one sample of each. One
 more round comes first and is kept apart: it finds files as they happen to be, all later ones find them in memory. All
-processes of a route count whose cache is emptied each time: it finds nothing, and sits the last round out.
+processes of a route count whose cache is emptied each time: it finds nothing, and sits the last round out, so that in a
+comparison each of its processes stands beside one of the next round.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ def measure(
 
     ``here`` is the folder with the routes' files and the input, ``x.npy``; ``label`` names the hardware. Six processes
     are the fewest that give an interval at 95 %. Where several people measure, each round waits for its turn
-    (`metallab.turns`). `metallab.isolated.ChildFailed`, with the reason, if one of the processes does not end well.
+    (`metallab.turns`). `metallab.isolated.ChildFailed`, with the route and the reason, if a process does not end well.
     ValueError for fewer than one process.
     """
     if processes < 1:
@@ -222,7 +223,10 @@ def measure(
         with turns.turn():  # its processes have it too: a turn inside a turn is the same
             for name, route in routes.items():
                 if number < processes or not route.emptied:
-                    found[name].append(_launch(route, here.resolve()))
+                    try:
+                        found[name].append(_launch(route, here.resolve()))
+                    except isolated.ChildFailed as error:
+                        raise isolated.ChildFailed(f"{name}: {error}") from None
     made = {"question": "latency", "block": 1, "warmup_calls": 0, "stop_reason": f"{processes} processes, as asked"}
     made |= {"mode": mode.current(), "device": label, "simulated": simulated}
     return {name: _summary(name, samples, processes, made) for name, samples in found.items()}
@@ -254,8 +258,8 @@ def _launch(route: Route, here: Path) -> _Sample:
 
 
 def _budget() -> timing.Budget:
-    """For the steady latency: each process is one sample of it, so that a tenth of a second is enough."""
-    return replace(timing.FULL, min_seconds=0.1, max_seconds=1.0) if mode.current() == "full" else timing.FAST
+    """For the steady latency: each process is one sample of it; long enough to see whether others are at work."""
+    return replace(timing.FULL, min_seconds=0.3, max_seconds=1.0) if mode.current() == "full" else timing.FAST
 
 
 def _summary(name: str, samples: list[_Sample], processes: int, made: Mapping) -> Launch:
@@ -272,7 +276,7 @@ def _summary(name: str, samples: list[_Sample], processes: int, made: Mapping) -
 
 
 def compare(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> Ratio:
-    """How many times faster a part of one route is than of another, paired round by round.
+    """How many times faster a part of one route is than of another, paired in the order of their rounds.
 
     ValueError if either is simulated; `metallab.checks.Mismatch` if their outputs differ by more than float32's
     tolerance.

@@ -330,7 +330,7 @@ def _why_none(one: Column, mine: Sequence[Verdict]) -> str:
 def crossovers(columns: Sequence[Column]) -> list[Row]:
     """From which size on one side of a comparison is faster: at that size and at every larger one that was measured.
 
-    Read from comparisons whose names differ in their first number only, which is the size and may be repeated, such as
+    Read from comparisons whose names differ in their first number only, which is the size, such as
     ``matrix product, n = 64`` and ``31 x 31``, where there are three at least.
     """
     return _rows(columns, [_crossovers(one.verdicts) for one in columns])
@@ -342,7 +342,8 @@ def _crossovers(of: Iterable[Verdict]) -> dict[str, str]:
     for verdict in of:
         size = re.search(r"\b\d{1,15}\b", verdict.comparison)
         if size and verdict.kind in _KINDS:
-            work = re.sub(rf"\b(n = )?{size[0]}\b", "n", verdict.comparison)
+            square = lambda found: "n x n" if found[1] else "n"
+            work = re.sub(rf"\b(?:n = )?{size[0]}\b( x {size[0]}\b)?", square, verdict.comparison, count=1)
             row = f"{_number(verdict)} {work}: {_role(verdict.variant)} over {_role(verdict.baseline)}"
             series.setdefault(row, {})[int(size[0])] = verdict.kind
     return {row: _said_of(kinds) for row, kinds in series.items() if len(kinds) >= 3}

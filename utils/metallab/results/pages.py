@@ -79,14 +79,18 @@ def read_notebook(path: Path) -> NotebookNode:
 
 def _forget_places(output: NotebookNode) -> None:
     """Take this machine's folders out of an output's texts: what it printed, what it shows, where it failed."""
-    home = str(Path.home())
     for texts in (output, output.get("data", {})):
         for kind, text in texts.items():
             if isinstance(text, str) and not kind.startswith("image/"):
-                text = text.replace(f"{ROOT}{os.sep}", "")
-                texts[kind] = text.replace(f"{home}{os.sep}", f"~{os.sep}") if home != os.sep else text
+                texts[kind] = _without_places(text)
     if "traceback" in output:
-        output.traceback = [line.replace(f"{ROOT}{os.sep}", "") for line in output.traceback]
+        output.traceback = [_without_places(line) for line in output.traceback]
+
+
+def _without_places(text: str) -> str:
+    """Paths in this checkout from its folder on, others in the home folder from ``~`` on."""
+    text, home = text.replace(f"{ROOT}{os.sep}", ""), str(Path.home())
+    return text.replace(f"{home}{os.sep}", f"~{os.sep}") if home != os.sep else text
 
 
 def to_html(notebook: NotebookNode, name: str, *, banner: str = "", pages: Collection[str] = ()) -> str:

@@ -16,8 +16,8 @@ GROUPS = {
     "inductor": "PyTorch's compiler on the GPU",
     "graphs": "MPSGraph from Python",
     "converting": "mpsgraphtool, Core ML, ONNX Runtime",
-    "tensor_flow": "TensorFlow, Keras and the Metal plug-in's remapper",
-    "jax_metal": "JAX and its plug-in",
+    "tensor_flow": "TensorFlow, Keras and the Metal plugin's remapper",
+    "jax_metal": "JAX and its plugin",
     "operators": "every operator of PyTorch's own database, against what coverage predicts",
 }
 """The modules that hold trials, and what each is about."""

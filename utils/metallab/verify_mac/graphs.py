@@ -18,18 +18,22 @@ from pathlib import Path
 from metallab.inference import mpsgraph, mpsgraph_packages
 graph = mps.MPSGraph.alloc().init()
 a, b = (graph.placeholderWithShape_dataType_name_([2, 3], mps.MPSDataTypeFloat32, name) for name in "ab")
-out = graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, b, None)
-program = mpsgraph.compile(graph, [a, b], [out])
+outputs = [
+    graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, b, None),
+    graph.additionWithPrimaryTensor_secondaryTensor_name_(a, b, None),
+]
+program = mpsgraph.compile(graph, [a, b], outputs)
+compiled = program(np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32))
 mpsgraph_packages.store(program, Path(PACKAGE))
-order = [[a, b].index(tensor) for tensor in program.executable.feedTensors()]
+fed = [[a, b].index(tensor) for tensor in program.executable.feedTensors()]
+targets = [outputs.index(tensor) for tensor in program.executable.targetTensors()]
 """
 LOAD = """
 import numpy as np
 from pathlib import Path
 from metallab.inference import mpsgraph_packages
 program = mpsgraph_packages.load(Path(PACKAGE))
-x = np.arange(6, dtype=np.float32).reshape(2, 3)
-(y,) = program(x, np.ones((2, 3), np.float32))
+loaded = program(np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32))
 fed = program.executable.executable.feedTensors()
 fed = None if fed is None else [str(tensor) for tensor in fed]
 """
@@ -45,7 +49,7 @@ import numpy as np
 from pathlib import Path
 from metallab.inference import mpsgraph_packages
 program = mpsgraph_packages.load(Path(PACKAGE))
-(y,) = program(*(np.ones((5, 5), np.float32) for _ in range(2)))
+program(*(np.ones((5, 5), np.float32) for _ in range(2)))
 """
 
 
@@ -93,28 +97,32 @@ def results_are_read_back() -> Finding:
 
 @trial(on="gpu", used_in="notebook 09, metallab.inference.mpsgraph_packages", seconds=150)
 def packages_load_in_another_process() -> Finding:
-    """A stored MPSGraphPackage runs in a process that never saw the graph, with the inputs' order from our JSON file.
+    """A stored MPSGraphPackage runs in a process that never saw the graph, with the orders from our JSON file.
 
-    A difference of two inputs, which is wrong if they are taken for each other. And feedTensors() of what was loaded is
-    None, so that the file is needed.
+    Two inputs' difference and sum: the difference is wrong if inputs are taken for each other, both are if outputs are.
+    Before that the same, compiled. And feedTensors() of what was loaded is None, so that the file is needed.
     """
     import numpy as np
 
     from metallab import isolated
 
     package = f"PACKAGE = {str(Path('small.mpsgraphpackage').resolve())!r}\n"
-    stored = isolated.run(package + STORE, results=["order"], device="mps", timeout=60)
+    stored = isolated.run(package + STORE, results=["compiled", "fed", "targets"], device="mps", timeout=60)
     if not stored.ok:
         return judged(False, f"the process that stores {stored}", detail=stored.detail)
-    loaded = isolated.run(package + LOAD, results=["y", "fed"], device="mps", timeout=60)
+    loaded = isolated.run(package + LOAD, results=["loaded", "fed"], device="mps", timeout=60)
     if not loaded.ok:
-        return judged(False, f"the process that loads {loaded}", detail=loaded.detail, order=stored["order"])
-    right = np.array_equal(loaded["y"], np.arange(6, dtype=np.float32).reshape(2, 3) - 1)
+        orders = {"inputs": stored["fed"], "outputs": stored["targets"]}
+        return judged(False, f"the process that loads {loaded}", detail=loaded.detail, **orders)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    correct = lambda outputs: "right" if np.array_equal(outputs, [x - 1, x + 1]) else "WRONG"
+    verdicts = {"compiled": correct(stored["compiled"]), "loaded": correct(loaded["loaded"])}
     other = isolated.run(package + OTHER_SHAPE, device="mps", timeout=60)
-    said = f"{'right' if right else 'WRONG'}; compiled for inputs {stored['order']}; loaded, it names {loaded['fed']}"
+    orders = f"compiled for inputs {stored['fed']}, outputs {stored['targets']}"
+    said = f"{verdicts}; {orders}; loaded, it names {loaded['fed']}"
     files = sorted(str(path) for path in Path("small.mpsgraphpackage").rglob("*"))
     values = {"files": files, "fed": loaded["fed"], "another shape": str(other)}
-    return judged(right and loaded["fed"] is None, said, **values)
+    return judged("WRONG" not in verdicts.values() and loaded["fed"] is None, said, **values)
 
 
 @trial(on="gpu", used_in="notebook 09, when it goes wrong; metallab.inference.mpsgraph", seconds=90)

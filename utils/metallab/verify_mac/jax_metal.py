@@ -1,4 +1,4 @@
-"""JAX and its plug-in. Where the plug-in is not, all of it runs on the CPU."""
+"""JAX and its plugin. Where the plugin is not, all of it runs on the CPU."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def plugin_computes() -> Finding:
     lab = device.pick(framework="jax")
     fault = frameworks.probe(lab.kind, "jax")
     seen = [f"{found} ({found.platform})" for found in jax.devices()]
-    named = {"devices": seen, "plug-in": frameworks.plugin("jax"), "JAX": jax.__version__}
+    named = {"devices": seen, "plugin": frameworks.plugin("jax"), "JAX": jax.__version__}
     if lab.kind != "mps" and sys.platform != "darwin":
-        return judged(fault is None, "no plug-in here: the product is the CPU's", **named)
+        return judged(fault is None, "no plugin here: the product is the CPU's", **named)
     return judged(lab.kind == "mps" and fault is None, fault or lab.instead_of or f"exact on {lab.label}", **named)
 
 
@@ -89,7 +89,7 @@ def risky_programs_are_right_or_refused() -> Finding:
 
 @trial(on="jax", used_in="notebook 07, networks", seconds=400, environment=EXACT)
 def networks_agree_with_the_cpu() -> Finding:
-    """Outputs and gradients of notebook 07's networks on the plug-in's GPU agree with JAX's CPU."""
+    """Outputs and gradients of notebook 07's networks on the plugin's GPU agree with JAX's CPU."""
     from metallab import isolated
 
     said = {}

@@ -1,4 +1,4 @@
-"""TensorFlow, Keras, and the Metal plug-in's remapper. Where the plug-in is not, all of it runs on the CPU."""
+"""TensorFlow, Keras, and the Metal plugin's remapper. Where the plugin is not, all of it runs on the CPU."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def plugin_computes() -> Finding:
     lab = _lab()
     fault = frameworks.probe(lab.kind, "tensorflow")
     seen = [f"{found.device_type}: {found.name}" for found in tf.config.list_physical_devices()]
-    named = {"devices": seen, "plug-in": frameworks.plugin("tensorflow"), "TensorFlow": tf.__version__}
+    named = {"devices": seen, "plugin": frameworks.plugin("tensorflow"), "TensorFlow": tf.__version__}
     if lab.kind != "mps" and sys.platform != "darwin":
-        return judged(fault is None, "no plug-in here: the product is the CPU's", **named)
+        return judged(fault is None, "no plugin here: the product is the CPU's", **named)
     return judged(lab.kind == "mps" and fault is None, fault or lab.instead_of or f"exact on {lab.label}", **named)
 
 
@@ -55,7 +55,7 @@ def patterns_agree_with_the_cpu() -> Finding:
 
 @trial(on="tensorflow", used_in="notebook 06: TURN_OFF_REMAPPER", seconds=400)
 def turning_the_remapper_off_is_heard() -> Finding:
-    """The Metal plug-in reads TURN_OFF_REMAPPER=1: other operations are fused, or wrong ones become right.
+    """The Metal plugin reads TURN_OFF_REMAPPER=1: other operations are fused, or wrong ones become right.
 
     The sixteen patterns in two processes, with the variable and without it.
     """
@@ -72,7 +72,7 @@ def turning_the_remapper_off_is_heard() -> Finding:
     said = grappler.effect(without, turned_off, "TURN_OFF_REMAPPER=1")
     fused = [{finding.pattern: finding.reading.fused for finding in found} for found in (without, turned_off)]
     if not frameworks.plugin("tensorflow"):
-        return not_applicable(f"no plug-in here; on the CPU: {said}", without=fused[0], turned_off=fused[1])
+        return not_applicable(f"no plugin here; on the CPU: {said}", without=fused[0], turned_off=fused[1])
     changed = fused[0] != fused[1] or [f.ok for f in without] != [f.ok for f in turned_off]
     return judged(changed, said, without=fused[0], turned_off=fused[1])
 
@@ -93,7 +93,7 @@ def option_turns_fusing_off() -> Finding:
 def optimizers_step_right() -> Finding:
     """One step of SGD, RMSprop, Adagrad and Adam as a graph moves the weights as on the CPU in float64.
 
-    With the names of fused and of new operations in each step's graph: the plug-in is said to fuse the updates.
+    With the names of fused and of new operations in each step's graph: the plugin is said to fuse the updates.
     """
     import keras
     import tensorflow as tf

@@ -36,7 +36,7 @@ OUTCOMES: tuple[Outcome, ...] = (
 )
 Hardware = Literal["gpu", "cpu", "tensorflow", "jax", "mac"]
 """What a trial is about: an Apple GPU through PyTorch or MPSGraph, which may be simulated; this processor; what
-TensorFlow or JAX compute on, which is the CPU where their plug-in is not; or what only a Mac has."""
+TensorFlow or JAX compute on, which is the CPU where their plugin is not; or what only a Mac has."""
 
 
 @dataclass(frozen=True)

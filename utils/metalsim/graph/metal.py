@@ -45,7 +45,7 @@ class MTLDevice(Object):
     """The one simulated device."""
 
     def name(self) -> str:
-        return "simulated Apple GPU"
+        return "Simulated Apple GPU"
 
     def hasUnifiedMemory(self) -> bool:
         return True
