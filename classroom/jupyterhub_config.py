@@ -121,7 +121,8 @@ class StudentSpawner(LocalProcessSpawner):
         if SEPARATE:
             parts = new / ".cache" / "metalsim"
             try:
-                shutil.copytree(building.cache(), parts, ignore=shutil.ignore_patterns("*.lock", "*.failed"))
+                for part in (*building.cache().glob("accelerator-*/"), *building.cache().glob("device-*/")):
+                    shutil.copytree(part, parts / part.name)
             except OSError as error:  # a full disk, say; the student's own pages can build it
                 shutil.rmtree(parts, ignore_errors=True)
                 self.log.warning("%s gets no copy of the simulated GPU: %s", self.user.name, error)

@@ -119,7 +119,8 @@ def packages_load_in_another_process() -> Finding:
     verdicts = {"compiled": correct(stored["compiled"]), "loaded": correct(loaded["loaded"])}
     other = isolated.run(package + OTHER_SHAPE, device="mps", timeout=60)
     orders = f"compiled for inputs {stored['fed']}, outputs {stored['targets']}"
-    said = f"{verdicts}; {orders}; loaded, it names {loaded['fed']}"
+    told = ", ".join(f"{when} {how}" for when, how in verdicts.items())
+    said = f"{told}; {orders}; loaded, it names {loaded['fed']}"
     files = sorted(str(path) for path in Path("small.mpsgraphpackage").rglob("*"))
     values = {"files": files, "fed": loaded["fed"], "another shape": str(other)}
     return judged("WRONG" not in verdicts.values() and loaded["fed"] is None, said, **values)
