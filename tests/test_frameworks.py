@@ -123,7 +123,7 @@ def an_apple_gpu_is_taken_where_the_plugin_works(frameworks, monkeypatch, mac):
 @RULES.rule(
     ("return None if wrong == 0 else", "return None if True else"),
     ("np.abs(np.asarray(product) - a @ b).max()", "0"),
-    ("{str(error).splitlines()[0] if str(error) else type(error).__name__}", ""),
+    ("{units.first_line(error)}", ""),
     ('return accelerator(kind, framework, "; ".join(faults.values()) if wanted == "auto" else "")',
      "return accelerator(kind, framework)"),
 )  # fmt: skip

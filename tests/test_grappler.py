@@ -191,7 +191,7 @@ class Placed:
     ('        with tf.device("/CPU:0"):\n            reference', "        with on.active():\n            reference"),
     ("reading = read(compute, remapping=remapping)", "reading = read(compute)"),
     ("except (tf.errors.OpError, ValueError", "except (ValueError"),
-    ('(str(error).strip().splitlines() or ["no reason given"])[0]', "''"),
+    ("units.first_line(error, kind=True)", "''"),
 )
 def patterns_are_computed_on_the_device_and_their_reference_is_not(grappler, lab):
     place, seen = Placed(lab), []

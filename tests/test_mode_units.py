@@ -86,5 +86,16 @@ def dtypes_of_every_framework_have_one_name(units):
     assert units.dtype_name(torch.bfloat16) == units.dtype_name(jnp.bfloat16) == "bfloat16"
 
 
+@UNITS.rule(
+    ("    if not lines:\n        return name\n", "    lines = lines or ['']\n"),
+    ('return f"{name}: {lines[0]}" if kind else lines[0]', "return str(error)"),
+    ("str(error).strip()", "str(error)"),
+)
+def an_exception_is_told_in_a_line(units):
+    errors = ValueError("\na\nb"), KeyError(), OSError(" ")
+    said = [(units.first_line(error), units.first_line(error, kind=True)) for error in errors]
+    assert said == [("a", "ValueError: a"), ("KeyError", "KeyError"), ("OSError", "OSError")]
+
+
 test_rule_of_modes_holds, test_broken_mode_goes_red = MODE.tests()
 test_rule_of_units_holds, test_broken_unit_goes_red = UNITS.tests()

@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from metallab import units
 from metallab.headless.processes import describe_exit, find_process, kill_family
 
 ONE_THREAD = {
@@ -144,7 +145,7 @@ def _outcome(command: list[str], variables: Mapping[str, str], timeout: float, f
     try:
         results = pickle.loads(values)
     except Exception as error:  # noqa: BLE001  # of a framework's objects, which may want a device that is not here
-        wrong = f"a result cannot be taken over: {_first_line(error)}; turn it into NumPy arrays in the cell"
+        wrong = f"a result cannot be taken over: {units.first_line(error)}; turn it into NumPy arrays in the cell"
         return Outcome("raised", printed, wrong, said)
     return Outcome(ended, printed, reason, detail or said, results)
 
@@ -212,7 +213,7 @@ def _answer(source: str, names: Sequence[str]) -> bytes:
     try:
         return _answered("well", values={name: space[name] for name in names})
     except Exception as error:  # noqa: BLE001  # pickling raises whatever an object's own code raises
-        why = f"a result cannot be sent back: {_first_line(error)}; turn it into NumPy arrays and plain values"
+        why = f"a result cannot be sent back: {units.first_line(error)}; turn it into NumPy arrays and plain values"
         return _raised(error, why)
 
 
@@ -221,14 +222,7 @@ def _raised(error: BaseException, reason: str = "") -> bytes:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _SOURCE]
     where = "".join(traceback.format_list(frames))
     words = "".join(traceback.format_exception_only(error)).strip()
-    kind = type(error).__name__
-    short = f"{kind}: {_first_line(error)}" if str(error).strip() else kind
-    return _answered("raised", reason or short, f"{where}{words}")
-
-
-def _first_line(error: BaseException) -> str:
-    """The first line of what an exception says; of one that says nothing its kind."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return _answered("raised", reason or units.first_line(error, kind=True), f"{where}{words}")
 
 
 def _answered(ended: str, reason: str = "", detail: str = "", values: Mapping[str, Any] | None = None) -> bytes:

@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them, three significant digits and a unit; and names of dtypes."""
+"""Numbers as a reader wants them, three significant digits and a unit; names of dtypes; exceptions in a line."""
 
 from __future__ import annotations
 
@@ -50,3 +50,11 @@ def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:
     scaled = value / scale
     # 1000 to 1023 KiB, or more than the largest unit: .3g would write an exponent
     return f"{scaled:.0f} {unit}" if abs(scaled) >= 999.5 else f"{scaled:.3g} {unit}"
+
+
+def first_line(error: BaseException, *, kind: bool = False) -> str:
+    """How an exception's text begins, in a line, after its ``kind`` if that is asked for; or its kind alone."""
+    name, lines = type(error).__name__, str(error).strip().splitlines()
+    if not lines:
+        return name
+    return f"{name}: {lines[0]}" if kind else lines[0]

@@ -113,7 +113,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             except SimulationError as error:  # torch itself is fine; who asks for the device is told again
                 if self._required and not _forgiving:
                     raise
-                warnings.warn(f"the simulated Apple GPU is not there: {error}", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"PyTorch has no simulated Apple GPU: {error}", RuntimeWarning, stacklevel=2)
 
         spec.loader.exec_module = load_and_do
         return spec

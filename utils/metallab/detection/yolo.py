@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from metallab import paths
+from metallab import paths, units
 from metallab.detection import detector
 
 _DEFAULT = "unset YOLO_WEIGHTS for the detector that comes with this project"
@@ -45,7 +45,7 @@ def open_model(weights: str | None = None):
     try:
         model = ultralytics.YOLO(path)
     except Exception as error:  # unpickling and fetching raise whatever they meet
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+        reason = units.first_line(error)[:160]
         raise detector.BadWeights(f"{path.name} cannot be used: {reason}; {_DEFAULT}") from error
     if type(model.model) is not ultralytics.nn.tasks.DetectionModel:  # those for poses and masks descend from it
         raise detector.BadWeights(f"{path.name} holds a {type(model.model).__name__}, no detector of boxes; {_DEFAULT}")

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from metallab import isolated, machine
+from metallab import isolated, machine, units
 from metallab.device import BEST_FIRST, NAMES, Accelerator, DeviceUnavailable, Framework, synchronizer
 
 TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
@@ -131,7 +131,7 @@ def probe(kind: str, framework: Framework) -> str | None:
     try:
         wrong = _error_of_product(kind, framework)
     except Exception as error:  # noqa: BLE001  # plugins raise whatever they like; all of it means "does not compute"
-        return f"a product on {kind} failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        return f"a product on {kind} failed: {units.first_line(error)}"
     return None if wrong == 0 else f"a product on {kind} is wrong by {wrong:.3g}"
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metallab import checks
+from metallab import checks, units
 from metallab.device import Accelerator
 
 if TYPE_CHECKING:
@@ -229,8 +229,7 @@ def survey(patterns: Iterable[Pattern], *, on: Accelerator, remapping: bool = Tr
                 eager = np.asarray(compute())
                 reading = read(compute, remapping=remapping)
         except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as error:
-            said = (str(error).strip().splitlines() or ["no reason given"])[0]
-            raised = f"it raised {type(error).__name__}: {said}"
+            raised = f"it raised {units.first_line(error, kind=True)}"
             wrong = Parity(pattern.name, float("inf"), raised)
             found.append(Finding(pattern.name, Reading((), ()), wrong, wrong))
             continue

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from metallab import units
 from metallab.headless.devices import DEVICES
 from metallab.headless.jobs import write_atomically
 
@@ -49,7 +50,7 @@ def read_notebook(path: Path):
     try:
         nbformat.validate(raw)
     except nbformat.ValidationError as error:
-        raise Unreadable(f"not a valid notebook: {(str(error).splitlines() or [''])[0]}") from error
+        raise Unreadable(f"not a valid notebook: {units.first_line(error)}") from error
     notebook = nbformat.reads(text, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":

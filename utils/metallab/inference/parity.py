@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metallab import checks
+from metallab import checks, units
 from metallab.device import Accelerator
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def against_numpy(
     except (RuntimeError, TypeError) as refusal:
         if "invalid combination of arguments" in str(refusal):  # no device takes such a call
             raise
-        return f"refused: {first_line(refusal)}"
+        return f"refused: {units.first_line(refusal)}"
     return verdict(truth, _as_numpy(result), dtype)
 
 
@@ -52,7 +52,7 @@ def verdict(truth: np.ndarray, result: np.ndarray, dtype: str = "float32") -> st
     try:
         checks.assert_close(truth, result, dtype)
     except checks.Mismatch as difference:
-        return f"DIFFERS: {first_line(difference).removeprefix('result: ')}"
+        return f"DIFFERS: {units.first_line(difference).removeprefix('result: ')}"
     return AGREES
 
 
@@ -61,11 +61,6 @@ def summary(verdicts: Sequence[str]) -> str:
     others = [said for said in verdicts if said != AGREES]
     counted = f"{len(verdicts) - len(others)} of {len(verdicts)} agree"
     return f"{counted}; {others[0]}" if others else counted
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an exception's text, or its name if it has none."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _rounded(array: Any, dtype: str) -> Tensor:

@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from metallab import units
+
 Status = Literal["native", "composite", "falls back", "missing", "unknown"]
 
 # Registered to fall back to the CPU in PyTorch itself (aten/src/ATen/mps/MPSFallback.mm); the YAML does not say so.
@@ -204,7 +206,7 @@ def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any) -> str:
         torch.mps.synchronize()
     except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
         held = "as predicted" if not coverage.runs else "NOT predicted"
-        return f"It raised, {held}: {_first_line(error)}"
+        return f"It raised, {held}: {units.first_line(error)}"
     return f"It ran, {'as predicted' if coverage.runs else 'NOT predicted'}."
 
 
@@ -244,12 +246,8 @@ def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[st
         try:
             return device, _traced_on(device, model, inputs, named, training)
         except Exception as error:  # noqa: BLE001 - a model may raise anything; it is told below
-            reasons.append(f"on {device}: {_first_line(error)}")
+            reasons.append(f"on {device}: {units.first_line(error)}")
     raise TraceFailed(f"the model could not be run with these inputs ({'; '.join(reasons)}); do they fit it?")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: bool) -> _Recorder:

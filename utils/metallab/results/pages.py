@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from metallab import units
 from metallab.paths import NOTEBOOKS, REPORT, ROOT
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def read_notebook(path: Path) -> NotebookNode:
         nbformat.validate(notebook)
     except (nbformat.ValidationError, LookupError, TypeError, AttributeError) as problem:
         # nbformat mends what it can before it looks, and stumbles where nothing is as it should be
-        raise PageError(f"not a valid notebook: {(str(problem).splitlines() or [''])[0]}") from problem
+        raise PageError(f"not a valid notebook: {units.first_line(problem)}") from problem
     notebook = rejoin_lines(notebook)  # files hold long texts as lists of lines
     for cell in notebook.cells:
         for output in cell.get("outputs", []):

@@ -8,7 +8,8 @@ import sys
 import traceback
 from pathlib import Path
 
-from metallab.verify_mac.trial import Finding, first_line, judged
+from metallab import units
+from metallab.verify_mac.trial import Finding, judged
 
 FOLDER = "METALLAB_VERIFY_FOLDER"
 """The variable that names the trial's own folder."""
@@ -30,7 +31,7 @@ def conduct(module: str, function: str) -> Finding:
     except Exception as error:
         traceback.print_exc(file=sys.stdout)  # for the report: what reaches the parent is the last line
         if isinstance(error, checks.Mismatch):
-            return judged(False, first_line(error))
+            return judged(False, units.first_line(error, kind=True))
         raise
     if not isinstance(found, Finding):
         raise TypeError(f"the trial {function} returned {found!r}, which is no Finding: a trial says what it found")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from metallab.verify_mac.trial import Finding, first_line, judged, simulated, trial
+from metallab import units
+from metallab.verify_mac.trial import Finding, judged, simulated, trial
 
 KERNELS = """
 #include <metal_stdlib>
@@ -117,7 +118,7 @@ def groups_have_at_most_1024_threads() -> Finding:
             _library().doubled(out := torch.zeros_like(x), x, threads=4096, group_size=size)
             said[size] = f"ran, sum {out.sum().item():g}"
         except Exception as error:  # noqa: BLE001  # which one it is, is recorded
-            said[size] = first_line(error)
+            said[size] = units.first_line(error, kind=True)
     holds = said[1024] == "ran, sum 8192" and not said[2048].startswith("ran")
     return judged(holds, f"{said}", said=said)
 
@@ -132,5 +133,5 @@ def integers_divided_by_zero() -> Finding:
         _library().halved_down(out := torch.empty_like(x), x, 0, arg_casts="int32")
         said, ran = f"7 / 0 and -7 / 0 gave {out.tolist()}", True
     except Exception as error:  # noqa: BLE001  # the simulation's
-        said, ran = first_line(error), False
+        said, ran = units.first_line(error, kind=True), False
     return judged(ran != simulated(), said)

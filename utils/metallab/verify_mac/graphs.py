@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from metallab.verify_mac.trial import Finding, first_line, judged, not_applicable, simulated, trial
+from metallab import units
+from metallab.verify_mac.trial import Finding, judged, not_applicable, simulated, trial
 
 README = "utils/metalsim/graph/README.md"
 STORE = """
@@ -382,7 +383,7 @@ def grid_coordinates_in_pixels() -> Finding:
         (got,) = _evaluate(lambda g, x, c: [getattr(g, name)(x, c, *mode, *last)], picture, grid)
     except Exception as error:
         if simulated():
-            return not_applicable(f"the simulation refuses it: {first_line(error)[:150]}")
+            return not_applicable(f"the simulation refuses it: {units.first_line(error, kind=True)[:150]}")
         raise
     return judged(got.ravel().tolist() == [0, 3], f"at (0, 0) and (1, 1): {got.ravel().tolist()}")
 

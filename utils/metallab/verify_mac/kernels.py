@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from metallab.verify_mac.trial import Finding, first_line, judged, not_applicable, trial
+from metallab import units
+from metallab.verify_mac.trial import Finding, judged, not_applicable, trial
 
 OPCHECKS = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
 TEXTBOOK = """
@@ -125,7 +126,7 @@ def objective_cpp_builds_and_is_right() -> Finding:
         ours = extension.load("softshrink.mm")
     except extension.CannotBuild as error:
         if "xcode-select" in str(error) or "clang++" in str(error):
-            return not_applicable(first_line(error))
+            return not_applicable(units.first_line(error, kind=True))
         raise
     seconds = time.perf_counter() - begin
     ours.compile(kernels.source("softshrink.metal"))

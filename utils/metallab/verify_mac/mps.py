@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from metallab.verify_mac.trial import Finding, first_line, judged, not_applicable, simulated, trial
+from metallab import units
+from metallab.verify_mac.trial import Finding, judged, not_applicable, simulated, trial
 
 FLOAT64 = (
     "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
@@ -35,7 +36,7 @@ def _is(error: BaseException | None, kind: type, begins: str) -> Finding:
     if error is None:
         return judged(False, f"nothing was raised; expected {kind.__name__}: {begins}")
     holds = type(error) is kind and str(error).startswith(begins)
-    return judged(holds, first_line(error), message=str(error), expected=f"{kind.__name__}: {begins}")
+    return judged(holds, units.first_line(error, kind=True), message=str(error), expected=f"{kind.__name__}: {begins}")
 
 
 @trial(on="gpu", used_in="metallab.device.probe, every notebook")
@@ -116,7 +117,7 @@ def two_operators_fall_back_by_themselves() -> Finding:
             lambda call=call, name=name: said.update({name: torch.allclose(call(), truth[name], atol=1e-4)})
         )
         if error is not None:
-            said[name] = first_line(error)
+            said[name] = units.first_line(error, kind=True)
     return judged(all(value is True for value in said.values()), f"right: {said}", right=said)
 
 
@@ -144,7 +145,7 @@ def these_operators_are_missing() -> Finding:
         "linalg_eig": lambda: torch.linalg.eig(x[:, :3]),
     }
     errors = {name: _raised(call) for name, call in calls.items()}
-    said = {name: first_line(error)[:160] if error else "it ran" for name, error in errors.items()}
+    said = {name: units.first_line(error, kind=True)[:160] if error else "it ran" for name, error in errors.items()}
     other = [name for name, error in errors.items() if not isinstance(error, NotImplementedError)]
     return judged(not other, f"did not raise NotImplementedError: {', '.join(other) or 'none'}", said=said)
 
@@ -222,7 +223,7 @@ def events_without_waiting() -> Finding:
     error = _raised(lambda: got.append(start.elapsed_time(end)))
     end.synchronize()
     true = start.elapsed_time(end)
-    said = first_line(error) if error else f"{got[0]:.3f} ms at once, {true:.3f} ms after waiting"
+    said = units.first_line(error, kind=True) if error else f"{got[0]:.3f} ms at once, {true:.3f} ms after waiting"
     return judged(error is not None or got[0] <= 1.01 * true, said, at_once=got, waited=true)
 
 
@@ -269,7 +270,7 @@ def memory_fraction_wants_a_float() -> Finding:
 
     limit = torch.mps.set_per_process_memory_fraction
     tried = [(value, _raised(lambda value=value: limit(value))) for value in (0, 2.5, 0.0, 0.5, 1.7)]
-    said = {repr(value): first_line(error) if error else "taken" for value, error in tried}
+    said = {repr(value): units.first_line(error, kind=True) if error else "taken" for value, error in tried}
     kinds = [type(error) for _, error in tried]
     return judged(kinds == [TypeError, ValueError, *[type(None)] * 3], f"{said}", said=said)
 
@@ -290,7 +291,8 @@ def limit_ends_in_out_of_memory() -> Finding:
     if error is None:
         return judged(False, "no error: the tensor was made")
     holds = isinstance(error, torch.OutOfMemoryError) and share is not None and abs(share - 0.02) < 0.002
-    return judged(holds, first_line(error), message=str(error), kind=type(error).__name__, recommended=recommended)
+    values = {"message": str(error), "kind": type(error).__name__, "recommended": recommended}
+    return judged(holds, units.first_line(error, kind=True), **values)
 
 
 @trial(on="mac", used_in="notebook 02, which sets the fraction back to 1.7")
@@ -313,7 +315,7 @@ def limit_is_1_7_unless_set() -> Finding:
         return judged(False, "2.4 times the recommended size was given", recommended=recommended)
     share = _share_of(error, recommended)
     if share is None:
-        return not_applicable(f"another limit came first: {first_line(error)}", message=str(error))
+        return not_applicable(f"another limit came first: {units.first_line(error, kind=True)}", message=str(error))
     return judged(abs(share - 1.7) < 0.05, f"the limit is {share:.3f} times the recommended size", message=str(error))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from metallab import units
 from metallab.verify_mac.trial import Finding, judged, not_applicable, trial
 
 SURVEY = """
@@ -173,7 +174,7 @@ def soft_placement_covers_what_is_missing() -> Finding:
                 error = np.abs(np.sort(np.ravel(got)) - np.sort(np.ravel(truth))).max() / np.abs(truth).max()
                 said[name] = f"off by {error:.1g}, on {got.device.rpartition(':')[0].rpartition('device:')[2]}"
             except (tf.errors.OpError, ValueError) as problem:
-                said[name], error = (str(problem).splitlines() or [type(problem).__name__])[0][:200], np.inf
+                said[name], error = units.first_line(problem)[:200], np.inf
             if error > 1e-3:
                 said[name] = f"WRONG: {said[name]}"
     return judged(not any(text.startswith("WRONG") for text in said.values()), f"{said}", said=said)

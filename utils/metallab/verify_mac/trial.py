@@ -108,12 +108,6 @@ def simulated() -> bool:
     return os.environ.get("METALLAB_DEVICE") == "sim"
 
 
-def first_line(error: BaseException) -> str:
-    """An exception in a line: its type, and how its message begins."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """What JSON can hold; anything else as its text, NaN and infinities too."""
     return json.loads(json.dumps(values, default=str), parse_constant=str)
