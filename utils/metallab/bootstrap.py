@@ -681,9 +681,9 @@ SIMULATED = "from metallab import simulation; simulation.arm(required=True); imp
 
 
 class Probe:
-    """A line of Python that runs in .venv."""
+    """A line of Python that runs in .venv. It inherits the lock, as pip does: see `run_logged`."""
 
-    def __init__(self, project, code):
+    def __init__(self, project, code, lock=None):
         self.process = subprocess.Popen(
             [project.python, "-I", "-c", code],
             cwd=project.root,
@@ -692,10 +692,11 @@ class Probe:
             stderr=subprocess.PIPE,
             universal_newlines=True,
             start_new_session=True,
+            pass_fds=() if lock is None else (lock.fileno(),),
         )
 
     def result(self, on_idle=lambda: None):
-        """(True, what it printed) or (False, the last line of what went wrong)."""
+        """(True, what it printed) or (False, the signal that killed it, or the last line of what went wrong)."""
         try:
             while True:
                 try:
@@ -707,6 +708,8 @@ class Probe:
             self.stop()
         if self.process.returncode == 0:
             return True, printed.strip()
+        if self.process.returncode < 0:
+            return False, f"it was killed by signal {-self.process.returncode}"
         return False, (errors.strip().splitlines() or [f"it ended with {self.process.returncode}"])[-1]
 
     def stop(self):
@@ -715,7 +718,7 @@ class Probe:
             stop(self.process)
 
 
-def check_installed(project, progress):
+def check_installed(project, lock, progress):
     """Import what has to work, and build the simulated Apple GPU, so that no page has to wait for that.
 
     Returns what does not import, and why, of the `PARTS` and of the simulated GPU: none of it keeps all pages from
@@ -724,7 +727,7 @@ def check_installed(project, progress):
     import platform
 
     def works(code):
-        return Probe(project, code).result(lambda: progress.update(progress.text))
+        return Probe(project, code, lock).result(lambda: progress.update(progress.text))
 
     progress.update("trying the installation")
     _, found = works("import importlib.util as u; s = u.find_spec('metallab'); print(s.origin if s else 'nowhere')")
@@ -734,7 +737,7 @@ def check_installed(project, progress):
     well, said = works("import torch")
     if not well:
         raise Problem(f"torch is installed and does not import: {said}")
-    simulated = Probe(project, SIMULATED) if platform.system() == "Linux" else None  # while one core has time for it
+    simulated = Probe(project, SIMULATED, lock) if platform.system() == "Linux" else None  # one core has time for it
     try:
         outcomes = {}
         for module, _, _ in PARTS:
@@ -797,7 +800,7 @@ def carry_out(project, action, reason, lock):
             else:
                 say(f"Updating .venv: {reason}.")
             install(project, log, lock, progress)
-        broken = check_installed(project, progress)
+        broken = check_installed(project, lock, progress)
         write_stamp(project, broken)
         for left in (project.started, project.old_stamp):
             if os.path.exists(left):

@@ -241,7 +241,7 @@ def _built(torch_version: str) -> Path:
                 "why. It is written for the torch that constraints.txt names"
             )
 
-    what = "building the simulated Apple GPU for this torch, about a minute, once ..."
+    what = "building the simulated Apple GPU for this torch, half a minute, once ..."
     return building.built_once(name, f"{MODULE}.so", build, progress=what)
 
 
