@@ -4,6 +4,7 @@
 MODE   ?= full
 DEVICE ?= auto
 JOBS   ?= 2
+CPU    ?= Haswell
 PYTHON ?= python3
 ONLY   ?=
 A      ?=
@@ -28,15 +29,16 @@ BIN := .venv/bin
 PROXY := .venv/lib/node_modules/configurable-http-proxy
 JAX := .venv-jax
 SRC := utils tests book classroom/*.py
-# A compiler; what OpenCV loads; the clang whose sanitizers look into Metal shaders, and which runs Objective-C++.
-PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev
+# A compiler; what OpenCV loads; the clang whose sanitizers look into Metal shaders, and which runs Objective-C++; what
+# emulates another processor.
+PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 
 # Some containers set it. Nothing in .venv is compiled before its first import, so with it every process would compile
 # PyTorch, TensorFlow and the rest again, which takes longer than most tests.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages lab hub run test test-book test-lab bench report book compare gate check-results bars workshop lint format lock clean distclean test-jax test-hub setup-jax-mps verify-mac
+.PHONY: help setup packages lab hub run test test-book test-lab bench report book compare gate check-results bars workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac
 .NOTPARALLEL:  # make -j would measure several things at once
 
 help: ## this text
@@ -48,7 +50,8 @@ help: ## this text
 	@echo '  ONLY=03       run, test, bench, gate: only the notebook with this number'
 	@echo '  DEVICE=auto   run, test, bench, gate, hub, test-jax: auto, mps, cuda, cpu or sim (verify-mac: mps or sim)'
 	@echo '  MODE=full     run, hub: full, or fast (small sizes, for a quick look)'
-	@echo '  JOBS=2        test: how many tests at a time; measuring is never parallel'
+	@echo '  JOBS=2        test, test-cpu: how many tests at a time; measuring is never parallel'
+	@echo '  CPU=Haswell   test-cpu: a processor that qemu-user knows (qemu-x86_64 -cpu help)'
 	@echo '  LABFLAGS=     lab: more options, such as --allow-root in a container'
 	@echo '  CLASS=        hub: the file with the names of a class'
 	@echo '  ADDRESS= TLS= hub: where it listens (127.0.0.1), and the folder with key.pem and cert.pem'
@@ -71,8 +74,14 @@ packages: ## Debian, Ubuntu: install what set-up and some tests use besides Pyth
 lab: setup ## open the notebooks in JupyterLab (LAB=build/workshop: the student copies)
 	$(BIN)/jupyter lab --ip=127.0.0.1 $(LABFLAGS) '$(LAB)'
 
-hub: .venv/extra-classroom $(PROXY) ## serve the student copies to a class: make hub CLASS=names.txt (classroom/README.md)
+# What is missing is said before minutes are spent on installing.
+a-class:
 	@test -f '$(CLASS)' || { echo 'Name the file that holds the names of the class: make hub CLASS=names.txt'; exit 2; }
+a-run:
+	@test -n '$(RUN)$(METALLAB_BUILD)' || ls build/*-*/summary.json > /dev/null 2>&1 || { \
+	  echo 'There is no run yet to make a book of: make run'; exit 2; }
+
+hub: a-class .venv/extra-classroom $(PROXY) ## serve the student copies to a class: make hub CLASS=names.txt (classroom/README.md)
 	@test -d build/workshop || $(BIN)/python -m metallab.workshop
 	@$(BIN)/python -c 'from metallab import simulation; simulation.arm(required=True); import torch' \
 	|| echo 'The simulated Apple GPU cannot be had here: cells that need it will say so.'
@@ -90,6 +99,10 @@ run: setup ## run every notebook on this machine and make the report
 # Tests share the cores: threads that wait for each other shall sleep, and not spin where another could compute.
 test: lint ## lint, then every test; the notebooks in fast mode are among them
 	OMP_WAIT_POLICY=PASSIVE METALLAB_TEST_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal $(chosen)
+
+# Those marked `processor`, through qemu-user. What it shows and what it cannot: CONTRIBUTING.md, "Another processor".
+test-cpu: setup ## Linux: the tests that depend on the processor, on an emulated one (CPU=Haswell: no AVX-512, no VNNI)
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/emulated.py '$(CPU)' -n '$(JOBS)' --dist worksteal
 
 test-jax: $(JAX)/complete ## notebook 07 in fast mode, with this environment's JAX and with that of .venv-jax
 	$(BIN)/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07
@@ -137,7 +150,7 @@ bars: setup ## run the scripts in tests/benchmarks one after the other; wants a 
 	done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
-book: .venv/extra-book ## make a book of the executed notebooks in build/ (RUN=build/full-mps; the latest run by default)
+book: a-run .venv/extra-book ## make a book of the executed notebooks in build/ (RUN=build/full-mps; the latest run by default)
 	$(BIN)/python book/build.py $(if $(RUN),'$(RUN)')
 
 report: setup ## make the report again from the results in build/

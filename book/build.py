@@ -52,6 +52,8 @@ class Lesson:
     """The executed notebook, or that of the checkout if the run has none."""
     not_executed: str = ""
     """Why the run has none."""
+    incomplete: str = ""
+    """What the run did not execute of it for want of a tool, and what mends that."""
 
     @property
     def name(self) -> str:
@@ -125,7 +127,8 @@ def lesson(path: Path, run: Path, summary: report.Summary) -> Lesson:
         return Lesson(path, " ".join(reason.split()) or "the run left this notebook out")
     if told.status in ("failed", "skipped"):
         return Lesson(path, " ".join(told.reason.split()) or told.status)
-    return Lesson(run / path.name)
+    incomplete = " ".join(told.reason.split()) if told.status == "incomplete" else ""
+    return Lesson(run / path.name, incomplete=incomplete)
 
 
 def executed(lesson: Lesson | None, run: Path, summary: report.Summary) -> str:
@@ -133,13 +136,15 @@ def executed(lesson: Lesson | None, run: Path, summary: report.Summary) -> str:
 
     Without a lesson, what the whole run has in common.
     """
-    taken, rows = "", []
+    taken, rows, warnings = "", [], [text for _, text in report.Page(summary).banners]
+    if lesson and lesson.incomplete:
+        warnings.append(f"incomplete: {lesson.incomplete}")
     if lesson and not lesson.not_executed:
         taken, rows = provenance(run / "results" / f"{lesson.name}.json")
     return _TEMPLATES.get_template("executed.html.j2").render(
         what="This page was" if lesson else "The lessons were",
         label=summary.label or summary.device,
-        warnings=[text for _, text in report.Page(summary).banners],
+        warnings=warnings,
         not_executed=lesson.not_executed if lesson else "",
         taken=taken,
         rows=rows,

@@ -3,6 +3,8 @@
 import math
 import os
 
+import pytest
+
 # Tests run beside each other. PyTorch's threads spin while they wait, each on a core that another test wants: with two
 # tests on two cores one network took ten times as long. Nothing in a test asserts on a time.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -18,3 +20,26 @@ def pytest_collection_modifyitems(items):
     share = math.ceil(len(others) / workers)  # each worker begins with such a part of the list
     hands = ((*pages[n::workers], *others[n * share : (n + 1) * share]) for n in range(workers))
     items[:] = [item for hand in hands for item in hand]
+
+
+@pytest.fixture
+def noted(record_property):
+    """Passes a page's result on. If a tool was missing, the end of the session says which page was incomplete."""
+
+    def note(result):
+        if result.lacking:
+            record_property("incomplete", [result.name, result.lacking])
+        return result
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Pages that are incomplete, and why; on a machine with everything there are none, and nothing is said."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    properties = [each for report in reports for each in getattr(report, "user_properties", ())]
+    pages = dict.fromkeys(tuple(value) for name, value in properties if name == "incomplete")
+    if count := len({page for page, _ in pages}):
+        terminalreporter.section(f"{count} page{'s' if count > 1 else ''} incomplete", yellow=True)
+        for page, lacking in pages:
+            terminalreporter.line(f"{page}: {lacking}")

@@ -43,7 +43,10 @@ class Rules:
         self.found: list[Rule] = []
 
     def rule(self, *breaks: Break) -> Callable[[Callable], Callable]:
-        """Add a check. Without breaks it is a test like any other."""
+        """Add a check. Without breaks it is a test like any other. Its marks, such as ``processor``, are its test's.
+
+        The broken copies are not marked: that each goes red need be seen once, not on each kind of machine.
+        """
 
         def add(check: Callable) -> Callable:
             self.found.append(Rule(check, breaks))
@@ -53,9 +56,10 @@ class Rules:
 
     def tests(self) -> tuple[Callable, Callable]:
         """The two functions for pytest to collect."""
+        kept = [pytest.param(rule, marks=getattr(rule.check, "pytestmark", ())) for rule in self.found]
         broken_rules = [(rule, *change) for rule in self.found for change in rule.breaks]
 
-        @pytest.mark.parametrize("rule", self.found, ids=lambda rule: rule.check.__name__)
+        @pytest.mark.parametrize("rule", kept, ids=lambda rule: rule.check.__name__)
         def holds(rule: Rule, request: pytest.FixtureRequest) -> None:
             _run(rule, self.module, request)
 

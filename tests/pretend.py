@@ -6,11 +6,17 @@ changed on the way, and what is asked of the device is noted.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 import torch
+
+
+def pretend_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make Python believe that this is macOS. What asks `platform` instead is not told."""
+    monkeypatch.setattr(sys, "platform", "darwin")
 
 
 def pretend(

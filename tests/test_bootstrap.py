@@ -384,7 +384,7 @@ def test_disk_space_is_added_up_for_each_disk(setup, monkeypatch, tmp_path):
         ("Windows", "AMD64", "", ("", ""), "use WSL 2"),
         ("Linux", "aarch64", "", ("glibc", "2.36"), "this is Linux on aarch64"),
         ("Darwin", "x86_64", "15.1", ("", ""), "this is an Intel Python"),
-        ("Darwin", "arm64", "14.6.1", ("", ""), "this is 14.6.1. Update macOS"),
+        ("Darwin", "arm64", "14.6.1", ("", ""), "needed by the MPS device of torch 2.15; this is 14.6.1. Update macOS"),
         ("Linux", "x86_64", "", ("glibc", "2.27"), "this has glibc 2.27"),
         ("Linux", "x86_64", "", ("", ""), "this has another C library"),
         ("Darwin", "arm64", "15.0", ("", ""), None),
@@ -724,6 +724,16 @@ def test_progress_is_a_line_now_and_then_or_one_line_that_changes(setup):
 )
 def test_what_pip_says_becomes_progress(setup, line, text):
     assert setup.bootstrap.phase(line) == text
+
+
+def test_only_python_s_own_folder_is_counted(setup):
+    """Finder and `make hub` put other things beside it."""
+    lib = Path(setup.project.venv, "lib")
+    for name in ("node_modules/site-packages/odd-info", "python3.11/site-packages/one-1.dist-info"):
+        (lib / name).mkdir(parents=True)
+    (lib / ".DS_Store").write_text("")
+    (lib / "python3.11/site-packages/one").mkdir()
+    assert setup.bootstrap.count_installed(setup.project) == 1
 
 
 def test_a_silent_pip_still_shows_progress(setup, monkeypatch):

@@ -33,9 +33,9 @@ def contribution(processes: int = 3, **changes) -> list[records.Record]:
         fields = {"question": "latency", "first_call": 9.0, "block": 1, "warmup_calls": 3, "stop_reason": "quiet"}
         fields |= {"mode": "full", "simulated": False} | changes
         measured = {k: timing.Measurement(k, samples=tuple(v), device=place[k], **fields) for k, v in times.items()}
-        ratio = timing._ratio("mps", "CPU", times["mps"], times["CPU"])
+        ratio = timing._ratio("product", "mps", "CPU", times["mps"], times["CPU"])
         compared = timing.Comparison("product, n = 64", "latency", "CPU", measured, {"mps": ratio}, {}, "compared")
-        for name, measurement, said in records._rows("02b_compare", compared):
+        for name, measurement, said, _ in records._rows("02b_compare", compared):
             taken = f"2026-11-20T10:00:{number:02}+00:00"
             made.append(records.Record("02b_compare", name, taken, measurement, said, 0.01, HERE))
     return made

@@ -259,7 +259,7 @@ def one_memory_is_no_agreement(checks):
         on=timing.Host(), baseline="right", parity=checks.matches("float32"), budget=timing.FAST,
     )  # fmt: skip
     assert "the same memory" in compared.withheld["wrong"]
-    assert not compared.ratios
+    assert not compared.paired
 
 
 @RULES.rule(
@@ -348,7 +348,7 @@ def a_parity_check_for_the_timer_withholds_what_differs(checks):
         },
         on=timing.Host(), baseline="numpy", parity=parity, budget=timing.FAST,
     )  # fmt: skip
-    assert set(compared.ratios) == {"torch"}
+    assert set(compared.paired) == {"torch"}
     assert "3 of 3 values differ too much" in compared.withheld["wrong"]
     assert "nothing to compare" in compared.withheld["none"]
     assert compared.parity == str(parity)

@@ -96,11 +96,11 @@ def core_ml_is_compared_before_it_is_timed(converters, monkeypatch, tmp_path):
     monkeypatch.setenv("METALLAB_MODE", "fast")
     x = np.arange(4, dtype=np.float32)
     race = lambda: converters.race_core_ml(Model, UNITS, tmp_path, x, 2 * x, chip="M2")
-    assert set(race().ratios) == {"GPU", "Neural Engine"}
+    assert set(race().paired) == {"GPU", "Neural Engine"}
     assert race()["Neural Engine"].device == "M2, Core ML with CPU_AND_NE"
     for wrong, left in (("ne", {"GPU"}), ("cpu gpu ne", set())):
         monkeypatch.setattr(Model, "wrong", wrong)
-        assert set(race().ratios) == left
+        assert set(race().paired) == left
 
 
 @RULES.rule(

@@ -11,7 +11,7 @@ import torch
 import torchvision
 from torch import nn
 
-from metallab.pytorch import coverage, networks
+from metallab.pytorch import coverage, limits, networks
 from metallab.pytorch.coverage import mps_coverage, status
 
 # Operators that raise NotImplementedError on MPS up to PyTorch 2.15, as users report them; listed by hand.
@@ -52,9 +52,61 @@ def test_known_kernels_are_native(operator):
     assert status(f"aten::{operator}") == "native"
 
 
-@pytest.mark.parametrize("operator", ["_linalg_svd", "embedding_renorm_", "linalg_pinv.atol_rtol_tensor"])
-def test_the_two_that_fall_back_by_themselves(operator):
-    assert status(f"aten::{operator}") == "falls back"
+def test_one_falls_back_by_itself_and_svd_is_not_it():
+    assert status("aten::embedding_renorm_") == "falls back"
+    assert {status(f"aten::{name}") for name in ("_linalg_svd", "_linalg_svd.U", "_linalg_eigh")} == {"native"}
+    assert status("aten::linalg_pinv.atol_rtol_tensor") == "composite"
+
+
+SYMMETRIC = lambda shape: (lambda a: a + a.mT)(torch.rand(shape))
+
+
+@pytest.mark.parametrize(
+    ("function", "fits", "leaves", "operator", "reason"),
+    [
+        (torch.linalg.svd, torch.rand(64, 128), torch.rand(64, 129), "_linalg_svd", "33024 bytes"),
+        (torch.linalg.svdvals, torch.rand(9, 4, 4), torch.rand(91, 91), "_linalg_svd", "33124 bytes"),
+        (
+            torch.linalg.svdvals, torch.rand(64, 64, dtype=torch.complex64), torch.rand(65, 65, dtype=torch.complex64),
+            "_linalg_svd", "33800 bytes",
+        ),
+        (torch.linalg.eigh, SYMMETRIC((3, 64, 64)), SYMMETRIC((3, 65, 65)), "_linalg_eigh", "33800 bytes"),
+        (torch.linalg.eigvalsh, SYMMETRIC((48, 16, 16)), SYMMETRIC((64, 64)), "_linalg_eigh", "less than 12288"),
+        (torch.linalg.pinv, torch.rand(64, 64), torch.rand(96, 96), "linalg_pinv", "36864 bytes"),
+    ],
+)  # fmt: skip
+def test_a_kernel_that_leaves_large_matrices_to_the_cpu(function, fits, leaves, operator, reason):
+    stays = mps_coverage(function, fits)
+    assert stays.verdict.startswith("Yes: all")
+    assert not of(stays, operator).reason
+    found = mps_coverage(function, leaves)
+    assert of(found, operator).status == "falls back"
+    assert reason in of(found, operator).advice
+    assert found.runs
+    assert f"{of(found, operator).operator.split('::')[1].removesuffix('.default')} may leave the GPU" in found.verdict
+
+
+def test_one_large_call_of_several_is_told():
+    found = mps_coverage(lambda a, b: (torch.linalg.svdvals(a), torch.linalg.svdvals(b)), torch.eye(8), torch.eye(99))
+    assert (of(found, "_linalg_svd").calls, of(found, "_linalg_svd").status) == (2, "falls back")
+
+
+def test_no_matrix_no_limit():
+    assert limits.detour("aten::_linalg_svd", (torch.empty(0, 4),)) is None
+    assert limits.detour("aten::_linalg_eigh.eigenvalues", (torch.empty(4, 0, 0), "L", True)) is None
+    assert limits.detour("aten::mm", (torch.empty(999, 999), torch.empty(999, 999))) is None
+    assert limits.detour("aten::linalg_pinv.atol_rtol_float", (torch.eye(8),), {"hermitian": True}).warning == ""
+
+
+def test_torchvision_has_a_forward_kernel_of_deform_conv2d_and_no_backward():
+    weight = torch.ones(1, 2, 3, 3, requires_grad=True)
+    inputs = torch.rand(1, 2, 4, 4), torch.zeros(1, 18, 2, 2), weight
+    assert mps_coverage(torchvision.ops.deform_conv2d, *inputs).runs
+    training = mps_coverage(torchvision.ops.deform_conv2d, *inputs, training=True)
+    assert not training.runs
+    assert "_deform_conv2d_backward has no MPS kernel" in training.verdict
+    for name in ("nms", "roi_align", "_roi_align_backward", "_ps_roi_pool_backward"):
+        assert status(f"torchvision::{name}") == "native"
 
 
 def test_the_talk_s_network_runs_and_rrelu_does_not():
@@ -268,7 +320,7 @@ def test_a_structured_operator_is_judged_by_its_delegate():
 
 
 def test_other_packages_operators_are_not_guessed():
-    assert status("torchvision::deform_conv2d") == "unknown"
+    assert status("torchvision::nothing") == "unknown"
     assert status("nobody::nothing") == "unknown"
 
 

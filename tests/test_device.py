@@ -14,9 +14,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from mutate import Rules, source
-from pretend import pretend
+from pretend import pretend, pretend_mac
 
 from metallab import device, timing
+from metallab.results import findings
 
 RULES = Rules(device)
 
@@ -248,6 +249,28 @@ def a_baseline_says_its_threads(device, chip):
     assert device.cpu().threads == 2
     with pytest.raises(ValueError, match=r"threads is 0; .* at least 1"):
         device.cpu(threads=0)
+
+
+@RULES.rule(
+    ('sys.platform == "darwin" and', ""),
+    ('os.environ.get("VECLIB_MAXIMUM_THREADS") != "1"', "True"),
+    ('" (products: Accelerate\'s own threads)"', '""'),
+    ("threads is not None or most == 1", "threads is not None"),
+    ("held and _acc", "_acc"),
+)
+def one_thread_of_a_mac_says_what_is_not_held(device, monkeypatch, chip):
+    """PyTorch's products there are Accelerate's, which only a variable reaches, and only before the start."""
+    monkeypatch.delenv("VECLIB_MAXIMUM_THREADS", raising=False)
+    assert device.cpu(threads=1).label == "Apple M2 Max CPU, 1 thread", "this is no Mac"
+    pretend_mac(monkeypatch)
+    label = "Apple M2 Max (products: Accelerate's own threads) CPU, 1 thread"
+    assert device.cpu(threads=1).label == label
+    assert findings.is_cpu(label)
+    assert device.cpu().label == "Apple M2 Max CPU, 2 threads"
+    torch.set_num_threads(1)
+    assert device.cpu().label == label, "whoever set it"
+    monkeypatch.setenv("VECLIB_MAXIMUM_THREADS", "1")
+    assert device.cpu(threads=1).label == "Apple M2 Max CPU, 1 thread"
 
 
 @RULES.rule((' or "unknown"', ""))

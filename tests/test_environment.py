@@ -1,5 +1,6 @@
 """The lists of dependencies agree, the lock covers both systems, and the Makefile does what it says."""
 
+import ast
 import os
 import re
 import shutil
@@ -159,7 +160,7 @@ def test_help_is_the_default_and_explains_every_target_and_variable(make):
 
 
 @pytest.mark.parametrize(
-    "target", ["lab", "run", "test", "bench", "bars", "report", "compare", "gate", "check-results", "lint"]
+    "target", ["lab", "run", "test", "test-cpu", "bench", "bars", "report", "compare", "gate", "check-results", "lint"]
 )
 def test_set_up_comes_first(make, target):
     files = ("A=a", "B=b", "REF=Makefile", "FILE=c")
@@ -242,6 +243,13 @@ def test_test_is_narrowed_to_one_notebook(make, arguments, chosen):
     assert re.findall(r"\[(.*)\]", collected) == chosen
 
 
+def test_test_cpu_names_a_processor_and_fails_when_pytest_does(make):
+    emulated = "python tests/emulated.py Haswell -n 2 --dist worksteal"
+    assert make("test-cpu")[2] == [SETUP, emulated]
+    assert make("test-cpu", "CPU=EPYC", "JOBS=4")[2][-1] == emulated.replace("Haswell -n 2", "EPYC -n 4")
+    assert make("test-cpu", failing="*emulated*")[0] != 0
+
+
 def test_bench_passes_its_variables_on(make):
     assert make("bench")[2][1:] == ["python -m metallab.results.bench --runs 3 --device auto"]
     narrowed = make("bench", "ONLY=03", "DEVICE=cpu", "RUNS=5", "ANEW=1")[2]
@@ -308,12 +316,54 @@ def test_an_extra_is_installed_for_its_target_once_and_again_after_a_new_lock(ma
     pip.chmod(0o755)
     lock.touch()
     installs = "pip install --quiet --disable-pip-version-check -c constraints.txt -e .[book]"
+    (make.folder / "build/full-cpu").mkdir(parents=True)
+    (make.folder / "build/full-cpu/summary.json").touch()
     assert make("book", failing="*book]")[0] != 0
     assert make("book")[2] == [SETUP, installs, "python book/build.py"]
     assert make("book", "RUN=build/full-mps")[2] == [SETUP, "python book/build.py build/full-mps"]
     later = time.time() + 5
     os.utime(lock, (later, later))
     assert installs in make("book")[2]
+
+
+@pytest.mark.parametrize(("target", "said"), [("hub", "make hub CLASS=names.txt"), ("book", "make run")])
+def test_what_is_missing_is_said_before_anything_is_installed(make, target, said):
+    status, printed, calls = make(target)
+    assert (status, calls) == (2, [])
+    assert said in printed
+
+
+RUN_BY = {  # what a target runs beside metallab and metalsim, which do with what set-up installs
+    "test": ["tests/*.py"],
+    "bars": ["tests/benchmarks/*.py"],
+    "test-lab": [f"tests/browser/{name}.py" for name in ("conftest", "chrome", "test_chrome", "test_lab")],
+    "test-book": ["tests/browser/*.py", "book/*.py"],
+    "book": ["book/*.py"],
+    "test-hub": ["tests/classroom/*.py", "classroom/*.py"],
+    "hub": ["classroom/*.py"],
+    "setup": ["utils/**/*.py"],
+}
+
+
+@pytest.mark.parametrize("target", RUN_BY)
+def test_a_target_installs_the_extras_that_its_files_import(target):
+    """Whoever has them all would never notice."""
+    makefile = (ROOT / "Makefile").read_text()
+    installs = set(re.findall(r"\.venv/extra-(\w+)", re.search(rf"^{target}:([^#]*)", makefile, re.MULTILINE)[1]))
+    extras = PYPROJECT["optional-dependencies"]
+    owner = {name_of(text).replace("-", "_"): extra for extra in extras for text in extras[extra]}
+    files = [path for pattern in RUN_BY[target] for path in ROOT.glob(pattern)]
+    assert files
+    wanted = {owner[name]: path for path in files for name in imported(path) & set(owner)}
+    assert set(wanted) - {"dev"} <= installs, {extra: str(path) for extra, path in wanted.items()}
+
+
+def imported(path: Path) -> set[str]:
+    """The packages that a file imports, also inside functions."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return {name.partition(".")[0] for name in names}
 
 
 def test_clean_keeps_the_environment_and_distclean_does_not(make):
@@ -419,41 +469,80 @@ def test_lock_keeps_versions_writes_how_it_was_made_and_lets_no_host_in(make):
 # ---------------------------------------------------------------- continuous integration
 
 
-def test_ci_runs_make_test_from_anywhere_after_asking_for_a_compiler(make, tmp_path):
-    """With stand-ins for the package manager: that it fails, or is not there, keeps nobody from testing."""
-    script = ROOT / ".ci" / "run"
-    assert os.access(script, os.X_OK)
-    lines = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
-    assert (lines[0], lines[-1]) == ("set -euo pipefail", "exec make test </dev/null")
-    copy = make.folder / ".ci" / "run"
-    copy.parent.mkdir()
-    shutil.copy(script, copy)
-    (make.folder / "Makefile").write_text("test:\n\t@echo tested in $(CURDIR); cat; exit 5\n")
-    inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name in ("bash", "env", "dirname", "make", "sh", "cat"):
-        (programs / name).symlink_to(shutil.which(name))
-    (programs / "id").write_text("#!/bin/sh\necho 0\n")
-    for apt in (None, "exit 0", "exit 1"):
-        if apt:
-            (programs / "apt-get").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n{apt}\n')
-        for program in programs.glob("[ai]*"):
-            program.chmod(0o755)
+CI_MAKEFILE = """
+test test-cpu:
+	@echo $@ in $(CURDIR); cat; case " $(FAILING) " in *" $@ "*) exit 5;; esac
+"""
+
+
+class Ci:
+    """`.ci/run` in a folder of its own, where nothing is installed but what it is started with."""
+
+    def __init__(self, folder, programs):
+        self.folder, self.programs = folder, programs
+        self.script = folder / ".ci" / "run"
+        self.script.parent.mkdir(parents=True)
+        shutil.copy(ROOT / ".ci" / "run", self.script)
+        (folder / "Makefile").write_text(CI_MAKEFILE)
+        programs.mkdir()
+        for name in ("bash", "env", "dirname", "make", "sh", "cat"):
+            (programs / name).symlink_to(shutil.which(name))
+        self.program("id", "echo 0")
+
+    def program(self, name, text):
+        (self.programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self.programs / name).chmod(0o755)
+
+    def __call__(self, failing=""):
+        """(exit status, the targets that were made, the closing lines), from another folder and with an open stdin."""
+        inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
         never_ends, _ = os.pipe()
         done = subprocess.run(
-            [str(copy)],
+            [str(self.script)],
             cwd="/",
-            env=inherited | {"CI": "true", "PATH": str(programs)},
+            env=inherited | {"CI": "true", "PATH": str(self.programs), "FAILING": failing},
             stdin=never_ends,
             capture_output=True,
             text=True,
             timeout=20,
             check=False,
         )
-        assert done.returncode == 2, done.stderr
-        assert f"tested in {make.folder}" in done.stdout
-        assert ("are not tested" in done.stdout) == (apt == "exit 1")
-    asked = (tmp_path / "asked").read_text().splitlines()
-    assert asked[0] == "update"
-    assert "clang-19 libclang-rt-19-dev" in asked[1]
+        made = re.findall(rf"^(\S+) in {re.escape(str(self.folder))}$", done.stdout, re.MULTILINE)
+        return done.returncode, made, done.stdout.rpartition("\n\n")[2].splitlines()
+
+
+@pytest.fixture
+def ci(tmp_path):
+    return Ci(tmp_path / "project", tmp_path / "programs")
+
+
+NO_CLANG = "no clang-19: the sanitizers of shaders are not tested"
+NO_QEMU = "make test-cpu: not run, there is no qemu-user"
+
+
+def test_ci_fails_where_a_command_does_and_says_which(ci):
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    ci.program("clang++-19", "")
+    ci.program("qemu-x86_64", "")
+    for failing in ([], ["test"], ["test-cpu"], ["test", "test-cpu"]):
+        status, made, closing = ci(" ".join(failing))
+        assert (status != 0) == bool(failing)
+        assert made == ["test", "test-cpu"]
+        assert closing == [f"make {name}: {'FAILED' if name in failing else 'passed'}" for name in made]
+
+
+def test_ci_asks_for_packages_and_says_what_is_not_tested_without(ci):
+    """With stand-ins for the package manager: that it fails, or is not there, keeps nobody from testing."""
+    asked = ci.folder / "asked"
+    for apt, closing in (
+        (None, [NO_CLANG, "make test: passed", NO_QEMU]),
+        ("exit 1", [NO_CLANG, "make test: passed", NO_QEMU]),
+        ("exit 0", ["make test: passed", "make test-cpu: passed"]),
+    ):
+        if apt:
+            ci.program("apt-get", f'echo "$*" >> {asked}\n{apt}')
+        assert ci() == (0, [line.split()[1].rstrip(":") for line in closing if "passed" in line], closing)
+    installs = [line for line in asked.read_text().splitlines() if line != "update"]
+    assert [line.split("recommends ")[1] for line in installs] == ["clang-19 libclang-rt-19-dev", "qemu-user"]
+    ci.program("id", "echo 1000")
+    assert ci()[2] == [NO_CLANG, "make test: passed", NO_QEMU], "only root may install"

@@ -217,6 +217,82 @@ def test_the_parent_stays_light() -> None:
     assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True).stdout.strip() == "[]"
 
 
+# ------------------------------------------------------------------------------------------- what is incomplete
+
+PLANTED = """
+import dataclasses
+from metallab import needs
+needs.TOOLS["sanitizers"] = dataclasses.replace(needs.TOOLS["sanitizers"], is_here=lambda: False, mend=lambda: "buy it")
+"""
+"""A cell that takes a tool away."""
+
+
+def test_a_notebook_without_a_tool_is_incomplete(
+    tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run ends well; summary and console say what was not run, and how to mend it. Without a gap they do not."""
+    load, run = "%load_ext metallab.isolated", tmp_path / "run"
+    gap = "needs.incomplete('the model was not converted', 'install Xcode')"
+    lacking = make(tmp_path / "01_lacking.ipynb", PLANTED, load, "%%isolated --needs sanitizers\n1 / 0", gap, "1 + 1")
+    whole = make(tmp_path / "02_whole.ipynb", load, "%%isolated x --needs coremltools\nx = 6 * 7", "x")
+    assert command("--mode", "fast", lacking, whole) == 0
+    printed = capsys.readouterr().out
+    found = entries(run)
+    cells = [("cell 3 (Make a test)", "this cell needs clang's sanitizers, which this machine lacks", "buy it")]
+    cells += [("cell 4 (Make a test)", "the model was not converted", "install Xcode")]
+    wanted = [dict(zip(("where", "what", "mend"), cell, strict=True)) for cell in cells]
+    assert (found["01_lacking"]["status"], found["01_lacking"]["not_run"]) == ("incomplete", wanted)
+    assert found["01_lacking"]["executed"] == found["01_lacking"]["cells"] == 5
+    assert "To mend it: buy it, install Xcode" in found["01_lacking"]["reason"]
+    assert [found["02_whole"][name] for name in ("status", "reason", "not_run")] == ["passed", "", []]
+    assert "1 passed, 1 incomplete, 0 failed, 0 skipped" in printed
+    lines = printed.splitlines()
+    assert lines[-5:] == [
+        "01_lacking is incomplete. Not run:",
+        *(f"  {gap['where']}: {gap['what']}" for gap in wanted),
+        *(f"  to mend it: {gap['mend']}" for gap in wanted),
+    ]
+    shown = code(nbformat.read(run / "01_lacking.ipynb", 4))[2]
+    assert text(shown) == f"NOT RUN: {wanted[0]['what']}.\nTo mend it: buy it"
+    assert "42" in text(code(nbformat.read(run / "02_whole.ipynb", 4))[2])
+
+    older = json.loads((run / "summary.json").read_text())
+    for entry in older["notebooks"]:
+        del entry["not_run"]
+    (run / "summary.json").write_text(json.dumps(older))
+    assert command("--mode", "fast", whole) == 0
+    assert entries(run)["01_lacking"] == found["01_lacking"] | {"not_run": []}, "an older summary is kept"
+
+
+def test_an_isolated_cell_that_fails_fails_its_notebook(tmp_path: Path) -> None:
+    """As one does that should raise and does not, and one whose tool is there and that fails."""
+    load = "%load_ext metallab.isolated"
+    magic = lambda line, text: f"%%isolated {line}\n{text}"
+    failing = {
+        magic("", "print('before')\n1 / 0"): "ZeroDivisionError: division by zero (this cell raised in its own process",
+        magic("", "import os\nos.abort()"): "the process was killed by SIGABRT (this cell crashed",
+        magic("--timeout 1", "import time\ntime.sleep(60)"): "took longer than 1 s and was stopped (this cell hung",
+        magic("x", "y = 1"): "the code ended without setting x",
+        magic("--raises KeyError", "1 + 1"): "this cell should raise KeyError, and ended without raising",
+        magic("--raises KeyError", "1 / 0"): "where it should raise KeyError",
+        magic("--needs coremltools", "1 / 0"): "ZeroDivisionError",
+    }
+    cells = [{"source": source, "id": f"f{number}"} for number, source in enumerate(failing)]
+    path = make(tmp_path / "01_broken.ipynb", load, *cells, magic("--raises ZeroDivisionError", "1 / 0"))
+    result = headless.run_notebook(path, out=tmp_path / "out", allow_errors=True)
+    assert (result.status, result.cell) == ("failed", 2)
+    assert result.reason.startswith("cell 2: ChildFailed: ZeroDivisionError: division by zero")
+    ran = code(result.read())
+    for cell, said in zip(ran[1:-1], failing.values(), strict=True):
+        (error,) = (output for output in cell.outputs if output.output_type == "error")
+        assert error.ename == "ChildFailed"
+        assert said in error.evalue
+    assert text(ran[1]).startswith("before\n")
+    assert "is meant to raise ZeroDivisionError, and did" in text(ran[-1])
+    stopped = headless.run_notebook(path, out=tmp_path / "out")
+    assert (stopped.status, stopped.cell, stopped.executed) == ("failed", 2, 2)
+
+
 # ------------------------------------------------------------------------------------------------- what fails
 
 
@@ -701,4 +777,4 @@ def test_a_terminal_shows_the_cell_that_runs(terminal: bool) -> None:
     console.progress([SimpleNamespace(job=job, number=7, cells=31, started=time.monotonic())])
     assert ("03_where  cell 7/31" in stream.getvalue()) == terminal
     console.finished(headless.NotebookResult("03_where", "Where", "passed", 12.34))
-    assert stream.getvalue().endswith("passed  03_where                                12.3 s\n")
+    assert stream.getvalue().endswith("passed     03_where                                      12.3 s\n")

@@ -304,7 +304,7 @@ for cell in json.load(open(PAGE))["cells"]:
         exec(compile("".join(cell["source"]), cell["id"], "exec"), space)
 about, ended = space["found"]["about the plugin"], [row["ended"] for row in space["rows"].values()]
 compared = {c.name: {key: m.device.split(",")[0] for key, m in c.measurements.items()} for c in space["compared"]}
-refused = [c.withheld for c in space["compared"] if c.withheld]
+refused = [c.refused for c in space["compared"] if c.refused]
 variants = space["variants_of"](space["jax_networks"].mlp(batch=2), "inference")
 computed = {key: str(variant().devices()) for key, variant in variants.items()}
 settings, other = space["settings"], str({cpus[1]})

@@ -92,6 +92,7 @@ def assert_follows_the_rule(x: torch.Tensor, lambd: float) -> None:
     assert rule.same_bits(grad_x, rule.gradient(grad, x, lambd))
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [*DTYPES.values(), torch.float64], ids=str)
 def test_on_the_cpu(dtype, layout):
@@ -100,6 +101,7 @@ def test_on_the_cpu(dtype, layout):
         assert_follows_the_rule(x, lambd)
 
 
+@pytest.mark.processor
 def test_on_the_cpu_with_several_threads():
     assert_follows_the_rule(numbers(torch.float32, 200_001), 0.1)
 
@@ -234,7 +236,11 @@ def assert_text_follows_the_rule(text: str) -> None:
                 assert rule.same_bits(out, rule.gradient(grad, x, 0.1))
 
 
-def test_the_metal_text_follows_the_rule():
+@pytest.mark.processor
+@pytest.mark.parametrize("asked", ["", "zig"], ids=["compiler found", "ziglang"])
+def test_the_metal_text_follows_the_rule(asked, monkeypatch):
+    if asked:
+        monkeypatch.setenv("METALSIM_CXX", asked)
     needs_shaders()
     assert_text_follows_the_rule(kernels.source("softshrink.metal"))
 
@@ -294,6 +300,7 @@ def softmax(text: str, name: str, rows: int, columns: int, group: int):
     )
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("name", ["softmax_tree", "softmax_simd"])
 def test_softmax(name):
     needs_shaders()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mutate import Rules
 
-from metallab import checks, isolated
+from metallab import allowance, checks, isolated
 from metallab.inference import launches
 from metallab.timing import Measurement
 
@@ -47,9 +47,9 @@ def here(tmp_path, monkeypatch):
 
 
 @RULES.rule(
-    ("samples[-processes:]", "samples"),
+    ("len(samples) == 1 else samples[1:]", "True else samples[1:]"),
     ("sum(seconds)", "sum(seconds[1:])"),
-    ("range(processes + (processes > 1))", "range(processes)"),
+    ("processes + (processes > 1 and not route.emptied)", "processes"),
     ("dict(zip(STAGES, seconds, strict=True))", "dict(zip(STAGES, seconds[::-1], strict=True))"),
 )
 def stages_are_told_apart_and_the_first_process_is_kept_apart(launches, here):
@@ -69,7 +69,7 @@ def stages_are_told_apart_and_the_first_process_is_kept_apart(launches, here):
 @RULES.rule(
     ("shutil.rmtree(here / route.emptied, ignore_errors=True)", "pass"),
     ("value.format(here=here)", "value"),
-    ("number < processes or not route.emptied", "True"),
+    (" and not route.emptied) for name", ") for name"),
     ('checks.assert_close(samples[0].output, other.output, "float32")', "pass"),
 )
 def a_cold_cache_is_emptied_and_outputs_are_compared(launches, here):
@@ -86,6 +86,43 @@ def a_cold_cache_is_emptied_and_outputs_are_compared(launches, here):
     (here / "cache").rmdir()
     with pytest.raises(checks.Mismatch):
         launches.measure({"warm": dataclasses.replace(cold, emptied="")}, here, processes=2, label="a CPU")
+
+
+@RULES.rule(
+    ("        if within and waiting", "        if False and waiting"),
+    ("seconds, {name: count - 1 for", "seconds, {name: count for"),
+    ("{name: 1 + count for name, count in more.items()}", "more"),
+    ("route.emptied or len(samples) == 1 else", "route.emptied else"),
+    (" if len(counted) == processes else few", " if True else few"),
+    ("zip(*times, strict=False)", "zip(*times, strict=True)"),
+)
+def slow_routes_get_fewer_processes_and_it_is_said(launches, here, monkeypatch):
+    """Their seconds are planted: what a process takes with everything around it."""
+    taken, started = {"quick": 1.0, "slow": 8.0, "cold": 30.0, "stuck": 40.0}, []
+
+    def launch(name, route, folder, samples, timed=launches._timed_launch):
+        timed(name, route, folder, samples)
+        started.append(name)
+        return taken[name]
+
+    monkeypatch.setattr(launches, "_timed_launch", launch)
+    within = allowance.Allowance(20, clock=lambda: 0.0)
+    routes = {"slow": ROUTE, "cold": dataclasses.replace(ROUTE, emptied="cache"), "quick": ROUTE, "stuck": ROUTE}
+    found = launches.measure(routes, here, processes=3, label="a CPU", within=within)
+    assert started == ["slow", "cold", "quick", "stuck", "slow", "quick", "slow", "quick", "quick"]
+    told = {name: (launch.parts["load"].n, launch.parts["load"].stop_reason) for name, launch in found.items()}
+    assert told == {
+        "quick": (3, "3 processes, as asked"),
+        "slow": (2, "2 of 3 processes: there was no time for more"),
+        "cold": (1, "1 of 3 processes: there was no time for more"),
+        "stuck": (1, "1 of 3 processes: there was no time for more"),
+    }
+    assert within.left_out == [
+        "1 of 3 processes of slow (8 s each)",
+        "2 of 2 processes of cold (30 s each)",
+        "3 of 3 processes of stuck (40 s each)",
+    ]
+    assert launches.compare(found, "quick", "slow").n == 2
 
 
 @RULES.rule(('ChildFailed(f"{name}: {error}")', "ChildFailed(str(error))"))
@@ -123,9 +160,9 @@ def the_compiled_route_compiles_the_stored_model(launches, tmp_path, monkeypatch
     assert not compiled[0].training
 
 
-def made(launches, name, seconds, simulated=False, output=1.0):
+def made(launches, name, seconds, simulated=False, output=1.0, others=0.0):
     parts = {
-        stage: Measurement(stage, "latency", tuple(seconds), 1.0, 1, 0, "", "full", "a CPU", simulated)
+        stage: Measurement(stage, "latency", tuple(seconds), 1.0, 1, 0, "", "full", "a CPU", simulated, others)
         for stage in (*launches.STAGES, launches.TOTAL, launches.STEADY)
     }
     return launches.Launch(name, parts, np.full(2, output, np.float32))
@@ -136,7 +173,8 @@ def made(launches, name, seconds, simulated=False, output=1.0):
     ("if one.simulated or other.simulated:", "if False:"),
     ('checks.assert_close(other.output, one.output, "float32")', "pass"),
     ("if measured.simulated:", "if False:"),
-    ("if launches[variant].simulated or launches[baseline].simulated:", "if False:"),
+    ("if why := timing.doubt(launches[variant].parts[part], launches[baseline].parts[part]):", "if why := '':"),
+    ("{'not told' if unsure else first}", "{first}"),
 )
 def only_real_and_equal_launches_are_compared(launches):
     every = {
@@ -152,21 +190,32 @@ def only_real_and_equal_launches_are_compared(launches):
         launches.compare(every, "wrong", "slow")
     with pytest.raises(ValueError, match="not compared"):
         launches.compare(every, "sim", "slow")
-    assert launches.verdict(every, "sim", "slow").endswith("simulated, so no times are compared")
+    assert "sim against slow: no speed-up is given: simulated" in launches.verdict(every, "sim", "slow")
+    assert launches.quickest({name: every[name] for name in ("slow", "fast", "sim")}).startswith(
+        "Smallest median (first answer): fast.\n    first answer: fast is 10.0 times as fast as slow"
+    )
+    busy = made(launches, "busy", [1.0] * 6, others=0.5)
+    said = launches.quickest({"slow": every["slow"], "busy": busy})
+    assert said.startswith("Smallest median (first answer): not told.")
+    assert "no speed-up is given: busy machine" in said
     assert launches.spread(every["sim"].parts["load"]) == "simulated: no time"
     assert launches.spread(every["fast"].parts["load"]) == "1 s (1 s to 1 s)"
     assert launches.spread(made(launches, "few", [1.0]).parts["load"]) == "1 s"
+    assert launches.spread(made(launches, "few", [1.0, 3.0]).parts["load"]) == "2 s (each of 2: 1 s, 3 s)"
 
 
 @RULES.rule(
     ("            if launch.simulated:\n", "            if False:\n"),
-    ("simulated=not real)", "simulated=len(real) < len(launches))"),
+    ("for launch in launches], not real, busy)", "for launch in launches], len(real) < len(launches), busy)"),
+    ("for launch in launches], not real, busy)", "for launch in launches], not real)"),
 )
 def no_simulated_time_is_drawn(launches):
     figure = launches.picture([made(launches, "a", [1.0] * 6), made(launches, "b", [7.0] * 6, True)], heading="h")
     words = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert sorted(words) == ["1 s", "1 s", "simulated: no time", "simulated: no time"]
     assert "SIMULATED" not in figure.get_suptitle(), "most of it is real"
+    assert "BUSY" not in figure.get_suptitle()
+    assert "BUSY" in launches.picture([made(launches, "a", [1.0] * 6, others=0.5)], heading="h").get_suptitle()
     alone = launches.picture([made(launches, "b", [7.0] * 6, True)], heading="h")
     assert "SIMULATED" in alone.get_suptitle()
 

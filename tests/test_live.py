@@ -42,7 +42,8 @@ def every_pane_shows_its_picture_of_the_last_frame(live):
 @RULES.rule(
     ("self.seconds[name] += time.perf_counter() - start", "self.seconds[name] += 1"),
     ("(self.shown + 1) / self.seconds[name]", "self.seconds[name] / (self.shown + 1)"),
-    ('f"{name}: {rate}"', "name"),
+    ('f"{name}: {rate}{flag}"', "name"),
+    ("if others.cores() > timing.BUSY else", "if False else"),
 )
 def every_pane_tells_its_own_rate(live, monkeypatch):
     """By a clock that the panes move: 0.1 s for each picture of the one, 0.01 s of the other."""
@@ -58,9 +59,17 @@ def every_pane_tells_its_own_rate(live, monkeypatch):
     monkeypatch.setattr(live.boxes, "captioned", lambda picture, words: said.append(words) or picture)
     monkeypatch.setattr(live, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     view = live.Live({"slow": taking(0.1), "quick": taking(0.01)}, [FRAME] * 4)
+    busy = SimpleNamespace(BUSY=0.25, Others=lambda: SimpleNamespace(cores=lambda: 0.0))
+    monkeypatch.setattr(live, "timing", busy)
     view.start()
     view.wait(20)
     assert said == ["slow: 10.0 frames/s", "quick: 100.0 frames/s"] * 4
+    said.clear()
+    busy.Others = lambda: SimpleNamespace(cores=lambda: 1.0)
+    view = live.Live({"slow": taking(0.1)}, [FRAME])
+    view.start()
+    view.wait(20)
+    assert said == ["slow: 10.0 frames/s [busy machine]"]
 
 
 @RULES.rule(

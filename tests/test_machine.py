@@ -235,12 +235,36 @@ GARBAGE = "\x00\x1b[31mnot: what: a Mac says ½ -1 0 99999999999999999999999\n: 
 )
 def test_a_silent_mac_is_unknown(commands, mac, monkeypatch, script):
     """Whatever the commands do, nothing is raised and nothing invented. Not checked on a Mac."""
-    monkeypatch.setattr(machine, "_COMMAND_SECONDS", 0.05 if script and "sleep" in script else 5.0)
+    for name in ("_COMMAND_SECONDS", "_FACT_SECONDS"):
+        monkeypatch.setattr(machine, name, 0.05 if script and "sleep" in script else 5.0)
     if script is not None:
         commands(sysctl=script, sw_vers=script, pmset=script, system_profiler=script)
     found = machine.describe()
     assert {name: getattr(found, name) for name in MAC_FIELDS} == dict.fromkeys(MAC_FIELDS)
     assert Machine.from_json(found.to_json()) == found
+
+
+def test_a_slow_report_does_not_make_another_machine(commands, mac, monkeypatch):
+    """Two processes of one Mac, of which the first gets no answer about the GPU. Formats not checked on a Mac."""
+    commands(sysctl=SYSCTL, sw_vers="15.5", system_profiler="#!/bin/sh\nexec /bin/sleep 60")
+    with monkeypatch.context() as impatient:
+        impatient.setattr(machine, "_FACT_SECONDS", 0.5)
+        first = machine.describe()
+    assert (first.chip, first.gpu, first.gpu_cores) == ("Apple M2 Max", None, None)
+    machine._fixed.cache_clear()
+    commands(system_profiler=PROFILER)
+    second = machine.describe()
+    assert (second.gpu, second.gpu_cores) == ("Apple M2 Max", 38)
+    assert first.identity() == second.identity()
+    assert first.differences(second) == []
+
+
+def test_facts_are_waited_for_longer_than_what_is_asked_each_time(commands, mac):
+    """Asked again and again: the power. Once: the report on displays, which may take seconds."""
+    slow = f"#!/bin/sh\n/bin/sleep 2.5\n{printing(PROFILER)}\n"
+    commands(sysctl=SYSCTL, sw_vers="15.5", system_profiler=slow)
+    assert machine.describe().gpu_cores == 38
+    assert machine._COMMAND_SECONDS < 2.5
 
 
 @pytest.mark.parametrize("value", ["-8", "0", "8 GB", "½", "٣", "9" * 30, ""])
@@ -315,6 +339,7 @@ def test_only_the_environment_of_frameworks_is_recorded(monkeypatch, tmp_path):
         "METALLAB_TOKEN": "secret",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "MKL_VERBOSE": str(home) + "-of-bob",
+        "VECLIB_MAXIMUM_THREADS": "1",
     }.items():
         monkeypatch.setenv(name, value)
     found = machine.describe()
@@ -322,6 +347,7 @@ def test_only_the_environment_of_frameworks_is_recorded(monkeypatch, tmp_path):
     assert found.environment["METALLAB_DEVICE"] == "cpu"
     assert found.environment["XLA_FLAGS"] == "--xla_dump_to=~/dump --x=~/y:~"
     assert found.environment["OMP_NUM_THREADS"] == "2 3"
+    assert found.environment["VECLIB_MAXIMUM_THREADS"] == "1"
     assert found.environment["CUDA_VISIBLE_DEVICES"] == ""
     assert found.environment["TF_CONFIG"] == "(hidden)"
     assert {"TF_VAR_password", "AWS_SECRET_ACCESS_KEY", "HOME", "PATH"}.isdisjoint(found.environment)
@@ -482,6 +508,8 @@ def test_fields_too_many_or_too_few_are_refused():
         ({"gpu_cores": 30}, ["GPU cores 38"]),
         ({"os_version": "16.0"}, ["system macOS 15"]),
         ({"chip": "Apple M2 Pro"}, ["chip Apple M2 Max"]),
+        ({"gpu": None}, []),
+        ({"chip": "Some CPU"}, ["chip Apple M2 Max", "GPU of the chip"]),
         ({"cores_logical": 10}, ["CPU cores 12"]),
         ({"versions": {"torch": "2.14.0"}}, ["torch 2.15.0"]),
         ({"versions": {"torch": "2.15.0", "jax": "0.4.34"}}, ["jax not installed"]),

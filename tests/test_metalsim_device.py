@@ -17,9 +17,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from multiprocessing import reduction
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,12 +30,25 @@ CHILD = __name__ == "__main__"
 import children  # noqa: E402
 
 import metalsim  # noqa: E402
-from metallab.pytorch import coverage  # noqa: E402
+from metallab.pytorch import coverage, limits  # noqa: E402
+
+
+def detour(name: str) -> Callable[..., str | None] | None:
+    """What the device is told of kernels that leave some calls to the CPU."""
+
+    def words(*arguments: object) -> str | None:
+        found = limits.detour(name, arguments)
+        return found.warning if found else None
+
+    return words if name.partition(".")[0] in limits.RULES else None
+
 
 if CHILD:
-    metalsim.install_with_torch(lambda name: coverage.status(name) in ("native", "composite"))
+    metalsim.install_with_torch(lambda name: coverage.status(name) in ("native", "composite"), detour=detour)
 
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 import training  # noqa: E402
@@ -271,7 +286,224 @@ def test_models_are_saved_loaded_and_copied():
     with torch.no_grad():
         twin.weight.zero_()
     assert model.weight.abs().sum() > 0
-    assert pickle.loads(pickle.dumps(tensor)).device.type == "mps"
+
+
+def saved(thing, place=None, **how):
+    """What comes back of `torch.save` and `torch.load`."""
+    file = io.BytesIO()
+    torch.save(thing, file, **how)
+    file.seek(0)
+    return torch.load(file, map_location=place)
+
+
+def saved_to_disk(thing, **how):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tensors.pt"
+        torch.save(thing, path, **how)
+        return torch.load(path)
+
+
+OLD = {"_use_new_zipfile_serialization": False}
+WAYS = {  # how a tensor leaves and comes back
+    **{f"pickle {n}": functools.partial(lambda t, n: pickle.loads(pickle.dumps(t, n)), n=n) for n in range(6)},
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "save": saved,
+    "save, old format": lambda t: saved(t, **OLD),
+    "save to disk": saved_to_disk,
+    "save to disk, old format": lambda t: saved_to_disk(t, **OLD),
+    "load to the device": lambda t: saved(t, "mps") if t.is_mps else saved(t),
+    "load to the device, old format": lambda t: saved(t, "mps", **OLD) if t.is_mps else saved(t, **OLD),
+    "load to the cpu": lambda t: saved(t, "cpu").to(t.device),
+    "load to the cpu, old format": lambda t: saved(t, "cpu", **OLD).to(t.device),
+    "load as it lies": lambda t: saved(t, lambda storage, place: storage).to(t.device),
+    "load as it lies, old format": lambda t: saved(t, lambda storage, place: storage, **OLD).to(t.device),
+    "from_dlpack": lambda t: torch.from_dlpack(t.detach()),
+    "DLPack's capsule": lambda t: torch.from_dlpack(t.detach().__dlpack__()),
+    "DLPack's old capsule": lambda t: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(t.detach())),
+    "from_dlpack, copied": lambda t: torch.from_dlpack(t.detach(), copy=True),
+    "from_dlpack to the cpu": lambda t: torch.from_dlpack(t.detach(), device="cpu").to(t.device),
+    "storage": lambda t: over(t, t.untyped_storage()),
+    "storage, cloned": lambda t: over(t, t.untyped_storage().clone()),
+    "storage, copied": lambda t: over(t, copy.deepcopy(t.untyped_storage())),
+    "storage to the cpu and back": lambda t: over(t, getattr(t.untyped_storage().cpu(), t.device.type)()),
+    "storage, pickled": lambda t: over(t, pickle.loads(pickle.dumps(t._typed_storage()))._untyped_storage),
+    "storage as a list": lambda t: over(t, torch.UntypedStorage(t.untyped_storage().tolist(), device=t.device)),
+    "storage from its beginning on": lambda t: over(t, t.untyped_storage()[: t.untyped_storage().nbytes()]),
+    "module": lambda t: pickle.loads(pickle.dumps(nn.ParameterList([t.detach()])))[0],
+    "share_memory_": lambda t: t.detach().share_memory_(),
+    "numpy by force": lambda t: torch.from_numpy(t.numpy(force=True)).to(t.device),
+    "safetensors": lambda t: through_safetensors(t.resolve_conj().contiguous()),
+    "TorchScript": lambda t: scripted_buffer(t.detach()),
+}
+KINDS = {  # what leaves
+    "plain": lambda t: t, "view": lambda t: t[3:7], "transposed": lambda t: t.view(2, 6).t(),
+    "with steps": lambda t: t[1::3], "column": lambda t: t.view(3, 4)[:, 2], "number": lambda t: t[5],
+    "one for all": lambda t: t[4:5].expand(3, 2), "half": lambda t: t.half()[2:], "bfloat16": torch.Tensor.bfloat16,
+    "whole numbers": lambda t: t.long()[1:], "bytes": lambda t: t.byte()[5:], "truth": lambda t: t > 4,
+    "complex": lambda t: torch.complex(t, -t), "conjugate": lambda t: torch.complex(t, -t)[2:].conj(),
+    "large": lambda t: t.repeat(1000)[17:], "needs a gradient": lambda t: t.clone().requires_grad_(),
+    "parameter": lambda t: nn.Parameter(t[2:5]),
+}  # fmt: skip
+
+
+def over(tensor, storage):
+    """A tensor like another one, over another storage."""
+    made = torch.empty(0, dtype=tensor.dtype, device=storage.device)
+    made.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    return made.conj() if tensor.is_conj() else made
+
+
+def through_safetensors(tensor):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tensors.safetensors"
+        safetensors.torch.save_file({"tensor": tensor}, path)
+        return safetensors.torch.load_file(path, device=tensor.device.type)["tensor"]
+
+
+def scripted_buffer(tensor):
+    module = nn.Module()
+    module.register_buffer("tensor", tensor)
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(module), file)
+    file.seek(0)
+    return torch.jit.load(file).tensor
+
+
+def tried(way, tensor):
+    """What a way gives of a tensor, or the kind of its error."""
+    try:
+        made = way(tensor)
+    except Exception as error:  # noqa: BLE001 - which one it is is compared with the CPU's
+        return type(error).__name__
+    assert made.device.type == tensor.device.type
+    return made.dtype, made.requires_grad, made.tolist()
+
+
+@plain
+def test_what_leaves_a_storage_and_comes_back_is_what_it_was():
+    different = []
+    for kind, make in KINDS.items():
+        on_cpu, on_mps = make(torch.arange(12.0)), make(torch.arange(12.0).to("mps"))
+        for name, way in WAYS.items():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # TypedStorage and TorchScript are deprecated
+                expected, found = tried(way, on_cpu), tried(way, on_mps)
+            if found != expected:
+                different.append(f"{name} of {kind}: {str(found)[:300]} on mps, {str(expected)[:300]} on the CPU")
+    assert not different, "\n".join(different)
+
+
+@plain
+def test_strides_offsets_and_shared_storages_come_back():
+    x = torch.arange(12.0, device="mps")
+    for way in (WAYS["pickle 2"], saved, WAYS["save, old format"], WAYS["from_dlpack"]):
+        made = way(x.view(3, 4)[1:, 1::2].t())
+        assert (made.stride(), made.storage_offset()) == ((2, 4), 5)
+    for way in (saved, WAYS["save, old format"]):
+        whole, part = way([x, x[3:5]])
+        whole[4] = 9
+        assert part.tolist() == [3, 9]
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to("mps")
+    model[1].weight = model[0].weight
+    for twin in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert twin[0].weight is twin[1].weight is not model[0].weight
+        assert torch.equal(twin[1].bias, model[1].bias)
+    generator = torch.Generator("mps").manual_seed(3)
+    torch.rand(5, device="mps", generator=generator)
+    for twin in (copy.deepcopy(generator), pickle.loads(pickle.dumps(generator)), generator.clone_state()):
+        state = generator.get_state()
+        assert torch.equal(*(torch.rand(4, device="mps", generator=g) for g in (generator, twin)))
+        generator.set_state(state)
+
+
+@plain
+def test_dlpack_and_storages_share_memory():
+    x = torch.arange(6.0, device="mps")
+    for alias in (torch.from_dlpack(x[2:5]), over(x[2:5], x.untyped_storage()[:])):
+        alias[1] = alias[1] + 10
+    assert x.tolist() == [0, 1, 2, 23, 4, 5]
+    first = torch.empty(0, device="mps").set_(x.untyped_storage()[:8])
+    first += 1
+    assert (x.tolist(), first.untyped_storage().nbytes()) == ([1, 2, 2, 23, 4, 5], 8)
+    with pytest.raises(RuntimeError, match="not resizable"):
+        first.resize_(3)
+    alias, before = torch.from_dlpack(x), torch.mps.current_allocated_memory()
+    del x, first
+    assert alias.tolist() == [1, 2, 2, 23, 4, 5], "memory lives as long as who shares it"
+    del alias
+    assert torch.mps.current_allocated_memory() == before - 24
+
+
+MAC_CRASHES = "no MTLBuffer"  # here an error: there the pointer of a storage is an object, and so is nothing beside it
+ONLY_CPU = "_share_filename_: only available on CPU"
+REFUSED = {  # what raises, with the words
+    "numpy": (lambda x: x.numpy(), TypeError, "can't convert mps:0 device type tensor to numpy"),
+    "asarray": (lambda x: np.asarray(x), TypeError, "can't convert mps:0 device type tensor to numpy"),
+    "NumPy's from_dlpack": (np.from_dlpack, RuntimeError, "Unsupported device in DLTensor"),
+    "part of a storage": (lambda x: x.untyped_storage()[4:8], RuntimeError, MAC_CRASHES),
+    "byteswap": (lambda x: x.untyped_storage().byteswap(torch.float32), RuntimeError, "would write into the MTLBuffer"),
+    "resize": (lambda x: x.untyped_storage().resize_(80), RuntimeError, "unexpected device type mps"),
+    "pin": (lambda x: x.pin_memory(), RuntimeError, "only dense CPU tensors can be pinned"),
+    "pin a storage": (lambda x: x.untyped_storage().pin_memory(), TypeError, "only CPU memory can be pinned"),
+    "queue": (lambda x: torch.multiprocessing.SimpleQueue().put(x), RuntimeError, ONLY_CPU),
+    "queue, of nothing": (lambda x: reduction.ForkingPickler.dumps(x[:0].clone()), RuntimeError, ONLY_CPU),
+    "queue, of a storage": (
+        lambda x: reduction.ForkingPickler.dumps(x.untyped_storage()), RuntimeError, ONLY_CPU,
+    ),
+    "file descriptor": (lambda x: x.untyped_storage()._share_fd_cpu_(), RuntimeError, "only available on CPU"),
+    "from_file": (
+        lambda x: torch.from_file(__file__, size=1, dtype=torch.uint8, device="mps"),
+        NotImplementedError, "aten::from_file",
+    ),
+    "DLPack with a gradient": (lambda x: torch.from_dlpack(x.requires_grad_()), BufferError, "require gradient"),
+    "a pointer that is none": (
+        lambda x: torch._C._construct_storage_from_data_pointer(x.data_ptr() + 4, x.device, 8).tolist(),
+        RuntimeError, MAC_CRASHES,
+    ),
+    "a pointer to less": (
+        lambda x: torch._C._construct_storage_from_data_pointer(x.data_ptr(), x.device, 4000).tolist(),
+        RuntimeError, "a storage of 4000 bytes on mps:0 was made of an MTLBuffer of 40 bytes",
+    ),
+    "out= beyond DLPack's memory": (
+        lambda x: torch.add(x, 1, out=torch.from_dlpack(x[:2].clone())), RuntimeError, "not resizable",
+    ),
+    "a memory fraction that is no number": (
+        lambda x: torch.mps.set_per_process_memory_fraction(float("nan")), RuntimeError, "watermark ratio nan",
+    ),
+    "a generator's offset": (lambda x: torch.Generator("mps").set_offset(8), RuntimeError, "offset of a generator"),
+}  # fmt: skip
+
+
+@plain
+def test_what_cannot_leave_the_device_raises():
+    x = torch.arange(10.0).to("mps")
+    for name, (do, kind, words) in REFUSED.items():
+        error, text = raised(lambda do=do: do(x.clone()))
+        assert (error, words in text) == (kind, True), (name, error, text)
+    assert x.untyped_storage().share_memory_().device.type == "mps"
+    assert torch.equal(pickle.loads(reduction.ForkingPickler.dumps(x.cpu())), x.cpu())
+
+
+@plain
+def test_torchscript_indexes_with_masks_and_lists():
+    def write(y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        y[mask] = 0.0
+        y[1, mask[0]] = y[0, mask[1]]
+        y[:, torch.tensor([1, 0], device=y.device)] += y[mask].sum()
+        return torch.cat([y, y[:, 1:]], 1)[:, mask[0].nonzero()[0]]
+
+    places = ("cpu", "mps")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
+        scripted, made = torch.jit.script(write), {}
+        for place in places:
+            for how, function in (("eager", write), ("scripted", scripted)):
+                y = torch.arange(6.0, device=place).view(2, 3)
+                mask = torch.tensor([[True, False, True], [False, True, True]], device=place)
+                for _ in range(3):  # TorchScript rewrites what it has seen run
+                    made[place, how] = function(y.clone(), mask).tolist()
+    assert len({str(values) for values in made.values()}) == 1, made
 
 
 class Squares(torch.utils.data.Dataset):
@@ -562,18 +794,82 @@ def test_an_operator_without_a_metal_kernel_raises_as_on_a_mac():
 
 
 @plain
-def test_an_svd_falls_back_by_itself():
-    before = metalsim.counters()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert torch.linalg.svdvals(torch.eye(3, device="mps")).tolist() == [1, 1, 1]
-        torch.linalg.svdvals(torch.eye(3, device="mps"))
-    assert (metalsim.counters() - before).fallbacks == 2
-    told = [str(one.message) for one in caught]
+def test_one_operator_falls_back_by_itself():
+    embed = lambda: F.embedding(torch.tensor([1]).to("mps"), torch.ones(2, 4).to("mps"), max_norm=1.0)
+    fallbacks, told = fell_back(lambda: (embed(), embed()))
+    assert fallbacks == 2
     assert len(told) == 1, "torch warns once"
     assert re.match(
-        r"The operator 'aten::_linalg_svd.*' is not currently supported on the MPS backend and will fall back to run "
-        r"on the CPU\. This may have performance implications\.", told[0],
+        r"The operator 'aten::embedding_renorm_' is not currently supported on the MPS backend and will fall back to "
+        r"run on the CPU\. This may have performance implications\.", told[0],
+    )  # fmt: skip
+
+
+def fell_back(do: Callable) -> tuple[int, list[str]]:
+    """Fallbacks of a call, and the warnings that were heard."""
+    before = metalsim.counters().fallbacks
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        do()
+    return metalsim.counters().fallbacks - before, [str(one.message).split(" (Triggered")[0] for one in caught]
+
+
+@plain
+def test_an_svd_stays_on_the_device_within_its_limit():
+    fits, large = torch.rand(64, 128), torch.rand(64, 129)  # 32768 and 33024 bytes
+    wide = torch.rand(2, 64, 64, dtype=torch.complex64)
+    assert fell_back(lambda: [torch.linalg.svdvals(x.to("mps")) for x in (fits, wide)]) == (0, [])
+    words = (
+        "linalg.svd: matrix too large to stage in MPS threadgroup memory (33024 > 32768 bytes); falling back to CPU."
+    )
+    svd = lambda: torch.linalg.svd(large.to("mps"), full_matrices=False)
+    assert fell_back(lambda: (svd(), svd())) == (2, [words]), "torch warns once"
+    for x in (fits, large):
+        for found, expected in zip(torch.linalg.svd(x.to("mps")), torch.linalg.svd(x), strict=True):
+            assert torch.equal(found.cpu(), expected)
+    out = [torch.empty(0, device="mps") for _ in range(3)]
+    assert fell_back(lambda: torch.linalg.svd(fits.to("mps"), out=out))[0] == 0
+    assert torch.equal(out[1].cpu(), torch.linalg.svd(fits).S)
+
+
+@plain
+def test_what_a_limited_kernel_leaves_is_told_as_a_fallback_with_its_copies():
+    x = torch.rand(96, 96, device="mps", requires_grad=True)
+    with heard() as events:
+        torch.linalg.svdvals(x).sum().backward()
+        with torch.inference_mode():
+            torch.linalg.pinv(x)
+    found = [(event.name, event.copies, event.bytes) for event in events if event.kind == "fallback"]
+    # the matrix there; U, the values and Vh back, or with a gradient's need of them all three
+    assert found == [("aten::_linalg_svd", 4, 4 * (3 * 96 * 96 + 96))] * 2
+    assert x.grad.isfinite().all().item()
+
+
+@plain
+def test_eigh_uses_the_device_for_many_small_matrices():
+    many, one, large = torch.rand(3, 64, 64), torch.rand(64, 64), torch.rand(3, 65, 65)
+    for x in (many, one, large):
+        x.add_(x.mT.clone())
+    assert fell_back(lambda: torch.linalg.eigh(many.to("mps"))) == (0, [])
+    assert fell_back(lambda: torch.linalg.eigh(one.to("mps"))) == (1, []), "without a word"
+    words = (
+        "linalg.eigh: matrix too large to stage in MPS threadgroup memory (33800 > 32768 bytes); falling back to CPU."
+    )
+    assert fell_back(lambda: torch.linalg.eigvalsh(large.to("mps"))) == (1, [words])
+    assert torch.equal(torch.linalg.eigvalsh(one.to("mps")).cpu(), torch.linalg.eigvalsh(one))
+
+
+@plain
+def test_deform_conv2d_runs_forward_and_raises_backward():
+    import torchvision
+
+    x, offset = torch.rand(1, 2, 4, 4, device="mps"), torch.zeros(1, 18, 2, 2, device="mps")
+    weight = torch.ones(1, 2, 3, 3, device="mps", requires_grad=True)
+    y = torchvision.ops.deform_conv2d(x, offset, weight)
+    assert torch.allclose(y, F.conv2d(x, weight))
+    kind, text = raised(y.sum().backward)
+    assert (kind, text) == (
+        NotImplementedError, MISSING.format("torchvision::_deform_conv2d_backward", torch.version.git_version),
     )  # fmt: skip
 
 
@@ -782,15 +1078,26 @@ BREAKS = {  # file, old text, new text, and a check that must fail then
         "device.py", 'return has(name, "CPU") or not', "return not",
         "test_operators_are_told_by_the_names_that_a_mac_has",
     ),
-    "svd is like any other": (
+    "none falls back by itself": (
         "device.py", "        if name.partition(\".\")[0] in FALLS_BACK_BY_ITSELF:", "        if False:",
-        "test_an_svd_falls_back_by_itself",
+        "test_one_operator_falls_back_by_itself",
+    ),
+    "svd is like any other": (
+        "device.py", "return LIMITED if detour(name) else NATIVE", "return NATIVE",
+        "test_an_svd_stays_on_the_device_within_its_limit",
+    ),
+    "pinv is one operator": (
+        "device.py", "in (*FALLS_BACK_BY_ITSELF, *COMPOSITES)", "in FALLS_BACK_BY_ITSELF",
+        "test_what_a_limited_kernel_leaves_is_told_as_a_fallback_with_its_copies",
     ),
     "the commit is not told": (
         "device.py", "torch.version.git_version", '"?"',
         "test_an_operator_without_a_metal_kernel_raises_as_on_a_mac",
     ),
     "storages cannot be made": ("patches.py", "    _give_storages()\n", "", "test_models_are_saved_loaded_and_copied"),
+    "storages have parts": (
+        "patches.py", "    _refuse_pointers_into_buffers()\n", "", "test_what_cannot_leave_the_device_raises",
+    ),
     "CUDA stays": (
         "preload.py", '    os.environ["CUDA_VISIBLE_DEVICES"] = ""\n', "", "test_torch_says_that_it_has_mps",
     ),
@@ -807,10 +1114,32 @@ BREAKS_OF_CPP = {
     "mixed devices pass": (
         "csrc/host_call.h", "pairs_.empty() || !on_cpu_", "true", "test_mixed_devices_raise_as_on_a_mac",
     ),
+    "a limited kernel warns each time": (
+        "csrc/host_call.h", "!info_of(op).warned.exchange(true)", "true",
+        "test_an_svd_stays_on_the_device_within_its_limit",
+    ),
     "memory is clean": ("csrc/memory.h", "0xff, bytes", "0, bytes", "test_memory_that_nobody_wrote_is_nan"),
     "dropout is forgotten": (
         "csrc/kernels.h", "    cpu.set_state(host_view(z_state));\n", "",
         "test_an_lstm_drops_the_same_values_in_both_passes",
+    ),
+    "what torch wraps is taken for nothing": (
+        "csrc/memory.h", "storage.data() == nullptr ?", "true ?",
+        "test_what_leaves_a_storage_and_comes_back_is_what_it_was",
+    ),
+    "any pointer is a buffer": (
+        "csrc/memory.h", "    if (found == all_.end())\n      return nullptr;\n", "",
+        "test_what_cannot_leave_the_device_raises",
+    ),
+    "lists of masks are passed on": (
+        "csrc/host_call.h", "    if (info_.indices[argument]) {", "    if (false) {",
+        "test_torchscript_indexes_with_masks_and_lists",
+    ),
+    "parts of a storage grow": (
+        "csrc/memory.h",
+        '  TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");\n  usage().check_room',
+        "  usage().check_room",
+        "test_dlpack_and_storages_share_memory",
     ),
 }  # fmt: skip
 
@@ -1009,19 +1338,21 @@ def test_a_torch_with_mps_is_left_alone(monkeypatch):
 
 
 def test_what_is_decided_about_an_operator(monkeypatch):
-    native = lambda name: name == "aten::add.out"
+    native = lambda name: name in ("aten::add.out", "aten::_linalg_svd.U")
     for value, missing in (("0", device.MISSING), ("", device.MISSING), ("1", device.FALLS_BACK)):
         monkeypatch.setenv(device.FALLBACK_VARIABLE, value)
-        decide = device._decider(native)
+        decide = device._decider(native, detour)
         assert decide("aten::add.out") == device.NATIVE
         assert decide("aten::mode") == missing
-        assert decide("aten::_linalg_svd.U") == device.FALLS_BACK
+        assert decide("aten::_linalg_svd.U") == device.LIMITED
+        assert decide("aten::embedding_renorm_") == device.FALLS_BACK
 
 
 def test_which_operators_are_registered():
     names = set(device._operators_with_kernel(lambda name: coverage.status(name) in ("native", "composite")))
-    assert {"add.Tensor", "add.out", "softshrink", "native_layer_norm", "silu_backward"} <= names
-    assert not {"rrelu_with_noise", "matmul", "permute", "_linalg_svd.U", "mode"} & names
+    assert {"add.Tensor", "add.out", "softshrink", "native_layer_norm", "silu_backward", "_linalg_svd.U"} <= names
+    missing = {"rrelu_with_noise", "matmul", "permute", "embedding_renorm_", "linalg_pinv.atol_rtol_tensor", "mode"}
+    assert not missing & names
 
 
 def test_counters_are_subtracted():

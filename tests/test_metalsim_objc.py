@@ -279,9 +279,23 @@ def test_what_metal_refuses_is_told_in_its_words():
         "commits_twice": r"failed assertion `commit an already committed .*' \(a Mac ends the process here\)",
         "binds_too_much": r"length\(5000\) must be 1 to 4096 \(on a Mac MTL_DEBUG_LAYER=1 tells; without",
         "binds_beyond_the_end": r"offset\(16\) must be < the buffer's length, 16",
+        "commits_in_a_handler": r"left the block: .*`commit an already committed command buffer'",
+        "has_no_handler": r"addCompletedHandler:\]: the block is nil \(a Mac crashes\)",
+        "has_groups_that_wrap": r"4194304, 4194304\), more than 18446744073709551615 threads, must be <= 1024",
+        "has_a_grid_that_wraps": r"must not have more than 2\^32 - 1 of anything",
+        "has_too_many_threads": r"threadsPerThreadgroup\(13, 5, 1\), 65 threads, must be <= 64",
+        "copies_from_nowhere": "pointer must not be NULL",
+        "binds_from_nowhere": "bytes must not be NULL",
         "has_no_threads": r"threadsPerGrid\(0, 1, 1\), threadsPerThreadgroup\(1, 1, 1\) must not have a 0",
     }.items():
         assert re.search(said, program()(function)), (function, program()(function))
+
+
+@in_program
+def test_handlers_and_who_asks_see_the_status():
+    """Not enqueued 0, enqueued 1, completed 4 or error 5; what fails raises behind the handlers."""
+    assert program()("statuses_of_a_good_one") == "01444"
+    assert program()("statuses_of_a_bad_one") == "0155!5"
 
 
 @in_program

@@ -5,7 +5,12 @@ The judges are PyTorch's own kernels, its own Metal headers, and the Metal kerne
 
 from __future__ import annotations
 
+import copy
+import importlib.util
 import math
+import os
+import pickle
+import platform
 import shutil
 import subprocess
 import sys
@@ -13,12 +18,13 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from mutate import Rules
 
-from metalsim import shader
+from metalsim import SimulationError, patches, shader
 from metalsim.shader import binding, check, compiler
 from metalsim.shader import source as msl
 
@@ -31,7 +37,20 @@ try:
     COMPILER = compiler.find_compiler()
 except shader.NoCompiler as error:
     pytest.skip(str(error), allow_module_level=True)
+# How METALSIM_CXX names the compiler that is taken here, and ziglang beside it, which others have alone.
+COMPILERS = {COMPILER.kind: os.environ.get("METALSIM_CXX", "")}
+if importlib.util.find_spec("ziglang"):
+    COMPILERS.setdefault("zig", "zig")
+with_each_compiler = pytest.mark.usefixtures("each_compiler")
 sanitized = pytest.mark.skipif(bool(COMPILER.missing_sanitizers), reason=str(COMPILER.missing_sanitizers))
+
+
+@pytest.fixture(params=COMPILERS)
+def each_compiler(request, monkeypatch) -> compiler.Compiler:
+    monkeypatch.setenv("METALSIM_CXX", COMPILERS[request.param])
+    found = compiler.find_compiler()
+    assert found.kind == request.param
+    return found
 
 
 def text_of(name: str) -> str:
@@ -65,8 +84,9 @@ def values(n: int, dtype: torch.dtype) -> torch.Tensor:
 # ---- right kernels compute what PyTorch computes ---------------------------------------------------------------------
 
 
+@with_each_compiler
 @pytest.mark.parametrize("name", DTYPES)
-@pytest.mark.parametrize("n", [1, 31, 1000, 100003])
+@pytest.mark.parametrize("n", [1, 31, pytest.param(1000, marks=pytest.mark.processor), 100003])
 def test_softshrink_is_pytorch_s_to_the_last_bit(name, n):
     """In pieces of 7: on longer ones PyTorch's vector code takes over and drops the sign of zero, a NaN's gradient."""
     lib, x = library("softshrink"), values(n, DTYPES[name])
@@ -78,6 +98,7 @@ def test_softshrink_is_pytorch_s_to_the_last_bit(name, n):
     assert same_bits(grad_x, torch.cat([torch.ops.aten.softshrink_backward(g, piece, 0.5) for g, piece in pieces]))
 
 
+@with_each_compiler
 @pytest.mark.parametrize("n", [1, 4, 7, 1023, 100003])
 def test_four_elements_a_thread(n):
     x = torch.randn(n)
@@ -86,6 +107,7 @@ def test_four_elements_a_thread(n):
     torch.testing.assert_close(out, F.softshrink(x, 0.5), atol=1e-6, rtol=0)
 
 
+@with_each_compiler
 @pytest.mark.parametrize("name", ["softmax_tree", "softmax_simd"])
 @pytest.mark.parametrize(("rows", "cols", "group"), [(3, 1000, 256), (5, 33, 64), (2, 7, 32), (8, 4096, 128)])
 def test_softmax_in_threadgroup_memory(name, rows, cols, group):
@@ -95,6 +117,7 @@ def test_softmax_in_threadgroup_memory(name, rows, cols, group):
     torch.testing.assert_close(out, x.softmax(-1), atol=1e-6, rtol=1e-5)
 
 
+@with_each_compiler
 def test_shuffles_and_atomics():
     lib, x, out = library("softmax"), torch.randn(320), torch.empty(10)
     lib.shuffle_sum(out, x, threads=320, group_size=64)
@@ -104,6 +127,7 @@ def test_shuffles_and_atomics():
     assert torch.equal(counts.long(), torch.bincount(drawn.long(), minlength=10))
 
 
+@with_each_compiler
 def test_swizzles_and_packed_vectors():
     lib, x = library("language"), torch.randn(6, 4)
     out = torch.empty_like(x)
@@ -115,6 +139,7 @@ def test_swizzles_and_packed_vectors():
     torch.testing.assert_close(q, p * 2 + 3 + p * p)
 
 
+@with_each_compiler
 def test_positions_in_a_grid_that_groups_do_not_divide():
     """The last groups are smaller, as measured on a Mac: threads=10, group_size=4 gives groups of 4, 4 and 2."""
     out = torch.zeros(2, 3, 5, 4, dtype=torch.int32)
@@ -125,6 +150,8 @@ def test_positions_in_a_grid_that_groups_do_not_divide():
     assert torch.equal(out[..., 2], out[..., 3] % 32)
 
 
+@pytest.mark.processor
+@with_each_compiler
 def test_half_rounds_after_each_operation():
     x = torch.randn(4000).half()
     out = torch.empty_like(x)
@@ -132,6 +159,8 @@ def test_half_rounds_after_each_operation():
     assert same_bits(out, x * 3 + x / 3)
 
 
+@pytest.mark.processor
+@with_each_compiler
 @pytest.mark.parametrize("group", [32, 64, 40])
 def test_simdgroup_functions_see_the_lanes_that_are_there(group):
     """simd_sum over a group of 40 has 32 lanes and then 8, as measured on a Mac."""
@@ -153,12 +182,15 @@ def test_simdgroup_functions_see_the_lanes_that_are_there(group):
             assert torch.equal(got[16:, 7], lanes[16:].min().expand(16))
 
 
+@pytest.mark.processor
+@with_each_compiler
 def test_matrix_tiles():
     a, b, c = torch.randn(8, 8), torch.randn(8, 8), torch.zeros(8, 8)
     library("language").tiles(c, a, b, threads=32)
     torch.testing.assert_close(c, a @ b)
 
 
+@with_each_compiler
 def test_templates_functors_and_overloads_by_address_space():
     lib = library("language")
     for name, x in (("square_float", torch.randn(9)), ("square_int", torch.arange(9, dtype=torch.int32))):
@@ -167,10 +199,121 @@ def test_templates_functors_and_overloads_by_address_space():
         torch.testing.assert_close(out, x * x)
 
 
+@with_each_compiler
 def test_a_literal_is_a_float():
     out = torch.zeros(2)
     library("language").literals(out, threads=1)
     assert out.tolist() == [4.0, torch.tensor(1 / 3).item()]
+
+
+# ---- the same numbers on every processor, whichever compiler --------------------------------------------------------
+
+
+def bits_of(x: torch.Tensor) -> torch.Tensor:
+    """As non-negative integers, int64."""
+    size = x.element_size()
+    return x.view({4: torch.int32, 2: torch.int16}[size]).long() & (1 << 8 * size) - 1
+
+
+def from_bits(bits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    signed = {2: torch.int16, 4: torch.int32}[dtype.itemsize]
+    return (bits - ((bits >> 8 * dtype.itemsize - 1) << 8 * dtype.itemsize)).to(signed).view(dtype)
+
+
+def to_bfloat(x: torch.Tensor) -> torch.Tensor:
+    """float32 to bfloat16 in integers, to nearest, ties to even: no instruction of this processor converts anything."""
+    bits = bits_of(x)
+    nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    return from_bits(torch.where(nan, bits | 0x400000, bits + 0x7FFF + (bits >> 16 & 1)) >> 16, torch.bfloat16)
+
+
+def every_rounding() -> torch.Tensor:
+    """Every upper half of a float32, subnormal numbers and NaN too, with lower halves below, at and above ties."""
+    below = torch.tensor([0, 1, 0x0FFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+    return from_bits((torch.arange(1 << 16)[:, None] << 16 | below).flatten(), torch.float32)
+
+
+def converted(x: torch.Tensor, to: str) -> torch.Tensor:
+    out = torch.empty(x.shape, dtype=DTYPES[to])
+    [name] = (name for name, dtype in DTYPES.items() if dtype == x.dtype)
+    getattr(library("numbers"), f"{name}_to_{to}")(out, x)
+    return out
+
+
+@pytest.mark.processor
+@with_each_compiler
+def test_conversions_round_to_nearest():
+    """Also what AVX512-BF16 takes for zero: subnormal numbers. Of a NaN made bfloat the bits are known, too."""
+    x, all_bits = every_rounding(), torch.arange(1 << 16)
+    bfloat, half = from_bits(all_bits, torch.bfloat16), from_bits(all_bits, torch.float16)
+    assert torch.equal(bits_of(converted(x, "bfloat")), bits_of(to_bfloat(x)))
+    with np.errstate(over="ignore", invalid="ignore"):  # NumPy converts half in integers
+        assert same_bits(converted(x, "half"), torch.from_numpy(x.numpy().astype(np.float16)))
+    assert torch.equal(bits_of(converted(bfloat, "float")), all_bits << 16)
+    assert same_bits(converted(half, "float"), torch.from_numpy(half.numpy().astype(np.float32)))
+    assert same_bits(converted(half, "bfloat"), to_bfloat(converted(half, "float")))
+    assert same_bits(converted(bfloat, "half"), converted(converted(bfloat, "float"), "half"))
+
+
+@pytest.mark.processor
+@with_each_compiler
+@pytest.mark.parametrize("name", DTYPES)
+def test_arithmetic_rounds_each_operation(name):
+    draw = torch.Generator().manual_seed(3)
+    dtype, round_to = DTYPES[name], {"float": lambda x: x, "half": lambda x: x.half(), "bfloat": to_bfloat}[name]
+    x, y = (from_bits(torch.randint(0, 1 << 8 * dtype.itemsize, (20_000,), generator=draw), dtype) for _ in range(2))
+    out = torch.empty(20_000, 4, dtype=dtype)
+    getattr(library("numbers"), f"arithmetic_{name}")(out, x, y, threads=20_000)
+    a, b = x.float(), y.float()
+    assert same_bits(out, torch.stack([round_to(v) for v in (a + b, a - b, a * b, a / b)], 1))
+
+
+@pytest.mark.processor
+@with_each_compiler
+def test_a_product_is_fused_with_a_sum_only_where_the_source_says_so():
+    draw = torch.Generator().manual_seed(4)
+    x, y, z = (torch.randn(20_000, generator=draw) for _ in range(3))
+    separate, fused = torch.empty_like(x), torch.empty_like(x)
+    library("numbers").multiply_add(separate, fused, x, y, z)
+    assert same_bits(separate, (x * y) + z)
+    assert same_bits(fused, (x.double() * y.double() + z.double()).float())
+    assert not same_bits(separate, fused), "the arguments tell nothing"
+
+
+@with_each_compiler
+@pytest.mark.parametrize("name", ["softshrink", "numbers", "special"])
+def test_a_library_calls_the_c_library_and_nothing_else(name):
+    """What it leaves undefined carries the version of glibc, or is weak and may be missing.
+
+    Of a compiler's own run-time library a process may have another version, or none: `__truncsfbf2` and its kin.
+    """
+    command = ["nm", "--dynamic", "--undefined-only", str(library(name)._binary)]
+    undefined = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert any("@GLIBC_" in line for line in undefined), "nm shows no versions"
+    assert [line for line in undefined if "@GLIBC_" not in line and line.split()[0] not in ("w", "v")] == []
+
+
+@with_each_compiler
+def test_everything_is_compiled_for_the_same_processor(monkeypatch, tmp_path):
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
+    run, commands = compiler._run, []
+    monkeypatch.setattr(compiler, "_run", lambda command, **how: (commands.append(command), run(command, **how))[1])
+    kernel("x[i] += 1;").check(torch.zeros(4))
+    assert len(commands) >= 5, "preprocessed, a library and a program with a run time each"
+    chosen = {tuple(o for o in command if o.startswith(("-march", "-mcpu", "-mtune"))) for command in commands}
+    assert chosen == {compiler.find_compiler().options}
+    if platform.machine() == "x86_64":
+        assert [option.replace("_", "-") for option in compiler.find_compiler().options] == ["-march=x86-64-v3"]
+
+
+@pytest.mark.parametrize("lacking", ["avx2", "fma3"])
+def test_an_older_processor_is_told_what_it_lacks(lacking, monkeypatch):
+    has = dict.fromkeys(compiler.V3, True) | {"architecture": "x86_64", lacking: False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    with pytest.raises(SimulationError, match=rf"processors with AVX2 and FMA.* lacks {lacking}: use another machine"):
+        kernel("x[i] = 1;")
+    has["architecture"] = "aarch64"
+    kernel("x[i] = 1;")
 
 
 # ---- PyTorch's own Metal code ----------------------------------------------------------------------------------------
@@ -208,6 +351,7 @@ SPECIAL = {
 }
 
 
+@with_each_compiler
 @pytest.mark.parametrize("name", SPECIAL)
 def test_special_functions_of_pytorch_s_headers(name):
     x = torch.linspace(0.05, 0.95, 4001)
@@ -217,6 +361,7 @@ def test_special_functions_of_pytorch_s_headers(name):
     assert ((out - reference).abs() / reference.abs().clamp_min(1e-6)).max() < 1e-5
 
 
+@with_each_compiler
 @pytest.mark.parametrize("group", [32, 96, 200, 1024])
 def test_reductions_of_pytorch_s_headers(group):
     x = torch.rand(5, group) + 0.5
@@ -324,8 +469,18 @@ def pretended_mps(monkeypatch):
     monkeypatch.setattr(torch.mps, "compile_shader", lambda source: shader.compile_shader(source, strided=True))
 
 
-@pytest.mark.parametrize("name", GENERATED)
-def test_kernels_that_inductor_generates_agree_with_eager(name, pretended_mps):
+WITH_ZIG = ["half softmax", "bfloat16 layer norm"] if COMPILER.kind != "zig" and "zig" in COMPILERS else []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(pytest.param(name, COMPILER.kind, id=name) for name in GENERATED),
+        *(pytest.param(name, "zig", id=f"{name} by zig") for name in WITH_ZIG),
+    ],
+)
+def test_kernels_that_inductor_generates_agree_with_eager(name, kind, pretended_mps, monkeypatch):
+    monkeypatch.setenv("METALSIM_CXX", COMPILERS[kind])
     x = torch.randn(37, 1000, generator=torch.Generator().manual_seed(5))
     expected = GENERATED[name](x)
     [got] = generated(GENERATED[name], x).call([x.clone()])
@@ -457,31 +612,130 @@ def test_findings_name_the_line():
     assert {(f.kind, f.line) for f in race.findings} == {("race", 3)}
 
 
-def test_check_says_what_it_skipped_and_a_hang_ends():
-    hung = kernel("while (x[0] == 0) { ((device volatile float*)x)[1] = 1; }").check(torch.zeros(4), timeout=1.0)
-    assert "hang" in {finding.kind for finding in hung.findings}
+ENDLESS = {  # kernels that never end, and that C++ may assume to end
+    "writes": "while (true) { x[i] += 1; }",
+    "spins": "while (true) {}",
+    "counts": "for (uint j = 0;; j++) {}",
+    "waits_for_a_value": "uint n = uint(x[i]) + 1; while (n != 0) { n |= 1; }",
+    "waits_for_a_thread": "while (x[0] == 0) { ((device volatile float*)x)[1] = 1; }",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_kernel_without_end_is_called_that_and_nothing_else(name, monkeypatch):
+    monkeypatch.setitem(COMPILER.__dict__, "missing_sanitizers", "not asked")  # what they cost to compile
+    text = "".join(f"kernel void {name}(device float* x, {POSITION}) {{ {body} }}\n" for name, body in ENDLESS.items())
+    report = getattr(shader.compile_shader(HEAD + text), name).check(torch.zeros(4), timeout=0.5)
+    assert [finding.kind for finding in report.findings] == ["hang"], report
+    assert "did not end within 0.5 s" in report.findings[0].message
+    assert report.ran == ("a plain run",)
+    assert any("no result to compare" in reason for reason in report.skipped)
+
+
+@sanitized
+def test_why_a_kernel_does_not_end_is_found_beside_it():
+    report = kernel("while (x[i + 4] != 12345) { ((device volatile float*)x)[i] = 1; }").check(
+        torch.zeros(4), threads=1, timeout=3.0
+    )
+    assert "address" in {finding.kind for finding in report.findings}, report
+
+
+def test_a_kernel_that_ends_in_one_order_only_is_told_which():
+    body = "device volatile float* y = x; if (i > 0) { while (y[i - 1] == 0) {} } y[i] = 1;"
+    program = types.SimpleNamespace(run=kernel_program(body, 4))
+    call = binding.bind((torch.zeros(4),), None, None, None, False)
+    usual = program.run("plain", call, 1.0)
+    assert usual.status == 0
+    found = check._compared(program, call, 1.0, usual)
+    assert [finding.kind for finding in found] == ["hang"], found
+    assert "did not end within 1 s when threads run backwards" in found[0].message
+
+
+def kernel_program(body: str, n: int):
+    """How the programs of a kernel run."""
+    one = kernel(body)
+    return check.Program(one._library._code, one._number, one._library._described[one.name]["meets"]).run
+
+
+def test_slow_under_a_sanitizer_is_no_hang(monkeypatch):
+    monkeypatch.setitem(COMPILER.__dict__, "missing_sanitizers", None)
+
+    def run(tool, call, timeout, order=0, garbage=0xFF):
+        return check.Outcome(None if tool == "race" else 0, "", (b"",))
+
+    call = binding.bind((torch.zeros(4),), None, None, None, False)
+    report = check.check("k", types.SimpleNamespace(run=run), call, 7.0)
+    assert report.ok
+    assert report.skipped == ("race sanitizer: not done within 7 s; pass a larger timeout or fewer threads",)
+    assert "race sanitizer" not in report.ran
+
+
+@pytest.mark.parametrize("timeout", [0, -1, math.nan])
+def test_a_timeout_is_a_number_of_seconds(timeout):
+    with pytest.raises(ValueError, match="timeout is a number of seconds above 0"):
+        kernel("x[i] += 1;").check(torch.zeros(4), timeout=timeout)
+
+
+def test_check_says_what_it_skipped():
     large = kernel("x[i] += 1;").check(torch.zeros(1024), group_size=1024)
     assert large.ok
     assert any("group_size" in skipped or "sanitizers" in skipped for skipped in large.skipped)
     assert "skipped" in str(large)
 
 
+@pytest.mark.skipif("zig" not in COMPILERS, reason="there is no ziglang")
 def test_without_clang_the_orders_still_run(monkeypatch):
-    monkeypatch.setitem(COMPILER.__dict__, "missing_sanitizers", "there is no clang")
+    monkeypatch.setenv("METALSIM_CXX", "zig")
     report, _ = checked("softmax_tree", (f"{BARRIER}  // 2", ""), 1000)
     assert [finding.kind for finding in report.findings] == ["thread order"]
-    assert "there is no clang" in report.skipped[0]
+    assert "they come with clang++ 19" in report.skipped[0]
 
 
 # ---- a kernel gone wrong in an ordinary call -------------------------------------------------------------------------
 
 
+@with_each_compiler
 def test_a_crash_is_an_error_and_the_process_lives():
     for body in ("x[i + 1000000000000l] = 1;", "x[i - 100000000l] = 1;"):
         with pytest.raises(RuntimeError, match=r"outside of every buffer.*k\.check"):
             kernel(body)(torch.zeros(4))
     with pytest.raises(RuntimeError, match="division by zero"):
         kernel("x[i] = 7 / x[i];", "device int* x")(torch.zeros(4, dtype=torch.int32))
+
+
+def test_a_full_stack_is_called_that():
+    """Of the loop that runs threads, and of a fiber."""
+    deep = "float f(float a, thread int& n) { n++; return a <= 0 ? 0 : f(a - 1, n) + a; }\n"
+    large = "volatile float a[100000]; for (uint j = 0; j < 100000; j++) a[j] = x[i];"
+    recursive = shader.compile_shader(
+        f"{HEAD}{deep}kernel void k(device float* x, {POSITION}) {{ int n = 0; x[i] = f(1e8f * (x[i] + 1), n) + n; }}"
+    ).k
+    for one in (recursive, kernel(f"{large} threadgroup_barrier(mem_flags::mem_device); x[i] = a[i];")):
+        with pytest.raises(RuntimeError, match="ran out of stack: Metal has no recursion"):
+            one(torch.zeros(4))
+
+
+INTERRUPTED = f"""
+import os, signal, threading, torch
+from metalsim import shader
+
+source = "#include <metal_stdlib>\\n"
+for meeting in ("", "metal::threadgroup_barrier(metal::mem_flags::mem_device);"):
+    name = f"k{{len(meeting)}}"
+    source += f"kernel void {{name}}(device float* x, {POSITION}) {{{{ {{meeting}} while (true) x[i] += 1; }}}}\\n"
+library = shader.compile_shader(source)
+for name in dir(library):
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        getattr(library, name)(torch.zeros(4))
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_ctrl_c_ends_a_kernel():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "interrupted\n" * 2, done.stdout + done.stderr
 
 
 def test_writing_beside_a_buffer_is_an_error_and_changes_nothing():
@@ -491,6 +745,7 @@ def test_writing_beside_a_buffer_is_an_error_and_changes_nothing():
     assert torch.equal(whole, torch.zeros(12))
 
 
+@with_each_compiler
 def test_a_barrier_that_some_threads_miss_is_an_error():
     with pytest.raises(RuntimeError, match="barrier reached by 4 of 8 threads"):
         kernel(f"if (i < 4) {BARRIER} x[i] = 1;")(torch.zeros(8))
@@ -541,6 +796,7 @@ def sizes_are_pytorch_s(binding):
 
 @BINDING.rule(
     ("if not 0 < len(numbers) < 4", "if not numbers"),
+    ("except TypeError:", "except ValueError:"),
     ("if total is None:\n        raise", "if False:\n        raise"),
     ("if group is not None and len(group) != len(total)", "if False"),
 )
@@ -552,6 +808,8 @@ def sizes_that_make_no_sense_raise(binding):
         bound(binding, x, threads=(1, 1, 1, 1))
     with pytest.raises(RuntimeError, match=r"threads->size\(\) == group_size->size\(\)"):
         bound(binding, x, threads=(2, 2), group_size=2)
+    with pytest.raises(RuntimeError, match="an int, or up to three of them, not a float"):
+        bound(binding, x, threads=4.0)
     with pytest.raises(RuntimeError, match="counts from 0"):
         bound(binding, x, threads=-1)
 
@@ -892,14 +1150,30 @@ def test_the_key_has_everything_in_it(monkeypatch):
     for module, name, value in (
         (torch, "__version__", "9.9"),
         (compiler, "_our_files", lambda: "changed"),
-        (compiler, "_processor", lambda: "another"),
-        (compiler, "CODE", (*compiler.CODE, "-DX")),
-        (compiler, "find_compiler", lambda: compiler.Compiler(("x",), "clang", "another")),
+        (compiler.platform, "machine", lambda: "another"),
+        (compiler.Compiler, "options", ("-march=another",)),
+        (compiler, "find_compiler", lambda: compiler.Compiler(("x",), COMPILER.kind, "another")),
+        (compiler, "find_compiler", lambda: compiler.Compiler(("x",), "another", COMPILER.identity)),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, value)
             assert compiler.key("source") != before, name
     assert compiler.key("source") == before
+
+
+def test_a_file_of_ours_that_changes_makes_another_key(monkeypatch, tmp_path):
+    """Also the one that names the compiler's options."""
+    shutil.copytree(compiler.HERE, tmp_path / "shader")
+    monkeypatch.setattr(compiler, "HERE", tmp_path / "shader")
+    monkeypatch.setattr(compiler, "RUNTIME", tmp_path / "shader" / "runtime")
+    before = compiler._our_files.__wrapped__()
+    for name in ("compiler.py", "source.py", "runtime/rt.cpp", "runtime/include/metalsim/types.h"):
+        path = tmp_path / "shader" / name
+        text = path.read_text(encoding="utf-8")
+        path.write_text(f"{text}//", encoding="utf-8")
+        assert compiler._our_files.__wrapped__() != before, name
+        path.write_text(text, encoding="utf-8")
+    assert compiler._our_files.__wrapped__() == before
 
 
 THREE_AT_ONCE = f"""
@@ -928,11 +1202,57 @@ def test_processes_do_not_disturb_each_other(monkeypatch, tmp_path):
     assert not list(tmp_path.rglob(".*-*"))
 
 
+def statements(tens: int) -> str:
+    """A short source that becomes 10**tens statements."""
+    macros = [f"#define X{n + 1} {' '.join([f'X{n}'] * 10)}" for n in range(tens)]
+    text = "\n".join(["#define X0 x[i] = x[i] * 1.5 + sin(x[i]);", *macros])
+    return f"{HEAD}{text}\nkernel void k(device float* x, {POSITION}) {{ X{tens} }}"
+
+
+def test_a_source_that_is_too_large_is_refused_at_once():
+    text = f"{HEAD}kernel void k(device float* x, {POSITION}) {{ x[i] = 1; }}"
+    with pytest.raises(RuntimeError, match=r"too large.*1048577 bytes, at most 1048576 .*Split it into several"):
+        shader.compile_shader(text.ljust(compiler.MOST_SOURCE + 1))
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "tens", "said"),
+    [
+        ("MOST_SECONDS", 1, 4, "takes more than 1 s of the processor's time"),
+        ("MOST_WRITTEN", 1 << 20, 9, "with its macros expanded has more than 1 MiB"),
+        ("MOST_MEMORY", 64 << 20, 1, "compiling it takes more than 64 MiB"),  # clang itself has more
+    ],
+)
+def test_a_source_that_becomes_too_large_is_refused(limit, value, tens, said, monkeypatch, tmp_path):
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiler, limit, value)
+    with pytest.raises(RuntimeError, match=r"too large for the simulation: .*Split it") as caught:
+        shader.compile_shader(statements(tens))
+    assert said in str(caught.value)
+    assert [path.name for path in (tmp_path / "shader").iterdir() if "kernels" in path.name] == []
+
+
 def test_a_failed_compilation_leaves_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
     with pytest.raises(SyntaxError):
         shader.compile_shader("Syntax error")
     assert [path.name for path in (tmp_path / "shader").iterdir() if "kernels" in path.name] == []
+
+
+def test_a_source_is_text_and_may_begin_with_a_mark():
+    with pytest.raises(TypeError, match="the source of a Metal library is text, not bytes"):
+        shader.compile_shader(b"kernel void k() {}")
+    x = torch.zeros(2)
+    shader.compile_shader(f"\ufeffkernel void k(device float* x, {POSITION}) {{ x[i] = 3; }}").k(x)
+    assert x.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_what_is_compiled_is_neither_copied_nor_pickled(way):
+    one = kernel("x[i] = 1;")
+    for compiled in (one, one._library, patches.Kernel(one, None)):
+        with pytest.raises(TypeError, match="cannot be copied or pickled: keep its source"):
+            way(compiled)
 
 
 def test_no_compiler_says_what_to_install(monkeypatch):
@@ -955,11 +1275,13 @@ def test_no_compiler_says_what_to_install(monkeypatch):
 def test_ziglang_is_taken_where_there_is_no_clang(monkeypatch):
     monkeypatch.delenv("METALSIM_CXX", raising=False)
     monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
-    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: object())
+    package = types.SimpleNamespace(origin="/packages/ziglang/__init__.py")
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: package)
     monkeypatch.setattr(compiler.importlib.metadata, "version", lambda name: "0.17.0")
     found = compiler._find_compiler("", "no path at all")
     compiler._find_compiler.cache_clear()
-    assert (found.kind, found.command[1:], found.identity) == ("zig", ("-m", "ziglang", "c++"), "ziglang 0.17.0")
+    assert (found.kind, found.identity) == ("zig", "ziglang 0.17.0")
+    assert found.command == ("/packages/ziglang/zig", "c++")
     assert "clang++ 19" in found.missing_sanitizers
 
 
@@ -984,6 +1306,8 @@ BREAKS = [  # (file, old, new, a test that must then fail)
         lambda: test_threadgroup_memory_begins_as_garbage(),
     ),
     ("rt.cpp", "first[i]->present = mask;", "first[i]->present = ~0u;", lanes),
+    ("include/metalsim/types.h", "(x >> 16 & 1)", "1", lambda: test_conversions_round_to_nearest()),
+    ("include/metalsim/types.h", "nan ? x | 0x400000 :", "", lambda: test_conversions_round_to_nearest()),
     ("include/metalsim/simdgroup.h", "simd_shuffle_xor, lane ^ k", "simd_shuffle_xor, lane", lanes),
     ("include/metalsim/simdgroup.h", "METALSIM_REDUCTION(sum, a + b)", "METALSIM_REDUCTION(sum, a - b)", lanes),
     ("include/metalsim/matrix.h", "[i][k]", "[k][i]", lambda: test_matrix_tiles()),

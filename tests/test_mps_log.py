@@ -70,6 +70,15 @@ def a_log_becomes_entries(mps_log):
     assert mps_log.parse("nothing of this\nis a log\n") == []
 
 
+@RULES.rule(('"–" if value is None else value', "value"), ('if entry.part == "exit"]', "]"))
+def what_the_log_does_not_know_is_a_dash(mps_log):
+    shown = mps_log.table(f"{LIVE}\n{EXIT}")
+    assert list(shown.columns) == ["kind", "name", "runs", "milliseconds", "bytes"]
+    assert shown["milliseconds"].tolist() == [0.05, "–", 0.3, 0.2]
+    assert "nan" not in shown.to_string().lower()
+    assert mps_log.table("nothing of this").empty
+
+
 def expected(part, kind, name, runs, milliseconds, size):
     return {"part": part, "kind": kind, "name": name, "runs": runs, "milliseconds": milliseconds, "bytes": size}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ from IPython.core.formatters import DisplayFormatter
 from matplotlib.figure import Figure
 
 from metallab import plots
-from metallab.timing import Comparison, Measurement, Ratio
+from metallab.timing import Comparison, Measurement, Ratio, Sentinel
 
 
 def measurement(name="a", samples=(1e-3, 2e-3, 3e-3), simulated=False, device="Chip X"):
@@ -66,6 +67,37 @@ def test_a_withheld_speed_up_has_no_bar():
     figure = plots.speedups([comparison(withheld={"other": "outputs differ: by 3"})])
     assert any("no speed-up: outputs differ" in text for text in texts(figure))
     assert not figure.axes[0].containers
+
+
+def test_what_is_in_doubt_is_not_drawn():
+    """A busy machine, and a sentinel that drifted: the reason stands where the bar would."""
+    fine = comparison(Ratio("other", "base", 2.0, 1.5, 2.5, 24))
+    busy = {name: dataclasses.replace(m, others=1.0) for name, m in fine.measurements.items()}
+    drifted = Sentinel(measurement(), measurement(samples=(2e-3, 4e-3, 6e-3)))
+    for doubtful, said in (
+        (dataclasses.replace(fine, measurements=busy), "no speed-up: busy machine"),
+        (dataclasses.replace(fine, watches=(drifted,)), "no speed-up: drifted"),
+    ):
+        figure = plots.speedups([doubtful])
+        assert any(said in text for text in texts(figure))
+        assert not figure.axes[0].containers
+        assert "2.00" not in " ".join(texts(figure)) + figure.get_label()
+
+
+def test_times_of_a_busy_machine_say_so_in_the_title():
+    busy = dataclasses.replace(measurement(), others=1.0)
+    made = [plots.samples, lambda all: plots.curves({"a": dict(enumerate(all, 1))}, xlabel="n", heading="product")]
+    for draw in [*made, lambda all: plots.stages({"p": {"infer": all[0], "total": all[0]}})]:
+        assert "BUSY MACHINE: other programs ran meanwhile" in draw([busy]).get_suptitle().replace("\n", " ")
+        assert "BUSY" not in draw([measurement()]).get_suptitle()
+
+
+def test_a_claim_within_the_noise_of_a_measured_truth_is_not_called_wrong():
+    truth = measurement(samples=(8e-4, 1e-3, 1.3e-3))
+    said = plots.gallery(
+        {"again": (8.5e-4, truth), "cold": (5e-3, truth), "same": (8.5e-4, 1e-3)}, device="X"
+    ).get_label()
+    assert said == "again: true within the noise; cold: 5 times the truth; same: 0.85 times the truth"
 
 
 def test_machines_are_drawn_by_lesson_each_with_its_intervals():

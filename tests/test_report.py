@@ -193,6 +193,25 @@ def test_the_page_tells_a_run_in_order(run):
     assert "could not be read" not in failures
 
 
+def test_an_incomplete_notebook_is_shown_with_what_would_mend_it(run):
+    """Its page and its results are there as a passed one's are; what was not run stands beside the failures."""
+    gap = {"where": "cell 10 (Route 2)", "what": "this cell needs <clang>", "mend": "make packages"}
+    run.summary(entry("01_a", status="incomplete", reason="not run", not_run=[gap]), entry("02_b"))
+    run.notebook("01_a")
+    run.notebook("02_b")
+    page = run.page()
+    assert "◐ 1 incomplete" in text_of(page.header)
+    card, passed = page.find(id="notebooks").find_all("article")
+    assert "incomplete" in text_of(card)
+    assert [link["href"] for link in card.find_all("a")] == ["01_a.html", "#why-01_a"]
+    assert len(passed.find_all("a")) == 1
+    why = page.find(id="why-01_a")
+    assert text_of(why.li) == "cell 10 (Route 2): this cell needs <clang>. To mend it: make packages"
+    assert why.li.code.text == "make packages"
+    assert page.find(id="why-02_b") is None
+    assert "Nothing failed" not in text_of(page.find(id="failures"))
+
+
 def test_pictures_come_in_order_under_their_headings(run):
     run.summary(entry("01_a"))
     run.notebook(
@@ -320,10 +339,10 @@ def test_pages_of_an_earlier_run_are_gone(run):
         (record("v", (1.2, 1.3, 1.4)), "faster", "1.30 times as fast"),
         (record("v", (0.4, 0.5, 0.6), verdict="slower"), "slower", "takes 2.00 times as long"),
         (record("v", (0.995, 1.0, 1.005), verdict="same"), "same", "below 1%"),
-        (record("v", (0.9, 1.0, 1.1), verdict="inconclusive"), "inconclusive", "does not clear 1"),
-        (record("v", (0.9, 1.5, 2.1), verdict="faster"), "inconclusive", "does not clear 1"),  # a false claim
-        (record("v", (0.4, 0.5, 1.1), verdict="slower"), "inconclusive", "does not clear 1"),
-        (record("v", (0.0, 1.5, None), verdict="faster"), "inconclusive", "too few pairs"),
+        (record("v", (0.9, 1.0, 1.1), verdict="inconclusive"), "inconclusive", "it may be slower or faster"),
+        (record("v", (0.9, 1.5, 2.1), verdict="faster"), "inconclusive", "it may be slower or faster"),  # a false claim
+        (record("v", (0.4, 0.5, 1.0), verdict="slower"), "inconclusive", "it may be slower, or as fast within 1%"),
+        (record("v", (0.0, 1.5, None), verdict="faster"), "inconclusive", "too few for a 95 % interval, which needs 6"),
         (record("v", withheld="outputs differ: by 3", verdict="withheld"), "differ", "by 3"),
         (record("v", withheld="no reason", verdict="withheld"), "withheld", "no reason"),
         (record("v", (1.2, 1.3, 1.4), simulated=True), "simulated", "no speed-up is given"),
@@ -333,7 +352,7 @@ def test_pages_of_an_earlier_run_are_gone(run):
 def test_verdicts(made, kind, said):
     verdict = findings.verdict_of([made])
     assert (verdict.kind, said in verdict.reason) == (kind, True)
-    assert bool(verdict.speed_up) == (kind in ("faster", "slower", "same") or "does not clear" in said)
+    assert bool(verdict.speed_up) == (kind in ("faster", "slower", "same") or "it may be" in said)
 
 
 def test_a_baseline_or_a_lone_measurement_has_no_verdict():
@@ -378,6 +397,21 @@ def test_a_busy_machine_gets_no_speed_up():
     verdict = findings.verdict_of([busy])
     assert (verdict.kind, verdict.ratio) == ("withheld", None)
     assert "1.5 cores" in verdict.reason
+
+
+def test_the_first_line_says_whether_the_run_may_be_believed(run):
+    run.summary()
+    run.records(record("eager", verdict="baseline", others=0.9), record("v", (1.2, 1.3, 1.4), others=0.9, block=2))
+    page = run.page()
+    first = page.select_one(".lead").find_next_sibling("p")
+    assert text_of(first).startswith("Measured 2 of 2 while other programs were busy: of 1 speed-ups 1")
+    assert "make run ONLY=01" in text_of(first)
+    assert "24, each of 2 calls" in text_of(page.find(id="measurements")), "not: 24 of 2 calls"
+    assert "1.30" not in text_of(page.find(id="verdicts"))
+    run.records(record("v", (1.2, 1.3, 1.4)))
+    assert text_of(run.page().select_one(".trust")) == "All 1 measurements were made on a quiet, steady machine."
+    run.records(record("v", (1.2, 1.3, 1.4), mode="fast"))
+    assert run.page().select_one(".trust") is None
 
 
 def test_comparisons_of_one_baseline_share_a_table(run):
@@ -678,6 +712,8 @@ def test_a_damaged_summary_of_a_simulated_run_still_says_simulated(run):
         (entry("index"), "cannot be a page's"),
         (entry("01_a"), "stands twice"),
         (entry("02_b", status="exploded"), "status is 'exploded'"),
+        (entry("02_b", not_run=["a text"]), "an entry of not_run is not an object"),
+        (entry("02_b", not_run=[{"what": 1}]), "what must be str"),
         (entry("02_b", title=3), "title must be str"),
         (entry("02_b", seconds=-1), "seconds must be a number"),
         (entry("02_b", cells=True), "cells must be a number"),

@@ -436,10 +436,11 @@ def moves():
     return x.sum().item()
 moves = counted(moves)
 
-def whole():  # in inference mode pinv is one operator, and the SVD inside it falls back
+def whole():  # in inference mode pinv is one operator; the SVD inside it is too large for its kernel once of two times
     with torch.inference_mode():
-        torch.linalg.pinv(torch.ones(4, 3, device="mps"))
-whole = counted(whole)
+        for n in (9, 96):
+            torch.linalg.pinv(torch.ones(n, n, device="mps"))
+whole, as_on_a_mac = counted(whole), counted(whole, on=mac)
 
 shader = torch.mps.compile_shader('''
     #include <metal_stdlib>
@@ -458,7 +459,7 @@ except ValueError as error:
 
 @functools.cache
 def simulated():
-    names = ["detour", "rrelu", "inferred", "moves", "whole", "unseen", "stranger"]
+    names = ["detour", "rrelu", "inferred", "moves", "whole", "as_on_a_mac", "unseen", "stranger"]
     return isolated.run(
         ON_THE_SIMULATED_GPU,
         results=names,
@@ -520,6 +521,15 @@ def test_on_a_mac_fallbacks_are_deduced_and_marked():
     assert [(e.name, e.bytes) for e in fallbacks] == [(e.name, e.bytes) for e in told.having("fallback")]
     assert sum(event.bytes for event in fallbacks) == counters["fallback_bytes"] > 0
     assert len(deduced.events) == len(told.events)
+
+
+@on_the_simulated_gpu
+def test_on_a_mac_a_call_beyond_a_kernel_s_limit_is_deduced():
+    """Only that one of the two; what it copies is pinv's and not the SVD's, which the mode does not see."""
+    deduced, _ = simulated()["as_on_a_mac"]
+    assert [(e.name, e.inferred, e.shapes[0]) for e in deduced.having("fallback")] == [
+        ("aten::linalg_pinv.atol_rtol_tensor", True, (96, 96))
+    ]
 
 
 @on_the_simulated_gpu

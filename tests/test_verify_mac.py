@@ -420,6 +420,20 @@ def test_the_machine_is_described_and_films_are_written(mac, monkeypatch):
     assert (verdict, said) == ("refuted", "another format, 8 of 8 frames came back")
 
 
+@pytest.mark.parametrize(("busy", "verdict"), [(3.4, "confirmed"), (1.02, "refuted")])
+def test_threads_of_accelerate_are_seen_by_the_time_that_they_take(monkeypatch, busy, verdict):
+    asked = []
+    monkeypatch.setattr(
+        isolated, "run", lambda source, **given: asked.append((source, given.get("threads"))) or well(busy=busy)()
+    )
+    assert judge("machines.accelerate_keeps_its_own_threads")[0] == verdict
+    ((source, threads),) = asked
+    assert "torch.set_num_threads(1)" in source
+    assert threads is None, "with its variables the question would be another"
+    monkeypatch.setattr(isolated, "run", lambda *_, **__: isolated.Outcome("hung", reason="too long"))
+    assert judge("machines.accelerate_keeps_its_own_threads")[0] == "not applicable"
+
+
 def test_the_memory_limit_is_read_in_the_message(monkeypatch):
     gib = 2**30
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 10 * gib)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from mutate import Rules
 from PIL import Image
 
 from metallab.detection import video
+from metallab.timing import Host
 
 RULES = Rules(video)
 
@@ -181,6 +184,57 @@ def a_race_shows_what_was_finished_by_then(video, monkeypatch):
     for nothing in ({}, {"quick": []}):
         with pytest.raises(ValueError, match="nothing was finished"):
             video.race(nothing)
+
+
+@RULES.rule(
+    ("                if number:\n", "                if True:\n"),
+    ("        if not self.doubt:\n", "        if True:\n"),
+    ('if self.doubt else f"{done', 'if False else f"{done'),
+    ('for ratio in self.compared.ratios.values() if ratio.verdict == "inconclusive"', "for ratio in ()"),
+    ("timing.doubt(*every, drift=self.compared.drift) or", "'' or"),
+)
+def a_film_tells_no_more_than_its_times_allow(video, monkeypatch):
+    """Panes of 0.1 s and 0.2 s a frame on a quiet machine; on a busy one, or with too few frames, none runs ahead."""
+    now, others = [5.0], [0.0]
+    monkeypatch.setattr(video, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    counted = contextlib.nullcontext(SimpleNamespace(cores=lambda: others[0]))
+    monkeypatch.setattr(video.timing, "undisturbed", lambda: counted)
+    monkeypatch.setattr(video.mode, "current", lambda: "full")
+    monkeypatch.setattr(video.boxes, "captioned", lambda frame, caption: frame)
+    seen = []
+
+    def pane(seconds):
+        def finish(frame):
+            now[0] += seconds
+            seen.append(int(frame[0, 0, 0]))
+            return frame, ["a box"]
+
+        return finish
+
+    def filmed(count):
+        frames = [np.full((48, 64, 3), 10 * n, np.uint8) for n in range(count)]
+        on = dict.fromkeys(("quick", "slow"), Host("Chip X"))
+        return video.film({"slow": pane(0.2), "quick": pane(0.1)}, frames, on=on, baseline="slow")
+
+    quiet = filmed(8)
+    assert seen[:6] == [0, 0, 0, 0, 10, 10], "the first frame warms each pane up, then they take turns"
+    assert {name: len(found) for name, found in quiet.found.items()} == {"slow": 8, "quick": 8}
+    assert quiet.compared.best_rival == "quick"
+    assert [quiet.caption("quick", n) for n in (0, 4, 8)] == [
+        "quick: ", "quick: 10.0 frames/s", "quick: 10.0 frames/s, all done",
+    ]  # fmt: skip
+    apart = sum(not np.array_equal(film[:384, :640], film[:384, -640:]) for film in quiet.pictures(rate=10))
+    assert apart > 5, "the quick pane is ahead"
+    others[0] = 1.0
+    for count, words in ((8, "no rate, busy machine"), (3, "no rate, inconclusive")):
+        doubtful = filmed(count)
+        others[0] = 0.0
+        assert doubtful.caption("quick", 2) == f"quick: {words}"
+        assert "frames/s" not in doubtful.caption("slow", count)
+        for film in doubtful.pictures(rate=10):
+            assert np.array_equal(film[:384, :640], film[:384, -640:]), "no pane runs ahead"
+    with pytest.raises(ValueError, match="no frame to film"):
+        filmed(0)
 
 
 @RULES.rule(

@@ -7,13 +7,17 @@ the real module and wants it to pass, then on a copy with the rule's lines chang
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import gc
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
+import pytest
 
 from metallab.fake_device import FakeDevice, LazyFakeDevice
 
@@ -220,15 +224,23 @@ def waiting_between_samples_is_limited_too(timing: ModuleType) -> None:
 
 
 def slow_variants_get_the_pairs_that_an_interval_needs(timing: ModuleType) -> None:
-    """Two functions of about a second, each sample after a call that does not count: six pairs, and no more."""
-    clock = FakeClock()
-    calls = {"slow": clock.taking(lambda: 1.6), "fast": clock.taking(lambda: 0.8)}
-    same = timing.Unchecked("clocks")
-    race = timing.compare(calls, on=timing.Host(), baseline="slow", parity=same, name="slow", clock=clock)
-    assert (race.ratios["fast"].n, race.ratios["fast"].verdict) == (6, "faster")
-    calls = {"slow": clock.taking(lambda: 16.0), "fast": clock.taking(lambda: 8.0)}
-    race = timing.compare(calls, on=timing.Host(), baseline="slow", parity=same, name="slow", clock=clock)
-    assert race.ratios["fast"].n < 6, "minutes for a comparison"
+    """Functions of about a second get six pairs, also in a page's short budget; of many seconds they do not."""
+
+    def race(slow: float, budget=None):
+        clock, same = FakeClock(), timing.Unchecked("clocks")
+        calls = {"slow": clock.taking(lambda: slow), "fast": clock.taking(lambda: slow / 2)}
+        made = timing.compare(calls, on=timing.Host(), baseline="slow", parity=same, budget=budget, clock=clock)
+        return made.paired["fast"], clock.now / 1e9
+
+    short = timing.Budget(min_samples=20, min_seconds=0.2, max_seconds=1.0)
+    for slow, budget, most in ((2.0, None, 40), (3.0, None, 60), (0.8, short, 20), (1.2, short, 20)):
+        ratio, seconds = race(slow, budget)
+        assert ratio.n >= 6, f"{slow} s: {ratio.n} pairs"
+        assert ratio.verdict == "faster"
+        assert seconds < most, f"{slow} s: {seconds:.0f} s for a comparison"
+    ratio, seconds = race(16.0)
+    assert ratio.n < 6
+    assert seconds < 150, "minutes for a comparison"
 
 
 def half_a_second_passes_and_not_half_a_second_of_work(timing: ModuleType) -> None:
@@ -339,7 +351,9 @@ def fast_mode_takes_three_marked_samples(timing: ModuleType) -> None:
     assert got.n == 3
     assert got.mode == "fast"
     assert "fast mode" in got.flags
-    assert pair.ratios["b"].verdict == "inconclusive"
+    assert pair.paired["b"].verdict == "inconclusive"
+    assert not pair.ratios
+    assert pair.withheld["b"].startswith("fast mode: ")
 
 
 def variants_are_interleaved_at_random(timing: ModuleType) -> None:
@@ -361,8 +375,8 @@ def variants_are_interleaved_at_random(timing: ModuleType) -> None:
         parity=timing.Unchecked("the same work"),
         clock=clock,
     )
-    assert got.ratios["b"].verdict in ("same", "inconclusive"), str(got.ratios["b"])
-    assert abs(got.ratios["b"].median - 1) < 0.01
+    assert got.paired["b"].verdict in ("same", "inconclusive"), str(got.paired["b"])
+    assert abs(got.paired["b"].median - 1) < 0.01
     samples = order[1::2]  # each sample comes after a call that counts for nothing
     rounds = list(zip(samples[-80::2], samples[-79::2], strict=True))
     assert all(set(pair) == {"a", "b"} for pair in rounds), "a round is one sample of each"
@@ -425,7 +439,7 @@ def trials(timing: ModuleType, kind: str, ratio: float, count: int, samples: int
             seed=seed,
             clock=clock,
         )
-        results.append(comparison.ratios["other"])
+        results.append(comparison.paired["other"])
     return results
 
 
@@ -463,7 +477,7 @@ def a_difference_that_matters_to_nobody_is_no_verdict(timing: ModuleType) -> Non
                 parity=timing.Unchecked("fake"),
                 clock=clock,
             )
-            assert got.ratios["b"].verdict == verdict, str(got.ratios["b"])
+            assert got.paired["b"].verdict == verdict, str(got.paired["b"])
 
 
 def a_full_comparison_takes_twenty_pairs(timing: ModuleType) -> None:
@@ -476,7 +490,7 @@ def a_full_comparison_takes_twenty_pairs(timing: ModuleType) -> None:
         parity=timing.Unchecked("the same"),
         clock=clock,
     )
-    assert got.ratios["b"].n >= 20
+    assert got.paired["b"].n >= 20
     assert got["b"].stop_reason == "quiet"
 
 
@@ -498,8 +512,8 @@ def differing_outputs_get_no_speed_up(timing: ModuleType) -> None:
         parity=equal,
         clock=clock,
     )
-    assert set(got.ratios) == {"also right"}
-    assert "2 is not 1" in got.withheld["wrong"]
+    assert set(got.paired) == {"also right"}
+    assert "2 is not 1" in got.withheld.get("wrong", "")
     assert "no speed-up" in str(got)
 
 
@@ -525,7 +539,7 @@ def each_variant_is_judged_by_its_own_parity(timing: ModuleType) -> None:
         parity={"half": within(0.1), "single": within(0.01)},
         clock=clock,
     )
-    assert set(got.ratios) == {"half"}
+    assert set(got.paired) == {"half"}
     assert "more than 0.01" in got.withheld["single"]
     assert got.parity == "outputs checked by within 0.1; outputs checked by within 0.01"
 
@@ -541,8 +555,94 @@ def simulated_places_get_no_speed_up(timing: ModuleType) -> None:
         clock=clock,
     )
     assert not got.ratios
+    assert not got.paired, "no timing from a simulation is set against another"
     assert "simulated" in got.withheld["sim"]
     assert "simulated" in got["sim"].flags
+
+
+def what_is_in_doubt_gets_no_speed_up(timing: ModuleType) -> None:
+    """Busy, drifted, simulated or fast, of the variant or of its baseline: no ratio is given, and it is said why."""
+    clock, speed = FakeClock(), [1.0]
+    fixed = clock.taking(lambda: 0.010 * speed[0])
+
+    def compared():
+        made = timing.compare(
+            {"a": clock.taking(lambda: 0.020), "b": clock.taking(lambda: 0.010)},
+            on=timing.Host(),
+            baseline="a",
+            parity=timing.Unchecked("clocks"),
+            clock=clock,
+        )
+        alone = {name: dataclasses.replace(m, others=0.0) for name, m in made.measurements.items()}
+        return dataclasses.replace(made, measurements=alone)  # whatever else this machine does
+
+    quiet = compared()
+    assert (set(quiet.ratios), quiet.withheld, quiet.best_rival) == ({"b"}, {}, "b")
+    doubts = {"busy machine": {"others": 0.3}, "fast mode": {"mode": "fast"}, "simulated": {"simulated": True}}
+    for (kind, change), which in itertools.product(doubts.items(), "ab"):
+        measured = {**quiet.measurements, which: dataclasses.replace(quiet[which], **change)}
+        got = dataclasses.replace(quiet, measurements=measured)
+        assert got.withheld.get("b", "").startswith(f"{kind}: "), f"{kind} of {which}: {got.withheld}"
+        assert not got.ratios
+        assert "times as fast" not in str(got)
+        assert got.best_rival == "a"
+        assert timing.passes(got.withheld["b"]) == (kind == "busy machine")
+    for factor, kind in ((1.3, "drifted"), (0.7, "drifted"), (1.05, None)):
+        speed[0] = 1.0
+        with timing.sentinel(fixed, on=timing.Host(), clock=clock) as watch:
+            inside = compared()
+            with pytest.raises(RuntimeError, match="ask for drift, speed-ups and verdicts then"):
+                raise AssertionError(f"a ratio before the drift is known: {inside.ratios}")
+            speed[0] = factor
+        assert [reason.split(":")[0] for reason in inside.withheld.values()] == [kind] * bool(kind)
+        assert set(inside.ratios) == (set() if kind else {"b"})
+        assert inside.drift == watch.drift
+        assert compared().ratios, "what comes after a sentinel is none of its business"
+
+
+def a_parity_is_judged_by_its_truth(timing: ModuleType) -> None:
+    """A check may raise or return its answer; what is neither true nor false is refused."""
+    clock = FakeClock()
+
+    def returning(value):
+        work = clock.taking(lambda: 0.010)
+        return lambda: (work(), value)[1]
+
+    def compared(parity):
+        variants = {"base": returning(np.ones(3)), "other": returning(np.zeros(3))}
+        return timing.compare(variants, on=timing.Host(), baseline="base", parity=parity, clock=clock)
+
+    for agrees in (None, True, np.True_, 1):
+        assert set(compared(lambda a, b, agrees=agrees: agrees).paired) == {"other"}, f"{agrees!r} means: they agree"
+    for differs in (False, np.False_, 0):
+        got = compared(lambda a, b, differs=differs: differs)
+        assert not got.paired
+        assert got.withheld["other"] == f"outputs differ: the check returned {differs!r}"
+    assert compared(np.allclose).withheld["other"].startswith("outputs differ: ")
+    with pytest.raises(TypeError, match="neither true nor false"):
+        raise AssertionError(f"an array is no truth: {compared(np.isclose).withheld}")
+
+
+def the_words_name_the_check(timing: ModuleType) -> None:
+    """A lambda by what it calls, a partial by its function and what it is given, an object by its text or its kind."""
+    near = functools.partial(np.allclose, rtol=0.1)
+    for parity, words in (
+        (np.allclose, "outputs checked by allclose"),
+        (near, "outputs checked by allclose, given rtol=0.1"),
+        (lambda a, b: np.testing.assert_allclose(a, b), "outputs checked by np.testing.assert_allclose"),
+        (lambda a, b: near(a, b) and np.any(b), "outputs checked by near, np.any"),
+        (lambda a, b: True, "outputs checked by a function without a name"),
+        (Close(), "outputs checked by Close"),
+        (timing.Unchecked("why"), "outputs not compared: why"),
+    ):
+        assert timing._said(parity) == words, f"{timing._said(parity)!r} instead of {words!r}"
+
+
+class Close:
+    """A check without a text of its own."""
+
+    def __call__(self, reference, result):
+        return True
 
 
 def settings_hold_for_their_variant_only(timing: ModuleType) -> None:
@@ -578,6 +678,11 @@ def the_sentinel_sees_drift(timing: ModuleType) -> None:
             speed[0] = factor
         assert watch.throttled == throttled, f"{factor}: drift {watch.drift}"
         assert abs(watch.drift - (factor - 1)) < 0.001
+        assert ("DRIFTED" in str(watch)) == throttled
+    fast = timing.Sentinel(*(dataclasses.replace(m, mode="fast") for m in (watch.before, watch.before)))
+    fast.after = dataclasses.replace(fast.after, samples=(9.0, 9.0, 9.0))
+    assert not fast.throttled
+    assert "too few samples to tell" in str(fast)
 
 
 @contextlib.contextmanager
@@ -639,8 +744,8 @@ RULES = (
         (
             ("    with turns.turn():\n", "    if True:\n"),
             (
-                "    with turns.turn():\n        others = _Others()",
-                "    others = _Others()\n    with turns.turn():",
+                "    with turns.turn():\n        others = Others()",
+                "    others = Others()\n    with turns.turn():",
             ),
             (
                 "            with sampler.place.active():\n                sampler.prepare(budget)",
@@ -680,16 +785,21 @@ RULES = (
     Rule(
         waiting_between_samples_is_limited_too,
         (
-            ("if passed >= limit else", "if sum(map(sum, self.rows)) >= limit else"),
+            (
+                "if passed >= self._patience(budget, enough) else",
+                "if sum(map(sum, self.rows)) >= self._patience(budget, enough) else",
+            ),
             ("out_of_patience = _since(start, clock) >= budget.warmup_limit > 0", "pass"),
         ),
     ),
     Rule(
         slow_variants_get_the_pairs_that_an_interval_needs,
         (
-            ("else 2 * self.columns", "else self.columns"),
-            ("or self.seen >= FEWEST_PAIRS", "or False"),
-            ("self.columns if self.columns == 1 or", "99 if self.columns == 1 or"),
+            ("max(2 * budget.max_seconds * self.columns, SECONDS_FOR_PAIRS)", "budget.max_seconds * self.columns"),
+            ("SECONDS_FOR_PAIRS = 10.0", "SECONDS_FOR_PAIRS = 5.0"),
+            ("SECONDS_FOR_PAIRS = 10.0", "SECONDS_FOR_PAIRS = 300.0"),
+            ("if self.seen >= FEWEST_PAIRS or", "if"),
+            ("if self.last_call < SLOW_CALL:", "if True:"),
         ),
     ),
     Rule(
@@ -716,9 +826,12 @@ RULES = (
     Rule(
         fast_mode_takes_three_marked_samples,
         (
-            ("min_samples=3, max_samples=3", "min_samples=9, max_samples=9"),
+            ("    min_samples=3,\n    max_samples=3,", "    min_samples=9,\n    max_samples=9,"),
             ('if self.mode == "fast":', "if False:"),
-            ('(FULL if mode.current() == "full" else FAST)', "FULL"),
+            (
+                '(FULL if mode.current() == "full" else FAST)\n    sampler = _Sampler',
+                "FULL\n    sampler = _Sampler",
+            ),
         ),
     ),
     Rule(variants_are_interleaved_at_random, (("        rng.shuffle(order)\n", ""),)),
@@ -727,7 +840,10 @@ RULES = (
         intervals_cover_the_truth,
         (("return ordered[k - 1], ordered[n - k]", "return ordered[k + 1], ordered[n - k - 2]"),),
     ),
-    Rule(nothing_is_found_where_nothing_is, (("confidence: float = 0.95", "confidence: float = 0.60"),)),
+    Rule(
+        nothing_is_found_where_nothing_is,
+        (("float], confidence: float = 0.95", "float], confidence: float = 0.6"),),
+    ),
     Rule(ten_percent_is_found, (("return ordered[k - 1], ordered[n - k]", "return ordered[0], ordered[-1]"),)),
     Rule(
         a_full_comparison_takes_twenty_pairs,
@@ -736,11 +852,11 @@ RULES = (
     Rule(
         each_variant_is_judged_by_its_own_parity,
         (
-            ("parity[key](samplers", "next(iter(parity.values()))(samplers"),
+            ("_difference(parity[key],", "_difference(next(iter(parity.values())),"),
             ("(_said(judges[key]) for", "(_said(parity) for"),
         ),
     ),
-    Rule(differing_outputs_get_no_speed_up, (("if key != baseline and key not in withheld", "if key != baseline"),)),
+    Rule(differing_outputs_get_no_speed_up, (("self.refused.get(variant) or doubt(", "doubt("),)),
     Rule(
         simulated_places_get_no_speed_up,
         (("if sampler.place.simulated or samplers[baseline].place.simulated:", "if False:"),),
@@ -749,10 +865,58 @@ RULES = (
         settings_hold_for_their_variant_only,
         (
             (
-                "            with sampler.place.active():\n                row",
-                "            if True:\n                row",
+                "            with sampler.place.active():\n                sampler.take_over()",
+                "            if True:\n                sampler.take_over()",
             ),
         ),
     ),
-    Rule(the_sentinel_sees_drift, (("LIMIT = 0.10", "LIMIT = 0.30"), ("abs(self.drift)", "self.drift"))),
+    Rule(
+        the_sentinel_sees_drift,
+        (
+            ("DRIFT = 0.10", "DRIFT = 0.30"),
+            ("abs(self.drift)", "self.drift"),
+            ('self.before.mode == "full" and abs', "abs"),
+        ),
+    ),
+    Rule(
+        what_is_in_doubt_gets_no_speed_up,
+        (
+            ("    if any(each.simulated for each in measured):\n", "    if False:\n"),
+            ('if modes := [each.mode for each in measured if each.mode != "full"]:', "if modes := []:"),
+            ("if (others := max((each.others for each in measured), default=0.0)) > BUSY:", "if False:"),
+            ("if drift is not None and abs(drift) > DRIFT:", "if False:"),
+            ("if drift is not None and abs(drift) > DRIFT:", "if drift is not None and drift > DRIFT:"),
+            ("doubt(base, measured, drift=drift)", "doubt(base, drift=drift)"),
+            ("doubt(base, measured, drift=drift)", "doubt(measured, drift=drift)"),
+            (
+                "for variant, ratio in self.paired.items() if variant not in withheld}",
+                "for variant, ratio in self.paired.items()}",
+            ),
+            ("        _watching.remove(watch)\n", "        pass\n"),
+            (
+                "    _watching.append(watch)\n",
+                "    _watching[:] = [watch, watch]\n    _watching.pop()\n    watch.after = watch.before\n",
+            ),
+            (
+                "for variant, ratio in self.ratios.items() if ratio.verdict",
+                "for variant, ratio in self.paired.items() if ratio.verdict",
+            ),
+        ),
+    ),
+    Rule(
+        a_parity_is_judged_by_its_truth,
+        (
+            ('    return "" if agrees else', '    return "" if True else'),
+            ("        agrees = bool(answer)\n", "        agrees = answer is not False\n"),
+            ("    if answer is None:\n", "    if False:\n"),
+        ),
+    ),
+    Rule(
+        the_words_name_the_check,
+        (
+            ('if name == "<lambda>":', "if False:"),
+            ("if isinstance(parity, functools.partial):", "if False:"),
+            ("if name is None and (kind", "if False and (kind"),
+        ),
+    ),
 )

@@ -146,3 +146,100 @@ extern "C" const char* has_no_threads() {
     return "went on";
   });
 }
+
+static id<MTLComputeCommandEncoder> encoder_with(NSString* name) {
+  id<MTLComputeCommandEncoder> encoder = [new_commands() computeCommandEncoder];
+  [encoder setComputePipelineState:pipeline(name)];
+  return encoder;
+}
+
+// The status of a command buffer on its way, as digits: new, enqueued, and what its two handlers see.
+static std::string statuses(bool fails) {
+  id<MTLCommandBuffer> commands = new_commands();
+  std::string seen = std::to_string(commands.status);
+  [commands enqueue];
+  seen += std::to_string(commands.status);
+  id<MTLBuffer> numbers = [[MTLCreateSystemDefaultDevice() newBufferWithLength:16 options:0] autorelease];
+  if (fails) {
+    id<MTLComputeCommandEncoder> encoder = [commands computeCommandEncoder];
+    [encoder setComputePipelineState:pipeline(@"narrow")]; // its buffer is not bound
+    [encoder dispatchThreads:MTLSizeMake(1, 1, 1) threadsPerThreadgroup:MTLSizeMake(1, 1, 1)];
+    [encoder endEncoding];
+  } else {
+    encode(commands, numbers, 3);
+  }
+  std::string* tell = &seen;
+  for (int i = 0; i < 2; ++i)
+    [commands addCompletedHandler:^(id<MTLCommandBuffer> buffer) {
+      *tell += std::to_string(buffer.status);
+    }];
+  try {
+    [commands commit];
+  } catch (const std::exception& error) {
+    seen += "!";
+  }
+  return seen + std::to_string(commands.status);
+}
+
+extern "C" const char* statuses_of_a_good_one() {
+  return told([] { return statuses(false); });
+}
+
+extern "C" const char* statuses_of_a_bad_one() {
+  return told([] { return statuses(true); });
+}
+
+extern "C" const char* commits_in_a_handler() {
+  return told([]() -> std::string {
+    id<MTLCommandBuffer> commands = new_commands();
+    [commands addCompletedHandler:^(id<MTLCommandBuffer> buffer) {
+      [buffer commit];
+    }];
+    [commands commit];
+    return "went on";
+  });
+}
+
+extern "C" const char* has_no_handler() {
+  return told([]() -> std::string {
+    [new_commands() addCompletedHandler:nil];
+    return "went on";
+  });
+}
+
+extern "C" const char* has_groups_that_wrap() {
+  return told([]() -> std::string {
+    const NSUInteger many = 1 << 22; // cubed: 0 in 64 bits
+    [encoder_with(@"twice") dispatchThreads:MTLSizeMake(1, 1, 1) threadsPerThreadgroup:MTLSizeMake(many, many, many)];
+    return "went on";
+  });
+}
+
+extern "C" const char* has_a_grid_that_wraps() {
+  return told([]() -> std::string {
+    const NSUInteger many = (NSUInteger(1) << 63) + 1; // twice that is 2 in 64 bits
+    [encoder_with(@"twice") dispatchThreadgroups:MTLSizeMake(many, 1, 1) threadsPerThreadgroup:MTLSizeMake(2, 1, 1)];
+    return "went on";
+  });
+}
+
+extern "C" const char* has_too_many_threads() {
+  return told([]() -> std::string {
+    [encoder_with(@"narrow") dispatchThreads:MTLSizeMake(1, 1, 1) threadsPerThreadgroup:MTLSizeMake(13, 5, 1)];
+    return "went on";
+  });
+}
+
+extern "C" const char* copies_from_nowhere() {
+  return told([]() -> std::string {
+    [MTLCreateSystemDefaultDevice() newBufferWithBytes:nullptr length:16 options:0];
+    return "went on";
+  });
+}
+
+extern "C" const char* binds_from_nowhere() {
+  return told([]() -> std::string {
+    [encoder_with(@"twice") setBytes:nullptr length:4 atIndex:1];
+    return "went on";
+  });
+}

@@ -22,7 +22,7 @@ import time
 
 WANTED = ((3, 11), (3, 12))
 GLIBC = (2, 28)  # what the wheels of torch and scikit-learn are built for
-MACOS = (15, 0)  # what the wheels of torch 2.15 are built for
+MACOS = (15, 0)  # what the MPS device of torch 2.15 wants: its wheel installs on 14 and then has no GPU there
 
 # GiB (installed, wheels): pip holds all wheels in a temporary folder until it has finished, and keeps a copy in its
 # cache. Linux: measured (8.3 and 3.8), much of it CUDA, which torch carries there. macOS: estimated, without CUDA.
@@ -227,7 +227,9 @@ def check_platform():
         raise Problem(f"{supported}; this is {system} on {machine}.{hint}")
     if system == "Darwin" and numbers(platform.mac_ver()[0]) < MACOS:
         found = platform.mac_ver()[0]
-        raise Problem(f"macOS {MACOS[0]} or newer is needed by torch 2.15; this is {found}. Update macOS.")
+        raise Problem(
+            f"macOS {MACOS[0]} or newer is needed by the MPS device of torch 2.15; this is {found}. Update macOS."
+        )
     if system == "Linux":
         name, version = platform.libc_ver()
         if name != "glibc" or numbers(version) < GLIBC:
@@ -572,7 +574,7 @@ def install(project, log, lock, progress):
     def on_idle():  # pip installs without a word: look at what has appeared
         text = progress.text
         if expected:
-            there = sum(name.endswith("-info") for name in os.listdir(site_packages(project)))
+            there = count_installed(project)
             text = f"installing {min(there, expected[0])} of {expected[0]}"
         progress.update(text)
 
@@ -584,9 +586,12 @@ def install(project, log, lock, progress):
         raise Problem(explain_pip(lines, shown(project, project.log)))
 
 
-def site_packages(project):
-    lib = os.path.join(project.venv, "lib")
-    return os.path.join(lib, os.listdir(lib)[0], "site-packages")
+def count_installed(project):
+    """Packages in .venv. Beside Python's folder lib may hold node_modules, of `make hub`, and a Finder's .DS_Store."""
+    import glob
+
+    folder = os.path.join(glob.escape(project.venv), "lib", "python*", "site-packages")
+    return len(glob.glob(os.path.join(folder, "*-info")))
 
 
 def shown(project, path):

@@ -11,6 +11,7 @@ import contextlib
 import html
 import importlib.util
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ class Accelerator:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Hold PyTorch to this device's number of threads."""
+        """Hold PyTorch to this device's number of threads; on a Mac all but its matrix products, see `cpu`."""
         if self.threads is None:
             yield
             return
@@ -145,14 +146,25 @@ def first_framework() -> Framework:
 def cpu(threads: int | None = None) -> Accelerator:
     """The CPU as a baseline: with one thread, or by default with all that PyTorch uses on this machine.
 
-    A baseline of one thread alone makes every GPU look good: show both.
+    A baseline of one thread alone makes every GPU look good: show both. On a Mac the label says that matrix products
+    keep threads of their own, unless this process was started with VECLIB_MAXIMUM_THREADS=1.
     """
     import torch
 
     most = torch.get_num_threads() if threads is None else threads
     if most < 1:
         raise ValueError(f"threads is {most}; a CPU baseline needs at least 1")
-    return Accelerator("cpu", f"{_chip()} CPU, {most} thread{'s' if most > 1 else ''}", threads=most)
+    held = threads is not None or most == 1
+    apart = " (products: Accelerate's own threads)" if held and _accelerate_has_its_own_threads() else ""
+    return Accelerator("cpu", f"{_chip()}{apart} CPU, {most} thread{'s' if most > 1 else ''}", threads=most)
+
+
+def _accelerate_has_its_own_threads() -> bool:
+    """On a Mac PyTorch's matrix products are Accelerate's, which `torch.set_num_threads` does not reach.
+
+    A variable that it reads when it starts is reported to hold it to one (`metallab.isolated.ONE_THREAD`).
+    """
+    return sys.platform == "darwin" and os.environ.get("VECLIB_MAXIMUM_THREADS") != "1"
 
 
 def probe(kind: str) -> str | None:

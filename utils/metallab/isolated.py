@@ -12,9 +12,14 @@ In a notebook the same is a cell magic, after ``%load_ext metallab.isolated``::
 
 The cell's own text runs in the child. What it printed appears below it, the named results (here ``y`` and
 ``seconds``) become variables of the notebook, and the `Outcome` is in ``isolated_outcome``. If it does not end well
-the page says so in a line and goes on; the named variables are then removed, so that nothing old is taken for new.
-``--device mps`` is an Apple GPU: the real one on a Mac, the simulated one elsewhere, and the first line printed says
-which.
+the cell raises `ChildFailed` in the notebook, as a cell does; the named variables are then removed, so that nothing old
+is taken for new. ``--device mps`` is an Apple GPU: the real one on a Mac, the simulated one elsewhere, and the first
+line printed says which.
+
+``--raises NotImplementedError`` is for a cell that teaches a failure: it has to raise that, or a subclass of it.
+``--needs objective-c++`` names a tool that may be missing (`needs.TOOLS`): where it is, the cell is not run, says so,
+and the page is incomplete (`needs.incomplete`). With ``--wants sanitizers`` it runs all the same, without what the tool
+would have added.
 """
 
 from __future__ import annotations
@@ -36,11 +41,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from metallab import units
+from metallab import needs, units
 from metallab.headless.processes import describe_exit, find_process, kill_family
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",  # PyTorch, OpenBLAS
+    "VECLIB_MAXIMUM_THREADS": "1",  # Accelerate, which computes PyTorch's matrix products on a Mac
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
     "NPROC": "1",  # XLA's thread pool, read when JAX starts; newer releases read the second
@@ -52,15 +58,20 @@ _SOURCE = "<isolated>"
 
 
 class ChildFailed(RuntimeError):
-    """A result was asked for that the child process did not bring back."""
+    """A child process did not end as it should, or a result was asked for that it did not bring back."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the message, which ends with the child's own traceback. Our frames help nobody."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What became of a piece of code in a child process."""
 
-    ended: Literal["well", "raised", "crashed", "hung"]
-    """``well``; with an exception; by a signal or an exit of its own; or stopped, because it took too long."""
+    ended: Literal["well", "raised", "crashed", "hung", "not run"]
+    """``well``; with an exception; by a signal or an exit of its own; stopped, because it took too long; or not begun,
+    because a tool is missing."""
     printed: str = ""
     """What it wrote to standard output, up to its end."""
     reason: str = ""
@@ -68,6 +79,8 @@ class Outcome:
     detail: str = ""
     """The traceback, or the last words on standard error."""
     results: Mapping[str, Any] = field(default_factory=dict)
+    kinds: tuple[str, ...] = ()
+    """Of what it raised: the names of the exception's class and of those that this is derived from."""
 
     @property
     def ok(self) -> bool:
@@ -141,13 +154,13 @@ def _outcome(command: list[str], variables: Mapping[str, str], timeout: float, f
     if child.returncode != 0 or not answer.exists():
         how = f"the process {describe_exit(child.returncode)}" + ("" if child.returncode else " before it answered")
         return Outcome("crashed", printed, how, said)
-    ended, reason, detail, values = pickle.loads(answer.read_bytes())  # our own child wrote it
+    ended, reason, detail, values, kinds = pickle.loads(answer.read_bytes())  # our own child wrote it
     try:
         results = pickle.loads(values)
     except Exception as error:  # noqa: BLE001  # of a framework's objects, which may want a device that is not here
         wrong = f"a result cannot be taken over: {units.first_line(error)}; turn it into NumPy arrays in the cell"
         return Outcome("raised", printed, wrong, said)
-    return Outcome(ended, printed, reason, detail or said, results)
+    return Outcome(ended, printed, reason, detail or said, results, kinds)
 
 
 def _text(stream, most: int = 100_000) -> str:
@@ -222,12 +235,19 @@ def _raised(error: BaseException, reason: str = "") -> bytes:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _SOURCE]
     where = "".join(traceback.format_list(frames))
     words = "".join(traceback.format_exception_only(error)).strip()
-    return _answered("raised", reason or units.first_line(error, kind=True), f"{where}{words}")
+    kinds = tuple(kind.__name__ for kind in type(error).__mro__)
+    return _answered("raised", reason or units.first_line(error, kind=True), f"{where}{words}", kinds=kinds)
 
 
-def _answered(ended: str, reason: str = "", detail: str = "", values: Mapping[str, Any] | None = None) -> bytes:
+def _answered(
+    ended: str,
+    reason: str = "",
+    detail: str = "",
+    values: Mapping[str, Any] | None = None,
+    kinds: tuple[str, ...] = (),
+) -> bytes:
     """The results are pickled apart: what cannot be read of them shall not hide how it ended."""
-    return pickle.dumps((ended, reason, detail, pickle.dumps(dict(values or {}))))
+    return pickle.dumps((ended, reason, detail, pickle.dumps(dict(values or {})), kinds))
 
 
 def load_ipython_extension(shell) -> None:
@@ -240,8 +260,12 @@ def _arguments(line: str) -> argparse.Namespace:
     parser.add_argument("results", nargs="*")
     parser.add_argument("--device", choices=["mps"])
     parser.add_argument("--threads", type=int, choices=[1])
-    parser.add_argument("--timeout", type=float, default=120.0)
+    # longer than `run`'s: on a busy machine that has not built the simulated GPU yet, that alone took 2 minutes
+    parser.add_argument("--timeout", type=float, default=200.0)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--raises", metavar="EXCEPTION")
+    parser.add_argument("--needs", action="append", default=[], choices=needs.TOOLS)
+    parser.add_argument("--wants", action="append", default=[], choices=needs.TOOLS)
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -254,17 +278,28 @@ def _arguments(line: str) -> argparse.Namespace:
     return known
 
 
+_USAGE = (
+    "%%isolated [RESULT ...] [--device mps] [--threads 1] [--timeout SECONDS] [--set NAME=VALUE] [--raises EXCEPTION] "
+    "[--needs TOOL] [--wants TOOL]"
+)
+
+
 def _cell(shell, line: str, cell: str) -> None:
     """Run a notebook's cell in a child process, show what it printed, and take its results over."""
     try:
         given = _arguments(line)
     except argparse.ArgumentError as error:
-        usage = "%%isolated [RESULT ...] [--device mps] [--threads 1] [--timeout SECONDS] [--set NAME=VALUE]"
-        raise ValueError(f"%%isolated does not understand {error}; it takes: {usage}") from None
-    if given.device:
-        print(f"On {apple_gpu()}:")
+        raise ValueError(f"%%isolated does not understand {error}; it takes: {_USAGE}") from None
     for name in (*given.results, "isolated_outcome"):  # whatever comes now, nothing old is taken for new
         shell.user_ns.pop(name, None)
+    gaps = [tool.gap for tool in needs.missing([*(["apple-gpu"] if given.device else []), *given.needs])]
+    if gaps:
+        shell.user_ns["isolated_outcome"] = Outcome("not run", reason="; ".join(gap.what for gap in gaps))
+        for gap in gaps:
+            needs.incomplete(gap.what, gap.mend)
+        return
+    if given.device:
+        print(f"On {apple_gpu()}:")
     outcome = run(
         cell,
         results=given.results,
@@ -275,10 +310,23 @@ def _cell(shell, line: str, cell: str) -> None:
     )
     shell.user_ns |= {"isolated_outcome": outcome, **outcome.results}
     print(outcome.printed, end="")
-    if outcome.ok:
+    _judge(outcome, given.raises)
+    for tool in needs.missing(given.wants):
+        needs.incomplete(f"the part of this cell that needs {tool.name}", tool.mend())
+
+
+def _judge(outcome: Outcome, expected: str | None) -> None:
+    """Say how a cell ended. `ChildFailed`, which fails the page, unless it ended as it should."""
+    if outcome.ok and not expected:
         print(outcome.detail, end="", file=sys.stderr)  # warnings
+    elif outcome.ok:
+        raise ChildFailed(f"this cell should raise {expected}, and ended without raising anything")
+    elif outcome.ended == "raised" and expected in outcome.kinds:
+        print(f"This cell is meant to raise {expected}, and did:\n{outcome.detail}")
     else:
-        print(f"This cell {outcome.ended} in its own process; the page goes on. {outcome.reason}\n{outcome.detail}")
+        wanted = f", where it should raise {expected}" if expected else ""
+        how = f"this cell {outcome.ended} in its own process{wanted}"
+        raise ChildFailed(f"{outcome.reason} ({how})\n{outcome.detail}".rstrip())
 
 
 def apple_gpu() -> str:

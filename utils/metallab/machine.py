@@ -50,7 +50,7 @@ POWER_SOURCES = ("AC", "battery", "UPS")
 # Terraform shares the prefix TF_: its variables say nothing about a framework, and some are secrets.
 _RECORDED = re.compile(
     r"(?!TF_(?:VAR|CLI|TOKEN|REGISTRY|WORKSPACE))"
-    r"(?:(?:PYTORCH|METALLAB|OMP|MKL|TF|XLA|JAX|KMP)_[A-Za-z0-9_]*|CUDA_VISIBLE_DEVICES)"
+    r"(?:(?:PYTORCH|METALLAB|OMP|MKL|VECLIB|TF|XLA|JAX|KMP)_[A-Za-z0-9_]*|CUDA_VISIBLE_DEVICES)"
 )
 # TF_CONFIG and the addresses of JAX's coordinator name hosts.
 _HIDDEN = re.compile(r"TF_CONFIG|TOKEN|SECRET|PASSW|CREDENTIAL|KEY|ADDRESS|HOST", re.IGNORECASE)
@@ -60,7 +60,8 @@ _ANY_HOME = re.compile(r"/(Users|home)/[^/:;,\s\"']+")
 TEXT_LIMIT = 1000
 """Characters that one text in a description or a record may have."""
 _JSON_LIMIT = 65536
-_COMMAND_SECONDS = 2.0
+_COMMAND_SECONDS = 2.0  # for what is asked each time
+_FACT_SECONDS = 20.0  # for what is asked once: system_profiler and nvidia-smi may take seconds at first
 _SYS, _PROC = Path("/sys"), Path("/proc")
 
 
@@ -127,14 +128,15 @@ class Machine:
     def identity(self) -> tuple[str, ...]:
         """What must match before absolute times may be compared: hardware, system and framework versions.
 
-        A chip's name does not tell how much of it a machine has, so the core count and the GPU belong to it. The
-        number of GPU cores does not, because asking for it may time out; `differences` looks at it where it is known.
+        A chip's name does not tell how much of it a machine has, so the core count and the GPU belong to it. Of an
+        Apple chip the GPU is a part: what the system says of it, which is asked of a slow command, adds nothing. Nor
+        does the number of GPU cores, from the same command; `differences` looks at it where it is known.
         """
         major = (self.os_version or "").split(".")[0]
         parts = {
             "chip": self.chip,
             "CPU cores": self.cores_logical,
-            "GPU": self.gpu,
+            "GPU": "of the chip" if (self.chip or "").startswith("Apple ") else self.gpu,
             "system": f"{self.os_name} {major}" if self.os_name and major else None,
             **{name: self.versions.get(name) or "not installed" for name in PACKAGES},
         }
@@ -205,7 +207,7 @@ def describe() -> Machine:
     """This machine, now.
 
     Hardware, versions and the git revision are asked once a process; power, load and environment every time. Takes
-    some milliseconds on Linux; on a Mac the first call may take longer, because it starts ``system_profiler``.
+    some milliseconds on Linux; on a Mac the first call may take seconds, because it starts ``system_profiler``.
     """
     ask_now = {"Darwin": _mac_now, "Linux": _linux_now}.get(platform.system(), dict)
     unknown = dict.fromkeys(field.name for field in fields(Machine))
@@ -256,6 +258,7 @@ def _mac() -> dict[str, Any]:
         "kern.hv_vmm_present",
     )
     gpu, gpu_cores = _mac_gpu()
+    version = _ask("sw_vers", "-productVersion", seconds=_FACT_SECONDS)
     return {
         "chip": found.get("machdep.cpu.brand_string"),
         "memory_bytes": _positive(found.get("hw.memsize")),
@@ -267,20 +270,20 @@ def _mac() -> dict[str, Any]:
         "gpu": gpu,
         "gpu_cores": gpu_cores,
         "os_name": "macOS",
-        "os_version": _matched(r"^\s*(\d+(?:\.\d+)*)\s*$", _ask("sw_vers", "-productVersion")),
+        "os_version": _matched(r"^\s*(\d+(?:\.\d+)*)\s*$", version),
     }
 
 
 def _sysctl(*names: str) -> dict[str, str]:
     """Values by name. One process for all, with names printed: a name this Mac does not know is only left out."""
-    lines = (_ask("sysctl", *names, may_fail=True) or "").splitlines()
+    lines = (_ask("sysctl", *names, may_fail=True, seconds=_FACT_SECONDS) or "").splitlines()
     pairs = (line.partition(": ") for line in lines)
     return {name: one_line(value.strip()) for name, _, value in pairs if name in names and value.strip()}
 
 
 def _mac_gpu() -> tuple[str | None, int | None]:
     """Name and core count. The report also lists displays with their serial numbers: only two values are taken."""
-    report = _ask("system_profiler", "SPDisplaysDataType", "-json")
+    report = _ask("system_profiler", "SPDisplaysDataType", "-json", seconds=_FACT_SECONDS)
     try:
         cards = json.loads(report or "{}")["SPDisplaysDataType"]
         names = [card["sppci_model"] for card in cards]
@@ -316,9 +319,10 @@ def _linux() -> dict[str, Any]:
         release = platform.freedesktop_os_release()
     except OSError:
         release = {}
+    gpus = _ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", seconds=_FACT_SECONDS)
     return {
         "chip": _matched(r"^model name\s*:\s*(.+?)\s*$", cpuinfo) or _lscpu_name(),
-        "gpu": _joined((_ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or "").splitlines()),
+        "gpu": _joined((gpus or "").splitlines()),
         "virtual": "hypervisor" in flags.split() if flags else None,  # x86 says so, other processors do not
         "os_name": one_line(release.get("NAME", "")) or "Linux",
         "os_version": one_line(release.get("VERSION_ID", "")) or None,
@@ -327,7 +331,7 @@ def _linux() -> dict[str, Any]:
 
 def _lscpu_name() -> str | None:
     """Arm's /proc/cpuinfo has numbers where x86 has a name; lscpu knows what they stand for."""
-    return _matched(r"^Model name:\s*(.+?)\s*$", _ask("lscpu"))
+    return _matched(r"^Model name:\s*(.+?)\s*$", _ask("lscpu", seconds=_FACT_SECONDS))
 
 
 def _linux_now() -> dict[str, Any]:
@@ -383,7 +387,7 @@ def _git(folder: Path) -> tuple[str | None, bool | None]:
     return revision, any(not line.startswith("#") for line in status.splitlines())
 
 
-def _ask(*command: str, may_fail: bool = False) -> str | None:
+def _ask(*command: str, may_fail: bool = False, seconds: float | None = None) -> str | None:
     """What a command prints; None if there is no such command, it fails or it takes too long."""
     try:
         done = subprocess.run(
@@ -391,7 +395,7 @@ def _ask(*command: str, may_fail: bool = False) -> str | None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=_COMMAND_SECONDS,
+            timeout=_COMMAND_SECONDS if seconds is None else seconds,
             env=os.environ | {"LC_ALL": "C"},
             check=False,
         )

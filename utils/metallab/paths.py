@@ -18,6 +18,7 @@ BUILD = Path(os.environ.get("METALLAB_BUILD") or ROOT / "build")
 FAILED = BUILD / "failed"
 REPORT = BUILD / "report"
 CONSTRAINTS = ROOT / "constraints.txt"
+PYPROJECT = ROOT / "pyproject.toml"
 
 
 def run_folder(mode: str, device: str) -> Path:

@@ -21,11 +21,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from metallab import units
-from metallab.timing import Comparison, Measurement
+from metallab.timing import BUSY, FEWEST_PAIRS, Comparison, Measurement
 
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#000000",
 )  # fmt: skip
+GREY = "#7f7f7f"
 COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 STYLE = {
     "figure.dpi": 110,
@@ -43,23 +44,29 @@ STYLE = {
 }
 
 
-def title(figure: Figure, text: str, devices: Iterable[str], simulated: bool = False) -> None:
+def title(figure: Figure, text: str, devices: Iterable[str], simulated: bool = False, busy: bool = False) -> None:
     """Say what the picture shows, and below on which devices; left-aligned over the whole width."""
     below = f"{'SIMULATED: ' if simulated else ''}{' / '.join(dict.fromkeys(devices))}"
+    below += "; BUSY MACHINE: other programs ran meanwhile" if busy else ""
     wrapped = textwrap.fill(below, 90, break_long_words=False)
     figure.suptitle(f"{text}\n{wrapped}", x=0.01, ha="left", fontsize=10)
 
 
-def gallery(claims: Mapping[str, tuple[float, float]], *, device: str) -> Figure:
+def gallery(claims: Mapping[str, tuple[float, float | Measurement]], *, device: str) -> Figure:
     """How far each claim is from the truth, on a logarithmic axis with the truth at 1.
 
-    ``claims`` maps a name to (claimed, true), two positive numbers in the same unit.
+    ``claims`` maps a name to (claimed, true), two positive numbers in the same unit. Where the truth is a measurement,
+    it is its median, and a claim among its samples is not called wrong: it lies within its noise.
     """
     names = list(claims)
-    ratios = [claimed / true for claimed, true in claims.values()]
+    pairs = [(claimed, *_truth(true)) for claimed, true in claims.values()]
+    ratios = [claimed / true for claimed, true, _, _ in pairs]
+    words = [_wrong(claimed / true, low <= claimed <= high) for claimed, true, low, high in pairs]
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 0.6 + 0.42 * len(names)))
-        colours = [RED if ratio < 1 else BLUE for ratio in ratios]
+        colours = [
+            GREY if text.startswith("true") else RED if r < 1 else BLUE for r, text in zip(ratios, words, strict=True)
+        ]
         axes.barh(range(len(names)), [ratio - 1 for ratio in ratios], left=1, color=colours, height=0.6)
         axes.set_xscale("log")
         # room for the words beside the bars
@@ -70,22 +77,36 @@ def gallery(claims: Mapping[str, tuple[float, float]], *, device: str) -> Figure
             axes.set_xticks(_powers_of_two(*axes.get_xlim()))
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axes.xaxis.set_minor_locator(NullLocator())
-        for row, ratio in enumerate(ratios):
-            words = f" {ratio:.2g} times the truth " if ratio < 0.95 or ratio > 1.05 else " true within 5 % "
-            axes.text(ratio, row, words, va="center", ha="right" if ratio < 1 else "left", fontsize=9)
+        for row, (ratio, text) in enumerate(zip(ratios, words, strict=True)):
+            axes.text(ratio, row, f" {text} ", va="center", ha="right" if ratio < 1 else "left", fontsize=9)
         axes.axvline(1, color=BLACK, linewidth=1)
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("claimed / true (1 is the truth)")
         title(figure, "How wrong a broken timer is", [device])
-    return described(figure, "; ".join(f"{n}: {r:.2g} times the truth" for n, r in zip(names, ratios, strict=True)))
+    return described(figure, "; ".join(f"{name}: {text}" for name, text in zip(names, words, strict=True)))
+
+
+def _truth(true: float | Measurement) -> tuple[float, float, float]:
+    """A true time, and from where to where its samples go."""
+    if isinstance(true, Measurement):
+        return true.median, min(true.samples), max(true.samples)
+    return true, true, true
+
+
+def _wrong(ratio: float, within_noise: bool) -> str:
+    """How far from the truth a claim is, in words."""
+    if 0.95 <= ratio <= 1.05:
+        return "true within 5 %"
+    return "true within the noise" if within_noise else f"{ratio:.2g} times the truth"
 
 
 def speedups(comparisons: Sequence[Comparison]) -> Figure:
     """Speed-ups over each comparison's baseline with their 95 % intervals; grey where neither is faster.
 
-    A variant whose speed-up is withheld is named, without a bar.
+    A variant whose speed-up is withheld is named with the reason, without a bar. RuntimeError as
+    `metallab.timing.Comparison.drift`.
     """
     rows = [(c, key) for c in comparisons for key in c.measurements if key != c.baseline]
     with plt.rc_context(STYLE):
@@ -111,16 +132,17 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
 
 
 def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
-    if key in comparison.withheld:
-        reason = comparison.withheld[key].split(":", 1)[0]
+    if withheld := comparison.withheld.get(key):
+        reason = withheld.split(":", 1)[0]
         axes.text(1, row, f"  no speed-up: {reason}", va="center", color=RED, fontsize=9)
         return f"{comparison.name}: no speed-up of {key} is given, {reason}"
     ratio = comparison.ratios[key]
     finite = np.isfinite(ratio.high)
-    colour = {"faster": BLUE, "slower": RED}.get(ratio.verdict, "#7f7f7f")
+    colour = {"faster": BLUE, "slower": RED}.get(ratio.verdict, GREY)
     spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]] if finite else None
     axes.errorbar(ratio.median, row, xerr=spread, fmt="o", color=colour, capsize=4)
-    words = f"{units.times(ratio.median)}, {ratio.verdict}"
+    few = f"inconclusive: {ratio.n} pair{'s' * (ratio.n != 1)}, {FEWEST_PAIRS} are needed"
+    words = f"{units.times(ratio.median)}, {ratio.verdict if finite else few}"
     # on white, so that the line at 1 does not run through the words
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     end = (ratio.high if finite else ratio.median, row)
@@ -304,9 +326,10 @@ def _cycled(count: int) -> list[str]:
     return [COLOURS[i % len(COLOURS)] for i in range(count)]
 
 
-def _where(measurements: Sequence[Measurement]) -> tuple[list[str], bool]:
-    """The devices' names, and whether any is simulated."""
-    return [measured.device for measured in measurements], any(measured.simulated for measured in measurements)
+def _where(measurements: Sequence[Measurement]) -> tuple[list[str], bool, bool]:
+    """The devices' names, whether any is simulated, and whether other programs were busy meanwhile."""
+    devices, busy = [measured.device for measured in measurements], any(m.others > BUSY for m in measurements)
+    return devices, any(measured.simulated for measured in measurements), busy
 
 
 def _size(value: float) -> str:

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from metallab import paths
 from metallab.headless.processes import describe_exit
@@ -78,9 +80,16 @@ def installed(package: str) -> str | None:
         return None
 
 
-def against_lock(constraints: Path = paths.CONSTRAINTS) -> list[tuple[str, str, str]]:
-    """Packages whose installed version is not the locked one: (name, locked, installed or ``-``)."""
-    differ = []
+def against_lock(
+    constraints: Path = paths.CONSTRAINTS, pyproject: Path = paths.PYPROJECT
+) -> list[tuple[str, str, str]]:
+    """Packages whose installed version is not the locked one: (name, locked, installed or ``-``).
+
+    A package that is not installed counts if set-up should have installed it: the lock also holds what only the book,
+    the class or the tests in a browser need (the extras of ``pyproject.toml``), each installed by the `make` target
+    that needs it.
+    """
+    needed, differ = _needed(pyproject), []
     for line in constraints.read_text().splitlines():
         text = line.split("#", 1)[0].strip()
         if not text:
@@ -89,10 +98,46 @@ def against_lock(constraints: Path = paths.CONSTRAINTS) -> list[tuple[str, str, 
         if wanted.marker is not None and not wanted.marker.evaluate():
             continue
         have = installed(wanted.name)
+        if have is None and canonicalize_name(wanted.name) not in needed:
+            continue
         # a build after a plus sign, as torch reports it, matches where the lock names none
         if have is None or not wanted.specifier.contains(have, prereleases=True):
             differ.append((wanted.name, str(wanted.specifier).removeprefix("=="), have or "-"))
     return differ
+
+
+def _needed(pyproject: Path) -> set[str]:
+    """What set-up installs, and each extra that a `make` target has installed: names, with all that they require.
+
+    What a package requires is read from its metadata; of one that is missing itself, nothing more is known.
+    """
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    extras = {"dev", *(mark.name.removeprefix("extra-") for mark in Path(sys.prefix).glob("extra-*"))}
+    texts = [*project["dependencies"]]
+    for extra, more in project.get("optional-dependencies", {}).items():
+        texts += more if extra in extras else []
+    found: set[tuple[str, str]] = set()
+    queue = [each for each in map(Requirement, texts) if _applies(each)]
+    while queue:
+        wanted = queue.pop()
+        for extra in ("", *wanted.extras):
+            if (key := (canonicalize_name(wanted.name), extra)) not in found:
+                found.add(key)
+                queue += [each for each in map(Requirement, _requires(wanted.name)) if _applies(each, extra)]
+    return {name for name, _ in found}
+
+
+def _applies(requirement: Requirement, extra: str = "") -> bool:
+    """True unless its marker is about another system, another Python or another extra."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _requires(package: str) -> list[str]:
+    """What an installed package requires, markers included."""
+    try:
+        return metadata.requires(package) or []
+    except metadata.PackageNotFoundError:
+        return []
 
 
 @dataclass(frozen=True)
@@ -185,7 +230,7 @@ def _torch() -> Iterator[Probe]:
 
 def _torch_remedy(kind: str) -> str:
     if kind == "mps" and sys.platform == "darwin":
-        return "Apple silicon and macOS 15 or newer are needed, and a native (arm64) Python"
+        return "PyTorch's MPS device needs Apple silicon, macOS 15 or newer, and a native (arm64) Python"
     return ""
 
 

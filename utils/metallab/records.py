@@ -28,7 +28,7 @@ import pyperf
 from metallab import machine, mode, paths
 from metallab.device import Accelerator
 from metallab.mode import MODES
-from metallab.timing import Comparison, Measurement, Sentinel
+from metallab.timing import Comparison, Measurement, Sentinel, doubt
 
 SCHEMA = 1
 
@@ -52,7 +52,9 @@ class Compared:
     verdict: str
     """``baseline``, ``faster``, ``slower``, ``same``, ``inconclusive`` or ``withheld``."""
     median: float | None = None
-    """The speed-up over the baseline with its 95 % interval; None for the baseline and where it is withheld."""
+    """The speed-up over the baseline with its 95 % interval; None for the baseline, and where outputs differ or a place
+    is simulated. A speed-up that was withheld for another reason is kept, and is not to be shown: see `Record.doubt`.
+    """
     low: float | None = None
     high: float | None = None
     """None where too few pairs give no upper end."""
@@ -82,6 +84,18 @@ class Record:
         """The name within its lesson."""
         return self.name.removeprefix(f"{self.lesson}/")
 
+    @property
+    def doubt(self) -> str:
+        """Why no conclusion may be drawn from it; empty if nothing speaks against it.
+
+        What the page withheld when it was measured (outputs that differ, a drift), or what the measurement itself says,
+        by `metallab.timing.doubt`: the rule is one for pages and for whoever reads the file.
+        """
+        compared = self.comparison
+        if compared and (compared.withheld or compared.verdict == "withheld"):
+            return compared.withheld or "no reason is given"
+        return doubt(self.measurement)
+
 
 def save(
     lesson: str,
@@ -92,7 +106,8 @@ def save(
 ) -> Path:
     """Write a lesson's results, and return the file: ``build/<mode>-<device>/results/<lesson>.json``.
 
-    ``on`` is the device that the page ran on, and names the folder. The file appears whole or not at all: a full disk
+    ``on`` is the device that the page ran on, and names the folder; ``sentinel`` is for results that were not compared
+    in a sentinel's block, which know theirs. The file appears whole or not at all: a full disk
     or an interruption leaves an earlier one as it was. ValueError as `gather`, or if a value could not be read back.
     """
     records = gather(lesson, *results, sentinel=sentinel)
@@ -113,9 +128,12 @@ def gather(lesson: str, *results: Measurement | Comparison, sentinel: Sentinel |
     names = [name for name, *_ in rows]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"{sorted(twice)} stand twice among the results; give each measurement its own name")
-    described, drift = machine.describe(), sentinel.drift if sentinel else None
+    described, of_page = machine.describe(), sentinel.drift if sentinel else None
     taken = datetime.now(UTC).isoformat(timespec="seconds")
-    return [Record(lesson, name, taken, measured, compared, drift, described) for name, measured, compared in rows]
+    return [
+        Record(lesson, name, taken, measured, compared, of_page if drift is None else drift, described)
+        for name, measured, compared, drift in rows
+    ]
 
 
 def run_folder(on: Accelerator) -> Path:
@@ -184,11 +202,15 @@ def by_name(records: Iterable[Record]) -> dict[str, list[Record]]:
     return found
 
 
-def _rows(lesson: str, result: Measurement | Comparison) -> list[tuple[str, Measurement, Compared | None]]:
+_Row = tuple[str, Measurement, Compared | None, float | None]
+"""Name, times, what a comparison said, and the drift that a sentinel saw around it."""
+
+
+def _rows(lesson: str, result: Measurement | Comparison) -> list[_Row]:
     if isinstance(result, Measurement):
-        return [(f"{lesson}/{result.name}", result, None)]
+        return [(f"{lesson}/{result.name}", result, None, None)]
     return [
-        (f"{lesson}/{result.name}/{variant}", measured, _compared(result, variant))
+        (f"{lesson}/{result.name}/{variant}", measured, _compared(result, variant), result.drift)
         for variant, measured in result.measurements.items()
     ]
 
@@ -198,11 +220,13 @@ def _compared(comparison: Comparison, variant: str) -> Compared:
     named["parity"] = machine.one_line(comparison.parity)
     if variant == comparison.baseline:
         return Compared(**named, verdict="baseline")
-    if variant in comparison.withheld:
-        return Compared(**named, verdict="withheld", withheld=machine.one_line(comparison.withheld[variant]))
-    ratio = comparison.ratios[variant]
+    reason, ratio = comparison.withheld.get(variant, ""), comparison.paired.get(variant)
+    named["withheld"] = machine.one_line(reason)
+    if ratio is None:
+        return Compared(**named, verdict="withheld")
     high = ratio.high if math.isfinite(ratio.high) else None
-    return Compared(**named, verdict=ratio.verdict, median=ratio.median, low=ratio.low, high=high)
+    ends = {"median": ratio.median, "low": ratio.low, "high": high}
+    return Compared(**named, verdict="withheld" if reason else ratio.verdict, **ends)
 
 
 def _run(record: Record) -> pyperf.Run:

@@ -33,7 +33,7 @@ def arm(required: bool = False) -> None:
     import metalsim.graph
 
     try:
-        metalsim.install_with_torch(native=_has_kernel, required=required)
+        metalsim.install_with_torch(native=_has_kernel, detour=_detour, required=required)
         metalsim.graph.install()
     except metalsim.SimulationError as error:
         raise SimulationUnavailable(str(error)) from error
@@ -53,7 +53,7 @@ def install(on_event: Callable[[Any], None] | None = None) -> str:
         metalsim.arm()
         import torch  # noqa: F401  # where `arm` above promised it the device, it comes with this
 
-        return metalsim.install(native=_has_kernel, on_event=on_event)
+        return metalsim.install(native=_has_kernel, on_event=on_event, detour=_detour)
     except metalsim.SimulationError as error:
         raise SimulationUnavailable(str(error)) from error
 
@@ -62,3 +62,17 @@ def _has_kernel(operator: str) -> bool:
     from metallab.pytorch import coverage
 
     return coverage.has_mps_kernel(operator)
+
+
+def _detour(operator: str) -> Callable[..., str | None] | None:
+    """How to ask of a call whether it leaves the GPU, for operators whose kernel looks at its arguments."""
+    from metallab.pytorch import limits
+
+    if operator.partition(".")[0] not in limits.RULES:
+        return None
+
+    def words(*arguments: Any) -> str | None:
+        found = limits.detour(operator, arguments)
+        return found.warning if found else None
+
+    return words

@@ -17,6 +17,7 @@ mean. The interval of a comparison is the exact (binomial) interval of a median,
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import gc
 import itertools
@@ -34,7 +35,8 @@ from metallab import mode, turns, units
 
 Question = Literal["latency", "throughput"]
 Clock = Callable[[], int]
-Parity = Callable[[Any, Any], None]
+Parity = Callable[[Any, Any], Any]
+"""Raises AssertionError where outputs differ; what it returns, unless that is None, is judged by its truth."""
 
 KEEP = 2000
 """Once `2 * KEEP` samples are kept, every second one is dropped; the rest stay evenly spread."""
@@ -44,6 +46,15 @@ KEPT_BYTES = 2**28
 
 BUSY = 0.25
 """Cores that other programs may use before a measurement is flagged."""
+
+DRIFT = 0.10
+"""How far a machine's speed may move meanwhile, in either direction, before it is said to have drifted."""
+
+SLOW_CALL = 0.5
+"""Seconds of a call from which on what a switch between variants costs (cold caches, sleeping threads) is below 1 %."""
+
+SECONDS_FOR_PAIRS = 10.0
+"""For so long at least a comparison of slow calls goes on, to get the pairs that an interval needs."""
 
 
 class Place(Protocol):
@@ -170,9 +181,37 @@ class Measurement:
         text = (
             f"{self.name}: {units.seconds(self.median)} a call, {self.question}, on {self.device} "
             f"(quartiles {units.seconds(low)} to {units.seconds(high)}, {self.n} samples"
-            f"{f' of {self.block} calls' if self.block > 1 else ''}, first call {units.seconds(self.first_call)})"
+            f"{f', each of {self.block} calls' if self.block > 1 else ''}, first call {units.seconds(self.first_call)})"
         )
         return text + (f" [{', '.join(self.flags)}]" if self.flags else "")
+
+
+_SIMULATED = "simulated: its times are not those of the hardware it imitates"
+_PASSING = ("busy machine", "drifted")
+
+
+def doubt(*measured: Measurement, drift: float | None = None) -> str:
+    """Why nothing may be concluded from measurements that belong together; empty if nothing speaks against it.
+
+    **The one rule** of what pages, pictures, films and the report withhold, besides outputs that differ. ``drift`` is
+    that of a sentinel around them, if there was one. What stands before the colon is the kind: ``simulated``,
+    ``fast mode``, ``busy machine`` or ``drifted``.
+    """
+    if any(each.simulated for each in measured):
+        return _SIMULATED
+    if modes := [each.mode for each in measured if each.mode != "full"]:
+        return f"{modes[0]} mode: a look whether it runs, and no conclusion"
+    if (others := max((each.others for each in measured), default=0.0)) > BUSY:
+        return f"busy machine: other programs used {others:.1f} cores meanwhile: close them and run again"
+    if drift is not None and abs(drift) > DRIFT:
+        change = f"{abs(drift):.0%} {'more' if drift > 0 else 'less'} time"
+        return f"drifted: a fixed computation took {change} afterwards than before: let the machine rest and run again"
+    return ""
+
+
+def passes(reason: str) -> bool:
+    """Whether another run may well be without this doubt: the machine was busy, or its speed drifted."""
+    return reason.split(":", 1)[0] in _PASSING
 
 
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
@@ -196,6 +235,13 @@ def verdict(low: float, high: float) -> Verdict:
     return "same" if low >= 1 / (1 + MATTERS) and high <= 1 + MATTERS else "inconclusive"
 
 
+def undecided(low: float, high: float) -> str:
+    """What a 95 % interval that gives no verdict leaves open, in words."""
+    if low < 1 / (1 + MATTERS) and high > 1 + MATTERS:
+        return "it may be slower or faster"
+    return f"it may be {'faster' if high > 1 + MATTERS else 'slower'}, or as fast within {MATTERS:.0%}"
+
+
 @dataclass(frozen=True)
 class Ratio:
     """A variant's speed-up over the baseline: the median of paired ratios with its exact 95 % interval."""
@@ -208,6 +254,10 @@ class Ratio:
     n: int
     pairs: tuple[float, ...] = field(default=(), repr=False)
     """The paired ratios themselves, where they are known."""
+    comparison: str = ""
+    """The name of the comparison that it is of."""
+    lacks: str = ""
+    """Why it has no interval, where that is not simply that its pairs are too few."""
 
     @property
     def verdict(self) -> Verdict:
@@ -216,8 +266,7 @@ class Ratio:
 
     def __str__(self) -> str:
         if not math.isfinite(self.high):
-            few = "1 pair is" if self.n == 1 else f"{self.n} pairs are"
-            return f"{self.variant} against {self.baseline}: inconclusive ({few} too few for an interval)"
+            return f"{self.variant} against {self.baseline}: {self._without_interval()}"
         low, median, high = map(units.times, (self.low, self.median, self.high))
         interval = f"95 % interval {low} to {high}, {self.n} pairs"
         if self.verdict == "faster":
@@ -228,7 +277,21 @@ class Ratio:
             return f"{self.variant} takes {median} times as long as {self.baseline} ({interval})"
         if self.verdict == "same":
             return f"{self.variant} is as fast as {self.baseline}, within {MATTERS:.0%} ({interval})"
-        return f"{self.variant} against {self.baseline}: inconclusive ({median} times as fast, {interval})"
+        left = undecided(self.low, self.high)
+        return f"{self.variant} against {self.baseline}: inconclusive, {left} ({median} times as fast, {interval})"
+
+    def _without_interval(self) -> str:
+        """What each pair showed, and how many are missing."""
+        needs = self.lacks or f"too few for a 95 % interval, which needs {FEWEST_PAIRS}"
+        if not self.pairs:
+            return f"inconclusive: {self.n} {'pair is' if self.n == 1 else 'pairs are'} {needs}"
+        span = lambda values: " to ".join(dict.fromkeys(map(units.times, (min(values), max(values)))))
+        each = "the only pair" if self.n == 1 else f"each of {self.n} pairs"
+        if min(self.pairs) > 1:
+            return f"{each} was {span(self.pairs)} times as fast; {needs}"
+        if max(self.pairs) < 1:
+            return f"{each} took {span([1 / value for value in self.pairs])} times as long; {needs}"
+        return f"inconclusive: {self.n} pairs were {span(self.pairs)} times as fast; {needs}"
 
 
 @dataclass(frozen=True)
@@ -239,22 +302,60 @@ class Comparison:
     question: Question
     baseline: str
     measurements: Mapping[str, Measurement]
-    ratios: Mapping[str, Ratio]
-    withheld: Mapping[str, str] = field(default_factory=dict)
-    """Variants that get no speed-up, and why: outputs that differ, or a simulated place."""
+    paired: Mapping[str, Ratio]
+    """What the times of real variants with equal outputs gave. Ask `ratios` for what may be said of it."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Variants whose times were not set against the baseline's, and why: outputs that differ, or a simulated place."""
     parity: str = ""
     """What was checked before any time was compared."""
+    watches: tuple[Sentinel, ...] = ()
+    """The sentinels in whose ``with`` blocks it was measured."""
 
     def __getitem__(self, variant: str) -> Measurement:
         return self.measurements[variant]
+
+    @property
+    def drift(self) -> float | None:
+        """How far the machine's speed moved meanwhile: the largest drift that a sentinel around it saw, None without.
+
+        RuntimeError as long as the ``with`` block of a sentinel goes on: nothing can be said before.
+        """
+        return max((watch.drift for watch in self.watches), key=abs, default=None)
+
+    @property
+    def withheld(self) -> dict[str, str]:
+        """Variants that get no speed-up, and why: outputs that differ, or a `doubt`. RuntimeError as `drift`."""
+        drift, base = self.drift, self.measurements[self.baseline]
+        reasons = {
+            variant: self.refused.get(variant) or doubt(base, measured, drift=drift)
+            for variant, measured in self.measurements.items()
+            if variant != self.baseline
+        }
+        return {variant: reason for variant, reason in reasons.items() if reason}
+
+    @property
+    def ratios(self) -> dict[str, Ratio]:
+        """The speed-ups that may be shown, drawn or averaged: all that are not withheld."""
+        withheld = self.withheld
+        return {variant: ratio for variant, ratio in self.paired.items() if variant not in withheld}
+
+    @property
+    def best_rival(self) -> str:
+        """The variant with the largest speed-up that has a verdict; the baseline if none has one.
+
+        What is shown as a race, in a film or live, is this against the baseline: an inconclusive race has no winner.
+        """
+        decided = {variant: ratio.median for variant, ratio in self.ratios.items() if ratio.verdict != "inconclusive"}
+        return max(decided, key=decided.__getitem__, default=self.baseline)
 
     def __str__(self) -> str:
         head = f"{self.name} ({self.question}, baseline {self.baseline}; {self.parity})"
         verdicts = [str(ratio) for ratio in self.ratios.values()]
         refused = [f"{variant}: no speed-up is given: {why}" for variant, why in self.withheld.items()]
-        return "\n".join(
-            [head, *(f"  {line}" for line in [*map(str, self.measurements.values()), *verdicts, *refused])]
-        )
+        restless = verdicts and any({"noisy", "unreliable"}.intersection(m.flags) for m in self.measurements.values())
+        aside = ["(Times vary; a speed-up is of pairs taken in one round, which vary together.)"] if restless else []
+        lines = [*map(str, self.measurements.values()), *verdicts, *aside, *refused]
+        return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
 @dataclass(frozen=True)
@@ -286,7 +387,7 @@ def measure(
     """
     budget = budget or (FULL if mode.current() == "full" else FAST)
     sampler = _Sampler(fn, on, question, clock)
-    with _undisturbed() as others, on.active():
+    with undisturbed() as others, on.active():
         sampler.prepare(budget)
         samples = _Samples(1, clock)
         while (reason := samples.stop_reason(budget)) is None:
@@ -310,10 +411,11 @@ def compare(
     """Time variants side by side: each round takes one sample of each, in random order.
 
     ``on`` is one place, or one for each variant. ``parity(reference, result)`` sees the first result of the
-    baseline and of each variant, and raises AssertionError where they differ (`metallab.checks.matches` makes one);
-    such a variant is timed but gets no speed-up. Where variants compute in several dtypes, give each its own
-    parity. Pairing within a round cancels what drifts, and the random order what comes in cycles. KeyError if the
-    baseline is not among the variants, or a variant has no place or no parity.
+    baseline and of each variant, and raises AssertionError or returns something false where they differ
+    (`metallab.checks.matches` makes one); such a variant is timed but gets no speed-up. Where variants compute in
+    several dtypes, give each its own parity. Pairing within a round cancels what drifts, and the random order what
+    comes in cycles. KeyError if the baseline is not among the variants, or a variant has no place or no parity;
+    TypeError if a parity returns what is neither true nor false.
     """
     if baseline not in variants:
         raise KeyError(f"baseline {baseline!r} is not among the variants {sorted(variants)}")
@@ -325,11 +427,11 @@ def compare(
     if missing := variants.keys() - places.keys():
         raise KeyError(f"no place is given for {', '.join(sorted(missing))}: on= names one for each variant")
     samplers = {key: _Sampler(fn, places[key], question, clock) for key, fn in variants.items()}
-    with _undisturbed() as others:
+    with undisturbed() as others:
         for sampler in samplers.values():
             with sampler.place.active():
                 sampler.prepare(budget)
-        withheld = _withheld(samplers, baseline, judges)
+        refused = _refused(samplers, baseline, judges)
         for sampler in samplers.values():
             sampler.first_result = None  # so that memory is what it would be without the check
         rows, reason = _interleave(list(samplers.values()), budget, random.Random(seed))
@@ -340,13 +442,38 @@ def compare(
         question=question,
         baseline=baseline,
         measurements={key: samplers[key].measurement(key, columns[key], reason, cores) for key in variants},
-        ratios={
-            key: _ratio(key, baseline, columns[key], columns[baseline])
+        paired={
+            key: _ratio(name, key, baseline, columns[key], columns[baseline])
             for key in variants
-            if key != baseline and key not in withheld
+            if key != baseline and key not in refused
         },
-        withheld=withheld,
+        refused=refused,
         parity="; ".join(dict.fromkeys(_said(judges[key]) for key in variants if key != baseline)),
+        watches=tuple(_watching),
+    )
+
+
+def compare_samples(measurements: Mapping[str, Measurement], *, baseline: str, name: str, parity: str) -> Comparison:
+    """A comparison of samples that were taken elsewhere, in turns: the n-th of each belong together.
+
+    ``parity`` says what was compared before; outputs that differ have no place here. KeyError if the baseline is not
+    among the measurements, ValueError if they have not all the same number of samples.
+    """
+    base = measurements[baseline]
+    if len({measured.n for measured in measurements.values()}) > 1:
+        raise ValueError(f"{name}: samples are paired, so each variant needs as many as {baseline}, {base.n}")
+    return Comparison(
+        name=name,
+        question=base.question,
+        baseline=baseline,
+        measurements=dict(measurements),
+        paired={
+            key: _ratio(name, key, baseline, measured.samples, base.samples)
+            for key, measured in measurements.items()
+            if key != baseline and not (measured.simulated or base.simulated)
+        },
+        parity=parity,
+        watches=tuple(_watching),
     )
 
 
@@ -369,7 +496,7 @@ def measure_stages(
         raise ValueError("a stage is named 'total', which is the name of the sum of all stages: give it another name")
     budget = budget or (FULL if mode.current() == "full" else FAST)
     names = [*stages, "total"]
-    with _undisturbed() as others, on.active():
+    with undisturbed() as others, on.active():
         first = _one_pass(stages.values(), on, clock)
         warm_ups = _warm_up(lambda: _one_pass(stages.values(), on, clock)[-1], budget, clock)
         samples = _Samples(1, clock)
@@ -386,28 +513,37 @@ def measure_stages(
 
 @dataclass
 class Sentinel:
-    """A fixed computation timed before and after a long run: has the machine slowed down meanwhile?"""
+    """A fixed computation timed before and after a long run: has the machine slowed down meanwhile?
+
+    What was compared in between is given no speed-up if it has, see `doubt`.
+    """
 
     before: Measurement
     after: Measurement | None = None
-
-    LIMIT = 0.10
 
     @property
     def drift(self) -> float:
         """How much longer the computation took afterwards: 0.1 is 10 % longer."""
         if self.after is None:
-            raise RuntimeError("the sentinel's second measurement is made when its `with` block ends; ask then")
+            raise RuntimeError(
+                "the sentinel's second measurement is made when its `with` block ends: ask for drift, speed-ups and "
+                "verdicts then"
+            )
         return self.after.median / self.before.median - 1
 
     @property
     def throttled(self) -> bool:
-        """True if the time moved by more than 10 % in either direction."""
-        return abs(self.drift) > self.LIMIT
+        """True if the time moved by more than 10 % in either direction; three samples of fast mode cannot tell."""
+        return self.before.mode == "full" and abs(self.drift) > DRIFT
 
     def __str__(self) -> str:
-        said = "DRIFTED: distrust what was measured in between" if self.throttled else "steady"
+        steady = "steady" if self.before.mode == "full" else "fast mode: too few samples to tell"
+        said = "DRIFTED: what was measured in between is not compared" if self.throttled else steady
         return f"sentinel on {self.before.device}: {self.drift:+.1%} ({said})"
+
+
+_watching: list[Sentinel] = []
+"""Those whose ``with`` blocks go on: a comparison belongs to them."""
 
 
 @contextlib.contextmanager
@@ -418,7 +554,11 @@ def sentinel(
     short = budget or (Budget(min_seconds=0.2, max_seconds=2.0) if mode.current() == "full" else FAST)
     measured = functools.partial(measure, fn, on=on, name="sentinel", budget=short, clock=clock)
     watch = Sentinel(before=measured())
-    yield watch
+    _watching.append(watch)
+    try:
+        yield watch
+    finally:
+        _watching.remove(watch)
     watch.after = measured()
 
 
@@ -445,18 +585,45 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 def geometric_mean(ratios: Sequence[Ratio], confidence: float = 0.95) -> Ratio:
     """One speed-up for several pieces of work: the geometric mean of their medians, with an interval.
 
-    The interval holds all the medians at once with at least this probability, each being given a k-th of the risk
-    (Bonferroni), so it is wider than it need be. It speaks of the noise of these measurements, and not of the choice of
-    work. ValueError if there is no ratio, or they have not one variant and one baseline.
+    The interval holds all the medians at once with at least this probability (Bonferroni): each is given an equal share
+    of the risk, or the smallest that its pairs allow if that is more, so it is wider than it need be. It speaks of the
+    noise of these measurements, and not of the choice of work. ValueError if there is no ratio, or they have not one
+    variant and one baseline.
     """
     if len({(ratio.variant, ratio.baseline) for ratio in ratios}) != 1:
         raise ValueError(f"a mean needs ratios of one variant over one baseline, not {list(map(str, ratios))}")
-    each = 1 - (1 - confidence) / len(ratios)
-    lows, highs = zip(*(median_interval(ratio.pairs, each) for ratio in ratios), strict=True)
     mean = lambda values: math.exp(math.fsum(map(math.log, values)) / len(values))
-    low, high = (mean(lows), mean(highs)) if all(lows) and all(map(math.isfinite, highs)) else (0.0, math.inf)
-    first = ratios[0]
-    return Ratio(first.variant, first.baseline, mean([r.median for r in ratios]), low, high, sum(r.n for r in ratios))
+    first, lacks = ratios[0], ""
+    if (shares := _shares([len(ratio.pairs) for ratio in ratios], 1 - confidence)) is None:
+        low, high, lacks = 0.0, math.inf, _lacking(ratios, 1 - confidence)
+    else:
+        ends = [median_interval(ratio.pairs, 1 - share) for ratio, share in zip(ratios, shares, strict=True)]
+        low, high = map(mean, zip(*ends, strict=True))
+    count = sum(ratio.n for ratio in ratios)
+    return Ratio(first.variant, first.baseline, mean([r.median for r in ratios]), low, high, count, lacks=lacks)
+
+
+def _shares(counts: Sequence[int], risk: float) -> list[float] | None:
+    """How a risk is divided among medians of so many values each; None if it is less than they need together."""
+    least = [_least_risk(count) for count in counts]
+    shares: dict[int, float] = {}
+    for index in sorted(range(len(counts)), key=lambda index: -least[index]):  # the neediest first
+        left = (risk - sum(shares.values())) / (len(counts) - len(shares))
+        shares[index] = max(left, least[index])
+    # a hair more, so that a share that is exactly what an interval needs is enough for it
+    return [shares[index] * (1 + 1e-9) for index in range(len(counts))] if sum(least) <= risk else None
+
+
+def _least_risk(count: int) -> float:
+    """The probability that so many values all lie on one side of their median: no interval of it has less risk."""
+    return 2.0 ** (1 - count)
+
+
+def _lacking(ratios: Sequence[Ratio], risk: float) -> str:
+    """Which of several comparisons have too few pairs for an interval of their mean, and how many they need."""
+    needed = next(count for count in itertools.count(1) if _least_risk(count) <= risk / len(ratios))
+    few = [f"'{r.comparison or r.variant}' has {len(r.pairs)}" for r in ratios if len(r.pairs) < needed]
+    return f"too few for a 95 % interval of their mean: {needed} of each are enough, {' and '.join(few)}"
 
 
 class _Sampler:
@@ -470,6 +637,8 @@ class _Sampler:
         self.block = 1
         self.first_call = math.nan
         self.first_result: Any = None
+        self.last_call = math.nan
+        """Seconds of a call, when one was last timed."""
         self.warm_ups = 0
 
     def prepare(self, budget: Budget) -> None:
@@ -488,8 +657,12 @@ class _Sampler:
         return KEPT_BYTES / kept if kept else math.inf
 
     def take_over(self) -> None:
-        """One call that counts for nothing: caches and sleeping threads are as another variant left them."""
-        self.place.synchronize(self.fn())
+        """One call that counts for nothing: caches and sleeping threads are as another variant left them.
+
+        A slow call outweighs that, and calls that count for nothing would take half of a comparison's time.
+        """
+        if self.last_call < SLOW_CALL:
+            self.place.synchronize(self.fn())
 
     def sample(self) -> float:
         """Seconds per call, of one block."""
@@ -513,7 +686,9 @@ class _Sampler:
             stop = clock()
         if keep_result:
             self.first_result = result
-        return max(stop - start, 1) / 1e9  # a clock that did not tick: at least, not zero
+        seconds = max(stop - start, 1) / 1e9  # a clock that did not tick: at least, not zero
+        self.last_call = seconds / self.block
+        return seconds
 
     def measurement(self, name: str, samples: Sequence[float], reason: str, others: float) -> Measurement:
         return Measurement(
@@ -566,16 +741,19 @@ class _Samples:
                 return "quiet"
             if self.seen >= 2 * budget.min_samples and all(map(_noise_is_stable, columns)):
                 return "noise is stable"
-        return "time limit" if passed >= budget.max_seconds * self._patience(enough) else None
+        return "time limit" if passed >= self._patience(budget, enough) else None
 
-    def _patience(self, enough: bool) -> int:
-        """How many times ``max_seconds`` may pass: in a comparison of slow variants once for each, to get its pairs.
+    def _patience(self, budget: Budget, enough: bool) -> float:
+        """Seconds that may pass: in a comparison of slow variants the limit once for each, to get its pairs.
 
-        Until they give an interval, once more for each, since a sample comes after a call that does not count.
+        Until they give an interval, once more for each, since a sample comes after a call that does not count; and
+        `SECONDS_FOR_PAIRS` at least, however short the budget.
         """
-        if enough:
-            return 1
-        return self.columns if self.columns == 1 or self.seen >= FEWEST_PAIRS else 2 * self.columns
+        if enough or self.columns == 1:
+            return budget.max_seconds
+        if self.seen >= FEWEST_PAIRS or budget.min_samples < FEWEST_PAIRS:
+            return budget.max_seconds * self.columns
+        return max(2 * budget.max_seconds * self.columns, SECONDS_FOR_PAIRS)
 
     def _plan_next_look(self, budget: Budget) -> None:
         """After a fifth more samples, and exactly at the numbers that the budget names."""
@@ -647,29 +825,66 @@ def _halves_agree(times: Sequence[float]) -> bool:
 
 def _said(parity: Parity) -> str:
     """What a parity check compares, in words."""
-    return f"outputs checked by {parity.__name__}" if hasattr(parity, "__name__") else str(parity)
+    if isinstance(parity, functools.partial):
+        given = [*map(repr, parity.args), *(f"{key}={value!r}" for key, value in parity.keywords.items())]
+        return f"{_said(parity.func)}, given {', '.join(given)}" if given else _said(parity.func)
+    name = getattr(parity, "__name__", None)
+    if name == "<lambda>":
+        uses = ", ".join(_used_by(parity))
+        return f"outputs checked by {uses}" if uses else "outputs checked by a function without a name"
+    kind = type(parity)
+    if name is None and (kind.__str__, kind.__repr__) == (object.__str__, object.__repr__):
+        name = kind.__name__  # the text would be an address
+    return f"outputs checked by {name}" if name else str(parity)
 
 
-def _withheld(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, Parity]) -> dict[str, str]:
-    """The variants that may not be given a speed-up, and why."""
-    withheld = {}
+def _used_by(function: Callable) -> Iterator[str]:
+    """The names that a function looks up outside of itself, each with its attributes: ``np.allclose``."""
+    names: list[str] = []
+    for step in dis.get_instructions(function):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
+            names.append(step.argval)
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and names:
+            names[-1] += f".{step.argval}"
+    return iter(dict.fromkeys(names))
+
+
+def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, Parity]) -> dict[str, str]:
+    """The variants whose times are not set against the baseline's, and why."""
+    refused = {}
     for key, sampler in samplers.items():
         if key == baseline:
             continue
         if sampler.place.simulated or samplers[baseline].place.simulated:
-            withheld[key] = "simulated: its times are not those of the hardware it imitates"
-            continue
-        try:
-            parity[key](samplers[baseline].first_result, sampler.first_result)
-        except AssertionError as difference:
-            withheld[key] = f"outputs differ: {difference}"
-    return withheld
+            refused[key] = _SIMULATED
+        elif difference := _difference(parity[key], samplers[baseline].first_result, sampler.first_result):
+            refused[key] = f"outputs differ: {difference}"
+    return refused
 
 
-def _ratio(variant: str, baseline: str, times: Sequence[float], baseline_times: Sequence[float]) -> Ratio:
+def _difference(parity: Parity, reference: Any, result: Any) -> str:
+    """What a parity check says of two results; empty if they agree."""
+    try:
+        answer = parity(reference, result)
+    except AssertionError as difference:
+        return str(difference) or "the check says no more"
+    if answer is None:
+        return ""
+    try:
+        agrees = bool(answer)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(answer).__name__
+        raise TypeError(
+            f"a parity check returned {kind}, which is neither true nor false: raise AssertionError where outputs "
+            "differ, or return one truth, as np.allclose does"
+        ) from error
+    return "" if agrees else f"the check returned {answer!r}"
+
+
+def _ratio(name: str, variant: str, baseline: str, times: Sequence[float], baseline_times: Sequence[float]) -> Ratio:
     paired = [theirs / ours for ours, theirs in zip(times, baseline_times, strict=True)]
     low, high = median_interval(paired)
-    return Ratio(variant, baseline, float(np.median(paired)), low, high, len(paired), tuple(paired))
+    return Ratio(variant, baseline, float(np.median(paired)), low, high, len(paired), tuple(paired), name)
 
 
 def _noise(samples: Sequence[float]) -> float:
@@ -683,7 +898,7 @@ def _noise_is_stable(samples: Sequence[float]) -> bool:
     return abs(now - before) <= 0.10 * now
 
 
-class _Others:
+class Others:
     """How many cores other programs keep busy, from its making on: all busy time less this process's own."""
 
     def __init__(self) -> None:
@@ -703,13 +918,13 @@ def _busy_seconds() -> float:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[_Others]:
+def undisturbed() -> Iterator[Others]:
     """One's turn, where several people measure, and no garbage collection while times are taken.
 
     Gives what counts the work of other programs from here on: waiting for the turn is no part of a measurement.
     """
     with turns.turn():
-        others = _Others()
+        others = Others()
         was_on = gc.isenabled()
         gc.disable()
         try:

@@ -3,8 +3,9 @@
 What it knows:
 
 - *What runs where.* An operator that has a Metal kernel runs; one that has none raises PyTorch's own
-  NotImplementedError, or falls back to the CPU under ``PYTORCH_ENABLE_MPS_FALLBACK=1``. Which is which is not known
-  here: `install` is handed a function that tells.
+  NotImplementedError, or falls back to the CPU under ``PYTORCH_ENABLE_MPS_FALLBACK=1``. A kernel may leave some calls
+  to the CPU, with PyTorch's warning or without a word. Which is which is not known here: `install` is handed functions
+  that tell.
 - *What is copied.* Copies between CPU and device, and those that a fallback makes, are counted and told.
 - *What raises.* Mixed devices, float64, ``.numpy()`` of a device tensor, too much memory, a CPU tensor given to a
   shader. Memory that nobody wrote reads as NaN (whole numbers as -1).
@@ -15,7 +16,8 @@ What it does not know:
 - *Speed.* Operators are computed by PyTorch's CPU kernels; no time measured here says anything about Metal.
 - *Metal's numerics.* Results are the CPU's, float32 to the last bit in most operators. Metal sums in another order,
   and a kernel may refuse a dtype or be wrong. Random numbers are not those that a Mac draws.
-- *Indices out of range.* The CPU's kernels check them and raise at once; a Mac may tell later, or not at all.
+- *Indices out of range, whole numbers divided by 0.* The CPU's kernels check and raise at once; a Mac may tell later,
+  or not at all.
 - *Asynchronous execution.* Work is finished when a call returns; a missing ``synchronize`` does no harm here. Commands
   that Objective-C++ encodes wait for a commit, or for whatever PyTorch does next (`metalsim.objc`).
 - *Memory pressure.* The memory figures are exact sums of what tensors hold, the device has 16 GiB, and host memory is
@@ -35,7 +37,7 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -52,9 +54,15 @@ if TYPE_CHECKING:
 MODULE = "metalsim_device"
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 # PyTorch registers these to fall back to the CPU by themselves (aten/src/ATen/mps/MPSFallback.mm).
-FALLS_BACK_BY_ITSELF = ("aten::_linalg_svd", "aten::linalg_svd", "aten::embedding_renorm_")
+FALLS_BACK_BY_ITSELF = ("aten::embedding_renorm_",)
+# Composites that PyTorch registers for every backend that computes, so that a Mac runs what they call.
+COMPOSITES = ("aten::linalg_pinv",)
 # The values of `Decision` in csrc/host_call.h.
-NATIVE, FALLS_BACK, MISSING = 0, 1, 2
+NATIVE, FALLS_BACK, MISSING, LIMITED = 0, 1, 2, 3
+
+Detour = Callable[[str], Callable[..., str | None] | None]
+"""For an operator whose kernel leaves some calls to the CPU: a function of a call's arguments. It returns the words of
+PyTorch's warning, empty if nothing is said, or None for a call that stays on the GPU. None for any other operator."""
 
 _module: ModuleType | None = None
 _profiler: Profiler | None = None
@@ -93,11 +101,17 @@ class Counters:
         return Counters(*(getattr(self, name) - getattr(earlier, name) for name in self.__dataclass_fields__))
 
 
-def install(native: Callable[[str], bool], on_event: Callable[[Event], None] | None = None) -> str:
+def install(
+    native: Callable[[str], bool],
+    on_event: Callable[[Event], None] | None = None,
+    *,
+    detour: Detour = lambda name: None,
+) -> str:
     """Switch the simulated device on, and return a line that says what is simulated.
 
     ``native("aten::softshrink.out")`` tells whether an operator has a Metal kernel; it is asked once for each, and
-    composites need not be known. ``on_event`` is called for each operator, copy and fallback, on the thread where it
+    composites need not be known. ``detour`` tells of kernels that leave some calls to the CPU (`Detour`); such a call
+    counts as a fallback. ``on_event`` is called for each operator, copy and fallback, on the thread where it
     happens; without it telling costs nothing. Whether missing operators fall back is read from
     ``PYTORCH_ENABLE_MPS_FALLBACK`` here, once. A second call changes ``on_event`` and nothing else.
 
@@ -105,14 +119,18 @@ def install(native: Callable[[str], bool], on_event: Callable[[Event], None] | N
     """
     global _module
     if _module is None:
-        _module = _switched_on(native)
+        _module = _switched_on(native, detour)
     hearers = [hear for hear in (on_event, _profiler.hear if _profiler.logs else None) if hear]
     _module.listen(functools.partial(_tell, hearers) if hearers else None)
     return description()
 
 
 def install_with_torch(
-    native: Callable[[str], bool], on_event: Callable[[Event], None] | None = None, *, required: bool = False
+    native: Callable[[str], bool],
+    on_event: Callable[[Event], None] | None = None,
+    *,
+    detour: Detour = lambda name: None,
+    required: bool = False,
 ) -> None:
     """Arm now, and `install` at the moment when torch is imported.
 
@@ -121,9 +139,9 @@ def install_with_torch(
     """
     preload.arm()
     if "torch" in sys.modules:
-        install(native, on_event)
+        install(native, on_event, detour=detour)
     else:
-        preload.after_torch(lambda: install(native, on_event), required)
+        preload.after_torch(lambda: install(native, on_event, detour=detour), required)
 
 
 def installed() -> bool:
@@ -158,7 +176,7 @@ def _tell(hearers: list[Callable[[Event], None]], *fields: Any) -> None:
         hear(event)
 
 
-def _switched_on(native: Callable[[str], bool]) -> ModuleType:
+def _switched_on(native: Callable[[str], bool], detour: Detour) -> ModuleType:
     global _profiler
     if not preload.armed():
         preload.arm()  # raises, and says what to do, if it is too late
@@ -175,7 +193,7 @@ def _switched_on(native: Callable[[str], bool]) -> ModuleType:
             "torch was asked for its MPS device before the simulated one was installed: restart Python and call "
             "metalsim.install() right after torch is imported, or metalsim.install_with_torch() before"
         )
-    module.install(_decider(native), torch.version.git_version)
+    module.install(_decider(native, detour), _asker(detour), torch.version.git_version)
     module.register_native(_operators_with_kernel(native))
     preload.answer_mps(True)
     if str(torch.accelerator.current_accelerator()) != "mps":
@@ -189,18 +207,29 @@ def _switched_on(native: Callable[[str], bool]) -> ModuleType:
     return module
 
 
-def _decider(native: Callable[[str], bool]) -> Callable[[str], int]:
-    """What to do with an operator that no kernel was registered for."""
+def _decider(native: Callable[[str], bool], detour: Detour) -> Callable[[str], int]:
+    """What to do with an operator."""
     falls_back = _fallback_enabled()
 
     def decide(name: str) -> int:
         if name.partition(".")[0] in FALLS_BACK_BY_ITSELF:
             return FALLS_BACK
         if native(name):
-            return NATIVE
+            return LIMITED if detour(name) else NATIVE
         return FALLS_BACK if falls_back else MISSING
 
     return decide
+
+
+def _asker(detour: Detour) -> Callable[[str, Sequence[Any]], str | None]:
+    """What becomes of a call of a LIMITED operator, see `Detour`."""
+    import torch
+
+    def ask(name: str, arguments: Sequence[Any]) -> str | None:
+        with torch._C.DisableTorchFunction():  # to read a tensor's shape is nothing that the program did
+            return detour(name)(*arguments)
+
+    return ask
 
 
 def _fallback_enabled() -> bool:
@@ -215,7 +244,7 @@ def _operators_with_kernel(native: Callable[[str], bool]) -> list[str]:
     composite = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
 
     def stands_in(name: str) -> bool:
-        if has(name, "MPS") or not native(name) or name.partition(".")[0] in FALLS_BACK_BY_ITSELF:
+        if has(name, "MPS") or not native(name) or name.partition(".")[0] in (*FALLS_BACK_BY_ITSELF, *COMPOSITES):
             return False
         return has(name, "CPU") or not any(has(name, key) for key in composite)
 

@@ -45,6 +45,8 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
         setattr(torch._C, name, value)
     _give_streams()
     _give_storages()
+    _refuse_pointers_into_buffers()
+    _refuse_other_processes()
     backend = torch.backends.mps
     for remembered in ("is_available", "is_macos_or_newer", "is_macos13_or_newer", "get_name", "get_core_count"):
         getattr(backend, remembered).cache_clear()
@@ -66,6 +68,9 @@ class Library:
     def __dir__(self) -> list[str]:
         return dir(self._library)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._library.__reduce_ex__(protocol)
+
     def __repr__(self) -> str:
         return f"<simulated Metal library: {', '.join(dir(self)) or 'no kernels'}>"
 
@@ -86,6 +91,9 @@ class Kernel:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kernel, name)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._kernel.__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
         return repr(self._kernel)
@@ -155,3 +163,43 @@ def _give_storages() -> None:
         return make(size_or_bytes, dtype=torch.uint8, device="mps").untyped_storage()
 
     torch.UntypedStorage.__new__ = new
+
+
+def _refuse_pointers_into_buffers() -> None:
+    """What torch does with bare pointers, and a Mac cannot: there the pointer of a storage is an object."""
+    import torch
+
+    part, swap = torch.UntypedStorage.__getitem__, torch.UntypedStorage._byteswap
+
+    def getitem(self: Any, index: Any) -> Any:
+        if self.device.type == "mps" and isinstance(index, slice) and index.indices(len(self))[0] > 0:
+            raise RuntimeError(
+                "a part of an mps storage that does not begin at 0 has a pointer that is no MTLBuffer (a Mac crashes): "
+                "take storage.cpu()[...]"
+            )
+        return part(self, index)
+
+    def byteswap(self: Any, size: int) -> None:
+        if self.device.type == "mps" and size > 1:
+            raise RuntimeError("byteswap of an mps storage would write into the MTLBuffer object (a Mac crashes)")
+        swap(self, size)
+
+    torch.UntypedStorage.__getitem__, torch.UntypedStorage._byteswap = getitem, byteswap
+
+
+def _refuse_other_processes() -> None:
+    """A Mac shares storages by file name, which MPS storages refuse, also the empty ones that Linux would copy."""
+    from multiprocessing import reduction
+
+    import torch
+    from torch.multiprocessing import reductions
+
+    plain = reductions.reduce_storage
+
+    def reduce_storage(storage: Any) -> Any:
+        if storage.device.type == "mps":
+            storage._share_filename_cpu_()
+        return plain(storage)
+
+    reductions.reduce_storage = reduce_storage
+    reduction.register(torch.UntypedStorage, reduce_storage)

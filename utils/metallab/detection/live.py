@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from metallab import timing
 from metallab.detection import boxes, video
 
 SIZE = (384, 640)
@@ -37,7 +38,8 @@ class Live:
     """Frames go to each pane in turn, in a thread of their own, until they end or Stop is pressed.
 
     ``panes`` maps a name to a function that makes a finished picture of a frame, both uint8 (height, width, 3) in RGB.
-    The time that it takes makes the rate in the pane's corner: finished pictures a second of that pane's own work.
+    The time that it takes makes the rate in the pane's corner: finished pictures a second of that pane's own work, and
+    beside it that the machine is busy, if other programs compute meanwhile.
     Another view that still plays is stopped first: both would compute at once. ``close`` is called at the end, to let
     go of a camera. Show the widget that `start` returns. While a cell computes Jupyter does not hear the button.
     """
@@ -92,12 +94,13 @@ class Live:
         return self.shown
 
     def _play(self) -> None:
+        others = timing.Others()
         try:
             for frame in self.frames:
                 if self.stopped.is_set():
                     break
                 for name in self.panes:
-                    self._show(name, frame)
+                    self._show(name, frame, " [busy machine]" if others.cores() > timing.BUSY else "")
                 self.shown += 1
                 self.state.value = f"{self.shown} frames"
         except Exception as error:  # noqa: BLE001  # wait() raises it; in a thread nobody would hear of it
@@ -107,10 +110,10 @@ class Live:
             self.button.disabled = True
             self.close()
 
-    def _show(self, name: str, frame: np.ndarray) -> None:
+    def _show(self, name: str, frame: np.ndarray, flag: str) -> None:
         start = time.perf_counter()
         picture = self.panes[name](frame)
         self.seconds[name] += time.perf_counter() - start
         rate = f"{(self.shown + 1) / self.seconds[name]:.1f} frames/s"
-        self.last[name] = boxes.captioned(video.fitted(picture, *SIZE), f"{name}: {rate}")
+        self.last[name] = boxes.captioned(video.fitted(picture, *SIZE), f"{name}: {rate}{flag}")
         self.pictures[name].value = video.jpeg(self.last[name])

@@ -13,12 +13,15 @@ import io
 import itertools
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from metallab import mode, timing
 from metallab.detection import boxes, scenes
 
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
@@ -150,6 +153,88 @@ def preview(frames: Iterable[np.ndarray], rate: float, width: int = 640) -> byte
     file = io.BytesIO()
     first.save(file, "gif", save_all=True, append_images=others, duration=round(100 / rate) * 10, loop=0)
     return file.getvalue()
+
+
+@dataclass(frozen=True)
+class Filmed:
+    """What several panes made of the same frames, in turns, and what may be said of their times."""
+
+    finished: Mapping[str, Sequence[tuple[float, np.ndarray]]]
+    """By pane: of each frame the seconds that it took, and its picture."""
+    found: Mapping[str, Sequence[Any]]
+    """By pane: what was found in each frame."""
+    compared: timing.Comparison
+    """The times of the panes, paired frame by frame."""
+
+    @property
+    def doubt(self) -> str:
+        """Why the film tells no rates; empty if it may: by the rule that holds for every speed-up, `timing.doubt`."""
+        every = self.compared.measurements.values()
+        unsure = [
+            f"inconclusive: {ratio}" for ratio in self.compared.ratios.values() if ratio.verdict == "inconclusive"
+        ]
+        return timing.doubt(*every, drift=self.compared.drift) or next(iter(unsure), "")
+
+    def caption(self, name: str, done: int) -> str:
+        """What stands below a pane when so many of its frames are finished: its rate, if that may be told."""
+        if not done:
+            return f"{name}: "
+        seconds = [taken for taken, _ in self.finished[name]][:done]
+        told = f"no rate, {self.doubt.split(':', 1)[0]}" if self.doubt else f"{done / sum(seconds):.1f} frames/s"
+        return f"{name}: {told}{', all done' if done == len(self.finished[name]) else ''}"
+
+    def pictures(self, rate: float = FILM_RATE) -> list[np.ndarray]:
+        """The film, as `race` makes it. Where no rate may be told no pane runs ahead: all go at the baseline's pace."""
+        if not self.doubt:
+            return race(self.finished, self.caption, rate)
+        pace = [seconds for seconds, _ in self.finished[self.compared.baseline]]
+        together = {
+            name: [(seconds, picture) for seconds, (_, picture) in zip(pace, pictures, strict=True)]
+            for name, pictures in self.finished.items()
+        }
+        return race(together, self.caption, rate)
+
+
+def film(
+    panes: Mapping[str, Callable[[np.ndarray], tuple[np.ndarray, Any]]],
+    frames: Iterable[np.ndarray],
+    *,
+    on: Mapping[str, timing.Place],
+    baseline: str,
+) -> Filmed:
+    """Give each frame to every pane in turn, and time it; the first frame once more before, as a warm-up.
+
+    A pane is a function that returns a finished picture of a frame, uint8 (height, width, 3) in RGB, and what was found
+    in it, when both are there: it has waited for its device. ``on`` is where each pane computes. ValueError if there
+    are no frames.
+    """
+    frames = list(frames)
+    if not frames:
+        raise ValueError("there is no frame to film")
+    finished, found = {name: [] for name in panes}, {name: [] for name in panes}
+    with timing.undisturbed() as others:
+        for number, frame in enumerate([frames[0], *frames]):
+            for name, pane in panes.items():
+                start = time.perf_counter()
+                picture, what = pane(frame)
+                if number:
+                    finished[name].append((time.perf_counter() - start, picture))
+                    found[name].append(what)
+    made = {"question": "latency", "block": 1, "warmup_calls": 1, "stop_reason": f"{len(frames)} frames, as asked"}
+    made |= {"mode": mode.current(), "others": others.cores()}
+    measured = {
+        name: timing.Measurement(
+            name,
+            samples=tuple(seconds for seconds, _ in pictures),
+            first_call=pictures[0][0],
+            device=on[name].label,
+            simulated=on[name].simulated,
+            **made,
+        )
+        for name, pictures in finished.items()
+    }
+    compared = timing.compare_samples(measured, baseline=baseline, name="film", parity="compared by whoever films")
+    return Filmed(finished, found, compared)
 
 
 def race(

@@ -14,6 +14,9 @@ What a run writes: the executed notebooks, ``results/`` and ``summary.json`` in 
 (``build/full-cpu``), and in ``build/failed/<mode>-<device>`` the partial notebook of each failure. If ``METALLAB_OUT``
 names another folder, failures lie in its ``failed``.
 
+A notebook passed, failed, was skipped, or is *incomplete*: it came to its end, and its cells say in their outputs that
+a tool is missing here and what was not run for want of it (`metallab.needs`).
+
 Cells are numbered as a reader counts them: code cells that are not blank, from 1.
 
 ``cli``, ``summary`` and ``pool`` are the parent, ``worker`` and ``runner`` the worker; ``jobs``, ``notebook``,

@@ -20,7 +20,10 @@ from metallab.headless.summary import Console, Summary, locked
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command: 0 if nothing failed, 1 if something did, 2 if it can't be done, 130 if it was interrupted."""
+    """The command: 0 if nothing failed, 1 if something did, 2 if it can't be done, 130 if it was interrupted.
+
+    A notebook that is incomplete, because a tool is missing here, did not fail: the last lines name what to install.
+    """
     try:
         return run(parse(argv))
     except UsageError as error:

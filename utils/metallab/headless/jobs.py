@@ -26,11 +26,11 @@ class NotebookResult:
     title: str
     """Its H1, or the name if it has none."""
     status: str = "failed"
-    """``passed``, ``failed`` or ``skipped``."""
+    """``passed``, ``incomplete`` (it came to its end without a tool that is missing), ``failed`` or ``skipped``."""
     seconds: float = 0.0
     """Wall time, with starting and stopping the kernel."""
     reason: str = ""
-    """Why it failed or was skipped; empty when it passed."""
+    """Why it failed, was skipped or is incomplete; empty when it passed."""
     cells: int = 0
     """Code cells that are not blank."""
     executed: int = 0
@@ -38,14 +38,23 @@ class NotebookResult:
     peak_rss_bytes: int = 0
     """The kernel's peak resident memory: the larger of the sum over its processes, sampled every second, and the exact
     peak of the largest one (which Linux gives as no less than the worker's own, some 60 MB)."""
+    not_run: list[dict[str, str]] = field(default_factory=list)
+    """What was not run for want of a tool, whatever the status: ``where`` it stands, ``what``, how to ``mend``."""
     failed_copy: str | None = None
     """The partial notebook, or a text that says why there is none; relative to the folder of ``summary.json``."""
     notebook: Path | None = None
-    """The executed notebook: the copy in the run's folder if it passed, the failed copy if it failed and left one."""
+    """The executed notebook: in the run's folder if it came to its end, else the failed copy if there is one."""
     cell: int | None = None
     """The number of the cell that failed."""
     traceback: str = ""
     """Its traceback, without colours."""
+
+    @property
+    def lacking(self) -> str:
+        """What was not run and what mends it, in one line; empty if all was run."""
+        parts = [f"{gap['where']}: {gap['what']}" for gap in self.not_run]
+        mends = ", ".join(dict.fromkeys(gap["mend"] for gap in self.not_run))
+        return f"not run: {'; '.join(parts)}. To mend it: {mends}" if parts else ""
 
     def entry(self) -> dict:
         """The entry for ``summary.json``."""
@@ -60,7 +69,13 @@ class NotebookResult:
         return nbformat.read(self.notebook, as_version=4)
 
 
-ENTRY = ("name", "title", "status", "seconds", "reason", "cells", "executed", "peak_rss_bytes", "failed_copy")
+STATUSES = ("passed", "incomplete", "failed", "skipped")
+ENDED = ("passed", "incomplete")
+"""Statuses of a notebook that came to its end: its results can be used."""
+ENTRY = (
+    *("name", "title", "status", "seconds", "reason", "cells", "executed", "peak_rss_bytes"),
+    *("failed_copy", "not_run"),
+)
 
 
 @dataclass

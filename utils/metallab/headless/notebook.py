@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from metallab import units
+from metallab import needs, units
 from metallab.headless.devices import DEVICES
 from metallab.headless.jobs import write_atomically
 
@@ -164,6 +164,20 @@ def first_unexecuted(notebook) -> Failure | None:
             return Failure(reason, number, index)
         last = count
     return None
+
+
+def not_run(notebook) -> list[dict[str, str]]:
+    """What its cells say that they did not run (`metallab.needs`): each with the cell and the heading above it."""
+    found, heading, number = [], "", 0
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown" and (headings := re.findall(r"^#+ +(.+?) *$", cell.source, re.MULTILINE)):
+            heading = headings[-1]
+        number += is_code(cell)
+        for output in cell.get("outputs", []):
+            if gap := output.get("data", {}).get(needs.MIME):
+                where = f"cell {number} ({heading})" if heading else f"cell {number}"
+                found.append({"where": where, "what": str(gap["what"]), "mend": str(gap["mend"])})
+    return found
 
 
 def show_failure(notebook: Mapping, failure: Failure) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from metallab.headless.jobs import ENTRY, Job, NotebookResult, UsageError, write_atomically
+from metallab.headless.jobs import ENTRY, STATUSES, Job, NotebookResult, UsageError, write_atomically
 from metallab.headless.pool import STOP_GRACE, Running
 
 UNFINISHED = "did not finish: the run was killed while this notebook was running"
@@ -76,7 +76,8 @@ class Summary:
     def _earlier(self) -> list[dict]:
         try:
             entries = json.loads(self.path.read_text(encoding="utf-8"))["notebooks"]
-            return [{name: entry[name] for name in ENTRY} for entry in entries]
+            known = [{"not_run": [], **entry} for entry in entries]  # which older summaries do not have
+            return [{name: entry[name] for name in ENTRY} for entry in known]
         except FileNotFoundError:
             return []
         except (ValueError, KeyError, TypeError):
@@ -122,17 +123,17 @@ class Console:
     def finished(self, result: NotebookResult) -> None:
         """Prints a notebook's line."""
         erase = "\r\x1b[K" if self.live else ""
-        line = f"{erase}{result.status:<8}{result.name:<36}{result.seconds:>8.1f} s  {shorten(result.reason, 100)}"
+        line = f"{erase}{result.status:<11}{result.name:<42}{result.seconds:>8.1f} s  {shorten(result.reason, 100)}"
         self.say(line.rstrip())
 
     def summary(self, results: list[NotebookResult], folder: Path, seconds: float) -> None:
         """Prints the closing table and, for each failure, where it happened and where the partial notebook lies."""
         say = self.say
-        say(f"\n{'notebook':<36}{'status':<9}{'time':>10}{'cells':>10}{'peak memory':>14}")
+        say(f"\n{'notebook':<42}{'status':<11}{'time':>10}{'cells':>10}{'peak memory':>14}")
         for r in results:
             ran, memory = f"{r.executed}/{r.cells}", f"{r.peak_rss_bytes / 2**20:.0f} MiB"
-            say(f"{r.name:<36}{r.status:<9}{r.seconds:>8.1f} s{ran:>10}{memory:>14}")
-        counts = [f"{sum(r.status == s for r in results)} {s}" for s in ("passed", "failed", "skipped")]
+            say(f"{r.name:<42}{r.status:<11}{r.seconds:>8.1f} s{ran:>10}{memory:>14}")
+        counts = [f"{sum(r.status == s for r in results)} {s}" for s in STATUSES]
         say(f"{', '.join(counts)} in {seconds:.1f} s; {shown(folder / 'summary.json')}")
         for r in results:
             if r.status == "failed":
@@ -141,6 +142,16 @@ class Console:
                     say(f"    {line}")
                 if r.failed_copy:
                     say(f"  left in {shown(folder / r.failed_copy)}")
+        self._say_what_was_not_run([r for r in results if r.not_run])
+
+    def _say_what_was_not_run(self, results: list[NotebookResult]) -> None:
+        """Last, because nothing else tells of it: an incomplete notebook did not fail."""
+        for r in results:
+            self.say(f"\n{r.name} is incomplete. Not run:")
+            for gap in r.not_run:
+                self.say(f"  {gap['where']}: {gap['what']}")
+            for mend in dict.fromkeys(gap["mend"] for gap in r.not_run):
+                self.say(f"  to mend it: {mend}")
 
 
 def shorten(text: str, width: int) -> str:

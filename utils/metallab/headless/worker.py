@@ -21,6 +21,7 @@ from metallab.headless.notebook import (
     check_kernel_name,
     check_skipped_cells,
     is_code,
+    not_run,
     read_notebook,
     save,
     show_failure,
@@ -81,13 +82,16 @@ def not_a_notebook(job: Job, reason: str) -> NotebookResult:
 
 
 def finish(job: Job, notebook, result: NotebookResult, failure: Failure | None) -> NotebookResult:
-    """Fills in the result and saves the notebook: in the run's folder if it passed, else among the failed."""
+    """Fills in the result and saves the notebook: in the run's folder if it came to its end, else among the failed."""
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss counts bytes there, KiB elsewhere
     result.peak_rss_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+    result.not_run = not_run(notebook)
     if failure is None:
         save(notebook, job.executed)
         job.partial.unlink(missing_ok=True)
         result.status, result.notebook = "passed", job.executed
+        if result.not_run:
+            result.status, result.reason = "incomplete", result.lacking
         return result
     show_failure(notebook, failure)
     save(notebook, job.partial)

@@ -21,6 +21,7 @@ import mmap
 import os
 import shutil
 import statistics
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from metallab import checks, isolated, mode, plots, timing, turns, units
+from metallab.allowance import Allowance
 from metallab.inference import converters
 from metallab.timing import Measurement, Ratio
 
@@ -204,9 +206,19 @@ class _Sample:
 
 
 def measure(
-    routes: Mapping[str, Route], here: Path, *, processes: int, label: str, simulated: bool = False
+    routes: Mapping[str, Route],
+    here: Path,
+    *,
+    processes: int,
+    label: str,
+    simulated: bool = False,
+    within: Allowance | None = None,
 ) -> dict[str, Launch]:
     """Launch each route in ``processes`` fresh processes, after one more each unless that number is one.
+
+    ``within`` is what all of it may take: each route then gets one process in any case, and what that took decides how
+    many follow. Those of quick routes come first, and a quarter of the allowance is kept for them. A route that gets no
+    second process counts its first; what is missing is noted in the allowance.
 
     A route with a cache to be ``emptied`` gets no such process. It should not come first: what it shares with others,
     such as the frameworks' files, is in memory once they have run.
@@ -218,18 +230,29 @@ def measure(
     """
     if processes < 1:
         raise ValueError(f"{processes} processes: a launch is measured in at least one")
+    wanted = {name: processes + (processes > 1 and not route.emptied) for name, route in routes.items()}
     found: dict[str, list[_Sample]] = {name: [] for name in routes}
-    for number in range(processes + (processes > 1)):
+    while waiting := [name for name in routes if len(found[name]) < wanted[name]]:
         with turns.turn():  # its processes have it too: a turn inside a turn is the same
-            for name, route in routes.items():
-                if number < processes or not route.emptied:
-                    try:
-                        found[name].append(_launch(route, here.resolve()))
-                    except isolated.ChildFailed as error:
-                        raise isolated.ChildFailed(f"{name}: {error}") from None
-    made = {"question": "latency", "block": 1, "warmup_calls": 0, "stop_reason": f"{processes} processes, as asked"}
-    made |= {"mode": mode.current(), "device": label, "simulated": simulated}
-    return {name: _summary(name, samples, processes, made) for name, samples in found.items()}
+            seconds = {name: _timed_launch(name, routes[name], here.resolve(), found[name]) for name in waiting}
+        if within and waiting == list(routes) and all(len(samples) == 1 for samples in found.values()):
+            more = within.counts(
+                "processes", seconds, {name: count - 1 for name, count in wanted.items()}, reserve=0.25
+            )
+            wanted = {name: 1 + count for name, count in more.items()}
+    made = {"question": "latency", "block": 1, "warmup_calls": 0, "mode": mode.current()}
+    made |= {"device": label, "simulated": simulated}
+    return {name: _summary(name, samples, routes[name], processes, made) for name, samples in found.items()}
+
+
+def _timed_launch(name: str, route: Route, here: Path, samples: list[_Sample]) -> float:
+    """Add a launch to the samples of a route; how long it took with everything around it, in seconds."""
+    start = time.perf_counter()
+    try:
+        samples.append(_launch(route, here))
+    except isolated.ChildFailed as error:
+        raise isolated.ChildFailed(f"{name}: {error}") from None
+    return time.perf_counter() - start
 
 
 def _launch(route: Route, here: Path) -> _Sample:
@@ -259,13 +282,16 @@ def _launch(route: Route, here: Path) -> _Sample:
 
 def _budget() -> timing.Budget:
     """For the steady latency: each process is one sample of it; long enough to see whether others are at work."""
-    return replace(timing.FULL, min_seconds=0.3, max_seconds=1.0) if mode.current() == "full" else timing.FAST
+    return replace(timing.FULL, min_seconds=0.3, max_seconds=0.4) if mode.current() == "full" else timing.FAST
 
 
-def _summary(name: str, samples: list[_Sample], processes: int, made: Mapping) -> Launch:
+def _summary(name: str, samples: list[_Sample], route: Route, processes: int, made: Mapping) -> Launch:
     for other in samples[1:]:
         checks.assert_close(samples[0].output, other.output, "float32")
-    first, counted = samples[0], samples[-processes:]
+    first, counted = samples[0], samples if route.emptied or len(samples) == 1 else samples[1:]
+    few = f"{len(counted)} of {processes} processes: there was no time for more"
+    asked = f"{processes} processes, as asked" if len(counted) == processes else few
+    made = {**made, "stop_reason": asked}
     others = statistics.median(sample.others for sample in counted)
     columns = {stage: tuple(sample.seconds[stage] for sample in counted) for stage in first.seconds}
     parts = {
@@ -278,30 +304,47 @@ def _summary(name: str, samples: list[_Sample], processes: int, made: Mapping) -
 def compare(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> Ratio:
     """How many times faster a part of one route is than of another, paired in the order of their rounds.
 
-    ValueError if either is simulated; `metallab.checks.Mismatch` if their outputs differ by more than float32's
-    tolerance.
+    Ask `metallab.timing.doubt` whether it may be shown, or take `verdict`. ValueError if either is simulated;
+    `metallab.checks.Mismatch` if their outputs differ by more than float32's tolerance.
     """
     one, other = launches[variant], launches[baseline]
     if one.simulated or other.simulated:
         raise ValueError("times of a simulation are not compared: they say nothing about the hardware")
     checks.assert_close(other.output, one.output, "float32")
-    pairs = tuple(b / a for a, b in zip(one.parts[part].samples, other.parts[part].samples, strict=True))
+    times = one.parts[part].samples, other.parts[part].samples
+    pairs = tuple(b / a for a, b in zip(*times, strict=False))  # the slower may have had time for fewer processes
     return Ratio(variant, baseline, statistics.median(pairs), *timing.median_interval(pairs), len(pairs), pairs)
 
 
 def verdict(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> str:
-    """`compare` as a sentence; of a simulation, that there is nothing to compare."""
-    if launches[variant].simulated or launches[baseline].simulated:
-        return f"{variant} against {baseline}: simulated, so no times are compared"
+    """`compare` as a sentence; or why there is none, by `metallab.timing.doubt`."""
+    if why := timing.doubt(launches[variant].parts[part], launches[baseline].parts[part]):
+        return f"{part}: {variant} against {baseline}: no speed-up is given: {why}"
     return f"{part}: {compare(launches, variant, baseline, part)}"
 
 
+def quickest(launches: Mapping[str, Launch], part: str = TOTAL) -> str:
+    """Which of at least two real launches has the smallest median of a part, and its `verdict` over the second.
+
+    Without a winner where nothing may be concluded from them.
+    """
+    first, second, *_ = sorted(
+        (name for name, launch in launches.items() if not launch.simulated),
+        key=lambda name: launches[name].parts[part].median,
+    )
+    said = verdict(launches, first, second, part)
+    unsure = timing.doubt(*(launch.parts[part] for launch in launches.values() if not launch.simulated))
+    return f"Smallest median ({part}): {'not told' if unsure else first}.\n    {said}"
+
+
 def spread(measured: Measurement) -> str:
-    """A median with its 95 % interval over fresh processes; without one if they are too few, and no simulated time."""
+    """A median with its 95 % interval over fresh processes; what each showed if they are too few; no simulated time."""
     if measured.simulated:
         return "simulated: no time"
     low, high = timing.median_interval(measured.samples)
     interval = f" ({units.seconds(low)} to {units.seconds(high)})" if np.isfinite(high) else ""
+    if not interval and measured.n > 1:
+        interval = f" (each of {measured.n}: {', '.join(map(units.seconds, measured.samples))})"
     return f"{units.seconds(measured.median)}{interval}"
 
 
@@ -380,7 +423,8 @@ def picture(launches: Iterable[Launch], *, heading: str) -> Figure:
         left.set_yticks(rows, [launch.name for launch in launches])
         left.set_ylim(len(launches) - 0.4, -0.6)
         figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=len(STAGES))
-        plots.title(figure, heading, [launch.parts[TOTAL].device for launch in launches], simulated=not real)
+        busy = any(launch.parts[TOTAL].others > timing.BUSY for launch in real)
+        plots.title(figure, heading, [launch.parts[TOTAL].device for launch in launches], not real, busy)
     said = (
         f"{launch.name}: first answer {spread(launch.parts[TOTAL])}, then {spread(launch.parts[STEADY])}"
         for launch in launches

@@ -6,7 +6,8 @@ found by running it once on the ``meta`` device, where shapes are computed and n
 costs no memory. A model that needs real numbers on its way (``nonzero``, ``nms``) is run on the CPU instead, where a
 tensor that it leaves behind cannot be told from the others.
 
-A prediction, not a proof: a kernel may exist and refuse a dtype. `confirm` runs the model on a real Apple GPU.
+A prediction, not a proof: a kernel may exist and refuse a dtype. What is known of kernels that leave some calls to the
+CPU is in `metallab.pytorch.limits`. `confirm` runs the model on a real Apple GPU.
 """
 
 from __future__ import annotations
@@ -26,14 +27,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 from metallab import units
+from metallab.pytorch import limits
 
 Status = Literal["native", "composite", "falls back", "missing", "unknown"]
 
 # Registered to fall back to the CPU in PyTorch itself (aten/src/ATen/mps/MPSFallback.mm); the YAML does not say so.
-# linalg_pinv is composite, and calls the first.
-FALLS_BACK_BY_ITSELF = ("aten::_linalg_svd", "aten::embedding_renorm_", "aten::linalg_svd", "aten::linalg_pinv")
-# torchvision's Mac wheel registers these for MPS from its own sources (torchvision/csrc/ops/mps).
-TORCHVISION = ("nms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool")
+FALLS_BACK_BY_ITSELF = ("aten::embedding_renorm_",)
+# torchvision's Mac wheel registers these for MPS from its own sources (torchvision/csrc/ops/mps); all of its operators
+# have a CPU kernel, so what is not among them is missing on MPS.
+TORCHVISION = (
+    "nms",
+    "roi_align",
+    "_roi_align_backward",
+    "roi_pool",
+    "_roi_pool_backward",
+    "ps_roi_align",
+    "_ps_roi_align_backward",
+    "ps_roi_pool",
+    "_ps_roi_pool_backward",
+    "deform_conv2d",  # and nothing for its backward pass
+)
 # Functions that are one operator on MPS, with one for the backward pass, and fall into pieces elsewhere: LSTM in
 # aten/src/ATen/native/RNN.cpp; linear has a kernel of its own beside the composite in native_functions.yaml.
 WHOLE_ON_MPS = {
@@ -60,6 +73,8 @@ class Use:
     calls: int
     modules: tuple[str, ...]
     """Which modules call it, by their place in the model; ``""`` is the model itself."""
+    reason: str = ""
+    """Of an operator that has a kernel and falls back all the same: why this model's calls do."""
 
     @property
     def advice(self) -> str:
@@ -71,7 +86,8 @@ class Use:
                 "with a copy there and back; better, replace it, or write a kernel (notebook 04)"
             )
         if self.status == "falls back":
-            return f"PyTorch itself runs {name} on the CPU: correct, with a copy there and back"
+            why = f" ({self.reason})" if self.reason else ""
+            return f"PyTorch itself runs {name} on the CPU{why}: correct, with a copy there and back"
         if self.status == "unknown":
             return "not PyTorch's own: ask the package that brings it whether it has an MPS kernel"
         return ""
@@ -143,10 +159,7 @@ def mps_coverage(model: Callable[..., Any], *inputs: Any, training: bool = False
     import torch
 
     traced_on, recorder = _trace(model, inputs, named, training)
-    uses = [
-        Use(operator, status(operator), sum(modules.values()), tuple(modules))
-        for operator, modules in recorder.calls.items()
-    ]
+    uses = [recorder.use(operator) for operator in recorder.calls]
     worst_first = ("missing", "falls back", "unknown", "composite", "native")
     uses.sort(key=lambda use: (worst_first.index(use.status), use.operator))
     name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", str(model))
@@ -160,7 +173,7 @@ def status(operator: str) -> Status:
     if operator.split(".")[0] in FALLS_BACK_BY_ITSELF:
         return "falls back"
     if namespace == "torchvision":
-        return "native" if name.split(".")[0].removeprefix("_").removesuffix("_backward") in TORCHVISION else "unknown"
+        return "native" if name.split(".")[0] in TORCHVISION else _status_of_a_custom_operator(operator)
     if namespace in ("prim", "prims"):
         return "composite"
     if namespace != "aten":
@@ -281,6 +294,7 @@ class _Recorder:
         self.calls: dict[str, collections.Counter] = {}
         self.problems: dict[str, None] = {}
         self.float64: dict[str, None] = {}
+        self.detours: dict[str, limits.Detour] = {}
         self.inside_a_whole = False
 
     @property
@@ -293,6 +307,12 @@ class _Recorder:
         """Count a call, unless it is a piece of a whole that was counted."""
         if not self.inside_a_whole:
             self.calls.setdefault(operator, collections.Counter())[self.module] += 1
+
+    def use(self, operator: str) -> Use:
+        """What was recorded of an operator. One call that leaves the GPU is enough for "falls back"."""
+        modules, detour = self.calls[operator], self.detours.get(operator)
+        how, reason = ("falls back", detour.reason) if detour else (status(operator), "")
+        return Use(operator, how, sum(modules.values()), tuple(modules), reason)
 
     def call(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
         """Call a function, counting it once if it is one operator on MPS."""
@@ -323,7 +343,10 @@ class _Recorder:
         """Note an operator that reached the dispatcher, and what would go wrong with it on MPS."""
         import torch
 
-        self.note(function.name() + ("" if "." in function.name() else ".default"))
+        name = function.name() + ("" if "." in function.name() else ".default")
+        self.note(name)
+        if detour := limits.detour(name, args, kwargs):
+            self.detours.setdefault(name, detour)
         if self.device == "meta":
             args, kwargs = self._gathered(function, args, kwargs)
         result = function(*args, **kwargs)

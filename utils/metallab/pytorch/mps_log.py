@@ -9,8 +9,11 @@ fallbacks as they happen, and tables of them when the process ends, to standard 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Part = Literal["live", "exit"]
 Kind = Literal["op", "copy", "fallback"]
@@ -36,6 +39,15 @@ class Entry:
 def parse(text: str) -> list[Entry]:
     """All that is understood of a log, in its order."""
     return [entry for line in text.splitlines() if (entry := _entry(line)) is not None]
+
+
+def table(text: str) -> pd.DataFrame:
+    """The rows of the tables at the end of a log; a dash where it has no number, as a simulated GPU has no times."""
+    import pandas as pd
+
+    rows = [asdict(entry) for entry in parse(text) if entry.part == "exit"]
+    known = [{name: "–" if value is None else value for name, value in row.items() if name != "part"} for row in rows]
+    return pd.DataFrame(known)
 
 
 _NUMBER = r"(?:nan|\d+\.\d+)"

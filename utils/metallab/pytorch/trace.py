@@ -16,8 +16,9 @@ autograd's threads, too), of an optimizer, under autocast. Operators registered 
 operators no longer overlap with Python. A trace tells where time goes. How long the code takes, a timer tells without
 tracing (`metallab.timing`); compare the two to see what tracing costs.
 
-**Fallbacks.** On a Mac an operator without a Metal kernel runs on the CPU below the place where the mode looks. Such an
-event is deduced from PyTorch's table of kernels (`metallab.pytorch.coverage`) and marked ``inferred``. The simulated
+**Fallbacks.** On a Mac an operator without a Metal kernel runs on the CPU below the place where the mode looks, and so
+does a call that its kernel leaves to the CPU. Such an event is deduced from PyTorch's table of kernels
+(`metallab.pytorch.coverage`) and from their limits (`metallab.pytorch.limits`), and marked ``inferred``. The simulated
 Apple GPU tells of its fallbacks itself.
 
 **What is not seen**: kernels that are launched without an operator, by a pybind11 extension or by
@@ -47,7 +48,7 @@ from torch.utils.module_tracker import ModuleTracker
 
 from metallab import simulation, units
 from metallab.device import Accelerator
-from metallab.pytorch import coverage
+from metallab.pytorch import coverage, limits
 from metallab.pytorch.dispatch import watching
 
 if TYPE_CHECKING:
@@ -387,7 +388,7 @@ class _Recorder:
         if direction := call.direction(there):
             return "copy", direction, False
         on_a_mac = there == "mps" and not self.on.simulated
-        if on_a_mac and "mps" in call.devices and coverage.status(call.name) in ("missing", "falls back"):
+        if on_a_mac and "mps" in call.devices and call.leaves_the_gpu():
             return "fallback", "", True
         return "view" if call.function.is_view else "op", "", False
 
@@ -413,6 +414,11 @@ class _Call:
         if {source, target} != {"cpu", accelerator}:
             return ""
         return "to host" if target == "cpu" else "to device"
+
+    def leaves_the_gpu(self) -> bool:
+        """What PyTorch's table and the limits of its kernels say of this call."""
+        no_kernel = coverage.status(self.name) in ("missing", "falls back")
+        return no_kernel or limits.detour(self.name, self.args, self.kwargs) is not None
 
     def bytes(self, kind: Kind, accelerator: str) -> int:
         """See `Event.bytes`."""

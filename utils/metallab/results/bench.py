@@ -28,7 +28,7 @@ from metallab import machine, paths, records, timing
 from metallab import mode as modes
 from metallab.headless.cli import choose, stop_signals
 from metallab.headless.devices import DEVICES, resolve_device
-from metallab.headless.jobs import Job, NotebookResult, UsageError, make_job
+from metallab.headless.jobs import ENDED, Job, NotebookResult, UsageError, make_job
 from metallab.headless.pool import Pool
 from metallab.headless.summary import Console, Summary, locked, shown
 
@@ -105,7 +105,7 @@ class Bench:
         """How long each page took, where it ran before: in this bench, or by ``make run``."""
         before = Summary(paths.run_folder(self.mode, self.found["device"]), self.mode, self.found)
         entries = [entry for summary in [before, *self.rounds] for entry in summary.entries.values()]
-        return {entry["name"]: entry["seconds"] for entry in entries if entry["status"] == "passed"}
+        return {entry["name"]: entry["seconds"] for entry in entries if entry["status"] in ENDED}
 
     def begin(self, job: Job) -> None:
         """Note that a run begins, and time the fixed work."""
@@ -115,7 +115,7 @@ class Bench:
     def finish(self, job: Job, result: NotebookResult) -> None:
         """Take a run in. `StateChanged` if it was not run in the state that this bench measures."""
         path = _results(job.out, job.name)
-        if self.before and result.status == "passed":
+        if self.before and result.status in ENDED:
             _note_drift(path, timing.Sentinel(self.before, _fixed_work()).drift)
         if state() != self.begun:
             raise StateChanged(
@@ -130,7 +130,7 @@ class Bench:
             _results(summary.path.parent, name)
             for name in sorted({name for summary in self._all_rounds() for name in summary.entries})
             for summary in self._all_rounds()
-            if _is_finished(summary, name) and summary.entries[name]["status"] == "passed"
+            if _is_finished(summary, name) and summary.entries[name]["status"] in ENDED
         ]
         if not files:
             raise UsageError("no page left any results")
@@ -170,16 +170,17 @@ def _run(given: argparse.Namespace) -> int:
             finished_runs = sum(result.status != "failed" for result in outcomes)
             console.say(f"interrupted; {finished_runs} runs were finished and stay: make bench goes on from there")
             return 130
-        for failed in dict.fromkeys(f"{r.name}: {r.reason}" for r in outcomes if r.status == "failed"):
-            console.say(f"FAILED {failed}")
+        unhappy = [result for result in outcomes if result.status in ("failed", "incomplete")]
+        for line in dict.fromkeys(f"{result.status.upper()} {result.name}: {result.reason}" for result in unhappy):
+            console.say(line)  # the reason tells what would mend it
         _conclude(bench.combine(), console.say)
     return int(any(result.status == "failed" for result in outcomes))
 
 
 def _is_finished(summary: Summary, name: str) -> bool:
-    """Whether a page was skipped in that run, or passed and left results that can be read."""
+    """Whether a page was skipped in that run, or came to its end and left results that can be read."""
     status = summary.entries.get(name, {}).get("status")
-    if status != "passed":
+    if status not in ENDED:
         return status == "skipped"
     try:
         records.load(_results(summary.path.parent, name))
@@ -227,7 +228,7 @@ def _line(bench: Bench, jobs: Sequence[Job], outcomes: Sequence[NotebookResult])
     usual = statistics.mean(known.values()) if known else result.seconds
     left = sum(known.get(later.name, usual) for later in jobs[len(outcomes) :])
     number = Path(job.out).name.removeprefix("run-")
-    head = f"[{len(outcomes)}/{len(jobs)}] run {number} of {bench.runs}  {result.status:8}{result.name:38}"
+    head = f"[{len(outcomes)}/{len(jobs)}] run {number} of {bench.runs}  {result.status:11}{result.name:38}"
     after = f"about {left / 60:.0f} min left" if left >= 60 else f"about {left:.0f} s left"
     return f"{head}{result.seconds:6.0f} s  {after if len(outcomes) < len(jobs) else 'the last one'}"
 

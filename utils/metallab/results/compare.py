@@ -37,7 +37,7 @@ from typing import Literal
 
 from metallab import paths, units
 from metallab.records import Record, RecordError, by_name, load
-from metallab.timing import Sentinel
+from metallab.timing import BUSY, DRIFT
 
 Verdict = Literal["SLOWER", "LOST", "FASTER", "UNSURE", "SAME"]
 
@@ -290,21 +290,20 @@ def _summary(changes: Sequence[Change], factor: float, of: str) -> str:
 
 def _show_doubts(records: Sequence[Record]) -> None:
     """Say what makes verdicts doubtful: other programs, a machine that changed its speed."""
-    busy = {record.name for record in records if "busy machine" in record.measurement.flags}
-    drifted = {record.name for record in records if abs(record.sentinel_drift or 0) > Sentinel.LIMIT}
+    busy = {record.name for record in records if record.measurement.others > BUSY}
+    drifted = {record.name for record in records if abs(record.sentinel_drift or 0) > DRIFT}
     if busy:
         print(f"Doubtful: while {len(busy)} of the benchmarks were measured, other programs ran.")
     if drifted:
-        print(f"Doubtful: around {len(drifted)} of them the machine's speed moved by more than {Sentinel.LIMIT:.0%}.")
+        print(f"Doubtful: around {len(drifted)} of them the machine's speed moved by more than {DRIFT:.0%}.")
 
 
 def _offer_ratios(before: Sequence[Record], after: Sequence[Record]) -> None:
     """Each one's own speed-ups, beside each other and without a verdict."""
     rows = []
     for name, sides in _shared(before, after).items():
-        given = [[run.comparison.median for run in runs if has_speed_up(run)] for runs in sides]
-        real = not any(run.measurement.simulated or run.measurement.mode != "full" for runs in sides for run in runs)
-        if all(given) and real:
+        given = [[run.comparison.median for run in runs if has_speed_up(run) and not run.doubt] for runs in sides]
+        if all(given):
             rows.append((name, *(str(interval(side)) for side in given)))
     if not rows:
         return

@@ -65,8 +65,9 @@ class Verdict:
 def verdict_of(runs: Sequence[Record], baseline_device: str = "") -> Verdict | None:
     """What may be said of a compared variant, one record from each process; None for a baseline or a lone measurement.
 
-    A speed-up is given only if the times are real, the outputs agreed, the machine was not busy, and there were samples
-    enough. ValueError if a file claims what its numbers do not say.
+    A speed-up is given only if nothing speaks against it (`Record.doubt`) and there were samples enough. A process
+    whose machine was busy or drifted is left out where another's was not; any other doubt silences all. ValueError if a
+    file claims what its numbers do not say.
     """
     compared, measured = runs[0].comparison, runs[0].measurement
     if compared is None or compared.verdict == "baseline":
@@ -81,21 +82,34 @@ _Judged = tuple[str, str, str, tuple[float, float, float] | None]
 
 def _judged(runs: Sequence[Record]) -> _Judged:
     """Kind, words, reason and ratio."""
-    measured, withheld = runs[0].measurement, [run.comparison.withheld for run in runs]
-    if differ := [reason for reason in withheld if reason.startswith("outputs differ")]:
-        reason = differ[0].removeprefix("outputs differ").lstrip(": ")
-        return "differ", "outputs differ: no speed-up is given", reason, None
-    if measured.simulated:
+    doubts = [run.doubt for run in runs]
+    lasting = sorted((doubt for doubt in doubts if doubt and not timing.passes(doubt)), key=_gravity)
+    sound = [run for run, doubt in zip(runs, doubts, strict=True) if not doubt]
+    if lasting or not sound:
+        return _refused((lasting or doubts)[0])
+    return _judged_by_ratio([_ratio(run) for run in sound], sound[0].measurement.n)
+
+
+_KIND_OF_DOUBT = {"outputs differ": "differ", "simulated": "simulated", "fast mode": "fast"}
+"""The gravest first; whatever else speaks against a speed-up is ``withheld``."""
+
+
+def _gravity(doubt: str) -> int:
+    known = list(_KIND_OF_DOUBT)
+    kind = doubt.split(":", 1)[0]
+    return known.index(kind) if kind in known else len(known)
+
+
+def _refused(doubt: str) -> _Judged:
+    """Kind, words and reason of what gets no speed-up."""
+    head, _, reason = doubt.partition(":")
+    if head == "simulated":
         return "simulated", "simulated", "no speed-up is given", None
-    if refused := [run for run in runs if run.comparison.verdict == "withheld"]:
-        return "withheld", "no speed-up is given", refused[0].comparison.withheld, None
-    if measured.mode != "full":
-        return "fast", f"{measured.mode} mode: no conclusion", "", None
-    quiet = [run for run in runs if "busy machine" not in run.measurement.flags]
-    if not quiet:
-        reason = f"other programs used {measured.others:.1f} cores meanwhile: close them and run again"
-        return "withheld", "busy machine: no speed-up is given", reason, None
-    return _judged_by_ratio([_ratio(run) for run in quiet])
+    if head == "fast mode":
+        return "fast", f"{head}: no conclusion", "", None
+    if head in _KIND_OF_DOUBT or timing.passes(doubt):
+        return _KIND_OF_DOUBT.get(head, "withheld"), f"{head}: no speed-up is given", reason.strip(), None
+    return "withheld", "no speed-up is given", doubt, None
 
 
 def _ratio(run: Record) -> tuple[float, float, float | None]:
@@ -108,23 +122,48 @@ def _ratio(run: Record) -> tuple[float, float, float | None]:
     return low, median, high
 
 
-def _judged_by_ratio(ratios: Sequence[tuple[float, float, float | None]]) -> _Judged:
+def _judged_by_ratio(ratios: Sequence[tuple[float, float, float | None]], pairs: int) -> _Judged:
     """The verdict is read off the interval once more: a file may claim what its numbers do not say."""
     low, median, high = ratios[0]
     if len(ratios) > 1:
         of_processes = compare.interval([median for _, median, _ in ratios])
         low, median, high = of_processes.low, of_processes.ratio, of_processes.high
     if high is None:
-        return "inconclusive", "inconclusive", "too few pairs for an interval", None
+        few = f"{pairs} pair{'s' * (pairs != 1)}: too few for a 95 % interval, which needs {timing.FEWEST_PAIRS}"
+        return "inconclusive", "inconclusive", few, None
     kind = timing.verdict(low, high)
     explained = {
         "faster": f"{units.times(median)} times as fast",
         "slower": f"takes {units.times(1 / median)} times as long",
         "same": f"the difference is below {timing.MATTERS:.0%}",
-        "inconclusive": f"the interval does not clear 1 by {timing.MATTERS:.0%}",
+        "inconclusive": timing.undecided(low, high),
     }
     among = f", {len(ratios)} processes" if len(ratios) > 1 else ""
     return kind, kind, explained[kind] + among, (low, median, high)
+
+
+def trust(records: Sequence[Record]) -> str:
+    """Whether what was measured may be believed, in a line or two, and what to run again.
+
+    Empty if nothing was measured for real and in full mode. ValueError as `verdict_of`.
+    """
+    real = [record for record in records if record.measurement.mode == "full" and not record.measurement.simulated]
+    if not real:
+        return ""
+    busy = [record for record in real if record.measurement.others > timing.BUSY]
+    drifted = [record for record in real if abs(record.sentinel_drift or 0) > timing.DRIFT]
+    if not busy and not drifted:
+        return f"All {len(real)} measurements were made on a quiet, steady machine."
+    doubts = ((busy, "while other programs were busy"), (drifted, "while the machine's speed drifted"))
+    made = " and ".join(f"{len(found)} of {len(real)} {how}" for found, how in doubts if found)
+    every = verdicts(real)
+    lost = sum(verdict.kind == "withheld" for verdict in every)
+    lessons = sorted({record.lesson.split("_")[0] for record in [*busy, *drifted]})
+    again = ["make run"] if len(lessons) > 4 else [f"make run ONLY={number}" for number in lessons]
+    return (
+        f"Measured {made}: of {len(every)} speed-ups {lost or 'none'} had to be withheld for it. "
+        f"Close other programs and run again: {'; '.join(again)}."
+    )
 
 
 def verdicts(records: Iterable[Record]) -> list[Verdict]:
@@ -223,6 +262,19 @@ def references() -> tuple[list[Column], list[Problem]]:
         except ValueError as error:
             problems.append(Problem(path.name, str(error).removeprefix(f"{path}: ")))
     return columns, problems
+
+
+def with_now(now: Column) -> Column:
+    """This machine's latest run, with what a page has measured just ``now`` instead of that lesson's older results.
+
+    ``now`` alone if there is no such run, or it is another device's.
+    """
+    before = latest()
+    if before is None or before.title != now.title:
+        return now
+    lessons = {record.lesson for record in now.records}
+    kept = [record for record in before.records if record.lesson not in lessons]
+    return column([*kept, *now.records], f"{before.origin}; {', '.join(sorted(lessons))}: {now.origin}")
 
 
 def latest() -> Column | None:

@@ -26,7 +26,7 @@ from metallab import machine, paths, units
 from metallab.records import Record, by_name, load
 from metallab.results import findings, pages
 from metallab.results.findings import Problem, Verdict
-from metallab.timing import Sentinel
+from metallab.timing import DRIFT
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -37,7 +37,7 @@ SIMULATED = (
 FAST = "fast mode: three samples, no conclusions"
 
 TRACEBACK_LINES = 25
-_STATUSES = ("passed", "failed", "skipped")
+_STATUSES = ("passed", "incomplete", "failed", "skipped")
 _NAME = re.compile(r"(?!index$)[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -58,7 +58,8 @@ class Notebook:
     name: str
     title: str
     status: str
-    """``passed``, ``failed``, ``skipped``, or ``unknown`` where no summary tells."""
+    """``passed``, ``incomplete`` (without a tool that is missing), ``failed``, ``skipped``, or ``unknown`` where no
+    summary tells."""
     seconds: float | None = None
     reason: str = ""
     cells: int | None = None
@@ -66,6 +67,8 @@ class Notebook:
     peak_rss_bytes: int | None = None
     failed_copy: str = ""
     """What a failed notebook left: its partial copy, or a text; relative to the run's folder."""
+    not_run: tuple[dict[str, str], ...] = ()
+    """What was not run for want of a tool: ``where``, ``what``, and how to ``mend`` it."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,14 @@ def _notebook(entry: Any) -> Notebook:
         executed=_number(entry, "executed"),
         peak_rss_bytes=_number(entry, "peak_rss_bytes"),
         failed_copy=_take(entry, "failed_copy", str, ""),
+        not_run=tuple(map(_gap, _take(entry, "not_run", list, []))),
     )
+
+
+def _gap(given: Any) -> dict[str, str]:
+    if not isinstance(given, dict):
+        raise ReportError("an entry of not_run is not an object")
+    return {name: machine.without_home(_take(given, name, str, "")) for name in ("where", "what", "mend")}
 
 
 def _summary_of_folder(run: Path) -> Summary:
@@ -247,7 +257,7 @@ class Card:
     @property
     def drifted(self) -> bool:
         """True if the machine's speed moved so far that the notebook's numbers are in doubt."""
-        return self.drift is not None and abs(self.drift) > Sentinel.LIMIT
+        return self.drift is not None and abs(self.drift) > DRIFT
 
 
 @dataclass
@@ -282,6 +292,8 @@ class Page:
     machines: list[findings.Column] = field(default_factory=list)
     """This run's machine first, then those whose results come with the project."""
     problems: list[Problem] = field(default_factory=list)
+    trust: str = ""
+    """Whether this run may be believed, and what to run again: see `findings.trust`."""
 
     @property
     def banners(self) -> list[tuple[str, str]]:
@@ -301,8 +313,8 @@ class Page:
 
     @property
     def unhappy(self) -> list[Card]:
-        """The notebooks that failed or were skipped."""
-        return [card for card in self.cards if card.notebook.status in ("failed", "skipped")]
+        """The notebooks that failed, are incomplete or were skipped."""
+        return [card for card in self.cards if card.notebook.status in ("failed", "incomplete", "skipped")]
 
 
 @dataclass(frozen=True)
@@ -529,6 +541,7 @@ def _add_records(page: Page, run: Path) -> None:
         _tell_drift(page, path.stem, records)
     page.machine = merged_rows(machines or [("", machine.describe())])
     page.machine_from_records = bool(machines)
+    page.trust = findings.trust(usable)
     _add_machines(page, usable)
 
 

@@ -66,7 +66,10 @@ def tools_of_xcode() -> Finding:
 
 @trial(on="cpu", used_in="constraints.txt")
 def locked_versions_are_installed() -> Finding:
-    """Every package has the locked version, which was resolved for macOS on Linux and installed there by nobody."""
+    """Every package has the locked version, which was resolved for macOS on Linux and installed there by nobody.
+
+    Of the packages that only the book, the class or the tests in a browser need, those that are installed.
+    """
     from metallab import probes
 
     differ = probes.against_lock()
@@ -135,6 +138,22 @@ def one_thread_holds() -> Finding:
         return not_applicable(f"none of them could be run: {trouble}")
     said = ", ".join(f"{name} kept {cores} cores busy" for name, cores in busy.items())
     return judged(max(busy.values()) < 1.2 and not trouble, said, busy=busy, trouble=trouble, platform=sys.platform)
+
+
+@trial(on="mac", used_in="metallab.device.cpu, the label of one thread", seconds=180)
+def accelerate_keeps_its_own_threads() -> Finding:
+    """On a Mac ``torch.set_num_threads(1)`` does not hold matrix products: Accelerate computes them on its own threads.
+
+    Processor time by the clock's time of a second of products of 2048 x 2048. ``isolated.run(threads=1)``, whose
+    VECLIB_MAXIMUM_THREADS is reported to hold them, is looked into by ``one_thread_holds``.
+    """
+    from metallab import isolated
+
+    work = "import torch\ntorch.set_num_threads(1)\na = torch.rand(2048, 2048)\nwork = lambda: a @ a"
+    ran = isolated.run(BUSY.format(setup=work), results=["busy"], timeout=75)
+    if not ran.ok:
+        return not_applicable(f"it could not be run: {ran}")
+    return judged(ran["busy"] > 1.2, f"products kept {ran['busy']:.2f} cores busy", busy=ran["busy"])
 
 
 def _version(*command: str) -> str:

@@ -97,28 +97,75 @@ def fallback_variable_computes() -> Finding:
 
 
 @trial(on="gpu", used_in="metallab.pytorch.coverage.FALLS_BACK_BY_ITSELF")
-def two_operators_fall_back_by_themselves() -> Finding:
-    """linalg.svd and embedding_renorm_ compute without the variable: PyTorch itself sends them to the CPU."""
+def one_operator_falls_back_by_itself() -> Finding:
+    """embedding_renorm_ computes without the variable: PyTorch itself sends it to the CPU, and warns."""
     import torch
     from torch.nn import functional as F
 
-    matrix, table = torch.rand(4, 3), torch.rand(5, 4)
-    calls = {
-        "linalg_svd": lambda: torch.linalg.svd(matrix.to("mps")).S.cpu(),
-        "embedding_renorm_": lambda: F.embedding(torch.tensor([1, 2]).to("mps"), table.to("mps"), max_norm=0.5).cpu(),
+    table, rows = torch.rand(5, 4), torch.tensor([1, 2])
+    truth = F.embedding(rows, table.clone(), max_norm=0.5)
+    result, heard = _heard(lambda: F.embedding(rows.to("mps"), table.to("mps"), max_norm=0.5).cpu())
+    right, told = torch.allclose(result, truth, atol=1e-4), [text for text in heard if "fall back" in text]
+    return judged(right and len(told) == 1, f"{'right' if right else 'WRONG'}, {len(told)} warnings", warnings=heard)
+
+
+@trial(on="gpu", used_in="metallab.pytorch.limits")
+def linalg_kernels_warn_beyond_their_limits() -> Finding:
+    """svd and eigh are right without a word as long as a threadgroup's memory of 32 KiB holds what they stage.
+
+    Beyond it they are right, too, and warn with the words and the numbers that `metallab.pytorch.limits` has. That
+    eigh leaves small work to the CPU without a word cannot be seen here.
+    """
+    import torch
+
+    from metallab.pytorch import limits
+
+    def symmetric(*shape: int) -> torch.Tensor:
+        x = torch.rand(shape)
+        return x + x.mT
+
+    values = {"aten::_linalg_svd": torch.linalg.svdvals, "aten::_linalg_eigh": torch.linalg.eigvalsh}
+    asked = {  # within the limit first: each warning comes once in a process
+        "svd of 64 x 128": ("aten::_linalg_svd", torch.rand(64, 128)),
+        "eigh of 3 times 64 x 64": ("aten::_linalg_eigh", symmetric(3, 64, 64)),
+        "svd of 64 x 129": ("aten::_linalg_svd", torch.rand(64, 129)),
+        "eigh of 3 times 65 x 65": ("aten::_linalg_eigh", symmetric(3, 65, 65)),
     }
-    truth = {
-        "linalg_svd": torch.linalg.svd(matrix).S,
-        "embedding_renorm_": F.embedding(torch.tensor([1, 2]), table.clone(), max_norm=0.5),
-    }
-    said = {}
-    for name, call in calls.items():
-        error = _raised(
-            lambda call=call, name=name: said.update({name: torch.allclose(call(), truth[name], atol=1e-4)})
-        )
-        if error is not None:
-            said[name] = units.first_line(error, kind=True)
-    return judged(all(value is True for value in said.values()), f"right: {said}", right=said)
+    said, faults = {}, []
+    for name, (operator, x) in asked.items():
+        result, heard = _heard(lambda operator=operator, x=x: values[operator](x.to("mps")).cpu())
+        foretold = limits.detour(operator, (x,))
+        wanted = [foretold.warning] if foretold else []
+        right = torch.allclose(result, values[operator](x), atol=1e-3)
+        said[name] = {"right": right, "warnings": heard, "expected": wanted}
+        if not right or [text.split(" (Triggered")[0] for text in heard] != wanted:
+            faults.append(name)
+    return judged(not faults, f"other than foretold: {', '.join(faults) or 'none'}", said=said)
+
+
+def _heard(action: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """What a call returns, and the warnings that were heard meanwhile."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        result = action()
+    return result, [str(warning.message) for warning in heard]
+
+
+@trial(on="gpu", used_in="metallab.pytorch.coverage.TORCHVISION")
+def deform_conv2d_has_no_backward() -> Finding:
+    """torchvision's deform_conv2d computes on the GPU, and its backward pass raises NotImplementedError."""
+    import torch
+    import torchvision
+
+    x, offset = torch.rand(1, 2, 5, 5), torch.rand(1, 18, 3, 3)
+    weight = torch.rand(1, 2, 3, 3)
+    moved = weight.to("mps").requires_grad_()
+    y = torchvision.ops.deform_conv2d(x.to("mps"), offset.to("mps"), moved)
+    right = torch.allclose(y.detach().cpu(), torchvision.ops.deform_conv2d(x, offset, weight), atol=1e-4)
+    error = _raised(lambda: y.sum().backward())
+    backward = units.first_line(error, kind=True) if error else "its backward pass ran"
+    said = f"{'right' if right else 'WRONG'}; {backward}"
+    return judged(right and isinstance(error, NotImplementedError), said, message=str(error))
 
 
 @trial(on="gpu", used_in="notebooks 02 and 03, metallab.pytorch.coverage")

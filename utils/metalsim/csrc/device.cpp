@@ -70,17 +70,18 @@ TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
 
 } // namespace
 
-// Put `run_native` under the device's key for these operators, as a Mac's PyTorch has a kernel there. Without it the
+// Put `run_any` under the device's key for these operators, as a Mac's PyTorch has a kernel there. Without it the
 // dispatcher would take a composite of other operators first.
 void register_native(const std::vector<std::string>& names) {
   static auto* library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::MPS, "metalsim", uint32_t(__LINE__));
   for (const auto& name : names)
-    library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_native>());
+    library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_any>());
 }
 
-void install(py::object decide_by_name, std::string commit) {
+void install(py::object decide_by_name, py::object detour_of_call, std::string commit) {
   decide = decide_by_name.release().ptr();
+  detour = detour_of_call.release().ptr();
   commit_hash = std::move(commit);
 }
 

@@ -17,11 +17,13 @@ struct DeviceGenerator final : c10::GeneratorImpl {
   void set_current_seed(uint64_t seed) override {
     host.set_current_seed(seed);
   }
+  // A Mac's generator counts what it has drawn; the CPU's, which draws here, does not. Pickling and copying ask.
   void set_offset(uint64_t offset) override {
-    host.set_offset(offset);
+    TORCH_CHECK(
+        offset == 0, "the simulated Apple GPU cannot set the offset of a generator to ", offset, ": use set_state");
   }
   uint64_t get_offset() const override {
-    return host.get_offset();
+    return 0;
   }
   uint64_t current_seed() const override {
     return host.current_seed();

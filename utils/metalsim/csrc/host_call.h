@@ -15,18 +15,23 @@
 
 namespace metalsim {
 
-enum class Decision { native, falls_back, missing };
+// `limited`: the kernel leaves some calls to the CPU, see `detour`.
+enum class Decision { native, falls_back, missing, limited };
 
-inline PyObject* decide = nullptr; // name -> int(Decision); set once by install
+// Set once by install.
+inline PyObject* decide = nullptr; // name -> int(Decision)
+inline PyObject* detour = nullptr; // name, arguments -> what PyTorch warns of if the call goes to the CPU, or None
 inline std::string commit_hash; // of the torch that is running, for the message about a missing operator
 
 // What is known of an operator before its arguments are.
 struct OpInfo {
   Decision decision = Decision::native;
   std::vector<bool> draws; // per argument: an optional generator
+  std::vector<bool> tensors; // per argument: a list of tensors
   std::vector<bool> indices; // per argument: a list of optional tensors, which may stay on the CPU
   std::vector<bool> written; // per argument
   std::vector<int> returned_argument; // per result: which argument it is, or -1
+  mutable std::atomic<bool> warned = false;
 };
 
 inline bool is_optional(const c10::Type& type, c10::TypeKind inner) {
@@ -34,17 +39,23 @@ inline bool is_optional(const c10::Type& type, c10::TypeKind inner) {
   return optional != nullptr && optional->getElementType()->kind() == inner;
 }
 
-inline bool is_list_of_optional(const c10::Type& type) {
+// What a list, or an optional one, is a list of; null for another type.
+inline const c10::Type* element_of_list(const c10::Type& type) {
+  if (const auto* optional = type.castRaw<c10::OptionalType>())
+    return element_of_list(*optional->getElementType());
   const auto* list = type.castRaw<c10::ListType>();
-  return list != nullptr && list->getElementType()->kind() == c10::TypeKind::OptionalType;
+  return list != nullptr ? list->getElementType().get() : nullptr;
 }
 
-inline OpInfo look_up(const c10::OperatorHandle& op) {
-  OpInfo info;
+inline std::unique_ptr<OpInfo> look_up(const c10::OperatorHandle& op) {
+  auto made = std::make_unique<OpInfo>();
+  OpInfo& info = *made;
   const auto& schema = op.schema();
   for (const auto& argument : schema.arguments()) {
     info.draws.push_back(is_optional(*argument.type(), c10::TypeKind::GeneratorType));
-    info.indices.push_back(is_list_of_optional(*argument.type()));
+    const c10::Type* element = element_of_list(*argument.type());
+    info.tensors.push_back(element != nullptr && element->kind() == c10::TypeKind::TensorType);
+    info.indices.push_back(element != nullptr && is_optional(*element, c10::TypeKind::TensorType));
     info.written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
   }
   for (const auto& result : schema.returns()) {
@@ -59,7 +70,7 @@ inline OpInfo look_up(const c10::OperatorHandle& op) {
   TORCH_CHECK(decide != nullptr, "the simulated Apple GPU was loaded but not installed: call metalsim.install()");
   const auto decision = py::reinterpret_borrow<py::object>(decide)(c10::toString(op.operator_name()));
   info.decision = Decision(py::cast<int>(decision));
-  return info;
+  return made;
 }
 
 inline const OpInfo& info_of(const c10::OperatorHandle& op) {
@@ -70,7 +81,7 @@ inline const OpInfo& info_of(const c10::OperatorHandle& op) {
     if (auto found = known->find(&op.schema()); found != known->end())
       return *found->second;
   }
-  auto info = std::make_unique<OpInfo>(look_up(op)); // unlocked: it may wait for the GIL
+  auto info = look_up(op); // unlocked: it may wait for the GIL
   std::unique_lock<std::shared_mutex> lock(*mutex);
   return *known->emplace(&op.schema(), std::move(info)).first->second;
 }
@@ -120,16 +131,17 @@ class HostCall {
       return host_generator(value.toGenerator()); // raises for a generator of the CPU
     if (value.isDevice())
       return value.toDevice().is_mps() ? c10::IValue(c10::Device(c10::kCPU)) : value;
-    if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector())
-        list.push_back(to_host(tensor, argument));
-      return list;
-    }
+    // what TorchScript passes may say of its elements more than the schema, a list of masks that it is one of tensors
     if (info_.indices[argument]) {
       c10::List<std::optional<at::Tensor>> list;
-      for (const auto& tensor : value.toOptionalTensorVector())
-        list.push_back(tensor ? std::optional<at::Tensor>(to_host(*tensor, argument)) : std::nullopt);
+      for (const c10::IValue& item : value.toListRef())
+        list.push_back(item.isNone() ? std::nullopt : std::optional<at::Tensor>(to_host(item.toTensor(), argument)));
+      return list;
+    }
+    if (info_.tensors[argument]) {
+      c10::List<at::Tensor> list;
+      for (const c10::IValue& item : value.toListRef())
+        list.push_back(to_host(item.toTensor(), argument));
       return list;
     }
     return value;
@@ -275,14 +287,52 @@ inline void run_native(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
 }
 
 // PyTorch copies the tensors to the CPU, computes there, and copies the results back. Here only the count is copied.
+inline void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  HostCall call(op, stack);
+  call.run();
+  count_fallback(op, call.copies(), call.bytes());
+}
+
 inline void run_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   TORCH_WARN_ONCE(
       "The operator '", op.schema().operator_name(),
       "' is not currently supported on the MPS backend and will fall back to run on the CPU."
       " This may have performance implications.");
-  HostCall call(op, stack);
-  call.run();
-  count_fallback(op, call.copies(), call.bytes());
+  run_on_cpu(op, stack);
+}
+
+// Whoever judges a call needs shapes, dtypes and settings.
+inline py::object for_python(const c10::IValue& value) {
+  if (value.isTensor())
+    return py::cast(value.toTensor());
+  if (value.isBool())
+    return py::cast(value.toBool());
+  if (value.isInt())
+    return py::cast(value.toInt());
+  if (value.isDouble())
+    return py::cast(value.toDouble());
+  if (value.isString())
+    return py::cast(value.toStringRef());
+  return py::none();
+}
+
+inline std::optional<std::string> ask_detour(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  py::gil_scoped_acquire gil;
+  py::list arguments;
+  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i)
+    arguments.append(for_python(stack[i]));
+  const auto words = py::reinterpret_borrow<py::object>(detour)(c10::toString(op.operator_name()), arguments);
+  return words.is_none() ? std::nullopt : std::optional<std::string>(py::cast<std::string>(words));
+}
+
+// The kernel looks at its arguments first.
+inline void run_limited(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto words = ask_detour(op, *stack);
+  if (!words)
+    return run_native(op, stack);
+  if (!words->empty() && (c10::WarningUtils::get_warnAlways() || !info_of(op).warned.exchange(true)))
+    TORCH_WARN(*words);
+  run_on_cpu(op, stack);
 }
 
 inline void refuse(const c10::OperatorHandle& op) {
@@ -296,7 +346,7 @@ inline void refuse(const c10::OperatorHandle& op) {
       "fallback for this op. WARNING: this will be slower than running natively on MPS.");
 }
 
-// For every operator without a kernel of its own under the device's key.
+// For every operator without a kernel of its own in this extension.
 inline void run_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   switch (info_of(op).decision) {
     case Decision::native:
@@ -305,6 +355,8 @@ inline void run_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       return run_fallback(op, stack);
     case Decision::missing:
       return refuse(op);
+    case Decision::limited:
+      return run_limited(op, stack);
   }
 }
 

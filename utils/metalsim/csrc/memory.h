@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <unordered_set>
 
 #include "metal.h"
 
@@ -68,6 +69,7 @@ class Usage {
   }
   // 0 means no limit.
   void set_fraction(double fraction) {
+    TORCH_CHECK(fraction >= 0 && fraction <= 2, "invalid high watermark ratio ", fraction); // nor NaN
     std::lock_guard<std::mutex> lock(mutex_);
     limit_ = size_t(fraction * double(kRecommendedBytes));
   }
@@ -127,38 +129,41 @@ struct Block : MetalBuffer {
   }
   c10::Storage host;
   size_t counted = 0; // bytes, in usage()
-  Block* next = nullptr; // in Blocks
-  Block* previous = nullptr;
 };
 
-// All blocks there are: those that are older than the run time of Objective-C take their class from it later.
+// All blocks there are: those that are older than the run time of Objective-C take their class from it later, and a
+// pointer that somebody hands in is one of them or no buffer at all.
 class Blocks {
  public:
   void add(Block* block) {
     std::lock_guard<std::mutex> lock(mutex_);
     block->isa = class_;
-    block->next = first_;
-    if (first_ != nullptr)
-      first_->previous = block;
-    first_ = block;
+    all_.insert(block);
   }
   void remove(Block* block) {
     std::lock_guard<std::mutex> lock(mutex_);
-    (block->previous != nullptr ? block->previous->next : first_) = block->next;
-    if (block->next != nullptr)
-      block->next->previous = block->previous;
+    all_.erase(block);
   }
   void give_class(void* isa) {
     std::lock_guard<std::mutex> lock(mutex_);
     class_ = isa;
-    for (Block* block = first_; block != nullptr; block = block->next)
+    for (MetalBuffer* block : all_)
       block->isa = isa;
+  }
+  // The block that a data pointer is, held for who asked; null if it is none.
+  Block* hold(const void* pointer) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = all_.find(static_cast<MetalBuffer*>(const_cast<void*>(pointer)));
+    if (found == all_.end())
+      return nullptr;
+    (*found)->retain();
+    return static_cast<Block*>(*found);
   }
 
  private:
   std::mutex mutex_;
   void* class_ = nullptr;
-  Block* first_ = nullptr;
+  std::unordered_set<MetalBuffer*> all_;
 };
 
 inline Blocks& blocks() {
@@ -241,10 +246,30 @@ inline DeviceMemory& device_memory() {
   return *memory;
 }
 
+// The block that a storage of somebody else's making points to: torch wraps the data pointer of one storage in another
+// one for DLPack, for old files and for parts of a storage.
+inline Block* wrapped_block(const c10::Storage& storage) {
+  Block* block = blocks().hold(storage.data());
+  TORCH_CHECK(
+      block != nullptr,
+      "a storage on ", storage.device(), " has a data pointer that is no MTLBuffer, so that its memory is not the "
+      "device's (a Mac crashes). The pointer of a view is none either: take untyped_storage().data_ptr(), and the "
+      "offset apart");
+  if (storage.nbytes() <= block->length)
+    return block;
+  const size_t length = block->length;
+  block->release();
+  TORCH_CHECK(
+      false,
+      "a storage of ", storage.nbytes(), " bytes on ", storage.device(), " was made of an MTLBuffer of ", length,
+      " bytes");
+}
+
 // The block under a device storage. A storage that was emptied by torch has none; it gets one.
 inline Block& block_of(const c10::Storage& storage) {
   if (storage.data_ptr().get_deleter() != &release_block)
-    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(device_memory().allocate(storage.nbytes()));
+    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
+        storage.data() == nullptr ? device_memory().allocate(storage.nbytes()) : pointer_to(wrapped_block(storage)));
   return *static_cast<Block*>(storage.data_ptr().get_context());
 }
 
@@ -257,13 +282,14 @@ inline void follow_host_storage(const c10::Storage& storage) {
   Block& block = block_of(storage);
   const size_t bytes = block.host.nbytes();
   block.follow(); // first: what comes may raise
-  if (bytes == storage.nbytes() && bytes == block.counted)
+  if (bytes == block.counted) // also where the storage is a part of the block
     return;
   if (bytes > block.counted)
     usage().check_room(bytes - block.counted);
   usage().remove(block.counted);
   block.counted = bytes;
   usage().add(bytes);
+  TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
   block.retain();
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(pointer_to(&block));
   storage.unsafeGetStorageImpl()->set_nbytes(bytes);
@@ -274,6 +300,7 @@ inline void grow_storage(const c10::Storage& storage, size_t bytes) {
   const size_t before = storage.nbytes();
   if (bytes <= before)
     return;
+  TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
   usage().check_room(bytes - before);
   const c10::Storage& host = host_storage(storage);
   at::native::resize_bytes_cpu(host.unsafeGetStorageImpl(), bytes);

@@ -114,7 +114,11 @@ def raw(address: int | None, length: int) -> Buffer:
 def _extent(value: object) -> list[int] | None:
     if value is None:
         return None
-    numbers = [value] if isinstance(value, int) else list(value)
+    try:
+        numbers = [value] if isinstance(value, int) else list(value)
+    except TypeError:
+        kind = type(value).__name__
+        raise RuntimeError(f"threads and group_size are an int, or up to three of them, not a {kind}") from None
     if not 0 < len(numbers) < 4:
         raise RuntimeError("Expected vec.size() > 0 && vec.size() < 4 to be true, but got false.")
     if any(not isinstance(n, int) or n < 0 or n >= 2**32 for n in numbers):
@@ -259,6 +263,9 @@ def regions(buffers: dict[int, Buffer]) -> list[Region]:
 _AROUND = ((1 << 35, 1 << 36), (1 << 26, 1 << 30))
 _PAGE = 4096
 _ZONE = _PAGE
+_vacated: int | None = None
+"""Where the last copy lay that was given back. The next one may lie there: an emulator (qemu-user) keeps a table of all
+addresses that were ever reserved, which else grows with each launch."""
 
 
 class Guarded:
@@ -296,7 +303,9 @@ class Guarded:
 
     def free(self) -> None:
         """Gives the copy's memory back."""
+        global _vacated
         _libc().munmap(self._base, self._all)
+        _vacated = self._base
 
 
 @functools.lru_cache
@@ -315,7 +324,7 @@ def _reserve(inner: int) -> tuple[int, int, int]:
     private, anonymous, no_reserve = mmap.MAP_PRIVATE, mmap.MAP_ANONYMOUS, getattr(mmap, "MAP_NORESERVE", 0)
     for before, after in _AROUND:
         length = before + inner + after
-        address = _libc().mmap(None, length, 0, private | anonymous | no_reserve, -1, 0)
+        address = _libc().mmap(_vacated, length, 0, private | anonymous | no_reserve, -1, 0)
         if address not in (None, ctypes.c_void_p(-1).value):
             return address, before, length
     raise MemoryError(f"no address space for a guarded copy ({length >> 20} MiB); is there a limit (ulimit -v)?")

@@ -68,13 +68,21 @@ class Report:
 
 
 def check(kernel: str, program: Program, call: binding.Call, timeout: float) -> Report:
-    """Every run of a kernel that may show something wrong with it; `timeout` in seconds for each."""
+    """Every run of a kernel that may show something wrong with it; `timeout` in seconds for each.
+
+    ValueError for a timeout that is not above 0.
+    """
+    if not timeout > 0:
+        raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
     if 0 in call.threads:
         return Report(kernel, (), (), ("everything: there are no threads",))
+    usual = program.run("plain", call, timeout)
+    if usual.status is None:
+        return _without_end(kernel, program, call, timeout)
     findings, ran, skipped = _sanitized(program, call, timeout)
     blamed = {None, *(finding.line for finding in findings)} if findings else set()
     races, effects = any(finding.kind == "race" for finding in findings), []
-    for found in _compared(program, call, timeout):
+    for found in _compared(program, call, timeout, usual):
         if races and found.kind in _DIFFERENCES:
             effects.append(found.message)
         elif found.kind != "crash" or found.line not in blamed:
@@ -83,42 +91,67 @@ def check(kernel: str, program: Program, call: binding.Call, timeout: float) -> 
     return Report(kernel, tuple(dict.fromkeys(findings)), ran, skipped, tuple(effects))
 
 
+def _without_end(kernel: str, program: Program, call: binding.Call, timeout: float) -> Report:
+    """The report on a kernel that did not end in a plain run: why, if leaving a buffer is to blame."""
+    findings, ran = [_hang(timeout)], ("a plain run",)
+    skipped = ("race sanitizer, thread orders, garbage: there is no result to compare",)
+    if missing := compiler.find_compiler().missing_sanitizers:
+        return Report(kernel, tuple(findings), ran, (f"address and undefined behaviour: {missing}", *skipped))
+    outcome = program.run("address", call, timeout)
+    if outcome.status is not None:
+        findings += findings_in(outcome)
+    return Report(kernel, tuple(findings), (*ran, "address and undefined behaviour sanitizers"), skipped)
+
+
+def _hang(timeout: float, how: str = "") -> Finding:
+    why = "it loops for ever, or waits for a thread that runs after it; pass a larger timeout if it is only slow"
+    return Finding("hang", None, f"the kernel did not end within {timeout:g} s{how}: {why}")
+
+
 def _sanitized(
     program: Program, call: binding.Call, timeout: float
 ) -> tuple[list[Finding], tuple[str, ...], tuple[str, ...]]:
     """(findings, what ran, what was skipped) of the sanitizers."""
     if missing := compiler.find_compiler().missing_sanitizers:
         return [], (), (f"address, undefined behaviour and race sanitizers: {missing}",)
-    findings = findings_in(program.run("address", call, timeout))
-    ran, skipped = ("address and undefined behaviour sanitizers",), ()
+    findings, ran, skipped = [], (), ()
     group = call.group_size[0] * call.group_size[1] * call.group_size[2]
-    if group > RACE_GROUP:
-        skipped = (
-            f"race sanitizer: it keeps {RACE_GROUP} threads apart, the group has {group}; pass a smaller group_size",
-        )
-    else:
-        findings += findings_in(program.run("race", call, timeout))
-        ran += ("race sanitizer",)
+    for tool, name in (("address", "address and undefined behaviour sanitizers"), ("race", "race sanitizer")):
+        if tool == "race" and group > RACE_GROUP:
+            why = f"it keeps {RACE_GROUP} threads apart, the group has {group}; pass a smaller group_size"
+            skipped += (f"{name}: {why}",)
+            continue
+        outcome = program.run(tool, call, timeout)
+        if outcome.status is None:  # slow, and no hang: it ended without them
+            skipped += (f"{name}: not done within {timeout:g} s; pass a larger timeout or fewer threads",)
+            continue
+        findings += findings_in(outcome)
+        ran += (name,)
     return findings, ran, skipped
 
 
-def _compared(program: Program, call: binding.Call, timeout: float) -> list[Finding]:
-    """Findings of plain runs that should all give the same."""
-    usual = program.run("plain", call, timeout)
+def _compared(program: Program, call: binding.Call, timeout: float, usual: Outcome) -> list[Finding]:
+    """Findings of plain runs that should all give the same as the usual one."""
     if found := findings_in(usual):
         return found
     findings = []
     for order, words in ORDERS.items():
-        other = program.run("plain", call, timeout, order=order)
-        text = f"{_buffers(call, usual, other)} other values when threads run {words}"
-        findings += findings_in(other) or _difference("thread order", text, usual, other)
+        when = f" when threads run {words}"
+        findings += _other("thread order", when, call, usual, program.run("plain", call, timeout, order=order), timeout)
     for garbage, words in GARBAGE.items():
+        when = f" when threadgroup memory that nobody wrote, or an absent lane, holds {words}"
         other = program.run("plain", call, timeout, garbage=garbage)
-        unwritten = "threadgroup memory that nobody wrote, or an absent lane,"
-        text = f"{_buffers(call, usual, other)} other values when {unwritten} holds {words}"
-        findings += findings_in(other) or _difference("uninitialised memory", text, usual, other)
+        findings += _other("uninitialised memory", when, call, usual, other, timeout)
     first_of_kind = {finding.kind: finding for finding in reversed(findings)}
     return [*first_of_kind.values()]
+
+
+def _other(kind: str, when: str, call: binding.Call, usual: Outcome, other: Outcome, timeout: float) -> list[Finding]:
+    """What is wrong with a run that should give the same as the usual one."""
+    if other.status is None:
+        return [_hang(timeout, when)]
+    text = f"{_buffers(call, usual, other)} other values{when}"
+    return findings_in(other) or _difference(kind, text, usual, other)
 
 
 def _difference(kind: str, text: str, usual: Outcome, other: Outcome) -> list[Finding]:
@@ -139,9 +172,7 @@ def _buffers(call: binding.Call, usual: Outcome, other: Outcome) -> str:
 
 
 def findings_in(outcome: Outcome) -> list[Finding]:
-    """What is wrong according to one run."""
-    if outcome.status is None:
-        return [Finding("hang", None, "the kernel did not end in time")]
+    """What is wrong according to one run that ended."""
     if found := re.search(r"METALSIM (\S+):(\d+) (.*)", outcome.said):
         kind = "crash" if "barrier" not in found[3] else "barrier"
         return [Finding(kind, int(found[2]) or None, found[3])]

@@ -2,8 +2,11 @@
 
 clang++ 19 or newer where there is one; else the PyPI package ziglang, a clang that needs no administrator. A result is
 kept under a name made of everything that went into it: the source, PyTorch's version (its headers), our headers, the
-compiler, the processor. Results are written beside their place and then renamed, so that processes do not disturb each
+compiler, its options. Results are written beside their place and then renamed, so that processes do not disturb each
 other.
+
+The code is for one x86 processor, x86-64-v3, whichever compiles it: it gives the same bits on every processor that has
+at least its instructions, and another one is refused (`check_processor`).
 """
 
 from __future__ import annotations
@@ -17,31 +20,45 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
 from metalsim import building
+from metalsim.errors import SimulationError
 from metalsim.shader import source as msl
 
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE / "runtime"
 OLDEST_CLANG, NEWEST_CLANG = 19, 30
+MOST_SOURCE = 1 << 20  # bytes of a Metal source; PyTorch's own headers are 270 KB together
+MOST_WRITTEN = 1 << 26  # bytes of a file that the compiler writes: what a source becomes with its macros expanded
+MOST_SECONDS = 120  # of the processor's time, for one run of the compiler: no clock, which others would move
+MOST_MEMORY = 1 << 32  # bytes of address space of the compiler
 
-LANGUAGE = ("-std=c++14", "-x", "c++", "-nostdinc++")
+# and no crash reports, files in /tmp, where a limit ends the compiler
+LANGUAGE = ("-std=c++14", "-x", "c++", "-nostdinc++", "-fno-crash-diagnostics")
 MACROS = ("-D__METAL__=1", "-D__METAL_MACOS__=1", "-D__METAL_VERSION__=320", "-U__linux__", "-Ulinux", "-Uunix")
 CODE = (
     *("-fPIC", "-fvisibility=hidden", "-fdeclspec", "-fno-exceptions", "-fno-rtti", "-fno-math-errno"),
     "-ffp-contract=off",  # every operation rounds: comparable with PyTorch, alike in every copy of a kernel
     *("-Xclang", "-ffloat16-excess-precision=none"),  # half rounds after each operation
+    "-fno-finite-loops",  # C++ may take a loop without end away, and with it whatever follows: here it hangs
+    "-fstack-clash-protection",  # large variables meet the end of a stack, and no other thread's
     "-Wno-everything",
 )
 RUN_TIME_CODE = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-nostdinc++")
+
+
+# What x86-64-v3 has and older processors have not, as PyTorch names it: it asks the processor itself.
+V3 = ("avx", "avx2", "fma3", "f16c", "bmi", "bmi2", "lzcnt")
 
 
 class NoCompiler(RuntimeError):
@@ -65,6 +82,13 @@ class Compiler:
         if any(folder.glob("lib/**/*clang_rt.tsan*")) and any(folder.glob("lib/**/*clang_rt.asan*")):
             return None
         return f"{self.command[0]} has no sanitizer libraries (Debian, Ubuntu: libclang-rt-19-dev)"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What is compiled for: on x86 the same instructions everywhere, elsewhere the architecture's own minimum."""
+        if platform.machine() == "x86_64":
+            return ("-march=x86-64-v3" if self.kind == "clang" else "-march=x86_64_v3",)
+        return () if self.kind == "clang" else ("-mcpu=baseline",)
 
     def tool(self, name: str) -> str | None:
         """A program of the same LLVM, llvm-symbolizer for instance."""
@@ -90,10 +114,22 @@ def _find_compiler(asked: str, _path: str) -> Compiler:
         for name in (*names, "clang++"):
             if shutil.which(name) and (found := _clang([name])):
                 return found
-    if importlib.util.find_spec("ziglang") is None:
+    package = importlib.util.find_spec("ziglang")
+    if package is None:
         _no_compiler("There is no compiler for Metal shaders.")
-    command = (sys.executable, "-m", "ziglang", "c++")
+    command = (str(Path(package.origin).with_name("zig")), "c++")
     return Compiler(command, "zig", "ziglang " + importlib.metadata.version("ziglang"))
+
+
+def check_processor() -> None:
+    """Raises SimulationError on an x86 processor that has not all instructions that kernels are compiled to."""
+    found = torch.cpu.get_capabilities()
+    lacking = [name for name in V3 if not found.get(name)] if found.get("architecture") == "x86_64" else []
+    if lacking:
+        raise SimulationError(
+            "Metal shaders are compiled for x86 processors with AVX2 and FMA (x86-64-v3: Intel since Haswell, AMD "
+            f"since Zen), and this one lacks {', '.join(lacking)}: use another machine for them, the rest runs here"
+        )
 
 
 def _no_compiler(said: str) -> Compiler:
@@ -132,25 +168,17 @@ def cache_folder() -> Path:
 
 def key(*parts: str) -> str:
     """The name of a result: everything that goes into it, hashed."""
-    fixed = (torch.__version__, find_compiler().identity, _our_files(), _processor(), *LANGUAGE, *MACROS, *CODE)
+    compiler = find_compiler()
+    fixed = (torch.__version__, compiler.kind, compiler.identity, platform.machine(), *compiler.options, _our_files())
     return hashlib.sha256("\0".join((*fixed, *parts)).encode()).hexdigest()[:24]
 
 
 @functools.lru_cache
 def _our_files() -> str:
-    """The text of everything of ours that goes into a compiled kernel, hashed."""
-    files = sorted(path for path in (*RUNTIME.rglob("*"), HERE / "source.py") if path.is_file())
+    """The text of everything of ours that goes into a compiled kernel, hashed; this file, for the other options."""
+    ours = (*RUNTIME.rglob("*"), HERE / "source.py", HERE / "compiler.py")
+    files = sorted(path for path in ours if path.is_file())
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
-
-
-@functools.lru_cache
-def _processor() -> str:
-    """What -march=native means on this machine: a folder may be shared between machines."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
 def kept(name: str, make: Callable[[Path], None]) -> Path:
@@ -177,33 +205,43 @@ def kept(name: str, make: Callable[[Path], None]) -> Path:
 
 def preprocess(source: str) -> str:
     """MSL with its includes, macros expanded, with line markers. PyTorch's c10/metal headers are found."""
+    if (length := len(source.encode())) > MOST_SOURCE:
+        raise RuntimeError(
+            f"the source is too large for the simulation: it has {length} bytes, at most {MOST_SOURCE} are compiled. "
+            "Split it into several libraries"
+        )
     include = _torch_include()
     folders = [f"-I{RUNTIME / 'include'}", f"-I{include}"]
-    command = [*find_compiler().command, *LANGUAGE, "-nostdinc", "-E", *folders, *MACROS, "-"]
+    compiler = find_compiler()
+    command = [*compiler.command, *compiler.options, *LANGUAGE, "-nostdinc", "-E", *folders, *MACROS, "-"]
     result = _run(command, input=f'# 1 "{msl.PROGRAM}"\n{source}\n')
     return result.replace(f"{include}{os.sep}", "")
 
 
-_PROGRAM = ("-march=native", "-fno-omit-frame-pointer", "-pie")
+_LIBRARY = ("-O2", "-shared")
+_PROGRAM = ("-g1", "-fno-omit-frame-pointer", "-pie")
 
 
 def compile_library(code: str, to: Path) -> None:
     """A shared library for ctypes."""
-    _build(code, to, options=("-O2", "-march=native", "-shared"), run_time=())
+    _build(code, to, options=_LIBRARY, run_time=())
 
 
 def compile_program(code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, ...]) -> None:
     """A program for kernel.check(). Options may ask for a sanitizer; `run_time` are rt.cpp's macros for it."""
     optimised = "-O1" if any("-fsanitize" in option for option in options) else "-O2"
-    _build(code, to, options=(optimised, "-g1", *_PROGRAM, *options), run_time=run_time)
+    _build(code, to, options=(optimised, *_PROGRAM, *options), run_time=run_time)
 
 
 def _build(code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, ...]) -> None:
     compiler = find_compiler()
     text = to.with_suffix(".cpp")
     text.write_text(code, encoding="utf-8")
-    command = [*compiler.command, *LANGUAGE, "-nostdinc", f"-I{RUNTIME / 'include'}", *CODE, *options, str(text)]
+    command = [*compiler.command, *compiler.options, *LANGUAGE, "-nostdinc", f"-I{RUNTIME / 'include'}", *CODE]
     no_library = [] if any("-fsanitize" in option for option in options) else ["-nostdlib++"]
+    if compiler.kind == "zig":  # it would first compile its run-time library, for seconds; kernels call nothing of it
+        no_library.append("-rtlib=none")
+    command += [*options, str(text)]
     _run([*command, "-x", "none", str(_run_time(run_time)), *no_library, "-lm", "-lpthread", "-o", str(to)])
 
 
@@ -212,23 +250,51 @@ def _run_time(macros: tuple[str, ...]) -> Path:
 
     def make(folder: Path) -> None:
         rt = str(RUNTIME / "rt.cpp")
-        command = [*find_compiler().command, *RUN_TIME_CODE, *macros, f"-I{RUNTIME / 'include'}", "-c", rt]
+        compiler = find_compiler()
+        command = [*compiler.command, *compiler.options, *RUN_TIME_CODE, *macros, f"-I{RUNTIME / 'include'}", "-c", rt]
         _run([*command, "-o", str(folder / "rt.o")])
 
-    return kept(f"rt-{key(*macros, *RUN_TIME_CODE)}", make) / "rt.o"
+    return kept(f"rt-{key(*macros)}", make) / "rt.o"
 
 
-def _run(command: list[str], input: str | None = None) -> str:
-    """Runs the compiler; what it complains about is raised as SyntaxError with file and line."""
-    # in a folder of ours: a quoted #include must find nothing by chance
-    result = subprocess.run(command, input=input, capture_output=True, text=True, check=False, cwd=RUNTIME / "include")
-    if result.returncode == 0:
-        return result.stdout
-    said = _what_concerns_the_source(result.stderr) or f"{command[0]} failed with status {result.returncode}"
+def _run(command: list[str], input: str = "") -> str:
+    """Runs the compiler; what it complains about is raised as SyntaxError with file and line.
+
+    RuntimeError where it takes more time or memory or writes more than it may.
+    """
+    limits = f"ulimit -S -t {MOST_SECONDS}; ulimit -f {MOST_WRITTEN // 512}; ulimit -v {MOST_MEMORY // 1024}"
+    limited = ["sh", "-c", f'{limits}; exec "$@"', "sh", *command]
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as said, tempfile.TemporaryFile("w+", encoding="utf-8") as made:
+        # in a folder of ours: a quoted #include must find nothing by chance
+        done = subprocess.run(
+            limited, input=input, stdout=made, stderr=said, text=True, check=False, cwd=RUNTIME / "include"
+        )
+        said.seek(0)
+        made.seek(0)
+        if done.returncode == 0:
+            return made.read()
+        _raise_failure(command[0], done.returncode, said.read())
+
+
+def _raise_failure(name: str, status: int, said: str) -> NoReturn:
+    if passed := _passed_limit(status, said):
+        raise RuntimeError(f"the source is too large for the simulation: {passed}. Split it into several libraries")
+    said = _what_concerns_the_source(said) or f"{name} failed with status {status}"
     found = re.search(rf"\b({msl.PROGRAM}|c10/\S+):(\d+):(\d+): ", said)
     if not found:
         raise RuntimeError(f"the compiler for shaders failed:\n{said}")
     raise SyntaxError(said, (found[1], int(found[2]), int(found[3]), None))
+
+
+def _passed_limit(status: int, said: str) -> str | None:
+    """In words, which limit of the compiler a source passed; None if it failed for another reason."""
+    if -status == signal.SIGXCPU or "CPU time limit exceeded" in said:  # clang tells what became of its children
+        return f"compiling it takes more than {MOST_SECONDS} s of the processor's time"
+    if -status == signal.SIGXFSZ or re.search("File size limit exceeded|File too large", said):
+        return f"what it becomes with its macros expanded has more than {MOST_WRITTEN >> 20} MiB"
+    if re.search(r"out of memory|bad_alloc|OutOfMemory|cannot allocate memory|failed to map segment", said, re.I):
+        return f"compiling it takes more than {MOST_MEMORY >> 20} MiB"
+    return None
 
 
 def _what_concerns_the_source(said: str) -> str:

@@ -9,6 +9,7 @@ import os
 import threading
 from dataclasses import asdict
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -19,6 +20,7 @@ from metalsim.shader.program import Program
 
 MOST_SHARED_BYTES = 32768  # threadgroup memory of a kernel, on every Apple GPU
 _LARGEST_GUARDED = 1 << 24  # bytes; larger memory is used in place
+_INTERRUPTED = "interrupted"  # what the run time says when Ctrl-C ended a kernel
 _ERRORS = 30  # c10::metal::error_message_count
 _ERROR_BYTES, _ERROR_PARTS = 512, (("file", 0, 128), ("function", 128, 128), ("message", 256, 250))
 _one_at_a_time = threading.RLock()  # the run time has one set of fibers
@@ -34,15 +36,19 @@ def compile_shader(source: str, *, strided: bool = False) -> Library:
     With `strided`, tensors need not be contiguous: for generated code that was made for the strides of its arguments.
 
     Raises SyntaxError with the line for source that does not compile and for what is not simulated (textures, for
-    instance), and compiler.NoCompiler with what to install. LIMITS.md says what acceptance here does not prove.
+    instance), compiler.NoCompiler with what to install, and SimulationError on an x86 processor without AVX2 and FMA.
+    LIMITS.md says what acceptance here does not prove.
     """
-    return Library(source, strided)
+    if not isinstance(source, str):
+        raise TypeError(f"the source of a Metal library is text, not {type(source).__name__}")
+    return Library(source.removeprefix("\ufeff"), strided)  # some editors write it before the text
 
 
 class Library:
     """The kernels of a Metal source, each an attribute."""
 
     def __init__(self, source: str, strided: bool = False) -> None:
+        compiler.check_processor()
         self._strided = strided
         folder = compiler.kept(f"kernels-{compiler.key(source, _fibers_asked())}", functools.partial(_compile, source))
         self._code = folder / "kernels.cpp"
@@ -53,7 +59,9 @@ class Library:
         self._runtime = _load(self._binary)
 
     def __getattr__(self, name: str) -> Kernel:
-        if name.startswith("__") or name not in self._numbers:
+        if name.startswith("__") or name not in self.__dict__.get("_numbers", ()):
+            if "_numbers" not in self.__dict__:  # being made, by copy for instance
+                raise AttributeError(name)
             there = ", ".join(self._numbers) or "none"
             raise UnknownKernel(f"Failed to create function state object for: {name}. The library has {there}")
         kernel = Kernel(self, name)
@@ -62,6 +70,9 @@ class Library:
 
     def __dir__(self) -> list[str]:
         return list(self._numbers)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a compiled Metal library cannot be copied or pickled: keep its source, and compile that")
 
     @functools.cached_property
     def _shared_bytes(self) -> dict[int, int]:
@@ -203,7 +214,12 @@ class Kernel:
             failed = runtime.metalsim_run(self._number, binding.pointers(addresses), grid, group, int(meets), 0, 0xFF)
             said = runtime.metalsim_error().decode() if failed else ""
         if failed:
+            if said == _INTERRUPTED:  # the run time passed SIGINT on: Python's own handler raises where it may
+                raise RuntimeError(f"{self.name}: {said}")
             raise RuntimeError(f"{self.name}: {said}. {self.name}.check(...) with the same arguments names the line")
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a compiled Metal kernel cannot be copied or pickled: keep its source, and compile that")
 
     def __repr__(self) -> str:
         return f"<simulated Metal kernel {self.name}>"

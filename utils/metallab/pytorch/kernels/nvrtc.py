@@ -219,6 +219,12 @@ def compile_shader(source: str) -> Library:
     return Library(translation.entries, *compile_cuda(translation, f"sm_{major}{minor}"))
 
 
+def find_compiler() -> None:
+    """`NoNvidiaCompiler` unless NVIDIA's run-time compiler and CUDA's headers are here; neither needs a GPU."""
+    _bindings("nvrtc")
+    _headers()
+
+
 def compile_cuda(translation: Translation, architecture: str) -> tuple[bytes, dict[str, str]]:
     """Machine code for an architecture such as ``sm_90``, and the kernels' names in it. It needs no GPU."""
     nvrtc = _bindings("nvrtc")

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from metallab import checks
+
 SPECIAL = (2.0, -2.0, 0.3, -0.3, 0.0, -0.0, math.nan, math.inf, -math.inf, 0.5, -0.5)
 """Numbers of which each kind makes some kernel go wrong: either side, zeros, NaN, infinities, and the edges."""
 
@@ -31,6 +33,13 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     numbers = ~a.isnan()
     return torch.equal(numbers, ~b.isnan()) and torch.equal(a.view(whole)[numbers], b.view(whole)[numbers])
+
+
+def judged(got: Tensor, expected: Tensor) -> str:
+    """The words for a result with the `same_bits` as the rule's; `metallab.checks.Mismatch` for any other."""
+    if not same_bits(got, expected):
+        raise checks.Mismatch(f"not the rule's bits: got {got.detach().cpu()}, expected {expected.detach().cpu()}")
+    return "every bit is right"
 
 
 def _wide(x: Tensor, lambd: float) -> tuple[Tensor, Tensor]:

@@ -65,9 +65,12 @@ id<MTLBuffer> new_buffer(NSUInteger length) {
         "-[MTLDevice newBufferWithLength:options:]",
         "a buffer of " + std::to_string(length) + " bytes",
         kLayerOnly);
+  void* contents = aligned_alloc(64, (length + 63) / 64 * 64);
+  if (contents == nullptr)
+    return nil; // as Metal does where there is no memory
   auto* made = new MetalBuffer;
   made->isa = reinterpret_cast<void*>([SimulatedBuffer class]);
-  made->contents = aligned_alloc(64, (length + 63) / 64 * 64);
+  made->contents = contents;
   made->length = length;
   made->destroy = [](MetalBuffer* self) {
     free(self->contents);
@@ -315,6 +318,29 @@ struct Commands {
       fail_assertion("-[MTLCommandBuffer commit]", "commit an already committed command buffer");
   }
 
+  // Calls the handlers. What one throws a Mac would not live to see.
+  void tell(id<MTLCommandBuffer> buffer) {
+    std::vector<MTLCommandBufferHandler> now;
+    now.swap(handlers);
+    std::string thrown;
+    for (auto handler : now) {
+      try {
+        if (thrown.empty())
+          handler(buffer);
+      } catch (const std::exception& error) {
+        thrown = error.what();
+      } catch (...) {
+        thrown = "of an unknown type";
+      }
+      _Block_release((const void*)handler);
+    }
+    if (!thrown.empty())
+      refuse(
+          "-[MTLCommandBuffer addCompletedHandler:]",
+          "a C++ exception left the block: " + thrown.substr(0, thrown.find('\n')),
+          kEndsProcess);
+  }
+
   void execute() {
     std::vector<Dispatch> now;
     now.swap(work);
@@ -387,30 +413,39 @@ DEVICE_PROPERTY
 }
 
 - (void)addCompletedHandler:(MTLCommandBufferHandler)handler {
+  if (handler == nil)
+    refuse("-[MTLCommandBuffer addCompletedHandler:]", "the block is nil", kCrashes);
   if ((*commands)->committed())
     fail_assertion("-[MTLCommandBuffer addCompletedHandler:]", "Completed handler provided after commit call");
   (*commands)->handlers.push_back((MTLCommandBufferHandler)_Block_copy((const void*)handler));
 }
 
 - (void)enqueue {
+  if ((*commands)->status == MTLCommandBufferStatusNotEnqueued)
+    (*commands)->status = MTLCommandBufferStatusEnqueued;
 }
 
-// Executes the commands, and tells who wants to know.
+// Executes the commands, and tells who wants to know: also of commands that failed, whose error is raised behind it.
 - (void)execute {
-  (*commands)->check_commit();
-  (*commands)->execute();
-  std::vector<MTLCommandBufferHandler> handlers;
-  handlers.swap((*commands)->handlers);
-  for (auto handler : handlers) {
-    handler(self);
-    _Block_release((const void*)handler);
+  const SharedCommands held = *commands; // a handler may release what it is told of
+  held->check_commit();
+  held->status = MTLCommandBufferStatusCommitted;
+  std::exception_ptr failed;
+  try {
+    held->execute();
+    held->status = MTLCommandBufferStatusCompleted;
+  } catch (const metalsim::Refused&) {
+    failed = std::current_exception();
+    held->status = MTLCommandBufferStatusError;
   }
+  held->tell(self);
+  if (failed)
+    std::rethrow_exception(failed);
 }
 
 - (void)commit {
   (*commands)->touch(); // PyTorch will find its command buffer committed
   [self execute];
-  (*commands)->status = MTLCommandBufferStatusCompleted;
 }
 
 - (void)waitUntilCompleted {
@@ -450,8 +485,20 @@ std::string in_words(const char* name, MTLSize size) {
   return std::string(name) + "(" + parts[0] + ", " + parts[1] + ", " + parts[2] + ")";
 }
 
+// The most that there is where the true number is larger.
+NSUInteger product(NSUInteger a, NSUInteger b) {
+  NSUInteger made = 0;
+  return __builtin_mul_overflow(a, b, &made) ? NSUIntegerMax : made;
+}
+
 NSUInteger product(MTLSize size) {
-  return size.width * size.height * size.depth;
+  return product(product(size.width, size.height), size.depth);
+}
+
+// How many threads, in words: of a product that is too large for a number only that.
+std::string threads_in_words(MTLSize size) {
+  const NSUInteger threads = product(size);
+  return (threads == NSUIntegerMax ? "more than " : "") + std::to_string(threads) + " threads";
 }
 
 std::array<uint32_t, 3> numbers(MTLSize size) {
@@ -509,6 +556,8 @@ DEVICE_PROPERTY
         "-[MTLComputeCommandEncoder setBytes:length:atIndex:]",
         "length(" + std::to_string(length) + ") must be 1 to 4096",
         kLayerOnly);
+  if (bytes == nullptr)
+    refuse("-[MTLComputeCommandEncoder setBytes:length:atIndex:]", "bytes must not be NULL", kLayerOnly);
   auto* from = static_cast<const char*>(bytes);
   (*bindings)[index] = {BufferReference(), 0, std::vector<char>(from, from + length)};
 }
@@ -522,12 +571,13 @@ DEVICE_PROPERTY
     if (extent == 0 || extent > UINT32_MAX)
       refuse(
           method,
-          in_words("threadsPerGrid", grid) + ", " + in_words("threadsPerThreadgroup", group) + " must not have a 0",
+          in_words("threadsPerGrid", grid) + ", " + in_words("threadsPerThreadgroup", group) +
+              (extent == 0 ? " must not have a 0" : " must not have more than 2^32 - 1 of anything"),
           kLayerOnly);
   if (product(group) > pipeline->limits.most_threads)
     refuse(
         method,
-        in_words("threadsPerThreadgroup", group) + ", " + std::to_string(product(group)) + " threads, must be <= " +
+        in_words("threadsPerThreadgroup", group) + ", " + threads_in_words(group) + ", must be <= " +
             std::to_string(pipeline->limits.most_threads),
         kDoesNotRun);
   [pipeline retain];
@@ -535,7 +585,8 @@ DEVICE_PROPERTY
 }
 
 - (void)dispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)group {
-  const MTLSize grid = MTLSizeMake(groups.width * group.width, groups.height * group.height, groups.depth * group.depth);
+  const MTLSize grid = MTLSizeMake(
+      product(groups.width, group.width), product(groups.height, group.height), product(groups.depth, group.depth));
   [self dispatchThreads:grid threadsPerThreadgroup:group];
 }
 
@@ -726,7 +777,10 @@ void* dispatch_queue() {
 
 // As MPSCommandBuffer's commitAndContinue: what was encoded runs, and the command buffer takes more.
 void commit() {
-  with_current([] { [current execute]; });
+  with_current([] {
+    [current execute];
+    (*current->commands)->status = MTLCommandBufferStatusNotEnqueued;
+  });
 }
 
 void synchronize() {
@@ -798,8 +852,11 @@ extern "C" metalsim::MetalStream* metalsim_connect(const metalsim::Shaders* of_p
 }
 
 - (id<MTLBuffer>)newBufferWithBytes:(const void*)bytes length:(NSUInteger)length options:(MTLResourceOptions)options {
+  if (bytes == nullptr)
+    refuse("-[MTLDevice newBufferWithBytes:length:options:]", "pointer must not be NULL", kLayerOnly);
   id<MTLBuffer> made = new_buffer(length);
-  memcpy(made.contents, bytes, length);
+  if (made != nil)
+    memcpy(made.contents, bytes, length);
   return made;
 }
 

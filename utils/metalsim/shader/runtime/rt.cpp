@@ -101,17 +101,50 @@ sigjmp_buf escape;
 pthread_t owner;
 const char* crash_site;
 [[maybe_unused]] const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
-enum { unplanned_meeting = 1000 };
+enum { unplanned_meeting = 1000, out_of_stack };
 
-[[maybe_unused]] void on_crash(int signal, siginfo_t*, [[maybe_unused]] void* context) {
+[[maybe_unused]] void on_crash(int signal, siginfo_t* info, [[maybe_unused]] void* context) {
+  int code = signal;
 #if defined(__x86_64__)
-  crash_site = (const char*)((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP];
+  const greg_t* registers = ((ucontext_t*)context)->uc_mcontext.gregs;
+  crash_site = (const char*)registers[REG_RIP];
+  const greg_t above = (greg_t)info->si_addr - registers[REG_RSP];  // a stack ends where its pointer is
+  if (signal == SIGSEGV && above > -(greg_t)guard_bytes && above < (greg_t)guard_bytes) code = out_of_stack;
 #endif
-  if (pthread_equal(pthread_self(), owner)) siglongjmp(escape, signal);
+  if (pthread_equal(pthread_self(), owner)) siglongjmp(escape, code);
   struct sigaction normal = {};
   normal.sa_handler = SIG_DFL;
   sigaction(signal, &normal, nullptr);  // another thread's own fault: let it happen
 }
+
+// Ctrl-C ends a kernel in an ordinary call: at once inside of it, or before the next group.
+volatile sig_atomic_t in_kernel, interrupted;
+
+[[maybe_unused]] void on_interrupt(int signal) {
+  interrupted = 1;
+  if (!pthread_equal(pthread_self(), owner))
+    pthread_kill(owner, signal);
+  else if (in_kernel)
+    siglongjmp(escape, signal);
+}
+
+struct InterruptGuard {
+#ifndef METALSIM_MAIN
+  struct sigaction before;
+  InterruptGuard() {
+    interrupted = in_kernel = 0;
+    struct sigaction action = {};
+    action.sa_handler = on_interrupt;
+    action.sa_flags = SA_ONSTACK | SA_NODEFER;
+    sigaction(SIGINT, nullptr, &before);
+    if (before.sa_handler != SIG_IGN) sigaction(SIGINT, &action, nullptr);
+  }
+  ~InterruptGuard() {
+    if (before.sa_handler != SIG_IGN) sigaction(SIGINT, &before, nullptr);
+    if (interrupted) raise(SIGINT);  // for whose it is
+  }
+#endif
+};
 
 struct CrashGuard {
 #if !defined(METALSIM_TSAN) && !defined(METALSIM_ASAN)
@@ -141,6 +174,9 @@ const char* crash_text(int code) {
     case SIGBUS:
     case SIGSEGV:
       return "read or wrote outside of every buffer, or a vector at an address that is not a multiple of its size";
+    case SIGINT: return "interrupted";
+    case out_of_stack:
+      return "ran out of stack: Metal has no recursion, and a thread's variables are meant for registers";
     case unplanned_meeting:
       return "met a barrier or a SIMD-group function that could not be foreseen from the source; "
              "set METALSIM_FIBERS=1 and compile again";
@@ -166,7 +202,9 @@ metalsim_switch:
 void leave_fiber(bool) { metalsim_switch(&current->stack_pointer, main_stack_pointer); }
 void enter(Fiber* fiber) {
   current = fiber;
+  in_kernel = 1;
   metalsim_switch(&main_stack_pointer, fiber->stack_pointer);
+  in_kernel = 0;
 }
 #else
 ucontext_t main_context;
@@ -393,8 +431,10 @@ void place(MetalsimThread* t, uint32_t x, uint32_t y, uint32_t z) {
 
 void run_rows(MetalsimThread t) {
   const MetalsimIndex size = t.threads_per_threadgroup;
+  in_kernel = 1;
   for (uint32_t z = 0; z < size.z; z++)
     for (uint32_t y = 0; y < size.y; y++) place(&t, 0, y, z), kernel_now->row(&t, size.x);
+  in_kernel = 0;
 }
 
 bool run_group(const MetalsimThread& common, const uint32_t* order) {
@@ -443,6 +483,10 @@ bool run(const Dispatch& d, void** buffers) {
   if (group_order) arrange(group_order, (uint32_t)count, d.order, random);
   bool good = true;
   for (uint64_t i = 0; good && i < count; i++) {
+    if (interrupted) {
+      good = fail(nullptr, crash_text(SIGINT));
+      break;
+    }
     const MetalsimThread common = common_of_group(d, buffers, groups, group_order ? group_order[i] : i);
     if (shared) fill_unwatched(__start_metalsim_shared, __stop_metalsim_shared, d.garbage);
     if (!d.fibers && !d.order) {
@@ -508,6 +552,7 @@ EXPORT int metalsim_run(int kernel, void** buffers, const uint32_t* grid, const 
   main_tsan = __tsan_get_current_fiber();
 #endif
   const Dispatch d = {{grid[0], grid[1], grid[2]}, {group[0], group[1], group[2]}, fibers, order, garbage};
+  [[maybe_unused]] InterruptGuard interrupt_guard;
   [[maybe_unused]] CrashGuard guard;
   const int crash = sigsetjmp(escape, 1);
   const bool good = crash ? fail(crash_site, crash_text(crash)) : run(d, buffers);

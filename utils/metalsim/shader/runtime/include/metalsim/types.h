@@ -20,26 +20,28 @@ typedef long intptr_t;
 typedef ulong uintptr_t;
 typedef _Float16 half;
 
-// bfloat: to float without being asked, from a floating type only when asked (MSL 3.1).
+// bfloat: to float without being asked, from a floating type only when asked (MSL 3.1). Without clang's __bf16, whose
+// conversion is a call (__truncsfbf2) that not every run-time library answers, or the instruction of AVX512-BF16, which
+// takes subnormal numbers for zero.
 struct bfloat {
   template <class I>
   using if_integral = int (*)[__is_integral(I) ? 1 : -1];
 
-  __bf16 value;
+  ushort bits;
   bfloat() = default;
-  constexpr explicit bfloat(float x) : value(static_cast<__bf16>(x)) {}
-  constexpr explicit bfloat(half x) : value(static_cast<__bf16>(static_cast<float>(x))) {}
+  constexpr explicit bfloat(float x) : bits(rounded(__builtin_bit_cast(uint, x))) {}
+  constexpr explicit bfloat(half x) : bfloat(static_cast<float>(x)) {}
   template <class I, if_integral<I> = nullptr>
-  constexpr bfloat(I x) : value(static_cast<__bf16>(static_cast<float>(x))) {}
+  constexpr bfloat(I x) : bfloat(static_cast<float>(x)) {}
 
-  constexpr operator float() const { return static_cast<float>(value); }
-  explicit constexpr operator half() const { return static_cast<half>(static_cast<float>(value)); }
-  explicit constexpr operator bool() const { return static_cast<float>(value) != 0; }
-  friend constexpr bfloat operator-(bfloat a) { return bfloat(-static_cast<float>(a.value)); }
+  constexpr operator float() const { return __builtin_bit_cast(float, static_cast<uint>(bits) << 16); }
+  explicit constexpr operator half() const { return static_cast<half>(static_cast<float>(*this)); }
+  explicit constexpr operator bool() const { return static_cast<float>(*this) != 0; }
+  friend constexpr bfloat operator-(bfloat a) { return bfloat(-static_cast<float>(a)); }
 
 #define METALSIM_OPERATOR(op)                                                       \
   friend constexpr bfloat operator op(bfloat a, bfloat b) {                         \
-    return bfloat(static_cast<float>(a.value) op static_cast<float>(b.value));      \
+    return bfloat(static_cast<float>(a) op static_cast<float>(b));                  \
   }                                                                                 \
   template <class I, if_integral<I> = nullptr>                                      \
   friend constexpr bfloat operator op(I a, bfloat b) { return bfloat(a) op b; }     \
@@ -51,6 +53,13 @@ struct bfloat {
   METALSIM_OPERATOR(*)
   METALSIM_OPERATOR(/)
 #undef METALSIM_OPERATOR
+
+ private:
+  // The upper half of a float's bits, rounded to nearest, ties to even. NaN stays NaN, with its sign, and becomes quiet.
+  static constexpr ushort rounded(uint x) {
+    const bool nan = (x & 0x7fffffff) > 0x7f800000;
+    return static_cast<ushort>((nan ? x | 0x400000 : x + 0x7fff + (x >> 16 & 1)) >> 16);
+  }
 };
 
 constexpr half operator""h(long double v) { return half(v); }

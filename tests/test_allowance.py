@@ -1,0 +1,185 @@
+"""An allowance: what fits is done, what does not is left out and said. Time is a clock that the tests turn."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from mutate import Rules
+
+from metallab import allowance, timing
+
+RULES = Rules(allowance)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@RULES.rule(
+    ("self.clock() - self.started", "self.clock()"),
+    ("max(0.0, self.seconds", "max(-1e9, self.seconds"),
+    ("if not seconds > 0:", "if False:"),
+)
+def time_is_counted_from_the_making_on(allowance, clock):
+    part = allowance.Allowance(20, clock)
+    clock.now += 5
+    assert part.left == 15
+    clock.now += 50
+    assert part.left == 0
+    for nothing in (0, -1, math.nan):
+        with pytest.raises(ValueError, match="more than 0"):
+            allowance.Allowance(nothing)
+
+
+@RULES.rule(
+    ("int(share * self.left / each)", "wanted"),
+    ("int(share * self.left / each)", "int(self.left / each)"),
+    ("min(wanted, int", "max(0, int"),
+    ("max(least, min", "max(0, min"),
+    ("        if count < wanted:\n", "        if False:\n"),
+    ("if not 0 < each < math.inf:", "if False:"),
+)
+def slow_steps_are_fewer_and_it_is_said(allowance, clock):
+    part = allowance.Allowance(20, clock)
+    assert part.count("steps", each=0.01, wanted=200) == 200
+    assert str(part) == "Nothing was left out for time."
+    assert part.count("steps", each=0.4, wanted=200) == 50
+    assert part.count("steps", each=0.4, wanted=200, share=0.5) == 25
+    clock.now += 19
+    assert part.count("seeds", each=3.0, wanted=9, least=2) == 2
+    assert part.count("films", each=3.0, wanted=1) == 0
+    assert str(part) == (
+        "Left out for time (20 s for this part): 150 of 200 steps (400 ms each); 175 of 200 steps (400 ms each); "
+        "7 of 9 seeds (3 s each); 1 of 1 films (3 s each)."
+    )
+    for no_time in (0.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=r"steps: .* measure one first"):
+            part.count("steps", each=no_time, wanted=2)
+
+
+@RULES.rule(("seconds <= self.left", "True"), ('self.left_out.append(f"{what} (about', 'str(f"{what} (about'))
+def what_does_not_fit_is_left_out_by_name(allowance, clock):
+    part = allowance.Allowance(20, clock)
+    assert part.affords("float32", 20)
+    assert not part.affords("float16", 21)
+    assert part.left_out == ["float16 (about 21 s)"]
+
+
+@RULES.rule(
+    ("sorted(costs, key=costs.__getitem__):\n            counts", "list(costs):\n            counts"),
+    ("            left -= counts[name] * costs[name]\n", ""),
+    ("max(self.left, reserve * self.seconds)", "self.left"),
+    ("max(self.left, reserve * self.seconds)", "reserve * self.seconds or self.left"),
+    ("min(wanted[name], int(left", "max(0, int(left"),
+    ("if missing := wanted[name] - counts[name]:", "if missing := 0:"),
+)
+def the_quick_ones_come_first(allowance, clock):
+    part = allowance.Allowance(20, clock)
+    costs, wanted = {"cold": 12.0, "raw": 0.5, "eager": 3.0, "warm": 8.0}, dict.fromkeys(["cold", "raw", "warm"], 6)
+    assert part.counts("processes", costs, wanted | {"eager": 2}) == {"raw": 6, "eager": 2, "warm": 1, "cold": 0}
+    assert part.left_out == ["5 of 6 processes of warm (8 s each)", "6 of 6 processes of cold (12 s each)"]
+    assert part.counts("processes", {"raw": 1.0}, {"raw": 30}, reserve=0.25) == {"raw": 20}
+    clock.now += 99
+    assert part.counts("processes", {"raw": 1.0}, {"raw": 6}, reserve=0.25) == {"raw": 5}
+    assert part.counts("processes", {"raw": 1.0}, {"raw": 6}) == {"raw": 0}
+
+
+@RULES.rule(
+    ("growth * last > self.left", "last > self.left"),
+    ("growth * last > self.left", "False"),
+    ("last = self.clock() - begun", "last = self.clock() - self.started"),
+    ("waiting[number:]", "waiting"),
+)
+def items_go_on_while_one_more_fits(allowance, clock):
+    part, done = allowance.Allowance(20, clock), []
+    for size in part.items([1, 2, 4, 8, 16], "batches of", growth=2.0):
+        clock.now += size
+        done.append(size)
+    assert done == [1, 2, 4, 8], "after 15 s there are 5 left, and one more is taken to need 16"
+    assert part.left_out == ["batches of 16 (the one before took 8 s)"]
+    assert list(allowance.Allowance(9, clock).items("ab")) == ["a", "b"]
+    alike = []
+    for item in (again := allowance.Allowance(9, clock)).items(range(5), growth=2.0):
+        clock.now += 2.5
+        alike.append(item)
+    assert alike == [0, 1], "4 s are left after two, and one more is taken to need 5"
+    assert again.left_out == ["2, 3, 4 (the one before took 2.5 s)"]
+
+
+@RULES.rule(("number >= least and ", ""), ("number >= least", "number > least"))
+def the_first_are_done_in_any_case(allowance, clock):
+    part, done = allowance.Allowance(1, clock), []
+    for item in part.items("abc", least=2):
+        clock.now += 9
+        done.append(item)
+    assert done == ["a", "b"]
+
+
+@RULES.rule(
+    ("if times > most or not fits:", "if not fits:"),
+    ("if times > most or not fits:", "if times > most:"),
+    ("(1 + again) * costs[reference]", "costs[reference]"),
+    ("* min(fewest, seeds) <=", "* seeds <="),
+    ("<= share * self.left\n", "<= self.left\n"),
+    ("            seconds += costs[name]\n", ""),
+    ("wanted=seeds, least=1, share=share", "wanted=seeds, least=1"),
+    ("[name for name in costs if name in taken]", "list(costs)"),
+    ("            taken.append(name)\n", ""),
+)
+def a_dtype_that_the_processor_lacks_is_not_trained(allowance, clock):
+    training = {"steps": 100, "seeds": 9, "fewest": 6, "again": 1}
+    fast = {"float32": 0.01, "float16": 0.005, "bfloat16": 0.006}
+    part = allowance.Allowance(40, clock)
+    assert part.trainings("training", fast, **training) == (["float32", "float16", "bfloat16"], 9)
+    assert part.left_out == []
+    slow = {"float32": 0.01, "float16": 0.06, "bfloat16": 0.02}
+    assert part.trainings("training", slow, **training) == (["float32", "bfloat16"], 9)
+    assert str(part) == (
+        "Left out for time (40 s for this part): training in float16 (a step takes 60 ms, 6.00 times float32's time)."
+    )
+    assert allowance.Allowance(4000, clock).trainings("training", slow, **training) == (["float32", "bfloat16"], 9)
+    half = allowance.Allowance(40, clock)
+    assert half.trainings("training", slow, share=0.5, **training) == (["float32"], 9), "6 x 4 s are more than 20"
+    assert "training in bfloat16 (a step takes 20 ms, 2.00 times" in str(half)
+    few = allowance.Allowance(24, clock)
+    assert few.trainings("training", slow, **training) == (["float32", "bfloat16"], 6)
+    assert few.left_out[1] == "3 of 9 seeds of training (4 s each)"
+    assert few.trainings("training", slow, most=9, share=0.5, **training) == (["float32"], 6)
+    assert few.trainings("training", fast, steps=1, seeds=2) == (["float32", "float16", "bfloat16"], 2)
+
+
+@RULES.rule(
+    ("self.left / max(1, comparisons) / variants", "self.left / variants"),
+    (" / variants", ""),
+    ("max(1, comparisons)", "comparisons"),
+    ("max(SHORTEST, share)", "share"),
+    ("min(full.max_seconds, max(SHORTEST, share))", "max(SHORTEST, share)"),
+    (", min_seconds=min(full.min_seconds, seconds)", ""),
+    ('if mode.current() == "full" else timing.FAST', "if True else None"),
+)
+def comparisons_share_what_is_left(allowance, clock, monkeypatch):
+    part, full = allowance.Allowance(20, clock), timing.Budget(min_seconds=0.5, max_seconds=8.0, min_samples=7)
+    assert part.budget(full=full) == full
+    assert part.budget(10, full).max_seconds == 2.0
+    assert part.budget(2, full, variants=5).max_seconds == 2.0
+    clock.now += 18
+    assert part.budget(10, full) == timing.Budget(min_seconds=0.2, max_seconds=0.2, min_samples=7)
+    assert part.budget(0, full).max_seconds == 2.0
+    monkeypatch.setenv("METALLAB_MODE", "full")
+    assert part.budget(4).min_samples == timing.FULL_COMPARISON.min_samples
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    assert part.budget(4).max_samples == timing.FAST.max_samples
+    clock.now += 9
+    assert part.budget(1, full).max_seconds == allowance.SHORTEST
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -1,0 +1,119 @@
+"""Tools that a machine may lack: each is missed when it is hidden, and what mends that is named."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import shutil
+import subprocess
+import sys
+
+import pytest
+from mutate import Rules
+
+from metallab import needs
+from metallab.headless.notebook import not_run
+
+RULES = Rules(needs)
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks for what Linux has")
+
+
+@pytest.fixture
+def no_tools(monkeypatch, tmp_path):
+    """A PATH without any program; nothing else names a compiler."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("METALSIM_CXX", raising=False)
+
+
+@LINUX
+def test_programs_are_missed_when_they_are_hidden(no_tools):
+    """ziglang, a Python package, compiles shaders all the same; it has no sanitizers, and no Objective-C."""
+    hidden = {tool.name for tool in needs.missing(needs.TOOLS)}
+    programs = ("apple-gpu", "objective-c++", "sanitizers")
+    assert {needs.TOOLS[name].name for name in programs} <= hidden
+    assert (needs.TOOLS["shader-compiler"].name in hidden) == (importlib.util.find_spec("ziglang") is None)
+
+
+@LINUX
+def test_python_packages_are_missed_when_they_are_hidden(no_tools, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: None if name in ("coremltools", "ziglang") else find(name, *more),
+    )
+    from metallab.pytorch.kernels import nvrtc
+
+    def no_bindings(part):
+        raise nvrtc.NoNvidiaCompiler(part)
+
+    monkeypatch.setattr(nvrtc, "_bindings", no_bindings)
+    from metalsim.shader import compiler
+
+    compiler._find_compiler.cache_clear()
+    names = ("coremltools", "shader-compiler", "nvidia-compiler")
+    assert [tool.mend() for tool in needs.missing(names)] == ["make setup FORCE=1"] * 3
+    compiler._find_compiler.cache_clear()
+
+
+@RULES.rule(
+    ('if sys.platform == "darwin":\n        return subprocess.run', "if False:\n        return subprocess.run"),
+    ("capture_output=True).returncode == 0", "capture_output=True).returncode >= 0"),
+    ('if sys.platform == "darwin":\n        return "xcode-select', 'if False:\n        return "xcode-select'),
+    ("return True  # it does not exist", "pass  # it does not exist"),
+)
+def a_mac_has_an_apple_gpu_and_lacks_nothing_that_it_cannot_have(needs, monkeypatch):
+    """Its Objective-C++ compiler comes with Xcode's command-line tools."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(needs.importlib.util, "find_spec", lambda name: name)
+    from metallab.pytorch.kernels import nvrtc
+
+    def nowhere():
+        raise nvrtc.NoNvidiaCompiler("on a Mac?")
+
+    monkeypatch.setattr(nvrtc, "find_compiler", nowhere)
+    for code, lacking in ((0, []), (2, ["xcode-select --install"])):
+        monkeypatch.setattr(
+            subprocess, "run", lambda command, code=code, **_: subprocess.CompletedProcess(command, code)
+        )
+        assert [tool.mend() for tool in needs.missing(needs.TOOLS)] == lacking
+
+
+@RULES.rule(
+    ("here == preload.SYSTEM and ", ""),
+    ('return "make packages" if shutil.which("apt-get") else', 'return "make packages" if True else'),
+)
+def another_linux_is_told_what_to_install(needs, no_tools, monkeypatch):
+    """`make packages` calls apt-get; and an ARM machine gets no simulated GPU by installing g++."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert needs.TOOLS["objective-c++"].mend().startswith("install clang 19 or newer")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert needs.TOOLS["objective-c++"].mend() == "make packages"
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    for machine, has in (("x86_64", True), ("aarch64", False)):
+        monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
+        assert needs.TOOLS["apple-gpu"].is_here() is has
+
+
+def test_what_is_shown_is_what_the_runner_reads(capsys):
+    """One object: words for a reader, a type of its own for the runner, nothing that a page would execute."""
+    gap = needs.Gap("the <model>", "make it")
+    bundle = gap._repr_mimebundle_()
+    assert bundle["text/plain"] == "NOT RUN: the <model>.\nTo mend it: make it"
+    assert "&lt;model&gt;" in bundle["text/html"]
+    from nbformat import v4
+
+    cells = [
+        v4.new_markdown_cell("# One\n\n## Two"),
+        v4.new_code_cell("1", outputs=[v4.new_output("display_data", bundle)]),
+    ]
+    assert not_run(v4.new_notebook(cells=cells)) == [
+        {"where": "cell 1 (Two)", "what": "the <model>", "mend": "make it"}
+    ]
+    needs.incomplete("the <model>", "make it")
+    assert capsys.readouterr().out == "NOT RUN: the <model>.\nTo mend it: make it\n"
+    assert needs.say_missing() is False
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -1,0 +1,153 @@
+"""Pages on a machine where a step is slow do fewer and say so. Steps' times are planted, cells are the pages' own."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import types
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+
+from metallab import allowance, checks, paths, timing, units
+
+
+class Clock:
+    """Seconds that pass when a step says so."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def after(self, seconds, result=None):
+        self.now += seconds
+        return result
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def run(page, clock, space, *names):
+    """Execute some cells of a page with allowances that follow a clock."""
+    (path,) = paths.NOTEBOOKS.glob(f"{page}_*.ipynb")
+    cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
+    timed = types.SimpleNamespace(Allowance=lambda seconds: allowance.Allowance(seconds, clock))
+    space |= {"allowance": timed, "timing": timing, "units": units, "math": math, "functools": functools}
+    space |= {"knob": lambda full, fast: full, "display": lambda shown: None}
+    for name in names:
+        exec(compile(cells[name], name, "exec"), space)
+    return space
+
+
+@pytest.mark.parametrize(
+    ("bfloat16", "float32", "trained", "said"),
+    [
+        (0.002, 0.004, "float32 9, bfloat16 9, PLANTED in float32 9", "in float16 (a step takes 400 ms, 100 times"),
+        (
+            0.004,
+            0.0004,
+            "float32 9, PLANTED in float32 9",
+            "in bfloat16 (a step takes 4 ms, 10.0 times float32's time)",
+        ),
+        (0.400, 0.040, "float32 3, PLANTED in float32 3", "6 of 9 seeds of the CNN network (8 s each)"),
+    ],
+)
+def test_page_05_trains_what_fits(bfloat16, float32, trained, said, clock, capsys):
+    steps = {"float32": float32, "float16": 100 * float32, "bfloat16": bfloat16}
+    cost = {("CNN", name): types.SimpleNamespace(median=seconds) for name, seconds in steps.items()}
+    done = []
+
+    def train(name, *_, seeds, epochs):
+        done.append(f"{name} {seeds}")
+        clock.after(seeds * 100 * steps[name.removeprefix("PLANTED in ")])
+
+    precision = types.SimpleNamespace(train=train)
+    space = {"cost": cost, "precision": precision, "nets": {"CNN": None}, "formats": dict.fromkeys(steps)}
+    space |= {"epochs": 5, "last": 1280, "seeds": 9, "data": None, "start": None, "start_planted": None}
+    run("05", clock, space | {"lab": types.SimpleNamespace(kind="cpu")}, "train-code")
+    assert ", ".join(done) == trained
+    assert said in capsys.readouterr().out
+
+
+def test_page_02b_names_the_sizes_that_it_leaves_out(clock, capsys, monkeypatch):
+    space = {"compare_at": lambda kind, n, budget: clock.after(n / 100), "sizes": {"product": [100, 200, 400, 800]}}
+    space |= {"measured": {"product": {}}, "budget": timing.FULL, "lab": Place(), "fixed_work": None}
+    monkeypatch.setattr(timing, "sentinel", lambda work, on: contextlib.nullcontext("the sentinel's line"))
+    run("02b", clock, space, "crossover-sizes")
+    assert list(space["measured"]["product"]) == [100, 200, 400]
+    said = "product, n = 100 to 400. Left out for time (7 s for this part): n = 800 (the one before took 4 s)."
+    assert said in capsys.readouterr().out
+
+
+def test_page_06_does_not_train_a_dtype_that_the_processor_lacks(clock, capsys, monkeypatch):
+    seconds = {"float32": 0.002, "mixed_bfloat16": 0.02}
+    measure = lambda call, name, **_: types.SimpleNamespace(median=seconds[name])
+    monkeypatch.setattr(timing, "measure", measure)
+    anything = types.SimpleNamespace(constant=lambda x: x, function=lambda step, **_: step, errors=None)
+    anything.errors = types.SimpleNamespace(OpError=OSError)
+    adam = types.SimpleNamespace(optimizers=types.SimpleNamespace(Adam=lambda rate: rate))
+    lab = types.SimpleNamespace(kind="cpu", active=contextlib.nullcontext)
+    space = {"tf": anything, "keras": adam, "lab": lab, "np": np, "digits": [], "labels": [], "width": 64}
+    space |= {"policies": ("float32", "mixed_bfloat16", "mixed_float16"), "build": lambda *_, **__: None}
+    space |= {"make_step": lambda model: print, "train": slice(0, 1280), "epochs": 10, "most_seeds": 3}
+    run("06", clock, space, "train-run")
+    assert (space["chosen"], space["seeds"]) == (["float32"], 3)
+    assert "training in mixed_bfloat16 (a step takes 20 ms, 10.0 times float32's time)" in capsys.readouterr().out
+    seconds["float32"], space["refused"] = 0.4, {}
+    run("06", clock, space, "train-run")
+    assert (space["chosen"], space["seeds"]) == (["float32"], 1)
+    assert "1 of 3" not in (said := capsys.readouterr().out)
+    assert "2 of 3 seeds of training (80 s each)" in said
+
+
+def test_page_08_does_not_race_a_hopeless_rival(clock, capsys):
+    taken = {"plain": 0.1, "quick": 0.05, "bfloat16": 1.0}
+    rivals = {name: types.SimpleNamespace(name=name, dtype=name, place=Place()) for name in taken}
+    space = {"rivals": rivals, "plain": "plain", "frames": list(range(8)), "checked": 8, "lab": Place()}
+    space |= {"detect": lambda rival, frame: clock.after(taken[rival.name], [frame]), "pd": pd}
+    space |= {"live": types.SimpleNamespace(progress=lambda items, what: items), "checks": checks, "time": Timer(clock)}
+    space |= {"video": types.SimpleNamespace(assert_something=len), "boxes": types.SimpleNamespace(matches=Same)}
+    run("08", clock, space, "correct-check", "correct-table")
+    assert "the same 8 boxes on 8 frames" in space["verdicts"]["quick"]
+    assert "the same 2 boxes on 2 frames" in space["verdicts"]["bfloat16"]
+    assert space["hopeless"] == ["bfloat16"]
+    assert "Not raced: bfloat16. A frame takes 1 s, 10.0 times plain's time." in capsys.readouterr().out
+
+
+def test_page_08_films_what_fits(clock):
+    pane = {"total": types.SimpleNamespace(median=0.3)}
+    space = {"panes": ["a"], "split": {"a": pane}, "frames": list(range(60)), "names": {}}
+    space |= {"live": types.SimpleNamespace(progress=lambda items, what: items), "time": Timer(clock)}
+    space |= {
+        "detect": lambda rival, frame: clock.after(0.3, []),
+        "rivals": {"a": types.SimpleNamespace(place=Place())},
+    }
+    space |= {"boxes": types.SimpleNamespace(draw=lambda *_: "picture")}
+    film = lambda panes, frames, on, baseline: [panes["a"](frame) for frame in frames]
+    space |= {"video": types.SimpleNamespace(film=film), "functools": functools, "plain": "a"}
+    run("08", clock, space, "film-run")
+    assert len(space["shots"]) == len(space["filmed"]) == 30
+    assert "30 of 60 frames of the film (300 ms each)" in str(space["within"])
+
+
+class Place:
+    simulated, active = False, contextlib.nullcontext
+
+
+class Timer:
+    def __init__(self, clock):
+        self.perf_counter = clock
+
+
+class Same:
+    def __init__(self, dtype):
+        self.at_the_edge = lambda expected, found: 0
+
+    def __call__(self, expected, found):
+        assert len(expected) == len(found)

@@ -1,0 +1,146 @@
+"""How much of a part of a page can be afforded here: measure first what a step costs, then choose how many to take.
+
+A page knows how long a part of it may take, and not how fast the machine is. So it asks::
+
+    allowance = Allowance(20)                                  # seconds, from here on
+    step_seconds = timing.measure(step, on=lab, budget=timing.FAST).median
+    steps = allowance.count("steps of training", each=step_seconds, wanted=200, least=10)
+    ...
+    print(allowance)   # Left out for time (20 s for this part): 150 of 200 steps of training (0.4 s each).
+
+What was left out is part of the result: print the allowance where the results stand. Nothing is ever interrupted, so
+a part takes longer than its allowance by at most the piece that it had begun, or by what ``least`` insists on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from metallab import mode, timing, units
+from metallab.timing import Budget
+
+T = TypeVar("T")
+
+SHORTEST = 0.05
+"""Seconds that a comparison gets even where nothing is left."""
+
+
+class Allowance:
+    """Seconds that a part of a page may take, what is left of them, and what was left out for want of more.
+
+    They count from the making on. Make one in the cell that spends it: a reader's pause between cells counts, too.
+    ``clock`` returns seconds. ValueError unless ``seconds`` is more than 0.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.perf_counter) -> None:
+        if not seconds > 0:
+            raise ValueError(f"an allowance of {seconds} s: give it the seconds that the part may take, more than 0")
+        self.seconds, self.clock = seconds, clock
+        self.started = clock()
+        self.left_out: list[str] = []
+        """What was not done, each with its cost, in words."""
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; 0 if more than all are spent."""
+        return max(0.0, self.seconds - (self.clock() - self.started))
+
+    def affords(self, what: str, seconds: float) -> bool:
+        """Is there time for something that takes so many seconds here? If not, ``what`` is noted as left out."""
+        if seconds <= self.left:
+            return True
+        self.left_out.append(f"{what} (about {units.seconds(seconds)})")
+        return False
+
+    def count(self, what: str, *, each: float, wanted: int, least: int = 0, share: float = 1.0) -> int:
+        """How many pieces of work that take ``each`` seconds can be done: ``least`` to ``wanted``.
+
+        ``share`` is the part of what is left, from 0 to 1, that they may take together. Fewer than ``wanted`` are
+        noted as left out, with what one costs. ValueError if ``each`` is not a time.
+        """
+        if not 0 < each < math.inf:
+            raise ValueError(f"{what}: {each} s each; measure one first")
+        count = max(least, min(wanted, int(share * self.left / each)))
+        if count < wanted:
+            self.left_out.append(f"{wanted - count} of {wanted} {what} ({units.seconds(each)} each)")
+        return count
+
+    def counts(
+        self, what: str, costs: Mapping[str, float], wanted: Mapping[str, int], *, reserve: float = 0.0
+    ) -> dict[str, int]:
+        """How many pieces of each kind can be done where one takes ``costs`` seconds: those of quick kinds first.
+
+        A kind whose turn comes when little is left gets few, or none; what is missing of ``wanted`` is noted. A part of
+        the whole allowance, ``reserve`` from 0 to 1, is theirs whatever was spent before.
+        """
+        left, counts = max(self.left, reserve * self.seconds), {}
+        for name in sorted(costs, key=costs.__getitem__):
+            counts[name] = min(wanted[name], int(left / costs[name]))
+            left -= counts[name] * costs[name]
+            if missing := wanted[name] - counts[name]:
+                self.left_out.append(
+                    f"{missing} of {wanted[name]} {what} of {name} ({units.seconds(costs[name])} each)"
+                )
+        return counts
+
+    def items(self, items: Iterable[T], what: str = "", *, growth: float = 1.0, least: int = 1) -> Iterator[T]:
+        """Go through ``items`` while there is time for one more; the rest, by their text, are noted as left out.
+
+        One more is taken to need ``growth`` times what the one before took. The first ``least`` are done in any case.
+        """
+        waiting = list(items)
+        last = 0.0
+        for number, item in enumerate(waiting):
+            if number >= least and growth * last > self.left:
+                rest = ", ".join(map(str, waiting[number:]))
+                self.left_out.append(f"{f'{what} ' if what else ''}{rest} (the one before took {units.seconds(last)})")
+                return
+            begun = self.clock()
+            yield item
+            last = self.clock() - begun
+
+    def trainings(
+        self, what: str, costs: Mapping[str, float], *, steps: int, seeds: int, fewest: int = 1, again: int = 0,
+        share: float = 1.0, most: float = 3.0,
+    ) -> tuple[list[str], int]:  # fmt: skip
+        """In which dtypes to train, and from how many seeds.
+
+        ``costs`` maps a dtype to the seconds of one step, and a training has so many ``steps``. The first dtype is the
+        reference: it is trained in any case, and ``again`` times more beside the others. Another one is left out, and
+        noted, if its step takes more than ``most`` times the reference's, or if with it ``fewest`` seeds would not fit.
+        ``share`` is the part of what is left that all of this may take.
+        """
+        reference, *others = costs
+        taken, seconds = [reference], (1 + again) * costs[reference]
+        for name in sorted(others, key=costs.__getitem__):
+            times = costs[name] / costs[reference]
+            fits = steps * (seconds + costs[name]) * min(fewest, seeds) <= share * self.left
+            if times > most or not fits:
+                step = f"a step takes {units.seconds(costs[name])}, {units.times(times)} times {reference}'s time"
+                self.left_out.append(f"{what} in {name} ({step})")
+                continue
+            taken.append(name)
+            seconds += costs[name]
+        count = self.count(f"seeds of {what}", each=steps * seconds, wanted=seeds, least=1, share=share)
+        return [name for name in costs if name in taken], count
+
+    def budget(self, comparisons: int = 1, full: Budget | None = None, *, variants: int = 1) -> Budget:
+        """How long one of so many ``comparisons`` that are to come may measure: ``full``, or its share if that is less.
+
+        ``full`` is what `metallab.timing.compare` takes by itself in this mode. Where calls are slow a comparison waits
+        once for each of its ``variants``: name their number if that is to fit. One that needs longer than its share to
+        get its pairs takes longer; those that come after it then get less.
+        """
+        full = full or (timing.FULL_COMPARISON if mode.current() == "full" else timing.FAST)
+        share = self.left / max(1, comparisons) / variants
+        seconds = min(full.max_seconds, max(SHORTEST, share))
+        return dataclasses.replace(full, max_seconds=seconds, min_seconds=min(full.min_seconds, seconds))
+
+    def __str__(self) -> str:
+        if not self.left_out:
+            return "Nothing was left out for time."
+        return f"Left out for time ({units.seconds(self.seconds)} for this part): {'; '.join(self.left_out)}."
