@@ -3,7 +3,7 @@
 
 MODE   ?= full
 DEVICE ?= auto
-JOBS   ?= 2
+JOBS   ?= 3
 CPU    ?= Haswell
 PYTHON ?= python3
 ONLY   ?=
@@ -50,7 +50,7 @@ help: ## this text
 	@echo '  ONLY=03       run, test, bench, gate: only the notebook with this number'
 	@echo '  DEVICE=auto   run, test, bench, gate, hub, test-jax: auto, mps, cuda, cpu or sim (verify-mac: mps or sim)'
 	@echo '  MODE=full     run, hub: full, or fast (small sizes, for a quick look)'
-	@echo '  JOBS=2        test, test-cpu: how many tests at a time; measuring is never parallel'
+	@echo '  JOBS=3        test, test-cpu: how many tests at a time; measuring is never parallel'
 	@echo '  CPU=Haswell   test-cpu: a processor that qemu-user knows (qemu-x86_64 -cpu help)'
 	@echo '  LABFLAGS=     lab: more options, such as --allow-root in a container'
 	@echo '  CLASS=        hub: the file with the names of a class'

@@ -623,7 +623,7 @@ ENDLESS = {  # kernels that never end, and that C++ may assume to end
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_kernel_without_end_is_called_that_and_nothing_else(name, monkeypatch):
-    monkeypatch.setitem(COMPILER.__dict__, "missing_sanitizers", "not asked")  # what they cost to compile
+    monkeypatch.setitem(compiler.find_compiler().__dict__, "missing_sanitizers", "not asked")  # what they cost to compile
     text = "".join(f"kernel void {name}(device float* x, {POSITION}) {{ {body} }}\n" for name, body in ENDLESS.items())
     report = getattr(shader.compile_shader(HEAD + text), name).check(torch.zeros(4), timeout=0.5)
     assert [finding.kind for finding in report.findings] == ["hang"], report
@@ -658,7 +658,7 @@ def kernel_program(body: str, n: int):
 
 
 def test_slow_under_a_sanitizer_is_no_hang(monkeypatch):
-    monkeypatch.setitem(COMPILER.__dict__, "missing_sanitizers", None)
+    monkeypatch.setitem(compiler.find_compiler().__dict__, "missing_sanitizers", None)
 
     def run(tool, call, timeout, order=0, garbage=0xFF):
         return check.Outcome(None if tool == "race" else 0, "", (b"",))
