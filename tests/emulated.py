@@ -132,6 +132,9 @@ def settings(processor: Processor) -> dict[str, str]:
         ASKED: processor.model,
         SHOWN: " ".join(processor.shows),
         INDUCTOR: level,
+        # What was compiled for the other processor ends this one's programs with SIGABRT: the key of torch.compile's
+        # cache does not tell them apart.
+        "TORCHINDUCTOR_CACHE_DIR": str(ROOT / "build" / "cpu" / f"inductor-{processor.model}"),
     }
 
 
