@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import html
+import itertools
 import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
@@ -45,9 +47,9 @@ class Right(str):
 class Tolerance:
     """Outputs agree if ``|result - reference| <= relative * (|reference| + size) + absolute`` everywhere.
 
-    ``size`` is that of the whole reference, a root mean square (`array_size`). A GPU adds in another order than a CPU,
-    and the error of a sum goes with what is added, not with what is left of it: an output near 0 among outputs of 30
-    carries the error of its neighbours. ``absolute`` is for references that are 0 but for rounding.
+    ``size`` is that of the whole reference but its masks, a root mean square (`array_size`). A GPU adds in another
+    order than a CPU, and the error of a sum goes with what is added, not with what is left of it: an output near 0
+    among outputs of 30 carries the error of its neighbours. ``absolute`` is for references that are 0 but for rounding.
     """
 
     relative: float
@@ -68,7 +70,13 @@ TOLERANCES = {
     "float16": Tolerance(1e-2, 1e-4),
     "bfloat16": Tolerance(5e-2, 5e-4),
 }
-_OF_PARTS = {"complex64": "float32", "complex128": "float64"}
+_OF_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+
+MASK_BINS = 27
+"""A mask is so many bins of an eighth of an octave, a factor of 10, larger than what it does not hide."""
+
+DENSE_MOST = 2**27
+"""Sparse tensors are compared as dense ones, if they have no more elements than this."""
 
 
 def tolerance(dtype: Any) -> Tolerance:
@@ -118,8 +126,11 @@ def assert_close(reference: Any, result: Any, dtype: Any) -> None:
     """Raise `Mismatch` unless two results (arrays, numbers, or lists, tuples and dicts of them) agree.
 
     Arrays may be of NumPy, PyTorch, TensorFlow or JAX, on any device. Whole numbers, booleans and texts must be equal
-    whatever ``dtype`` is; NaN agrees with NaN. Results that are one and the same memory (an ``out=`` that two functions
-    share) are a Mismatch too: nothing is learned from them. TypeError for a result that is none of these.
+    to the last digit whatever ``dtype`` is, also if only one side is whole. NaN agrees with NaN, in a complex number
+    each part with its own. Of PyTorch's tensors sparse ones are compared as dense, quantised ones by the numbers that
+    they stand for, nested ones part by part. Results that share memory (an ``out=`` that two functions write, a view
+    of it) are a Mismatch too: nothing is learned from them. TypeError for a result that is none of these or has no
+    numbers, such as a tensor on the meta device.
     """
     allowed = tolerance(dtype)
     expected, got = dict(_leaves(reference)), dict(_leaves(result))
@@ -223,6 +234,8 @@ def _leaves(value: Any, part: str = "result") -> Iterator[tuple[str, Any]]:
     """What a nested result is made of, named by where it is."""
     if value is None:
         return
+    if getattr(value, "is_nested", False):  # PyTorch's tensors of several shapes in one
+        value = list(value.unbind())
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, f"{part}[{key!r}]")
@@ -239,32 +252,66 @@ def _few(parts: list[str]) -> str:
 
 def _assert_leaf_close(reference: Any, result: Any, allowed: Tolerance, part: str) -> int:
     """Returns how many values were compared."""
-    if (place := _memory(reference)) is not None and place == _memory(result):
-        raise Mismatch(
-            f"{part}: both results are the same memory, so that comparing them shows nothing; let each function return "
-            "an output of its own"
-        )
     arrays = _as_numpy(reference, part), _as_numpy(result, part)
+    if _share_memory(reference, result):
+        raise Mismatch(
+            f"{part}: both results are the same memory, or views of it, so that comparing them shows nothing; let each "
+            "function return an output of its own"
+        )
     _assert_arrays_close(*arrays, allowed, part)
     return arrays[0].size
 
 
-def _memory(value: Any) -> tuple[str, int] | None:
-    """Where the memory of an array of PyTorch or NumPy begins; None for an empty one, and for any other framework's."""
-    if hasattr(value, "data_ptr"):
-        return (value.device.type, value.data_ptr()) if value.data_ptr() else None
-    return ("cpu", value.ctypes.data) if isinstance(value, np.ndarray) and value.size else None
+def _share_memory(reference: Any, result: Any) -> bool:
+    """Do two arrays of PyTorch or NumPy have an element in common, whatever their strides? False of other frameworks'.
+
+    Where an answer would take long, arrays whose ranges overlap count as sharing.
+    """
+    extents = _extent(reference), _extent(result)
+    if None in extents or extents[0][0] != extents[1][0]:
+        return False
+    try:
+        return np.shares_memory(extents[0][1], extents[1][1], max_work=10**6)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _extent(value: Any) -> tuple[Any, np.ndarray] | None:
+    """Whose memory an array's is, and an array of NumPy at its addresses, whose elements must not be read."""
+    if isinstance(value, np.ndarray):
+        return "cpu", value
+    if not hasattr(value, "untyped_storage"):
+        return None
+    if str(value.layout).startswith("torch.sparse"):
+        value = value._values() if str(value.layout) == "torch.sparse_coo" else value.values()
+    if str(value.layout) != "torch.strided" or not value.numel():
+        return None
+    # a device's addresses may be handles: only within one storage can they be told apart
+    owner = "cpu" if value.device.type == "cpu" else (str(value.device), value.untyped_storage().data_ptr())
+    return owner, np.asarray(_Extent(value))
+
+
+class _Extent:
+    """A tensor's addresses, for NumPy."""
+
+    def __init__(self, tensor: Any) -> None:
+        step = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{step}",
+            "shape": tuple(tensor.shape),
+            "strides": tuple(step * stride for stride in tensor.stride()),
+            "data": (tensor.untyped_storage().data_ptr() + step * tensor.storage_offset(), True),
+        }
 
 
 def _as_numpy(value: Any, part: str) -> np.ndarray:
-    if hasattr(value, "detach"):  # PyTorch: off the graph, off the device, into a dtype that NumPy has
-        value = value.detach().cpu().resolve_conj().resolve_neg()
-        foreign = value.is_floating_point() and not hasattr(np, units.dtype_name(value.dtype))
-        return (value.float() if foreign else value).numpy()
+    if hasattr(value, "untyped_storage"):  # PyTorch
+        return _tensor_as_numpy(value, part)
     array = np.asarray(value)
     if array.dtype.name.startswith(("bfloat16", "float8")):  # of ml_dtypes, for JAX and TensorFlow: foreign to NumPy
         return array.astype(np.float32)
-    if array.dtype.kind not in "biufcSU":
+    if array.dtype.kind not in "biufcSU" or isinstance(value, np.ma.MaskedArray):
         raise TypeError(
             f"{part} is a {type(value).__name__}, which cannot be compared; return arrays, numbers, or lists, tuples "
             "and dicts of them"
@@ -272,21 +319,46 @@ def _as_numpy(value: Any, part: str) -> np.ndarray:
     return array
 
 
+def _tensor_as_numpy(value: Any, part: str) -> np.ndarray:
+    """A tensor of PyTorch off the graph, off the device, dense, and in a dtype that NumPy has."""
+    dtype, layout = units.dtype_name(value.dtype), str(value.layout)
+    if value.is_meta:
+        raise TypeError(f"{part} is on the meta device, which has shapes and no numbers; compute it on a real device")
+    if layout != "torch.strided" and value.numel() > DENSE_MOST:
+        raise TypeError(
+            f"{part} is a sparse tensor of {value.numel()} elements, too many to compare as a dense one; return its "
+            "indices and values, in one order"
+        )
+    try:
+        value = value.detach().cpu()
+        value = value if layout == "torch.strided" else value.to_dense()
+        value = value.dequantize() if value.is_quantized else value.resolve_conj().resolve_neg()
+        if dtype == "complex32":
+            value = value.cfloat()
+        foreign = value.is_floating_point() and not hasattr(np, units.dtype_name(value.dtype))
+        return (value.float() if foreign else value).numpy()
+    except (RuntimeError, TypeError) as refusal:  # NotImplementedError is a RuntimeError
+        raise TypeError(
+            f"{part} is a {type(value).__name__} of {dtype} ({layout}), which cannot be compared: "
+            f"{units.first_line(refusal)}"
+        ) from refusal
+
+
 def _assert_arrays_close(reference: np.ndarray, result: np.ndarray, allowed: Tolerance, part: str) -> None:
     if reference.shape != result.shape:
         raise Mismatch(f"{part}: shapes differ, {reference.shape} and {result.shape}")
-    if not {reference.dtype.kind, result.dtype.kind} & set("fc"):
+    if not {reference.dtype.kind, result.dtype.kind} <= set("fc"):
         return _assert_equal(reference, result, part)
     wide = np.result_type(reference, result, np.float32)  # halves overflow soon
     reference, result = reference.astype(wide), result.astype(wide)
-    nan = np.isnan(reference), np.isnan(result)
-    if one_sided := np.count_nonzero(nan[0] != nan[1]):
+    pairs = list(zip(_parts(reference), _parts(result), strict=True))
+    if one_sided := np.count_nonzero(functools.reduce(np.logical_or, [np.isnan(a) != np.isnan(b) for a, b in pairs])):
         raise Mismatch(f"{part}: {one_sided} of {reference.size} values are NaN on one side only")
     size = array_size(reference)
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = np.where((result == reference) | nan[0], 0, np.abs(result - reference))
-        limit = allowed.relative * np.abs(reference) + (allowed.relative * size + allowed.absolute)
-    difference = np.where(np.isnan(difference), np.inf, difference)  # of two infinities, in complex numbers
+        difference = functools.reduce(np.hypot, [np.where((a == b) | np.isnan(a), 0, np.abs(a - b)) for a, b in pairs])
+        magnitude = functools.reduce(np.hypot, [np.where(np.isnan(a), 0, np.abs(a)) for a, _ in pairs])
+        limit = allowed.relative * magnitude + (allowed.relative * size + allowed.absolute)
     limit = np.where(np.isfinite(limit), limit, 0)  # an infinity agrees with itself alone
     if wrong := np.count_nonzero(difference > limit):
         worst = np.unravel_index(np.argmax(difference - limit), reference.shape)
@@ -298,14 +370,32 @@ def _assert_arrays_close(reference: np.ndarray, result: np.ndarray, allowed: Tol
     return None
 
 
+def _parts(array: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Real and imaginary part, or the array itself."""
+    return (array.real, array.imag) if array.dtype.kind == "c" else (array,)
+
+
 def _assert_equal(reference: np.ndarray, result: np.ndarray, part: str) -> None:
+    texts = [array.dtype.kind for array in (reference, result) if array.dtype.kind in "SU"]
+    if texts and texts != [reference.dtype.kind] * 2:
+        raise Mismatch(f"{part}: {reference.dtype} cannot be equal to {result.dtype}")
     differ = np.asarray(reference != result)
+    if not texts and np.result_type(reference, result).kind in "fc":
+        _look_closely(differ, reference, result)
     if wrong := np.count_nonzero(differ):
         first = np.unravel_index(np.argmax(differ), differ.shape)
+        whole = reference.dtype if reference.dtype.kind not in "fc" else result.dtype
         raise Mismatch(
             f"{part}: {wrong} of {differ.size} values differ, first {_at(first)}{result[first]} for "
-            f"{reference[first]}; {reference.dtype} must be equal"
+            f"{reference[first]}; {whole} must be equal"
         )
+
+
+def _look_closely(differ: np.ndarray, reference: np.ndarray, result: np.ndarray) -> None:
+    """Where NumPy compared whole numbers as floats, which from 2**53 on are not exact: once more, as Python's."""
+    large = np.flatnonzero(~differ & (np.abs(reference.astype(np.complex128)) >= 2**53))
+    pairs = zip(reference.ravel()[large].tolist(), result.ravel()[large].tolist(), strict=True)
+    differ.flat[large] = [a != b for a, b in pairs]
 
 
 def _at(index: tuple) -> str:
@@ -313,16 +403,44 @@ def _at(index: tuple) -> str:
 
 
 def array_size(reference: np.ndarray) -> float:
-    """Root mean square of the finite values that are not 0, without those above 1000 times their median.
+    """Root mean square of the values that carry information: neither 0 nor infinite nor NaN, and no masks.
 
-    A mask such as -1e9 would make any difference elsewhere look small.
+    A mask such as -1e9 would make any difference elsewhere look small. In real numbers masks are sizes that repeat, all
+    but for a few percent, and are 10 times as large as anything else, however many there are. Whatever is above 1000
+    times the median of the rest does not count either.
     """
-    sizes = np.abs(reference[np.isfinite(reference) & (reference != 0)]).astype(np.float64)
+    with np.errstate(over="ignore"):
+        sizes = np.abs(reference).astype(np.float64)
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    if reference.dtype.kind != "c":  # sizes in the spectrum of real numbers repeat as well
+        sizes = _without_masks(sizes)
     if not sizes.size:
         return 0.0
     sizes = sizes[sizes <= 1000 * np.median(sizes)]
     largest = sizes.max()
     return float(largest * np.sqrt(np.mean((sizes / largest) ** 2)))  # no overflow on the way
+
+
+def _without_masks(sizes: np.ndarray) -> np.ndarray:
+    """Positive sizes without the groups at the top that are masks.
+
+    Sizes are counted in bins 9 % wide. A group is a run of bins that are not empty. It may be a mask if it has three
+    sizes or more in at most two bins: two may be a spectrum's. Masks differ from one another (-1e9 and, where two were
+    added, -2e9) by any factor, but the lowest stands a factor of 10 above what is none.
+    """
+    if not sizes.size:
+        return sizes
+    bins = np.floor(8 * np.log2(sizes)).astype(np.int32)
+    counts = np.bincount(bins - bins.min())
+    occupied = np.flatnonzero(counts)
+    groups = np.split(occupied, np.flatnonzero(np.diff(occupied) > 1) + 1)
+    lowest = len(groups)
+    while lowest > 0 and len(groups[lowest - 1]) <= 2 and counts[groups[lowest - 1]].sum() >= 3:
+        lowest -= 1
+    for below, group in itertools.pairwise(groups[max(lowest - 1, 0) :]):
+        if group[0] - below[-1] > MASK_BINS:
+            return sizes[bins < group[0] + bins.min()]
+    return sizes
 
 
 def _moved(value: Any, device: Any, dtype: Any) -> Any:

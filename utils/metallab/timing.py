@@ -17,6 +17,7 @@ mean. The interval of a comparison is the exact (binomial) interval of a median,
 from __future__ import annotations
 
 import contextlib
+import copy
 import dis
 import functools
 import gc
@@ -307,7 +308,7 @@ class Comparison:
     refused: Mapping[str, str] = field(default_factory=dict)
     """Variants whose times were not set against the baseline's, and why: outputs that differ, or a simulated place."""
     parity: str = ""
-    """What was checked before any time was compared."""
+    """What was checked of the first outputs and of the last ones."""
     watches: tuple[Sentinel, ...] = ()
     """The sentinels in whose ``with`` blocks it was measured."""
 
@@ -416,6 +417,11 @@ def compare(
     several dtypes, give each its own parity. Pairing within a round cancels what drifts, and the random order what
     comes in cycles. KeyError if the baseline is not among the variants, or a variant has no place or no parity;
     TypeError if a parity returns what is neither true nor false.
+
+    After the last sample each variant is called once more, untimed: its parity holds that result, and the baseline's
+    own, against a copy of the baseline's first. So a function that is right at first only, learns, or changes an input
+    (also one that another variant reads) gets no speed-up; let it work on a copy, or learn at a rate of 0. A change of
+    an input that changes no output is not seen, such as sorting in place what is sorted then.
     """
     if baseline not in variants:
         raise KeyError(f"baseline {baseline!r} is not among the variants {sorted(variants)}")
@@ -432,11 +438,15 @@ def compare(
             with sampler.place.active():
                 sampler.prepare(budget)
         refused = _refused(samplers, baseline, judges)
+        unsettled = {key: judges[key] for key in variants if key not in {baseline, *refused}}
+        unsettled = {key: judge for key, judge in unsettled.items() if not isinstance(judge, Unchecked)}
+        first = _copied(samplers[baseline].first_result) if unsettled else None
         for sampler in samplers.values():
             sampler.first_result = None  # so that memory is what it would be without the check
         rows, reason = _interleave(list(samplers.values()), budget, random.Random(seed))
     columns = dict(zip(samplers, zip(*rows, strict=True), strict=True))
     cores = others.cores()
+    refused |= _refused_in_the_end(samplers, baseline, unsettled, first)
     return Comparison(
         name=name,
         question=question,
@@ -656,6 +666,13 @@ class _Sampler:
         kept = _bytes_of(self.first_result) if self.waits_for_results else 0
         return KEPT_BYTES / kept if kept else math.inf
 
+    def last_result(self) -> Any:
+        """Of one more call, which is not timed: keeping a timed one's would change what memory the next one gets."""
+        with self.place.active():
+            result = self.fn()
+            self.place.synchronize(result)
+        return result
+
     def take_over(self) -> None:
         """One call that counts for nothing: caches and sleeping threads are as another variant left them.
 
@@ -862,15 +879,44 @@ def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[st
     return refused
 
 
+def _refused_in_the_end(
+    samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, Parity], first: Any
+) -> dict[str, str]:
+    """Of the variants that a parity is given for, those whose last result is not the baseline's first, and why."""
+    refused: dict[str, str] = {}
+    for called in (baseline, *parity) if parity else ():
+        result = samplers[called].last_result()  # judged before another function can write over it
+        for key in parity if called == baseline else [called]:
+            if key not in refused and (difference := _difference(parity[key], first, result)):
+                whose = f"those of '{baseline}' itself" if called == baseline else "those"
+                refused[key] = (
+                    f"outputs differ: {whose} of the last call from the first ones, so that a function changes its "
+                    f"input or itself: {difference}"
+                )
+    return refused
+
+
+def _copied(result: Any) -> Any:
+    """A copy that later calls cannot change; of what cannot be copied, such as a handle, the thing itself."""
+    try:
+        tensors = [leaf for leaf in _leaves(result) if hasattr(leaf, "detach") and hasattr(leaf, "clone")]
+        # those of PyTorch that have a gradient cannot be copied deeply
+        return copy.deepcopy(result, {id(tensor): tensor.detach().clone() for tensor in tensors})
+    except Exception:  # noqa: BLE001 - somebody's own kind of result, which may raise anything
+        return result
+
+
 def _difference(parity: Parity, reference: Any, result: Any) -> str:
     """What a parity check says of two results; empty if they agree."""
     try:
         answer = parity(reference, result)
     except AssertionError as difference:
-        return str(difference) or "the check says no more"
+        return " ".join(str(difference).split()) or "the check says no more"
     if answer is None:
         return ""
     try:
+        if answer is NotImplemented:  # Python takes it for true
+            raise TypeError("it is not comparable")
         agrees = bool(answer)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(answer).__name__
@@ -935,12 +981,19 @@ def undisturbed() -> Iterator[Others]:
 
 
 def _bytes_of(result: Any) -> int:
-    """The size of all arrays in a result, however they are nested."""
+    """The size of all arrays in a result."""
+    return sum(getattr(leaf, "nbytes", 0) for leaf in _leaves(result))
+
+
+def _leaves(result: Any) -> Iterator[Any]:
+    """What a result is made of, however nested."""
     if isinstance(result, Mapping):
-        return sum(map(_bytes_of, result.values()))
+        result = list(result.values())
     if isinstance(result, (list, tuple)):
-        return sum(map(_bytes_of, result))
-    return getattr(result, "nbytes", 0)
+        for item in result:
+            yield from _leaves(item)
+    else:
+        yield result
 
 
 def _name_of(fn: Callable) -> str:
