@@ -24,6 +24,7 @@ LAB    ?= notebooks
 LABFLAGS ?=
 FORCE  ?=
 ANEW   ?=
+MINUTES ?= 10
 
 BIN := .venv/bin
 PROXY := .venv/lib/node_modules/configurable-http-proxy
@@ -38,7 +39,7 @@ PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages lab hub run test test-book test-lab bench report book compare gate check-results bars workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac
+.PHONY: help setup packages lab hub run test fuzz test-book test-lab bench report book compare gate check-results bars workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac
 .NOTPARALLEL:  # make -j would measure several things at once
 
 help: ## this text
@@ -51,6 +52,7 @@ help: ## this text
 	@echo '  DEVICE=auto   run, test, bench, gate, hub, test-jax: auto, mps, cuda, cpu or sim (verify-mac: mps or sim)'
 	@echo '  MODE=full     run, hub: full, or fast (small sizes, for a quick look)'
 	@echo '  JOBS=3        test, test-cpu: how many tests at a time; measuring is never parallel'
+	@echo '  MINUTES=10    fuzz: how long all fuzzers look together'
 	@echo '  CPU=Haswell   test-cpu: a processor that qemu-user knows (qemu-x86_64 -cpu help)'
 	@echo '  LABFLAGS=     lab: more options, such as --allow-root in a container'
 	@echo '  CLASS=        hub: the file with the names of a class'
@@ -99,6 +101,10 @@ run: setup ## run every notebook on this machine and make the report
 # Tests share the cores: threads that wait for each other shall sleep, and not spin where another could compute.
 test: lint ## lint, then every test; the notebooks in fast mode are among them
 	OMP_WAIT_POLICY=PASSIVE METALLAB_TEST_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal $(chosen)
+
+# The same fuzzers look for some seconds in make test, at the same examples each time; here at random ones.
+fuzz: setup ## look for what the checks believe and should not, at random, for MINUTES=10
+	METALLAB_FUZZ='$(MINUTES)' $(BIN)/python -m pytest tests/test_fuzz*.py
 
 # Those marked `processor`, through qemu-user. What it shows and what it cannot: CONTRIBUTING.md, "Another processor".
 test-cpu: setup ## Linux: the tests that depend on the processor, on an emulated one (CPU=Haswell: no AVX-512, no VNNI)

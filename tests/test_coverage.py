@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import signal
 import sys
+import threading
+import time
 import types
 
 import pytest
@@ -241,6 +245,137 @@ def test_nothing_of_the_caller_changes_where_the_cpu_is_needed():
     assert torch.equal(x, before)
     assert torch.equal(model[0].running_mean, statistics)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+class OtherWayOnMeta(nn.Module):
+    """Chooses by a number, and goes another way where there is none: as a user's model may, to be exported."""
+
+    def __init__(self, caught, asks):
+        super().__init__()
+        self.caught, self.asks = caught, asks
+
+    def forward(self, x):
+        try:
+            positive = self.asks(x)
+        except self.caught:
+            return x.sin()
+        return nn.functional.rrelu(x) if positive else x
+
+
+@pytest.mark.parametrize(
+    "caught", [RuntimeError, NotImplementedError, Exception, (TypeError, RuntimeError), BaseException]
+)
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda x: x.sum().item() > 0,
+        lambda x: bool(x.sum() > 0),
+        lambda x: len(x.nonzero()) > 0,
+        lambda x: x.sum().tolist() > 0,
+        lambda x: x.numpy().sum() > 0,
+    ],
+)
+def test_a_failure_on_meta_that_a_model_catches_leads_it_no_other_way(caught, asks):
+    """Broken by hand: without `watching` around operators or functions, or `ended_by` raised, it says Yes of sin."""
+    found = mps_coverage(OtherWayOnMeta(caught, asks), torch.ones(4))
+    assert found.traced_on == "cpu"
+    assert not found.runs
+    assert of(found, "rrelu_with_noise")
+    assert not any("sin" in use.operator for use in found.uses)
+
+
+def test_a_failure_everywhere_that_a_model_catches_is_its_own_business():
+    def padded(a, b):
+        try:
+            return a + b
+        except RuntimeError:
+            return a + nn.functional.pad(b, (0, 1))
+
+    found = mps_coverage(padded, torch.ones(3), torch.ones(2))
+    assert (found.traced_on, found.runs) == ("cpu", True)
+    assert of(found, "constant_pad_nd")
+
+
+def endless(x):
+    while True:
+        x = x + 1
+
+
+def idle(x):
+    while True:
+        pass
+
+
+def waiting(x):
+    time.sleep(1000)
+
+
+def stubborn(x):
+    while True:
+        with contextlib.suppress(Exception):
+            x = x + 1
+
+
+@pytest.mark.parametrize("model", [endless, idle, waiting, stubborn])
+def test_a_model_without_an_end_is_stopped_at_the_limit(model):
+    """Broken by hand: without the look at the clock `endless` ends a second later, without the signal `idle` never."""
+    with pytest.raises(coverage.TraceFailed, match=r"^the model has not ended after 0\.2 s: is there a loop") as failed:
+        mps_coverage(model, torch.ones(2), time_limit=0.2)
+    assert "\n" not in str(failed.value)
+    assert not torch.overrides._get_current_function_mode_stack(), "a mode of the trace was left behind"
+    assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    assert mps_coverage(nn.Linear(2, 2), torch.ones(1, 2)).runs, "nothing is left behind"
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_outside_of_the_main_thread_operators_are_stopped_too():
+    def traced():
+        try:
+            mps_coverage(endless, torch.ones(2), time_limit=0.2)
+        except coverage.TraceFailed as failure:
+            said.append(str(failure))
+
+    said = []
+    thread = threading.Thread(target=traced, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert said, "it has not ended after a minute"
+    assert "has not ended after 0.2 s" in said[0]
+
+
+class Graph(nn.Module):
+    """A layer over a graph, whose neighbours are a sparse matrix."""
+
+    def __init__(self, adjacency):
+        super().__init__()
+        self.register_buffer("adjacency", adjacency)
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        try:
+            return self.layer(torch.sparse.mm(self.adjacency.to_sparse(), x))
+        except RuntimeError:
+            return x
+
+
+@pytest.mark.filterwarnings("ignore")  # of layouts in beta
+@pytest.mark.parametrize(
+    ("model", "inputs", "said"),
+    [
+        (Graph(torch.eye(3).to_sparse()), torch.ones(3, 4), "sparse tensors, which are among its inputs"),
+        (Graph(torch.eye(3).to_sparse_csr()), torch.ones(3, 4), "sparse tensors, which are among its inputs"),
+        (Graph(torch.eye(3)), torch.ones(3, 4), "sparse tensors, which are made by aten::.*sparse"),
+        (nn.Linear(3, 2), torch.eye(3).to_sparse(), "sparse tensors, which are among its inputs"),
+        (nn.Embedding(5, 3, sparse=True), torch.tensor([1, 2]), "sparse tensors, which are made by aten::"),
+        (nn.Linear(3, 2), torch.nested.nested_tensor([torch.ones(1, 3)]), "nested tensors, which are among its inputs"),
+    ],
+)
+def test_sparse_and_nested_tensors_are_refused_in_a_line(model, inputs, said):
+    """Their kernels are others: neither Yes nor No. Broken by hand: each of the three calls of `_require_dense`."""
+    with pytest.raises(coverage.TraceFailed, match=f"^the model computes with {said}") as failed:
+        mps_coverage(model, inputs, training=isinstance(model, nn.Embedding))
+    assert "\n" not in str(failed.value)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")

@@ -968,7 +968,10 @@ RULES = (
     Rule(
         each_variant_is_judged_by_its_own_parity,
         (
-            ("_difference(parity[key], samplers", "_difference(next(iter(parity.values())), samplers"),
+            (
+                "judges = dict(parity) if isinstance(parity, Mapping)",
+                "judges = dict.fromkeys(variants, next(iter(parity.values()))) if isinstance(parity, Mapping)",
+            ),
             ("(_said(judges[key]) for", "(_said(parity) for"),
         ),
     ),

@@ -4,7 +4,8 @@ Two things are put together. *Which operators exist on MPS* is read from the ins
 ``native_functions.yaml``, the list that the dispatcher's tables are generated from. *Which operators a model calls* is
 found by running it once on the ``meta`` device, where shapes are computed and numbers are not, so that a large model
 costs no memory. A model that needs real numbers on its way (``nonzero``, ``nms``) is run on the CPU instead, where a
-tensor that it leaves behind cannot be told from the others.
+tensor that it leaves behind cannot be told from the others. So is one that would have caught the failure on ``meta``
+and gone on another way than with numbers.
 
 A prediction, not a proof: a kernel may exist and refuse a dtype. What is known of kernels that leave some calls to the
 CPU is in `metallab.pytorch.limits`. `confirm` runs the model on a real Apple GPU.
@@ -20,7 +21,10 @@ import functools
 import html
 import importlib
 import re
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,7 +64,15 @@ FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 
 
 class TraceFailed(RuntimeError):
-    """The model could not be run with the inputs given, neither on the meta device nor on the CPU."""
+    """The model could not be run (to its end) with the inputs given: neither on the meta device nor on the CPU."""
+
+
+class _Stopped(BaseException):
+    """Ends a trace: there is nothing to be told of the model. No `Exception`, which a model may catch."""
+
+
+class _NeedsNumbers(BaseException):
+    """Ends a trace on the meta device, where something failed."""
 
 
 @dataclass(frozen=True)
@@ -149,16 +161,20 @@ class Coverage:
         return f"{said}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def mps_coverage(model: Callable[..., Any], *inputs: Any, training: bool = False, **named: Any) -> Coverage:
+def mps_coverage(
+    model: Callable[..., Any], *inputs: Any, training: bool = False, time_limit: float = 300.0, **named: Any
+) -> Coverage:
     """Which operators ``model(*inputs, **named)`` calls, and whether each runs on MPS.
 
     ``model`` is an `nn.Module`, traced as a copy, or any function of tensors; a module inside a function is not seen
     and therefore not copied. With ``training`` the backward pass of the summed outputs is traced as well.
-    `TraceFailed` if the model does not run.
+    `TraceFailed` if the model does not run, has not ended after ``time_limit`` seconds, or computes with sparse or
+    nested tensors, whose kernels are others.
     """
     import torch
 
-    traced_on, recorder = _trace(model, inputs, named, training)
+    with _limited(time_limit):
+        traced_on, recorder = _trace(model, inputs, named, training, time.monotonic() + time_limit)
     uses = [recorder.use(operator) for operator in recorder.calls]
     worst_first = ("missing", "falls back", "unknown", "composite", "native")
     uses.sort(key=lambda use: (worst_first.index(use.status), use.operator))
@@ -252,24 +268,53 @@ def _status_of_a_custom_operator(operator: str) -> Status:
         return "unknown"
 
 
-def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[str, _Recorder]:
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """`TraceFailed` once a block has taken so long.
+
+    The recorder looks at the clock at every operator, where it is safe to stop. A model that calls none any more is
+    interrupted by a signal a second later; outside of the main thread, or beside another timer, it is not.
+    """
+    alarm = threading.current_thread() is threading.main_thread() and not signal.getitimer(signal.ITIMER_REAL)[0]
+    if alarm:
+        before = signal.signal(signal.SIGALRM, _stop)
+        signal.setitimer(signal.ITIMER_REAL, seconds + 1)
+    try:
+        yield
+    except _Stopped as stopped:
+        why = (
+            str(stopped)
+            or f"has not ended after {seconds:g} s: is there a loop that never ends (time_limit= sets more)"
+        )
+        raise TraceFailed(f"the model {why}") from None
+    finally:
+        if alarm:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def _stop(*_: Any) -> None:
+    raise _Stopped
+
+
+def _trace(model: Callable, inputs: Any, named: Any, training: bool, until: float) -> tuple[str, _Recorder]:
     """Where it was traced, and what was recorded."""
     reasons = []
     for device in ("meta", "cpu"):
         try:
-            return device, _traced_on(device, model, inputs, named, training)
-        except Exception as error:  # noqa: BLE001 - a model may raise anything; it is told below
+            return device, _traced_on(device, model, inputs, named, training, until)
+        except (Exception, _NeedsNumbers) as error:  # noqa: BLE001 - a model may raise anything; it is told below
             reasons.append(f"on {device}: {units.first_line(error)}")
     raise TraceFailed(f"the model could not be run with these inputs ({'; '.join(reasons)}); do they fit it?")
 
 
-def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: bool) -> _Recorder:
+def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: bool, until: float) -> _Recorder:
     import torch
 
     # the caller's random numbers stay as they were: on the CPU dropout would draw some
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(training):
         subject, arguments, keywords = (_moved(value, device) for value in (model, inputs, named))
-        recorder = _Recorder(device, training)
+        recorder = _Recorder(device, training, until)
         # the fused encoder of the CPU does not exist on MPS: keep to the path that an MPS run takes
         fast_path = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
@@ -280,16 +325,19 @@ def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: 
                     _summed(outputs).backward()
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
+    if recorder.ended_by:  # the model caught even that
+        raise recorder.ended_by
     return recorder
 
 
 class _Recorder:
     """Counts operators by the module that calls them, and takes for one what is one operator on MPS."""
 
-    def __init__(self, device: str, training: bool) -> None:
+    def __init__(self, device: str, training: bool, until: float) -> None:
         from torch.utils.module_tracker import ModuleTracker
 
-        self.device, self.training = device, training
+        self.device, self.training, self.until = device, training, until
+        self.ended_by: BaseException | None = None
         self.modules = ModuleTracker()
         self.calls: dict[str, collections.Counter] = {}
         self.problems: dict[str, None] = {}
@@ -313,6 +361,25 @@ class _Recorder:
         modules, detour = self.calls[operator], self.detours.get(operator)
         how, reason = ("falls back", detour.reason) if detour else (status(operator), "")
         return Use(operator, how, sum(modules.values()), tuple(modules), reason)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Around each operator and function: what fails on the meta device alone must not lead the model another way.
+
+        Attributes that a tensor lacks are asked for by way of trying.
+        """
+        try:
+            if time.monotonic() > self.until:
+                raise _Stopped
+            yield
+        except Exception as error:
+            if self.device != "meta" or isinstance(error, AttributeError):
+                raise
+            self.ended_by = _NeedsNumbers(units.first_line(error))
+            raise self.ended_by from error
+        except BaseException as error:
+            self.ended_by = error
+            raise
 
     def call(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
         """Call a function, counting it once if it is one operator on MPS."""
@@ -344,15 +411,17 @@ class _Recorder:
         import torch
 
         name = function.name() + ("" if "." in function.name() else ".default")
+        where = f" in {self.module}" if self.module else ""
+        _require_dense((args, kwargs), f"meet {name}{where}")
         self.note(name)
         if detour := limits.detour(name, args, kwargs):
             self.detours.setdefault(name, detour)
         if self.device == "meta":
             args, kwargs = self._gathered(function, args, kwargs)
         result = function(*args, **kwargs)
+        _require_dense(result, f"are made by {name}{where}")
         for leaf in torch.utils._pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and leaf.device.type == self.device and leaf.dtype in _refused():
-                where = f" in {self.module}" if self.module else ""
                 self.float64[f"MPS has no {str(leaf.dtype)[6:]}, which {function.name()} makes{where}"] = None
         return result
 
@@ -381,16 +450,18 @@ class _Recorder:
 
         class Operators(TorchDispatchMode):
             def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-                if function._can_decompose():  # whole only in inference mode
-                    with self:
-                        pieces = function.decompose(*args, **(kwargs or {}))
-                    if pieces is not NotImplemented:
-                        return pieces
-                return recorder.operator(function, args, kwargs or {})
+                with recorder.watching():
+                    if function._can_decompose():  # whole only in inference mode
+                        with self:
+                            pieces = function.decompose(*args, **(kwargs or {}))
+                        if pieces is not NotImplemented:
+                            return pieces
+                    return recorder.operator(function, args, kwargs or {})
 
         class Functions(TorchFunctionMode):
             def __torch_function__(self, function, types, args=(), kwargs=None):
-                return recorder.call(function, *args, **(kwargs or {}))
+                with recorder.watching():
+                    return recorder.call(function, *args, **(kwargs or {}))
 
         # Functions is off inside a function of PyTorch's own that it has seen, such as multi_head_attention_forward
         attention = functools.partial(self.call, torch.nn.functional.scaled_dot_product_attention)
@@ -453,7 +524,21 @@ def _moved(value: Any, device: Any) -> Any:
     return torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: _copied(tensor, device), value)
 
 
+def _require_dense(values: Any, where: str) -> None:
+    """Ends the trace if there is a sparse or nested tensor: `table` is of kernels for dense ones."""
+    import torch
+
+    for leaf in torch.utils._pytree.tree_leaves(values):
+        if isinstance(leaf, torch.Tensor) and (leaf.is_nested or leaf.layout is not torch.strided):
+            kind = "nested" if leaf.is_nested else "sparse"
+            raise _Stopped(
+                f"computes with {kind} tensors, which {where}, and coverage knows kernels of dense ones alone: try it "
+                "on a Mac, or make them dense"
+            )
+
+
 def _copied(tensor: Any, device: Any) -> Any:
+    _require_dense(tensor, "are among its inputs, parameters or buffers")
     there = tensor.detach().to(device)
     if there.data_ptr() == tensor.data_ptr() and there.device == tensor.device:
         there = there.clone()
