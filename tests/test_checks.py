@@ -435,6 +435,7 @@ def one_memory_is_no_agreement(checks):
     ("np.where(np.isfinite(limit), limit, 0)", "limit"),
     ('(array.real, array.imag) if array.dtype.kind == "c" else (array,)', "(array,)"),
     ("np.where(np.isnan(a), 0, np.abs(a))", "np.abs(a)"),
+    ("np.result_type(reference.dtype, result.dtype, np.float32)", "np.result_type(reference, result, np.float32)"),
 )
 def shapes_nan_and_infinities_are_seen(checks):
     ones, nan, inf = np.ones(3), np.array([1, np.nan, 1]), np.array([1, np.inf, 1])
@@ -464,6 +465,8 @@ def shapes_nan_and_infinities_are_seen(checks):
     ):
         with pytest.raises(checks.Mismatch, match=said):
             checks.assert_close(reference, result, "float32")
+    with pytest.raises(checks.Mismatch, match="1 of 1 values differ too much"):
+        checks.assert_close(1.0, 1.0 + 1e-9, "float64")  # single numbers have their precision, too
 
 
 @RULES.rule(

@@ -153,7 +153,8 @@ def whole_and_any(draw):
     if isinstance(near, int):
         assume(-(2**63) <= near < 2**64)
         return signed, np.int64(near) if near < 2**63 else np.uint64(near)
-    return signed, np.dtype(draw(st.sampled_from(["float32", "float64", "complex128", "float16"]))).type(near)
+    with np.errstate(over="ignore"):
+        return signed, np.dtype(draw(st.sampled_from(["float32", "float64", "complex128", "float16"]))).type(near)
 
 
 @fuzzed(300, pair=whole_and_any(), dtype=st.sampled_from(["float32", "bfloat16", "int64", "float64"]))
@@ -183,7 +184,7 @@ def views(draw, buffer):
     return view
 
 
-@fuzzed(300, data=st.data(), torches=st.tuples(st.booleans(), st.booleans()), same=st.booleans())
+@fuzzed(200, data=st.data(), torches=st.tuples(st.booleans(), st.booleans()), same=st.booleans())
 def test_memory_is_shared_if_an_element_is(data, torches, same):
     """The oracle: views of a buffer of addresses, cut alike."""
     addresses = np.arange(24)
@@ -290,7 +291,7 @@ def equal(a, b):
     return np.shape(a) == np.shape(b) and bool(np.all(np.asarray(a) == np.asarray(b)))
 
 
-@fuzzed(300, pair=st.tuples(structures(), structures()), alike=st.booleans())
+@fuzzed(150, pair=st.tuples(structures(), structures()), alike=st.booleans())
 def test_nested_results_are_compared_part_by_part(pair, alike):
     """And nothing against nothing is no agreement."""
     import copy
@@ -322,7 +323,7 @@ class Answer:
 
 YES = st.sampled_from([None, True, np.True_, 1, "yes", (0,), torch.tensor(True), np.array([True])])
 NO = st.sampled_from([False, np.False_, 0, "", (), torch.tensor(False), np.array([False]), AssertionError("a\n\n b")])
-NEITHER = st.sampled_from([NotImplemented, np.array([True, True]), np.ones((0, 2)) > 0, torch.ones(2)])
+NEITHER = st.sampled_from([NotImplemented, np.array([True, True]), torch.ones(2)])
 ANSWERS = st.one_of(
     st.builds(Answer, YES, st.just(True)),
     st.builds(Answer, NO, st.just(False)),
@@ -335,7 +336,9 @@ NAMES = ("base", "other", "third")
 def compared(functions, parity):
     """As quickly as it can be, by a clock that ticks at every look."""
     ticks = itertools.count(step=1_000_000)
-    budget = timing.Budget(min_samples=2, max_samples=2, min_seconds=0.0, warmup_calls=1, warmup_limit=0.0)
+    budget = timing.Budget(
+        min_samples=2, max_samples=2, min_seconds=0.0, warmup_calls=1, warmup_seconds=0.0, warmup_limit=0.0
+    )
     variants = dict(zip(NAMES, functions, strict=True))
     told = {"on": timing.Host(), "baseline": "base", "budget": budget, "clock": lambda: next(ticks)}
     return timing.compare(variants, parity=parity, **told)

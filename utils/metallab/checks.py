@@ -349,7 +349,8 @@ def _assert_arrays_close(reference: np.ndarray, result: np.ndarray, allowed: Tol
         raise Mismatch(f"{part}: shapes differ, {reference.shape} and {result.shape}")
     if not {reference.dtype.kind, result.dtype.kind} <= set("fc"):
         return _assert_equal(reference, result, part)
-    wide = np.result_type(reference, result, np.float32)  # halves overflow soon
+    # halves overflow soon; by dtype, since NumPy 1 takes the precision of single numbers for accidental
+    wide = np.result_type(reference.dtype, result.dtype, np.float32)
     reference, result = reference.astype(wide), result.astype(wide)
     pairs = list(zip(_parts(reference), _parts(result), strict=True))
     if one_sided := np.count_nonzero(functools.reduce(np.logical_or, [np.isnan(a) != np.isnan(b) for a, b in pairs])):
@@ -380,7 +381,7 @@ def _assert_equal(reference: np.ndarray, result: np.ndarray, part: str) -> None:
     if texts and texts != [reference.dtype.kind] * 2:
         raise Mismatch(f"{part}: {reference.dtype} cannot be equal to {result.dtype}")
     differ = np.asarray(reference != result)
-    if not texts and np.result_type(reference, result).kind in "fc":
+    if not texts and np.result_type(reference.dtype, result.dtype).kind in "fc":
         _look_closely(differ, reference, result)
     if wrong := np.count_nonzero(differ):
         first = np.unravel_index(np.argmax(differ), differ.shape)
