@@ -284,6 +284,38 @@ def test_a_failure_on_meta_that_a_model_catches_leads_it_no_other_way(caught, as
     assert not any("sin" in use.operator for use in found.uses)
 
 
+def test_a_failure_on_meta_in_a_backward_pass_that_a_hook_catches_is_noticed():
+    """Inside of backward() functions are not seen, only operators. Broken by hand: without `watching` around these."""
+
+    def doubled_if_positive(gradient):
+        try:
+            return gradient * 2 if gradient.sum().item() > 0 else gradient
+        except RuntimeError:
+            return gradient.sin()
+
+    def model(x):
+        y = x * 3
+        y.register_hook(doubled_if_positive)
+        return y
+
+    found = mps_coverage(model, torch.ones(2, requires_grad=True), training=True)
+    assert found.traced_on == "cpu"
+    assert not any("sin" in use.operator for use in found.uses)
+
+
+def test_a_loop_that_waits_for_numbers_ends_where_there_are_some():
+    """Broken by hand: with `_NeedsNumbers` an Exception it goes on until the limit."""
+
+    def until_large(x):
+        while True:
+            x = x + 1
+            with contextlib.suppress(RuntimeError):
+                if x.sum() > 10:
+                    return x
+
+    assert mps_coverage(until_large, torch.ones(2), time_limit=10).traced_on == "cpu"
+
+
 def test_a_failure_everywhere_that_a_model_catches_is_its_own_business():
     def padded(a, b):
         try:
