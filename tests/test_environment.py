@@ -160,7 +160,8 @@ def test_help_is_the_default_and_explains_every_target_and_variable(make):
 
 
 @pytest.mark.parametrize(
-    "target", ["lab", "run", "test", "test-cpu", "bench", "bars", "report", "compare", "gate", "check-results", "lint"]
+    "target",
+    ["lab", "run", "test", "fuzz", "test-cpu", "bench", "bars", "report", "compare", "gate", "check-results", "lint"],
 )
 def test_set_up_comes_first(make, target):
     files = ("A=a", "B=b", "REF=Makefile", "FILE=c")
@@ -171,6 +172,12 @@ def test_set_up_comes_first(make, target):
     status, _, calls = make(target, *files, failing="*bootstrap.py")
     assert status != 0
     assert calls == [SETUP]
+
+
+def test_fuzz_looks_for_so_many_minutes(make):
+    assert make("fuzz")[2][1].startswith("python -m pytest tests/test_fuzz")
+    for arguments, minutes in (((), "10"), (("MINUTES=2",), "2")):
+        assert f"METALLAB_FUZZ='{minutes}' " in make("-n", "fuzz", *arguments)[1]
 
 
 def test_what_python_compiled_is_kept(make, monkeypatch):
