@@ -824,7 +824,13 @@ def test_a_clock_that_was_wrong_once_hides_no_later_run(run):
         paths.note(paths.BUILD / begun)
         assert report.latest_run(paths.BUILD).name == begun
     paths.note(paths.ROOT / "elsewhere")
-    assert (paths.BUILD / "order.txt").read_text().splitlines()[-1] == "full-cuda", "only what lies in build/"
+    order = paths.BUILD / "order.txt"
+    assert order.read_text().splitlines()[-1] == "full-cuda", "only what lies in build/"
+    order.unlink()
+    order.mkdir()
+    with pytest.warns(UserWarning, match=r"order\.txt: Is a directory; which run is the latest is told by clocks"):
+        paths.note(paths.BUILD / "full-cpu")
+    assert report.latest_run(paths.BUILD).name == "full-mps"
 
 
 def test_the_run_that_started_last_is_reported_on(run, capsys):

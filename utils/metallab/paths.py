@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,11 +31,18 @@ def run_folder(mode: str, device: str) -> Path:
 
 
 def note(place: Path) -> None:
-    """Note that results begin to be written there: `latest` goes by the order of these notes, ``build/order.txt``."""
-    if name := _name(place):
+    """Note that results begin to be written there: `latest` goes by the order of these notes, ``build/order.txt``.
+
+    A warning if that cannot be written: no result is lost, and clocks alone tell then.
+    """
+    if not (name := _name(place)):
+        return
+    try:
         BUILD.mkdir(parents=True, exist_ok=True)
         with (BUILD / _ORDER).open("a", encoding="utf-8") as order:
             order.write(f"{name}\n")
+    except OSError as error:
+        warnings.warn(f"{BUILD / _ORDER}: {error.strerror}; which run is the latest is told by clocks", stacklevel=2)
 
 
 def latest(places: Mapping[Path, float]) -> Path:
