@@ -169,8 +169,9 @@ compare: setup ## is B faster than A? Two files of one machine: make compare A=b
 gate: setup ## has a speed-up become smaller since REF=file? Measures first what make bench has not measured yet
 	$(serially)
 	@test -f '$(REF)' || { echo 'Name the results to hold this machine against: make gate REF=before.json'; exit 2; }
+	@$(BIN)/python -m metallab.results.compare reference '$(REF)' $(only)
 	$(measure)
-	$(BIN)/python -m metallab.results.compare gate '$(REF)' $(factor)
+	$(BIN)/python -m metallab.results.compare gate '$(REF)' $(only) $(factor)
 
 check-results: setup ## may this file of results be shown beside others? make check-results FILE=build/bench/mine.json
 	@test -n '$(FILE)' || { echo 'Name one file of results: make check-results FILE=build/bench/mine.json'; exit 2; }
@@ -223,7 +224,8 @@ distclean: clean ## remove build/ and the environments
 	rm -rf .venv $(JAX)
 
 measure = $(BIN)/python -m metallab.results.bench --runs '$(RUNS)' --device '$(DEVICE)' \
-  $(if $(ONLY),--only '$(ONLY)') $(if $(ANEW),--anew)
+  $(only) $(if $(ANEW),--anew)
+only = $(if $(ONLY),--only '$(ONLY)')
 factor = $(if $(FACTOR),--factor '$(FACTOR)')
 
 # Fails when somebody asks for parallel measuring.

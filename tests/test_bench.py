@@ -95,6 +95,7 @@ def run(bench, pages: Pages, monkeypatch, *arguments: str) -> int:
         "        return self.rounds[:1]\n",
     ),
     ("            for page in self.pages\n", "            for page in self.pages[:1]\n"),
+    ("        paths.note(made)\n", ""),
     ('return re.sub(r"\\W+", "_", device.lower()).strip("_") + ".json"', 'return "results.json"'),
     ("len(found)} measurements", "0} measurements"),
 )
@@ -103,6 +104,7 @@ def every_page_is_measured_in_several_processes(bench, shelf, pages, monkeypatch
     assert run(bench, pages, monkeypatch) == 0
     assert pages.ran == [f"run-{number} {page}" for number in (1, 2, 3) for page in ("01_a", "02_b")]
     path = shelf / "build" / "bench" / "xeon_r_cpu_2_threads.json"
+    assert (shelf / "build" / "order.txt").read_text() == "bench/xeon_r_cpu_2_threads.json\n", "it is the latest"
     found = records.by_name(records.load(path))
     assert {name: len(runs) for name, runs in found.items()} == {"01_a/m": 3, "02_b/m": 3}
     lines = capsys.readouterr().out.splitlines()

@@ -286,9 +286,11 @@ def test_compare_wants_two_files(make):
 
 def test_a_gate_measures_and_then_judges(make):
     """And before an hour of measuring it looks whether there is something to hold it against."""
-    measured, judged = make("gate", "REF=Makefile", "ONLY=03")[2][1:]
+    asked, measured, judged = make("gate", "REF=Makefile", "ONLY=03")[2][1:]
+    assert asked == "python -m metallab.results.compare reference Makefile --only 03"
     assert measured == "python -m metallab.results.bench --runs 3 --device auto --only 03"
-    assert judged == "python -m metallab.results.compare gate Makefile"
+    assert judged == "python -m metallab.results.compare gate Makefile --only 03"
+    assert make("gate", "REF=Makefile", failing="*compare reference*")[2][1:] == [asked.removesuffix(" --only 03")]
     status, printed, calls = make("gate", "REF=missing.json")
     assert (status != 0, calls) == (True, [SETUP])
     assert "make gate REF=before.json" in printed

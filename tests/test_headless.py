@@ -744,6 +744,14 @@ def test_the_real_device_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["label"]
 
 
+def test_a_run_notes_that_it_is_the_latest(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the report, which shall not go by clocks alone (`paths.latest`)."""
+    monkeypatch.setattr(paths, "BUILD", tmp_path)
+    skipped = make(tmp_path / "01_skipped.ipynb", "1", metallab={"skip": {"device": ["cpu"], "reason": "a test"}})
+    assert command(skipped) == 0
+    assert (tmp_path / "order.txt").read_text() == "run\n"
+
+
 def test_a_summary_of_unknown_origin_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = headless.NotebookResult("01_any", "Any")
     for strange in ("{", "[]", '{"notebooks": [{"name": "x"}]}'):

@@ -16,6 +16,7 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 from nbformat import v4
+from results_files import claim, honest
 
 from metallab import machine, paths, records
 from metallab.results import findings, pages, report
@@ -96,8 +97,9 @@ class Run:
         (self.folder / folder).mkdir(exist_ok=True)
         nbformat.write(notebook(*cells), self.folder / folder / f"{name}.ipynb")
 
-    def records(self, *found: records.Record, name: str = "01_a") -> None:
-        records.write(self.folder / "results" / f"{name}.json", found)
+    def records(self, *found: records.Record, name: str = "01_a"):
+        """Write records, with the baselines that they need, and return the file."""
+        return records.write(self.folder / "results" / f"{name}.json", honest(found))
 
     def page(self) -> BeautifulSoup:
         """The index page of a new report."""
@@ -186,7 +188,8 @@ def test_the_page_tells_a_run_in_order(run):
     assert "build/full-cpu/failed/02_b.ipynb" in failures
     rows = [text_of(row) for row in page.select("#measurements details tbody tr")]
     assert len(rows) == 3
-    assert all("1.01 ms" in row and "500 ms" in row and "24" in row for row in rows)
+    assert [("1.01 ms" in row, "500 ms" in row and "24" in row) for row in rows].count((True, True)) == 2
+    assert "552 µs" in rows[1], "1.01 ms in 1.83 times"
     assert "ZeroDivisionError" in text_of(run.executed("02_b"))
     assert not (run.report / "03_c.html").exists()
     assert "needs a Mac" in text_of(page.find(id="why-03_c"))
@@ -361,20 +364,27 @@ def test_a_baseline_or_a_lone_measurement_has_no_verdict():
 
 
 @pytest.mark.parametrize(
-    "ratio", [(1.5, 1.2, 1.8), (1.0, 2.0, 1.5), (0.0, 0.0, 2.0), (None, 1.5, 2.0), (1.0, None, 2.0)]
+    ("claims", "said"),
+    [
+        ({"median": 50.0, "high": 60.0}, "claims a speed-up of 50, but its samples say 1.3"),
+        ({"low": 1.29}, "claims another interval of its speed-up than its samples say"),
+        ({"median": None}, "claims a speed-up of none, but its samples say 1.3"),
+    ],
 )
-def test_a_ratio_outside_its_interval_is_named(run, ratio):
+def test_a_ratio_that_its_samples_do_not_say_is_named_and_never_shown(run, claims, said):
     run.summary()
-    run.records(record("v", ratio), record("w", (1.2, 1.3, 1.4)))
+    claim(run.records(record("v", (1.2, 1.3, 1.4))), "v", **claims)
+    run.records(record("w", (1.2, 1.3, 1.4)), name="02_b")
     page = run.page()
-    assert "01_a/matmul/v" in text_of(page.find(id="failures"))
+    assert f"'01_a/matmul/v' {said}" in text_of(page.find(id="failures"))
     assert [text_of(row.th) for row in page.select("#verdicts tbody tr")] == ["matmul: w"]
+    assert "50" not in text_of(page.find(id="verdicts"))
 
 
 def test_machines_stand_side_by_side_by_ratios_only(run):
     """This run first, then the reference results, then the Mac that nobody has measured yet."""
     slow = record("v", (1.2, 1.3, 1.4), samples=(0.0123,) * 24, device="Another CPU, 2 threads")
-    records.write(findings.REFERENCES / "other.json", [slow])
+    records.write(findings.REFERENCES / "other.json", honest([slow]))
     (findings.REFERENCES / "broken.json").write_text("{")
     run.summary()
     run.records(record("v", (3.2, 3.3, 3.4)), record("sim", simulated=True))
@@ -409,7 +419,7 @@ def test_the_first_line_says_whether_the_run_may_be_believed(run):
     assert "24, each of 2 calls" in text_of(page.find(id="measurements")), "not: 24 of 2 calls"
     assert "1.30" not in text_of(page.find(id="verdicts"))
     run.records(record("v", (1.2, 1.3, 1.4)))
-    assert text_of(run.page().select_one(".trust")) == "All 1 measurements were made on a quiet, steady machine."
+    assert text_of(run.page().select_one(".trust")) == "All 2 measurements were made on a quiet, steady machine."
     run.records(record("v", (1.2, 1.3, 1.4), mode="fast"))
     assert run.page().select_one(".trust") is None
 
@@ -436,15 +446,16 @@ def test_outputs_that_differ_get_no_speed_up(run):
 def test_simulated_times_are_never_metal_times(run):
     run.summary(entry("01_a"), simulated=True)
     run.notebook("01_a")
-    run.records(record("v", (1.2, 1.3, 1.4), simulated=True), record("alone", simulated=True))
+    refused = {"verdict": "withheld", "withheld": "simulated: its times are not those of a Mac", "simulated": True}
+    run.records(record("v", **refused), record("alone", simulated=True))
     page = run.page()
     assert text_of(page.select_one(".banner.simulated")) == report.SIMULATED
     assert page.title.get_text().startswith("SIMULATED")
     assert report.SIMULATED in text_of(run.executed("01_a").select_one(".metallab-top"))
     rows = page.select("#verdicts tbody tr") + page.select("#measurements tbody tr")
-    assert len(rows) == 3
+    assert len(rows) == 4
     assert all(row.select_one(".chip.simulated") for row in rows)
-    assert "1.30" not in text_of(page)
+    assert "×" not in text_of(page.find(id="verdicts"))
 
 
 def test_a_simulated_device_is_enough_for_the_banner(run):
@@ -615,7 +626,8 @@ def test_links_lead_to_pages_and_files(monkeypatch, tmp_path):
 def test_hostile_values_stay_text(run):
     described = dataclasses.replace(machine.describe(), chip=HOSTILE, environment={"OMP_X": HOSTILE})
     made = record(HOSTILE, (1.2, 1.3, 1.4), device=HOSTILE)
-    compared = dataclasses.replace(made.comparison, name=HOSTILE, baseline=HOSTILE, parity=HOSTILE)
+    compared = dataclasses.replace(made.comparison, name=HOSTILE, baseline=f"the old {HOSTILE}", parity=HOSTILE)
+    made = dataclasses.replace(made, name=f"01_a/{HOSTILE}/{HOSTILE}")
     differs = record("d", verdict="withheld", withheld="outputs differ: " + HOSTILE)
     run.records(dataclasses.replace(made, machine=described, comparison=compared), differs)
     (run.folder / "results" / "<img src=x onerror=alert(1)>.json").write_text("{")
@@ -795,6 +807,30 @@ def test_nothing_to_report_on_is_said(run, capsys):
     assert report.main([str(run.folder)]) == 2
     assert "run `make run` first" in capsys.readouterr().err
     assert not run.report.exists()
+
+
+def test_a_clock_that_was_wrong_once_hides_no_later_run(run):
+    """The order of runs is what they noted; of what noted nothing (older versions did not) a time to come is none."""
+    for name, started in (
+        ("full-cpu", "2099-01-01T00:00:00+00:00"),
+        ("full-mps", "2026-11-20T11:00:00+00:00"),
+        ("full-cuda", "1970-01-01T00:00:00+00:00"),
+    ):
+        run.folder = paths.BUILD / name
+        run.folder.mkdir(exist_ok=True)
+        run.summary(started=started)
+    assert report.latest_run(paths.BUILD).name == "full-mps"
+    for begun in ("full-cpu", "full-cuda", "full-mps", "full-cuda"):
+        paths.note(paths.BUILD / begun)
+        assert report.latest_run(paths.BUILD).name == begun
+    paths.note(paths.ROOT / "elsewhere")
+    order = paths.BUILD / "order.txt"
+    assert order.read_text().splitlines()[-1] == "full-cuda", "only what lies in build/"
+    order.unlink()
+    order.mkdir()
+    with pytest.warns(UserWarning, match=r"order\.txt: Is a directory; which run is the latest is told by clocks"):
+        paths.note(paths.BUILD / "full-cpu")
+    assert report.latest_run(paths.BUILD).name == "full-mps"
 
 
 def test_the_run_that_started_last_is_reported_on(run, capsys):

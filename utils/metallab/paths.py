@@ -6,7 +6,11 @@ Every file that a run writes lies under ``build/``, in a folder of its own for e
 
 from __future__ import annotations
 
+import math
 import os
+import time
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,3 +28,45 @@ PYPROJECT = ROOT / "pyproject.toml"
 def run_folder(mode: str, device: str) -> Path:
     """The folder of one run, such as ``build/full-cpu``; ``METALLAB_OUT`` names another one."""
     return Path(os.environ.get("METALLAB_OUT") or BUILD / f"{mode}-{device}")
+
+
+def note(place: Path) -> None:
+    """Note that results begin to be written there: `latest` goes by the order of these notes, ``build/order.txt``.
+
+    A warning if that cannot be written: no result is lost, and clocks alone tell then.
+    """
+    if not (name := _name(place)):
+        return
+    try:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        with (BUILD / _ORDER).open("a", encoding="utf-8") as order:
+            order.write(f"{name}\n")
+    except OSError as error:
+        warnings.warn(f"{BUILD / _ORDER}: {error.strerror}; which run is the latest is told by clocks", stacklevel=2)
+
+
+def latest(places: Mapping[Path, float]) -> Path:
+    """Of places with results under ``build/``, each with the time that it claims, that of the last run.
+
+    The time is in seconds since 1970. A clock may have been wrong once, so the order of notes counts before it: what
+    was noted later is later. Among those that were never noted, which come before, a time that is yet to come counts
+    as the earliest. ValueError if there are none.
+    """
+    order = BUILD / _ORDER
+    lines = order.read_text(encoding="utf-8", errors="replace").splitlines() if order.is_file() else []
+    noted, now = {line: number for number, line in enumerate(lines)}, time.time()
+
+    def when(place: Path) -> tuple[int, float]:
+        claimed = places[place]
+        return noted.get(_name(place), -1), claimed if claimed <= now else -math.inf
+
+    return max(places, key=when)
+
+
+_ORDER = "order.txt"
+
+
+def _name(place: Path) -> str:
+    """A place's path below ``build/``; empty if it lies elsewhere."""
+    place, build = place.absolute(), BUILD.absolute()
+    return place.relative_to(build).as_posix() if place.is_relative_to(build) else ""

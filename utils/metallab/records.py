@@ -18,7 +18,7 @@ import re
 import reprlib
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ import pyperf
 from metallab import machine, mode, paths
 from metallab.device import Accelerator
 from metallab.mode import MODES
-from metallab.timing import Comparison, Measurement, Sentinel, doubt
+from metallab.timing import Comparison, Measurement, Sentinel, compare_samples, doubt, passes
 
 SCHEMA = 1
 
@@ -111,8 +111,11 @@ def save(
     or an interruption leaves an earlier one as it was. ValueError as `gather`, or if a value could not be read back.
     """
     records = gather(lesson, *results, sentinel=sentinel)
-    path = (folder or _folder(records[0].measurement.mode, on) / "results") / f"{lesson}.json"
-    return write(path, records)
+    run = _folder(records[0].measurement.mode, on)
+    path = write((folder or run / "results") / f"{lesson}.json", records)
+    if folder is None and not os.environ.get("METALLAB_OUT"):  # by hand: whoever names a folder notes its run
+        paths.note(run)
+    return path
 
 
 def gather(lesson: str, *results: Measurement | Comparison, sentinel: Sentinel | None = None) -> list[Record]:
@@ -171,8 +174,10 @@ def write(path: Path, records: Iterable[Record]) -> Path:
 def load(path: Path | str) -> list[Record]:
     """The records of a file: benchmark by benchmark, run by run.
 
-    `RecordError` if it is missing, damaged or not one of ours, or if a benchmark mixes runs: of another revision, of
-    another machine or of another state of it; or holds the same run twice.
+    **Every speed-up is computed again** from the samples, here and nowhere else, so that whoever reads a file is given
+    what its numbers say. `RecordError` if it is missing, damaged or not one of ours, if a benchmark mixes runs: of
+    another revision, of another machine or of another state of it; or holds the same run twice; or if the file claims
+    a speed-up that does not follow from its samples.
     """
     path = Path(path)
     if not path.exists():
@@ -184,6 +189,27 @@ def load(path: Path | str) -> list[Record]:
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read: {_reason(error)}") from error
     return _parse(path, text)
+
+
+def believed(runs: Sequence[Record]) -> tuple[list[Record], str]:
+    """The runs of one benchmark that conclusions may be drawn from; or none, and the gravest reason why.
+
+    A process whose machine was busy or drifted is left out where another's was not; any other doubt silences all.
+    """
+    doubts = [run.doubt for run in runs]
+    sound = [run for run, doubtful in zip(runs, doubts, strict=True) if not doubtful]
+    lasting = sorted((reason for reason in doubts if reason and not passes(reason)), key=_gravity)
+    if lasting or not sound:
+        return [], (lasting or doubts)[0]
+    return sound, ""
+
+
+_GRAVEST_FIRST = ("outputs differ", "simulated", "fast mode")
+
+
+def _gravity(reason: str) -> int:
+    kind = reason.split(":", 1)[0]
+    return _GRAVEST_FIRST.index(kind) if kind in _GRAVEST_FIRST else len(_GRAVEST_FIRST)
 
 
 def merge(files: Iterable[Path | str], into: Path) -> Path:
@@ -279,7 +305,59 @@ def _parse(path: Path, text: str) -> list[Record]:
             name = reprlib.repr(benchmark.get_name())
             raise RecordError(f"{path}: {name} is not a record of ours: {_reason(error)}") from error
         found += runs
-    return found
+    runs = {(record.name, record.taken): record for record in found}
+    try:
+        return [_computed(record, runs) for record in found]
+    except _FAULTS as error:
+        raise RecordError(f"{path}: {_reason(error)}") from error
+
+
+def _computed(run: Record, runs: Mapping[tuple[str, str], Record]) -> Record:
+    """A record with what is said of its comparison computed from the samples, as `gather` does where they are taken.
+
+    What it was refused for (outputs that differ) is kept. ValueError if a file claims anything else.
+    """
+    claimed = run.comparison
+    if claimed is None:
+        return run
+    named = f"{run.lesson}/{claimed.name}/"
+    if run.name != named + claimed.variant:
+        raise ValueError(f"{run.name!r} claims to be {named + claimed.variant!r}")
+    if (claimed.variant == claimed.baseline) != (claimed.verdict == "baseline"):
+        raise ValueError(f"{run.name!r} claims to be the baseline, or is it and claims a verdict")
+    base = runs.get((named + claimed.baseline, run.taken))
+    if base is None:
+        raise ValueError(f"{run.name!r} is compared with {claimed.baseline!r}, which the file does not hold")
+    said = _compared(_comparison_of(run, base), claimed.variant)
+    ours, theirs = ((each.median, each.low, each.high) for each in (said, claimed))
+    if not _alike(ours, theirs):
+        ours, theirs = ("none" if each.median is None else f"{each.median:.4g}" for each in (said, claimed))
+        if ours == theirs:
+            raise ValueError(f"{run.name!r} claims another interval of its speed-up than its samples say")
+        raise ValueError(f"{run.name!r} claims a speed-up of {theirs}, but its samples say {ours}")
+    return replace(run, comparison=said)
+
+
+def _comparison_of(run: Record, base: Record) -> Comparison:
+    """A variant beside its baseline, as `metallab.timing` compares samples that belong together."""
+    claimed, ours, theirs = run.comparison, run.measurement, base.measurement
+    if (ours.n, ours.question) != (theirs.n, theirs.question):
+        raise ValueError(
+            f"{run.name!r} cannot be compared: {ours.n} samples of {ours.question}, but {theirs.n} of "
+            f"{theirs.question} of its baseline"
+        )
+    sides = {claimed.baseline: theirs, claimed.variant: ours}
+    made = compare_samples(sides, baseline=claimed.baseline, name=claimed.name, parity=claimed.parity)
+    reason = claimed.withheld or ("no reason is given" if claimed.verdict == "withheld" else "")
+    paired = {} if reason and claimed.median is None else made.paired
+    # no sentinel that is open now has to do with it
+    return replace(made, paired=paired, refused={claimed.variant: reason} if reason else {}, watches=())
+
+
+def _alike(ours: Sequence[float | None], theirs: Sequence[float | None]) -> bool:
+    """Whether two speed-ups with their intervals are the same, but for the last digits; None is like None alone."""
+    pairs = zip(ours, theirs, strict=True)
+    return all(a is b if None in (a, b) else math.isclose(a, b, rel_tol=1e-6) for a, b in pairs)
 
 
 def _record(run: pyperf.Run) -> Record:
@@ -292,6 +370,8 @@ def _record(run: pyperf.Run) -> Record:
     about |= {"samples": list(run.values), "first_call": run.warmups[0][1], "block": metadata["loops"]}
     about |= {"record": metadata["name"]}
     _check(about, _ABOUT | _MEASURED)
+    if "simulated" in about["device"].lower() and not about["simulated"]:
+        raise ValueError("its device is called simulated, and it is not marked as such")
     if about["comparison"] is not None:
         _check(about["comparison"], _COMPARED)
     measured = {key: about[key] for key in _MEASURED} | {"samples": tuple(about["samples"])}

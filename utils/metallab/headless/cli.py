@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
     console = Console()
     with locked(folder) as lock, stop_signals() as wake:
         summary = Summary(folder, options.mode, found)
+        paths.note(folder)
         console.say(f"{len(jobs)} notebooks, {options.mode} mode, on {found['label']}")
 
         def finished(result: NotebookResult) -> None:

@@ -135,7 +135,9 @@ class Bench:
         if not files:
             raise UsageError("no page left any results")
         name = file_name(self.found["label"])
-        return records.merge(files, self.place / (name if self.mode == "full" else f"{self.mode}_{name}"))
+        made = records.merge(files, self.place / (name if self.mode == "full" else f"{self.mode}_{name}"))
+        paths.note(made)
+        return made
 
     def _all_rounds(self) -> list[Summary]:
         """Those of earlier benches of this state as well, which may have had more runs."""

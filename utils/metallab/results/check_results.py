@@ -1,25 +1,26 @@
 """Can this file of results be shown beside others? ``make check-results FILE=...``, for who contributes one.
 
 A file comes from a stranger: nothing in it is believed. It has to be a plain file of pyperf's JSON as the published
-schema (``schema/results.schema.json``) describes it, with real runs in full mode, and every speed-up that it claims is
-computed again from its samples. What is wrong is said in one line; of a good file is told what would be shown.
+schema (``schema/results.schema.json``) describes it, with real runs in full mode, in plain letters, of devices that its
+machine has; and every speed-up that it claims is computed again from its samples, as for every reader
+(`metallab.records.load`). What is wrong is said in one line; of a good file is told what would be shown.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
-import math
+import re
 import stat
 import sys
+import unicodedata
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from metallab import paths, records, timing
+from metallab import machine, paths, records, timing
 from metallab.records import Record
 from metallab.results import bench, compare, findings
 
@@ -32,6 +33,8 @@ def check(path: Path) -> list[Record]:
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             raise records.RecordError(f"{path}: not a plain file; send the file itself, no link and no folder")
+    except FileNotFoundError as error:
+        raise records.RecordError(f"{path}: there is no such file; {_what_there_is()}") from error
     except OSError as error:
         raise records.RecordError(f"{path}: {error.strerror or error}") from error
     found = records.load(path)
@@ -39,6 +42,14 @@ def check(path: Path) -> list[Record]:
     if reason:
         raise records.RecordError(f"{path}: {reason}")
     return found
+
+
+def _what_there_is() -> str:
+    """Which files could have been meant."""
+    files = [bench.shown(path) for path in sorted(paths.BUILD.glob("bench/*.json"))]
+    if files:
+        return f"make bench wrote {', '.join(files)}"
+    return f"make bench measures, and names the file that it writes in {bench.shown(paths.BUILD / 'bench')}"
 
 
 def _against_schema(path: Path) -> Iterator[str]:
@@ -77,7 +88,6 @@ def _short(text: str) -> str:
 
 def _against_claims(found: Sequence[Record]) -> Iterator[str]:
     """What a file says of itself and its own numbers do not."""
-    runs = {(run.name, run.taken): run for run in found}
     for run in found:
         if run.measurement.simulated or run.measurement.mode != "full":
             yield f"{run.name}: only real times of full mode are shown; make bench takes them"
@@ -85,25 +95,44 @@ def _against_claims(found: Sequence[Record]) -> Iterator[str]:
             yield f"{run.name}: chip or operating system is unknown, so nothing could be compared with it"
         if datetime.fromisoformat(run.taken).replace(tzinfo=UTC) > datetime.now(UTC) + timedelta(days=1):
             yield f"{run.name}: it was taken in the future, {run.taken}"
-        if compare.has_speed_up(run):
-            baseline = f"{run.lesson}/{run.comparison.name}/{run.comparison.baseline}"
-            yield from _against_samples(run, runs.get((baseline, run.taken)))
+        if strange := _strange_letter(run):
+            yield f"{run.name}: {strange}, which may look like another one: write it in letters of ASCII"
+        yield from (f"{run.name}: {fault}" for fault in _against_machine(run.machine, run.measurement.device))
 
 
-def _against_samples(run: Record, baseline: Record | None) -> Iterator[str]:
-    """Compute a speed-up again: the median of the paired ratios, and its exact interval."""
-    if baseline is None:
-        yield f"{run.name}: it claims a speed-up over {run.comparison.baseline}, which the file does not hold"
+def _strange_letter(run: Record) -> str:
+    """A letter or digit beyond ASCII in anything that a record says, by name, and where it stands; empty if none."""
+    of_run = dataclasses.replace(run, machine=None, measurement=dataclasses.replace(run.measurement, samples=()))
+    said = {"the machine": str(run.machine), "the record": str(of_run)}
+    for what, text in said.items():
+        for letter in () if text.isascii() else text:
+            if not letter.isascii() and _may_be_read_as_a_letter(letter):
+                return f"{what} holds {letter!r} ({unicodedata.name(letter, 'a letter without a name')})"
+    return ""
+
+
+def _may_be_read_as_a_letter(sign: str) -> bool:
+    """True for letters, digits, accents, and for signs that stand for a letter, such as a circled A."""
+    plain = unicodedata.normalize("NFKC", sign)
+    return any(one.isalnum() or unicodedata.category(one).startswith("M") for one in plain)
+
+
+_OF_CHIP = re.compile(r" GPU|( \(products: Accelerate's own threads\))? CPU, \d+ threads?")
+"""What `metallab.device` puts behind a chip's name."""
+
+
+def _against_machine(described: machine.Machine, device: str) -> Iterator[str]:
+    """A chip on a system that it does not run, and a device that the machine does not have."""
+    chip, system = described.chip or "", described.os_name
+    if chip.startswith("Apple ") and system != "macOS":
+        yield f"its chip is {chip!r}, and its system {system!r}: an Apple chip's name is told by macOS alone"
+    if device == timing.Host.label or (device.startswith(chip) and _OF_CHIP.fullmatch(device.removeprefix(chip))):
         return
-    ours, theirs = run.measurement.samples, baseline.measurement.samples
-    if len(ours) != len(theirs):
-        yield f"{run.name}: it claims a speed-up, but has {len(ours)} samples for {len(theirs)} of its baseline"
-        return
-    pairs = np.divide(theirs, ours)
-    low, high = timing.median_interval(pairs)
-    claimed = (run.comparison.low, run.comparison.median, run.comparison.high or math.inf)
-    if None in claimed or not np.allclose(claimed, (low, np.median(pairs), high), rtol=1e-6, atol=0):
-        yield f"{run.name}: it claims a speed-up of {claimed[1]:.4g}, but its samples say {np.median(pairs):.4g}"
+    gpus = [re.sub(r"^\d+ × ", "", name) for name in (described.gpu or "").split(", ")]
+    if described.gpu is None and system != "macOS" and not device.startswith("Apple "):
+        return  # a GPU that nvidia-smi does not know
+    if system == "macOS" or device not in gpus:
+        yield f"its device is {device!r}, and its machine has the chip {chip!r} and the GPU {described.gpu!r}"
 
 
 # --- the command ---

@@ -21,6 +21,11 @@ within the factor, and UNSURE otherwise: more processes decide (``make bench RUN
 
 What no statistics of two files can see: that the machine itself changed between them. The gate compares speed-ups over
 a baseline of the same process, which such a change leaves alone.
+
+**What may not be concluded from is not compared.** `metallab.records.believed` decides, as in the report: a process on
+a busy machine is left out where another was not. What could be believed in the first file and cannot in the second is
+LOST (outputs differ, say), which is a finding like SLOWER; for the gate also a speed-up that is there no more. What
+could not be believed in the first file gets no verdict: WITHHELD.
 """
 
 from __future__ import annotations
@@ -30,16 +35,16 @@ import math
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from metallab import paths, units
-from metallab.records import Record, RecordError, by_name, load
+from metallab import machine, paths, units
+from metallab.records import Record, RecordError, believed, by_name, load
 from metallab.timing import BUSY, DRIFT
 
-Verdict = Literal["SLOWER", "LOST", "FASTER", "UNSURE", "SAME"]
+Verdict = Literal["LOST", "SLOWER", "FASTER", "WITHHELD", "UNSURE", "SAME"]
 
 MIN_RUNS = 3
 """Processes that a side needs before anything is said of it."""
@@ -71,6 +76,9 @@ class Interval:
         return f"{units.times(self.ratio)} ({units.times(self.low)} to {units.times(self.high)})"
 
 
+_NO_SPEED = Interval(math.nan)
+
+
 @dataclass(frozen=True)
 class Change:
     """One benchmark in two files: how many times as fast the second is."""
@@ -81,6 +89,12 @@ class Change:
     runs: tuple[int, int]
     """Processes of the first and of the second."""
     why: str = ""
+    """Why there is no verdict, or what was lost."""
+
+    @property
+    def is_finding(self) -> bool:
+        """True if the second file is worse: slower, or something could be said of the first and cannot of it."""
+        return self.verdict in ("LOST", "SLOWER")
 
 
 def interval(values: Sequence[float]) -> Interval:
@@ -117,44 +131,77 @@ def verdict(before: Sequence[float], after: Sequence[float], factor: float = FAC
 def times(before: Iterable[Record], after: Iterable[Record], factor: float = FACTOR) -> list[Change]:
     """Compare the times of the benchmarks that two files share.
 
+    LOST is what could be believed before and cannot afterwards, such as times of outputs that differ now.
     `DifferentMachines` if chip, operating system or framework versions differ or are unknown, or if the device, the
     mode or the question do, or if times are simulated or of fast mode. `RecordError` if the files share nothing.
     """
-    changes = []
-    for name, (old, new) in _shared(before, after).items():
-        _assert_comparable(old[0], new[0])
-        sides = [[run.measurement.median for run in runs] for runs in (old, new)]
-        changes.append(_change(name, *sides, factor))
-    return changes
+    return [
+        _change(name, old, new, factor, lambda run: run.measurement.median)
+        for name, (old, new) in _shared(before, after).items()
+    ]
 
 
 def speed_ups(before: Iterable[Record], after: Iterable[Record], factor: float = GATE_FACTOR) -> list[Change]:
     """Compare each variant's speed-up over the baseline of its own process, then and now.
 
-    A speed-up that was given then and is withheld now, because outputs differ, is ``LOST``. Errors as those of `times`.
+    A speed-up that was given then, and is withheld now or is not there at all, is ``LOST``. Errors as those of `times`.
     """
-    changes = []
-    for name, (old, new) in _shared(before, after).items():
-        given = [[run.comparison.median for run in runs if has_speed_up(run)] for runs in (old, new)]
-        if not given[0]:
-            continue
-        _assert_comparable(old[0], new[0])
-        lost = [run.comparison.withheld for run in new if not has_speed_up(run)]
-        if lost:
-            changes.append(Change(name, Interval(math.nan), "LOST", (len(old), len(new)), lost[0]))
-        else:
-            changes.append(_change(name, given[1], given[0], factor))  # a larger speed-up is a smaller time
-    if not changes:
+    theirs = by_name(after)
+    given = {name: runs for name, runs in by_name(before).items() if any(map(has_speed_up, runs))}
+    if not given.keys() & theirs.keys():
         raise RecordError("the two files share no speed-up over a baseline")
-    return changes
+    return [
+        _change(name, runs, _over(runs[0].comparison.baseline, theirs.get(name, [])), factor, _relative_time)
+        for name, runs in given.items()
+    ]
 
 
-def _change(name: str, before: Sequence[float], after: Sequence[float], factor: float) -> Change:
-    runs = (len(before), len(after))
-    return Change(name, ratio(before, after), verdict(before, after, factor), runs)
+def assert_reference(records: Sequence[Record]) -> None:
+    """`RecordError` unless a gate can hold this machine against a file: asked before minutes of measuring.
+
+    `DifferentMachines` if it is of another machine, or this one has other versions now.
+    """
+    given = [record for record in records if has_speed_up(record) and not record.doubt]
+    if not given:
+        raise RecordError("it holds no speed-up to hold this machine against; make bench writes such a file")
+    if different := given[0].machine.differences(machine.describe()):
+        raise DifferentMachines(f"it is not of this machine as it is now ({', '.join(different)})")
+
+
+def of_lessons(records: Iterable[Record], only: Sequence[str]) -> list[Record]:
+    """The records of these lessons, by number (03) or name; all where none is named."""
+    return [r for r in records if not only or {r.lesson, r.lesson.split("_")[0]} & set(only)]
+
+
+def _over(baseline: str, runs: Sequence[Record]) -> list[Record]:
+    """Those runs that stand against this baseline."""
+    compared = [run for run in runs if run.comparison and run.comparison.baseline == baseline]
+    return [run for run in compared if run.comparison.variant != baseline]
+
+
+def _relative_time(run: Record) -> float:
+    """The time of a variant in times of its baseline."""
+    return 1 / run.comparison.median
+
+
+def _change(
+    name: str, old: Sequence[Record], new: Sequence[Record], factor: float, time_of: Callable[[Record], float]
+) -> Change:
+    """One benchmark then and now, by the runs of it that may be believed and a time, or a relative one, of each."""
+    if old and new:
+        _assert_comparable(old[0], new[0])
+    (then, doubt_then), (now, doubt_now) = believed(old), believed(new) if new else ([], "it is not there any more")
+    runs = (len(old), len(new))
+    if doubt_then:
+        return Change(name, _NO_SPEED, "WITHHELD", runs, f"in the first file: {doubt_then}")
+    if doubt_now:
+        return Change(name, _NO_SPEED, "LOST", runs, doubt_now)
+    sides = [[time_of(run) for run in side] for side in (then, now)]
+    return Change(name, ratio(*sides), verdict(*sides, factor), (len(then), len(now)))
 
 
 def has_speed_up(run: Record) -> bool:
+    """Whether a record holds a speed-up over a baseline, be it to be believed or not."""
     return run.comparison is not None and bool(run.comparison.median)
 
 
@@ -207,12 +254,15 @@ def _ranks_differ(before: Sequence[float], after: Sequence[float]) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m metallab.results.compare times A B`` and ``... gate REF [NOW]``; now is the latest of ``make bench``.
 
-    0 if nothing is slower, 1 if something is (for a gate also: if a speed-up was lost), 2 if they cannot be compared.
+    0 if nothing is slower, 1 if something is or was lost, 2 if they cannot be compared. ``... reference REF`` only
+    tells, by 0 or 2, whether a gate can be held against that file here.
     """
     given = _parser().parse_args(arguments)
+    if given.command == "reference":
+        return _tell_of_reference(given)
     try:
         given.after = given.after or latest()
-        before, after = load(given.before), load(given.after)
+        before, after = (of_lessons(load(file), given.only) for file in (given.before, given.after))
         changes = given.compare(before, after, given.factor)
     except DifferentMachines as error:
         print(f"{given.command}: {error}", file=sys.stderr)
@@ -225,18 +275,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _show_unshared({str(given.before): before, str(given.after): after}, {change.name for change in changes})
     print(_summary(changes, given.factor, given.of))
     _show_doubts([*before, *after])
+    if any(change.is_finding for change in changes):
+        return 1
     if not any(min(change.runs) >= MIN_RUNS for change in changes):
         print(f"{given.command}: a side needs {MIN_RUNS} processes to say more; make bench runs them", file=sys.stderr)
         return 2
-    return int(any(change.verdict in ("SLOWER", "LOST") for change in changes))
+    return 0
+
+
+def _tell_of_reference(given: argparse.Namespace) -> int:
+    try:
+        assert_reference(of_lessons(load(given.before), given.only))
+    except RecordError as error:
+        said = str(error) if str(given.before) in str(error) else f"{given.before}: {error}"
+        print(f"gate: {said}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def latest() -> Path:
-    """The file that ``make bench`` wrote last. `RecordError` if there is none."""
+    """The file that ``make bench`` wrote last, see `paths.latest`. `RecordError` if there is none."""
     files = [path for path in paths.BUILD.glob("bench/*.json") if not path.name.startswith("fast_")]
     if not files:
         raise RecordError("nothing was measured here yet: make bench")
-    return max(files, key=lambda path: path.stat().st_mtime)
+    return paths.latest({path: path.stat().st_mtime for path in files})
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -249,8 +311,12 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help_text)
         command.add_argument("before", type=Path)
         command.add_argument("after", type=Path, nargs="?" if name == "gate" else None)
+        command.add_argument("--only", action="append", default=[], metavar="03", help="only this lesson")
         command.add_argument("--factor", type=_factor, default=factor, help=f"what is called a difference ({factor})")
         command.set_defaults(compare=compare, of=of)
+    command = commands.add_parser("reference", help="can a gate be held against this file, on this machine?")
+    command.add_argument("before", type=Path)
+    command.add_argument("--only", action="append", default=[], metavar="03", help="only this lesson")
     return parser
 
 
@@ -264,15 +330,15 @@ def _factor(text: str) -> float:
     return factor
 
 
-_WORST_FIRST: Mapping[Verdict, int] = {"LOST": 0, "SLOWER": 1, "FASTER": 2, "UNSURE": 3, "SAME": 4}
+_WORST_FIRST: Sequence[Verdict] = ("LOST", "SLOWER", "FASTER", "WITHHELD", "UNSURE", "SAME")
 
 
 def _show(changes: Sequence[Change]) -> None:
-    print(f"{'verdict':8}{'ratio (95 % interval)':26}{'processes':11}benchmark")
-    for change in sorted(changes, key=lambda change: _WORST_FIRST[change.verdict]):
-        speed = "" if change.verdict == "LOST" else change.speed
+    print(f"{'verdict':9}{'ratio (95 % interval)':26}{'processes':11}benchmark")
+    for change in sorted(changes, key=lambda change: _WORST_FIRST.index(change.verdict)):
+        speed = "" if change.speed is _NO_SPEED else change.speed
         name = f"{change.name}: {change.why}" if change.why else change.name
-        print(f"{change.verdict:8}{speed!s:26}{' and '.join(map(str, change.runs)):11}{name}")
+        print(f"{change.verdict:9}{speed!s:26}{' and '.join(map(str, change.runs)):11}{name}")
 
 
 def _show_unshared(files: Mapping[str, Sequence[Record]], shown: set[str]) -> None:
@@ -302,7 +368,7 @@ def _offer_ratios(before: Sequence[Record], after: Sequence[Record]) -> None:
     """Each one's own speed-ups, beside each other and without a verdict."""
     rows = []
     for name, sides in _shared(before, after).items():
-        given = [[run.comparison.median for run in runs if has_speed_up(run) and not run.doubt] for runs in sides]
+        given = [[run.comparison.median for run in believed(runs)[0] if has_speed_up(run)] for runs in sides]
         if all(given):
             rows.append((name, *(str(interval(side)) for side in given)))
     if not rows:

@@ -12,10 +12,11 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from metallab import machine, paths, timing, units
-from metallab.records import Record, by_name, load
+from metallab.records import Record, RecordError, believed, by_name, load
 from metallab.results import compare
 
 REFERENCES = paths.ROOT / "data" / "results"
@@ -65,39 +66,21 @@ class Verdict:
 def verdict_of(runs: Sequence[Record], baseline_device: str = "") -> Verdict | None:
     """What may be said of a compared variant, one record from each process; None for a baseline or a lone measurement.
 
-    A speed-up is given only if nothing speaks against it (`Record.doubt`) and there were samples enough. A process
-    whose machine was busy or drifted is left out where another's was not; any other doubt silences all. ValueError if a
-    file claims what its numbers do not say.
+    A speed-up is given only of runs that may be believed (`metallab.records.believed`) and had samples enough.
     """
     compared, measured = runs[0].comparison, runs[0].measurement
     if compared is None or compared.verdict == "baseline":
         return None
     about = {"lesson": runs[0].lesson, "baseline": compared.baseline, "device": measured.device}
-    kind, said, reason, ratio = _judged(runs)
+    sound, doubt = believed(runs)
+    kind, said, reason, ratio = _refused(doubt) if doubt else _judged(sound)
     return Verdict(compared.name, compared.variant, kind, said, reason, ratio, baseline_device=baseline_device, **about)
 
 
 _Judged = tuple[str, str, str, tuple[float, float, float] | None]
-
-
-def _judged(runs: Sequence[Record]) -> _Judged:
-    """Kind, words, reason and ratio."""
-    doubts = [run.doubt for run in runs]
-    lasting = sorted((doubt for doubt in doubts if doubt and not timing.passes(doubt)), key=_gravity)
-    sound = [run for run, doubt in zip(runs, doubts, strict=True) if not doubt]
-    if lasting or not sound:
-        return _refused((lasting or doubts)[0])
-    return _judged_by_ratio([_ratio(run) for run in sound], sound[0].measurement.n)
-
-
+"""Kind, words, reason and ratio."""
 _KIND_OF_DOUBT = {"outputs differ": "differ", "simulated": "simulated", "fast mode": "fast"}
-"""The gravest first; whatever else speaks against a speed-up is ``withheld``."""
-
-
-def _gravity(doubt: str) -> int:
-    known = list(_KIND_OF_DOUBT)
-    kind = doubt.split(":", 1)[0]
-    return known.index(kind) if kind in known else len(known)
+"""Whatever else speaks against a speed-up is ``withheld``."""
 
 
 def _refused(doubt: str) -> _Judged:
@@ -112,23 +95,15 @@ def _refused(doubt: str) -> _Judged:
     return "withheld", "no speed-up is given", doubt, None
 
 
-def _ratio(run: Record) -> tuple[float, float, float | None]:
-    """A process's speed-up with its interval, read off the file with care; no upper end where pairs were too few."""
-    low, median, high = run.comparison.low, run.comparison.median, run.comparison.high
-    if low is None or median is None:
-        raise ValueError("the speed-up or an end of its interval is missing")
-    if not 0 <= low <= median <= (median if high is None else high) or median == 0:
-        raise ValueError("the speed-up lies outside its interval")
-    return low, median, high
-
-
-def _judged_by_ratio(ratios: Sequence[tuple[float, float, float | None]], pairs: int) -> _Judged:
-    """The verdict is read off the interval once more: a file may claim what its numbers do not say."""
-    low, median, high = ratios[0]
-    if len(ratios) > 1:
-        of_processes = compare.interval([median for _, median, _ in ratios])
+def _judged(sound: Sequence[Record]) -> _Judged:
+    """The verdict of one process is read off its interval, that of several off the interval of their medians."""
+    one = sound[0].comparison
+    low, median, high = one.low, one.median, one.high
+    if len(sound) > 1:
+        of_processes = compare.interval([run.comparison.median for run in sound])
         low, median, high = of_processes.low, of_processes.ratio, of_processes.high
     if high is None:
+        pairs = sound[0].measurement.n
         few = f"{pairs} pair{'s' * (pairs != 1)}: too few for a 95 % interval, which needs {timing.FEWEST_PAIRS}"
         return "inconclusive", "inconclusive", few, None
     kind = timing.verdict(low, high)
@@ -138,14 +113,14 @@ def _judged_by_ratio(ratios: Sequence[tuple[float, float, float | None]], pairs:
         "same": f"the difference is below {timing.MATTERS:.0%}",
         "inconclusive": timing.undecided(low, high),
     }
-    among = f", {len(ratios)} processes" if len(ratios) > 1 else ""
+    among = f", {len(sound)} processes" if len(sound) > 1 else ""
     return kind, kind, explained[kind] + among, (low, median, high)
 
 
 def trust(records: Sequence[Record]) -> str:
     """Whether what was measured may be believed, in a line or two, and what to run again.
 
-    Empty if nothing was measured for real and in full mode. ValueError as `verdict_of`.
+    Empty if nothing was measured for real and in full mode.
     """
     real = [record for record in records if record.measurement.mode == "full" and not record.measurement.simulated]
     if not real:
@@ -167,7 +142,7 @@ def trust(records: Sequence[Record]) -> str:
 
 
 def verdicts(records: Iterable[Record]) -> list[Verdict]:
-    """What may be said of every compared variant. ValueError as `verdict_of`."""
+    """What may be said of every compared variant."""
     records = list(records)
     baselines = baseline_devices(records)
     benchmarks = by_name(records).values()
@@ -228,10 +203,7 @@ class Problem:
 
 
 def column(records: Sequence[Record], origin: str) -> Column:
-    """A machine from its records, named after what was measured: an accelerator before a CPU.
-
-    ValueError as `verdict_of`.
-    """
+    """A machine from its records, named after what was measured: an accelerator before a CPU."""
     devices = list(dict.fromkeys(record.measurement.device for record in records))
     named = sorted(devices, key=lambda device: (is_cpu(device), -_threads(device)))
     return Column(named[0], origin, tuple(records), tuple(verdicts(records)))
@@ -259,7 +231,7 @@ def references() -> tuple[list[Column], list[Problem]]:
     for path in sorted(REFERENCES.glob("*.json")):
         try:
             columns.append(column(load(path), f"reference run, {path.name}"))
-        except ValueError as error:
+        except RecordError as error:
             problems.append(Problem(path.name, str(error).removeprefix(f"{path}: ")))
     return columns, problems
 
@@ -279,32 +251,36 @@ def with_now(now: Column) -> Column:
 
 def latest() -> Column | None:
     """This machine's latest run in full mode, by ``make bench`` or ``make run``; None if there is none."""
-    here, found = machine.describe(), []
-    for origin, files in _runs(paths.BUILD):
+    here, found = machine.describe(), {}
+    for place, files in _runs(paths.BUILD):
         records = [record for path in files for record in _readable(path)]
         if any(_is_of(record, here) for record in records):
-            found.append((max(record.taken for record in records), f"this machine, {origin}", records))
+            found[place] = records
     if not found:
         return None
-    _, origin, records = max(found, key=lambda run: run[0])
-    return column(records, origin)
+    last = paths.latest({place: _last_taken(records) for place, records in found.items()})
+    return column(found[last], f"this machine, {last.relative_to(paths.BUILD)}")
 
 
-def _runs(build: Path) -> Iterator[tuple[str, list[Path]]]:
-    """The runs under a folder, each with the files that hold its results."""
+def _last_taken(records: Iterable[Record]) -> float:
+    """When the last of them says that it was taken, in seconds since 1970; a time without a zone is UTC."""
+    moments = [datetime.fromisoformat(record.taken) for record in records]
+    return max((each if each.tzinfo else each.replace(tzinfo=UTC)).timestamp() for each in moments)
+
+
+def _runs(build: Path) -> Iterator[tuple[Path, list[Path]]]:
+    """The runs under a folder, by file or folder, each with the files that hold its results."""
     for path in build.glob("bench/*.json"):
-        yield f"bench/{path.name}", [path]
+        yield path, [path]
     for folder in build.glob("full-*"):
-        yield folder.name, sorted(folder.glob("results/*.json"))
+        yield folder, sorted(folder.glob("results/*.json"))
 
 
 def _readable(path: Path) -> list[Record]:
     try:
-        records = load(path)
-        verdicts(records)
-    except ValueError:  # the report names what it cannot read; here it is one file less to choose from
+        return load(path)
+    except RecordError:  # the report names what it cannot read; here it is one file less to choose from
         return []
-    return records
 
 
 def _is_of(record: Record, here: machine.Machine) -> bool:

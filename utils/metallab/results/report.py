@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
+import functools
 import json
 import math
 import re
@@ -23,12 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metallab import machine, paths, units
-from metallab.records import Record, by_name, load
+from metallab.records import Record, RecordError, by_name, load
 from metallab.results import findings, pages
 from metallab.results.findings import Problem, Verdict
 from metallab.timing import DRIFT
 
 if TYPE_CHECKING:
+    import jinja2
     from nbformat import NotebookNode
 
 SIMULATED = (
@@ -213,11 +215,11 @@ def _moment(value: Any) -> datetime | None:
 
 
 def latest_run(build: Path) -> Path:
-    """The run whose summary started last. ReportError if there is none."""
+    """The run that was begun last, see `paths.latest`. ReportError if there is none."""
     runs = [path.parent for pattern in ("full-*", "fast-*") for path in build.glob(f"{pattern}/summary.json")]
     if not runs:
         raise ReportError(f"{build} holds no run to report on: run `make run` first")
-    return max(runs, key=_started)
+    return paths.latest({run: _started(run) for run in runs})
 
 
 def _started(run: Path) -> float:
@@ -358,6 +360,11 @@ def make(run: Path, folder: Path = paths.REPORT) -> Path:
 
 def render(page: Page) -> str:
     """The page as HTML."""
+    return _template().render(page=page, axis=Axis.around(page.groups), policy=pages.POLICY)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
     import jinja2
 
     environment = jinja2.Environment(
@@ -369,8 +376,7 @@ def render(page: Page) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration, "seconds": units.seconds, "size": units.size}
-    template = environment.get_template("report.html.j2")
-    return template.render(page=page, axis=Axis.around(page.groups), policy=pages.POLICY)
+    return environment.get_template("report.html.j2")
 
 
 def _showable(value: Any) -> Any:
@@ -528,16 +534,13 @@ def _add_records(page: Page, run: Path) -> None:
     for path in sorted(run.glob("results/*.json")):
         try:
             records = load(path)
-        except ValueError as problem:
+        except RecordError as problem:
             page.problems.append(Problem(f"results/{path.name}", str(problem).removeprefix(f"{path}: ")))
             continue
-        for name, runs in by_name(records).items():
-            try:
-                _add_benchmark(page, path.stem, runs)
-                machines.append((path.stem, runs[0].machine))
-                usable += runs
-            except ValueError as problem:
-                page.problems.append(Problem(f"results/{path.name}, {name}", f"not a usable record: {problem}"))
+        for runs in by_name(records).values():
+            _add_benchmark(page, path.stem, runs)
+            machines.append((path.stem, runs[0].machine))
+        usable += records
         _tell_drift(page, path.stem, records)
     page.machine = merged_rows(machines or [("", machine.describe())])
     page.machine_from_records = bool(machines)
