@@ -25,7 +25,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from metallab import headless, paths
 from metallab.headless import cli, devices, pool
-from metallab.headless.jobs import make_job, write_atomically
+from metallab.headless.jobs import REGISTER, make_job, write_atomically
 from metallab.headless.notebook import (
     Refused,
     Unreadable,
@@ -180,6 +180,7 @@ print(json.dumps({**mine, "python": sys.executable, "folder": os.getcwd(), "chil
     for file in (*stale, other):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("old")
+    (out / REGISTER).write_text("01_good\n")
     result = headless.run_notebook(path, out=out, replace={"replaced": "6 * 7", "emptied": ""})
     assert (result.status, result.reason, result.failed_copy, result.cell) == ("passed", "", None, None)
     assert (result.name, result.title, result.cells, result.executed) == ("01_good", "Pass a test", 5, 4)
@@ -744,14 +745,19 @@ def test_the_real_device_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["label"]
 
 
-def test_a_summary_of_unknown_origin_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_summary_of_unknown_origin_is_kept_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Be it another program's or damaged; a deep one would overflow what reads it. Reading alone changes nothing."""
     result = headless.NotebookResult("01_any", "Any")
-    for strange in ("{", "[]", '{"notebooks": [{"name": "x"}]}'):
-        (tmp_path / "summary.json").write_text(strange)
-        Summary(tmp_path, "fast", CPU).add(result)
+    strange = ("{", "[]", '{"notebooks": [{"name": "x"}]}', "[" * 100_000)
+    for number, text in enumerate(strange, 1):
+        (tmp_path / "summary.json").write_text(text)
+        summary = Summary(tmp_path, "fast", CPU)
+        assert (tmp_path / "summary.json").read_text() == text
+        summary.add(result)
         assert list(entries(tmp_path)) == ["01_any"]
-        assert "starting a new one" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+        assert f"now summary.{number}.json, and a new one is begun" in capsys.readouterr().err
+        assert (tmp_path / f"summary.{number}.json").read_text() == text
+    assert len(list(tmp_path.iterdir())) == 1 + len(strange)
 
 
 def test_a_reader_never_finds_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_whatever_is_raised_is_told(code, said):
 
 
 @RULES.rule(
-    ("kill_family(head)", "child.kill()"),
+    ("kill_family(head, folder.name)", "child.kill()"),
     ("start_new_session=True", "start_new_session=False"),
     ('f"took longer than {timeout:g} s and was stopped"', '""'),
     ("child.wait(timeout)", "child.wait()"),
