@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import os
 import subprocess
@@ -112,6 +113,18 @@ time.sleep(40)
 def gone(pid: int) -> bool:
     """Whether a process has ended; a zombie that nobody waits for has."""
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@RULES.rule(("    except OSError as error:\n        where", "    except ZeroDivisionError as error:\n        where"))
+def a_full_disk_is_a_line(isolated, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(isolated.Path, "write_bytes", full)
+    with pytest.raises(
+        isolated.ChildFailed, match=r"no child process: .* \(No space left on device\); make room there"
+    ):
+        isolated.run("1")
 
 
 AWAY = """

@@ -122,7 +122,8 @@ def run(
     arrays into NumPy's. ``environment`` is added to this process's, a ``PYTHONPATH`` before the one there is.
     ``threads=1`` holds frameworks to one CPU thread: by their environment variables, and on Linux also by allowing the
     process one core. ``device="mps"`` gives the text an Apple GPU, where there is none a simulated one; PyTorch's part
-    of that comes when the text imports torch. ValueError for another number of threads or another device.
+    of that comes when the text imports torch. ValueError for another number of threads or another device, `ChildFailed`
+    if the folder for temporary files cannot be written.
     """
     if threads not in (None, 1):
         raise ValueError(f"threads is {threads}; a child process runs on all (None) or on 1")
@@ -134,11 +135,15 @@ def run(
     wish = variables.pop("METALLAB_DEVICE", "")  # handed over apart: the child says it when it cannot be had
     if device:
         wish = "mps" if sys.platform == "darwin" else "sim"
-    with tempfile.TemporaryDirectory(prefix="metallab-child-") as folder:
-        task = Path(folder, "task")
-        task.write_bytes(pickle.dumps((source, tuple(results))))
-        command = [sys.executable, "-P", "-m", "metallab.isolated", folder, wish, *(["1"] if threads else [])]
-        return _outcome(command, variables, timeout, Path(folder))
+    try:
+        with tempfile.TemporaryDirectory(prefix="metallab-child-") as folder:
+            task = Path(folder, "task")
+            task.write_bytes(pickle.dumps((source, tuple(results))))
+            command = [sys.executable, "-P", "-m", "metallab.isolated", folder, wish, *(["1"] if threads else [])]
+            return _outcome(command, variables, timeout, Path(folder))
+    except OSError as error:
+        where = tempfile.gettempdir()
+        raise ChildFailed(f"no child process: {where} cannot be written ({error.strerror}); make room there") from error
 
 
 def _outcome(command: list[str], variables: Mapping[str, str], timeout: float, folder: Path) -> Outcome:
