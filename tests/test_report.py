@@ -328,7 +328,7 @@ def test_pages_of_an_earlier_run_are_gone(run):
     run.summary(entry("01_a"))
     run.notebook("01_a")
     run.report.mkdir()
-    (run.report / "99_old.html").write_text("old")
+    (run.report / "99_old.html").write_text(f"<!-- {pages.POLICY} -->old")
     run.page()
     assert sorted(path.name for path in run.report.iterdir()) == ["01_a.html", "index.html"]
 

@@ -109,16 +109,18 @@ class OutputLimit:
                 size, kept = len(text), len(output["text"])
                 self.printed += kept
             case "error":
-                traceback = "\n".join(output["traceback"])
-                output["evalue"], output["traceback"] = output["evalue"][:MOST_PRINTED], [traceback[-MOST_PRINTED:]]
-                size, kept = len(traceback), len(output["traceback"][0])
+                text = "\n".join(output["traceback"])
+                if len(text) > MOST_PRINTED:
+                    output["traceback"] = [text[-MOST_PRINTED:]]
+                output["evalue"] = output["evalue"][:MOST_PRINTED]
+                size, kept = len(text), min(len(text), MOST_PRINTED)
             case _:
                 size = kept = len(json.dumps(output["data"]))
                 if size > room and CUT not in output["data"]:
                     output["data"], kept = {"text/plain": "(cut away)"}, 0
         self.shown += kept
         self.dropped += size - kept
-        return kept > 0
+        return kept > 0 or output["output_type"] == "error"
 
     def end(self, cell: dict) -> None:
         """Says below a cell how much was cut away."""
