@@ -782,15 +782,17 @@ def test_nothing_that_no_run_wrote_is_overwritten(
 
     monkeypatch.setenv("METALLAB_OUT", str(run))
     theirs = tmp_path / "theirs"
-    theirs.write_text("keep me")
+    theirs.write_text('keep me, "metallab"')
     places = ["01_any.ipynb", "failed/01_any.ipynb", "failed/01_any.txt", "failed/01_any.unreadable"]
     for place in (*places, "results/01_any.json"):
         (run / place).parent.mkdir(parents=True, exist_ok=True)
         for put in (lambda path: path.symlink_to(theirs), lambda path: path.write_text("keep me")):
             put(run / place)
+            there = (run / place).read_text()
             assert command("--mode", "fast", copy) == 2, place
-            assert (run / place).read_text() == theirs.read_text() == "keep me"
+            assert (run / place).read_text() == there
             (run / place).unlink()
+    assert theirs.read_text() == 'keep me, "metallab"'
     (run / "results/01_any.json").write_text('{"metadata": {"metallab": "as a page that was run by hand leaves it"}}')
     assert command("--mode", "fast", copy) == 0
     assert not (run / "results/01_any.json").exists()
