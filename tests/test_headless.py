@@ -6,9 +6,11 @@ Notebooks are made on the spot. Nothing here asserts on a duration; what a limit
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -24,9 +26,11 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from metallab import headless, paths
-from metallab.headless import cli, devices, pool
-from metallab.headless.jobs import make_job, write_atomically
+from metallab.headless import cli, devices, pool, processes, runner, summary, worker
+from metallab.headless import notebook as notebooks
+from metallab.headless.jobs import REGISTER, make_job, write_atomically
 from metallab.headless.notebook import (
+    Failure,
     Refused,
     Unreadable,
     first_unexecuted,
@@ -180,6 +184,7 @@ print(json.dumps({**mine, "python": sys.executable, "folder": os.getcwd(), "chil
     for file in (*stale, other):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("old")
+    (out / REGISTER).write_text("01_good\n")
     result = headless.run_notebook(path, out=out, replace={"replaced": "6 * 7", "emptied": ""})
     assert (result.status, result.reason, result.failed_copy, result.cell) == ("passed", "", None, None)
     assert (result.name, result.title, result.cells, result.executed) == ("01_good", "Pass a test", 5, 4)
@@ -422,17 +427,28 @@ def test_a_killed_worker_leaves_what_was_done(tmp_path: Path) -> None:
     nbformat.validate(result.read())
 
 
-def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "HANG_GRACE", -8)  # it is killed after 12 s: time enough to start on a busy machine
+def test_a_worker_that_hangs_is_killed(tmp_path: Path) -> None:
+    """Once its time is up, which comes here as soon as it hangs."""
     told = tmp_path / "pids"
     freeze = f"""
 import os, pathlib, signal, time
-pathlib.Path({str(told)!r}).write_text(f"{{os.getpid()}} {{os.getppid()}}")
+pathlib.Path({str(told)!r}).write_text(f"{{os.getpid()}} {{os.getppid()}}\\n")
 os.kill(os.getppid(), signal.SIGSTOP)
 time.sleep({FOREVER})
 """
     path = make(tmp_path / "01_frozen.ipynb", freeze)
-    result = headless.run_notebook(path, out=tmp_path / "out", timeout=20)
+    job = make_job(path, "fast", "cpu", tmp_path / "out", timeout=20)
+
+    def look(running: list[pool.Running]) -> None:
+        for one in running:
+            planned = one.started + 20 + pool.HANG_GRACE
+            assert one.deadline == planned or told.exists()
+            if told.exists() and told.read_text().endswith("\n"):
+                one.deadline = time.monotonic()
+
+    results: list[headless.NotebookResult] = []
+    pool.Pool([job], progress=look, finished=results.append).run()
+    (result,) = results
     assert "the worker did not answer" in result.reason
     assert gone(*map(int, told.read_text().split()))
     assert text(code(result.read())[0]) == result.reason
@@ -507,6 +523,9 @@ def test_what_is_not_a_text_file_is_refused(tmp_path: Path) -> None:
         read_notebook(tmp_path / "binary.ipynb")
     with pytest.raises(Unreadable, match="can't be read"):
         read_notebook(tmp_path)
+    (tmp_path / "deep.ipynb").write_text("[" * 100_000)
+    with pytest.raises(Unreadable, match="malformed JSON"):
+        read_notebook(tmp_path / "deep.ipynb")
 
 
 @pytest.mark.parametrize("device", [None, "cpu", ["tpu"], [["cpu"]], [], ["mps", "cpu"]])
@@ -519,6 +538,323 @@ def test_a_skip_must_name_devices(device: object) -> None:
     else:
         with pytest.raises(Refused, match="must be a list"):
             skip_reason(notebook, "cpu")
+
+
+# ------------------------------------------------------------------------------------------- what is left running
+
+
+def test_a_cells_child_in_a_session_of_its_own_ends_with_the_page(tmp_path: Path) -> None:
+    """On Linux also one that has emptied its environment; its page may end well, or by the death of its worker."""
+    away = """
+import os, subprocess
+child = subprocess.Popen(["sleep", "600"], start_new_session=True, env={} if os.uname().sysname == "Linux" else None)
+print(child.pid)
+"""
+    result = headless.run_notebook(make(tmp_path / "01_away.ipynb", away), out=tmp_path / "out")
+    assert result.status == "passed"
+    assert gone(int(text(code(result.read())[0])))
+
+
+def test_a_child_that_got_away_is_known_by_its_mark() -> None:
+    """Where nobody adopts orphans, as on a Mac, and where who would have is dead: in a session of its own as well."""
+    start = """
+import subprocess
+print(subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL).pid)
+"""
+    environment = processes.marked(processes.marked(dict(os.environ), "metallab-outer"), "metallab-inner")
+    for name in ("metallab-outer", "metallab-inner"):
+        orphan = int(subprocess.check_output([sys.executable, "-c", start], env=environment))
+        processes.kill_family(None, "metallab-other")
+        assert not gone(orphan)
+        processes.kill_family(None, name)
+        assert gone(orphan)
+
+
+def test_waiting_for_the_dead_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A zombie whose parent does not ask for it stays; nothing is waited for then."""
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    pauses: list[float] = []
+    pause = time.sleep
+    monkeypatch.setattr(processes.time, "sleep", lambda seconds: (pauses.append(seconds), pause(seconds)))
+    processes.kill_family(processes.find_process(child.pid))
+    assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
+    assert sum(pauses) < 1
+    child.wait()
+
+
+# ------------------------------------------------------------------------------------------------- what is too much
+
+
+def test_saving_takes_a_bounded_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each save is of the whole notebook: after each of 1000 cells it took longer than the cells. On a fake clock."""
+    clock, saved = [0.0], []
+
+    def slow(notebook, path: Path) -> None:
+        clock[0] += 0.001 * len(saved_cells)
+        saved.append(clock[0])
+
+    monkeypatch.setattr(runner, "save", slow)
+    monkeypatch.setattr(runner.time, "monotonic", lambda: clock[0])
+    job = make_job(tmp_path / "01_many.ipynb", "fast", "cpu", tmp_path / "out")
+    one = runner.Runner(job, new_notebook(), headless.NotebookResult("01_many", "Many"), lambda **_: None, None)
+    saved_cells: list[int] = []
+    for number in range(1000):
+        saved_cells.append(number)
+        clock[0] += 0.01
+        one.save()
+    assert saved[:30] == pytest.approx([0.01 * n + 0.0005 * n * (n + 1) for n in range(1, 31)]), "a short page: each"
+    assert clock[0] < 1000 * 0.01 + runner.SAVE_SECONDS + runner.SAVE_SHARE * clock[0] + 1.0 + 1e-9
+    assert clock[0] - saved[-1] < 12 * 1.0, "and it never stops saving"
+
+
+def test_a_page_that_prints_too_much_is_cut_and_says_so(tmp_path: Path) -> None:
+    """As it comes: what was cleared does not count, and an error is always told."""
+    flood = f"for _ in range(3):\n    print('x' * {notebooks.MOST_PRINTED - 1}, flush=True)"
+    cleared = f"""
+from IPython.display import clear_output
+print('x' * {notebooks.MOST_PRINTED + 5}); clear_output(); print('after')
+"""
+    path = make(tmp_path / "01_flood.ipynb", flood, "print('next')", cleared, f"raise ValueError('y' * {3 << 20})")
+    result = headless.run_notebook(path, out=tmp_path / "out")
+    assert result.reason.startswith("cell 4: ValueError: yyyy")
+    assert len(result.reason) < 2000
+    flooded, after, cleared, raised = code(result.read())
+    assert len(text(flooded)) < notebooks.MOST_PRINTED + 200
+    assert f"CUT: {2 * notebooks.MOST_PRINTED} characters more were put out here" in text(flooded)
+    assert (text(after), text(cleared)) == ("next\n", "after\n")
+    assert len(text(raised)) <= 2 * notebooks.MOST_PRINTED
+    assert [number for number, _ in notebooks.cuts(result.read())] == [1, 4]
+    assert result.notebook.stat().st_size < 5 << 20
+    nbformat.validate(result.read())
+
+
+def test_what_a_page_shows_is_limited_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notebooks, "MOST_SHOWN", 1000)
+    picture = {"image/png": "A" * 600}
+    shown = lambda: nbformat.v4.new_output("display_data", data=dict(picture))
+    cells = [new_code_cell("1", outputs=[shown()]), new_code_cell("2", outputs=[shown(), shown()])]
+    notebook = new_notebook(cells=cells)
+    notebooks.cut_outputs(notebook)
+    first, second = notebook.cells
+    assert first.outputs == [shown()]
+    assert [words for _, words in notebooks.cuts(notebook)] == [text(second)]
+    assert "CUT: 1234 characters more" in text(second)
+    before = nbformat.writes(notebook)
+    notebooks.cut_outputs(notebook)
+    assert nbformat.writes(notebook) == before, "what was cut once fits"
+    nbformat.validate(notebook)
+
+
+# ---------------------------------------------------------------------------------- full disks and other people's files
+
+
+def full(*_, **__) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def no_large_files() -> Iterator[Callable[[int], None]]:
+    """A limit of the size of files, for this process and those it starts: what a full disk is, without being root."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda most: resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_page_that_fills_the_disk_fails_in_one_line_and_the_run_goes_on(
+    tmp_path: Path, command: Callable[..., int], no_large_files: Callable[[int], None]
+) -> None:
+    """Nothing half-written is left, and once there is room the next run recovers."""
+    long = make(tmp_path / "01_long.ipynb", "print('kept')", "print('x' * 300_000)", "print('not reached')")
+    good = make(tmp_path / "02_good.ipynb", "6 * 7")
+    run = tmp_path / "run"
+    no_large_files(200_000)
+    assert command("--mode", "fast", "--jobs", 2, long, good) == 1
+    found = entries(run)
+    assert [found["01_long"]["status"], found["02_good"]["status"]] == ["failed", "passed"]
+    why = f"cell 2: {run}/failed/01_long.ipynb cannot be written (File too large): make room there"
+    assert found["01_long"]["reason"].startswith(why)
+    assert found["01_long"]["executed"] == 2
+    assert "\n" not in found["01_long"]["reason"]
+    assert not (run / "01_long.ipynb").exists()
+    first, second, _ = code(nbformat.read(run / found["01_long"]["failed_copy"], 4))  # as it was at the last save
+    assert (text(first), text(second)) == ("kept\n", "")
+    assert not list(run.rglob(".*.part"))
+    no_large_files(resource.RLIM_INFINITY)
+    assert command("--mode", "fast", long) == 0
+    assert {entry["status"] for entry in entries(run).values()} == {"passed"}
+    assert not list((run / "failed").iterdir())
+
+
+def test_a_full_disk_at_the_end_of_a_page_fails_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page came to its end, and is not taken for whole; neither if its partial copy cannot be written either."""
+    job = make_job(tmp_path / "01_any.ipynb", "fast", "cpu", tmp_path / "out")
+    notebook = new_notebook(cells=[new_code_cell("1")])
+    write = worker.save
+    monkeypatch.setattr(worker, "save", lambda nb, path: full() if path == job.executed else write(nb, path))
+    result = worker.finish(job, notebook, headless.NotebookResult("01_any", "Any"), None)
+    assert (result.status, result.notebook) == ("failed", job.partial)
+    assert result.reason.startswith(
+        f"it came to its end, but {job.executed} cannot be written (No space left on device)"
+    )
+    job.partial.unlink()
+    monkeypatch.setattr(worker, "save", full)
+    for failure in (None, Failure("cell 3: boo")):
+        result = worker.finish(job, notebook, headless.NotebookResult("01_any", "Any"), failure)
+        assert (result.status, result.notebook, result.failed_copy) == ("failed", None, None)
+        assert result.reason.count("cannot be written") == 1
+    monkeypatch.setattr(worker, "write_atomically", full)
+    result = worker.not_a_notebook(job, "malformed JSON")
+    assert result.reason.startswith("malformed JSON; and ")
+    assert result.failed_copy is None
+
+
+@pytest.mark.parametrize("where", ["begin", "finish", "scratch", "lock", "stale"])
+def test_a_full_disk_ends_the_run_in_one_line(
+    tmp_path: Path,
+    command: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    where: str,
+) -> None:
+    """Wherever the parent meets it; nothing is begun whose end could not be noted, and the next run recovers."""
+    path = make(tmp_path / "01_any.ipynb", "1", metallab={"skip": {"device": ["cpu"], "reason": "only the disk"}})
+    with monkeypatch.context() as patch:
+        if where in ("begin", "finish"):
+            write, written = summary.write_atomically, []
+
+            def sometimes(file: Path, content: str) -> None:
+                written.append(file)
+                if len(written) == (1 if where == "begin" else 2):
+                    full()
+                write(file, content)
+
+            patch.setattr(summary, "write_atomically", sometimes)
+        elif where == "scratch":
+            patch.setattr(pool.Running, "_start", full)
+        elif where == "lock":
+            patch.setattr(summary.os, "pwrite", full)
+        else:
+            patch.setattr(Path, "unlink", full)
+        assert command("--mode", "fast", path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "cannot be written (No space left on device): make room there" in line
+    if where == "finish":
+        entry = entries(tmp_path / "run")["01_any"]
+        assert (entry["status"], entry["reason"]) == ("failed", UNFINISHED)
+        assert "killed" in UNFINISHED
+        assert "could not write" in UNFINISHED
+    assert not list((tmp_path / "run").rglob(".*.part"))
+    assert command("--mode", "fast", path) == 0
+    assert entries(tmp_path / "run")["01_any"]["status"] == "skipped"
+
+
+def test_a_lost_worker_is_told_on_a_full_disk_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_job(make(tmp_path / "01_any.ipynb", "1"), "fast", "cpu", tmp_path / "out")
+    lost = SimpleNamespace(job=job, number=3, index=1, title="Any", cells=5, why="")
+    lost._complete = lambda result, log: pool.Running._complete(lost, result, log)
+    job.scratch = str(tmp_path)
+    monkeypatch.setattr(pool, "write_atomically", full)
+    result = pool.Running.lost(lost, -9)
+    assert result.reason.startswith("cell 3: the worker process was killed by SIGKILL")
+    assert "cannot be written (No space left on device)" in result.reason
+    assert result.failed_copy is None
+
+
+def test_a_log_on_a_full_disk_does_not_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryFile("w") as stream:
+        said = SimpleNamespace(isatty=lambda: False, write=full, flush=full, fileno=stream.fileno)
+        Console(said).say("a line")
+
+
+def test_nothing_that_no_run_wrote_is_overwritten(
+    tmp_path: Path, command: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """METALLAB_OUT may name any folder, that of the lessons as well, while copies of them are run from elsewhere."""
+    lessons, run = tmp_path / "notebooks", tmp_path / "run"
+    copy = make(tmp_path / "copies" / "01_any.ipynb", "1", metallab={"skip": {"device": ["cpu"], "reason": "no need"}})
+    lesson = make(lessons / "01_any.ipynb", "'a lesson'")
+    before = lesson.read_bytes()
+    monkeypatch.setenv("METALLAB_OUT", str(lessons))
+    assert command("--mode", "fast", copy) == 2
+    assert f"{lesson} is there already, and no run wrote it: move it away, or name" in capsys.readouterr().err
+    assert [path.name for path in lessons.iterdir()] == ["01_any.ipynb"]
+    assert lesson.read_bytes() == before
+
+    monkeypatch.setenv("METALLAB_OUT", str(run))
+    theirs = tmp_path / "theirs"
+    theirs.write_text('keep me, "metallab"')
+    places = ["01_any.ipynb", "failed/01_any.ipynb", "failed/01_any.txt", "failed/01_any.unreadable"]
+    for place in (*places, "results/01_any.json"):
+        (run / place).parent.mkdir(parents=True, exist_ok=True)
+        for put in (lambda path: path.symlink_to(theirs), lambda path: path.write_text("keep me")):
+            put(run / place)
+            there = (run / place).read_text()
+            assert command("--mode", "fast", copy) == 2, place
+            assert (run / place).read_text() == there
+            (run / place).unlink()
+    assert theirs.read_text() == 'keep me, "metallab"'
+    (run / "results/01_any.json").write_text('{"metadata": {"metallab": "as a page that was run by hand leaves it"}}')
+    assert command("--mode", "fast", copy) == 0
+    assert not (run / "results/01_any.json").exists()
+    (run / "01_any.ipynb").write_text("a run wrote it")
+    assert command("--mode", "fast", copy) == 0
+    assert not (run / "01_any.ipynb").exists()
+
+
+def test_in_the_build_folder_everything_was_written_by_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "BUILD", tmp_path)
+    (tmp_path / "fast-cpu").mkdir()
+    (tmp_path / "fast-cpu/01_any.ipynb").write_text("of an older version")
+    make_job(tmp_path / "01_any.ipynb", "fast", "cpu", tmp_path / "fast-cpu").remove_stale()
+    assert not (tmp_path / "fast-cpu/01_any.ipynb").exists()
+
+
+@pytest.mark.parametrize("where", ["run", "run/failed", "run/summary.json", "run/.lock", "run/01_any.ipynb"])
+def test_a_file_where_a_folder_should_be_is_one_line(
+    tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    """And the other way round."""
+    path = make(tmp_path / "01_any.ipynb", "1")
+    (tmp_path / where).parent.mkdir(exist_ok=True)
+    if Path(where).suffix or where.endswith(".lock"):
+        (tmp_path / where / "inside").mkdir(parents=True)
+    else:
+        (tmp_path / where).write_text("")
+    assert command("--mode", "fast", path) in (1, 2)
+    printed = capsys.readouterr()
+    said = [line for line in (printed.out + printed.err).splitlines() if str(tmp_path / "run") in line]
+    assert said, printed
+    assert "Traceback" not in printed.out + printed.err
+    assert "METALLAB_OUT" in said[-1]
+
+
+def test_a_folder_that_may_not_be_written_is_one_line(
+    tmp_path: Path, command: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_, **__) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    path = make(tmp_path / "01_any.ipynb", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(summary.os, "open", refuse)
+        assert command("--mode", "fast", path) == 2
+    assert f"{tmp_path / 'run'} cannot be written (Permission denied): " in capsys.readouterr().err
+
+
+def test_a_umask_that_locks_its_owner_out_is_refused(
+    tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make(tmp_path / "01_any.ipynb", "1")
+    before = os.umask(0o777)
+    try:
+        assert command("--mode", "fast", path) == 2
+        assert os.umask(0o777) == 0o777
+    finally:
+        os.umask(before)
+    assert (
+        "umask 777 makes files that you could not read yourself: umask 022, then try again" in capsys.readouterr().err
+    )
+    assert not (tmp_path / "run").exists()
 
 
 # -------------------------------------------------------------------------------------------------- being stopped
@@ -664,6 +1000,7 @@ def test_mistakes_on_the_command_line(
         refused("--jobs", 2)
     )
     assert "--jobs must be 1 or more" in refused("--jobs", 0, "--mode", "fast")
+    assert "invalid choice: 'tpu'" in refused("--device", "tpu")
     assert "0 for no limit" in refused("--timeout", -1)
     assert "0 for no limit" in refused("--cell-timeout", "inf")
     assert "0 for no limit" in refused("--cell-timeout", "ten")
@@ -708,6 +1045,7 @@ def pick(framework):
     match os.environ.get("METALLAB_DEVICE"):
         case "mps": raise DeviceUnavailable("no Apple GPU here: use DEVICE=sim")
         case "cuda": raise OSError("the driver fell over")
+        case "tpu": raise ValueError("there is no device 'tpu'")
         case "sim": return SimpleNamespace(kind="mps", label="simulated GPU", simulated=True)
         case other: return SimpleNamespace(kind="cpu", label=f"asked for {other}", simulated=False)
 """
@@ -728,7 +1066,11 @@ def test_the_device_is_asked_for_in_another_process(
     assert headless.main(["--device", "mps", str(anything)]) == 2
     assert "no Apple GPU here: use DEVICE=sim" in capsys.readouterr().err
     assert headless.main(["--device", "cuda", str(anything)]) == 2
-    assert "the driver fell over" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "looking for a device failed: OSError: the driver fell over; metallab.device.pick() in Python" in line
+    monkeypatch.setenv("METALLAB_DEVICE", "tpu")
+    assert headless.main([str(anything)]) == 2
+    assert capsys.readouterr().err == "metallab.headless: there is no device 'tpu'\n"
 
 
 def test_a_driver_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -752,14 +1094,19 @@ def test_a_run_notes_that_it_is_the_latest(command, tmp_path: Path, monkeypatch:
     assert (tmp_path / "order.txt").read_text() == "run\n"
 
 
-def test_a_summary_of_unknown_origin_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_summary_of_unknown_origin_is_kept_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Be it another program's or damaged; a deep one would overflow what reads it. Reading alone changes nothing."""
     result = headless.NotebookResult("01_any", "Any")
-    for strange in ("{", "[]", '{"notebooks": [{"name": "x"}]}'):
-        (tmp_path / "summary.json").write_text(strange)
-        Summary(tmp_path, "fast", CPU).add(result)
+    strange = ("{", "[]", '{"notebooks": [{"name": "x"}]}', "[" * 100_000)
+    for number, text in enumerate(strange, 1):
+        (tmp_path / "summary.json").write_text(text)
+        summary = Summary(tmp_path, "fast", CPU)
+        assert (tmp_path / "summary.json").read_text() == text
+        summary.add(result)
         assert list(entries(tmp_path)) == ["01_any"]
-        assert "starting a new one" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+        assert f"now summary.{number}.json, and a new one is begun" in capsys.readouterr().err
+        assert (tmp_path / f"summary.{number}.json").read_text() == text
+    assert len(list(tmp_path.iterdir())) == 1 + len(strange)
 
 
 def test_a_reader_never_finds_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

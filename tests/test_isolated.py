@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import os
+import subprocess
 import sys
 import time
 
@@ -73,29 +75,83 @@ def test_whatever_is_raised_is_told(code, said):
 
 
 @RULES.rule(
-    ("kill_family(head)", "child.kill()"),
-    ("start_new_session=True", "start_new_session=False"),
+    ("kill_family(head, folder.name)", "child.kill()"),
     ('f"took longer than {timeout:g} s and was stopped"', '""'),
     ("child.wait(timeout)", "child.wait()"),
 )
-def a_hanging_child_is_stopped_with_all_that_it_started(isolated, tmp_path):
-    """Also a process that it started through another one, which has ended since."""
+def a_hanging_child_is_stopped_with_all_that_it_started(isolated, tmp_path, monkeypatch):
+    """Also a process that it started through another one, which has ended since. Its time is up once it has begun."""
     number = tmp_path / "number"
     code = f"""
 import subprocess, time
-subprocess.run("sleep 40 > /dev/null 2>&1 & echo $! > '{number}'", shell=True)
 print("started", flush=True)
-time.sleep(14)
+subprocess.run("sleep 40 > /dev/null 2>&1 & echo $! > '{number}'", shell=True)
+time.sleep(40)
 """
-    start = time.monotonic()
-    outcome = isolated.run(code, timeout=6)  # a busy machine starts Python in two
+
+    class Impatient(subprocess.Popen):
+        def wait(self, timeout=None):
+            if timeout == 6:
+                while not (number.exists() and number.read_text().endswith("\n")):
+                    time.sleep(0.01)
+                raise subprocess.TimeoutExpired(code, timeout)
+            try:
+                return super().wait(3 if timeout is None else timeout)
+            except subprocess.TimeoutExpired:
+                raise AssertionError("it waits for ever") from None
+
+    monkeypatch.setattr(isolated.subprocess, "Popen", Impatient)
+    outcome = isolated.run(code, timeout=6)
+    monkeypatch.undo()
     assert (outcome.ended, outcome.printed) == ("hung", "started\n")
     assert "longer than 6 s" in outcome.reason
-    assert time.monotonic() - start < 13
-    pid = int(number.read_text())
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert gone(int(number.read_text()))
     with pytest.raises(isolated.ChildFailed, match="longer than 6 s"):
         outcome["x"]
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; a zombie that nobody waits for has."""
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@RULES.rule(("    except OSError as error:\n        where", "    except ZeroDivisionError as error:\n        where"))
+def a_full_disk_is_a_line(isolated, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(isolated.Path, "write_bytes", full)
+    with pytest.raises(
+        isolated.ChildFailed, match=r"no child process: .* \(No space left on device\); make room there"
+    ):
+        isolated.run("1")
+
+
+AWAY = """
+import subprocess, sys
+empty = {} if sys.platform == "linux" else None  # a Mac finds what has kept its environment
+pid = subprocess.Popen(["sleep", "600"], start_new_session=True, env=empty).pid
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason"),
+    [
+        ("", ""),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import os; os.abort()", "the process was killed by SIGABRT"),
+        ("import os; os.kill(os.getpid(), 9)", "the process was killed by SIGKILL"),
+        ("import os; os._exit(3)", "the process exited with code 3"),
+    ],
+)
+def test_a_childs_child_in_a_session_of_its_own_does_not_survive_it(ending, reason, tmp_path):
+    """However the child ends, and that is told as it was."""
+    number = tmp_path / "number"
+    tell = f"from pathlib import Path\nPath({str(number)!r}).write_text(str(pid))\n"
+    outcome = isolated.run(AWAY + tell + ending)
+    assert gone(int(number.read_text()))
+    assert outcome.reason.startswith(reason)
+    assert outcome.ok == (not ending)
 
 
 @RULES.rule(

@@ -380,6 +380,39 @@ def nothing_stale_is_loaded(extension, monkeypatch, tmp_path):
     assert extension._folder("softshrink.cpp", ["-O3"]) != before
 
 
+@EXTENSION.rule(
+    (
+        'with building.sealed(folder, "*.so"):\n',
+        "folder.mkdir(parents=True, exist_ok=True)\n        if True:\n",
+    )
+)
+def a_damaged_extension_is_built_again(extension, monkeypatch, tmp_path, capsys):
+    from torch.utils import cpp_extension
+
+    built = []
+
+    def build(build_directory: str, **_) -> None:
+        library = Path(build_directory, "metallab.so")
+        if not library.exists():  # as ninja decides
+            library.write_text("whole")
+            built.append(library)
+
+    monkeypatch.setattr(cpp_extension, "load", build)
+    monkeypatch.setattr(extension.paths, "BUILD", tmp_path)
+    load = extension.load.__wrapped__  # without its memory
+    load("softshrink.cpp")
+    load("softshrink.cpp")
+    assert len(built) == 1
+    built[0].write_text("half")
+    load("softshrink.cpp")
+    assert len(built) == 2
+    assert "is damaged (metallab.so is not as it was written): it is made again" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(extension.paths, "BUILD", tmp_path / "file")
+    with pytest.raises(extension.CannotBuild, match=r"cannot be kept in .*file/kernels"):
+        load("softshrink.cpp")
+
+
 def test_a_notebook_shows_the_reason_alone():
     for error in (extension.CannotBuild("do this"), nvrtc.NoNvidiaCompiler("do that")):
         assert error._render_traceback_() == [f"{type(error).__name__}: {error}"]

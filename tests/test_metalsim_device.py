@@ -1217,7 +1217,7 @@ preload.arm()
 
 def test_a_failed_build_leaves_nothing_and_the_next_one_is_tried(tmp_path, monkeypatch):
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
-    (tmp_path / "thing.killed" / "objects").mkdir(parents=True)
+    (tmp_path / ".thing-killed" / "objects").mkdir(parents=True)
 
     def fail(folder):
         (folder / "half").write_text("")
@@ -1291,7 +1291,7 @@ def test_a_build_tells_that_it_goes_on(tmp_path, monkeypatch, capsys):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(metalsim.SimulationError, match=r"cannot keep .*file/cache .* set METALSIM_CACHE"):
+    with pytest.raises(metalsim.SimulationError, match=r"cannot be kept in .*file/cache .* METALSIM_CACHE names"):
         building.cache()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("METALSIM_CACHE", "here")

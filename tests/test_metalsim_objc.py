@@ -54,15 +54,15 @@ def built(name: str, *sources: Path, flags: Sequence[str] = (), **options: Any) 
 
     text = b"".join(source.read_bytes() for source in sources)
     folder = building.cache() / "extensions" / f"{name}-{hashlib.sha256(text).hexdigest()[:16]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    return cpp_extension.load(
-        name=name,
-        sources=[str(source) for source in sources],
-        extra_cflags=["-std=c++20", *flags],
-        extra_ldflags=["-framework", "Metal", "-framework Foundation"],
-        build_directory=str(folder),
-        **options,
-    )
+    with building.sealed(folder, "*.so"):
+        return cpp_extension.load(
+            name=name,
+            sources=[str(source) for source in sources],
+            extra_cflags=["-std=c++20", *flags],
+            extra_ldflags=["-framework", "Metal", "-framework Foundation"],
+            build_directory=str(folder),
+            **options,
+        )
 
 
 @functools.cache
@@ -476,7 +476,7 @@ def planted() -> Any:
         path.write_text(planted_source())
         kept = building.cache() / "extensions" / f"{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.mm"
         kept.parent.mkdir(parents=True, exist_ok=True)
-        if not kept.exists():
+        if not kept.exists() or kept.read_bytes() != path.read_bytes():
             path.replace(kept)
     return built("planted", kept)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import errno
 import json
 import os
 import re
+import shutil
 import struct
 import time
 import zlib
@@ -19,6 +21,7 @@ from nbformat import v4
 from results_files import claim, honest
 
 from metallab import machine, paths, records
+from metallab.headless import jobs
 from metallab.results import findings, pages, report
 from metallab.timing import Measurement
 
@@ -124,7 +127,7 @@ def run(tmp_path, monkeypatch) -> Iterator[Run]:
 @pytest.fixture
 def unconverted(monkeypatch):
     """Spare nbconvert's work where a test only asks whether there is a page."""
-    monkeypatch.setattr(pages, "to_html", lambda notebook, name, **more: "<p>converted</p>")
+    monkeypatch.setattr(pages, "to_html", lambda notebook, name, **more: f"<!-- {pages.POLICY} --><p>converted</p>")
 
 
 def text_of(element) -> str:
@@ -328,7 +331,7 @@ def test_pages_of_an_earlier_run_are_gone(run):
     run.summary(entry("01_a"))
     run.notebook("01_a")
     run.report.mkdir()
-    (run.report / "99_old.html").write_text("old")
+    (run.report / "99_old.html").write_text(f"<!-- {pages.POLICY} -->old")
     run.page()
     assert sorted(path.name for path in run.report.iterdir()) == ["01_a.html", "index.html"]
 
@@ -854,3 +857,67 @@ def test_a_folder_may_be_named(run):
     run.summary()
     assert report.main([str(run.folder)]) == 0
     assert (paths.REPORT / "index.html").exists()
+
+
+def test_a_report_deletes_and_overwrites_only_what_a_report_wrote(run, unconverted, tmp_path):
+    """Never through a link, be it the file or the folder."""
+    run.summary(entry("01_a"), entry("02_b"))
+    run.notebook("01_a", code("1"))
+    run.notebook("02_b", code("1"))
+    run.page()
+    theirs = run.report / "notes.html"
+    theirs.write_text("somebody's own")
+    aside = tmp_path / "elsewhere.html"
+    aside.write_text((run.report / "02_b.html").read_text())
+    (run.report / "linked.html").symlink_to(aside)
+    run.summary(entry("01_a"))
+    (run.folder / "02_b.ipynb").unlink()
+    run.page()
+    assert sorted(path.name for path in run.report.iterdir()) == [
+        *("01_a.html", "index.html", "linked.html", "notes.html")
+    ]
+    assert theirs.read_text() == "somebody's own"
+    assert aside.exists()
+
+    for put in (lambda path: path.write_text("mine"), lambda path: path.symlink_to(aside)):
+        (run.report / "index.html").unlink()
+        put(run.report / "index.html")
+        before = (run.report / "index.html").read_text()
+        with pytest.raises(report.ReportError, match=r"index\.html is there already, and no report wrote it"):
+            run.page()
+        assert (run.report / "index.html").read_text() == before
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "index.html").write_text(aside.read_text())
+    shutil.rmtree(run.report)
+    run.report.symlink_to(tmp_path / "there")
+    with pytest.raises(report.ReportError, match="is a link: nothing is deleted or written through it"):
+        run.page()
+    assert (tmp_path / "there" / "index.html").exists()
+
+
+def test_a_full_disk_leaves_no_half_a_report(run, unconverted, monkeypatch, capsys):
+    run.summary(entry("01_a"))
+    run.notebook("01_a", code("1"))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "index.html")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs.os, "replace", full)
+        assert report.main([str(run.folder)]) == 2
+    assert re.fullmatch(r"report: .*: No space left on device; make room there, .*\n", capsys.readouterr().err)
+    assert list(run.report.iterdir()) == []
+    assert report.main([str(run.folder)]) == 0
+
+
+def test_a_page_that_prints_too_much_is_cut_and_the_report_says_so(run):
+    """Also one that was executed by something else, which cuts nothing."""
+    run.summary(entry("01_a"))
+    flood = v4.new_output("stream", name="stdout", text="x" * (3 << 20))
+    run.notebook("01_a", code("1"), code("2", flood))
+    index = run.page()
+    said = f"CUT: {2 << 20} characters more were put out here than a page keeps"
+    assert said in text_of(run.executed("01_a"))
+    assert (run.report / "01_a.html").stat().st_size < 2 << 20
+    assert "01_a, cell 2" in text_of(index)
+    assert said in text_of(index)

@@ -55,6 +55,7 @@ def the_default_or_a_file_is_opened(yolo, tmp_path, monkeypatch):
     ),
     ('path = paths.BUILD / "weights" / text', "pass"),
     ('{_DEFAULT}") from error', '") from error'),
+    ("if fetched else", "if False else"),
     ("    except Exception as error:", "    except KeyError as error:"),
 )
 def what_cannot_be_opened_is_told_and_the_default_offered(yolo, tmp_path, monkeypatch):
@@ -83,6 +84,11 @@ def what_cannot_be_opened_is_told_and_the_default_offered(yolo, tmp_path, monkey
     with pytest.raises(detector.BadWeights, match=r"yolov5nu.pt cannot be used: no network; unset"):
         yolo.open_model("yolov5nu.pt")
     assert asked == [yolo.paths.BUILD / "weights" / "yolov5nu.pt"]
+    monkeypatch.setattr(yolo.paths, "BUILD", tmp_path)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "yolov5nu.pt").write_text("half of what was fetched")
+    with pytest.raises(detector.BadWeights, match=r"no network; delete .*/weights/yolov5nu.pt, which is then fetched"):
+        yolo.open_model("yolov5nu.pt")
 
 
 def evil(mark):

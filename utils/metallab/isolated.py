@@ -31,7 +31,9 @@ import functools
 import linecache
 import os
 import pickle
+import resource
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,7 +44,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from metallab import needs, units
-from metallab.headless.processes import describe_exit, find_process, kill_family
+from metallab.headless.processes import (
+    adopt_orphans,
+    describe_exit,
+    find_process,
+    kill_descendants,
+    kill_family,
+    marked,
+)
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",  # PyTorch, OpenBLAS
@@ -113,7 +122,8 @@ def run(
     arrays into NumPy's. ``environment`` is added to this process's, a ``PYTHONPATH`` before the one there is.
     ``threads=1`` holds frameworks to one CPU thread: by their environment variables, and on Linux also by allowing the
     process one core. ``device="mps"`` gives the text an Apple GPU, where there is none a simulated one; PyTorch's part
-    of that comes when the text imports torch. ValueError for another number of threads or another device.
+    of that comes when the text imports torch. ValueError for another number of threads or another device, `ChildFailed`
+    if the folder for temporary files cannot be written.
     """
     if threads not in (None, 1):
         raise ValueError(f"threads is {threads}; a child process runs on all (None) or on 1")
@@ -125,17 +135,26 @@ def run(
     wish = variables.pop("METALLAB_DEVICE", "")  # handed over apart: the child says it when it cannot be had
     if device:
         wish = "mps" if sys.platform == "darwin" else "sim"
-    with tempfile.TemporaryDirectory(prefix="metallab-child-") as folder:
-        task = Path(folder, "task")
-        task.write_bytes(pickle.dumps((source, tuple(results))))
-        command = [sys.executable, "-P", "-m", "metallab.isolated", folder, wish, *(["1"] if threads else [])]
-        return _outcome(command, variables, timeout, Path(folder))
+    try:
+        with tempfile.TemporaryDirectory(prefix="metallab-child-") as folder:
+            task = Path(folder, "task")
+            task.write_bytes(pickle.dumps((source, tuple(results))))
+            command = [sys.executable, "-P", "-m", "metallab.isolated", folder, wish, *(["1"] if threads else [])]
+            return _outcome(command, variables, timeout, Path(folder))
+    except OSError as error:
+        where = tempfile.gettempdir()
+        raise ChildFailed(f"no child process: {where} cannot be written ({error.strerror}); make room there") from error
 
 
 def _outcome(command: list[str], variables: Mapping[str, str], timeout: float, folder: Path) -> Outcome:
     with (folder / "out").open("w+b") as out, (folder / "err").open("w+b") as err:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=marked(variables, folder.name),
+            start_new_session=True,
         )
         head = find_process(child.pid)
         try:
@@ -145,7 +164,7 @@ def _outcome(command: list[str], variables: Mapping[str, str], timeout: float, f
         else:
             hung = ""
         finally:
-            kill_family(head)  # the child itself if it hangs, and whatever it started and left behind
+            kill_family(head, folder.name)  # the child itself if it hangs, and whatever it started and left behind
             child.wait()
         printed, said = (_text(stream) for stream in (out, err))
     if hung:
@@ -172,6 +191,7 @@ def _text(stream, most: int = 100_000) -> str:
 
 def main(folder: str, device: str = "", threads: str = "") -> int:
     """The child: ``python -m metallab.isolated FOLDER DEVICE [1]`` runs the task that lies in a folder."""
+    _leave_nobody_behind()
     if device:
         os.environ["METALLAB_DEVICE"] = device
     if threads and hasattr(os, "sched_setaffinity"):
@@ -189,6 +209,27 @@ def main(folder: str, device: str = "", threads: str = "") -> int:
         os._exit(0)
     _flush()
     return 0
+
+
+def _leave_nobody_behind() -> None:
+    """Go on in a child of this process, which waits for it, kills what it left running, and ends as it ended.
+
+    On Linux: this process adopts whatever would get away with a session of its own. Elsewhere nothing would come of it.
+    Nothing is imported yet that has threads, so that a fork is safe.
+    """
+    if not adopt_orphans():
+        return
+    child = os.fork()
+    if child == 0:
+        return
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    kill_descendants()
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the child has left its core, if it may
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 def _flush() -> None:

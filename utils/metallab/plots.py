@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -28,7 +28,13 @@ BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK = (
 )  # fmt: skip
 GREY = "#7f7f7f"
 COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
-STYLE = {
+
+
+_OF_WINDOWS = ("backend", "backend_fallback", "date", "interactive", "macosx", "tk", "toolbar", "webagg")
+"""The first part of the names of settings that say where pictures are shown, and not what they look like."""
+
+# matplotlib's own settings come first, so that none of a user's matplotlibrc counts
+STYLE = {name: value for name, value in matplotlib.rcParamsDefault.items() if name.split(".")[0] not in _OF_WINDOWS} | {
     "figure.dpi": 110,
     "figure.constrained_layout.use": True,
     "axes.spines.top": False,
@@ -344,8 +350,15 @@ def described(figure: Figure, words: str) -> Figure:
     heading = figure.get_suptitle().replace("\n", ", ", 1).replace("\n", " ")  # what it shows, and on which devices
     # IPython asks for this by name and adds it to the picture that it makes; nbconvert and the book read it there
     figure._repr_mimebundle_ = functools.partial(_alternative_text, f"{heading}. {words}" if heading else words)
+    figure.draw = functools.partial(_drawn, figure.draw)
     plt.close(figure)  # shown once, as the cell's result, and not again by the inline backend
     return figure
+
+
+def _drawn(draw: Callable[..., object], *arguments: object) -> object:
+    """A figure is drawn when it is shown, where the user's settings would count again."""
+    with plt.rc_context(STYLE):
+        return draw(*arguments)
 
 
 def _alternative_text(words: str, **_) -> tuple[dict, dict]:

@@ -1,4 +1,8 @@
-"""Building C++ once: a cache folder, a key of everything that the result depends on, one process at a time.
+"""Building once: a cache folder, a key of everything that the result depends on, checksums of what is kept.
+
+Whatever is built and loaded again later goes through `kept`, or `sealed` where another tool owns the folder: it takes
+its name when it is complete, and with it lie the SHA-256 of its files (`SUMS`). They are compared each time it is used.
+What a full disk or a power cut has cut short, or what was changed since, is built again, with one line that says so.
 
 Nothing here imports torch.
 """
@@ -8,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -27,6 +32,8 @@ SLOW_SECONDS = 10.0
 """A build that fails after so long is remembered; one that fails sooner costs little to try again."""
 REMEMBERED_SECONDS = 600.0
 """How long it is remembered: its cause may be gone by then, too little memory or a full disk."""
+SUMS = "sha256.json"
+"""The file in a kept folder with the SHA-256 of the others, by name: a JSON object, so that a part of it is none."""
 
 
 def cache(*inside: str) -> Path:
@@ -40,10 +47,7 @@ def cache(*inside: str) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SimulationError(
-            f"the simulated Apple GPU cannot keep its compiled parts in {path} ({error.strerror}); "
-            f"set {CACHE_VARIABLE} to a folder that you can write to"
-        ) from None
+        raise _cannot_keep(path, error) from None
     return path
 
 
@@ -70,49 +74,137 @@ def key(*parts: str, files: Sequence[Path]) -> str:
 
 
 def built_once(folder_name: str, file_name: str, build: Callable[[Path], None], progress: str = "") -> Path:
-    """The file ``file_name`` in the cache's folder ``folder_name``, built there if it is missing.
+    """The file ``file_name`` in the cache's folder ``folder_name``, built there if it is missing or damaged.
 
-    ``build`` is given a folder of its own to write in. The folder takes its name when it is complete, and a lock,
-    which the system frees if its owner dies, keeps other processes waiting meanwhile.
+    ``build`` is given a folder of its own to write in, as by `kept`. A lock, which the system frees if its owner dies,
+    keeps other processes waiting meanwhile.
 
     A SimulationError of a slow ``build`` is remembered in a file beside the folder: for `REMEMBERED_SECONDS` it is
     raised again at once, and says what to delete to build again sooner.
     """
     folder = cache() / folder_name
-    if (folder / file_name).exists():
-        return folder / file_name
-    with _locked(cache() / f"{folder_name}.lock"):
-        if not (folder / file_name).exists():
+    if damage(folder) is not None:
+        with locked(cache() / f"{folder_name}.lock"):
             _build(folder, build, progress)
     return folder / file_name
 
 
 def _build(folder: Path, build: Callable[[Path], None], progress: str) -> None:
+    discard_damaged(folder)
+    if folder.exists():  # another process was first
+        return
     failure = folder.with_name(f"{folder.name}.failed")
     _raise_remembered(failure)
-    for abandoned in folder.parent.glob(f"{folder.name}.*/"):  # by builds that were killed: the lock is ours
+    for abandoned in folder.parent.glob(f".{folder.name}-*/"):  # by builds that were killed: the lock is ours
         shutil.rmtree(abandoned, ignore_errors=True)
-    scratch, start = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent)), time.monotonic()
+    start = time.monotonic()
     try:
         with _telling(progress):
-            build(scratch)
-        shutil.rmtree(folder, ignore_errors=True)
-        scratch.chmod(0o755)  # so that who shares this checkout need not build again
-        scratch.rename(folder)
+            kept(folder, build)
     except SimulationError as error:
         if time.monotonic() - start >= SLOW_SECONDS:
             with contextlib.suppress(OSError):  # on a full disk, say: the error itself is what matters
                 failure.write_text(str(error), encoding="utf-8")
         raise
+
+
+def kept(folder: Path, make: Callable[[Path], None]) -> Path:
+    """The folder. Where it is missing or damaged, ``make`` fills a new one that then takes its place, with `SUMS`.
+
+    Processes do not disturb each other: whose folder is complete first wins. SimulationError, with what to do, if it
+    cannot be written.
+    """
+    discard_damaged(folder)
+    if folder.exists():
+        return folder
+    fresh = None
+    try:
+        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        make(fresh)
+        seal(fresh)
+        fresh.chmod(0o755)  # so that who shares this checkout need not build again
+        fresh.rename(folder)
+    except OSError as error:
+        if damage(folder) is not None:
+            raise _cannot_keep(folder, error) from error
+        # another process was first: its folder is as good
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        if fresh is not None:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return folder
+
+
+@contextlib.contextmanager
+def sealed(folder: Path, pattern: str) -> Iterator[None]:
+    """A block that builds or loads files in a folder which another tool owns, one process at a time.
+
+    The folder is made if it is missing, and emptied before the block if its files of the ``pattern`` are not as they
+    were at the end of the block before, or if that block did not come to its end.
+    """
+    with locked(folder.with_name(f"{folder.name}.lock")):
+        discard_damaged(folder)
+        folder.mkdir(exist_ok=True)
+        yield
+        if damage(folder) is not None:
+            seal(folder, pattern)
+
+
+def seal(folder: Path, pattern: str = "*") -> None:
+    """Write the checksums of a folder's files, whole or not at all."""
+    files = [path for path in sorted(folder.rglob(pattern)) if path.is_file() and not path.name.startswith(SUMS)]
+    part = folder / f"{SUMS}.part"
+    part.write_text(json.dumps({path.relative_to(folder).as_posix(): _sum(path) for path in files}), encoding="utf-8")
+    os.replace(part, folder / SUMS)
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a kept folder, in words; None if its files are as they were when they were sealed."""
+    try:
+        sums = dict(json.loads((folder / SUMS).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return "it was not finished"
+    for name, written in sums.items():
+        try:
+            if _sum(folder / name) != written:
+                return f"{name} is not as it was written"
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+    return None
+
+
+def discard_damaged(folder: Path) -> None:
+    """Take a damaged folder, or a file in its place, out of the way, and say so in a line on stderr."""
+    if not os.path.lexists(folder) or damage(folder) is None:
+        return
+    with locked(folder.parent / ".damaged.lock"):  # held for a moment only: nothing is built in here
+        why = damage(folder)
+        if not os.path.lexists(folder) or why is None:  # another process was first
+            return
+        try:
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".damaged-", ignore_cleanup_errors=True) as bin:
+                folder.rename(Path(bin, folder.name))
+        except OSError as error:
+            raise _cannot_keep(folder, error) from error
+    print(f"{folder} is damaged ({why}): it is made again", file=sys.stderr, flush=True)
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _cannot_keep(path: Path, error: OSError) -> SimulationError:
+    return SimulationError(
+        f"what is built once cannot be kept in {path} ({error.strerror or error}): make room there and see that you "
+        f"may write to it. {CACHE_VARIABLE} names another folder for the simulated Apple GPU"
+    )
 
 
 def _raise_remembered(failure: Path) -> None:
     """SimulationError if the build failed a short while ago; an older memory of that is removed."""
     if not failure.exists():
         return
-    said, age = failure.read_text(encoding="utf-8").rstrip(), time.time() - failure.stat().st_mtime
+    said, age = failure.read_text(encoding="utf-8", errors="replace").rstrip(), time.time() - failure.stat().st_mtime
     if said and 0 <= age < REMEMBERED_SECONDS:
         raise SimulationError(
             f"{said}\nThis build failed {age:.0f} s ago and is tried again {REMEMBERED_SECONDS:.0f} s after that. If "
@@ -127,8 +219,14 @@ def _version(path: str) -> str:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
+def locked(path: Path) -> Iterator[None]:
+    """Holds the lock of a file, which is made, folders and all; SimulationError if it cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    except OSError as error:
+        raise _cannot_keep(path.parent, error) from error
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -46,7 +46,9 @@ def open_model(weights: str | None = None):
         model = ultralytics.YOLO(path)
     except Exception as error:  # unpickling and fetching raise whatever they meet
         reason = units.first_line(error)[:160]
-        raise detector.BadWeights(f"{path.name} cannot be used: {reason}; {_DEFAULT}") from error
+        fetched = path.is_file() and path.parent == paths.BUILD / "weights"
+        again = f"delete {path}, which is then fetched again, or " if fetched else ""
+        raise detector.BadWeights(f"{path.name} cannot be used: {reason}; {again}{_DEFAULT}") from error
     if type(model.model) is not ultralytics.nn.tasks.DetectionModel:  # those for poses and masks descend from it
         raise detector.BadWeights(f"{path.name} holds a {type(model.model).__name__}, no detector of boxes; {_DEFAULT}")
     return model.model.float().eval()

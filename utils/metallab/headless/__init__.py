@@ -5,14 +5,19 @@ Three processes share the work, so that none can take the others down:
 * the **parent** picks the notebooks, prints progress and keeps ``summary.json``. It imports no framework and no
   nbconvert, so that it takes neither memory nor time from what is being measured;
 * a **worker** for each notebook drives nbconvert's ExecutePreprocessor and saves the partial notebook after every
-  cell. Its standard input is its lifeline: once that closes (the parent stops it, or is gone, however it went) the
-  worker kills its kernel, saves what it has and leaves;
+  cell (seldomer where there are so many that saving would take a tenth of the time). Its standard input is its
+  lifeline: once that closes (the parent stops it, or is gone, however it went) the worker kills its kernel, saves what
+  it has and leaves;
 * the **kernel** is ipykernel in this very interpreter. It talks over Unix sockets, so that parallel runs never race
-  for a port, and it starts in a session of its own, which is how its descendants are found and ended.
+  for a port. It starts in a session of its own, with a mark in its environment, and on Linux the worker adopts what
+  loses its parent: so its descendants are found and ended.
 
 What a run writes: the executed notebooks, ``results/`` and ``summary.json`` in the folder of its mode and device
 (``build/full-cpu``), and in ``build/failed/<mode>-<device>`` the partial notebook of each failure. If ``METALLAB_OUT``
 names another folder, failures lie in its ``failed``.
+
+A disk that is full fails a notebook, or ends the run, in one line; nothing half-written is left, and nothing that no
+run wrote is overwritten. What a cell prints is cut where nobody would read it, and the page says so.
 
 A notebook passed, failed, was skipped, or is *incomplete*: it came to its end, and its cells say in their outputs that
 a tool is missing here and what was not run for want of it (`metallab.needs`).

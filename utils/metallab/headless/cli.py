@@ -22,7 +22,9 @@ from metallab.headless.summary import Console, Summary, locked
 def main(argv: list[str] | None = None) -> int:
     """The command: 0 if nothing failed, 1 if something did, 2 if it can't be done, 130 if it was interrupted.
 
-    A notebook that is incomplete, because a tool is missing here, did not fail: the last lines name what to install.
+    What can't be done is said in one line: a mistake on the command line, a device that is not here, another run in the
+    same folder, a folder that can't be written, a full disk. A notebook that is incomplete, because a tool is missing
+    here, did not fail: the last lines name what to install.
     """
     try:
         return run(parse(argv))
@@ -48,9 +50,9 @@ def run(options: argparse.Namespace) -> int:
         console.say(f"{len(jobs)} notebooks, {options.mode} mode, on {found['label']}")
 
         def finished(result: NotebookResult) -> None:
-            summary.add(result)
             results.append(result)
             console.finished(result)
+            summary.add(result)
 
         through = Pool(jobs, options.jobs, (lock,), wake, summary.begin, console.progress, finished).run()
         console.summary(results, folder, time.monotonic() - summary.clock)
@@ -80,7 +82,12 @@ def choose(given: list[Path], only: list[str]) -> list[Path]:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line; exits with code 2 on a mistake."""
-    parser = argparse.ArgumentParser(prog="python -m metallab.headless", description="Runs notebooks without a person.")
+    parser = argparse.ArgumentParser(
+        prog="python -m metallab.headless",
+        description="Runs notebooks without a person.",
+        epilog="Exit codes: 0 nothing failed, 1 a notebook failed, 2 it can't be done (a line says why: a mistake, no "
+        "such device, nothing can be written), 130 it was interrupted.",
+    )
     add = parser.add_argument
     add("--mode", choices=modes.MODES, default="full", help="sizes and samples (default: full)")
     add("--device", choices=DEVICES, default="auto", help="where to run (default: the best device of this machine)")

@@ -19,7 +19,7 @@ import json
 from metallab import device
 try:
     found = device.pick(framework=device.first_framework())
-except device.DeviceUnavailable as error:
+except (device.DeviceUnavailable, ValueError) as error:
     answer = dict(error=str(error))
 else:
     kind = "sim" if found.simulated else found.kind
@@ -47,7 +47,8 @@ def resolve_device(name: str) -> dict:
         ) from None
     found = [line for line in probe.stdout.splitlines() if line.startswith(PROBE_MARK)]
     if not found:
-        raise UsageError(f"looking for a device failed: {probe.stderr.strip() or describe_exit(probe.returncode)}")
+        said = probe.stderr.strip().splitlines() or [describe_exit(probe.returncode)]
+        raise UsageError(f"looking for a device failed: {said[-1]}; metallab.device.pick() in Python tells more")
     answer = json.loads(found[-1].removeprefix(PROBE_MARK))
     if "error" in answer:
         raise UsageError(answer["error"])

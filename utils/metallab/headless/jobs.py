@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,19 @@ INTERRUPTED = "interrupted"
 
 class UsageError(ValueError):
     """What was asked for can't be done as given; the message says what to do. Exit code 2."""
+
+
+def cannot_write(path: str | Path, error: OSError) -> UsageError:
+    """What is said, in one line, where a run cannot write: its disk is full, or it may not."""
+    return UsageError(
+        f"{path} cannot be written ({error.strerror or error}): make room there and see that you may write to it, or "
+        "name another folder with METALLAB_OUT. What was finished stays"
+    )
+
+
+ELSEWHERE = "move it away, or name another folder with METALLAB_OUT"
+REGISTER = ".written-by-a-run"
+"""In a folder that ``METALLAB_OUT`` names: the names of the notebooks whose files there a run has written."""
 
 
 @dataclass
@@ -114,11 +128,44 @@ class Job:
         """Where the copy of a notebook goes that can't be read."""
         return Path(self.failed, f"{self.name}.unreadable")
 
-    def remove_stale(self) -> None:
-        """Removes what an earlier run of this notebook left, so that nothing old is taken for new."""
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All that a run of this notebook writes or removes."""
         records = Path(self.out, "results", f"{self.name}.json")
-        for old in (self.executed, records, self.partial, self.note, self.unreadable):
-            old.unlink(missing_ok=True)
+        return self.executed, records, self.partial, self.note, self.unreadable
+
+    def foreign(self) -> Path | None:
+        """A file that lies where this run would write, and that no run has written."""
+        if Path(self.out).resolve().is_relative_to(paths.BUILD.resolve()) or self.name in self._registered():
+            return None
+        there = [path for path in self.files if os.path.lexists(path)]
+        return next((path for path in there if path.parent.name != "results" or not _are_records(path)), None)
+
+    def remove_stale(self) -> None:
+        """Removes what an earlier run of this notebook left, so that nothing old is taken for new.
+
+        UsageError if no run has left it, or if it can't be removed.
+        """
+        if path := self.foreign():
+            raise UsageError(f"{path} is there already, and no run wrote it: {ELSEWHERE}")
+        try:
+            for old in self.files:
+                old.unlink(missing_ok=True)
+            if self.name not in self._registered():
+                Path(self.out).mkdir(parents=True, exist_ok=True)
+                with Path(self.out, REGISTER).open("a", encoding="utf-8") as register:
+                    register.write(f"{self.name}\n")
+        except OSError as error:
+            raise cannot_write(error.filename or self.out, error) from error
+
+    def _registered(self) -> set[str]:
+        register = Path(self.out, REGISTER)
+        return set(register.read_text(encoding="utf-8", errors="replace").splitlines()) if register.is_file() else set()
+
+
+def _are_records(path: Path) -> bool:
+    """Whether a file was written by `metallab.records`, which pages use without a run as well."""
+    return path.is_file() and not path.is_symlink() and b'"metallab"' in path.read_bytes()
 
 
 def make_job(
@@ -131,7 +178,8 @@ def make_job(
 ) -> Job:
     """The job for one notebook, with the folders that belong to its mode and device unless others are given.
 
-    ``options`` are the job's other fields. UsageError if the run would write over the notebook itself.
+    ``options`` are the job's other fields. UsageError if the run would write over the notebook itself, or over a file
+    that no run has written.
     """
     elsewhere = out or os.environ.get("METALLAB_OUT")
     folder = Path(out or paths.run_folder(mode, kind)).absolute()
@@ -139,12 +187,22 @@ def make_job(
     job = Job(str(path), path.stem, mode, kind, str(folder), str(Path(failed or default).absolute()), **options)
     if path.resolve() in (job.executed.resolve(), job.partial.resolve()):
         raise UsageError(f"{path} is where its executed copy would go; choose another folder for the run")
+    if found := job.foreign():
+        raise UsageError(f"{found} is there already, and no run wrote it: {ELSEWHERE}")
     return job
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a file so that a reader finds the old text or the new one, never half of it."""
+    """Writes a file so that a reader finds the old text or the new one, never half of it.
+
+    Where that fails, on a full disk say, nothing is left of it. What a killed run left the next one writes over.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise

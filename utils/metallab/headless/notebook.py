@@ -13,6 +13,13 @@ from metallab.headless.devices import DEVICES
 from metallab.headless.jobs import write_atomically
 
 SKIP_TAG = "skip-headless"
+LONGEST_REASON = 1000
+MOST_PRINTED = 1 << 20
+"""Characters that a cell may print, and that a traceback may have: more than anybody reads."""
+MOST_SHOWN = 1 << 26
+"""Characters of all that a page puts out, pictures and films among it: what a browser still opens."""
+CUT = "application/vnd.metallab.cut+json"
+"""Under this type an output of an executed notebook holds how many characters were cut away there."""
 
 
 class Unreadable(Exception):
@@ -44,14 +51,14 @@ def read_notebook(path: Path):
         raise Unreadable(f"there is no file {path}") from None
     except OSError as error:
         raise Unreadable(f"{path} can't be read: {error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unreadable(f"malformed JSON: {error}; restore the file from version control") from error
     check_shape(raw)
     try:
         nbformat.validate(raw)
-    except nbformat.ValidationError as error:
+        notebook = nbformat.reads(text, as_version=4)
+    except (nbformat.ValidationError, RecursionError) as error:
         raise Unreadable(f"not a valid notebook: {units.first_line(error)}") from error
-    notebook = nbformat.reads(text, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -80,6 +87,65 @@ def check_replaced(path: Path, replace: Mapping[str, str]) -> None:
     ids = {cell.get("id") for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]}
     if missing := set(replace) - ids:
         raise ValueError(f"{path.name} has no cell with the id {', '.join(sorted(missing))}")
+
+
+class OutputLimit:
+    """Counts what a page puts out and cuts what is too much, cell by cell: `begin`, `fit` for each output, `end`."""
+
+    def __init__(self) -> None:
+        self.shown = self.printed = self.dropped = 0
+
+    def begin(self) -> None:
+        """A cell begins, or clears what it has put out so far."""
+        self.printed = self.dropped = 0
+
+    def fit(self, output: dict) -> bool:
+        """Cuts an output to the room that there is; False if nothing of it is left. An error always is."""
+        room = max(0, MOST_SHOWN - self.shown)
+        match output["output_type"]:
+            case "stream":
+                text = "".join(output["text"])
+                output["text"] = text[: min(room, max(0, MOST_PRINTED - self.printed))]
+                size, kept = len(text), len(output["text"])
+                self.printed += kept
+            case "error":
+                text = "\n".join(output["traceback"])
+                if len(text) > MOST_PRINTED:
+                    output["traceback"] = [text[-MOST_PRINTED:]]
+                output["evalue"] = output["evalue"][:MOST_PRINTED]
+                size, kept = len(text), min(len(text), MOST_PRINTED)
+            case _:
+                size = kept = len(json.dumps(output["data"]))
+                if size > room and CUT not in output["data"]:
+                    output["data"], kept = {"text/plain": "(cut away)"}, 0
+        self.shown += kept
+        self.dropped += size - kept
+        return kept > 0 or output["output_type"] == "error"
+
+    def end(self, cell: dict) -> None:
+        """Says below a cell how much was cut away."""
+        if self.dropped:
+            words = f"CUT: {self.dropped} characters more were put out here than a page keeps. Write them to a file."
+            data = {"text/plain": words, CUT: {"dropped": self.dropped}}
+            cell["outputs"].append(type(cell)(output_type="display_data", data=data, metadata={}))
+
+
+def cut_outputs(notebook: Mapping) -> None:
+    """Cuts what any cell of an executed notebook put out too much of, and says so there."""
+    limit = OutputLimit()
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            limit.begin()
+            cell["outputs"] = [output for output in cell["outputs"] if limit.fit(output)]
+            limit.end(cell)
+
+
+def cuts(notebook: Mapping) -> Iterator[tuple[int, str]]:
+    """The cells below which something was cut away: the number and what is said there."""
+    for number, _, cell in numbered(notebook):
+        for output in cell["outputs"]:
+            if CUT in output.get("data", {}):
+                yield number, str(output["data"].get("text/plain", "CUT"))
 
 
 def save(notebook, path: Path) -> None:
@@ -144,7 +210,7 @@ def first_error(notebook) -> Failure | None:
             continue
         for output in cell.outputs:
             if output.output_type == "error":
-                what = f"{output.ename}: {output.evalue}".splitlines()[0]
+                what = f"{output.ename}: {output.evalue}".splitlines()[0][:LONGEST_REASON]
                 traceback = without_colours("\n".join(output.traceback))
                 return Failure(f"cell {number}: {what}", number, index, traceback)
     return None

@@ -25,6 +25,7 @@ from metallab.headless.jobs import (
     TIMEOUT,
     Job,
     NotebookResult,
+    cannot_write,
     make_job,
     write_atomically,
 )
@@ -122,8 +123,13 @@ class Pool:
             job = self.waiting.popleft()
             self.starting(job)
             job.remove_stale()
-            job.scratch = new_scratch()
-            running = Running(job, self.keep)
+            try:
+                job.scratch = new_scratch()
+                running = Running(job, self.keep)
+            except OSError as error:
+                if job.scratch:
+                    shutil.rmtree(job.scratch, ignore_errors=True)
+                raise cannot_write(job.scratch or tempfile.gettempdir(), error) from error
             self.running.append(running)
             self.selector.register(running.events, selectors.EVENT_READ, running)
 
@@ -229,7 +235,7 @@ class Running:
         """Kills the worker and its kernel, with all their descendants."""
         if self.process.poll() is None:
             kill_family(find_process(self.process.pid))
-        kill_family(self.kernel)
+        kill_family(self.kernel, Path(self.job.scratch).name)
 
     def close(self) -> NotebookResult:
         """Once the worker has ended: leaves no process and no scratch folder behind, and returns the result."""
@@ -252,16 +258,22 @@ class Running:
         reason = self.why or f"{where}the worker process {describe_exit(code)}"
         result = NotebookResult(self.job.name, self.title, reason=reason, cells=self.cells, traceback=log)
         result.cell = self.number or None
+        try:
+            self._complete(result, log)
+        except OSError as error:
+            result.reason += f"; and {cannot_write(self.job.failed, error)}"
+        return result
+
+    def _complete(self, result: NotebookResult, log: str) -> None:
         if not self.job.partial.exists():
-            write_atomically(self.job.note, f"{self.job.path}\n{reason}\n{log}\n")
+            write_atomically(self.job.note, f"{self.job.path}\n{result.reason}\n{log}\n")
             result.failed_copy = os.path.relpath(self.job.note, self.job.out)
-            return result
+            return
         notebook = json.loads(self.job.partial.read_text(encoding="utf-8"))
-        show_failure(notebook, Failure(reason, index=self.index))
-        write_atomically(self.job.partial, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
         result.executed = sum(1 for cell in notebook["cells"] if cell.get("execution_count"))
         result.notebook, result.failed_copy = self.job.partial, os.path.relpath(self.job.partial, self.job.out)
-        return result
+        show_failure(notebook, Failure(result.reason, index=self.index))
+        write_atomically(self.job.partial, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
 
 
 def new_scratch() -> str:

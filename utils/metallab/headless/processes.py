@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
+import sys
 import threading
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
+
+MARK = "_METALLAB_FAMILY"
+"""An environment variable: the names of the families that a process belongs to, with a colon before each."""
+_SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
 
 
 def find_process(pid: int) -> psutil.Process | None:
@@ -19,14 +27,53 @@ def find_process(pid: int) -> psutil.Process | None:
         return None
 
 
-def family(head: psutil.Process) -> list[psutil.Process]:
-    """A session leader, its descendants, and its session: those whose parent has gone stay in that."""
-    if not head.is_running() and psutil.pid_exists(head.pid):
-        return []  # all gone, and the number belongs to a stranger
-    found = {head, *map(find_process, (pid for pid in psutil.pids() if in_session(pid, head.pid)))} - {None}
-    with contextlib.suppress(psutil.NoSuchProcess):
-        found.update(head.children(recursive=True))
-    return list(found)
+def marked(environment: Mapping[str, str], name: str) -> dict[str, str]:
+    """An environment by which `family` knows a process and whatever it starts; a family inside a family has both names.
+
+    ``name`` is one that no other process has, such as that of a temporary folder.
+    """
+    return {**environment, MARK: f"{environment.get(MARK, '')}:{name}"}
+
+
+def has_mark(process: psutil.Process, name: str) -> bool:
+    """Whether a process was started with an environment that is `marked` so; one that does not tell was not."""
+    try:
+        return name in process.environ().get(MARK, "").split(":")
+    except (psutil.Error, OSError):
+        return False
+
+
+def adopt_orphans() -> bool:
+    """From now on a descendant of this process whose parent ends becomes its child; False where that can't be had.
+
+    Linux calls it a subreaper. So nothing that a child starts gets away, whatever session it makes for itself and
+    whatever environment. macOS has nothing like it: there `marked` has to do, which does not find what has emptied its
+    environment, and none of macOS's own programs, whose environment it does not tell.
+    """
+    if sys.platform != "linux":
+        return False
+    return ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+
+def family(head: psutil.Process | None, name: str = "") -> list[psutil.Process]:
+    """A session leader, its descendants, its session, and what has its mark: those whose parent has gone stay in these.
+
+    Those that have ended already are left out.
+    """
+    found = {process for process in psutil.process_iter() if name and has_mark(process, name)}
+    if head is not None and (head.is_running() or not psutil.pid_exists(head.pid)):  # else a stranger has the number
+        found |= {head, *map(find_process, (pid for pid in psutil.pids() if in_session(pid, head.pid)))} - {None}
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.update(head.children(recursive=True))
+    return [process for process in found if runs(process)]
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether a process has not ended; one that nobody has asked for its exit status yet has."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def in_session(pid: int, session: int) -> bool:
@@ -37,13 +84,26 @@ def in_session(pid: int, session: int) -> bool:
         return False
 
 
-def kill_family(head: psutil.Process | None) -> None:
-    """Kills a session leader with its descendants and its session, and waits up to 5 s until they have gone."""
-    found = family(head) if head is not None else []
-    for process in found:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(found, timeout=5)
+def kill_family(head: psutil.Process | None, name: str = "") -> None:
+    """Kills a `family`, and waits until it has gone, up to 5 s each time that there is more of it."""
+    _kill(lambda: family(head, name))
+
+
+def kill_descendants() -> None:
+    """Kills all that this process and its descendants have started; orphans among them after `adopt_orphans`."""
+    _kill(lambda: [process for process in psutil.Process().children(recursive=True) if runs(process)])
+
+
+def _kill(find: Callable[[], list[psutil.Process]]) -> None:
+    for _ in range(3):  # what was started while they were being killed comes next
+        if not (found := find()):
+            return
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                process.kill()
+        deadline = time.monotonic() + 5
+        while any(map(runs, found)) and time.monotonic() < deadline:
+            time.sleep(0.005)
 
 
 class Lifeline:
@@ -61,13 +121,18 @@ class Lifeline:
         while os.read(0, 1):
             continue
         self.cut = True
-        kill_family(self.kernel)
+        self.kill()
 
     def hold(self, kernel: int) -> None:
         """Takes charge of a kernel. It may be cut already; whichever comes second, this or the end, kills it."""
         self.kernel = find_process(kernel)
         if self.cut:
-            kill_family(self.kernel)
+            self.kill()
+
+    def kill(self) -> None:
+        """Kills the kernel and whatever it has started."""
+        kill_family(self.kernel)
+        kill_descendants()
 
 
 def resident_bytes(head: psutil.Process) -> int:

@@ -17,10 +17,11 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbconvert.preprocessors.execute import ExecutePreprocessor
 from traitlets.log import get_logger
 
-from metallab.headless.jobs import INTERRUPTED, Job, NotebookResult
+from metallab.headless.jobs import INTERRUPTED, Job, NotebookResult, cannot_write
 from metallab.headless.notebook import (
     SKIP_TAG,
     Failure,
+    OutputLimit,
     first_error,
     first_unexecuted,
     is_code,
@@ -28,10 +29,13 @@ from metallab.headless.notebook import (
     stopped_output,
     without_colours,
 )
-from metallab.headless.processes import Lifeline, describe_exit, kill_family, last_words
+from metallab.headless.processes import Lifeline, describe_exit, last_words, marked
 
 KERNEL_START = 120
 """Seconds that a kernel may take to start; on an idle machine it takes half a second."""
+SAVE_SECONDS, SAVE_SHARE = 1.0, 0.1
+"""What saving after each cell may take: so long in any case, and then this share of the time that has passed. A save is
+of the whole notebook, so that of 1000 cells each save takes as long as many cells."""
 OUTPUT_GRACE = 60.0
 """Seconds that a cell's outputs may trail its end; nbclient would give up after 4 s and drop the rest in silence."""
 
@@ -53,7 +57,10 @@ def execute(
     """
     quiet_logs()
     runner = Runner(job, notebook, result, report, lifeline)
-    runner.save()
+    try:
+        save(notebook, job.partial)
+    except OSError as error:
+        return Failure(str(cannot_write(job.partial, error)))
     try:
         runner.preprocess(notebook, {"metadata": {"path": str(Path(job.path).parent)}})
     except Stopped as stopped:
@@ -74,16 +81,21 @@ def quiet_logs() -> None:
 def kernel_environment(job: Job) -> dict[str, str]:
     """The kernel's environment variables.
 
-    IPython's own folder is a fresh one: a start-up file or an extension of this user must not change the numbers.
-    MPLBACKEND would keep pictures out of the notebook if the caller had set it for itself.
+    IPython's own folder is a fresh one: a start-up file or an extension of this user must not change the numbers, nor
+    settings of matplotlib the pictures. MPLBACKEND would keep pictures out of the notebook if the caller had set it for
+    itself.
     """
+    settings = Path(job.scratch, "matplotlibrc")
+    settings.touch()
     ours = {
         "METALLAB_MODE": job.mode,
         "METALLAB_DEVICE": job.device,
         "METALLAB_OUT": job.out,
         "IPYTHONDIR": str(Path(job.scratch, "ipython")),
+        "MATPLOTLIBRC": str(settings),
     }
-    return {name: value for name, value in os.environ.items() if name != "MPLBACKEND"} | ours
+    kept = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    return marked(kept, Path(job.scratch).name) | ours
 
 
 class ThisInterpreter(KernelSpecManager):
@@ -125,6 +137,9 @@ class Runner(ExecutePreprocessor):
         self.kernel_log = Path(job.scratch, "kernel.log")
         self.deadline = time.monotonic() + (job.timeout or float("inf"))
         self.number, self.index = 0, None
+        self.limit = OutputLimit()
+        self.began, self.saving = time.monotonic(), 0.0
+        self.unsaved: OSError | None = None
 
     def create_kernel_manager(self):
         self.km = kernel_manager(Path(self.job.scratch))
@@ -137,7 +152,27 @@ class Runner(ExecutePreprocessor):
         self.report(event="kernel", pid=self.km.provisioner.pid)
 
     def save(self) -> None:
-        save(self.notebook, self.job.partial)
+        """Saves the partial notebook, unless too much of the time has gone into that; whoever ends the run saves it."""
+        begun = time.monotonic()
+        if self.saving > SAVE_SECONDS + SAVE_SHARE * (begun - self.began):
+            return
+        try:
+            save(self.notebook, self.job.partial)
+            self.unsaved = None
+        except OSError as error:
+            self.unsaved = error
+        self.saving += time.monotonic() - begun
+
+    def output(self, outs, msg, display_id, cell_index):
+        """Takes in what a cell puts out, and cuts it as it comes: memory is limited, too."""
+        found = super().output(outs, msg, display_id, cell_index)
+        if found is not None and not self.limit.fit(found) and not display_id:
+            outs.pop()  # with an id it keeps its place: the cell may update it
+        return found
+
+    def clear_output(self, outs, msg, cell_index) -> None:
+        super().clear_output(outs, msg, cell_index)
+        self.limit.begin()
 
     def seconds_for(self, cell) -> float | None:
         """What this cell may take: its own limit, or what is left of the notebook's. None is no limit."""
@@ -149,6 +184,7 @@ class Runner(ExecutePreprocessor):
             return cell, resources
         self.number, self.index = self.number + 1, index
         self.report(event="cell", number=self.number, index=index)
+        self.limit.begin()
         if SKIP_TAG in cell.metadata.get("tags", []):
             text = f"skipped: {cell.metadata.reason}\n"
             cell.outputs = [type(cell)(output_type="stream", name="stdout", text=text)]
@@ -156,7 +192,6 @@ class Runner(ExecutePreprocessor):
         try:
             super().preprocess_cell(cell, resources, index)
             self.result.executed += 1
-            return cell, resources
         except CellExecutionError as error:
             self.result.executed += 1
             raise Stopped(self.raised(error)) from error
@@ -166,7 +201,11 @@ class Runner(ExecutePreprocessor):
         except DeadKernelError as error:
             raise Stopped(self.died()) from error
         finally:
+            self.limit.end(cell)
             self.save()
+        if self.unsaved is not None:
+            raise Stopped(self.failure(f"cell {self.number}: {cannot_write(self.job.partial, self.unsaved)}"))
+        return cell, resources
 
     def failure(self, reason: str, traceback: str = "") -> Failure:
         return Failure(reason, self.number, self.index, without_colours(traceback))
@@ -186,7 +225,7 @@ class Runner(ExecutePreprocessor):
                     return
 
         run_sync(wait)()
-        kill_family(self.lifeline.kernel)  # it may ignore the interrupt, and nbclient would wait 5 s for it
+        self.lifeline.kill()  # it may ignore the interrupt, and nbclient would wait 5 s for it
 
     def timed_out(self, cell, error: CellTimeoutError) -> Failure:
         if self.lifeline.cut:

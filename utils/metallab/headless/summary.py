@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -15,21 +16,34 @@ from pathlib import Path
 
 import psutil
 
-from metallab.headless.jobs import ENTRY, STATUSES, Job, NotebookResult, UsageError, write_atomically
+from metallab.headless.jobs import (
+    ELSEWHERE,
+    ENTRY,
+    STATUSES,
+    Job,
+    NotebookResult,
+    UsageError,
+    cannot_write,
+    write_atomically,
+)
 from metallab.headless.pool import STOP_GRACE, Running
 
-UNFINISHED = "did not finish: the run was killed while this notebook was running"
+UNFINISHED = "no result: the run ended while this notebook was running; it was killed, or could not write"
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[int]:
-    """Holds the run folder's lock, an open descriptor; UsageError if another run has it.
+    """Holds the run folder's lock, an open descriptor; UsageError if another run has it, or if it can't be written.
 
     The system drops the lock with its last holder, so it can't go stale. Workers hold it too: if a run was killed,
     the next one waits until its orphans are through, which takes seconds.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    check_umask()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
     try:
         patience = time.monotonic() + STOP_GRACE
         while not take_lock(descriptor):
@@ -40,11 +54,22 @@ def locked(folder: Path) -> Iterator[int]:
                     "or end it"
                 )
             time.sleep(0.2)
-        os.truncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise cannot_write(folder / ".lock", error) from error
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def check_umask() -> None:
+    """UsageError if this process makes files that their owner can't read or write."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    if mask & 0o700:
+        raise UsageError(f"umask {mask:03o} makes files that you could not read yourself: umask 022, then try again")
 
 
 def take_lock(descriptor: int) -> bool:
@@ -71,6 +96,7 @@ class Summary:
         self.path = folder / "summary.json"
         self.head = {"mode": mode, **found, "started": datetime.now(UTC).isoformat(timespec="seconds")}
         self.clock = time.monotonic()
+        self.foreign = False
         self.entries = {entry["name"]: entry for entry in self._earlier()}
 
     def _earlier(self) -> list[dict]:
@@ -80,17 +106,35 @@ class Summary:
             return [{name: entry[name] for name in ENTRY} for entry in known]
         except FileNotFoundError:
             return []
-        except (ValueError, KeyError, TypeError):
-            print(f"{self.path} was not written by this program; starting a new one", file=sys.stderr)
+        except OSError as error:
+            raise UsageError(f"{self.path} can't be read ({error.strerror}): {ELSEWHERE}") from error
+        except (ValueError, KeyError, TypeError, RecursionError):
+            self.foreign = True
             return []
 
+    def _keep_foreign(self) -> None:
+        """Moves a summary that this program did not write, or that was damaged, to a name of its own."""
+        numbered = (self.path.with_name(f"summary.{number}.json") for number in itertools.count(1))
+        aside = next(path for path in numbered if not os.path.lexists(path))
+        os.replace(self.path, aside)
+        self.foreign = False
+        print(
+            f"{self.path} was not written by this program, or is damaged: now {aside.name}, and a new one is begun",
+            file=sys.stderr,
+        )
+
     def add(self, result: NotebookResult) -> None:
-        """Puts in one result, in place of an older one, and writes the file."""
+        """Puts in one result, in place of an older one, and writes the file. UsageError if that can't be done."""
         self.entries[result.name] = result.entry()
         seconds = round(time.monotonic() - self.clock, 3)
         notebooks = [self.entries[name] for name in sorted(self.entries)]
         text = json.dumps({**self.head, "seconds": seconds, "notebooks": notebooks}, indent=1, ensure_ascii=False)
-        write_atomically(self.path, text + "\n")
+        try:
+            if self.foreign:
+                self._keep_foreign()
+            write_atomically(self.path, text + "\n")
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
 
     def begin(self, job: Job) -> None:
         """Marks a notebook as begun: if nothing ever replaces this entry, the run was killed."""
@@ -105,10 +149,13 @@ class Console:
         self.live = self.stream.isatty()
 
     def say(self, text: str, end: str = "\n") -> None:
-        """Prints. When nobody reads any more (``make run | head``), the run goes on in silence: summary.json tells."""
+        """Prints. When nobody reads any more (``make run | head``), the run goes on in silence: summary.json tells.
+
+        So it does where the disk is full that the text goes to.
+        """
         try:
             print(text, end=end, file=self.stream, flush=True)
-        except BrokenPipeError:
+        except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
     def progress(self, running: list[Running]) -> None:

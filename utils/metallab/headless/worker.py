@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from metallab.headless.jobs import Job, NotebookResult, write_atomically
+from metallab.headless.jobs import Job, NotebookResult, cannot_write, write_atomically
 from metallab.headless.notebook import (
     Failure,
     Refused,
@@ -28,11 +28,12 @@ from metallab.headless.notebook import (
     skip_reason,
     title_of,
 )
-from metallab.headless.processes import Lifeline
+from metallab.headless.processes import Lifeline, adopt_orphans
 
 
 def main(job_file: str, descriptor: str) -> int:
     """The worker process: runs the job in ``job_file`` and reports to the descriptor. 0 unless it broke."""
+    adopt_orphans()
     lifeline = Lifeline()
     lifeline.watch()
     # jsonschema would spend 0.8 s building a grammar for the format "iri", which no notebook schema contains;
@@ -40,7 +41,10 @@ def main(job_file: str, descriptor: str) -> int:
     sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
     job = Job(**json.loads(Path(job_file).read_text()))
     report = partial(send, int(descriptor))
-    result = work(job, report, lifeline)
+    try:
+        result = work(job, report, lifeline)
+    finally:
+        lifeline.kill()  # what a cell left running, which would disturb the next notebook's numbers
     report(event="done", result=dataclasses.asdict(result) | {"notebook": str(result.notebook or "")})
     if lifeline.cut:  # the parent may be gone, and with it the one who removes this folder
         shutil.rmtree(job.scratch, ignore_errors=True)
@@ -74,11 +78,15 @@ def work(job: Job, report: Callable[..., None], lifeline: Lifeline) -> NotebookR
 
 def not_a_notebook(job: Job, reason: str) -> NotebookResult:
     """The failure of a file that can't be read: a text with the reason, and a copy of the file if there is one."""
-    if Path(job.path).is_file():
-        job.unreadable.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(job.path, job.unreadable)
-    write_atomically(job.note, f"{job.path}\n{reason}\n")
-    return NotebookResult(job.name, job.name, reason=reason, failed_copy=os.path.relpath(job.note, job.out))
+    result = NotebookResult(job.name, job.name, reason=reason)
+    try:
+        write_atomically(job.note, f"{job.path}\n{reason}\n")
+        result.failed_copy = os.path.relpath(job.note, job.out)
+        if os.access(job.path, os.R_OK) and Path(job.path).is_file():
+            shutil.copyfile(job.path, job.unreadable)
+    except OSError as error:
+        result.reason += f"; and {cannot_write(job.failed, error)}"
+    return result
 
 
 def finish(job: Job, notebook, result: NotebookResult, failure: Failure | None) -> NotebookResult:
@@ -87,16 +95,25 @@ def finish(job: Job, notebook, result: NotebookResult, failure: Failure | None) 
     result.peak_rss_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
     result.not_run = not_run(notebook)
     if failure is None:
-        save(notebook, job.executed)
+        try:
+            save(notebook, job.executed)
+        except OSError as error:
+            failure = Failure(f"it came to its end, but {cannot_write(job.executed, error)}")
+    if failure is None:
         job.partial.unlink(missing_ok=True)
         result.status, result.notebook = "passed", job.executed
         if result.not_run:
             result.status, result.reason = "incomplete", result.lacking
         return result
-    show_failure(notebook, failure)
-    save(notebook, job.partial)
     result.reason, result.cell, result.traceback = failure.reason, failure.cell, failure.traceback
-    result.notebook, result.failed_copy = job.partial, os.path.relpath(job.partial, job.out)
+    show_failure(notebook, failure)
+    try:
+        save(notebook, job.partial)
+    except OSError as error:
+        if "cannot be written" not in result.reason:
+            result.reason += f"; and {cannot_write(job.partial, error)}"
+    if job.partial.exists():  # an earlier state of it at least
+        result.notebook, result.failed_copy = job.partial, os.path.relpath(job.partial, job.out)
     return result
 
 

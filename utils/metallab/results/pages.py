@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from metallab import units
+from metallab import plots, units
+from metallab.headless.notebook import cut_outputs
 from metallab.paths import NOTEBOOKS, REPORT, ROOT
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class PageError(ValueError):
 def read_notebook(path: Path) -> NotebookNode:
     """A notebook of format 4, to be shown to others: its outputs name no folder of this machine.
 
-    Folders may name a person: the checkout's is left out, the home folder becomes ``~``. PageError if the
-    file is missing or not a notebook.
+    Folders may name a person: the checkout's is left out, the home folder becomes ``~``. What is more than a page can
+    hold is cut, and the page says so. PageError if the file is missing or not a notebook.
     """
     import nbformat
     from nbformat.v4.rwbase import rejoin_lines
@@ -72,6 +73,7 @@ def read_notebook(path: Path) -> NotebookNode:
         # nbformat mends what it can before it looks, and stumbles where nothing is as it should be
         raise PageError(f"not a valid notebook: {units.first_line(problem)}") from problem
     notebook = rejoin_lines(notebook)  # files hold long texts as lists of lines
+    cut_outputs(notebook)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             _forget_places(output)
@@ -178,6 +180,7 @@ def _with_formulas(text: NavigableString, soup: BeautifulSoup) -> Iterator[str |
 
 def _formula(tex: str, soup: BeautifulSoup, alone: bool) -> Tag:
     """A picture of a formula, its TeX as alternative text; the TeX itself where matplotlib does not know it."""
+    from matplotlib import rc_context
     from matplotlib.font_manager import FontProperties
     from matplotlib.mathtext import math_to_image
 
@@ -185,7 +188,8 @@ def _formula(tex: str, soup: BeautifulSoup, alone: bool) -> Tag:
     drawing = io.BytesIO()
     try:
         points = 12.5 if alone else 10.5  # the page's text is 14 px = 10.5 pt
-        depth = math_to_image(f"${line}$", drawing, prop=FontProperties(size=points), dpi=72, format="svg")
+        with rc_context(plots.STYLE):
+            depth = math_to_image(f"${line}$", drawing, prop=FontProperties(size=points), dpi=72, format="svg")
     except ValueError:
         plain = soup.new_tag("code")
         plain.string = line

@@ -11,8 +11,10 @@ import argparse
 import base64
 import binascii
 import functools
+import html
 import json
 import math
+import os
 import re
 import struct
 import sys
@@ -24,6 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metallab import machine, paths, units
+from metallab.headless.jobs import write_atomically
+from metallab.headless.notebook import cuts
 from metallab.records import Record, RecordError, by_name, load
 from metallab.results import findings, pages
 from metallab.results.findings import Problem, Verdict
@@ -344,15 +348,19 @@ def _tables(machines: Sequence[findings.Column]) -> Iterator[tuple[str, str, lis
 def make(run: Path, folder: Path = paths.REPORT) -> Path:
     """Write the report on a run into a folder, and return its index page.
 
-    ReportError if the run holds neither a summary nor notebooks nor results.
+    Pages of an earlier report are removed, and nothing else. ReportError if the run holds neither a summary nor
+    notebooks nor results, and if something that no report wrote lies where a page would go.
     """
     if not (run / "summary.json").exists() and not any(run.glob("*.ipynb")) and not any(run.glob("results/*.json")):
         raise ReportError(f"{run} holds nothing to report on: run `make run` first")
     summary, problems = read_summary(run)
     page = Page(summary, problems=problems)
+    if folder.is_symlink():
+        raise ReportError(f"{folder} is a link: nothing is deleted or written through it; remove the link")
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.html"):
-        old.unlink()  # of an earlier run, perhaps with other notebooks
+        if _is_page(old):
+            old.unlink()  # of an earlier run, perhaps with other notebooks
     _add_notebooks(page, run, folder)
     _add_records(page, run)
     return _write(folder / "index.html", render(page))
@@ -389,8 +397,18 @@ def _showable(value: Any) -> Any:
 
 
 def _write(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8", errors="replace")  # half of a surrogate pair has no UTF-8
+    if os.path.lexists(path) and not _is_page(path):
+        raise ReportError(f"{path} is there already, and no report wrote it: move it away")
+    write_atomically(path, text.encode(errors="replace").decode())  # half of a surrogate pair has no UTF-8
     return path
+
+
+def _is_page(path: Path) -> bool:
+    """Whether a file is a page of a report, by the policy that every one of them has near its beginning."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return pages.POLICY in html.unescape(file.read(4096))
 
 
 # --- notebooks ---
@@ -418,6 +436,7 @@ def _fill(card: Card, page: Page, run: Path, folder: Path, names: Sequence[str])
             card.traceback = _last_lines(_text(path))
             return
     executed = pages.read_notebook(path)
+    page.problems += [Problem(f"{name}, cell {number}", said) for number, said in cuts(executed)]
     card.traceback = traceback_tail(executed)
     card.pictures, broken = pictures(executed)
     page.problems += [Problem(f"{name}, picture {number}", why) for number, why in broken]
@@ -654,7 +673,7 @@ def duration(seconds: float) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m metallab.results.report``: 0, or 2 if there is nothing to report on."""
+    """``python -m metallab.results.report``: 0, or 2 if there is nothing to report on, or it cannot be written."""
     parser = argparse.ArgumentParser(prog="python -m metallab.results.report", description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, nargs="?", help="folder of a run; by default the latest under build/")
     run = parser.parse_args(arguments).run
@@ -662,6 +681,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = make(run.resolve() if run else latest_run(paths.BUILD), paths.REPORT)
     except ReportError as problem:
         print(f"report: {problem}", file=sys.stderr)
+        return 2
+    except OSError as problem:
+        where = problem.filename or paths.REPORT
+        print(
+            f"report: {where}: {problem.strerror}; make room there, and see that you may write to it", file=sys.stderr
+        )
         return 2
     print(f"report: {path}")
     return 0

@@ -2,8 +2,7 @@
 
 clang++ 19 or newer where there is one; else the PyPI package ziglang, a clang that needs no administrator. A result is
 kept under a name made of everything that went into it: the source, PyTorch's version (its headers), our headers, the
-compiler, its options. Results are written beside their place and then renamed, so that processes do not disturb each
-other.
+compiler, its options. `building.kept` keeps them, with their checksums.
 
 The code is for one x86 processor, x86-64-v3, whichever compiles it: it gives the same bits on every processor that has
 at least its instructions, and another one is refused (`check_processor`).
@@ -183,22 +182,8 @@ def _our_files() -> str:
 
 
 def kept(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder `name` of the cache. Where it is not there, `make` fills a new folder that then takes its place."""
-    place = cache_folder() / name
-    if place.is_dir():
-        return place
-    fresh = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=place.parent))
-    try:
-        make(fresh)
-        fresh.chmod(0o755)
-        fresh.rename(place)
-    except OSError:
-        if not place.is_dir():
-            raise
-        # another process was first: its folder is as good
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    return place
+    """The folder `name` of the cache, filled by `make` where it is missing or damaged: `building.kept`."""
+    return building.kept(cache_folder() / name, make)
 
 
 # ---- compiling -------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ import torch
 
 from metallab import paths
 from metallab.pytorch import kernels
+from metalsim import building
 
 # What PyTorch's own kernels are compiled with, by what torch.backends.cpu.get_cpu_capability() finds. Other processors
 # (Apple's among them) need no option for their vector instructions.
@@ -51,14 +52,16 @@ def load(name: str) -> Any:
     if fault := _missing(name):
         raise CannotBuild(f"{name} cannot be built: {fault}")
     flags = ["-O3", *VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())] if name.endswith(".cpp") else []
+    folder = _folder(name, flags)
     try:
-        module = cpp_extension.load(
-            name=f"metallab_{name.replace('.', '_')}",
-            sources=[str(kernels.FOLDER / name)],
-            extra_cflags=flags,
-            build_directory=str(_folder(name, flags)),
-            is_python_module=name.endswith(".mm"),
-        )
+        with building.sealed(folder, "*.so"):
+            module = cpp_extension.load(
+                name=f"metallab_{name.replace('.', '_')}",
+                sources=[str(kernels.FOLDER / name)],
+                extra_cflags=flags,
+                build_directory=str(folder),
+                is_python_module=name.endswith(".mm"),
+            )
     except (OSError, ImportError, RuntimeError) as error:
         raise CannotBuild(f"{name} cannot be built or loaded: {_first_error(str(error))}") from error
     return module if name.endswith(".mm") else torch.ops.metallab_cpu
@@ -92,15 +95,10 @@ def _missing(name: str) -> str | None:
 
 
 def _folder(name: str, flags: list[str]) -> Path:
-    """A folder for all that the result depends on, so that nothing stale is loaded; created if missing."""
+    """A folder for all that the result depends on, so that nothing stale is loaded."""
     parts = (kernels.source(name), torch.__version__, sys.version, platform.machine(), *flags)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
-    folder = paths.BUILD / "kernels" / f"{name}-{key}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotBuild(f"{name} is built in {folder}, which cannot be made: {error.strerror}") from error
-    return folder
+    return paths.BUILD / "kernels" / f"{name}-{key}"
 
 
 def _first_error(said: str) -> str:
