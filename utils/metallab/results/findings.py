@@ -7,6 +7,7 @@ processes, each process counts once (see `metallab.results.compare`).
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections import Counter
@@ -62,8 +63,10 @@ class Verdict:
         return f"{self.comparison}: {_role(self.variant)} over {_role(self.baseline)}"
 
 
-def verdict_of(runs: Sequence[Record], baseline_device: str = "") -> Verdict | None:
+def verdict_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Verdict | None:
     """What may be said of a compared variant, one record from each process; None for a baseline or a lone measurement.
+
+    ``baseline`` are the records of its baseline, see `baselines`: they tell what each pair showed, where those are few.
 
     A speed-up is given only if nothing speaks against it (`Record.doubt`) and there were samples enough. A process
     whose machine was busy or drifted is left out where another's was not; any other doubt silences all. ValueError if a
@@ -73,21 +76,24 @@ def verdict_of(runs: Sequence[Record], baseline_device: str = "") -> Verdict | N
     if compared is None or compared.verdict == "baseline":
         return None
     about = {"lesson": runs[0].lesson, "baseline": compared.baseline, "device": measured.device}
-    kind, said, reason, ratio = _judged(runs)
-    return Verdict(compared.name, compared.variant, kind, said, reason, ratio, baseline_device=baseline_device, **about)
+    about["baseline_device"] = baseline[-1].measurement.device if baseline else ""
+    return Verdict(compared.name, compared.variant, *_judged(runs, baseline), **about)
 
 
 _Judged = tuple[str, str, str, tuple[float, float, float] | None]
 
 
-def _judged(runs: Sequence[Record]) -> _Judged:
+def _judged(runs: Sequence[Record], baseline: Sequence[Record]) -> _Judged:
     """Kind, words, reason and ratio."""
     doubts = [run.doubt for run in runs]
     lasting = sorted((doubt for doubt in doubts if doubt and not timing.passes(doubt)), key=_gravity)
     sound = [run for run, doubt in zip(runs, doubts, strict=True) if not doubt]
     if lasting or not sound:
         return _refused((lasting or doubts)[0])
-    return _judged_by_ratio([_ratio(run) for run in sound], sound[0].measurement.n)
+    ratios = [_ratio(run) for run in sound]
+    if len(ratios) == 1 and ratios[0][2] is None:
+        return _judged_by_pairs(sound[0], baseline)
+    return _judged_by_ratio(ratios)
 
 
 _KIND_OF_DOUBT = {"outputs differ": "differ", "simulated": "simulated", "fast mode": "fast"}
@@ -122,15 +128,22 @@ def _ratio(run: Record) -> tuple[float, float, float | None]:
     return low, median, high
 
 
-def _judged_by_ratio(ratios: Sequence[tuple[float, float, float | None]], pairs: int) -> _Judged:
+def _judged_by_pairs(run: Record, baseline: Sequence[Record]) -> _Judged:
+    """Where pairs are too few for an interval: what each of them showed, as the page said it (`timing.Ratio`)."""
+    ours, compared = run.measurement.samples, run.comparison
+    theirs = next((base.measurement.samples for base in baseline if base.taken == run.taken), ())
+    pairs = tuple(b / a for a, b in zip(ours, theirs, strict=True)) if len(ours) == len(theirs) else ()
+    ratio = timing.Ratio(compared.variant, compared.baseline, compared.median, 0.0, math.inf, len(ours), pairs)
+    reason = ratio.without_interval.removeprefix("inconclusive: ")
+    return "inconclusive", ratio.in_every_pair or "inconclusive", reason, None
+
+
+def _judged_by_ratio(ratios: Sequence[tuple[float, float, float | None]]) -> _Judged:
     """The verdict is read off the interval once more: a file may claim what its numbers do not say."""
     low, median, high = ratios[0]
     if len(ratios) > 1:
         of_processes = compare.interval([median for _, median, _ in ratios])
         low, median, high = of_processes.low, of_processes.ratio, of_processes.high
-    if high is None:
-        few = f"{pairs} pair{'s' * (pairs != 1)}: too few for a 95 % interval, which needs {timing.FEWEST_PAIRS}"
-        return "inconclusive", "inconclusive", few, None
     kind = timing.verdict(low, high)
     explained = {
         "faster": f"{units.times(median)} times as fast",
@@ -169,19 +182,22 @@ def trust(records: Sequence[Record]) -> str:
 def verdicts(records: Iterable[Record]) -> list[Verdict]:
     """What may be said of every compared variant. ValueError as `verdict_of`."""
     records = list(records)
-    baselines = baseline_devices(records)
-    benchmarks = by_name(records).values()
-    found = [verdict_of(runs, baselines.get(_comparison(runs[0]), "")) for runs in benchmarks]
+    bases = baselines(records)
+    found = [verdict_of(runs, bases.get(comparison_of(runs[0]), ())) for runs in by_name(records).values()]
     return [verdict for verdict in found if verdict is not None]
 
 
-def baseline_devices(records: Iterable[Record]) -> dict[tuple[str, str] | None, str]:
-    """The device of each comparison's baseline, by lesson and name."""
-    compared = [record for record in records if record.comparison]
-    return {_comparison(r): r.measurement.device for r in compared if r.comparison.variant == r.comparison.baseline}
+def baselines(records: Iterable[Record]) -> dict[tuple[str, str] | None, list[Record]]:
+    """The records of each comparison's baseline, by `comparison_of`."""
+    found: dict[tuple[str, str] | None, list[Record]] = {}
+    for record in records:
+        if record.comparison and record.comparison.variant == record.comparison.baseline:
+            found.setdefault(comparison_of(record), []).append(record)
+    return found
 
 
-def _comparison(record: Record) -> tuple[str, str] | None:
+def comparison_of(record: Record) -> tuple[str, str] | None:
+    """The comparison that a record belongs to: lesson and name; None if to none."""
     return record.comparison and (record.lesson, record.comparison.name)
 
 
