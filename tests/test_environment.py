@@ -155,8 +155,11 @@ def test_help_is_the_default_and_explains_every_target_and_variable(make):
     assert {"setup", "lab", "run", "test", "bench", "gate", "report", "compare", "check-results", "lint"} < {*targets}
     for target in targets:
         assert re.search(rf"^  {target} +\w", printed, re.MULTILINE), f"{target} is not explained"
-    for variable in ("ONLY=03", "DEVICE=auto", "MODE=full", "JOBS=2", "RUNS=3", "A= B=", "REF=", "FILE="):
+    for variable in ("ONLY=03", "A= B=", "REF=", "FILE="):
         assert variable in printed
+    defaults = dict(re.findall(r"^(\w+) +\?= (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for variable in ("DEVICE", "MODE", "JOBS", "CPU", "RUNS", "PORT"):
+        assert re.search(rf"^  {variable}={defaults[variable]} ", printed, re.MULTILINE), "help tells another default"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +238,7 @@ def test_test_is_narrowed_to_one_notebook(make, arguments, chosen):
     names = ["03_see", "03b_more", "04_simple", "10_at_03"]
     tests = "import pytest\n\n@pytest.mark.parametrize('x', range(4), ids={})\ndef test_03_runs(x): pass\n"
     (make.folder / "tests" / "test_notebooks.py").write_text(tests.format(names))
-    status, printed, _ = make("-n", "test", *arguments)
+    status, printed, _ = make("-n", "test", "JOBS=2", *arguments)
     assert status == 0
     command = printed.splitlines()[-1].replace(".venv/bin/python", sys.executable)
     collected = subprocess.run(
@@ -252,7 +255,7 @@ def test_test_is_narrowed_to_one_notebook(make, arguments, chosen):
 
 def test_test_cpu_names_a_processor_and_fails_when_pytest_does(make):
     emulated = "python tests/emulated.py Haswell -n 2 --dist worksteal"
-    assert make("test-cpu")[2] == [SETUP, emulated]
+    assert make("test-cpu", "JOBS=2")[2] == [SETUP, emulated]
     assert make("test-cpu", "CPU=EPYC", "JOBS=4")[2][-1] == emulated.replace("Haswell -n 2", "EPYC -n 4")
     assert make("test-cpu", failing="*emulated*")[0] != 0
 

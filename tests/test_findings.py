@@ -60,6 +60,32 @@ def each_process_counts_once(findings):
 
 
 @RULES.rule(
+    ("if base.taken == run.taken", "if True"),
+    ("ratio.in_every_pair or ", ""),
+    ("tuple(b / a for a, b in", "tuple(a / b for a, b in"),
+    ("return _judged_by_pairs(sound[0], baseline)", "return _judged_by_pairs(sound[0], ())"),
+)
+def few_pairs_are_told_as_the_page_told_them(findings):
+    """What each showed, from the samples of the same process; inconclusive only where they point both ways."""
+
+    def told(*pairs: float) -> list[tuple[str, ...]]:
+        compared = dataclasses.replace(record("mps", 1.0).comparison, low=0.0, high=None)
+        slow = with_samples(dataclasses.replace(record("mps", 1.0), comparison=compared), [2 / pair for pair in pairs])
+        bases = [with_samples(baseline(run=run), [seconds] * len(pairs)) for run, seconds in ((1, 99.0), (0, 2.0))]
+        return [(v.kind, v.said, v.reason) for v in findings.verdicts([*bases, slow])]
+
+    few = "too few for a 95 % interval, which needs 6"
+    same = "slower in each of 3 pairs", f"each of 3 pairs took 16.7 to 25.0 times as long; {few}"
+    assert told(0.05, 0.04, 0.06) == [("inconclusive", *same)]
+    assert told(2.0) == [("inconclusive", "faster in the only pair", f"the only pair was 2.00 times as fast; {few}")]
+    assert told(0.5, 2.0) == [("inconclusive", "inconclusive", f"2 pairs were 0.50 to 2.00 times as fast; {few}")]
+
+
+def with_samples(made: records.Record, samples: list[float]) -> records.Record:
+    return dataclasses.replace(made, measurement=dataclasses.replace(made.measurement, samples=tuple(samples)))
+
+
+@RULES.rule(
     ("_refused(doubt) if doubt else", "_refused(doubt) if doubt and not sound and False else"),
     ('    if head == "simulated":\n', "    if False:\n"),
     ('    if head == "fast mode":\n', "    if False:\n"),

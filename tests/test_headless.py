@@ -261,6 +261,10 @@ def test_a_notebook_without_a_tool_is_incomplete(
     assert text(shown) == f"NOT RUN: {wanted[0]['what']}.\nTo mend it: buy it"
     assert "42" in text(code(nbformat.read(run / "02_whole.ipynb", 4))[2])
 
+    result = headless.NotebookResult("03_red", "", reason="cell 2: wrong", not_run=wanted)
+    Console().summary([result], run, 1.0)
+    assert "03_red: cell 2: wrong\n\n03_red is incomplete besides. Not run:" in capsys.readouterr().out
+
     older = json.loads((run / "summary.json").read_text())
     for entry in older["notebooks"]:
         del entry["not_run"]

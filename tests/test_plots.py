@@ -65,6 +65,19 @@ def test_speedups_draw_the_interval_and_say_the_verdict(low, high, verdict):
         assert not drawn
 
 
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        ((0.05, 0.04, 0.06), "0.05, slower in each of 3 pairs; an interval needs 6"),
+        ((2.0,), "2.00, faster in the only pair; an interval needs 6"),
+        ((0.9, 1.2), "1.05, inconclusive: 2 pairs; an interval needs 6"),
+    ],
+)
+def test_few_pairs_that_agree_are_not_called_inconclusive(pairs, said):
+    few = Ratio("other", "base", float(np.median(pairs)), 0.0, math.inf, len(pairs), pairs)
+    assert said in texts(plots.speedups([comparison(few)]))
+
+
 def test_a_withheld_speed_up_has_no_bar():
     figure = plots.speedups([comparison(withheld={"other": "outputs differ: by 3"})])
     assert any("no speed-up: outputs differ" in text for text in texts(figure))

@@ -283,7 +283,7 @@ def no_loss_is_shown_and_a_loss_is_found(precision):
     assert verdict(np.array([-3, -3, -3, -3, -3, -3, -3, -0.5, -0.2])) == "inconclusive"
     few = precision.quality(of(*[95] * 5), of(*[95] * 5))
     assert few.verdict == "inconclusive"
-    assert "inconclusive (an interval needs more than 5 seeds): median difference +0.0 points, 5 seeds" in str(few)
+    assert "inconclusive (an interval needs 6 seeds): median difference +0.0 points, 5 seeds" in str(few)
     ignorant = precision.quality(of(*[10.0] * 9, name="float32"), of(*[10.0] * 9))
     assert ignorant.verdict == "inconclusive"
     assert "float32 itself recognises only 10%" in str(ignorant)

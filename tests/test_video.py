@@ -190,7 +190,8 @@ def a_race_shows_what_was_finished_by_then(video, monkeypatch):
     ("                if number:\n", "                if True:\n"),
     ("        if not self.doubt:\n", "        if True:\n"),
     ('if self.doubt else f"{done', 'if False else f"{done'),
-    ('for ratio in self.compared.ratios.values() if ratio.verdict == "inconclusive"', "for ratio in ()"),
+    ('if ratio.verdict == "inconclusive"', "if False"),
+    ("'too few frames' if ratio.in_every_pair else ", ""),
     ("timing.doubt(*every, drift=self.compared.drift) or", "'' or"),
 )
 def a_film_tells_no_more_than_its_times_allow(video, monkeypatch):
@@ -226,7 +227,7 @@ def a_film_tells_no_more_than_its_times_allow(video, monkeypatch):
     apart = sum(not np.array_equal(film[:384, :640], film[:384, -640:]) for film in quiet.pictures(rate=10))
     assert apart > 5, "the quick pane is ahead"
     others[0] = 1.0
-    for count, words in ((8, "no rate, busy machine"), (3, "no rate, inconclusive")):
+    for count, words in ((8, "no rate, busy machine"), (3, "no rate, too few frames")):
         doubtful = filmed(count)
         others[0] = 0.0
         assert doubtful.caption("quick", 2) == f"quick: {words}"

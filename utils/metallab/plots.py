@@ -147,8 +147,8 @@ def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
     colour = {"faster": BLUE, "slower": RED}.get(ratio.verdict, GREY)
     spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]] if finite else None
     axes.errorbar(ratio.median, row, xerr=spread, fmt="o", color=colour, capsize=4)
-    few = f"inconclusive: {ratio.n} pair{'s' * (ratio.n != 1)}, {FEWEST_PAIRS} are needed"
-    words = f"{units.times(ratio.median)}, {ratio.verdict if finite else few}"
+    few = ratio.in_every_pair or f"inconclusive: {ratio.n} pair{'s' * (ratio.n != 1)}"
+    words = f"{units.times(ratio.median)}, {ratio.verdict if finite else f'{few}; an interval needs {FEWEST_PAIRS}'}"
     # on white, so that the line at 1 does not run through the words
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     end = (ratio.high if finite else ratio.median, row)

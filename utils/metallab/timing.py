@@ -265,9 +265,17 @@ class Ratio:
         """See `verdict`."""
         return verdict(self.low, self.high)
 
+    @property
+    def in_every_pair(self) -> str:
+        """What may be said where the pairs are too few for an interval, and all show the same; empty otherwise."""
+        if math.isfinite(self.high) or not self.pairs or min(self.pairs) <= 1 <= max(self.pairs):
+            return ""
+        pairs = "the only pair" if self.n == 1 else f"each of {self.n} pairs"
+        return f"{'faster' if min(self.pairs) > 1 else 'slower'} in {pairs}"
+
     def __str__(self) -> str:
         if not math.isfinite(self.high):
-            return f"{self.variant} against {self.baseline}: {self._without_interval()}"
+            return f"{self.variant} against {self.baseline}: {self.without_interval}"
         low, median, high = map(units.times, (self.low, self.median, self.high))
         interval = f"95 % interval {low} to {high}, {self.n} pairs"
         if self.verdict == "faster":
@@ -281,8 +289,9 @@ class Ratio:
         left = undecided(self.low, self.high)
         return f"{self.variant} against {self.baseline}: inconclusive, {left} ({median} times as fast, {interval})"
 
-    def _without_interval(self) -> str:
-        """What each pair showed, and how many are missing."""
+    @property
+    def without_interval(self) -> str:
+        """What each pair showed, and how many are missing: for a ratio that has no upper end."""
         needs = self.lacks or f"too few for a 95 % interval, which needs {FEWEST_PAIRS}"
         if not self.pairs:
             return f"inconclusive: {self.n} {'pair is' if self.n == 1 else 'pairs are'} {needs}"

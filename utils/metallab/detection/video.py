@@ -171,7 +171,9 @@ class Filmed:
         """Why the film tells no rates; empty if it may: by the rule that holds for every speed-up, `timing.doubt`."""
         every = self.compared.measurements.values()
         unsure = [
-            f"inconclusive: {ratio}" for ratio in self.compared.ratios.values() if ratio.verdict == "inconclusive"
+            f"{'too few frames' if ratio.in_every_pair else 'inconclusive'}: {ratio}"
+            for ratio in self.compared.ratios.values()
+            if ratio.verdict == "inconclusive"
         ]
         return timing.doubt(*every, drift=self.compared.drift) or next(iter(unsure), "")
 

@@ -194,7 +194,7 @@ class Console:
     def _say_what_was_not_run(self, results: list[NotebookResult]) -> None:
         """Last, because nothing else tells of it: an incomplete notebook did not fail."""
         for r in results:
-            self.say(f"\n{r.name} is incomplete. Not run:")
+            self.say(f"\n{r.name} is incomplete{' besides' * (r.status == 'failed')}. Not run:")
             for gap in r.not_run:
                 self.say(f"  {gap['where']}: {gap['what']}")
             for mend in dict.fromkeys(gap["mend"] for gap in r.not_run):

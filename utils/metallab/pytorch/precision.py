@@ -544,7 +544,7 @@ def quality(reference: Training, other: Training, margin: float = 1.0, least: fl
     low, high = median_interval(points)
     doubt = ""
     if not math.isfinite(high):
-        low, high, doubt = -math.inf, math.inf, f"an interval needs more than {_seeds(len(points))}"
+        low, high, doubt = -math.inf, math.inf, f"an interval needs {_seeds(timing.FEWEST_PAIRS)}"
     elif (reached := float(np.median(reference.accuracies))) < least:
         doubt = f"{reference.name} itself recognises only {reached:.0%}"
     return Quality(other.name, float(np.median(points)), low, high, margin, len(points), doubt)

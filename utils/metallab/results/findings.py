@@ -7,6 +7,7 @@ processes, each process counts once (see `metallab.results.compare`).
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections import Counter
@@ -63,18 +64,20 @@ class Verdict:
         return f"{self.comparison}: {_role(self.variant)} over {_role(self.baseline)}"
 
 
-def verdict_of(runs: Sequence[Record], baseline_device: str = "") -> Verdict | None:
+def verdict_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Verdict | None:
     """What may be said of a compared variant, one record from each process; None for a baseline or a lone measurement.
 
     A speed-up is given only of runs that may be believed (`metallab.records.believed`) and had samples enough.
+    ``baseline`` are the records of its baseline, see `baselines`: they tell what each pair showed, where those are few.
     """
     compared, measured = runs[0].comparison, runs[0].measurement
     if compared is None or compared.verdict == "baseline":
         return None
     about = {"lesson": runs[0].lesson, "baseline": compared.baseline, "device": measured.device}
+    about["baseline_device"] = baseline[-1].measurement.device if baseline else ""
     sound, doubt = believed(runs)
-    kind, said, reason, ratio = _refused(doubt) if doubt else _judged(sound)
-    return Verdict(compared.name, compared.variant, kind, said, reason, ratio, baseline_device=baseline_device, **about)
+    kind, said, reason, ratio = _refused(doubt) if doubt else _judged(sound, baseline)
+    return Verdict(compared.name, compared.variant, kind, said, reason, ratio, **about)
 
 
 _Judged = tuple[str, str, str, tuple[float, float, float] | None]
@@ -95,17 +98,25 @@ def _refused(doubt: str) -> _Judged:
     return "withheld", "no speed-up is given", doubt, None
 
 
-def _judged(sound: Sequence[Record]) -> _Judged:
+def _judged_by_pairs(run: Record, baseline: Sequence[Record]) -> _Judged:
+    """Where pairs are too few for an interval: what each of them showed, as the page said it (`timing.Ratio`)."""
+    ours, compared = run.measurement.samples, run.comparison
+    theirs = next((base.measurement.samples for base in baseline if base.taken == run.taken), ())
+    pairs = tuple(b / a for a, b in zip(ours, theirs, strict=True)) if len(ours) == len(theirs) else ()
+    ratio = timing.Ratio(compared.variant, compared.baseline, compared.median, 0.0, math.inf, len(ours), pairs)
+    reason = ratio.without_interval.removeprefix("inconclusive: ")
+    return "inconclusive", ratio.in_every_pair or "inconclusive", reason, None
+
+
+def _judged(sound: Sequence[Record], baseline: Sequence[Record]) -> _Judged:
     """The verdict of one process is read off its interval, that of several off the interval of their medians."""
     one = sound[0].comparison
     low, median, high = one.low, one.median, one.high
     if len(sound) > 1:
         of_processes = compare.interval([run.comparison.median for run in sound])
         low, median, high = of_processes.low, of_processes.ratio, of_processes.high
-    if high is None:
-        pairs = sound[0].measurement.n
-        few = f"{pairs} pair{'s' * (pairs != 1)}: too few for a 95 % interval, which needs {timing.FEWEST_PAIRS}"
-        return "inconclusive", "inconclusive", few, None
+    elif high is None:
+        return _judged_by_pairs(sound[0], baseline)
     kind = timing.verdict(low, high)
     explained = {
         "faster": f"{units.times(median)} times as fast",
@@ -144,19 +155,22 @@ def trust(records: Sequence[Record]) -> str:
 def verdicts(records: Iterable[Record]) -> list[Verdict]:
     """What may be said of every compared variant."""
     records = list(records)
-    baselines = baseline_devices(records)
-    benchmarks = by_name(records).values()
-    found = [verdict_of(runs, baselines.get(_comparison(runs[0]), "")) for runs in benchmarks]
+    bases = baselines(records)
+    found = [verdict_of(runs, bases.get(comparison_of(runs[0]), ())) for runs in by_name(records).values()]
     return [verdict for verdict in found if verdict is not None]
 
 
-def baseline_devices(records: Iterable[Record]) -> dict[tuple[str, str] | None, str]:
-    """The device of each comparison's baseline, by lesson and name."""
-    compared = [record for record in records if record.comparison]
-    return {_comparison(r): r.measurement.device for r in compared if r.comparison.variant == r.comparison.baseline}
+def baselines(records: Iterable[Record]) -> dict[tuple[str, str] | None, list[Record]]:
+    """The records of each comparison's baseline, by `comparison_of`."""
+    found: dict[tuple[str, str] | None, list[Record]] = {}
+    for record in records:
+        if record.comparison and record.comparison.variant == record.comparison.baseline:
+            found.setdefault(comparison_of(record), []).append(record)
+    return found
 
 
-def _comparison(record: Record) -> tuple[str, str] | None:
+def comparison_of(record: Record) -> tuple[str, str] | None:
+    """The comparison that a record belongs to: lesson and name; None if to none."""
     return record.comparison and (record.lesson, record.comparison.name)
 
 

@@ -556,8 +556,9 @@ def _add_records(page: Page, run: Path) -> None:
         except RecordError as problem:
             page.problems.append(Problem(f"results/{path.name}", str(problem).removeprefix(f"{path}: ")))
             continue
+        bases = findings.baselines(records)
         for runs in by_name(records).values():
-            _add_benchmark(page, path.stem, runs)
+            _add_benchmark(page, path.stem, runs, bases.get(findings.comparison_of(runs[0]), ()))
             machines.append((path.stem, runs[0].machine))
         usable += records
         _tell_drift(page, path.stem, records)
@@ -567,8 +568,8 @@ def _add_records(page: Page, run: Path) -> None:
     _add_machines(page, usable)
 
 
-def _add_benchmark(page: Page, notebook: str, runs: Sequence[Record]) -> None:
-    verdict = findings.verdict_of(runs)
+def _add_benchmark(page: Page, notebook: str, runs: Sequence[Record], baseline: Sequence[Record]) -> None:
+    verdict = findings.verdict_of(runs, baseline)
     page.measurements.setdefault(notebook, []).extend(runs)
     if verdict is None:
         return
