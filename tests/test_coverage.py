@@ -11,8 +11,10 @@ import torch
 import torchvision
 from torch import nn
 
-from metallab.pytorch import coverage, limits, networks
-from metallab.pytorch.coverage import mps_coverage, status
+from metallab.pytorch import coverage, networks
+from metallab.pytorch.coverage import mps_coverage
+from metalsim import operators, refusals
+from metalsim.operators import status
 
 # Operators that raise NotImplementedError on MPS up to PyTorch 2.15, as users report them; listed by hand.
 MISSING = [
@@ -92,10 +94,10 @@ def test_one_large_call_of_several_is_told():
 
 
 def test_no_matrix_no_limit():
-    assert limits.detour("aten::_linalg_svd", (torch.empty(0, 4),)) is None
-    assert limits.detour("aten::_linalg_eigh.eigenvalues", (torch.empty(4, 0, 0), "L", True)) is None
-    assert limits.detour("aten::mm", (torch.empty(999, 999), torch.empty(999, 999))) is None
-    assert limits.detour("aten::linalg_pinv.atol_rtol_float", (torch.eye(8),), {"hermitian": True}).warning == ""
+    assert refusals.outcome("aten::_linalg_svd", (torch.empty(0, 4),)) is None
+    assert refusals.outcome("aten::_linalg_eigh.eigenvalues", (torch.empty(4, 0, 0), "L", True)) is None
+    assert refusals.outcome("aten::mm", (torch.empty(999, 999), torch.empty(999, 999))) is None
+    assert refusals.outcome("aten::linalg_pinv.atol_rtol_float", (torch.eye(8),), {"hermitian": True}).warning == ""
 
 
 def test_torchvision_has_a_forward_kernel_of_deform_conv2d_and_no_backward():
@@ -315,7 +317,7 @@ def test_inputs_that_do_not_fit_say_so():
 def test_a_structured_operator_is_judged_by_its_delegate():
     """aten::add.Tensor has no MPS entry of its own; its kernel stands at add.out."""
     entries = {"f": {"func": "f() -> ()", "structured_delegate": "f.out"}, "f.out": {"dispatch": {"CPU, MPS": "k"}}}
-    assert coverage._status_of(entries["f"], entries) == "native"
+    assert operators._status_of(entries["f"], entries) == "native"
     assert status("aten::add.Tensor") == status("aten::add_.Tensor") == "native"
 
 

@@ -30,21 +30,9 @@ CHILD = __name__ == "__main__"
 import children  # noqa: E402
 
 import metalsim  # noqa: E402
-from metallab.pytorch import coverage, limits  # noqa: E402
-
-
-def detour(name: str) -> Callable[..., str | None] | None:
-    """What the device is told of kernels that leave some calls to the CPU."""
-
-    def words(*arguments: object) -> str | None:
-        found = limits.detour(name, arguments)
-        return found.warning if found else None
-
-    return words if name.partition(".")[0] in limits.RULES else None
-
 
 if CHILD:
-    metalsim.install_with_torch(lambda name: coverage.status(name) in ("native", "composite"), detour=detour)
+    metalsim.install_with_torch()
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
@@ -599,8 +587,8 @@ def test_torch_says_that_it_has_mps():
     torch.accelerator.synchronize()
     assert torch.float64 not in torch.accelerator.get_device_capability()["supported_dtypes"]
     assert metalsim.installed()
-    assert "Simulated Apple GPU" in metalsim.install(lambda name: False)
-    assert torch.ones(2, device="mps").add(1).sum().item() == 4, "a second install changed what is native"
+    assert "Simulated Apple GPU" in metalsim.install()
+    assert torch.ones(2, device="mps").add(1).sum().item() == 4
 
 
 @plain
@@ -880,11 +868,11 @@ def test_deform_conv2d_runs_forward_and_raises_backward():
 def heard():
     """The events of a block."""
     events: list = []
-    metalsim.install(lambda name: False, events.append)
+    metalsim.install(events.append)
     try:
         yield events
     finally:
-        metalsim.install(lambda name: False)
+        metalsim.install()
 
 
 @plain
@@ -942,10 +930,10 @@ def test_a_listener_that_raises_or_computes_does_no_harm():
     unraisable = []
     sys.unraisablehook, hook = unraisable.append, sys.unraisablehook
     try:
-        metalsim.install(lambda name: False, listen)
+        metalsim.install(listen)
         assert torch.ones(3, device="mps").mul(2).cpu().tolist() == [2, 2, 2]
     finally:
-        metalsim.install(lambda name: False)
+        metalsim.install()
         sys.unraisablehook = hook
     assert told[-2:] == ["aten::mul.Tensor", "aten::copy_"]
     assert len(unraisable) == len(told)
@@ -1071,7 +1059,7 @@ def broken_package(folder: Path, file: str, old: str, new: str) -> Path:
 
 BREAKS = {  # file, old text, new text, and a check that must fail then
     "operators are not registered": (
-        "device.py", "    module.register_native(_operators_with_kernel(native))\n", "",
+        "device.py", "    module.register_native(_operators_with_kernel())\n", "",
         "test_operators_are_told_by_the_names_that_a_mac_has",
     ),
     "composites win": (
@@ -1083,7 +1071,7 @@ BREAKS = {  # file, old text, new text, and a check that must fail then
         "test_one_operator_falls_back_by_itself",
     ),
     "svd is like any other": (
-        "device.py", "return LIMITED if detour(name) else NATIVE", "return NATIVE",
+        "device.py", "LIMITED if refusals.looks_at_arguments(name) else NATIVE", "NATIVE",
         "test_an_svd_stays_on_the_device_within_its_limit",
     ),
     "pinv is one operator": (
@@ -1171,7 +1159,7 @@ def test_arming_after_torch_says_what_to_do():
 
 
 def test_asking_for_mps_before_install_says_what_to_do():
-    code = "import metalsim; metalsim.arm(); import torch; torch._C._mps_is_available(); metalsim.install(bool)"
+    code = "import metalsim; metalsim.arm(); import torch; torch._C._mps_is_available(); metalsim.install()"
     assert "torch was asked for its MPS device before the simulated one was installed" in python("-c", code).stderr
 
 
@@ -1334,22 +1322,22 @@ def test_a_torch_with_mps_is_left_alone(monkeypatch):
     monkeypatch.setattr(preload, "armed", lambda: True)
     monkeypatch.setattr(torch.backends.mps, "is_built", lambda: True)
     with pytest.raises(metalsim.SimulationError, match="has a real MPS device: use it"):
-        metalsim.install(bool)
+        metalsim.install()
 
 
 def test_what_is_decided_about_an_operator(monkeypatch):
-    native = lambda name: name in ("aten::add.out", "aten::_linalg_svd.U")
     for value, missing in (("0", device.MISSING), ("", device.MISSING), ("1", device.FALLS_BACK)):
         monkeypatch.setenv(device.FALLBACK_VARIABLE, value)
-        decide = device._decider(native, detour)
-        assert decide("aten::add.out") == device.NATIVE
-        assert decide("aten::mode") == missing
-        assert decide("aten::_linalg_svd.U") == device.LIMITED
-        assert decide("aten::embedding_renorm_") == device.FALLS_BACK
+        decide = device._decider()
+        assert decide("aten::add.out") == (device.NATIVE, ())
+        assert decide("aten::dot") == (device.NATIVE, ("Bool",))
+        assert decide("aten::mode") == (missing, ())
+        assert decide("aten::_linalg_svd.U") == decide("aten::addr") == (device.LIMITED, ())
+        assert decide("aten::embedding_renorm_") == (device.FALLS_BACK, ())
 
 
 def test_which_operators_are_registered():
-    names = set(device._operators_with_kernel(lambda name: coverage.status(name) in ("native", "composite")))
+    names = set(device._operators_with_kernel())
     assert {"add.Tensor", "add.out", "softshrink", "native_layer_norm", "silu_backward", "_linalg_svd.U"} <= names
     missing = {"rrelu_with_noise", "matmul", "permute", "embedding_renorm_", "linalg_pinv.atol_rtol_tensor", "mode"}
     assert not missing & names
