@@ -1,7 +1,7 @@
 """Which operators have a Metal kernel, read on any machine from the PyTorch that is installed.
 
-Its wheel carries ``native_functions.yaml``, the list that the dispatcher's tables are generated from. What the YAML does
-not say stands at the top of this file. Of what a kernel does with a call's arguments `metalsim.refusals` knows.
+Its wheel carries ``native_functions.yaml``, the list that the dispatcher's tables are generated from. What the YAML
+does not say stands at the top of this file. Of what a kernel does with a call's arguments `metalsim.refusals` knows.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ class Use:
     modules: tuple[str, ...]
     """Which modules call it, by their place in the model; ``""`` is the model itself."""
     reason: str = ""
-    """Of an operator that has a kernel and falls back all the same: why this model's calls do. Of one that refuses: what
-    a Mac says."""
+    """Of an operator that has a kernel and falls back all the same: why this model's calls do. Of one that refuses:
+    what a Mac says."""
     way_out: str = ""
     """Of one that refuses: what to do."""
 

@@ -205,8 +205,9 @@ def coverage_foretells_networks() -> Finding:
     said = {}
     for make in (networks.talk_mlp, networks.audio_encoder, networks.diffusion_block):
         network = make()
-        found = coverage.mps_coverage(network.model, *network.inputs)
-        said[network.name] = coverage.confirm(found, network.model, *network.inputs)
+        model = network.model.eval()
+        found = coverage.mps_coverage(model, *network.inputs)
+        said[network.name] = coverage.confirm(found, model, *network.inputs)
     return judged(not any("NOT" in text for text in said.values()), "; ".join(said.values()), said=said)
 
 

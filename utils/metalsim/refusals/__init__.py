@@ -1,7 +1,8 @@
-"""What becomes of a call on a Mac: whether a Metal kernel takes these arguments, refuses them, or leaves them to the CPU.
+"""What becomes of a call on a Mac: a Metal kernel takes its arguments, refuses them, or leaves them to the CPU.
 
-`metalsim.operators` tells which operators have a kernel; `outcome` tells of a call. It sees shapes, dtypes and settings,
-so it can be asked of tensors on any device, ``meta`` among them. Nothing is known here of operators without a kernel.
+`metalsim.operators` tells which operators have a kernel; `outcome` tells of a call. It sees shapes, dtypes and
+settings, so it can be asked of tensors on any device, ``meta`` among them. Nothing is known here of operators without
+a kernel.
 
 `rules` holds what is refused, `detours` what is left to the CPU, `wheel` reads a Mac's words from PyTorch's wheel for
 macOS, and `unmodelled` names those that no rule says, with the reason.

@@ -1,11 +1,11 @@
 """Metal kernels that look at their arguments: which calls PyTorch itself leaves to the CPU.
 
-An operator may have a Metal kernel that leaves a call to the CPU, with a warning or without a word. The rules see shapes
-and dtypes, so they serve tensors of every device, ``meta`` among them.
+An operator may have a Metal kernel that leaves a call to the CPU, with a warning or without a word. The rules see
+shapes and dtypes, so they serve tensors of every device, ``meta`` among them.
 
 Read from ``svd_kernel_mps`` and ``eigh_kernel_mps`` (aten/src/ATen/native/mps/operations/LinearAlgebra.mm) and
-``avg_pool2d_template`` (Pooling.mm), and held against the machine code of PyTorch 2.15's wheel for macOS. None of it was
-run on a Mac yet: `make verify-mac` asks.
+``avg_pool2d_template`` (Pooling.mm), and held against the machine code of PyTorch 2.15's wheel for macOS. None of it
+was run on a Mac yet: `make verify-mac` asks.
 """
 
 from __future__ import annotations

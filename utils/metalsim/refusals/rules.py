@@ -4,9 +4,9 @@ A rule is a predicate of a call's arguments, which it takes by the names of the 
 the words' fields, or something true where they have none, or None for a call that runs. It sees shapes, dtypes and
 settings and no numbers, so it serves tensors of every device, ``meta`` among them.
 
-The words and the exceptions are those of ``messages.json``, read from PyTorch's wheel for macOS (`wheel`). The conditions
-were read from the source files that are named below, under ``aten/src/ATen/native/mps/operations``, and held against
-what PyTorch's own list says of its Macs (``tests/test_refusals.py``). None of it was run on a Mac.
+The words and the exceptions are those of ``messages.json``, read from PyTorch's wheel for macOS (`wheel`). The
+conditions were read from the source files that are named below, under ``aten/src/ATen/native/mps/operations``, and
+held against what PyTorch's own list says of its Macs (``tests/test_refusals.py``). None of it was run on a Mac.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ by_dtype(_LOG_SOFTMAX_BACKWARD, refuses=is_("bool"), words="log_softmax for bool
 
 _ADAPTIVE = ("_adaptive_avg_pool2d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward")
 _ONE_DIVIDES = (
-    "sizes must be divisible by {small} sizes. Non-divisible input sizes are not implemented on MPS device yet. For now, "
-    "you can manually transfer tensor to cpu in this case. Please refer to [this issue](https://github.com/pytorch/"
+    "sizes must be divisible by {small} sizes. Non-divisible input sizes are not implemented on MPS device yet. For "
+    "now, you can manually transfer tensor to cpu in this case. Please refer to [this issue](https://github.com/pytorch/"
     "pytorch/issues/96056)"
 )
 _DIVIDE = (
@@ -205,8 +205,8 @@ def _attention_dtype(query: Any, key: Any, value: Any, **_: Any) -> Mapping[str,
     return next(({"dtype": name(one.dtype)} for one in (query, key, value) if not_floating(one.dtype)), None)
 
 
-# PyTorch's scaled_dot_product_attention takes this operator wherever no gradient is wanted (transformers/attention.cpp),
-# in 2.15 also with dropout: the Mac's library compares dropout_p with nothing there.
+# Wherever no gradient is wanted PyTorch takes this operator for attention (transformers/attention.cpp), in 2.15 also
+# with dropout: in the Mac's library that function compares dropout_p with nothing.
 @refused(
     _ATTENTION, words="scaled_dot_product_attention for MPS does not support dropout.", error=NotImplementedError,
     way_out="call .eval(), which a frozen part wants anyway, or pass dropout_p=0.0; where a gradient is wanted PyTorch "
@@ -222,8 +222,8 @@ by_dtype("gcd", refuses=not_whole, words="gcd_mps not implemented for {dtype}", 
 by_dtype("lcm", refuses=not_whole, words="lcm_mps not implemented for {dtype}", way_out="call it with whole numbers")
 for _direction in ("left", "right"):
     by_dtype(
-        f"bitwise_{_direction}_shift", refuses=not_whole, words=f"bitwise_{_direction}_shift not implemented for {{dtype}}",
-        way_out="call it with whole numbers",
+        f"bitwise_{_direction}_shift", refuses=not_whole,
+        words=f"bitwise_{_direction}_shift not implemented for {{dtype}}", way_out="call it with whole numbers",
     )  # fmt: skip
 by_dtype(
     "igamma", "special_gammainc", refuses=not_floating, words="igamma_mps not implemented for {dtype}", error=TypeError
@@ -362,6 +362,17 @@ for _mode, _written in (("bilinear", "bilineard"), ("bicubic", "bicubic")):  # t
         words=f"_upsample_{_written}2d_aa_out_mps only supports floating-point dtypes",
     )  # fmt: skip
 
+# No function of these dtypes is among the 18563 Metal functions in the wheel.
+_NO_FUNCTION = "Failed to create function state object for: "
+by_dtype(
+    "upsample_bicubic2d", refuses=is_("uint8"), words=_NO_FUNCTION + "upsample_bicubic2d_uchar",
+    error=RuntimeError,
+)  # fmt: skip
+by_dtype(
+    "renorm", refuses=is_("complex64"), words=_NO_FUNCTION + "renorm_float2", error=RuntimeError,
+    way_out=REAL,
+)  # fmt: skip
+
 
 # ---- Indexing.mm, ScatterGather.mm, Sort.mm, Unique.mm, ReduceOps.mm, ScanKernel.mm ---------------------------------
 
@@ -411,7 +422,11 @@ by_dtype(
 )  # fmt: skip
 for _extreme in ("cummax", "cummin"):
     by_dtype(
-        f"_{_extreme}_helper", refuses=complex_, words=f"\"{_extreme}\" not implemented for '{{dtype}}'", way_out=REAL
+        f"_{_extreme}_helper",
+        refuses=complex_,
+        words=f"\"{_extreme}\" not implemented for '{{dtype}}'",
+        way_out=REAL,
+        error=RuntimeError,
     )
 
 

@@ -5,12 +5,13 @@
     python -m metalsim.refusals.wheel build/mac-wheel/torch-2.15.0-*.whl            # what differs from messages.json
     python -m metalsim.refusals.wheel build/mac-wheel/torch-2.15.0-*.whl --write    # write messages.json anew
 
-Nothing of the wheel is executed: its ``libtorch_cpu.dylib`` is read as bytes. A function that checks something names its
-own source file, so the functions of the MPS backend are those that refer to a string ``.../mps/....mm``. What else they
-refer to are the pieces of their messages; which exception is raised shows in the function that is called next. A piece
-that other devices' functions share (", but got ") says nothing of MPS and is left out.
+Nothing of the wheel is executed: its ``libtorch_cpu.dylib`` is read as bytes. A function that checks something names
+its own source file, so the functions of the MPS backend are those that refer to a string ``.../mps/....mm``. What else
+they refer to are the pieces of their messages; which exception is raised shows in the function that is called next. A
+piece that other devices' functions share (", but got ") says nothing of MPS and is left out.
 
-`main` ends with code 1 where the wheel differs from the list: then `metalsim.refusals.rules` has something to learn.
+`main` ends with code 1 where the wheel differs from the list: then `metalsim.refusals.rules` has something to learn,
+or ``unmodelled.json`` a reason.
 """
 
 from __future__ import annotations
