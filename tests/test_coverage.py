@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import html
 import signal
 import sys
 import threading
@@ -13,10 +14,13 @@ import types
 import pytest
 import torch
 import torchvision
+from refused import REFUSED
 from torch import nn
 
-from metallab.pytorch import coverage, limits, networks
-from metallab.pytorch.coverage import mps_coverage, status
+from metallab.pytorch import coverage, networks
+from metallab.pytorch.coverage import mps_coverage
+from metalsim import operators, refusals
+from metalsim.operators import status
 
 # Operators that raise NotImplementedError on MPS up to PyTorch 2.15, as users report them; listed by hand.
 MISSING = [
@@ -96,10 +100,70 @@ def test_one_large_call_of_several_is_told():
 
 
 def test_no_matrix_no_limit():
-    assert limits.detour("aten::_linalg_svd", (torch.empty(0, 4),)) is None
-    assert limits.detour("aten::_linalg_eigh.eigenvalues", (torch.empty(4, 0, 0), "L", True)) is None
-    assert limits.detour("aten::mm", (torch.empty(999, 999), torch.empty(999, 999))) is None
-    assert limits.detour("aten::linalg_pinv.atol_rtol_float", (torch.eye(8),), {"hermitian": True}).warning == ""
+    assert refusals.outcome("aten::_linalg_svd", (torch.empty(0, 4),)) is None
+    assert refusals.outcome("aten::_linalg_eigh.eigenvalues", (torch.empty(4, 0, 0), "L", True)) is None
+    assert refusals.outcome("aten::mm", (torch.empty(999, 999), torch.empty(999, 999))) is None
+    assert refusals.outcome("aten::linalg_pinv.atol_rtol_float", (torch.eye(8),), {"hermitian": True}).warning == ""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_arguments_are_foretold_in_a_mac_s_words(name):
+    call = REFUSED[name]
+    found = mps_coverage(call.model, *call.inputs)
+    (use,) = found.having("refused")
+    assert use.reason.startswith(call.words)
+    assert use.way_out in str(found)
+    assert not found.runs
+    assert found.verdict.startswith("No: ")
+    assert call.words in found.verdict
+    assert 'refuses these arguments, "' in found.verdict
+    assert use.reason in html.unescape(found._repr_html_())
+
+
+def test_the_backward_pass_is_asked_as_well():
+    found = mps_coverage(nn.AdaptiveAvgPool2d(5), torch.rand(1, 2, 12, 12, requires_grad=True), training=True)
+    assert {use.operator.split("::")[1].split(".")[0] for use in found.having("refused")} == {
+        "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
+    }  # fmt: skip
+
+
+def test_one_refused_call_of_several_is_told_and_sizes_that_fit_are_not():
+    pool = nn.AdaptiveAvgPool2d(4)
+    both = mps_coverage(lambda a, b: (pool(a), pool(b)), torch.rand(1, 2, 8, 8), torch.rand(1, 2, 9, 8))
+    assert (both.having("refused")[0].calls, both.runs) == (2, False)
+    for fits in (torch.rand(1, 2, 8, 12), torch.rand(2, 2, 4), torch.rand(1, 2, 2, 1)):
+        assert mps_coverage(pool, fits).verdict.startswith("Yes: all")
+    assert mps_coverage(nn.AdaptiveAvgPool2d(1), torch.rand(1, 2, 7, 9)).runs
+
+
+def test_a_detour_is_told_of_an_average_of_whole_numbers():
+    pool = lambda x: nn.functional.avg_pool2d(x, 2, divisor_override=3)
+    assert mps_coverage(pool, torch.rand(1, 2, 4, 4)).verdict.startswith("Yes: all")
+    found = mps_coverage(pool, torch.ones(1, 2, 4, 4, dtype=torch.long))
+    assert (of(found, "avg_pool2d").status, found.runs) == ("falls back", True)
+
+
+TORCHVISION = (
+    "resnet18", "resnet50", "alexnet", "vgg11", "squeezenet1_1", "densenet121", "googlenet", "shufflenet_v2_x1_0",
+    "mobilenet_v2", "mobilenet_v3_small", "resnext50_32x4d", "mnasnet1_0", "efficientnet_b0", "convnext_tiny",
+    "vit_b_16", "swin_t",
+)  # fmt: skip
+TIMM = (
+    "resnet18", "vit_tiny_patch16_224", "mixer_s32_224", "convnext_atto", "efficientnet_lite0", "mobilenetv3_small_050",
+    "mobilevit_xxs", "levit_128s", "pvt_v2_b0", "poolformer_s12", "regnetx_002", "repvgg_a0", "visformer_tiny", "dla34",
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:The default weight initialization")
+@pytest.mark.parametrize(
+    ("package", "name"), [*(("torchvision", name) for name in TORCHVISION), *(("timm", name) for name in TIMM)]
+)
+def test_nothing_is_called_refused_in_sound_networks(package, name):
+    package = pytest.importorskip(package)
+    make = package.models.get_model if package is torchvision else package.create_model
+    with torch.device("meta"):
+        found = mps_coverage(make(name).eval(), torch.empty(1, 3, 224, 224))
+    assert found.verdict.startswith("Yes: all")
 
 
 def test_torchvision_has_a_forward_kernel_of_deform_conv2d_and_no_backward():
@@ -133,7 +197,7 @@ def test_lstm_is_one_operator_on_mps():
 
 
 def test_attention_is_one_operator_on_mps_without_gradients():
-    """transformers/attention.cpp: not where a gradient is wanted or something is dropped."""
+    """transformers/attention.cpp: not where a gradient is wanted."""
     layer = nn.TransformerEncoderLayer(8, 2, dropout=0.0)
     found = mps_coverage(layer.eval(), torch.randn(2, 3, 8))
     assert of(found, "_scaled_dot_product_attention_math_for_mps").modules == ("self_attn",)
@@ -142,10 +206,13 @@ def test_attention_is_one_operator_on_mps_without_gradients():
     assert training.runs
     assert of(training, "_safe_softmax").modules == ("self_attn",)
     assert not any("for_mps" in use.operator for use in training.uses)
-    dropping = mps_coverage(
-        lambda q: nn.functional.scaled_dot_product_attention(q, q, q, None, 0.5), torch.randn(1, 2, 3, 8)
-    )
-    assert any("softmax" in use.operator for use in dropping.uses)
+    named = lambda q: nn.functional.scaled_dot_product_attention(query=q, key=q, value=q)
+    assert len(mps_coverage(named, torch.randn(1, 2, 3, 8)).uses) == 1
+    dropping = lambda q: nn.functional.scaled_dot_product_attention(q, q, q, None, 0.5)
+    assert not mps_coverage(dropping, torch.randn(1, 2, 3, 8)).runs
+    wanted = mps_coverage(dropping, torch.randn(1, 2, 3, 8, requires_grad=True), training=True)
+    assert any("softmax" in use.operator for use in wanted.uses), "in pieces, which can drop"
+    assert wanted.runs
 
 
 def test_lstm_and_linear_have_one_backward_operator():
@@ -456,7 +523,7 @@ def test_a_ctc_loss_runs():
 @pytest.mark.parametrize("training", [False, True])
 def test_the_collection_s_networks_run(make, training):
     network = make()
-    found = mps_coverage(network.model, *network.inputs, training=training)
+    found = mps_coverage(network.model.train(training), *network.inputs, training=training)
     assert found.runs, found.verdict
     assert not found.having("unknown")
 
@@ -486,7 +553,7 @@ def test_inputs_that_do_not_fit_say_so():
 def test_a_structured_operator_is_judged_by_its_delegate():
     """aten::add.Tensor has no MPS entry of its own; its kernel stands at add.out."""
     entries = {"f": {"func": "f() -> ()", "structured_delegate": "f.out"}, "f.out": {"dispatch": {"CPU, MPS": "k"}}}
-    assert coverage._status_of(entries["f"], entries) == "native"
+    assert operators._status_of(entries["f"], entries) == "native"
     assert status("aten::add.Tensor") == status("aten::add_.Tensor") == "native"
 
 

@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable
 from multiprocessing import reduction
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 CHILD = __name__ == "__main__"
@@ -30,24 +31,13 @@ CHILD = __name__ == "__main__"
 import children  # noqa: E402
 
 import metalsim  # noqa: E402
-from metallab.pytorch import coverage, limits  # noqa: E402
-
-
-def detour(name: str) -> Callable[..., str | None] | None:
-    """What the device is told of kernels that leave some calls to the CPU."""
-
-    def words(*arguments: object) -> str | None:
-        found = limits.detour(name, arguments)
-        return found.warning if found else None
-
-    return words if name.partition(".")[0] in limits.RULES else None
-
 
 if CHILD:
-    metalsim.install_with_torch(lambda name: coverage.status(name) in ("native", "composite"), detour=detour)
+    metalsim.install_with_torch()
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+import refused  # noqa: E402
 import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
@@ -599,8 +589,8 @@ def test_torch_says_that_it_has_mps():
     torch.accelerator.synchronize()
     assert torch.float64 not in torch.accelerator.get_device_capability()["supported_dtypes"]
     assert metalsim.installed()
-    assert "Simulated Apple GPU" in metalsim.install(lambda name: False)
-    assert torch.ones(2, device="mps").add(1).sum().item() == 4, "a second install changed what is native"
+    assert "Simulated Apple GPU" in metalsim.install()
+    assert torch.ones(2, device="mps").add(1).sum().item() == 4
 
 
 @plain
@@ -814,6 +804,72 @@ def fell_back(do: Callable) -> tuple[int, list[str]]:
     return metalsim.counters().fallbacks - before, [str(one.message).split(" (Triggered")[0] for one in caught]
 
 
+def refusal(call: Any) -> tuple[type, str]:
+    """What a call of `refused` raises on the device."""
+    model = copy.deepcopy(call.model).to("mps") if isinstance(call.model, nn.Module) else call.model
+    with torch.no_grad():
+        return raised(lambda: model(*(x.to("mps") for x in call.inputs)))
+
+
+@plain
+def test_a_kernel_refuses_arguments_as_on_a_mac():
+    for name, call in refused.REFUSED.items():
+        error, words = refusal(call)
+        assert (error, words.startswith(call.words)) == (call.error, True), (name, error, words)
+
+
+@with_fallback
+def test_a_refusal_is_no_matter_of_fallbacks():
+    call = refused.REFUSED["uneven pooling"]
+    assert refusal(call)[0] is RuntimeError
+    assert refusal(call)[1].startswith(call.words)
+
+
+@plain
+def test_a_refusal_on_the_way_back_reaches_the_caller():
+    x = torch.rand(1, 2, 12, 12, device="mps", requires_grad=True)
+    grad = torch.ones(1, 2, 5, 5, device="mps")
+    assert raised(lambda: torch.ops.aten._adaptive_avg_pool2d_backward(grad, x)) == (
+        RuntimeError, refusal(refused.REFUSED["uneven pooling"])[1]
+    )  # fmt: skip
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return x * 2
+
+        @staticmethod
+        def backward(context, grad):
+            return F.adaptive_avg_pool2d(grad, 5)  # on autograd's own thread
+
+    assert raised(lambda: Scaled.apply(x).sum().backward())[0] is RuntimeError
+
+
+@plain
+def test_attention_drops_where_a_gradient_is_wanted_and_nowhere_else():
+    q = torch.rand(1, 2, 3, 8, device="mps", requires_grad=True)
+    F.scaled_dot_product_attention(q, q, q, dropout_p=0.5).sum().backward()
+    assert q.grad is not None
+    with torch.no_grad():
+        assert raised(lambda: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)) == (
+            NotImplementedError, "scaled_dot_product_attention for MPS does not support dropout."
+        )  # fmt: skip
+
+
+@plain
+def test_metal_computes_where_the_cpu_has_no_kernel():
+    truths = torch.tensor([True, False, True, True])
+    x = truths.to("mps")
+    assert torch.dot(x, x).item() is True
+    assert torch.dot(x, ~x).item() is False
+    assert F.silu(x).dtype is torch.bool
+    assert F.pad(x.view(1, 1, 4), (1, 1), mode="reflect").flatten().tolist() == [False, True, False, True, True, True]
+    counts = torch.histc(torch.tensor([0, 1, 1, 3], device="mps"), 4, 0, 4)
+    assert (counts.dtype, counts.tolist()) == (torch.int64, [1, 2, 0, 1])
+    with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):
+        torch.dot(truths, truths)
+
+
 @plain
 def test_an_svd_stays_on_the_device_within_its_limit():
     fits, large = torch.rand(64, 128), torch.rand(64, 129)  # 32768 and 33024 bytes
@@ -880,11 +936,11 @@ def test_deform_conv2d_runs_forward_and_raises_backward():
 def heard():
     """The events of a block."""
     events: list = []
-    metalsim.install(lambda name: False, events.append)
+    metalsim.install(events.append)
     try:
         yield events
     finally:
-        metalsim.install(lambda name: False)
+        metalsim.install()
 
 
 @plain
@@ -942,10 +998,10 @@ def test_a_listener_that_raises_or_computes_does_no_harm():
     unraisable = []
     sys.unraisablehook, hook = unraisable.append, sys.unraisablehook
     try:
-        metalsim.install(lambda name: False, listen)
+        metalsim.install(listen)
         assert torch.ones(3, device="mps").mul(2).cpu().tolist() == [2, 2, 2]
     finally:
-        metalsim.install(lambda name: False)
+        metalsim.install()
         sys.unraisablehook = hook
     assert told[-2:] == ["aten::mul.Tensor", "aten::copy_"]
     assert len(unraisable) == len(told)
@@ -1071,7 +1127,7 @@ def broken_package(folder: Path, file: str, old: str, new: str) -> Path:
 
 BREAKS = {  # file, old text, new text, and a check that must fail then
     "operators are not registered": (
-        "device.py", "    module.register_native(_operators_with_kernel(native))\n", "",
+        "device.py", "    module.register_native(_operators_with_kernel())\n", "",
         "test_operators_are_told_by_the_names_that_a_mac_has",
     ),
     "composites win": (
@@ -1079,16 +1135,32 @@ BREAKS = {  # file, old text, new text, and a check that must fail then
         "test_operators_are_told_by_the_names_that_a_mac_has",
     ),
     "none falls back by itself": (
-        "device.py", "        if name.partition(\".\")[0] in FALLS_BACK_BY_ITSELF:", "        if False:",
+        "operators.py", "    if operator.split(\".\")[0] in FALLS_BACK_BY_ITSELF:", "    if False:",
         "test_one_operator_falls_back_by_itself",
     ),
     "svd is like any other": (
-        "device.py", "return LIMITED if detour(name) else NATIVE", "return NATIVE",
+        "device.py", "LIMITED if refusals.looks_at_arguments(name) else NATIVE", "NATIVE",
         "test_an_svd_stays_on_the_device_within_its_limit",
     ),
     "pinv is one operator": (
-        "device.py", "in (*FALLS_BACK_BY_ITSELF, *COMPOSITES)", "in FALLS_BACK_BY_ITSELF",
+        "device.py", "in COMPOSITES:", "in ():",
         "test_what_a_limited_kernel_leaves_is_told_as_a_fallback_with_its_copies",
+    ),
+    "pooling takes any size": (
+        "refusals/rules.py", "return before[0] >= after[0] and not _divides(after, before)", "return False",
+        "test_a_kernel_refuses_arguments_as_on_a_mac",
+    ),
+    "another exception": (
+        "device.py", "return found.error.__name__, found.words", "return 'RuntimeError', found.words",
+        "test_a_kernel_refuses_arguments_as_on_a_mac",
+    ),
+    "attention drops": (
+        "refusals/rules.py", "return dropout_p > 0", "return False",
+        "test_attention_drops_where_a_gradient_is_wanted_and_nowhere_else",
+    ),
+    "the CPU's kernels are all there are": (
+        "device.py", "operators.WITHOUT_CPU_KERNEL.get(name.partition(\".\")[0], ())", "()",
+        "test_metal_computes_where_the_cpu_has_no_kernel",
     ),
     "the commit is not told": (
         "device.py", "torch.version.git_version", '"?"',
@@ -1117,6 +1189,10 @@ BREAKS_OF_CPP = {
     "a limited kernel warns each time": (
         "csrc/host_call.h", "!info_of(op).warned.exchange(true)", "true",
         "test_an_svd_stays_on_the_device_within_its_limit",
+    ),
+    "special kernels take anything": (
+        "csrc/host_call.h", "found = ask(name, arguments))", "found = ask(name, arguments); false)",
+        "test_a_kernel_refuses_arguments_as_on_a_mac",
     ),
     "memory is clean": ("csrc/memory.h", "0xff, bytes", "0, bytes", "test_memory_that_nobody_wrote_is_nan"),
     "dropout is forgotten": (
@@ -1171,7 +1247,7 @@ def test_arming_after_torch_says_what_to_do():
 
 
 def test_asking_for_mps_before_install_says_what_to_do():
-    code = "import metalsim; metalsim.arm(); import torch; torch._C._mps_is_available(); metalsim.install(bool)"
+    code = "import metalsim; metalsim.arm(); import torch; torch._C._mps_is_available(); metalsim.install()"
     assert "torch was asked for its MPS device before the simulated one was installed" in python("-c", code).stderr
 
 
@@ -1334,22 +1410,22 @@ def test_a_torch_with_mps_is_left_alone(monkeypatch):
     monkeypatch.setattr(preload, "armed", lambda: True)
     monkeypatch.setattr(torch.backends.mps, "is_built", lambda: True)
     with pytest.raises(metalsim.SimulationError, match="has a real MPS device: use it"):
-        metalsim.install(bool)
+        metalsim.install()
 
 
 def test_what_is_decided_about_an_operator(monkeypatch):
-    native = lambda name: name in ("aten::add.out", "aten::_linalg_svd.U")
     for value, missing in (("0", device.MISSING), ("", device.MISSING), ("1", device.FALLS_BACK)):
         monkeypatch.setenv(device.FALLBACK_VARIABLE, value)
-        decide = device._decider(native, detour)
-        assert decide("aten::add.out") == device.NATIVE
-        assert decide("aten::mode") == missing
-        assert decide("aten::_linalg_svd.U") == device.LIMITED
-        assert decide("aten::embedding_renorm_") == device.FALLS_BACK
+        decide = device._decider()
+        assert decide("aten::add.out") == (device.NATIVE, ())
+        assert decide("aten::dot") == (device.NATIVE, ("Bool",))
+        assert decide("aten::mode") == (missing, ())
+        assert decide("aten::_linalg_svd.U") == decide("aten::addr") == (device.LIMITED, ())
+        assert decide("aten::embedding_renorm_") == (device.FALLS_BACK, ())
 
 
 def test_which_operators_are_registered():
-    names = set(device._operators_with_kernel(lambda name: coverage.status(name) in ("native", "composite")))
+    names = set(device._operators_with_kernel())
     assert {"add.Tensor", "add.out", "softshrink", "native_layer_norm", "silu_backward", "_linalg_svd.U"} <= names
     missing = {"rrelu_with_noise", "matmul", "permute", "embedding_renorm_", "linalg_pinv.atol_rtol_tensor", "mode"}
     assert not missing & names

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from metallab import isolated
-from metallab.pytorch import coverage
+from metalsim import operators
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
 LIMIT = 300  # seconds: the first run builds the device
@@ -194,4 +194,4 @@ def test_importing_mpsgraph_imports_no_pytorch():
     ],
 )
 def test_which_operators_have_a_kernel(operator, has):
-    assert coverage.has_mps_kernel(operator) == has
+    assert operators.has_kernel(operator) == has

@@ -16,10 +16,8 @@ import time
 from collections.abc import Callable
 
 import metalsim
-from metallab.pytorch import coverage
 
-NATIVE = lambda name: coverage.status(name) in ("native", "composite")
-metalsim.install_with_torch(NATIVE)
+metalsim.install_with_torch()
 
 import torch  # noqa: E402 - the simulation comes first
 import torch.nn.functional as F  # noqa: E402
@@ -29,14 +27,12 @@ TARGETS = {"install": 1.0, "workload": 3.0}
 ROUNDS = 7
 INSTALL = """
 import time, metalsim
-from metallab.pytorch import coverage
-native = lambda name: coverage.status(name) in ("native", "composite")
 start = time.perf_counter()
 metalsim.arm()
 armed = time.perf_counter()
 import torch
 imported = time.perf_counter()
-metalsim.install(native)
+metalsim.install()
 print(armed - start + time.perf_counter() - imported)
 """
 

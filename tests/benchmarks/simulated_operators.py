@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import metalsim
-from metallab.pytorch import coverage
 
 metalsim.arm()
-metalsim.install(lambda name: coverage.status(name) in ("native", "composite"))
+metalsim.install()
 
 import torch  # noqa: E402 - torch comes after the simulation is armed
 

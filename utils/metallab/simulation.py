@@ -1,4 +1,4 @@
-"""The simulated Apple GPU, as metallab's pages use it: `metalsim`, with the table of what runs on MPS handed to it.
+"""The simulated Apple GPU, as metallab's pages use it: `metalsim`, with errors that say what to do.
 
 ``METALLAB_DEVICE=sim`` chooses it. It has to be armed before torch is loaded, which ``import metallab`` does; and
 installed once torch is there, which ``device.pick()`` does. Its times say nothing about a Mac.
@@ -33,7 +33,7 @@ def arm(required: bool = False) -> None:
     import metalsim.graph
 
     try:
-        metalsim.install_with_torch(native=_has_kernel, detour=_detour, required=required)
+        metalsim.install_with_torch(required=required)
         metalsim.graph.install()
     except metalsim.SimulationError as error:
         raise SimulationUnavailable(str(error)) from error
@@ -53,26 +53,6 @@ def install(on_event: Callable[[Any], None] | None = None) -> str:
         metalsim.arm()
         import torch  # noqa: F401  # where `arm` above promised it the device, it comes with this
 
-        return metalsim.install(native=_has_kernel, on_event=on_event, detour=_detour)
+        return metalsim.install(on_event)
     except metalsim.SimulationError as error:
         raise SimulationUnavailable(str(error)) from error
-
-
-def _has_kernel(operator: str) -> bool:
-    from metallab.pytorch import coverage
-
-    return coverage.has_mps_kernel(operator)
-
-
-def _detour(operator: str) -> Callable[..., str | None] | None:
-    """How to ask of a call whether it leaves the GPU, for operators whose kernel looks at its arguments."""
-    from metallab.pytorch import limits
-
-    if operator.partition(".")[0] not in limits.RULES:
-        return None
-
-    def words(*arguments: Any) -> str | None:
-        found = limits.detour(operator, arguments)
-        return found.warning if found else None
-
-    return words

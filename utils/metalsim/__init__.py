@@ -4,9 +4,9 @@ Order matters::
 
     import metalsim
     metalsim.arm()                                  # before torch is imported
-    metalsim.install(native=has_kernel)             # imports torch, builds the device once, switches it on
+    metalsim.install()                              # imports torch, builds the device once, switches it on
 
-    metalsim.install_with_torch(native=has_kernel)  # or both: now, and when torch is imported
+    metalsim.install_with_torch()                   # or both: now, and when torch is imported
 
 What it knows, what it does not, and how it works is told in `metalsim.device`.
 """

@@ -3,9 +3,10 @@
 What it knows:
 
 - *What runs where.* An operator that has a Metal kernel runs; one that has none raises PyTorch's own
-  NotImplementedError, or falls back to the CPU under ``PYTORCH_ENABLE_MPS_FALLBACK=1``. A kernel may leave some calls
-  to the CPU, with PyTorch's warning or without a word. Which is which is not known here: `install` is handed functions
-  that tell.
+  NotImplementedError, or falls back to the CPU under ``PYTORCH_ENABLE_MPS_FALLBACK=1`` (`metalsim.operators`).
+- *What is refused.* A kernel may refuse a dtype, a size or a setting, with a Mac's exception and words, whatever
+  PYTORCH_ENABLE_MPS_FALLBACK says; or leave a call to the CPU, with PyTorch's warning or without one
+  (`metalsim.refusals`).
 - *What is copied.* Copies between CPU and device, and those that a fallback makes, are counted and told.
 - *What raises.* Mixed devices, float64, ``.numpy()`` of a device tensor, too much memory, a CPU tensor given to a
   shader. Memory that nobody wrote reads as NaN (whole numbers as -1).
@@ -15,7 +16,7 @@ What it does not know:
 
 - *Speed.* Operators are computed by PyTorch's CPU kernels; no time measured here says anything about Metal.
 - *Metal's numerics.* Results are the CPU's, float32 to the last bit in most operators. Metal sums in another order,
-  and a kernel may refuse a dtype or be wrong. Random numbers are not those that a Mac draws.
+  and a kernel may be wrong. Random numbers are not those that a Mac draws.
 - *Indices out of range, whole numbers divided by 0.* The CPU's kernels check and raise at once; a Mac may tell later,
   or not at all.
 - *Asynchronous execution.* Work is finished when a call returns; a missing ``synchronize`` does no harm here. Commands
@@ -43,7 +44,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from metalsim import building, preload
+from metalsim import building, operators, preload, refusals
 from metalsim.errors import SimulationError
 
 if TYPE_CHECKING:
@@ -53,16 +54,10 @@ if TYPE_CHECKING:
 
 MODULE = "metalsim_device"
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
-# PyTorch registers these to fall back to the CPU by themselves (aten/src/ATen/mps/MPSFallback.mm).
-FALLS_BACK_BY_ITSELF = ("aten::embedding_renorm_",)
 # Composites that PyTorch registers for every backend that computes, so that a Mac runs what they call.
 COMPOSITES = ("aten::linalg_pinv",)
 # The values of `Decision` in csrc/host_call.h.
 NATIVE, FALLS_BACK, MISSING, LIMITED = 0, 1, 2, 3
-
-Detour = Callable[[str], Callable[..., str | None] | None]
-"""For an operator whose kernel leaves some calls to the CPU: a function of a call's arguments. It returns the words of
-PyTorch's warning, empty if nothing is said, or None for a call that stays on the GPU. None for any other operator."""
 
 _module: ModuleType | None = None
 _profiler: Profiler | None = None
@@ -101,37 +96,24 @@ class Counters:
         return Counters(*(getattr(self, name) - getattr(earlier, name) for name in self.__dataclass_fields__))
 
 
-def install(
-    native: Callable[[str], bool],
-    on_event: Callable[[Event], None] | None = None,
-    *,
-    detour: Detour = lambda name: None,
-) -> str:
+def install(on_event: Callable[[Event], None] | None = None) -> str:
     """Switch the simulated device on, and return a line that says what is simulated.
 
-    ``native("aten::softshrink.out")`` tells whether an operator has a Metal kernel; it is asked once for each, and
-    composites need not be known. ``detour`` tells of kernels that leave some calls to the CPU (`Detour`); such a call
-    counts as a fallback. ``on_event`` is called for each operator, copy and fallback, on the thread where it
-    happens; without it telling costs nothing. Whether missing operators fall back is read from
-    ``PYTORCH_ENABLE_MPS_FALLBACK`` here, once. A second call changes ``on_event`` and nothing else.
+    ``on_event`` is called for each operator, copy and fallback, on the thread where it happens; without it telling
+    costs nothing. Whether missing operators fall back is read from ``PYTORCH_ENABLE_MPS_FALLBACK`` here, once. A second
+    call changes ``on_event`` and nothing else.
 
     SimulationError without `arm`, without a compiler, where the build fails, and on a machine with a real MPS device.
     """
     global _module
     if _module is None:
-        _module = _switched_on(native, detour)
+        _module = _switched_on()
     hearers = [hear for hear in (on_event, _profiler.hear if _profiler.logs else None) if hear]
     _module.listen(functools.partial(_tell, hearers) if hearers else None)
     return description()
 
 
-def install_with_torch(
-    native: Callable[[str], bool],
-    on_event: Callable[[Event], None] | None = None,
-    *,
-    detour: Detour = lambda name: None,
-    required: bool = False,
-) -> None:
+def install_with_torch(on_event: Callable[[Event], None] | None = None, *, required: bool = False) -> None:
     """Arm now, and `install` at the moment when torch is imported.
 
     So that nothing can ask torch for an MPS device before there is one: torch remembers the first answer. If the device
@@ -139,9 +121,9 @@ def install_with_torch(
     """
     preload.arm()
     if "torch" in sys.modules:
-        install(native, on_event, detour=detour)
+        install(on_event)
     else:
-        preload.after_torch(lambda: install(native, on_event, detour=detour), required)
+        preload.after_torch(lambda: install(on_event), required)
 
 
 def installed() -> bool:
@@ -176,7 +158,7 @@ def _tell(hearers: list[Callable[[Event], None]], *fields: Any) -> None:
         hear(event)
 
 
-def _switched_on(native: Callable[[str], bool], detour: Detour) -> ModuleType:
+def _switched_on() -> ModuleType:
     global _profiler
     if not preload.armed():
         preload.arm()  # raises, and says what to do, if it is too late
@@ -193,8 +175,8 @@ def _switched_on(native: Callable[[str], bool], detour: Detour) -> ModuleType:
             "torch was asked for its MPS device before the simulated one was installed: restart Python and call "
             "metalsim.install() right after torch is imported, or metalsim.install_with_torch() before"
         )
-    module.install(_decider(native, detour), _asker(detour), torch.version.git_version)
-    module.register_native(_operators_with_kernel(native))
+    module.install(_decider(), _asker(), torch.version.git_version)
+    module.register_native(_operators_with_kernel())
     preload.answer_mps(True)
     if str(torch.accelerator.current_accelerator()) != "mps":
         raise SimulationError(
@@ -207,27 +189,34 @@ def _switched_on(native: Callable[[str], bool], detour: Detour) -> ModuleType:
     return module
 
 
-def _decider(native: Callable[[str], bool], detour: Detour) -> Callable[[str], int]:
-    """What to do with an operator."""
+def _decider() -> Callable[[str], tuple[int, Sequence[str]]]:
+    """What to do with an operator, and which dtypes to compute in float32 because the CPU has no kernel for them."""
     falls_back = _fallback_enabled()
 
-    def decide(name: str) -> int:
-        if name.partition(".")[0] in FALLS_BACK_BY_ITSELF:
-            return FALLS_BACK
-        if native(name):
-            return LIMITED if detour(name) else NATIVE
-        return FALLS_BACK if falls_back else MISSING
+    def decide(name: str) -> tuple[int, Sequence[str]]:
+        how = operators.status(name)
+        if how == "falls back":
+            return FALLS_BACK, ()
+        if how in ("native", "composite"):
+            decision = LIMITED if refusals.looks_at_arguments(name) else NATIVE
+            return decision, operators.WITHOUT_CPU_KERNEL.get(name.partition(".")[0], ())
+        return (FALLS_BACK if falls_back else MISSING), ()
 
     return decide
 
 
-def _asker(detour: Detour) -> Callable[[str, Sequence[Any]], str | None]:
-    """What becomes of a call of a LIMITED operator, see `Detour`."""
+def _asker() -> Callable[[str, Sequence[Any]], tuple[str, str] | None]:
+    """What becomes of a call of a LIMITED operator: see `Outcome` in csrc/host_call.h."""
     import torch
 
-    def ask(name: str, arguments: Sequence[Any]) -> str | None:
+    def ask(name: str, arguments: Sequence[Any]) -> tuple[str, str] | None:
         with torch._C.DisableTorchFunction():  # to read a tensor's shape is nothing that the program did
-            return detour(name)(*arguments)
+            found = refusals.outcome(name, arguments)
+        if found is None:
+            return None
+        if isinstance(found, refusals.Refusal):
+            return found.error.__name__, found.words
+        return "", found.warning
 
     return ask
 
@@ -236,7 +225,7 @@ def _fallback_enabled() -> bool:
     return os.environ.get(FALLBACK_VARIABLE, "0") not in ("", "0")
 
 
-def _operators_with_kernel(native: Callable[[str], bool]) -> list[str]:
+def _operators_with_kernel() -> list[str]:
     """Operators that a CPU kernel stands in for, although there may be a composite of other operators as well."""
     import torch
 
@@ -244,7 +233,7 @@ def _operators_with_kernel(native: Callable[[str], bool]) -> list[str]:
     composite = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
 
     def stands_in(name: str) -> bool:
-        if has(name, "MPS") or not native(name) or name.partition(".")[0] in (*FALLS_BACK_BY_ITSELF, *COMPOSITES):
+        if has(name, "MPS") or not operators.has_kernel(name) or name.partition(".")[0] in COMPOSITES:
             return False
         return has(name, "CPU") or not any(has(name, key) for key in composite)
 

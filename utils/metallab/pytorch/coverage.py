@@ -1,14 +1,13 @@
 """Will my model run on MPS? Which of its operators have a Metal kernel, told on any machine.
 
-Two things are put together. *Which operators exist on MPS* is read from the installed PyTorch: its wheel carries
-``native_functions.yaml``, the list that the dispatcher's tables are generated from. *Which operators a model calls* is
-found by running it once on the ``meta`` device, where shapes are computed and numbers are not, so that a large model
-costs no memory. A model that needs real numbers on its way (``nonzero``, ``nms``) is run on the CPU instead, where a
-tensor that it leaves behind cannot be told from the others. So is one that would have caught the failure on ``meta``
-and gone on another way than with numbers.
+Three things are put together. *Which operators exist on MPS* is read from the installed PyTorch (`metalsim.operators`).
+*What their kernels refuse*, or leave to the CPU, is known by dtype, shape and setting (`metalsim.refusals`). *Which
+operators a model calls*, and with what, is found by running it once on the ``meta`` device, where shapes are computed
+and numbers are not, so that a large model costs no memory. A model that needs real numbers on its way (``nonzero``,
+``nms``) is run on the CPU instead, where a tensor that it leaves behind cannot be told from the others. So is one that
+would have caught the failure on ``meta`` and gone on another way than with numbers.
 
-A prediction, not a proof: a kernel may exist and refuse a dtype. What is known of kernels that leave some calls to the
-CPU is in `metallab.pytorch.limits`. `confirm` runs the model on a real Apple GPU.
+A prediction, not a proof. `confirm` runs the model on a real Apple GPU.
 """
 
 from __future__ import annotations
@@ -20,45 +19,29 @@ import copy
 import functools
 import html
 import importlib
-import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from metallab import units
-from metallab.pytorch import limits
+from metalsim import operators, refusals
 
-Status = Literal["native", "composite", "falls back", "missing", "unknown"]
+How = Literal["native", "composite", "falls back", "missing", "refused", "unknown"]
+"""`metalsim.operators.Status`, or a kernel that refuses the arguments of a call."""
 
-# Registered to fall back to the CPU in PyTorch itself (aten/src/ATen/mps/MPSFallback.mm); the YAML does not say so.
-FALLS_BACK_BY_ITSELF = ("aten::embedding_renorm_",)
-# torchvision's Mac wheel registers these for MPS from its own sources (torchvision/csrc/ops/mps); all of its operators
-# have a CPU kernel, so what is not among them is missing on MPS.
-TORCHVISION = (
-    "nms",
-    "roi_align",
-    "_roi_align_backward",
-    "roi_pool",
-    "_roi_pool_backward",
-    "ps_roi_align",
-    "_ps_roi_align_backward",
-    "ps_roi_pool",
-    "_ps_roi_pool_backward",
-    "deform_conv2d",  # and nothing for its backward pass
-)
 # Functions that are one operator on MPS, with one for the backward pass, and fall into pieces elsewhere: LSTM in
 # aten/src/ATen/native/RNN.cpp; linear has a kernel of its own beside the composite in native_functions.yaml.
 WHOLE_ON_MPS = {
     "lstm": ("aten::_lstm_mps", "aten::lstm_mps_backward"),
     "linear": ("aten::linear", "aten::linear_backward"),
 }
-# Attention is one operator only where nothing needs a gradient and nothing is dropped (transformers/attention.cpp).
+# Attention is one operator where nothing needs a gradient (transformers/attention.cpp).
 ATTENTION = "scaled_dot_product_attention"
+ATTENTION_TAKES = ("query", "key", "value", "attn_mask", "dropout_p")
 ATTENTION_ON_MPS = "aten::_scaled_dot_product_attention_math_for_mps"
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 
@@ -81,12 +64,15 @@ class Use:
 
     operator: str
     """Namespace, name and overload: ``aten::add.Tensor``."""
-    status: Status
+    status: How
     calls: int
     modules: tuple[str, ...]
     """Which modules call it, by their place in the model; ``""`` is the model itself."""
     reason: str = ""
-    """Of an operator that has a kernel and falls back all the same: why this model's calls do."""
+    """Of an operator that has a kernel and falls back all the same: why this model's calls do. Of one that refuses:
+    what a Mac says."""
+    way_out: str = ""
+    """Of one that refuses: what to do."""
 
     @property
     def advice(self) -> str:
@@ -97,6 +83,8 @@ class Use:
                 f"raises NotImplementedError. Set {FALLBACK_VARIABLE}=1 before Python starts to run {name} on the CPU, "
                 "with a copy there and back; better, replace it, or write a kernel (notebook 04)"
             )
+        if self.status == "refused":
+            return f'refuses these arguments ("{self.reason}"), also with {FALLBACK_VARIABLE}=1: {self.way_out}'
         if self.status == "falls back":
             why = f" ({self.reason})" if self.reason else ""
             return f"PyTorch itself runs {name} on the CPU{why}: correct, with a copy there and back"
@@ -116,14 +104,14 @@ class Coverage:
     problems: tuple[str, ...] = field(default=())
     """What would raise beside a missing operator: float64, tensors left on the CPU, an LSTM with projections."""
 
-    def having(self, *statuses: Status) -> tuple[Use, ...]:
+    def having(self, *statuses: How) -> tuple[Use, ...]:
         """The uses with one of these statuses."""
         return tuple(use for use in self.uses if use.status in statuses)
 
     @property
     def runs(self) -> bool:
         """True if nothing raises, as far as this can see."""
-        return not self.having("missing") and not self.problems
+        return not self.having("missing", "refused") and not self.problems
 
     @property
     def verdict(self) -> str:
@@ -132,8 +120,9 @@ class Coverage:
         said = list(self.problems)
         if missing:
             said.append(f"{_listed(missing)} has no MPS kernel (with {FALLBACK_VARIABLE}=1 it runs on the CPU)")
+        said += [f'{_listed([use])} refuses these arguments, "{use.reason}"' for use in self.having("refused")]
         if said:
-            return f"No: {'; '.join(said)}."
+            return f"No: {'; '.join(said).removesuffix('.')}."
         if slow:
             return f"Yes, with care: {_listed(slow)} may leave the GPU."
         unseen = "" if self.traced_on == "meta" else " (Traced on the CPU: tensors left there would not be noticed.)"
@@ -148,7 +137,7 @@ class Coverage:
         return "\n".join([f"{self.model}: {self.verdict}", "", *lines, *([""] if advice else []), *advice])
 
     def _repr_html_(self) -> str:
-        colours = {"missing": "#d55e00", "falls back": "#e69f00", "unknown": "#e69f00"}
+        colours = {"missing": "#d55e00", "refused": "#d55e00", "falls back": "#e69f00", "unknown": "#e69f00"}
 
         def row(use: Use) -> str:
             colour = colours.get(use.status, "inherit")
@@ -164,7 +153,7 @@ class Coverage:
 def mps_coverage(
     model: Callable[..., Any], *inputs: Any, training: bool = False, time_limit: float = 300.0, **named: Any
 ) -> Coverage:
-    """Which operators ``model(*inputs, **named)`` calls, and whether each runs on MPS.
+    """Which operators ``model(*inputs, **named)`` calls, and whether each runs on MPS with what it is given.
 
     ``model`` is an `nn.Module`, traced as a copy, or any function of tensors; a module inside a function is not seen
     and therefore not copied. With ``training`` the backward pass of the summed outputs is traced as well.
@@ -176,47 +165,11 @@ def mps_coverage(
     with _limited(time_limit):
         traced_on, recorder = _trace(model, inputs, named, training, time.monotonic() + time_limit)
     uses = [recorder.use(operator) for operator in recorder.calls]
-    worst_first = ("missing", "falls back", "unknown", "composite", "native")
+    worst_first = ("missing", "refused", "falls back", "unknown", "composite", "native")
     uses.sort(key=lambda use: (worst_first.index(use.status), use.operator))
     name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", str(model))
     problems = _float64(model, (inputs, named)) or list(recorder.float64)[:1]
     return Coverage(name, tuple(uses), torch.__version__, traced_on, (*problems, *recorder.problems))
-
-
-def status(operator: str) -> Status:
-    """How an operator (``aten::softshrink``, ``torchvision::nms``) runs on MPS in the installed PyTorch."""
-    namespace, _, name = operator.partition("::")
-    if operator.split(".")[0] in FALLS_BACK_BY_ITSELF:
-        return "falls back"
-    if namespace == "torchvision":
-        return "native" if name.split(".")[0] in TORCHVISION else _status_of_a_custom_operator(operator)
-    if namespace in ("prim", "prims"):
-        return "composite"
-    if namespace != "aten":
-        return _status_of_a_custom_operator(operator)
-    return table().get(name.removesuffix(".default"), "unknown")
-
-
-def has_mps_kernel(operator: str) -> bool:
-    """Does an operator run on MPS as it is, with a kernel of its own or as a composite of others?"""
-    return status(operator) in ("native", "composite")
-
-
-@functools.cache
-def table() -> Mapping[str, Status]:
-    """Status of every ATen operator, by name and overload (``add.Tensor``), read from the installed PyTorch."""
-    import torchgen
-    import yaml
-
-    path = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
-    entries = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    by_name = {entry["func"].split("(", 1)[0]: entry for entry in entries}
-    found = {name: _status_of(entry, by_name) for name, entry in by_name.items()}
-    for name, entry in by_name.items():
-        # variants that are generated from this entry do what it does
-        for generated in filter(None, re.split(r",\s*", entry.get("autogen", ""))):
-            found.setdefault(generated, found[name])
-    return found
 
 
 def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any) -> str:
@@ -237,35 +190,6 @@ def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any) -> str:
         held = "as predicted" if not coverage.runs else "NOT predicted"
         return f"It raised, {held}: {units.first_line(error)}"
     return f"It ran, {'as predicted' if coverage.runs else 'NOT predicted'}."
-
-
-def _status_of(entry: Mapping[str, Any], by_name: Mapping[str, Mapping[str, Any]]) -> Status:
-    # a structured operator's kernels stand at the variant that it delegates to
-    if delegate := entry.get("structured_delegate"):
-        entry = by_name[delegate]
-    keys = {key.strip() for keys in entry.get("dispatch", {}) for key in keys.split(",")}
-    if "MPS" in keys:
-        return "native"
-    if not keys or any(key.startswith("Composite") for key in keys):
-        return "composite"
-    return "missing"
-
-
-def _status_of_a_custom_operator(operator: str) -> Status:
-    """From what is registered: a kernel for MPS, one for every device, one for the CPU alone."""
-    import torch
-
-    def has(key: str) -> bool:
-        return torch._C._dispatch_has_kernel_for_dispatch_key(operator.removesuffix(".default"), key)
-
-    try:
-        if has("MPS"):
-            return "native"
-        if has("CompositeExplicitAutograd") or has("CompositeImplicitAutograd"):
-            return "composite"
-        return "missing" if has("CPU") else "unknown"
-    except RuntimeError:  # no such operator any more
-        return "unknown"
 
 
 @contextlib.contextmanager
@@ -342,7 +266,7 @@ class _Recorder:
         self.calls: dict[str, collections.Counter] = {}
         self.problems: dict[str, None] = {}
         self.float64: dict[str, None] = {}
-        self.detours: dict[str, limits.Detour] = {}
+        self.outcomes: dict[str, refusals.Refusal | refusals.Detour] = {}
         self.inside_a_whole = False
 
     @property
@@ -351,16 +275,25 @@ class _Recorder:
         innermost = max(self.modules.parents - {"Global"}, key=lambda name: name.count("."), default="")
         return innermost.partition(".")[2]
 
-    def note(self, operator: str) -> None:
-        """Count a call, unless it is a piece of a whole that was counted."""
-        if not self.inside_a_whole:
-            self.calls.setdefault(operator, collections.Counter())[self.module] += 1
+    def note(self, operator: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
+        """Count a call, unless it is a piece of a whole that was counted, and keep what becomes of it on a Mac."""
+        if self.inside_a_whole:
+            return
+        self.calls.setdefault(operator, collections.Counter())[self.module] += 1
+        found = refusals.outcome(operator, args, kwargs) if args or kwargs else None
+        if isinstance(found, refusals.Refusal) or (found and operator not in self.outcomes):
+            self.outcomes[operator] = found
 
     def use(self, operator: str) -> Use:
-        """What was recorded of an operator. One call that leaves the GPU is enough for "falls back"."""
-        modules, detour = self.calls[operator], self.detours.get(operator)
-        how, reason = ("falls back", detour.reason) if detour else (status(operator), "")
-        return Use(operator, how, sum(modules.values()), tuple(modules), reason)
+        """What was recorded of an operator. One call that is refused, or leaves the GPU, is enough to say so."""
+        modules, found = self.calls[operator], self.outcomes.get(operator)
+        counted = {"operator": operator, "calls": sum(modules.values()), "modules": tuple(modules)}
+        how = operators.status(operator)
+        if isinstance(found, refusals.Refusal) and how in ("native", "composite"):
+            return Use(status="refused", reason=found.words, way_out=found.way_out, **counted)
+        if isinstance(found, refusals.Detour):
+            return Use(status="falls back", reason=found.reason, **counted)
+        return Use(status=how, **counted)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -383,18 +316,19 @@ class _Recorder:
 
     def call(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
         """Call a function, counting it once if it is one operator on MPS."""
+        import torch
+
         name = getattr(function, "__name__", "")
         if self.inside_a_whole or name not in (*WHOLE_ON_MPS, ATTENTION):
             return function(*args, **kwargs)
         if name == ATTENTION:
-            if self.training or kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0):
+            given = {**dict(zip(ATTENTION_TAKES, args, strict=False)), **kwargs}
+            if torch.is_grad_enabled() and any(given[each].requires_grad for each in ATTENTION_TAKES[:3]):
                 return function(*args, **kwargs)
-            self.note(ATTENTION_ON_MPS)
+            self.note(ATTENTION_ON_MPS, (), given)
             return self._whole(function, args, kwargs)
         forward, backward = WHOLE_ON_MPS[name]
-        if name == "lstm" and _has_projections(args):
-            self.problems["an LSTM with projections (proj_size) is not supported on MPS"] = None
-        self.note(forward)
+        self.note(forward, args, kwargs)
         if self.training:
             return _differentiable(self, backward, function, args, kwargs)
         return self._whole(function, args, kwargs)
@@ -413,9 +347,7 @@ class _Recorder:
         name = function.name() + ("" if "." in function.name() else ".default")
         where = f" in {self.module}" if self.module else ""
         _require_dense((args, kwargs), f"meet {name}{where}")
-        self.note(name)
-        if detour := limits.detour(name, args, kwargs):
-            self.detours.setdefault(name, detour)
+        self.note(name, args, kwargs)
         if self.device == "meta":
             args, kwargs = self._gathered(function, args, kwargs)
         result = function(*args, **kwargs)
@@ -498,14 +430,6 @@ def _differentiable(recorder: _Recorder, backward: str, function: Callable, args
                 recorder.inside_a_whole = False
 
     return Whole.apply(*(leaves[index] for index in places))
-
-
-def _has_projections(args: Sequence[Any]) -> bool:
-    """Whether an LSTM's flat list of weights has one more for each layer and direction: the projection."""
-    weights = next((arg for arg in args if isinstance(arg, list | tuple) and len(arg) > 2), ())
-    shapes = [tuple(weight.shape) for weight in weights]
-    biases = any(len(shape) == 1 for shape in shapes)
-    return bool(shapes) and len(shapes) % (5 if biases else 3) == 0 and len(shapes) % (4 if biases else 2) != 0
 
 
 def _moved(value: Any, device: Any) -> Any:

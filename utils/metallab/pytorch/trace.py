@@ -18,7 +18,7 @@ tracing (`metallab.timing`); compare the two to see what tracing costs.
 
 **Fallbacks.** On a Mac an operator without a Metal kernel runs on the CPU below the place where the mode looks, and so
 does a call that its kernel leaves to the CPU. Such an event is deduced from PyTorch's table of kernels
-(`metallab.pytorch.coverage`) and from their limits (`metallab.pytorch.limits`), and marked ``inferred``. The simulated
+(`metalsim.operators`) and from their limits (`metalsim.refusals`), and marked ``inferred``. The simulated
 Apple GPU tells of its fallbacks itself.
 
 **What is not seen**: kernels that are launched without an operator, by a pybind11 extension or by
@@ -48,8 +48,8 @@ from torch.utils.module_tracker import ModuleTracker
 
 from metallab import simulation, units
 from metallab.device import Accelerator
-from metallab.pytorch import coverage, limits
 from metallab.pytorch.dispatch import watching
+from metalsim import operators, refusals
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -417,8 +417,9 @@ class _Call:
 
     def leaves_the_gpu(self) -> bool:
         """What PyTorch's table and the limits of its kernels say of this call."""
-        no_kernel = coverage.status(self.name) in ("missing", "falls back")
-        return no_kernel or limits.detour(self.name, self.args, self.kwargs) is not None
+        if operators.status(self.name) in ("missing", "falls back"):
+            return True
+        return isinstance(refusals.outcome(self.name, self.args, self.kwargs), refusals.Detour)
 
     def bytes(self, kind: Kind, accelerator: str) -> int:
         """See `Event.bytes`."""

@@ -96,7 +96,7 @@ def fallback_variable_computes() -> Finding:
     return judged(right and len(told) == 1, f"{'right' if right else 'WRONG'}, {len(told)} warnings", warnings=told)
 
 
-@trial(on="gpu", used_in="metallab.pytorch.coverage.FALLS_BACK_BY_ITSELF")
+@trial(on="gpu", used_in="metalsim.operators.FALLS_BACK_BY_ITSELF")
 def one_operator_falls_back_by_itself() -> Finding:
     """embedding_renorm_ computes without the variable: PyTorch itself sends it to the CPU, and warns."""
     import torch
@@ -151,7 +151,7 @@ def _heard(action: Callable[[], Any]) -> tuple[Any, list[str]]:
     return result, [str(warning.message) for warning in heard]
 
 
-@trial(on="gpu", used_in="metallab.pytorch.coverage.TORCHVISION")
+@trial(on="gpu", used_in="metalsim.operators.TORCHVISION")
 def deform_conv2d_has_no_backward() -> Finding:
     """torchvision's deform_conv2d computes on the GPU, and its backward pass raises NotImplementedError."""
     import torch
@@ -205,8 +205,9 @@ def coverage_foretells_networks() -> Finding:
     said = {}
     for make in (networks.talk_mlp, networks.audio_encoder, networks.diffusion_block):
         network = make()
-        found = coverage.mps_coverage(network.model, *network.inputs)
-        said[network.name] = coverage.confirm(found, network.model, *network.inputs)
+        model = network.model.eval()
+        found = coverage.mps_coverage(model, *network.inputs)
+        said[network.name] = coverage.confirm(found, model, *network.inputs)
     return judged(not any("NOT" in text for text in said.values()), "; ".join(said.values()), said=said)
 
 

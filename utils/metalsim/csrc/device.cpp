@@ -3,7 +3,7 @@
 // memory.h     device storages that own CPU storages; what is allocated
 // metal.h      what the run time of Objective-C, ../objc, is to the device
 // generator.h  random numbers of its own
-// host_call.h  an operator executed by its CPU kernel; fallbacks and missing operators
+// host_call.h  an operator executed by its CPU kernel; fallbacks, missing operators and refused arguments
 // kernels.h    operators that exist on MPS alone
 // hooks.h      what torch asks its MPS device
 // events.h     what is told about all this
@@ -79,9 +79,9 @@ void register_native(const std::vector<std::string>& names) {
     library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_any>());
 }
 
-void install(py::object decide_by_name, py::object detour_of_call, std::string commit) {
+void install(py::object decide_by_name, py::object outcome_of_call, std::string commit) {
   decide = decide_by_name.release().ptr();
-  detour = detour_of_call.release().ptr();
+  outcome = outcome_of_call.release().ptr();
   commit_hash = std::move(commit);
 }
 

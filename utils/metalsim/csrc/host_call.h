@@ -6,6 +6,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <shared_mutex>
 #include <unordered_map>
 
@@ -15,12 +17,12 @@
 
 namespace metalsim {
 
-// `limited`: the kernel leaves some calls to the CPU, see `detour`.
+// `limited`: the kernel refuses some calls, or leaves them to the CPU, see `outcome`.
 enum class Decision { native, falls_back, missing, limited };
 
 // Set once by install.
-inline PyObject* decide = nullptr; // name -> int(Decision)
-inline PyObject* detour = nullptr; // name, arguments -> what PyTorch warns of if the call goes to the CPU, or None
+inline PyObject* decide = nullptr; // name -> int(Decision), names of the dtypes that are computed in float32
+inline PyObject* outcome = nullptr; // name, arguments -> None, or an `Outcome` as two strings
 inline std::string commit_hash; // of the torch that is running, for the message about a missing operator
 
 // What is known of an operator before its arguments are.
@@ -31,6 +33,7 @@ struct OpInfo {
   std::vector<bool> indices; // per argument: a list of optional tensors, which may stay on the CPU
   std::vector<bool> written; // per argument
   std::vector<int> returned_argument; // per result: which argument it is, or -1
+  std::vector<std::string> widened; // dtypes that Metal computes with and the CPU does not, as its errors call them
   mutable std::atomic<bool> warned = false;
 };
 
@@ -68,8 +71,9 @@ inline std::unique_ptr<OpInfo> look_up(const c10::OperatorHandle& op) {
   }
   py::gil_scoped_acquire gil;
   TORCH_CHECK(decide != nullptr, "the simulated Apple GPU was loaded but not installed: call metalsim.install()");
-  const auto decision = py::reinterpret_borrow<py::object>(decide)(c10::toString(op.operator_name()));
-  info.decision = Decision(py::cast<int>(decision));
+  const py::tuple decision = py::reinterpret_borrow<py::object>(decide)(c10::toString(op.operator_name()));
+  info.decision = Decision(py::cast<int>(decision[0]));
+  info.widened = py::cast<std::vector<std::string>>(decision[1]);
   return made;
 }
 
@@ -167,22 +171,40 @@ class HostCall {
   }
 
   void call() {
-    bool reduced = false;
-    for (const auto& pair : pairs_)
-      reduced |= at::isReducedFloatingType(pair.host.scalar_type());
-    if (!reduced)
+    if (info_.widened.empty() && !has_reduced())
       return call_kernel();
     const torch::jit::Stack before(*stack_);
     try {
       call_kernel();
     } catch (const c10::Error& error) {
       const std::string text = error.what_without_backtrace();
-      if (text.find("not implemented for 'Half'") == std::string::npos &&
-          text.find("not implemented for 'BFloat16'") == std::string::npos)
+      const auto narrow = what_to_widen(text);
+      if (narrow.empty())
         throw;
       *stack_ = before;
-      call_in_float();
+      call_in_float(narrow);
     }
+  }
+
+  bool has_reduced() const {
+    for (const auto& pair : pairs_)
+      if (at::isReducedFloatingType(pair.host.scalar_type()))
+        return true;
+    return false;
+  }
+
+  // Of an error of the CPU's kernel: the dtypes to compute in float32 instead; none if it is another error.
+  std::vector<at::ScalarType> what_to_widen(const std::string& text) const {
+    const auto says = [&](const std::string& name) {
+      return text.find("not implemented for '" + name + "'") != std::string::npos;
+    };
+    if (says("Half") || says("BFloat16"))
+      return {at::kHalf, at::kBFloat16};
+    for (const auto& name : info_.widened)
+      for (const auto& pair : pairs_)
+        if (name == c10::toString(pair.host.scalar_type()) && says(name))
+          return {pair.host.scalar_type()};
+    return {};
   }
 
   void call_kernel() {
@@ -190,34 +212,34 @@ class HostCall {
     op_.redispatchBoxed(kHostKeys, stack_);
   }
 
-  // The CPU lacks a half-precision kernel here and there where Metal has one: compute in float32 and round.
-  void call_in_float() {
+  // The CPU lacks a kernel here and there where Metal has one: compute in float32 and round.
+  void call_in_float(const std::vector<at::ScalarType>& narrow) {
     const size_t first = stack_->size() - arguments_.size();
     std::vector<std::pair<at::Tensor, at::Tensor>> written;
-    at::ScalarType reduced = at::kHalf;
+    at::ScalarType rounded = narrow.front();
     for (size_t i = 0; i < arguments_.size(); ++i) {
       auto& value = (*stack_)[first + i];
       if (!value.isTensor() || !value.toTensor().defined())
         continue;
-      if (!at::isReducedFloatingType(value.toTensor().scalar_type()))
+      const at::Tensor given = value.toTensor();
+      if (std::find(narrow.begin(), narrow.end(), given.scalar_type()) == narrow.end())
         continue;
-      const at::Tensor half = value.toTensor();
-      const at::Tensor full = half.to(at::kFloat);
-      reduced = half.scalar_type();
+      const at::Tensor full = given.to(at::kFloat);
+      rounded = given.scalar_type();
       if (info_.written[i])
-        written.emplace_back(half, full);
+        written.emplace_back(given, full);
       value = full;
     }
     call_kernel();
-    for (auto& [half, full] : written) {
-      if (half.sizes() != full.sizes())
-        half.resize_(full.sizes());
-      half.copy_(full);
+    for (auto& [given, full] : written) {
+      if (given.sizes() != full.sizes())
+        given.resize_(full.sizes());
+      given.copy_(full);
     }
     for (size_t i = stack_->size() - info_.returned_argument.size(); i < stack_->size(); ++i) {
       auto& value = (*stack_)[i];
       if (value.isTensor() && value.toTensor().defined() && value.toTensor().scalar_type() == at::kFloat)
-        value = value.toTensor().to(reduced);
+        value = value.toTensor().to(rounded);
     }
   }
 
@@ -309,29 +331,66 @@ inline py::object for_python(const c10::IValue& value) {
     return py::cast(value.toBool());
   if (value.isInt())
     return py::cast(value.toInt());
+  if (value.isSymInt())
+    return py::cast(value.toSymInt().expect_int());
   if (value.isDouble())
     return py::cast(value.toDouble());
+  if (value.isComplexDouble()) {
+    const auto number = value.toComplexDouble();
+    return py::reinterpret_steal<py::object>(PyComplex_FromDoubles(number.real(), number.imag()));
+  }
   if (value.isString())
     return py::cast(value.toStringRef());
+  if (value.isList()) {
+    py::list items;
+    for (const c10::IValue& item : value.toListRef())
+      items.append(for_python(item));
+    return items;
+  }
   return py::none();
 }
 
-inline std::optional<std::string> ask_detour(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+// What becomes of a call that does not simply run: it raises, or goes to the CPU.
+struct Outcome {
+  std::string error; // the type of the exception in Python; empty if the call goes to the CPU
+  std::string words; // its message, or what PyTorch warns of, which may be nothing
+};
+
+template <typename Arguments>
+std::optional<Outcome> ask(const std::string& name, const Arguments& arguments) {
   py::gil_scoped_acquire gil;
-  py::list arguments;
-  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i)
-    arguments.append(for_python(stack[i]));
-  const auto words = py::reinterpret_borrow<py::object>(detour)(c10::toString(op.operator_name()), arguments);
-  return words.is_none() ? std::nullopt : std::optional<std::string>(py::cast<std::string>(words));
+  py::list given;
+  for (const c10::IValue& argument : arguments)
+    given.append(for_python(argument));
+  const py::object found = py::reinterpret_borrow<py::object>(outcome)(name, given);
+  if (found.is_none())
+    return std::nullopt;
+  const auto [error, words] = py::cast<std::pair<std::string, std::string>>(found);
+  return Outcome{error, words};
+}
+
+inline void throw_refusal(const Outcome& refusal) {
+  TORCH_CHECK_NOT_IMPLEMENTED(refusal.error != "NotImplementedError", refusal.words);
+  TORCH_CHECK_TYPE(refusal.error != "TypeError", refusal.words);
+  TORCH_CHECK(false, refusal.words);
+}
+
+// For the operators of kernels.h, which are not called through `run_any`.
+inline void check_arguments(const char* name, std::initializer_list<c10::IValue> arguments) {
+  if (const auto found = ask(name, arguments))
+    throw_refusal(*found);
 }
 
 // The kernel looks at its arguments first.
 inline void run_limited(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const auto words = ask_detour(op, *stack);
-  if (!words)
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  const auto found = ask(c10::toString(op.operator_name()), arguments);
+  if (!found)
     return run_native(op, stack);
-  if (!words->empty() && (c10::WarningUtils::get_warnAlways() || !info_of(op).warned.exchange(true)))
-    TORCH_WARN(*words);
+  if (!found->error.empty())
+    throw_refusal(*found);
+  if (!found->words.empty() && (c10::WarningUtils::get_warnAlways() || !info_of(op).warned.exchange(true)))
+    TORCH_WARN(found->words);
   run_on_cpu(op, stack);
 }
 

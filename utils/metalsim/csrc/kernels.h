@@ -149,8 +149,7 @@ inline Tensor narrowed(const Tensor& result, const Tensor& like) {
 inline Tensor linear(const Tensor& input, const Tensor& weight, const OptionalTensor& bias) {
   check_on_device(input, "input");
   check_on_device(weight, "weight");
-  TORCH_CHECK(
-      input.is_floating_point() || input.is_complex(), "MPS device does not support linear for non-float inputs");
+  check_arguments("aten::linear", {input, weight, bias});
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   auto result = at::linear(host_view(input), host_view(weight), host_view(bias));
   count_op("aten::linear");
@@ -198,6 +197,9 @@ inline Tensor convolution(
     int64_t groups) {
   check_same_type(input, weight, "weight");
   check_same_type(input, bias.value_or(Tensor()), "bias");
+  check_arguments(
+      "aten::convolution_overrideable",
+      {input, weight, bias, stride, padding, dilation, transposed, output_padding, groups});
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   auto result = at::convolution(
       widened(input), widened(weight), widened(bias), stride, padding, dilation, transposed, output_padding, groups);
@@ -237,6 +239,9 @@ inline std::tuple<Tensor, Tensor> attention(
     const OptionalTensor& dropout_mask,
     std::optional<double> scale,
     bool grouped) {
+  check_arguments(
+      "aten::_scaled_dot_product_attention_math_for_mps",
+      {query, key, value, mask, dropout, causal, dropout_mask, scale, grouped});
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   auto [result, weights] = at::_scaled_dot_product_attention_math(
       host_view(query), host_view(key), host_view(value), host_view(mask), dropout, causal, host_view(dropout_mask),
@@ -245,7 +250,7 @@ inline std::tuple<Tensor, Tensor> attention(
   return {device_tensor(result), device_tensor(weights)};
 }
 
-// As on a Mac: one operator where nothing needs a gradient and nothing is dropped, else its pieces.
+// As on a Mac: one operator where nothing needs a gradient, else its pieces. That operator refuses to drop anything.
 inline Tensor choose_attention(
     const Tensor& query,
     const Tensor& key,
@@ -263,7 +268,7 @@ inline Tensor choose_attention(
     added = at::zeros_like(*mask, query.options()).masked_fill_(mask->logical_not(), -INFINITY);
   const bool needs_grad =
       at::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() || value.requires_grad());
-  if (needs_grad || dropout > 0)
+  if (needs_grad)
     return std::get<0>(at::_scaled_dot_product_attention_math(
         query, key, value, added, dropout, causal, std::nullopt, scale, grouped));
   return std::get<0>(at::_scaled_dot_product_attention_math_for_mps(
@@ -271,6 +276,7 @@ inline Tensor choose_attention(
 }
 
 inline std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
+  check_arguments("aten::native_dropout", {input, p, train});
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const Tensor x = host_view(input);
   Tensor mask = at::ones_like(x, x.options().dtype(at::kBool)); // its strides, which decide the order of the draws
@@ -402,7 +408,7 @@ inline Triple lstm(
     bool bidirectional,
     bool batch_first) {
   TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
-  TORCH_CHECK(hx[0].size(2) == hx[1].size(2), "LSTM with projections is not currently supported with MPS.");
+  check_arguments("aten::_lstm_mps", {input, hx.vec(), params.vec()});
   auto [output, h, c, state, cells, layers_outputs] = at::_lstm_mps(
       input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first);
   return {output, h, c};

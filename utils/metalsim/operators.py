@@ -1,0 +1,112 @@
+"""Which operators have a Metal kernel, read on any machine from the PyTorch that is installed.
+
+Its wheel carries ``native_functions.yaml``, the list that the dispatcher's tables are generated from. What the YAML
+does not say stands at the top of this file. Of what a kernel does with a call's arguments `metalsim.refusals` knows.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+Status = Literal["native", "composite", "falls back", "missing", "unknown"]
+"""A kernel of its own; made of other operators; on the CPU by PyTorch's own decision; none; not PyTorch's own."""
+
+# Registered to fall back to the CPU in PyTorch itself (aten/src/ATen/mps/MPSFallback.mm).
+FALLS_BACK_BY_ITSELF = ("aten::embedding_renorm_",)
+# torchvision's Mac wheel registers these for MPS from its own sources (torchvision/csrc/ops/mps); all of its operators
+# have a CPU kernel, so what is not among them is missing on MPS.
+TORCHVISION = (
+    "nms",
+    "roi_align",
+    "_roi_align_backward",
+    "roi_pool",
+    "_roi_pool_backward",
+    "ps_roi_align",
+    "_ps_roi_align_backward",
+    "ps_roi_pool",
+    "_ps_roi_pool_backward",
+    "deform_conv2d",  # and nothing for its backward pass
+)
+# Where Metal has a kernel and the CPU has none: the dtypes, as the CPU's errors call them. PyTorch's own tests say that
+# a Mac computes these (torch/testing/_internal: dtypesIfMPS, and common_mps.py names no failure).
+WITHOUT_CPU_KERNEL: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            "aten::avg_pool3d", "aten::bernoulli", "aten::bernoulli_", "aten::div", "aten::dot", "aten::floor_divide",
+            "aten::fmod", "aten::pow", "aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d",
+            "aten::remainder", "aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d",
+            "aten::silu", "aten::threshold", "aten::trace", "aten::vdot",
+        ),
+        ("Bool",),
+    ),
+    "aten::histc": ("Byte", "Char", "Int", "Long", "Short"),
+}  # fmt: skip
+
+
+def status(operator: str) -> Status:
+    """How an operator (``aten::softshrink``, ``torchvision::nms``) runs on MPS in the installed PyTorch."""
+    namespace, _, name = operator.partition("::")
+    if operator.split(".")[0] in FALLS_BACK_BY_ITSELF:
+        return "falls back"
+    if namespace == "torchvision":
+        return "native" if name.split(".")[0] in TORCHVISION else _status_of_a_custom_operator(operator)
+    if namespace in ("prim", "prims"):
+        return "composite"
+    if namespace != "aten":
+        return _status_of_a_custom_operator(operator)
+    return table().get(name.removesuffix(".default"), "unknown")
+
+
+def has_kernel(operator: str) -> bool:
+    """Does an operator run on MPS as it is, with a kernel of its own or as a composite of others?"""
+    return status(operator) in ("native", "composite")
+
+
+@functools.cache
+def table() -> Mapping[str, Status]:
+    """Status of every ATen operator, by name and overload (``add.Tensor``), read from the installed PyTorch."""
+    import torchgen
+    import yaml
+
+    path = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
+    entries = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    by_name = {entry["func"].split("(", 1)[0]: entry for entry in entries}
+    found = {name: _status_of(entry, by_name) for name, entry in by_name.items()}
+    for name, entry in by_name.items():
+        # variants that are generated from this entry do what it does
+        for generated in filter(None, re.split(r",\s*", entry.get("autogen", ""))):
+            found.setdefault(generated, found[name])
+    return found
+
+
+def _status_of(entry: Mapping[str, Any], by_name: Mapping[str, Mapping[str, Any]]) -> Status:
+    # a structured operator's kernels stand at the variant that it delegates to
+    if delegate := entry.get("structured_delegate"):
+        entry = by_name[delegate]
+    keys = {key.strip() for keys in entry.get("dispatch", {}) for key in keys.split(",")}
+    if "MPS" in keys:
+        return "native"
+    if not keys or any(key.startswith("Composite") for key in keys):
+        return "composite"
+    return "missing"
+
+
+def _status_of_a_custom_operator(operator: str) -> Status:
+    """From what is registered: a kernel for MPS, one for every device, one for the CPU alone."""
+    import torch
+
+    def has(key: str) -> bool:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(operator.removesuffix(".default"), key)
+
+    try:
+        if has("MPS"):
+            return "native"
+        if has("CompositeExplicitAutograd") or has("CompositeImplicitAutograd"):
+            return "composite"
+        return "missing" if has("CPU") else "unknown"
+    except RuntimeError:  # no such operator any more
+        return "unknown"

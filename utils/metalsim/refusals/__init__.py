@@ -1,0 +1,71 @@
+"""What becomes of a call on a Mac: a Metal kernel takes its arguments, refuses them, or leaves them to the CPU.
+
+`metalsim.operators` tells which operators have a kernel; `outcome` tells of a call. It sees shapes, dtypes and
+settings, so it can be asked of tensors on any device, ``meta`` among them. Nothing is known here of operators without
+a kernel.
+
+`rules` holds what is refused, `detours` what is left to the CPU, `wheel` reads a Mac's words from PyTorch's wheel for
+macOS, and `unmodelled` names those that no rule says, with the reason.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from metalsim.refusals import detours, rules
+from metalsim.refusals.detours import Detour
+
+__all__ = ["Detour", "Refusal", "looks_at_arguments", "outcome"]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A call that raises on a Mac although its operator has a Metal kernel."""
+
+    words: str
+    """The message of the exception."""
+    error: type[Exception]
+    way_out: str
+    """What to do, for people: a part of a sentence."""
+
+
+def looks_at_arguments(operator: str) -> bool:
+    """Whether there is anything to ask of calls of ``aten::addr.out``."""
+    return any(name in rules.RULES or name in detours.RULES for name in _names(operator))
+
+
+def outcome(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Refusal | Detour | None:
+    """What becomes of a call of ``aten::_linalg_svd.U`` with these arguments: None if it runs on the GPU.
+
+    ``args`` come in the order of the operator's schema. What is refused is asked first, as the kernels do.
+    """
+    if not looks_at_arguments(operator):
+        return None
+    arguments = {**dict(zip(_parameters(operator), args, strict=False)), **(kwargs or {})}
+    for name in _names(operator):
+        for rule in rules.RULES.get(name, ()):
+            if fields := rule.refuses(**arguments):
+                words = rule.words.format(**fields) if isinstance(fields, Mapping) else rule.words
+                return Refusal(words, rule.error, rule.way_out)
+        if name in detours.RULES:
+            return detours.RULES[name](**arguments)
+    return None
+
+
+@functools.cache
+def _names(operator: str) -> tuple[str, ...]:
+    """An operator without its overload, and for one that works in place the other form as well."""
+    plain = operator.partition(".")[0]
+    return (plain, plain.removesuffix("_")) if plain.endswith("_") and not plain.endswith("__") else (plain,)
+
+
+@functools.cache
+def _parameters(operator: str) -> tuple[str, ...]:
+    import torch
+
+    name, _, overload = operator.partition(".")
+    schema = torch._C._get_schema(name, "" if overload == "default" else overload)
+    return tuple(argument.name for argument in schema.arguments)
