@@ -208,7 +208,7 @@ def test_run_makes_the_report_also_after_a_failure_and_fails(make, failing):
 
 @pytest.mark.parametrize("target", ["run", "bench", "bars", "gate"])
 def test_measuring_in_parallel_is_refused(make, target):
-    status, printed, calls = make(target, "JOBS=3", "REF=Makefile")
+    status, printed, calls = make(target, "JOBS=2", "REF=Makefile")
     assert status != 0
     assert "JOBS is for make test" in printed
     assert calls == [SETUP]
@@ -238,11 +238,11 @@ def test_test_is_narrowed_to_one_notebook(make, arguments, chosen):
     names = ["03_see", "03b_more", "04_simple", "10_at_03"]
     tests = "import pytest\n\n@pytest.mark.parametrize('x', range(4), ids={})\ndef test_03_runs(x): pass\n"
     (make.folder / "tests" / "test_notebooks.py").write_text(tests.format(names))
-    status, printed, _ = make("-n", "test", "JOBS=3", *arguments)
+    status, printed, _ = make("-n", "test", "JOBS=2", *arguments)
     assert status == 0
     command = printed.splitlines()[-1].replace(".venv/bin/python", sys.executable)
     collected = subprocess.run(
-        command.replace("-n '3' --dist worksteal", "--collect-only -q"),
+        command.replace("-n '2' --dist worksteal", "--collect-only -q"),
         shell=True,
         cwd=make.folder,
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they take a second to load
@@ -254,9 +254,9 @@ def test_test_is_narrowed_to_one_notebook(make, arguments, chosen):
 
 
 def test_test_cpu_names_a_processor_and_fails_when_pytest_does(make):
-    emulated = "python tests/emulated.py Haswell -n 3 --dist worksteal"
-    assert make("test-cpu", "JOBS=3")[2] == [SETUP, emulated]
-    assert make("test-cpu", "CPU=EPYC", "JOBS=4")[2][-1] == emulated.replace("Haswell -n 3", "EPYC -n 4")
+    emulated = "python tests/emulated.py Haswell -n 2 --dist worksteal"
+    assert make("test-cpu", "JOBS=2")[2] == [SETUP, emulated]
+    assert make("test-cpu", "CPU=EPYC", "JOBS=4")[2][-1] == emulated.replace("Haswell -n 2", "EPYC -n 4")
     assert make("test-cpu", failing="*emulated*")[0] != 0
 
 
