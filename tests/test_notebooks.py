@@ -17,7 +17,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat.v4 import new_code_cell
 
-from metallab import headless, paths, records, workshop
+from metallab import headless, isolated, paths, records, workshop
 from metallab.detection import scenes
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
@@ -259,6 +259,21 @@ def test_no_page_asks_for_a_speed_up_before_its_sentinel_knows():
             assert opened == len(
                 re.findall(r"^with timing\.sentinel\(|^    with timing\.sentinel\(", cell.source, re.M)
             ), f"{path.name}, {cell.id}: write `with timing.sentinel(...) as watch:` in the cell that measures"
+
+
+def test_what_an_isolated_cell_did_not_make_is_not_asked_for():
+    """Where its tool is missing the page is incomplete, and the cells after it do not fail."""
+    for path in NOTEBOOKS:
+        cells = [c for c in nbformat.read(path, as_version=4).cells if is_code(c)]
+        made = set()
+        for cell in cells:
+            if cell.source.startswith("%%isolated"):
+                made |= set(isolated._arguments(cell.source.splitlines()[0].removeprefix("%%isolated")).results)
+            elif not cell.source.startswith("%%"):
+                assigned, used = global_names(cell.source)
+                asked = "isolated_outcome[" in cell.source or made & (used - assigned)
+                assert not asked or "isolated_outcome.ok" in cell.source, f"{path.name}, {cell.id}: {asked}"
+                made -= assigned
 
 
 def test_a_student_copy_runs_to_its_end(kind, tmp_path):
