@@ -102,6 +102,14 @@ def test_a_product_may_be_too_large(rows):
     assert (refusals.outcome("aten::bmm", (left, right)) is None) == (rows == 2**16)
 
 
+def test_a_refusal_is_known_by_type_and_words():
+    said = refusals.outcome("aten::igamma", (torch.ones(2, dtype=torch.int32), torch.ones(2, dtype=torch.int32)))
+    assert refusals.is_refusal(said.error(said.words))
+    assert not refusals.is_refusal(RuntimeError(said.words))
+    assert not refusals.is_refusal(said.error(said.words[:-3]))
+    assert not refusals.is_refusal(RuntimeError("size mismatch"))
+
+
 # ---- PyTorch's own list ---------------------------------------------------------------------------------------------
 
 

@@ -623,8 +623,7 @@ def test_operators_are_told_apart_by_what_they_do(monkeypatch):
     assert database.ask(add).verdict == "agrees"
     shifts[0] = 1.0
     assert database.ask(add).verdict == "differs"
-    monkeypatch.setattr(database.coverage, "has_mps_kernel", lambda name: False)
-    monkeypatch.setattr(database.coverage, "status", lambda name: "missing")
+    monkeypatch.setattr(database.coverage.operators, "status", lambda name: "missing")
     assert database.ask(add).verdict == "runs but was foretold missing"
 
     def missing(op, sample, device):
@@ -636,7 +635,7 @@ def test_operators_are_told_apart_by_what_they_do(monkeypatch):
 
     monkeypatch.setattr(database, "run", missing)
     assert database.ask(add) == database.Asked("add", "missing as foretold", "aten::add.out")
-    monkeypatch.setattr(database.coverage, "status", lambda name: "native")
+    monkeypatch.setattr(database.coverage.operators, "status", lambda name: "native")
     assert database.ask(add).verdict == "missing but not foretold"
 
 

@@ -3,9 +3,10 @@
     python tests/benchmarks/simulated_operators.py [--only add,mm] [--samples 4] [--json FILE]
 
 Each entry of ``torch.testing._internal.common_methods_invocations.op_db`` brings sample inputs. They are run forward
-and backward in float32 (in another dtype if the entry has no float32) on the CPU and on the simulated device, from the
-same seed, and compared: bitwise, and within torch's tolerances. An entry that calls an operator without a Metal kernel
-is expected to raise NotImplementedError, as on a Mac. Ends with code 1 if an entry disagrees that is not in `KNOWN`.
+and backward in float32 (in another dtype if the entry has no float32) on the CPU and on the simulated device, from
+the same seed, and compared: bitwise, and within torch's tolerances. An entry that calls an operator without a Metal
+kernel is expected to raise NotImplementedError, as on a Mac, and samples that a kernel refuses are not compared. Ends
+with code 1 if an entry disagrees that is not in `KNOWN`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import metalsim
+from metalsim import refusals
 
 metalsim.arm()
 metalsim.install()
@@ -42,6 +44,7 @@ KNOWN: Mapping[str, str] = {
     "tensor_split": "wants its indices on the CPU; the samples' indices were moved with everything else",
 }  # fmt: skip
 MISSING, FLOAT64 = "no Metal kernel", "wants float64 or complex128, which MPS does not have"
+REFUSED = "a kernel refuses it, as on a Mac"
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Outcome:
     backward: int = 0
     """Samples whose gradients were compared as well."""
     refused: int = 0
-    """Samples that want float64, which raises on MPS."""
+    """Samples that want float64, or that a kernel refuses: they raise on MPS."""
 
 
 def entries(only: Iterable[str] = ()) -> list[Any]:
@@ -82,7 +85,7 @@ def check(op: Any, most_samples: int) -> Outcome:
         except Exception:  # noqa: BLE001, S112 - what the CPU refuses tells nothing
             continue
         verdict, reason = _compare(op, sample, expected)
-        if verdict == FLOAT64:
+        if verdict in (FLOAT64, REFUSED):
             refused += 1
             continue
         compared += 1
@@ -91,7 +94,7 @@ def check(op: Any, most_samples: int) -> Outcome:
             return Outcome(op.full_name, verdict, reason, compared, backward)
         worst = "close" if verdict == "close" else worst
     if not compared:
-        return Outcome(op.full_name, "skipped", FLOAT64 if refused else "no sample runs on the CPU", refused=refused)
+        return Outcome(op.full_name, "skipped", verdict if refused else "no sample runs on the CPU", refused=refused)
     return Outcome(op.full_name, worst, "", compared, backward, refused)
 
 
@@ -105,10 +108,14 @@ def _compare(op: Any, sample: Any, expected: Any) -> tuple[str, str]:
     try:
         found = run(op, sample, "mps")
     except NotImplementedError as error:
+        if refusals.is_refusal(error):
+            return REFUSED, ""
         missing = re.match(r"The operator '([^']+)' is not currently implemented for the MPS device", str(error))
         return (MISSING, missing[1]) if missing else ("raises", brief(error))
     except Exception as error:  # noqa: BLE001 - a verdict, not a crash
         wide = re.match(r"Cannot convert a MPS Tensor to float64|Trying to convert ComplexDouble", str(error))
+        if refusals.is_refusal(error):
+            return REFUSED, ""
         return (FLOAT64, "") if wide else ("raises", brief(error))
     verdict = "identical"
     for one, other in zip(tensors(expected), tensors(found), strict=True):
@@ -129,7 +136,7 @@ def report(outcomes: list[Outcome]) -> str:
     lines = [f"{len(outcomes)} entries: " + ", ".join(f"{count} {name}" for name, count in counts.most_common())]
     lines.append(
         f"{sum(o.samples for o in outcomes)} samples compared, {sum(o.backward for o in outcomes)} with gradients; "
-        f"{sum(o.refused for o in outcomes)} more want float64 and raise"
+        f"{sum(o.refused for o in outcomes)} more want float64 or are refused, and raise"
     )
     for verdict in ("differs", "raises", MISSING, "skipped"):
         groups: dict[str, list[str]] = {}

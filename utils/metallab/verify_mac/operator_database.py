@@ -29,6 +29,7 @@ from torch.testing._internal import common_methods_invocations as invocations
 from metallab import checks
 from metallab.pytorch import coverage
 from metallab.verify_mac.operators import BEGIN, END
+from metalsim import refusals
 
 SAMPLES = 2
 """At most so many samples of an entry."""
@@ -92,7 +93,8 @@ def _compared(op: Any, sample: Any, expected: Any) -> Asked:
             return told("refused", brief(error))
         return told("missing as foretold" if foretold else "missing but not foretold", missing[1])
     except Exception as error:  # noqa: BLE001  # a verdict, not a crash
-        return told("refused" if _REFUSED.search(str(error)) else "raises", brief(error))
+        foreknown = _REFUSED.search(str(error)) or refusals.is_refusal(error)
+        return told("refused" if foreknown else "raises", brief(error))
     if foretold:
         return told("runs but was foretold missing", ", ".join(foretold))
     for one, other in zip(tensors(expected), tensors(found), strict=True):

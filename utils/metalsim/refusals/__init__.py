@@ -11,6 +11,7 @@ macOS, and `unmodelled` names those that no rule says, with the reason.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from metalsim.refusals import detours, rules
 from metalsim.refusals.detours import Detour
 
-__all__ = ["Detour", "Refusal", "looks_at_arguments", "outcome"]
+__all__ = ["Detour", "Refusal", "is_refusal", "looks_at_arguments", "outcome"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,17 @@ def outcome(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None
         if name in detours.RULES:
             return detours.RULES[name](**arguments)
     return None
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an exception, a Mac's or the simulated device's, says what some kernel refuses."""
+    return any(isinstance(error, kind) and words.fullmatch(str(error)) for kind, words in _patterns())
+
+
+@functools.cache
+def _patterns() -> tuple[tuple[type[Exception], re.Pattern[str]], ...]:
+    said = {(rule.error, rule.words) for kept in rules.RULES.values() for rule in kept}
+    return tuple((kind, re.compile(".+".join(map(re.escape, re.split(r"{\w+}", words))))) for kind, words in said)
 
 
 @functools.cache
