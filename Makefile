@@ -39,7 +39,7 @@ PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages lab hub run test fuzz test-book test-lab bench report book compare gate check-results bars workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac
+.PHONY: help setup packages lab hub run test fuzz test-book test-lab bench report book compare gate check-results bars workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac check-mac
 .NOTPARALLEL:  # make -j would measure several things at once
 
 help: ## this text
@@ -145,6 +145,10 @@ bench: setup ## measure every notebook in RUNS fresh processes, into one file to
 verify-mac: setup ## on a Mac: try what this project could not, and write one report to send back (ONLY=mps: a group)
 	$(serially)
 	@$(BIN)/python -m metallab.verify_mac --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)')
+
+# What can be proved of a Mac without one, of what pip would install there.
+check-mac: setup ## Linux: read a Mac's wheels and hold them against what this project says; downloads 0.9 GB once
+	PYTHONPATH=tests $(BIN)/python -m check_mac
 
 # Not tests: they measure, or take long. Each names its bars and says what it missed; some then end with code 1.
 bars: setup ## run the scripts in tests/benchmarks one after the other; wants a quiet machine

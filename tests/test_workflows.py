@@ -91,6 +91,7 @@ def test_workflows_are_well_formed_and_safe_and_call_make():
         "macos.yml",
         "browser.yml",
         "apple-gpu.yml",
+        "check-mac.yml",
     }
 
 
@@ -112,6 +113,11 @@ PLANTED = {
     "macos": [
         ("run: make test", "run: make bench", "measures nothing"),
         ("    continue-on-error: true\n", "", "continue-on-error"),
+    ],
+    "check-mac": [
+        ("run: make check-mac", "run: make chek-mac", "no target chek-mac"),
+        ("run: make check-mac", "run: cd tests && python -m check_mac", "more than a call of make"),
+        ("    timeout-minutes: 60\n", "", "timeout-minutes"),
     ],
     "apple-gpu": [
         ("  workflow_dispatch:\n", "  pull_request:\n", "reaches our own Mac by pull_request"),

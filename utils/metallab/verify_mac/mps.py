@@ -109,16 +109,16 @@ def one_operator_falls_back_by_itself() -> Finding:
     return judged(right and len(told) == 1, f"{'right' if right else 'WRONG'}, {len(told)} warnings", warnings=heard)
 
 
-@trial(on="gpu", used_in="metallab.pytorch.limits")
+@trial(on="gpu", used_in="metalsim.refusals.detours")
 def linalg_kernels_warn_beyond_their_limits() -> Finding:
     """svd and eigh are right without a word as long as a threadgroup's memory of 32 KiB holds what they stage.
 
-    Beyond it they are right, too, and warn with the words and the numbers that `metallab.pytorch.limits` has. That
+    Beyond it they are right, too, and warn with the words and the numbers that `metalsim.refusals.detours` has. That
     eigh leaves small work to the CPU without a word cannot be seen here.
     """
     import torch
 
-    from metallab.pytorch import limits
+    from metalsim import refusals
 
     def symmetric(*shape: int) -> torch.Tensor:
         x = torch.rand(shape)
@@ -134,7 +134,7 @@ def linalg_kernels_warn_beyond_their_limits() -> Finding:
     said, faults = {}, []
     for name, (operator, x) in asked.items():
         result, heard = _heard(lambda operator=operator, x=x: values[operator](x.to("mps")).cpu())
-        foretold = limits.detour(operator, (x,))
+        foretold = refusals.outcome(operator, (x,))
         wanted = [foretold.warning] if foretold else []
         right = torch.allclose(result, values[operator](x), atol=1e-3)
         said[name] = {"right": right, "warnings": heard, "expected": wanted}

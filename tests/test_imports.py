@@ -1,0 +1,73 @@
+"""Our own modules import what is there, also on lines that only a Mac reaches."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+UTILS = Path(__file__).parents[1] / "utils"
+
+
+def module_file(name: str) -> Path | None:
+    """The file of a module of ours."""
+    path = UTILS.joinpath(*name.split("."))
+    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
+
+
+@functools.cache
+def names(file: Path) -> frozenset[str]:
+    """What a module binds anywhere: assigned, defined or imported."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.alias):
+            found.add((node.asname or node.name).split(".")[0])
+    return frozenset(found)
+
+
+def missing(source: str, package: str) -> Iterator[str]:
+    """What a source imports of our own packages, wherever the line stands, and what is not there."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            wanted = [(alias.name, None) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*package.split(".")[: len(package.split(".")) + 1 - node.level], node.module or ""])
+            base = node.module if not node.level else base.strip(".")
+            wanted = [(base, alias.name) for alias in node.names]
+        else:
+            continue
+        for module, name in wanted:
+            if module.split(".")[0] not in ("metallab", "metalsim"):
+                continue
+            file = module_file(module)
+            if not file:
+                yield module
+            elif name and not module_file(f"{module}.{name}") and name not in names(file):
+                yield f"{module}.{name}"
+
+
+@pytest.mark.parametrize("file", sorted(UTILS.rglob("*.py")), ids=lambda file: str(file.relative_to(UTILS)))
+def test_what_is_imported_is_there(file):
+    package = ".".join(file.relative_to(UTILS).parts[:-1])
+    assert list(missing(file.read_text("utf-8"), package)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def f():\n    from metallab.pytorch import limits_that_went", ["metallab.pytorch.limits_that_went"]),
+        ("import metallab.nowhere", ["metallab.nowhere"]),
+        ("from metalsim.refusals import outcome, no_such", ["metalsim.refusals.no_such"]),
+        ("from .refusals import no_such", ["metalsim.refusals.no_such"]),
+        ("from . import refusals\nimport torch", []),
+    ],
+)
+def test_what_is_not_there_is_found(source, said):
+    assert list(missing(source, "metalsim")) == said
