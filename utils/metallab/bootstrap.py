@@ -448,32 +448,6 @@ class Progress:
             self.stream.flush()
 
 
-class Steps:
-    """The line of progress for what uv prints."""
-
-    def __init__(self):
-        self.text, self.coming, self.came = "looking up packages", {}, 0
-
-    def see(self, line):
-        """Take in a line that uv printed; returns what to show now."""
-        words = line.split()
-        if words[:1] == ["Downloading"]:
-            self.coming[words[1]] = " ".join(words[1:])
-        elif words[:1] == ["Downloaded"]:
-            self.coming.pop(words[1], None)
-            self.came += 1
-        elif words[:1] == ["Prepared"]:
-            self.text, self.coming = "installing", {}
-        elif words[:1] == ["Resolved"]:
-            self.text = "downloading"
-        elif words[:1] == ["Installed"]:
-            self.text = line
-        if not self.coming:
-            return self.text
-        largest = list(self.coming.values())[-1]
-        return f"downloading: {self.came} large ones are there, {len(self.coming)} to come, such as {largest}"
-
-
 # ---------------------------------------------------------------- making .venv
 
 
@@ -504,11 +478,11 @@ class Job:
         self.project, self.lock, self.log, self.progress = project, lock, log, progress
         self.environment, self.options = dict(os.environ), []
 
-    def run(self, command, doing, on_line=None):
+    def run(self, command, doing):
         """Run a command to its end; returns its exit status and the lines that it printed.
 
-        ``on_line`` makes what to show from each line. The child inherits the lock: should we be killed, a set-up that
-        comes next still waits for it to end.
+        What it says in sentences is shown as progress. It inherits the lock: should we be killed, a set-up that comes
+        next still waits for it to end.
         """
         import select
 
@@ -516,8 +490,8 @@ class Job:
 
         def take(raw):
             lines.append(raw.decode("utf-8", "replace").strip())
-            if on_line:
-                self.progress.update(on_line(lines[-1]))
+            if lines[-1][:1].isupper():
+                self.progress.update(lines[-1])
 
         self.progress.update(doing)
         process = subprocess.Popen(
@@ -554,7 +528,7 @@ class Job:
         """Run a command that has to succeed."""
         status, lines = self.run(command, doing)
         if status != 0:
-            raise Problem(explain(lines, self.project.shown_log)[0])
+            raise Problem(explain(lines, self.project)[0])
 
     def bring_uv(self):
         """Have the uv that the lock names in ``build/uv``, and the user's settings for it."""
@@ -572,32 +546,27 @@ class Job:
             os.replace(made_from + ".new", made_from)
         self.environment, self.options = uv_settings(self.project)
 
-    def make_venv(self):
-        """An empty environment, with a Python from PATH or one that uv downloads."""
+    def bring_python(self):
+        """What tells uv which Python to use: one from PATH, or one that it downloads."""
         python, lacking = find_python(running_python(), os.environ.get("PATH", os.defpath))
-        which = ["--python", python] if python else ["--managed-python", "--python", "3.12"]
-        # uv refuses a link
-        command = [
-            self.project.uv,
-            "venv",
-            "--no-project",
-            "--allow-existing",
-            *which,
-            os.path.realpath(self.project.venv),
-        ]
-        status, lines = self.run(command, "making .venv" if python else "downloading Python 3.12")
-        if status != 0 and python is None:
-            raise Problem(python_help(lacking, tail(lines)))
+        if python:
+            return ["--python", python]
+        status, lines = self.run([self.project.uv, "python", "install", "3.12"], "downloading Python 3.12")
         if status != 0:
-            raise Problem(explain(lines, self.project.shown_log)[0])
+            raise Problem(python_help(lacking, tail(lines)))
+        return ["--managed-python", "--python", "3.12"]
+
+    def make_venv(self, which):
+        """An empty environment."""
+        venv = os.path.realpath(self.project.venv)  # uv refuses a link
+        self.must([self.project.uv, "venv", "--no-project", "--allow-existing", *which, venv], "making .venv")
 
     def install(self, action):
         """Everything. After a failure before anything was changed, an update can be tried again as it is."""
-        steps = Steps()
         for command in install_commands(self.project, self.options):
-            status, lines = self.run(command, steps.text, steps.see)
+            status, lines = self.run(command, "looking up packages")
             if status != 0:
-                text, untouched = explain(lines, self.project.shown_log, bool(self.options))
+                text, untouched = explain(lines, self.project)
                 if untouched and action == "update":
                     os.remove(self.project.started)
                 raise Problem(text)
@@ -690,59 +659,60 @@ def tail(lines, count=20):
     return "\n".join("  | " + line for line in [line for line in lines if line][-count:])
 
 
-FULL = ("No space left on device", "os error 28", "Disk quota exceeded")
-HASH = ("Hash mismatch for", "DO NOT MATCH THE HASHES")
-CERTIFICATE = ("CERTIFICATE_VERIFY_FAILED", "SSLCertVerificationError", "invalid peer certificate")
 NETWORK = ("Failed to fetch", "Failed to download", "error sending request", "NewConnectionError", "timed out")
 NETWORK += ("NameResolutionError", "ConnectTimeoutError", "Max retries exceeded", "ProxyError")
-NOT_FOUND = ("No solution found", "No matching distribution found")
+
+# What uv prints, or the pip that fetches it; what it means and what to do; is .venv as it was? The first one counts: uv
+# calls a wrong hash a failed download, too; and without a network pip says that no version exists.
+FAILURES = (
+    (
+        ("No space left on device", "os error 28", "Disk quota exceeded"),
+        "The disk is full. Free some space, then try again.",
+        False,
+    ),
+    (
+        ("Hash mismatch for", "DO NOT MATCH THE HASHES"),
+        "A file that came is not the one that lock.txt names (its hash differs), and was not installed: undo a change "
+        "of lock.txt\n(git checkout lock.txt), or ask whoever runs the mirror that pip is told to use.",
+        True,
+    ),
+    (
+        ("CERTIFICATE_VERIFY_FAILED", "SSLCertVerificationError", "invalid peer certificate"),
+        "The certificate of the package server is not trusted. Behind a company's proxy, name its certificate:\n"
+        "PIP_CERT=/path/to/company.pem make setup",
+        True,
+    ),
+    (
+        NETWORK,
+        "The package server could not be reached. Check the network (a proxy goes into HTTPS_PROXY, a mirror into "
+        "PIP_INDEX_URL),\nthen try again; what was downloaded is kept in uv's cache. If all of it is there: "
+        "UV_OFFLINE=1 make setup",
+        True,
+    ),
+    (
+        ("No solution found", "no trusted hash was provided", "No matching distribution found"),
+        "pyproject.toml and lock.txt do not agree, or the package server lacks something.\n"
+        "Run make lock after a change to pyproject.toml, or undo it (git checkout pyproject.toml lock.txt).",
+        True,
+    ),
+)
+LACKING = (
+    "PIP_NO_INDEX keeps set-up to the wheels in PIP_FIND_LINKS, and there it lacks one.\n"
+    "Fill that folder on a machine with the same system and the same version of Python, or unset both."
+)
 
 
-def explain(lines, log, no_index=False):
-    """(what went wrong in uv, or in the pip that fetches it, and what to do; whether ``.venv`` is as it was before).
-
-    A wrong hash comes before the network, since uv calls it a failed download. The network comes before what is not
-    found: without one, pip says that no version exists.
-    """
-
-    def has(phrases):
-        return any(phrase in line for line in lines for phrase in phrases)
-
-    end = f"\nThe full log: {log}"
+def explain(lines, project):
+    """(what went wrong and what to do, with the lines that say so; whether ``.venv`` is as it was before)"""
+    text, untouched = "Installing failed. The last lines:", False
+    for phrases, meaning, harmless in reversed(FAILURES):
+        if any(phrase in line for line in lines for phrase in phrases):
+            text, untouched = meaning, harmless
+    if text == FAILURES[-1][1] and os.environ.get("PIP_NO_INDEX"):
+        text = LACKING
     errors = [number for number, line in enumerate(lines) if line.lower().startswith("error")]
-    said = tail(lines[errors[0] :] if errors else lines)
-    if has(FULL):
-        return f"The disk is full. Free some space, then try again.{end}", False
-    if has(HASH):
-        (what,) = [line for line in lines if HASH[0] in line][:1] or ["uv itself"]
-        return (
-            f"A file that came is not the one that lock.txt names ({what.replace('cause: ', '')}), and was not "
-            "installed: undo your change (git checkout lock.txt), or ask whoever runs the mirror that pip is told to "
-            f"use.\n{said}{end}"
-        ), True
-    if has(CERTIFICATE):
-        return (
-            "The certificate of the package server is not trusted. Behind a company's proxy, name its\n"
-            f"certificate: PIP_CERT=/path/to/company.pem make setup{end}"
-        ), True
-    if has(NETWORK):
-        return (
-            "The package server could not be reached. Check the network (a proxy goes into HTTPS_PROXY, a mirror into "
-            "PIP_INDEX_URL),\nthen try again; what was downloaded is kept in uv's cache.\n"
-            f"{said}{end}"
-        ), True
-    if has(NOT_FOUND) and no_index:
-        return (
-            f"PIP_NO_INDEX keeps set-up to the wheels in PIP_FIND_LINKS, and there it lacks one:\n{said}\n"
-            f"Fill that folder on a machine with the same system and the same version of Python, or unset both.{end}"
-        ), True
-    if has(NOT_FOUND):
-        return (
-            f"pyproject.toml and lock.txt do not agree:\n{said}\n"
-            "Run make lock after a change to pyproject.toml, or undo it (git checkout pyproject.toml lock.txt)."
-            f"{end}"
-        ), True
-    return f"Installing failed. The last lines:\n{tail(lines)}{end}", False
+    shown = lines[errors[0] :][:8] if errors else lines
+    return f"{text}\n{tail(shown)}\nThe full log: {project.shown_log}", untouched
 
 
 # ---------------------------------------------------------------- does it work?
@@ -760,7 +730,7 @@ SIMULATED = "from metallab import simulation; simulation.arm(required=True); imp
 
 
 class Probe:
-    """A line of Python that runs in .venv. It inherits the lock, as pip does: see `run_logged`."""
+    """A line of Python that runs in .venv. It inherits the lock, as uv does: see `Job.run`."""
 
     def __init__(self, project, code, lock=None):
         self.process = subprocess.Popen(
@@ -874,12 +844,14 @@ def carry_out(project, action, reason, lock):
                 say(f"Setting up .venv. This takes a minute or two; the log is {project.shown_log}.")
             job = Job(project, lock, log, progress)
             job.bring_uv()
+            which = [] if action == "update" else job.bring_python()
             if action == "rebuild":
                 say(f"Removing .venv to make it again: {reason}.")
+                progress.update("removing .venv")
                 empty_folder(project.venv)
             mark_started(project)
-            if action != "update":
-                job.make_venv()
+            if which:
+                job.make_venv(which)
             job.install(action)
         broken = check_installed(project, lock, progress)
         write_stamp(project, broken)
