@@ -29,6 +29,8 @@ MINUTES ?= 10
 BIN := .venv/bin
 PROXY := .venv/lib/node_modules/configurable-http-proxy
 JAX := .venv-jax
+BOOTSTRAP := $(PYTHON) -I utils/metallab/bootstrap.py
+UV := $(BOOTSTRAP) uv
 SRC := utils tests book classroom/*.py
 # A compiler; what OpenCV loads; the clang whose sanitizers look into Metal shaders, and which runs Objective-C++; what
 # emulates another processor.
@@ -66,8 +68,8 @@ help: ## this text
 	@echo '  FILE=         check-results: a file of results (default: the one that make bench wrote)'
 
 setup: ## make .venv and install everything into it; nothing if that is done (FORCE=1: make it anew)
-	@command -v '$(PYTHON)' > /dev/null || { echo 'There is no $(PYTHON) on PATH: install Python 3.11 or 3.12, or name one: make PYTHON=/path/to/python3.11'; exit 1; }
-	@$(PYTHON) -I utils/metallab/bootstrap.py $(if $(FORCE),--force)
+	@command -v '$(PYTHON)' > /dev/null || { echo 'There is no $(PYTHON) on PATH: install Python 3.11 or 3.12, or name any Python 3: make PYTHON=/path/to/python3'; exit 1; }
+	@$(BOOTSTRAP) $(if $(FORCE),--force)
 
 packages: ## Debian, Ubuntu: install what set-up and some tests use besides Python, with apt-get (asks for root)
 	$(if $(filter 0,$(shell id -u)),,sudo) apt-get update --quiet
@@ -120,12 +122,12 @@ setup-jax-mps: ## on a Mac: make .venv-jax, a newer JAX with jax-mps (make lab B
 	@$(MAKE) --no-print-directory $(JAX)/complete
 	@echo 'Open notebook 07 with it: make lab BIN=$(JAX)/bin. Or run it: METALLAB_OUT=build/full-jax-mps $(JAX)/bin/python -m metallab.headless --only 07'
 
-# A plain environment: its list is short. It is made anew when the lock has changed; the mark comes last.
-$(JAX)/complete: constraints-jax.txt | setup
+# It is made anew when the lock has changed; the mark comes last.
+$(JAX)/complete: lock-jax.txt | setup
 	rm -rf $(JAX)
-	.venv/bin/python -m venv $(JAX)
-	$(JAX)/bin/pip install --quiet --disable-pip-version-check -r constraints-jax.txt
-	$(JAX)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(UV) venv --quiet --no-project --python .venv/bin/python $(JAX)
+	$(UV) pip install --quiet --python $(JAX)/bin/python --require-hashes -r lock-jax.txt
+	$(UV) pip install --quiet --python $(JAX)/bin/python --no-deps --no-build-isolation -e .
 	touch $@
 
 test-hub: .venv/extra-classroom $(PROXY) ## 20 students at the hub, in fast mode; some tests want root, and 16 GB of memory
@@ -193,39 +195,43 @@ format: setup ## mend what lint can mend by itself
 	$(BIN)/ruff format --quiet $(SRC)
 
 # An extra of pyproject.toml, such as .venv/extra-book: installed when a target needs it, again when the lock has changed.
-.venv/extra-%: constraints.txt | setup
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+.venv/extra-%: lock.txt | setup
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r pyproject.toml --extra '$*' -c lock.txt
 	@touch $@
 
 # JupyterHub's proxy runs on Node, which is in the extra. npm takes nothing younger than the date.
 $(PROXY): | .venv/extra-classroom
 	$(BIN)/npm install --global --prefix .venv --ignore-scripts --no-audit --no-fund --before=2026-11-01 configurable-http-proxy@5.3.0
 
-# uv resolves for Linux and macOS together, which pip cannot; it lives in a folder of its own. The variable makes it
-# choose wheels for macOS 15. Versions stay as they are while they fit; UPGRADE=1 takes the newest.
-RESOLVE = uv pip compile $(WHAT) --universal --python-version 3.11 --no-header --no-annotate
+# For Linux and macOS together; the variable makes uv choose wheels for macOS 15. Versions stay as they are while they
+# fit; UPGRADE=1 takes the newest. What conda's pip installs is the same list without hashes, which pip would otherwise
+# want of this project as well.
+RESOLVE = uv pip compile $(WHAT) --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 NEW = build/lock/$@
-constraints.txt: WHAT := pyproject.toml --all-extras
-constraints-jax.txt: WHAT := --group pyproject.toml:jax
+lock.txt: WHAT := pyproject.toml --all-extras
+lock-jax.txt: WHAT := --group pyproject.toml:jax
 
-lock: ## resolve constraints*.txt again after a change to pyproject.toml (UPGRADE=1: newest versions)
-	@$(MAKE) --no-print-directory --always-make constraints.txt constraints-jax.txt
+lock: ## resolve lock*.txt and constraints.txt again after a change to pyproject.toml (UPGRADE=1: newest versions)
+	@$(MAKE) --no-print-directory --always-make lock.txt lock-jax.txt constraints.txt
 
-constraints.txt constraints-jax.txt:
+lock.txt lock-jax.txt:
 	@mkdir -p build/lock
-	test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv; }
 	if test -f $@; then cp $@ $(NEW); else rm -f $(NEW); fi
-	MACOSX_DEPLOYMENT_TARGET=15.0 build/lock/bin/$(RESOLVE) $(if $(UPGRADE),--upgrade) --quiet -o $(NEW)
-	@if grep -nE '://|^-|@|/' $(NEW); then echo '$@ must hold versions only: not changed'; exit 1; fi
+	MACOSX_DEPLOYMENT_TARGET=15.0 $(BOOTSTRAP) $(RESOLVE) $(if $(UPGRADE),--upgrade) --quiet -o $(NEW)
+	@if grep -nE '://|^-|@|/' $(NEW); then echo '$@ must hold versions and hashes only: not changed'; exit 1; fi
 	@{ echo '# Every version that is installed, for Linux x86-64 and macOS arm64 together. Made by make lock:'; \
 	   echo '# MACOSX_DEPLOYMENT_TARGET=15.0 $(RESOLVE)'; cat $(NEW); } > $(NEW).done
 	mv $(NEW).done $@
+
+constraints.txt:
+	@{ echo '# lock.txt without its hashes, for environment.yml. Made by make lock.'; \
+	   sed -e '/^#/d' -e '/^ *--hash/d' -e 's/ *\\$$//' lock.txt; } > $@
 
 clean: ## remove build/: executed notebooks, results, reports
 	rm -rf build
 
 distclean: clean ## remove build/ and the environments
-	rm -rf .venv $(JAX)
+	rm -rf .venv .venv-python $(JAX)
 
 measure = $(BIN)/python -m metallab.results.bench --runs '$(RUNS)' --device '$(DEVICE)' \
   $(only) $(if $(ANEW),--anew)

@@ -18,7 +18,11 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 HEADLINE = ("jupyterlab", "torch", "tensorflow-macos", "tensorflow-metal", "jax-metal", "matplotlib", "ultralytics")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DEPENDENCIES = PYPROJECT["dependencies"] + PYPROJECT["optional-dependencies"]["dev"]
+EXTRAS = PYPROJECT["optional-dependencies"]
+(LAB,) = map(Requirement, EXTRAS["lab"])
+SETUP_EXTRAS = [*sorted(LAB.extras), "dev"]
+DEPENDENCIES = PYPROJECT["dependencies"] + [text for extra in SETUP_EXTRAS for text in EXTRAS[extra]]
+LOCKS = {name: (ROOT / name).read_text() for name in ("lock.txt", "lock-jax.txt")}
 CONSTRAINTS = (ROOT / "constraints.txt").read_text()
 SYSTEMS = {
     "linux": {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"},
@@ -45,11 +49,62 @@ def environment_yml():
 def test_environment_yml_installs_this_project_with_the_lock():
     conda, pip = environment_yml()
     assert conda == ["python=3.11", "pip"]
-    assert pip[:2] == ["--constraint constraints.txt", "--editable .[dev]"]
+    assert pip[:2] == ["--constraint constraints.txt", "--editable .[lab,dev]"]
+
+
+def test_the_list_for_conda_is_the_lock_without_its_hashes():
+    assert dict(locked(LOCKS["lock.txt"])).keys() == {*versions(CONSTRAINTS)}
+    assert len(versions(CONSTRAINTS)) > 200
+
+
+def test_pip_resolves_environment_yml_to_what_is_installed(tmp_path):
+    """As conda asks it to, with no network: whatever is not here already, or does not fit, fails."""
+    _, pip = environment_yml()
+    listed = tmp_path / "environment.txt"
+    listed.write_text("\n".join(line.replace("--constraint ", f"--constraint {ROOT}/") for line in pip) + "\n")
+    options = ["--dry-run", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "-r", str(listed)]
+    command = [sys.executable, "-m", "pip", "install", *options]
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (would,) = re.findall("Would install (.*)", done.stdout)
+    assert would == f"metal-lab-{PYPROJECT['version']}"
+
+
+MEASURES_ALONE = """
+import importlib.abc, sys
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        known = sys.stdlib_module_names | {"numpy", "psutil", "pyperf", "metallab", "metalsim"}
+        if name.partition(".")[0] not in known and not name.startswith("_"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+import numpy as np
+from metallab import allowance, checks, device, fake_device, isolated, machine, memory, mode, needs, peaks, records
+from metallab import timing, turns, units
+a = np.ones((64, 64))
+variants = {"one": lambda: a @ a, "two": lambda: np.dot(a, a)}
+parity = checks.matches("float32")
+result = timing.compare(variants, on=timing.Host(), baseline="one", parity=parity, budget=timing.FAST)
+print(records.load(records.save("alone", result, on=device.Accelerator("cpu", "a CPU"))))
+"""
+
+
+def test_measuring_needs_numpy_psutil_and_pyperf_alone(tmp_path):
+    assert [name_of(text) for text in PYPROJECT["dependencies"]] == ["numpy", "psutil", "pyperf"]
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURES_ALONE],
+        env=os.environ | {"METALLAB_OUT": str(tmp_path), "METALLAB_DEVICE": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "two" in done.stdout
 
 
 def test_environment_yml_repeats_the_headline_packages_exactly():
-    ours = {name_of(dependency): dependency for dependency in DEPENDENCIES}
+    ours = {name_of(dependency): dependency for dependency in reversed(DEPENDENCIES)}
     assert environment_yml()[1][2:] == [ours[name] for name in HEADLINE]
 
 
@@ -77,9 +132,8 @@ def test_every_dependency_is_pinned_exactly_on(system, python):
     def applies(requirement):
         return requirement.marker is None or requirement.marker.evaluate(where)
 
-    lines = [line for line in CONSTRAINTS.splitlines() if not line.startswith("#")]
     pins = {}
-    for pin in filter(applies, map(Requirement, lines)):
+    for pin in filter(applies, map(Requirement, versions(CONSTRAINTS))):
         assert canonicalize_name(pin.name) not in pins, f"{pin.name} is pinned twice"
         assert re.fullmatch(r"==[\w.]+", str(pin.specifier)), f"{pin} is not one version"
         pins[canonicalize_name(pin.name)] = str(pin.specifier)[2:]
@@ -91,11 +145,32 @@ def test_every_dependency_is_pinned_exactly_on(system, python):
         assert dependency.specifier.contains(pins[name]), f"{dependency} does not allow {pins[name]}"
 
 
-def test_the_lock_names_no_host_no_path_and_not_the_torch_that_some_machines_replace():
-    versions = [line for line in CONSTRAINTS.splitlines() if not line.startswith("#")]
-    assert not [line for line in versions if re.search(r"[/@\\]|^-", line)]
-    assert "://" not in CONSTRAINTS
-    assert not re.search(r"^torch==2\.13\.0", CONSTRAINTS, re.MULTILINE)
+def test_a_lock_names_no_host_no_path_and_not_the_torch_that_some_machines_replace():
+    for text in [*LOCKS.values(), CONSTRAINTS]:
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        assert not [line for line in lines if re.search(r"[/@]|^-|:(?!\w{64}\b)", line)]
+        assert "://" not in text
+        assert not re.search(r"^torch==2\.13\.0", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_locked_file_has_its_hash(name):
+    pins = locked(LOCKS[name])
+    assert len(pins) > 100
+    for pin, hashes in pins:
+        assert hashes, f"{pin} has no hash"
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", digest) for digest in hashes), pin
+
+
+def versions(text):
+    """The lines of a list, less its head."""
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def locked(text):
+    """[(requirement, its hashes)] of a lock."""
+    logical = [line.split("    --hash") for line in "\n".join(versions(text)).replace(" \\\n", "").splitlines()]
+    return [(pin, [f"--hash{digest}" for digest in hashes]) for pin, *hashes in logical]
 
 
 # ---------------------------------------------------------------- the Makefile
@@ -140,6 +215,7 @@ class Make:
 
 
 SETUP = "python -I utils/metallab/bootstrap.py"
+UV = f"{SETUP} uv"
 
 
 @pytest.fixture
@@ -242,7 +318,7 @@ def test_test_is_narrowed_to_one_notebook(make, arguments, chosen):
     assert status == 0
     command = printed.splitlines()[-1].replace(".venv/bin/python", sys.executable)
     collected = subprocess.run(
-        command.replace("-n '2' --dist worksteal", "--collect-only -q"),
+        command.replace("-n '3' --dist worksteal", "--collect-only -q"),
         shell=True,
         cwd=make.folder,
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they take a second to load
@@ -323,14 +399,13 @@ def test_lab_listens_here_only_and_keeps_its_token(make):
 
 
 def test_an_extra_is_installed_for_its_target_once_and_again_after_a_new_lock(make):
-    pip, lock = make.folder / ".venv/bin/pip", make.folder / "constraints.txt"
-    pip.write_text(PROGRAM)
-    pip.chmod(0o755)
+    lock = make.folder / "lock.txt"
     lock.touch()
-    installs = "pip install --quiet --disable-pip-version-check -c constraints.txt -e .[book]"
+    into = "--quiet --python .venv/bin/python --require-hashes"
+    installs = f"{UV} pip install {into} -r pyproject.toml --extra book -c lock.txt"
     (make.folder / "build/full-cpu").mkdir(parents=True)
     (make.folder / "build/full-cpu/summary.json").touch()
-    assert make("book", failing="*book]")[0] != 0
+    assert make("book", failing="*--extra book*")[0] != 0
     assert make("book")[2] == [SETUP, installs, "python book/build.py"]
     assert make("book", "RUN=build/full-mps")[2] == [SETUP, "python book/build.py build/full-mps"]
     later = time.time() + 5
@@ -362,8 +437,8 @@ def test_a_target_installs_the_extras_that_its_files_import(target):
     """Whoever has them all would never notice."""
     makefile = (ROOT / "Makefile").read_text()
     installs = set(re.findall(r"\.venv/extra-(\w+)", re.search(rf"^{target}:([^#]*)", makefile, re.MULTILINE)[1]))
-    extras = PYPROJECT["optional-dependencies"]
-    owner = {name_of(text).replace("-", "_"): extra for extra in extras for text in extras[extra]}
+    extras = EXTRAS.keys() - {"lab", *LAB.extras}
+    owner = {name_of(text).replace("-", "_"): extra for extra in extras for text in EXTRAS[extra]}
     files = [path for pattern in RUN_BY[target] for path in ROOT.glob(pattern)]
     assert files
     wanted = {owner[name]: path for path in files for name in imported(path) & set(owner)}
@@ -381,6 +456,7 @@ def imported(path: Path) -> set[str]:
 def test_clean_keeps_the_environment_and_distclean_does_not(make):
     (make.folder / "build").mkdir()
     (make.folder / ".venv-jax").mkdir()
+    (make.folder / ".venv-python").mkdir()
     assert make("clean")[0] == 0
     assert not (make.folder / "build").exists()
     assert (make.folder / ".venv").exists()
@@ -390,32 +466,34 @@ def test_clean_keeps_the_environment_and_distclean_does_not(make):
 
 PYTHON_THAT_MAKES_ENVIRONMENTS = """#!/bin/sh
 echo "$0 $* out=$METALLAB_OUT" >> calls.txt
-case "$*" in
-  $FAILING) exit 3;;
-  "-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; cp "$0" "$3/bin/pip";;
-esac
+case "$*" in $FAILING) exit 3;; esac
+case "$*" in *" uv venv "*) mkdir -p .venv-jax/bin; cp "$0" .venv-jax/bin/python;; esac
 """
 
 
 def test_a_newer_jax_has_an_environment_of_its_own_and_runs_the_same_page(make):
     """Each lock makes it once; a set-up that broke off is none."""
     (make.folder / ".venv/bin/python").write_text(PYTHON_THAT_MAKES_ENVIRONMENTS)
-    lock = make.folder / "constraints-jax.txt"
+    lock = make.folder / "lock-jax.txt"
     lock.write_text("jax==0.10.2\n")
     page = "-m metallab.headless --mode fast --device cpu --only 07 out="
     tests = ".venv-jax/bin/python -m pytest tests/test_jax_networks.py out="
     runs = [f".venv/bin/python {page}", tests, f".venv-jax/bin/python {page}build/fast-jax"]
 
     def installed(calls):
-        return [call for call in calls if call.startswith(".venv-jax/bin/pip install")]
+        return [call.split(" uv pip install ")[1] for call in calls if " uv pip install " in call]
 
-    status, _, calls = make("test-jax", "DEVICE=cpu", failing="install *-e .")
+    status, _, calls = make("test-jax", "DEVICE=cpu", failing="*--no-deps*")
     assert status != 0
     assert len(installed(calls)) == 2
     assert not [call for call in calls if "headless" in call]
     status, printed, calls = make("test-jax", "DEVICE=cpu")
     assert status == 0, printed
-    assert ["-r constraints-jax.txt" in installed(calls)[0], "--no-deps -e ." in installed(calls)[1]] == [True, True]
+    into = "--quiet --python .venv-jax/bin/python"
+    assert installed(calls) == [
+        f"{into} --require-hashes -r lock-jax.txt out=",
+        f"{into} --no-deps --no-build-isolation -e . out=",
+    ]
     assert calls[-3:] == runs
     _, _, calls = make("test-jax", "DEVICE=cpu")
     assert (installed(calls), calls[-3:]) == ([], runs)
@@ -426,7 +504,7 @@ def test_a_newer_jax_has_an_environment_of_its_own_and_runs_the_same_page(make):
 
 def test_jax_mps_is_for_apple_silicon(make):
     (make.folder / ".venv/bin/python").write_text(PYTHON_THAT_MAKES_ENVIRONMENTS)
-    (make.folder / "constraints-jax.txt").touch()
+    (make.folder / "lock-jax.txt").touch()
     names = make.folder / "names"
     names.mkdir()
     for system, made in (("Linux x86_64", False), ("Darwin x86_64", False), ("Darwin arm64", True)):
@@ -441,39 +519,40 @@ def test_jax_mps_is_for_apple_silicon(make):
 LOCK_TOOL = """#!/bin/sh
 echo "$MACOSX_DEPLOYMENT_TARGET $*" >> calls.txt
 while test "$1" != -o; do shift; done
-grep -q '^kept==1$' "$2" || exit 4
+grep -q '^kept==1 ' "$2" || exit 4
 cat answer.txt > "$2"
 """
+HASH = f"    --hash=sha256:{'0' * 64}"
 
 
 def test_lock_keeps_versions_writes_how_it_was_made_and_lets_no_host_in(make):
-    tool = make.folder / "build" / "lock" / "bin" / "uv"
-    tool.parent.mkdir(parents=True)
-    tool.write_text(LOCK_TOOL)
-    tool.chmod(0o755)
-    lock, answer = make.folder / "constraints.txt", make.folder / "answer.txt"
-    jax = make.folder / "constraints-jax.txt"
-    lock.write_text("kept==1\n")
-    jax.write_text("kept==1\n")
-    answer.write_text("kept==1\nnew==2 ; sys_platform == 'linux'\n")
+    (make.folder / ".venv/bin/python").write_text(LOCK_TOOL)
+    lock, answer = make.folder / "lock.txt", make.folder / "answer.txt"
+    jax, conda = make.folder / "lock-jax.txt", make.folder / "constraints.txt"
+    kept = f"kept==1 \\\n{HASH} \\\n{HASH}\n"
+    lock.write_text(kept)
+    jax.write_text(kept)
+    answer.write_text(f"{kept}new==2 ; sys_platform == 'linux' \\\n{HASH}\n")
     status, printed, calls = make("lock")
     assert status == 0, printed
-    options = "--universal --python-version 3.11 --no-header --no-annotate"
+    options = "--universal --python-version 3.11 --generate-hashes --no-header --no-annotate"
     command, of_jax = (
         f"pip compile pyproject.toml --all-extras {options}",
         f"pip compile --group pyproject.toml:jax {options}",
     )
+    program = UV.removeprefix("python ")
     assert calls == [
-        f"15.0 {command} --quiet -o build/lock/constraints.txt",
-        f"15.0 {of_jax} --quiet -o build/lock/constraints-jax.txt",
+        f"15.0 {program} {command} --quiet -o build/lock/lock.txt",
+        f"15.0 {program} {of_jax} --quiet -o build/lock/lock-jax.txt",
     ]
     written = lock.read_text()
     assert f"# MACOSX_DEPLOYMENT_TARGET=15.0 uv {command}\n" in written
     assert written.endswith(answer.read_text())
     assert jax.read_text() == written.replace(command, of_jax)
+    assert versions(conda.read_text()) == ["kept==1", "new==2 ; sys_platform == 'linux'"]
     assert "--upgrade" in make("lock", "UPGRADE=1")[2][0]
     for bad in ("--index-url https://example.org/simple", "kept @ file:///somewhere/kept.whl"):
-        answer.write_text(f"kept==1\n{bad}\n")
+        answer.write_text(f"{kept}{bad}\n")
         assert make("lock")[0] != 0
         assert lock.read_text() == written
 

@@ -5,8 +5,8 @@ that are missing, doubled or exchanged; texts cut off; bytes. What then reads it
 `compare gate`, the report) has to refuse it as it is documented, or to say what an oracle here reads off the samples in
 the file, which knows nothing of `metallab.records`.
 
-`make test` gives it some seconds, always with the same changes. ``METALLAB_FUZZ=600`` fuzzes for so many seconds with
-new ones; a failure prints the file.
+`make test` gives it some seconds, always with the same changes; `make fuzz` minutes (`fuzzing`), with new ones. A failure
+prints the file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import io
 import itertools
 import json
 import math
-import os
 import re
 import shutil
 import statistics
 import time
 from pathlib import Path
 
+import fuzzing
 import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -34,7 +34,7 @@ from test_check_results import HERE, contribution
 from metallab import machine, paths, records
 from metallab.results import check_results, compare, findings, report
 
-SECONDS = float(os.environ.get("METALLAB_FUZZ") or 0)
+SECONDS = fuzzing.SECONDS / 2
 ROUND = settings(
     max_examples=500,
     deadline=None,

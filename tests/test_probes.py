@@ -160,8 +160,11 @@ def test_the_lock_is_compared_by_public_version(tmp_path, monkeypatch):
 def project(folder: Path, dependencies: str) -> Path:
     """A pyproject.toml with extras that set-up installs or not."""
     file = folder / "pyproject.toml"
-    extras = 'dev = ["tester"]\nbook = ["binder[glue]"]\nbrowser = ["driver"]'
-    file.write_text(f"[project]\ndependencies = [{dependencies}]\n[project.optional-dependencies]\n{extras}\n")
+    extras = (
+        'lab = ["ours[shelf]"]\nshelf = ["book-end"]\ndev = ["tester"]\nbook = ["binder[glue]"]\nbrowser = ["driver"]'
+    )
+    head = f'[project]\nname = "ours"\ndependencies = [{dependencies}]\n'
+    file.write_text(f"{head}[project.optional-dependencies]\n{extras}\n")
     return file
 
 
@@ -175,15 +178,16 @@ def test_what_only_an_extra_needs_is_not_missing_before_it_is_installed(tmp_path
     monkeypatch.setattr(probes.sys, "prefix", str(tmp_path))
     monkeypatch.setattr(probes, "installed", {}.get)
     names = ("one", "under-score", "deep", "elsewhere", "plotter", "tester", "binder", "glue", "thread", "driver")
+    names += ("book-end",)
     lock = tmp_path / "constraints.txt"
     lock.write_text("".join(f"{name}==1\n" for name in names))
 
     def missing() -> set[str]:
         return {name for name, _, _ in probes.against_lock(lock, project(tmp_path, '"one"'))}
 
-    assert missing() == {"one", "under-score", "deep", "tester"}
+    assert missing() == {"one", "under-score", "deep", "tester", "book-end"}
     (tmp_path / "extra-book").touch()  # as the Makefile notes it
-    assert missing() == {"one", "under-score", "deep", "tester", "binder", "glue"}
+    assert missing() == {"one", "under-score", "deep", "tester", "book-end", "binder", "glue"}
     monkeypatch.setattr(probes, "installed", {"driver": "2"}.get)
     assert "driver" in missing(), "another version than the locked one, wherever it came from"
 

@@ -1,17 +1,17 @@
-"""Make ``.venv`` and install the project into it: ``python3 -I utils/metallab/bootstrap.py``.
+"""Make ``.venv`` and install what the lock names into it: ``python3 -I utils/metallab/bootstrap.py``.
 
 Standard library only, because it runs before anything is installed; and with ``-I``, so that neither a module in this
-folder nor ``PYTHONPATH`` stands in for the standard library's.
-
-Any Python from 3.6 on can start it: one that is too old gets a message, or the work is handed to a newer one on
-PATH. So this file keeps to the syntax and the library calls of 3.6: no annotations, ``universal_newlines``.
+folder nor ``PYTHONPATH`` stands in for the standard library's. Any Python from 3.8 on can start it, such as the 3.9 of
+Xcode, so this file keeps to the syntax of 3.8. It brings uv, in ``build/uv``, by pip; uv does the rest, with a Python
+3.11 or 3.12 from PATH or one that it downloads. Whoever has told pip of a mirror has told uv: see `uv_settings`.
 
 A stamp inside ``.venv`` says what it was made from. When that is still true, nothing happens and nothing is printed.
+
+``bootstrap.py uv ARGUMENTS`` runs that uv, with the same settings.
 """
 
-# ruff: noqa: UP021  (they ask for what Python 3.6 does not have)
-
 import argparse
+import ast
 import json
 import os
 import shutil
@@ -20,13 +20,15 @@ import subprocess
 import sys
 import time
 
+OLDEST = (3, 8)  # what uv's wheel, and this file, are for
 WANTED = ((3, 11), (3, 12))
+EXTRAS = ("lab", "dev")  # of pyproject.toml: what set-up installs
 GLIBC = (2, 28)  # what the wheels of torch and scikit-learn are built for
 MACOS = (15, 0)  # what the MPS device of torch 2.15 wants: its wheel installs on 14 and then has no GPU there
 
-# GiB (installed, wheels): pip holds all wheels in a temporary folder until it has finished, and keeps a copy in its
-# cache. Linux: measured (8.3 and 3.8), much of it CUDA, which torch carries there. macOS: estimated, without CUDA.
-ROOM = {"Linux": (9.0, 4.0), "Darwin": (4.0, 1.0)}
+# GiB that are installed. uv's cache holds the files, and .venv links to them, or has copies on another disk.
+# Linux: measured (9.2), much of it CUDA, which torch carries there. macOS: estimated, without CUDA.
+ROOM = {"Linux": 9.5, "Darwin": 4.0}
 ROOM_FOR_UPDATE = 2.0
 GIB = 2.0**30
 
@@ -53,21 +55,28 @@ class Project:
     def __init__(self, root):
         self.root = os.path.realpath(root)
         self.pyproject = os.path.join(self.root, "pyproject.toml")
-        self.constraints = os.path.join(self.root, "constraints.txt")
+        self.versions = os.path.join(self.root, "lock.txt")
         self.package = os.path.join(self.root, "utils", "metallab", "__init__.py")
         self.venv = os.path.join(self.root, ".venv")
         self.python = os.path.join(self.venv, "bin", "python")
         self.stamp = os.path.join(self.venv, STAMP)
-        self.old_stamp = self.stamp + ".old"
         self.started = os.path.join(self.venv, STARTED)
         self.build = os.path.join(self.root, "build")
         self.log = os.path.join(self.build, "setup.log")
+        self.shown_log = "build/setup.log"
         self.lock = os.path.join(self.build, "setup.lock")
-        self.scratch = os.path.join(self.build, "setup-tmp")
+        self.uv_venv = os.path.join(self.build, "uv")
+        self.uv = os.path.join(self.uv_venv, "bin", "uv")
+        self.own_python = os.path.join(self.root, ".venv-python")
 
 
 def say(text):
     print(text, flush=True)
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 # ---------------------------------------------------------------- is there anything to do?
@@ -94,18 +103,15 @@ def fingerprint(project):
     import hashlib
 
     digest = hashlib.sha256()
-    with open(project.pyproject, encoding="utf-8") as file:
-        digest.update(dependency_text(file.read()).encode())
-    with open(project.constraints, encoding="utf-8") as file:
-        digest.update(file.read().encode())
+    digest.update(dependency_text(read(project.pyproject)).encode())
+    digest.update(read(project.versions).encode())
     return {"checkout": project.root, "dependencies": digest.hexdigest()}
 
 
 def read_stamp(project):
     """The stamp as a dictionary, or None when there is none that can be read."""
     try:
-        with open(project.stamp, encoding="utf-8") as file:
-            stamp = json.load(file)
+        stamp = json.loads(read(project.stamp))
     except (OSError, ValueError):
         return None
     return stamp if isinstance(stamp, dict) else None
@@ -136,16 +142,19 @@ def python_version(python):
         return None
 
 
-def diagnose(project):
+def diagnose(project, force=False):
     """What ``.venv`` needs: ("current" | "update" | "build" | "rebuild", why)."""
     if not os.path.isdir(project.venv):
         return "build", ""
     if not os.listdir(project.venv):
         return "build", ""  # an empty folder, or a link to one on a bigger disk
     stamp = read_stamp(project)
-    if stamp is None:
-        if not any(os.path.exists(os.path.join(project.venv, name)) for name in ("pyvenv.cfg", STARTED)):
-            raise Problem(".venv exists and is no virtual environment. Move it away, then try again.")
+    started = os.path.exists(project.started)
+    if stamp is None and not started and not os.path.exists(os.path.join(project.venv, "pyvenv.cfg")):
+        raise Problem(".venv exists and is no virtual environment. Move it away, then try again.")
+    if force:
+        return "rebuild", "FORCE=1 asks for it"
+    if stamp is None or started:
         return "rebuild", "it is not complete, an earlier set-up may have been interrupted"
     wanted = fingerprint(project)
     if stamp.get("checkout") != wanted["checkout"]:
@@ -156,56 +165,68 @@ def diagnose(project):
     if version != stamp.get("python") or tuple(version) not in WANTED:
         return "rebuild", "its Python has changed to {}.{}".format(*version)
     if stamp.get("dependencies") != wanted["dependencies"]:
-        return "update", "pyproject.toml or constraints.txt has changed"
+        return "update", "pyproject.toml or lock.txt has changed"
     return "current", ""
 
 
 # ---------------------------------------------------------------- the right Python
 
 
-def running_version():
-    return tuple(sys.version_info[:2])
+def running_python():
+    """The interpreter that runs this, outside of any virtual environment: ``.venv``'s cannot remove itself."""
+    return sys.executable if sys.prefix == sys.base_prefix else sys._base_executable
 
 
-def find_python(path, but_not=None):
-    """The first Python of a wanted version on PATH that really starts (shims of version managers may not)."""
-    for version in WANTED:
-        for folder in path.split(os.pathsep):
-            candidate = os.path.join(folder, "python{}.{}".format(*version))
-            usable = os.access(candidate, os.X_OK) and os.path.realpath(folder) != but_not
-            if usable and python_version(candidate) == list(version):
-                return candidate
+def find_python(running, path):
+    """(the first Python of a wanted version that will do, or None; why others of them will not).
+
+    It has to start, which a version manager's stand-in may not; to be for this processor, not for Rosetta; and to have
+    header files, since pages build C++ extensions. One in a virtual environment comes into question as its base only.
+    """
+    folders = [at for at in path.split(os.pathsep) if not os.path.exists(os.path.join(at, os.pardir, "pyvenv.cfg"))]
+    names = ["python{}.{}".format(*version) for version in WANTED]
+    lacking = []
+    for candidate in [running, *(os.path.join(folder, name) for name in names for folder in folders)]:
+        version = python_version(candidate) if os.access(candidate, os.X_OK) else None
+        if version is None or tuple(version) not in WANTED:
+            continue
+        reason = why_not(candidate)
+        if reason is None:
+            return candidate, lacking
+        lacking.append(f"{candidate} {reason}")
+    return None, lacking
+
+
+def why_not(python):
+    """What a Python of a wanted version lacks, or None."""
+    import platform
+
+    asks = "import os, platform as p, sysconfig as s\n"
+    asks += "print(p.machine(), os.path.isfile(s.get_path('include') + '/Python.h'))"
+    done = subprocess.run([python, "-I", "-c", asks], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    if done.stdout.split()[:1] != [platform.machine()]:
+        return "is for another kind of processor"
+    if done.stdout.split()[1:] != ["True"]:
+        return f"has no header files (Debian, Ubuntu: {apt(python_version(python), 'dev')})"
     return None
 
 
-def python_help(running):
+def apt(version, suffix):
+    return "sudo apt-get install python{}.{}-{}".format(*version, suffix)
+
+
+def python_help(lacking, said):
     return (
-        "Python 3.11 or 3.12 is needed; this is {}.{}, and no python3.11 or python3.12 on PATH starts.\n"
+        "Python 3.11 or 3.12 with header files is needed; none on PATH will do, and none could be downloaded.\n"
+        + "".join(f"  {line}\n" for line in lacking)
+        + f"{said}\n"
+        "Connect to the network, or install one:\n"
         "  macOS:         brew install python@3.11, or the installer from python.org\n"
-        "  Debian 12:     sudo apt-get install python3.11 python3.11-venv python3.11-dev\n"
-        "  Ubuntu 24.04:  sudo apt-get install python3.12 python3.12-venv python3.12-dev\n"
+        "  Debian 12:     sudo apt-get install python3.11 python3.11-dev\n"
+        "  Ubuntu 24.04:  sudo apt-get install python3.12 python3.12-dev\n"
         "  elsewhere:     pyenv install 3.11, or conda env create -f environment.yml\n"
-        "Then try again."
-    ).format(*running)
-
-
-def use_wanted_python(project, arguments):
-    """Return when this Python will do; else replace this process by one that will.
-
-    A Python inside ``.venv`` (somebody activated it) will not do: it would have to remove itself.
-    """
-    running = running_version()
-    inside = os.path.realpath(sys.prefix) == os.path.realpath(project.venv)
-    if running in WANTED and not inside:
-        return
-    base = find_python(os.environ.get("PATH", os.defpath), but_not=os.path.realpath(os.path.dirname(project.python)))
-    if inside and python_version(sys._base_executable) == list(running) and running in WANTED:
-        base = sys._base_executable
-    if base is None:
-        raise Problem(python_help(running))
-    if not inside:
-        say(f"This is Python {running[0]}.{running[1]}: going on with {base}.")
-    os.execv(base, [base, "-I", os.path.abspath(__file__), *arguments])
+        "Then try again. (UV_PYTHON_INSTALL_MIRROR names a mirror of the downloads.)"
+    )
 
 
 # ---------------------------------------------------------------- checks before anything is made
@@ -246,37 +267,16 @@ def numbers(version):
     return tuple(int(part) if part.isdigit() else 0 for part in parts)
 
 
-def apt_package(suffix):
-    return f"python{sys.version_info[0]}.{sys.version_info[1]}-{suffix}"
-
-
-def check_venv():
-    """Debian ships both modules in a package of their own."""
+def check_python():
+    """What runs this has to make a small virtual environment, for uv. Debian ships that in a package of its own."""
     import importlib.util
 
     lacking = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
     if lacking:
         raise Problem(
-            "{} has no module {}.\n"
-            "  Debian, Ubuntu: sudo apt-get install {}\n"
-            "  elsewhere:      install a complete Python (python.org, brew, pyenv)".format(
-                sys.executable, " and no ".join(lacking), apt_package("venv")
-            )
-        )
-
-
-def check_headers():
-    """C++ extensions are built in the notebooks, and they include Python.h."""
-    import sysconfig
-
-    folder = sysconfig.get_paths()["include"]
-    if not os.path.isfile(os.path.join(folder, "Python.h")):
-        raise Problem(
-            "{} has no header files (no Python.h in {}).\n"
-            "  Debian, Ubuntu: sudo apt-get install {}\n"
-            "  elsewhere:      install a complete Python (python.org, brew, pyenv)".format(
-                sys.executable, folder, apt_package("dev")
-            )
+            f"{sys.executable} has no module {' and no '.join(lacking)}.\n"
+            f"  Debian, Ubuntu: {apt(sys.version_info[:2], 'venv')}\n"
+            "  elsewhere:      install a complete Python (python.org, brew, pyenv)"
         )
 
 
@@ -300,7 +300,7 @@ def check_compiler():
             input="#include <vector>\nint main() { return 0; }\n",
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            universal_newlines=True,
+            text=True,
         )
         failed, output = done.returncode != 0, done.stdout
     except OSError as error:
@@ -330,15 +330,11 @@ def folder_size(folder):
     return total
 
 
-def pip_cache():
-    """Where pip keeps what it downloaded, or None when it keeps nothing."""
-    import platform
-
-    if os.environ.get("PIP_NO_CACHE_DIR"):
-        return None
-    mac = platform.system() == "Darwin"
-    caches = os.path.expanduser("~/Library/Caches" if mac else os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return os.environ.get("PIP_CACHE_DIR") or os.path.join(caches, "pip")
+def uv_cache(project):
+    """Where uv keeps what it downloaded: the user's place, or one of ours where that cannot be written."""
+    usual = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "uv")
+    cache = os.environ.get("UV_CACHE_DIR") or usual
+    return cache if os.access(existing(cache), os.W_OK) else os.path.join(project.build, "uv-cache")
 
 
 def existing(folder):
@@ -353,7 +349,7 @@ def disk_free(folder):
 
 
 def check_disk(project, action):
-    """Room for .venv, for the wheels that pip holds meanwhile (we send those to build/) and for pip's cache."""
+    """Room for .venv and for uv's cache, whose files it links to where both are on one disk."""
     import platform
 
     if action == "current":
@@ -361,14 +357,14 @@ def check_disk(project, action):
     if action == "update":
         require_room({project.venv: ROOM_FOR_UPDATE})
         return
-    installed, wheels = ROOM.get(platform.system(), ROOM["Linux"])
-    if action == "rebuild":
-        installed -= folder_size(project.venv) / GIB  # which goes first
-    rooms = {project.venv: installed, project.build: wheels}
-    cache = pip_cache()
-    if cache is not None:
-        rooms[cache] = max(0.0, wheels - folder_size(cache) / GIB)  # what is there is not fetched again
-    require_room(rooms)
+    installed = ROOM.get(platform.system(), ROOM["Linux"])
+    cache = uv_cache(project)
+    cached = folder_size(cache) / GIB  # is not fetched again
+    freed = folder_size(project.venv) / GIB if action == "rebuild" else 0.0  # goes first
+    if os.stat(existing(cache)).st_dev == os.stat(existing(project.venv)).st_dev:
+        require_room({project.venv: max(ROOM_FOR_UPDATE, installed - max(cached, freed))})
+    else:
+        require_room({project.venv: max(ROOM_FOR_UPDATE, installed - freed), cache: max(0.0, installed - cached)})
 
 
 def require_room(rooms):
@@ -383,8 +379,8 @@ def require_room(rooms):
         if free < gib:
             raise Problem(
                 f"There is too little disk space: set-up needs {gib:.1f} GiB more, {folder} has {free:.1f} GiB.\n"
-                "  Free some. Or make .venv a link to an empty folder on a bigger disk. Or do without pip's cache:\n"
-                "  PIP_NO_CACHE_DIR=1 make setup"
+                "  Free some. Or make .venv a link to an empty folder on a bigger disk, with uv's cache beside it:\n"
+                "  UV_CACHE_DIR=/folder/on/that/disk make setup"
             )
 
 
@@ -392,8 +388,7 @@ def run_checks(project, action, verbose):
     """Every check, so that all that is missing can be installed in one go. Raises one Problem with all of them."""
     checks = (
         ("platform", check_platform),
-        ("venv and ensurepip", check_venv),
-        ("Python's header files", check_headers),
+        ("Python", check_python),
         ("C++ compiler", check_compiler),
         ("disk space", lambda: check_disk(project, action)),
     )
@@ -438,6 +433,10 @@ class Progress:
             self.stream.write(self.line(now) + "\n")
             self.stream.flush()
 
+    def again(self):
+        """Nothing new: only the time goes on."""
+        self.update(self.text)
+
     def line(self, now):
         seconds = int(now - self.start)
         return f"[{seconds // 60}:{seconds % 60:02d}] {self.text}"
@@ -447,25 +446,6 @@ class Progress:
         if self.terminal:
             self.stream.write("\r\x1b[K")
             self.stream.flush()
-
-
-def phase(line):
-    """The line of progress for a line that pip printed, or None."""
-    words = line.split()
-    if len(words) < 2:
-        return None
-    name = os.path.basename(words[1])
-    if words[0] in ("Collecting", "Obtaining"):
-        return "looking up " + name
-    if words[0] == "Processing":
-        return "unpacking " + name.split("-")[0]
-    if words[0] == "Downloading":
-        return "downloading {} {}".format(name.split("-")[0], " ".join(words[2:]))
-    if "Retrying (Retry(" in line:
-        return "the network fails, pip tries again"
-    if line.startswith("Installing collected packages"):
-        return "installing"
-    return None
 
 
 # ---------------------------------------------------------------- making .venv
@@ -481,24 +461,6 @@ def empty_folder(folder):
             os.remove(path)
 
 
-def venv_command(project):
-    return [sys.executable, "-I", "-m", "venv", os.path.realpath(project.venv)]  # it refuses a link
-
-
-def pip_command(project):
-    """--no-compile saves a fifth of the time and 0.4 GB: Python compiles what gets imported when it is imported."""
-    options = ["--no-user", "--no-input", "--no-compile", "--progress-bar", "off", "--disable-pip-version-check"]
-    return [project.python, "-I", "-u", "-m", "pip", "install", *options, "-c", "constraints.txt", "-e", ".[dev]"]
-
-
-def pip_environment(project):
-    """The user's settings, less those that send files elsewhere; large temporary files stay on this disk."""
-    elsewhere = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER")
-    environment = {name: value for name, value in os.environ.items() if name not in elsewhere}
-    environment["TMPDIR"] = project.scratch
-    return environment
-
-
 def stop(process):
     """End a child and what it started. It has a session of its own, so that we decide."""
     for number, patience in ((signal.SIGINT, 5), (signal.SIGKILL, 5)):
@@ -509,166 +471,248 @@ def stop(process):
             continue
 
 
-def run_logged(command, project, log, lock, on_line, on_idle):
-    """Run a command, its output going to the log and line by line to on_line; returns the exit status.
+class Job:
+    """One set-up under way: runs commands, with their output in the log and their progress on the screen."""
 
-    The child inherits the lock: should we be killed, a set-up that comes next still waits for it to end.
-    """
-    import select
+    def __init__(self, project, lock, log, progress):
+        self.project, self.lock, self.log, self.progress = project, lock, log, progress
+        self.environment, self.options = dict(os.environ), []
 
-    process = subprocess.Popen(
-        command,
-        cwd=project.root,
-        env=pip_environment(project),
+    def run(self, command, doing):
+        """Run a command to its end; returns its exit status and the lines that it printed.
+
+        What it says in sentences is shown as progress. It inherits the lock: should we be killed, a set-up that comes
+        next still waits for it to end.
+        """
+        import select
+
+        lines = []
+
+        def take(raw):
+            lines.append(raw.decode("utf-8", "replace").strip())
+            if lines[-1][:1].isupper():
+                self.progress.update(lines[-1])
+
+        self.progress.update(doing)
+        process = subprocess.Popen(
+            command,
+            cwd=self.project.root,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(self.lock.fileno(),),
+        )
+        rest = b""
+        try:
+            while True:
+                if not select.select([process.stdout], [], [], 1.0)[0]:
+                    self.progress.again()
+                    continue
+                chunk = os.read(process.stdout.fileno(), 65536)
+                if not chunk:
+                    take(rest)
+                    return process.wait(), lines
+                self.log.write(chunk)
+                self.log.flush()
+                *complete, rest = (rest + chunk).split(b"\n")
+                for raw in complete:
+                    take(raw)
+        finally:
+            if process.poll() is None:
+                stop(process)
+            process.stdout.close()
+
+    def must(self, command, doing):
+        """Run a command that has to succeed."""
+        status, lines = self.run(command, doing)
+        if status != 0:
+            raise Problem(explain(lines, self.project)[0])
+
+    def bring_uv(self):
+        """Have the uv that the lock names in ``build/uv``, and the user's settings for it."""
+        folder = self.project.uv_venv
+        python, made_from = os.path.join(folder, "bin", "python"), os.path.join(folder, "uv.txt")
+        wanted = uv_requirement(self.project)
+        if not (os.path.exists(self.project.uv) and os.path.exists(made_from) and read(made_from) == wanted):
+            self.environment = pip_environment()
+            self.must([running_python(), "-I", "-m", "venv", "--clear", folder], "getting uv")
+            with open(made_from + ".new", "w", encoding="utf-8") as file:
+                file.write(wanted)
+            quiet = ["--quiet", "--no-input", "--disable-pip-version-check"]
+            pip = [python, "-I", "-m", "pip", "install", *quiet, "--require-hashes", "-r", made_from + ".new"]
+            self.must(pip, "getting uv")
+            os.replace(made_from + ".new", made_from)
+        self.environment, self.options = uv_settings(self.project)
+
+    def bring_python(self):
+        """What tells uv which Python to use: one from PATH, or one that it downloads."""
+        python, lacking = find_python(running_python(), os.environ.get("PATH", os.defpath))
+        if python:
+            return ["--python", python]
+        status, lines = self.run([self.project.uv, "python", "install", "3.12"], "downloading Python 3.12")
+        if status != 0:
+            raise Problem(python_help(lacking, tail(lines)))
+        return ["--managed-python", "--python", "3.12"]
+
+    def make_venv(self, which):
+        """An empty environment."""
+        venv = os.path.realpath(self.project.venv)  # uv refuses a link
+        self.must([self.project.uv, "venv", "--no-project", "--allow-existing", *which, venv], "making .venv")
+
+    def install(self, action):
+        """Everything. After a failure before anything was changed, an update can be tried again as it is."""
+        for command in install_commands(self.project, self.options):
+            status, lines = self.run(command, "looking up packages")
+            if status != 0:
+                text, untouched = explain(lines, self.project)
+                if untouched and action == "update":
+                    os.remove(self.project.started)
+                raise Problem(text)
+
+
+def uv_requirement(project):
+    """The lines of the lock that name uv: its version, and the hashes of its files."""
+    import re
+
+    found = re.search(r"^uv==.*\n(?: .*\n)*", read(project.versions), re.MULTILINE)
+    if not found:
+        raise Problem("lock.txt names no version of uv: git checkout lock.txt, or make lock.")
+    return found.group()
+
+
+def pip_environment():
+    """The user's settings, less those that send files elsewhere."""
+    elsewhere = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER")
+    return {name: value for name, value in os.environ.items() if name not in elsewhere}
+
+
+def pip_settings(project):
+    """What the user has told pip, in its files or in variables: {"index-url": ..., "cert": ...}."""
+    python = os.path.join(project.uv_venv, "bin", "python")
+    listed = subprocess.run(
+        [python, "-I", "-m", "pip", "config", "list"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        pass_fds=() if lock is None else (lock.fileno(),),
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ).stdout
+    found = {}
+    for section in ("global.", "install.", ":env:."):  # the later ones win
+        for line in listed.splitlines():
+            name, equals, value = line.partition("=")
+            if equals and name.startswith(section):
+                found[name[len(section) :]] = str(ast.literal_eval(value))
+    return found
+
+
+def uv_settings(project):
+    """(environment, options) for uv: what the user has set for uv, and else what they have set for pip.
+
+    uv reads none of pip's settings. Where pip has several indexes it takes the best file of all, and so shall uv: what
+    may come is settled by the lock's hashes.
+    """
+    pip, environment, options = pip_settings(project), dict(os.environ), []
+    of_uv = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL")
+    if not any(name in environment for name in of_uv):
+        for key, name in (("index-url", "UV_DEFAULT_INDEX"), ("extra-index-url", "UV_INDEX")):
+            if pip.get(key):
+                environment[name] = " ".join(pip[key].split())
+        environment.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
+    others = (
+        ("UV_FIND_LINKS", ",".join(pip.get("find-links", "").split())),
+        ("UV_INSECURE_HOST", " ".join(pip.get("trusted-host", "").split())),
+        ("SSL_CERT_FILE", pip.get("cert", "")),
+        ("SSL_CLIENT_CERT", pip.get("client-cert", "")),
+        ("HTTPS_PROXY", pip.get("proxy", "")),
+        ("UV_HTTP_TIMEOUT", pip.get("timeout", pip.get("default-timeout", ""))),
     )
-    rest = b""
-    try:
-        while True:
-            if not select.select([process.stdout], [], [], 1.0)[0]:
-                on_idle()
-                continue
-            chunk = os.read(process.stdout.fileno(), 65536)
-            if not chunk:
-                on_line(rest.decode("utf-8", "replace").strip())
-                return process.wait()
-            log.write(chunk)
-            log.flush()
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                on_line(line.decode("utf-8", "replace").strip())
-    finally:
-        if process.poll() is None:
-            stop(process)
-        process.stdout.close()
+    for name, value in others:
+        if value:
+            environment.setdefault(name, value)
+    if pip.get("no-index", "").lower() in ("1", "true", "yes", "on"):
+        options.append("--no-index")
+    environment["UV_CACHE_DIR"] = uv_cache(project)
+    environment["UV_PYTHON_INSTALL_DIR"] = project.own_python
+    return environment, options
 
 
-def make_venv(project, log, lock, progress):
-    """An empty virtual environment, in a folder that says from the start whose it is."""
+def install_commands(project, options):
+    """What others made, each file held against its hash; then this project, of which only a link is installed."""
+    install = [project.uv, "pip", "install", "--python", project.python]
+    extras = [word for extra in EXTRAS for word in ("--extra", extra)]
+    return [
+        [*install, *options, "--require-hashes", "-r", "pyproject.toml", *extras, "-c", "lock.txt"],
+        [*install, "--offline", "--no-deps", "--no-build-isolation", "--editable", "."],
+    ]
+
+
+def mark_started(project):
+    """What is interrupted from here on is made anew by the next try."""
     os.makedirs(os.path.realpath(project.venv), exist_ok=True)
     with open(project.started, "w", encoding="utf-8") as file:
         file.write("Set-up has not finished. The next try removes this folder and makes it again.\n")
-    progress.update("making .venv")
-    lines = []
-    status = run_logged(venv_command(project), project, log, lock, lines.append, lambda: progress.update(progress.text))
-    if status != 0:
-        raise Problem(f"Making .venv failed:\n{tail(lines)}\nThe full log: {shown(project, project.log)}")
-
-
-def install(project, log, lock, progress):
-    """Run pip. On a failure before it changed anything the old stamp comes back, so that the next try is as quick."""
-    if os.path.exists(project.stamp):
-        os.replace(project.stamp, project.old_stamp)
-    lines, expected = [], []
-
-    def on_line(line):
-        lines.append(line)
-        if line.startswith("Installing collected packages:"):
-            expected.append(line.count(",") + 1)
-        progress.update(phase(line) or progress.text)
-
-    def on_idle():  # pip installs without a word: look at what has appeared
-        text = progress.text
-        if expected:
-            there = count_installed(project)
-            text = f"installing {min(there, expected[0])} of {expected[0]}"
-        progress.update(text)
-
-    progress.update("starting pip")
-    status = run_logged(pip_command(project), project, log, lock, on_line, on_idle)
-    if status != 0:
-        if os.path.exists(project.old_stamp) and not expected:
-            os.replace(project.old_stamp, project.stamp)
-        raise Problem(explain_pip(lines, shown(project, project.log)))
-
-
-def count_installed(project):
-    """Packages in .venv. Beside Python's folder lib may hold node_modules, of `make hub`, and a Finder's .DS_Store."""
-    import glob
-
-    folder = os.path.join(glob.escape(project.venv), "lib", "python*", "site-packages")
-    return len(glob.glob(os.path.join(folder, "*-info")))
-
-
-def shown(project, path):
-    return os.path.relpath(path, project.root)
 
 
 def tail(lines, count=20):
     return "\n".join("  | " + line for line in [line for line in lines if line][-count:])
 
 
-CONFLICT = ("ResolutionImpossible", "conflicting dependencies")
-FULL = ("No space left on device", "[Errno 28]", "Disk quota exceeded")
-CERTIFICATE = ("CERTIFICATE_VERIFY_FAILED", "SSLCertVerificationError")
-NETWORK = (
-    "NewConnectionError",
-    "NameResolutionError",
-    "Temporary failure in name resolution",
-    "Name or service not known",
-    "nodename nor servname",
-    "Network is unreachable",
-    "Connection refused",
-    "Connection reset",
-    "ConnectTimeoutError",
-    "Connection timed out",
-    "ReadTimeoutError",
-    "Read timed out",
-    "Max retries exceeded",
-    "RemoteDisconnected",
-    "ProxyError",
-    "IncompleteRead",
+NETWORK = ("Failed to fetch", "Failed to download", "error sending request", "NewConnectionError", "timed out")
+NETWORK += ("NameResolutionError", "ConnectTimeoutError", "Max retries exceeded", "ProxyError")
+
+# What uv prints, or the pip that fetches it; what it means and what to do; is .venv as it was? The first one counts: uv
+# calls a wrong hash a failed download, too; and without a network pip says that no version exists.
+FAILURES = (
+    (
+        ("No space left on device", "os error 28", "Disk quota exceeded"),
+        "The disk is full. Free some space, then try again.",
+        False,
+    ),
+    (
+        ("Hash mismatch for", "DO NOT MATCH THE HASHES"),
+        "A file that came is not the one that lock.txt names (its hash differs), and was not installed: undo a change "
+        "of lock.txt\n(git checkout lock.txt), or ask whoever runs the mirror that pip is told to use.",
+        True,
+    ),
+    (
+        ("CERTIFICATE_VERIFY_FAILED", "SSLCertVerificationError", "invalid peer certificate"),
+        "The certificate of the package server is not trusted. Behind a company's proxy, name its certificate:\n"
+        "PIP_CERT=/path/to/company.pem make setup",
+        True,
+    ),
+    (
+        NETWORK,
+        "The package server could not be reached. Check the network (a proxy goes into HTTPS_PROXY, a mirror into "
+        "PIP_INDEX_URL),\nthen try again; what was downloaded is kept in uv's cache. If all of it is there: "
+        "UV_OFFLINE=1 make setup",
+        True,
+    ),
+    (
+        ("No solution found", "no trusted hash was provided", "No matching distribution found"),
+        "pyproject.toml and lock.txt do not agree, or the package server lacks something.\n"
+        "Run make lock after a change to pyproject.toml, or undo it (git checkout pyproject.toml lock.txt).",
+        True,
+    ),
 )
-NOT_FOUND = ("No matching distribution found", "Could not find a version that satisfies")
+LACKING = (
+    "PIP_NO_INDEX keeps set-up to the wheels in PIP_FIND_LINKS, and there it lacks one.\n"
+    "Fill that folder on a machine with the same system and the same version of Python, or unset both."
+)
 
 
-def explain_pip(lines, log):
-    """What pip's output means and what to do about it.
-
-    A conflict comes first: a look-up that was tried again with success leaves a network warning behind. The network
-    comes before "not found": without one, pip says that no version exists.
-    """
-
-    def has(phrases):
-        return any(phrase in line for line in lines for phrase in phrases)
-
-    end = f"\nThe full log: {log}"
-    errors = [number for number, line in enumerate(lines) if line.startswith("ERROR")]
-    said = tail(lines[errors[0] :] if errors else lines)
-    if has(FULL):
-        return f"The disk is full. Free some space, then try again.{end}"
-    if has(CONFLICT):
-        return (
-            f"The dependencies contradict each other: pyproject.toml and constraints.txt do not agree.\n{said}\n"
-            "Run make lock after a change to pyproject.toml, or undo it (git checkout pyproject.toml constraints.txt)."
-            f"{end}"
-        )
-    if has(CERTIFICATE):
-        return (
-            "pip does not trust the certificate of the package server. Behind a company's proxy, name its\n"
-            f"certificate: PIP_CERT=/path/to/company.pem make setup{end}"
-        )
-    if has(NETWORK):
-        return (
-            "pip could not reach the package server. Check the network (a proxy goes into HTTPS_PROXY), then try "
-            f"again;\nwhat was downloaded is kept in pip's cache.{end}"
-        )
-    if has(NOT_FOUND) and os.environ.get("PIP_NO_INDEX"):
-        return (
-            f"PIP_NO_INDEX keeps pip to the wheels in PIP_FIND_LINKS, and there it lacks one:\n{said}\n"
-            "Fill that folder on a machine with the same system and the same Python, to its last digit, or unset "
-            f"both.{end}"
-        )
-    if has(NOT_FOUND):
-        return (
-            f"A package that pyproject.toml or constraints.txt asks for cannot be found:\n{said}\n"
-            f"Undo your change to them, or run make lock.{end}"
-        )
-    return f"pip failed. Its last lines:\n{tail(lines)}{end}"
+def explain(lines, project):
+    """(what went wrong and what to do, with the lines that say so; whether ``.venv`` is as it was before)"""
+    text, untouched = "Installing failed. The last lines:", False
+    for phrases, meaning, harmless in reversed(FAILURES):
+        if any(phrase in line for line in lines for phrase in phrases):
+            text, untouched = meaning, harmless
+    if text == FAILURES[-1][1] and os.environ.get("PIP_NO_INDEX"):
+        text = LACKING
+    errors = [number for number, line in enumerate(lines) if line.lower().startswith("error")]
+    shown = lines[errors[0] :][:8] if errors else lines
+    return f"{text}\n{tail(shown)}\nThe full log: {project.shown_log}", untouched
 
 
 # ---------------------------------------------------------------- does it work?
@@ -686,7 +730,7 @@ SIMULATED = "from metallab import simulation; simulation.arm(required=True); imp
 
 
 class Probe:
-    """A line of Python that runs in .venv. It inherits the lock, as pip does: see `run_logged`."""
+    """A line of Python that runs in .venv. It inherits the lock, as uv does: see `Job.run`."""
 
     def __init__(self, project, code, lock=None):
         self.process = subprocess.Popen(
@@ -695,7 +739,7 @@ class Probe:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            universal_newlines=True,
+            text=True,
             start_new_session=True,
             pass_fds=() if lock is None else (lock.fileno(),),
         )
@@ -732,7 +776,7 @@ def check_installed(project, lock, progress):
     import platform
 
     def works(code):
-        return Probe(project, code, lock).result(lambda: progress.update(progress.text))
+        return Probe(project, code, lock).result(progress.again)
 
     progress.update("trying the installation")
     _, found = works("import importlib.util as u; s = u.find_spec('metallab'); print(s.origin if s else 'nowhere')")
@@ -750,7 +794,7 @@ def check_installed(project, lock, progress):
             outcomes[module] = works("import " + module)
         if simulated:
             progress.update("building the simulated Apple GPU")
-            outcomes["simulation"] = simulated.result(lambda: progress.update(progress.text))
+            outcomes["simulation"] = simulated.result(progress.again)
     finally:
         if simulated:
             simulated.stop()
@@ -792,46 +836,42 @@ def take_lock(project):
 def carry_out(project, action, reason, lock):
     """Build or update .venv, check it, stamp it."""
     progress = Progress()
-    shutil.rmtree(project.scratch, ignore_errors=True)
-    os.makedirs(project.scratch)
     try:
         with open(project.log, "wb") as log:
+            if action == "update":
+                say(f"Updating .venv: {reason}.")
+            else:
+                say(f"Setting up .venv. This takes a minute or two; the log is {project.shown_log}.")
+            job = Job(project, lock, log, progress)
+            job.bring_uv()
+            which = [] if action == "update" else job.bring_python()
             if action == "rebuild":
                 say(f"Removing .venv to make it again: {reason}.")
+                progress.update("removing .venv")
                 empty_folder(project.venv)
-            if action in ("build", "rebuild"):
-                say(f"Setting up .venv. This takes a few minutes; the log is {shown(project, project.log)}.")
-                make_venv(project, log, lock, progress)
-            else:
-                say(f"Updating .venv: {reason}.")
-            install(project, log, lock, progress)
+            mark_started(project)
+            if which:
+                job.make_venv(which)
+            job.install(action)
         broken = check_installed(project, lock, progress)
         write_stamp(project, broken)
-        for left in (project.started, project.old_stamp):
-            if os.path.exists(left):
-                os.remove(left)
+        os.remove(project.started)
     finally:
         progress.clear()
-        shutil.rmtree(project.scratch, ignore_errors=True)
     warn(broken)
     seconds = int(progress.clock() - progress.start)
     say(f"Set-up is complete ({seconds // 60} min {seconds % 60} s).")
 
 
-def set_up(project, arguments, verbose=False, force=False):
+def set_up(project, verbose=False, force=False):
     """Make .venv current, whatever state it is in; with force, make it anew even so."""
-    if force and os.path.exists(project.stamp):
-        os.remove(project.stamp)
-    action, reason = diagnose(project)
-    if action == "current":
+    if diagnose(project, force)[0] == "current":
         if verbose:
             say(".venv is current.")
         return
-    use_wanted_python(project, arguments)
     check_platform()  # before the lock, which Windows has no way to take
-    lock = take_lock(project)
-    with lock:
-        action, reason = diagnose(project)  # again: only now can nobody change it
+    with take_lock(project) as lock:
+        action, reason = diagnose(project, force)  # again: only now can nobody change it
         if action == "current":
             say("The other set-up has finished: .venv is current.")
             return
@@ -839,15 +879,22 @@ def set_up(project, arguments, verbose=False, force=False):
         carry_out(project, action, reason, lock)
 
 
-def check(project, arguments):
+def check(project):
     """--check: the checks and the state of .venv, changing nothing."""
-    use_wanted_python(project, arguments)
     action, reason = diagnose(project)
     run_checks(project, action, verbose=True)
     say({"current": ".venv is current.", "build": ".venv is not made yet: make setup"}.get(action, ".venv: " + reason))
     if action == "current":
         outcomes = {module: Probe(project, "import " + module).result() for module, _, _ in PARTS}
         warn({module: said for module, (well, said) in outcomes.items() if not well})
+
+
+def run_uv(project, arguments):
+    """uv, from ``build/uv``, with the settings that set-up uses. It takes this process's place."""
+    with take_lock(project) as lock, open(project.log, "ab") as log:
+        job = Job(project, lock, log, Progress())
+        job.bring_uv()
+    os.execve(project.uv, [project.uv, *arguments, *job.options], job.environment)
 
 
 def on_signal(number, _frame):
@@ -869,14 +916,21 @@ def main(arguments=None, project=None):
     parser.add_argument("--check", action="store_true", help="only run the checks, change nothing")
     parser.add_argument("--force", action="store_true", help="make .venv anew even if it is current")
     parser.add_argument("--verbose", action="store_true", help="say what was checked, and that all is current")
-    options = parser.parse_args(arguments)
     here = os.path.dirname(os.path.abspath(__file__))
     project = project or Project(os.path.join(here, os.pardir, os.pardir))
     try:
+        if sys.version_info < OLDEST:
+            found = "{}.{}".format(*sys.version_info)
+            raise Problem(
+                f"Set-up starts with Python 3.8 or newer, this is {found}: make setup PYTHON=/path/to/python3"
+            )
+        if arguments[:1] == ["uv"]:
+            run_uv(project, arguments[1:])
+        options = parser.parse_args(arguments)
         if options.check:
-            check(project, arguments)
+            check(project)
         else:
-            set_up(project, arguments, options.verbose, options.force)
+            set_up(project, options.verbose, options.force)
         return 0
     except Problem as problem:
         print(f"\nSet-up stopped.\n{problem}", file=sys.stderr, flush=True)

@@ -112,12 +112,15 @@ def _needed(pyproject: Path) -> set[str]:
     What a package requires is read from its metadata; of one that is missing itself, nothing more is known.
     """
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
-    extras = {"dev", *(mark.name.removeprefix("extra-") for mark in Path(sys.prefix).glob("extra-*"))}
-    texts = [*project["dependencies"]]
-    for extra, more in project.get("optional-dependencies", {}).items():
-        texts += more if extra in extras else []
-    found: set[tuple[str, str]] = set()
-    queue = [each for each in map(Requirement, texts) if _applies(each)]
+    extras = ["lab", "dev", *(mark.name.removeprefix("extra-") for mark in Path(sys.prefix).glob("extra-*"))]
+    wanted_by = [project["dependencies"]]
+    for extra in extras:  # which grows: an extra may name others of this project
+        wanted_by.append(project["optional-dependencies"].get(extra, []))
+        for each in map(Requirement, wanted_by[-1]):
+            if canonicalize_name(each.name) == project["name"]:
+                extras += each.extras - {*extras}
+    found: set[tuple[str, str]] = {(project["name"], "")}
+    queue = [each for texts in wanted_by for each in map(Requirement, texts) if _applies(each)]
     while queue:
         wanted = queue.pop()
         for extra in ("", *wanted.extras):
