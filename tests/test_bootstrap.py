@@ -333,14 +333,15 @@ def test_a_file_with_another_hash_is_not_installed(setup, monkeypatch, tmp_path)
         '[build-system]\nrequires = ["none"]\nbuild-backend = "none"\n'
         '[project]\nname = "metal-lab"\nversion = "1.0"\n[project.optional-dependencies]\nlab = ["one"]\ndev = []\n'
     )
-    shutil.rmtree(setup.root / "build" / "uv")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
     lock = setup.root / "lock.txt"
     lock.write_text(one + spoilt(uv))
     spoken = "not the one that lock.txt names (its hash differs)"
-    refused(setup, spoken, "THESE PACKAGES DO NOT MATCH THE HASHES", "uv==1.0")
+    refused(setup, spoken, "THESE PACKAGES DO NOT MATCH THE HASHES", "uv==1.0")  # the uv that is there is another one
     assert not setup.venv.exists()
+    lock.write_text(one + "uv==1.0\n")
+    refused(setup, "lock.txt names no version of uv, with its hashes")
     lock.write_text(spoilt(one) + uv)
     refused(setup, spoken, "Hash mismatch for `one==1.0`")
     lock.write_text(uv)

@@ -576,9 +576,9 @@ def uv_requirement(project):
     """The lines of the lock that name uv: its version, and the hashes of its files."""
     import re
 
-    found = re.search(r"^uv==.*\n(?: .*\n)*", read(project.versions), re.MULTILINE)
+    found = re.search(r"^uv==.*\n(?: .*\n)+", read(project.versions), re.MULTILINE)
     if not found:
-        raise Problem("lock.txt names no version of uv: git checkout lock.txt, or make lock.")
+        raise Problem("lock.txt names no version of uv, with its hashes: git checkout lock.txt, or make lock.")
     return found.group()
 
 
