@@ -17,11 +17,10 @@ import pytest
 from mutate import Rules
 from packaging.pylock import Package, PackageSdist, PackageWheel
 
-lief = pytest.importorskip("lief")
 pytest.importorskip("ziglang", reason="check-mac is for Linux")
 
-import check_mac.__main__ as check_mac  # noqa: E402
-from check_mac import checks, macho, pyobjc, wheels  # noqa: E402
+import check_mac.__main__ as check_mac
+from check_mac import checks, macho, pyobjc, wheels
 
 CHECKS, WHEELS, PYOBJC = Rules(checks), Rules(wheels), Rules(pyobjc)
 FRAMEWORK, PYWRAP = "@rpath/libtensorflow_framework.2.dylib", "@rpath/_pywrap_tensorflow_internal.so"

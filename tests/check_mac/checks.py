@@ -201,7 +201,9 @@ def python_files_are_linuxs(wheel: Path, installed: Mapping[str, str]) -> Findin
         for files in (recorded(wheel), installed)
     )
     differ = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
-    facts = [f"{len(there)} files"] + [f"{name} is not ({MAY_DIFFER[name]})" for name in differ if name in MAY_DIFFER]
+    facts = [f"{len(there)} files"] + [
+        f"{name} is another ({MAY_DIFFER[name]})" for name in differ if name in MAY_DIFFER
+    ]
     how = lambda name: (
         "differs" if name in there and name in here else f"is only on {'a Mac' if name in there else 'Linux'}"
     )
