@@ -113,7 +113,7 @@ def one_operator_falls_back_by_itself() -> Finding:
 def linalg_kernels_warn_beyond_their_limits() -> Finding:
     """svd and eigh are right without a word as long as a threadgroup's memory of 32 KiB holds what they stage.
 
-    Beyond it they are right, too, and warn with the words and the numbers that `metalsim.refusals.detours` has. That
+    Beyond it they are right, too, and warn with the words and the numbers that `metalsim.refusals` has. That
     eigh leaves small work to the CPU without a word cannot be seen here.
     """
     import torch
@@ -140,6 +140,36 @@ def linalg_kernels_warn_beyond_their_limits() -> Finding:
         said[name] = {"right": right, "warnings": heard, "expected": wanted}
         if not right or [text.split(" (Triggered")[0] for text in heard] != wanted:
             faults.append(name)
+    return judged(not faults, f"other than foretold: {', '.join(faults) or 'none'}", said=said)
+
+
+@trial(on="gpu", used_in="metalsim.refusals.rules")
+def kernels_refuse_arguments_in_these_words() -> Finding:
+    """Pooling, attention, convolution, Fourier transforms and an inverse refuse what is foretold, in the same words."""
+    import torch
+
+    from metalsim import refusals
+
+    image, query = torch.rand(1, 2, 12, 12), torch.rand(1, 2, 3, 8)
+    asked = {
+        "aten::_adaptive_avg_pool2d": (image, [5, 5]),
+        "aten::_scaled_dot_product_attention_math_for_mps": (query, query, query, None, 0.5),
+        "aten::convolution": (image.long(), image.long(), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
+        "aten::_fft_c2c": (torch.rand(1, 2, 2, 2, 2, dtype=torch.complex64), [0, 1, 2, 3, 4], 0, True),
+        "aten::linalg_inv_ex": (torch.eye(3, dtype=torch.complex64),),
+    }
+    said, faults = {}, []
+    for operator, arguments in asked.items():
+        foretold = refusals.outcome(operator, arguments)
+        call = getattr(torch.ops.aten, operator.removeprefix("aten::")).default
+        try:
+            call(*(x.to("mps") if isinstance(x, torch.Tensor) else x for x in arguments))
+            raised = "nothing"
+        except (RuntimeError, TypeError) as error:
+            raised = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        said[operator] = raised
+        if raised != f"{foretold.error.__name__}: {foretold.words}":
+            faults.append(operator)
     return judged(not faults, f"other than foretold: {', '.join(faults) or 'none'}", said=said)
 
 
