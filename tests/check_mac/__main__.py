@@ -15,7 +15,7 @@ from pathlib import Path
 from check_mac import checks, macho, pyobjc, wheels
 from check_mac.checks import Finding
 from metallab import paths
-from metallab.pytorch import coverage
+from metalsim import operators
 from metalsim.graph import contract
 
 FOLDER = paths.BUILD / "check-mac"
@@ -45,7 +45,7 @@ def planned(locked: Sequence[wheels.Locked], cache: Path) -> Iterator[Callable[[
         yield lambda name=name: checks.python_files_are_linuxs(wheel(name), checks.installed(name))
     yield lambda: _operators(wheel("torch"))
     yield lambda: checks.torchvision_has_its_kernels(
-        macho.names(macho.library(wheel("torchvision"), "/_C_stable.so")), coverage.TORCHVISION
+        macho.names(macho.library(wheel("torchvision"), "/_C_stable.so")), operators.TORCHVISION
     )
     yield lambda: checks.plugin_finds_its_symbols(wheel("tensorflow-metal"), wheel("tensorflow"))
     yield lambda: checks.jaxlib_accepts_the_plugin(wheel("jax-metal"))
@@ -57,7 +57,7 @@ def _operators(torch: Path) -> Finding:
 
     folder = Path(torchgen.__file__).parent / "packaged/ATen/native"
     names = macho.names(macho.library(torch, "/libtorch_cpu.dylib"))
-    return checks.operators_have_their_kernels(names, coverage.table(), folder)
+    return checks.operators_have_their_kernels(names, operators.table(), folder)
 
 
 def _all(files: Sequence[wheels.PackageWheel], cache: Path) -> list[Path]:
