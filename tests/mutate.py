@@ -85,7 +85,7 @@ def broken(module: ModuleType, old: str, new: str) -> ModuleType:
     spec = importlib.util.spec_from_loader(f"broken_{next(_number)}_{module.__name__.rpartition('.')[2]}", loader=None)
     copy = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = copy
-    copy.__file__ = module.__file__
+    copy.__file__ = getattr(module, "__file__", None)
     copy.__dict__["__source__"] = text.replace(old, new)
     exec(compile(source(copy), f"{spec.name}.py", "exec"), copy.__dict__)
     return copy

@@ -45,6 +45,7 @@ for line in plan:
     elif word == "sleep":
         time.sleep(float(rest))
     elif word == "wait":
+        (root / "waiting.txt").touch()
         deadline = time.monotonic() + 60
         while not (root / rest).exists() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -828,7 +829,7 @@ def alive(pid):
 def test_the_second_of_two_waits_and_has_nothing_left_to_do(setup):
     setup.plan("wait go\n" + WORKS)
     first = setup.start()
-    setup.wait_for(setup.root / "uv-calls.txt")
+    setup.wait_for(setup.root / "waiting.txt")
     second = setup.start()
     assert "Another set-up of this checkout is running: waiting" in second.stdout.readline()
     (setup.root / "go").touch()
@@ -843,7 +844,7 @@ def test_the_second_of_two_waits_and_has_nothing_left_to_do(setup):
 def test_a_killed_set_up_leaves_the_lock_to_the_uv_that_is_still_writing(setup):
     setup.plan("wait go\n" + WORKS)
     first = setup.start()
-    setup.wait_for(setup.root / "uv-calls.txt")
+    setup.wait_for(setup.root / "waiting.txt")
     first.kill()
     first.communicate(timeout=20)
     second = setup.start()

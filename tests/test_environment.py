@@ -318,7 +318,7 @@ def test_test_is_narrowed_to_one_notebook(make, arguments, chosen):
     assert status == 0
     command = printed.splitlines()[-1].replace(".venv/bin/python", sys.executable)
     collected = subprocess.run(
-        command.replace("-n '3' --dist worksteal", "--collect-only -q"),
+        command.replace("-n '2' --dist worksteal", "--collect-only -q"),
         shell=True,
         cwd=make.folder,
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they take a second to load

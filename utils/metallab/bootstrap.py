@@ -696,6 +696,7 @@ FAILURES = (
         True,
     ),
 )
+UNKNOWN = "Installing failed. The last lines:"
 LACKING = (
     "PIP_NO_INDEX keeps set-up to the wheels in PIP_FIND_LINKS, and there it lacks one.\n"
     "Fill that folder on a machine with the same system and the same version of Python, or unset both."
@@ -704,14 +705,15 @@ LACKING = (
 
 def explain(lines, project):
     """(what went wrong and what to do, with the lines that say so; whether ``.venv`` is as it was before)"""
-    text, untouched = "Installing failed. The last lines:", False
+    text, untouched = UNKNOWN, False
     for phrases, meaning, harmless in reversed(FAILURES):
         if any(phrase in line for line in lines for phrase in phrases):
             text, untouched = meaning, harmless
     if text == FAILURES[-1][1] and os.environ.get("PIP_NO_INDEX"):
         text = LACKING
     errors = [number for number, line in enumerate(lines) if line.lower().startswith("error")]
-    shown = lines[errors[0] :][:8] if errors else lines
+    known = text != UNKNOWN
+    shown = lines[errors[0] :][:8] if errors and known else lines
     return f"{text}\n{tail(shown)}\nThe full log: {project.shown_log}", untouched
 
 
