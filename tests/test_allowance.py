@@ -27,7 +27,7 @@ def clock():
 @RULES.rule(
     ("self.clock() - self.started", "self.clock()"),
     ("max(0.0, self.seconds", "max(-1e9, self.seconds"),
-    ("if not seconds > 0:", "if False:"),
+    ('        _assert_time(seconds, "an allowance")\n', ""),
 )
 def time_is_counted_from_the_making_on(allowance, clock):
     part = allowance.Allowance(20, clock)
@@ -35,7 +35,7 @@ def time_is_counted_from_the_making_on(allowance, clock):
     assert part.left == 15
     clock.now += 50
     assert part.left == 0
-    for nothing in (0, -1, math.nan):
+    for nothing in (0, -1, math.nan, math.inf):
         with pytest.raises(ValueError, match="more than 0"):
             allowance.Allowance(nothing)
 
@@ -46,7 +46,8 @@ def time_is_counted_from_the_making_on(allowance, clock):
     ("min(wanted, int", "max(0, int"),
     ("max(least, min", "max(0, min"),
     ("        if count < wanted:\n", "        if False:\n"),
-    ("if not 0 < each < math.inf:", "if False:"),
+    ("        _assert_time(each, what)\n", ""),
+    ("if not 0 < seconds < math.inf:", "if not seconds < math.inf:"),
 )
 def slow_steps_are_fewer_and_it_is_said(allowance, clock):
     part = allowance.Allowance(20, clock)
@@ -81,6 +82,7 @@ def what_does_not_fit_is_left_out_by_name(allowance, clock):
     ("max(self.left, reserve * self.seconds)", "reserve * self.seconds or self.left"),
     ("min(wanted[name], int(left", "max(0, int(left"),
     ("if missing := wanted[name] - counts[name]:", "if missing := 0:"),
+    ('            _assert_time(seconds, f"{what} of {name}")\n', "            pass\n"),
 )
 def the_quick_ones_come_first(allowance, clock):
     part = allowance.Allowance(20, clock)
@@ -91,6 +93,9 @@ def the_quick_ones_come_first(allowance, clock):
     clock.now += 99
     assert part.counts("processes", {"raw": 1.0}, {"raw": 6}, reserve=0.25) == {"raw": 5}
     assert part.counts("processes", {"raw": 1.0}, {"raw": 6}) == {"raw": 0}
+    for no_time in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match=r"processes of raw: .* measure one first"):
+            part.counts("processes", {"cold": 1.0, "raw": no_time}, {"cold": 1, "raw": 1})
 
 
 @RULES.rule(

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,8 +92,8 @@ def run(bench, pages: Pages, monkeypatch, *arguments: str) -> int:
 
 @RULES.rule(
     (
-        "        return [Summary(folder, self.mode, self.found) for folder in folders]\n",
-        "        return self.rounds[:1]\n",
+        "return [Summary(path, self.mode, self.found) for path in sorted(",
+        "return self.rounds[:1] or [Summary(path, self.mode, self.found) for path in sorted(",
     ),
     ("            for page in self.pages\n", "            for page in self.pages[:1]\n"),
     ("        paths.note(made)\n", ""),
@@ -120,6 +121,7 @@ def every_page_is_measured_in_several_processes(bench, shelf, pages, monkeypatch
     ("RecordError:\n        return False\n", "RecordError:\n        return True\n"),
     ('and summary.entries[name]["status"] in ENDED', ""),
     ("    if status not in ENDED:\n", "    if status is None:\n"),
+    ("if number.isdecimal()]", "if number]"),
 )
 def what_is_finished_is_not_measured_again(bench, shelf, pages, monkeypatch, capsys):
     pages.happens = lambda job: NotebookResult("02_b", "", "skipped") if job.name == "02_b" else None
@@ -130,6 +132,7 @@ def what_is_finished_is_not_measured_again(bench, shelf, pages, monkeypatch, cap
     assert run(bench, pages, monkeypatch, "--runs", "3") == 0
     assert pages.ran == ["run-3 01_a", "run-3 02_b"]
     (results,) = shelf.glob("build/bench/full-cpu-*/run-2/results/01_a.json")
+    shutil.copytree(results.parents[1], results.parents[2] / "run-2 copy")
     results.write_text("{")
     assert run(bench, pages, monkeypatch, "--only", "01") == 0
     assert pages.ran == ["run-2 01_a"]
@@ -142,6 +145,7 @@ def what_is_finished_is_not_measured_again(bench, shelf, pages, monkeypatch, cap
 @RULES.rule(
     ("        if state() != self.begun:\n", "        if False:\n"),
     (".encode() + path.read_bytes())", ".encode())"),
+    ('any(part.startswith(".") for part in inside.parts)', "False"),
     ("    digest = hashlib.sha256(described.to_json().encode())\n", "    digest = hashlib.sha256()\n"),
     ("-{self.begun}", ""),
     ("Begun anew: code", "Code"),
@@ -158,6 +162,8 @@ def another_state_of_code_or_machine_is_never_mixed_in(bench, shelf, pages, monk
     assert run(bench, pages, monkeypatch) == 1
     assert "changed while 02_b ran, and that run is not kept" in capsys.readouterr().err
     pages.happens = lambda job: None
+    (shelf / "utils" / ".DS_Store").write_text("by a Mac's Finder")
+    pages.happens = lambda job: (shelf / "utils" / ".module.py.swp").write_text(job.name) and None
     assert run(bench, pages, monkeypatch, "--runs", "1") == 0
     assert pages.ran == ["run-1 01_a", "run-1 02_b"]
     assert "Begun anew: code or machine are not as they were for" in capsys.readouterr().out

@@ -383,10 +383,16 @@ def test_git_tells_the_revision_and_what_is_changed(tmp_path, monkeypatch):
     revision, dirty = state()
     assert len(revision) == 40
     assert not dirty
+    git("config", "status.showUntrackedFiles", "no")
+    (tmp_path / "new").write_text("2")
+    assert state() == (revision, True), "a user's settings hide new files"
     nested = tmp_path / "unpacked"
     nested.mkdir()
     monkeypatch.setattr(machine, "ROOT", nested)
     assert state() == (None, None), "the repository further up is not ours"
+    subprocess.run(["git", "init", nested], check=True, capture_output=True)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))  # as a hook of git has it
+    assert state() == (None, False), "the repository of a variable is not ours"
 
 
 def test_describing_imports_nothing_heavy():

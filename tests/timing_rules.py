@@ -620,12 +620,47 @@ def a_parity_is_judged_by_its_truth(timing: ModuleType) -> None:
         assert not got.paired
         assert got.withheld["other"] == f"outputs differ: the check returned {differs!r}"
     assert compared(np.allclose).withheld["other"].startswith("outputs differ: ")
-    for neither in (np.isclose, lambda a, b: NotImplemented):
+    no_truths = (NotImplemented, "they differ", (False, "why"), {"agree": False}, 3.7, np.float32(3.7))
+    for neither in (np.isclose, *(lambda a, b, answer=answer: answer for answer in no_truths)):
         with pytest.raises(TypeError, match="neither true nor false"):
-            raise AssertionError(f"an array is no truth, nor is NotImplemented: {compared(neither).withheld}")
+            raise AssertionError(f"an array, a text or an error's size is no truth: {compared(neither).withheld}")
     lines = compared(np.testing.assert_allclose).withheld["other"]
     assert lines.startswith("outputs differ: Not equal to tolerance")
     assert "\n" not in lines
+
+
+def what_computes_nothing_is_not_timed(timing: ModuleType) -> None:
+    """A generator or a coroutine is made in no time; a result, or nothing, instead of a function cannot be called."""
+
+    def generator():
+        yield 1
+
+    async def many():
+        yield 1
+
+    async def coroutine():
+        return 1
+
+    made = coroutine()
+    made.close()  # nobody will wait for it
+    told = {"on": timing.Host(), "budget": timing.FAST}
+    for function in (generator, many, lambda: made):
+        with pytest.raises(TypeError, match="computes nothing until it is used"):
+            raise AssertionError(f"it has a time: {timing.measure(function, **told)}")
+    with pytest.raises(TypeError, match="^ndarray cannot be called: give the function itself"):
+        raise AssertionError(f"an array has a time: {timing.measure(np.ones(3), **told)}")
+    for parity in (None, {"b": None}):
+        with pytest.raises(TypeError, match="^None is given as a parity: give a function of two results, or Unchecked"):
+            got = timing.compare({"a": int, "b": int}, baseline="a", parity=parity, **told)
+            raise AssertionError(f"nothing was compared: {got}")
+
+
+def one_sample_is_the_least(timing: ModuleType) -> None:
+    """However little time a budget gives, and however few samples: without one there is no number."""
+    for budget in (timing.Budget(max_seconds=0.0), timing.Budget(min_samples=0, min_seconds=0.0)):
+        clock = FakeClock()
+        got = timing.measure(clock.taking(lambda: 0.010), on=timing.Host(), clock=clock, budget=budget)
+        assert got.n >= 1, f"no sample, and {got.stop_reason}"
 
 
 def last_outputs_are_compared_too(timing: ModuleType) -> None:
@@ -1028,10 +1063,26 @@ RULES = (
             ('    return "" if agrees else', '    return "" if True else'),
             ("        agrees = bool(answer)\n", "        agrees = answer is not False\n"),
             ("    if answer is None:\n", "    if False:\n"),
-            ("        if answer is NotImplemented:", "        if False:"),
+            ("if answer is NotImplemented or ", "if "),
+            ("_NO_TRUTHS = (str, ", "_NO_TRUTHS = ("),
+            ("bytes, float, ", "bytes, "),
+            (" np.floating,", ""),
+            (" tuple, Mapping, Set)", " Mapping, Set)"),
+            (" tuple, Mapping, Set)", " tuple, Set)"),
             ('" ".join(str(difference).split())', "str(difference)"),
         ),
     ),
+    Rule(
+        what_computes_nothing_is_not_timed,
+        (
+            ("inspect.isgenerator(result) or ", ""),
+            ("inspect.isasyncgen(result) or ", ""),
+            (" or inspect.iscoroutine(result)", ""),
+            ("        if not callable(fn):\n", "        if False:\n"),
+            ("if not callable(judge)]", "if False]"),
+        ),
+    ),
+    Rule(one_sample_is_the_least, (("self.next_look = 1 ", "self.next_look = 0 "),)),
     Rule(
         last_outputs_are_compared_too,
         (

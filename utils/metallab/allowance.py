@@ -37,8 +37,7 @@ class Allowance:
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.perf_counter) -> None:
-        if not seconds > 0:
-            raise ValueError(f"an allowance of {seconds} s: give it the seconds that the part may take, more than 0")
+        _assert_time(seconds, "an allowance")
         self.seconds, self.clock = seconds, clock
         self.started = clock()
         self.left_out: list[str] = []
@@ -62,8 +61,7 @@ class Allowance:
         ``share`` is the part of what is left, from 0 to 1, that they may take together. Fewer than ``wanted`` are
         noted as left out, with what one costs. ValueError if ``each`` is not a time.
         """
-        if not 0 < each < math.inf:
-            raise ValueError(f"{what}: {each} s each; measure one first")
+        _assert_time(each, what)
         count = max(least, min(wanted, int(share * self.left / each)))
         if count < wanted:
             self.left_out.append(f"{wanted - count} of {wanted} {what} ({units.seconds(each)} each)")
@@ -75,8 +73,10 @@ class Allowance:
         """How many pieces of each kind can be done where one takes ``costs`` seconds: those of quick kinds first.
 
         A kind whose turn comes when little is left gets few, or none; what is missing of ``wanted`` is noted. A part of
-        the whole allowance, ``reserve`` from 0 to 1, is theirs whatever was spent before.
+        the whole allowance, ``reserve`` from 0 to 1, is theirs whatever was spent before. ValueError as `count`.
         """
+        for name, seconds in costs.items():
+            _assert_time(seconds, f"{what} of {name}")
         left, counts = max(self.left, reserve * self.seconds), {}
         for name in sorted(costs, key=costs.__getitem__):
             counts[name] = min(wanted[name], int(left / costs[name]))
@@ -112,8 +112,10 @@ class Allowance:
         ``costs`` maps a dtype to the seconds of one step, and a training has so many ``steps``. The first dtype is the
         reference: it is trained in any case, and ``again`` times more beside the others. Another one is left out, and
         noted, if its step takes more than ``most`` times the reference's, or if with it ``fewest`` seeds would not fit.
-        ``share`` is the part of what is left that all of this may take.
+        ``share`` is the part of what is left that all of this may take. ValueError as `count`.
         """
+        for name, seconds in costs.items():
+            _assert_time(seconds, f"a step in {name}")
         reference, *others = costs
         taken, seconds = [reference], (1 + again) * costs[reference]
         for name in sorted(others, key=costs.__getitem__):
@@ -144,3 +146,9 @@ class Allowance:
         if not self.left_out:
             return "Nothing was left out for time."
         return f"Left out for time ({units.seconds(self.seconds)} for this part): {'; '.join(self.left_out)}."
+
+
+def _assert_time(seconds: float, what: str) -> None:
+    """ValueError unless this is a time: neither 0 nor negative, infinite or NaN."""
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{what}: {seconds} s is no time; give seconds, more than 0 (of work: measure one first)")

@@ -376,11 +376,14 @@ def without_home(value: str) -> str:
     return _ANY_HOME.sub("~", value)
 
 
+_GIT_STATUS = ("--porcelain=v2", "--branch", "--untracked-files=normal")  # a user's settings may leave new files out
+
+
 def _git(folder: Path) -> tuple[str | None, bool | None]:
     """Revision of the checkout, and whether it differs from it; (None, None) if this is no checkout."""
     if not (folder / ".git").exists():  # else git would answer for a repository further up
         return None, None
-    status = _ask("git", "--no-optional-locks", "-C", str(folder), "status", "--porcelain=v2", "--branch")
+    status = _ask("git", "--no-optional-locks", "-C", str(folder), "status", *_GIT_STATUS)
     if status is None:
         return None, None
     revision = _matched(r"^# branch\.oid ([0-9a-f]{40,64})$", status)
@@ -388,7 +391,10 @@ def _git(folder: Path) -> tuple[str | None, bool | None]:
 
 
 def _ask(*command: str, may_fail: bool = False, seconds: float | None = None) -> str | None:
-    """What a command prints; None if there is no such command, it fails or it takes too long."""
+    """What a command prints; None if there is no such command, it fails or it takes too long.
+
+    It does not see GIT_DIR and its like, which hooks of git set, and which would name another repository.
+    """
     try:
         done = subprocess.run(
             command,
@@ -396,7 +402,7 @@ def _ask(*command: str, may_fail: bool = False, seconds: float | None = None) ->
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=_COMMAND_SECONDS if seconds is None else seconds,
-            env=os.environ | {"LC_ALL": "C"},
+            env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {"LC_ALL": "C"},
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

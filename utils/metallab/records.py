@@ -85,6 +85,12 @@ class Record:
         return self.name.removeprefix(f"{self.lesson}/")
 
     @property
+    def moment(self) -> datetime:
+        """``taken`` as a time with its zone: UTC where it names none."""
+        given = datetime.fromisoformat(self.taken)
+        return given if given.tzinfo else given.replace(tzinfo=UTC)
+
+    @property
     def doubt(self) -> str:
         """Why no conclusion may be drawn from it; empty if nothing speaks against it.
 
@@ -180,11 +186,11 @@ def load(path: Path | str) -> list[Record]:
     a speed-up that does not follow from its samples.
     """
     path = Path(path)
-    if not path.exists():
-        raise RecordError(f"{path}: there is no such file; `make run` writes results under build/")
-    if not path.is_file() or path.stat().st_size > _BYTES_LIMIT:
-        raise RecordError(f"{path}: not a file of at most {_BYTES_LIMIT // 2**20} MiB")
     try:
+        if not path.exists():
+            raise RecordError(f"{path}: there is no such file; `make run` writes results under build/")
+        if not path.is_file() or path.stat().st_size > _BYTES_LIMIT:
+            raise RecordError(f"{path}: not a file of at most {_BYTES_LIMIT // 2**20} MiB")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read: {_reason(error)}") from error
@@ -319,6 +325,8 @@ def _computed(run: Record, runs: Mapping[tuple[str, str], Record]) -> Record:
     """
     claimed = run.comparison
     if claimed is None:
+        if run.name != f"{run.lesson}/{run.measurement.name}":
+            raise ValueError(f"{run.name!r} claims to be {run.measurement.name!r} of {run.lesson}")
         return run
     named = f"{run.lesson}/{claimed.name}/"
     if run.name != named + claimed.variant:
@@ -393,7 +401,7 @@ def _machine(text: str) -> machine.Machine:
 
 def _assert_one_benchmark(runs: Sequence[Record]) -> None:
     """ValueError if these are not runs of the same work, in one state of code and machine, each its own."""
-    if len({run.taken for run in runs}) < len(runs):
+    if len({run.moment for run in runs}) < len(runs):  # one moment can be written in many ways
         raise ValueError("it holds the same run twice, or two that were saved within one second")
     for one, other in itertools.combinations(runs, 2):
         if one.machine is not other.machine and (different := _changed(one.machine, other.machine)):

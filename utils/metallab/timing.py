@@ -21,11 +21,12 @@ import copy
 import dis
 import functools
 import gc
+import inspect
 import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -393,7 +394,8 @@ def measure(
     """Time ``fn()`` on a place.
 
     Call it once for each shape and dtype: the warm-up belongs to the function that is given. ``budget`` is `FULL`, or
-    `FAST` in fast mode; ``clock`` returns nanoseconds. Whatever ``fn`` raises comes through.
+    `FAST` in fast mode; ``clock`` returns nanoseconds. Whatever ``fn`` raises comes through. TypeError if it cannot be
+    called, or gives a generator or a coroutine, which computes nothing until somebody goes through it.
     """
     budget = budget or (FULL if mode.current() == "full" else FAST)
     sampler = _Sampler(fn, on, question, clock)
@@ -425,7 +427,8 @@ def compare(
     (`metallab.checks.matches` makes one); such a variant is timed but gets no speed-up. Where variants compute in
     several dtypes, give each its own parity. Pairing within a round cancels what drifts, and the random order what
     comes in cycles. KeyError if the baseline is not among the variants, or a variant has no place or no parity;
-    TypeError if a parity returns what is neither true nor false.
+    TypeError if a parity returns what is neither true nor false, such as a text or the size of an error, or if a parity
+    or a variant cannot be called.
 
     After the last sample each variant is called once more, untimed: its parity holds that result, and the baseline's
     own, against a copy of the baseline's first. So a function that is right at first only, learns, or changes an input
@@ -437,6 +440,11 @@ def compare(
     judges = dict(parity) if isinstance(parity, Mapping) else dict.fromkeys(variants, parity)
     if missing := variants.keys() - judges.keys() - {baseline}:
         raise KeyError(f"no parity is given for {', '.join(sorted(missing))}: a speed-up needs equal outputs")
+    if wrong := [judge for judge in judges.values() if not callable(judge)]:
+        raise TypeError(
+            f"{wrong[0]!r} is given as a parity: give a function of two results, or Unchecked with the reason why "
+            "nothing needs to be compared"
+        )
     budget = budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
     places = dict(on) if isinstance(on, Mapping) else dict.fromkeys(variants, on)
     if missing := variants.keys() - places.keys():
@@ -651,6 +659,8 @@ class _Sampler:
     def __init__(self, fn: Callable[[], Any], place: Place, question: Question, clock: Clock) -> None:
         if question not in ("latency", "throughput"):
             raise ValueError(f"question is {question!r}; ask for 'latency' or 'throughput'")
+        if not callable(fn):
+            raise TypeError(f"{type(fn).__name__} cannot be called: give the function itself, as in lambda: model(x)")
         self.fn, self.place, self.question, self.clock = fn, place, question, clock
         self.synchronize, self.waits_for_results = place.synchronize, place.waits_for_results
         self.block = 1
@@ -711,7 +721,7 @@ class _Sampler:
             synchronize(result)
             stop = clock()
         if keep_result:
-            self.first_result = result
+            self.first_result = _computed(result)
         seconds = max(stop - start, 1) / 1e9  # a clock that did not tick: at least, not zero
         self.last_call = seconds / self.block
         return seconds
@@ -739,7 +749,7 @@ class _Samples:
         self.columns = columns
         self.clock, self.started = clock, clock()
         self.rows: list[Sequence[float]] = []
-        self.next_look = 0
+        self.next_look = 1  # however little a budget allows: without a sample nothing is known
         self.stride = 1
         self.seen = 0
 
@@ -849,6 +859,16 @@ def _halves_agree(times: Sequence[float]) -> bool:
     return abs(first - second) <= 0.05 * second
 
 
+def _computed(result: Any) -> Any:
+    """The result itself. TypeError for a generator or a coroutine: whoever times its making times no work."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.iscoroutine(result):
+        raise TypeError(
+            f"the function gives a {type(result).__name__}, which computes nothing until it is used: let it go through "
+            "it, as list(...) or asyncio.run(...) do"
+        )
+    return result
+
+
 def _said(parity: Parity) -> str:
     """What a parity check compares, in words."""
     if isinstance(parity, functools.partial):
@@ -915,6 +935,10 @@ def _copied(result: Any) -> Any:
         return result
 
 
+_NO_TRUTHS = (str, bytes, float, np.floating, list, tuple, Mapping, Set)
+"""What says that outputs differ and counts as true: a reason, the size of an error, ``(False, "why")``."""
+
+
 def _difference(parity: Parity, reference: Any, result: Any) -> str:
     """What a parity check says of two results; empty if they agree."""
     try:
@@ -924,8 +948,8 @@ def _difference(parity: Parity, reference: Any, result: Any) -> str:
     if answer is None:
         return ""
     try:
-        if answer is NotImplemented:  # Python takes it for true
-            raise TypeError("it is not comparable")
+        if answer is NotImplemented or isinstance(answer, _NO_TRUTHS):  # Python takes them for true
+            raise TypeError("it is no truth")
         agrees = bool(answer)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(answer).__name__

@@ -63,8 +63,10 @@ def state() -> str:
     described = replace(machine.describe(), load_average=None, gpu=None, gpu_cores=None)
     digest = hashlib.sha256(described.to_json().encode())
     for path in sorted([*paths.NOTEBOOKS.glob("*.ipynb"), *(paths.ROOT / "utils").rglob("*")]):
-        if path.is_file() and "__pycache__" not in path.parts and ".egg-info" not in str(path):
-            digest.update(f"{path.relative_to(paths.ROOT)} {path.stat().st_size}\n".encode() + path.read_bytes())
+        inside = path.relative_to(paths.ROOT)
+        hidden = any(part.startswith(".") for part in inside.parts)  # what a Mac's Finder and editors leave is no code
+        if path.is_file() and not hidden and "__pycache__" not in inside.parts and ".egg-info" not in str(inside):
+            digest.update(f"{inside} {path.stat().st_size}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:8]
 
 
@@ -141,8 +143,9 @@ class Bench:
 
     def _all_rounds(self) -> list[Summary]:
         """Those of earlier benches of this state as well, which may have had more runs."""
-        folders = sorted(self.folder.glob("run-*"), key=lambda folder: int(folder.name.removeprefix("run-")))
-        return [Summary(folder, self.mode, self.found) for folder in folders]
+        numbers = {path: path.name.removeprefix("run-") for path in self.folder.glob("run-*")}
+        ours = [path for path, number in numbers.items() if number.isdecimal()]  # and no copy that somebody made
+        return [Summary(path, self.mode, self.found) for path in sorted(ours, key=lambda path: int(numbers[path]))]
 
     def _summary(self, folder: str) -> Summary:
         return next(summary for summary in self.rounds if str(summary.path.parent) == folder)

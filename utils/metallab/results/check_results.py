@@ -93,7 +93,7 @@ def _against_claims(found: Sequence[Record]) -> Iterator[str]:
             yield f"{run.name}: only real times of full mode are shown; make bench takes them"
         if not run.machine.chip or not run.machine.os_name:
             yield f"{run.name}: chip or operating system is unknown, so nothing could be compared with it"
-        if datetime.fromisoformat(run.taken).replace(tzinfo=UTC) > datetime.now(UTC) + timedelta(days=1):
+        if run.moment > datetime.now(UTC) + timedelta(days=1):
             yield f"{run.name}: it was taken in the future, {run.taken}"
         if strange := _strange_letter(run):
             yield f"{run.name}: {strange}, which may look like another one: write it in letters of ASCII"

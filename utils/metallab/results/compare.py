@@ -254,8 +254,9 @@ def _ranks_differ(before: Sequence[float], after: Sequence[float]) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m metallab.results.compare times A B`` and ``... gate REF [NOW]``; now is the latest of ``make bench``.
 
-    0 if nothing is slower, 1 if something is or was lost, 2 if they cannot be compared. ``... reference REF`` only
-    tells, by 0 or 2, whether a gate can be held against that file here.
+    0 if nothing is slower, 1 if something is or was lost, 2 if they cannot be compared, or nothing of the first may be
+    concluded from (a busy machine). ``... reference REF`` only tells, by 0 or 2, whether a gate can be held against that
+    file here.
     """
     given = _parser().parse_args(arguments)
     if given.command == "reference":
@@ -277,6 +278,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _show_doubts([*before, *after])
     if any(change.is_finding for change in changes):
         return 1
+    if all(change.verdict == "WITHHELD" and "outputs differ" not in change.why for change in changes):
+        print(f"{given.command}: nothing of {given.before} may be concluded from: measure it again", file=sys.stderr)
+        return 2
     if not any(min(change.runs) >= MIN_RUNS for change in changes):
         print(f"{given.command}: a side needs {MIN_RUNS} processes to say more; make bench runs them", file=sys.stderr)
         return 2

@@ -13,7 +13,6 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from metallab import machine, paths, timing, units
@@ -277,9 +276,8 @@ def latest() -> Column | None:
 
 
 def _last_taken(records: Iterable[Record]) -> float:
-    """When the last of them says that it was taken, in seconds since 1970; a time without a zone is UTC."""
-    moments = [datetime.fromisoformat(record.taken) for record in records]
-    return max((each if each.tzinfo else each.replace(tzinfo=UTC)).timestamp() for each in moments)
+    """When the last of them says that it was taken, in seconds since 1970."""
+    return max(record.moment.timestamp() for record in records)
 
 
 def _runs(build: Path) -> Iterator[tuple[Path, list[Path]]]:

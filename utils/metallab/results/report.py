@@ -44,7 +44,7 @@ FAST = "fast mode: three samples, no conclusions"
 
 TRACEBACK_LINES = 25
 _STATUSES = ("passed", "incomplete", "failed", "skipped")
-_NAME = re.compile(r"(?!index$)[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_NAME = re.compile(r"(?!(?i:index)$)[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PNG = b"\x89PNG\r\n\x1a\n"
 _MOST_PIXELS = 10_000
