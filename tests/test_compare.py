@@ -320,9 +320,8 @@ def file(tmp_path):
 
 
 @RULES.rule(
-    ('    if all(change.verdict == "WITHHELD" and', '    if False and all(change.verdict == "WITHHELD" and'),
-    ('== "WITHHELD" and "outputs differ" not in change.why', '== "WITHHELD"'),
-    ('"WITHHELD" and "outputs differ" not in change.why for', '"WITHHELD" and "outputs differ" in change.why for'),
+    ('    if all(change.verdict == "WITHHELD" for', '    if False and all(change.verdict == "WITHHELD" for'),
+    ('    if all(change.verdict == "WITHHELD" for', '    if any(change.verdict == "WITHHELD" for'),
 )
 def nothing_compared_is_not_nothing_slower(compare, file, capsys):
     """A gate does not pass on a first file of which nothing can be believed."""
