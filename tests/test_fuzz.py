@@ -323,7 +323,9 @@ class Answer:
 
 YES = st.sampled_from([None, True, np.True_, 1, torch.tensor(True), np.array([True])])
 NO = st.sampled_from([False, np.False_, 0, torch.tensor(False), np.array([False]), AssertionError("a\n\n b")])
-NEITHER = st.sampled_from([NotImplemented, "yes", "", (False, "why"), (), 0.0, 3.7, np.array([True, True]), torch.ones(2)])
+NEITHER = st.sampled_from(
+    [NotImplemented, "yes", "", (False, "why"), (), 0.0, 3.7, np.array([True, True]), torch.ones(2)]
+)
 ANSWERS = st.one_of(
     st.builds(Answer, YES, st.just(True)),
     st.builds(Answer, NO, st.just(False)),

@@ -222,7 +222,8 @@ def test_pictures_do_not_depend_on_the_users_settings(monkeypatch):
         ):
             shown = io.BytesIO()
             figure = make()
-            figure.canvas.print_figure(shown, format="png", dpi=figure.dpi)
+            # as notebooks do, which cut the margins off
+            figure.canvas.print_figure(shown, format="png", dpi=figure.dpi, bbox_inches="tight")
             pictures.append(shown.getvalue())
         return pictures
 
@@ -231,10 +232,16 @@ def test_pictures_do_not_depend_on_the_users_settings(monkeypatch):
         before = drawn()
     strange = {"text.usetex": True, "mathtext.fontset": "cm", "font.family": "monospace", "font.size": 30}
     strange |= {"axes.facecolor": "black", "axes.linewidth": 7, "axes.xmargin": 0.5, "xtick.labelsize": 30}
-    strange |= {"lines.linewidth": 9, "savefig.pad_inches": 3}
+    strange |= {"lines.linewidth": 9, "savefig.pad_inches": 3, "savefig.facecolor": "black"}
     with matplotlib.rc_context(strange):
         assert drawn() == before
         assert matplotlib.rcParams["text.usetex"], "the user's settings are still theirs"
+
+
+@pytest.mark.parametrize("nowhere", [0, -4, math.nan])
+def test_no_point_is_lost_beside_a_logarithmic_axis(nowhere):
+    with pytest.raises(ValueError, match=r"'a' at .* no place on a logarithmic axis"):
+        plots.curves({"a": {nowhere: measurement(), 1: measurement()}}, xlabel="n", heading="product")
 
 
 def test_where_pictures_are_shown_is_the_users_choice():

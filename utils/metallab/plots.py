@@ -184,8 +184,14 @@ def curves(
 ) -> Figure:
     """Medians with quartile bands over a quantity, one line for each name, both axes logarithmic.
 
-    ``marks`` draws a vertical line with a label at a quantity, such as a crossover size.
+    ``marks`` draws a vertical line with a label at a quantity, such as a crossover size. ValueError for a quantity that
+    is not above 0.
     """
+    for name, x in ((name, x) for name, line in lines.items() for x in line):
+        if not x > 0:
+            raise ValueError(
+                f"{name!r} at {x} has no place on a logarithmic axis: leave it out, or add 1 to each quantity"
+            )
     every = [measured for line in lines.values() for measured in line.values()]
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 3.6))
@@ -351,14 +357,15 @@ def described(figure: Figure, words: str) -> Figure:
     # IPython asks for this by name and adds it to the picture that it makes; nbconvert and the book read it there
     figure._repr_mimebundle_ = functools.partial(_alternative_text, f"{heading}. {words}" if heading else words)
     figure.draw = functools.partial(_drawn, figure.draw)
-    plt.close(figure)  # shown once, as the cell's result, and not again by the inline backend
+    plt.close(figure)  # shown once, as the cell's result, and not again by the inline backend; it takes the canvas away
+    figure.canvas.print_figure = functools.partial(_drawn, figure.canvas.print_figure)
     return figure
 
 
-def _drawn(draw: Callable[..., object], *arguments: object) -> object:
+def _drawn(draw: Callable[..., object], *arguments: object, **options: object) -> object:
     """A figure is drawn when it is shown, where the user's settings would count again."""
     with plt.rc_context(STYLE):
-        return draw(*arguments)
+        return draw(*arguments, **options)
 
 
 def _alternative_text(words: str, **_) -> tuple[dict, dict]:

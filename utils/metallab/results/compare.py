@@ -255,8 +255,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m metallab.results.compare times A B`` and ``... gate REF [NOW]``; now is the latest of ``make bench``.
 
     0 if nothing is slower, 1 if something is or was lost, 2 if they cannot be compared, or nothing of the first may be
-    concluded from (a busy machine). ``... reference REF`` only tells, by 0 or 2, whether a gate can be held against that
-    file here.
+    concluded from (a busy machine). ``... reference REF`` only tells, by 0 or 2, whether a gate can be held against
+    that file here.
     """
     given = _parser().parse_args(arguments)
     if given.command == "reference":
