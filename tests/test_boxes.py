@@ -137,3 +137,15 @@ def what_is_drawn_is_where_it_should_be(boxes):
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()
+
+
+def test_a_score_that_is_no_number_differs():
+    unknown = changed(0, score=np.nan)
+    for pair in (([FRAME], [unknown]), ([unknown], [FRAME]), ([unknown], [unknown])):
+        with pytest.raises(Mismatch, match="score is"):
+            boxes.matches("float32")(*pair)
+
+
+def test_what_has_not_six_columns_holds_no_boxes():
+    with pytest.raises(ValueError, match=r"shape \(n, 6\), not \(6, 4\)"):
+        boxes.matches("float32")([FRAME], [FRAME.reshape(6, 4)])

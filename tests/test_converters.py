@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import types
 import warnings
 from collections import Counter
@@ -146,3 +147,9 @@ def what_onnx_runtime_took_is_told(converters, tmp_path):
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()
+
+
+def test_a_tool_may_print_what_is_no_text(tmp_path, monkeypatch):
+    script(tmp_path, "mpsgraphtool", "#!/bin/sh\n" + r"printf '\377\n'")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert converters.mpsgraphtool("x").out == "\ufffd\n"
