@@ -83,7 +83,7 @@ def run(
     minutes: float = 20,
     tell: Callable[[int, Result], None] = lambda number, result: None,
 ) -> list[Result]:
-    """Run trials and tell of each. What is left is ``not run``: when the time is up, after Control-C, on a full disk."""
+    """Run trials and tell of each. After Control-C, on a full disk or when the time is up, the rest is ``not run``."""
     clean = privacy.scrubber(str(work))
     end, found, why = time.monotonic() + 60 * minutes, [], ""
     for number, each in enumerate(trials, 1):
