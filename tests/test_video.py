@@ -122,10 +122,10 @@ def test_the_two_photographs_are_there():
 
 @RULES.rule(
     ("    if picture is None:\n", "    if False:\n"),
-    ("if text.isdecimal():", "if text.isdigit():"),
+    ("if text.isdecimal() and", "if text.isdigit() and"),
     ("    if not found:\n", "    if False:\n"),
     ("    if not there:\n", "    if False:\n"),
-    ("    if not path.is_file():\n", "    if False:\n"),
+    ("    if not os.path.isfile(path):", "    if False:"),
     ("    if not taken:\n", "    if False:\n"),
     ("    if not sum(map(len, found)):\n", "    if not len(found):\n"),
     ("log.setLogLevel(0)", "log.setLogLevel(4)"),
