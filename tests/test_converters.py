@@ -62,7 +62,7 @@ def without_the_tool_a_line_says_what_it_would_do(converters, tmp_path, monkeypa
     assert said.endswith("It would run: mpsgraphtool convert -onnx 'a b.onnx'")
 
 
-@RULES.rule(("timeout=timeout, stdin", "stdin"))
+@RULES.rule(("timeout=timeout,\n            stdin", "stdin"))
 def a_tool_that_hangs_is_stopped(converters, tmp_path, monkeypatch):
     script(tmp_path, "mpsgraphtool", "#!/bin/sh\nexec sleep 3\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
