@@ -46,8 +46,8 @@ def overlap_is_intersection_over_union(boxes):
     ("if got[i, 5] == box[5]]", "]"),
     ("overlaps.max() < allowed.overlap:", "False:"),
     ("            free.remove(best)\n", ""),
-    ("abs(got[best, 4] - box[4]) > allowed.score", "got[best, 4] - box[4] > allowed.score"),
-    ("abs(got[best, 4] - box[4]) > allowed.score", "False"),
+    ("not abs(got[best, 4] - box[4]) <= allowed.score", "not got[best, 4] - box[4] <= allowed.score"),
+    ("not abs(got[best, 4] - box[4]) <= allowed.score", "False"),
     ("more = [i for i in free", "more = [i for i in []"),
     ("better = (boxes[:, 5] == box[5]) & (", "better = (boxes[:, 5] >= 0) & ("),
     ("        better[number] = False\n", ""),
@@ -137,3 +137,15 @@ def what_is_drawn_is_where_it_should_be(boxes):
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()
+
+
+def test_a_score_that_is_no_number_differs():
+    unknown = changed(0, score=np.nan)
+    for pair in (([FRAME], [unknown]), ([unknown], [FRAME]), ([unknown], [unknown])):
+        with pytest.raises(Mismatch, match="score is"):
+            boxes.matches("float32")(*pair)
+
+
+def test_what_has_not_six_columns_holds_no_boxes():
+    with pytest.raises(ValueError, match=r"shape \(n, 6\), not \(6, 4\)"):
+        boxes.matches("float32")([FRAME], [FRAME.reshape(6, 4)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import types
 import warnings
 from collections import Counter
@@ -61,7 +62,7 @@ def without_the_tool_a_line_says_what_it_would_do(converters, tmp_path, monkeypa
     assert said.endswith("It would run: mpsgraphtool convert -onnx 'a b.onnx'")
 
 
-@RULES.rule(("timeout=timeout, stdin", "stdin"))
+@RULES.rule(("timeout=timeout,\n            stdin", "stdin"))
 def a_tool_that_hangs_is_stopped(converters, tmp_path, monkeypatch):
     script(tmp_path, "mpsgraphtool", "#!/bin/sh\nexec sleep 3\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -146,3 +147,9 @@ def what_onnx_runtime_took_is_told(converters, tmp_path):
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()
+
+
+def test_a_tool_may_print_what_is_no_text(tmp_path, monkeypatch):
+    script(tmp_path, "mpsgraphtool", "#!/bin/sh\n" + r"printf '\377\n'")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert converters.mpsgraphtool("x").out == "\ufffd\n"

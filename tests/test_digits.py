@@ -82,3 +82,10 @@ def folding_and_storing_change_no_score(digits, tmp_path):
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()
+
+
+def test_scores_of_other_pictures_are_refused():
+    of = digits.Digits(torch.zeros(5, 1, 1, 1), torch.zeros(5, dtype=torch.int64))
+    for scores in (torch.eye(10)[:1], torch.zeros(5, 3)):
+        with pytest.raises(ValueError, match=r"scores of 5 digits have shape \(n, 10\)"):
+            digits.accuracy(scores, of)

@@ -1137,3 +1137,50 @@ def test_a_terminal_shows_the_cell_that_runs(terminal: bool) -> None:
     assert ("03_where  cell 7/31" in stream.getvalue()) == terminal
     console.finished(headless.NotebookResult("03_where", "Where", "passed", 12.34))
     assert stream.getvalue().endswith("passed     03_where                                      12.3 s\n")
+
+
+@pytest.mark.parametrize("minor", ['"5"', "null", "[]"])
+def test_a_format_that_is_no_number_is_refused(tmp_path: Path, minor: str) -> None:
+    path = tmp_path / "a.ipynb"
+    path.write_text(f'{{"cells": [], "metadata": {{}}, "nbformat": 4, "nbformat_minor": {minor}}}')
+    with pytest.raises(notebooks.Unreadable, match="its nbformat_minor is"):
+        notebooks.read_notebook(path)
+
+
+@pytest.mark.parametrize("name", [[], 5])
+def test_a_summary_with_names_that_are_no_text_is_kept_aside(tmp_path: Path, name: object) -> None:
+    entry = headless.NotebookResult("a", "a").entry()
+    (tmp_path / "summary.json").write_text(json.dumps({"notebooks": [entry, {**entry, "name": name}]}))
+    Summary(tmp_path, "fast", {}).add(headless.NotebookResult("b", "b"))
+    assert list(entries(tmp_path)) == ["b"]
+    assert (tmp_path / "summary.1.json").exists()
+
+
+def test_half_a_character_is_saved_and_read_again(tmp_path: Path) -> None:
+    result = headless.NotebookResult("a", "a", reason="ValueError: \udcff")
+    Summary(tmp_path, "fast", {}).add(result)
+    assert entries(tmp_path)["a"]["reason"] == result.reason
+
+
+def test_a_terminal_that_lacks_a_character_ends_no_run() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    Console(stream).say("it can’t")
+    assert stream.buffer.getvalue() == b"it can\\u2019t\n"
+
+
+def test_a_driver_may_print_what_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nprintf '\\377\\n' >&2; exit 3")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(headless.UsageError, match="looking for a device failed: \ufffd"):
+        headless.resolve_device("cpu")
+
+
+def test_a_run_is_the_latest_whichever_way_its_folder_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    paths.note(paths.BUILD / "old")
+    paths.note(paths.BUILD / ".." / "build" / "new")
+    assert paths.latest({paths.BUILD / "old": 2.0, paths.BUILD / "new": 1.0}).name == "new"

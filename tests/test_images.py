@@ -60,3 +60,9 @@ def names_device_and_sizes_are_told(images):
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 5), (1, 1, 4, 5)])
+def test_a_grey_picture_may_be_a_batch_of_one(shape):
+    (picture,) = drawn(images.show({"grey": torch.full(shape, 0.5)}, "grey", on=HERE))
+    assert picture.shape == (4, 5)

@@ -413,3 +413,9 @@ def test_what_a_long_talker_said_last_is_kept():
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()
+
+
+def test_a_result_that_cannot_be_sent_back_is_not_the_error_that_was_expected(capsys):
+    with pytest.raises(isolated.ChildFailed, match=r"cannot be sent back.*where it should raise TypeError"):
+        isolated._cell(Shell(), "lock --raises TypeError", "import threading; lock = threading.Lock()")
+    assert "is meant to raise" not in capsys.readouterr().out

@@ -213,3 +213,18 @@ def test_an_unknown_framework_is_a_usage_error(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["probes", "caffe"])
     assert probes.main() == 2
     assert "usage" in capsys.readouterr().err
+
+
+def test_what_begins_like_an_answer_or_is_no_text_hides_nothing(pretend):
+    pretend("onnxruntime", "import atexit; atexit.register(print, '[{bye')\nraise ImportError('it is missing')")
+    (probe,) = probes.run("onnxruntime")
+    assert "it is missing" in probe.detail
+    pretend("onnxruntime", "import os; os.write(2, bytes([255, 10])); os._exit(3)")
+    (probe,) = probes.run("onnxruntime")
+    assert (probe.status, probe.detail) == ("failed", "\ufffd")
+
+
+@pytest.mark.parametrize("cells", [[], [nbformat.v4.new_markdown_cell("")], [nbformat.v4.new_code_cell("1")]])
+def test_a_lesson_without_a_title_goes_by_its_name(tmp_path, cells):
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "90_mine.ipynb")
+    assert [lesson.title for lesson in probes.lessons(tmp_path)] == ["90_mine"]

@@ -330,3 +330,8 @@ def test_the_page_shows_the_remedy_where_sums_saturate_and_says_so_where_not(mon
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()
 test_by_hand_holds, test_broken_by_hand_goes_red = BY_HAND.tests()
+
+
+def test_imaginary_parts_are_not_dropped_in_silence():
+    with pytest.raises(ValueError, match="real numbers"):
+        quantization.sqnr(np.array([1 + 1j]), np.array([1 + 9j]))

@@ -351,3 +351,10 @@ def other_accounts_see_whether_a_number_is_locked(turns, queue):
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()
+
+
+def test_what_is_no_file_holds_nobody_up(queue):
+    (queue / "7").mkdir()
+    os.mkfifo(queue / "8")  # to open it would wait for a writer
+    with turns.turn():
+        assert (queue / "000000009").is_file() or (queue / "000000008").is_file()

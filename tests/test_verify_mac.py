@@ -643,3 +643,48 @@ def test_a_broken_scrubber_would_be_seen():
     """The run above tells this machine's own names; a scrubber that forgets the host lets them through."""
     leaky = broken(privacy, "for name, word in self.names:", "for name, word in ():")
     assert socket.gethostname() in leaky.scrubber("/tmp/w").text(f"on {socket.gethostname()}")
+
+
+def test_a_full_disk_leaves_what_was_found_before(monkeypatch, tmp_path):
+    def full(each, on, *_):
+        if each.name == "group.second":
+            raise isolated.ChildFailed("no child process: /tmp cannot be written (No space left on device)")
+        return runner._result(each, "confirmed", "yes", on, seconds=1.0)
+
+    monkeypatch.setattr(runner, "_run", full)
+    results = runner.run([some(), some("group.second"), some("group.third")], "sim", tmp_path)
+    assert [result.outcome for result in results] == ["confirmed", "not run", "not run"]
+    assert "No space left on device" in results[2].said
+
+
+def test_a_report_that_cannot_be_written_is_printed(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(runner, "run", lambda chosen, on, *_, **__: [runner._result(chosen[0], "confirmed", "yes", on)])
+    (tmp_path / "file").write_text("in the way of a folder")
+    only = ["--only", "machines.scenes_have_the_same_bytes", "--out"]
+    assert cli.main([*only, str(tmp_path / "file" / "r.md")]) == 1
+    said = capsys.readouterr().out
+    assert "# Metal Lab on a Mac" in said
+    assert "r.md cannot be written (" in said
+    for arguments, fault in (([str(tmp_path)], "is a folder: name a file"), (["r", "--minutes", "nan"], "of minutes")):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main([*only, *arguments])
+        assert fault in capsys.readouterr().err
+
+
+def test_half_a_character_does_not_lose_the_report(monkeypatch, tmp_path):
+    odd = lambda chosen, on, *_, **__: [runner._result(chosen[0], "confirmed", "\udcff", on)]
+    monkeypatch.setattr(runner, "run", odd)
+    assert cli.main(["--only", "machines.scenes_have_the_same_bytes", "--out", str(tmp_path / "r.md")]) == 0
+    assert report.read(tmp_path / "r.md")["results"][0]["said"] == "\udcff"
+
+
+def test_a_strangers_report_may_be_deep(tmp_path):
+    (tmp_path / "r.md").write_text("```json\n" + "[" * 200_000 + "\n```\n")
+    with pytest.raises(report.NotAReport, match="damaged"):
+        report.read(tmp_path / "r.md")
+
+
+def test_a_folder_at_the_end_of_a_sentence_is_replaced():
+    scrubber = privacy.Scrubber((("/vol/annas/lab", "(checkout)"),), ())
+    assert scrubber.text("No room in /vol/annas/lab.") == "No room in (checkout)."
+    assert scrubber.text("/vol/annas/lab.old") == "/vol/annas/lab.old"

@@ -61,3 +61,10 @@ def test_links_out_of_the_notebooks_lead_there_from_the_copies_too(tmp_path):
     first, second = re.findall(r"\]\((.*?)\)", nbformat.read(made, 4).cells[0].source)
     assert (made.parent / first).resolve() == paths.ROOT / "README.md"
     assert second == "02_next.ipynb"
+
+
+def test_a_cell_is_not_its_own_exercise():
+    page = lesson("exercise")
+    page.cells[1].metadata["tags"] = ["exercise", "solution"]
+    with pytest.raises(workshop.Unpaired, match="'exercise and solution'"):
+        workshop.student_copy(page)

@@ -151,3 +151,8 @@ def test_ultralytics_own_way_finds_the_same(tmp_path):
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()
+
+
+def test_weights_of_a_user_that_is_not_there_are_not_there():
+    with pytest.raises(detector.BadWeights, match="no such file"):
+        yolo.open_model("~nobody-of-this-name/own.pt")

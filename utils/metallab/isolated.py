@@ -268,7 +268,7 @@ def _answer(source: str, names: Sequence[str]) -> bytes:
         return _answered("well", values={name: space[name] for name in names})
     except Exception as error:  # noqa: BLE001  # pickling raises whatever an object's own code raises
         why = f"a result cannot be sent back: {units.first_line(error)}; turn it into NumPy arrays and plain values"
-        return _raised(error, why)
+        return _answered("raised", why, f"{type(error).__name__}: {error}")  # no kinds: not the text raised it
 
 
 def _raised(error: BaseException, reason: str = "") -> bytes:

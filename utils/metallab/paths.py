@@ -67,6 +67,6 @@ _ORDER = "order.txt"
 
 
 def _name(place: Path) -> str:
-    """A place's path below ``build/``; empty if it lies elsewhere."""
-    place, build = place.absolute(), BUILD.absolute()
+    """A place's path below ``build/``, whichever way it is written; empty if it lies elsewhere."""
+    place, build = Path(os.path.abspath(place)), Path(os.path.abspath(BUILD))  # .. is resolved
     return place.relative_to(build).as_posix() if place.is_relative_to(build) else ""

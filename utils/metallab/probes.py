@@ -33,6 +33,9 @@ TIMEOUT = 180
 TOLERANCE = 1e-3
 """Allowed difference of a product of two 64 x 64 standard-normal matrices in float32."""
 
+ANSWER = "metallab-probes:"
+"""Begins the line that a framework's process answers with."""
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -61,14 +64,16 @@ def run(framework: str, timeout: float = TIMEOUT) -> list[Probe]:
     environment.pop("METALLAB_DEVICE", None)
     version = installed(framework) or "-"
     try:
-        child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
+        child = subprocess.run(
+            command, env=environment, capture_output=True, text=True, errors="replace", timeout=timeout
+        )
     except subprocess.TimeoutExpired:
         said = f"no answer within {timeout:.0f} s"
         return [Probe(framework, version, "?", "failed", said, f"python -m metallab.probes {framework}")]
     # a plugin prints lines of its own, some as late as the process's end
-    answers = [line for line in child.stdout.splitlines() if line.startswith("[{")]
+    answers = [line for line in child.stdout.splitlines() if line.startswith(ANSWER)]
     if child.returncode == 0 and answers:
-        return [Probe(**row) for row in json.loads(answers[-1])]
+        return [Probe(**row) for row in json.loads(answers[-1].removeprefix(ANSWER))]
     return [Probe(framework, version, "?", "failed", _how_it_ended(child), "make setup FORCE=1")]
 
 
@@ -180,13 +185,14 @@ class Lesson:
 
 
 def lessons(folder: Path = paths.NOTEBOOKS) -> list[Lesson]:
-    """Every numbered notebook with what it needs."""
+    """Every numbered notebook with what it needs; its name is the title of one that begins with none."""
     found = []
     for path in sorted(folder.glob("[0-9]*.ipynb")):
         notebook = json.loads(path.read_text(encoding="utf-8"))  # nbformat takes 2 s to import, in each child
-        first = next("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+        texts = ("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+        title = next(texts, "").partition("\n")[0].lstrip("# ") or path.stem
         needs = notebook["metadata"].get("metallab", {}).get("needs", [])
-        found.append(Lesson(path.stem, first.splitlines()[0].lstrip("# "), tuple(needs)))
+        found.append(Lesson(path.stem, title, tuple(needs)))
     return found
 
 
@@ -307,7 +313,7 @@ FRAMEWORKS: Mapping[str, Callable[[], Iterator[Probe]]] = {
 
 
 def main() -> int:
-    """``python -m metallab.probes torch``: the findings as one line of JSON."""
+    """``python -m metallab.probes torch``: the findings as one line of JSON after `ANSWER`."""
     name = sys.argv[1] if len(sys.argv) == 2 else ""
     if name not in FRAMEWORKS:
         print(f"usage: python -m metallab.probes {{{','.join(FRAMEWORKS)}}}", file=sys.stderr)
@@ -321,7 +327,7 @@ def main() -> int:
         found = [missing]
     else:
         found = list(FRAMEWORKS[name]())
-    print(json.dumps([asdict(probe) for probe in found]))
+    print(ANSWER + json.dumps([asdict(probe) for probe in found]))
     return 0
 
 

@@ -18,6 +18,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -85,7 +86,7 @@ class _Ticket:
         with _locked(self.folder):  # one draws at a time, and none sees a number that is not locked yet
             for path in _tickets(self.folder):
                 if not _is_held(path):
-                    with contextlib.suppress(PermissionError, FileNotFoundError):  # somebody else's to remove
+                    with contextlib.suppress(OSError):  # somebody else's to remove, or no file
                         path.unlink()
             self.number = 1 + max(map(_number, _tickets(self.folder)), default=0)
             self.path = self.folder / f"{self.number:09}"
@@ -202,8 +203,10 @@ def _number(path: Path) -> int:
 
 
 def _is_held(path: Path) -> bool:
-    """Does the process that drew this number still live, and has not handed it back?"""
+    """Does the process that drew this number still live, and has not handed it back? A number is a plain file."""
     try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return False
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:

@@ -28,7 +28,8 @@ def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
     `Unpaired` unless each solution follows a cell tagged ``exercise``: what it leaves behind is that stub.
     """
-    order = [tag for cell in notebook.cells for tag in cell.metadata.get("tags", []) if tag in ("exercise", "solution")]
+    tagged = [{"exercise", "solution"} & set(cell.metadata.get("tags", [])) for cell in notebook.cells]
+    order = [" and ".join(sorted(tags)) for tags in tagged if tags]
     if order != ["exercise", "solution"] * (len(order) // 2):
         raise Unpaired(f"each cell tagged 'exercise' must be followed by one tagged 'solution'; found {order}")
     copy = nbformat.from_dict(notebook)

@@ -96,7 +96,7 @@ class SameBoxes:
                 continue
             best = rivals[int(overlaps.argmax())]
             free.remove(best)
-            if abs(got[best, 4] - box[4]) > allowed.score:
+            if not abs(got[best, 4] - box[4]) <= allowed.score:  # NaN differs, too
                 said.append(f"a score is {got[best, 4]:.3f} instead of {box[4]:.3f}")
         more = [i for i in free if not self.may_be_missing(got, i)]
         return said + [f"a box with score {got[i, 4]:.3f} is there that should not be" for i in more]
@@ -173,7 +173,10 @@ def _write(picture: np.ndarray, text: str, corner: tuple[int, int], background: 
 
 
 def _array(boxes: Any) -> np.ndarray:
-    """Boxes as NumPy's float64 (n, 6), from any framework and device."""
+    """Boxes as NumPy's float64 (n, 6), from any framework and device. ValueError for another shape."""
     if hasattr(boxes, "detach"):
         boxes = boxes.detach().float().cpu().numpy()
-    return np.asarray(boxes, dtype=np.float64).reshape(-1, 6)
+    array = np.asarray(boxes, dtype=np.float64)
+    if array.size and array.shape[1:] != (6,):
+        raise ValueError(f"a frame's boxes have shape (n, 6), not {array.shape}")
+    return array.reshape(-1, 6)

@@ -80,17 +80,17 @@ def open_source(source: str | None = None, size: tuple[int, int] = (720, 1280)) 
     text = os.environ.get("SOURCE", "") if source is None else source
     if not text:
         return Source(f"generated scenes, seed {SEED}", (f.image for f in scenes.video(SEED, 10**6, size)), True)
-    if text.isdecimal():
+    if text.isdecimal() and len(text) < 5:
         camera = _film(int(text), f"webcam {text}", "is a camera attached, and may this program use it?")
         return dataclasses.replace(camera, live=True)
     if text == "photographs":
         import ultralytics
 
         return _pictures(Path(ultralytics.__file__).parent / "assets", "ultralytics' two photographs")
-    path = Path(text).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(text))  # Path.expanduser raises for a user that is not there
+    if os.path.isdir(path):
         return _pictures(path, f"pictures in {path.name}")
-    if not path.is_file():
+    if not os.path.isfile(path):  # False for whatever no file can be called
         raise SourceError(f"SOURCE is {text!r}, and there is no such file or folder here; {_DEFAULT}")
     if path.suffix.lower() in PICTURES:
         return Source(path.name, iter([_picture(path)]))
@@ -130,11 +130,17 @@ def write_film(path: Path | str, frames: Iterable[np.ndarray], rate: float) -> P
         else:
             raise OSError(f"{path} cannot be written: OpenCV has no encoder for {ENCODERS}, or the folder no room")
     try:
-        for frame in frames:
-            writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
+        try:
+            for frame in frames:
+                writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
+        finally:
+            writer.release()
+        with _quiet(cv2):
+            if not cv2.VideoCapture(str(part)).isOpened():  # OpenCV says nothing of a full disk
+                raise OSError(f"{path} cannot be written: what came of it cannot be read back; make room there")
+        part.replace(path)
     finally:
-        writer.release()
-    part.replace(path)
+        part.unlink(missing_ok=True)
     return path
 
 
@@ -300,8 +306,10 @@ def _of_one_size(frames: Iterable[np.ndarray]) -> list[np.ndarray]:
 
 
 def _pictures(folder: Path, name: str) -> Source:
-    """All pictures of a folder, by name."""
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+    """All pictures of a folder, by name; hidden files are none, such as those that macOS writes beside others."""
+    found = sorted(
+        path for path in folder.iterdir() if path.suffix.lower() in PICTURES and not path.name.startswith(".")
+    )
     if not found:
         raise SourceError(f"there are no pictures ({', '.join(PICTURES)}) in {folder}; {_DEFAULT}")
     return Source(name, map(_picture, found))

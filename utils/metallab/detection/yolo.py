@@ -32,7 +32,7 @@ def open_model(weights: str | None = None):
         return detector.load()
     import ultralytics
 
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))  # Path.expanduser raises for a user that is not there
     if path.suffix != ".pt":
         raise detector.BadWeights(f"YOLO_WEIGHTS is {text!r}, which is no .pt file; {_DEFAULT}")
     if not path.is_file() and path.name == text:

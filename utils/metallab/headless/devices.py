@@ -38,8 +38,9 @@ def resolve_device(name: str) -> dict:
     command = [sys.executable, "-P", "-c", PROBE]
     try:
         probe = subprocess.run(
-            command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=PROBE_SECONDS
-        )
+            command, env=environment, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
+            timeout=PROBE_SECONDS,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise UsageError(
             f"looking for a device took longer than {PROBE_SECONDS:g} s: its driver may hang; "

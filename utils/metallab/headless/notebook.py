@@ -71,7 +71,9 @@ def check_shape(raw: object) -> None:
         raise Unreadable("not a valid notebook: no cells in notebook format 4; open it in JupyterLab and save it")
     if not all(isinstance(cell, dict) and "cell_type" in cell and "source" in cell for cell in raw["cells"]):
         raise Unreadable("not a valid notebook: some of its cells have no type or no source")
-    if raw.get("nbformat_minor", 0) < 5:
+    if not isinstance(minor := raw.get("nbformat_minor", 0), int):
+        raise Unreadable(f"not a valid notebook: its nbformat_minor is {minor!r}; open it in JupyterLab and save it")
+    if minor < 5:
         return
     ids = [cell.get("id") for cell in raw["cells"]]
     repeated = {str(one) for one in ids if ids.count(one) > 1}

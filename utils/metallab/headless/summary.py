@@ -103,6 +103,8 @@ class Summary:
         try:
             entries = json.loads(self.path.read_text(encoding="utf-8"))["notebooks"]
             known = [{"not_run": [], **entry} for entry in entries]  # which older summaries do not have
+            if not all(isinstance(entry["name"], str) for entry in known):
+                raise ValueError("names are text")
             return [{name: entry[name] for name in ENTRY} for entry in known]
         except FileNotFoundError:
             return []
@@ -146,6 +148,8 @@ class Console:
 
     def __init__(self, stream=None) -> None:
         self.stream = stream or sys.stdout
+        if hasattr(self.stream, "reconfigure"):  # a terminal may lack a character of a notebook's reason
+            self.stream.reconfigure(errors="backslashreplace")
         self.live = self.stream.isatty()
 
     def say(self, text: str, end: str = "\n") -> None:

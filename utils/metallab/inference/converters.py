@@ -128,8 +128,9 @@ def mpsgraphtool(*arguments: str, timeout: float = 300.0) -> ToolRun:
     command = (found, *arguments)
     try:
         ran = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=timeout, stdin=subprocess.DEVNULL
-        )
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=timeout,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return ToolRun(command, -9, err=f"it took longer than {timeout:g} s and was stopped")
     return ToolRun(command, ran.returncode, ran.stdout, ran.stderr)

@@ -104,7 +104,12 @@ def folded(network: nn.Sequential) -> nn.Sequential:
 
 
 def accuracy(scores: Tensor, digits: Digits) -> float:
-    """The share of pictures whose highest score, of (n, 10), is that of their digit: 0 to 1."""
+    """The share of pictures whose highest score, of (n, 10), is that of their digit: 0 to 1.
+
+    ValueError for another shape.
+    """
+    if scores.shape != (len(digits.labels), 10):
+        raise ValueError(f"scores of {len(digits.labels)} digits have shape (n, 10), not {tuple(scores.shape)}")
     return (scores.argmax(1) == digits.labels).float().mean().item()
 
 

@@ -42,8 +42,9 @@ def show(panels: Mapping[str, Any], heading: str, *, on: Accelerator) -> Figure:
 def _pixels(name: str, panel: Any) -> np.ndarray:
     """A picture as matplotlib takes it."""
     array = np.asarray(panel.detach().cpu() if hasattr(panel, "detach") else panel)
-    if array.ndim == 4 and array.shape[0] == 1:
-        array = array[0]
+    for _ in range(array.ndim - 2):  # a batch of one, of one grey picture perhaps
+        if array.shape[0] == 1 and array.shape[2:] != (3,):
+            array = array[0]
     if array.ndim == 3 and array.shape[0] == 3 != array.shape[2]:
         array = array.transpose(1, 2, 0)
     if array.ndim != 2 and array.shape[2:] != (3,):

@@ -32,8 +32,10 @@ def sqnr(reference: Any, result: Any) -> float:
 
     Two arrays of the same shape, of NumPy or PyTorch on the CPU. Infinite if they are equal; 10 dB more is a tenth of
     the noise's power. Source: Gray and Neuhoff, *Quantization*, IEEE Transactions on Information Theory 44, 1998.
-    ValueError for different shapes, or a reference that is all zeros.
+    ValueError for different shapes, complex numbers, or a reference that is all zeros.
     """
+    if any(np.iscomplexobj(array) for array in (reference, result)):
+        raise ValueError("an SQNR is of real numbers: give real and imaginary parts one after the other")
     reference, result = (np.asarray(array, dtype=np.float64) for array in (reference, result))
     if reference.shape != result.shape:
         raise ValueError(f"an SQNR is of two arrays of one shape, not {reference.shape} and {result.shape}")
