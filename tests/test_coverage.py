@@ -643,21 +643,29 @@ def test_command_line(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("raises", "said"), [(None, "It ran, as predicted"), (NotImplementedError("no kernel"), "It raised, NOT predicted")]
+    ("raises", "said"),
+    [
+        (None, "It ran, as predicted"),
+        (NotImplementedError("no kernel"), "It raised, NOT predicted"),
+        (IndexError("out of bounds"), "It raised, NOT predicted: out of bounds"),
+    ],
 )
 def test_confirm_runs_the_model_where_there_is_a_mac(monkeypatch, raises, said):
-    """The Mac's lines, with the CPU standing in for the device; not run on a Mac."""
+    """The Mac's lines, with the CPU standing in for the device; not run on a Mac.
+
+    Broken by hand: with `RuntimeError` alone told, and without what is given by name.
+    """
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
     monkeypatch.setattr(coverage, "_moved", lambda value, device: value)
 
-    def model(x):
+    def model(x, *, more):
         if raises:
             raise raises
-        return x + 1
+        return x + more
 
     found = coverage.Coverage("m", (), "2.15", "meta")
-    assert coverage.confirm(found, model, torch.ones(1)).startswith(said)
+    assert coverage.confirm(found, model, torch.ones(1), more=torch.ones(1)).startswith(said)
 
 
 def test_confirm_wants_a_mac():

@@ -181,7 +181,7 @@ def mps_coverage(
     return Coverage(name, tuple(uses), torch.__version__, traced_on, (*problems, *recorder.problems))
 
 
-def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any) -> str:
+def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any, **named: Any) -> str:
     """Run the model's forward pass on this machine's MPS device and say whether the prediction held.
 
     RuntimeError where there is no MPS device.
@@ -193,9 +193,9 @@ def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any) -> str:
     device = torch.device("mps")
     try:
         with torch.no_grad():
-            _moved(model, device)(*_moved(inputs, device))
+            _moved(model, device)(*_moved(inputs, device), **_moved(named, device))
         torch.mps.synchronize()
-    except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
+    except Exception as error:  # noqa: BLE001 - a model may raise anything; it is told
         held = "as predicted" if not coverage.runs else "NOT predicted"
         return f"It raised, {held}: {units.first_line(error)}"
     return f"It ran, {'as predicted' if coverage.runs else 'NOT predicted'}."

@@ -124,7 +124,8 @@ class HostCall {
     TORCH_CHECK(
         pairs_.empty() || !on_cpu_,
         "Expected all tensors to be on the same device, but found at least two devices, mps:0 and cpu!");
-    TORCH_CHECK(!generator_ || !on_cpu_, "Passed CPU tensor to MPS op"); // a generator brings a CPU tensor's call here
+    // the device's generator brings the call of a CPU tensor here; a Mac's kernels refuse it, each in words of its own
+    TORCH_CHECK(!generator_ || !on_cpu_, "Passed CPU tensor to MPS op");
   }
 
   c10::IValue to_host(const c10::IValue& value, size_t argument) {
