@@ -428,6 +428,60 @@ def test_a_model_without_an_end_is_stopped_at_the_limit(model):
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
+def test_a_limit_is_seconds_or_none():
+    """Broken by hand: without the check a negative one ends in setitimer's words, without TIMEOUT_MAX infinity does."""
+    for limit in (-5, float("nan")):
+        with pytest.raises(ValueError, match=f"time_limit is {limit}: give seconds, 0 or more"):
+            mps_coverage(nn.Linear(2, 2), torch.ones(1, 2), time_limit=limit)
+    assert mps_coverage(nn.Linear(2, 2), torch.ones(1, 2), time_limit=float("inf")).runs
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_an_iterator_is_no_input():
+    """It would be empty when the model is traced on the CPU. Broken by hand: without the refusal both are "Yes"."""
+    ones = (torch.ones(2) for _ in range(2))
+    with pytest.raises(TypeError, match=r"an input is a generator, .*: give list\(\.\.\.\) of it"):
+        mps_coverage(lambda parts: [torch.mode(x * x.sum().item()) for x in parts], ones)
+    with pytest.raises(TypeError, match=r"an input is a map, "):
+        mps_coverage(lambda parts: list(parts["named"]), parts={"named": map(torch.sin, ones)})
+    assert len(list(ones)) == 2, "what was given is still there"
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+def test_modules_that_keep_results_are_copied():
+    """Their tensors are no leaves of a graph, which deepcopy refuses. Broken by hand: without them in its memo."""
+
+    class Keeping(nn.Linear):
+        def forward(self, x):
+            self.kept = [super().forward(x)]
+            return self.kept[0]
+
+    model = nn.Sequential(nn.utils.weight_norm(nn.Linear(2, 2)), Keeping(2, 2))
+    model(torch.ones(1, 2))
+    kept, weight = model[1].kept[0], model[0].weight
+    found = mps_coverage(model, torch.ones(1, 2))
+    assert (found.traced_on, found.runs) == ("meta", True), found
+    assert {"_weight_norm_interface.default", "linear"} <= {use.operator.split("::")[1] for use in found.uses}
+    assert model[1].kept[0] is kept
+    assert kept.grad_fn is not None
+    assert model[0].weight is weight
+
+
+def test_indices_may_stay_on_the_cpu():
+    """A Mac takes them to where the tensor is. Broken by hand: with all arguments looked at the first is a "No"."""
+
+    def read(x):
+        return x[torch.tensor([0, 1])]
+
+    def write(x):
+        x = x.clone()
+        x[torch.tensor([0, 1])] = torch.zeros(2)
+        return x
+
+    assert mps_coverage(read, torch.ones(3)).verdict.startswith("Yes: all ")
+    assert mps_coverage(write, torch.ones(3)).problems == ("a tensor stays on the CPU where aten::index_put_ meets it",)
+
+
 def test_outside_of_the_main_thread_operators_are_stopped_too():
     def traced():
         try:
@@ -589,21 +643,29 @@ def test_command_line(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("raises", "said"), [(None, "It ran, as predicted"), (NotImplementedError("no kernel"), "It raised, NOT predicted")]
+    ("raises", "said"),
+    [
+        (None, "It ran, as predicted"),
+        (NotImplementedError("no kernel"), "It raised, NOT predicted"),
+        (IndexError("out of bounds"), "It raised, NOT predicted: out of bounds"),
+    ],
 )
 def test_confirm_runs_the_model_where_there_is_a_mac(monkeypatch, raises, said):
-    """The Mac's lines, with the CPU standing in for the device; not run on a Mac."""
+    """The Mac's lines, with the CPU standing in for the device; not run on a Mac.
+
+    Broken by hand: with `RuntimeError` alone told, and without what is given by name.
+    """
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
     monkeypatch.setattr(coverage, "_moved", lambda value, device: value)
 
-    def model(x):
+    def model(x, *, more):
         if raises:
             raise raises
-        return x + 1
+        return x + more
 
     found = coverage.Coverage("m", (), "2.15", "meta")
-    assert coverage.confirm(found, model, torch.ones(1)).startswith(said)
+    assert coverage.confirm(found, model, torch.ones(1), more=torch.ones(1)).startswith(said)
 
 
 def test_confirm_wants_a_mac():

@@ -532,6 +532,9 @@ def test_each_side_draws_its_own_random_numbers():
     assert torch.equal(torch.rand(3, device="mps", generator=own.manual_seed(5)), once)
     with pytest.raises(RuntimeError, match="Expected a 'mps' device type for generator but found 'cpu'"):
         torch.rand(3, device="mps", generator=torch.Generator())
+    for draw in (lambda: torch.rand(3, generator=own), lambda: torch.randperm(3, generator=own)):
+        with pytest.raises(RuntimeError, match="Passed CPU tensor to MPS op"):
+            draw()
     rng = torch.get_rng_state()
     ones = torch.ones(100, device="mps", requires_grad=True)
     F.dropout(ones).sum().backward()
@@ -1182,6 +1185,9 @@ BREAKS_OF_CPP = {
     ),
     "arguments do not follow": (
         "csrc/host_call.h", "      follow(pair);", "      (void)pair;", "test_results_go_where_out_says",
+    ),
+    "the device's generator draws for the CPU": (
+        "csrc/host_call.h", "!generator_ || !on_cpu_", "true", "test_each_side_draws_its_own_random_numbers",
     ),
     "mixed devices pass": (
         "csrc/host_call.h", "pairs_.empty() || !on_cpu_", "true", "test_mixed_devices_raise_as_on_a_mac",

@@ -858,6 +858,19 @@ def arguments_that_are_none_raise_as_in_pytorch(binding):
 
 
 @BINDING.rule(
+    ("if tensor.is_conj() or tensor.is_neg():", "if tensor.is_neg():"),
+    ("if tensor.is_conj() or tensor.is_neg():", "if tensor.is_conj():"),
+)
+def signs_that_memory_does_not_have_are_refused(binding):
+    z, x = torch.complex(torch.ones(3), torch.ones(3)), torch.ones(3)
+    with pytest.raises(RuntimeError, match=r"argument 0 is the conjugate of what its memory holds.*resolve_conj\(\)"):
+        bound(binding, z.conj())
+    with pytest.raises(RuntimeError, match=r"argument 0 is the negative of what its memory holds.*resolve_neg\(\)"):
+        bound(binding, torch._neg_view(x))
+    assert bound(binding, z.conj().resolve_conj()).buffers[0].bytes == 24
+
+
+@BINDING.rule(
     ("if tensor.dtype in (torch.float64, torch.complex128)", "if False"),
     ("elif strided:", "elif True:"),
     ("if tensor.is_contiguous():", "if True:"),

@@ -119,6 +119,15 @@ def test_the_lists_hold_what_is_chosen():
 def test_no_autocast_is_told():
     with pytest.raises(ValueError, match="has no autocast for 'cuda' on this machine"):
         precision.choices("cuda")
+    with pytest.raises(ValueError, match=r"has no autocast for 'cpu' .* or not in torch\.float64"):
+        precision.choices("cpu", torch.float64)
+
+
+@RULES.rule(("if not seen:", "if False:"))
+def gradients_of_nothing_are_refused(precision):
+    elsewhere = torch.ones(1, requires_grad=True)
+    with pytest.raises(ValueError, match="no gradient reaches the model: compute loss"):
+        precision.gradient_sizes(nn.Linear(2, 2), lambda: elsewhere.sum())
 
 
 @RULES.rule(

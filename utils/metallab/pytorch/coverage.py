@@ -158,10 +158,19 @@ def mps_coverage(
     ``model`` is an `nn.Module`, traced as a copy, or any function of tensors; a module inside a function is not seen
     and therefore not copied. With ``training`` the backward pass of the summed outputs is traced as well.
     `TraceFailed` if the model does not run, has not ended after ``time_limit`` seconds, or computes with sparse or
-    nested tensors, whose kernels are others.
+    nested tensors, whose kernels are others. TypeError for an iterator among the inputs, ValueError for a
+    ``time_limit`` that is no number of seconds; infinite means none.
     """
     import torch
 
+    if not time_limit >= 0:
+        raise ValueError(f"time_limit is {time_limit}: give seconds, 0 or more, or float('inf') for no limit")
+    for leaf in torch.utils._pytree.tree_leaves((inputs, named)):
+        if isinstance(leaf, Iterator):
+            raise TypeError(
+                f"an input is a {type(leaf).__name__}, which can be gone through only once and keeps its tensors to "
+                "itself: give list(...) of it"
+            )
     with _limited(time_limit):
         traced_on, recorder = _trace(model, inputs, named, training, time.monotonic() + time_limit)
     uses = [recorder.use(operator) for operator in recorder.calls]
@@ -172,7 +181,7 @@ def mps_coverage(
     return Coverage(name, tuple(uses), torch.__version__, traced_on, (*problems, *recorder.problems))
 
 
-def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any) -> str:
+def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any, **named: Any) -> str:
     """Run the model's forward pass on this machine's MPS device and say whether the prediction held.
 
     RuntimeError where there is no MPS device.
@@ -184,9 +193,9 @@ def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any) -> str:
     device = torch.device("mps")
     try:
         with torch.no_grad():
-            _moved(model, device)(*_moved(inputs, device))
+            _moved(model, device)(*_moved(inputs, device), **_moved(named, device))
         torch.mps.synchronize()
-    except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
+    except Exception as error:  # noqa: BLE001 - a model may raise anything; it is told
         held = "as predicted" if not coverage.runs else "NOT predicted"
         return f"It raised, {held}: {units.first_line(error)}"
     return f"It ran, {'as predicted' if coverage.runs else 'NOT predicted'}."
@@ -202,7 +211,7 @@ def _limited(seconds: float) -> Iterator[None]:
     alarm = threading.current_thread() is threading.main_thread() and not signal.getitimer(signal.ITIMER_REAL)[0]
     if alarm:
         before = signal.signal(signal.SIGALRM, _stop)
-        signal.setitimer(signal.ITIMER_REAL, seconds + 1)
+        signal.setitimer(signal.ITIMER_REAL, min(seconds + 1, threading.TIMEOUT_MAX))
     try:
         yield
     except _Stopped as stopped:
@@ -361,12 +370,18 @@ class _Recorder:
         """Tensors left on the CPU beside others raise on MPS: noted, then moved, so that the trace goes on."""
         import torch
 
-        leaves = [leaf for leaf in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        kinds = {leaf.device.type for leaf in leaves if leaf.dim() > 0}
-        if kinds != {"meta", "cpu"} or "copy" in function.name():
+        def kinds(values: Any) -> set[str]:
+            leaves = torch.utils._pytree.tree_leaves(values)
+            return {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim() > 0}
+
+        if kinds((args, kwargs)) != {"meta", "cpu"} or "copy" in function.name():
             return args, kwargs
-        where = f" in {self.module}" if self.module else ""
-        self.problems[f"a tensor stays on the CPU where {function.name()} meets it{where}"] = None
+        # indices may lie on the CPU: x[indices] takes them to where x is
+        given = zip(function._schema.arguments, args, strict=False)
+        others = [value for argument, value in given if str(argument.type) != "List[Optional[Tensor]]"]
+        if "cpu" in kinds((others, kwargs)):
+            where = f" in {self.module}" if self.module else ""
+            self.problems[f"a tensor stays on the CPU where {function.name()} meets it{where}"] = None
         return torch.utils._pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to("meta"), (args, kwargs))
 
     @contextlib.contextmanager
@@ -444,6 +459,10 @@ def _moved(value: Any, device: Any) -> Any:
     if isinstance(value, torch.nn.Module):
         moved = {id(p): torch.nn.Parameter(_copied(p, device), p.requires_grad) for p in value.parameters()}
         moved |= {id(b): _copied(b, device) for b in value.buffers()}
+        for module in value.modules():  # results that it keeps, which deepcopy refuses
+            for leaf in torch.utils._pytree.tree_leaves(vars(module)):
+                if isinstance(leaf, torch.Tensor) and not leaf.is_leaf:
+                    moved[id(leaf)] = _copied(leaf, leaf.device)
         return copy.deepcopy(value, moved)
     return torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: _copied(tensor, device), value)
 

@@ -1,7 +1,7 @@
 """Small, named networks that several lessons measure: the same weights and inputs on every machine.
 
-Each maker returns a `Network` on the CPU in float32, from the same random numbers each time, so that a name always
-stands for the same network. None is trained: what is measured is how fast they compute, not what.
+Each maker returns a `Network` on the CPU in float32, whatever the defaults are, from the same random numbers each time,
+so that a name always stands for the same network. None is trained: what is measured is how fast they compute, not what.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def _copied(model: nn.Module) -> nn.Module:
 def _seeded(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Network:
     """A network whose weights and inputs depend on nothing but its maker; the caller's random state stays as it was."""
     default = torch.get_default_dtype()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(0)  # the CPU's alone: torch.manual_seed would reseed the GPU's too
         torch.set_default_dtype(torch.float32)
         try:

@@ -211,7 +211,9 @@ def choices(device: str, dtype: torch.dtype = torch.float16, size: int = 4) -> d
     """
     with torch.autocast(device, dtype=dtype):
         if not torch.is_autocast_enabled(device):
-            raise ValueError(f"PyTorch {torch.__version__} has no autocast for {device!r} on this machine")
+            raise ValueError(
+                f"PyTorch {torch.__version__} has no autocast for {device!r} on this machine, or not in {dtype}"
+            )
         return {name: _choice(function, device, dtype, size) for name, function in TRIED.items()}
 
 
@@ -292,7 +294,8 @@ def _each_gradient(model: nn.Module, look: Callable[[Tensor], Tensor | None]) ->
 def gradient_sizes(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
     """Absolute gradients of ``loss()`` with respect to each layer's output and each weight: float32 (n,), on the CPU.
 
-    Those that are exactly 0, as behind a ReLU, are left out. The weights' ``grad`` is cleared.
+    Those that are exactly 0, as behind a ReLU, are left out. The weights' ``grad`` is cleared. ValueError if ``loss()``
+    depends on nothing in the model.
     """
     seen: list[Tensor] = []
 
@@ -302,6 +305,8 @@ def gradient_sizes(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
     with _each_gradient(model, look):
         loss().backward()
     model.zero_grad(set_to_none=True)
+    if not seen:
+        raise ValueError("no gradient reaches the model: compute loss() with it, and with weights that want gradients")
     sizes = torch.cat(seen)
     return sizes[sizes != 0]
 

@@ -124,6 +124,8 @@ class HostCall {
     TORCH_CHECK(
         pairs_.empty() || !on_cpu_,
         "Expected all tensors to be on the same device, but found at least two devices, mps:0 and cpu!");
+    // the device's generator brings the call of a CPU tensor here; a Mac's kernels refuse it, each in words of its own
+    TORCH_CHECK(!generator_ || !on_cpu_, "Passed CPU tensor to MPS op");
   }
 
   c10::IValue to_host(const c10::IValue& value, size_t argument) {
@@ -131,6 +133,7 @@ class HostCall {
       return info_.draws[argument] ? c10::IValue(host_generator(default_generator())) : value;
     if (value.isTensor())
       return to_host(value.toTensor(), argument);
+    generator_ |= value.isGenerator();
     if (value.isGenerator())
       return host_generator(value.toGenerator()); // raises for a generator of the CPU
     if (value.isDevice())
@@ -299,6 +302,7 @@ class HostCall {
   std::vector<c10::IValue> arguments_;
   c10::SmallVector<Pair, 8> pairs_;
   bool on_cpu_ = false;
+  bool generator_ = false;
   int64_t copies_ = 0;
   int64_t bytes_ = 0;
 };

@@ -138,6 +138,11 @@ def _of_tensor(index: int, tensor: torch.Tensor, strided: bool) -> Buffer:
         )
     if tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "mps"):
         raise RuntimeError(f"argument {index} is not a dense tensor in memory: {tensor.layout}, {tensor.device}")
+    if tensor.is_conj() or tensor.is_neg():
+        kind, way_out = ("conjugate", "resolve_conj()") if tensor.is_conj() else ("negative", "resolve_neg()")
+        raise RuntimeError(
+            f"argument {index} is the {kind} of what its memory holds, and a kernel sees memory: pass tensor.{way_out}"
+        )
     width = tensor.element_size()
     if tensor.is_contiguous():
         length = tensor.numel() * width
