@@ -42,6 +42,7 @@ ROUND = settings(
     database=None,
     phases=[Phase.generate, Phase.shrink] if SECONDS else [Phase.generate],
     suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,  # one failure is one exception, not a group
 )
 
 

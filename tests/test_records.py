@@ -190,6 +190,7 @@ def what_the_page_withholds_the_file_withholds(records, tmp_path):
     ("return replace(run, comparison=said)", "return run"),
     ("    if run.name != named + claimed.variant:\n", "    if False:\n"),
     ('(claimed.variant == claimed.baseline) != (claimed.verdict == "baseline")', "False"),
+    ('    if claimed.verdict == "baseline" and claimed.withheld:\n', "    if False:\n"),
     ("    if base is None:\n", "    base = base or run\n    if False:\n"),
     ("if (ours.n, ours.question) != (theirs.n, theirs.question):", "if ours.n != theirs.n:"),
     (
@@ -221,7 +222,7 @@ def every_speed_up_is_computed_from_the_samples(records, tmp_path):
     ):
         with pytest.raises(records.RecordError, match=said):
             load(**claims)
-    for claims in ({"median": 9.0}, {"verdict": "faster"}, {"low": 1.0}):
+    for claims in ({"median": 9.0}, {"verdict": "faster"}, {"low": 1.0}, {"withheld": "never shown"}):
         with pytest.raises(records.RecordError, match="01_a/softshrink/eager"):
             load("eager", **claims)
     with pytest.raises(records.RecordError, match="'01_a/softshrink/wrong' claims a speed-up of 21"):

@@ -331,6 +331,8 @@ def _computed(run: Record, runs: Mapping[tuple[str, str], Record]) -> Record:
         raise ValueError(f"{run.name!r} claims to be {named + claimed.variant!r}")
     if (claimed.variant == claimed.baseline) != (claimed.verdict == "baseline"):
         raise ValueError(f"{run.name!r} claims to be the baseline, or is it and claims a verdict")
+    if claimed.verdict == "baseline" and claimed.withheld:
+        raise ValueError(f"{run.name!r} is the baseline, of which nothing can be withheld")
     base = runs.get((named + claimed.baseline, run.taken))
     if base is None:
         raise ValueError(f"{run.name!r} is compared with {claimed.baseline!r}, which the file does not hold")
