@@ -60,7 +60,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         _, found, rest = path.read_text(encoding="utf-8").rpartition(_JSON)
         data = json.loads(rest.removesuffix("\n").removesuffix("```")) if found else None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise NotAReport(f"{path.name}, or the JSON at its end, is damaged ({error}): ask for it again") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise NotAReport(f"{path.name} is no report of make verify-mac of this version")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from metallab import isolated, machine, units
+from metallab import isolated, machine
 from metallab.verify_mac import child, privacy
 from metallab.verify_mac.trial import Finding, Outcome, Trial
 
@@ -83,7 +83,7 @@ def run(
     minutes: float = 20,
     tell: Callable[[int, Result], None] = lambda number, result: None,
 ) -> list[Result]:
-    """Run trials and tell of each. After Control-C, on a full disk or when the time is up, the rest is ``not run``."""
+    """Run trials and tell of each. What is left when the time is up, or after Control-C, is ``not run``."""
     clean = privacy.scrubber(str(work))
     end, found, why = time.monotonic() + 60 * minutes, [], ""
     for number, each in enumerate(trials, 1):
@@ -93,9 +93,6 @@ def run(
             result = _result(each, "not run", why, on) if why else _run(each, on, work, clean)
         except KeyboardInterrupt:
             why = "it was interrupted by Control-C"
-            result = _result(each, "not run", why, on)
-        except (isolated.ChildFailed, OSError) as error:  # a full disk: what was found before is not lost
-            why = clean.text(units.first_line(error))
             result = _result(each, "not run", why, on)
         found.append(result)
         tell(number, result)
