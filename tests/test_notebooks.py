@@ -26,11 +26,11 @@ LIMITS = {"cell_timeout": 240, "timeout": 600}  # seconds
 WRONG_ANSWERS = {
     "00_check_your_machine": {
         "solution-1": (
-            "def agree(result, expected, tolerance):\n    return bool((result - expected <= tolerance).all())"
+            "import numpy as np\n"
+            "def agree(result, expected, tolerance):\n"
+            "    return not bool((np.abs(result - expected) > tolerance).any())"
         ),
-        "solution-2": (
-            "def at_least(version, wanted):\n    return int(version.split('.')[1]) >= int(wanted.split('.')[1])"
-        ),
+        "solution-2": ("def at_least(version, wanted):\n    return version >= wanted"),
     },
     "01_time_it_right": {
         "solution-1": (

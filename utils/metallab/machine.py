@@ -23,6 +23,7 @@ import psutil
 
 from metallab import units
 from metallab.paths import ROOT
+from metallab.tables import Table
 
 SCHEMA = 1
 """The number of the JSON form; it grows when an older reader would misunderstand a newer file."""
@@ -180,11 +181,12 @@ class Machine:
             ("Git revision", self._revision()),
         ]
 
-    def table(self) -> str:
-        """`rows` as aligned text."""
-        rows = self.rows()
-        width = max(len(label) for label, _ in rows)
-        return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)
+    def table(self) -> Table:
+        """`rows` as a table."""
+        return Table(["what", "value"], self.rows())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
 
     def _cores(self) -> str:
         kinds = {

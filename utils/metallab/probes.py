@@ -6,6 +6,7 @@ checks the machine should not have to hold four frameworks in memory.
 
 from __future__ import annotations
 
+import html
 import importlib
 import json
 import os
@@ -18,14 +19,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from metallab import paths
+from metallab import machine, paths
 from metallab.headless.processes import describe_exit
+from metallab.tables import Table
+
+if TYPE_CHECKING:
+    from metallab.timing import Measurement
 
 Status = Literal["works", "wrong", "failed", "absent"]
 TIMEOUT = 180
@@ -50,10 +55,47 @@ class Probe:
     """The command or step that mends it; empty where nothing is to be done."""
 
 
-def run_all(frameworks: tuple[str, ...] = ("torch", "tensorflow", "jax", "onnxruntime")) -> list[Probe]:
+STATUS_WORDS: Mapping[Status, str] = {
+    "works": "✓ computes",
+    "absent": "– not here",
+    "wrong": "✗ WRONG RESULT",
+    "failed": "✗ failed",
+}
+
+
+class Probes(list[Probe]):
+    """What was found about several devices; a notebook shows it as a table."""
+
+    def table(self) -> Table:
+        """A row for each framework and device; what mends a fault stands in the last column, if something does."""
+        rows = [
+            (probe.framework, probe.version, probe.device, STATUS_WORDS[probe.status], probe.detail, probe.remedy)
+            for probe in self
+        ]
+        headings = ["framework", "version", "device", "result", "what was found", "to mend"]
+        return Table(headings, rows) if any(row[-1] for row in rows) else Table(headings[:-1], [r[:-1] for r in rows])
+
+    def sentence(self) -> str:
+        """How many of them compute, which of these are no CPU, and how many compute wrongly or fail."""
+        working = [probe for probe in self if probe.status == "works"]
+        gpus = sorted({f"{probe.framework} on {probe.device}" for probe in working if probe.device != "cpu"})
+        faulty = sum(probe.status in ("wrong", "failed") for probe in self)
+        return (
+            f"{len(working)} of {len(self)} pairs of framework and device compute correctly here, {faulty} do not; "
+            f"beyond the CPU: {', '.join(gpus) or 'none'}."
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.table()}\n{self.sentence()}"
+
+    def _repr_html_(self) -> str:
+        return f"{self.table()._repr_html_()}<p>{html.escape(self.sentence())}</p>"
+
+
+def run_all(frameworks: tuple[str, ...] = ("torch", "tensorflow", "jax", "onnxruntime")) -> Probes:
     """Try every framework, two at a time; never raises for what it finds."""
     with ThreadPoolExecutor(2) as pool:
-        return [probe for found in pool.map(run, frameworks) for probe in found]
+        return Probes(probe for probes in pool.map(run, frameworks) for probe in probes)
 
 
 def run(framework: str, timeout: float = TIMEOUT) -> list[Probe]:
@@ -109,6 +151,16 @@ def against_lock(
         if have is None or not wanted.specifier.contains(have, prereleases=True):
             differ.append((wanted.name, str(wanted.specifier).removeprefix("=="), have or "-"))
     return differ
+
+
+def versions() -> Table:
+    """Which installed packages differ from the lock, and the command that mends it."""
+    differing = against_lock()
+    changed = [row for row in differing if row[2] != "-"]
+    mend = "To mend: make setup FORCE=1, or with conda: conda env update -f environment.yml."
+    note = mend if changed else "Every installed package has its locked version."
+    missing = len(differing) - len(changed)
+    return Table(["package", "locked", "installed"], changed, f"{note} {missing} locked packages are not installed.")
 
 
 def _needed(pyproject: Path) -> set[str]:
@@ -170,6 +222,12 @@ def tools() -> list[Tool]:
     return [Tool(name, shutil.which(name), purpose, remedy) for name, purpose, remedy in wanted]
 
 
+def programs() -> Table:
+    """`tools` as a table."""
+    rows = [(tool.name, "found" if tool.path else f"MISSING; to mend: {tool.remedy}", tool.purpose) for tool in tools()]
+    return Table(["program", "on this machine", "what for"], rows)
+
+
 @dataclass(frozen=True)
 class Lesson:
     """A notebook and the packages it cannot do without, from its own metadata."""
@@ -194,6 +252,27 @@ def lessons(folder: Path = paths.NOTEBOOKS) -> list[Lesson]:
         needs = notebook["metadata"].get("metallab", {}).get("needs", [])
         found.append(Lesson(path.stem, title, tuple(needs)))
     return found
+
+
+def lessons_here() -> Table:
+    """Every notebook, and the packages that it needs and this machine lacks."""
+    rows = [(lesson.name[: lesson.name.index("_")], lesson.title, lesson.missing) for lesson in lessons()]
+    ready = sum(not missing for *_, missing in rows)
+    told = [(number, title, ", ".join(missing) or "nothing") for number, title, missing in rows]
+    return Table(["page", "title", "missing here"], told, f"{ready} of {len(rows)} pages have all that they need.")
+
+
+def fitness(measurement: Measurement) -> str:
+    """What to mend on this machine before a number is believed: power, load, and what a measurement's flags say."""
+    here = machine.describe()
+    reasons = [f"the measurement is flagged '{flag}'" for flag in measurement.flags]
+    if here.power_source == "battery":
+        reasons.append("on battery: plug it in")
+    if here.low_power_mode:
+        reasons.append("low-power mode is on: switch it off")
+    if here.load_average and here.load_average[0] > (here.cores_logical or 1):
+        reasons.append(f"load average {here.load_average[0]:.1f}: something else is running")
+    return "Before you measure: " + ("; ".join(reasons) or "nothing to mend") + "."
 
 
 def _how_it_ended(child: subprocess.CompletedProcess) -> str:

@@ -211,7 +211,11 @@ class Kernel:
         runtime, meets = self._library._runtime, self._library._described[self.name]["meets"]
         grid, group = ((ctypes.c_uint32 * 3)(*extent) for extent in (call.threads, call.group_size))
         with _one_at_a_time:
-            failed = runtime.metalsim_run(self._number, binding.pointers(addresses), grid, group, int(meets), 0, 0xFF)
+            try:
+                runtime.metalsim_watch()  # as it returns, Python raises for a Ctrl-C that came before
+                failed = runtime.metalsim_run(self._number, binding.pointers(addresses), grid, group, int(meets), 0, 0xFF)
+            finally:
+                runtime.metalsim_unwatch()
             said = runtime.metalsim_error().decode() if failed else ""
         if failed:
             if said == _INTERRUPTED:  # the run time passed SIGINT on: Python's own handler raises where it may

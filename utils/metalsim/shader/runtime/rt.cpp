@@ -128,23 +128,14 @@ volatile sig_atomic_t in_kernel, interrupted;
     siglongjmp(escape, signal);
 }
 
-struct InterruptGuard {
-#ifndef METALSIM_MAIN
-  struct sigaction before;
-  InterruptGuard() {
-    interrupted = in_kernel = 0;
-    struct sigaction action = {};
-    action.sa_handler = on_interrupt;
-    action.sa_flags = SA_ONSTACK | SA_NODEFER;
-    sigaction(SIGINT, nullptr, &before);
-    if (before.sa_handler != SIG_IGN) sigaction(SIGINT, &action, nullptr);
-  }
-  ~InterruptGuard() {
-    if (before.sa_handler != SIG_IGN) sigaction(SIGINT, &before, nullptr);
-    if (interrupted) raise(SIGINT);  // for whose it is
-  }
-#endif
-};
+// The kernel's own code begins: what came since `metalsim_watch` and found no kernel to end counts as well.
+void enter_kernel() {
+  in_kernel = 1;
+  if (interrupted) siglongjmp(escape, SIGINT);
+}
+
+bool watching;
+[[maybe_unused]] struct sigaction unwatched;
 
 struct CrashGuard {
 #if !defined(METALSIM_TSAN) && !defined(METALSIM_ASAN)
@@ -202,7 +193,7 @@ metalsim_switch:
 void leave_fiber(bool) { metalsim_switch(&current->stack_pointer, main_stack_pointer); }
 void enter(Fiber* fiber) {
   current = fiber;
-  in_kernel = 1;
+  enter_kernel();
   metalsim_switch(&main_stack_pointer, fiber->stack_pointer);
   in_kernel = 0;
 }
@@ -431,7 +422,7 @@ void place(MetalsimThread* t, uint32_t x, uint32_t y, uint32_t z) {
 
 void run_rows(MetalsimThread t) {
   const MetalsimIndex size = t.threads_per_threadgroup;
-  in_kernel = 1;
+  enter_kernel();
   for (uint32_t z = 0; z < size.z; z++)
     for (uint32_t y = 0; y < size.y; y++) place(&t, 0, y, z), kernel_now->row(&t, size.x);
   in_kernel = 0;
@@ -539,6 +530,26 @@ EXPORT const MetalsimKernel* metalsim_kernel(int i) {
 }
 EXPORT void metalsim_counts(uint64_t* out) { out[0] = barriers, out[1] = exchanges, out[2] = divergent_exchanges; }
 
+// From here to `metalsim_unwatch` Ctrl-C is for the kernel: a call of its own before `metalsim_run`, so that one that came
+// earlier has been heard by Python when the kernel begins, and none falls between the two.
+EXPORT void metalsim_watch() {
+  owner = pthread_self();
+  interrupted = in_kernel = 0;
+  struct sigaction action = {};
+  action.sa_handler = on_interrupt;
+  action.sa_flags = SA_ONSTACK | SA_NODEFER;
+  sigaction(SIGINT, nullptr, &unwatched);
+  watching = unwatched.sa_handler != SIG_IGN;
+  if (watching) sigaction(SIGINT, &action, nullptr);
+}
+
+EXPORT void metalsim_unwatch() {
+  if (!watching) return;
+  watching = false;
+  sigaction(SIGINT, &unwatched, nullptr);
+  if (interrupted) raise(SIGINT);  // for whose it is
+}
+
 // 0, or 1 with a text in metalsim_error(). Grid and group count threads in x, y, z; one call at a time in a process.
 EXPORT int metalsim_run(int kernel, void** buffers, const uint32_t* grid, const uint32_t* group, int fibers, int order,
                         int garbage) {
@@ -548,11 +559,11 @@ EXPORT int metalsim_run(int kernel, void** buffers, const uint32_t* grid, const 
   error_site = crash_site = nullptr;
   barriers = exchanges = divergent_exchanges = 0;
   owner = pthread_self();
+  in_kernel = 0;
 #ifdef METALSIM_TSAN
   main_tsan = __tsan_get_current_fiber();
 #endif
   const Dispatch d = {{grid[0], grid[1], grid[2]}, {group[0], group[1], group[2]}, fibers, order, garbage};
-  [[maybe_unused]] InterruptGuard interrupt_guard;
   [[maybe_unused]] CrashGuard guard;
   const int crash = sigsetjmp(escape, 1);
   const bool good = crash ? fail(crash_site, crash_text(crash)) : run(d, buffers);
