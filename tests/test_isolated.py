@@ -350,7 +350,9 @@ def a_cell_whose_tool_is_missing_is_not_run(isolated, capsys, monkeypatch):
         assert "it ran" not in said
         assert said.startswith("NOT RUN: this cell needs ")
         assert said.endswith(f"To mend it: {mend}\n")
-        assert "x" not in shell.user_ns
+        missing = shell.user_ns["x"]
+        assert str(missing.picture("heading")).startswith("Nothing to show: this cell needs "), "nothing old is there"
+        assert (list(missing), hasattr(missing, "_repr_html_")) == ([], False)
         assert shell.user_ns["isolated_outcome"].ended == "not run"
         with pytest.raises(isolated.ChildFailed, match=r"no result 'x' came back.*this cell needs "):
             shell.user_ns["isolated_outcome"]["x"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 from mutate import Rules
 
-from metallab import isolated
+from metallab import isolated, paths
 from metallab.pytorch import mps_log
 
 RULES = Rules(mps_log)
@@ -105,3 +108,23 @@ def test_the_simulated_profiler_s_log_is_understood():
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()
+
+
+def test_notebook_03_tells_the_bits_that_pytorch_s_header_does():
+    header = (Path(torch.__file__).parent / "include/ATen/mps/MPSProfiler.h").read_text()
+    body = re.search(r"enum LogOptions.*?{(.*?)};", header, re.DOTALL)[1]
+    bits = {2 ** int(power): name for name, power in re.findall(r"(\w+)\s*= \(1 << (\d+)\)", body)}
+    page = next(paths.NOTEBOOKS.glob("03_*.ipynb")).read_text(encoding="utf-8")
+    told = dict(re.findall(r"\| ((?:\d+, )*\d+) \| ([^|]+) \|", page))
+    words = {number: text for numbers, text in told.items() for number in map(int, numbers.split(", "))}
+    assert words.keys() == bits.keys()
+    about = {
+        "OPERATION": "operations",
+        "COPY": "copies",
+        "FALLBACK": "fallbacks",
+        "STATS": "statistics",
+        "TIME": "time",
+    }
+    for number, name in bits.items():
+        expected = [word for part, word in about.items() if part in name and name != "ALL_STATS"]
+        assert all(word in words[number] for word in expected), (number, name)

@@ -18,8 +18,8 @@ line printed says which.
 
 ``--raises NotImplementedError`` is for a cell that teaches a failure: it has to raise that, or a subclass of it.
 ``--needs objective-c++`` names a tool that may be missing (`needs.TOOLS`): where it is, the cell is not run, says so,
-and the page is incomplete (`needs.incomplete`). With ``--wants sanitizers`` it runs all the same, without what the tool
-would have added.
+and the page is incomplete (`needs.incomplete`); its results then show the reason (`NotMade`). With ``--wants
+sanitizers`` it runs all the same, without what the tool would have added.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -335,7 +335,9 @@ def _cell(shell, line: str, cell: str) -> None:
         shell.user_ns.pop(name, None)
     gaps = [tool.gap for tool in needs.missing([*(["apple-gpu"] if given.device else []), *given.needs])]
     if gaps:
-        shell.user_ns["isolated_outcome"] = Outcome("not run", reason="; ".join(gap.what for gap in gaps))
+        reason = "; ".join(gap.what for gap in gaps)
+        shell.user_ns["isolated_outcome"] = Outcome("not run", reason=reason)
+        shell.user_ns |= {name: NotMade(reason) for name in given.results}
         for gap in gaps:
             needs.incomplete(gap.what, gap.mend)
         return
@@ -354,6 +356,30 @@ def _cell(shell, line: str, cell: str) -> None:
     _judge(outcome, given.raises)
     for tool in needs.missing(given.wants):
         needs.incomplete(f"the part of this cell that needs {tool.name}", tool.mend())
+
+
+class NotMade:
+    """Stands for a result of a cell that was not run for lack of a tool, so that later cells need not ask.
+
+    It shows as the reason, and so does whatever is called on it; it has no items. To compute with it is a TypeError.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __getattr__(self, name: str) -> NotMade:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_: object, **__: object) -> NotMade:
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __repr__(self) -> str:
+        return f"Nothing to show: {self._reason}."
 
 
 def _judge(outcome: Outcome, expected: str | None) -> None:

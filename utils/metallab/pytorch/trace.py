@@ -49,6 +49,7 @@ from torch.utils.module_tracker import ModuleTracker
 from metallab import simulation, units
 from metallab.device import Accelerator
 from metallab.pytorch.dispatch import watching
+from metallab.tables import Table
 from metalsim import operators, refusals
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Event:
         return COPY_LANE if self.kind == "copy" else CPU_LANE if self.device == "cpu" else self.device
 
 
-@dataclass
+@dataclass(repr=False)
 class Trace:
     """Events in the order in which they began."""
 
@@ -173,6 +174,9 @@ class Trace:
             "copies were made or the CPU worked. In the rest Python decided what comes next, and this tracer with it."
         )
 
+    def __repr__(self) -> str:
+        return f"{self}\n{self.table().to_string(index=False)}"
+
     def _repr_html_(self) -> str:
         table = self.table().to_html(index=False, border=0, formatters={"bytes": units.size})
         return f"<p>{html.escape(str(self))}</p>{table}"
@@ -193,6 +197,36 @@ class Trace:
         names = ["kind", "operator", "where", "dtype", "shapes", "called by", "calls"]
         table = pd.DataFrame(rows, columns=[*names, "total [ms]", "mean [µs]", "share", "bytes"])
         return table.sort_values("total [ms]", ascending=False, ignore_index=True)
+
+    def fallbacks(self) -> Table:
+        """A row for each fallback, the longest first: who called it, how long it took, what it copied there and back.
+
+        Its time on a simulated GPU is the simulation's.
+        """
+        found = sorted(self.having("fallback"), key=lambda event: event.duration, reverse=True)
+        time = "time of the simulation" if self.simulated else "time"
+        rows = [
+            (
+                event.short,
+                event.module,
+                units.seconds(event.duration),
+                units.size(event.bytes),
+                "inferred from PyTorch's table" if event.inferred else "told by the device",
+            )
+            for event in found
+        ]
+        share = sum(event.duration for event in found) / self.seconds if self.seconds else 0.0
+        note = f"{_counted(len(found), 'fallback')}, {share:.0%} of the traced time. {self.label}."
+        return Table(["operator", "called by", time, "copied", "how we know"], rows, note)
+
+    def starved(self) -> str:
+        """What the copies were, and how long the accelerator waited for them and for the CPU, in a sentence."""
+        copies = self.having("copy")
+        moved = f"{_counted(len(copies), 'copy', 'copies')}, {units.size(sum(event.bytes for event in copies))}"
+        if self.simulated or not self.accelerator:
+            return f"{moved}."
+        starved, whole = units.seconds(_length(self.starving)), units.seconds(self.seconds)
+        return f"{moved}; {self.accelerator} starved for {starved} of {whole}."
 
     def timeline(self, heading: str = "What ran when", until: float | None = None) -> Figure:
         """A lane each for the accelerator, for copies and for the CPU; shaded where the accelerator starved.

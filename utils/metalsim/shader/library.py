@@ -213,7 +213,9 @@ class Kernel:
         with _one_at_a_time:
             try:
                 runtime.metalsim_watch()  # as it returns, Python raises for a Ctrl-C that came before
-                failed = runtime.metalsim_run(self._number, binding.pointers(addresses), grid, group, int(meets), 0, 0xFF)
+                failed = runtime.metalsim_run(
+                    self._number, binding.pointers(addresses), grid, group, int(meets), 0, 0xFF
+                )
             finally:
                 runtime.metalsim_unwatch()
             said = runtime.metalsim_error().decode() if failed else ""
