@@ -15,7 +15,7 @@ from mutate import Rules
 from tensorflow.python.util import _pywrap_util_port
 
 from metallab import checks, frameworks
-from metallab.frameworks import grappler
+from metallab.tensorflow import grappler
 
 RULES = Rules(grappler)
 ONEDNN = _pywrap_util_port.IsMklEnabled()

@@ -12,7 +12,7 @@ import pytest
 from mutate import Rules
 
 from metallab import needs
-from metallab.headless.notebook import not_run
+from metallab.notebook import not_run
 
 RULES = Rules(needs)
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks for what Linux has")

@@ -31,10 +31,10 @@ PROGRAMS = {
 NETWORK = """
 import numpy as np, jax
 from metallab import checks, device, frameworks
-from metallab.frameworks import jax_networks
+from metallab.jax import networks
 lab = device.pick(framework="jax")
 small = {"MLP": {"batch": 32}, "n-body step": {"bodies": 64}}.get(NAME, {"batch": 4})
-network = jax_networks.MEASURED[NAME](**small)
+network = networks.MEASURED[NAME](**small)
 said = []
 for what in ("inference", "gradient"):
     got, want = (getattr(network.on(place), what)()() for place in (lab.jax_device, frameworks.jax_devices()["cpu"]))

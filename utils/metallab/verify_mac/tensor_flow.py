@@ -10,7 +10,7 @@ from metallab.verify_mac.trial import Finding, judged, not_applicable, trial
 
 SURVEY = """
 from metallab import device
-from metallab.frameworks import grappler
+from metallab.tensorflow import grappler
 findings = grappler.survey(grappler.patterns(), on=device.pick(framework="tensorflow"))
 """
 STEPS = 40
@@ -44,7 +44,7 @@ def patterns_agree_with_the_cpu() -> Finding:
 
     Each with what was fused in the optimised graph, by the names that stand there.
     """
-    from metallab.frameworks import grappler
+    from metallab.tensorflow import grappler
 
     findings = grappler.survey(grappler.patterns(), on=_lab())
     wrong = [finding.pattern for finding in findings if not finding.ok]
@@ -61,7 +61,7 @@ def turning_the_remapper_off_is_heard() -> Finding:
     The sixteen patterns in two processes, with the variable and without it.
     """
     from metallab import frameworks, isolated
-    from metallab.frameworks import grappler
+    from metallab.tensorflow import grappler
 
     runs = [
         isolated.run(SURVEY, results=["findings"], environment=setting, timeout=180)
@@ -81,7 +81,7 @@ def turning_the_remapper_off_is_heard() -> Finding:
 @trial(on="tensorflow", used_in="notebook 06, with and without remapping", seconds=300)
 def option_turns_fusing_off() -> Finding:
     """TensorFlow's own option turns fusing off: reports say that on Metal it does not help."""
-    from metallab.frameworks import grappler
+    from metallab.tensorflow import grappler
 
     findings = grappler.survey(grappler.patterns(), on=_lab(), remapping=False)
     fused = {finding.pattern: finding.reading.fused for finding in findings if finding.reading.fused}
@@ -99,7 +99,7 @@ def optimizers_step_right() -> Finding:
     import keras
     import tensorflow as tf
 
-    from metallab.frameworks import grappler
+    from metallab.tensorflow import grappler
 
     optimizers, said, graphs = keras.optimizers, {}, {}
     makers = {"SGD": optimizers.SGD, "RMSprop": optimizers.RMSprop, "Adagrad": optimizers.Adagrad}
