@@ -14,7 +14,7 @@ import tensorflow as tf
 from mutate import Rules
 from tensorflow.python.util import _pywrap_util_port
 
-from metallab import checks, frameworks
+from metallab import checks, device
 from metallab.tensorflow import grappler
 
 RULES = Rules(grappler)
@@ -31,7 +31,7 @@ def plain():
 
 @pytest.fixture
 def lab():
-    return frameworks.cpu("tensorflow")
+    return device.cpu(framework="tensorflow")
 
 
 def block(x, kernel, bias):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from mutate import Rules
 
-from metallab import checks, frameworks, isolated, paths, timing
+from metallab import checks, device, isolated, paths, timing
 from metallab.jax import networks
 
 RULES = Rules(networks)
@@ -263,7 +263,7 @@ def on_the_cpu_the_busy_cores_are_told(networks, monkeypatch):
     clock = SimpleNamespace(perf_counter=lambda: next(walls), process_time=lambda: next(works))
     place = SimpleNamespace(jax_device=CPU, threads=7, label="a CPU", synchronize=waits.append)
     monkeypatch.setattr(networks, "time", clock)
-    monkeypatch.setattr(networks.frameworks, "cpu", lambda framework: place)
+    monkeypatch.setattr(networks.device, "cpu", lambda framework: place)
     monkeypatch.setattr(networks.timing, "measure", lambda fn, **told: told)
     found = networks.measure_on_cpu(["MLP", "n-body step"], timing.FAST)
     assert [each.busy_cores for each in found] == [1.5, 1.5]
@@ -293,11 +293,11 @@ def test_one_thread_is_one_thread():
 
 PRETEND_MAC = """
 import json, jax
-from metallab import device, frameworks
+from metallab import device
 cpus = jax.devices("cpu")
-frameworks.jax_devices = lambda: {"cpu": cpus[0], "mps": cpus[1]}
-frameworks.plugin = lambda framework: "jax-metal 0.1.1"
-device.pick = lambda framework: frameworks.accelerator("mps", framework)
+device.jax.devices = lambda: {"cpu": cpus[0], "mps": cpus[1]}
+device.plugin = lambda framework: "jax-metal 0.1.1"
+device.pick = lambda framework: device.jax.known("mps")
 space = {"apart": []}
 for cell in json.load(open(PAGE))["cells"]:
     if cell["cell_type"] == "code" and cell["id"] != "one":  # that one is for the CPU alone
@@ -326,7 +326,7 @@ def test_notebook_07_runs_with_an_apple_gpu(tmp_path):
     assert "JAX_PLATFORMS" not in ran["settings"], "risky programs are for the GPU"
     assert ran["where"] == set(), "new arrays went elsewhere than to the page's device"
     assert ran["refused"] == []
-    best = f"CPU, {frameworks.cpu('jax').threads} threads"
+    best = f"CPU, {device.cpu(framework='jax').threads} threads"
     for name in ("MLP, inference", "MLP, gradient", "MLP, inference, throughput"):
         devices = ran["compared"][name]
         assert (devices[best][-4:], devices["mps"][-4:]) == (" CPU", " GPU"), name
