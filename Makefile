@@ -114,7 +114,7 @@ test-cpu: setup ## Linux: the tests that depend on the processor, on an emulated
 
 test-jax: $(JAX)/complete ## notebook 07 in fast mode, with this environment's JAX and with that of .venv-jax
 	$(BIN)/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07
-	$(JAX)/bin/python -m pytest tests/test_jax_networks.py
+	$(JAX)/bin/python -m pytest tests/test_jax.py
 	METALLAB_OUT=build/fast-jax $(JAX)/bin/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07
 
 setup-jax-mps: ## on a Mac: make .venv-jax, a newer JAX with jax-mps (make lab BIN=.venv-jax/bin)
@@ -233,7 +233,7 @@ clean: ## remove build/: executed notebooks, results, reports
 distclean: clean ## remove build/ and the environments
 	rm -rf .venv .venv-python $(JAX)
 
-measure = $(BIN)/python -m metallab.results.bench --runs '$(RUNS)' --device '$(DEVICE)' \
+measure = $(BIN)/python -m metallab.headless.bench --runs '$(RUNS)' --device '$(DEVICE)' \
   $(only) $(if $(ANEW),--anew)
 only = $(if $(ONLY),--only '$(ONLY)')
 factor = $(if $(FACTOR),--factor '$(FACTOR)')

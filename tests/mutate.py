@@ -16,6 +16,7 @@ import importlib.util
 import inspect
 import itertools
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,9 @@ class Rules:
 
 
 def broken(module: ModuleType, old: str, new: str) -> ModuleType:
-    """A copy of a module with a piece of its text replaced."""
+    """A copy of a module, or of a package of modules, with a piece of its text replaced."""
+    if hasattr(module, "__path__"):
+        return _broken_package(module, old, new)
     text = source(module)
     assert text.count(old) == 1, f"{module.__name__} has {old!r} {text.count(old)} times: adapt the rule's break"
     # a name of its own for each: dataclasses look their module up
@@ -88,6 +91,26 @@ def broken(module: ModuleType, old: str, new: str) -> ModuleType:
     copy.__file__ = getattr(module, "__file__", None)
     copy.__dict__["__source__"] = text.replace(old, new)
     exec(compile(source(copy), f"{spec.name}.py", "exec"), copy.__dict__)
+    return copy
+
+
+def _broken_package(package: ModuleType, old: str, new: str) -> ModuleType:
+    """A copy in whose modules what they import of the package is the copy's."""
+    folder = Path(package.__file__).parent
+    texts = {file.name: file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.py"))}
+    there = [name for name, text in texts.items() if old in text]
+    count = sum(text.count(old) for text in texts.values())
+    assert count == 1, f"{package.__name__} has {old!r} {count} times: adapt the rule's break"
+    texts[there[0]] = texts[there[0]].replace(old, new)
+    name = f"broken_{next(_number)}_{package.__name__.rpartition('.')[2]}"
+    with tempfile.TemporaryDirectory() as copies:
+        for file, text in texts.items():
+            Path(copies, file).write_text(text.replace(package.__name__, name), encoding="utf-8")
+        spec = importlib.util.spec_from_file_location(
+            name, Path(copies, "__init__.py"), submodule_search_locations=[copies]
+        )
+        sys.modules[name] = copy = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(copy)
     return copy
 
 

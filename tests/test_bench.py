@@ -19,8 +19,8 @@ from mutate import Rules
 from nbformat.v4 import new_code_cell, new_notebook
 
 from metallab import machine, paths, records, timing
+from metallab.headless import bench
 from metallab.headless.jobs import Job, NotebookResult
-from metallab.results import bench
 
 RULES = Rules(bench)
 CPU = {"device": "cpu", "label": "Xeon(R) CPU, 2 threads", "simulated": False}
@@ -97,7 +97,7 @@ def run(bench, pages: Pages, monkeypatch, *arguments: str) -> int:
     ),
     ("            for page in self.pages\n", "            for page in self.pages[:1]\n"),
     ("        paths.note(made)\n", ""),
-    ('return re.sub(r"\\W+", "_", device.lower()).strip("_") + ".json"', 'return "results.json"'),
+    ('results_file(self.found["label"])', '"results.json"'),
     ("len(found)} measurements", "0} measurements"),
 )
 def every_page_is_measured_in_several_processes(bench, shelf, pages, monkeypatch, capsys):
@@ -288,7 +288,7 @@ COMMAND = f"""
 import signal, sys
 from pathlib import Path
 from metallab import paths
-from metallab.results import bench
+from metallab.headless import bench
 signal.signal(signal.SIGINT, signal.default_int_handler)
 paths.ROOT = Path(sys.argv[1])
 paths.NOTEBOOKS, paths.BUILD = paths.ROOT / "notebooks", paths.ROOT / "build"

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from mutate import Rules
 
-from metallab import checks
-from metallab.inference import converters
+from metallab import checks, converters
 
 RULES = Rules(converters)
 TOOL = """#!/bin/sh

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from metallab import paths, records
-from metallab.results import bench, findings
+from metallab.results import findings
 
 DATA = paths.ROOT / "data"
 README = (DATA / "README.md").read_text(encoding="utf-8")
@@ -33,5 +33,5 @@ def test_reference_results_are_real_runs_with_provenance(path):
     assert not any(record.measurement.simulated for record in found)
     assert all(record.machine.chip and record.machine.python for record in found)
     title = findings.column(found, path.name).title
-    assert bench.file_name(title) == path.name, "a file is named after the device that was measured"
+    assert paths.results_file(title) == path.name, "a file is named after the device that was measured"
     assert "/" not in "".join(str(record.machine.environment) for record in found)

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from mutate import Rules, source
+from mutate import Rules
 from pretend import pretend, pretend_mac
 
-from metallab import device, timing
+from metallab import device, machine, timing
 from metallab.results import findings
 
 RULES = Rules(device)
@@ -36,14 +36,14 @@ def plain(monkeypatch):
 
 @pytest.fixture
 def chip(monkeypatch):
-    monkeypatch.setattr(device.machine, "describe", lambda: SimpleNamespace(chip="Apple M2 Max"))
+    monkeypatch.setattr(machine, "describe", lambda: SimpleNamespace(chip="Apple M2 Max"))
 
 
 @RULES.rule(
     ("for kind in BEST_FIRST:", "for kind in BEST_FIRST[1:]:"),
     ('("mps", "cuda", "cpu")', '("cpu", "cuda", "mps")'),
-    ('f"{_chip()} GPU"', '"GPU"'),
-    ('Accelerator("cuda", ', 'Accelerator("mps", '),
+    ('"mps", f"{chip()} GPU")', '"mps", "GPU")'),
+    ('PyTorchDevice("cuda", ', 'PyTorchDevice("mps", '),
 )
 def the_best_device_is_picked(device, monkeypatch, chip):
     assert (device.pick().kind, device.pick().label) == ("cpu", "Apple M2 Max CPU, 2 threads")
@@ -73,7 +73,7 @@ def a_name_counts_more_than_the_environment_more_than_the_machine(device, monkey
         assert device.pick(asked).kind == got, f"METALLAB_DEVICE={setting}, pick({asked!r})"
 
 
-@RULES.rule(("    if wanted not in NAMES:", "    if False:"), ("{', '.join(NAMES)}", ""))
+@RULES.rule(("    if chosen not in NAMES:", "    if False:"), ("{', '.join(NAMES)}", ""))
 def a_name_that_does_not_exist_is_named(device, monkeypatch):
     with pytest.raises(ValueError, match=r"no device 'gpu'.*auto, mps, cuda, cpu, sim"):
         device.pick("gpu")
@@ -120,8 +120,8 @@ def what_is_asked_for_and_missing_is_an_error_that_says_what_to_do(device, monke
 
 
 @RULES.rule(
-    ('("torch", "tensorflow", "jax") if importlib', '("torch",) if importlib'),
-    ('("torch", "tensorflow", "jax") if importlib', '("jax", "tensorflow", "torch") if importlib'),
+    ("for name in _FRAMEWORKS if importlib", 'for name in ("torch",) if importlib'),
+    ("for name in _FRAMEWORKS if importlib", "for name in reversed(_FRAMEWORKS) if importlib"),
     ('next(installed, "torch")', "next(installed)"),
 )
 def an_environment_without_pytorch_has_a_device_too(device, monkeypatch):
@@ -133,7 +133,10 @@ def an_environment_without_pytorch_has_a_device_too(device, monkeypatch):
 
 
 @RULES.rule(
-    ('    if framework != "torch":\n', "    if False:\n"),
+    (
+        "    if _module(framework) is pytorch:\n        return pytorch.pick(",
+        "    if True:\n        return pytorch.pick(",
+    ),
     ('f", by {title}" if', '"" if'),
     ("{by}{why}.", "{by}."),
 )
@@ -211,10 +214,10 @@ def a_right_device_passes_at_any_precision_and_default(device, monkeypatch):
 )
 def an_accelerator_waits_for_its_own_device(device, monkeypatch):
     mps, cuda = pretend(monkeypatch, "mps"), pretend(monkeypatch, "cuda")
-    device.Accelerator("cpu", "CPU").synchronize()
-    device.Accelerator("cuda", "GPU").synchronize("a result is welcome, not needed")
+    device.PyTorchDevice("cpu", "CPU").synchronize()
+    device.PyTorchDevice("cuda", "GPU").synchronize("a result is welcome, not needed")
     assert (mps.waits, cuda.waits) == (0, 1)
-    device.Accelerator("mps", "GPU").synchronize()
+    device.PyTorchDevice("mps", "GPU").synchronize()
     assert (mps.waits, cuda.waits) == (1, 1)
 
 
@@ -238,11 +241,11 @@ def one_thread_is_one_thread_while_it_is_measured(device):
     with pytest.raises(ZeroDivisionError), places["1"].active():
         raise ZeroDivisionError
     assert torch.get_num_threads() == 2
-    with device.Accelerator("mps", "GPU").active():
+    with device.PyTorchDevice("mps", "GPU").active():
         assert torch.get_num_threads() == 2
 
 
-@RULES.rule(("    if most < 1:", "    if False:"), ("'s' if most > 1 else ''", "'s'"))
+@RULES.rule(("    if most < 1:", "    if False:"), ("'s' if threads > 1 else ''", "'s'"))
 def a_baseline_says_its_threads(device, chip):
     assert device.cpu(threads=1).label == "Apple M2 Max CPU, 1 thread"
     assert device.cpu().label == "Apple M2 Max CPU, 2 threads"
@@ -275,7 +278,7 @@ def one_thread_of_a_mac_says_what_is_not_held(device, monkeypatch, chip):
 
 @RULES.rule((' or "unknown"', ""))
 def unknown_hardware_is_called_unknown(device, monkeypatch):
-    monkeypatch.setattr(device.machine, "describe", lambda: SimpleNamespace(chip=None))
+    monkeypatch.setattr(machine, "describe", lambda: SimpleNamespace(chip=None))
     assert device.cpu(1).label == "unknown CPU, 1 thread"
 
 
@@ -369,10 +372,11 @@ def every_result_of_jax_is_waited_for(device):
     assert got.block > 1
 
 
-@RULES.rule(("    if framework not in makers:", "    if False:"))
-def a_framework_without_synchronizer_is_named(device):
-    with pytest.raises(ValueError, match="no synchronizer for 'mlx'; there are torch, tensorflow, jax"):
-        device.synchronizer("mlx")
+@RULES.rule(("    if framework not in _FRAMEWORKS:", "    if False:"))
+def a_framework_that_is_not_known_is_named(device):
+    for ask in (device.synchronizer, lambda name: device.pick("cpu", name)):
+        with pytest.raises(ValueError, match="framework 'mlx'; there are torch, tensorflow, jax"):
+            ask("mlx")
 
 
 def test_the_frameworks_have_what_is_asked_of_them():
@@ -393,21 +397,23 @@ print("waited")
     assert done.stdout == "waited\n", done.stderr
 
 
-@RULES.rule(("import warnings\n", "import warnings\nimport jax\n"))
-def importing_imports_no_framework(device, tmp_path):
-    copy = tmp_path / "copy_of_device.py"
-    copy.write_text(source(device))
-    code = f"""
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("copy_of_device", {str(copy)!r})
-sys.modules["copy_of_device"] = module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
+def test_a_framework_is_imported_by_who_asks_for_it():
+    """Importing asks for none, and a device of one for no other."""
+    code = """
+import sys
 import metallab
-from metallab import checks, fake_device, memory, peaks, records, timing
-print(sorted({{"torch", "tensorflow", "jax", "keras", "matplotlib"}} & set(sys.modules)))
+from metallab import checks, device, fake_device, memory, peaks, records, timing
+print(sorted({"torch", "tensorflow", "jax", "keras", "matplotlib"} & set(sys.modules)))
+print(device.pick("cpu", "jax").framework, device.cpu(framework="jax").kind, "torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "[]\n", done.stdout + done.stderr
+    assert done.stdout == "[]\njax cpu False\n", done.stdout + done.stderr
+
+
+def test_without_pytorch_it_says_what_to_do(monkeypatch):
+    monkeypatch.setattr(device.pytorch.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(device.DeviceUnavailable, match=r"PyTorch is not installed.*make setup"):
+        device.pick()
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -7,7 +7,7 @@ import torch
 from mutate import Rules
 
 from metallab import device
-from metallab.inference import digits
+from metallab.quantization import digits
 
 RULES = Rules(digits)
 

@@ -337,9 +337,9 @@ def test_test_cpu_names_a_processor_and_fails_when_pytest_does(make):
 
 
 def test_bench_passes_its_variables_on(make):
-    assert make("bench")[2][1:] == ["python -m metallab.results.bench --runs 3 --device auto"]
+    assert make("bench")[2][1:] == ["python -m metallab.headless.bench --runs 3 --device auto"]
     narrowed = make("bench", "ONLY=03", "DEVICE=cpu", "RUNS=5", "ANEW=1")[2]
-    assert narrowed[1:] == ["python -m metallab.results.bench --runs 5 --device cpu --only 03 --anew"]
+    assert narrowed[1:] == ["python -m metallab.headless.bench --runs 5 --device cpu --only 03 --anew"]
 
 
 def test_bars_runs_every_script_and_fails_when_one_does(make):
@@ -367,13 +367,13 @@ def test_a_gate_measures_and_then_judges(make):
     """And before an hour of measuring it looks whether there is something to hold it against."""
     asked, measured, judged = make("gate", "REF=Makefile", "ONLY=03")[2][1:]
     assert asked == "python -m metallab.results.compare reference Makefile --only 03"
-    assert measured == "python -m metallab.results.bench --runs 3 --device auto --only 03"
+    assert measured == "python -m metallab.headless.bench --runs 3 --device auto --only 03"
     assert judged == "python -m metallab.results.compare gate Makefile --only 03"
     assert make("gate", "REF=Makefile", failing="*compare reference*")[2][1:] == [asked.removesuffix(" --only 03")]
     status, printed, calls = make("gate", "REF=missing.json")
     assert (status != 0, calls) == (True, [SETUP])
     assert "make gate REF=before.json" in printed
-    assert make("gate", "REF=Makefile", failing="*metallab.results.bench*")[2][-1] == measured.removesuffix(
+    assert make("gate", "REF=Makefile", failing="*metallab.headless.bench*")[2][-1] == measured.removesuffix(
         " --only 03"
     )
 
@@ -477,7 +477,7 @@ def test_a_newer_jax_has_an_environment_of_its_own_and_runs_the_same_page(make):
     lock = make.folder / "lock-jax.txt"
     lock.write_text("jax==0.10.2\n")
     page = "-m metallab.headless --mode fast --device cpu --only 07 out="
-    tests = ".venv-jax/bin/python -m pytest tests/test_jax_networks.py out="
+    tests = ".venv-jax/bin/python -m pytest tests/test_jax.py out="
     runs = [f".venv/bin/python {page}", tests, f".venv-jax/bin/python {page}build/fast-jax"]
 
     def installed(calls):

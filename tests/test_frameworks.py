@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from mutate import Rules
 
-from metallab import device, frameworks, isolated
+from metallab import device, isolated, machine
 
-RULES = Rules(frameworks)
+RULES = Rules(device)
 BOTH = ("tensorflow", "jax")
 
 
@@ -73,11 +73,12 @@ def plain(monkeypatch):
     for name in ("METALLAB_DEVICE", "NPROC", "PJRT_NPROC", "TF_NUM_INTRAOP_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ENABLE_PJRT_COMPATIBILITY", "unset by the test's end")
-    monkeypatch.setattr(frameworks.machine, "describe", lambda: SimpleNamespace(chip="Apple M2 Max"))
-    for cached in (frameworks.jax_devices, frameworks._synchronizer):
+    monkeypatch.setattr(machine, "describe", lambda: SimpleNamespace(chip="Apple M2 Max"))
+    caches = device.jax.devices, device.jax._synchronizer, device.tensorflow._synchronizer
+    for cached in caches:
         cached.cache_clear()
     yield
-    for cached in (frameworks.jax_devices, frameworks._synchronizer):
+    for cached in caches:
         cached.cache_clear()
 
 
@@ -105,17 +106,18 @@ def mac(monkeypatch):
 
 @RULES.rule(
     ("for kind in BEST_FIRST if wanted", 'for kind in ("cpu",) if wanted'),
-    ('f"{chip} GPU" if kind == "mps"', '"GPU" if kind == "mps"'),
+    ('f"{chip()} GPU" if kind == "mps" else _nvidia', '"GPU" if kind == "mps" else _nvidia'),
+    ('f"{chip()} GPU" if kind == "mps" else devices', '"GPU" if kind == "mps" else devices'),
     ('"metal": "mps"', '"metal": "gpu"'),
 )
-def an_apple_gpu_is_taken_where_the_plugin_works(frameworks, monkeypatch, mac):
+def an_apple_gpu_is_taken_where_the_plugin_works(device, monkeypatch, mac):
     for platform in ("METAL", "mps"):
         stand_in(monkeypatch, gpu=True, platform=platform)
         for framework in BOTH:
-            lab = frameworks.pick("auto", framework)
+            lab = device.pick("auto", framework)
             assert (lab.kind, lab.label, lab.framework, lab.instead_of) == ("mps", "Apple M2 Max GPU", framework, "")
             assert not lab.simulated
-            title = frameworks.TITLES[framework]
+            title = device.TITLES[framework]
             assert str(lab.banner()) == f"This page ran on Apple M2 Max GPU ({title} device 'mps')."
             assert framework in mac.tried[-1], "the plugin is tried in a child process first"
 
@@ -124,21 +126,20 @@ def an_apple_gpu_is_taken_where_the_plugin_works(frameworks, monkeypatch, mac):
     ("return None if wrong == 0 else", "return None if True else"),
     ("np.abs(np.asarray(product) - a @ b).max()", "0"),
     ("{units.first_line(error)}", ""),
-    ('return accelerator(kind, framework, "; ".join(faults.values()) if wanted == "auto" else "")',
-     "return accelerator(kind, framework)"),
+    ('return known(kind, "; ".join(faults.values()) if wanted == "auto" else "")', "return known(kind)"),
 )  # fmt: skip
-def a_gpu_that_computes_wrongly_is_passed_over_and_told(frameworks, monkeypatch, mac):
+def a_gpu_that_computes_wrongly_is_passed_over_and_told(device, monkeypatch, mac):
     for framework in BOTH:
         stand_in(monkeypatch, gpu=True, error=0.5)
-        lab = frameworks.pick("auto", framework)
+        lab = device.pick("auto", framework)
         assert (lab.kind, lab.instead_of) == ("cpu", "a product on mps is wrong by 0.5")
         assert "(a product on mps is wrong by 0.5). No GPU takes part" in str(lab.banner())
-        with pytest.raises(frameworks.DeviceUnavailable, match=r"mps was asked for, but a product on mps is wrong by"):
-            frameworks.pick("mps", framework)
+        with pytest.raises(device.DeviceUnavailable, match=r"mps was asked for, but a product on mps is wrong by"):
+            device.pick("mps", framework)
         stand_in(monkeypatch, gpu=True)
         monkeypatch.setattr(sys.modules["jax"], "jit", raising)
         monkeypatch.setattr(sys.modules["tensorflow"], "constant", raising)
-        assert frameworks.probe("mps", framework) == "a product on mps failed: no dot_general"
+        assert device.probe("mps", framework) == "a product on mps failed: no dot_general"
 
 
 def raising(*_):
@@ -149,56 +150,56 @@ def raising(*_):
     ('    if kind == "mps" and (fault := _plugin_fault(framework)):\n        return fault\n', ""),
     ("return None if tried.ok else", "return None if True else"),
 )
-def a_plugin_that_aborts_is_a_reason(frameworks, monkeypatch, mac):
+def a_plugin_that_aborts_is_a_reason(device, monkeypatch, mac):
     stand_in(monkeypatch, gpu=True)
     crash = isolated.Outcome("crashed", reason="the process was killed by SIGABRT")
     monkeypatch.setattr(isolated, "run", lambda source, results: crash)
     for framework, plugin in (("tensorflow", "tensorflow-metal 1.2.0"), ("jax", "jax-metal 0.1.1")):
-        lab = frameworks.pick("auto", framework)
+        lab = device.pick("auto", framework)
         assert lab.kind == "cpu"
         assert lab.instead_of == f"{plugin} cannot be used: the process was killed by SIGABRT"
 
 
 @RULES.rule(
     ("    if not plugin(framework):", "    if False:"),
-    ('"jax": ("jax-mps", "jax-metal")', '"jax": ("jax-metal", "jax-mps")'),
+    ('("jax-mps", "jax-metal")', '("jax-metal", "jax-mps")'),
 )
-def the_plugin_is_named_with_its_version(frameworks, monkeypatch, mac):
+def the_plugin_is_named_with_its_version(device, monkeypatch, mac):
     stand_in(monkeypatch, gpu=True)
-    assert frameworks.plugin("tensorflow") == "tensorflow-metal 1.2.0"
-    assert frameworks.plugin("jax") == "jax-metal 0.1.1"
+    assert device.plugin("tensorflow") == "tensorflow-metal 1.2.0"
+    assert device.plugin("jax") == "jax-metal 0.1.1"
     mac.versions["jax-mps"] = "0.10.11"
-    assert frameworks.plugin("jax") == "jax-mps 0.10.11", "the newer of the two"
+    assert device.plugin("jax") == "jax-mps 0.10.11", "the newer of the two"
     mac.versions.clear()
-    assert frameworks.plugin("jax") == ""
+    assert device.plugin("jax") == ""
     stand_in(monkeypatch, gpu=False)
-    with pytest.raises(frameworks.DeviceUnavailable, match="jax-mps or jax-metal is not installed"):
-        frameworks.pick("mps", "jax")
+    with pytest.raises(device.DeviceUnavailable, match="jax-mps or jax-metal is not installed"):
+        device.pick("mps", "jax")
 
 
 @RULES.rule(
     ("    if chosen and ", "    if False and "),
     ('"cpu" not in chosen.split(",")', "True"),
 )
-def the_cpu_stays_beside_a_platform_that_was_chosen(frameworks, monkeypatch):
+def the_cpu_stays_beside_a_platform_that_was_chosen(device, monkeypatch):
     for chosen, updates in (("mps", [("jax_platforms", "mps,cpu")]), ("cuda,cpu", []), ("cpu", []), (None, [])):
         asked = stand_in(monkeypatch, gpu=True, platform="mps")
         sys.modules["jax"].config.jax_platforms = chosen
-        frameworks.jax_devices.cache_clear()
-        frameworks.jax_devices()
+        device.jax.devices.cache_clear()
+        device.jax.devices()
         assert asked == updates
 
 
 @RULES.rule(
     ('"gpu": "cuda"', '"gpu": "gpu"'),
     ('gpu = "mps" if sys.platform == "darwin" else "cuda"', 'gpu = "mps"'),
-    ('return jax_devices()["cuda"].device_kind', 'return "GPU"'),
+    ('else devices()["cuda"].device_kind', 'else "GPU"'),
     ('.get("device_name", "unknown NVIDIA GPU")', '.get("name", "unknown NVIDIA GPU")'),
 )
-def an_nvidia_gpu_is_named(frameworks, monkeypatch):
+def an_nvidia_gpu_is_named(device, monkeypatch):
     stand_in(monkeypatch, gpu=True, platform="gpu")
     for framework in BOTH:
-        assert (frameworks.pick("auto", framework).kind, frameworks.pick("auto", framework).label) == (
+        assert (device.pick("auto", framework).kind, device.pick("auto", framework).label) == (
             "cuda",
             "NVIDIA H200",
         )
@@ -209,14 +210,14 @@ def an_nvidia_gpu_is_named(frameworks, monkeypatch):
     ('    if name != "auto":\n        raise DeviceUnavailable(', "    if False:\n        raise DeviceUnavailable("),
     ('if kind == "sim":', "if False:"),
     ('os.environ.get("METALLAB_DEVICE")', "None"),
-    ("    if wanted not in NAMES:", "    if False:"),
+    ("    if chosen not in NAMES:", "    if False:"),
 )
-def a_run_s_device_is_a_wish_and_a_named_one_an_order(frameworks, monkeypatch):
+def a_run_s_device_is_a_wish_and_a_named_one_an_order(device, monkeypatch):
     stand_in(monkeypatch, gpu=False)
     for framework in BOTH:
-        title = frameworks.TITLES[framework]
+        title = device.TITLES[framework]
         monkeypatch.delenv("METALLAB_DEVICE", raising=False)
-        assert frameworks.pick("auto", framework).instead_of == ""
+        assert device.pick("auto", framework).instead_of == ""
         for setting, why in (
             ("cuda", f"the run asked for cuda, but {title} sees no cuda device on this machine"),
             ("mps", f"the run asked for mps, but {title} sees no mps device on this machine"),
@@ -224,13 +225,13 @@ def a_run_s_device_is_a_wish_and_a_named_one_an_order(frameworks, monkeypatch):
             ("cpu", ""),
         ):
             monkeypatch.setenv("METALLAB_DEVICE", setting)
-            lab = frameworks.pick("auto", framework)
+            lab = device.pick("auto", framework)
             assert (lab.kind, lab.instead_of) == ("cpu", why)
-        with pytest.raises(frameworks.DeviceUnavailable, match=r"cuda was asked for, but .* sees no cuda device"):
-            frameworks.pick("cuda", framework)
+        with pytest.raises(device.DeviceUnavailable, match=r"cuda was asked for, but .* sees no cuda device"):
+            device.pick("cuda", framework)
         monkeypatch.setenv("METALLAB_DEVICE", "gpu")
         with pytest.raises(ValueError, match="no device 'gpu'"):
-            frameworks.pick("auto", framework)
+            device.pick("auto", framework)
 
 
 @RULES.rule(
@@ -238,10 +239,10 @@ def a_run_s_device_is_a_wish_and_a_named_one_an_order(frameworks, monkeypatch):
     ("with jax.default_device(self.jax_device):", "with contextlib.nullcontext():"),
     ('return "/CPU:0" if self.kind == "cpu" else "/GPU:0"', 'return "/CPU:0"'),
 )
-def work_is_held_to_its_device(frameworks, monkeypatch):
+def work_is_held_to_its_device(device, monkeypatch):
     placed = stand_in(monkeypatch, gpu=True, platform="gpu")
     for framework, names in (("tensorflow", ["/CPU:0", "/GPU:0"]), ("jax", ["cpu", "gpu"])):
-        places = frameworks.cpu(framework), frameworks.pick("cuda", framework)
+        places = device.cpu(framework=framework), device.pick("cuda", framework)
         placed.clear()
         for place in places:
             with place.active():
@@ -251,44 +252,44 @@ def work_is_held_to_its_device(frameworks, monkeypatch):
 
 @RULES.rule(
     ("tf.config.threading.get_intra_op_parallelism_threads() or ", ""),
-    ('_number(os.environ.get("NPROC"))', "0"),
-    ('_number(os.environ.get("PJRT_NPROC"))', "0"),
-    ("_number(os.environ.get(set_by))", "0"),
+    ('number_in("NPROC")', "0"),
+    ('number_in("PJRT_NPROC")', "0"),
+    ("number_in(set_by)", "0"),
     ("len(os.sched_getaffinity(0)) if", "99 if"),
 )
-def a_cpu_has_as_many_threads_as_its_framework(frameworks, monkeypatch):
+def a_cpu_has_as_many_threads_as_its_framework(device, monkeypatch):
     stand_in(monkeypatch, gpu=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 4}, raising=False)
     for framework in BOTH:
-        assert (frameworks.cpu(framework).threads, frameworks.cpu(framework).label) == (
+        assert (device.cpu(framework=framework).threads, device.cpu(framework=framework).label) == (
             3,
             "Apple M2 Max CPU, 3 threads",
         )
     monkeypatch.setenv("NPROC", "2")
-    assert frameworks.cpu("jax").threads == 2
+    assert device.cpu(framework="jax").threads == 2
     monkeypatch.setenv("PJRT_NPROC", "1")
-    assert frameworks.cpu("jax").label == "Apple M2 Max CPU, 1 thread"
+    assert device.cpu(framework="jax").label == "Apple M2 Max CPU, 1 thread"
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
-    assert frameworks.cpu("tensorflow").threads == 1
+    assert device.cpu(framework="tensorflow").threads == 1
     threading = sys.modules["tensorflow"].config.threading
     monkeypatch.setattr(threading, "get_intra_op_parallelism_threads", lambda: 4)
-    assert frameworks.cpu("tensorflow").threads == 4
+    assert device.cpu(framework="tensorflow").threads == 4
 
 
 @RULES.rule(
-    ('        _synchronizer("tensorflow")(*results)\n', "        pass\n"),
-    ('        _synchronizer("jax")(*results)\n', "        pass\n"),
-    ('        _synchronizer("jax")(*results)\n', '        _synchronizer("jax")()\n'),
+    ('all that TensorFlow launched is done."""\n        _synchronizer()(*results)\n', '"""\n'),
+    ('waits for everything."""\n        _synchronizer()(*results)\n', '"""\n'),
+    ('waits for everything."""\n        _synchronizer()(*results)\n', '"""\n        _synchronizer()()\n'),
     ("    waits_for_results = True\n", ""),
 )
-def a_place_waits_for_its_framework(frameworks, monkeypatch):
+def a_place_waits_for_its_framework(device, monkeypatch):
     """Around every sample; of JAX each result is waited for."""
     from metallab import timing
 
     asked = stand_in(monkeypatch, gpu=False)
     budget = timing.Budget(min_samples=3, max_samples=3, warmup_calls=1, warmup_seconds=0, block_seconds=2e-5)
     for framework in BOTH:
-        place = frameworks.cpu(framework)
+        place = device.cpu(framework=framework)
         asked.clear()
         calls = []
         launch = lambda calls=calls: calls.append(0) or len(calls)
@@ -304,27 +305,27 @@ def a_place_waits_for_its_framework(frameworks, monkeypatch):
 @RULES.rule(
     ('os.environ.setdefault("ENABLE_PJRT_COMPATIBILITY", "1")', "pass"),
     (
-        "found.setdefault(_kind_of_platform(device.platform), device)",
-        "found[_kind_of_platform(device.platform)] = device",
+        "first.setdefault(_kind_of_platform(device.platform), device)",
+        "first[_kind_of_platform(device.platform)] = device",
     ),
 )
-def the_old_plugin_is_allowed_to_start_and_the_first_device_counts(frameworks, monkeypatch):
+def the_old_plugin_is_allowed_to_start_and_the_first_device_counts(device, monkeypatch):
     stand_in(monkeypatch, gpu=True, platform="gpu")
     first = SimpleNamespace(platform="gpu", device_kind="first")
     others = sys.modules["jax"].devices
     monkeypatch.setattr(sys.modules["jax"], "devices", lambda kind=None: others(kind) if kind else [first, *others()])
     monkeypatch.delenv("ENABLE_PJRT_COMPATIBILITY")
-    assert frameworks.jax_devices()["cuda"] is first
+    assert device.jax.devices()["cuda"] is first
     assert os.environ["ENABLE_PJRT_COMPATIBILITY"] == "1"
 
 
-@RULES.rule(("    with place.active():\n        if framework", "    if True:\n        if framework"))
-def a_probe_computes_on_the_device_that_is_probed(frameworks, monkeypatch):
+@RULES.rule(("    with FRAMEWORKS[framework].known(kind).active():\n", "    if True:\n"))
+def a_probe_computes_on_the_device_that_is_probed(device, monkeypatch):
     for framework, name in (("tensorflow", "/GPU:0"), ("jax", "gpu")):
         placed = stand_in(monkeypatch, gpu=True, platform="gpu")
-        assert frameworks.probe("cuda", framework) is None
+        assert device.probe("cuda", framework) is None
         assert placed == [name]
-        frameworks.jax_devices.cache_clear()
+        device.jax.devices.cache_clear()
 
 
 REAL = """
@@ -332,9 +333,8 @@ import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 from metallab import device, timing
 lab = device.pick("cpu", framework={framework!r})
-from metallab import frameworks
 {load}
-wrong = frameworks._error_of_product("cpu", {framework!r})
+wrong = device.plugins.error_of_product("cpu", {framework!r})
 fast = timing.Budget(min_samples=3, max_samples=3, warmup_calls=1, warmup_seconds=0)
 got = timing.measure(lambda: x @ x, on=lab, question="throughput", budget=fast)
 seen = lab.label, lab.waits_for_results, got.n
@@ -357,7 +357,7 @@ def test_the_real_frameworks_have_what_is_asked_of_them(framework, load, waits):
 
 
 def test_device_pick_hands_over():
-    assert type(device.pick("cpu", framework="jax")) is frameworks.Jax
+    assert type(device.pick("cpu", framework="jax")) is device.JaxDevice
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -14,8 +14,8 @@ import tensorflow as tf
 from mutate import Rules
 from tensorflow.python.util import _pywrap_util_port
 
-from metallab import checks, frameworks
-from metallab.frameworks import grappler
+from metallab import checks, device
+from metallab.tensorflow import grappler
 
 RULES = Rules(grappler)
 ONEDNN = _pywrap_util_port.IsMklEnabled()
@@ -31,7 +31,7 @@ def plain():
 
 @pytest.fixture
 def lab():
-    return frameworks.cpu("tensorflow")
+    return device.cpu(framework="tensorflow")
 
 
 def block(x, kernel, bias):

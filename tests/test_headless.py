@@ -25,11 +25,12 @@ import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from metallab import headless, paths
-from metallab.headless import cli, devices, pool, processes, runner, summary, worker
-from metallab.headless import notebook as notebooks
-from metallab.headless.jobs import REGISTER, make_job, write_atomically
-from metallab.headless.notebook import (
+from metallab import headless, paths, processes
+from metallab import notebook as notebooks
+from metallab.headless import cli, devices, pool, runner, summary, worker
+from metallab.headless.jobs import REGISTER, make_job
+from metallab.headless.summary import UNFINISHED, Console, Summary
+from metallab.notebook import (
     Failure,
     Refused,
     Unreadable,
@@ -38,7 +39,7 @@ from metallab.headless.notebook import (
     skip_reason,
     without_colours,
 )
-from metallab.headless.summary import UNFINISHED, Console, Summary
+from metallab.paths import write_atomically
 
 FOREVER = 600
 PATIENCE = 30

@@ -8,7 +8,7 @@ import torch
 from mutate import Rules
 
 from metallab.device import Accelerator
-from metallab.inference import images
+from metallab.imaging import images
 
 RULES = Rules(images)
 HERE = Accelerator("cuda", "NVIDIA H200")

@@ -188,14 +188,14 @@ def test_a_framework_is_held_to_one_thread_indeed():
     """JAX's matrix products on one thread use the time of one core, and not more."""
     code = """
 import time, jax, jax.numpy as jnp
-from metallab import frameworks
+from metallab import device
 f, x = jax.jit(lambda x: x @ x), jnp.ones((1200, 1200))
 f(x).block_until_ready()
 wall, cpu = time.perf_counter(), time.process_time()
 for _ in range(5):
     f(x).block_until_ready()
 cores = (time.process_time() - cpu) / (time.perf_counter() - wall)
-label = frameworks.cpu("jax").label
+label = device.cpu(framework="jax").label
 """
     outcome = isolated.run(code, results=["cores", "label"], threads=1)
     assert outcome["cores"] < 1.2

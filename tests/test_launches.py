@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from mutate import Rules
 
-from metallab import allowance, checks, isolated
-from metallab.inference import launches
+from metallab import allowance, checks, isolated, launches
 from metallab.timing import Measurement
 
 RULES = Rules(launches)

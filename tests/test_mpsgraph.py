@@ -11,7 +11,7 @@ import pytest
 from mutate import Rules
 
 import metalsim.graph
-from metallab.inference import mpsgraph
+from metallab import mpsgraph
 
 RULES = Rules(mpsgraph)
 

@@ -13,9 +13,10 @@ import pytest
 from mutate import Rules
 
 import metalsim.graph
-from metallab.inference import mpsgraph, mpsgraph_packages
+from metallab import mpsgraph
+from metallab.mpsgraph import packages
 
-RULES = Rules(mpsgraph_packages)
+RULES = Rules(packages)
 A, B = np.arange(6, dtype=np.float32).reshape(2, 3), np.full((2, 3), 10, np.float32)
 
 
@@ -56,22 +57,22 @@ class Turned:
     ("[program.inputs.index(tensor) for tensor in fed]", "list(range(len(fed)))"),
     ('tuple(inputs[i] for i in description["feeds"])', "inputs"),
 )
-def inputs_keep_their_order(mpsgraph_packages, program, tmp_path):
-    mpsgraph_packages.store(program, tmp_path / "m.mpsgraphpackage")
-    difference, total = mpsgraph_packages.load(tmp_path / "m.mpsgraphpackage")(A, B)
+def inputs_keep_their_order(packages, program, tmp_path):
+    packages.store(program, tmp_path / "m.mpsgraphpackage")
+    difference, total = packages.load(tmp_path / "m.mpsgraphpackage")(A, B)
     np.testing.assert_array_equal(difference, A - B)
     np.testing.assert_array_equal(total, A + B)
     with pytest.raises(ValueError, match=r"this input is float32 of shape \(2, 3\)"):
-        mpsgraph_packages.load(tmp_path / "m.mpsgraphpackage")(A.T, B)
+        packages.load(tmp_path / "m.mpsgraphpackage")(A.T, B)
 
 
 @RULES.rule(
     ("[program.outputs.index(tensor) for tensor in made]", "list(range(len(made)))"),
     ('tuple(outputs[i] for i in description["targets"])', "outputs"),
 )
-def outputs_are_told_in_the_executables_order(mpsgraph_packages, program, tmp_path):
-    mpsgraph_packages.store(replace(program, executable=Turned(program.executable)), tmp_path / "m.mpsgraphpackage")
-    first, second = mpsgraph_packages.load(tmp_path / "m.mpsgraphpackage")(A, B)
+def outputs_are_told_in_the_executables_order(packages, program, tmp_path):
+    packages.store(replace(program, executable=Turned(program.executable)), tmp_path / "m.mpsgraphpackage")
+    first, second = packages.load(tmp_path / "m.mpsgraphpackage")(A, B)
     np.testing.assert_array_equal(first, A + B, "the package gives the difference first, which was told as the second")
     np.testing.assert_array_equal(second, A - B)
 
@@ -81,25 +82,23 @@ def outputs_are_told_in_the_executables_order(mpsgraph_packages, program, tmp_pa
     ("except (OSError, ValueError, KeyError, TypeError, IndexError) as error", "except OSError as error"),
     ("hashlib.sha256(file.read_bytes()).hexdigest()", "str(file.stat().st_size)"),
 )
-def damage_is_a_sentence(mpsgraph_packages, program, tmp_path):
+def damage_is_a_sentence(packages, program, tmp_path):
     package = tmp_path / "m.mpsgraphpackage"
-    beside = mpsgraph_packages.store(program, package)
+    beside = packages.store(program, package)
     good = beside.read_text()
     for description in ("{", "{}", "[]", json.dumps(json.loads(good) | {"feeds": [5]})):
         beside.write_text(description)
-        with pytest.raises(
-            mpsgraph_packages.PackageUnusable, match=r"m\.json cannot be used .*store the package again"
-        ):
-            mpsgraph_packages.load(package)
+        with pytest.raises(packages.PackageUnusable, match=r"m\.json cannot be used .*store the package again"):
+            packages.load(package)
     beside.write_text(good)
     largest = max(package.rglob("*"), key=lambda file: file.stat().st_size)
     content = largest.read_bytes()
     largest.write_bytes(content[:-1] + bytes([content[-1] ^ 0xFF]))
-    with pytest.raises(mpsgraph_packages.PackageUnusable, match=f"is damaged: {largest.name} is not as it was written"):
-        mpsgraph_packages.load(package)
+    with pytest.raises(packages.PackageUnusable, match=f"is damaged: {largest.name} is not as it was written"):
+        packages.load(package)
     largest.unlink()
-    with pytest.raises(mpsgraph_packages.PackageUnusable, match="is damaged"):
-        mpsgraph_packages.load(package)
+    with pytest.raises(packages.PackageUnusable, match="is damaged"):
+        packages.load(package)
 
 
 @RULES.rule(
@@ -107,20 +106,20 @@ def damage_is_a_sentence(mpsgraph_packages, program, tmp_path):
     ('"serializeToMPSGraphPackageAtURL_descriptor_", "14"', '"init", "14"'),
     ('"initWithCoreMLPackageAtURL_compilationDescriptor_", "15"', '"init", "15"'),
 )
-def an_older_macos_is_told(mpsgraph_packages, program, tmp_path):
+def an_older_macos_is_told(packages, program, tmp_path):
     if sys.platform == "darwin":
         pytest.skip("a real macOS has one version")
     package = tmp_path / "m.mpsgraphpackage"
-    mpsgraph_packages.store(program, package)
+    packages.store(program, package)
     before = metalsim.graph.macos_version()
     metalsim.graph.set_macos_version("13.6")
     try:
         for work, wanted in (
-            (lambda: mpsgraph_packages.load(package), "14"),
-            (lambda: mpsgraph_packages.store(program, package), "14"),
-            (lambda: mpsgraph_packages.load_core_ml(package, [], []), "15"),
+            (lambda: packages.load(package), "14"),
+            (lambda: packages.store(program, package), "14"),
+            (lambda: packages.load_core_ml(package, [], []), "15"),
         ):
-            with pytest.raises(mpsgraph_packages.PackageUnusable, match=f"needs macOS {wanted} or newer"):
+            with pytest.raises(packages.PackageUnusable, match=f"needs macOS {wanted} or newer"):
                 work()
     finally:
         metalsim.graph.set_macos_version(before)

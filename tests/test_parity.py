@@ -8,9 +8,8 @@ import torch
 from mutate import Rules
 from pretend import pretend
 
-from metallab import device
+from metallab import device, parity
 from metallab.device import Accelerator
-from metallab.inference import parity
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 RULES = Rules(parity)

@@ -127,7 +127,7 @@ def test_pytorch_chooses_by_what_runs(here):
 @processor
 def test_onnx_runtime_saturates_where_there_is_no_vnni(here):
     """Its kernels for AVX2 add two products in 16 bits. Those for VNNI do not (AVX2 may have it, too)."""
-    from metallab.inference import quantization
+    from metallab import quantization
 
     if "avx512vnni" in here["told"]:
         assert not quantization.saturates()

@@ -18,8 +18,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from mutate import Rules
 from torch import nn
 
-from metallab import checks, paths, timing
-from metallab.inference import digits, quantization
+from metallab import checks, paths, quantization, timing
+from metallab.quantization import digits
 
 
 def written_by_hand() -> ModuleType:

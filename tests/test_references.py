@@ -7,7 +7,7 @@ import torch
 from mutate import Rules
 from torch.nn import functional as F
 
-from metallab.inference import references
+from metallab.imaging import references
 
 RULES = Rules(references)
 RNG = np.random.default_rng(0)

@@ -165,7 +165,7 @@ def test_mpsgraph_works_without_pytorchs_part():
         "import metalsim.device\nimport numpy as np\n"
         "def planted(*_, **__):\n    raise metalsim.SimulationError('no device today')\n"
         "metalsim.device.install = planted\nimport MetalPerformanceShadersGraph as mps\n"
-        "from metallab.inference import mpsgraph\ngraph = mps.MPSGraph.alloc().init()\n"
+        "from metallab import mpsgraph\ngraph = mps.MPSGraph.alloc().init()\n"
         "x = graph.placeholderWithShape_dataType_name_([2], mps.MPSDataTypeFloat32, 'x')\n"
         "y = graph.squareWithTensor_name_(x, None)\n"
         "(y,) = mpsgraph.compile(graph, [x], [y])(np.array([2, 3], np.float32))"

@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from metallab import device, machine, paths, timing, units
-from metallab.inference import digits, quantization
+from metallab import device, machine, paths, quantization, timing, units
+from metallab.quantization import digits
 
 SPEED, SIZE, POINTS, DECIBELS = 2.5, 0.30, 1.0, 38.0
 CHOICES = {

@@ -21,8 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from metallab import checks, device, machine, paths, units
-from metallab.inference import launches
+from metallab import checks, device, launches, machine, paths, units
 
 BAR = 10.0
 AOT, COLD = "AOTInductor, loader alone", "torch.compile, cold"

@@ -23,7 +23,7 @@ from playwright.sync_api import Locator, Page, expect
 from test_notebooks import WRONG_ANSWERS
 
 from metallab import paths, workshop
-from metallab.headless.processes import find_process, kill_family
+from metallab.processes import find_process, kill_family
 
 PAGES = ("00_check_your_machine", "01_time_it_right")
 STUDENT = "00_check_your_machine"

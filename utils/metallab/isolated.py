@@ -44,7 +44,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from metallab import needs, units
-from metallab.headless.processes import (
+from metallab.processes import (
     adopt_orphans,
     describe_exit,
     find_process,

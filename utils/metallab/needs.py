@@ -125,18 +125,6 @@ def _has_objective_c() -> bool:
     return True
 
 
-def _has_nvidia_compiler() -> bool:
-    if sys.platform == "darwin":
-        return True  # it does not exist for macOS: nothing that could be mended
-    from metallab.pytorch.kernels import nvrtc
-
-    try:
-        nvrtc.find_compiler()
-    except nvrtc.NoNvidiaCompiler:
-        return False
-    return True
-
-
 def _packages(wanted: str) -> str:
     """How to get what `make packages` installs."""
     if sys.platform == "darwin":
@@ -145,16 +133,19 @@ def _packages(wanted: str) -> str:
 
 
 _CLANG = "clang 19 or newer, its sanitizers, and GCC's run time for Objective-C"
-_SETUP = "make setup FORCE=1"
+SETUP = "make setup FORCE=1"
+"""What brings every Python package back."""
 
 TOOLS = {
     "apple-gpu": Tool("an Apple GPU, be it simulated", _has_apple_gpu, _mend_apple_gpu),
-    "shader-compiler": Tool("a compiler for Metal's language", _has_shader_compiler, lambda: _SETUP),
+    "shader-compiler": Tool("a compiler for Metal's language", _has_shader_compiler, lambda: SETUP),
     "sanitizers": Tool("clang's sanitizers", _has_sanitizers, functools.partial(_packages, _CLANG)),
     "objective-c++": Tool("an Objective-C++ compiler", _has_objective_c, functools.partial(_packages, _CLANG)),
-    "nvidia-compiler": Tool("NVIDIA's run-time compiler", _has_nvidia_compiler, lambda: _SETUP),
     "coremltools": Tool(
-        "Apple's coremltools", lambda: importlib.util.find_spec("coremltools") is not None, lambda: _SETUP
+        "Apple's coremltools", lambda: importlib.util.find_spec("coremltools") is not None, lambda: SETUP
     ),
 }
-"""By the names that ``%%isolated --needs`` takes. An ``apple-gpu`` is needed by every cell with ``--device mps``."""
+"""By the names that ``%%isolated --needs`` takes. An ``apple-gpu`` is needed by every cell with ``--device mps``.
+
+A room that knows a tool of its own adds it when it is imported.
+"""

@@ -6,8 +6,10 @@ Every file that a run writes lies under ``build/``, in a folder of its own for e
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import re
 import time
 import warnings
 from collections.abc import Mapping
@@ -61,6 +63,35 @@ def latest(places: Mapping[Path, float]) -> Path:
         return noted.get(_name(place), -1), claimed if claimed <= now else -math.inf
 
     return max(places, key=when)
+
+
+def results_file(device: str) -> str:
+    """The name of the file with a machine's results, after the device that was measured: ``nvidia_h200.json``."""
+    return re.sub(r"\W+", "_", device.lower()).strip("_") + ".json"
+
+
+def shown(path: Path) -> str:
+    """A path as it is shortest to read: relative if it lies below the current folder."""
+    path = Path(os.path.normpath(path))
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a file so that a reader finds the old text or the new one, never half of it.
+
+    Where that fails, on a full disk say, nothing is left of it. What a killed run left the next one writes over.
+    A character that UTF-8 does not have, half of a pair, is written as JSON escapes it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 _ORDER = "order.txt"

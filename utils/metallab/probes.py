@@ -26,7 +26,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from metallab import machine, paths
-from metallab.headless.processes import describe_exit
+from metallab.processes import describe_exit
 from metallab.tables import Table
 
 if TYPE_CHECKING:

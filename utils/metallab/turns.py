@@ -2,7 +2,7 @@
 
 Measurements that run at once spoil each other. ``METALLAB_TURNS`` names a folder in which processes queue before they
 measure: `make hub` sets it for a class, and `metallab.timing` takes a turn for each measurement, one turn for all
-samples of a comparison, and `metallab.inference.launches` one for each round of fresh processes. Without the variable
+samples of a comparison, and `metallab.launches` one for each round of fresh processes. Without the variable
 nothing waits, and nothing is written.
 
 The queue is a ticket lock made of files. A process that wants to measure draws the next number, which is a file in the

@@ -10,7 +10,7 @@ import io
 import torch
 from torch import Tensor, nn
 
-from metallab.inference import converters
+from metallab import converters
 
 
 class OnnxNetwork:

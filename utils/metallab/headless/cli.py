@@ -13,7 +13,8 @@ from pathlib import Path
 
 from metallab import mode as modes
 from metallab import paths
-from metallab.headless.devices import DEVICES, resolve_device
+from metallab.device import NAMES
+from metallab.headless.devices import resolve_device
 from metallab.headless.jobs import CELL_TIMEOUT, TIMEOUT, NotebookResult, UsageError, make_job
 from metallab.headless.pool import Pool
 from metallab.headless.summary import Console, Summary, locked
@@ -90,7 +91,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--mode", choices=modes.MODES, default="full", help="sizes and samples (default: full)")
-    add("--device", choices=DEVICES, default="auto", help="where to run (default: the best device of this machine)")
+    add("--device", choices=NAMES, default="auto", help="where to run (default: the best device of this machine)")
     add("--only", action="append", default=[], metavar="03", help="only this number or name; may be repeated")
     add("--cell-timeout", type=seconds_argument, default=CELL_TIMEOUT, metavar="S", help="seconds a cell may take")
     add("--timeout", type=seconds_argument, default=TIMEOUT, metavar="S", help="seconds a notebook may take")

@@ -8,9 +8,8 @@ import subprocess
 import sys
 
 from metallab.headless.jobs import UsageError
-from metallab.headless.processes import describe_exit
+from metallab.processes import describe_exit
 
-DEVICES = ("auto", "mps", "cuda", "cpu", "sim")
 PROBE_SECONDS = 300.0
 """A first look compiles what it imports, and the simulated GPU; a driver that hangs takes for ever."""
 PROBE_MARK = "metallab-device:"

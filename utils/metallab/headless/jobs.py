@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -190,20 +189,3 @@ def make_job(
     if found := job.foreign():
         raise UsageError(f"{found} is there already, and no run wrote it: {ELSEWHERE}")
     return job
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a file so that a reader finds the old text or the new one, never half of it.
-
-    Where that fails, on a full disk say, nothing is left of it. What a killed run left the next one writes over.
-    A character that UTF-8 does not have, half of a pair, is written as JSON escapes it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metallab import mode as modes
-from metallab.headless.devices import DEVICES, resolve_device
+from metallab.device import NAMES
+from metallab.headless.devices import resolve_device
 from metallab.headless.jobs import (
     CELL_TIMEOUT,
     INTERRUPTED,
@@ -27,10 +28,10 @@ from metallab.headless.jobs import (
     NotebookResult,
     cannot_write,
     make_job,
-    write_atomically,
 )
-from metallab.headless.notebook import Failure, check_replaced, show_failure
-from metallab.headless.processes import describe_exit, find_process, kill_family, last_words, resident_bytes
+from metallab.notebook import Failure, check_replaced, show_failure
+from metallab.paths import write_atomically
+from metallab.processes import describe_exit, find_process, kill_family, last_words, resident_bytes
 
 STOP_GRACE = 15.0
 """Seconds that a worker has to save its notebook and leave once it is told to stop; then it is killed."""
@@ -65,8 +66,8 @@ def run_notebook(
     the run would write over the notebook itself; UsageError, which is one, if the device is not there.
     A notebook that fails, or can't be read, is a result.
     """
-    if mode not in modes.MODES or device not in DEVICES:
-        raise ValueError(f"mode is one of {', '.join(modes.MODES)}, device one of {', '.join(DEVICES)}")
+    if mode not in modes.MODES or device not in NAMES:
+        raise ValueError(f"mode is one of {', '.join(modes.MODES)}, device one of {', '.join(NAMES)}")
     path = Path(path).absolute()
     check_replaced(path, replace or {})
     kind = resolve_device(device)["device"] if device == "auto" else device

@@ -18,7 +18,7 @@ from nbconvert.preprocessors.execute import ExecutePreprocessor
 from traitlets.log import get_logger
 
 from metallab.headless.jobs import INTERRUPTED, Job, NotebookResult, cannot_write
-from metallab.headless.notebook import (
+from metallab.notebook import (
     SKIP_TAG,
     Failure,
     OutputLimit,
@@ -29,7 +29,7 @@ from metallab.headless.notebook import (
     stopped_output,
     without_colours,
 )
-from metallab.headless.processes import Lifeline, describe_exit, last_words, marked
+from metallab.processes import Lifeline, describe_exit, last_words, marked
 
 KERNEL_START = 120
 """Seconds that a kernel may take to start; on an idle machine it takes half a second."""

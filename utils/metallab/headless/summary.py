@@ -24,9 +24,9 @@ from metallab.headless.jobs import (
     NotebookResult,
     UsageError,
     cannot_write,
-    write_atomically,
 )
 from metallab.headless.pool import STOP_GRACE, Running
+from metallab.paths import shown, write_atomically
 
 UNFINISHED = "no result: the run ended while this notebook was running; it was killed, or could not write"
 
@@ -209,10 +209,3 @@ def shorten(text: str, width: int) -> str:
     """One line of at most ``width`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def shown(path: Path) -> str:
-    """A path as it is shortest to read: relative if it lies below the current folder."""
-    path = Path(os.path.normpath(path))
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)

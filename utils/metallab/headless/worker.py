@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from metallab.headless.jobs import Job, NotebookResult, cannot_write, write_atomically
-from metallab.headless.notebook import (
+from metallab.headless.jobs import Job, NotebookResult, cannot_write
+from metallab.notebook import (
     Failure,
     Refused,
     Unreadable,
@@ -28,7 +28,8 @@ from metallab.headless.notebook import (
     skip_reason,
     title_of,
 )
-from metallab.headless.processes import Lifeline, adopt_orphans
+from metallab.paths import write_atomically
+from metallab.processes import Lifeline, adopt_orphans
 
 
 def main(job_file: str, descriptor: str) -> int:

@@ -22,7 +22,7 @@ from typing import Any
 
 from metallab import machine, paths, records, timing
 from metallab.records import Record
-from metallab.results import bench, compare, findings
+from metallab.results import compare, findings
 
 SCHEMA = paths.ROOT / "utils" / "metallab" / "results" / "schema" / "results.schema.json"
 
@@ -46,10 +46,10 @@ def check(path: Path) -> list[Record]:
 
 def _what_there_is() -> str:
     """Which files could have been meant."""
-    files = [bench.shown(path) for path in sorted(paths.BUILD.glob("bench/*.json"))]
+    files = [paths.shown(path) for path in sorted(paths.BUILD.glob("bench/*.json"))]
     if files:
         return f"make bench wrote {', '.join(files)}"
-    return f"make bench measures, and names the file that it writes in {bench.shown(paths.BUILD / 'bench')}"
+    return f"make bench measures, and names the file that it writes in {paths.shown(paths.BUILD / 'bench')}"
 
 
 def _against_schema(path: Path) -> Iterator[str]:
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _show(one: findings.Column) -> None:
     """What would be shown of a good file, and what it tells of who made it."""
-    print(f"GOOD: it can be shown, as data/results/{bench.file_name(one.title)}\n")
+    print(f"GOOD: it can be shown, as data/results/{paths.results_file(one.title)}\n")
     tables = {
         "What it is": findings.provenance([one]),
         "The GPU against its own CPU, by lesson": findings.by_lesson([one], by_gpu=True),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from metallab import plots, units
-from metallab.headless.notebook import cut_outputs
+from metallab.notebook import cut_outputs
 from metallab.paths import NOTEBOOKS, REPORT, ROOT
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metallab import machine, paths, units
-from metallab.headless.jobs import write_atomically
-from metallab.headless.notebook import cuts
+from metallab.notebook import cuts
+from metallab.paths import write_atomically
 from metallab.records import Record, RecordError, by_name, load
 from metallab.results import findings, pages
 from metallab.results.findings import Problem, Verdict

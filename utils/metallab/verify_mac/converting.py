@@ -14,7 +14,7 @@ os.chdir(FOLDER)
 import numpy as np, torch
 from pathlib import Path
 from torch import nn
-from metallab.inference import converters
+from metallab import converters
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
@@ -29,10 +29,10 @@ import os
 os.chdir(FOLDER)
 import numpy as np
 from pathlib import Path
-from metallab.inference import mpsgraph_packages
-t = mpsgraph_packages.Tensor
+from metallab.mpsgraph import packages
+t = packages.Tensor
 given, made = [t((1, 1, 16, 16), "float32")], [t((1, 10), "float32")]
-program = mpsgraph_packages.load_core_ml(Path("small.mlpackage"), given, made)
+program = packages.load_core_ml(Path("small.mlpackage"), given, made)
 (y,) = program(np.load("x.npy"))
 """
 CONVERTED = """
@@ -41,8 +41,9 @@ os.chdir(FOLDER)
 import numpy as np, MetalPerformanceShadersGraph as mps
 from pathlib import Path
 from Foundation import NSURL
-from metallab.inference import mpsgraph, mpsgraph_packages
-t = mpsgraph_packages.Tensor
+from metallab import mpsgraph
+from metallab.mpsgraph import packages
+t = packages.Tensor
 given, made = (t((1, 1, 16, 16), "float32"),), (t((1, 10), "float32"),)
 executable = mps.MPSGraphExecutable.alloc().initWithMPSGraphPackageAtURL_compilationDescriptor_(
     NSURL.fileURLWithPath_(str(Path(PACKAGE).resolve())), None)
@@ -61,7 +62,7 @@ PREDICT = """
 import os
 os.chdir(FOLDER)
 import numpy as np, coremltools as ct
-from metallab.inference import converters
+from metallab import converters
 x, found = np.load("x.npy"), {}
 for name, unit in converters.UNITS.items():
     model = ct.models.MLModel("small.mlpackage", compute_units=getattr(ct.ComputeUnit, unit))
@@ -100,7 +101,7 @@ def _agrees(got: Any, dtype: str) -> str:
     """ "agrees", or how far a result is from the network's."""
     import numpy as np
 
-    from metallab.inference import parity
+    from metallab import parity
 
     return parity.verdict(np.load("truth.npy"), np.asarray(got).reshape(1, 10), dtype)
 
@@ -118,13 +119,13 @@ def mpsgraph_reads_core_ml() -> Finding:
     return judged(said == "agrees", said)
 
 
-@trial(on="mac", used_in="notebook 09, metallab.inference.converters", seconds=90)
+@trial(on="mac", used_in="notebook 09, metallab.converters", seconds=90)
 def mpsgraphtool_takes_our_flags() -> Finding:
     """``mpsgraphtool``'s usage names the flags that `converters.convert` gives it, which are those of public scripts.
 
     Its usage in full, without arguments, and of convert.
     """
-    from metallab.inference import converters
+    from metallab import converters
 
     runs = {name: converters.mpsgraphtool(*words, timeout=30) for name, words in _QUESTIONS.items()}
     if any(ran.code is None for ran in runs.values()):
@@ -141,8 +142,7 @@ _QUESTIONS = {"alone": (), "convert": ("convert",), "help": ("convert", "--help"
 @trial(on="mac", used_in="notebook 09", seconds=400)
 def mpsgraphtool_converts() -> Finding:
     """``mpsgraphtool convert`` turns the Core ML package and the ONNX file into packages that are right."""
-    from metallab import isolated
-    from metallab.inference import converters
+    from metallab import converters, isolated
 
     if converters.find_tool("mpsgraphtool") is None:
         return not_applicable("mpsgraphtool is not here; it comes with Xcode 15 or newer")
@@ -200,7 +200,7 @@ def onnx_runtime_reaches_core_ml() -> Finding:
     """
     import numpy as np
 
-    from metallab.inference import converters
+    from metallab import converters
 
     _made(core_ml=False)
     through = converters.OnnxOnCoreML(Path("small.onnx"), cache=Path("cache"), units="ALL")

@@ -16,7 +16,8 @@ README = "utils/metalsim/graph/README.md"
 STORE = """
 import numpy as np, MetalPerformanceShadersGraph as mps
 from pathlib import Path
-from metallab.inference import mpsgraph, mpsgraph_packages
+from metallab import mpsgraph
+from metallab.mpsgraph import packages
 graph = mps.MPSGraph.alloc().init()
 a, b = (graph.placeholderWithShape_dataType_name_([2, 3], mps.MPSDataTypeFloat32, name) for name in "ab")
 outputs = [
@@ -25,22 +26,22 @@ outputs = [
 ]
 program = mpsgraph.compile(graph, [a, b], outputs)
 compiled = program(np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32))
-mpsgraph_packages.store(program, Path(PACKAGE))
+packages.store(program, Path(PACKAGE))
 fed = [[a, b].index(tensor) for tensor in program.executable.feedTensors()]
 targets = [outputs.index(tensor) for tensor in program.executable.targetTensors()]
 """
 LOAD = """
 import numpy as np
 from pathlib import Path
-from metallab.inference import mpsgraph_packages
-program = mpsgraph_packages.load(Path(PACKAGE))
+from metallab.mpsgraph import packages
+program = packages.load(Path(PACKAGE))
 loaded = program(np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32))
 fed = program.executable.executable.feedTensors()
 fed = None if fed is None else [str(tensor) for tensor in fed]
 """
 INVALID = """
 import MetalPerformanceShadersGraph as mps
-from metallab.inference import mpsgraph
+from metallab import mpsgraph
 graph = mps.MPSGraph.alloc().init()
 a, b = (graph.placeholderWithShape_dataType_name_(s, mps.MPSDataTypeFloat32, None) for s in ([2, 3], [4, 5]))
 mpsgraph.compile(graph, [a, b], [graph.matrixMultiplicationWithPrimaryTensor_secondaryTensor_name_(a, b, None)])
@@ -48,8 +49,8 @@ mpsgraph.compile(graph, [a, b], [graph.matrixMultiplicationWithPrimaryTensor_sec
 OTHER_SHAPE = """
 import numpy as np
 from pathlib import Path
-from metallab.inference import mpsgraph_packages
-program = mpsgraph_packages.load(Path(PACKAGE))
+from metallab.mpsgraph import packages
+program = packages.load(Path(PACKAGE))
 program(*(np.ones((5, 5), np.float32) for _ in range(2)))
 """
 
@@ -58,7 +59,7 @@ def _evaluate(build: Callable[..., Sequence[Any]], *arrays: Any) -> list[Any]:
     """The outputs of a graph that ``build(graph, *placeholders)`` makes, for inputs of NumPy arrays."""
     import MetalPerformanceShadersGraph as mps
 
-    from metallab.inference import mpsgraph
+    from metallab import mpsgraph
 
     graph = mps.MPSGraph.alloc().init()
     place = graph.placeholderWithShape_dataType_name_
@@ -72,7 +73,7 @@ def _row(*numbers: float) -> Any:
     return np.array(numbers, np.float32)
 
 
-@trial(on="gpu", used_in="notebooks 09 to 11, metallab.inference.mpsgraph")
+@trial(on="gpu", used_in="notebooks 09 to 11, metallab.mpsgraph")
 def results_are_read_back() -> Finding:
     """A compiled graph runs from Python, and ``buffer.contents().as_buffer(n)`` gives its results.
 
@@ -81,8 +82,7 @@ def results_are_read_back() -> Finding:
     import MetalPerformanceShadersGraph as mps
     import numpy as np
 
-    from metallab import checks
-    from metallab.inference import mpsgraph
+    from metallab import checks, mpsgraph
 
     rng = np.random.default_rng(0)
     pairs = [tuple(rng.normal(size=s).astype(np.float32) for s in ((64, 48), (48, 32))) for _ in range(2)]
@@ -96,7 +96,7 @@ def results_are_read_back() -> Finding:
     return judged(True, "both products agree with NumPy")
 
 
-@trial(on="gpu", used_in="notebook 09, metallab.inference.mpsgraph_packages", seconds=150)
+@trial(on="gpu", used_in="notebook 09, metallab.mpsgraph.packages", seconds=150)
 def packages_load_in_another_process() -> Finding:
     """A stored MPSGraphPackage runs in a process that never saw the graph, with the orders from our JSON file.
 
@@ -127,7 +127,7 @@ def packages_load_in_another_process() -> Finding:
     return judged("WRONG" not in verdicts.values() and loaded["fed"] is None, said, **values)
 
 
-@trial(on="gpu", used_in="notebook 09, when it goes wrong; metallab.inference.mpsgraph", seconds=90)
+@trial(on="gpu", used_in="notebook 09, when it goes wrong; metallab.mpsgraph", seconds=90)
 def invalid_graph_ends_the_process() -> Finding:
     """A graph whose shapes do not fit ends the process when it is built or compiled: no exception reaches Python.
 
@@ -187,7 +187,8 @@ def quantised_convolution_is_right() -> Finding:
     import MetalPerformanceShadersGraph as mps
     import numpy as np
 
-    from metallab.inference import mpsgraph, references
+    from metallab import mpsgraph
+    from metallab.imaging import references
 
     rng = np.random.default_rng(0)
     x, w = (rng.integers(-127, 128, shape).astype(np.int8) for shape in ((1, 4, 8, 8), (4, 4, 3, 3)))
@@ -283,7 +284,7 @@ def real_transforms_halve_the_last_dimension() -> Finding:
     import MetalPerformanceShadersGraph as mps
     import numpy as np
 
-    from metallab.inference import parity
+    from metallab import parity
 
     x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
     said, shapes = {}, {}
@@ -309,7 +310,7 @@ def transforms_agree_with_numpy() -> Finding:
     import MetalPerformanceShadersGraph as mps
     import numpy as np
 
-    from metallab.inference import parity
+    from metallab import parity
 
     parts, said = np.random.default_rng(0).normal(size=(2, 8, 12)).astype("f"), {}
     for bits, scaling, norm in [(32, "None", "backward"), (32, "Size", "forward"), (16, "Unitary", "ortho")]:
@@ -334,7 +335,8 @@ def volumes_and_grids_agree() -> Finding:
     import MetalPerformanceShadersGraph as mps
     import numpy as np
 
-    from metallab.inference import parity, references
+    from metallab import parity
+    from metallab.imaging import references
 
     shapes = (2, 3, 4, 5, 6), (2, 3, 2, 3, 3), (1, 2, 4, 5), (1, 6, 7, 2)
     rng = np.random.default_rng(0)

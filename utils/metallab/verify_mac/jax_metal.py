@@ -30,14 +30,14 @@ PROGRAMS = {
 }
 NETWORK = """
 import numpy as np, jax
-from metallab import checks, device, frameworks
-from metallab.frameworks import jax_networks
+from metallab import checks, device
+from metallab.jax import networks
 lab = device.pick(framework="jax")
 small = {"MLP": {"batch": 32}, "n-body step": {"bodies": 64}}.get(NAME, {"batch": 4})
-network = jax_networks.MEASURED[NAME](**small)
+network = networks.MEASURED[NAME](**small)
 said = []
 for what in ("inference", "gradient"):
-    got, want = (getattr(network.on(place), what)()() for place in (lab.jax_device, frameworks.jax_devices()["cpu"]))
+    got, want = (getattr(network.on(place), what)()() for place in (lab.jax_device, device.jax.devices()["cpu"]))
     try:
         checks.assert_close(*(jax.tree.map(np.asarray, value) for value in (want, got)), "float32")
         said.append(f"{what} agrees")
@@ -47,7 +47,7 @@ for what in ("inference", "gradient"):
 EXACT = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
 
 
-@trial(on="jax", used_in="notebook 07, metallab.frameworks", seconds=120)
+@trial(on="jax", used_in="notebook 07, metallab.device.jax", seconds=120)
 def plugin_computes() -> Finding:
     """jax-metal 0.1.1 loads on JAX 0.4.34 and this macOS, and a product of small whole numbers is exact on its GPU.
 
@@ -55,12 +55,12 @@ def plugin_computes() -> Finding:
     """
     import jax
 
-    from metallab import device, frameworks
+    from metallab import device
 
     lab = device.pick(framework="jax")
-    fault = frameworks.probe(lab.kind, "jax")
+    fault = device.probe(lab.kind, "jax")
     seen = [f"{found} ({found.platform})" for found in jax.devices()]
-    named = {"devices": seen, "plugin": frameworks.plugin("jax"), "JAX": jax.__version__}
+    named = {"devices": seen, "plugin": device.plugin("jax"), "JAX": jax.__version__}
     if lab.kind != "mps" and sys.platform != "darwin":
         return judged(fault is None, "no plugin here: the product is the CPU's", **named)
     return judged(lab.kind == "mps" and fault is None, fault or lab.instead_of or f"exact on {lab.label}", **named)

@@ -185,7 +185,7 @@ def metal_compiler_takes_our_files() -> Finding:
 
     xcrun metal comes with the whole Xcode; its warnings are kept.
     """
-    from metallab.inference import converters
+    from metallab import converters
     from metallab.pytorch import kernels
 
     if not (metal := converters.find_tool("metal")):

@@ -53,7 +53,7 @@ def tools_of_xcode() -> Finding:
 
     Asks xcrun -f for each, and those that are there for their version.
     """
-    from metallab.inference import converters
+    from metallab import converters
 
     found = {name: converters.find_tool(name) for name in XCODE}
     versions = {name: _version(path) for name, path in found.items() if path and name != "mpsgraphtool"}

@@ -469,8 +469,7 @@ def complex_numbers_compute() -> Finding:
     import numpy as np
     import torch
 
-    from metallab import device
-    from metallab.inference import parity
+    from metallab import device, parity
 
     z = np.random.default_rng(0).normal(size=(8, 24)).view(complex)
     operations = {

@@ -136,7 +136,7 @@ def instruments_records_them() -> Finding:
 
     xctrace comes with the whole Xcode.
     """
-    from metallab.inference import converters
+    from metallab import converters
 
     if not (xctrace := converters.find_tool("xctrace")):
         return not_applicable("xctrace is not here; it comes with Xcode, not with the command-line tools")

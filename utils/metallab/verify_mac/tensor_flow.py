@@ -10,7 +10,7 @@ from metallab.verify_mac.trial import Finding, judged, not_applicable, trial
 
 SURVEY = """
 from metallab import device
-from metallab.frameworks import grappler
+from metallab.tensorflow import grappler
 findings = grappler.survey(grappler.patterns(), on=device.pick(framework="tensorflow"))
 """
 STEPS = 40
@@ -27,12 +27,12 @@ def plugin_computes() -> Finding:
     """tensorflow-metal loads on TensorFlow 2.16.2, and a product of small whole numbers is exact on its GPU."""
     import tensorflow as tf
 
-    from metallab import frameworks
+    from metallab import device
 
     lab = _lab()
-    fault = frameworks.probe(lab.kind, "tensorflow")
+    fault = device.probe(lab.kind, "tensorflow")
     seen = [f"{found.device_type}: {found.name}" for found in tf.config.list_physical_devices()]
-    named = {"devices": seen, "plugin": frameworks.plugin("tensorflow"), "TensorFlow": tf.__version__}
+    named = {"devices": seen, "plugin": device.plugin("tensorflow"), "TensorFlow": tf.__version__}
     if lab.kind != "mps" and sys.platform != "darwin":
         return judged(fault is None, "no plugin here: the product is the CPU's", **named)
     return judged(lab.kind == "mps" and fault is None, fault or lab.instead_of or f"exact on {lab.label}", **named)
@@ -44,7 +44,7 @@ def patterns_agree_with_the_cpu() -> Finding:
 
     Each with what was fused in the optimised graph, by the names that stand there.
     """
-    from metallab.frameworks import grappler
+    from metallab.tensorflow import grappler
 
     findings = grappler.survey(grappler.patterns(), on=_lab())
     wrong = [finding.pattern for finding in findings if not finding.ok]
@@ -60,8 +60,8 @@ def turning_the_remapper_off_is_heard() -> Finding:
 
     The sixteen patterns in two processes, with the variable and without it.
     """
-    from metallab import frameworks, isolated
-    from metallab.frameworks import grappler
+    from metallab import device, isolated
+    from metallab.tensorflow import grappler
 
     runs = [
         isolated.run(SURVEY, results=["findings"], environment=setting, timeout=180)
@@ -72,7 +72,7 @@ def turning_the_remapper_off_is_heard() -> Finding:
     without, turned_off = (ran["findings"] for ran in runs)
     said = grappler.effect(without, turned_off, "TURN_OFF_REMAPPER=1")
     fused = [{finding.pattern: finding.reading.fused for finding in found} for found in (without, turned_off)]
-    if not frameworks.plugin("tensorflow"):
+    if not device.plugin("tensorflow"):
         return not_applicable(f"no plugin here; on the CPU: {said}", without=fused[0], turned_off=fused[1])
     changed = fused[0] != fused[1] or [f.ok for f in without] != [f.ok for f in turned_off]
     return judged(changed, said, without=fused[0], turned_off=fused[1])
@@ -81,7 +81,7 @@ def turning_the_remapper_off_is_heard() -> Finding:
 @trial(on="tensorflow", used_in="notebook 06, with and without remapping", seconds=300)
 def option_turns_fusing_off() -> Finding:
     """TensorFlow's own option turns fusing off: reports say that on Metal it does not help."""
-    from metallab.frameworks import grappler
+    from metallab.tensorflow import grappler
 
     findings = grappler.survey(grappler.patterns(), on=_lab(), remapping=False)
     fused = {finding.pattern: finding.reading.fused for finding in findings if finding.reading.fused}
@@ -99,7 +99,7 @@ def optimizers_step_right() -> Finding:
     import keras
     import tensorflow as tf
 
-    from metallab.frameworks import grappler
+    from metallab.tensorflow import grappler
 
     optimizers, said, graphs = keras.optimizers, {}, {}
     makers = {"SGD": optimizers.SGD, "RMSprop": optimizers.RMSprop, "Adagrad": optimizers.Adagrad}

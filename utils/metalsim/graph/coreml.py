@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metalsim.graph import contract, datatypes, descriptors, mpsgraph
+from metalsim.graph import contract, datatypes, descriptors
+from metalsim.graph.construction import Construction
 from metalsim.graph.errors import NotSimulated, PackageError
 from metalsim.graph.program import Program
 from metalsim.graph.tensors import MPSGraphTensor
@@ -96,7 +97,7 @@ def _model(file: Path) -> Any:
 
 
 def _program(function: Any, block: Any, folder: Path) -> Program:
-    graph = mpsgraph.MPSGraph.alloc().init()
+    graph = Construction.alloc().init()
     values: dict[str, Value] = {}
     placeholders = []
     for each in function.inputs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from metalsim.graph import datatypes, descriptors, package
+from metalsim.graph import coreml, datatypes, descriptors, package
 from metalsim.graph.bridge import Object, expect, expect_or_none
 from metalsim.graph.errors import InvalidGraph, NotSimulated
 from metalsim.graph.foundation import NSURL, NSArray
@@ -32,8 +32,6 @@ class MPSGraphExecutable(Object):
     def initWithCoreMLPackageAtURL_compilationDescriptor_(self, url: Any, descriptor: Any) -> MPSGraphExecutable:
         expect(url, NSURL, "the URL")
         expect_or_none(descriptor, COMPILATION, "the compilation descriptor")
-        from metalsim.graph import coreml  # it builds a graph, and graphs make executables
-
         return self._ready(program=coreml.read(Path(url.path())), feeds=None, targets=None, options=1)
 
     def options(self) -> int:

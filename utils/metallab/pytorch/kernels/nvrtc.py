@@ -15,6 +15,7 @@ import ctypes
 import functools
 import importlib.util
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 
 import torch
 
+from metallab import needs
 from metallab.pytorch import kernels
 
 GROUP_SIZE = 256  # threads in a group unless a call says otherwise
@@ -223,6 +225,20 @@ def find_compiler() -> None:
     """`NoNvidiaCompiler` unless NVIDIA's run-time compiler and CUDA's headers are here; neither needs a GPU."""
     _bindings("nvrtc")
     _headers()
+
+
+def _is_here() -> bool:
+    """Whether it can compile; True on a Mac, for which it does not exist: nothing that could be mended."""
+    if sys.platform == "darwin":
+        return True
+    try:
+        find_compiler()
+    except NoNvidiaCompiler:
+        return False
+    return True
+
+
+needs.TOOLS["nvidia-compiler"] = needs.Tool("NVIDIA's run-time compiler", _is_here, lambda: needs.SETUP)
 
 
 def compile_cuda(translation: Translation, architecture: str) -> tuple[bytes, dict[str, str]]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metallab import needs, units
-from metallab.headless.devices import DEVICES
-from metallab.headless.jobs import write_atomically
+from metallab.device import NAMES
+from metallab.paths import write_atomically
 
 SKIP_TAG = "skip-headless"
 LONGEST_REASON = 1000
@@ -172,8 +172,8 @@ def skip_reason(notebook, device: str) -> str:
     if skip is None:
         return ""
     devices = skip.get("device") if isinstance(skip, dict) else None
-    if not isinstance(devices, list) or any(name not in DEVICES[1:] for name in devices):
-        raise Refused(f"metadata.metallab.skip.device must be a list of {', '.join(DEVICES[1:])}")
+    if not isinstance(devices, list) or any(name not in NAMES[1:] for name in devices):
+        raise Refused(f"metadata.metallab.skip.device must be a list of {', '.join(NAMES[1:])}")
     reason = skip.get("reason")
     if not isinstance(reason, str) or not reason.strip():
         raise Refused("metadata.metallab.skip gives no reason; write one, it is what readers are told")

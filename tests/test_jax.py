@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from mutate import Rules
 
-from metallab import checks, frameworks, isolated, paths, timing
-from metallab.frameworks import jax_networks
+from metallab import checks, device, isolated, paths, timing
+from metallab.jax import networks
 
-RULES = Rules(jax_networks)
+RULES = Rules(networks)
 CPU = jax.devices("cpu")[0]
 SMALL = {
     "MLP": {"batch": 4, "width": 16},
@@ -49,8 +49,8 @@ def on_the_cpu():
         yield
 
 
-def small(jax_networks, name):
-    return jax_networks.MEASURED[name](**SMALL[name])
+def small(networks, name):
+    return networks.MEASURED[name](**SMALL[name])
 
 
 def leaves(tree):
@@ -64,8 +64,8 @@ def leaves(tree):
     ("fan_in=9 * before", "fan_in=before"),
     ("steps: int = 64", "steps: int = 32"),
 )
-def a_name_stands_for_one_network(jax_networks):
-    for name, make in jax_networks.MEASURED.items():
+def a_name_stands_for_one_network(networks):
+    for name, make in networks.MEASURED.items():
         network = make()
         arrays = jax.tree.leaves((network.params, network.inputs))
         assert network.name == name
@@ -75,8 +75,8 @@ def a_name_stands_for_one_network(jax_networks):
 
 
 @RULES.rule(("fan_in=before), ", "fan_in=1), "), ("masses = np.abs(draw.normal(bodies)) / ", "masses = 1e6 * "))
-def numbers_stay_of_moderate_size(jax_networks):
-    for make in jax_networks.MEASURED.values():
+def numbers_stay_of_moderate_size(networks):
+    for make in networks.MEASURED.values():
         for leaf in leaves(make().on(CPU).inference()()):
             assert np.isfinite(leaf).all()
             assert 0.1 < leaf.std() < 10
@@ -86,8 +86,8 @@ def numbers_stay_of_moderate_size(jax_networks):
     ("params=jax.device_put(self.params, device)", "params=self.params"),
     ("inputs=jax.device_put(self.inputs, device)", "inputs=self.inputs"),
 )
-def a_copy_lies_on_its_device(jax_networks):
-    network = small(jax_networks, "MLP")
+def a_copy_lies_on_its_device(networks):
+    network = small(networks, "MLP")
     there = network.on(CPU)
     for leaf in jax.tree.leaves((there.params, there.inputs)):
         assert leaf.devices() == {CPU}
@@ -100,14 +100,14 @@ def a_copy_lies_on_its_device(jax_networks):
     ("jax.jit(function) if compiled else function", "function"),
     ("jax.jit(function) if compiled else function", "jax.jit(function)"),
 )
-def compiled_means_traced_once(jax_networks):
+def compiled_means_traced_once(networks):
     seen = []
 
     def counted(params, x, xp=jnp):
         seen.append("run")
         return params * x
 
-    network = jax_networks.Network("counted", counted, np.float32(2), (np.ones(3, np.float32),)).on(CPU)
+    network = networks.Network("counted", counted, np.float32(2), (np.ones(3, np.float32),)).on(CPU)
     for task in (network.inference, network.gradient):
         for compiled, runs in ((True, 1), (False, 3)):
             seen.clear()
@@ -122,10 +122,10 @@ def compiled_means_traced_once(jax_networks):
     ("jnp.mean(jnp.square(output)) for output in outputs", "jnp.mean(jnp.square(output)) for output in outputs[:1]"),
     ("jax.value_and_grad(self.loss)", "jax.value_and_grad(self.loss, argnums=1)"),
 )
-def the_gradient_is_that_of_the_mean_square(jax_networks):
+def the_gradient_is_that_of_the_mean_square(networks):
     rng = np.random.default_rng(1)
-    for name in jax_networks.MEASURED:
-        network = small(jax_networks, name)
+    for name in networks.MEASURED:
+        network = small(networks, name)
         loss, gradient = network.on(CPU).gradient()()
         outputs = leaves(network.on(CPU).inference()())
         assert float(loss) == pytest.approx(sum((output**2).mean() for output in outputs), rel=1e-5)
@@ -138,9 +138,9 @@ def the_gradient_is_that_of_the_mean_square(jax_networks):
 
 
 @RULES.rule(("if not self.in_numpy:", "if False:"), ("*inputs, xp=np)", "*inputs, xp=jnp)"))
-def the_same_code_runs_in_numpy(jax_networks):
-    for name in jax_networks.MEASURED:
-        network = small(jax_networks, name)
+def the_same_code_runs_in_numpy(networks):
+    for name in networks.MEASURED:
+        network = small(networks, name)
         if not network.in_numpy:
             with pytest.raises(ValueError, match=f"of which {name} is made"):
                 network.numpy()
@@ -157,7 +157,7 @@ def the_same_code_runs_in_numpy(jax_networks):
     ("positions = positions + step * halfway", "positions = positions + step * velocities"),
     ("velocities + step / 2 * _acc", "velocities + step * _acc"),
 )
-def two_bodies_fall_towards_each_other(jax_networks):
+def two_bodies_fall_towards_each_other(networks):
     masses, step = np.array([3.0, 1.0]), 1e-2
     r, v = np.array([[0.0, 0, 0], [2, 0, 0]]), np.array([[0.0, 1, 0], [0, -3, 0]])
 
@@ -169,7 +169,7 @@ def two_bodies_fall_towards_each_other(jax_networks):
     half = v + step / 2 * pull(r)
     expected = r + step * half, half + step / 2 * pull(r + step * half)
     given = (np.float32(array) for array in (r, v))
-    network = jax_networks.Network("two", jax_networks._n_body, {"masses": np.float32(masses)}, tuple(given))
+    network = networks.Network("two", networks._n_body, {"masses": np.float32(masses)}, tuple(given))
     for ours, right in zip(network.inference()(), expected, strict=True):
         np.testing.assert_allclose(ours, right, atol=2e-6)
 
@@ -182,8 +182,8 @@ def two_bodies_fall_towards_each_other(jax_networks):
     ("variance + 1e-5)", "variance + 1e-1)"),
     ('* norm["scale"]', '* norm["shift"]'),
 )
-def attention_is_that_of_the_paper(jax_networks):
-    network = small(jax_networks, "Attention block")
+def attention_is_that_of_the_paper(networks):
+    network = small(networks, "Attention block")
     p = jax.tree.map(lambda leaf: leaf.astype(np.float64), network.params)
 
     def normal(layer, x):
@@ -203,13 +203,13 @@ def attention_is_that_of_the_paper(jax_networks):
 
 
 @RULES.rule(("xp.exp(x - x.max(axis=-1, keepdims=True))", "xp.exp(x)"))
-def softmax_bears_large_scores(jax_networks):
-    np.testing.assert_array_equal(jax_networks._softmax(np.float32([1000, 1000]), np), [0.5, 0.5])
+def softmax_bears_large_scores(networks):
+    np.testing.assert_array_equal(networks._softmax(np.float32([1000, 1000]), np), [0.5, 0.5])
 
 
 @RULES.rule(('x, kernel, (1, 1), "SAME"', 'x, kernel[::-1], (1, 1), "SAME"'), ("lax.max, (1, 2", "lax.min, (1, 2"))
-def the_cnn_convolves_and_pools(jax_networks):
-    network = small(jax_networks, "CNN")
+def the_cnn_convolves_and_pools(networks):
+    network = small(networks, "CNN")
     x = network.inputs[0]
     for name in ("first", "second"):
         x = np.maximum(convolved(network.params[name], x), 0)
@@ -223,8 +223,8 @@ def the_cnn_convolves_and_pools(jax_networks):
     ('"second norm"], _conv', '"first norm"], _conv'),
     ('params["second"], y), (0, 1, 2)', 'params["second"], y), (1, 2)'),
 )
-def the_resnet_block_has_a_shortcut_and_two_norms(jax_networks):
-    network = small(jax_networks, "ResNet block")
+def the_resnet_block_has_a_shortcut_and_two_norms(networks):
+    network = small(networks, "ResNet block")
     params, (x,) = network.params, network.inputs
 
     def normal(layer, x):
@@ -237,8 +237,8 @@ def the_resnet_block_has_a_shortcut_and_two_norms(jax_networks):
 
 
 @RULES.rule(("x = xp.maximum(_linear(params[name], x), 0)", "x = _linear(params[name], x)"))
-def the_mlp_has_relu_between(jax_networks):
-    network = small(jax_networks, "MLP")
+def the_mlp_has_relu_between(networks):
+    network = small(networks, "MLP")
     (x,), p = network.inputs, network.params
     for name in ("in", "hidden"):
         x = np.clip(x @ p[name]["weight"] + p[name]["bias"], 0, None)
@@ -246,9 +246,9 @@ def the_mlp_has_relu_between(jax_networks):
 
 
 @RULES.rule(("    if width % heads:", "    if False:"))
-def heads_have_to_divide_the_width(jax_networks):
+def heads_have_to_divide_the_width(networks):
     with pytest.raises(ValueError, match="3 heads cannot share a width of 8"):
-        jax_networks.attention_block(width=8, heads=3)
+        networks.attention_block(width=8, heads=3)
 
 
 @RULES.rule(
@@ -257,15 +257,15 @@ def heads_have_to_divide_the_width(jax_networks):
     ("found.append(OnCpu(", "found.insert(0, OnCpu("),
     ("place.threads} thread{", "1} thread{"),
 )
-def on_the_cpu_the_busy_cores_are_told(jax_networks, monkeypatch):
+def on_the_cpu_the_busy_cores_are_told(networks, monkeypatch):
     """The clocks are pretended: 2 seconds pass for each network, with 3 of processor time."""
     walls, works, waits = iter([0, 2, 5, 7]), iter([0, 3, 9, 12]), []
     clock = SimpleNamespace(perf_counter=lambda: next(walls), process_time=lambda: next(works))
     place = SimpleNamespace(jax_device=CPU, threads=7, label="a CPU", synchronize=waits.append)
-    monkeypatch.setattr(jax_networks, "time", clock)
-    monkeypatch.setattr(jax_networks.frameworks, "cpu", lambda framework: place)
-    monkeypatch.setattr(jax_networks.timing, "measure", lambda fn, **told: told)
-    found = jax_networks.measure_on_cpu(["MLP", "n-body step"], timing.FAST)
+    monkeypatch.setattr(networks, "time", clock)
+    monkeypatch.setattr(networks.device, "cpu", lambda framework: place)
+    monkeypatch.setattr(networks.timing, "measure", lambda fn, **told: told)
+    found = networks.measure_on_cpu(["MLP", "n-body step"], timing.FAST)
     assert [each.busy_cores for each in found] == [1.5, 1.5]
     assert [each.measurement["name"] for each in found] == [
         f"{name}, a process of 7 threads" for name in ("MLP", "n-body step")
@@ -280,9 +280,9 @@ test_rule_holds, test_broken_rule_goes_red = RULES.tests()
 def test_one_thread_is_one_thread():
     """In a child process, with real clocks and without any other framework."""
     source = (
-        "import sys; from metallab import timing; from metallab.frameworks import jax_networks\n"
+        "import sys; from metallab import timing; from metallab.jax import networks\n"
         "others = {'torch', 'tensorflow', 'sklearn'}\n"
-        "found = jax_networks.measure_on_cpu(['MLP'], timing.Budget(min_seconds=0.2, max_seconds=0.5))\n"
+        "found = networks.measure_on_cpu(['MLP'], timing.Budget(min_seconds=0.2, max_seconds=0.5))\n"
         "label, cores, loaded = found[0].measurement.device, found[0].busy_cores, sorted(others & set(sys.modules))"
     )
     child = isolated.run(source, results=["label", "cores", "loaded"], threads=1, environment={"JAX_PLATFORMS": "cpu"})
@@ -293,11 +293,11 @@ def test_one_thread_is_one_thread():
 
 PRETEND_MAC = """
 import json, jax
-from metallab import device, frameworks
+from metallab import device
 cpus = jax.devices("cpu")
-frameworks.jax_devices = lambda: {"cpu": cpus[0], "mps": cpus[1]}
-frameworks.plugin = lambda framework: "jax-metal 0.1.1"
-device.pick = lambda framework: frameworks.accelerator("mps", framework)
+device.jax.devices = lambda: {"cpu": cpus[0], "mps": cpus[1]}
+device.plugin = lambda framework: "jax-metal 0.1.1"
+device.pick = lambda framework: device.jax.known("mps")
 space = {"apart": []}
 for cell in json.load(open(PAGE))["cells"]:
     if cell["cell_type"] == "code" and cell["id"] != "one":  # that one is for the CPU alone
@@ -305,7 +305,7 @@ for cell in json.load(open(PAGE))["cells"]:
 about, ended = space["found"]["about the plugin"], [row["ended"] for row in space["rows"].values()]
 compared = {c.name: {key: m.device.split(",")[0] for key, m in c.measurements.items()} for c in space["compared"]}
 refused = [c.refused for c in space["compared"] if c.refused]
-variants = space["variants_of"](space["jax_networks"].mlp(batch=2), "inference")
+variants = space["variants_of"](space["networks"].mlp(batch=2), "inference")
 computed = {key: str(variant().devices()) for key, variant in variants.items()}
 settings, other = space["settings"], str({cpus[1]})
 where = {str(d) for leaf in jax.tree.leaves(space["params"]) for d in leaf.devices()} - {str(cpus[1])}
@@ -326,7 +326,7 @@ def test_notebook_07_runs_with_an_apple_gpu(tmp_path):
     assert "JAX_PLATFORMS" not in ran["settings"], "risky programs are for the GPU"
     assert ran["where"] == set(), "new arrays went elsewhere than to the page's device"
     assert ran["refused"] == []
-    best = f"CPU, {frameworks.cpu('jax').threads} threads"
+    best = f"CPU, {device.cpu(framework='jax').threads} threads"
     for name in ("MLP, inference", "MLP, gradient", "MLP, inference, throughput"):
         devices = ran["compared"][name]
         assert (devices[best][-4:], devices["mps"][-4:]) == (" CPU", " GPU"), name

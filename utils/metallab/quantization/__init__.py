@@ -22,8 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from torch import Tensor, nn
 
-from metallab import checks, plots, units
-from metallab.inference import converters
+from metallab import checks, converters, plots, units
 from metallab.timing import Ratio
 
 

@@ -1,6 +1,6 @@
 """Operators that NumPy does not have, written with it the plain way, in float64: slow, and easy to believe.
 
-Lessons hold a device's results against them (`metallab.inference.parity`).
+Lessons hold a device's results against them (`metallab.parity`).
 """
 
 from __future__ import annotations

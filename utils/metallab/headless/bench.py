@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
-import re
 import shutil
 import statistics
 import sys
@@ -26,11 +25,13 @@ from pathlib import Path
 
 from metallab import machine, paths, records, timing
 from metallab import mode as modes
+from metallab.device import NAMES
 from metallab.headless.cli import choose, stop_signals
-from metallab.headless.devices import DEVICES, resolve_device
+from metallab.headless.devices import resolve_device
 from metallab.headless.jobs import ENDED, Job, NotebookResult, UsageError, make_job
 from metallab.headless.pool import Pool
-from metallab.headless.summary import Console, Summary, locked, shown
+from metallab.headless.summary import Console, Summary, locked
+from metallab.paths import results_file, shown
 
 RUNS = 3
 
@@ -40,7 +41,7 @@ class StateChanged(RuntimeError):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m metallab.results.bench``: 0, 1 if a page failed, 2 if it can't be done, 130 if it was interrupted."""
+    """``python -m metallab.headless.bench``: 0, 1 if a page failed, 2 if it can't be done, 130 if interrupted."""
     given = _parse(arguments)
     try:
         return _run(given)
@@ -50,11 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (StateChanged, OSError, ValueError) as error:
         print(f"bench: {error}; what is finished stays, and make bench goes on from there", file=sys.stderr)
         return 1
-
-
-def file_name(device: str) -> str:
-    """The name of the file with a machine's results, after the device that was measured: ``nvidia_h200.json``."""
-    return re.sub(r"\W+", "_", device.lower()).strip("_") + ".json"
 
 
 def state() -> str:
@@ -136,7 +132,7 @@ class Bench:
         ]
         if not files:
             raise UsageError("no page left any results")
-        name = file_name(self.found["label"])
+        name = results_file(self.found["label"])
         made = records.merge(files, self.place / (name if self.mode == "full" else f"{self.mode}_{name}"))
         paths.note(made)
         return made
@@ -246,11 +242,11 @@ def _conclude(path: Path, say: Callable[[str], None]) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m metallab.results.bench", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m metallab.headless.bench", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--runs", type=int, default=RUNS, help=f"processes for each page (default: {RUNS}, the fewest to compare)")
     add("--only", action="append", default=[], metavar="03", help="only this number or name; may be repeated")
-    add("--device", choices=DEVICES, default="auto", help="where to run (default: the best device of this machine)")
+    add("--device", choices=NAMES, default="auto", help="where to run (default: the best device of this machine)")
     add("--mode", choices=modes.MODES, default="full", help="fast is for looking whether it runs")
     add("--anew", action="store_true", help="measure again what is there already")
     given = parser.parse_args(arguments)

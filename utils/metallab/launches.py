@@ -35,9 +35,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from metallab import checks, isolated, mode, plots, timing, turns, units
+from metallab import checks, converters, isolated, mode, plots, timing, turns, units
 from metallab.allowance import Allowance
-from metallab.inference import converters
 from metallab.timing import Measurement, Ratio
 
 STAGES = ("import", "load", "first call")

@@ -5,7 +5,7 @@ their shapes: Apple's header promises the orders only for a graph that was compi
 holds the SHA-256 of the package's files, so that a damaged one is refused with a sentence, where MPSGraph may end the
 process.
 
-Needs macOS 14, Core ML packages macOS 15. As with `metallab.inference.mpsgraph`, use it in a cell
+Needs macOS 14, Core ML packages macOS 15. As with `metallab.mpsgraph`, use it in a cell
 ``%%isolated --device mps``.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metallab.inference import mpsgraph
+from metallab import mpsgraph
 
 MINIMUM_MACOS = "15.0.0"
 
@@ -29,7 +29,7 @@ class PackageUnusable(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """Shape and dtype of an input or output, as `metallab.inference.mpsgraph.Program` asks a tensor for them."""
+    """Shape and dtype of an input or output, as `metallab.mpsgraph.Program` asks a tensor for them."""
 
     sizes: tuple[int, ...]
     name: str

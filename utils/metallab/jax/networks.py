@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from metallab import frameworks, timing
+from metallab import device, timing
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def measure_on_cpu(names: Sequence[str], budget: timing.Budget) -> list[OnCpu]:
 
     It is for a child process, ``isolated.run(source, threads=1)``, because JAX fixes its threads when it starts.
     """
-    place = frameworks.cpu("jax")
+    place = device.cpu(framework="jax")
     found = []
     for name in names:
         infer = MEASURED[name]().on(place.jax_device).inference()

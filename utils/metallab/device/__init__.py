@@ -1,0 +1,95 @@
+"""Which hardware this run uses, and how to wait for it.
+
+``lab = device.pick()`` chooses the best device that really computes: an Apple GPU, else an NVIDIA GPU, else the CPU.
+``METALLAB_DEVICE`` (auto, mps, cuda, cpu, sim) chooses for a whole run. What is PyTorch's, TensorFlow's and JAX's is in
+`pytorch`, `tensorflow` and `jax`; each imports its framework inside functions, so importing this package is instant,
+and a device of one framework imports no other.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+from metallab.device import jax, plugins, pytorch, tensorflow
+from metallab.device.base import BEST_FIRST, NAMES, TITLES, Accelerator, Banner, DeviceUnavailable, Framework, wanted
+from metallab.device.jax import JaxDevice
+from metallab.device.plugins import plugin
+from metallab.device.pytorch import PyTorchDevice
+from metallab.device.tensorflow import TensorFlowDevice
+
+__all__ = [
+    "BEST_FIRST",
+    "NAMES",
+    "TITLES",
+    "Accelerator",
+    "Banner",
+    "DeviceUnavailable",
+    "Framework",
+    "JaxDevice",
+    "PyTorchDevice",
+    "TensorFlowDevice",
+    "cpu",
+    "first_framework",
+    "pick",
+    "plugin",
+    "probe",
+    "synchronizer",
+]
+_FRAMEWORKS = {"torch": pytorch, "tensorflow": tensorflow, "jax": jax}
+
+
+def pick(name: str = "auto", framework: Framework = "torch") -> Accelerator:
+    """The device to use, by PyTorch unless another framework is named.
+
+    A name given here counts; ``"auto"`` leaves the choice to ``METALLAB_DEVICE``, and where that is unset or "auto" to
+    the machine: the first of mps, cuda, cpu that passes `probe`, with a warning if one that is there is passed over.
+    ``METALLAB_DEVICE`` speaks for a run of pages with several frameworks: TensorFlow and JAX take the CPU where they do
+    not have the device that it names, and say why in `Accelerator.instead_of`. DeviceUnavailable if a device that was
+    asked for is missing or computes wrongly; ValueError for a name or a framework that does not exist.
+    """
+    if _module(framework) is pytorch:
+        return pytorch.pick(name, wanted(name))
+    return plugins.pick(name, wanted(name), framework)
+
+
+def cpu(threads: int | None = None, framework: Framework = "torch") -> Accelerator:
+    """The CPU as a baseline: with one thread, or by default with all that the framework uses on this machine.
+
+    A baseline of one thread alone makes every GPU look good: show both. On a Mac the label says that PyTorch's matrix
+    products keep threads of their own, unless this process was started with VECLIB_MAXIMUM_THREADS=1. TensorFlow and
+    JAX fix their threads when they start: a baseline of one is measured in a child process,
+    ``isolated.run(source, threads=1)``. ValueError for fewer threads than 1, or any for one of these two.
+    """
+    if _module(framework) is pytorch:
+        return pytorch.cpu(threads)
+    if threads is not None:
+        raise ValueError(f"{TITLES[framework]} fixes its threads when it starts: isolated.run(source, threads=1)")
+    return _module(framework).known("cpu")
+
+
+def first_framework() -> Framework:
+    """PyTorch, or where it is not installed the first of TensorFlow and JAX that is: a page may need no other."""
+    installed = (name for name in _FRAMEWORKS if importlib.util.find_spec(name))
+    return next(installed, "torch")
+
+
+def probe(kind: str, framework: Framework = "torch") -> str | None:
+    """What keeps a framework from computing on a device, or None: a small product is compared with the right one."""
+    return pytorch.probe(kind) if _module(framework) is pytorch else plugins.probe(kind, framework)
+
+
+def synchronizer(framework: Framework) -> Callable[..., None]:
+    """A function that returns when a framework's work is done: call it with the results to wait for.
+
+    Its attribute ``waits_for_results`` is True for JAX, where nothing but a result can be waited for. ImportError if
+    the framework is not installed, ValueError if it is none of the three.
+    """
+    return _module(framework).synchronizer()
+
+
+def _module(framework: str):
+    """What is known of a framework's devices. ValueError for one that is not known."""
+    if framework not in _FRAMEWORKS:
+        raise ValueError(f"no device of the framework {framework!r}; there are {', '.join(_FRAMEWORKS)}")
+    return _FRAMEWORKS[framework]

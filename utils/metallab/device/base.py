@@ -1,0 +1,99 @@
+"""What the devices of all frameworks have in common."""
+
+from __future__ import annotations
+
+import html
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from metallab import machine
+
+NAMES = ("auto", "mps", "cuda", "cpu", "sim")
+BEST_FIRST = ("mps", "cuda", "cpu")
+Framework = Literal["torch", "tensorflow", "jax"]
+TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
+
+
+class DeviceUnavailable(RuntimeError):
+    """The device that was asked for is not on this machine, or does not compute correctly."""
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A device that a run uses; one that computes is of a framework's own class, derived from this one."""
+
+    kind: Literal["mps", "cuda", "cpu"]
+    label: str
+    """The hardware's name as it stands beside every number: ``Apple M2 Max GPU``, ``NVIDIA H200``."""
+    simulated: bool = False
+    threads: int | None = None
+    """CPU only: the number of threads that the framework may use while the device is measured."""
+    framework: Framework = "torch"
+    """Whose device this is."""
+    instead_of: str = ""
+    """Why this is not the device that the run asked for; empty if it is."""
+
+    waits_for_results = False
+
+    def banner(self) -> Banner:
+        """What a notebook shows first: the hardware that this run used, and whether it is real."""
+        return Banner(self)
+
+
+@dataclass(frozen=True)
+class Banner:
+    """One line that says on which hardware a page was run."""
+
+    accelerator: Accelerator
+
+    def __str__(self) -> str:
+        lab = self.accelerator
+        title = TITLES[lab.framework]
+        if lab.simulated:
+            ran = f"SIMULATED: this page ran on a {lab.label}."
+            return f"{ran} The code runs as on a Mac; no time on this page says anything about a Mac."
+        if lab.kind == "cpu":
+            by = f", by {title}" if lab.framework != "torch" else ""
+            why = f" ({lab.instead_of})" if lab.instead_of else ""
+            return (
+                f"This page ran on {lab.label}{by}{why}. No GPU takes part: nothing here says how fast a GPU would be."
+            )
+        return f"This page ran on {lab.label} ({title} device '{lab.kind}')."
+
+    def _repr_html_(self) -> str:
+        colour = "#d55e00" if self.accelerator.simulated else "#0072b2"
+        style = f"border-left:.4em solid {colour};padding:.5em 1em;font-weight:600"
+        return f'<div style="{style}">{html.escape(str(self))}</div>'
+
+
+def wanted(name: str) -> str:
+    """The name that counts: the one that is given or, for "auto", that of ``METALLAB_DEVICE``.
+
+    ValueError for a name that does not exist.
+    """
+    chosen = (os.environ.get("METALLAB_DEVICE") or "auto") if name == "auto" else name
+    if chosen not in NAMES:
+        raise ValueError(f"there is no device {chosen!r}; METALLAB_DEVICE and pick() take one of {', '.join(NAMES)}")
+    return chosen
+
+
+def chip() -> str:
+    """This machine's chip, as it stands in labels."""
+    return machine.describe().chip or "unknown"
+
+
+def cpu_label(threads: int, apart: str = "") -> str:
+    """What stands beside numbers of a CPU that computes with so many threads; ``apart`` is what they do not hold."""
+    return f"{chip()}{apart} CPU, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def number_in(variable: str) -> int:
+    """The whole number that an environment variable holds; 0 if it holds none."""
+    text = os.environ.get(variable)
+    return int(text) if text and text.isdigit() else 0

@@ -1,0 +1,98 @@
+"""JAX's devices. Of JAX's work only the results can be waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from metallab.device.base import Accelerator, Framework, chip, cores, cpu_label, number_in
+
+PLUGINS = ("jax-mps", "jax-metal")
+"""The packages that bring it to an Apple GPU, the newer one first."""
+
+
+@dataclass(frozen=True)
+class JaxDevice(Accelerator):
+    """A device that JAX computes on."""
+
+    framework: Framework = "jax"
+    waits_for_results = True
+
+    @property
+    def jax_device(self):
+        """The `jax.Device`: ``jax.device_put(x, lab.jax_device)``."""
+        return devices()[self.kind]
+
+    def synchronize(self, *results: Any) -> None:
+        """Return when the results are there; JAX has no call that waits for everything."""
+        _synchronizer()(*results)
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Make this device the one where new arrays go; arrays that exist are computed with where they are."""
+        import jax
+
+        with jax.default_device(self.jax_device):
+            yield
+
+
+def known(kind: str, instead_of: str = "") -> JaxDevice:
+    """A device that is known to be there."""
+    if kind == "cpu":
+        threads = number_in("PJRT_NPROC") or number_in("NPROC") or cores()
+        return JaxDevice("cpu", cpu_label(threads), threads=threads, instead_of=instead_of)
+    return JaxDevice(kind, f"{chip()} GPU" if kind == "mps" else devices()["cuda"].device_kind)
+
+
+@functools.cache
+def devices() -> dict[str, Any]:
+    """JAX's first device of each kind: ``{"cpu": CpuDevice(id=0), ...}``.
+
+    A GPU that JAX does not see, or that cannot start, is not there; `jax.devices` says why.
+    """
+    os.environ.setdefault("ENABLE_PJRT_COMPATIBILITY", "1")  # jax-metal 0.1.1 does not start without it
+    import jax
+
+    chosen = jax.config.jax_platforms  # from JAX_PLATFORMS: "mps" alone would leave nothing to compare with
+    if chosen and "cpu" not in chosen.split(","):
+        jax.config.update("jax_platforms", f"{chosen},cpu")
+    first = {"cpu": jax.devices("cpu")[0]}
+    for device in jax.devices():
+        first.setdefault(_kind_of_platform(device.platform), device)
+    return first
+
+
+def kinds() -> tuple[str, ...]:
+    """The kinds of device that JAX sees in this process."""
+    return tuple(devices())
+
+
+def product(a: Any, b: Any) -> Any:
+    """The product of two NumPy matrices, on the device that is active."""
+    import jax
+
+    return jax.jit(lambda a, b: a @ b)(a, b)
+
+
+def synchronizer() -> Callable[..., None]:
+    """A function that returns when the results that it is given are there."""
+    import jax
+
+    def wait(*results: Any) -> None:
+        jax.block_until_ready(results)
+
+    wait.waits_for_results = True
+    return wait
+
+
+@functools.cache
+def _synchronizer() -> Callable[..., None]:
+    return synchronizer()  # made once: what it imports shall not be looked up inside a sample
+
+
+def _kind_of_platform(platform: str) -> str:
+    return {"metal": "mps", "gpu": "cuda"}.get(platform.lower(), platform.lower())

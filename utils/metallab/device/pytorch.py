@@ -1,0 +1,154 @@
+"""PyTorch's devices: an Apple GPU, be it simulated, an NVIDIA GPU, the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from metallab.device.base import BEST_FIRST, Accelerator, DeviceUnavailable, chip, cpu_label
+
+
+@dataclass(frozen=True)
+class PyTorchDevice(Accelerator):
+    """A device that PyTorch computes on."""
+
+    @property
+    def torch_device(self):
+        """The `torch.device`: ``x.to(lab.torch_device)``."""
+        import torch
+
+        return torch.device(self.kind)
+
+    def synchronize(self, *results: Any) -> None:
+        """Return when all that PyTorch launched on this device is done."""
+        if self.kind == "cpu":
+            return
+        import torch
+
+        getattr(torch, self.kind).synchronize()
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Hold PyTorch to this device's number of threads; on a Mac all but its matrix products, see `cpu`."""
+        if self.threads is None:
+            yield
+            return
+        import torch
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def pick(name: str, wanted: str) -> PyTorchDevice:
+    """The device for a name, which stands for ``wanted``; see `metallab.device.pick`, which calls this."""
+    if importlib.util.find_spec("torch") is None:
+        raise DeviceUnavailable("PyTorch is not installed: name another framework, pick(framework=...), or make setup")
+    if wanted == "sim":
+        return _simulated()
+    if wanted != "auto":
+        if (fault := probe(wanted)) is not None:
+            setting = "METALLAB_DEVICE=auto" if name == "auto" else "pick()"
+            raise DeviceUnavailable(f"{wanted} was asked for, but {fault}; {setting} takes the best device there is")
+        return _known(wanted)
+    for kind in BEST_FIRST:
+        if (fault := probe(kind)) is None:
+            return _known(kind)
+        if _backend(kind).is_available():
+            warnings.warn(f"{kind} is passed over: {fault}", RuntimeWarning, stacklevel=3)
+    raise AssertionError("the CPU has no fault")
+
+
+def cpu(threads: int | None = None) -> PyTorchDevice:
+    """The CPU; see `metallab.device.cpu`, which calls this."""
+    import torch
+
+    most = torch.get_num_threads() if threads is None else threads
+    if most < 1:
+        raise ValueError(f"threads is {most}; a CPU baseline needs at least 1")
+    held = threads is not None or most == 1
+    apart = " (products: Accelerate's own threads)" if held and _accelerate_has_its_own_threads() else ""
+    return PyTorchDevice("cpu", cpu_label(most, apart), threads=most)
+
+
+def _accelerate_has_its_own_threads() -> bool:
+    """On a Mac PyTorch's matrix products are Accelerate's, which `torch.set_num_threads` does not reach.
+
+    A variable that it reads when it starts is reported to hold it to one (`metallab.isolated.ONE_THREAD`).
+    """
+    return sys.platform == "darwin" and os.environ.get("VECLIB_MAXIMUM_THREADS") != "1"
+
+
+def probe(kind: str) -> str | None:
+    """What keeps PyTorch from computing on a device, or None: a small product is compared with the CPU's.
+
+    ``is_available()`` alone is not believed: it has been True on machines whose GPU gave wrong results.
+    """
+    import torch
+
+    if kind == "cpu":
+        return None
+    if not _backend(kind).is_available():
+        return f"PyTorch {torch.__version__} sees no {kind} device on this machine"
+    generator = torch.Generator().manual_seed(0)
+    # Small whole numbers: their products and sums are exact in any order and any precision, so nothing may differ.
+    # The CPU is named because a page may have set another default device.
+    a, b = (torch.randint(-8, 9, (64, 64), generator=generator, device="cpu").float() for _ in range(2))
+    try:
+        product = (a.to(kind) @ b.to(kind)).cpu()
+    except (RuntimeError, TypeError, AssertionError) as error:
+        return f"a product on {kind} failed: {error}"
+    if torch.equal(product, a @ b):
+        return None
+    return f"a product on {kind} is wrong by {(product - a @ b).abs().max().item():.3g}"
+
+
+def synchronizer() -> Callable[..., None]:
+    """A function that returns when all that PyTorch launched is done."""
+    import torch
+
+    # current_accelerator() names cuda on a machine without a GPU: ask whether it is there. Asked once, not in a sample.
+    there = torch.accelerator.is_available()
+
+    def wait(*results: Any) -> None:
+        if there:
+            torch.accelerator.synchronize()
+
+    wait.waits_for_results = False
+    return wait
+
+
+def _backend(kind: str):
+    import torch
+
+    return torch.backends.mps if kind == "mps" else torch.cuda
+
+
+def _known(kind: str) -> PyTorchDevice:
+    """A device that is known to be there."""
+    if kind == "cpu":
+        return cpu()
+    if kind == "cuda":
+        import torch
+
+        return PyTorchDevice("cuda", torch.cuda.get_device_name())
+    return PyTorchDevice("mps", f"{chip()} GPU")
+
+
+def _simulated() -> PyTorchDevice:
+    from metallab import simulation
+
+    try:
+        simulation.install()
+    except simulation.SimulationUnavailable as error:
+        raise DeviceUnavailable(f"the simulated Apple GPU cannot be used: {error}") from error
+    return PyTorchDevice("mps", simulation.label(), simulated=True)

@@ -1,0 +1,1 @@
+"""Filters of pictures by transforms, judged against NumPy (notebook 11)."""

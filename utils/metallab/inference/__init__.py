@@ -1,1 +1,0 @@
-"""From a trained network to a fast answer: MPSGraph, packages, converters, int8, parity (notebooks 09 to 11)."""

@@ -1,0 +1,1 @@
+"""What lessons with JAX need (notebook 07)."""

@@ -1,0 +1,1 @@
+"""What lessons with TensorFlow need (notebook 06)."""
