@@ -210,7 +210,8 @@ def test_the_simulated_device_raises_where_pytorch_s_macs_do(tmp_path):
     assert len({o["name"] for o in forward if o["dtype"] == "float32"}) > 600
     assert len({o["dtype"] for o in forward}) == 10
     assert sum(o["expected"] == "fails" for o in forward) > 150
-    assert sum(o["expected"] == "skipped" for o in forward) < 150
+    assert 0 < sum(o["expected"] == "left out" for o in outcomes) <= 70
+    assert not any(o["expected"] == "skipped" for o in outcomes)
     assert any(o["of"] == "gradients" for o in outcomes)
 
     printed = re.findall(r"^(\S+) \((?:forward|gradients); .*\): (.*)$", done.stdout, re.MULTILINE)
