@@ -112,6 +112,14 @@ REFUSED = {
     "a median of bools": Refused(
         lambda x: torch.median(x > 7), (WHOLE,), "median_mps not implemented for Bool", NotImplementedError
     ),
+    "a sound of more than 65536 samples": Refused(
+        nn.Conv1d(1, 1, 3), (torch.zeros(1, 1, 65540),), "Output channels > 65536 not supported at the MPS device. ",
+        NotImplementedError,
+    ),
+    "regions in bfloat16": Refused(
+        lambda x: torchvision.ops.roi_align(x.bfloat16(), torch.zeros(1, 5, device=x.device).bfloat16(), 2), (IMAGE,),
+        "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func) API call failed at ",
+    ),
     "logarithmic whole numbers": Refused(
         lambda x: torch.logspace(0, 3, 4, dtype=torch.int32, device=x.device), (WHOLE,),
         "logspace is not implemented for integral dtypes on MPS", NotImplementedError,

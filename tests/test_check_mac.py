@@ -14,6 +14,7 @@ import tarfile
 import zipfile
 
 import pytest
+from dylibs import FUNCTIONS, library
 from mutate import Rules
 from packaging.pylock import Package, PackageSdist, PackageWheel
 
@@ -21,6 +22,8 @@ pytest.importorskip("ziglang", reason="check-mac is for Linux")
 
 import check_mac.__main__ as check_mac
 from check_mac import checks, macho, pyobjc, wheels
+
+from metalsim.refusals.wheel import LIBRARIES, of_wheel
 
 CHECKS, WHEELS, PYOBJC = Rules(checks), Rules(wheels), Rules(pyobjc)
 FRAMEWORK, PYWRAP = "@rpath/libtensorflow_framework.2.dylib", "@rpath/_pywrap_tensorflow_internal.so"
@@ -194,6 +197,26 @@ def torchvisions_table_is_held_against_what_it_launches(checks):
     assert checks.torchvision_has_its_kernels(launches, table).contradictions == ()
     said = checks.torchvision_has_its_kernels(launches, [*table[1:], "made_up"]).contradictions
     assert said == ("made_up is foretold native and has no kernel", "nms has a kernel and is foretold missing")
+
+
+@CHECKS.rule(("refusals.differences(stored, found)", "()"), ("for file in files for", "for file in files[:1] for"))
+def what_a_kernel_newly_refuses_is_found(checks, wheel):
+    torch = wheel("torch-1.whl", **{LIBRARIES["torch"]: library(FUNCTIONS)})
+    words = {"__ZN6vision3ops10nms_kernelEv": (["/vision/torchvision/csrc/ops/mps/nms.mm", "nms is not for ints"], 0)}
+    vision = wheel("torchvision-1.whl", **{LIBRARIES["torchvision"]: library(words)})
+    stored = [*of_wheel(torch), *of_wheel(vision)]
+    assert len(stored) == 4
+    assert checks.kernels_say_what_is_stored([torch, vision], stored).contradictions == ()
+    said = checks.kernels_say_what_is_stored([torch, vision], stored[:-1]).contradictions
+    assert said == ("+ nms.mm: nms is not for ints",)
+    said = checks.kernels_say_what_is_stored([vision], stored).contradictions
+    assert len(said) == 3
+    assert all(line.startswith("- Pad.mm: ") for line in said)
+
+
+def test_wheels_without_kernels_are_said(wheel):
+    with pytest.raises(macho.NotThere, match="download torch for macosx"):
+        checks.kernels_say_what_is_stored([wheel("torch-1.whl", x="")], [])
 
 
 def method(selector, since, *encodings, of_class=False):

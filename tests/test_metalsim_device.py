@@ -932,6 +932,21 @@ def test_deform_conv2d_runs_forward_and_raises_backward():
     )  # fmt: skip
 
 
+@plain
+def test_torchvision_s_kernels_take_float16_and_have_no_gradient_of_it():
+    import torchvision
+
+    boxes, scores = torch.tensor([[0, 0, 4, 4], [0, 0, 4, 3]], device="mps"), torch.tensor([0.5, 0.9], device="mps")
+    assert torchvision.ops.nms(boxes.half(), scores.half(), 0.5).tolist() == [1]  # the CPU has no nms of float16
+    features = torch.rand(1, 2, 8, 8, device="mps").half().requires_grad_()
+    pooled = torchvision.ops.roi_align(features, [boxes[:1].half()], 2)
+    kind, text = raised(pooled.sum().backward)
+    assert kind is RuntimeError
+    assert text.endswith(", MPS does not support roi_align backward with float16 inputs.")
+    kind, text = raised(lambda: torchvision.ops.roi_align(features, [boxes[:1].half().cpu()], 2))
+    assert (kind, text.endswith(", rois must be a MPS tensor")) == (RuntimeError, True)
+
+
 # ---- in the child: what is told -------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from check_mac.checks import Finding
 from metallab import paths
 from metalsim import operators
 from metalsim.graph import contract
+from metalsim.refusals import wheel as refusals
 
 FOLDER = paths.BUILD / "check-mac"
 ASKED_HERE = ("torch", "torchvision", "jaxlib")
@@ -47,6 +48,7 @@ def planned(locked: Sequence[wheels.Locked], cache: Path) -> Iterator[Callable[[
     yield lambda: checks.torchvision_has_its_kernels(
         macho.names(macho.library(wheel("torchvision"), "/_C_stable.so")), operators.TORCHVISION
     )
+    yield lambda: checks.kernels_say_what_is_stored([wheel("torch"), wheel("torchvision")], refusals.stored())
     yield lambda: checks.plugin_finds_its_symbols(wheel("tensorflow-metal"), wheel("tensorflow"))
     yield lambda: checks.jaxlib_accepts_the_plugin(wheel("jax-metal"))
     yield lambda: checks.who_brings_openmp(_all([chosen[name] for name in sorted(chosen)], cache))

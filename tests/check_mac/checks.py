@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from check_mac import macho, pyobjc, wheels
+from metalsim.refusals import wheel as refusals
 
 OF_MACOS = {"_objc_msgSend"}
 """Looked up in all libraries, and exported by those of macOS."""
@@ -158,6 +159,16 @@ def torchvision_has_its_kernels(library: Iterable[str], table: Iterable[str]) ->
     contradictions += [f"{name} has a kernel and is foretold missing" for name in sorted(there - {*table})]
     facts = (f"Metal kernels of {', '.join(sorted(there))}",)
     return Finding("torchvision's operators have their Metal kernels", facts, tuple(contradictions))
+
+
+def kernels_say_what_is_stored(files: Sequence[Path], stored: Sequence[refusals.Message]) -> Finding:
+    """What the Metal kernels in these wheels refuse is what `metalsim.refusals` knows of, word by word."""
+    try:
+        found = [message for file in files for message in refusals.of_wheel(file)]
+    except ValueError as error:
+        raise macho.NotThere(str(error)) from None
+    fact = f"{len(found)} messages in {', '.join(file.name for file in files)}"
+    return Finding("The kernels refuse what is known", (fact,), tuple(refusals.differences(stored, found)))
 
 
 def pyobjc_has_the_names(frameworks: pyobjc.Frameworks, used: Sequence[pyobjc.Use]) -> Finding:

@@ -180,13 +180,19 @@ class HostCall {
     try {
       call_kernel();
     } catch (const c10::Error& error) {
-      const std::string text = error.what_without_backtrace();
-      const auto narrow = what_to_widen(text);
-      if (narrow.empty())
-        throw;
-      *stack_ = before;
-      call_in_float(narrow);
+      call_again(error.what_without_backtrace(), before);
+    } catch (const std::runtime_error& error) { // torchvision's
+      call_again(error.what(), before);
     }
+  }
+
+  // After an error, whose words these are: once more in float32 if that helps, else the error stays.
+  void call_again(const std::string& text, const torch::jit::Stack& before) {
+    const auto narrow = what_to_widen(text);
+    if (narrow.empty())
+      throw;
+    *stack_ = before;
+    call_in_float(narrow);
   }
 
   bool has_reduced() const {

@@ -4,13 +4,16 @@ A rule is a predicate of a call's arguments, which it takes by the names of the 
 the words' fields, or something true where they have none, or None for a call that runs. It sees shapes, dtypes and
 settings and no numbers, so it serves tensors of every device, ``meta`` among them.
 
-The words and the exceptions are those of ``messages.json``, read from PyTorch's wheel for macOS (`wheel`). The
-conditions were read from the source files that are named below, under ``aten/src/ATen/native/mps/operations``, and
-held against what PyTorch's own list says of its Macs (``tests/test_refusals.py``). None of it was run on a Mac.
+The words and the exceptions are those of ``messages.json``, read from the wheels for macOS (`wheel`). The conditions
+were read from the source files that are named below, under ``aten/src/ATen/native/mps/operations``, and held against
+what PyTorch's own list says of its Macs (``tests/test_refusals.py``); numbers and dtypes of what that list does not
+speak of, against the machine code of the wheels. None of it was run on a Mac.
 """
 
 from __future__ import annotations
 
+import functools
+import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -54,7 +57,8 @@ def refused(*operators: str, words: str, way_out: str, error: type[Exception] = 
 
     def add(predicate: Predicate) -> Predicate:
         for operator in operators:
-            RULES.setdefault(f"aten::{operator}", []).append(Rule(words, error, way_out, predicate))
+            full_name = operator if "::" in operator else f"aten::{operator}"
+            RULES.setdefault(full_name, []).append(Rule(words, error, way_out, predicate))
         return predicate
 
     return add
@@ -276,6 +280,35 @@ def _half_transposed_3d(input: Any, transposed: bool = False, **_: Any) -> bool:
     return transposed and input.dim() == 5 and str(input.dtype) in ("torch.float16", "torch.bfloat16")
 
 
+LARGEST_BEFORE_15_1 = 2**16
+"""The largest size of a convolution's result before macOS 15.1, in any dimension, whatever the message speaks of."""
+
+
+@functools.cache
+def macos() -> tuple[int, ...]:
+    """Of a Mac its version; elsewhere 15.0, which the simulated device says it is: the oldest that PyTorch takes."""
+    version = platform.mac_ver()[0]
+    return tuple(map(int, version.split(".")[:2])) if version else (15, 0)
+
+
+@refused(
+    *_CONVOLUTIONS, words="Output channels > 65536 not supported at the MPS device. ", error=NotImplementedError,
+    way_out="update to macOS 15.1 or newer, where it runs, or work in parts of at most 65536 in each dimension",
+)  # fmt: skip
+def _large_convolution(input: Any = None, self: Any = None, transposed: bool = False, **settings: Any) -> bool:
+    image = input if input is not None else self
+    sizes = tuple(image.shape) if transposed else _convolved_sizes(image, **settings)
+    return macos() < (15, 1) and all(sizes) and max(sizes) > LARGEST_BEFORE_15_1
+
+
+def _convolved_sizes(image: Any, weight: Any, stride: Any, padding: Any, dilation: Any, **_: Any) -> tuple[int, ...]:
+    """The shape of a convolution's result."""
+    kernel = weight.shape[2:]
+    each = lambda setting: setting if len(setting) == len(kernel) else [setting[0]] * len(kernel)
+    space = zip(image.shape[2:], kernel, each(stride), each(padding), each(dilation), strict=True)
+    return image.shape[0], weight.shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in space)
+
+
 # ---- CrossKernel.mm, Distributions.mm, Dropout.mm, RangeFactories.mm, SummaryOps.mm ---------------------------------
 
 by_dtype("linalg_cross", refuses=is_("bool"), words="linalg.cross: not implemented for 'Bool'")
@@ -374,6 +407,34 @@ by_dtype(
 )  # fmt: skip
 
 
+# ---- Embedding.mm, FusedAdamKernel.mm, FusedAdamWKernel.mm, FusedSgdKernel.mm, UnfoldBackward.mm ---------------------
+
+HIGHEST_RANK = 16
+"""Dimensions that a kernel can count (``c10::metal::max_ndim``). No tensor is made with more; a view may have more."""
+_LOWER_RANK = "reshape it to at most 16 dimensions"
+
+
+@refused(
+    "embedding_dense_backward", way_out=_LOWER_RANK,
+    words="embedding_dense_backward_mps: indices ndim {rank} exceeds metal max_ndim {most}",
+)  # fmt: skip
+def _indices_of_many_dimensions(indices: Any, **_: Any) -> Mapping[str, object] | None:
+    return {"rank": indices.dim(), "most": HIGHEST_RANK} if indices.dim() >= HIGHEST_RANK else None
+
+
+@refused("unfold_backward", words="unfold_backward_mps :Only up to 16-dim tensors supported", way_out=_LOWER_RANK)
+def _unfolded_to_many_dimensions(grad_in: Any, **_: Any) -> bool:
+    return grad_in.dim() >= HIGHEST_RANK
+
+
+@refused(
+    "_fused_adam_", "_fused_adamw_", "_fused_sgd_", words="Only float, bfloat and half are supported",
+    way_out="leave fused=True out",
+)  # fmt: skip
+def _fused_for_others(self: Any, **_: Any) -> bool:
+    return any(not_floating(parameter.dtype) for parameter in self)
+
+
 # ---- Indexing.mm, ScatterGather.mm, Sort.mm, Unique.mm, ReduceOps.mm, ScanKernel.mm ---------------------------------
 
 MANY = 2**32
@@ -407,6 +468,43 @@ def _mean_of_bools(self: Any, reduce: str, **_: Any) -> bool:
 def _scattered_into_a_view(self: Any, reduce: str, **_: Any) -> bool:
     return reduce in ("amin", "amax") and str(self.dtype) == "torch.int64" and not self.is_contiguous()
 
+
+def _rank_of_index(index: Any, **_: Any) -> Mapping[str, object] | None:
+    return {"rank": index.dim(), "most": HIGHEST_RANK} if index.dim() > HIGHEST_RANK else None
+
+
+# Only in place and with out=: of a result of its own empty_mps says first that it has too many dimensions.
+refused(
+    "scatter_", "scatter_add_", "scatter_reduce_", way_out=_LOWER_RANK,
+    words="scatter: tensor rank {rank} exceeds Metal max of {most}",
+)(_rank_of_index)  # fmt: skip
+
+
+@refused("gather", words="gather: tensor rank {rank} exceeds Metal max of {most}", way_out=_LOWER_RANK)
+def _gathered_into_a_view(out: Any = None, **arguments: Any) -> Mapping[str, object] | None:
+    return None if out is None else _rank_of_index(**arguments)
+
+
+@refused(
+    "index", words="Current limit allows up to 16 indices to be used in MPS indexing kernels",
+    way_out="index some dimensions first and the others of the result",
+)  # fmt: skip
+def _many_indices(indices: Any, **_: Any) -> bool:
+    return sum(index is not None for index in indices) > HIGHEST_RANK
+
+
+for _extreme in ("argmax", "argmin"):
+
+    @refused(_extreme, words=f"{_extreme}_out_mps: tensor rank > {{most}} is not supported", way_out=_LOWER_RANK)
+    def _extreme_of_many_dimensions(
+        self: Any, dim: int | None = None, keepdim: bool = False, **_: Any
+    ) -> Mapping[str, object] | None:
+        return {"most": HIGHEST_RANK} if self.dim() > HIGHEST_RANK and dim is not None and not keepdim else None
+
+    by_dtype(
+        _extreme, refuses=complex_, words=f"{_extreme}_out_mps: not implemented for {{dtype}}", error=RuntimeError,
+        way_out=REAL,
+    )  # fmt: skip
 
 by_dtype(
     "kthvalue", refuses=lambda dtype: dtype.is_complex or is_("bool")(dtype), way_out="call .int() first",
@@ -471,6 +569,14 @@ by_dtype(
     "geqrf", refuses=lambda dtype: str(dtype) != "torch.float32", error=RuntimeError, way_out=CPU,
     words="geqrf: MPS currently supports float32 only",
 )  # fmt: skip
+
+
+@refused("geqrf", "linalg_qr", words="MPS QR: at most {most} dims", error=NotImplementedError, way_out=_LOWER_RANK)
+def _qr_of_many_dimensions(self: Any = None, A: Any = None, **_: Any) -> Mapping[str, object] | None:
+    matrix = self if self is not None else A
+    return {"most": HIGHEST_RANK} if matrix.dim() > HIGHEST_RANK else None
+
+
 by_dtype(
     "linalg_inv_ex", refuses=complex_, words="linalg_inv: not supported for complex types yet!", error=RuntimeError,
     way_out="solve with the identity instead, torch.linalg.solve(a, eye), or move the tensor to the CPU",
@@ -518,6 +624,77 @@ by_dtype(
 )  # fmt: skip
 by_dtype("native_layer_norm", refuses=is_("int64"), words="Not implemented for long on MPS")
 by_dtype(
-    "histogram", refuses=lambda dtype: str(dtype) != "torch.float32", words="histogram is only supported for float32",
-    error=RuntimeError,
+    "histc", refuses=lambda dtype: dtype.is_complex or is_("bool")(dtype), way_out="call .int() first",
+    words="\"histc_mps\" not implemented for '{dtype}'",
 )  # fmt: skip
+
+
+@refused("histogram", "_histogramdd_from_bin_cts", words="histogram is only supported for float32", way_out=FLOAT)
+def _histogram_with_a_number_of_bins(self: Any, bins: Any = None, **_: Any) -> bool:
+    return not hasattr(bins, "dtype") and str(self.dtype) != "torch.float32"
+
+
+@refused(
+    "histogram", "_histogramdd_from_bin_tensors", words="\"histogram_mps\" not implemented for '{dtype}'",
+    error=NotImplementedError, way_out=FLOAT,
+)  # fmt: skip
+def _histogram_with_edges(self: Any, bins: Any, **_: Any) -> Mapping[str, object] | None:
+    with_edges = hasattr(bins, "dtype") or (isinstance(bins, list | tuple) and all(hasattr(b, "dtype") for b in bins))
+    return {"dtype": name(self.dtype)} if with_edges and not_floating(self.dtype) else None
+
+
+# ---- torchvision/csrc/ops/mps ---------------------------------------------------------------------------------------
+
+_TORCHVISION = {
+    "nms": ("dets", "scores"),
+    **dict.fromkeys(("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool"), ("input", "rois")),
+    "_roi_align_backward": ("grad", "rois"),
+    "_roi_pool_backward": ("grad", "rois", "argmax"),
+    **dict.fromkeys(("_ps_roi_align_backward", "_ps_roi_pool_backward"), ("grad", "rois", "channel_mapping")),
+    "deform_conv2d": ("input", "weight", "offset", "mask", "bias"),
+}
+"""Its operators that have a Metal kernel, and the tensors that they take."""
+_FOLDER = "torchvision/csrc/ops/mps"
+_IN_FLOAT = "compute this layer in float32; under autocast, with torch.autocast(enabled=False) around it and .float()"
+
+
+def _of_torchvision(kernel: str, tensors: tuple[str, ...]) -> None:
+    """What a kernel refuses, in its order. Before the words stands where they are said, which differs by build."""
+    operator, plain, backward = f"torchvision::{kernel}", *_backward_of(kernel)
+    direction = "" if kernel == "nms" else "_backward" if backward else "_forward"
+    place = {"place": f"{plain}{direction}_kernel, {_FOLDER}/{plain}_kernel.mm"}
+
+    def left_on_the_cpu(tensor: str) -> Predicate:
+        return lambda **given: place if given[tensor].device.type == "cpu" and _elsewhere(given, tensors) else None
+
+    def half(grad: Any, **_: Any) -> Mapping[str, object] | None:
+        return place if str(grad.dtype) == "torch.float16" else None
+
+    def without_a_shader(**given: Any) -> Mapping[str, object] | None:
+        known = str(given[tensors[0]].dtype) in ("torch.float32", "torch.float16")
+        nothing_to_do = not all(given[tensor].numel() for tensor in tensors[:2])
+        return None if known or nothing_to_do else {"place": f"{_FOLDER}/mps_stable_kernels.h"}
+
+    for tensor in tensors:
+        words = f"{{place}}, {tensor} must be a MPS tensor"
+        refused(operator, words=words, way_out='call .to("mps") on it')(left_on_the_cpu(tensor))
+    if backward:
+        words = f"{{place}}, MPS does not support {plain} backward with float16 inputs."
+        refused(operator, words=words, way_out=_IN_FLOAT)(half)
+    refused(operator, words=_NO_SHADER, way_out=_IN_FLOAT)(without_a_shader)
+
+
+_NO_SHADER = "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func) API call failed at {place}"
+
+
+def _backward_of(kernel: str) -> tuple[str, bool]:
+    """``roi_align`` and True of ``_roi_align_backward``."""
+    return kernel.removeprefix("_").removesuffix("_backward"), kernel.endswith("_backward")
+
+
+def _elsewhere(given: Mapping[str, Any], tensors: tuple[str, ...]) -> bool:
+    return any(given[tensor].device.type != "cpu" for tensor in tensors)
+
+
+for _kernel, _tensors in _TORCHVISION.items():
+    _of_torchvision(_kernel, _tensors)

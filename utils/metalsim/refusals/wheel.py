@@ -1,11 +1,12 @@
-"""What a Mac's kernels can say: read from PyTorch's wheel for macOS, on any machine.
+"""What a Mac's kernels can say: read from PyTorch's and torchvision's wheels for macOS, on any machine.
 
-    python -m pip download --no-deps --only-binary=:all: --platform macosx_15_0_arm64 --python-version 3.11 \\
-        --dest build/mac-wheel torch==2.15.0
-    python -m metalsim.refusals.wheel build/mac-wheel/torch-2.15.0-*.whl            # what differs from messages.json
-    python -m metalsim.refusals.wheel build/mac-wheel/torch-2.15.0-*.whl --write    # write messages.json anew
+    python -m pip download --no-deps --only-binary=:all: --platform macosx_15_0_arm64 --platform macosx_14_0_arm64 \\
+        --python-version 3.11 --dest build/mac-wheels torch==2.15.0 torchvision==0.29.2
+    python -m metalsim.refusals.wheel build/mac-wheels/torch*.whl            # what differs from messages.json
+    python -m metalsim.refusals.wheel build/mac-wheels/torch*.whl --write    # write messages.json anew
 
-Nothing of the wheel is executed: its ``libtorch_cpu.dylib`` is read as bytes. A function that checks something names
+`make check-mac` asks the first of the wheels that are locked. Nothing of a wheel is executed: the library with its
+kernels is read as bytes. A function that checks something names
 its own source file, so the functions of the MPS backend are those that refer to a string ``.../mps/....mm``. What else
 they refer to are the pieces of their messages; which exception is raised shows in the function that is called next. A
 piece that other devices' functions share (", but got ") says nothing of MPS and is left out.
@@ -30,20 +31,26 @@ from pathlib import Path
 
 import numpy as np
 
-LIBRARY = "torch/lib/libtorch_cpu.dylib"
+LIBRARIES = {"torch": "torch/lib/libtorch_cpu.dylib", "torchvision": "torchvision/_C_stable.so"}
+"""Where each package has its Metal kernels."""
 STORED = Path(__file__).with_name("messages.json")
-SOURCE = re.compile(r"^/.*/(aten|c10|torch)/.*\.(mm|h|cpp|cc)$")
+SOURCE = re.compile(r"^/.*/(aten|c10|torch|torchvision)/.*\.(mm|h|cpp|cc)$")
 """A source file's path, as a check names it."""
-OF_MPS = re.compile(r"/ATen/(native/(\w+/)?mps/.*|mps/EmptyTensor)\.(mm|h|cpp)$")
+OF_MPS = re.compile(r"(/ATen/(native/(\w+/)?mps/.*|mps/EmptyTensor)|/torchvision/csrc/ops/mps/.*)\.(mm|h|cpp)$")
 """Those of kernels, and of the function that makes every tensor; the allocator, the profiler and their like refuse no
 operator."""
-NOT_WORDS = re.compile(r"INTERNAL ASSERT FAILED|^Expected .* to be true, but got false|^[^ ]*$|^[^A-Za-z]*$")
-"""Strings that refuse nothing: a broken promise of PyTorch's own, the text of a condition, a name, punctuation."""
+NOT_WORDS = re.compile(
+    r"INTERNAL ASSERT FAILED|^Expected .* to be true, but got false|^[^ ]*$|^[^A-Za-z]*$"
+    r"|^(aoti_)?torch_mps_(set_arg|dispatch|run_command|create_shader)"
+)
+"""Strings that refuse nothing: a broken promise of PyTorch's own, the text of a condition, a name, punctuation, and a
+call of torchvision's that hands something to Metal."""
 DISPATCHED = "\" not implemented for '"
 """The middle of what AT_DISPATCH says: before it stands a name that is a string of its own."""
 RAISES = {
     "torchCheckFail": "RuntimeError",
     "c105ErrorC1": "RuntimeError",
+    "St13runtime_errorC1": "RuntimeError",
     "NotImplementedErrorC1": "NotImplementedError",
     "TypeErrorC1": "TypeError",
     "ValueErrorC1": "ValueError",
@@ -91,22 +98,24 @@ def messages(library: bytes | memoryview) -> list[Message]:
 
 
 def of_wheel(path: Path) -> list[Message]:
-    """The messages of PyTorch's wheel for macOS. ValueError if it is another wheel."""
+    """The messages of PyTorch's or torchvision's wheel for macOS. ValueError if it is another wheel."""
+    package = path.name.partition("-")[0]
+    library = LIBRARIES.get(package, LIBRARIES["torch"])
     with zipfile.ZipFile(path) as wheel, tempfile.TemporaryFile() as file:
         try:
-            file.write(wheel.read(LIBRARY))
+            file.write(wheel.read(library))
         except KeyError:
-            raise ValueError(f"{path.name} has no {LIBRARY}: download torch for macosx_15_0_arm64") from None
+            raise ValueError(f"{path.name} has no {library}: download {package} for macosx_15_0_arm64") from None
         return messages(np.memmap(file, dtype=np.uint8, mode="r").data)
 
 
 def stored() -> list[Message]:
-    """The messages that are committed: those of the PyTorch that constraints.txt names."""
+    """The messages that are committed: those of the packages that constraints.txt names."""
     return [Message(**fields) for fields in json.loads(STORED.read_text(encoding="utf-8"))["messages"]]
 
 
 def differences(old: Iterable[Message], new: Iterable[Message]) -> list[str]:
-    """What a new PyTorch says and no longer says, a line each; where it stands does not matter."""
+    """What new packages say and no longer say, a line each; where it stands does not matter."""
     before, after = ({message.words: message for message in each} for each in (old, new))
     gone = [f"- {before[words].file}: {words}" for words in sorted(before.keys() - after.keys())]
     come = [f"+ {after[words].file}: {words}" for words in sorted(after.keys() - before.keys())]
@@ -220,7 +229,7 @@ class _Binary:
             symbol = int(table[first + index])
             name = self._name(int(self._symbols[symbol]["name"])) if symbol < len(self._symbols) else ""
             for part, exception in RAISES.items():
-                if "c10" in name and part in name:
+                if part in name and ("c10" in name or "runtime_error" in part):
                     found[address + width * index] = exception
         return found
 
@@ -262,26 +271,29 @@ def _identifiers(symbol: str) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if the wheel says what is stored, 1 if it differs, 2 on misuse."""
+    """0 if the wheels say what is stored, 1 if they differ, 2 on misuse."""
     parser = argparse.ArgumentParser(prog="python -m metalsim.refusals.wheel", description=__doc__.partition("\n")[0])
-    parser.add_argument("wheel", type=Path, help="PyTorch's wheel for macOS")
+    parser.add_argument("wheels", type=Path, nargs="+", metavar="wheel", help="PyTorch's and torchvision's, for macOS")
     parser.add_argument("--write", action="store_true", help="write messages.json anew")
     given = parser.parse_args(arguments)
-    try:
-        found = of_wheel(given.wheel)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        print(f"{given.wheel}: {error}", file=sys.stderr)
-        return 2
+    found: list[Message] = []
+    for path in given.wheels:
+        try:
+            found += of_wheel(path)
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            return 2
     changed = differences(stored() if STORED.exists() else (), found)
     print("\n".join([*changed, f"{len(found)} messages, {len(changed)} changed"]))
     if given.write:
-        STORED.write_text(_written(given.wheel, found), encoding="utf-8")
+        STORED.write_text(_written(given.wheels, found), encoding="utf-8")
         return 0
     return 1 if changed else 0
 
 
-def _written(wheel: Path, found: Sequence[Message]) -> str:
-    about: Mapping[str, str] = {"read from": "-".join(wheel.name.split("-")[:2]), "by": "metalsim.refusals.wheel"}
+def _written(wheels: Sequence[Path], found: Sequence[Message]) -> str:
+    names = ["-".join(wheel.name.split("-")[:2]) for wheel in wheels]
+    about: Mapping[str, object] = {"read from": names, "by": "metalsim.refusals.wheel"}
     lines = ",\n".join("  " + json.dumps(asdict(message), ensure_ascii=False) for message in found)
     return f'{{"about": {json.dumps(about)}, "messages": [\n{lines}\n]}}\n'
 
