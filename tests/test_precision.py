@@ -330,19 +330,19 @@ def lists_stand_side_by_side(precision):
 
 
 @RULES.rule(
-    ("info.max, info.smallest_normal * info.eps", "info.max, info.smallest_normal"),
-    ("[info.bits, info.max", "[info.bits, info.min"),
+    ("(info.max, info.smallest_normal * info.eps", "(info.max, info.smallest_normal"),
+    ("(info.max, info.sm", "(info.max / 2, info.sm"),
 )
 def limits_are_those_that_casts_have(precision):
-    table = precision.limits()
-    assert table.loc["float16"].tolist() == [16, 65504, 2**-24, 2**-10]
+    rows = {name: [float(value) for value in values] for name, *values in precision.limits().rows}
+    assert rows["float16"] == [16, 65504, 5.96046e-08, 0.000976562]
     for dtype in precision.FORMATS:
-        _, largest, smallest, step = table.loc[str(dtype).removeprefix("torch.")]
+        _, largest, smallest, step = rows[str(dtype).removeprefix("torch.")]
         one = torch.ones((), dtype=dtype)
         assert torch.tensor(largest).to(dtype).isfinite()
         assert torch.tensor(2 * largest).to(dtype).isinf()
         assert torch.tensor(smallest).to(dtype) > 0
-        assert torch.tensor(smallest / 2).to(dtype) == 0
+        assert torch.tensor(smallest / 2.1).to(dtype) == 0
         assert one + torch.tensor(step, dtype=dtype) > one
         assert one + torch.tensor(step / 2, dtype=dtype) == one
 
@@ -371,8 +371,8 @@ def half_the_bits_keep_half_the_bytes(precision):
     ),
     ("Allowance(seconds, clock)", "Allowance(seconds)"),
     (
-        'for seed in within.items(range(seeds), "seeds"):\n        for name, (start, dtype) in kinds.items():',
-        'for name, (start, dtype) in kinds.items():\n        for seed in within.items(range(seeds), "seeds"):',
+        '), "seeds"):\n            for name, (start, dtype) in kinds.items():',
+        '), "seeds"):\n            for name, (start, dtype) in [*kinds.items()][: 2 - seed]:',
     ),
 )
 def kinds_train_from_the_same_seeds_while_there_is_time(precision):

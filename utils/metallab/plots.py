@@ -296,7 +296,8 @@ def losses(runs: Mapping[str, Sequence[Sequence[float]]], *, device: str, headin
         axes.set_xlabel("epoch")
         axes.set_ylabel("training loss (cross-entropy, nats)")
         axes.legend(fontsize=8)
-        title(figure, f"{heading} (line: median of seeds, band: all of them)", [device])
+        several = any(len(seeds) > 1 for seeds in runs.values())
+        title(figure, f"{heading} (line: median of seeds, band: all of them)" if several else heading, [device])
     said = (f"{name}: {np.median(seeds, 0)[-1]:.3g}" for name, seeds in runs.items())
     return described(figure, f"median training loss at the end: {'; '.join(said)}")
 

@@ -19,15 +19,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from metallab import device as devices
 from metallab import mode, timing, units
 from metallab.allowance import Allowance
 from metallab.pytorch.dispatch import watching
+from metallab.tables import Table
 from metallab.timing import Ratio, median_interval
 
 if TYPE_CHECKING:
     from types import EllipsisType
 
-    import pandas as pd
     from matplotlib.figure import Figure
     from pandas.io.formats.style import Styler
 
@@ -85,19 +86,21 @@ def stored(number: float, dtype: torch.dtype, device: torch.device | str = "cpu"
     return Stored(units.dtype_name(dtype), bits[0], bits[1:split], bits[split:], cast.item())
 
 
-def limits() -> pd.DataFrame:
+def limits() -> Table:
     """Largest number, smallest above 0, and step after 1 of each format, as ``torch.finfo`` has them; no unit.
 
-    >>> limits().loc["float16", "largest"]
-    65504.0
+    >>> limits()
+    format    bits  largest      smallest above 0  step after 1
+    float32   32    3.40282e+38  1.4013e-45        1.19209e-07
+    float16   16    65504        5.96046e-08       0.000976562
+    bfloat16  16    3.38953e+38  9.18355e-41       0.0078125
     """
-    import pandas as pd
-
-    rows = {}
+    rows = []
     for dtype in FORMATS:
         info = torch.finfo(dtype)
-        rows[units.dtype_name(dtype)] = [info.bits, info.max, info.smallest_normal * info.eps, info.eps]
-    return pd.DataFrame(rows, index=["bits", "largest", "smallest above 0", "step after 1"]).T
+        values = (info.max, info.smallest_normal * info.eps, info.eps)
+        rows.append([units.dtype_name(dtype), info.bits, *map("{:.6g}".format, values)])
+    return Table(["format", "bits", "largest", "smallest above 0", "step after 1"], rows)
 
 
 def draw_bits(number: float, *, device: torch.device | str, label: str) -> Figure:
@@ -596,7 +599,9 @@ def train_in_turns(
     """`train` each kind, a start and its dtype, from the first seed, then each from the next, while time is left.
 
     So the kinds have the same seeds, however fast the machine is: the first in any case, and another one if what the
-    last took still fits into ``seconds``. ValueError as `train`.
+    last took still fits into ``seconds``; in fast mode two at most. On a CPU they
+    have one thread: more gain nothing with small networks, and lose much where other programs run.
+    ValueError as `train`.
 
     >>> trained = train_in_turns({"float32": (start, torch.float32)}, build, digits(), seeds=7, epochs=4, seconds=20)
     >>> trained
@@ -604,9 +609,10 @@ def train_in_turns(
     Nothing was left out for time.
     """
     within, runs = Allowance(seconds, clock), {name: [] for name in kinds}
-    for seed in within.items(range(seeds), "seeds"):
-        for name, (start, dtype) in kinds.items():
-            runs[name].append(_trained(build, start, dtype, data, seed, epochs, batch))
+    with devices.cpu(threads=1).active():
+        for seed in within.items(range(mode.knob(full=seeds, fast=min(seeds, 2))), "seeds"):
+            for name, (start, dtype) in kinds.items():
+                runs[name].append(_trained(build, start, dtype, data, seed, epochs, batch))
     return Trainings({name: _training(name, of_kind) for name, of_kind in runs.items()}, str(within))
 
 
