@@ -45,36 +45,6 @@ def run(page, clock, space, *names):
     return space
 
 
-@pytest.mark.parametrize(
-    ("bfloat16", "float32", "trained", "said"),
-    [
-        (0.002, 0.004, "float32 9, bfloat16 9, PLANTED in float32 9", "in float16 (a step takes 400 ms, 100 times"),
-        (
-            0.004,
-            0.0004,
-            "float32 9, PLANTED in float32 9",
-            "in bfloat16 (a step takes 4 ms, 10.0 times float32's time)",
-        ),
-        (0.400, 0.040, "float32 3, PLANTED in float32 3", "6 of 9 seeds of the CNN network (8 s each)"),
-    ],
-)
-def test_page_05_trains_what_fits(bfloat16, float32, trained, said, clock, capsys):
-    steps = {"float32": float32, "float16": 100 * float32, "bfloat16": bfloat16}
-    cost = {("CNN", name): types.SimpleNamespace(median=seconds) for name, seconds in steps.items()}
-    done = []
-
-    def train(name, *_, seeds, epochs):
-        done.append(f"{name} {seeds}")
-        clock.after(seeds * 100 * steps[name.removeprefix("PLANTED in ")])
-
-    precision = types.SimpleNamespace(train=train)
-    space = {"cost": cost, "precision": precision, "nets": {"CNN": None}, "formats": dict.fromkeys(steps)}
-    space |= {"epochs": 5, "last": 1280, "seeds": 9, "data": None, "start": None, "start_planted": None}
-    run("05", clock, space | {"lab": types.SimpleNamespace(kind="cpu")}, "train-code")
-    assert ", ".join(done) == trained
-    assert said in capsys.readouterr().out
-
-
 def test_page_02b_names_the_sizes_that_it_leaves_out(clock, capsys, monkeypatch):
     space = {"compare_at": lambda kind, n, budget: clock.after(n / 100), "sizes": {"product": [100, 200, 400, 800]}}
     space |= {"measured": {"product": {}}, "budget": timing.FULL, "lab": Place(), "fixed_work": None}

@@ -158,6 +158,34 @@ def test_a_notebook_keeps_the_words_beside_the_picture():
     assert metadata["image/png"]["alt"] == words
 
 
+def test_a_slider_leaves_a_picture_where_nobody_moves_it(monkeypatch):
+    """Someone at a notebook gets the widget; a page that is executed headlessly the picture it starts with."""
+    drawn = []
+
+    def draw(scale):
+        drawn.append(scale)
+        return plots.loss_scale([scale, scale], [False, False], device="Chip X")
+
+    slider = plots.Slider("scale", [1.0, 8.0], draw, 8.0)
+    monkeypatch.setenv("METALLAB_OUT", "somewhere")
+    data, metadata = DisplayFormatter().format(slider)
+    assert data.keys() == {"image/png", "text/plain"}
+    assert drawn == [8.0]
+    assert data["image/png"].startswith("iVBORw0KGgo"), "a PNG file, in base64"
+    assert "Chip X" in metadata["image/png"]["alt"]
+    monkeypatch.delenv("METALLAB_OUT")
+    data, _ = DisplayFormatter().format(slider)
+    assert {"image/png", "application/vnd.jupyter.widget-view+json"} <= data.keys()
+    chosen = slider.widget().children[0]
+    assert (chosen.description, chosen.value) == ("scale", 8.0)
+    drawn.clear()
+    chosen.value = 1.0
+    assert drawn == [1.0], "the picture follows the slider"
+    assert plots.Slider("n", [3, 4], draw).start == 3
+    with pytest.raises(ValueError, match=r"5 is not among the values of n, \[3, 4\]: start at one of them"):
+        plots.Slider("n", [3, 4], draw, 5)
+
+
 def test_stages_are_pieces_of_a_bar_as_long_as_their_medians():
     def parts(**seconds):
         return {name: measurement(name, (value,)) for name, value in seconds.items()}

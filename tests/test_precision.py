@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-import time
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from torch.nn import functional as F
 
 from metallab.pytorch import precision
 from metallab.pytorch.dispatch import watching
-from metallab.timing import Host, Ratio
+from metallab.timing import Ratio
 
 RULES = Rules(precision)
 NUMBERS = (0.1, -0.1, 1.0, -3.0, 0.0, 65504.0, 1e-6, -6e-8, 3.0e38, math.pi)
@@ -233,7 +232,10 @@ def starter(rate: float = 0.01, notes: list | None = None, scale: float = 1.0):
 @RULES.rule(
     ("torch.default_generator.manual_seed(seed)", "pass"),
     ("torch.Generator().manual_seed(seed)", "torch.Generator()"),
-    ("with torch.random.fork_rng(devices=[]):", "if True:"),
+    (
+        "with torch.random.fork_rng(devices=[]):\n        torch.default_generator.manual_seed(seed)",
+        "if True:\n        torch.default_generator.manual_seed(seed)",
+    ),
     ("(1 - done / (epochs * batches))", "1"),
     ("            done += 1\n", ""),
     ("    model.eval()\n", ""),
@@ -314,25 +316,126 @@ def test_a_planted_loss_is_found_in_real_trainings():
     assert precision.quality(base, harmless, margin=3.5).verdict == "no loss"
 
 
-@RULES.rule(("min(taken", "max(taken"), ("name: min(timing", "name: -min(timing"))
-def the_faster_layout_is_found(precision):
-    seconds = {torch.contiguous_format: 0.02, torch.channels_last: 0.001}
-    assert precision.faster_layout(lambda layout: lambda: time.sleep(seconds[layout]), on=Host()) == "channels last"
-    assert (
-        precision.faster_layout(lambda layout: lambda: time.sleep(0.021 - seconds[layout]), on=Host())
-        == "channels first"
-    )
+@RULES.rule(
+    ('"low": "background', '"lower": "background'),
+    ("with torch._subclasses.FakeTensorMode():\n        found", "if True:\n        found"),
+    ('"not known here" if choice == "raises" else choice', "choice"),
+)
+def lists_stand_side_by_side(precision):
+    table = precision.compare_lists("cpu", "mps")
+    assert table.data.loc["softmax"].tolist() == ["as given", "float32"]
+    assert table.data.loc["conv2d"].tolist() == ["low", "low"]
+    assert "raises" not in table.data.to_numpy(), "what fake tensors cannot tell is not called an error"
+    assert table.to_html().count("background") >= 2, "low and float32 have colours"
 
 
 @RULES.rule(
-    ('f"faster, but {doubt[0]}" if doubt else "use it"', '"use it"'),
+    ("(info.max, info.smallest_normal * info.eps", "(info.max, info.smallest_normal"),
+    ("(info.max, info.sm", "(info.max / 2, info.sm"),
+)
+def limits_are_those_that_casts_have(precision):
+    rows = {name: [float(value) for value in values] for name, *values in precision.limits().rows}
+    assert rows["float16"] == [16, 65504, 5.96046e-08, 0.000976562]
+    for dtype in precision.FORMATS:
+        _, largest, smallest, step = rows[str(dtype).removeprefix("torch.")]
+        one = torch.ones((), dtype=dtype)
+        assert torch.tensor(largest).to(dtype).isfinite()
+        assert torch.tensor(2 * largest).to(dtype).isinf()
+        assert torch.tensor(smallest).to(dtype) > 0
+        assert torch.tensor(smallest / 2.1).to(dtype) == 0
+        assert one + torch.tensor(step, dtype=dtype) > one
+        assert one + torch.tensor(step / 2, dtype=dtype) == one
+
+
+@RULES.rule(
+    ("functools.partial(loss, model, dtype)", "functools.partial(loss, model, FORMATS[0])"),
+    ("min(self.sizes", "max(self.sizes"),
+)
+def half_the_bits_keep_half_the_bytes(precision):
+    model, x = nn.Linear(64, 64), torch.randn(8, 64)
+
+    def loss(model, dtype):
+        return model(x).to(dtype).exp().sum()  # exp keeps its result
+
+    kept = precision.kept_in_formats(model, loss)
+    exact = {"float32": 4, "float16": 2, "bfloat16": 2}
+    assert kept.sizes == {name: 4 * x.numel() + size * x.numel() for name, size in exact.items()}
+    assert kept.sentence == "float16 keeps 75% of what float32 keeps for the backward pass"
+    assert repr(kept).splitlines()[2].split() == ["float16", "3", "KiB", "75%"]
+
+
+@RULES.rule(
     (
-        'if quality.verdict == "loss":\n        return "do not',
-        'if quality.verdict == "inconclusive":\n        return "do not',
+        "runs[name].append(_trained(build, start, dtype, data, seed",
+        "runs[name].append(_trained(build, start, dtype, data, 0",
     ),
-    ("if kept < 0.9 else", "if True else"),
+    ("Allowance(seconds, clock)", "Allowance(seconds)"),
+    (
+        '), "seeds"):\n            for name, (start, dtype) in kinds.items():',
+        '), "seeds"):\n            for name, (start, dtype) in [*kinds.items()][: 2 - seed]:',
+    ),
+)
+def kinds_train_from_the_same_seeds_while_there_is_time(precision):
+    """A slow format costs seeds of all kinds, never pairs; the same runs as one kind at a time."""
+    data, now = Blobs().data, [0.0]
+
+    def slow(model, dtype):
+        now[0] += 4
+        return starter()(model, dtype)
+
+    kinds = {"float32": (starter(), torch.float32), "slow": (slow, torch.bfloat16)}
+    options = {"epochs": 2, "batch": 16}
+    trained = precision.train_in_turns(kinds, build, data, seeds=7, seconds=10, clock=lambda: now[0], **options)
+    assert {name: training.losses.shape for name, training in trained.runs.items()} == {
+        "float32": (2, 2),
+        "slow": (2, 2),
+    }
+    assert "seeds 2, 3, 4, 5, 6 (the one before took 4 s)" in repr(trained)
+    alone = precision.train("float32", build, starter(), torch.float32, data, seeds=2, **options)
+    assert np.array_equal(trained["float32"].losses, alone.losses)
+    assert np.array_equal(trained["float32"].accuracies, alone.accuracies)
+    assert trained.losses.keys() == kinds.keys()
+
+
+def test_digits_are_split_once():
+    data = precision.digits()
+    assert [tuple(part[0].shape) for part in (data.train, data.test)] == [(1257, 1, 8, 8), (540, 1, 8, 8)]
+    assert data.train[0].max() == 1
+    assert data.train[0].dtype == torch.float32
+    assert data.train[1][:4].tolist() == [0, 1, 2, 3]
+    assert not set(data.train[0].unique().tolist()) - {n / 16 for n in range(17)}
+
+
+@RULES.rule(("init_scale=0.25", "init_scale=65536.0"), ("is ...:\n            return ...", "is ...:\n            pass"))
+def two_ways_to_write_a_step_are_told_apart(precision):
+    """Of an exercise's answers: the right one, one that forgets to clear the gradients, and none."""
+    images, labels = precision.digits().train
+    batches = [(images[:64], labels[:64]), (images[64:128], labels[64:128])]
+
+    def step(clears):
+        def one(model, images, labels, optimizer, scaler):
+            if clears:
+                optimizer.zero_grad()
+            scaler.scale(F.cross_entropy(model(images), labels)).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+
+        return one
+
+    right = precision.weights_after(step(clears=True), batches)
+    assert torch.equal(right, precision.weights_after(step(clears=True), batches))
+    assert (right - precision.weights_after(step(clears=False), batches)).norm() > 0.005
+    assert precision.weights_after(lambda *_: ..., batches) is ...
+
+
+@RULES.rule(
+    ('if quality.verdict == "loss":\n        return', 'if quality.verdict == "inconclusive":\n        return'),
+    ('"" if quality.verdict == "no loss" else', '"" if True else'),
     ('{"slower": "costs time"', '{"faster": "costs time"'),
-    ('if ratio.verdict == "faster"', "if ratio.median > 1"),
+    ('ratio.in_every_pair.partition(" ")[0] or ratio.verdict', "ratio.verdict"),
+    ("if ratio is None:", "if False:"),
 )
 def advice_needs_time_and_quality(precision):
     quality = lambda change: precision.quality(of(*[95.0] * 9), of(*[95.0 + c for c in change]))
@@ -340,14 +443,15 @@ def advice_needs_time_and_quality(precision):
     fast, slow, unclear = (
         Ratio("a", "b", *numbers, 20) for numbers in ((2, 1.9, 2.1), (0.5, 0.4, 0.6), (1.1, 0.9, 1.4))
     )
-    assert precision.advice(fast, 0.5, good) == "use it"
-    assert precision.advice(fast, 0.5, open_) == "faster, but quality is not shown to hold"
-    assert "quality is not shown to hold" in precision.advice(slow, 0.5, open_)
+    four = Ratio("a", "b", 0.12, 0.0, math.inf, 4, (0.11, 0.12, 0.13, 0.12))
+    assert precision.advice(fast, good) == "use x: it is faster"
+    assert precision.advice(fast, open_) == "use x: it is faster, but that quality holds is not shown"
     for ratio in (fast, slow, None):
-        assert precision.advice(ratio, 0.5, bad) == "do not use it: quality is lost"
-    assert precision.advice(slow, 0.5, good) == "saves memory, costs time; float32 is the safe choice"
-    assert precision.advice(unclear, 1.1, good) == "not shown to be faster; float32 is the safe choice"
-    assert precision.advice(None, 0.5, good) == "no advice: its time is not compared"
+        assert precision.advice(ratio, bad) == "do not use x: quality is lost"
+    for ratio in (slow, four):
+        assert precision.advice(ratio, good) == "x costs time: float32 is the better choice here"
+    assert precision.advice(unclear, good) == "x is not shown to be faster: float32 is the better choice here"
+    assert precision.advice(None, good) == "no advice on x: its time may not be compared"
 
 
 def test_pictures_name_the_device_and_say_what_they_show():

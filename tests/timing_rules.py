@@ -579,6 +579,7 @@ def what_is_in_doubt_gets_no_speed_up(timing: ModuleType) -> None:
 
     quiet = compared()
     assert (set(quiet.ratios), quiet.withheld, quiet.best_rival) == ({"b"}, {}, "b")
+    assert [sentence[:37] for sentence in quiet.sentences] == ["b is 2.00 times as fast as a (95 % in"]
     doubts = {"busy machine": {"others": 0.3}, "fast mode": {"mode": "fast"}, "simulated": {"simulated": True}}
     for (kind, change), which in itertools.product(doubts.items(), "ab"):
         measured = {**quiet.measurements, which: dataclasses.replace(quiet[which], **change)}
@@ -586,6 +587,7 @@ def what_is_in_doubt_gets_no_speed_up(timing: ModuleType) -> None:
         assert got.withheld.get("b", "").startswith(f"{kind}: "), f"{kind} of {which}: {got.withheld}"
         assert not got.ratios
         assert "times as fast" not in str(got)
+        assert got.sentences == [f"b: no speed-up is given: {got.withheld['b']}"]
         assert got.best_rival == "a"
         assert timing.passes(got.withheld["b"]) == (kind == "busy machine")
     for factor, kind in ((1.3, "drifted"), (0.7, "drifted"), (1.05, None)):

@@ -7,9 +7,12 @@ Universal Design*, 2008.
 
 from __future__ import annotations
 
+import base64
 import functools
+import io
 import itertools
 import math
+import os
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -293,7 +296,8 @@ def losses(runs: Mapping[str, Sequence[Sequence[float]]], *, device: str, headin
         axes.set_xlabel("epoch")
         axes.set_ylabel("training loss (cross-entropy, nats)")
         axes.legend(fontsize=8)
-        title(figure, f"{heading} (line: median of seeds, band: all of them)", [device])
+        several = any(len(seeds) > 1 for seeds in runs.values())
+        title(figure, f"{heading} (line: median of seeds, band: all of them)" if several else heading, [device])
     said = (f"{name}: {np.median(seeds, 0)[-1]:.3g}" for name, seeds in runs.items())
     return described(figure, f"median training loss at the end: {'; '.join(said)}")
 
@@ -312,6 +316,47 @@ def loss_scale(scales: Sequence[float], skipped: Sequence[bool], *, device: str)
         title(figure, "The loss scale finds its size", [device])
     ends = f"from 2^{np.log2(scales[0]):g} to 2^{np.log2(scales[-1]):g}"
     return described(figure, f"loss scale over {len(scales)} steps, {ends}; {len(where)} skipped")
+
+
+class Slider:
+    """A picture of one of several values, with a slider to choose which.
+
+    In JupyterLab the slider moves; a page that is executed without a person shows the picture that it starts with.
+
+    >>> Slider("power of two", [1, 2, 4, 8], lambda power: my_picture(2**power), 4)
+    """
+
+    def __init__(self, name: str, values: Sequence[object], draw: Callable[[object], Figure], start: object = None):
+        """``draw(value)`` returns the picture of a value; ``name`` stands beside the slider.
+
+        It starts at ``start``, or at the first value. ValueError if that is none of the values.
+        """
+        self.name, self.values, self.draw = name, list(values), draw
+        self.start = start if start is not None or not values else values[0]
+        if self.start not in self.values:
+            raise ValueError(f"{self.start!r} is not among the values of {name}, {self.values}: start at one of them")
+
+    def widget(self):
+        """The slider above its picture, of ipywidgets."""
+        import ipywidgets
+
+        chosen = ipywidgets.SelectionSlider(
+            options=[(f"{value:g}" if isinstance(value, float) else str(value), value) for value in self.values],
+            value=self.start,
+            description=self.name,
+            style={"description_width": "initial"},
+        )
+        return ipywidgets.interactive(lambda value: self.draw(value), value=chosen)
+
+    def _repr_mimebundle_(self, **_) -> tuple[dict, dict]:
+        """The picture of the value it starts at, and the widget where somebody is there to move it."""
+        figure, picture = self.draw(self.start), io.BytesIO()
+        figure.savefig(picture, format="png", bbox_inches="tight")
+        data, metadata = figure._repr_mimebundle_()
+        data |= {"image/png": base64.b64encode(picture.getvalue()).decode(), "text/plain": figure.get_label()}
+        if not os.environ.get("METALLAB_OUT"):  # which headless runs set
+            data |= self.widget()._repr_mimebundle_()
+        return data, metadata
 
 
 def _powers_of_two(low: float, high: float, most: int = 8) -> list[float]:

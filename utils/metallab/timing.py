@@ -351,6 +351,16 @@ class Comparison:
         return {variant: ratio for variant, ratio in self.paired.items() if variant not in withheld}
 
     @property
+    def sentences(self) -> list[str]:
+        """What may be said of each variant against the baseline, or why nothing is. RuntimeError as `drift`."""
+        withheld, ratios = self.withheld, self.ratios
+        variants = [variant for variant in self.measurements if variant != self.baseline]
+        return [
+            str(ratios[variant]) if variant in ratios else f"{variant}: no speed-up is given: {withheld[variant]}"
+            for variant in variants
+        ]
+
+    @property
     def best_rival(self) -> str:
         """The variant with the largest speed-up that has a verdict; the baseline if none has one.
 
