@@ -202,22 +202,29 @@ def assert_plausible(
 
 
 def exercise(name: str, answer: Any, accepts: Callable[[Any], Any], hint: str) -> str:
-    """Judge an answer: ``...`` is not attempted, else ``accepts(answer)`` must be true, and may assert for itself.
+    """Judge an answer: ``...`` is not attempted, else ``accepts(answer)`` must be True, and may assert for itself.
 
-    Returns a sentence to show. `WrongAnswer`, with the hint, if it is refused; TypeError if ``accepts`` returns None.
+    Returns a sentence to show. `WrongAnswer`, with the hint, if it is refused, or if what the check returns of it is
+    neither True nor False, such as a list or a number; TypeError if ``accepts`` returns None.
     """
     if answer is ...:
         return f"{name}: not attempted yet"
     try:
         judged = accepts(answer)
-        accepted = judged is None or bool(judged)
+        if getattr(judged, "ndim", None) == 0:  # one number, of NumPy or a framework
+            judged = judged.item()
     except (AssertionError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError) as error:
         # RuntimeError is what PyTorch raises for shapes and dtypes that do not fit
         raise WrongAnswer(f"{name}: {str(error) or type(error).__name__}. Hint: {hint}") from error
     if judged is None:
         raise TypeError(f"{name}: the check returned nothing, which is neither right nor wrong; let it return a bool")
-    if not accepted:
+    if judged is False:
         raise WrongAnswer(f"{name}: {reprlib.repr(answer)} is not it. Hint: {hint}")
+    if judged is not True:
+        raise WrongAnswer(
+            f"{name}: of {reprlib.repr(answer)} the check finds {reprlib.repr(judged)}, which is neither True nor "
+            f"False; answer in plain numbers and lists. Hint: {hint}"
+        )
     return Right(f"{name}: right")
 
 
