@@ -457,8 +457,11 @@ def train(
 
     A seed decides the first weights and the order of the pictures, whatever the dtype, so that runs are paired. The
     learning rate falls in a line from the optimizer's own to 0, which makes the end depend less on the last batches.
-    The caller's random state stays as it was. ValueError for fewer pictures than a batch.
+    The caller's random state stays as it was. ValueError for fewer pictures than a batch, and for no seed or epoch.
     """
+    for name_of, count in (("seeds", seeds), ("epochs", epochs), ("batch", batch)):
+        if count < 1:
+            raise ValueError(f"{name_of} is {count}: a training needs at least 1")
     if len(data.train[0]) < batch:
         raise ValueError(f"{len(data.train[0])} pictures do not fill a batch of {batch}: take a smaller batch")
     losses, accuracies = [], []
@@ -539,12 +542,18 @@ def quality(reference: Training, other: Training, margin: float = 1.0, least: fl
     Runs with the same seed are paired. ``no loss`` has to be shown: the whole interval of the median difference lies
     above minus the margin; six seeds at least are needed for one. A reference that recognises less than ``least`` of
     the test allows no verdict: two networks that learned nothing are equally good. The idea: Piaggio and others,
-    *Reporting of Noninferiority and Equivalence Randomized Trials*, JAMA 2012. ValueError for unlike seeds.
+    *Reporting of Noninferiority and Equivalence Randomized Trials*, JAMA 2012. ValueError for unlike seeds, and for an
+    accuracy or a margin that is no number.
     """
     if len(reference.accuracies) != len(other.accuracies):
         raise ValueError(
             f"{other.name} has {len(other.accuracies)} seeds, {reference.name} {len(reference.accuracies)}"
         )
+    for training in (reference, other):
+        if not np.isfinite(training.accuracies).all():
+            raise ValueError(f"{training.name} has accuracies that are no numbers: test it on at least one picture")
+    if not margin >= 0:
+        raise ValueError(f"margin is {margin}: give the points of a loss that does not matter, 0 or more")
     points = 100 * (other.accuracies - reference.accuracies)
     low, high = median_interval(points)
     doubt = ""
