@@ -678,6 +678,29 @@ def no_work_stated_is_an_error(checks):
             checks.assert_plausible(measured(1.0, MPS), on=MPS, **work)
 
 
+class Alike:
+    """A key of which each reads like the others."""
+
+    def __repr__(self):
+        return "key"
+
+
+@RULES.rule(("        if part in named:", "        if False:"))
+def keys_that_read_alike_hide_nothing(checks):
+    one, other, good, bad = Alike(), Alike(), np.ones(3), np.zeros(3)
+    twice = r"^result\[key\] is there twice, since two keys of a dict read alike; return keys that do not$"
+    for reference, result in (
+        ({one: good, other: good}, {one: bad, other: good}),
+        ({one: good}, {one: bad, other: good}),
+    ):
+        for pair in ((reference, result), (result, reference)):
+            with pytest.raises(TypeError, match=twice):
+                checks.assert_close(*pair, "float32")
+    checks.assert_close({one: good, "key": good}, {one: good.copy(), "key": good.copy()}, "float32")
+    with pytest.raises(TypeError, match="read alike"):
+        checks.assert_close({"a": {math.nan: good, float("nan"): bad}}, {"a": {math.nan: good.copy()}}, "float32")
+
+
 # --- exercises ---
 
 

@@ -130,10 +130,10 @@ def assert_close(reference: Any, result: Any, dtype: Any) -> None:
     each part with its own. Of PyTorch's tensors sparse ones are compared as dense, quantised ones by the numbers that
     they stand for, nested ones part by part. Results that share memory (an ``out=`` that two functions write, a view
     of it) are a Mismatch too: nothing is learned from them. TypeError for a result that is none of these or has no
-    numbers, such as a tensor on the meta device.
+    numbers, such as a tensor on the meta device, and for a dict with keys that read alike.
     """
     allowed = tolerance(dtype)
-    expected, got = dict(_leaves(reference)), dict(_leaves(result))
+    expected, got = _named_leaves(reference), _named_leaves(result)
     if not expected or not got:
         raise Mismatch("there is nothing to compare: a function returned None or nothing; let it return its result")
     if expected.keys() != got.keys():
@@ -235,6 +235,16 @@ def _share(rate: float, peak: peaks.Peak | None) -> str:
     if share > 1:
         return "above the memory's peak, so partly from caches"
     return f"{share:.0%} of the peak" if share >= 0.01 else "below 1% of the peak"
+
+
+def _named_leaves(value: Any) -> dict[str, Any]:
+    """What a nested result is made of, by where it is. TypeError if two keys of a dict read alike."""
+    named: dict[str, Any] = {}
+    for part, leaf in _leaves(value):
+        if part in named:
+            raise TypeError(f"{part} is there twice, since two keys of a dict read alike; return keys that do not")
+        named[part] = leaf
+    return named
 
 
 def _leaves(value: Any, part: str = "result") -> Iterator[tuple[str, Any]]:
