@@ -678,18 +678,42 @@ def no_work_stated_is_an_error(checks):
             checks.assert_plausible(measured(1.0, MPS), on=MPS, **work)
 
 
+class Alike:
+    """A key of which each reads like the others."""
+
+    def __repr__(self):
+        return "key"
+
+
+@RULES.rule(("        if part in named:", "        if False:"))
+def keys_that_read_alike_hide_nothing(checks):
+    one, other, good, bad = Alike(), Alike(), np.ones(3), np.zeros(3)
+    twice = r"^result\[key\] is there twice, since two keys of a dict read alike; return keys that do not$"
+    for reference, result in (
+        ({one: good, other: good}, {one: bad, other: good}),
+        ({one: good}, {one: bad, other: good}),
+    ):
+        for pair in ((reference, result), (result, reference)):
+            with pytest.raises(TypeError, match=twice):
+                checks.assert_close(*pair, "float32")
+    checks.assert_close({one: good, "key": good}, {one: good.copy(), "key": good.copy()}, "float32")
+    with pytest.raises(TypeError, match="read alike"):
+        checks.assert_close({"a": {math.nan: good, float("nan"): bad}}, {"a": {math.nan: good.copy()}}, "float32")
+
+
 # --- exercises ---
 
 
 @RULES.rule(
     ("    if answer is ...:", "    if not answer:"),
-    ("    if not accepted:", "    if False:"),
+    ("    if judged is False:", "    if False:"),
+    ("    if judged is not True:", "    if not judged:"),
+    ('if getattr(judged, "ndim", None) == 0:', "if False:"),
     ("LookupError, RuntimeError)", "LookupError)"),
-    ("accepted = judged is None or bool(judged)", "accepted = True"),
     ("{str(error) or type(error).__name__}", "{error}"),
     (". Hint: {hint}\") from error", "\") from error"),
     ("    if judged is None:", "    if False:"),
-    ("reprlib.repr(answer)", "repr(answer)"),
+    ("{reprlib.repr(answer)} is not it", "{answer!r} is not it"),
     ('return f"{name}: not attempted yet"', 'return Right(f"{name}: not attempted yet")'),
     ("{html.escape(self)}", "{self}"),
     ('return [f"{type(self).__name__}: {self}"]', "return []"),
@@ -702,6 +726,10 @@ def exercises_are_judged(checks):
     assert checks.exercise("Ex 1", ..., asserting, "count") == "Ex 1: not attempted yet"
     assert checks.exercise("Ex 1", 4, asserting, "count") == "Ex 1: right"
     assert checks.exercise("Ex 1", 0, lambda answer: answer == 0, "-") == "Ex 1: right"
+    for one in (np.float32(4), torch.tensor(4)):  # the check compares, and gets a framework's own truth
+        assert checks.exercise("Ex 1", one, lambda answer: answer == 4, "-") == "Ex 1: right"
+        with pytest.raises(checks.WrongAnswer, match="is not it"):
+            checks.exercise("Ex 1", one, lambda answer: answer == 5, "-")
     assert ">Ex &lt;1&gt;: right<" in checks.exercise("Ex <1>", 4, asserting, "count")._repr_html_()
     assert not hasattr(checks.exercise("Ex 1", ..., asserting, "count"), "_repr_html_"), "shown as right"
     for answer, accepts, said in (
@@ -712,7 +740,12 @@ def exercises_are_judged(checks):
         ("x", lambda answer: answer.shape, "Ex 1: .*no attribute 'shape'.* Hint: count$"),
         (0, lambda answer: 1 / answer, "Ex 1: division by zero. Hint: count$"),
         (torch.ones(2), lambda answer: answer @ torch.ones(3), "Ex 1: .*size.* Hint: count$"),
-        (np.ones(2), lambda answer: answer == 1, "Ex 1: .*ambiguous.* Hint: count$"),
+        (np.ones(2), lambda answer: answer == 1, r"Ex 1: of array.* neither True nor False; .*plain.* Hint: count$"),
+        (np.ones(1), lambda answer: answer == 1, r"Ex 1: of array.* neither True nor False"),
+        (7, lambda answer: answer, "Ex 1: of 7 the check finds 7, which is neither True nor False"),
+        (7, lambda answer: "no", "Ex 1: of 7 the check finds 'no', which is neither"),
+        (7, lambda answer: [False], r"Ex 1: of 7 the check finds \[False\], which is neither"),
+        (0, lambda answer: answer, "Ex 1: of 0 the check finds 0, which is neither"),
         (1, lambda answer: (_ for _ in ()).throw(KeyError), "Ex 1: KeyError. Hint: count$"),
         (list(range(10_000)), lambda answer: False, r"Ex 1: \[0, 1, .{0,60}\] is not it"),
     ):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import html
 import signal
 import sys
 import threading
 import time
 import types
+from typing import Any
 
 import pytest
 import torch
@@ -540,6 +542,62 @@ def test_containers_keep_their_kind_and_scripted_modules_are_moved():
     pair = collections.namedtuple("pair", "a b")
     assert mps_coverage(lambda p: p.a + p.b, pair(torch.ones(2), torch.ones(2))).runs
     assert mps_coverage(torch.jit.script(nn.Linear(2, 2)), torch.ones(1, 2)).runs
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    x: Any
+    more: Any = None
+
+
+class Plain:
+    def __init__(self, x):
+        self.x = x
+
+
+WRAPPED = {
+    "set": (lambda t: {t}, lambda v: next(iter(v))),
+    "frozen set": (lambda t: frozenset([t]), lambda v: next(iter(v))),
+    "dataclass": (Batch, lambda v: v.x),
+    "object": (Plain, lambda v: v.x),
+    "list in a dataclass in a dict": (lambda t: {"a": Batch([t])}, lambda v: v["a"].x[0]),
+}
+
+
+@pytest.mark.parametrize(("wrap", "unwrap"), WRAPPED.values(), ids=WRAPPED)
+def test_tensors_are_found_wherever_they_lie(wrap, unwrap):
+    """As an input they are moved, copied and asked for their dtype; as an output they have a backward pass."""
+    x, layer = torch.randn(2, 4), nn.Linear(4, 4)
+
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, value):
+            with torch.no_grad():
+                unwrap(value).add_(1)
+            return wrap(self.layer(unwrap(value)).sin())
+
+    before = x.clone()
+    found = mps_coverage(Wrapped(), wrap(x))
+    assert found.runs, found.verdict
+    assert found.traced_on == "meta"
+    assert torch.equal(x, before), "the caller's was changed"
+    assert of(mps_coverage(Wrapped(), wrap(x), training=True), "linear_backward")
+    assert "MPS has no float64, but input 0 is" in mps_coverage(Wrapped(), wrap(x.double())).verdict
+    with pytest.raises(coverage.TraceFailed, match="sparse tensors, which are among its inputs"):
+        mps_coverage(Wrapped(), wrap(x.to_sparse()))
+
+
+def test_a_module_may_be_an_input_and_what_cannot_be_copied_stays():
+    layer, x = nn.Linear(4, 4), torch.randn(2, 4)
+    assert mps_coverage(lambda module, value: module(value), layer, x).runs
+    assert mps_coverage(lambda batch: batch.more(batch.x), Batch(x, layer)).runs
+    assert mps_coverage(lambda batch: batch.x @ torch.ones(4, device=batch.x.device), Batch(layer.weight)).runs
+    assert layer.weight.device.type == "cpu"
+    lock = threading.Lock()
+    assert mps_coverage(lambda value, held: value * 2 if held is lock else None, x, lock).runs
 
 
 def test_whatever_a_model_raises_is_told():

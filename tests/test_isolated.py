@@ -407,11 +407,22 @@ def test_the_magic_is_one_of_ipython(capsys):
     assert "isolated.py" not in shown
 
 
-def test_what_a_long_talker_said_last_is_kept():
-    outcome = isolated.run("for i in range(60000): print(i)")
-    assert outcome.ok
-    assert outcome.printed.endswith("59999\n")
-    assert len(outcome.printed) <= 100_000
+@RULES.rule(
+    ('return f"[{units.size(left_out)} left out; here is the end]\\n{text}" if left_out else text', "return text"),
+    ("stream.seek(left_out)", "stream.seek(0)"),
+    ("if left_out else text", ""),
+)
+def what_a_long_talker_said_last_is_kept_and_it_is_told_how_much_is_not(isolated):
+    outcome = isolated.run(
+        "import sys\nfor i in range(60_000): print(i)\nfor i in range(60_000): print(i, file=sys.stderr)"
+    )
+    for shown in (outcome.printed, isolated.run("for i in range(60_000): print(i)\nraise SystemExit(3)").printed):
+        first, _, rest = shown.partition("\n")
+        assert first == "[243 KiB left out; here is the end]"
+        assert rest.endswith("59999\n")
+        assert len(rest) == isolated.MOST_SHOWN
+    assert outcome.detail.startswith("[243 KiB left out"), "of standard error, too"
+    assert isolated.run(f"print('x' * {isolated.MOST_SHOWN - 1})").printed == "x" * (isolated.MOST_SHOWN - 1) + "\n"
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()

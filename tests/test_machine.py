@@ -11,6 +11,7 @@ import getpass
 import json
 import os
 import platform
+import pwd
 import socket
 import stat
 import subprocess
@@ -355,6 +356,37 @@ def test_only_the_environment_of_frameworks_is_recorded(monkeypatch, tmp_path):
     assert Machine.from_json(found.to_json()) == found
 
 
+PERSONAL = {
+    "/Users/anna lena/data": "~/data",
+    "--dump=/Users/anna lena muster/x --level=2": "--dump=~/x --level=2",
+    r"/home/bob\ jones/x": "~/x",
+    "/home/carol is bad, see /tmp": "~ is bad, see /tmp",
+    "/home/carol -v /tmp": "~ -v /tmp",
+    "s3://anna:pass@word@host/cache": "s3://(hidden)@host/cache",
+    "http://u:p/w@[::1]:80,https://x:y@host": "http://(hidden)@host",
+    "gs://bucket/a@b": "gs://(hidden)@b",
+    "gs://bucket/cache": "gs://bucket/cache",
+    "https://host/x?sig=1&Token=abc&password=d&n=4": "https://host/x?sig=1&Token=(hidden)&password=(hidden)&n=4",
+    "/scratch/Zaphod42/cache": "/scratch/(user)/cache",
+    "run by Zaphod Beeble, 2": "run by (user), 2",
+    "zaphod421 azaphod42": "zaphod421 azaphod42",
+}
+
+
+@pytest.mark.parametrize(("value", "recorded"), PERSONAL.items())
+def test_no_person_and_no_password_is_recorded(monkeypatch, value, recorded):
+    entry = pwd.struct_passwd(("zaphod42", "x", 501, 20, "Zaphod Beeble,,,", "/", "/bin/sh"))
+    monkeypatch.setattr("pwd.getpwuid", lambda number: entry)
+    monkeypatch.setenv("XLA_FLAGS", value)
+    assert machine.describe().environment["XLA_FLAGS"] == recorded
+
+
+def test_a_home_with_a_blank_is_a_home(monkeypatch):
+    monkeypatch.setenv("HOME", "/srv/anna lena")
+    monkeypatch.setenv("XLA_FLAGS", "--dump=/srv/anna lena")
+    assert machine.describe().environment["XLA_FLAGS"] == "--dump=~"
+
+
 def test_a_home_that_is_the_root_is_no_home(monkeypatch):
     monkeypatch.setenv("HOME", "/")
     monkeypatch.setenv("XLA_FLAGS", "/ /data/out")
@@ -398,6 +430,7 @@ def test_git_tells_the_revision_and_what_is_changed(tmp_path, monkeypatch):
 def test_describing_imports_nothing_heavy():
     code = """
 import sys
+
 from metallab import machine
 machine.describe()
 heavy = {"torch", "tensorflow", "jax", "jaxlib", "keras", "coremltools", "onnxruntime", "ultralytics", "numpy", "objc"}

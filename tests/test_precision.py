@@ -266,6 +266,19 @@ def runs_are_paired_by_their_seed(precision):
     assert sure.accuracies[0] > 0.9, "dropout is off in the test"
 
 
+@RULES.rule(
+    ("if count < 1:", "if False:"),
+    ('("seeds", seeds), ', ""),
+    ('("epochs", epochs), ', ""),
+    (', ("batch", batch))', ")"),
+)
+def nothing_is_trained_without_seeds_epochs_or_a_batch(precision):
+    for wrong in ({"seeds": 0}, {"seeds": -1}, {"epochs": 0}, {"batch": 0}):
+        (name,) = wrong
+        with pytest.raises(ValueError, match=f"^{name} is {wrong[name]}: a training needs at least 1$"):
+            precision.train("a", build, starter(), torch.float32, Blobs().data, **{"seeds": 1, "epochs": 1} | wrong)
+
+
 def of(*accuracies: float, name: str = "x") -> precision.Training:
     return precision.Training(name, np.zeros((len(accuracies), 1)), np.array(accuracies) / 100)
 
@@ -280,6 +293,9 @@ def of(*accuracies: float, name: str = "x") -> precision.Training:
     ("< least:", "< 0:"),
     ("if not math.isfinite(high):", "if False:"),
     ("if len(reference.accuracies) != len(other.accuracies):", "if False:"),
+    ("if not np.isfinite(training.accuracies).all():", "if False:"),
+    ("for training in (reference, other):", "for training in (other,):"),
+    ("if not margin >= 0:", "if margin < 0:"),
 )
 def no_loss_is_shown_and_a_loss_is_found(precision):
     spread = np.array([90, 91, 92, 93, 94, 95, 96, 97, 98.0])
@@ -301,6 +317,13 @@ def no_loss_is_shown_and_a_loss_is_found(precision):
     assert precision.quality(base, of(*(spread - 4)), margin=5.0).verdict == "no loss"
     with pytest.raises(ValueError, match="x has 5 seeds, float32 9"):
         precision.quality(base, of(*[95] * 5))
+    for broken in (of(*[math.nan] * 9), of(*[95] * 8, math.nan), of(*[95] * 8, math.inf)):
+        for pair in ((base, broken), (broken, base)):
+            with pytest.raises(ValueError, match=r"^x has accuracies that are no numbers: test it on at least one"):
+                precision.quality(*pair)
+    for margin in (math.nan, -1.0):
+        with pytest.raises(ValueError, match=r"^margin is .*: give the points"):
+            precision.quality(base, base, margin=margin)
 
 
 def test_a_planted_loss_is_found_in_real_trainings():

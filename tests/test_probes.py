@@ -204,6 +204,28 @@ def test_a_lesson_says_what_it_misses(tmp_path):
     assert (lesson.name, lesson.title, lesson.missing) == ("07_do_it", "Do it", ("no-such-package",))
 
 
+DAMAGED = {
+    "empty": "",
+    "cut short": '{"cells": [',
+    "a list": "[]",
+    "no cells": "{}",
+    "a picture": "\udcff\udcd8",
+    "a cell that is none": '{"cells": [3], "metadata": {}}',
+    "deep": "[" * 100_000,
+    "needs a text": '{"cells": [], "metadata": {"metallab": {"needs": "torch"}}}',
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_lesson_is_named_in_a_line(tmp_path, text):
+    (tmp_path / "07_do_it.ipynb").write_text(text, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(
+        ValueError, match=r"^07_do_it\.ipynb cannot be read as a notebook \(\w+: [^\n]+; restore it"
+    ) as said:
+        probes.lessons(tmp_path)
+    assert "\n" not in str(said.value)
+
+
 def test_no_lesson_misses_anything_where_everything_is_installed():
     """A page's list holds names of packages as pip knows them: opencv-python, and not cv2."""
     assert {lesson.name: lesson.missing for lesson in probes.lessons() if lesson.missing} == {}

@@ -173,6 +173,16 @@ def a_custom_operator_is_one_event(trace, cpu):
     assert [event.name for event in recorded.events] == ["aten::ones", "metallab_test::launch"]
 
 
+@RULES.rule(('if not hasattr(on, "synchronize"):', "if False:"))
+def a_device_is_given_as_it_was_picked(trace, cpu):
+    for on in ("mps", torch.device("mps"), None):
+        with pytest.raises(TypeError, match=r"^on is .*, which cannot be waited for: give metallab\.device\.pick\("):
+            trace.record(on=on).__enter__()
+    with trace.record(on=cpu) as recorded:
+        torch.ones(1)
+    assert len(recorded.events) == 1, "nothing is left locked"
+
+
 @RULES.rule(
     ('raise RuntimeError("a trace is being', 'str("a trace is being'),
     ("    finally:\n        _alone.release()", "    finally:\n        pass"),

@@ -203,7 +203,6 @@ RULES = Rules(privacy)
     ("flags=re.IGNORECASE", "flags=0"),
     ("_TEMPORARY.sub", "(lambda word, text: text) or _TEMPORARY.sub"),
     ('|= {name.partition(".")[0] for name in names}', "|= set()"),
-    ('entry.pw_gecos.split(",")[0].strip()', "''"),
 )
 def names_and_folders_are_replaced_as_whole_words(privacy, monkeypatch):
     entry = types.SimpleNamespace(pw_name="anna", pw_gecos="Anna Lena Muster,,,", pw_dir="/Users/anna")

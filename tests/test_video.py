@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from mutate import Rules
 from PIL import Image
 
@@ -303,6 +304,66 @@ def test_side_by_side():
     assert np.array_equal(both[:, :64], a)
     assert (both[:, 64:68] == 255).all()
     assert np.array_equal(both[:, 68:], b)
+
+
+@RULES.rule(('[*odd, (0, 0)], mode="edge"', '[(0, 0)] * 3, mode="edge"'), ('mode="edge"', 'mode="constant"'))
+def a_film_of_an_odd_size_loses_no_row_and_no_column(video, tmp_path):
+    for height, width in ((63, 65), (64, 65), (63, 64), (1, 1)):
+        frames = [np.full((height, width, 3), shade, np.uint8) for shade in (60, 120, 180)]
+        got = video.open_source(str(video.write_film(tmp_path / "film.mp4", frames, 10))).take(9)
+        assert len(got) == 3
+        for was, now in zip(frames, got, strict=True):
+            assert now.shape == (height + height % 2, width + width % 2, 3)
+            assert np.abs(now.astype(int) - was[0, 0]).max() < 10, "the last row and column are like their neighbours"
+        assert video.preview(frames, 10, width=9).startswith(b"GIF")
+    assert video.preview([np.zeros((2, 5000, 3), np.uint8)], 10).startswith(b"GIF")
+
+
+NO_FRAMES = {
+    "of floats": np.zeros((8, 8, 3)),
+    "of whole numbers": np.zeros((8, 8, 3), int),
+    "grey": np.zeros((8, 8), np.uint8),
+    "with transparency": np.zeros((8, 8, 4), np.uint8),
+    "empty": np.zeros((0, 8, 3), np.uint8),
+    "a tensor": torch.zeros(8, 8, 3, dtype=torch.uint8),
+    "an array of another framework": SimpleNamespace(dtype=np.dtype("uint8"), shape=(8, 8, 3), size=192),
+    "a list": [[[0, 0, 0]]],
+    "none": None,
+}
+
+
+@RULES.rule(
+    ("    for frame in frames:\n        _require_frame(frame)\n", ""),
+    ("    for frame in frames:\n        _require_frame(frame)\n", "    _require_frame(frames[0])\n"),
+    ("    _require_frame(frame)\n    scale", "    scale"),
+    ("    _require_frame(frame)\n    file", "    file"),
+    ("not isinstance(frame, np.ndarray) or ", ""),
+    (" or shape[2:] != (3,)", ""),
+    (" or not frame.size", ""),
+    (' if "float" in str(dtype) else ""', ""),
+    ("    if not 0 < rate < float", "    if not -9 < rate < float"),
+)
+def what_is_no_frame_is_refused_in_a_line(video, tmp_path):
+    good = np.zeros((8, 8, 3), np.uint8)
+    for name, frame in NO_FRAMES.items():
+        for use in (
+            lambda f: video.write_film(tmp_path / "x.mp4", [f], 5),
+            lambda f: video.write_film(tmp_path / "x.mp4", [good, f], 5),
+            lambda f: video.preview([f, good], 5),
+            lambda f: video.fitted(f, 16, 16),
+            video.jpeg,
+        ):
+            with pytest.raises(
+                ValueError, match=r"^a frame is a NumPy array, uint8 \(height, width, 3\) in RGB"
+            ) as said:
+                use(frame)
+            assert "\n" not in str(said.value)
+            assert ("(255 * frame)" in str(said.value)) == (name == "of floats")
+    for rate in (0, -1, float("nan"), float("inf")):
+        for use in (lambda r: video.write_film(tmp_path / "x.mp4", [good], r), lambda r: video.preview([good], r)):
+            with pytest.raises(ValueError, match=r"^rate is .*: give the pictures a second, more than 0$"):
+                use(rate)
+    assert not list(tmp_path.iterdir())
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()

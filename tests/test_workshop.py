@@ -42,6 +42,29 @@ def test_a_page_that_does_not_pair_up_is_named_and_nothing_is_written(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+DAMAGED = {
+    "empty": "",
+    "cut short": '{"cells": [',
+    "a list": "[]",
+    "no cells": '{"nbformat": 4}',
+    "a picture": "\udcff\udcd8",
+    "a cell without a source": '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{}]}',
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_notebook_is_named_in_a_line_and_nothing_is_written(tmp_path, text, monkeypatch, capsys):
+    nbformat.write(lesson("exercise", "solution"), tmp_path / "01_good.ipynb")
+    (tmp_path / "02_bad.ipynb").write_text(text, encoding="utf-8", errors="surrogateescape")
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(workshop.make, "__defaults__", (tmp_path / "out",))
+    assert workshop.main() == 2
+    said = capsys.readouterr().err.rstrip("\n")
+    assert said.startswith("workshop: 02_bad.ipynb: cannot be read as a notebook (")
+    assert "\n" not in said
+    assert not (tmp_path / "out").exists()
+
+
 def test_work_is_never_overwritten(tmp_path):
     source = tmp_path / "01_do_it.ipynb"
     nbformat.write(lesson("exercise", "solution"), source)

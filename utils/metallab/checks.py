@@ -130,10 +130,10 @@ def assert_close(reference: Any, result: Any, dtype: Any) -> None:
     each part with its own. Of PyTorch's tensors sparse ones are compared as dense, quantised ones by the numbers that
     they stand for, nested ones part by part. Results that share memory (an ``out=`` that two functions write, a view
     of it) are a Mismatch too: nothing is learned from them. TypeError for a result that is none of these or has no
-    numbers, such as a tensor on the meta device.
+    numbers, such as a tensor on the meta device, and for a dict with keys that read alike.
     """
     allowed = tolerance(dtype)
-    expected, got = dict(_leaves(reference)), dict(_leaves(result))
+    expected, got = _named_leaves(reference), _named_leaves(result)
     if not expected or not got:
         raise Mismatch("there is nothing to compare: a function returned None or nothing; let it return its result")
     if expected.keys() != got.keys():
@@ -202,22 +202,29 @@ def assert_plausible(
 
 
 def exercise(name: str, answer: Any, accepts: Callable[[Any], Any], hint: str) -> str:
-    """Judge an answer: ``...`` is not attempted, else ``accepts(answer)`` must be true, and may assert for itself.
+    """Judge an answer: ``...`` is not attempted, else ``accepts(answer)`` must be True, and may assert for itself.
 
-    Returns a sentence to show. `WrongAnswer`, with the hint, if it is refused; TypeError if ``accepts`` returns None.
+    Returns a sentence to show. `WrongAnswer`, with the hint, if it is refused, or if what the check returns of it is
+    neither True nor False, such as a list or a number; TypeError if ``accepts`` returns None.
     """
     if answer is ...:
         return f"{name}: not attempted yet"
     try:
         judged = accepts(answer)
-        accepted = judged is None or bool(judged)
+        if getattr(judged, "ndim", None) == 0:  # one number, of NumPy or a framework
+            judged = judged.item()
     except (AssertionError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError) as error:
         # RuntimeError is what PyTorch raises for shapes and dtypes that do not fit
         raise WrongAnswer(f"{name}: {str(error) or type(error).__name__}. Hint: {hint}") from error
     if judged is None:
         raise TypeError(f"{name}: the check returned nothing, which is neither right nor wrong; let it return a bool")
-    if not accepted:
+    if judged is False:
         raise WrongAnswer(f"{name}: {reprlib.repr(answer)} is not it. Hint: {hint}")
+    if judged is not True:
+        raise WrongAnswer(
+            f"{name}: of {reprlib.repr(answer)} the check finds {reprlib.repr(judged)}, which is neither True nor "
+            f"False; answer in plain numbers and lists. Hint: {hint}"
+        )
     return Right(f"{name}: right")
 
 
@@ -228,6 +235,16 @@ def _share(rate: float, peak: peaks.Peak | None) -> str:
     if share > 1:
         return "above the memory's peak, so partly from caches"
     return f"{share:.0%} of the peak" if share >= 0.01 else "below 1% of the peak"
+
+
+def _named_leaves(value: Any) -> dict[str, Any]:
+    """What a nested result is made of, by where it is. TypeError if two keys of a dict read alike."""
+    named: dict[str, Any] = {}
+    for part, leaf in _leaves(value):
+        if part in named:
+            raise TypeError(f"{part} is there twice, since two keys of a dict read alike; return keys that do not")
+        named[part] = leaf
+    return named
 
 
 def _leaves(value: Any, part: str = "result") -> Iterator[tuple[str, Any]]:

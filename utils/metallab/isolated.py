@@ -63,6 +63,8 @@ ONE_THREAD = {
 }
 """Environment variables that hold frameworks to one thread. They are read once, when a framework starts its pools."""
 
+MOST_SHOWN = 100_000
+"""Bytes of what a child prints that are brought back."""
 _SOURCE = "<isolated>"
 
 
@@ -82,7 +84,8 @@ class Outcome:
     """``well``; with an exception; by a signal or an exit of its own; stopped, because it took too long; or not begun,
     because a tool is missing."""
     printed: str = ""
-    """What it wrote to standard output, up to its end."""
+    """What it wrote to standard output, up to its end; of more than `MOST_SHOWN` bytes the last ones, after a line that
+    says how many are left out."""
     reason: str = ""
     """One line that says what happened; empty if it ended well."""
     detail: str = ""
@@ -182,11 +185,12 @@ def _outcome(command: list[str], variables: Mapping[str, str], timeout: float, f
     return Outcome(ended, printed, reason, detail or said, results, kinds)
 
 
-def _text(stream, most: int = 100_000) -> str:
-    """What a file of a child holds, its end if it is long."""
-    size = stream.seek(0, os.SEEK_END)
-    stream.seek(max(0, size - most))
-    return stream.read().decode("utf-8", "replace")
+def _text(stream) -> str:
+    """What a file of a child holds; its end if it is long, after a line that says so."""
+    left_out = max(0, stream.seek(0, os.SEEK_END) - MOST_SHOWN)
+    stream.seek(left_out)
+    text = stream.read().decode("utf-8", "replace")
+    return f"[{units.size(left_out)} left out; here is the end]\n{text}" if left_out else text
 
 
 def main(folder: str, device: str = "", threads: str = "") -> int:

@@ -7,10 +7,13 @@ holds no host name, user name or serial number, because results files are meant 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import getpass
 import json
 import os
 import platform
+import pwd
 import re
 import subprocess
 from collections.abc import Callable, Mapping
@@ -56,7 +59,13 @@ _RECORDED = re.compile(
 # TF_CONFIG and the addresses of JAX's coordinator name hosts.
 _HIDDEN = re.compile(r"TF_CONFIG|TOKEN|SECRET|PASSW|CREDENTIAL|KEY|ADDRESS|HOST", re.IGNORECASE)
 _WHERE_IT_WRITES = ("METALLAB_BUILD", "METALLAB_OUT")  # which says nothing about a number, and may name a person
-_ANY_HOME = re.compile(r"/(Users|home)/[^/:;,\s\"']+")
+# A name may have blanks, if a folder follows by which that can be told.
+_ANY_HOME = re.compile(r"/(Users|home)/[^/:;,\s\"']+(?:(?:\s[\w.\\-]*\w\\?){1,3}(?=/))?")
+_SECRET = re.compile(
+    r"(?P<before>\w://)[^\s\"']*@"  # of an address: the name and the password before its host
+    r"|(?P<named>(?:token|secret|passw\w*|credential\w*|key|signature)=)[^\s\"'&;,]+",
+    re.IGNORECASE,
+)
 
 TEXT_LIMIT = 1000
 """Characters that one text in a description or a record may have."""
@@ -105,7 +114,7 @@ class Machine:
     load_average: tuple[float, float, float] | None
     """Runnable processes, mean over the last 1, 5 and 15 minutes."""
     environment: Mapping[str, str]
-    """Variables that change what frameworks do. Home folders read ``~``, secrets ``(hidden)``."""
+    """Variables that change what frameworks do. Home folders read ``~``, secrets ``(hidden)``, the user ``(user)``."""
 
     def to_json(self) -> str:
         """One line of JSON that `from_json` reads."""
@@ -365,10 +374,30 @@ def _load_average() -> tuple[float, float, float] | None:
 def _environment() -> dict[str, str]:
     """Variables that change what frameworks do, without what could name a person, a host or a secret."""
     return {
-        name: "(hidden)" if _HIDDEN.search(name) else one_line(without_home(value))
+        name: "(hidden)" if _HIDDEN.search(name) else one_line(_without_secrets(without_home(value)))
         for name, value in sorted(os.environ.items())
         if _RECORDED.fullmatch(name) and name not in _WHERE_IT_WRITES
     }
+
+
+def _without_secrets(value: str) -> str:
+    """The value without passwords in addresses, and without the names of who runs this."""
+    value = _SECRET.sub(
+        lambda found: f"{found['before'] or found['named']}(hidden){'@' if found['before'] else ''}", value
+    )
+    for name in sorted(user_names(), key=len, reverse=True):
+        value = re.sub(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])", "(user)", value, flags=re.IGNORECASE)
+    return value
+
+
+def user_names() -> frozenset[str]:
+    """What the system calls who runs this: the account, and the person if it knows."""
+    names: set[str] = set()
+    with contextlib.suppress(KeyError):  # an account that is a bare number, as in some containers
+        names.add(getpass.getuser())
+        entry = pwd.getpwuid(os.getuid())
+        names |= {entry.pw_name, entry.pw_gecos.split(",")[0].strip()}
+    return frozenset(names - {""})
 
 
 def without_home(value: str) -> str:

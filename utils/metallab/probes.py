@@ -25,7 +25,7 @@ import numpy as np
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from metallab import machine, paths
+from metallab import machine, paths, units
 from metallab.processes import describe_exit
 from metallab.tables import Table
 
@@ -243,13 +243,24 @@ class Lesson:
 
 
 def lessons(folder: Path = paths.NOTEBOOKS) -> list[Lesson]:
-    """Every numbered notebook with what it needs; its name is the title of one that begins with none."""
+    """Every numbered notebook with what it needs; its name is the title of one that begins with none.
+
+    ValueError, with the name of the file, for one that cannot be read as a notebook.
+    """
     found = []
     for path in sorted(folder.glob("[0-9]*.ipynb")):
-        notebook = json.loads(path.read_text(encoding="utf-8"))  # nbformat takes 2 s to import, in each child
-        texts = ("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
-        title = next(texts, "").partition("\n")[0].lstrip("# ") or path.stem
-        needs = notebook["metadata"].get("metallab", {}).get("needs", [])
+        try:
+            notebook = json.loads(path.read_text(encoding="utf-8"))  # nbformat takes 2 s to import, in each child
+            texts = ("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+            title = next(texts, "").partition("\n")[0].lstrip("# ") or path.stem
+            needs = notebook["metadata"].get("metallab", {}).get("needs", [])
+            if not isinstance(needs, list) or not all(isinstance(each, str) for each in needs):
+                raise TypeError(f"needs is {needs!r}, not a list of packages")
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(
+                f"{path.name} cannot be read as a notebook ({units.first_line(error, kind=True)}); restore it, or move "
+                f"it out of {folder}"
+            ) from None
         found.append(Lesson(path.stem, title, tuple(needs)))
     return found
 

@@ -14,13 +14,17 @@ from pathlib import Path
 import nbformat
 from nbconvert.preprocessors import ClearOutputPreprocessor, TagRemovePreprocessor
 
-from metallab import paths
+from metallab import paths, units
 
 WORKSHOP = paths.BUILD / "workshop"
 
 
 class Unpaired(ValueError):
     """A notebook whose solutions and exercises do not pair up."""
+
+
+class Damaged(ValueError):
+    """A file that cannot be read as a notebook."""
 
 
 def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -42,7 +46,7 @@ def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> list[Path]:
     """Write a student copy of each notebook into a folder, and return the files.
 
     A copy that is there already, and may hold a student's work, is never overwritten: FileExistsError names it. Nothing
-    is written if one of the notebooks is `Unpaired`.
+    is written if one of the notebooks is `Unpaired` or `Damaged`.
     """
     targets = [folder / path.name for path in notebooks]
     if there := [target for target in targets if target.exists()]:
@@ -50,9 +54,9 @@ def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> list[Path]:
     copies = []
     for path, target in zip(notebooks, targets, strict=True):
         try:
-            copies.append((target, student_copy(nbformat.read(path, 4))))
-        except Unpaired as fault:
-            raise Unpaired(f"{path.name}: {fault}") from None
+            copies.append((target, student_copy(_read(path))))
+        except (Unpaired, Damaged) as fault:
+            raise type(fault)(f"{path.name}: {fault}") from None
     folder.mkdir(parents=True, exist_ok=True)
     checkout = os.path.relpath(paths.ROOT, folder)
     for target, copy in copies:
@@ -63,11 +67,22 @@ def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> list[Path]:
     return targets
 
 
+def _read(path: Path) -> nbformat.NotebookNode:
+    try:
+        notebook = nbformat.read(path, 4)
+        nbformat.validate(notebook)
+    except Exception as error:  # noqa: BLE001 - nbformat raises whatever its code meets in a damaged file
+        raise Damaged(
+            f"cannot be read as a notebook ({units.first_line(error, kind=True)[:200]}); restore it"
+        ) from None
+    return notebook
+
+
 def main() -> int:
     """0, or 2 with a message."""
     try:
         made = make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")))
-    except (Unpaired, FileExistsError) as error:
+    except (Unpaired, Damaged, FileExistsError) as error:
         print(f"workshop: {error}", file=sys.stderr)
         return 2
     print(

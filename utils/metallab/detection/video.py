@@ -114,12 +114,15 @@ def assert_something(found: Sequence[Sequence]) -> None:
 def write_film(path: Path | str, frames: Iterable[np.ndarray], rate: float) -> Path:
     """Write frames of one size as an MP4, ``rate`` of them a second; the file.
 
-    ValueError if there are no frames, or of several sizes; OSError if it cannot be written.
+    Films have even sizes: of an odd one the last row or column is there twice. ValueError if there are no frames, or of
+    several sizes, or something else than frames, or no rate above 0; OSError if it cannot be written.
     """
     import cv2
 
-    path, frames = Path(path), _of_one_size(frames)
+    path, frames = Path(path), _of_one_size(frames, rate)
     path.parent.mkdir(parents=True, exist_ok=True)
+    odd = [(0, length % 2) for length in frames[0].shape[:2]]
+    frames = [np.pad(frame, [*odd, (0, 0)], mode="edge") for frame in frames]
     height, width = frames[0].shape[:2]
     part = path.with_name(f".{path.name}").with_suffix(".mp4")
     with _quiet(cv2):
@@ -151,8 +154,8 @@ def preview(frames: Iterable[np.ndarray], rate: float, width: int = 640) -> byte
     """
     from PIL import Image
 
-    frames = _of_one_size(frames)
-    height = round(frames[0].shape[0] * width / frames[0].shape[1])
+    frames = _of_one_size(frames, rate)
+    height = max(1, round(frames[0].shape[0] * width / frames[0].shape[1]))
     small = [Image.fromarray(frame).resize((width, height)) for frame in frames]
     palette = small[0].quantize(128)  # one for all, or still parts would flicker
     first, *others = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in small]
@@ -273,9 +276,10 @@ def race(
 
 
 def fitted(frame: np.ndarray, height: int, width: int) -> np.ndarray:
-    """A frame, scaled as a whole and padded with black to (height, width, 3)."""
+    """A frame, scaled as a whole and padded with black to (height, width, 3). ValueError if it is something else."""
     import cv2
 
+    _require_frame(frame)
     scale = min(height / frame.shape[0], width / frame.shape[1])
     inner = max(1, round(frame.shape[0] * scale)), max(1, round(frame.shape[1] * scale))
     top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
@@ -285,9 +289,10 @@ def fitted(frame: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def jpeg(frame: np.ndarray, quality: int = 85) -> bytes:
-    """A frame as a JPEG file, for widgets that show one."""
+    """A frame as a JPEG file, for widgets that show one. ValueError if it is something else."""
     from PIL import Image
 
+    _require_frame(frame)
     file = io.BytesIO()
     Image.fromarray(frame).save(file, "jpeg", quality=quality)
     return file.getvalue()
@@ -298,8 +303,22 @@ def side_by_side(left: np.ndarray, right: np.ndarray, gap: int = 8) -> np.ndarra
     return np.hstack([left, np.full((left.shape[0], gap, 3), 255, np.uint8), right])
 
 
-def _of_one_size(frames: Iterable[np.ndarray]) -> list[np.ndarray]:
+def _require_frame(frame: Any) -> None:
+    shape, dtype = tuple(getattr(frame, "shape", ())), getattr(frame, "dtype", "no dtype")
+    if not isinstance(frame, np.ndarray) or dtype != np.uint8 or shape[2:] != (3,) or not frame.size:
+        scaled = " (of numbers from 0 to 1 it is (255 * frame).astype(np.uint8))" if "float" in str(dtype) else ""
+        raise ValueError(
+            f"a frame is a NumPy array, uint8 (height, width, 3) in RGB{scaled}; this is a {type(frame).__name__}, "
+            f"{dtype} {shape}"
+        )
+
+
+def _of_one_size(frames: Iterable[np.ndarray], rate: float) -> list[np.ndarray]:
+    if not 0 < rate < float("inf"):
+        raise ValueError(f"rate is {rate}: give the pictures a second, more than 0")
     frames = list(frames)
+    for frame in frames:
+        _require_frame(frame)
     if len({frame.shape for frame in frames}) != 1:
         raise ValueError(f"a film's frames have one size; these have {len({frame.shape for frame in frames})}")
     return frames

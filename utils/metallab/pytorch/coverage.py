@@ -448,7 +448,7 @@ def _differentiable(recorder: _Recorder, backward: str, function: Callable, args
 
 
 def _moved(value: Any, device: Any) -> Any:
-    """Copies on a device: of a module, or of every tensor in a nesting of containers.
+    """Copies on a device: of a module, or of every tensor in what was given, however deep it lies.
 
     A module's parameters and buffers are moved before it is copied, so that a large one is never there twice.
     """
@@ -464,7 +464,36 @@ def _moved(value: Any, device: Any) -> Any:
                 if isinstance(leaf, torch.Tensor) and not leaf.is_leaf:
                     moved[id(leaf)] = _copied(leaf, leaf.device)
         return copy.deepcopy(value, moved)
-    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: _copied(tensor, device), value)
+    return _mapped(lambda tensor: _copied(tensor, device), value, lambda module: _moved(module, device))
+
+
+def _mapped(do: Callable, value: Any, do_module: Callable = lambda module: module) -> Any:
+    """A copy of a value, with its containers, dataclasses and objects; ``do`` makes what each tensor is replaced by."""
+    from unittest import mock
+
+    import torch
+
+    def mapped(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return do(leaf)
+        if isinstance(leaf, torch.nn.Module):
+            return do_module(leaf)
+        with contextlib.ExitStack() as patched:
+            for kind in (torch.Tensor, torch.nn.Parameter):
+                patched.enter_context(mock.patch.object(kind, "__deepcopy__", lambda tensor, memo: do(tensor)))
+            try:
+                return copy.deepcopy(leaf)
+            except Exception:  # noqa: BLE001 - what cannot be copied, such as a lock, is given as it is
+                return leaf
+
+    return torch.utils._pytree.tree_map(mapped, value)
+
+
+def _tensors(value: Any) -> list[Any]:
+    """Every tensor in a value, however deep it lies, but those of modules."""
+    found: list[Any] = []
+    _mapped(lambda tensor: found.append(tensor) or tensor, value)
+    return found
 
 
 def _require_dense(values: Any, where: str) -> None:
@@ -497,10 +526,7 @@ def _refused() -> tuple[Any, ...]:
 
 def _summed(outputs: Any) -> Any:
     """The sum of all differentiable outputs; ValueError if there is none."""
-    import torch
-
-    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
-    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    wanted = [leaf for leaf in _tensors(outputs) if leaf.requires_grad]
     if not wanted:
         raise ValueError("training=True, but no output depends on a parameter or input that requires a gradient")
     return sum((leaf.abs() if leaf.is_complex() else leaf).sum() for leaf in wanted)
@@ -510,10 +536,10 @@ def _float64(model: Any, inputs: Any) -> list[str]:
     """What of parameters, buffers and inputs MPS cannot hold, as a sentence if there is any."""
     import torch
 
-    named = [(f"input {i}", leaf) for i, leaf in enumerate(torch.utils._pytree.tree_leaves(inputs))]
+    named = [(f"input {i}", leaf) for i, leaf in enumerate(_tensors(inputs))]
     if isinstance(model, torch.nn.Module):
         named += [*model.named_parameters(), *model.named_buffers()]
-    found = [name for name, value in named if isinstance(value, torch.Tensor) and value.dtype in _refused()]
+    found = [name for name, value in named if value.dtype in _refused()]
     return [f"MPS has no float64, but {_shortened(found)} is; call .float() first"] if found else []
 
 

@@ -560,10 +560,17 @@ def train(
 
     A seed decides the first weights and the order of the pictures, whatever the dtype, so that runs are paired. The
     learning rate falls in a line from the optimizer's own to 0, which makes the end depend less on the last batches.
-    The caller's random state stays as it was. ValueError for fewer pictures than a batch.
+    The caller's random state stays as it was. ValueError for fewer pictures than a batch, and for no seed or epoch.
     """
+    _at_least_one(seeds=seeds, epochs=epochs, batch=batch)
     runs = [_trained(build, start, dtype, data, seed, epochs, batch) for seed in range(seeds)]
     return _training(name, runs)
+
+
+def _at_least_one(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} is {count}: a training needs at least 1")
 
 
 @dataclass(frozen=True)
@@ -608,6 +615,7 @@ def train_in_turns(
     float32: 91.9% recognised (median of 7 seeds, 90.6% to 93.3%)
     Nothing was left out for time.
     """
+    _at_least_one(seeds=seeds, epochs=epochs, batch=batch)
     within, runs = Allowance(seconds, clock), {name: [] for name in kinds}
     with devices.cpu(threads=1).active():
         for seed in within.items(range(mode.knob(full=seeds, fast=min(seeds, 2))), "seeds"):
@@ -726,12 +734,18 @@ def quality(reference: Training, other: Training, margin: float = 1.0, least: fl
     Runs with the same seed are paired. ``no loss`` has to be shown: the whole interval of the median difference lies
     above minus the margin; six seeds at least are needed for one. A reference that recognises less than ``least`` of
     the test allows no verdict: two networks that learned nothing are equally good. The idea: Piaggio and others,
-    *Reporting of Noninferiority and Equivalence Randomized Trials*, JAMA 2012. ValueError for unlike seeds.
+    *Reporting of Noninferiority and Equivalence Randomized Trials*, JAMA 2012. ValueError for unlike seeds, and for an
+    accuracy or a margin that is no number.
     """
     if len(reference.accuracies) != len(other.accuracies):
         raise ValueError(
             f"{other.name} has {len(other.accuracies)} seeds, {reference.name} {len(reference.accuracies)}"
         )
+    for training in (reference, other):
+        if not np.isfinite(training.accuracies).all():
+            raise ValueError(f"{training.name} has accuracies that are no numbers: test it on at least one picture")
+    if not margin >= 0:
+        raise ValueError(f"margin is {margin}: give the points of a loss that does not matter, 0 or more")
     points = 100 * (other.accuracies - reference.accuracies)
     low, high = median_interval(points)
     doubt = ""

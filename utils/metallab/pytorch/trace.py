@@ -314,8 +314,10 @@ def record(on: Accelerator) -> Iterator[Trace]:
     """Record what the block runs; the `Trace` that it gives is complete when the block ends.
 
     ``on`` is the device whose work is waited for, as `metallab.device.pick` gives it. RuntimeError inside another
-    block that records.
+    block that records, TypeError for the name of a device, or a `torch.device`.
     """
+    if not hasattr(on, "synchronize"):
+        raise TypeError(f"on is {on!r}, which cannot be waited for: give metallab.device.pick({str(on)!r})")
     if not _alone.acquire(blocking=False):
         raise RuntimeError("a trace is being recorded already: end its block first, two would count everything twice")
     try:
