@@ -42,8 +42,10 @@ WRONG_ANSWERS = {
         ),
     },
     "02_run_pytorch_on_mps": {
-        "solution-1": "def to_gpu(array):\n    return torch.from_numpy(array).float().to(gpu)",
-        "solution-2": "def repaired(model):\n    return model",
+        "solution-1": "def to_device(array):\n    return torch.from_numpy(array).float().to(device)",
+        "solution-2": (
+            "class Numbered(nn.Module):\n    def forward(self, x):\n        return x + torch.arange(x.shape[1]).float()"
+        ),
     },
     "02b_compare_cpu_and_gpu": {
         "solution-1": (
@@ -51,6 +53,10 @@ WRONG_ANSWERS = {
             "    return next((size for size, verdict in verdicts if verdict == 'faster'), None)"
         ),
         "solution-2": "def whole_speed_up(stages):\n    return sum(ratio for _, ratio in stages) / len(stages)",
+    },
+    "02c_check_your_model": {
+        "solution-1": "def repaired(model):\n    return model",
+        "solution-2": "def pools(before, after):\n    return before % after == 0",
     },
     "03_profile_and_find_fallbacks": {
         "solution-1": (

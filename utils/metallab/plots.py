@@ -276,10 +276,13 @@ def by_lesson(speed_ups: Mapping[str, Mapping[str, Sequence[tuple[float, float, 
     return described(figure, "; ".join(f"{m}, {x}: {', '.join(rs)} times" for m, x, rs in medians))
 
 
-def losses(runs: Mapping[str, Sequence[Sequence[float]]], *, device: str, heading: str = "Loss curves") -> Figure:
+def losses(
+    runs: Mapping[str, Sequence[Sequence[float]]], *, device: str, heading: str = "Loss curves", each: str = "epoch"
+) -> Figure:
     """Training loss after each epoch: the median over seeds as a line, and a band from the lowest to the highest.
 
-    ``runs`` maps a name to numbers above 0, (seeds, epochs): cross-entropy in nats.
+    ``runs`` maps a name to numbers above 0, (seeds, epochs): cross-entropy in nats. ``each`` names what is counted,
+    where that is not epochs.
     """
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 3.2))
@@ -293,7 +296,7 @@ def losses(runs: Mapping[str, Sequence[Sequence[float]]], *, device: str, headin
             place(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_xlabel("epoch")
+        axes.set_xlabel(each)
         axes.set_ylabel("training loss (cross-entropy, nats)")
         axes.legend(fontsize=8)
         several = any(len(seeds) > 1 for seeds in runs.values())

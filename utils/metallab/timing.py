@@ -369,13 +369,19 @@ class Comparison:
         decided = {variant: ratio.median for variant, ratio in self.ratios.items() if ratio.verdict != "inconclusive"}
         return max(decided, key=decided.__getitem__, default=self.baseline)
 
+    @property
+    def sentences(self) -> list[str]:
+        """What may be said of each variant: its speed-up, or why it gets none."""
+        verdicts = [str(ratio) for ratio in self.ratios.values()]
+        return verdicts + [f"{variant}: no speed-up is given: {why}" for variant, why in self.withheld.items()]
+
     def __str__(self) -> str:
         head = f"{self.name} ({self.question}, baseline {self.baseline}; {self.parity})"
-        verdicts = [str(ratio) for ratio in self.ratios.values()]
-        refused = [f"{variant}: no speed-up is given: {why}" for variant, why in self.withheld.items()]
-        restless = verdicts and any({"noisy", "unreliable"}.intersection(m.flags) for m in self.measurements.values())
+        restless = self.ratios and any(
+            {"noisy", "unreliable"}.intersection(m.flags) for m in self.measurements.values()
+        )
         aside = ["(Times vary; a speed-up is of pairs taken in one round, which vary together.)"] if restless else []
-        lines = [*map(str, self.measurements.values()), *verdicts, *aside, *refused]
+        lines = [*map(str, self.measurements.values()), *self.sentences, *aside]
         return "\n".join([head, *(f"  {line}" for line in lines)])
 
 

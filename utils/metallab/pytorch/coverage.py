@@ -84,7 +84,8 @@ class Use:
                 "with a copy there and back; better, replace it, or write a kernel (notebook 04)"
             )
         if self.status == "refused":
-            return f'refuses these arguments ("{self.reason}"), also with {FALLBACK_VARIABLE}=1: {self.way_out}'
+            words = _first_sentence(self.reason)
+            return f'refuses these arguments ("{words}"), also with {FALLBACK_VARIABLE}=1: {self.way_out}'
         if self.status == "falls back":
             why = f" ({self.reason})" if self.reason else ""
             return f"PyTorch itself runs {name} on the CPU{why}: correct, with a copy there and back"
@@ -120,7 +121,10 @@ class Coverage:
         said = list(self.problems)
         if missing:
             said.append(f"{_listed(missing)} has no MPS kernel (with {FALLBACK_VARIABLE}=1 it runs on the CPU)")
-        said += [f'{_listed([use])} refuses these arguments, "{use.reason}"' for use in self.having("refused")]
+        said += [
+            f'{_listed([use])} refuses these arguments, "{_first_sentence(use.reason)}"'
+            for use in self.having("refused")
+        ]
         if said:
             return f"No: {'; '.join(said).removesuffix('.')}."
         if slow:
@@ -142,9 +146,10 @@ class Coverage:
         def row(use: Use) -> str:
             colour = colours.get(use.status, "inherit")
             cells = (use.operator, use.status, use.calls, _shortened(use.modules), use.advice)
-            return f'<tr style="color:{colour}">' + "".join(f"<td>{html.escape(str(c))}</td>" for c in cells) + "</tr>"
+            return f'<tr style="color:{colour}">{"".join(table_cell(str(text)) for text in cells)}</tr>'
 
-        head = "".join(f"<th>{name}</th>" for name in ("operator", "status", "calls", "called by", "what to do"))
+        names = ("operator", "status", "calls", "called by", "what to do")
+        head = "".join(table_cell(name, "th") for name in names)
         rows = "".join(map(row, self.uses))
         said = f"<p><b>{html.escape(self.model)}</b>: {html.escape(self.verdict)}</p>"
         return f"{said}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
@@ -541,6 +546,16 @@ def _float64(model: Any, inputs: Any) -> list[str]:
         named += [*model.named_parameters(), *model.named_buffers()]
     found = [name for name, value in named if value.dtype in _refused()]
     return [f"MPS has no float64, but {_shortened(found)} is; call .float() first"] if found else []
+
+
+def table_cell(text: str, tag: str = "td") -> str:
+    """A cell of an HTML table with its text on the left, and wrapped where it is long."""
+    return f'<{tag} style="text-align:left;overflow-wrap:anywhere;min-width:3em">{html.escape(text)}</{tag}>'
+
+
+def _first_sentence(words: str) -> str:
+    """Of a Mac's message; what follows is seldom of use."""
+    return words.partition(". ")[0]
 
 
 def _listed(uses: Sequence[Use]) -> str:
