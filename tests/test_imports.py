@@ -32,25 +32,27 @@ def names(file: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def missing(source: str, package: str) -> Iterator[str]:
-    """What a source imports of our own packages, wherever the line stands, and what is not there."""
-    for node in ast.walk(ast.parse(source)):
+def imports(tree: ast.AST, package: str) -> Iterator[tuple[str, str | None, int]]:
+    """What a module of a package imports, wherever the line stands: module, name in it, line."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            wanted = [(alias.name, None) for alias in node.names]
+            yield from ((alias.name, None, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join([*package.split(".")[: len(package.split(".")) + 1 - node.level], node.module or ""])
-            base = node.module if not node.level else base.strip(".")
-            wanted = [(base, alias.name) for alias in node.names]
-        else:
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            module = ".".join([*above, *filter(None, [node.module])])
+            yield from ((module, alias.name, node.lineno) for alias in node.names)
+
+
+def missing(source: str, package: str) -> Iterator[str]:
+    """What a source imports of our own packages, and what is not there."""
+    for module, name, _ in imports(ast.parse(source), package):
+        if module.split(".")[0] not in ("metallab", "metalsim"):
             continue
-        for module, name in wanted:
-            if module.split(".")[0] not in ("metallab", "metalsim"):
-                continue
-            file = module_file(module)
-            if not file:
-                yield module
-            elif name and not module_file(f"{module}.{name}") and name not in names(file):
-                yield f"{module}.{name}"
+        file = module_file(module)
+        if not file:
+            yield module
+        elif name and not module_file(f"{module}.{name}") and name not in names(file):
+            yield f"{module}.{name}"
 
 
 @pytest.mark.parametrize("file", sorted(UTILS.rglob("*.py")), ids=lambda file: str(file.relative_to(UTILS)))
