@@ -268,9 +268,9 @@ def runs_are_paired_by_their_seed(precision):
 
 @RULES.rule(
     ("if count < 1:", "if False:"),
-    ('("seeds", seeds), ', ""),
-    ('("epochs", epochs), ', ""),
-    (', ("batch", batch))', ")"),
+    ("(seeds=seeds, epochs=epochs, batch=batch)\n    runs", "(epochs=epochs, batch=batch)\n    runs"),
+    ("(seeds=seeds, epochs=epochs, batch=batch)\n    runs", "(seeds=seeds, batch=batch)\n    runs"),
+    ("(seeds=seeds, epochs=epochs, batch=batch)\n    runs", "(seeds=seeds, epochs=epochs)\n    runs"),
 )
 def nothing_is_trained_without_seeds_epochs_or_a_batch(precision):
     for wrong in ({"seeds": 0}, {"seeds": -1}, {"epochs": 0}, {"batch": 0}):

@@ -369,12 +369,6 @@ class Comparison:
         decided = {variant: ratio.median for variant, ratio in self.ratios.items() if ratio.verdict != "inconclusive"}
         return max(decided, key=decided.__getitem__, default=self.baseline)
 
-    @property
-    def sentences(self) -> list[str]:
-        """What may be said of each variant: its speed-up, or why it gets none."""
-        verdicts = [str(ratio) for ratio in self.ratios.values()]
-        return verdicts + [f"{variant}: no speed-up is given: {why}" for variant, why in self.withheld.items()]
-
     def __str__(self) -> str:
         head = f"{self.name} ({self.question}, baseline {self.baseline}; {self.parity})"
         restless = self.ratios and any(
