@@ -112,14 +112,20 @@ def test_a_product_may_be_too_large(rows):
 def test_a_convolution_may_be_too_large_for_macos_15_0(monkeypatch, version, length, refused):
     """`is_macos_at_least` and 2**16 in `_mps_convolution_impl` of the wheel; the simulated device is macOS 15.0."""
     monkeypatch.setattr(rules.platform, "mac_ver", lambda: (version, ("", "", ""), ""))
-    rules.macos.cache_clear()
+    monkeypatch.setattr(rules, "macos", rules.macos.__wrapped__)  # which remembers
     sound, weight = torch.empty(1, 2, length + 2, device="meta"), torch.empty(3, 2, 3, device="meta")
-    forward = refusals.outcome("aten::convolution", (sound, weight, None, [1], [0], [1], False, [0], 1))
-    assert (forward is not None) == refused
-    assert forward is None or forward.words == "Output channels > 65536 not supported at the MPS device. "
-    strided = refusals.outcome("aten::convolution", (sound, weight, None, [2], [0], [1], False, [0], 1))
-    assert strided is None
-    rules.macos.cache_clear()
+    call = lambda stride: refusals.outcome(
+        "aten::convolution", (sound, weight, None, [stride], [0], [1], False, [0], 1)
+    )
+    assert (call(1) is not None) == refused
+    assert not refused or call(1).words == "Output channels > 65536 not supported at the MPS device. "
+    assert call(2) is None
+
+
+@pytest.mark.parametrize(("dimensions", "stride"), [(3, [0]), (3, []), (1, [1])])
+def test_a_convolution_that_no_device_takes_is_pytorch_s_to_refuse(dimensions, stride):
+    image, weight = torch.empty([4] * dimensions, device="meta"), torch.empty(3, 4, 3, device="meta")
+    assert refusals.outcome("aten::convolution", (image, weight, None, stride, [0], [1], False, [0], 1)) is None
 
 
 def ones(*size, dtype=torch.float32):

@@ -302,11 +302,12 @@ def _large_convolution(input: Any = None, self: Any = None, transposed: bool = F
 
 
 def _convolved_sizes(image: Any, weight: Any, stride: Any, padding: Any, dilation: Any, **_: Any) -> tuple[int, ...]:
-    """The shape of a convolution's result."""
+    """The shape of a convolution's result; of one that no device takes, whatever PyTorch may say of it."""
     kernel = weight.shape[2:]
-    each = lambda setting: setting if len(setting) == len(kernel) else [setting[0]] * len(kernel)
-    space = zip(image.shape[2:], kernel, each(stride), each(padding), each(dilation), strict=True)
-    return image.shape[0], weight.shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in space)
+    settings = (list(setting) * len(kernel) for setting in (stride, padding, dilation))  # one may stand for all
+    space = zip(image.shape[2:], kernel, *settings, strict=False)
+    sizes = ((n + 2 * p - d * (k - 1) - 1) // max(s, 1) + 1 for n, k, s, p, d in space)
+    return image.shape[0], weight.shape[0], *sizes
 
 
 # ---- CrossKernel.mm, Distributions.mm, Dropout.mm, RangeFactories.mm, SummaryOps.mm ---------------------------------
