@@ -3,10 +3,10 @@
 Three things are put together. *Which operators exist on MPS* is read from the installed PyTorch (`metalsim.operators`).
 *What their kernels refuse*, or leave to the CPU, is known by dtype, shape and setting (`metalsim.refusals`). *Which
 operators a model calls*, and with what, is found by running it once on the ``meta`` device, where shapes are computed
-and numbers are not, so that a large model costs no memory; a model that asks a tensor for its device is told ``mps``. One
-that needs real numbers on its way (``nonzero``, ``nms``) is run on the CPU instead, where a tensor that it leaves behind
-cannot be told from the others, and the device is the CPU. So is one that would have caught the failure on ``meta`` and
-gone on another way than with numbers.
+and numbers are not, so that a large model costs no memory; a model that asks a tensor for its device is told ``mps``.
+One that needs real numbers on its way (``nonzero``, ``nms``) is run on the CPU instead, where a tensor that it leaves
+behind cannot be told from the others, and the device is the CPU. So is one that would have caught the failure on
+``meta`` and gone on another way than with numbers.
 
 A prediction, not a proof. `confirm` runs the model on a real Apple GPU.
 """
