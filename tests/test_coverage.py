@@ -600,6 +600,58 @@ def test_a_module_may_be_an_input_and_what_cannot_be_copied_stays():
     assert mps_coverage(lambda value, held: value * 2 if held is lock else None, x, lock).runs
 
 
+QUESTIONS = {
+    "type": lambda x: x.device.type == "mps",
+    "device": lambda x: x.device == torch.device("mps:0"),
+    "text": lambda x: str(x.device).startswith("mps"),
+    "is_mps": lambda x: x.is_mps,
+    "is_cpu": lambda x: not x.is_cpu,
+    "of a weight": lambda x: nn.Parameter(x).device.type == "mps",
+    "made there": lambda x: torch.zeros(1, device="mps").device.type == "mps",
+    "moved there": lambda x: torch.zeros(1).to("mps").device == x.device,
+    "in a block": lambda x: x.sin().cos().is_mps,
+}
+
+
+@pytest.mark.parametrize("asks", QUESTIONS.values(), ids=QUESTIONS)
+def test_a_model_that_asks_for_its_device_is_told_a_mac_s(asks):
+    found = mps_coverage(lambda x: nn.functional.rrelu(x) if asks(x) else x.sin(), torch.randn(2, 2))
+    assert found.traced_on == "meta"
+    assert of(found, "rrelu_with_noise"), "it went the way that it goes elsewhere"
+    assert not found.runs
+
+
+def test_what_a_model_makes_on_its_device_is_there():
+    def model(x):
+        kinds = x.device.type, torch.zeros(2).device.type
+        assert kinds == ("mps", "cpu"), kinds
+        made = [torch.ones(2, device=x.device), torch.tensor([1.0, 2.0], device="mps"), x.new_ones(2, device=x.device)]
+        moved = [torch.ones(2).to(x.device), torch.ones(2).to("mps", torch.float32), torch.ones(2).to(device="mps:0")]
+        with torch.device(x.device):
+            made.append(torch.ones(2))
+        with torch.autocast(x.device.type, enabled=False):
+            return sum([x, *made, *moved]).to(made[0])
+
+    found = mps_coverage(model, torch.randn(2))
+    assert found.runs, found.verdict
+    assert found.traced_on == "meta"
+    assert mps_coverage(model, torch.randn(2, requires_grad=True), training=True).traced_on == "meta"
+    assert not mps_coverage(lambda x: x + torch.ones(2, device="cpu"), torch.randn(2)).runs
+
+
+def test_a_tensor_left_behind_is_found_in_a_scripted_module_as_well():
+    left = torch.jit.script(LeavesATensorBehind())
+    assert "stays on the CPU where aten::add.Tensor meets it" in mps_coverage(lambda x: left(x), torch.randn(8)).verdict
+
+
+def test_where_the_cpu_is_needed_it_is_said_that_a_device_was_not_a_mac_s():
+    found = mps_coverage(
+        lambda x: x[x.nonzero()[0, 0]] if x.device.type == "cpu" else x.nonzero().item(), torch.ones(2)
+    )
+    assert found.traced_on == "cpu"
+    assert "what it does on mps alone, would not be noticed" in found.verdict
+
+
 def test_whatever_a_model_raises_is_told():
     def broken(x):
         raise KeyError("no such layer")

@@ -31,7 +31,7 @@ FAILED = ("failed", "ended the process")
 
 DOWNLOAD, SAME_ON_CPU, UNKNOWN = "asks a server for weights or pictures", "fails on the CPU as well", "not known"
 CAUSES: Mapping[str, str] = {
-    DOWNLOAD: r"Connection refused|Failed to load weights|OfflineModeIsEnabled",
+    DOWNLOAD: r"Connection refused|Failed to load weights|Unable to load the model from",
     "mixes devices, an error on any GPU": r"at least two devices|must be on the same device",
     "wants float64, which no Apple GPU has": r"MPS framework doesn't support float64",
     "calls an operator without a Metal kernel": r"not currently implemented for the MPS device",

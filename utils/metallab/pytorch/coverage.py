@@ -3,9 +3,10 @@
 Three things are put together. *Which operators exist on MPS* is read from the installed PyTorch (`metalsim.operators`).
 *What their kernels refuse*, or leave to the CPU, is known by dtype, shape and setting (`metalsim.refusals`). *Which
 operators a model calls*, and with what, is found by running it once on the ``meta`` device, where shapes are computed
-and numbers are not, so that a large model costs no memory. A model that needs real numbers on its way (``nonzero``,
-``nms``) is run on the CPU instead, where a tensor that it leaves behind cannot be told from the others. So is one that
-would have caught the failure on ``meta`` and gone on another way than with numbers.
+and numbers are not, so that a large model costs no memory; a model that asks a tensor for its device is told ``mps``.
+One that needs real numbers on its way (``nonzero``, ``nms``) is run on the CPU instead, where a tensor that it leaves
+behind cannot be told from the others, and the device is the CPU. So is one that would have caught the failure on
+``meta`` and gone on another way than with numbers.
 
 A prediction, not a proof. `confirm` runs the model on a real Apple GPU.
 """
@@ -129,7 +130,11 @@ class Coverage:
             return f"No: {'; '.join(said).removesuffix('.')}."
         if slow:
             return f"Yes, with care: {_listed(slow)} may leave the GPU."
-        unseen = "" if self.traced_on == "meta" else " (Traced on the CPU: tensors left there would not be noticed.)"
+        unseen = (
+            ""
+            if self.traced_on == "meta"
+            else " (Traced on the CPU: tensors left there, and what it does on mps alone, would not be noticed.)"
+        )
         return f"Yes: all {len(self.uses)} operators run on MPS in PyTorch {self.torch_version}.{unseen}"
 
     def __str__(self) -> str:
@@ -402,7 +407,7 @@ class _Recorder:
 
         class Operators(TorchDispatchMode):
             def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-                with recorder.watching():
+                with recorder.watching(), torch._C.DisableTorchFunction():  # in here a device is what it is
                     if function._can_decompose():  # whole only in inference mode
                         with self:
                             pieces = function.decompose(*args, **(kwargs or {}))
@@ -413,6 +418,10 @@ class _Recorder:
         class Functions(TorchFunctionMode):
             def __torch_function__(self, function, types, args=(), kwargs=None):
                 with recorder.watching():
+                    if recorder.device == "meta":
+                        if function in (torch.Tensor.device.__get__, torch.Tensor.is_mps.__get__):
+                            return _as_on_a_mac(function, *args)
+                        args, kwargs = _on_meta(function, args, kwargs or {})
                     return recorder.call(function, *args, **(kwargs or {}))
 
         # Functions is off inside a function of PyTorch's own that it has seen, such as multi_head_attention_forward
@@ -420,6 +429,27 @@ class _Recorder:
         patched = mock.patch.object(torch.nn.functional, ATTENTION, attention)
         with patched, self.modules, Functions(), Operators():
             yield
+
+
+def _as_on_a_mac(attribute: Callable, tensor: Any) -> Any:
+    """What a tensor's ``device`` or ``is_mps`` is on a Mac, for one that is on the meta device in its stead."""
+    import torch
+
+    if torch.Tensor.device.__get__(tensor).type != "meta":
+        return attribute(tensor)
+    return torch.device("mps:0") if attribute == torch.Tensor.device.__get__ else True
+
+
+def _on_meta(function: Callable, args: Any, kwargs: Any) -> Any:
+    """A function's arguments, with the meta device in place of a Mac's GPU: what it makes there, or moves there."""
+    import torch
+
+    def changed(value: Any) -> Any:
+        return "meta" if isinstance(value, str | torch.device) and str(value).startswith("mps") else value
+
+    if "device" in kwargs:
+        kwargs = kwargs | {"device": changed(kwargs["device"])}
+    return (tuple(map(changed, args)) if function == torch.Tensor.to else args), kwargs
 
 
 def _differentiable(recorder: _Recorder, backward: str, function: Callable, args: Any, kwargs: Any) -> Any:
