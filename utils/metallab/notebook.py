@@ -150,11 +150,9 @@ def cuts(notebook: Mapping) -> Iterator[tuple[int, str]]:
                 yield number, str(output["data"].get("text/plain", "CUT"))
 
 
-def save(notebook, path: Path) -> None:
-    """Writes a NotebookNode atomically."""
-    import nbformat
-
-    write_atomically(path, nbformat.writes(notebook) + "\n")
+def save(notebook: Mapping, path: Path) -> None:
+    """Writes a notebook, a NotebookNode or plain JSON, atomically."""
+    write_atomically(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
 
 
 def title_of(notebook) -> str:

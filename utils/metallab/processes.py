@@ -7,7 +7,6 @@ import ctypes
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -104,35 +103,6 @@ def _kill(find: Callable[[], list[psutil.Process]]) -> None:
         deadline = time.monotonic() + 5
         while any(map(runs, found)) and time.monotonic() < deadline:
             time.sleep(0.005)
-
-
-class Lifeline:
-    """Kills the kernel once standard input closes: the parent wants this worker to stop, or has gone."""
-
-    def __init__(self) -> None:
-        self.cut = False
-        self.kernel: psutil.Process | None = None
-
-    def watch(self) -> None:
-        """Starts the thread that waits for the end of standard input; nothing is ever written to it."""
-        threading.Thread(target=self._wait, daemon=True).start()
-
-    def _wait(self) -> None:
-        while os.read(0, 1):
-            continue
-        self.cut = True
-        self.kill()
-
-    def hold(self, kernel: int) -> None:
-        """Takes charge of a kernel. It may be cut already; whichever comes second, this or the end, kills it."""
-        self.kernel = find_process(kernel)
-        if self.cut:
-            self.kill()
-
-    def kill(self) -> None:
-        """Kills the kernel and whatever it has started."""
-        kill_family(self.kernel)
-        kill_descendants()
 
 
 def resident_bytes(head: psutil.Process) -> int:

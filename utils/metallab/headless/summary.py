@@ -86,15 +86,15 @@ def alive(pid: str) -> bool:
     return not pid.isdigit() or psutil.pid_exists(int(pid))
 
 
-class Summary:
+class RunSummary:
     """``summary.json``: one entry per notebook, the last run's; written after each, so that nothing gets lost.
 
     ``started`` (ISO 8601, UTC) and ``seconds`` are the latest run's; entries of notebooks it did not run stay.
     """
 
-    def __init__(self, folder: Path, mode: str, found: dict) -> None:
+    def __init__(self, folder: Path, mode: str, resolved: dict) -> None:
         self.path = folder / "summary.json"
-        self.head = {"mode": mode, **found, "started": datetime.now(UTC).isoformat(timespec="seconds")}
+        self.head = {"mode": mode, **resolved, "started": datetime.now(UTC).isoformat(timespec="seconds")}
         self.clock = time.monotonic()
         self.foreign = False
         self.entries = {entry["name"]: entry for entry in self._earlier()}
@@ -167,7 +167,8 @@ class Console:
         if not self.live:
             return
         now = time.monotonic()
-        parts = [f"{r.job.name}  cell {r.number}/{r.cells}  {now - r.started:.0f} s" for r in running]
+        cells = [f"cell {r.known.get('cell', 0)}/{r.known.get('cells', 0)}" for r in running]
+        parts = [f"{r.job.name}  {c}  {now - r.started:.0f} s" for r, c in zip(running, cells, strict=True)]
         width = shutil.get_terminal_size().columns - 1
         self.say("\r\x1b[K" + "  |  ".join(parts)[:width], end="")
 
