@@ -346,32 +346,20 @@ def disk_free(folder):
 
 
 def check_disk(project, action):
-    """Room for .venv and for uv's cache, whose files it links to where both are on one disk."""
+    """Room, in GiB, for .venv and for uv's cache, whose files it links to where both are on one disk."""
     import platform
 
-    if action == "current":
-        return
-    if action == "update":
-        require_room({project.venv: ROOM_FOR_UPDATE})
-        return
-    installed = ROOM.get(platform.system(), ROOM["Linux"])
-    cache = uv_cache(project)
-    cached = folder_size(cache) / GIB  # is not fetched again
-    freed = folder_size(project.venv) / GIB if action == "rebuild" else 0.0  # goes first
-    if os.stat(existing(cache)).st_dev == os.stat(existing(project.venv)).st_dev:
-        require_room({project.venv: max(ROOM_FOR_UPDATE, installed - max(cached, freed))})
-    else:
-        require_room({project.venv: max(ROOM_FOR_UPDATE, installed - freed), cache: max(0.0, installed - cached)})
-
-
-def require_room(rooms):
-    """Raise SetupError unless each disk has the room, in GiB, that the folders on it need together."""
-    disks = {}
+    rooms = {project.venv: 0.0 if action == "current" else ROOM_FOR_UPDATE}
+    if action in ("build", "rebuild"):
+        installed, cache = ROOM.get(platform.system(), ROOM["Linux"]), uv_cache(project)
+        cached = folder_size(cache) / GIB  # is not fetched again
+        freed = folder_size(project.venv) / GIB if action == "rebuild" else 0.0  # goes first
+        one_disk = os.stat(existing(cache)).st_dev == os.stat(existing(project.venv)).st_dev
+        rooms[project.venv] = max(ROOM_FOR_UPDATE, installed - (max(cached, freed) if one_disk else freed))
+        if not one_disk:
+            rooms[cache] = installed - cached
     for folder, gib in rooms.items():
         folder = existing(folder)
-        first, before = disks.get(os.stat(folder).st_dev, (folder, 0.0))
-        disks[os.stat(folder).st_dev] = first, before + gib
-    for folder, gib in disks.values():
         free = disk_free(folder) / GIB
         if free < gib:
             raise SetupError(
