@@ -32,8 +32,6 @@ from metallab.headless.jobs import REGISTER, make_job
 from metallab.headless.summary import UNFINISHED, Console, RunSummary
 from metallab.notebook import (
     Failure,
-    Refused,
-    Unreadable,
     first_unexecuted,
     read_notebook,
     skip_reason,
@@ -518,18 +516,18 @@ def test_what_is_not_a_notebook_is_refused(tmp_path: Path, what: str) -> None:
     raw = json.loads(path.read_text())
     spoil(raw)
     path.write_text(json.dumps(raw))
-    with pytest.raises(Unreadable, match=reason):
+    with pytest.raises(Failure, match=reason):
         read_notebook(path)
 
 
 def test_what_is_not_a_text_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary.ipynb").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(Unreadable, match="malformed JSON"):
+    with pytest.raises(Failure, match="malformed JSON"):
         read_notebook(tmp_path / "binary.ipynb")
-    with pytest.raises(Unreadable, match="can't be read"):
+    with pytest.raises(Failure, match="can't be read"):
         read_notebook(tmp_path)
     (tmp_path / "deep.ipynb").write_text("[" * 100_000)
-    with pytest.raises(Unreadable, match="malformed JSON"):
+    with pytest.raises(Failure, match="malformed JSON"):
         read_notebook(tmp_path / "deep.ipynb")
 
 
@@ -541,7 +539,7 @@ def test_a_skip_must_name_devices(device: object) -> None:
         assert skip_reason(notebook, "cpu") == ("because" if device else "")
         assert skip_reason(notebook, "cuda") == ""
     else:
-        with pytest.raises(Refused, match="must be a list"):
+        with pytest.raises(Failure, match="must be a list"):
             skip_reason(notebook, "cpu")
 
 
@@ -695,15 +693,17 @@ def test_a_full_disk_at_the_end_of_a_page_fails_it(tmp_path: Path, monkeypatch: 
     job = make_job(tmp_path / "01_any.ipynb", "fast", "cpu", tmp_path / "out")
     notebook = new_notebook(cells=[new_code_cell("1")])
     monkeypatch.setattr(worker, "save", full)
-    result = worker.finish(job, notebook, headless.NotebookResult("01_any", "Any"), None)
+    with pytest.raises(Failure, match="it came to its end, but") as ended:
+        worker.keep(job, notebook, headless.NotebookResult("01_any", "Any"))
+    result = jobs.fail(job, headless.NotebookResult("01_any", "Any"), ended.value, notebook)
     assert (result.status, result.notebook) == ("failed", job.partial)
     assert result.reason.startswith(
         f"it came to its end, but {job.executed} cannot be written (No space left on device)"
     )
     job.partial.unlink()
     monkeypatch.setattr(jobs, "save", full)
-    for failure in (None, Failure("cell 3: boo")):
-        result = worker.finish(job, notebook, headless.NotebookResult("01_any", "Any"), failure)
+    for failure in (ended.value, Failure("cell 3: boo")):
+        result = jobs.fail(job, headless.NotebookResult("01_any", "Any"), failure, notebook)
         assert (result.status, result.notebook, result.failed_copy) == ("failed", None, None)
         assert result.reason.count("cannot be written") == 1
     monkeypatch.setattr(jobs, "write_atomically", full)
@@ -1142,7 +1142,7 @@ def test_a_terminal_shows_the_cell_that_runs(terminal: bool) -> None:
 def test_a_format_that_is_no_number_is_refused(tmp_path: Path, minor: str) -> None:
     path = tmp_path / "a.ipynb"
     path.write_text(f'{{"cells": [], "metadata": {{}}, "nbformat": 4, "nbformat_minor": {minor}}}')
-    with pytest.raises(notebooks.Unreadable, match="its nbformat_minor is"):
+    with pytest.raises(Failure, match="its nbformat_minor is"):
         notebooks.read_notebook(path)
 
 

@@ -44,11 +44,14 @@ def locked(folder: Path) -> Iterator[int]:
         descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise cannot_write(folder, error) from error
+    patience = time.monotonic() + STOP_GRACE
     try:
-        patience = time.monotonic() + STOP_GRACE
-        while not take_lock(descriptor):
-            holder = os.pread(descriptor, 32, 0).decode().strip()
-            if alive(holder) or time.monotonic() > patience:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            holder = os.pread(descriptor, 32, 0).decode().strip()  # empty: it is about to tell
+            if not holder.isdigit() or psutil.pid_exists(int(holder)) or time.monotonic() > patience:
                 raise UsageError(
                     f"another run (pid {holder or 'unknown'}) is writing to {folder}; wait until it is through, "
                     "or end it"
@@ -70,20 +73,6 @@ def check_umask() -> None:
     os.umask(mask)
     if mask & 0o700:
         raise UsageError(f"umask {mask:03o} makes files that you could not read yourself: umask 022, then try again")
-
-
-def take_lock(descriptor: int) -> bool:
-    """Takes the lock if it is free."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def alive(pid: str) -> bool:
-    """Whether a process with this number exists; one whose number is not known yet does."""
-    return not pid.isdigit() or psutil.pid_exists(int(pid))
 
 
 class RunSummary:

@@ -28,8 +28,6 @@ from metallab.notebook import (
     SKIP_TAG,
     Failure,
     OutputLimit,
-    Refused,
-    Unreadable,
     check_kernel_name,
     check_skipped_cells,
     first_error,
@@ -97,56 +95,40 @@ def main() -> int:
 
 
 def work(job: Job, tell: Tell, lifeline: Lifeline) -> NotebookResult:
-    """Reads, checks and executes one notebook, and puts it where it belongs."""
-    result = NotebookResult(job.name, job.name)
+    """Reads, checks and executes one notebook; it goes into the run's folder, or among the failed."""
+    result, notebook = NotebookResult(job.name, job.name), None
     try:
         notebook = read_notebook(Path(job.path))
-    except Unreadable as error:
-        fail(job, result, Failure(str(error)))
-        with contextlib.suppress(OSError):  # it is missing, or there is no room: the reason is told all the same
-            shutil.copyfile(job.path, job.unreadable)
-        return result
-    for cell in notebook.cells:
-        cell.source = job.replace.get(cell.get("id"), cell.source)
-    result.title, result.cells = title_of(notebook) or job.name, sum(map(is_code, notebook.cells))
-    tell(title=result.title, cells=result.cells)
-    try:
-        result.reason = skip_reason(notebook, job.device)
+        for cell in notebook.cells:
+            cell.source = job.replace.get(cell.get("id"), cell.source)
+        result.title, result.cells = title_of(notebook) or job.name, sum(map(is_code, notebook.cells))
+        tell(title=result.title, cells=result.cells)
+        reason = skip_reason(notebook, job.device)
         check_kernel_name(notebook)
         check_skipped_cells(notebook)
-    except Refused as refusal:
-        return fail(job, result, Failure(str(refusal)), notebook)
-    if result.reason:
-        result.status = "skipped"
-        return result
-    return finish(job, notebook, result, Page(job, notebook, result, tell, lifeline).run())
-
-
-def finish(job: Job, notebook, result: NotebookResult, failure: Failure | None) -> NotebookResult:
-    """Fills in the result and saves the notebook: in the run's folder if it came to its end, else among the failed."""
-    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss counts bytes there, KiB elsewhere
-    result.peak_rss_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
-    result.not_run = not_run(notebook)
-    if failure is None:
-        try:
-            save(notebook, job.executed)
-        except OSError as error:
-            failure = Failure(f"it came to its end, but {cannot_write(job.executed, error)}")
-    if failure is not None:
-        return fail(job, result, failure, notebook)
-    job.partial.unlink(missing_ok=True)
-    result.status, result.reason, result.notebook = "passed", "", job.executed
-    if result.not_run:
-        result.status, result.reason = "incomplete", result.lacking
+        if reason:
+            result.status, result.reason = "skipped", reason
+            return result
+        Page(job, notebook, result, tell, lifeline).run()
+        keep(job, notebook, result)
+    except Failure as failure:
+        fail(job, result, failure, notebook)
+        if notebook is None:
+            with contextlib.suppress(OSError):  # it is missing, or there is no room: the reason is told all the same
+                shutil.copyfile(job.path, job.unreadable)
     return result
 
 
-class Stopped(Exception):
-    """A notebook does not come to its end; the failure says why."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.reason)
-        self.failure = failure
+def keep(job: Job, notebook, result: NotebookResult) -> None:
+    """Saves a notebook that came to its end, and says so. Failure if it cannot be written."""
+    try:
+        save(notebook, job.executed)
+    except OSError as error:
+        raise Failure(f"it came to its end, but {cannot_write(job.executed, error)}") from error
+    job.partial.unlink(missing_ok=True)
+    result.status, result.notebook = "passed", job.executed
+    if result.not_run:
+        result.status, result.reason = "incomplete", result.lacking
 
 
 class Page(NotebookClient):
@@ -174,22 +156,23 @@ class Page(NotebookClient):
         self.number, self.index = 0, None
         self.limit = OutputLimit()
 
-    def run(self) -> Failure | None:
-        """Runs every cell in a fresh kernel; the failure that stopped it, or that it shows once it is through."""
+    def run(self) -> None:
+        """Runs every cell in a fresh kernel. Failure: what stopped it, or what it shows once it is through."""
         get_logger().setLevel(logging.CRITICAL)  # the parent says everything that matters, once
         try:
             self.save()
             with self.kernel_log.open("ab") as log:
                 where = {"cwd": str(Path(self.job.path).parent), "env": kernel_environment(self.job)}
                 asyncio.run(self.async_execute(stdout=log, stderr=log, **where))
-        except Stopped as stopped:
-            return stopped.failure
         except (RuntimeError, OSError) as error:  # the kernel did not start, or broke between two cells
-            if self.lifeline.cut:
-                return self.failure(INTERRUPTED)
             words = f"{type(error).__name__}: {error}\n{last_words(self.kernel_log)}"
-            return self.failure(f"no kernel: {error}", words)
-        return first_error(self.nb) or first_unexecuted(self.nb)
+            raise self.failure(f"no kernel: {error}", words) from error
+        finally:
+            unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss counts bytes there, KiB elsewhere
+            self.result.peak_rss_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+            self.result.not_run = not_run(self.nb)
+        if failure := first_error(self.nb) or first_unexecuted(self.nb):
+            raise failure
 
     def create_kernel_manager(self) -> AsyncKernelManager:
         """For ipykernel in this interpreter, whatever a kernelspec named python3 says; over Unix sockets, whose names
@@ -210,7 +193,7 @@ class Page(NotebookClient):
         self.tell(kernel=self.km.provisioner.pid)
 
     async def async_execute_cell(self, cell, cell_index, **_):
-        """Executes one cell; `Stopped` if no other may follow. Its number is the kernel's, and not nbclient's count."""
+        """Executes one cell; Failure if no other may follow. Its number is the kernel's, and not nbclient's count."""
         if not is_code(cell):
             return cell
         self.number, self.index = self.number + 1, cell_index
@@ -225,12 +208,14 @@ class Page(NotebookClient):
         except CellExecutionError as error:
             self.result.executed += 1
             reason = f"cell {self.number}: {error.ename}: {error.evalue}"
-            raise Stopped(first_error(self.nb) or self.failure(reason, error.traceback)) from error
+            raise first_error(self.nb) or self.failure(reason, error.traceback) from error
         except CellTimeoutError as error:
             await self.interrupt(cell)
-            raise Stopped(self.timed_out(cell, error)) from error
+            raise self.timed_out(cell, error) from error
         except DeadKernelError as error:
-            raise Stopped(self.died()) from error
+            process = self.km.provisioner.process
+            reason = f"cell {self.number}: the kernel {describe_exit(process.returncode if process else None)}"
+            raise self.failure(reason, last_words(self.kernel_log)) from error
         finally:
             self.limit.end(cell)
         self.result.executed += 1
@@ -246,7 +231,7 @@ class Page(NotebookClient):
             save(self.nb, self.job.partial)
         except OSError as error:
             where = f"cell {self.number}: " if self.number else ""
-            raise Stopped(self.failure(f"{where}{cannot_write(self.job.partial, error)}")) from error
+            raise self.failure(f"{where}{cannot_write(self.job.partial, error)}") from error
         self.saving += time.monotonic() - begun
 
     def output(self, outs, msg, display_id, cell_index):
@@ -275,26 +260,22 @@ class Page(NotebookClient):
         self.lifeline.kill()  # it may ignore the interrupt, and nbclient would wait 5 s for it
 
     def failure(self, reason: str, traceback: str = "") -> Failure:
+        """What stopped the cell that runs; where the lifeline was cut, that did."""
+        if self.lifeline and self.lifeline.cut:
+            reason, traceback = INTERRUPTED, ""
         return Failure(reason, self.number or None, self.index, without_colours(traceback))
 
     def timed_out(self, cell, error: CellTimeoutError) -> Failure:
-        if self.lifeline.cut:
-            return self.failure(INTERRUPTED)
         reason = f"cell {self.number} took longer than {self.job.cell_timeout:g} s (--cell-timeout)"
         if "IOPub" in str(error):
             reason = f"cell {self.number} ended, but its outputs did not all arrive in {self.iopub_timeout} s"
         elif time.monotonic() >= self.deadline:
             reason = f"cell {self.number}: the notebook took longer than {self.job.timeout:g} s (--timeout)"
+        failure = self.failure(reason)
         where = [line for output in cell.outputs for line in output.get("traceback", [])]
-        cell.outputs.append(type(cell)(stopped_output(reason)))
-        return self.failure(reason, "\n".join([*where, reason]))
-
-    def died(self) -> Failure:
-        if self.lifeline.cut:
-            return self.failure(INTERRUPTED)
-        process = self.km.provisioner.process
-        how = describe_exit(process.returncode if process else None)
-        return self.failure(f"cell {self.number}: the kernel {how}", last_words(self.kernel_log))
+        cell.outputs.append(type(cell)(stopped_output(failure.reason)))
+        failure.traceback = without_colours("\n".join([*where, failure.reason]))
+        return failure
 
 
 def kernel_environment(job: Job) -> dict[str, str]:
