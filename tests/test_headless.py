@@ -6,6 +6,7 @@ Notebooks are made on the spot. Nothing here asserts on a duration; what a limit
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import json
@@ -428,6 +429,20 @@ def test_a_killed_worker_leaves_what_was_done(tmp_path: Path) -> None:
     assert gone(int(text(first)))
     assert text(stopped) == result.reason
     nbformat.validate(result.read())
+
+
+def test_a_worker_may_be_killed_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    async def heard() -> dict:
+        reader = asyncio.StreamReader()
+        reader.feed_data(b'{"title": "Whole"}\n{"title": "Ha')
+        reader.feed_eof()
+        job = make_job(tmp_path / "01_any.ipynb", "fast", "cpu", tmp_path / "out")
+        running = pool.Running(job, SimpleNamespace(stdout=reader))
+        while await running.listen():
+            continue
+        return running.known
+
+    assert asyncio.run(heard())["title"] == "Whole"
 
 
 def test_a_worker_that_hangs_is_killed(tmp_path: Path) -> None:

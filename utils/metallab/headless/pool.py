@@ -152,8 +152,8 @@ class Running:
         try:
             line = await asyncio.wait_for(self.process.stdout.readline(), SAMPLE_EVERY)
         except TimeoutError:
-            line = b"{}"
-        if line:
+            line = b"{}\n"
+        if line.endswith(b"\n"):  # else it was killed in the middle of it
             self.known |= json.loads(line)
         if "kernel" in self.known and self.kernel is None:
             self.kernel = find_process(self.known["kernel"])
