@@ -572,7 +572,7 @@ NONE_FOUND = "say error: No solution found when resolving dependencies\nsay   ca
 
 
 @pytest.mark.parametrize(
-    ("said", "phrases"),
+    ("plan", "phrases"),
     [
         (NO_NETWORK, ["could not be reached", "HTTPS_PROXY", "PIP_INDEX_URL", "Failed to fetch"]),
         (
@@ -595,11 +595,11 @@ NONE_FOUND = "say error: No solution found when resolving dependencies\nsay   ca
     ],
     ids=["no network", "no network for pip", "not found", "not locked", "hash", "certificate", "disk full", "other"],
 )
-def test_uv_fails(setup, said, phrases):
-    setup.plan(said + "fail\n")
+def test_uv_fails(setup, plan, phrases):
+    setup.plan(plan + "fail\n")
     printed = refused(setup, *phrases, "The full log: build/setup.log")
     assert "line 9." not in printed
-    assert said.splitlines()[-1].partition(" ")[2] in (setup.root / "build" / "setup.log").read_text()
+    assert plan.splitlines()[-1].partition(" ")[2] in (setup.root / "build" / "setup.log").read_text()
     setup.plan(WORKS)
     assert "Removing .venv" in setup.works_and_is_current()
 
@@ -607,9 +607,9 @@ def test_uv_fails(setup, said, phrases):
 def test_a_wheel_that_the_reader_s_own_folder_lacks_is_no_fault_of_the_lists(setup, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     setup.plan(NONE_FOUND + "fail\n")
-    said = refused(setup, "PIP_FIND_LINKS")
-    assert "same version of Python" in said
-    assert "make lock" not in said
+    printed = refused(setup, "PIP_FIND_LINKS")
+    assert "same version of Python" in printed
+    assert "make lock" not in printed
 
 
 def test_a_failed_update_keeps_venv_unless_uv_may_have_begun_to_install(setup):
@@ -698,9 +698,9 @@ def test_what_only_some_pages_need_is_a_warning(setup, module):
 def test_a_warning_names_the_pages_that_say_so(setup):
     pages = SOURCE.parents[2].glob("notebooks/[0-9]*.ipynb")
     needs = {page.name[:2]: json.loads(page.read_text())["metadata"]["metallab"]["needs"] for page in sorted(pages)}
-    for module, _, said in setup.bootstrap.PARTS:
+    for module, _, pages_of in setup.bootstrap.PARTS:
         package = {"cv2": "opencv-python"}.get(module, module)
-        assert re.findall(r"\d+", said) == [page for page, packages in needs.items() if package in packages], module
+        assert re.findall(r"\d+", pages_of) == [page for page, packages in needs.items() if package in packages], module
 
 
 @pytest.mark.parametrize("system", ["Linux", "Darwin"])

@@ -106,8 +106,8 @@ def wait_for(condition: Callable[[], object]) -> object:
     """What the condition returns, once that is true."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        if found := condition():
-            return found
+        if result := condition():
+            return result
         time.sleep(0.05)
     raise AssertionError("it did not happen")
 
@@ -292,10 +292,10 @@ def test_an_isolated_cell_that_fails_fails_its_notebook(tmp_path: Path) -> None:
     assert (result.status, result.cell) == ("failed", 2)
     assert result.reason.startswith("cell 2: ChildFailed: ZeroDivisionError: division by zero")
     ran = code(result.read())
-    for cell, said in zip(ran[1:-1], failing.values(), strict=True):
+    for cell, reason in zip(ran[1:-1], failing.values(), strict=True):
         (error,) = (output for output in cell.outputs if output.output_type == "error")
         assert error.ename == "ChildFailed"
-        assert said in error.evalue
+        assert reason in error.evalue
     assert text(ran[1]).startswith("before\n")
     assert "is meant to raise ZeroDivisionError, and did" in text(ran[-1])
     stopped = headless.run_notebook(path, out=tmp_path / "out")
@@ -780,8 +780,8 @@ def test_a_lost_worker_is_told_on_a_full_disk_as_well(tmp_path: Path, monkeypatc
 
 def test_a_log_on_a_full_disk_does_not_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryFile("w") as stream:
-        said = SimpleNamespace(isatty=lambda: False, write=full, flush=full, fileno=stream.fileno)
-        Console(said).say("a line")
+        terminal = SimpleNamespace(isatty=lambda: False, write=full, flush=full, fileno=stream.fileno)
+        Console(terminal).say("a line")
 
 
 def test_nothing_that_no_run_wrote_is_overwritten(
@@ -840,10 +840,10 @@ def test_a_file_where_a_folder_should_be_is_one_line(
         (tmp_path / where).write_text("")
     assert command("--mode", "fast", path) in (1, 2)
     printed = capsys.readouterr()
-    said = [line for line in (printed.out + printed.err).splitlines() if str(tmp_path / "run") in line]
-    assert said, printed
+    lines = [line for line in (printed.out + printed.err).splitlines() if str(tmp_path / "run") in line]
+    assert lines, printed
     assert "Traceback" not in printed.out + printed.err
-    assert "METALLAB_OUT" in said[-1]
+    assert "METALLAB_OUT" in lines[-1]
 
 
 def test_a_folder_that_may_not_be_written_is_one_line(
@@ -1099,9 +1099,9 @@ def test_a_driver_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_real_device_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = headless.resolve_device("cpu")
-    assert (found["device"], found["simulated"]) == ("cpu", False)
-    assert found["label"]
+    resolved = headless.resolve_device("cpu")
+    assert (resolved["device"], resolved["simulated"]) == ("cpu", False)
+    assert resolved["label"]
 
 
 def test_a_run_notes_that_it_is_the_latest(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class Other:
             text=True,
         )
 
-    def said(self) -> str:
+    def next_line(self) -> str:
         """The next line it prints; it fails if there is none within 10 s."""
         assert select.select([self.process.stderr], [], [], 10)[0], "it says nothing"
         return self.process.stderr.readline()
@@ -99,7 +99,7 @@ def in_a_thread(work) -> threading.Thread:
 
 def test_without_the_variable_nobody_waits_and_nothing_is_written(tmp_path, monkeypatch, others):
     other = others("ada")
-    assert other.said() == "mine\n"
+    assert other.next_line() == "mine\n"
     monkeypatch.delenv(turns.VARIABLE)
     before = sorted(tmp_path.iterdir())
     with turns.turn():
@@ -139,7 +139,7 @@ def test_two_never_measure_at_once(others, tmp_path_factory):
 def test_a_wait_is_seen_and_a_killed_process_keeps_nobody_waiting(queue, others, capsys):
     """The line says for how many and for whom, counts down, and goes away."""
     first = others("ada")
-    assert first.said() == "mine\n"
+    assert first.next_line() == "mine\n"
     second = others("bob")
     until(lambda: len(os.listdir(queue)) == 2)
     done, shown = [], []
@@ -155,7 +155,7 @@ def test_a_wait_is_seen_and_a_killed_process_keeps_nobody_waiting(queue, others,
     shown.append(capsys.readouterr().out)
     assert on_screen(shown) == "Waiting for a turn to measure: 2 measurements before yours; ada is measuring."
     first.is_killed()
-    assert second.said() == "mine\n"
+    assert second.next_line() == "mine\n"
     counted_down = "Waiting for a turn to measure: 1 measurement before yours; bob is measuring."
     until(lambda: shown.append(capsys.readouterr().out) or on_screen(shown) == counted_down)
     assert not done
@@ -234,14 +234,14 @@ def test_a_measurement_that_hangs_is_interrupted_when_somebody_waits(queue, othe
     with pytest.raises(turns.TurnExpired, match="while others waited, and was interrupted"):
         hang()
     (other,) = waiting
-    assert other.said() == "mine\n"
+    assert other.next_line() == "mine\n"
 
 
 def test_who_comes_late_to_a_long_measurement_waits_until_it_is_interrupted(queue, others, monkeypatch):
     monkeypatch.setattr(turns, "LIMIT", 0.1)
     monkeypatch.setattr(turns, "GRACE", 5.0)
     ada = others("ada")
-    assert ada.said() == "mine\n"
+    assert ada.next_line() == "mine\n"
     now = time.monotonic
     monkeypatch.setattr(turns.time, "monotonic", lambda: now() + 3600)  # ada has measured for an hour
     threading.Timer(0.5, ada.leaves).start()
@@ -261,7 +261,7 @@ def test_who_waits_for_a_frozen_process_is_told_whose_it_is(queue, others, monke
     monkeypatch.setattr(turns, "GRACE", 0.0)
     monkeypatch.setattr(turns.time, "sleep", lambda seconds, sleep=time.sleep: sleep(min(seconds, 0.02)))
     ada = others("ada")
-    assert ada.said() == "mine\n"
+    assert ada.next_line() == "mine\n"
     ada.process.send_signal(signal.SIGSTOP)
     began = turns._read(turns._tickets(queue)[0])[1]
     while time.monotonic() < began + 1.1:
@@ -299,7 +299,7 @@ def in_time(seconds: float):
 
 def test_an_interrupt_while_waiting_leaves_the_queue(queue, others):
     other = others("ada")
-    assert other.said() == "mine\n"
+    assert other.next_line() == "mine\n"
     interrupt = threading.Timer(0.3, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
     interrupt.start()
     with pytest.raises(KeyboardInterrupt), turns.turn():

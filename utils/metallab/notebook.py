@@ -156,8 +156,8 @@ def save(notebook: Mapping, path: Path) -> None:
 def title_of(notebook) -> str:
     """The text of its H1, or an empty string."""
     for cell in notebook.cells:
-        if cell.cell_type == "markdown" and (found := re.search(r"^# +(.+?) *$", cell.source, re.MULTILINE)):
-            return found[1]
+        if cell.cell_type == "markdown" and (heading := re.search(r"^# +(.+?) *$", cell.source, re.MULTILINE)):
+            return heading[1]
     return ""
 
 
@@ -197,8 +197,8 @@ def is_code(cell: Mapping) -> bool:
 
 def numbered(notebook) -> Iterator[tuple[int, int, Mapping]]:
     """The code cells that are not blank: each with its number, as a reader counts, and its place in the file."""
-    found = ((index, cell) for index, cell in enumerate(notebook.cells) if is_code(cell))
-    return ((number, index, cell) for number, (index, cell) in enumerate(found, 1))
+    code_cells = ((index, cell) for index, cell in enumerate(notebook.cells) if is_code(cell))
+    return ((number, index, cell) for number, (index, cell) in enumerate(code_cells, 1))
 
 
 def first_error(notebook) -> Failure | None:
@@ -232,7 +232,7 @@ def first_unexecuted(notebook) -> Failure | None:
 
 def not_run(notebook) -> list[dict[str, str]]:
     """What its cells say that they did not run (`metallab.needs`): each with the cell and the heading above it."""
-    found, heading, number = [], "", 0
+    gaps, heading, number = [], "", 0
     for cell in notebook.cells:
         if cell.cell_type == "markdown" and (headings := re.findall(r"^#+ +(.+?) *$", cell.source, re.MULTILINE)):
             heading = headings[-1]
@@ -240,8 +240,8 @@ def not_run(notebook) -> list[dict[str, str]]:
         for output in cell.get("outputs", []):
             if gap := output.get("data", {}).get(needs.MIME):
                 where = f"cell {number} ({heading})" if heading else f"cell {number}"
-                found.append({"where": where, "what": str(gap["what"]), "mend": str(gap["mend"])})
-    return found
+                gaps.append({"where": where, "what": str(gap["what"]), "mend": str(gap["mend"])})
+    return gaps
 
 
 def show_failure(notebook: Mapping, failure: Failure) -> None:

@@ -17,12 +17,12 @@ PICK = f"""
 import json
 from metallab import device
 try:
-    found = device.pick(framework=device.first_framework())
+    picked = device.pick(framework=device.first_framework())
 except (device.DeviceUnavailable, ValueError) as error:
     answer = dict(error=str(error))
 else:
-    kind = "sim" if found.simulated else found.kind
-    answer = dict(device=kind, label=found.label, simulated=bool(found.simulated))
+    kind = "sim" if picked.simulated else picked.kind
+    answer = dict(device=kind, label=picked.label, simulated=bool(picked.simulated))
 print({PICK_MARK!r} + json.dumps(answer))
 """
 
