@@ -25,6 +25,9 @@ LABFLAGS ?=
 FORCE  ?=
 ANEW   ?=
 MINUTES ?= 10
+MODULE ?=
+TESTS  ?=
+MUTANT ?=
 
 BIN := .venv/bin
 PROXY := .venv/lib/node_modules/configurable-http-proxy
@@ -41,7 +44,7 @@ PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages lab hub run test fuzz test-book test-lab bench report book compare gate check-results bars workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac check-mac
+.PHONY: help setup packages lab hub run test fuzz mutants test-book test-lab bench report book compare gate check-results bars workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac check-mac
 .NOTPARALLEL:  # make -j would measure several things at once
 
 help: ## this text
@@ -55,6 +58,7 @@ help: ## this text
 	@echo '  MODE=full     run, hub: full, or fast (small sizes, for a quick look)'
 	@echo '  JOBS=3        test, test-cpu: how many tests at a time; measuring is never parallel'
 	@echo '  MINUTES=10    fuzz: how long all fuzzers look together'
+	@echo '  MODULE= TESTS= mutants: what is changed, and the tests that should notice'
 	@echo '  CPU=Haswell   test-cpu: a processor that qemu-user knows (qemu-x86_64 -cpu help)'
 	@echo '  LABFLAGS=     lab: more options, such as --allow-root in a container'
 	@echo '  CLASS=        hub: the file with the names of a class'
@@ -107,6 +111,29 @@ test: lint ## lint, then every test; the notebooks in fast mode are among them
 # The same fuzzers look for some seconds in make test, at the same examples each time; here at random ones.
 fuzz: setup ## look for what the checks believe and should not, at random, for MINUTES=10
 	METALLAB_FUZZ='$(MINUTES)' $(BIN)/python -m pytest tests/test_fuzz*.py
+
+# mutmut, which uv fetches when it is asked for, changes a copy: what is here stays as it is. The copy is called src, as
+# mutmut wants it; beside it lies what tests read.
+MUTMUT = OMP_NUM_THREADS=1 VIRTUAL_ENV='$(CURDIR)/.venv' $(UV) run --directory build/mutants --quiet --no-project --active --with mutmut==3.8.1 mutmut
+MUTATED = $(subst .,/,$(MODULE)).py
+a-module:
+	@test '$(MUTANT)' || test -f 'utils/$(MUTATED)' -a -f '$(firstword $(TESTS))' || { \
+	  echo 'Name a module and its tests: make mutants MODULE=metallab.units TESTS=tests/test_mode_units.py'; exit 2; }
+
+mutants: a-module setup ## change a module, a little at a time: which changes do its tests not notice? (MODULE= TESTS=, then MUTANT=)
+ifdef MUTANT
+	@$(MUTMUT) show '$(MUTANT)'
+else
+	@rm -rf build/mutants
+	@mkdir -p build/mutants/mutants
+	@cp -R utils build/mutants/src
+	@cp -R tests pyproject.toml build/mutants/mutants
+	@for name in $(filter-out build utils tests pyproject.toml,$(wildcard *)); do ln -s "../../../$$name" build/mutants/mutants; done
+	@printf '%s\n' '[mutmut]' 'source_paths = src/$(MUTATED)' 'also_copy = src' 'pytest_add_cli_args_test_selection =' $(TESTS:%='  %') > build/mutants/setup.cfg
+	@$(MUTMUT) run --max-children 1
+	@$(MUTMUT) results
+	@echo 'To see one of them: make mutants MUTANT=its.name'
+endif
 
 # Those marked `processor`, through qemu-user. What it shows and what it cannot: CONTRIBUTING.md, "Another processor".
 test-cpu: setup ## Linux: the tests that depend on the processor, on an emulated one (CPU=Haswell: no AVX-512, no VNNI)

@@ -41,7 +41,7 @@ class Rules:
 
     def __init__(self, module: ModuleType) -> None:
         self.module = module
-        self.found: list[Rule] = []
+        self.rules: list[Rule] = []
 
     def rule(self, *breaks: Break) -> Callable[[Callable], Callable]:
         """Add a check. Without breaks it is a test like any other. Its marks, such as ``processor``, are its test's.
@@ -50,15 +50,15 @@ class Rules:
         """
 
         def add(check: Callable) -> Callable:
-            self.found.append(Rule(check, breaks))
+            self.rules.append(Rule(check, breaks))
             return check
 
         return add
 
     def tests(self) -> tuple[Callable, Callable]:
         """The two functions for pytest to collect."""
-        kept = [pytest.param(rule, marks=getattr(rule.check, "pytestmark", ())) for rule in self.found]
-        broken_rules = [(rule, *change) for rule in self.found for change in rule.breaks]
+        kept = [pytest.param(rule, marks=getattr(rule.check, "pytestmark", ())) for rule in self.rules]
+        broken_rules = [(rule, *change) for rule in self.rules for change in rule.breaks]
 
         @pytest.mark.parametrize("rule", kept, ids=lambda rule: rule.check.__name__)
         def holds(rule: Rule, request: pytest.FixtureRequest) -> None:

@@ -15,14 +15,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from mutate import Rules
 from nbformat.v4 import new_code_cell, new_notebook
 
 from metallab import machine, paths, records, timing
 from metallab.headless import bench
 from metallab.headless.jobs import Job, NotebookResult
 
-RULES = Rules(bench)
 CPU = {"device": "cpu", "label": "Xeon(R) CPU, 2 threads", "simulated": False}
 STEADY = timing.measure(lambda: None, on=timing.Host(), budget=timing.FAST)
 HERE = dataclasses.replace(machine.describe(), power_source="AC", low_power_mode=False)
@@ -90,17 +88,7 @@ def run(bench, pages: Pages, monkeypatch, *arguments: str) -> int:
     return bench.main(list(arguments))
 
 
-@RULES.rule(
-    (
-        "return [Summary(path, self.mode, self.found) for path in sorted(",
-        "return self.rounds[:1] or [Summary(path, self.mode, self.found) for path in sorted(",
-    ),
-    ("            for page in self.pages\n", "            for page in self.pages[:1]\n"),
-    ("        paths.note(made)\n", ""),
-    ('results_file(self.found["label"])', '"results.json"'),
-    ("len(found)} measurements", "0} measurements"),
-)
-def every_page_is_measured_in_several_processes(bench, shelf, pages, monkeypatch, capsys):
+def test_every_page_is_measured_in_several_processes(shelf, pages, monkeypatch, capsys):
     """Round by round, into one file of that machine, which pyperf's statistics see as several runs."""
     assert run(bench, pages, monkeypatch) == 0
     assert pages.ran == [f"run-{number} {page}" for number in (1, 2, 3) for page in ("01_a", "02_b")]
@@ -115,15 +103,7 @@ def every_page_is_measured_in_several_processes(bench, shelf, pages, monkeypatch
     assert lines[7].startswith("2 benchmarks, 6 measurements (flagged: 6 few samples) in ")
 
 
-@RULES.rule(
-    ("            if not _is_finished(summary, page.stem)\n", ""),
-    ("        if given.anew:\n", "        if False:\n"),
-    ("RecordError:\n        return False\n", "RecordError:\n        return True\n"),
-    ('and summary.entries[name]["status"] in ENDED', ""),
-    ("    if status not in ENDED:\n", "    if status is None:\n"),
-    ("if number.isdecimal()]", "if number]"),
-)
-def what_is_finished_is_not_measured_again(bench, shelf, pages, monkeypatch, capsys):
+def test_what_is_finished_is_not_measured_again(shelf, pages, monkeypatch, capsys):
     pages.happens = lambda job: NotebookResult("02_b", "", "skipped") if job.name == "02_b" else None
     assert run(bench, pages, monkeypatch, "--runs", "2") == 0
     assert run(bench, pages, monkeypatch, "--runs", "2") == 0
@@ -142,15 +122,7 @@ def what_is_finished_is_not_measured_again(bench, shelf, pages, monkeypatch, cap
     assert len(records.load(path)) == 1
 
 
-@RULES.rule(
-    ("        if state() != self.begun:\n", "        if False:\n"),
-    (".encode() + path.read_bytes())", ".encode())"),
-    ('any(part.startswith(".") for part in inside.parts)', "False"),
-    ("    digest = hashlib.sha256(described.to_json().encode())\n", "    digest = hashlib.sha256()\n"),
-    ("-{self.begun}", ""),
-    ("Begun anew: code", "Code"),
-)
-def another_state_of_code_or_machine_is_never_mixed_in(bench, shelf, pages, monkeypatch, capsys):
+def test_another_state_of_code_or_machine_is_never_mixed_in(shelf, pages, monkeypatch, capsys):
     """A run in which something changed is not kept; the next bench has a folder of its own; going back goes on."""
     module = shelf / "utils" / "module.py"
 
@@ -181,11 +153,7 @@ def another_state_of_code_or_machine_is_never_mixed_in(bench, shelf, pages, monk
     assert pages.ran == []
 
 
-@RULES.rule(
-    ('return int(any(result.status == "failed" for result in outcomes))', "return 0"),
-    ("            console.say(line)  # the reason", "            pass  # the reason"),
-)
-def a_page_that_fails_takes_nothing_from_the_others(bench, shelf, pages, monkeypatch, capsys):
+def test_a_page_that_fails_takes_nothing_from_the_others(shelf, pages, monkeypatch, capsys):
     pages.happens = lambda job: NotebookResult(job.name, "", reason="cell 1: no")
     assert run(bench, pages, monkeypatch, "--runs", "1") == 2
     said = capsys.readouterr()
@@ -203,12 +171,7 @@ def a_page_that_fails_takes_nothing_from_the_others(bench, shelf, pages, monkeyp
     assert pages.ran == [f"run-{number} 02_b" for number in (1, 2, 3)]
 
 
-@RULES.rule(
-    ('and summary.entries[name]["status"] in ENDED', 'and summary.entries[name]["status"] == "passed"'),
-    ("    if status not in ENDED:\n", '    if status != "passed":\n'),
-    ('in ("failed", "incomplete")]', 'in ("failed",)]'),
-)
-def an_incomplete_page_counts_and_is_named(bench, shelf, pages, monkeypatch, capsys):
+def test_an_incomplete_page_counts_and_is_named(shelf, pages, monkeypatch, capsys):
     """What it measured is as good as a passed page's, and it is not run again."""
 
     def lacking(job):
@@ -224,8 +187,7 @@ def an_incomplete_page_counts_and_is_named(bench, shelf, pages, monkeypatch, cap
     assert pages.ran == []
 
 
-@RULES.rule(("    except (StateChanged, OSError, ValueError) as error:\n", "    except StateChanged as error:\n"))
-def a_full_disk_loses_nothing_that_is_finished(bench, shelf, pages, monkeypatch, capsys):
+def test_a_full_disk_loses_nothing_that_is_finished(shelf, pages, monkeypatch, capsys):
     write = records.write
 
     def full(path, made):
@@ -243,12 +205,7 @@ def a_full_disk_loses_nothing_that_is_finished(bench, shelf, pages, monkeypatch,
     assert len(records.load(path)) == 6
 
 
-@RULES.rule(
-    ("replace(r, sentinel_drift=drift) if r.sentinel_drift is None else r", "replace(r, sentinel_drift=drift)"),
-    ('if self.mode == "full" else None', "if False else None"),
-    ("timing.Sentinel(self.before, _fixed_work())", "timing.Sentinel(_fixed_work(), self.before)"),
-)
-def a_page_without_a_sentinel_is_given_one(bench, shelf, pages, monkeypatch):
+def test_a_page_without_a_sentinel_is_given_one(shelf, pages, monkeypatch):
     steady, times = bench._fixed_work(), iter([1.0, 1.5] * 2)
 
     def one_of_two(job: Job) -> NotebookResult:
@@ -266,12 +223,7 @@ def a_page_without_a_sentinel_is_given_one(bench, shelf, pages, monkeypatch):
     assert {record.name: record.sentinel_drift for record in records.load(path)} == {"01_a/m": 0.5, "01_a/own": 0.25}
 
 
-@RULES.rule(
-    ('    if found["simulated"]:\n', "    if False:\n"),
-    ("    if not 1 <= given.runs <= 100:\n", "    if False:\n"),
-    ('(name if self.mode == "full" else f"{self.mode}_{name}")', "name"),
-)
-def what_says_nothing_is_not_measured(bench, shelf, pages, monkeypatch, capsys):
+def test_what_says_nothing_is_not_measured(shelf, pages, monkeypatch, capsys):
     assert run(bench, pages, monkeypatch, "--device", "sim") == 2
     assert "times of the simulated Apple GPU say nothing" in capsys.readouterr().err
     assert run(bench, pages, monkeypatch, "--only", "99") == 2
@@ -349,6 +301,3 @@ def test_interrupted_and_killed_it_goes_on_where_it_was(tmp_path):
     (path,) = tmp_path.glob("build/bench/*.json")
     assert len(records.load(path)) == 3
     assert len(set(log.read_text().splitlines())) == 5, "a finished run was repeated, or two shared a process"
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -468,7 +468,7 @@ def test_no_compiler(setup, monkeypatch, tmp_path, system, phrase):
     monkeypatch.setattr(subprocess, "call", lambda *a, **k: 0)  # xcode-select finds its folder
     monkeypatch.setenv("CXX", "")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(setup.bootstrap.Problem, match="There is no C") as problem:
+    with pytest.raises(setup.bootstrap.SetupError, match="There is no C") as problem:
         setup.bootstrap.check_compiler()
     assert phrase in str(problem.value)
 
@@ -476,8 +476,26 @@ def test_no_compiler(setup, monkeypatch, tmp_path, system, phrase):
 def test_a_mac_without_command_line_tools_is_not_asked_through_the_stub(setup, monkeypatch):
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     monkeypatch.setattr(subprocess, "call", lambda *a, **k: 2)
-    with pytest.raises(setup.bootstrap.Problem, match="xcode-select --install"):
+    with pytest.raises(setup.bootstrap.SetupError, match="xcode-select --install"):
         setup.bootstrap.check_compiler()
+
+
+def test_clang_without_gcc_will_not_do_on_linux(setup, monkeypatch, tmp_path):
+    """PyTorch's AOTInductor, which page 09 uses, calls g++ there; on a Mac it calls clang++."""
+    compiler = tmp_path / "clang++"
+    compiler.write_text("#!/bin/sh\nexit 0\n")
+    compiler.chmod(0o755)
+    compiler.with_name("c++").symlink_to(compiler)
+    monkeypatch.setattr(subprocess, "call", lambda *a, **k: 0)  # xcode-select finds its folder
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "")
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    setup.bootstrap.check_compiler()
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    with pytest.raises(setup.bootstrap.SetupError, match=r"no C\+\+ compiler \(g\+\+\)"):
+        setup.bootstrap.check_compiler()
+    monkeypatch.setenv("CXX", str(compiler))
+    setup.bootstrap.check_compiler()
 
 
 def test_a_compiler_that_does_not_work(setup, monkeypatch, tmp_path):
@@ -502,7 +520,7 @@ def test_disk_space_is_asked_for_what_is_not_there_yet(setup, monkeypatch, tmp_p
         monkeypatch.setattr(setup.bootstrap, "disk_free", lambda folder: (gibibytes + 0.1) * gib)
         setup.bootstrap.check_disk(setup.project, action)
         monkeypatch.setattr(setup.bootstrap, "disk_free", lambda folder: (gibibytes - 0.1) * gib)
-        with pytest.raises(setup.bootstrap.Problem, match=rf"needs {gibibytes:.1f} GiB more") as problem:
+        with pytest.raises(setup.bootstrap.SetupError, match=rf"needs {gibibytes:.1f} GiB more") as problem:
             setup.bootstrap.check_disk(setup.project, action)
         assert "UV_CACHE_DIR=" in str(problem.value)
 
@@ -554,7 +572,7 @@ NONE_FOUND = "say error: No solution found when resolving dependencies\nsay   ca
 
 
 @pytest.mark.parametrize(
-    ("said", "phrases"),
+    ("plan", "phrases"),
     [
         (NO_NETWORK, ["could not be reached", "HTTPS_PROXY", "PIP_INDEX_URL", "Failed to fetch"]),
         (
@@ -577,11 +595,11 @@ NONE_FOUND = "say error: No solution found when resolving dependencies\nsay   ca
     ],
     ids=["no network", "no network for pip", "not found", "not locked", "hash", "certificate", "disk full", "other"],
 )
-def test_uv_fails(setup, said, phrases):
-    setup.plan(said + "fail\n")
+def test_uv_fails(setup, plan, phrases):
+    setup.plan(plan + "fail\n")
     printed = refused(setup, *phrases, "The full log: build/setup.log")
     assert "line 9." not in printed
-    assert said.splitlines()[-1].partition(" ")[2] in (setup.root / "build" / "setup.log").read_text()
+    assert plan.splitlines()[-1].partition(" ")[2] in (setup.root / "build" / "setup.log").read_text()
     setup.plan(WORKS)
     assert "Removing .venv" in setup.works_and_is_current()
 
@@ -589,9 +607,9 @@ def test_uv_fails(setup, said, phrases):
 def test_a_wheel_that_the_reader_s_own_folder_lacks_is_no_fault_of_the_lists(setup, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     setup.plan(NONE_FOUND + "fail\n")
-    said = refused(setup, "PIP_FIND_LINKS")
-    assert "same version of Python" in said
-    assert "make lock" not in said
+    printed = refused(setup, "PIP_FIND_LINKS")
+    assert "same version of Python" in printed
+    assert "make lock" not in printed
 
 
 def test_a_failed_update_keeps_venv_unless_uv_may_have_begun_to_install(setup):
@@ -680,9 +698,9 @@ def test_what_only_some_pages_need_is_a_warning(setup, module):
 def test_a_warning_names_the_pages_that_say_so(setup):
     pages = SOURCE.parents[2].glob("notebooks/[0-9]*.ipynb")
     needs = {page.name[:2]: json.loads(page.read_text())["metadata"]["metallab"]["needs"] for page in sorted(pages)}
-    for module, _, said in setup.bootstrap.PARTS:
+    for module, _, pages_of in setup.bootstrap.PARTS:
         package = {"cv2": "opencv-python"}.get(module, module)
-        assert re.findall(r"\d+", said) == [page for page, packages in needs.items() if package in packages], module
+        assert re.findall(r"\d+", pages_of) == [page for page, packages in needs.items() if package in packages], module
 
 
 @pytest.mark.parametrize("system", ["Linux", "Darwin"])

@@ -15,7 +15,6 @@ import zipfile
 
 import pytest
 from dylibs import FUNCTIONS, library
-from mutate import Rules
 from packaging.pylock import Package, PackageSdist, PackageWheel
 
 pytest.importorskip("ziglang", reason="check-mac is for Linux")
@@ -25,7 +24,6 @@ from check_mac import checks, macho, pyobjc, wheels
 
 from metalsim.refusals.wheel import LIBRARIES, of_wheel
 
-CHECKS, WHEELS, PYOBJC = Rules(checks), Rules(wheels), Rules(pyobjc)
 FRAMEWORK, PYWRAP = "@rpath/libtensorflow_framework.2.dylib", "@rpath/_pywrap_tensorflow_internal.so"
 KERNEL = "__ZN2at12_GLOBAL__N_112_GLOBAL__N_1{}{}ERKNS_6TensorE"
 LAUNCH = "__ZN6vision3ops12_GLOBAL__N_1{}{}EP29AOTIMetalKernelFunctionOpaquePv"
@@ -122,13 +120,7 @@ ALL = {
 }
 
 
-@CHECKS.rule(
-    ("sorted(wanted.pop(name) - found)", "wanted.pop(name) and []"),
-    ("for symbol in sorted(flat - anywhere)]", "for symbol in []]"),
-    ("needs.get(macho.FLAT, set()) - OF_MACOS", "set()"),
-    ('"/libtensorflow_cc.2.dylib"]', "]"),
-)
-def a_plugins_symbols_are_looked_for_where_it_wants_them(checks, plugin, tensorflow):
+def test_a_plugins_symbols_are_looked_for_where_it_wants_them(plugin, tensorflow):
     assert checks.plugin_finds_its_symbols(plugin, tensorflow(**ALL)).contradictions == ()
     elsewhere = {**ALL, "_pywrap_tensorflow_internal__so": [], "libtensorflow_framework__2__dylib": ["TF_Named"]}
     (said,) = checks.plugin_finds_its_symbols(plugin, tensorflow(**elsewhere)).contradictions
@@ -143,8 +135,7 @@ def test_a_library_that_is_gone_is_said(plugin, tensorflow):
         checks.plugin_finds_its_symbols(plugin, tensorflow(**dict(list(ALL.items())[:2])))
 
 
-@CHECKS.rule(("pjrt_refusal(size, major, minor)\n    jaxlib", "pjrt_refusal(size, 0, 47)\n    jaxlib"))
-def jaxlib_is_asked_about_the_plugins_version(checks, linked, wheel):
+def test_jaxlib_is_asked_about_the_plugins_version(linked, wheel):
     def asked(major, minor):
         head = f"{{808, 0, 24, 0, {major}, {minor}}}"
         code = f'struct {{ long a, b, c, d; int e, f; }} api __asm__("__ZN4pjrt12metal_pluginL8pjrt_apiE") = {head};'
@@ -165,13 +156,7 @@ def native_functions(tmp_path):
     return tmp_path
 
 
-@CHECKS.rule(
-    ("for name in sorted(expected.keys() - there)", "for name in []"),
-    ("for name in sorted(there - expected.keys())", "for name in []"),
-    ("there = {found[2][: int(found[1])] for", "there = {found[2] for"),
-    ("if each.part_of_structured_group", "if False"),
-)
-def operators_are_held_against_the_functions_that_were_made_for_them(checks, native_functions):
+def test_operators_are_held_against_the_functions_that_were_made_for_them(native_functions):
     def said(wrappers, **changed):
         symbols = mangled(KERNEL, wrappers)
         return checks.operators_have_their_kernels(symbols, {**TABLE, **changed}, native_functions).contradictions
@@ -187,11 +172,7 @@ def operators_are_held_against_the_functions_that_were_made_for_them(checks, nat
     assert said([*WRAPPERS, "wrapper_MPS__made_up"]) == ("wrapper_MPS__made_up belongs to no operator",)
 
 
-@CHECKS.rule(
-    ("for name in sorted({*table} - there)]", "for name in []]"),
-    ("for name in sorted(there - {*table})]", "for name in []]"),
-)
-def torchvisions_table_is_held_against_what_it_launches(checks):
+def test_torchvisions_table_is_held_against_what_it_launches():
     launches = mangled(LAUNCH, ["nms_encode", "roi_pool_forward_encode", "ps_roi_pool_backward_encode"])
     table = ["nms", "roi_pool", "_ps_roi_pool_backward"]
     assert checks.torchvision_has_its_kernels(launches, table).contradictions == ()
@@ -199,8 +180,7 @@ def torchvisions_table_is_held_against_what_it_launches(checks):
     assert said == ("made_up is foretold native and has no kernel", "nms has a kernel and is foretold missing")
 
 
-@CHECKS.rule(("refusals.differences(stored, found)", "()"), ("for file in files for", "for file in files[:1] for"))
-def what_a_kernel_newly_refuses_is_found(checks, wheel):
+def test_what_a_kernel_newly_refuses_is_found(wheel):
     torch = wheel("torch-1.whl", **{LIBRARIES["torch"]: library(FUNCTIONS)})
     words = {"__ZN6vision3ops10nms_kernelEv": (["/vision/torchvision/csrc/ops/mps/nms.mm", "nms is not for ints"], 0)}
     vision = wheel("torchvision-1.whl", **{LIBRARIES["torchvision"]: library(words)})
@@ -244,14 +224,7 @@ def frameworks(tmp_path):
     return pyobjc.read([path])
 
 
-@PYOBJC.rule(
-    ("return not NAME.fullmatch(self.name)", "return True"),
-    ("and SELECTOR.fullmatch(spelled):", "and False:"),
-    ('elif "\\n" in text and "import " in text:', "elif False:"),
-    ("and node not in pieces:", ":"),
-    ("if node.module in MODULES else []", ""),
-)
-def names_and_selectors_are_found_in_code_and_in_its_strings(pyobjc):
+def test_names_and_selectors_are_found_in_code_and_in_its_strings():
     code = '''
 from MetalPerformanceShadersGraph import MPSGraph
 from elsewhere import MPSNothing
@@ -270,11 +243,7 @@ done."""
     assert found == {"MPSGraph": False, "MTLCreateSystemDefaultDevice": False, **dict.fromkeys(selectors, True)}
 
 
-@CHECKS.rule(
-    ("if use.name not in (selectors if use.is_selector else frameworks.names):", "if False:"),
-    ("> wheels.MACOS:", "> (99,):"),
-)
-def a_selector_that_is_made_up_or_too_new_is_found(checks, frameworks):
+def test_a_selector_that_is_made_up_or_too_new_is_found(frameworks):
     used = [pyobjc.Use(name, "x.py:3") for name in ("addTensor_name_", "MPSGraph", "MPSDataTypeFloat")]
     assert checks.pyobjc_has_the_names(frameworks, used).contradictions == ()
     planted = [pyobjc.Use(name, "x.py:7") for name in ("addTensor_label_", "MPSGraf", "newTensorOf_")]
@@ -285,12 +254,7 @@ def a_selector_that_is_made_up_or_too_new_is_found(checks, frameworks):
     )
 
 
-@CHECKS.rule(
-    ('if there != (arguments, since or ""):', "if there is None:"),
-    ("if frameworks.values.get(name) != value:", "if name not in frameworks.values:"),
-    ('if f"PyObjC {version} " not in stored["source"]:', "if False:"),
-)
-def the_simulations_contract_is_held_against_pyobjc(checks, frameworks, tmp_path):
+def test_the_simulations_contract_is_held_against_pyobjc(frameworks, tmp_path):
     def said(arguments="@ @", value=32, version="1.0"):
         methods = {"-addTensor:name:": ["id", arguments, "11.0"]}
         contract = {"source": "PyObjC 1.0 (x)", "classes": {"MPSGraph": {"methods": methods}}}
@@ -309,10 +273,7 @@ def test_the_projects_own_names_are_collected():
     assert not used & pyobjc.ELSEWHERE.keys()
 
 
-@CHECKS.rule(
-    ("if there.get(name) != here.get(name))", "if name not in here)"), ("if name not in MAY_DIFFER", "if False")
-)
-def a_python_file_that_differs_is_found(checks, wheel):
+def test_a_python_file_that_differs_is_found(wheel):
     here = {
         "torch/a.py": "sha256=1",
         "torch/b.py": "sha256=2",
@@ -331,8 +292,7 @@ def a_python_file_that_differs_is_found(checks, wheel):
     assert said(**{"torch/c.py": "sha256=5"}) == ("torch/c.py is only on a Mac",)
 
 
-@CHECKS.rule(('if "torch" in bringing', "if True"), ('b"\\0___kmpc_fork_call\\0"', 'b"__kmpc_fork_call"'))
-def openmp_is_found_by_file_and_by_use(checks, wheel):
+def test_openmp_is_found_by_file_and_by_use(wheel):
     used, words = b"..\0___kmpc_fork_call\0..", b"..\0__kmpc_fork_call\0.."
     files = [
         wheel("torch-1.whl", **{"torch/lib/libomp.dylib": used, "torch/lib/libtorch.dylib": used}),
@@ -355,14 +315,7 @@ def package(name, *files, marker=None):
     return Package(name=name, version="1", wheels=listed or None, sdist=source, marker=marker and Marker(marker))
 
 
-@WHEELS.rule(
-    ("MACOS = (15, 0)", "MACOS = (14, 0)"),
-    ('"sys_platform": "darwin"', '"sys_platform": "linux"'),
-    ("except PylockSelectError:", "except ZeroDivisionError:"),
-    ("if isinstance(file, PackageWheel):", "if file:"),
-    ('"python_full_version": python', '"python_full_version": minor'),
-)
-def a_package_without_a_wheel_for_a_mac_is_found(wheels, tmp_path):
+def test_a_package_without_a_wheel_for_a_mac_is_found(tmp_path):
     packages = (
         package("pure", "pure-1-py3-none-any.whl"),
         package("newest", "newest-1-cp311-cp311-macosx_15_0_universal2.whl"),
@@ -381,8 +334,7 @@ def a_package_without_a_wheel_for_a_mac_is_found(wheels, tmp_path):
     )
 
 
-@WHEELS.rule(('!= file.hashes["sha256"]:', "is None:"), ("partial.unlink(missing_ok=True)", "None"))
-def only_what_was_locked_is_kept(wheels, tmp_path):
+def test_only_what_was_locked_is_kept(tmp_path):
     source = tmp_path / "there" / "a-1-py3-none-any.whl"
     source.parent.mkdir()
     source.write_bytes(b"not what was locked")
@@ -392,18 +344,12 @@ def only_what_was_locked_is_kept(wheels, tmp_path):
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-@WHEELS.rule(('[*root.glob("lock*.txt")] or ', ""), ("key=lambda path: len(path.name)", "key=None"))
-def the_projects_lock_comes_first(wheels, tmp_path):
+def test_the_projects_lock_comes_first(tmp_path):
     for name in ("constraints-jax.txt", "constraints.txt"):
         (tmp_path / name).touch()
     assert [path.name for path in wheels.locks(tmp_path)] == ["constraints.txt", "constraints-jax.txt"]
     (tmp_path / "lock.txt").touch()
     assert [path.name for path in wheels.locks(tmp_path)] == ["lock.txt"]
-
-
-test_checks_hold, test_broken_checks_go_red = CHECKS.tests()
-test_wheels_hold, test_broken_wheels_go_red = WHEELS.tests()
-test_pyobjc_holds, test_broken_pyobjc_goes_red = PYOBJC.tests()
 
 
 @pytest.mark.parametrize(("contradictions", "code"), [((), 0), (("no",), 1)])

@@ -10,11 +10,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from mutate import Rules
 
 from metallab import checks, converters
 
-RULES = Rules(converters)
 TOOL = """#!/bin/sh
 echo "converted $@"
 echo "a warning" >&2
@@ -30,14 +28,7 @@ def script(folder, name, text):
     return file
 
 
-@RULES.rule(
-    ('[xcrun, "-f", name]', '[xcrun, name, "-f"]'),
-    ("ran.returncode, ran.stdout, ran.stderr", "0, ran.stdout, ran.stderr"),
-    ("for text in (self.out, self.err)", "for text in (self.out,)"),
-    ('f"{line}\\nexit code {self.code}', 'f"{line}\\nexit code'),
-    ("if asked.returncode == 0 else None", "if asked.stdout else None"),
-)
-def the_tool_is_found_run_and_told(converters, tmp_path, monkeypatch):
+def test_the_tool_is_found_run_and_told(tmp_path, monkeypatch):
     tool = script(tmp_path / "xcode", "mpsgraphtool", TOOL)
     script(tmp_path / "bin", "xcrun", f'#!/bin/sh\n[ "$1 $2" = "-f mpsgraphtool" ] && echo {tool}\n')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
@@ -53,16 +44,14 @@ def the_tool_is_found_run_and_told(converters, tmp_path, monkeypatch):
     assert converters.mpsgraphtool("-h").code is None
 
 
-@RULES.rule(("if self.code is None:", "if False:"), ("if found is None:", "if False:"))
-def without_the_tool_a_line_says_what_it_would_do(converters, tmp_path, monkeypatch):
+def test_without_the_tool_a_line_says_what_it_would_do(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     said = str(converters.mpsgraphtool("convert", "-onnx", "a b.onnx"))
     assert said.startswith("mpsgraphtool is not on this machine (it comes with Xcode 15 or newer")
     assert said.endswith("It would run: mpsgraphtool convert -onnx 'a b.onnx'")
 
 
-@RULES.rule(("timeout=timeout,\n            stdin", "stdin"))
-def a_tool_that_hangs_is_stopped(converters, tmp_path, monkeypatch):
+def test_a_tool_that_hangs_is_stopped(tmp_path, monkeypatch):
     script(tmp_path, "mpsgraphtool", "#!/bin/sh\nexec sleep 3\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert "longer than 0.2 s and was stopped" in str(converters.mpsgraphtool(timeout=0.2))
@@ -87,12 +76,7 @@ class Model:
 UNITS = types.SimpleNamespace(CPU_ONLY="cpu", CPU_AND_GPU="gpu", CPU_AND_NE="ne")
 
 
-@RULES.rule(
-    ("compute_units=getattr(units, unit)", "compute_units=units.CPU_ONLY"),
-    ('checks.matches("float16", truth=truth)', 'timing.Unchecked("")'),
-    (", truth=truth)", ")"),
-)
-def core_ml_is_compared_before_it_is_timed(converters, monkeypatch, tmp_path):
+def test_core_ml_is_compared_before_it_is_timed(monkeypatch, tmp_path):
     monkeypatch.setenv("METALLAB_MODE", "fast")
     x = np.arange(4, dtype=np.float32)
     race = lambda: converters.race_core_ml(Model, UNITS, tmp_path, x, 2 * x, chip="M2")
@@ -103,12 +87,7 @@ def core_ml_is_compared_before_it_is_timed(converters, monkeypatch, tmp_path):
         assert set(race().paired) == left
 
 
-@RULES.rule(
-    ("opset_version=17,", "opset_version=17, training=torch.onnx.TrainingMode.TRAINING,"),
-    ("if any_batch else None", "if True else None"),
-    ("if any_batch else None", "if False else None"),
-)
-def a_network_is_written_as_it_computes_in_evaluation_mode(converters, tmp_path, recwarn):
+def test_a_network_is_written_as_it_computes_in_evaluation_mode(tmp_path, recwarn):
     import onnxruntime
     import torch
 
@@ -129,8 +108,7 @@ def a_network_is_written_as_it_computes_in_evaluation_mode(converters, tmp_path,
     assert not recwarn.list
 
 
-@RULES.rule(("part.ep_name, Counter()).update", "part.ep_name, Counter()).subtract"))
-def what_onnx_runtime_took_is_told(converters, tmp_path):
+def test_what_onnx_runtime_took_is_told(tmp_path):
     import torch
 
     torch.manual_seed(0)
@@ -143,9 +121,6 @@ def what_onnx_runtime_took_is_told(converters, tmp_path):
     checks.assert_close(model(x).detach().numpy(), through(x.numpy()), dtype)
     if not through.on_core_ml:
         assert through.taken() == {"CPUExecutionProvider": Counter(Gemm=1, Tanh=1)}
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()
 
 
 def test_a_tool_may_print_what_is_no_text(tmp_path, monkeypatch):

@@ -13,13 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from mutate import Rules
 from pretend import pretend, pretend_mac
 
 from metallab import device, machine, timing
 from metallab.results import findings
-
-RULES = Rules(device)
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +36,7 @@ def chip(monkeypatch):
     monkeypatch.setattr(machine, "describe", lambda: SimpleNamespace(chip="Apple M2 Max"))
 
 
-@RULES.rule(
-    ("for kind in BEST_FIRST:", "for kind in BEST_FIRST[1:]:"),
-    ('("mps", "cuda", "cpu")', '("cpu", "cuda", "mps")'),
-    ('"mps", f"{chip()} GPU")', '"mps", "GPU")'),
-    ('PyTorchDevice("cuda", ', 'PyTorchDevice("mps", '),
-)
-def the_best_device_is_picked(device, monkeypatch, chip):
+def test_the_best_device_is_picked(monkeypatch, chip):
     assert (device.pick().kind, device.pick().label) == ("cpu", "Apple M2 Max CPU, 2 threads")
     pretend(monkeypatch, "cuda")
     assert (device.pick().kind, device.pick().label) == ("cuda", "NVIDIA H200")
@@ -55,12 +46,7 @@ def the_best_device_is_picked(device, monkeypatch, chip):
     assert not device.pick().simulated
 
 
-@RULES.rule(
-    ('os.environ.get("METALLAB_DEVICE")', "None"),
-    ('if name == "auto" else name\n', "\n"),
-    ('    if wanted != "auto":', "    if False:"),
-)
-def a_name_counts_more_than_the_environment_more_than_the_machine(device, monkeypatch, chip):
+def test_a_name_counts_more_than_the_environment_more_than_the_machine(monkeypatch, chip):
     pretend(monkeypatch, "mps")
     for setting, asked, got in (
         ("", "auto", "mps"),
@@ -73,8 +59,7 @@ def a_name_counts_more_than_the_environment_more_than_the_machine(device, monkey
         assert device.pick(asked).kind == got, f"METALLAB_DEVICE={setting}, pick({asked!r})"
 
 
-@RULES.rule(("    if chosen not in NAMES:", "    if False:"), ("{', '.join(NAMES)}", ""))
-def a_name_that_does_not_exist_is_named(device, monkeypatch):
+def test_a_name_that_does_not_exist_is_named(monkeypatch):
     with pytest.raises(ValueError, match=r"no device 'gpu'.*auto, mps, cuda, cpu, sim"):
         device.pick("gpu")
     monkeypatch.setenv("METALLAB_DEVICE", "MPS")
@@ -82,12 +67,7 @@ def a_name_that_does_not_exist_is_named(device, monkeypatch):
         device.pick()
 
 
-@RULES.rule(
-    ('    if wanted == "sim":', "    if False:"),
-    ("simulation.label(), simulated=True)", "simulation.label())"),
-    ("        simulation.install()\n", "        pass\n"),
-)
-def the_simulation_is_installed_and_says_so(device, monkeypatch, chip):
+def test_the_simulation_is_installed_and_says_so(monkeypatch, chip):
     """With a stand-in for metalsim, whose own tests run the real one."""
     from metallab import simulation
 
@@ -107,11 +87,7 @@ def the_simulation_is_installed_and_says_so(device, monkeypatch, chip):
         device.pick("sim")
 
 
-@RULES.rule(
-    ("if (fault := probe(wanted)) is not None:", "if (fault := probe(wanted)) is None:"),
-    ('if name == "auto" else "pick()"', 'if name != "auto" else "pick()"'),
-)
-def what_is_asked_for_and_missing_is_an_error_that_says_what_to_do(device, monkeypatch):
+def test_what_is_asked_for_and_missing_is_an_error_that_says_what_to_do(monkeypatch):
     with pytest.raises(device.DeviceUnavailable, match=r"mps was asked for, but .* sees no mps.*; pick\(\) takes"):
         device.pick("mps")
     monkeypatch.setenv("METALLAB_DEVICE", "cuda")
@@ -119,12 +95,7 @@ def what_is_asked_for_and_missing_is_an_error_that_says_what_to_do(device, monke
         device.pick()
 
 
-@RULES.rule(
-    ("for name in _FRAMEWORKS if importlib", 'for name in ("torch",) if importlib'),
-    ("for name in _FRAMEWORKS if importlib", "for name in reversed(_FRAMEWORKS) if importlib"),
-    ('next(installed, "torch")', "next(installed)"),
-)
-def an_environment_without_pytorch_has_a_device_too(device, monkeypatch):
+def test_an_environment_without_pytorch_has_a_device_too(monkeypatch):
     there = {"jax", "tensorflow", "torch"}
     monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: name if name in there else None)
     for expected in ("torch", "tensorflow", "jax", "torch"):
@@ -132,15 +103,7 @@ def an_environment_without_pytorch_has_a_device_too(device, monkeypatch):
         there.discard(expected)
 
 
-@RULES.rule(
-    (
-        "    if _module(framework) is pytorch:\n        return pytorch.pick(",
-        "    if True:\n        return pytorch.pick(",
-    ),
-    ('f", by {title}" if', '"" if'),
-    ("{by}{why}.", "{by}."),
-)
-def another_framework_s_device_is_picked_by_its_own_rules(device, monkeypatch, chip):
+def test_another_framework_s_device_is_picked_by_its_own_rules(monkeypatch, chip):
     """JAX, which sees no mps here: the page runs on the CPU and says why."""
     monkeypatch.setenv("METALLAB_DEVICE", "mps")
     lab = device.pick(framework="jax")
@@ -167,12 +130,7 @@ FAULTS = (
 )
 
 
-@RULES.rule(
-    ("    if torch.equal(product, a @ b):", "    if True:"),
-    ("    if torch.equal(product, a @ b):", "    if not (product - a @ b).abs().max() > 1e-2:"),
-    ("except (RuntimeError, TypeError, AssertionError) as", "except AssertionError as"),
-)
-def a_device_that_computes_wrongly_is_found_out(device, monkeypatch):
+def test_a_device_that_computes_wrongly_is_found_out(monkeypatch):
     for kind in ("mps", "cuda"):
         for arrives, said in FAULTS:
             with monkeypatch.context() as patch:
@@ -182,11 +140,7 @@ def a_device_that_computes_wrongly_is_found_out(device, monkeypatch):
                     device.pick(kind)
 
 
-@RULES.rule(
-    ("            warnings.warn(", "            str("),
-    ("        if _backend(kind).is_available():", "        if True:"),
-)
-def a_device_that_is_passed_over_is_told_and_a_missing_one_is_not(device, monkeypatch):
+def test_a_device_that_is_passed_over_is_told_and_a_missing_one_is_not(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert device.pick().kind == "cpu"
@@ -195,11 +149,7 @@ def a_device_that_is_passed_over_is_told_and_a_missing_one_is_not(device, monkey
         assert device.pick().kind == "cpu"
 
 
-@RULES.rule(
-    ("torch.randint(-8, 9, (64, 64), ", "torch.normal(0.0, 1.0, (64, 64), "),
-    (', device="cpu")', ")"),
-)
-def a_right_device_passes_at_any_precision_and_default(device, monkeypatch):
+def test_a_right_device_passes_at_any_precision_and_default(monkeypatch):
     pretend(monkeypatch, "cuda", arrives=lambda tensor: tensor.bfloat16().float())
     assert device.probe("cuda") is None
     torch.set_default_device("meta")
@@ -209,10 +159,7 @@ def a_right_device_passes_at_any_precision_and_default(device, monkeypatch):
         torch.set_default_device(None)
 
 
-@RULES.rule(
-    ("        getattr(torch, self.kind).synchronize()", "        torch.mps.synchronize"),
-)
-def an_accelerator_waits_for_its_own_device(device, monkeypatch):
+def test_an_accelerator_waits_for_its_own_device(monkeypatch):
     mps, cuda = pretend(monkeypatch, "mps"), pretend(monkeypatch, "cuda")
     device.PyTorchDevice("cpu", "CPU").synchronize()
     device.PyTorchDevice("cuda", "GPU").synchronize("a result is welcome, not needed")
@@ -221,13 +168,7 @@ def an_accelerator_waits_for_its_own_device(device, monkeypatch):
     assert (mps.waits, cuda.waits) == (1, 1)
 
 
-@RULES.rule(
-    ("        torch.set_num_threads(self.threads)\n", ""),
-    ("            torch.set_num_threads(before)", "            pass"),
-    ("        try:\n            yield\n        finally:\n", "        if True:\n            yield\n"),
-    ("threads=most)", "threads=None)"),
-)
-def one_thread_is_one_thread_while_it_is_measured(device):
+def test_one_thread_is_one_thread_while_it_is_measured():
     seen = {1: set(), 2: set()}
     places = {str(n): device.cpu(threads=n) for n in seen}
     for n, threads in seen.items():
@@ -245,8 +186,7 @@ def one_thread_is_one_thread_while_it_is_measured(device):
         assert torch.get_num_threads() == 2
 
 
-@RULES.rule(("    if most < 1:", "    if False:"), ("'s' if threads > 1 else ''", "'s'"))
-def a_baseline_says_its_threads(device, chip):
+def test_a_baseline_says_its_threads(chip):
     assert device.cpu(threads=1).label == "Apple M2 Max CPU, 1 thread"
     assert device.cpu().label == "Apple M2 Max CPU, 2 threads"
     assert device.cpu().threads == 2
@@ -254,14 +194,7 @@ def a_baseline_says_its_threads(device, chip):
         device.cpu(threads=0)
 
 
-@RULES.rule(
-    ('sys.platform == "darwin" and', ""),
-    ('os.environ.get("VECLIB_MAXIMUM_THREADS") != "1"', "True"),
-    ('" (products: Accelerate\'s own threads)"', '""'),
-    ("threads is not None or most == 1", "threads is not None"),
-    ("held and _acc", "_acc"),
-)
-def one_thread_of_a_mac_says_what_is_not_held(device, monkeypatch, chip):
+def test_one_thread_of_a_mac_says_what_is_not_held(monkeypatch, chip):
     """PyTorch's products there are Accelerate's, which only a variable reaches, and only before the start."""
     monkeypatch.delenv("VECLIB_MAXIMUM_THREADS", raising=False)
     assert device.cpu(threads=1).label == "Apple M2 Max CPU, 1 thread", "this is no Mac"
@@ -276,19 +209,12 @@ def one_thread_of_a_mac_says_what_is_not_held(device, monkeypatch, chip):
     assert device.cpu(threads=1).label == "Apple M2 Max CPU, 1 thread"
 
 
-@RULES.rule((' or "unknown"', ""))
-def unknown_hardware_is_called_unknown(device, monkeypatch):
+def test_unknown_hardware_is_called_unknown(monkeypatch):
     monkeypatch.setattr(machine, "describe", lambda: SimpleNamespace(chip=None))
     assert device.cpu(1).label == "unknown CPU, 1 thread"
 
 
-@RULES.rule(
-    ("html.escape(str(self))", "str(self)"),
-    ("        if lab.simulated:", "        if False:"),
-    ('"#d55e00" if self', '"#0072b2" if self'),
-    ('        if lab.kind == "cpu":', "        if False:"),
-)
-def the_banner_says_what_is_real_and_escapes_it(device):
+def test_the_banner_says_what_is_real_and_escapes_it():
     real = device.Accelerator("mps", "Apple M2 Max GPU").banner()
     assert str(real) == "This page ran on Apple M2 Max GPU (PyTorch device 'mps')."
     cpu = device.Accelerator("cpu", "Xeon CPU, 2 threads", threads=2).banner()
@@ -303,12 +229,7 @@ def the_banner_says_what_is_real_and_escapes_it(device):
     assert "&lt;script&gt;&amp;" in hostile
 
 
-@RULES.rule(
-    ("            torch.accelerator.synchronize()", "            pass"),
-    ("        if there:\n", "        if True:\n"),
-    ("there = torch.accelerator.is_available()", "there = torch.accelerator.current_accelerator() is not None"),
-)
-def torch_is_waited_for_where_there_is_a_device(device, monkeypatch):
+def test_torch_is_waited_for_where_there_is_a_device(monkeypatch):
     waits = []
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: waits.append(1))
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
@@ -322,8 +243,7 @@ def torch_is_waited_for_where_there_is_a_device(device, monkeypatch):
     assert waits == [1]
 
 
-@RULES.rule(("        tf.test.experimental.sync_devices()\n", "        pass\n"))
-def tensorflow_is_waited_for(device, monkeypatch):
+def test_tensorflow_is_waited_for(monkeypatch):
     waits = []
     experimental = SimpleNamespace(sync_devices=lambda: waits.append(1))
     fake = SimpleNamespace(test=SimpleNamespace(experimental=experimental))
@@ -342,12 +262,7 @@ class Jax(timing.Host):
         object.__setattr__(self, "synchronize", synchronize)
 
 
-@RULES.rule(
-    ("        jax.block_until_ready(results)\n", "        pass\n"),
-    ("        jax.block_until_ready(results)\n", "        jax.block_until_ready(results[:1])\n"),
-    ("wait.waits_for_results = True", "pass"),
-)
-def every_result_of_jax_is_waited_for(device):
+def test_every_result_of_jax_is_waited_for():
     import time
 
     import jax
@@ -372,8 +287,7 @@ def every_result_of_jax_is_waited_for(device):
     assert got.block > 1
 
 
-@RULES.rule(("    if framework not in _FRAMEWORKS:", "    if False:"))
-def a_framework_that_is_not_known_is_named(device):
+def test_a_framework_that_is_not_known_is_named():
     for ask in (device.synchronizer, lambda name: device.pick("cpu", name)):
         with pytest.raises(ValueError, match="framework 'mlx'; there are torch, tensorflow, jax"):
             ask("mlx")
@@ -414,6 +328,3 @@ def test_without_pytorch_it_says_what_to_do(monkeypatch):
     monkeypatch.setattr(device.pytorch.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(device.DeviceUnavailable, match=r"PyTorch is not installed.*make setup"):
         device.pick()
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()

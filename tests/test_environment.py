@@ -259,6 +259,27 @@ def test_fuzz_looks_for_so_many_minutes(make):
         assert f"METALLAB_FUZZ='{minutes}' " in make("-n", "fuzz", *arguments)[1]
 
 
+def test_mutants_are_made_of_a_copy(make):
+    (make.folder / "utils/metallab").mkdir(parents=True)
+    (make.folder / "utils/metallab/units.py").write_text("one = 1\n")
+    (make.folder / "pyproject.toml").touch()
+    (make.folder / "tests/test_units.py").touch()
+    named = ("MODULE=metallab.units", "TESTS=tests/test_units.py")
+    status, printed, calls = make("mutants", *named)
+    assert status == 0, printed
+    ran = f"{UV} run --directory build/mutants --quiet --no-project --active --with mutmut=="
+    assert [call.partition(ran)[2].split()[1:] for call in calls[1:]] == [
+        ["mutmut", "run", "--max-children", "1"],
+        ["mutmut", "results"],
+    ]
+    assert (make.folder / "build/mutants/src/metallab/units.py").read_text() == "one = 1\n"
+    settings = (make.folder / "build/mutants/setup.cfg").read_text()
+    assert "source_paths = src/metallab/units.py\n" in settings
+    assert settings.endswith("test_selection =\n  tests/test_units.py\n")
+    assert make("mutants", "MUTANT=metallab.units.x")[2][-1].endswith("mutmut show metallab.units.x")
+    assert make("mutants", "MODULE=metallab.nothing", named[1])[0] == 2
+
+
 def test_what_python_compiled_is_kept(make, monkeypatch):
     """Containers set this variable; each process would then compile PyTorch again, for seconds."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
@@ -413,7 +434,10 @@ def test_an_extra_is_installed_for_its_target_once_and_again_after_a_new_lock(ma
     assert installs in make("book")[2]
 
 
-@pytest.mark.parametrize(("target", "said"), [("hub", "make hub CLASS=names.txt"), ("book", "make run")])
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [("hub", "make hub CLASS=names.txt"), ("book", "make run"), ("mutants", "make mutants MODULE=")],
+)
 def test_what_is_missing_is_said_before_anything_is_installed(make, target, said):
     status, printed, calls = make(target)
     assert (status, calls) == (2, [])

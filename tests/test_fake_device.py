@@ -7,11 +7,8 @@ import threading
 import time
 
 import pytest
-from mutate import Rules
 
 from metallab import fake_device, timing
-
-RULES = Rules(fake_device)
 
 
 def within(seconds: float, work) -> None:
@@ -22,10 +19,7 @@ def within(seconds: float, work) -> None:
     assert not thread.is_alive(), "it never returns"
 
 
-@RULES.rule(
-    ("        self._queue.put(seconds)\n", "        time.sleep(seconds)\n        self._queue.put(0.0)\n"),
-)
-def work_is_taken_at_once(fake_device, monkeypatch):
+def test_work_is_taken_at_once(monkeypatch):
     gate = threading.Event()
     monkeypatch.setattr(fake_device.time, "sleep", lambda seconds: gate.wait(60))
     with fake_device.FakeDevice() as device:
@@ -37,11 +31,7 @@ def work_is_taken_at_once(fake_device, monkeypatch):
             gate.set()
 
 
-@RULES.rule(
-    ("        self._queue.join()\n", "        pass\n"),
-    ("            self.finished += 1\n            self._queue.task_done()", "            self._queue.task_done()"),
-)
-def work_is_waited_for(fake_device):
+def test_work_is_waited_for():
     with fake_device.FakeDevice() as device:
         start = time.perf_counter()
         for _ in range(3):
@@ -52,11 +42,7 @@ def work_is_waited_for(fake_device):
         device.synchronize()  # nothing to wait for
 
 
-@RULES.rule(
-    ("self._queue: queue.Queue[float | None] = queue.Queue()", "self._queue = queue.LifoQueue()"),
-    ("            time.sleep(seconds * (", "            time.sleep(0 * ("),
-)
-def kernels_finish_in_order(fake_device, monkeypatch):
+def test_kernels_finish_in_order(monkeypatch):
     slept, sleep = [], time.sleep
     monkeypatch.setattr(fake_device.time, "sleep", lambda seconds: (slept.append(seconds), sleep(seconds)))
     told = [0.02, 0.003, 0.001, 0.002]
@@ -67,12 +53,7 @@ def kernels_finish_in_order(fake_device, monkeypatch):
     assert slept == told
 
 
-@RULES.rule(
-    ("            self._compiled.add(shape)\n", ""),
-    ("        if shape not in self._compiled:", "        if shape in self._compiled:"),
-    ("            seconds += self.compile_seconds\n", ""),
-)
-def a_shape_is_compiled_once(fake_device, monkeypatch):
+def test_a_shape_is_compiled_once(monkeypatch):
     slept = []
     monkeypatch.setattr(fake_device.time, "sleep", slept.append)
     with fake_device.FakeDevice(compile_seconds=1.0) as device:
@@ -82,11 +63,7 @@ def a_shape_is_compiled_once(fake_device, monkeypatch):
     assert slept == [1.5, 1.5, 0.5, 0.5, 1.5]
 
 
-@RULES.rule(
-    ("self.slowdown_per_second * (time", "0 * (time"),
-    (" - self._made)", ")"),
-)
-def a_hot_device_slows_down(fake_device, monkeypatch):
+def test_a_hot_device_slows_down(monkeypatch):
     clock, slept = [50.0], []
 
     def sleep(seconds):
@@ -102,13 +79,7 @@ def a_hot_device_slows_down(fake_device, monkeypatch):
     assert slept == pytest.approx([1.0, 1.1, 1.2])
 
 
-@RULES.rule(
-    ("            raise RuntimeError(", "            return RuntimeError("),
-    ("        self._queue.task_done()  # for the order to end", "        pass  # for the order to end"),
-    ("        if self._worker.is_alive():\n            self", "        if True:\n            self"),
-    ("            self._worker.join()\n", ""),
-)
-def a_closed_device_has_finished_and_takes_nothing(fake_device):
+def test_a_closed_device_has_finished_and_takes_nothing():
     with fake_device.FakeDevice() as device:
         device.launch(0.02)
     assert device.pending == 0, "closing left work undone"
@@ -118,13 +89,7 @@ def a_closed_device_has_finished_and_takes_nothing(fake_device):
     within(2, device.synchronize)
 
 
-@RULES.rule(
-    ('        seconds = _finite(seconds, "seconds")\n', ""),
-    ("if not 0 <= value < math.inf", "if not 0 <= value"),
-    ('_finite(compile_seconds, "compile_seconds")', "compile_seconds"),
-    ('_finite(slowdown_per_second, "slowdown_per_second")', "slowdown_per_second"),
-)
-def a_bad_time_is_refused_where_it_is_given(fake_device):
+def test_a_bad_time_is_refused_where_it_is_given():
     with fake_device.FakeDevice() as device:
         for seconds in (-0.001, math.nan, math.inf):
             with pytest.raises(ValueError, match=r"seconds is .*; it must be 0 or more, and finite"):
@@ -137,13 +102,7 @@ def a_bad_time_is_refused_where_it_is_given(fake_device):
             fake_device.FakeDevice(**{name: -1.0})
 
 
-@RULES.rule(
-    ("                result.evaluate()\n", "                pass\n"),
-    ("            self._device.synchronize()\n", ""),
-    ("            self._computed = True\n", ""),
-    ("    waits_for_results = True\n", ""),
-)
-def lazy_work_starts_when_its_result_is_asked_for(fake_device):
+def test_lazy_work_starts_when_its_result_is_asked_for():
     with fake_device.LazyFakeDevice() as device:
         results = [device.lazy(0.005) for _ in range(3)]
         device.synchronize()
@@ -155,14 +114,10 @@ def lazy_work_starts_when_its_result_is_asked_for(fake_device):
         assert device.waits_for_results
 
 
-@RULES.rule()
-def both_are_places_for_the_timer(fake_device):
+def test_both_are_places_for_the_timer():
     for kind, work in ((fake_device.FakeDevice, "launch"), (fake_device.LazyFakeDevice, "lazy")):
         with kind() as device:
             got = timing.measure(lambda d=device, w=work: getattr(d, w)(0.002), on=device, budget=timing.FAST)
         assert min(got.samples) >= 0.002
         assert "a thread that sleeps" in got.device
         assert not got.simulated
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -14,11 +14,9 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from mutate import Rules
 
 from metallab import device, isolated, machine
 
-RULES = Rules(device)
 BOTH = ("tensorflow", "jax")
 
 
@@ -104,13 +102,7 @@ def mac(monkeypatch):
     return SimpleNamespace(tried=tried, versions=versions)
 
 
-@RULES.rule(
-    ("for kind in BEST_FIRST if wanted", 'for kind in ("cpu",) if wanted'),
-    ('f"{chip()} GPU" if kind == "mps" else _nvidia', '"GPU" if kind == "mps" else _nvidia'),
-    ('f"{chip()} GPU" if kind == "mps" else devices', '"GPU" if kind == "mps" else devices'),
-    ('"metal": "mps"', '"metal": "gpu"'),
-)
-def an_apple_gpu_is_taken_where_the_plugin_works(device, monkeypatch, mac):
+def test_an_apple_gpu_is_taken_where_the_plugin_works(monkeypatch, mac):
     for platform in ("METAL", "mps"):
         stand_in(monkeypatch, gpu=True, platform=platform)
         for framework in BOTH:
@@ -122,13 +114,7 @@ def an_apple_gpu_is_taken_where_the_plugin_works(device, monkeypatch, mac):
             assert framework in mac.tried[-1], "the plugin is tried in a child process first"
 
 
-@RULES.rule(
-    ("return None if wrong == 0 else", "return None if True else"),
-    ("np.abs(np.asarray(product) - a @ b).max()", "0"),
-    ("{units.first_line(error)}", ""),
-    ('return known(kind, "; ".join(faults.values()) if wanted == "auto" else "")', "return known(kind)"),
-)  # fmt: skip
-def a_gpu_that_computes_wrongly_is_passed_over_and_told(device, monkeypatch, mac):
+def test_a_gpu_that_computes_wrongly_is_passed_over_and_told(monkeypatch, mac):
     for framework in BOTH:
         stand_in(monkeypatch, gpu=True, error=0.5)
         lab = device.pick("auto", framework)
@@ -146,11 +132,7 @@ def raising(*_):
     raise NotImplementedError("no dot_general\nand a long story")
 
 
-@RULES.rule(
-    ('    if kind == "mps" and (fault := _plugin_fault(framework)):\n        return fault\n', ""),
-    ("return None if tried.ok else", "return None if True else"),
-)
-def a_plugin_that_aborts_is_a_reason(device, monkeypatch, mac):
+def test_a_plugin_that_aborts_is_a_reason(monkeypatch, mac):
     stand_in(monkeypatch, gpu=True)
     crash = isolated.Outcome("crashed", reason="the process was killed by SIGABRT")
     monkeypatch.setattr(isolated, "run", lambda source, results: crash)
@@ -160,11 +142,7 @@ def a_plugin_that_aborts_is_a_reason(device, monkeypatch, mac):
         assert lab.instead_of == f"{plugin} cannot be used: the process was killed by SIGABRT"
 
 
-@RULES.rule(
-    ("    if not plugin(framework):", "    if False:"),
-    ('("jax-mps", "jax-metal")', '("jax-metal", "jax-mps")'),
-)
-def the_plugin_is_named_with_its_version(device, monkeypatch, mac):
+def test_the_plugin_is_named_with_its_version(monkeypatch, mac):
     stand_in(monkeypatch, gpu=True)
     assert device.plugin("tensorflow") == "tensorflow-metal 1.2.0"
     assert device.plugin("jax") == "jax-metal 0.1.1"
@@ -177,11 +155,7 @@ def the_plugin_is_named_with_its_version(device, monkeypatch, mac):
         device.pick("mps", "jax")
 
 
-@RULES.rule(
-    ("    if chosen and ", "    if False and "),
-    ('"cpu" not in chosen.split(",")', "True"),
-)
-def the_cpu_stays_beside_a_platform_that_was_chosen(device, monkeypatch):
+def test_the_cpu_stays_beside_a_platform_that_was_chosen(monkeypatch):
     for chosen, updates in (("mps", [("jax_platforms", "mps,cpu")]), ("cuda,cpu", []), ("cpu", []), (None, [])):
         asked = stand_in(monkeypatch, gpu=True, platform="mps")
         sys.modules["jax"].config.jax_platforms = chosen
@@ -190,13 +164,7 @@ def the_cpu_stays_beside_a_platform_that_was_chosen(device, monkeypatch):
         assert asked == updates
 
 
-@RULES.rule(
-    ('"gpu": "cuda"', '"gpu": "gpu"'),
-    ('gpu = "mps" if sys.platform == "darwin" else "cuda"', 'gpu = "mps"'),
-    ('else devices()["cuda"].device_kind', 'else "GPU"'),
-    ('.get("device_name", "unknown NVIDIA GPU")', '.get("name", "unknown NVIDIA GPU")'),
-)
-def an_nvidia_gpu_is_named(device, monkeypatch):
+def test_an_nvidia_gpu_is_named(monkeypatch):
     stand_in(monkeypatch, gpu=True, platform="gpu")
     for framework in BOTH:
         assert (device.pick("auto", framework).kind, device.pick("auto", framework).label) == (
@@ -205,14 +173,7 @@ def an_nvidia_gpu_is_named(device, monkeypatch):
         )
 
 
-@RULES.rule(
-    ('f"the run asked for {wanted}, but {faults[wanted]}"', '""'),
-    ('    if name != "auto":\n        raise DeviceUnavailable(', "    if False:\n        raise DeviceUnavailable("),
-    ('if kind == "sim":', "if False:"),
-    ('os.environ.get("METALLAB_DEVICE")', "None"),
-    ("    if chosen not in NAMES:", "    if False:"),
-)
-def a_run_s_device_is_a_wish_and_a_named_one_an_order(device, monkeypatch):
+def test_a_run_s_device_is_a_wish_and_a_named_one_an_order(monkeypatch):
     stand_in(monkeypatch, gpu=False)
     for framework in BOTH:
         title = device.TITLES[framework]
@@ -234,12 +195,7 @@ def a_run_s_device_is_a_wish_and_a_named_one_an_order(device, monkeypatch):
             device.pick("auto", framework)
 
 
-@RULES.rule(
-    ("with tf.device(self.name):", "with contextlib.nullcontext():"),
-    ("with jax.default_device(self.jax_device):", "with contextlib.nullcontext():"),
-    ('return "/CPU:0" if self.kind == "cpu" else "/GPU:0"', 'return "/CPU:0"'),
-)
-def work_is_held_to_its_device(device, monkeypatch):
+def test_work_is_held_to_its_device(monkeypatch):
     placed = stand_in(monkeypatch, gpu=True, platform="gpu")
     for framework, names in (("tensorflow", ["/CPU:0", "/GPU:0"]), ("jax", ["cpu", "gpu"])):
         places = device.cpu(framework=framework), device.pick("cuda", framework)
@@ -250,14 +206,7 @@ def work_is_held_to_its_device(device, monkeypatch):
         assert placed == names
 
 
-@RULES.rule(
-    ("tf.config.threading.get_intra_op_parallelism_threads() or ", ""),
-    ('number_in("NPROC")', "0"),
-    ('number_in("PJRT_NPROC")', "0"),
-    ("number_in(set_by)", "0"),
-    ("len(os.sched_getaffinity(0)) if", "99 if"),
-)
-def a_cpu_has_as_many_threads_as_its_framework(device, monkeypatch):
+def test_a_cpu_has_as_many_threads_as_its_framework(monkeypatch):
     stand_in(monkeypatch, gpu=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 4}, raising=False)
     for framework in BOTH:
@@ -276,13 +225,7 @@ def a_cpu_has_as_many_threads_as_its_framework(device, monkeypatch):
     assert device.cpu(framework="tensorflow").threads == 4
 
 
-@RULES.rule(
-    ('all that TensorFlow launched is done."""\n        _synchronizer()(*results)\n', '"""\n'),
-    ('waits for everything."""\n        _synchronizer()(*results)\n', '"""\n'),
-    ('waits for everything."""\n        _synchronizer()(*results)\n', '"""\n        _synchronizer()()\n'),
-    ("    waits_for_results = True\n", ""),
-)
-def a_place_waits_for_its_framework(device, monkeypatch):
+def test_a_place_waits_for_its_framework(monkeypatch):
     """Around every sample; of JAX each result is waited for."""
     from metallab import timing
 
@@ -302,14 +245,7 @@ def a_place_waits_for_its_framework(device, monkeypatch):
             assert [number for _, results in waits for number in results] == list(range(1, len(calls) + 1))
 
 
-@RULES.rule(
-    ('os.environ.setdefault("ENABLE_PJRT_COMPATIBILITY", "1")', "pass"),
-    (
-        "first.setdefault(_kind_of_platform(device.platform), device)",
-        "first[_kind_of_platform(device.platform)] = device",
-    ),
-)
-def the_old_plugin_is_allowed_to_start_and_the_first_device_counts(device, monkeypatch):
+def test_the_old_plugin_is_allowed_to_start_and_the_first_device_counts(monkeypatch):
     stand_in(monkeypatch, gpu=True, platform="gpu")
     first = SimpleNamespace(platform="gpu", device_kind="first")
     others = sys.modules["jax"].devices
@@ -319,8 +255,7 @@ def the_old_plugin_is_allowed_to_start_and_the_first_device_counts(device, monke
     assert os.environ["ENABLE_PJRT_COMPATIBILITY"] == "1"
 
 
-@RULES.rule(("    with FRAMEWORKS[framework].known(kind).active():\n", "    if True:\n"))
-def a_probe_computes_on_the_device_that_is_probed(device, monkeypatch):
+def test_a_probe_computes_on_the_device_that_is_probed(monkeypatch):
     for framework, name in (("tensorflow", "/GPU:0"), ("jax", "gpu")):
         placed = stand_in(monkeypatch, gpu=True, platform="gpu")
         assert device.probe("cuda", framework) is None
@@ -358,6 +293,3 @@ def test_the_real_frameworks_have_what_is_asked_of_them(framework, load, waits):
 
 def test_device_pick_hands_over():
     assert type(device.pick("cpu", framework="jax")) is device.JaxDevice
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -6,6 +6,7 @@ Notebooks are made on the spot. Nothing here asserts on a duration; what a limit
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import json
@@ -27,13 +28,11 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from metallab import headless, paths, processes
 from metallab import notebook as notebooks
-from metallab.headless import cli, devices, pool, runner, summary, worker
+from metallab.headless import cli, devices, jobs, pool, summary, worker
 from metallab.headless.jobs import REGISTER, make_job
-from metallab.headless.summary import UNFINISHED, Console, Summary
+from metallab.headless.summary import UNFINISHED, Console, RunSummary
 from metallab.notebook import (
     Failure,
-    Refused,
-    Unreadable,
     first_unexecuted,
     read_notebook,
     skip_reason,
@@ -107,8 +106,8 @@ def wait_for(condition: Callable[[], object]) -> object:
     """What the condition returns, once that is true."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        if found := condition():
-            return found
+        if result := condition():
+            return result
         time.sleep(0.05)
     raise AssertionError("it did not happen")
 
@@ -293,10 +292,10 @@ def test_an_isolated_cell_that_fails_fails_its_notebook(tmp_path: Path) -> None:
     assert (result.status, result.cell) == ("failed", 2)
     assert result.reason.startswith("cell 2: ChildFailed: ZeroDivisionError: division by zero")
     ran = code(result.read())
-    for cell, said in zip(ran[1:-1], failing.values(), strict=True):
+    for cell, reason in zip(ran[1:-1], failing.values(), strict=True):
         (error,) = (output for output in cell.outputs if output.output_type == "error")
         assert error.ename == "ChildFailed"
-        assert said in error.evalue
+        assert reason in error.evalue
     assert text(ran[1]).startswith("before\n")
     assert "is meant to raise ZeroDivisionError, and did" in text(ran[-1])
     stopped = headless.run_notebook(path, out=tmp_path / "out")
@@ -432,6 +431,20 @@ def test_a_killed_worker_leaves_what_was_done(tmp_path: Path) -> None:
     nbformat.validate(result.read())
 
 
+def test_a_worker_may_be_killed_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    async def heard() -> dict:
+        reader = asyncio.StreamReader()
+        reader.feed_data(b'{"title": "Whole"}\n{"title": "Ha')
+        reader.feed_eof()
+        job = make_job(tmp_path / "01_any.ipynb", "fast", "cpu", tmp_path / "out")
+        running = pool.Running(job, SimpleNamespace(stdout=reader))
+        while await running.listen():
+            continue
+        return running.known
+
+    assert asyncio.run(heard())["title"] == "Whole"
+
+
 def test_a_worker_that_hangs_is_killed(tmp_path: Path) -> None:
     """Once its time is up, which comes here as soon as it hangs."""
     told = tmp_path / "pids"
@@ -461,7 +474,7 @@ time.sleep({FOREVER})
 
 def test_a_worker_that_breaks_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nbformat.py").write_text("raise ImportError('nbformat is broken here')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     result = headless.run_notebook(make(tmp_path / "01_any.ipynb", "1"), out=tmp_path / "out")
     assert result.reason == "the worker process exited with code 1"
     assert "nbformat is broken here" in result.traceback
@@ -518,18 +531,18 @@ def test_what_is_not_a_notebook_is_refused(tmp_path: Path, what: str) -> None:
     raw = json.loads(path.read_text())
     spoil(raw)
     path.write_text(json.dumps(raw))
-    with pytest.raises(Unreadable, match=reason):
+    with pytest.raises(Failure, match=reason):
         read_notebook(path)
 
 
 def test_what_is_not_a_text_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary.ipynb").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(Unreadable, match="malformed JSON"):
+    with pytest.raises(Failure, match="malformed JSON"):
         read_notebook(tmp_path / "binary.ipynb")
-    with pytest.raises(Unreadable, match="can't be read"):
+    with pytest.raises(Failure, match="can't be read"):
         read_notebook(tmp_path)
     (tmp_path / "deep.ipynb").write_text("[" * 100_000)
-    with pytest.raises(Unreadable, match="malformed JSON"):
+    with pytest.raises(Failure, match="malformed JSON"):
         read_notebook(tmp_path / "deep.ipynb")
 
 
@@ -541,7 +554,7 @@ def test_a_skip_must_name_devices(device: object) -> None:
         assert skip_reason(notebook, "cpu") == ("because" if device else "")
         assert skip_reason(notebook, "cuda") == ""
     else:
-        with pytest.raises(Refused, match="must be a list"):
+        with pytest.raises(Failure, match="must be a list"):
             skip_reason(notebook, "cpu")
 
 
@@ -598,17 +611,17 @@ def test_saving_takes_a_bounded_share_of_the_time(tmp_path: Path, monkeypatch: p
         clock[0] += 0.001 * len(saved_cells)
         saved.append(clock[0])
 
-    monkeypatch.setattr(runner, "save", slow)
-    monkeypatch.setattr(runner.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(worker, "save", slow)
+    monkeypatch.setattr(worker.time, "monotonic", lambda: clock[0])
     job = make_job(tmp_path / "01_many.ipynb", "fast", "cpu", tmp_path / "out")
-    one = runner.Runner(job, new_notebook(), headless.NotebookResult("01_many", "Many"), lambda **_: None, None)
+    one = worker.Page(job, new_notebook(), headless.NotebookResult("01_many", "Many"), lambda **_: None, None)
     saved_cells: list[int] = []
     for number in range(1000):
         saved_cells.append(number)
         clock[0] += 0.01
         one.save()
     assert saved[:30] == pytest.approx([0.01 * n + 0.0005 * n * (n + 1) for n in range(1, 31)]), "a short page: each"
-    assert clock[0] < 1000 * 0.01 + runner.SAVE_SECONDS + runner.SAVE_SHARE * clock[0] + 1.0 + 1e-9
+    assert clock[0] < 1000 * 0.01 + worker.SAVE_SECONDS + worker.SAVE_SHARE * clock[0] + 1.0 + 1e-9
     assert clock[0] - saved[-1] < 12 * 1.0, "and it never stops saving"
 
 
@@ -694,22 +707,25 @@ def test_a_full_disk_at_the_end_of_a_page_fails_it(tmp_path: Path, monkeypatch: 
     """The page came to its end, and is not taken for whole; neither if its partial copy cannot be written either."""
     job = make_job(tmp_path / "01_any.ipynb", "fast", "cpu", tmp_path / "out")
     notebook = new_notebook(cells=[new_code_cell("1")])
-    write = worker.save
-    monkeypatch.setattr(worker, "save", lambda nb, path: full() if path == job.executed else write(nb, path))
-    result = worker.finish(job, notebook, headless.NotebookResult("01_any", "Any"), None)
+    monkeypatch.setattr(worker, "save", full)
+    with pytest.raises(Failure, match="it came to its end, but") as ended:
+        worker.keep(job, notebook, headless.NotebookResult("01_any", "Any"))
+    result = jobs.fail(job, headless.NotebookResult("01_any", "Any"), ended.value, notebook)
     assert (result.status, result.notebook) == ("failed", job.partial)
     assert result.reason.startswith(
         f"it came to its end, but {job.executed} cannot be written (No space left on device)"
     )
     job.partial.unlink()
-    monkeypatch.setattr(worker, "save", full)
-    for failure in (None, Failure("cell 3: boo")):
-        result = worker.finish(job, notebook, headless.NotebookResult("01_any", "Any"), failure)
+    monkeypatch.setattr(jobs, "save", full)
+    for failure in (ended.value, Failure("cell 3: boo")):
+        result = jobs.fail(job, headless.NotebookResult("01_any", "Any"), failure, notebook)
         assert (result.status, result.notebook, result.failed_copy) == ("failed", None, None)
         assert result.reason.count("cannot be written") == 1
-    monkeypatch.setattr(worker, "write_atomically", full)
-    result = worker.not_a_notebook(job, "malformed JSON")
-    assert result.reason.startswith("malformed JSON; and ")
+    monkeypatch.setattr(jobs, "write_atomically", full)
+    Path(job.path).write_text('{"cells": [')
+    result = worker.work(job, lambda **_: None, None)
+    assert result.reason.startswith("malformed JSON")
+    assert f"; and {job.note} cannot be written" in result.reason
     assert result.failed_copy is None
 
 
@@ -735,7 +751,7 @@ def test_a_full_disk_ends_the_run_in_one_line(
 
             patch.setattr(summary, "write_atomically", sometimes)
         elif where == "scratch":
-            patch.setattr(pool.Running, "_start", full)
+            patch.setattr(pool, "start_worker", full)
         elif where == "lock":
             patch.setattr(summary.os, "pwrite", full)
         else:
@@ -755,20 +771,17 @@ def test_a_full_disk_ends_the_run_in_one_line(
 
 def test_a_lost_worker_is_told_on_a_full_disk_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = make_job(make(tmp_path / "01_any.ipynb", "1"), "fast", "cpu", tmp_path / "out")
-    lost = SimpleNamespace(job=job, number=3, index=1, title="Any", cells=5, why="")
-    lost._complete = lambda result, log: pool.Running._complete(lost, result, log)
-    job.scratch = str(tmp_path)
-    monkeypatch.setattr(pool, "write_atomically", full)
-    result = pool.Running.lost(lost, -9)
-    assert result.reason.startswith("cell 3: the worker process was killed by SIGKILL")
+    monkeypatch.setattr(jobs, "write_atomically", full)
+    result = jobs.fail(job, headless.NotebookResult("01_any", "Any"), Failure("cell 3: it was killed", 3, 1))
+    assert result.reason.startswith("cell 3: it was killed; and ")
     assert "cannot be written (No space left on device)" in result.reason
     assert result.failed_copy is None
 
 
 def test_a_log_on_a_full_disk_does_not_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryFile("w") as stream:
-        said = SimpleNamespace(isatty=lambda: False, write=full, flush=full, fileno=stream.fileno)
-        Console(said).say("a line")
+        terminal = SimpleNamespace(isatty=lambda: False, write=full, flush=full, fileno=stream.fileno)
+        Console(terminal).say("a line")
 
 
 def test_nothing_that_no_run_wrote_is_overwritten(
@@ -827,10 +840,10 @@ def test_a_file_where_a_folder_should_be_is_one_line(
         (tmp_path / where).write_text("")
     assert command("--mode", "fast", path) in (1, 2)
     printed = capsys.readouterr()
-    said = [line for line in (printed.out + printed.err).splitlines() if str(tmp_path / "run") in line]
-    assert said, printed
+    lines = [line for line in (printed.out + printed.err).splitlines() if str(tmp_path / "run") in line]
+    assert lines, printed
     assert "Traceback" not in printed.out + printed.err
-    assert "METALLAB_OUT" in said[-1]
+    assert "METALLAB_OUT" in lines[-1]
 
 
 def test_a_folder_that_may_not_be_written_is_one_line(
@@ -1062,7 +1075,7 @@ def test_the_device_is_asked_for_in_another_process(
     (tmp_path / "metallab").mkdir()
     (tmp_path / "metallab/__init__.py").touch()
     (tmp_path / "metallab/device.py").write_text(FAKE_DEVICE)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delenv("METALLAB_DEVICE", raising=False)
     assert headless.resolve_device("sim") == {"device": "sim", "label": "simulated GPU", "simulated": True}
     assert headless.resolve_device("auto") == {"device": "cpu", "label": "asked for None", "simulated": False}
@@ -1079,16 +1092,16 @@ def test_the_device_is_asked_for_in_another_process(
 
 
 def test_a_driver_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "PROBE", "import time\ntime.sleep(60)")
-    monkeypatch.setattr(devices, "PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(devices, "PICK", "import time\ntime.sleep(60)")
+    monkeypatch.setattr(devices, "PICK_SECONDS", 0.5)
     with pytest.raises(headless.UsageError, match=r"took longer than 0.5 s: its driver may hang"):
         headless.resolve_device("cpu")
 
 
 def test_the_real_device_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = headless.resolve_device("cpu")
-    assert (found["device"], found["simulated"]) == ("cpu", False)
-    assert found["label"]
+    resolved = headless.resolve_device("cpu")
+    assert (resolved["device"], resolved["simulated"]) == ("cpu", False)
+    assert resolved["label"]
 
 
 def test_a_run_notes_that_it_is_the_latest(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1105,7 +1118,7 @@ def test_a_summary_of_unknown_origin_is_kept_aside(tmp_path: Path, capsys: pytes
     strange = ("{", "[]", '{"notebooks": [{"name": "x"}]}', "[" * 100_000)
     for number, text in enumerate(strange, 1):
         (tmp_path / "summary.json").write_text(text)
-        summary = Summary(tmp_path, "fast", CPU)
+        summary = RunSummary(tmp_path, "fast", CPU)
         assert (tmp_path / "summary.json").read_text() == text
         summary.add(result)
         assert list(entries(tmp_path)) == ["01_any"]
@@ -1134,7 +1147,7 @@ def test_a_terminal_shows_the_cell_that_runs(terminal: bool) -> None:
     stream.isatty = lambda: terminal
     console = Console(stream)
     job = SimpleNamespace(name="03_where")
-    console.progress([SimpleNamespace(job=job, number=7, cells=31, started=time.monotonic())])
+    console.progress([SimpleNamespace(job=job, known={"cell": 7, "cells": 31}, started=time.monotonic())])
     assert ("03_where  cell 7/31" in stream.getvalue()) == terminal
     console.finished(headless.NotebookResult("03_where", "Where", "passed", 12.34))
     assert stream.getvalue().endswith("passed     03_where                                      12.3 s\n")
@@ -1144,7 +1157,7 @@ def test_a_terminal_shows_the_cell_that_runs(terminal: bool) -> None:
 def test_a_format_that_is_no_number_is_refused(tmp_path: Path, minor: str) -> None:
     path = tmp_path / "a.ipynb"
     path.write_text(f'{{"cells": [], "metadata": {{}}, "nbformat": 4, "nbformat_minor": {minor}}}')
-    with pytest.raises(notebooks.Unreadable, match="its nbformat_minor is"):
+    with pytest.raises(Failure, match="its nbformat_minor is"):
         notebooks.read_notebook(path)
 
 
@@ -1152,14 +1165,14 @@ def test_a_format_that_is_no_number_is_refused(tmp_path: Path, minor: str) -> No
 def test_a_summary_with_names_that_are_no_text_is_kept_aside(tmp_path: Path, name: object) -> None:
     entry = headless.NotebookResult("a", "a").entry()
     (tmp_path / "summary.json").write_text(json.dumps({"notebooks": [entry, {**entry, "name": name}]}))
-    Summary(tmp_path, "fast", {}).add(headless.NotebookResult("b", "b"))
+    RunSummary(tmp_path, "fast", {}).add(headless.NotebookResult("b", "b"))
     assert list(entries(tmp_path)) == ["b"]
     assert (tmp_path / "summary.1.json").exists()
 
 
 def test_half_a_character_is_saved_and_read_again(tmp_path: Path) -> None:
     result = headless.NotebookResult("a", "a", reason="ValueError: \udcff")
-    Summary(tmp_path, "fast", {}).add(result)
+    RunSummary(tmp_path, "fast", {}).add(result)
     assert entries(tmp_path)["a"]["reason"] == result.reason
 
 

@@ -13,11 +13,8 @@ import time
 import numpy as np
 import psutil
 import pytest
-from mutate import Rules
 
 from metallab import isolated, needs
-
-RULES = Rules(isolated)
 
 
 def test_what_it_prints_and_its_results_come_back():
@@ -74,12 +71,7 @@ def test_whatever_is_raised_is_told(code, said):
     assert said in outcome.reason
 
 
-@RULES.rule(
-    ("kill_family(head, folder.name)", "child.kill()"),
-    ('f"took longer than {timeout:g} s and was stopped"', '""'),
-    ("child.wait(timeout)", "child.wait()"),
-)
-def a_hanging_child_is_stopped_with_all_that_it_started(isolated, tmp_path, monkeypatch):
+def test_a_hanging_child_is_stopped_with_all_that_it_started(tmp_path, monkeypatch):
     """Also a process that it started through another one, which has ended since. Its time is up once it has begun."""
     number = tmp_path / "number"
     code = f"""
@@ -115,8 +107,7 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-@RULES.rule(("    except OSError as error:\n        where", "    except ZeroDivisionError as error:\n        where"))
-def a_full_disk_is_a_line(isolated, monkeypatch):
+def test_a_full_disk_is_a_line(monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -154,11 +145,7 @@ def test_a_childs_child_in_a_session_of_its_own_does_not_survive_it(ending, reas
     assert outcome.ok == (not ending)
 
 
-@RULES.rule(
-    ('(environment or {}).get("PYTHONPATH"), os.environ', "os.environ"),
-    (', os.environ.get("PYTHONPATH")]', "]"),
-)
-def folders_of_modules_are_added_to_those_that_there_are(isolated, monkeypatch):
+def test_folders_of_modules_are_added_to_those_that_there_are(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/usual")
     code = "import sys\nfound = [path for path in sys.path if path in ('/usual', '/given')]"
     assert isolated.run(code, results=["found"], environment={"PYTHONPATH": "/given"})["found"] == ["/given", "/usual"]
@@ -250,21 +237,7 @@ class Shell:
         self.magics[kind, name] = function
 
 
-@RULES.rule(
-    ("        shell.user_ns.pop(name, None)\n", "        pass\n"),
-    (
-        'shell.user_ns |= {"isolated_outcome": outcome, **outcome.results}',
-        'shell.user_ns |= {"isolated_outcome": outcome}',
-    ),
-    ('    print(outcome.printed, end="")\n', ""),
-    ("    _judge(outcome, given.raises)\n", ""),
-    ("if outcome.ok and not expected:", "if not expected:"),
-    ("threads=given.threads,", ""),
-    ("timeout=given.timeout,", ""),
-    ('environment=dict(pair.split("=", 1) for pair in given.set),', ""),
-    ('print(f"On {apple_gpu()}:")', "print()"),
-)
-def a_cell_runs_in_a_process_of_its_own(isolated, capsys, monkeypatch):
+def test_a_cell_runs_in_a_process_of_its_own(capsys, monkeypatch):
     """What it prints stands below it, its results become variables, and it fails in the notebook if it fails there."""
     shell = Shell()
     isolated.load_ipython_extension(shell)
@@ -308,11 +281,7 @@ def test_a_result_that_cannot_be_read_here_is_told_and_nothing_old_stays(capsys)
     assert shell.user_ns["isolated_outcome"].ended == "raised"
 
 
-@RULES.rule(
-    ("    elif outcome.ok:\n", "    elif False:\n"),
-    (" and expected in outcome.kinds:", ":"),
-)
-def a_failure_that_is_taught_has_to_come(isolated, capsys):
+def test_a_failure_that_is_taught_has_to_come(capsys):
     """``--raises`` takes the exception that it names, or one of its kind, and nothing else."""
     cell = functools.partial(isolated._cell, Shell())
     for kind in ("NotImplementedError", "RuntimeError"):  # the second is the base of the first
@@ -328,14 +297,7 @@ def a_failure_that_is_taught_has_to_come(isolated, capsys):
         cell("--raises RuntimeError", "import os; os._exit(3)")
 
 
-@RULES.rule(
-    ('*(["apple-gpu"] if given.device else []), ', ""),
-    (", *given.needs]", "]"),
-    ("        return\n    if given.device:", "    if given.device:"),
-    ("            needs.incomplete(gap.what, gap.mend)\n", "            pass\n"),
-    ("    for tool in needs.missing(given.wants):", "    for tool in []:"),
-)
-def a_cell_whose_tool_is_missing_is_not_run(isolated, capsys, monkeypatch):
+def test_a_cell_whose_tool_is_missing_is_not_run(capsys, monkeypatch):
     """It says what was not run and what mends it; what a cell merely wants does not keep it from running."""
     absent = {"coremltools": "make tools", "apple-gpu": "buy one", "sanitizers": "make packages"}
     for name, mend in absent.items():
@@ -407,12 +369,7 @@ def test_the_magic_is_one_of_ipython(capsys):
     assert "isolated.py" not in shown
 
 
-@RULES.rule(
-    ('return f"[{units.size(left_out)} left out; here is the end]\\n{text}" if left_out else text', "return text"),
-    ("stream.seek(left_out)", "stream.seek(0)"),
-    ("if left_out else text", ""),
-)
-def what_a_long_talker_said_last_is_kept_and_it_is_told_how_much_is_not(isolated):
+def test_what_a_long_talker_said_last_is_kept_and_it_is_told_how_much_is_not():
     outcome = isolated.run(
         "import sys\nfor i in range(60_000): print(i)\nfor i in range(60_000): print(i, file=sys.stderr)"
     )
@@ -423,9 +380,6 @@ def what_a_long_talker_said_last_is_kept_and_it_is_told_how_much_is_not(isolated
         assert len(rest) == isolated.MOST_SHOWN
     assert outcome.detail.startswith("[243 KiB left out"), "of standard error, too"
     assert isolated.run(f"print('x' * {isolated.MOST_SHOWN - 1})").printed == "x" * (isolated.MOST_SHOWN - 1) + "\n"
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()
 
 
 def test_a_result_that_cannot_be_sent_back_is_not_the_error_that_was_expected(capsys):

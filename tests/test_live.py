@@ -9,23 +9,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from mutate import Rules
 from PIL import Image
 
 from metallab.detection import live
 
-RULES = Rules(live)
 FRAME = np.full((96, 160, 3), 100, np.uint8)
 
 
-@RULES.rule(
-    ("self.pictures[name].value = video.jpeg(self.last[name])", "pass"),
-    ("picture = self.panes[name](frame)", "picture = frame"),
-    ("                self.shown += 1\n", ""),
-    ("            self.button.disabled = True", "            pass"),
-    ("            self.close()\n", "            pass\n"),
-)
-def every_pane_shows_its_picture_of_the_last_frame(live):
+def test_every_pane_shows_its_picture_of_the_last_frame():
     closed = []
     frames = [FRAME, FRAME + 100]
     view = live.Live({"as it is": lambda f: f, "darker": lambda f: f // 2}, frames, close=lambda: closed.append(1))
@@ -39,13 +30,7 @@ def every_pane_shows_its_picture_of_the_last_frame(live):
     assert closed == [1]
 
 
-@RULES.rule(
-    ("self.seconds[name] += time.perf_counter() - start", "self.seconds[name] += 1"),
-    ("(self.shown + 1) / self.seconds[name]", "self.seconds[name] / (self.shown + 1)"),
-    ('f"{name}: {rate}{flag}"', "name"),
-    ("if others.cores() > timing.BUSY else", "if False else"),
-)
-def every_pane_tells_its_own_rate(live, monkeypatch):
+def test_every_pane_tells_its_own_rate(monkeypatch):
     """By a clock that the panes move: 0.1 s for each picture of the one, 0.01 s of the other."""
     said, now = [], [5.0]
 
@@ -72,12 +57,7 @@ def every_pane_tells_its_own_rate(live, monkeypatch):
     assert said == ["slow: 10.0 frames/s [busy machine]"]
 
 
-@RULES.rule(
-    ("self.button.on_click(lambda _: self.stop())", "pass"),
-    ("                if self.stopped.is_set():\n                    break\n", ""),
-    ("        if self.thread.is_alive():\n", "        if False:\n"),
-)
-def the_button_stops_an_endless_view(live):
+def test_the_button_stops_an_endless_view():
     view = live.Live({"slow": lambda f: time.sleep(0.01) or f}, itertools.islice(itertools.repeat(FRAME), 300))
     view.start()
     with pytest.raises(TimeoutError, match=r"goes on after 0\.05 s"):
@@ -86,8 +66,7 @@ def the_button_stops_an_endless_view(live):
     assert view.wait(10) < 250
 
 
-@RULES.rule(("            other.stop()\n", ""), ("        _playing[:] = [self]\n", "        pass\n"))
-def a_second_view_stops_the_first(live):
+def test_a_second_view_stops_the_first():
     views = [live.Live({"slow": lambda f: time.sleep(0.01) or f}, [FRAME] * 150) for _ in range(2)]
     views[0].start()
     views[1].start()
@@ -97,12 +76,7 @@ def a_second_view_stops_the_first(live):
     views[1].wait(10)
 
 
-@RULES.rule(
-    ("            self.problem = error\n", ""),
-    ("        if self.problem:\n            raise self.problem\n", ""),
-    ('f"stopped: {type(error).__name__}"', '""'),
-)
-def what_goes_wrong_is_raised(live):
+def test_what_goes_wrong_is_raised():
     def fails(frame):
         raise ValueError("out of memory")
 
@@ -122,6 +96,3 @@ def test_progress_is_one_line_that_ends_full(monkeypatch):
     assert list(live.progress([3, 4, 5], "frames")) == [3, 4, 5]
     assert (states[0], states[-1]) == ("frames: 0 of 3 ", f"frames: 3 of 3 {'#' * 30}")
     assert list(live.progress([], "nothing")) == []
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -13,12 +13,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from mutate import Rules
 
 from metallab import memory
 from metallab.device import Accelerator
 
-RULES = Rules(memory)
 CPU = Accelerator("cpu", "CPU")
 MB = 1_000_000
 
@@ -50,18 +48,7 @@ class Allocator:
         self.launched.clear()
 
 
-@RULES.rule(
-    ("    counters.reset()\n", ""),
-    ("    on.synchronize()\n    counters.reset", "    counters.reset"),
-    ("        yield memory\n        on.synchronize()\n", "        yield memory\n"),
-    ("counters.highest() - start", "counters.highest()"),
-    ("counters.highest() - start", "counters.allocated() - start"),
-    ('if on.kind == "mps" else', 'if on.kind == "cuda" else'),
-    ('if on.framework == "torch":', "if False:"),
-    ('if on.kind == "cpu":', 'if on.kind in ("cpu", "mps"):'),
-    ('if on.kind == "cpu":', 'if on.kind in ("cpu", "cuda"):'),
-)
-def the_allocator_is_asked_where_there_is_one(memory, monkeypatch):
+def test_the_allocator_is_asked_where_there_is_one(monkeypatch):
     for kind, pool in (("mps", 30_000), ("cuda", 20_000)):
         allocator = Allocator(monkeypatch)
         allocator.launched = [4000, -4000]  # somebody else's, not finished yet
@@ -74,10 +61,7 @@ def the_allocator_is_asked_where_there_is_one(memory, monkeypatch):
         assert str(peak) == f"peak memory 3.42 KiB above the start (allocator), driver's pool {pool / 1024:.3g} KiB"
 
 
-@RULES.rule(
-    ("    try:\n        yield memory\n        on.synchronize()\n    finally:\n", "    if True:\n        yield memory\n")
-)
-def out_of_memory_has_a_peak_too(memory, monkeypatch):
+def test_out_of_memory_has_a_peak_too(monkeypatch):
     allocator = Allocator(monkeypatch)
 
     def fails():
@@ -93,14 +77,7 @@ def out_of_memory_has_a_peak_too(memory, monkeypatch):
     assert peak.bytes is not None
 
 
-@RULES.rule(
-    ('told.reset_memory_stats("GPU:0")', "None"),
-    ('info("peak")', 'info("current")'),
-    ("    except ValueError:\n        return None\n", "    except KeyError:\n        return None\n"),
-    ('    if on.kind == "mps":\n        return _sampled_peak()\n', ""),
-    ('    raise ValueError(f"{on.framework}', '    return _sampled_peak()\n    raise ValueError(f"{on.framework}'),
-)
-def tensorflow_is_asked_and_where_nobody_knows_it_is_said(memory, monkeypatch):
+def test_tensorflow_is_asked_and_where_nobody_knows_it_is_said(monkeypatch):
     """Stand-ins for TensorFlow's counters: on an NVIDIA GPU it has some, a plugin's allocator may have none."""
     counts = {"current": 500, "peak": 9000}
     told = SimpleNamespace(
@@ -134,11 +111,7 @@ def test_the_counters_exist():
     assert callable(torch.mps.driver_allocated_memory)
 
 
-@RULES.rule(
-    ("memory.bytes = highest - start", "memory.bytes = highest"),
-    ("memory.bytes = highest - start", "memory.bytes = process.memory_info().rss - start"),
-)
-def touched_memory_is_seen(memory):
+def test_touched_memory_is_seen():
     """200 MB that are allocated, touched and freed inside the block."""
     with memory.peak(on=CPU) as peak:
         array = np.ones(200 * MB, np.uint8)
@@ -163,13 +136,7 @@ class Process:
         return read
 
 
-@RULES.rule(
-    ("            highest = max(highest, process.memory_info().rss)\n\n", "            pass\n\n"),
-    ("        highest = max(highest, process.memory_info().rss)\n        # the", "        # the"),
-    ("            highest = max(highest, record)", "            pass"),
-    ("(record := _highest_ever()) > ever", "(record := _highest_ever())"),
-)
-def samples_and_the_systems_record_are_put_together(memory, monkeypatch):
+def test_samples_and_the_systems_record_are_put_together(monkeypatch):
     process, record = Process(), [9000]
     monkeypatch.setattr(memory.psutil, "Process", lambda: process)
     monkeypatch.setattr(memory, "_highest_ever", lambda: record[0])
@@ -188,8 +155,7 @@ def samples_and_the_systems_record_are_put_together(memory, monkeypatch):
     assert peak.bytes == 700, "the end of the block is looked at"
 
 
-@RULES.rule(("else 1024)", "else 1)"), ('sys.platform == "darwin"', "True"))
-def the_systems_record_is_in_bytes(memory, monkeypatch):
+def test_the_systems_record_is_in_bytes(monkeypatch):
     import psutil
 
     resident = psutil.Process().memory_info().rss
@@ -200,16 +166,7 @@ def the_systems_record_is_in_bytes(memory, monkeypatch):
         assert memory._highest_ever() == pytest.approx(there / 1024, rel=0.2)
 
 
-@RULES.rule(("        done.set()\n        watcher.join()\n", ""))
-def the_watcher_ends_with_its_block(memory, monkeypatch):
-    made, event = [], threading.Event
-    monkeypatch.setattr(memory.threading, "Event", lambda: made.append(event()) or made[-1])
-    try:
-        with memory.peak(on=CPU):
-            assert any(thread.name == "peak-memory" for thread in threading.enumerate())
-        assert not any(thread.name == "peak-memory" for thread in threading.enumerate())
-    finally:
-        made[0].set()  # a broken one must not run on
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()
+def test_the_watcher_ends_with_its_block():
+    with memory.peak(on=CPU):
+        assert any(thread.name == "peak-memory" for thread in threading.enumerate())
+    assert not any(thread.name == "peak-memory" for thread in threading.enumerate())

@@ -1,4 +1,4 @@
-"""What is built once and kept: whole with its checksums, or made again. Each rule is seen red on broken copies."""
+"""What is built once and kept: whole with its checksums, or made again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from mutate import Rules
 
 from metalsim import SimulationError, building
 
-RULES = Rules(building)
 DAMAGES = {
     "cut short": lambda folder: os.truncate(folder / "thing.so", 5),
     "empty": lambda folder: os.truncate(folder / "thing.so", 0),
@@ -40,19 +38,7 @@ def whole(folder: Path) -> bool:
     return (folder / "thing.so").read_text() == "binary" and (folder / "inside/more.json").read_text() == "{}"
 
 
-@RULES.rule(
-    ("if _sum(folder / name) != written:", "if False:"),
-    ('            return f"{name}: {error.strerror}"', "            continue"),
-    ('        return "it was not finished"', "        return None"),
-    ("(OSError, ValueError, TypeError, RecursionError)", "(OSError, ValueError)"),
-    ("        seal(fresh)\n", ""),
-    (
-        "    discard_damaged(folder)\n    if folder.exists():\n        return folder",
-        "    if folder.exists():\n        return folder",
-    ),
-    ('    print(f"{folder} is damaged ({why}): it is made again", file=sys.stderr, flush=True)', ""),
-)
-def what_is_damaged_is_made_again_with_one_line(building, tmp_path, capsys):
+def test_what_is_damaged_is_made_again_with_one_line(tmp_path, capsys):
     folder = tmp_path / "thing-1"
     assert building.kept(folder, make) == folder
     for what, damage in DAMAGES.items():
@@ -67,13 +53,7 @@ def what_is_damaged_is_made_again_with_one_line(building, tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".damaged.lock", "thing-1"], "left something"
 
 
-@RULES.rule(
-    (
-        "    if damage(folder) is not None:\n        with locked(cache()",
-        "    if not folder.exists():\n        with locked(cache()",
-    )
-)
-def what_is_built_by_one_process_is_healed_too(building, tmp_path, monkeypatch, capsys):
+def test_what_is_built_by_one_process_is_healed_too(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
     file = building.built_once("thing-1", "thing.so", make)
     os.truncate(file, 3)
@@ -81,11 +61,7 @@ def what_is_built_by_one_process_is_healed_too(building, tmp_path, monkeypatch, 
     assert "is damaged (thing.so is not as it was written)" in capsys.readouterr().err
 
 
-@RULES.rule(
-    ("        fresh.rename(folder)\n", "        shutil.copytree(fresh, folder)\n"),
-    ("            shutil.rmtree(fresh, ignore_errors=True)\n", "            pass\n"),
-)
-def a_full_disk_leaves_nothing_half_made(building, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_nothing_half_made(tmp_path, monkeypatch):
     """Wherever it is met: while it is made, when its checksums are written, when it takes its name."""
     folder = tmp_path / "thing-1"
 
@@ -107,10 +83,7 @@ def a_full_disk_leaves_nothing_half_made(building, tmp_path, monkeypatch):
     assert whole(building.kept(folder, make)), "the next one recovers"
 
 
-@RULES.rule(
-    ("        discard_damaged(folder)\n        folder.mkdir(exist_ok=True)", "        folder.mkdir(exist_ok=True)")
-)
-def a_folder_of_another_tool_is_emptied_where_it_is_damaged(building, tmp_path, capsys):
+def test_a_folder_of_another_tool_is_emptied_where_it_is_damaged(tmp_path, capsys):
     """Of files that nobody loads, such as the tool's notes, nothing is asked."""
     folder = tmp_path / "made" / "thing-1"
     found = []
@@ -137,20 +110,11 @@ def a_folder_of_another_tool_is_emptied_where_it_is_damaged(building, tmp_path, 
     assert "thing-2 is damaged (it was not finished): it is made again" in capsys.readouterr().err
 
 
-@RULES.rule(
-    (
-        "        if damage(folder) is not None:\n            seal(folder, pattern)",
-        "        if not (folder / SUMS).exists():\n            seal(folder, pattern)",
-    )
-)
-def what_the_tool_built_again_is_sealed_again(building, tmp_path, capsys):
+def test_what_the_tool_built_again_is_sealed_again(tmp_path, capsys):
     for text in ("one", "two", "two"):
         with building.sealed(tmp_path / "thing", "*.so"):
             (tmp_path / "thing" / "thing.so").write_text(text)
     assert capsys.readouterr().err == ""
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):

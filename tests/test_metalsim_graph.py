@@ -17,7 +17,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import mutate
 import numpy as np
 import pytest
 import scipy.special
@@ -1545,20 +1544,10 @@ def test_without_the_simulation_there_is_no_such_module():
     assert "ValueError: METALSIM_MACOS: 'Sequoia' is no macOS version; write it as '15.0'" in ran("Sequoia").stderr
 
 
-# ---- rules, each with edits that break it
-
-CONTRACT, BRIDGE, PACKAGE = mutate.Rules(contract), mutate.Rules(bridge), mutate.Rules(package)
+# ---- contract, bridge and packages
 
 
-@CONTRACT.rule(
-    ("return method.since <= _macos", "return True"),
-    ("    while numbers and not numbers[-1]:\n", "    while False:\n"),
-    ("if method is not None and not there(method):", "if False:"),
-    ("    if first <= _macos:\n", "    if True:\n"),
-    ('for parent in (*entry["protocols"], entry["super"]):', "for parent in ():"),
-    ("cutoff=0.6", "cutoff=1.0"),
-)
-def what_exists_depends_on_the_macos_and_on_the_ancestors(contract, monkeypatch):
+def test_what_exists_depends_on_the_macos_and_on_the_ancestors(monkeypatch):
     known = contract.methods("MPSGraph")
     scan, planar = (
         known["cumulativeSumWithTensor_axis_name_", False],
@@ -1576,16 +1565,7 @@ def what_exists_depends_on_the_macos_and_on_the_ancestors(contract, monkeypatch)
     assert "the nearest is sinWithTensor_name_" in str(contract.missing("MPSGraph", "sinWithTensor_nam_", False))
 
 
-@BRIDGE.rule(
-    ("if len(arguments) != len(method.arguments):", "if False:"),
-    ("number = operator.index(value)", "number = int(value)"),
-    ("if not low <= number < high:", "if not number < high:"),
-    ("if not low <= number < high:", "if not low <= number:"),
-    ("    if value not in (0, 1):\n", "    if False:\n"),
-    ('if not hasattr(value, "__float__"):', "if False:"),
-    ('if encoding == "@?" and value is not None and not callable(value):', "if False:"),
-)
-def arguments_are_what_the_selector_takes(bridge):
+def test_arguments_are_what_the_selector_takes():
     def method(*encodings):
         return contract.Method("X", "do" + ":with" * (len(encodings) - 1) + ":", False, encodings, "void", ())
 
@@ -1603,16 +1583,7 @@ def arguments_are_what_the_selector_takes(bridge):
             bridge.checked(method(encoding), (value,))
 
 
-@PACKAGE.rule(
-    ("if _sum(folder / name) != sums.get(name):", "if False:"),
-    ("    if not known or version != VERSION:\n", "    if False:\n"),
-    ("if needs and contract.version(needs) > contract.macos():", "if False:"),
-    ("        program.verify()\n", ""),
-    ("if folder.exists() and not (folder / MANIFEST).is_file():", "if False:"),
-    ("            shutil.rmtree(folder)\n", "            pass\n"),
-    ("return torch.view_as_complex(tensor) if dtype.is_complex else tensor", "return tensor"),
-)
-def a_package_is_read_only_if_it_is_whole(package, tmp_path):
+def test_a_package_is_read_only_if_it_is_whole(tmp_path):
     values = (torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex64), torch.tensor([1, 2], dtype=torch.int8))
     step = Step("absoluteSquareWithTensor:name:", (Ref(0),), 1)
     program = Program((), values, (step,), (Ref(2), Ref(1)))
@@ -1640,11 +1611,6 @@ def a_package_is_read_only_if_it_is_whole(package, tmp_path):
     (tmp_path / "mine").mkdir()
     with pytest.raises(simulated.PackageError, match="is no package of the simulation; it is not overwritten"):
         package.write(program, tmp_path / "mine", "")
-
-
-test_contract_rule_holds, test_broken_contract_goes_red = CONTRACT.tests()
-test_bridge_rule_holds, test_broken_bridge_goes_red = BRIDGE.tests()
-test_package_rule_holds, test_broken_package_goes_red = PACKAGE.tests()
 
 
 # ---- the contract itself

@@ -22,11 +22,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from mutate import Rules
 
 from metalsim import SimulationError, patches, shader
-from metalsim.shader import binding, check, compiler
-from metalsim.shader import source as msl
+from metalsim.shader import binding, check, compiler, source
 
 SHADERS = Path(__file__).parent / "shaders"
 DTYPES = {"float": torch.float32, "half": torch.float16, "bfloat": torch.bfloat16}
@@ -771,20 +769,12 @@ def test_two_views_of_one_tensor_stay_one_memory():
 
 # ---- arguments (binding.py), errors as PyTorch's ---------------------------------------------------------------------
 
-BINDING = Rules(binding)
-
 
 def bound(binding, *args, threads=None, group_size=None, arg_casts=None, strided=False, most_threads=1024):
     return binding.bind(args, threads, group_size, arg_casts, strided, most_threads)
 
 
-@BINDING.rule(
-    ("total = [value.numel()] if total is None else total", "total = [value.numel()]"),
-    ("min(total[0], most_threads)", "most_threads"),
-    ("tuple([*numbers, 1, 1][:3])", "tuple([*numbers, 0, 0][:3])"),
-    ("if math.prod(group) > most_threads", "if group[0] > most_threads"),
-)
-def sizes_are_pytorch_s(binding):
+def test_sizes_are_pytorch_s():
     x, y = torch.zeros(10), torch.zeros(5000)
     assert (bound(binding, x, y).threads, bound(binding, x, y).group_size) == ((10, 1, 1), (10, 1, 1))
     assert bound(binding, y).group_size == (1024, 1, 1)
@@ -798,13 +788,7 @@ def sizes_are_pytorch_s(binding):
         bound(binding, x, threads=(3, 1024), group_size=(3, 1024))
 
 
-@BINDING.rule(
-    ("if not 0 < len(numbers) < 4", "if not numbers"),
-    ("except TypeError:", "except ValueError:"),
-    ("if total is None:\n        raise", "if False:\n        raise"),
-    ("if group is not None and len(group) != len(total)", "if False"),
-)
-def sizes_that_make_no_sense_raise(binding):
+def test_sizes_that_make_no_sense_raise():
     x = torch.zeros(10)
     with pytest.raises(RuntimeError, match="Number of threads is undefined or has wrong dimension"):
         bound(binding, 12)
@@ -822,13 +806,7 @@ def numbers_in(buffer) -> list:
     return buffer.owner.tolist()
 
 
-@BINDING.rule(
-    ("else torch.int64", "else torch.int32"),
-    ("torch.float32 if kind is float", "torch.float16 if kind is float"),
-    ("self.by_index.get(index, self.default)", "self.default"),
-    ("self.by_index.get(index, self.default)", 'self.by_index.get(index, "")'),
-)
-def numbers_are_float_and_int64_unless_cast(binding):
+def test_numbers_are_float_and_int64_unless_cast():
     x = torch.zeros(1)
     plain = bound(binding, x, 0.5, 3, [1, 2], (0.1, 0.2)).buffers
     assert [plain[i].owner.dtype for i in (1, 2, 3, 4)] == [torch.float32, torch.int64, torch.int64, torch.float32]
@@ -840,13 +818,7 @@ def numbers_are_float_and_int64_unless_cast(binding):
     assert numbers_in(bound(binding, x, 2.75, arg_casts="int8").buffers[1]) == [2]
 
 
-@BINDING.rule(
-    ("if asked is not None and not isinstance(asked, (str, dict))", "if False"),
-    ("if name and name not in CASTS", "if False"),
-    ("if not isinstance(values[0], (int, float))", "if False"),
-    ("if isinstance(values[0], torch.Tensor)", "if False"),
-)
-def arguments_that_are_none_raise_as_in_pytorch(binding):
+def test_arguments_that_are_none_raise_as_in_pytorch():
     x = torch.zeros(1)
     for args, casts, said in (
         ((x, "a"), None, "Unsupported argument type"),
@@ -861,11 +833,7 @@ def arguments_that_are_none_raise_as_in_pytorch(binding):
             bound(binding, *args, arg_casts=casts)
 
 
-@BINDING.rule(
-    ("if tensor.is_conj() or tensor.is_neg():", "if tensor.is_neg():"),
-    ("if tensor.is_conj() or tensor.is_neg():", "if tensor.is_conj():"),
-)
-def signs_that_memory_does_not_have_are_refused(binding):
+def test_signs_that_memory_does_not_have_are_refused():
     z, x = torch.complex(torch.ones(3), torch.ones(3)), torch.ones(3)
     with pytest.raises(RuntimeError, match=r"argument 0 is the conjugate of what its memory holds.*resolve_conj\(\)"):
         bound(binding, z.conj())
@@ -874,12 +842,7 @@ def signs_that_memory_does_not_have_are_refused(binding):
     assert bound(binding, z.conj().resolve_conj()).buffers[0].bytes == 24
 
 
-@BINDING.rule(
-    ("if tensor.dtype in (torch.float64, torch.complex128)", "if False"),
-    ("elif strided:", "elif True:"),
-    ("if tensor.is_contiguous():", "if True:"),
-)
-def tensors_are_contiguous_and_have_no_float64(binding):
+def test_tensors_are_contiguous_and_have_no_float64():
     with pytest.raises(TypeError, match="doesn't support float64"):
         bound(binding, torch.zeros(3, dtype=torch.float64))
     turned = torch.zeros(3, 4).t()
@@ -890,14 +853,7 @@ def tensors_are_contiguous_and_have_no_float64(binding):
     assert bound(binding, torch.zeros(4, 4)[:, 1:2], strided=True).buffers[0].bytes == 60
 
 
-@BINDING.rule(
-    ("if index not in buffers:", "if False:"),
-    ("parameter.is_reference and buffer.bytes < parameter.bytes", "False"),
-    ("(want in floating or have in floating) and want != have", "False"),
-    ("low <= buffer.number < high", "True"),
-    ("or parameter.scalar_bytes == buffer.scalar_bytes:", "or True:"),
-)
-def what_metal_would_take_for_something_else_raises(binding):
+def test_what_metal_would_take_for_something_else_raises():
     def want(kind, scalar, size, reference=1):
         return binding.Parameter(0, reference, ord(kind), scalar, size, 1)
 
@@ -930,16 +886,12 @@ def what_metal_would_take_for_something_else_raises(binding):
         binding.check_parameters("k", [parameter], buffers)
 
 
-@BINDING.rule(("if span[0] < end and groups:", "if False:"), ("address - begin for", "0 for"))
-def overlapping_buffers_are_one_region(binding):
+def test_overlapping_buffers_are_one_region():
     x = torch.zeros(10)
     shared, alone = sorted(
         binding.regions(bound(binding, x[:6], x[4:], torch.zeros(2)).buffers), key=lambda region: -region.bytes
     )
     assert (shared.bytes, shared.buffers, alone.buffers) == (40, {0: 0, 1: 16}, {2: 0})
-
-
-test_binding_rule_holds, test_broken_binding_goes_red = BINDING.tests()
 
 
 def test_arguments_reach_the_kernel():
@@ -1022,11 +974,10 @@ def test_lines_are_right_after_an_include():
 
 # ---- the rewrite (source.py) -----------------------------------------------------------------------------------------
 
-SOURCE = Rules(msl)
 MARK = "extern int metalsim_standard_library;\n"
 
 
-def translated(source, text):
+def translated(text):
     return source.translate(f'{MARK}# 1 "program_source"\n{text}\n')
 
 
@@ -1041,27 +992,20 @@ NOT_SIMULATED = {
 }
 
 
-@SOURCE.rule(
-    ("if found := re.search(pattern, text):", "if False:"),
-    ('(r"\\[\\[\\s*threadgroup\\s*\\(", ', '(r"\\[\\[\\s*nothing\\s*\\(", '),
-    ("            raise SyntaxError(", "            print("),
-    ('text.count("\\n", last.end(), position) - 1', "0"),
-)
-def what_is_not_simulated_is_refused_with_its_line(source):
+def test_what_is_not_simulated_is_refused_with_its_line():
     for parameters, said in NOT_SIMULATED.items():
         with pytest.raises(SyntaxError, match=rf"program_source:3.*{said}.* not simulated") as caught:
-            translated(source, f"\n\nkernel void k({parameters}) {{}}")
+            translated(f"\n\nkernel void k({parameters}) {{}}")
         assert caught.value.lineno == 3
     for text, said in (
         ("constant bool b [[function_constant(0)]];", "function constants"),
         ("vertex float4 f(uint i [[vertex_id]]) { return 0; }", "vertex and fragment functions"),
     ):
         with pytest.raises(SyntaxError, match=rf"program_source:1.*{said}"):
-            translated(source, text)
+            translated(text)
 
 
-@SOURCE.rule(("            continue\n        raise error(", "            continue\n        str("))
-def pointers_name_their_address_space(source):
+def test_pointers_name_their_address_space():
     for text in ("void f(float* p);", "template <typename T> void f(T* p);", "void f(thread float& a, const int& b);"):
         with pytest.raises(SyntaxError, match="explicit address space"):
             source.check_address_spaces(text)
@@ -1069,19 +1013,14 @@ def pointers_name_their_address_space(source):
         source.check_address_spaces(text)
 
 
-@SOURCE.rule(('found[1] or found[2] + "f"', "found[0]"), (r"(?<![\w.])({decimal}", r"({decimal}"))
-def literals_become_floats(source):
+def test_literals_become_floats():
     assert source.single_precision_literals("1.0 .5 1e-3 2. 0x1p-3") == "1.0f .5f 1e-3f 2.f 0x1p-3f"
     assert (
         source.single_precision_literals('1.0f 2 1.5h "a 1.0 b" x1.0 0x10 1u') == '1.0f 2 1.5h "a 1.0 b" x1.0 0x10 1u'
     )
 
 
-@SOURCE.rule(
-    ("for _ in range(2)", "for _ in range(1)"),
-    ("found[0] if pointer_or_function else", ""),
-)
-def threadgroup_variables_are_found(source):
+def test_threadgroup_variables_are_found():
     text = (
         "void k() { threadgroup float a[3]; threadgroup int b; threadgroup float c[2][4]; threadgroup float* p = a; }"
     )
@@ -1090,29 +1029,20 @@ def threadgroup_variables_are_found(source):
     assert "threadgroup float* p = a;" in marked
 
 
-@SOURCE.rule(
-    ('    if any(name.startswith("operator")', '    if any(name.startswith("nothing")'),
-    ("if meets or called & reached:", "if meets:"),
-)
-def kernels_whose_threads_may_meet_are_known(source):
+def test_kernels_whose_threads_may_meet_are_known():
     text = """
     inline void deep() { threadgroup_barrier(mem_flags::mem_none); }
     inline void middle() { deep(); }
     kernel void a(device float* x) { middle(); }
     kernel void b(device float* x) { x[0] = 1; }
     """
-    assert {k.name: k.meets for k in translated(source, text).kernels} == {"a": True, "b": False}
+    assert {k.name: k.meets for k in translated(text).kernels} == {"a": True, "b": False}
     functor = "struct F { float operator()(float v) { return simd_sum(v); } };"
     functor += "kernel void c(device float* x) { F f; x[0] = f(1); }"
-    assert [k.meets for k in translated(source, functor).kernels] == [True]
+    assert [k.meets for k in translated(functor).kernels] == [True]
 
 
-@SOURCE.rule(
-    ("key in seen and not", "False and not"),
-    ("key = (function.scope, ", "key = (0, "),
-    ("(function.scope, re.sub(", "(function.scope, str("),
-)
-def only_equal_overloads_are_dropped(source):
+def test_only_equal_overloads_are_dropped():
     twins = "float f(constant float* p) { return *p; }\nfloat f(device const float* p) { return *p; }\n"
     assert source.drop_equal_overloads(twins).count("return") == 1
     assert source.drop_equal_overloads(twins).count("\n") == 2
@@ -1121,12 +1051,7 @@ def only_equal_overloads_are_dropped(source):
     assert source.drop_equal_overloads(apart) == apart
 
 
-@SOURCE.rule(
-    ("parameters = pattern if pattern is not None and written_at_definition else parameters", "pass"),
-    ('return "".join(re.findall(r\'"([^"]*)"\', found[-1])) if found else None', "return None"),
-    ("found[1]), MOST_THREADS) if found", "found[1]), MOST_THREADS) if False"),
-)
-def kernels_are_found_by_their_host_names(source):
+def test_kernels_are_found_by_their_host_names():
     text = f"""
     kernel void plain(device float* x, {POSITION}) {{}}
     [[kernel]] void other(device float* x) {{}}
@@ -1134,15 +1059,12 @@ def kernels_are_found_by_their_host_names(source):
     template [[host_name("made_" "float")]] kernel void made<float>(device float*, uint);
     template [[host_name("made_half")]] [[kernel]] decltype(made<half>) made<half>;
     """
-    kernels = {k.name: k for k in translated(source, text).kernels}
+    kernels = {k.name: k for k in translated(text).kernels}
     assert list(kernels) == ["plain", "other", "made_float", "made_half"]
     assert kernels["made_half"].expression == "made<half>"
     assert all(kernels[k].parameters[1].attribute == "thread_position_in_grid" for k in kernels if k != "other")
-    eight = translated(source, "[[max_total_threads_per_threadgroup(8)]] kernel void k(device float* x) {}").kernels
+    eight = translated("[[max_total_threads_per_threadgroup(8)]] kernel void k(device float* x) {}").kernels
     assert eight[0].most_threads == 8
-
-
-test_source_rule_holds, test_broken_source_goes_red = SOURCE.tests()
 
 
 # ---- the compiler and its cache --------------------------------------------------------------------------------------

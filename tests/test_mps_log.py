@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from mutate import Rules
 
 from metallab import isolated, paths
 from metallab.pytorch import mps_log
-
-RULES = Rules(mps_log)
 
 # Lines in the form that MPSProfiler.mm gives them, with and without times.
 LIVE = """\
@@ -40,21 +37,7 @@ EXIT = """
 """
 
 
-@RULES.rule(
-    ("(?:.* gpu={_TIME} ms)?.*\\)$\")),", ".*\\)$\")),"),
-    ('rf"^aten::(?P<name>[^:\\s]+).*', 'rf"aten::(?P<name>\\S+).*'),
-    ('name = f"aten::{name}" if kind == "op" else name', "pass"),
-    ('int(has.get("runs") or 1)', "1"),
-    ("KMG]i?B", "KMG]iB"),
-    ('return None if text in (None, "nan") else float(text)', "return float(text or 0)"),
-    ("round(float(number) * _SCALES[unit])", "round(float(number))"),
-    ('"KB": 2**10', '"KB": 10**3'),
-    (r"(?P<size>\d+ bytes|", "(?P<size>"),
-    (r"+{_RUNS} +{_NUMBER} +{_TIME} +{_SIZE}", r"+{_RUNS} +{_TIME} +{_NUMBER} +{_SIZE}"),
-    (r"+{_RUNS} +{_SIZE} +{_NUMBER} +{_TIME} ", r"+{_RUNS} +{_SIZE} +{_TIME} +{_NUMBER} "),
-    (r"+{_RUNS} +{_NUMBER} +{_NUMBER} +{_TIME}", r"+{_RUNS} +{_TIME} +{_NUMBER} +{_NUMBER}"),
-)  # fmt: skip
-def a_log_becomes_entries(mps_log):
+def test_a_log_becomes_entries():
     """Each line and each row of a table, without what it does not know; old and new names of units."""
     assert [vars(entry) for entry in mps_log.parse(LIVE)] == [
         expected("live", "copy", "CPU to MPS", 1, 0.25, 16384),
@@ -73,8 +56,7 @@ def a_log_becomes_entries(mps_log):
     assert mps_log.parse("nothing of this\nis a log\n") == []
 
 
-@RULES.rule(('"–" if value is None else value', "value"), ('if entry.part == "exit"]', "]"))
-def what_the_log_does_not_know_is_a_dash(mps_log):
+def test_what_the_log_does_not_know_is_a_dash():
     shown = mps_log.table(f"{LIVE}\n{EXIT}")
     assert list(shown.columns) == ["kind", "name", "runs", "milliseconds", "bytes"]
     assert shown["milliseconds"].tolist() == [0.05, "–", 0.3, 0.2]
@@ -105,9 +87,6 @@ def test_the_simulated_profiler_s_log_is_understood():
     live = [(entry.kind, entry.name) for entry in entries if entry.part == "live"]
     assert {key: live.count(key) for key in exit_rows} == {key: runs for key, (runs, _) in exit_rows.items()}
     assert not any(entry.milliseconds for entry in entries), "the simulation knows no times"
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()
 
 
 def test_notebook_03_tells_the_bits_that_pytorch_s_header_does():

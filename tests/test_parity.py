@@ -5,25 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from mutate import Rules
 from pretend import pretend
 
 from metallab import device, parity
 from metallab.device import Accelerator
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-RULES = Rules(parity)
 RNG = np.random.default_rng(0)
 REAL, PAIRS = RNG.normal(size=(3, 4)), RNG.normal(size=(3, 8)).view(complex)
 CPU = device.cpu()
 
 
-@RULES.rule(
-    ("return f\"DIFFERS: {units.first_line(difference).removeprefix('result: ')}\"", "return AGREES"),
-    ("checks.assert_close(truth, result, dtype)", 'checks.assert_close(truth, result, "float16")'),
-    ("return verdict(truth, _as_numpy(result), dtype)", "return verdict(truth, _as_numpy(result))"),
-)
-def what_agrees_and_what_differs_is_told_at_the_dtype_s_tolerance(parity):
+def test_what_agrees_and_what_differs_is_told_at_the_dtype_s_tolerance():
     for array in (REAL, PAIRS):
         assert parity.against_numpy(torch.exp, np.exp, array, on=CPU) == "agrees"
         assert parity.against_numpy(torch.exp, np.exp, array, on=CPU, dtype="float64") == "agrees"
@@ -34,13 +27,7 @@ def what_agrees_and_what_differs_is_told_at_the_dtype_s_tolerance(parity):
     assert parity.against_numpy(torch.conj, lambda x: x, PAIRS, on=CPU).startswith("DIFFERS: 12 of 12")
 
 
-@RULES.rule(
-    ("tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor", "tensor"),
-    ("return tensor.to(getattr(torch, _COMPLEX[dtype]))", "return tensor"),
-    ("reference(*(_as_numpy(tensor) for tensor in rounded))", "reference(*arrays)"),
-    ("(tensor.double() if tensor.is_floating_point() else tensor).numpy()", "tensor.numpy()"),
-)
-def both_sides_see_the_same_rounded_numbers(parity):
+def test_both_sides_see_the_same_rounded_numbers():
     """A device is not blamed for the rounding of its inputs, and the reference computes in 64 bits."""
     for dtype, pairs in (("float16", torch.complex32), ("float32", torch.complex64), ("float64", torch.complex128)):
         for array, wanted, wide in ((REAL, getattr(torch, dtype), "float64"), (PAIRS, pairs, "complex128")):
@@ -59,30 +46,19 @@ def both_sides_see_the_same_rounded_numbers(parity):
     assert parity.against_numpy(lambda x: x.cumsum(1), lambda x: np.cumsum(x, 1), whole, on=CPU) == "agrees"
 
 
-@RULES.rule(("tensor.to(on.torch_device) for tensor", "tensor for tensor"))
-def it_is_the_device_that_computes(parity, monkeypatch):
+def test_it_is_the_device_that_computes(monkeypatch):
     pretend(monkeypatch, "mps", arrives=lambda tensor: tensor + 1)
     here = Accelerator("mps", "Apple M2 GPU")
     assert parity.against_numpy(torch.exp, np.exp, REAL, on=here).startswith("DIFFERS: 12 of 12")
 
 
-@RULES.rule(
-    ("if np.shape(truth) == np.shape(result) and not np.size(truth):", "if False:"),
-    ("np.shape(truth) == np.shape(result) and not", "not"),
-)
-def of_empty_arrays_the_shapes_are_compared(parity):
+def test_of_empty_arrays_the_shapes_are_compared():
     nothing = np.zeros((2, 0))
     assert parity.against_numpy(lambda x: x.sort(dim=1).values, np.sort, nothing, on=CPU) == "agrees"
     assert parity.against_numpy(lambda x: x.T, np.sort, nothing, on=CPU).startswith("DIFFERS: shapes differ")
 
 
-@RULES.rule(
-    ('if "invalid combination of arguments" in str(refusal):', "if False:"),
-    ("except (RuntimeError, TypeError)", "except TypeError"),
-    ("except (RuntimeError, TypeError)", "except RuntimeError"),
-    ('return f"refused: {units.first_line(refusal)}"', "return AGREES"),
-)
-def what_a_device_refuses_is_told_and_a_mistake_of_ours_raises(parity):
+def test_what_a_device_refuses_is_told_and_a_mistake_of_ours_raises():
     def refuse(error):
         def function(x):
             raise error
@@ -98,10 +74,6 @@ def what_a_device_refuses_is_told_and_a_mistake_of_ours_raises(parity):
         parity.against_numpy(torch.exp, lambda x: 1 / 0, REAL, on=CPU)
 
 
-@RULES.rule(("if said != AGREES", "if said"), ("len(verdicts) - len(others)", "len(verdicts)"))
-def several_verdicts_are_counted(parity):
+def test_several_verdicts_are_counted():
     assert parity.summary(["agrees", "agrees"]) == "2 of 2 agree"
     assert parity.summary(["agrees", "refused: no", "DIFFERS: yes"]) == "1 of 3 agree; refused: no"
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()

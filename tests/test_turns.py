@@ -12,11 +12,9 @@ import threading
 import time
 
 import pytest
-from mutate import Rules
 
 from metallab import turns
 
-RULES = Rules(turns)
 HOLD = """
 import sys
 from metallab import turns
@@ -40,7 +38,7 @@ class Other:
             text=True,
         )
 
-    def said(self) -> str:
+    def next_line(self) -> str:
         """The next line it prints; it fails if there is none within 10 s."""
         assert select.select([self.process.stderr], [], [], 10)[0], "it says nothing"
         return self.process.stderr.readline()
@@ -66,7 +64,7 @@ def interruptible():
 def queue(tmp_path, monkeypatch):
     """The folder of a queue that this process and those it starts are in."""
     monkeypatch.setenv(turns.VARIABLE, str(tmp_path))
-    monkeypatch.setenv(turns._HELD, "")  # so that it is removed at the end, whatever a broken copy leaves
+    monkeypatch.setenv(turns._HELD, "")  # so that it is removed at the end
     monkeypatch.delenv(turns._HELD)
     return tmp_path
 
@@ -101,7 +99,7 @@ def in_a_thread(work) -> threading.Thread:
 
 def test_without_the_variable_nobody_waits_and_nothing_is_written(tmp_path, monkeypatch, others):
     other = others("ada")
-    assert other.said() == "mine\n"
+    assert other.next_line() == "mine\n"
     monkeypatch.delenv(turns.VARIABLE)
     before = sorted(tmp_path.iterdir())
     with turns.turn():
@@ -138,16 +136,10 @@ def test_two_never_measure_at_once(others, tmp_path_factory):
     assert [person.process.wait(60) for person in people] == [0, 0, 0]
 
 
-@RULES.rule(
-    ("_number(path) < self.number and _is_held(path)]", "_number(path) < self.number]"),
-    ('print("\\r" + text.ljust(len(self.text)), end="", flush=True)', "pass"),
-    ('print("\\r" + " " * len(self.text) + "\\r", end="", flush=True)', "pass"),
-    ("        finally:\n            line.clear()", "        finally:\n            pass"),
-)
-def a_wait_is_seen_and_a_killed_process_keeps_nobody_waiting(turns, queue, others, capsys):
+def test_a_wait_is_seen_and_a_killed_process_keeps_nobody_waiting(queue, others, capsys):
     """The line says for how many and for whom, counts down, and goes away."""
     first = others("ada")
-    assert first.said() == "mine\n"
+    assert first.next_line() == "mine\n"
     second = others("bob")
     until(lambda: len(os.listdir(queue)) == 2)
     done, shown = [], []
@@ -163,7 +155,7 @@ def a_wait_is_seen_and_a_killed_process_keeps_nobody_waiting(turns, queue, other
     shown.append(capsys.readouterr().out)
     assert on_screen(shown) == "Waiting for a turn to measure: 2 measurements before yours; ada is measuring."
     first.is_killed()
-    assert second.said() == "mine\n"
+    assert second.next_line() == "mine\n"
     counted_down = "Waiting for a turn to measure: 1 measurement before yours; bob is measuring."
     until(lambda: shown.append(capsys.readouterr().out) or on_screen(shown) == counted_down)
     assert not done
@@ -181,13 +173,7 @@ def on_screen(printed) -> str:
     return line.rstrip()
 
 
-@RULES.rule(
-    ("1 + max(map(_number, _tickets(self.folder)), default=0)", "1 + len(_tickets(self.folder))"),
-    ("key=_number", "key=lambda path: path.name"),
-    ("                if not _is_held(path):\n", "                if False:\n"),
-    ("fcntl.flock(self.file, fcntl.LOCK_EX)", "fcntl.flock(self.file, fcntl.LOCK_SH)"),
-)
-def who_comes_first_measures_first(turns, queue, capsys):
+def test_who_comes_first_measures_first(queue, capsys):
     """Also when the first has left, and when the numbers grow by a digit; what a killed process left is removed."""
     (queue / "999999998").touch()
     (queue / "order").touch()
@@ -208,15 +194,9 @@ def who_comes_first_measures_first(turns, queue, capsys):
         assert not drawn[3].somebody_waits()
 
 
-@RULES.rule(
-    ("        if _HELD in os.environ:\n            yield\n            return\n", ""),
-    ("                del os.environ[_HELD]\n", "                pass\n"),
-    ("os.environ[_HELD] = str(os.getpid())", "os.environ[_HELD] = ''; del os.environ[_HELD]"),
-    ("        self.path.unlink(missing_ok=True)\n        self.file.close()", "        pass"),
-)
-def a_turn_inside_a_turn_is_the_same_turn(turns, queue, monkeypatch):
+def test_a_turn_inside_a_turn_is_the_same_turn(queue, monkeypatch):
     """Also that of a child process; and afterwards the turn is somebody else's."""
-    monkeypatch.setattr(turns, "LIMIT", 1.0)  # for copies that would wait for themselves
+    monkeypatch.setattr(turns, "LIMIT", 1.0)
     monkeypatch.setattr(turns, "GRACE", 0.0)
     with turns.turn(), turns.turn():
         assert len(os.listdir(queue)) == 1
@@ -226,8 +206,7 @@ def a_turn_inside_a_turn_is_the_same_turn(turns, queue, monkeypatch):
     assert turns._HELD not in os.environ
 
 
-@RULES.rule(("with _one_thread:", "if True:"))
-def threads_of_one_process_take_turns_too(turns, queue):
+def test_threads_of_one_process_take_turns_too(queue):
     done = []
 
     def measure():
@@ -242,11 +221,7 @@ def threads_of_one_process_take_turns_too(turns, queue):
     assert done == [True]
 
 
-@RULES.rule(
-    ("                    signal.pthread_kill(thread, signal.SIGINT)\n", "                    pass\n"),
-    ("            if ticket.somebody_waits():", "            if False:"),
-)
-def a_measurement_that_hangs_is_interrupted_when_somebody_waits(turns, queue, others, monkeypatch):
+def test_a_measurement_that_hangs_is_interrupted_when_somebody_waits(queue, others, monkeypatch):
     monkeypatch.setattr(turns, "LIMIT", 0.2)
     waiting = []
 
@@ -259,15 +234,14 @@ def a_measurement_that_hangs_is_interrupted_when_somebody_waits(turns, queue, ot
     with pytest.raises(turns.TurnExpired, match="while others waited, and was interrupted"):
         hang()
     (other,) = waiting
-    assert other.said() == "mine\n"
+    assert other.next_line() == "mine\n"
 
 
-@RULES.rule(("if min(lasted - LIMIT, now - arrived) > GRACE:", "if lasted - LIMIT > GRACE:"))
-def who_comes_late_to_a_long_measurement_waits_until_it_is_interrupted(turns, queue, others, monkeypatch):
+def test_who_comes_late_to_a_long_measurement_waits_until_it_is_interrupted(queue, others, monkeypatch):
     monkeypatch.setattr(turns, "LIMIT", 0.1)
     monkeypatch.setattr(turns, "GRACE", 5.0)
     ada = others("ada")
-    assert ada.said() == "mine\n"
+    assert ada.next_line() == "mine\n"
     now = time.monotonic
     monkeypatch.setattr(turns.time, "monotonic", lambda: now() + 3600)  # ada has measured for an hour
     threading.Timer(0.5, ada.leaves).start()
@@ -275,25 +249,19 @@ def who_comes_late_to_a_long_measurement_waits_until_it_is_interrupted(turns, qu
         pass  # and not TurnBlocked
 
 
-@RULES.rule(("            if ticket.somebody_waits():", "            if True:"))
-def as_long_as_nobody_waits_a_measurement_may_take_its_time(turns, queue, monkeypatch):
+def test_as_long_as_nobody_waits_a_measurement_may_take_its_time(queue, monkeypatch):
     monkeypatch.setattr(turns, "LIMIT", 0.05)
     with turns.turn():
         time.sleep(0.3)
 
 
-@RULES.rule(
-    ("if min(lasted - LIMIT, now - arrived) > GRACE:", "if False:"),
-    ("(began or first_seen.setdefault(before[0], now))", "(began or now)"),
-    ("return who[:40], float(times[0]) if times else None", "return who[:40], None"),
-)
-def who_waits_for_a_frozen_process_is_told_whose_it_is(turns, queue, others, monkeypatch):
+def test_who_waits_for_a_frozen_process_is_told_whose_it_is(queue, others, monkeypatch):
     """Be it frozen in its turn or before that; for as long as it was there, and not as one has waited."""
     monkeypatch.setattr(turns, "LIMIT", 1.0)
     monkeypatch.setattr(turns, "GRACE", 0.0)
     monkeypatch.setattr(turns.time, "sleep", lambda seconds, sleep=time.sleep: sleep(min(seconds, 0.02)))
     ada = others("ada")
-    assert ada.said() == "mine\n"
+    assert ada.next_line() == "mine\n"
     ada.process.send_signal(signal.SIGSTOP)
     began = turns._read(turns._tickets(queue)[0])[1]
     while time.monotonic() < began + 1.1:
@@ -331,7 +299,7 @@ def in_time(seconds: float):
 
 def test_an_interrupt_while_waiting_leaves_the_queue(queue, others):
     other = others("ada")
-    assert other.said() == "mine\n"
+    assert other.next_line() == "mine\n"
     interrupt = threading.Timer(0.3, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
     interrupt.start()
     with pytest.raises(KeyboardInterrupt), turns.turn():
@@ -339,8 +307,7 @@ def test_an_interrupt_while_waiting_leaves_the_queue(queue, others):
     assert len(os.listdir(queue)) == 1
 
 
-@RULES.rule(("os.fchmod(self.file.fileno(), 0o644)", "pass"))
-def other_accounts_see_whether_a_number_is_locked(turns, queue):
+def test_other_accounts_see_whether_a_number_is_locked(queue):
     before = os.umask(0o077)
     try:
         with turns.turn():
@@ -348,9 +315,6 @@ def other_accounts_see_whether_a_number_is_locked(turns, queue):
             assert ticket.stat().st_mode & 0o777 == 0o644
     finally:
         os.umask(before)
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()
 
 
 def test_what_is_no_file_holds_nobody_up(queue):

@@ -14,15 +14,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from mutate import Rules
 from PIL import Image
 
 from metallab import isolated
 from metallab.detection import video
 from metallab.timing import Host
-
-RULES = Rules(video)
-
 
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # video.py sets it, too late if another test has read a film
 
@@ -44,12 +40,7 @@ def is_alike(a, b, most=25):
     return a.shape == b.shape and np.abs(a.astype(int) - b).mean() < most
 
 
-@RULES.rule(
-    ("iter([_picture(path)])", "iter([_picture(path)[..., ::-1]])"),
-    ("return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)", "return picture"),
-    ("found = sorted(", "found = (lambda paths: sorted(paths, reverse=True))("),
-)
-def pictures_come_in_the_order_of_their_names(video, tmp_path):
+def test_pictures_come_in_the_order_of_their_names(tmp_path):
     frames = list(moving(3))
     for name, frame in zip(("b.png", "a.png", "c.PNG"), frames, strict=True):
         Image.fromarray(frame).save(tmp_path / name)
@@ -61,14 +52,7 @@ def pictures_come_in_the_order_of_their_names(video, tmp_path):
     assert "pictures in" in source.name
 
 
-@RULES.rule(
-    ("yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB)", "yield frame"),
-    ("writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))", "writer.write(frame)"),
-    ("frame, more = first, True", "frame, more = capture.read()[::-1]"),
-    ("cv2.VideoWriter_fourcc(*kind), rate,", "cv2.VideoWriter_fourcc(*kind), 25,"),
-    ("rate, (width, height))", "rate, (height, width))"),
-)
-def a_film_that_was_written_is_read_again(video, tmp_path):
+def test_a_film_that_was_written_is_read_again(tmp_path):
     import cv2
 
     frames = list(moving())
@@ -81,12 +65,7 @@ def a_film_that_was_written_is_read_again(video, tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["film.mp4"]
 
 
-@RULES.rule(
-    ("duration=round(100 / rate) * 10", "duration=100"),
-    ("append_images=others", "append_images=[]"),
-    (".resize((width, height))", ".resize((64, 48))"),
-)
-def a_preview_moves_at_its_rate(video):
+def test_a_preview_moves_at_its_rate():
     import io
 
     picture = Image.open(io.BytesIO(video.preview(moving(), 20, width=128)))
@@ -96,11 +75,7 @@ def a_preview_moves_at_its_rate(video):
     assert is_alike(last, list(moving())[11])
 
 
-@RULES.rule(
-    ("True)\n    if text.isdecimal()", "False)\n    if text.isdecimal()"),
-    ('os.environ.get("SOURCE", "") if source is None', '"" if source is None'),
-)
-def scenes_are_the_default(video, monkeypatch):
+def test_scenes_are_the_default(monkeypatch):
     source = video.open_source(size=(96, 160))
     assert source.generated
     assert "seed" in source.name
@@ -121,17 +96,7 @@ def test_the_two_photographs_are_there():
     assert all(frame.dtype == np.uint8 and min(frame.shape[:2]) > 500 for frame in got)
 
 
-@RULES.rule(
-    ("    if picture is None:\n", "    if False:\n"),
-    ("if text.isdecimal() and", "if text.isdigit() and"),
-    ("    if not found:\n", "    if False:\n"),
-    ("    if not there:\n", "    if False:\n"),
-    ("    if not os.path.isfile(path):", "    if False:"),
-    ("    if not taken:\n", "    if False:\n"),
-    ("    if not sum(map(len, found)):\n", "    if not len(found):\n"),
-    ("log.setLogLevel(0)", "log.setLogLevel(4)"),
-)
-def what_cannot_be_had_is_told_and_the_default_offered(video, tmp_path, capfd):
+def test_what_cannot_be_had_is_told_and_the_default_offered(tmp_path, capfd):
     """Also where ultralytics has changed what Pillow does with a file that it does not know."""
     import ultralytics.utils.patches  # noqa: F401
 
@@ -168,14 +133,7 @@ def test_films_want_frames_of_one_size(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@RULES.rule(
-    ('side="right"', 'side="left"'),
-    ("max(done - 1, 0)", "max(done, 0)"),
-    ("*size), caption(name, done)", "*size), caption(name, 0)"),
-    ("fitted(pictures[max(done - 1, 0)][1], *size)", "pictures[max(done - 1, 0)][1]"),
-    ("max(times[-1] for times", "min(times[-1] for times"),
-)
-def a_race_shows_what_was_finished_by_then(video, monkeypatch):
+def test_a_race_shows_what_was_finished_by_then(monkeypatch):
     """A pane that needs 1/4 s a frame beside one that needs 1/2 s, in a film of 4 pictures a second."""
     captions = []
     monkeypatch.setattr(video.boxes, "captioned", lambda frame, caption: captions.append(caption) or frame)
@@ -192,15 +150,7 @@ def a_race_shows_what_was_finished_by_then(video, monkeypatch):
             video.race(nothing)
 
 
-@RULES.rule(
-    ("                if number:\n", "                if True:\n"),
-    ("        if not self.doubt:\n", "        if True:\n"),
-    ('if self.doubt else f"{done', 'if False else f"{done'),
-    ('if ratio.verdict == "inconclusive"', "if False"),
-    ("'too few frames' if ratio.in_every_pair else ", ""),
-    ("timing.doubt(*every, drift=self.compared.drift) or", "'' or"),
-)
-def a_film_tells_no_more_than_its_times_allow(video, monkeypatch):
+def test_a_film_tells_no_more_than_its_times_allow(monkeypatch):
     """Panes of 0.1 s and 0.2 s a frame on a quiet machine; on a busy one, or with too few frames, none runs ahead."""
     now, others = [5.0], [0.0]
     monkeypatch.setattr(video, "time", SimpleNamespace(perf_counter=lambda: now[0]))
@@ -244,12 +194,7 @@ def a_film_tells_no_more_than_its_times_allow(video, monkeypatch):
         filmed(0)
 
 
-@RULES.rule(
-    ("scale = min(", "scale = max("),
-    ("top, left = (height - inner[0]) // 2,", "top, left = 0,"),
-    ("inner[::-1], interpolation", "inner, interpolation"),
-)
-def a_frame_is_fitted_as_a_whole(video):
+def test_a_frame_is_fitted_as_a_whole():
     tall = np.full((100, 50, 3), 200, np.uint8)
     picture = video.fitted(tall, 40, 80)
     assert picture.shape == (40, 80, 3)
@@ -306,8 +251,7 @@ def test_side_by_side():
     assert np.array_equal(both[:, 68:], b)
 
 
-@RULES.rule(('[*odd, (0, 0)], mode="edge"', '[(0, 0)] * 3, mode="edge"'), ('mode="edge"', 'mode="constant"'))
-def a_film_of_an_odd_size_loses_no_row_and_no_column(video, tmp_path):
+def test_a_film_of_an_odd_size_loses_no_row_and_no_column(tmp_path):
     for height, width in ((63, 65), (64, 65), (63, 64), (1, 1)):
         frames = [np.full((height, width, 3), shade, np.uint8) for shade in (60, 120, 180)]
         got = video.open_source(str(video.write_film(tmp_path / "film.mp4", frames, 10))).take(9)
@@ -332,18 +276,7 @@ NO_FRAMES = {
 }
 
 
-@RULES.rule(
-    ("    for frame in frames:\n        _require_frame(frame)\n", ""),
-    ("    for frame in frames:\n        _require_frame(frame)\n", "    _require_frame(frames[0])\n"),
-    ("    _require_frame(frame)\n    scale", "    scale"),
-    ("    _require_frame(frame)\n    file", "    file"),
-    ("not isinstance(frame, np.ndarray) or ", ""),
-    (" or shape[2:] != (3,)", ""),
-    (" or not frame.size", ""),
-    (' if "float" in str(dtype) else ""', ""),
-    ("    if not 0 < rate < float", "    if not -9 < rate < float"),
-)
-def what_is_no_frame_is_refused_in_a_line(video, tmp_path):
+def test_what_is_no_frame_is_refused_in_a_line(tmp_path):
     good = np.zeros((8, 8, 3), np.uint8)
     for name, frame in NO_FRAMES.items():
         for use in (
@@ -364,9 +297,6 @@ def what_is_no_frame_is_refused_in_a_line(video, tmp_path):
             with pytest.raises(ValueError, match=r"^rate is .*: give the pictures a second, more than 0$"):
                 use(rate)
     assert not list(tmp_path.iterdir())
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()
 
 
 def full_disk(limit=20_000):

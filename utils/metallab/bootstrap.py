@@ -37,7 +37,7 @@ STARTED = "metallab-setup.started"
 SHOW_EVERY = 10.0  # seconds between two lines of progress when the output is not a terminal
 
 
-class Problem(Exception):
+class SetupError(Exception):
     """Something the user has to mend; the text says how."""
 
 
@@ -151,7 +151,7 @@ def diagnose(project, force=False):
     stamp = read_stamp(project)
     started = os.path.exists(project.started)
     if stamp is None and not started and not os.path.exists(os.path.join(project.venv, "pyvenv.cfg")):
-        raise Problem(".venv exists and is no virtual environment. Move it away, then try again.")
+        raise SetupError(".venv exists and is no virtual environment. Move it away, then try again.")
     if force:
         return "rebuild", "FORCE=1 asks for it"
     if stamp is None or started:
@@ -215,11 +215,11 @@ def apt(version, suffix):
     return "sudo apt-get install python{}.{}-{}".format(*version, suffix)
 
 
-def python_help(lacking, said):
+def python_help(lacking, uv_output):
     return (
         "Python 3.11 or 3.12 with header files is needed; none on PATH will do, and none could be downloaded.\n"
         + "".join(f"  {line}\n" for line in lacking)
-        + f"{said}\n"
+        + f"{uv_output}\n"
         "Connect to the network, or install one:\n"
         "  macOS:         brew install python@3.11, or the installer from python.org\n"
         "  Debian 12:     sudo apt-get install python3.11 python3.11-dev\n"
@@ -239,24 +239,24 @@ def check_platform():
     system, machine = platform.system(), platform.machine()
     supported = f"Supported are Linux on x86-64 and macOS {MACOS[0]} or newer on Apple silicon"
     if (system, machine) == ("Darwin", "x86_64"):
-        raise Problem(
+        raise SetupError(
             supported + "; this is an Intel Python. On a Mac with an Apple chip, install the arm64 Python:\n"
             "  brew install python@3.11 (from /opt/homebrew), or the universal installer from python.org"
         )
     if (system, machine) not in (("Linux", "x86_64"), ("Darwin", "arm64")):
         hint = "\nOn Windows, use WSL 2 with Ubuntu." if system == "Windows" else ""
-        raise Problem(f"{supported}; this is {system} on {machine}.{hint}")
+        raise SetupError(f"{supported}; this is {system} on {machine}.{hint}")
     if system == "Darwin" and numbers(platform.mac_ver()[0]) < MACOS:
-        found = platform.mac_ver()[0]
-        raise Problem(
-            f"macOS {MACOS[0]} or newer is needed by the MPS device of torch 2.15; this is {found}. Update macOS."
+        raise SetupError(
+            f"macOS {MACOS[0]} or newer is needed by the MPS device of torch 2.15; this is {platform.mac_ver()[0]}. "
+            "Update macOS."
         )
     if system == "Linux":
         name, version = platform.libc_ver()
         if name != "glibc" or numbers(version) < GLIBC:
-            found = f"{name} {version}" if name else "another C library"
-            raise Problem(
-                f"A Linux with glibc {GLIBC[0]}.{GLIBC[1]} or newer is needed by torch; this has {found}. "
+            library = f"{name} {version}" if name else "another C library"
+            raise SetupError(
+                f"A Linux with glibc {GLIBC[0]}.{GLIBC[1]} or newer is needed by torch; this has {library}. "
                 "Use Debian 12, Ubuntu 22.04 or newer."
             )
 
@@ -273,7 +273,7 @@ def check_python():
 
     lacking = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
     if lacking:
-        raise Problem(
+        raise SetupError(
             f"{sys.executable} has no module {' and no '.join(lacking)}.\n"
             f"  Debian, Ubuntu: {apt(sys.version_info[:2], 'venv')}\n"
             "  elsewhere:      install a complete Python (python.org, brew, pyenv)"
@@ -281,19 +281,21 @@ def check_python():
 
 
 def check_compiler():
-    """A C++ compiler that compiles: being there is not enough (clang without a standard library, macOS's stub)."""
+    """A C++ compiler that compiles: being there is not enough (no standard library, macOS's stub).
+
+    What CXX names, else what PyTorch calls: g++ on Linux, where clang++ alone will not do for its AOTInductor.
+    """
     import platform
     import shlex
 
     mac = platform.system() == "Darwin"
     install = "xcode-select --install" if mac else "sudo apt-get install g++"
-    if mac and subprocess.call(["xcode-select", "-p"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) != 0:
-        raise Problem("There is no C++ compiler.\n  Run: " + install)
     named = shlex.split(os.environ.get("CXX", ""))
-    found = [name for name in ("c++", "g++", "clang++") if shutil.which(name)]
-    if not named and not found:
-        raise Problem("There is no C++ compiler.\n  Run: " + install)
-    command = named or found[:1]
+    command = named or ["clang++" if mac else "g++"]
+    # macOS's stub would open a window
+    stub = mac and subprocess.call(["xcode-select", "-p"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) != 0
+    if stub or not (named or shutil.which(command[0])):
+        raise SetupError(f"There is no C++ compiler ({command[0]}).\n  Run: {install}")
     try:
         done = subprocess.run(
             [*command, "-x", "c++", "-fsyntax-only", "-"],
@@ -302,19 +304,14 @@ def check_compiler():
             stderr=subprocess.STDOUT,
             text=True,
         )
-        failed, output = done.returncode != 0, done.stdout
+        works, output = done.returncode == 0, done.stdout
     except OSError as error:
-        failed, output = True, str(error)
-    if failed:
-        reason = output.strip().splitlines()[-1] if output.strip() else "it says nothing"
-        raise Problem(
-            "The C++ compiler {}{} does not work: {}\n  Run: {}{}".format(
-                " ".join(command),
-                " (from CXX)" if named else "",
-                reason,
-                install,
-                ", or unset CXX" if named else "",
-            )
+        works, output = False, str(error)
+    if not works:
+        reason = (output.strip().splitlines() or ["it says nothing"])[-1]
+        source, unset = (" (from CXX)", ", or unset CXX") if named else ("", "")
+        raise SetupError(
+            f"The C++ compiler {' '.join(command)}{source} does not work: {reason}\n  Run: {install}{unset}"
         )
 
 
@@ -349,35 +346,23 @@ def disk_free(folder):
 
 
 def check_disk(project, action):
-    """Room for .venv and for uv's cache, whose files it links to where both are on one disk."""
+    """Room, in GiB, for .venv and for uv's cache, whose files it links to where both are on one disk."""
     import platform
 
-    if action == "current":
-        return
-    if action == "update":
-        require_room({project.venv: ROOM_FOR_UPDATE})
-        return
-    installed = ROOM.get(platform.system(), ROOM["Linux"])
-    cache = uv_cache(project)
-    cached = folder_size(cache) / GIB  # is not fetched again
-    freed = folder_size(project.venv) / GIB if action == "rebuild" else 0.0  # goes first
-    if os.stat(existing(cache)).st_dev == os.stat(existing(project.venv)).st_dev:
-        require_room({project.venv: max(ROOM_FOR_UPDATE, installed - max(cached, freed))})
-    else:
-        require_room({project.venv: max(ROOM_FOR_UPDATE, installed - freed), cache: max(0.0, installed - cached)})
-
-
-def require_room(rooms):
-    """Raise Problem unless each disk has the room, in GiB, that the folders on it need together."""
-    disks = {}
+    rooms = {project.venv: 0.0 if action == "current" else ROOM_FOR_UPDATE}
+    if action in ("build", "rebuild"):
+        installed, cache = ROOM.get(platform.system(), ROOM["Linux"]), uv_cache(project)
+        cached = folder_size(cache) / GIB  # is not fetched again
+        freed = folder_size(project.venv) / GIB if action == "rebuild" else 0.0  # goes first
+        one_disk = os.stat(existing(cache)).st_dev == os.stat(existing(project.venv)).st_dev
+        rooms[project.venv] = max(ROOM_FOR_UPDATE, installed - (max(cached, freed) if one_disk else freed))
+        if not one_disk:
+            rooms[cache] = installed - cached
     for folder, gib in rooms.items():
         folder = existing(folder)
-        first, before = disks.get(os.stat(folder).st_dev, (folder, 0.0))
-        disks[os.stat(folder).st_dev] = first, before + gib
-    for folder, gib in disks.values():
         free = disk_free(folder) / GIB
         if free < gib:
-            raise Problem(
+            raise SetupError(
                 f"There is too little disk space: set-up needs {gib:.1f} GiB more, {folder} has {free:.1f} GiB.\n"
                 "  Free some. Or make .venv a link to an empty folder on a bigger disk, with uv's cache beside it:\n"
                 "  UV_CACHE_DIR=/folder/on/that/disk make setup"
@@ -385,7 +370,7 @@ def require_room(rooms):
 
 
 def run_checks(project, action, verbose):
-    """Every check, so that all that is missing can be installed in one go. Raises one Problem with all of them."""
+    """Every check, so that all that is missing can be installed in one go. Raises one SetupError with all of them."""
     checks = (
         ("platform", check_platform),
         ("Python", check_python),
@@ -397,13 +382,13 @@ def run_checks(project, action, verbose):
         try:
             one()
             result = "ok"
-        except Problem as problem:
-            problems.append(str(problem))
+        except SetupError as error:
+            problems.append(str(error))
             result = "not yet"
         if verbose:
             say(f"{name:<24}{result}")
     if problems:
-        raise Problem("\n".join([*problems, "Nothing was changed. Mend this, then try again."]))
+        raise SetupError("\n".join([*problems, "Nothing was changed. Mend this, then try again."]))
 
 
 # ---------------------------------------------------------------- progress
@@ -424,22 +409,18 @@ class Progress:
         """Tell what is being done now; call it often, also with the same text."""
         self.text = text
         now = self.clock()
+        seconds = int(now - self.start)
+        line = f"[{seconds // 60}:{seconds % 60:02d}] {text}"
         if self.terminal:
-            width = shutil.get_terminal_size().columns - 1
-            self.stream.write("\r\x1b[K" + self.line(now)[:width])
-            self.stream.flush()
+            self.stream.write("\r\x1b[K" + line[: shutil.get_terminal_size().columns - 1])
         elif self.shown_at is None or now - self.shown_at >= SHOW_EVERY:
             self.shown_at = now
-            self.stream.write(self.line(now) + "\n")
-            self.stream.flush()
+            self.stream.write(line + "\n")
+        self.stream.flush()
 
     def again(self):
         """Nothing new: only the time goes on."""
         self.update(self.text)
-
-    def line(self, now):
-        seconds = int(now - self.start)
-        return f"[{seconds // 60}:{seconds % 60:02d}] {self.text}"
 
     def clear(self):
         """Leave the terminal's line to whoever prints next."""
@@ -461,17 +442,55 @@ def empty_folder(folder):
             os.remove(path)
 
 
-def stop(process):
-    """End a child and what it started. It has a session of its own, so that we decide."""
-    for number, patience in ((signal.SIGINT, 5), (signal.SIGKILL, 5)):
+class Child:
+    """A command that runs in the checkout, in a session of its own, so that we decide when it ends.
+
+    It inherits the lock: should we be killed, a set-up that comes next still waits for it to end.
+    """
+
+    def __init__(self, project, command, lock=None, environment=None):
+        self.process = subprocess.Popen(
+            command,
+            cwd=project.root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=() if lock is None else (lock.fileno(),),
+        )
+
+    def follow(self, take, idle=lambda: None):
+        """To its end: ``take`` gets each line as it comes, ``idle`` is called each second without. Its exit status."""
+        import select
+
+        pipe, rest = self.process.stdout, b""
         try:
-            os.killpg(process.pid, number)
-            process.wait(timeout=patience)
-        except (OSError, subprocess.TimeoutExpired):
-            continue
+            while True:
+                if not select.select([pipe], [], [], 1.0)[0]:
+                    idle()
+                    continue
+                chunk = os.read(pipe.fileno(), 65536)
+                *complete, rest = (rest + chunk).split(b"\n") if chunk else [rest, b""]
+                for line in complete:
+                    take(line.decode("utf-8", "replace"))
+                if not chunk:
+                    return self.process.wait()
+        finally:
+            self.stop()
+            pipe.close()
+
+    def stop(self):
+        """End it, with what it started, if it still runs."""
+        for number in (signal.SIGINT, signal.SIGKILL) if self.process.poll() is None else ():
+            try:
+                os.killpg(self.process.pid, number)
+                self.process.wait(timeout=5)
+            except (OSError, subprocess.TimeoutExpired):
+                continue
 
 
-class Job:
+class Installer:
     """One set-up under way: runs commands, with their output in the log and their progress on the screen."""
 
     def __init__(self, project, lock, log, progress):
@@ -481,54 +500,26 @@ class Job:
     def run(self, command, doing):
         """Run a command to its end; returns its exit status and the lines that it printed.
 
-        What it says in sentences is shown as progress. It inherits the lock: should we be killed, a set-up that comes
-        next still waits for it to end.
+        What it says in sentences is shown as progress.
         """
-        import select
-
         lines = []
 
-        def take(raw):
-            lines.append(raw.decode("utf-8", "replace").strip())
+        def take(line):
+            self.log.write(line.encode() + b"\n")
+            self.log.flush()
+            lines.append(line.strip())
             if lines[-1][:1].isupper():
                 self.progress.update(lines[-1])
 
         self.progress.update(doing)
-        process = subprocess.Popen(
-            command,
-            cwd=self.project.root,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=(self.lock.fileno(),),
-        )
-        rest = b""
-        try:
-            while True:
-                if not select.select([process.stdout], [], [], 1.0)[0]:
-                    self.progress.again()
-                    continue
-                chunk = os.read(process.stdout.fileno(), 65536)
-                if not chunk:
-                    take(rest)
-                    return process.wait(), lines
-                self.log.write(chunk)
-                self.log.flush()
-                *complete, rest = (rest + chunk).split(b"\n")
-                for raw in complete:
-                    take(raw)
-        finally:
-            if process.poll() is None:
-                stop(process)
-            process.stdout.close()
+        child = Child(self.project, command, self.lock, self.environment)
+        return child.follow(take, self.progress.again), lines
 
     def must(self, command, doing):
         """Run a command that has to succeed."""
         status, lines = self.run(command, doing)
         if status != 0:
-            raise Problem(explain(lines, self.project)[0])
+            raise SetupError(explain(lines, self.project)[0])
 
     def bring_uv(self):
         """Have the uv that the lock names in ``build/uv``, and the user's settings for it."""
@@ -553,7 +544,7 @@ class Job:
             return ["--python", python]
         status, lines = self.run([self.project.uv, "python", "install", "3.12"], "downloading Python 3.12")
         if status != 0:
-            raise Problem(python_help(lacking, tail(lines)))
+            raise SetupError(python_help(lacking, tail(lines)))
         return ["--managed-python", "--python", "3.12"]
 
     def make_venv(self, which):
@@ -569,17 +560,17 @@ class Job:
                 text, untouched = explain(lines, self.project)
                 if untouched and action == "update":
                     os.remove(self.project.started)
-                raise Problem(text)
+                raise SetupError(text)
 
 
 def uv_requirement(project):
     """The lines of the lock that name uv: its version, and the hashes of its files."""
     import re
 
-    found = re.search(r"^uv==.*\n(?: .*\n)+", read(project.versions), re.MULTILINE)
-    if not found:
-        raise Problem("lock.txt names no version of uv, with its hashes: git checkout lock.txt, or make lock.")
-    return found.group()
+    match = re.search(r"^uv==.*\n(?: .*\n)+", read(project.versions), re.MULTILINE)
+    if not match:
+        raise SetupError("lock.txt names no version of uv, with its hashes: git checkout lock.txt, or make lock.")
+    return match.group()
 
 
 def pip_environment():
@@ -598,13 +589,13 @@ def pip_settings(project):
         stderr=subprocess.DEVNULL,
         text=True,
     ).stdout
-    found = {}
+    settings = {}
     for section in ("global.", "install.", ":env:."):  # the later ones win
         for line in listed.splitlines():
             name, equals, value = line.partition("=")
             if equals and name.startswith(section):
-                found[name[len(section) :]] = str(ast.literal_eval(value))
-    return found
+                settings[name[len(section) :]] = str(ast.literal_eval(value))
+    return settings
 
 
 def uv_settings(project):
@@ -662,38 +653,34 @@ def tail(lines, count=20):
 NETWORK = ("Failed to fetch", "Failed to download", "error sending request", "NewConnectionError", "timed out")
 NETWORK += ("NameResolutionError", "ConnectTimeoutError", "Max retries exceeded", "ProxyError")
 
-# What uv prints, or the pip that fetches it; what it means and what to do; is .venv as it was? The first one counts: uv
-# calls a wrong hash a failed download, too; and without a network pip says that no version exists.
+# What uv prints, or the pip that fetches it; what it means and what to do. The first one counts: uv calls a wrong hash
+# a failed download, too; and without a network pip says that no version exists. Of these only a full disk may leave
+# .venv half-changed.
 FAILURES = (
     (
         ("No space left on device", "os error 28", "Disk quota exceeded"),
         "The disk is full. Free some space, then try again.",
-        False,
     ),
     (
         ("Hash mismatch for", "DO NOT MATCH THE HASHES"),
         "A file that came is not the one that lock.txt names (its hash differs), and was not installed: undo a change "
         "of lock.txt\n(git checkout lock.txt), or ask whoever runs the mirror that pip is told to use.",
-        True,
     ),
     (
         ("CERTIFICATE_VERIFY_FAILED", "SSLCertVerificationError", "invalid peer certificate"),
         "The certificate of the package server is not trusted. Behind a company's proxy, name its certificate:\n"
         "PIP_CERT=/path/to/company.pem make setup",
-        True,
     ),
     (
         NETWORK,
         "The package server could not be reached. Check the network (a proxy goes into HTTPS_PROXY, a mirror into "
         "PIP_INDEX_URL),\nthen try again; what was downloaded is kept in uv's cache. If all of it is there: "
         "UV_OFFLINE=1 make setup",
-        True,
     ),
     (
         ("No solution found", "no trusted hash was provided", "No matching distribution found"),
         "pyproject.toml and lock.txt do not agree, or the package server lacks something.\n"
         "Run make lock after a change to pyproject.toml, or undo it (git checkout pyproject.toml lock.txt).",
-        True,
     ),
 )
 UNKNOWN = "Installing failed. The last lines:"
@@ -705,15 +692,13 @@ LACKING = (
 
 def explain(lines, project):
     """(what went wrong and what to do, with the lines that say so; whether ``.venv`` is as it was before)"""
-    text, untouched = UNKNOWN, False
-    for phrases, meaning, harmless in reversed(FAILURES):
-        if any(phrase in line for line in lines for phrase in phrases):
-            text, untouched = meaning, harmless
+    meanings = [text for phrases, text in FAILURES if any(phrase in line for line in lines for phrase in phrases)]
+    text = meanings[0] if meanings else UNKNOWN
+    untouched = text not in (UNKNOWN, FAILURES[0][1])
     if text == FAILURES[-1][1] and os.environ.get("PIP_NO_INDEX"):
         text = LACKING
     errors = [number for number, line in enumerate(lines) if line.lower().startswith("error")]
-    known = text != UNKNOWN
-    shown = lines[errors[0] :][:8] if errors and known else lines
+    shown = lines[errors[0] :][:8] if errors and meanings else lines
     return f"{text}\n{tail(shown)}\nThe full log: {project.shown_log}", untouched
 
 
@@ -731,42 +716,18 @@ PARTS = (
 SIMULATED = "from metallab import simulation; simulation.arm(required=True); import torch"
 
 
-class Probe:
-    """A line of Python that runs in .venv. It inherits the lock, as uv does: see `Job.run`."""
+def python_child(project, code, lock=None):
+    """A line of Python that runs in ``.venv``."""
+    return Child(project, [project.python, "-I", "-c", code], lock)
 
-    def __init__(self, project, code, lock=None):
-        self.process = subprocess.Popen(
-            [project.python, "-I", "-c", code],
-            cwd=project.root,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            pass_fds=() if lock is None else (lock.fileno(),),
-        )
 
-    def result(self, on_idle=lambda: None):
-        """(True, what it printed) or (False, the signal that killed it, or the last line of what went wrong)."""
-        try:
-            while True:
-                try:
-                    printed, errors = self.process.communicate(timeout=1)
-                    break
-                except subprocess.TimeoutExpired:
-                    on_idle()
-        finally:
-            self.stop()
-        if self.process.returncode == 0:
-            return True, printed.strip()
-        if self.process.returncode < 0:
-            return False, f"it was killed by signal {-self.process.returncode}"
-        return False, (errors.strip().splitlines() or [f"it ended with {self.process.returncode}"])[-1]
-
-    def stop(self):
-        """End it, with what it started, if it still runs."""
-        if self.process.poll() is None:
-            stop(self.process)
+def outcome(child, idle=lambda: None):
+    """(whether a child ends well, the last line that it printed, or the signal that killed it)"""
+    lines = []
+    status = child.follow(lambda line: lines.append(line.strip()), idle)
+    if status < 0:
+        return False, f"it was killed by signal {-status}"
+    return status == 0, ([line for line in lines if line] or [f"it ended with {status}"])[-1]
 
 
 def check_installed(project, lock, progress):
@@ -778,17 +739,18 @@ def check_installed(project, lock, progress):
     import platform
 
     def works(code):
-        return Probe(project, code, lock).result(progress.again)
+        return outcome(python_child(project, code, lock), progress.again)
 
     progress.update("trying the installation")
-    _, found = works("import importlib.util as u; s = u.find_spec('metallab'); print(s.origin if s else 'nowhere')")
-    if os.path.realpath(found) != os.path.realpath(project.package):
-        raise Problem(f"metallab should be imported from {project.package}, but comes from {found}.")
+    _, origin = works("import importlib.util as u; s = u.find_spec('metallab'); print(s.origin if s else 'nowhere')")
+    if os.path.realpath(origin) != os.path.realpath(project.package):
+        raise SetupError(f"metallab should be imported from {project.package}, but comes from {origin}.")
     progress.update("importing torch")
-    well, said = works("import torch")
+    well, reason = works("import torch")
     if not well:
-        raise Problem(f"torch is installed and does not import: {said}")
-    simulated = Probe(project, SIMULATED, lock) if platform.system() == "Linux" else None  # one core has time for it
+        raise SetupError(f"torch is installed and does not import: {reason}")
+    # beside the imports, since one core has time for it
+    simulated = python_child(project, SIMULATED, lock) if platform.system() == "Linux" else None
     try:
         outcomes = {}
         for module, _, _ in PARTS:
@@ -796,11 +758,11 @@ def check_installed(project, lock, progress):
             outcomes[module] = works("import " + module)
         if simulated:
             progress.update("building the simulated Apple GPU")
-            outcomes["simulation"] = simulated.result(progress.again)
+            outcomes["simulation"] = outcome(simulated, progress.again)
     finally:
         if simulated:
             simulated.stop()
-    return {name: said for name, (well, said) in outcomes.items() if not well}
+    return {name: reason for name, (well, reason) in outcomes.items() if not well}
 
 
 def warn(broken):
@@ -844,17 +806,17 @@ def carry_out(project, action, reason, lock):
                 say(f"Updating .venv: {reason}.")
             else:
                 say(f"Setting up .venv. This takes a minute or two; the log is {project.shown_log}.")
-            job = Job(project, lock, log, progress)
-            job.bring_uv()
-            which = [] if action == "update" else job.bring_python()
+            installer = Installer(project, lock, log, progress)
+            installer.bring_uv()
+            which = [] if action == "update" else installer.bring_python()
             if action == "rebuild":
                 say(f"Removing .venv to make it again: {reason}.")
                 progress.update("removing .venv")
                 empty_folder(project.venv)
             mark_started(project)
             if which:
-                job.make_venv(which)
-            job.install(action)
+                installer.make_venv(which)
+            installer.install(action)
         broken = check_installed(project, lock, progress)
         write_stamp(project, broken)
         os.remove(project.started)
@@ -887,16 +849,16 @@ def check(project):
     run_checks(project, action, verbose=True)
     say({"current": ".venv is current.", "build": ".venv is not made yet: make setup"}.get(action, ".venv: " + reason))
     if action == "current":
-        outcomes = {module: Probe(project, "import " + module).result() for module, _, _ in PARTS}
-        warn({module: said for module, (well, said) in outcomes.items() if not well})
+        outcomes = {module: outcome(python_child(project, "import " + module)) for module, _, _ in PARTS}
+        warn({module: reason for module, (well, reason) in outcomes.items() if not well})
 
 
 def run_uv(project, arguments):
     """uv, from ``build/uv``, with the settings that set-up uses. It takes this process's place."""
     with take_lock(project) as lock, open(project.log, "ab") as log:
-        job = Job(project, lock, log, Progress())
-        job.bring_uv()
-    os.execve(project.uv, [project.uv, *arguments, *job.options], job.environment)
+        installer = Installer(project, lock, log, Progress())
+        installer.bring_uv()
+    os.execve(project.uv, [project.uv, *arguments, *installer.options], installer.environment)
 
 
 def on_signal(number, _frame):
@@ -922,9 +884,9 @@ def main(arguments=None, project=None):
     project = project or Project(os.path.join(here, os.pardir, os.pardir))
     try:
         if sys.version_info < OLDEST:
-            found = "{}.{}".format(*sys.version_info)
-            raise Problem(
-                f"Set-up starts with Python 3.8 or newer, this is {found}: make setup PYTHON=/path/to/python3"
+            version = "{}.{}".format(*sys.version_info)
+            raise SetupError(
+                f"Set-up starts with Python 3.8 or newer, this is {version}: make setup PYTHON=/path/to/python3"
             )
         if arguments[:1] == ["uv"]:
             run_uv(project, arguments[1:])
@@ -934,8 +896,8 @@ def main(arguments=None, project=None):
         else:
             set_up(project, options.verbose, options.force)
         return 0
-    except Problem as problem:
-        print(f"\nSet-up stopped.\n{problem}", file=sys.stderr, flush=True)
+    except SetupError as error:
+        print(f"\nSet-up stopped.\n{error}", file=sys.stderr, flush=True)
         return 1
     except Stopped as stopped:
         print("\nSet-up was interrupted. The next try starts afresh by itself.", file=sys.stderr, flush=True)

@@ -22,43 +22,41 @@ CUT = "application/vnd.metallab.cut+json"
 """Under this type an output of an executed notebook holds how many characters were cut away there."""
 
 
-class Unreadable(Exception):
-    """The file is not a notebook that can be run; the message says why."""
+@dataclass(eq=False)
+class Failure(Exception):
+    """A notebook cannot be run, or does not come to its end, or shows an error.
 
-
-class Refused(Exception):
-    """The notebook reads well but asks for something it can't have; the message says what to change."""
-
-
-@dataclass
-class Failure:
-    """Why a notebook failed: the reason, the cell's number and its place in the file, and the traceback."""
+    The reason, the number of the cell and its place in the file, and the traceback, without colours.
+    """
 
     reason: str
     cell: int | None = None
     index: int | None = None
     traceback: str = ""
 
+    def __str__(self) -> str:
+        return self.reason
+
 
 def read_notebook(path: Path):
-    """The notebook as a NotebookNode without outputs; Unreadable if it is missing, malformed or invalid."""
+    """The notebook as a NotebookNode without outputs; Failure if it is missing, malformed or invalid."""
     import nbformat
 
     try:
         text = path.read_text(encoding="utf-8")
         raw = json.loads(text)
     except FileNotFoundError:
-        raise Unreadable(f"there is no file {path}") from None
+        raise Failure(f"there is no file {path}") from None
     except OSError as error:
-        raise Unreadable(f"{path} can't be read: {error}") from error
+        raise Failure(f"{path} can't be read: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"malformed JSON: {error}; restore the file from version control") from error
+        raise Failure(f"malformed JSON: {error}; restore the file from version control") from error
     check_shape(raw)
     try:
         nbformat.validate(raw)
         notebook = nbformat.reads(text, as_version=4)
     except (nbformat.ValidationError, RecursionError) as error:
-        raise Unreadable(f"not a valid notebook: {units.first_line(error)}") from error
+        raise Failure(f"not a valid notebook: {units.first_line(error)}") from error
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -66,20 +64,20 @@ def read_notebook(path: Path):
 
 
 def check_shape(raw: object) -> None:
-    """Raises Unreadable on what nbformat's validator stumbles over or silently repairs: shape, version, cell ids."""
+    """Failure on what nbformat's validator stumbles over or silently repairs: shape, version, cell ids."""
     if not isinstance(raw, dict) or not isinstance(raw.get("cells"), list) or raw.get("nbformat") != 4:
-        raise Unreadable("not a valid notebook: no cells in notebook format 4; open it in JupyterLab and save it")
+        raise Failure("not a valid notebook: no cells in notebook format 4; open it in JupyterLab and save it")
     if not all(isinstance(cell, dict) and "cell_type" in cell and "source" in cell for cell in raw["cells"]):
-        raise Unreadable("not a valid notebook: some of its cells have no type or no source")
+        raise Failure("not a valid notebook: some of its cells have no type or no source")
     if not isinstance(minor := raw.get("nbformat_minor", 0), int):
-        raise Unreadable(f"not a valid notebook: its nbformat_minor is {minor!r}; open it in JupyterLab and save it")
+        raise Failure(f"not a valid notebook: its nbformat_minor is {minor!r}; open it in JupyterLab and save it")
     if minor < 5:
         return
     ids = [cell.get("id") for cell in raw["cells"]]
     repeated = {str(one) for one in ids if ids.count(one) > 1}
     if None in ids or repeated:
         what = "cells without an id" if None in ids else f"the cell id {min(repeated)} twice"
-        raise Unreadable(f"not a valid notebook: it has {what}; open it in JupyterLab and save it")
+        raise Failure(f"not a valid notebook: it has {what}; open it in JupyterLab and save it")
 
 
 def check_replaced(path: Path, replace: Mapping[str, str]) -> None:
@@ -150,48 +148,46 @@ def cuts(notebook: Mapping) -> Iterator[tuple[int, str]]:
                 yield number, str(output["data"].get("text/plain", "CUT"))
 
 
-def save(notebook, path: Path) -> None:
-    """Writes a NotebookNode atomically."""
-    import nbformat
-
-    write_atomically(path, nbformat.writes(notebook) + "\n")
+def save(notebook: Mapping, path: Path) -> None:
+    """Writes a notebook, a NotebookNode or plain JSON, atomically."""
+    write_atomically(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
 
 
 def title_of(notebook) -> str:
     """The text of its H1, or an empty string."""
     for cell in notebook.cells:
-        if cell.cell_type == "markdown" and (found := re.search(r"^# +(.+?) *$", cell.source, re.MULTILINE)):
-            return found[1]
+        if cell.cell_type == "markdown" and (heading := re.search(r"^# +(.+?) *$", cell.source, re.MULTILINE)):
+            return heading[1]
     return ""
 
 
 def skip_reason(notebook, device: str) -> str:
-    """Why this notebook is skipped on this device, or an empty string; Refused if the skip is not well-formed."""
+    """Why this notebook is skipped on this device, or an empty string; Failure if the skip is not well-formed."""
     ours = notebook.metadata.get("metallab", {})
     skip = ours.get("skip") if isinstance(ours, dict) else None
     if skip is None:
         return ""
     devices = skip.get("device") if isinstance(skip, dict) else None
     if not isinstance(devices, list) or any(name not in NAMES[1:] for name in devices):
-        raise Refused(f"metadata.metallab.skip.device must be a list of {', '.join(NAMES[1:])}")
+        raise Failure(f"metadata.metallab.skip.device must be a list of {', '.join(NAMES[1:])}")
     reason = skip.get("reason")
     if not isinstance(reason, str) or not reason.strip():
-        raise Refused("metadata.metallab.skip gives no reason; write one, it is what readers are told")
+        raise Failure("metadata.metallab.skip gives no reason; write one, it is what readers are told")
     return reason if device in devices else ""
 
 
 def check_kernel_name(notebook) -> None:
-    """Refused unless the notebook names the kernel that runs here: python3, in this interpreter."""
+    """Failure unless the notebook names the kernel that runs here: python3, in this interpreter."""
     name = notebook.metadata.get("kernelspec", {}).get("name", "python3")
     if name != "python3":
-        raise Refused(f"unknown kernel {name!r}: set metadata.kernelspec.name to 'python3', which every notebook uses")
+        raise Failure(f"unknown kernel {name!r}: set metadata.kernelspec.name to 'python3', which every notebook uses")
 
 
 def check_skipped_cells(notebook) -> None:
-    """Refused if a cell is tagged skip-headless without saying why."""
+    """Failure if a cell is tagged skip-headless without saying why."""
     for number, _, cell in numbered(notebook):
         if SKIP_TAG in cell.metadata.get("tags", []) and not str(cell.metadata.get("reason", "")).strip():
-            raise Refused(f"cell {number} is tagged {SKIP_TAG} but its metadata has no reason; write one")
+            raise Failure(f"cell {number} is tagged {SKIP_TAG} but its metadata has no reason; write one")
 
 
 def is_code(cell: Mapping) -> bool:
@@ -201,8 +197,8 @@ def is_code(cell: Mapping) -> bool:
 
 def numbered(notebook) -> Iterator[tuple[int, int, Mapping]]:
     """The code cells that are not blank: each with its number, as a reader counts, and its place in the file."""
-    found = ((index, cell) for index, cell in enumerate(notebook.cells) if is_code(cell))
-    return ((number, index, cell) for number, (index, cell) in enumerate(found, 1))
+    code_cells = ((index, cell) for index, cell in enumerate(notebook.cells) if is_code(cell))
+    return ((number, index, cell) for number, (index, cell) in enumerate(code_cells, 1))
 
 
 def first_error(notebook) -> Failure | None:
@@ -236,7 +232,7 @@ def first_unexecuted(notebook) -> Failure | None:
 
 def not_run(notebook) -> list[dict[str, str]]:
     """What its cells say that they did not run (`metallab.needs`): each with the cell and the heading above it."""
-    found, heading, number = [], "", 0
+    gaps, heading, number = [], "", 0
     for cell in notebook.cells:
         if cell.cell_type == "markdown" and (headings := re.findall(r"^#+ +(.+?) *$", cell.source, re.MULTILINE)):
             heading = headings[-1]
@@ -244,8 +240,8 @@ def not_run(notebook) -> list[dict[str, str]]:
         for output in cell.get("outputs", []):
             if gap := output.get("data", {}).get(needs.MIME):
                 where = f"cell {number} ({heading})" if heading else f"cell {number}"
-                found.append({"where": where, "what": str(gap["what"]), "mend": str(gap["mend"])})
-    return found
+                gaps.append({"where": where, "what": str(gap["what"]), "mend": str(gap["mend"])})
+    return gaps
 
 
 def show_failure(notebook: Mapping, failure: Failure) -> None:

@@ -7,7 +7,6 @@ import ctypes
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -60,12 +59,12 @@ def family(head: psutil.Process | None, name: str = "") -> list[psutil.Process]:
 
     Those that have ended already are left out.
     """
-    found = {process for process in psutil.process_iter() if name and has_mark(process, name)}
+    members = {process for process in psutil.process_iter() if name and has_mark(process, name)}
     if head is not None and (head.is_running() or not psutil.pid_exists(head.pid)):  # else a stranger has the number
-        found |= {head, *map(find_process, (pid for pid in psutil.pids() if in_session(pid, head.pid)))} - {None}
+        members |= {head, *map(find_process, (pid for pid in psutil.pids() if in_session(pid, head.pid)))} - {None}
         with contextlib.suppress(psutil.NoSuchProcess):
-            found.update(head.children(recursive=True))
-    return [process for process in found if runs(process)]
+            members.update(head.children(recursive=True))
+    return [process for process in members if runs(process)]
 
 
 def runs(process: psutil.Process) -> bool:
@@ -96,43 +95,14 @@ def kill_descendants() -> None:
 
 def _kill(find: Callable[[], list[psutil.Process]]) -> None:
     for _ in range(3):  # what was started while they were being killed comes next
-        if not (found := find()):
+        if not (processes := find()):
             return
-        for process in found:
+        for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 process.kill()
         deadline = time.monotonic() + 5
-        while any(map(runs, found)) and time.monotonic() < deadline:
+        while any(map(runs, processes)) and time.monotonic() < deadline:
             time.sleep(0.005)
-
-
-class Lifeline:
-    """Kills the kernel once standard input closes: the parent wants this worker to stop, or has gone."""
-
-    def __init__(self) -> None:
-        self.cut = False
-        self.kernel: psutil.Process | None = None
-
-    def watch(self) -> None:
-        """Starts the thread that waits for the end of standard input; nothing is ever written to it."""
-        threading.Thread(target=self._wait, daemon=True).start()
-
-    def _wait(self) -> None:
-        while os.read(0, 1):
-            continue
-        self.cut = True
-        self.kill()
-
-    def hold(self, kernel: int) -> None:
-        """Takes charge of a kernel. It may be cut already; whichever comes second, this or the end, kills it."""
-        self.kernel = find_process(kernel)
-        if self.cut:
-            self.kill()
-
-    def kill(self) -> None:
-        """Kills the kernel and whatever it has started."""
-        kill_family(self.kernel)
-        kill_descendants()
 
 
 def resident_bytes(head: psutil.Process) -> int:
@@ -160,6 +130,6 @@ def last_words(log: Path, lines: int = 12) -> str:
     """What a log, if there is one, says of the end: a crash's Python stack, innermost call first, or its last lines."""
     if not log.exists():
         return ""
-    found = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    crash = next((i for i, line in enumerate(found) if line.startswith("Fatal Python error")), None)
-    return "\n".join(found[-lines:] if crash is None else found[crash : crash + lines])
+    text = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    crash = next((i for i, line in enumerate(text) if line.startswith("Fatal Python error")), None)
+    return "\n".join(text[-lines:] if crash is None else text[crash : crash + lines])

@@ -3,11 +3,11 @@
 Three processes share the work, so that none can take the others down:
 
 * the **parent** picks the notebooks, prints progress and keeps ``summary.json``. It imports no framework and no
-  nbconvert, so that it takes neither memory nor time from what is being measured;
-* a **worker** for each notebook drives nbconvert's ExecutePreprocessor and saves the partial notebook after every
-  cell (seldomer where there are so many that saving would take a tenth of the time). Its standard input is its
-  lifeline: once that closes (the parent stops it, or is gone, however it went) the worker kills its kernel, saves what
-  it has and leaves;
+  nbclient, so that it takes neither memory nor time from what is being measured;
+* a **worker** for each notebook is nbclient's client, which it makes save the partial notebook after every cell
+  (seldomer where there are so many that saving would take a tenth of the time). Its standard input is its lifeline:
+  once that closes (the parent stops it, or is gone, however it went) the worker kills its kernel, saves what it has and
+  leaves;
 * the **kernel** is ipykernel in this very interpreter. It talks over Unix sockets, so that parallel runs never race
   for a port. It starts in a session of its own, with a mark in its environment, and on Linux the worker adopts what
   loses its parent: so its descendants are found and ended.
@@ -24,8 +24,8 @@ a tool is missing here and what was not run for want of it (`metallab.needs`).
 
 Cells are numbered as a reader counts them: code cells that are not blank, from 1.
 
-``cli``, ``summary`` and ``pool`` are the parent, ``worker`` and ``runner`` the worker; ``jobs``, ``notebook``,
-``devices`` and ``processes`` are what they share.
+``cli``, ``bench``, ``summary`` and ``pool`` are the parent, ``worker`` is the worker; ``jobs`` and ``devices`` are what
+they share. `metallab.notebook` knows what a notebook is, `metallab.processes` how to end a family of processes.
 """
 
 from metallab.headless.cli import main

@@ -26,11 +26,11 @@ from pathlib import Path
 from metallab import machine, paths, records, timing
 from metallab import mode as modes
 from metallab.device import NAMES
-from metallab.headless.cli import choose, stop_signals
+from metallab.headless.cli import choose
 from metallab.headless.devices import resolve_device
 from metallab.headless.jobs import ENDED, Job, NotebookResult, UsageError, make_job
 from metallab.headless.pool import Pool
-from metallab.headless.summary import Console, Summary, locked
+from metallab.headless.summary import Console, RunSummary, locked
 from metallab.paths import results_file, shown
 
 RUNS = 3
@@ -51,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (StateChanged, OSError, ValueError) as error:
         print(f"bench: {error}; what is finished stays, and make bench goes on from there", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # before the first run, or after the last
+        return 130
 
 
 def state() -> str:
@@ -71,7 +73,7 @@ class Bench:
     """The runs of some pages in one state of code and machine: what is finished, what is to do, and doing it."""
 
     mode: str
-    found: dict
+    resolved: dict
     """What `resolve_device` says."""
     pages: list[Path]
     runs: int
@@ -83,17 +85,19 @@ class Bench:
     @property
     def folder(self) -> Path:
         """The folder of this bench, named after its state."""
-        return self.place / f"{self.mode}-{self.found['device']}-{self.begun}"
+        return self.place / f"{self.mode}-{self.resolved['device']}-{self.begun}"
 
     @functools.cached_property
-    def rounds(self) -> list[Summary]:
+    def rounds(self) -> list[RunSummary]:
         """A summary for each run of all pages."""
-        return [Summary(self.folder / f"run-{number}", self.mode, self.found) for number in range(1, self.runs + 1)]
+        return [
+            RunSummary(self.folder / f"run-{number}", self.mode, self.resolved) for number in range(1, self.runs + 1)
+        ]
 
     def jobs(self) -> list[Job]:
         """What is left to do, run by run."""
         return [
-            make_job(page, self.mode, self.found["device"], out=summary.path.parent)
+            make_job(page, self.mode, self.resolved["device"], out=summary.path.parent)
             for summary in self.rounds
             for page in self.pages
             if not _is_finished(summary, page.stem)
@@ -101,7 +105,7 @@ class Bench:
 
     def seconds(self) -> dict[str, float]:
         """How long each page took, where it ran before: in this bench, or by ``make run``."""
-        before = Summary(paths.run_folder(self.mode, self.found["device"]), self.mode, self.found)
+        before = RunSummary(paths.run_folder(self.mode, self.resolved["device"]), self.mode, self.resolved)
         entries = [entry for summary in [before, *self.rounds] for entry in summary.entries.values()]
         return {entry["name"]: entry["seconds"] for entry in entries if entry["status"] in ENDED}
 
@@ -132,29 +136,31 @@ class Bench:
         ]
         if not files:
             raise UsageError("no page left any results")
-        name = results_file(self.found["label"])
+        name = results_file(self.resolved["label"])
         made = records.merge(files, self.place / (name if self.mode == "full" else f"{self.mode}_{name}"))
         paths.note(made)
         return made
 
-    def _all_rounds(self) -> list[Summary]:
+    def _all_rounds(self) -> list[RunSummary]:
         """Those of earlier benches of this state as well, which may have had more runs."""
         numbers = {path: path.name.removeprefix("run-") for path in self.folder.glob("run-*")}
         ours = [path for path, number in numbers.items() if number.isdecimal()]  # and no copy that somebody made
-        return [Summary(path, self.mode, self.found) for path in sorted(ours, key=lambda path: int(numbers[path]))]
+        return [
+            RunSummary(path, self.mode, self.resolved) for path in sorted(ours, key=lambda path: int(numbers[path]))
+        ]
 
-    def _summary(self, folder: str) -> Summary:
+    def _summary(self, folder: str) -> RunSummary:
         return next(summary for summary in self.rounds if str(summary.path.parent) == folder)
 
 
 def _run(given: argparse.Namespace) -> int:
-    pages, found = choose([], given.only), resolve_device(given.device)
-    if found["simulated"]:
+    pages, resolved = choose([], given.only), resolve_device(given.device)
+    if resolved["simulated"]:
         raise UsageError("times of the simulated Apple GPU say nothing: take DEVICE=cpu, or a real one")
     place = (paths.BUILD / "bench").absolute()
     console = Console()
-    with locked(place) as lock, stop_signals() as wake:
-        bench = Bench(given.mode, found, pages, given.runs, place)
+    with locked(place) as lock:
+        bench = Bench(given.mode, resolved, pages, given.runs, place)
         if given.anew:
             shutil.rmtree(bench.folder, ignore_errors=True)
         jobs = bench.jobs()
@@ -167,7 +173,7 @@ def _run(given: argparse.Namespace) -> int:
             bench.finish(job, result)
             console.say(_line(bench, jobs, outcomes))
 
-        if not Pool(jobs, 1, (lock,), wake, bench.begin, console.progress, finished).run():
+        if not Pool(jobs, 1, (lock,), True, bench.begin, console.progress, finished).run():
             finished_runs = sum(result.status != "failed" for result in outcomes)
             console.say(f"interrupted; {finished_runs} runs were finished and stay: make bench goes on from there")
             return 130
@@ -178,7 +184,7 @@ def _run(given: argparse.Namespace) -> int:
     return int(any(result.status == "failed" for result in outcomes))
 
 
-def _is_finished(summary: Summary, name: str) -> bool:
+def _is_finished(summary: RunSummary, name: str) -> bool:
     """Whether a page was skipped in that run, or came to its end and left results that can be read."""
     status = summary.entries.get(name, {}).get("status")
     if status not in ENDED:
@@ -202,9 +208,9 @@ def _fixed_work() -> timing.Measurement:
 
 def _note_drift(path: Path, drift: float) -> None:
     """Put the drift into the records of a page that has no sentinel of its own."""
-    found = records.load(path)
-    if any(record.sentinel_drift is None for record in found):
-        records.write(path, [replace(r, sentinel_drift=drift) if r.sentinel_drift is None else r for r in found])
+    kept = records.load(path)
+    if any(record.sentinel_drift is None for record in kept):
+        records.write(path, [replace(r, sentinel_drift=drift) if r.sentinel_drift is None else r for r in kept])
 
 
 # --- what it says ---
@@ -212,14 +218,14 @@ def _note_drift(path: Path, drift: float) -> None:
 
 def _announce(bench: Bench, jobs: int, say: Callable[[str], None]) -> None:
     here, every = machine.describe(), len(bench.pages) * bench.runs
-    say(f"{len(bench.pages)} pages, {bench.runs} runs of each, {bench.mode} mode, on {bench.found['label']}")
+    say(f"{len(bench.pages)} pages, {bench.runs} runs of each, {bench.mode} mode, on {bench.resolved['label']}")
     if here.power_source == "battery" or here.low_power_mode:
         say("On battery or in low-power mode: plug in and switch it off, or these results say so.")
     if jobs == 0:
         say("Every run is there already; ANEW=1 measures again.")
     elif jobs < every:
         say(f"{every - jobs} runs are there already; {jobs} to do.")
-    elif others := sorted({*bench.place.glob(f"{bench.mode}-{bench.found['device']}-*")} - {bench.folder}):
+    elif others := sorted({*bench.place.glob(f"{bench.mode}-{bench.resolved['device']}-*")} - {bench.folder}):
         say(f"Begun anew: code or machine are not as they were for {', '.join(map(shown, others))}.")
 
 
@@ -235,10 +241,10 @@ def _line(bench: Bench, jobs: Sequence[Job], outcomes: Sequence[NotebookResult])
 
 
 def _conclude(path: Path, say: Callable[[str], None]) -> None:
-    found = records.load(path)
-    flags = Counter(flag for record in found for flag in record.measurement.flags)
+    kept = records.load(path)
+    flags = Counter(flag for record in kept for flag in record.measurement.flags)
     flagged = ", ".join(f"{count} {flag}" for flag, count in flags.most_common()) or "none"
-    say(f"{len(records.by_name(found))} benchmarks, {len(found)} measurements (flagged: {flagged}) in {shown(path)}")
+    say(f"{len(records.by_name(kept))} benchmarks, {len(kept)} measurements (flagged: {flagged}) in {shown(path)}")
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

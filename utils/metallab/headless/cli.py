@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from metallab import mode as modes
@@ -17,7 +14,7 @@ from metallab.device import NAMES
 from metallab.headless.devices import resolve_device
 from metallab.headless.jobs import CELL_TIMEOUT, TIMEOUT, NotebookResult, UsageError, make_job
 from metallab.headless.pool import Pool
-from metallab.headless.summary import Console, Summary, locked
+from metallab.headless.summary import Console, RunSummary, locked
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,30 +29,30 @@ def main(argv: list[str] | None = None) -> int:
     except UsageError as error:
         print(f"metallab.headless: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # before the first notebook: nothing to clean up
+    except KeyboardInterrupt:  # before the first notebook, or after the last: nothing to clean up
         return 130
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs what the command line asks for; the exit code."""
     chosen = choose(options.paths, options.only)
-    found = resolve_device(options.device)
+    resolved = resolve_device(options.device)
     limits = {"cell_timeout": options.cell_timeout, "timeout": options.timeout}
-    jobs = [make_job(path, options.mode, found["device"], **limits) for path in chosen]
+    jobs = [make_job(path, options.mode, resolved["device"], **limits) for path in chosen]
     folder = Path(jobs[0].out)
     results: list[NotebookResult] = []
     console = Console()
-    with locked(folder) as lock, stop_signals() as wake:
-        summary = Summary(folder, options.mode, found)
+    with locked(folder) as lock:
+        summary = RunSummary(folder, options.mode, resolved)
         paths.note(folder)
-        console.say(f"{len(jobs)} notebooks, {options.mode} mode, on {found['label']}")
+        console.say(f"{len(jobs)} notebooks, {options.mode} mode, on {resolved['label']}")
 
         def finished(result: NotebookResult) -> None:
             results.append(result)
             console.finished(result)
             summary.add(result)
 
-        through = Pool(jobs, options.jobs, (lock,), wake, summary.begin, console.progress, finished).run()
+        through = Pool(jobs, options.jobs, (lock,), True, summary.begin, console.progress, finished).run()
         console.summary(results, folder, time.monotonic() - summary.clock)
     if not through:
         console.say(f"interrupted; {len(jobs) - len(results)} notebooks were not begun")
@@ -69,16 +66,16 @@ def choose(given: list[Path], only: list[str]) -> list[Path]:
     An entry of ``only`` is a number (02 is 02_*, not 02b_*) or a stem. UsageError if one matches nothing, or if two
     notebooks have the same name and would overwrite each other.
     """
-    found = list(dict.fromkeys(path.absolute() for path in given or sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))))
-    if not found:
+    chosen = list(dict.fromkeys(path.absolute() for path in given or sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))))
+    if not chosen:
         raise UsageError(f"there are no notebooks in {paths.NOTEBOOKS}; name the files to run")
-    names = [path.stem for path in found]
+    names = [path.stem for path in chosen]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise UsageError(f"two notebooks are called {min(repeated)}; run them one after the other, into two folders")
     for wanted in only:
         if not any(wanted in (name, name.split("_")[0]) for name in names):
             raise UsageError(f"--only {wanted} matches no notebook; there are: {', '.join(names)}")
-    return [path for path in found if not only or {path.stem, path.stem.split("_")[0]} & set(only)]
+    return [path for path in chosen if not only or {path.stem, path.stem.split("_")[0]} & set(only)]
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -113,25 +110,3 @@ def seconds_argument(text: str) -> float:
         if 0 <= float(text) < float("inf"):
             return float(text)
     raise argparse.ArgumentTypeError("give a number of seconds, 0 for no limit")
-
-
-@contextlib.contextmanager
-def stop_signals() -> Iterator[int]:
-    """Turns Ctrl-C, SIGTERM and a closed terminal into something to read from a descriptor.
-
-    Nothing is raised then in the middle of a write; a second Ctrl-C changes nothing, stopping is bounded in time.
-    """
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}  # nohup's choice
-    for number in before:
-        signal.signal(number, lambda *_: os.write(writing, b"\0"))
-    try:
-        yield reading
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(reading)
-        os.close(writing)

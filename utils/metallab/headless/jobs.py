@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from metallab import paths
+from metallab.notebook import Failure, save, show_failure
+from metallab.paths import write_atomically
 
 CELL_TIMEOUT = 600.0
 TIMEOUT = 1800.0
@@ -61,6 +65,9 @@ class NotebookResult:
     """The number of the cell that failed."""
     traceback: str = ""
     """Its traceback, without colours."""
+
+    def __post_init__(self) -> None:
+        self.notebook = Path(self.notebook) if self.notebook else None
 
     @property
     def lacking(self) -> str:
@@ -186,6 +193,32 @@ def make_job(
     job = Job(str(path), path.stem, mode, kind, str(folder), str(Path(failed or default).absolute()), **options)
     if path.resolve() in (job.executed.resolve(), job.partial.resolve()):
         raise UsageError(f"{path} is where its executed copy would go; choose another folder for the run")
-    if found := job.foreign():
-        raise UsageError(f"{found} is there already, and no run wrote it: {ELSEWHERE}")
+    if theirs := job.foreign():
+        raise UsageError(f"{theirs} is there already, and no run wrote it: {ELSEWHERE}")
     return job
+
+
+def fail(job: Job, result: NotebookResult, failure: Failure, notebook: Mapping | None = None) -> NotebookResult:
+    """Fills in why a notebook failed, and leaves it as it is, or as it was last saved, among the failed.
+
+    Where there is none, because it cannot be read or its worker broke at once, a text says why.
+    """
+    result.status, result.reason = "failed", failure.reason
+    result.cell, result.traceback = failure.cell, failure.traceback
+    left = job.partial
+    try:
+        if notebook is None and left.exists():
+            notebook = json.loads(left.read_text(encoding="utf-8"))
+        if notebook is None:
+            left = job.note
+            write_atomically(left, f"{job.path}\n{failure.reason}\n{failure.traceback}\n")
+        else:
+            show_failure(notebook, failure)
+            save(notebook, left)
+    except OSError as error:
+        if "cannot be written" not in failure.reason:
+            result.reason += f"; and {cannot_write(left, error)}"
+    if left.exists():  # be it an earlier state
+        result.failed_copy = os.path.relpath(left, job.out)
+        result.notebook = left if left == job.partial else None
+    return result

@@ -44,11 +44,14 @@ def locked(folder: Path) -> Iterator[int]:
         descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise cannot_write(folder, error) from error
+    patience = time.monotonic() + STOP_GRACE
     try:
-        patience = time.monotonic() + STOP_GRACE
-        while not take_lock(descriptor):
-            holder = os.pread(descriptor, 32, 0).decode().strip()
-            if alive(holder) or time.monotonic() > patience:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            holder = os.pread(descriptor, 32, 0).decode().strip()  # empty: it is about to tell
+            if not holder.isdigit() or psutil.pid_exists(int(holder)) or time.monotonic() > patience:
                 raise UsageError(
                     f"another run (pid {holder or 'unknown'}) is writing to {folder}; wait until it is through, "
                     "or end it"
@@ -72,29 +75,15 @@ def check_umask() -> None:
         raise UsageError(f"umask {mask:03o} makes files that you could not read yourself: umask 022, then try again")
 
 
-def take_lock(descriptor: int) -> bool:
-    """Takes the lock if it is free."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def alive(pid: str) -> bool:
-    """Whether a process with this number exists; one whose number is not known yet does."""
-    return not pid.isdigit() or psutil.pid_exists(int(pid))
-
-
-class Summary:
+class RunSummary:
     """``summary.json``: one entry per notebook, the last run's; written after each, so that nothing gets lost.
 
     ``started`` (ISO 8601, UTC) and ``seconds`` are the latest run's; entries of notebooks it did not run stay.
     """
 
-    def __init__(self, folder: Path, mode: str, found: dict) -> None:
+    def __init__(self, folder: Path, mode: str, resolved: dict) -> None:
         self.path = folder / "summary.json"
-        self.head = {"mode": mode, **found, "started": datetime.now(UTC).isoformat(timespec="seconds")}
+        self.head = {"mode": mode, **resolved, "started": datetime.now(UTC).isoformat(timespec="seconds")}
         self.clock = time.monotonic()
         self.foreign = False
         self.entries = {entry["name"]: entry for entry in self._earlier()}
@@ -167,7 +156,8 @@ class Console:
         if not self.live:
             return
         now = time.monotonic()
-        parts = [f"{r.job.name}  cell {r.number}/{r.cells}  {now - r.started:.0f} s" for r in running]
+        cells = [f"cell {r.known.get('cell', 0)}/{r.known.get('cells', 0)}" for r in running]
+        parts = [f"{r.job.name}  {c}  {now - r.started:.0f} s" for r, c in zip(running, cells, strict=True)]
         width = shutil.get_terminal_size().columns - 1
         self.say("\r\x1b[K" + "  |  ".join(parts)[:width], end="")
 
