@@ -15,7 +15,7 @@ import types
 from pathlib import Path
 
 import pytest
-from conformance import claims, privacy, report, workplace
+from conformance import claims, groups, privacy, report, workplace
 from mutate import Rules
 
 from metallab import machine, paths
@@ -159,7 +159,7 @@ def made(tmp_path_factory):
         ("right", "confirmed", "total: 2; odd: ['NaN', 'x']"),
         ("wrong", "refuted", "it is 2 | not `3`"),
         ("raises", "raised", "ValueError: no such thing"),
-        ("differs", "refuted", "Mismatch: "),
+        ("differs", "refuted", "result: 1 of 1 values differ too much"),
         ("nothing_is_raised", "refuted", "Failed: DID NOT RAISE"),
         ("crashes", "crashed", "the process was killed by SIGABRT"),
         ("after_the_crash", "confirmed", "as claimed"),
@@ -185,10 +185,11 @@ def test_what_it_printed_and_found_is_kept(made):
     assert 'raise ValueError("no such thing")' in made.by_name["raises"]["detail"], "where it was, in the test itself"
 
 
-def test_a_claim_that_does_not_hold_is_the_exit_code(made):
+def test_a_claim_that_does_not_hold_is_the_exit_code(made, tmp_path):
     assert made.code == 1
-    assert ran(made.folder, "--only", "right,cannot")[0] == 0
-    assert [ran(made.folder, "--only", word)[0] for word in ("wrong", "raises")] == [1, 1]
+    folder = project(tmp_path, CLAIMS)
+    assert ran(folder, "--only", "right,cannot")[0] == 0
+    assert [ran(folder, "--only", word)[0] for word in ("wrong", "raises")] == [1, 1]
 
 
 @pytest.mark.skipif(claims.ON_A_MAC, reason="there everything is a Mac's")
@@ -242,6 +243,14 @@ def test_the_machine_is_left_as_it_was(made):
     assert not Path.home().joinpath("left-behind").exists()
 
 
+def test_a_process_that_ended_between_two_claims_is_told_as_one(tmp_path, pytestconfig):
+    group = groups.Group(pytestconfig, tmp_path / "nothing.py", "cpu", {})
+    group.process.wait(60)
+    with pytest.raises(groups.Ended, match="the process exited with code 4"):
+        list(group.answers({"run": "any", "next": None}, "done", 60))
+    group.stop()
+
+
 SLOW = """
 import time, pytest
 pytestmark = pytest.mark.claim(on="cpu", used_in="a test")
@@ -254,8 +263,9 @@ def test_third(): pass
 
 def reached(folder: Path, count: int) -> None:
     """Wait until so many results are on disk."""
-    file = folder / "report.jsonl"
+    file, end = folder / "report.jsonl", time.monotonic() + 120
     while not file.exists() or len(file.read_text().splitlines()) < 1 + count:
+        assert time.monotonic() < end, "no result is on disk"
         time.sleep(0.05)
 
 

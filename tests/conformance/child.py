@@ -1,8 +1,8 @@
-"""The process of a group: ``python -m conformance.child FILE DEVICE ROOT SETTINGS`` runs tests of a file as it is told.
+"""The process of a group: ``python -m conformance.child FILE ROOT SETTINGS`` runs tests of a file as it is told.
 
 Each line of standard input is a task, ``{"run": nodeid, "next": nodeid or null}``. Answers are lines of JSON on what
 was standard output: ``ready``, each of pytest's reports, and ``done``. Whatever tests print goes to standard error.
-With the device ``sim`` the simulated Apple GPU is armed first, before anything imports torch.
+Where METALLAB_DEVICE is ``sim`` the simulated Apple GPU is armed first, before anything imports torch.
 """
 
 from __future__ import annotations
@@ -45,16 +45,14 @@ class Server:
             self.tell(broken=report.longreprtext)
 
 
-def main(file: str, device: str, root: str, settings: str) -> None:
+def main(file: str, root: str, settings: str) -> None:
     """Serve until standard input closes."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    if device:
-        os.environ["METALLAB_DEVICE"] = device
+    if os.environ["METALLAB_DEVICE"] == "sim":
         from metallab import simulation
 
-        if device == "sim":
-            simulation.arm(required=True)
+        simulation.arm(required=True)
     import pytest
 
     without = [word for name in ("xdist", "terminal", "cacheprovider") for word in ("-p", f"no:{name}")]

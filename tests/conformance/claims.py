@@ -43,14 +43,19 @@ class Claim:
     on: Hardware = "gpu"
     seconds: float = 60
     """After which it is stopped."""
-    alone: bool = False
-    """Whether it has a process to itself."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that are set before that process starts."""
+    """Variables that are set before its process starts, which it then has to itself."""
+    slow: bool = False
+    """Whether it is asked by ``make verify-mac`` alone: it takes long, and its page shows the same in ``make test``."""
 
     @property
     def group(self) -> str:
         return self.name.partition(".")[0]
+
+    @property
+    def alone(self) -> bool:
+        """Whether it has a process to itself."""
+        return bool(self.environment)
 
     @property
     def evidence(self) -> Literal["Mac", "simulated", "CPU"]:
@@ -96,7 +101,6 @@ def claim(item: pytest.Item) -> Claim:
     name = item.name.removeprefix("test_")
     words = " ".join(words.split()) or f"{name.replace('_', ' ')}."
     about = (item.module.__doc__ or "").strip().partition("\n")[0].rstrip(".:")
-    said["alone"] = said.get("alone", False) or bool(said.get("environment"))
     return Claim(f"{item.path.stem.removeprefix('test_')}.{name}", about, words, " ".join(how.split()), **said)
 
 

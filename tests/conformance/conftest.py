@@ -99,7 +99,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Have a test run by its group's process, and tell of it as if it had run here."""
-    if SERVING:
+    if SERVING or item.get_closest_marker("claim") is None:  # pytest asks this hook of tests elsewhere, too
         return None
     if RUN not in item.config.stash:
         item.config.stash[RUN] = Run(item.config)
@@ -110,6 +110,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         reports = [claims.not_asked(item, why, "not run")]
     elif claim.on == "mac" and not claims.ON_A_MAC:
         reports = [claims.not_asked(item, "it needs a Mac", "not applicable")]
+    elif claim.slow and not run.journal:
+        reports = [claims.not_asked(item, "it takes long: make verify-mac asks", "not applicable")]
     else:
         reports, printed = run.groups.run(item, nextitem)
     if run.journal:
@@ -175,3 +177,15 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         torch.manual_seed(0)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def shaders() -> None:
+    """Metal's text can be compiled: by Apple's compiler, or by the one that the simulation needs."""
+    if not claims.ON_A_MAC:
+        from metalsim import shader  # which imports torch
+
+        try:
+            shader.compiler.find_compiler()
+        except shader.NoCompiler as error:
+            pytest.skip(str(error))

@@ -43,17 +43,16 @@ class Group:
         self.output = tempfile.TemporaryFile()  # what tests print, also those that end the process  # noqa: SIM115
         folders = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        variables = kept | {child.VARIABLE: "1", "PYTHONPATH": os.pathsep.join(folders)} | dict(environment)
-        variables["METALLAB_DEVICE"] = "cpu" if device == "" and not claims.ON_A_MAC else device or "auto"
+        variables = kept | {child.VARIABLE: "1", "PYTHONPATH": os.pathsep.join(folders), "METALLAB_DEVICE": device}
         command = [sys.executable, "-m", "conformance.child"]
         self.mark = f"conformance-{os.getpid()}-{time.monotonic_ns()}"
         self.process = subprocess.Popen(
-            [*command, str(file), device, str(config.rootpath), str(config.inipath)],
+            [*command, str(file), str(config.rootpath), str(config.inipath)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.output,
             cwd=TESTS.parent,
-            env=processes.marked(variables, self.mark),
+            env=processes.marked(variables | dict(environment), self.mark),
             start_new_session=True,  # Control-C is this process's
         )
         self.head = processes.find_process(self.process.pid)
@@ -63,8 +62,7 @@ class Group:
         """Its answers to a task, up to the one that has ``last``. `Ended` if that does not come in time."""
         try:
             if task:
-                self.process.stdin.write(f"{json.dumps(task)}\n".encode())
-                self.process.stdin.flush()
+                os.write(self.process.stdin.fileno(), f"{json.dumps(task)}\n".encode())
             end = time.monotonic() + seconds
             answer: dict[str, Any] = {}
             while last not in answer:
@@ -129,7 +127,7 @@ class Groups:
             except Ended as end:
                 printed = group.printed(begin) if group else ""
                 self.stop()
-                if end.outcome == "crashed" and used:
+                if end.outcome == "crashed" and used and not before:
                     before = str(end)
                     continue
                 return [self._lost(item, claim, end.outcome, str(end), printed)], printed
@@ -145,7 +143,7 @@ class Groups:
     def _group(self, item: pytest.Item, claim: claims.Claim) -> Group:
         if claim.alone:
             self.stop()
-        device = ("auto" if claims.ON_A_MAC else "sim") if claim.on == "gpu" else ""
+        device = "auto" if claims.ON_A_MAC else "sim" if claim.on == "gpu" else "cpu"
         key = (device, claim.alone)
         if key not in self.open:
             group = self.open[key] = Group(self.config, item.path, device, {**self.environment, **claim.environment})

@@ -106,7 +106,7 @@ class Journal:
         text = markdown(self.head.as_json(), [asdict(each) for each in self.results], minutes)
         counted = ", ".join(f"{n} {outcome}" for outcome, n in Counter(r.outcome for r in self.results).most_common())
         try:
-            path.write_text(text, encoding="utf-8")
+            path.write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             self.trouble = self.trouble or f"{_shown(path)} cannot be written ({error.strerror})"
             return f"{text}\n{counted}.\n{self.trouble}: the report stands above; copy it from here"
@@ -247,5 +247,5 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     (given,) = map(Path, sys.argv[1:])
-    given.with_suffix(".md").write_text(markdown(*journal(given), None), encoding="utf-8")
+    given.with_suffix(".md").write_text(markdown(*journal(given), None), encoding="utf-8", errors="backslashreplace")
     print(f"The report: {given.with_suffix('.md')}")

@@ -102,7 +102,7 @@ def verdict(got: np.ndarray, dtype: str) -> str:
     return parity.verdict(np.load("truth.npy"), np.asarray(got).reshape(1, 10), dtype)
 
 
-@pytest.mark.claim(on="gpu", used_in="notebook 09: MPSGraph, given the Core ML package", seconds=240)
+@pytest.mark.claim(on="gpu", used_in="notebook 09: MPSGraph, given the Core ML package", seconds=240, slow=True)
 def test_mpsgraph_reads_core_ml():
     """``initWithCoreMLPackageAtURL`` (macOS 15) reads a package of coremltools, and answers as PyTorch does."""
     make(core_ml=True)
@@ -170,7 +170,7 @@ def test_core_ml_tells_its_plan(evidence):
     assert ran["devices"]
 
 
-@pytest.mark.claim(on="cpu", used_in="notebook 09, ONNX Runtime's Core ML provider", seconds=240)
+@pytest.mark.claim(on="cpu", used_in="notebook 09, ONNX Runtime's Core ML provider", seconds=240, slow=True)
 def test_onnx_runtime_reaches_core_ml(evidence):
     """ONNX Runtime has the Core ML provider on a Mac, gives it operations, and answers as PyTorch does.
 

@@ -32,7 +32,7 @@ kernel void halved_down(device int* out, device const int* x, constant int& by, 
 
 
 @pytest.fixture(scope="module")
-def library():
+def library(shaders):
     return torch.mps.compile_shader(KERNELS)
 
 

@@ -27,7 +27,7 @@ def network():
     return nn.Sequential(*layers).eval()
 
 
-@pytest.mark.claim(on="gpu", used_in="notebook 02b, torch.compile", seconds=180)
+@pytest.mark.claim(on="gpu", used_in="notebook 02b, torch.compile", seconds=180, slow=True)
 def test_torch_compile_is_right(network):
     """``torch.compile`` compiles a network for MPS, inference and gradient, and agrees with the CPU."""
     x = torch.randn(32, 64)
@@ -42,7 +42,7 @@ def test_torch_compile_is_right(network):
     checks.assert_close(gradient, ours[0].weight.grad.cpu(), "float32")
 
 
-@pytest.mark.claim(on="gpu", used_in="notebook 09, AOTInductor", seconds=300)
+@pytest.mark.claim(on="gpu", used_in="notebook 09, AOTInductor", seconds=300, slow=True)
 def test_package_runs_in_another_process(network, evidence):
     """An AOTInductor package made for MPS loads in a fresh process and agrees with the CPU.
 
@@ -61,7 +61,7 @@ def test_package_runs_in_another_process(network, evidence):
     checks.assert_close(truth, ran["y"], "float32")
 
 
-@pytest.mark.claim(on="cpu", used_in="notebook 09, AOTInductor and its loader alone", seconds=300)
+@pytest.mark.claim(on="cpu", used_in="notebook 09, AOTInductor and its loader alone", seconds=300, slow=True)
 def test_package_for_the_cpu_is_right(network):
     """AOTInductor compiles for an Apple processor with the system's clang, and both loaders of notebook 09 read it."""
     x, path = torch.randn(32, 64), str(Path("model.pt2").resolve())

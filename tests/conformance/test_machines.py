@@ -108,7 +108,7 @@ def test_films_are_written_in_h264():
     assert b"avc1" in Path("film.mp4").read_bytes(), "another format"
 
 
-@pytest.mark.claim(used_in="notebooks 02, 05 and 08, metallab.memory", alone=True)
+@pytest.mark.claim(used_in="notebooks 02, 05 and 08, metallab.memory")
 def test_peak_memory_is_seen(evidence):
     """The sampled peak of a process's memory sees 200 MB that are used and given back: macOS counts in bytes."""
     with memory.peak(on=device.cpu()) as used:
@@ -118,7 +118,7 @@ def test_peak_memory_is_seen(evidence):
     assert 0.9 < used.bytes / (200 * 2**20) < 2
 
 
-@pytest.mark.claim(used_in="notebooks 01, 02b, 06 and 07, metallab.isolated", seconds=100)
+@pytest.mark.claim(used_in="notebooks 01, 02b, 06 and 07, metallab.isolated", seconds=100, slow=True)
 @pytest.mark.parametrize("framework", WORK)
 def test_one_thread_holds(framework, evidence):
     """``isolated.run(threads=1)`` holds PyTorch, TensorFlow and JAX to one busy core, on macOS by variables alone.

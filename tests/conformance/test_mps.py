@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import re
 import time
 import warnings
@@ -86,7 +87,7 @@ def test_fallback_variable_computes(evidence):
     assert sum("fall back" in text for text in heard) == 1
 
 
-@pytest.mark.claim(used_in="metalsim.operators.FALLS_BACK_BY_ITSELF", alone=True)
+@pytest.mark.claim(used_in="metalsim.operators.FALLS_BACK_BY_ITSELF")
 def test_one_operator_falls_back_by_itself(evidence):
     """embedding_renorm_ computes without the variable: PyTorch itself sends it to the CPU, and warns."""
     table, rows = torch.rand(5, 4), torch.tensor([1, 2])
@@ -97,7 +98,7 @@ def test_one_operator_falls_back_by_itself(evidence):
     assert sum("fall back" in text for text in heard) == 1
 
 
-@pytest.mark.claim(used_in="metalsim.refusals.detours", alone=True)
+@pytest.mark.claim(used_in="metalsim.refusals.detours")
 def test_linalg_kernels_warn_beyond_their_limits(evidence):
     """svd and eigh are right without a word as long as a threadgroup's memory of 32 KiB holds what they stage.
 
@@ -256,10 +257,11 @@ def test_events_without_waiting(evidence):
     assert at_once <= 1.01 * true
 
 
-@pytest.mark.claim(used_in="notebooks 02, 05 and 08, metallab.memory", alone=True)
+@pytest.mark.claim(used_in="notebooks 02, 05 and 08, metallab.memory")
 def test_accelerator_counts_memory(evidence):
     """``torch.accelerator`` counts memory on MPS: current, peak, and a peak that can be reset."""
     told = torch.accelerator
+    gc.collect()  # what other tests left
     torch.mps.synchronize()
     told.reset_peak_memory_stats()
     before = told.memory_allocated()
@@ -278,9 +280,11 @@ def test_accelerator_counts_memory(evidence):
     assert reset < during
 
 
-@pytest.mark.claim(used_in="notebook 02, memory: current, peak, pool", alone=True)
+@pytest.mark.claim(used_in="notebook 02, memory: current, peak, pool")
 def test_pool_keeps_what_was_freed(evidence):
     """What the driver gave stays in PyTorch's pool when tensors are freed, until ``empty_cache``."""
+    gc.collect()  # what other tests left
+    torch.mps.empty_cache()
     block = torch.empty(64 * 2**20, dtype=torch.uint8, device="mps")
     full = torch.mps.driver_allocated_memory()
     del block
@@ -292,7 +296,7 @@ def test_pool_keeps_what_was_freed(evidence):
     assert emptied < freed
 
 
-@pytest.mark.claim(used_in="notebook 02, the talk's set_per_process_memory_fraction(0)", alone=True)
+@pytest.mark.claim(used_in="notebook 02, the talk's set_per_process_memory_fraction(0)")
 def test_memory_fraction_wants_a_float():
     """``set_per_process_memory_fraction`` raises TypeError for an int, ValueError beyond 2, and takes floats."""
     limit = torch.mps.set_per_process_memory_fraction
@@ -304,7 +308,7 @@ def test_memory_fraction_wants_a_float():
         limit(value)
 
 
-@pytest.mark.claim(used_in="notebook 02, metallab.memory", alone=True)
+@pytest.mark.claim(used_in="notebook 02, metallab.memory")
 def test_limit_ends_in_out_of_memory(evidence):
     """A tensor beyond the limit raises OutOfMemoryError with the limit in its words, a fraction of what is recommended.
 
@@ -312,8 +316,11 @@ def test_limit_ends_in_out_of_memory(evidence):
     """
     recommended = torch.mps.recommended_max_memory()
     torch.mps.set_per_process_memory_fraction(0.02)
-    with pytest.raises(torch.OutOfMemoryError) as refused:
-        torch.empty(int(0.04 * recommended), dtype=torch.uint8, device="mps")
+    try:
+        with pytest.raises(torch.OutOfMemoryError) as refused:
+            torch.empty(int(0.04 * recommended), dtype=torch.uint8, device="mps")
+    finally:
+        torch.mps.set_per_process_memory_fraction(1.7)
     evidence("message", str(refused.value))
     assert _share_of(refused.value, recommended) == pytest.approx(0.02, abs=0.002)
 

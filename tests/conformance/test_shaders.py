@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_kernels import LAYOUTS, assert_follows_the_rule, numbers
 
 from metallab import units
 from metallab.inference import converters
@@ -31,26 +32,27 @@ pytestmark = pytest.mark.claim(on="gpu")
 
 
 @pytest.fixture(scope="module")
-def library():
+def library(shaders):
     return torch.mps.compile_shader(TEXTBOOK)
 
 
 @pytest.mark.claim(used_in="notebook 04, route 1")
-@pytest.mark.parametrize("begin", [0, 1], ids=["by fours", "from the middle"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_shader_is_right_to_the_bit(dtype, begin):
-    """``softshrink.metal`` through compile_shader gives every bit of the rule, in float, half and bfloat, also for NaN.
+def test_shader_is_right_to_the_bit(shaders, dtype, layout):
+    """``softshrink.metal`` gives every bit of the rule, in float, half and bfloat, whatever the layout, also for NaN.
 
-    Forward and backward; a view that begins in the middle cannot be read by fours.
+    Value and gradient of the operator that launches it, and strides. A view that begins in the middle cannot be read
+    by fours.
     """
-    route = softshrink.route("mps")
-    x = torch.cat([torch.tensor(rule.SPECIAL), torch.randn(1000)]).to("mps", dtype)[begin:]
-    slope = torch.randn(x.numel() + begin).to("mps", dtype)[begin:]
-    out = torch.empty(x.numel() + begin, dtype=dtype, device="mps")[begin:]
-    route.softshrink_forward(out, x, 0.1)
-    assert rule.same_bits(out, rule.softshrink(x.cpu(), 0.1)), "forward"
-    route.softshrink_backward(out, slope, x, 0.1)
-    assert rule.same_bits(out, rule.gradient(slope.cpu(), x.cpu(), 0.1)), "backward"
+    assert_follows_the_rule(LAYOUTS[layout](numbers(dtype).reshape(22, 14).to("mps")), 0.1)
+
+
+@pytest.mark.claim(used_in="notebook 04, what the operator refuses")
+def test_operator_refuses_integers():
+    """``metallab::softshrink`` refuses tensors of integers on the GPU with a TypeError that says what it takes."""
+    with pytest.raises(TypeError, match="floating-point"):
+        softshrink.softshrink(torch.ones(2, dtype=torch.int32, device="mps"))
 
 
 @pytest.mark.claim(used_in="notebook 04, the missing operator")
@@ -108,7 +110,7 @@ def test_source_that_does_not_compile_is_a_syntax_error(evidence):
 
 
 @pytest.mark.claim(used_in="notebook 04, route 2", seconds=300)
-def test_objective_cpp_builds_and_is_right():
+def test_objective_cpp_builds_and_is_right(shaders):
     """Apple's clang builds ``softshrink.mm`` by cpp_extension.load, and its results are right for views as well.
 
     On the simulated GPU another clang builds it, with stand-ins for Apple's headers.
@@ -116,15 +118,15 @@ def test_objective_cpp_builds_and_is_right():
     try:
         ours = extension.load("softshrink.mm")
     except extension.CannotBuild as error:
-        if "xcode-select" in str(error) or "clang++" in str(error):
+        if any(tool in str(error) for tool in ("xcode-select", "clang++", "Objective-C++ (.mm) needs")):
             pytest.skip(units.first_line(error, kind=True))
         raise
     ours.compile(kernels.source("softshrink.metal"))
-    base = torch.randn(6, 8).to("mps")
-    views = {"whole": base, "third row": base[2], "from the second": base.flatten()[1:], "transposed": base.t()}
-    views |= {"every other column": base[:, ::2], "half": base.half()}
-    for name, x in views.items():
-        assert rule.same_bits(ours.forward(x, 0.5), rule.softshrink(x.cpu(), 0.5)), name
+    for name, layout in LAYOUTS.items():
+        x = layout(numbers(torch.float32).reshape(22, 14).to("mps"))
+        grad = torch.randn(x.shape).to("mps")
+        assert rule.same_bits(ours.forward(x, 0.1), rule.softshrink(x.cpu(), 0.1)), name
+        assert rule.same_bits(ours.backward(grad, x, 0.1), rule.gradient(grad.cpu(), x.cpu(), 0.1)), name
 
 
 @pytest.mark.claim(on="cpu", used_in="notebook 04, route 4", seconds=300)
@@ -143,7 +145,7 @@ def test_cpp_kernel_is_right_to_the_bit(dtype, evidence):
 
 
 @pytest.mark.claim(used_in="notebook 04, one operator", seconds=120)
-def test_operator_passes_its_checks():
+def test_operator_passes_its_checks(shaders):
     """``metallab::softshrink`` on the GPU passes opcheck, and keeps the layout of its input.
 
     All of opcheck but its look at how autograd is registered, which it has for other devices only.

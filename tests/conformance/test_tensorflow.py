@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
+from conformance.claims import ON_A_MAC
 from metallab import device, frameworks, isolated, memory
 from metallab.frameworks import grappler
 
@@ -36,7 +36,7 @@ def test_plugin_computes(evidence):
     evidence("plugin", frameworks.plugin("tensorflow"))
     evidence("TensorFlow", tf.__version__)
     assert frameworks.probe(lab.kind, "tensorflow") is None
-    if sys.platform != "darwin":
+    if not ON_A_MAC:
         pytest.skip(f"no plugin here; the product of the {lab.kind} is exact")
     assert lab.kind == "mps", lab.instead_of
 

@@ -45,6 +45,7 @@ def environment(work: Path) -> dict[str, str]:
 
 
 QUIET = {
+    "PYTORCH_ENABLE_MPS_FALLBACK": "0",  # a claim that is about it says so
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "TQDM_DISABLE": "1",
     "YOLO_OFFLINE": "1",
