@@ -14,6 +14,7 @@ import time
 import types
 from pathlib import Path
 
+import psutil
 import pytest
 from conformance import claims, groups, privacy, report, workplace
 from mutate import Rules
@@ -146,7 +147,7 @@ def ran(folder: Path, *options: str, **more) -> tuple[int, str]:
 def made(tmp_path_factory):
     """A run of the claims above."""
     folder = project(tmp_path_factory.mktemp("claims"), CLAIMS)
-    code, out = ran(folder)
+    code, out = ran(folder, "-vv")
     text = (folder / "report.md").read_text(encoding="utf-8")
     head, results = report.journal(folder / "report.jsonl")
     by_name = {each["name"].partition(".")[2]: each for each in results}
@@ -252,26 +253,35 @@ def test_a_process_that_ended_between_two_claims_is_told_as_one(tmp_path, pytest
 
 
 SLOW = """
-import time, pytest
+import os, time, pytest
+from pathlib import Path
 pytestmark = pytest.mark.claim(on="cpu", used_in="a test")
 
 def test_first(): pass
-def test_second(): time.sleep(300)
+def test_second():
+    Path(__file__).with_name("pid").write_text(str(os.getpid()))
+    time.sleep(300)
 def test_third(): pass
 """
 
 
-def reached(folder: Path, count: int) -> None:
-    """Wait until so many results are on disk."""
-    file, end = folder / "report.jsonl", time.monotonic() + 120
-    while not file.exists() or len(file.read_text().splitlines()) < 1 + count:
-        assert time.monotonic() < end, "no result is on disk"
-        time.sleep(0.05)
+def in_the_second(folder: Path, run: subprocess.Popen) -> list[psutil.Process]:
+    """Wait until the second of `SLOW` runs; the processes of the run's group."""
+    try:
+        end = time.monotonic() + 120
+        while not (folder / "pid").exists() or not (folder / "pid").read_text():
+            assert time.monotonic() < end, "the second test does not come"
+            time.sleep(0.05)
+        assert len((folder / "report.jsonl").read_text().splitlines()) == 2, "what was found is not on disk"
+    except BaseException:
+        run.kill()
+        raise
+    return psutil.Process(run.pid).children(recursive=True)
 
 
 def test_control_c_loses_one_result(tmp_path):
     run = started(project(tmp_path, SLOW), start_new_session=True)
-    reached(tmp_path, 1)
+    in_the_second(tmp_path, run)
     run.send_signal(signal.SIGINT)
     out, _ = run.communicate(timeout=60)
     data = report.read(tmp_path / "report.md")
@@ -283,9 +293,11 @@ def test_control_c_loses_one_result(tmp_path):
 
 def test_what_a_killed_run_had_found_is_on_disk(tmp_path):
     run = started(project(tmp_path, SLOW), start_new_session=True)
-    reached(tmp_path, 1)
+    group = in_the_second(tmp_path, run)
     run.kill()
     run.communicate(timeout=60)
+    psutil.wait_procs(group, timeout=60)
+    assert not [process for process in group if process.is_running()], "the group's process is left behind"
     with (tmp_path / "report.jsonl").open("a") as file:
         file.write('{"name": "half a li')
     remade = [sys.executable, report.__file__, str(tmp_path / "report.jsonl")]

@@ -131,14 +131,19 @@ class Groups:
                     before = str(end)
                     continue
                 return [self._lost(item, claim, end.outcome, str(end), printed)], printed
-            restored = self.config.hook.pytest_report_from_serializable
-            reports = [restored(config=self.config, data=each["report"]) for each in answers if "report" in each]
+            reports = [self._report(each["report"]) for each in answers if "report" in each]
             if before:
                 reports[-1].user_properties.append(("evidence", ("in a process that had run others", before)))
             printed = group.printed(begin)
             if claim.alone:
                 self.stop()
             return reports, printed
+
+    def _report(self, data: dict[str, Any]) -> pytest.TestReport:
+        report = self.config.hook.pytest_report_from_serializable(config=self.config, data=data)
+        if isinstance(report.longrepr, list):  # why it was skipped: JSON knows no tuples
+            report.longrepr = tuple(report.longrepr)
+        return report
 
     def _group(self, item: pytest.Item, claim: claims.Claim) -> Group:
         if claim.alone:

@@ -184,3 +184,24 @@ def test_onnx_runtime_reaches_core_ml(evidence):
     if not through.on_core_ml:
         pytest.skip("this ONNX Runtime has no Core ML provider; on the CPU it agrees")
     assert converters.PROVIDER in taken
+
+
+@pytest.mark.claim(on="cpu", used_in="notebook 10, is this fair", seconds=240, slow=True)
+def test_core_ml_leaves_int8_to_the_cpu(evidence):
+    """ONNX Runtime's Core ML provider does not take networks in QDQ form: their int8 is the CPU's.
+
+    None of a small network's convolution and product, quantised, is taken.
+    """
+    import torch
+
+    from metallab.inference import quantization
+
+    make(core_ml=False)
+    image = torch.from_numpy(np.load("x.npy"))
+    whole = quantization.Choice(first_layer=True)
+    small = quantization.quantize(Path("small.onnx"), image, whole, Path("int8.onnx"))
+    through = converters.OnnxOnCoreML(small, cache=Path("cache"), units="ALL")
+    evidence("taken", taken := {provider: dict(operations) for provider, operations in through.taken().items()})
+    if not through.on_core_ml:
+        pytest.skip("this ONNX Runtime has no Core ML provider")
+    assert not {"Conv", "Gemm", "QLinearConv", "QGemm"} & set(taken.get(converters.PROVIDER, {}))
