@@ -374,7 +374,6 @@ RULES = Rules(privacy)
     ("flags=re.IGNORECASE", "flags=0"),
     ("_TEMPORARY.sub", "(lambda word, text: text) or _TEMPORARY.sub"),
     ('|= {name.partition(".")[0] for name in names}', "|= set()"),
-    ('entry.pw_gecos.split(",")[0].strip()', "''"),
     (r"(?![\w-]|\.\w)", r"(?![\w.-])"),
     (r"(?![\w-]|\.\w)", ""),
     ("for name, word in self.names:", "for name, word in ():"),

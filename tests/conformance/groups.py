@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from conformance import child, claims
-from metallab.headless import processes
+from metallab import processes
 
 TESTS = Path(__file__).resolve().parents[1]
 STARTING = 300.0

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import getpass
 import os
 import platform
-import pwd
 import re
 import socket
 import subprocess
@@ -57,17 +54,8 @@ def scrubber(work: str) -> Scrubber:
         folders.setdefault(os.path.realpath(folder), word)
     usual = {"/", "/usr", "/usr/local", "/opt", "/opt/homebrew"}  # where many have it: says nothing of a person
     longest_first = sorted(((f, w) for f, w in folders.items() if f not in usual), key=lambda pair: -len(pair[0]))
-    names = dict.fromkeys(_user_names(), "(user)") | dict.fromkeys(_host_names(), "(host)")
+    names = dict.fromkeys(machine.user_names(), "(user)") | dict.fromkeys(_host_names(), "(host)")
     return Scrubber(tuple(longest_first), tuple(sorted(names.items(), key=lambda pair: -len(pair[0]))))
-
-
-def _user_names() -> Iterable[str]:
-    names: set[str] = set()
-    with contextlib.suppress(KeyError):  # an account that is a bare number, as in some containers
-        names.add(getpass.getuser())
-        entry = pwd.getpwuid(os.getuid())
-        names |= {entry.pw_name, entry.pw_gecos.split(",")[0].strip()}
-    return names - {""}
 
 
 def _host_names() -> Iterable[str]:

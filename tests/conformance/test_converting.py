@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metallab import isolated
-from metallab.inference import converters, parity
+from metallab import converters, isolated, parity
 
 FLAGS = ("-coremlpackage", "-onnx", "-path", "-packageName", "-deploymentPlatform", "-minimumDeploymentTarget")
 QUESTIONS = {"alone": (), "convert": ("convert",), "help": ("convert", "--help")}
@@ -18,7 +17,7 @@ os.chdir(FOLDER)
 import numpy as np, torch
 from pathlib import Path
 from torch import nn
-from metallab.inference import converters
+from metallab import converters
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
@@ -33,10 +32,10 @@ import os
 os.chdir(FOLDER)
 import numpy as np
 from pathlib import Path
-from metallab.inference import mpsgraph_packages
-t = mpsgraph_packages.Tensor
+from metallab.mpsgraph import packages
+t = packages.Tensor
 given, made = [t((1, 1, 16, 16), "float32")], [t((1, 10), "float32")]
-program = mpsgraph_packages.load_core_ml(Path("small.mlpackage"), given, made)
+program = packages.load_core_ml(Path("small.mlpackage"), given, made)
 (y,) = program(np.load("x.npy"))
 """
 CONVERTED = """
@@ -45,8 +44,9 @@ os.chdir(FOLDER)
 import numpy as np, MetalPerformanceShadersGraph as mps
 from pathlib import Path
 from Foundation import NSURL
-from metallab.inference import mpsgraph, mpsgraph_packages
-t = mpsgraph_packages.Tensor
+from metallab import mpsgraph
+from metallab.mpsgraph import packages
+t = packages.Tensor
 given, made = (t((1, 1, 16, 16), "float32"),), (t((1, 10), "float32"),)
 executable = mps.MPSGraphExecutable.alloc().initWithMPSGraphPackageAtURL_compilationDescriptor_(
     NSURL.fileURLWithPath_(str(Path(PACKAGE).resolve())), None)
@@ -65,7 +65,7 @@ PREDICT = """
 import os
 os.chdir(FOLDER)
 import numpy as np, coremltools as ct
-from metallab.inference import converters
+from metallab import converters
 x = np.load("x.npy")
 model = ct.models.MLModel("small.mlpackage", compute_units=getattr(ct.ComputeUnit, converters.UNITS[UNIT]))
 spec = model.get_spec().description
@@ -111,7 +111,7 @@ def test_mpsgraph_reads_core_ml():
     assert verdict(ran["y"], "float32") == parity.AGREES
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 09, metallab.inference.converters", seconds=90)
+@pytest.mark.claim(on="mac", used_in="notebook 09, metallab.converters", seconds=90)
 def test_mpsgraphtool_takes_our_flags(evidence):
     """``mpsgraphtool``'s usage names the flags that `converters.convert` gives it, which are those of public scripts.
 
@@ -194,7 +194,7 @@ def test_core_ml_leaves_int8_to_the_cpu(evidence):
     """
     import torch
 
-    from metallab.inference import quantization
+    from metallab import quantization
 
     make(core_ml=False)
     image = torch.from_numpy(np.load("x.npy"))

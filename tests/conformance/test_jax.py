@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.claims import ON_A_MAC
-from metallab import device, frameworks, isolated
+from metallab import device, isolated
 
 BEFORE = """
 import jax, numpy as np, jax.numpy as jnp
@@ -31,13 +31,13 @@ PROGRAMS = {
 }
 NETWORK = """
 import numpy as np, jax
-from metallab import checks, device, frameworks
-from metallab.frameworks import jax_networks
+from metallab import checks, device
+from metallab.jax import networks
 lab = device.pick(framework="jax")
 small = {"MLP": {"batch": 32}, "n-body step": {"bodies": 64}}.get(NAME, {"batch": 4})
-network = jax_networks.MEASURED[NAME](**small)
+network = networks.MEASURED[NAME](**small)
 for what in ("inference", "gradient"):
-    got, want = (getattr(network.on(place), what)()() for place in (lab.jax_device, frameworks.jax_devices()["cpu"]))
+    got, want = (getattr(network.on(place), what)()() for place in (lab.jax_device, device.jax.devices()["cpu"]))
     checks.assert_close(*(jax.tree.map(np.asarray, value) for value in (want, got)), "float32")
 """
 NETWORKS = ["MLP", "CNN", "ResNet block", "Attention block", "n-body step"]
@@ -56,9 +56,9 @@ def test_plugin_computes(evidence):
 
     lab = device.pick(framework="jax")
     evidence("devices", [f"{found} ({found.platform})" for found in jax.devices()])
-    evidence("plugin", frameworks.plugin("jax"))
+    evidence("plugin", device.plugin("jax"))
     evidence("JAX", jax.__version__)
-    assert frameworks.probe(lab.kind, "jax") is None
+    assert device.probe(lab.kind, "jax") is None
     if not ON_A_MAC:
         pytest.skip(f"no plugin here; the product of the {lab.kind} is exact")
     assert lab.kind == "mps", lab.instead_of

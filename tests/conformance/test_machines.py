@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metallab import device, isolated, machine, memory, probes
+from metallab import converters, device, isolated, machine, memory, probes
 from metallab.detection import scenes, video
-from metallab.inference import converters
 
 pytestmark = pytest.mark.claim(on="cpu")
 SCENES = "f17ebba02cd8095837ce4fdad41547fb11ae9f7334ce19247e20f692c781612a"

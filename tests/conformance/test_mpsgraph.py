@@ -73,8 +73,7 @@ from conformance.graph_programs import (
     softmax,
     tensor_data,
 )
-from metallab import checks, isolated
-from metallab.inference import mpsgraph
+from metallab import checks, isolated, mpsgraph
 from metalsim.graph import contract, datatypes
 
 README = "utils/metalsim/graph/README.md"
@@ -776,7 +775,7 @@ def test_arrays_in_the_gpu_s_memory(mac):
 # ---- as notebooks use it
 
 
-@pytest.mark.claim(used_in="notebooks 09 to 11, metallab.inference.mpsgraph")
+@pytest.mark.claim(used_in="notebooks 09 to 11, metallab.mpsgraph")
 def test_results_are_read_back(mac, g):
     """A compiled graph runs from Python, and ``buffer.contents().as_buffer(n)`` gives its results.
 
@@ -793,7 +792,8 @@ def test_results_are_read_back(mac, g):
 STORE = """
 import numpy as np, MetalPerformanceShadersGraph as mps
 from pathlib import Path
-from metallab.inference import mpsgraph, mpsgraph_packages
+from metallab import mpsgraph
+from metallab.mpsgraph import packages
 graph = mps.MPSGraph.alloc().init()
 a, b = (graph.placeholderWithShape_dataType_name_([2, 3], mps.MPSDataTypeFloat32, name) for name in "ab")
 outputs = [
@@ -802,15 +802,15 @@ outputs = [
 ]
 program = mpsgraph.compile(graph, [a, b], outputs)
 compiled = program(np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32))
-mpsgraph_packages.store(program, Path(PACKAGE))
+packages.store(program, Path(PACKAGE))
 fed = [[a, b].index(tensor) for tensor in program.executable.feedTensors()]
 targets = [outputs.index(tensor) for tensor in program.executable.targetTensors()]
 """
 LOAD = """
 import numpy as np
 from pathlib import Path
-from metallab.inference import mpsgraph_packages
-program = mpsgraph_packages.load(Path(PACKAGE))
+from metallab.mpsgraph import packages
+program = packages.load(Path(PACKAGE))
 loaded = program(np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32))
 fed = program.executable.executable.feedTensors()
 fed = None if fed is None else [str(tensor) for tensor in fed]
@@ -818,20 +818,20 @@ fed = None if fed is None else [str(tensor) for tensor in fed]
 OTHER_SHAPE = """
 import numpy as np
 from pathlib import Path
-from metallab.inference import mpsgraph_packages
-program = mpsgraph_packages.load(Path(PACKAGE))
+from metallab.mpsgraph import packages
+program = packages.load(Path(PACKAGE))
 program(*(np.ones((5, 5), np.float32) for _ in range(2)))
 """
 BAD_GRAPH = """
 import MetalPerformanceShadersGraph as mps
-from metallab.inference import mpsgraph
+from metallab import mpsgraph
 graph = mps.MPSGraph.alloc().init()
 a, b = (graph.placeholderWithShape_dataType_name_(s, mps.MPSDataTypeFloat32, None) for s in ([2, 3], [4, 5]))
 mpsgraph.compile(graph, [a, b], [graph.matrixMultiplicationWithPrimaryTensor_secondaryTensor_name_(a, b, None)])
 """
 
 
-@pytest.mark.claim(used_in="notebook 09, metallab.inference.mpsgraph_packages", seconds=200)
+@pytest.mark.claim(used_in="notebook 09, metallab.mpsgraph.packages", seconds=200)
 def test_packages_load_in_another_process(evidence):
     """A stored MPSGraphPackage runs in a process that never saw the graph, with the orders from our JSON file.
 
@@ -852,7 +852,7 @@ def test_packages_load_in_another_process(evidence):
     evidence("given another shape", str(isolated.run(package + OTHER_SHAPE, device="mps", timeout=60)))
 
 
-@pytest.mark.claim(used_in="notebook 09, when it goes wrong; metallab.inference.mpsgraph", seconds=90)
+@pytest.mark.claim(used_in="notebook 09, when it goes wrong; metallab.mpsgraph", seconds=90)
 def test_invalid_graph_ends_the_process(evidence):
     """A graph whose shapes do not fit ends the process when it is built or compiled: no exception reaches Python.
 

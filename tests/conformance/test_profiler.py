@@ -17,8 +17,7 @@ import torch
 from torch.mps import profiler
 
 from conformance.claims import ON_A_MAC
-from metallab import isolated
-from metallab.inference import converters
+from metallab import converters, isolated
 from metallab.pytorch import mps_log
 
 LOGGED = """

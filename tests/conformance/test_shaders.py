@@ -9,8 +9,7 @@ import pytest
 import torch
 from test_kernels import LAYOUTS, assert_follows_the_rule, numbers
 
-from metallab import units
-from metallab.inference import converters
+from metallab import converters, units
 from metallab.pytorch import kernels
 from metallab.pytorch.kernels import extension, rule, softshrink
 

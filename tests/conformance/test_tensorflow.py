@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from conformance.claims import ON_A_MAC
-from metallab import device, frameworks, isolated, memory
-from metallab.frameworks import grappler
+from metallab import device, isolated, memory
+from metallab.tensorflow import grappler
 
 pytestmark = pytest.mark.claim(on="tensorflow", seconds=300)
 SURVEY = """
 from metallab import device
-from metallab.frameworks import grappler
+from metallab.tensorflow import grappler
 findings = grappler.survey(grappler.patterns(), on=device.pick(framework="tensorflow"))
 """
 STEPS = 40
@@ -33,9 +33,9 @@ def test_plugin_computes(evidence):
 
     lab = _lab()
     evidence("devices", [f"{found.device_type}: {found.name}" for found in tf.config.list_physical_devices()])
-    evidence("plugin", frameworks.plugin("tensorflow"))
+    evidence("plugin", device.plugin("tensorflow"))
     evidence("TensorFlow", tf.__version__)
-    assert frameworks.probe(lab.kind, "tensorflow") is None
+    assert device.probe(lab.kind, "tensorflow") is None
     if not ON_A_MAC:
         pytest.skip(f"no plugin here; the product of the {lab.kind} is exact")
     assert lab.kind == "mps", lab.instead_of
@@ -67,7 +67,7 @@ def test_turning_the_remapper_off_is_heard(evidence):
 
     The sixteen patterns in another process, with the variable.
     """
-    if not frameworks.plugin("tensorflow"):
+    if not device.plugin("tensorflow"):
         pytest.skip("there is no plugin here")
     ran = isolated.run(SURVEY, results=["findings"], environment={"TURN_OFF_REMAPPER": "1"}, timeout=180)
     without, turned_off = list(_survey().values()), ran["findings"]
