@@ -173,7 +173,7 @@ bench: setup ## measure every notebook in RUNS fresh processes, into one file to
 # What only a Mac can answer, asked of one; without a Mac of the simulated GPU, so that the questions are known to work.
 verify-mac: setup ## on a Mac: try what this project could not, and write one report to send back (ONLY=mps: a group)
 	$(serially)
-	@$(BIN)/python -m metallab.verify_mac --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)')
+	@$(BIN)/python -m pytest tests/conformance -vv --tb=no --report --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)')
 
 # What can be proved of a Mac without one, of what pip would install there.
 check-mac: setup ## Linux: read a Mac's wheels and hold them against what this project says; downloads 0.9 GB once

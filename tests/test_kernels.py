@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import re
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from mutate import Rules
 
-from metallab import isolated
 from metallab.pytorch import kernels
 from metallab.pytorch.kernels import extension, nvrtc, rule, softshrink
 from metalsim import shader
@@ -104,66 +102,6 @@ def test_on_the_cpu(dtype, layout):
 @pytest.mark.processor
 def test_on_the_cpu_with_several_threads():
     assert_follows_the_rule(numbers(torch.float32, 200_001), 0.1)
-
-
-def in_child_too(monkeypatch) -> None:
-    """Let this file be imported by a child process."""
-    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-
-
-ON_APPLE = """
-import torch
-from metallab.pytorch.kernels import softshrink
-import test_kernels
-
-for layout in test_kernels.LAYOUTS.values():
-    for dtype in test_kernels.DTYPES.values():
-        test_kernels.assert_follows_the_rule(layout(test_kernels.numbers(dtype).reshape(22, 14).to("mps")), 0.1)
-try:
-    softshrink.softshrink(torch.ones(2, dtype=torch.int32, device="mps"))
-except TypeError as error:
-    refused = str(error)
-done = True
-"""
-
-
-def test_on_an_apple_gpu(monkeypatch):
-    """A real one on a Mac, the simulated one elsewhere."""
-    needs_shaders()
-    in_child_too(monkeypatch)
-    outcome = isolated.run(ON_APPLE, device="mps", results=["done", "refused"], timeout=300)
-    assert outcome["done"]
-    assert "floating-point" in outcome["refused"]
-
-
-IN_OBJECTIVE_C = """
-import torch
-from metallab.pytorch import kernels
-from metallab.pytorch.kernels import extension, rule
-import test_kernels
-
-try:
-    ours = extension.load("softshrink.mm")
-except extension.CannotBuild as reason:
-    said = str(reason)
-else:
-    ours.compile(kernels.source("softshrink.metal"))
-    for layout in test_kernels.LAYOUTS.values():
-        x = layout(test_kernels.numbers(torch.float32).reshape(22, 14).to("mps"))
-        grad = torch.randn(x.shape).to("mps")
-        assert rule.same_bits(ours.forward(x, 0.1), rule.softshrink(x.cpu(), 0.1))
-        assert rule.same_bits(ours.backward(grad, x, 0.1), rule.gradient(grad.cpu(), x.cpu(), 0.1))
-    said = "right"
-"""
-
-
-def test_from_objective_c(monkeypatch):
-    needs_shaders()
-    in_child_too(monkeypatch)
-    said = isolated.run(IN_OBJECTIVE_C, device="mps", results=["said"], timeout=500)["said"]
-    if "Objective-C++ (.mm) needs" in said:
-        pytest.skip(said)
-    assert said == "right"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")

@@ -35,8 +35,7 @@ metalsim.install_with_torch()
 
 import torch  # noqa: E402 - torch comes after the simulation is armed
 from torch.testing._internal import common_mps  # noqa: E402 - asks for an MPS device when it is imported
-
-from metallab.verify_mac.operator_database import invocations  # noqa: E402
+from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 
 DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
 """What a Mac has; the first is looked at more closely."""
@@ -122,7 +121,7 @@ class Outcome:
 def outcomes(only: Iterable[str] = (), quick: bool = False) -> Iterator[Outcome]:
     """All entries, or those with these names, in every dtype that PyTorch tests them in on a Mac."""
     wanted = set(only)
-    plain = [op for op in invocations.op_db if not wanted or {op.name, op.full_name} & wanted]
+    plain = [op for op in op_db if not wanted or {op.name, op.full_name} & wanted]
     listed = common_mps.mps_ops_modifier([copy.copy(op) for op in plain])
     for op in listed:
         for dtype in DTYPES:

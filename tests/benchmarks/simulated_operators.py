@@ -30,7 +30,8 @@ metalsim.install()
 
 import torch  # noqa: E402 - torch comes after the simulation is armed
 
-from metallab.verify_mac.operator_database import brief, invocations, run, tensors  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from conformance.operator_database import brief, invocations, run, tensors  # noqa: E402
 
 # Entries that cannot agree, each with its reason.
 _UNWRITTEN = "memory that nobody wrote; on the simulated device it is NaN"

@@ -247,5 +247,5 @@ def who_brings_openmp(files: Iterable[Path]) -> Finding:
         if brought or using:
             facts.append(f"{wheel.name}: brings {', '.join(brought) or 'none'}; {using} of its libraries use it")
             bringing |= {wheel.name.split("-")[0]} if brought else set()
-    lacking = () if "torch" in bringing else ("PyTorch brings no OpenMP: metallab.verify_mac.inductor says it does",)
+    lacking = () if "torch" in bringing else ("PyTorch brings no OpenMP: tests/conformance/test_inductor.py says so",)
     return Finding("Who brings OpenMP", tuple(facts), lacking)

@@ -1,4 +1,4 @@
-"""PyTorch's MPS profiler: its log, its signposts, and Metal captures."""
+"""signposts, captures and the log of PyTorch's profiler"""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from metallab.verify_mac.trial import Finding, judged, not_applicable, simulated, trial
+import pytest
+import torch
+from torch.mps import profiler
+
+from conformance.claims import ON_A_MAC
+from metallab import converters, isolated
+from metallab.pytorch import mps_log
 
 LOGGED = """
 import torch
@@ -43,126 +49,114 @@ PAUSE = 2.0
 """Seconds before and after what `log stream` shall hear."""
 
 
-@trial(on="gpu", used_in="notebook 03, metallab.pytorch.mps_log", seconds=90)
-def log_is_understood() -> Finding:
+@pytest.mark.claim(used_in="notebook 03, metallab.pytorch.mps_log", seconds=90)
+def test_log_is_understood(evidence):
     """The log of PYTORCH_MPS_LOG_PROFILE_INFO=399 has the lines that `mps_log` reads: operations, copies, fallbacks.
 
     The cell of notebook 03, in a process of its own. The log's text as it came is in ``log``; lines that hold
     something and were not understood are in ``passed over``, without headings and rules.
     """
-    from metallab import isolated
-    from metallab.pytorch import mps_log
-
     settings = {"PYTORCH_MPS_LOG_PROFILE_INFO": "399", "PYTORCH_ENABLE_MPS_FALLBACK": "1"}
     ran = isolated.run(LOGGED, device="mps", environment=settings, timeout=80)
-    if not ran.ok:
-        return judged(False, f"the process that logs {ran}", log=ran.detail)
+    evidence("log", ran.detail[:8000])
+    assert ran.ok
     entries = mps_log.parse(ran.detail)
     kinds = Counter(f"{entry.part} {entry.kind}" for entry in entries)
-    wanted = {f"{part} {kind}" for part in ("live", "exit") for kind in ("op", "copy", "fallback")}
-    lines = [line for line in ran.detail.splitlines() if re.search(r"\w", line)]
-    over = [line for line in lines if not mps_log.parse(line)]
     timed = sum(entry.milliseconds is not None for entry in entries)
-    said = f"{len(entries)} lines understood, {timed} with a time; {len(over)} passed over; missing: "
-    said += ", ".join(sorted(wanted - set(kinds))) or "nothing"
-    values = {"understood": kinds, "with a time": timed, "passed over": over[:40], "log": ran.detail[:8000]}
-    return judged(wanted <= set(kinds) and (simulated() or timed > 0), said, **values)
+    lines = [line for line in ran.detail.splitlines() if re.search(r"\w", line)]
+    evidence("understood", kinds)
+    evidence("with a time", timed)
+    evidence("passed over", [line for line in lines if not mps_log.parse(line)][:40])
+    wanted = {f"{part} {kind}" for part in ("live", "exit") for kind in ("op", "copy", "fallback")}
+    assert not wanted - set(kinds)
+    assert timed or not ON_A_MAC
 
 
-@trial(on="gpu", used_in="notebook 03, the talk's start and stop")
-def profiler_starts_and_stops() -> Finding:
-    """The talk's ``profiler.start`` and ``stop`` work in each mode; a second start and a wrong mode raise.
-
-    After starting, starting again is a RuntimeError; so is a mode that does not exist.
-    """
-    import torch
-    from torch.mps import profiler
-
-    x, said = torch.ones(8).to("mps"), {}
-    for mode in ("interval", "event", "interval,event"):
-        profiler.start(mode=mode, wait_until_completed=True)
-        (x * 2).sum().item()
-        said[f"start {mode} again"] = _error(lambda mode=mode: profiler.start(mode=mode))
+@pytest.mark.claim(used_in="notebook 03, the talk's start and stop")
+@pytest.mark.parametrize("mode", ["interval", "event", "interval,event"])
+def test_profiler_starts_and_stops(mode):
+    """The talk's ``profiler.start`` and ``stop`` work in each mode; a second start is a RuntimeError."""
+    profiler.start(mode=mode, wait_until_completed=True)
+    try:
+        torch.ones(8).to("mps").mul(2).sum().item()
+        with pytest.raises(RuntimeError):
+            profiler.start(mode=mode)
+    finally:
         profiler.stop()
-    said["no such mode"] = _error(lambda: profiler.start(mode="everything"))
+
+
+@pytest.mark.claim(used_in="notebook 03, the talk's start and stop")
+def test_profiler_refuses_an_unknown_mode():
+    """A mode of the profiler that does not exist is a RuntimeError."""
+    with pytest.raises(RuntimeError):
+        profiler.start(mode="everything")
     profiler.stop()
-    refused = sum(text.startswith("RuntimeError") for text in said.values())
-    return judged(refused == len(said), f"{refused} of {len(said)} raised RuntimeError", said=said)
 
 
-@trial(on="gpu", used_in="notebook 03", environment={"MTL_CAPTURE_ENABLED": "1"})
-def capture_is_written() -> Finding:
+@pytest.mark.claim(used_in="notebook 03", environment={"MTL_CAPTURE_ENABLED": "1"})
+def test_capture_is_written():
     """With MTL_CAPTURE_ENABLED=1 ``metal_capture`` writes a .gputrace where Python runs."""
-    import torch
-    from torch.mps import profiler
-
     x = torch.ones(8).to("mps")
-    enabled = profiler.is_metal_capture_enabled()
+    assert profiler.is_metal_capture_enabled()
     with profiler.metal_capture("verify"):
         (x * 2).sum().item()
-    made = [path.name for path in Path().glob("*.gputrace")]
-    return judged(enabled and len(made) == 1, f"enabled: {enabled}, made {made}")
+    assert len(list(Path().glob("*.gputrace"))) == 1
 
 
-@trial(on="mac", used_in="notebook 03, signposts", seconds=150)
-def signposts_of_operators_are_seen() -> Finding:
+@pytest.mark.claim(on="mac", used_in="notebook 03, signposts", seconds=150)
+def test_signposts_of_operators_are_seen(evidence):
     """``profiler.start`` emits signposts of PyTorch's operators under the subsystem PyTorchMPS.
 
     Twenty calls of Softshrink; macOS's own ``log stream`` listens to signposts meanwhile.
     """
     heard = _heard(THEIRS)
-    if isinstance(heard, Finding):
-        return heard
     names = Counter(re.findall(r"PyTorch\w+", heard.replace(SUBSYSTEM, "")))
-    return judged(bool(names), f"heard: {dict(names) or 'nothing'}", names=names, example=heard[:3000])
+    evidence("heard", names)
+    evidence("example", heard[:3000])
+    assert names
 
 
-@trial(on="mac", used_in="notebook 03: what no trace of this kind can see", seconds=150)
-def signposts_of_own_kernels_are_not_seen() -> Finding:
+@pytest.mark.claim(on="mac", used_in="notebook 03: what no trace of this kind can see", seconds=150)
+def test_signposts_of_own_kernels_are_not_seen(evidence):
     """Kernels that ``compile_shader`` launches emit no signposts.
 
     As for operators; only copies and the like may be heard.
     """
     heard = _heard(OURS)
-    if isinstance(heard, Finding):
-        return heard
     names = Counter(re.findall(r"softshrink\w*|PyTorchKernel\w*", heard))
-    return judged(not names, f"heard: {dict(names) or 'none of ours'}", names=names, example=heard[:3000])
+    evidence("heard", names)
+    evidence("example", heard[:3000])
+    assert not names
 
 
-@trial(on="mac", used_in="notebook 03, Instruments step by step", seconds=240)
-def instruments_records_them() -> Finding:
+@pytest.mark.claim(on="mac", used_in="notebook 03, Instruments step by step", seconds=240)
+def test_instruments_records_them(evidence):
     """Instruments' command line records os_signpost of a Python process, and its table names PyTorchMPS.
 
     xctrace comes with the whole Xcode.
     """
-    from metallab import converters
-
     if not (xctrace := converters.find_tool("xctrace")):
-        return not_applicable("xctrace is not here; it comes with Xcode, not with the command-line tools")
+        pytest.skip("xctrace is not here; it comes with Xcode, not with the command-line tools")
     Path("work.py").write_text(SIGNPOSTS.format(work=THEIRS))
     launch = ["--launch", "--", sys.executable, str(Path("work.py").resolve())]
     record = [xctrace, "record", "--instrument", "os_signpost", "--output", "run.trace", "--time-limit", "60s"]
-    recorded = _ran([*record, "--no-prompt", *launch], 150)
+    evidence("record", _ran([*record, "--no-prompt", *launch], 150)[-1500:])
     query = '/trace-toc/run[@number="1"]/data/table[@schema="os-signpost"]'
     exported = _ran([xctrace, "export", "--input", "run.trace", "--xpath", query], 60)
-    count = exported.count(SUBSYSTEM)
-    said = f"{count} rows name {SUBSYSTEM}"
-    return judged(count > 0, said, record=recorded[-1500:], export=exported[:3000])
+    evidence("export", exported[:3000])
+    evidence(f"rows that name {SUBSYSTEM}", exported.count(SUBSYSTEM))
+    assert SUBSYSTEM in exported
 
 
-def _heard(work: str) -> Finding | str:
-    """What ``log stream`` hears while a process works; why it cannot be asked."""
-    from metallab import isolated
-
+def _heard(work: str) -> str:
+    """What ``log stream`` hears while a process works; not applicable, and why, if it cannot be asked."""
     if not (log := shutil.which("log")):
-        return not_applicable("macOS's log command is not here")
+        pytest.skip("macOS's log command is not here")
     with _listening(log, Path("heard.txt")) as listener:
         if listener.poll() is not None:
-            return not_applicable(f"log stream ended at once: {Path('heard.txt').read_text()[:300]}")
+            pytest.skip(f"log stream ended at once: {Path('heard.txt').read_text()[:300]}")
         ran = isolated.run(SIGNPOSTS.format(work=work), device="mps", timeout=60)
-    if not ran.ok:
-        return judged(False, f"the process that works {ran}", detail=ran.detail)
+    assert ran.ok, ran.detail
     return Path("heard.txt").read_text(errors="replace")
 
 
@@ -176,14 +170,6 @@ def _listening(log: str, into: Path) -> Iterator[subprocess.Popen]:
             time.sleep(PAUSE)  # and entries come late
         finally:
             listener.terminate()
-
-
-def _error(action) -> str:
-    try:
-        action()
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is what was asked for
-        return f"{type(error).__name__}: {error}"
-    return "nothing was raised"
 
 
 def _ran(command: list[str], seconds: float) -> str:

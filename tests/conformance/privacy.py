@@ -30,7 +30,7 @@ class Scrubber:
     def text(self, text: str) -> str:
         """The text without folders and names of this machine and its user."""
         for folder, word in self.folders:
-            text = re.sub(rf"{re.escape(folder)}(?![\w.-])", word, text)
+            text = re.sub(rf"{re.escape(folder)}(?![\w-]|\.\w)", word, text)
         text = _TEMPORARY.sub("(temporary)", machine.without_home(text))
         for name, word in self.names:
             text = re.sub(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])", word, text, flags=re.IGNORECASE)

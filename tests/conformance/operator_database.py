@@ -1,19 +1,18 @@
 """PyTorch's own database of operators, run on the GPU and compared with the CPU and with what `coverage` foretells.
 
 Each entry of ``torch.testing._internal.common_methods_invocations.op_db`` brings sample inputs. They run forward and
-backward in float32 on both, from the same seed. `main` tells of each entry in a line before and after, so that it is
-known which one ended the process. `run` is what tests/benchmarks/simulated_operators.py runs as well.
+backward in float32 on both, from the same seed. `run` is what tests/benchmarks/simulated_operators.py runs as well.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.util
 import re
 import sys
 import types
 import unittest
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +27,6 @@ from torch.testing._internal import common_methods_invocations as invocations
 
 from metallab import checks
 from metallab.pytorch import coverage
-from metallab.verify_mac.operators import BEGIN, END
 from metalsim import refusals
 
 SAMPLES = 2
@@ -49,21 +47,17 @@ class Asked:
 
 def names() -> list[str]:
     """All entries, as ``name.variant``."""
-    return [op.full_name for op in invocations.op_db]
+    return list(_entries())
 
 
-def main(wanted: Iterable[str]) -> None:
-    """Ask these entries, and print a line before and after each."""
-    warnings.simplefilter("ignore")
-    by_name = {op.full_name: op for op in invocations.op_db}
-    for name in wanted:
-        print(f"{BEGIN}{name}", flush=True)
-        asked = ask(by_name[name])
-        print(f"{END}{name}\t{asked.verdict}\t{asked.reason}", flush=True)
+@functools.cache
+def _entries() -> dict[str, Any]:
+    return {op.full_name: op for op in invocations.op_db}
 
 
-def ask(op: Any, samples: int = SAMPLES) -> Asked:
+def ask(name: str, samples: int = SAMPLES) -> Asked:
     """Compare an entry's first samples on both sides, and its operators with what `coverage` says of them."""
+    op = _entries()[name]
     if torch.float32 not in op.supported_dtypes("cpu"):
         return Asked(op.full_name, "skipped", "it has no float32")
     try:

@@ -1,0 +1,92 @@
+"""JAX and its plugin; where the plugin is not, all of it runs on the CPU"""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.claims import ON_A_MAC
+from metallab import device, isolated
+
+BEFORE = """
+import jax, numpy as np, jax.numpy as jnp
+from metallab import device
+lab = device.pick(framework="jax")
+jax.config.update("jax_default_device", lab.jax_device)
+x = np.random.default_rng(0).normal(size=(16, 8)).astype("f")
+"""
+AFTER = """
+where = f"{got.dtype} on {got.device.platform}"
+error = float(abs(np.asarray(got) - want).max() / abs(want).max())
+"""
+PROGRAMS = {
+    "FFT": "got, want = jnp.fft.fft(x), np.fft.fft(x)",
+    "eigh": "got, want = jnp.linalg.eigh(x.T @ x)[0], np.linalg.eigh(x.T @ x)[0]",
+    "lstsq": "got, want = jnp.linalg.lstsq(x, x.sum(1))[0], np.ones(8)",
+    "lax.switch": "got, want = jax.jit(lambda i: jax.lax.switch(i, [jnp.sin, jnp.cos], x))(1), np.cos(x)",
+    "associative_scan": "got, want = jax.lax.associative_scan(jnp.add, x), np.cumsum(x, 0)",
+    "pad": "got, want = jnp.pad(x, 2), np.pad(x, 2)",
+    "pure_callback": "got, want = jax.pure_callback(lambda x: np.sin(np.asarray(x)), x, x), np.sin(x)",
+    "complex product": "got, want = jnp.dot(x * 1j, x.T), x @ x.T * 1j",
+    "float64": "got, want = jnp.asarray(x, 'float64') / 3, x.astype('float64') / 3",
+}
+NETWORK = """
+import numpy as np, jax
+from metallab import checks, device
+from metallab.jax import networks
+lab = device.pick(framework="jax")
+small = {"MLP": {"batch": 32}, "n-body step": {"bodies": 64}}.get(NAME, {"batch": 4})
+network = networks.MEASURED[NAME](**small)
+for what in ("inference", "gradient"):
+    got, want = (getattr(network.on(place), what)()() for place in (lab.jax_device, device.jax.devices()["cpu"]))
+    checks.assert_close(*(jax.tree.map(np.asarray, value) for value in (want, got)), "float32")
+"""
+NETWORKS = ["MLP", "CNN", "ResNet block", "Attention block", "n-body step"]
+"""Without a plugin it is the CPU against itself, which the first shows to work."""
+EXACT = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
+pytestmark = pytest.mark.claim(on="jax", seconds=120)
+
+
+@pytest.mark.claim(used_in="notebook 07")
+def test_plugin_computes(evidence):
+    """jax-metal 0.1.1 loads on JAX 0.4.34 and this macOS, and a product of small whole numbers is exact on its GPU.
+
+    With the names by which JAX knows its devices.
+    """
+    import jax
+
+    lab = device.pick(framework="jax")
+    evidence("devices", [f"{found} ({found.platform})" for found in jax.devices()])
+    evidence("plugin", device.plugin("jax"))
+    evidence("JAX", jax.__version__)
+    assert device.probe(lab.kind, "jax") is None
+    if not ON_A_MAC:
+        pytest.skip(f"no plugin here; the product of the {lab.kind} is exact")
+    assert lab.kind == "mps", lab.instead_of
+
+
+@pytest.mark.claim(used_in="notebook 07, programs that may end the process")
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_risky_programs_are_right_or_refused(program, evidence):
+    """FFT, eigh, lstsq, lax.switch, scans, pad, callbacks, complex and float64 are right or raise.
+
+    Public reports say that with jax-metal each of them fails, and that some end the process. Each runs in one of its
+    own.
+    """
+    wide = {"JAX_ENABLE_X64": "1"} if program == "float64" else {}
+    source = f"{BEFORE}{PROGRAMS[program]}{AFTER}"
+    ran = isolated.run(source, results=["error", "where"], environment=EXACT | wide, timeout=100)
+    evidence("ended", str(ran))
+    if ran.ended == "raised":
+        return
+    assert ran.ok
+    evidence("where", ran["where"])
+    evidence("off by, of the largest", ran["error"])
+    assert ran["error"] <= (1e-12 if wide else 1e-4)
+
+
+@pytest.mark.claim(used_in="notebook 07, networks")
+@pytest.mark.parametrize("network", NETWORKS if ON_A_MAC else NETWORKS[:1])
+def test_networks_agree_with_the_cpu(network):
+    """Outputs and gradients of notebook 07's networks on the plugin's GPU agree with JAX's CPU."""
+    ran = isolated.run(f"NAME = {network!r}\n{NETWORK}", environment=EXACT, timeout=100)
+    assert ran.ok, f"{ran}\n{ran.detail}"

@@ -1,0 +1,283 @@
+"""Claims that only a Mac can answer, each run here too, with stand-ins for what is missing, so that it runs at all."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import sys
+import textwrap
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conformance import test_converting, test_machines, test_mps, test_mpsgraph, test_profiler, test_shaders
+from pretend import pretend
+
+from metallab import checks, isolated, machine
+from metallab.detection import video
+
+CONFORMANCE = Path(test_mps.__file__).parent
+CONFIRMED = ("confirmed", "")
+
+
+def judge(test: Callable, **fixtures: object) -> tuple[str, str]:
+    """What would come of a claim: its outcome, and why it is refuted or not applicable."""
+    if "evidence" in test.__code__.co_varnames[: test.__code__.co_argcount]:
+        fixtures["evidence"] = lambda name, value: None
+    try:
+        test(**fixtures)
+    except (AssertionError, checks.Mismatch, pytest.fail.Exception) as error:
+        return "refuted", str(error)
+    except pytest.skip.Exception as error:
+        return "not applicable", str(error)
+    return CONFIRMED
+
+
+def put(folder: Path, **programs: str) -> None:
+    """Programs of a shell on PATH, before the system's."""
+    folder.mkdir(exist_ok=True)
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{textwrap.dedent(text)}")
+        (folder / name).chmod(0o755)
+
+
+@pytest.fixture
+def mac(tmp_path, monkeypatch):
+    """A folder to work in, with stand-ins for Apple's programs on PATH."""
+    monkeypatch.chdir(tmp_path)
+    bin = tmp_path / "bin"
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    flags = " ".join(test_converting.FLAGS)
+    put(
+        bin,
+        clang="echo Apple clang version 17.0.0",
+        metal='[ "$1" = -Wall ] || echo Apple metal version 32023; exit 0',
+        metallib="echo metallib",
+        sw_vers="echo 24A335",
+        **{"xcode-select": "echo /Library/Developer/CommandLineTools"},
+        mpsgraphtool=f'case "$*" in *-path*) mkdir -p "$5/$7.mpsgraphpackage";; *) echo usage: {flags};; esac',
+        xctrace="""
+            case "$1" in
+              record) mkdir run.trace; echo Recording completed ;;
+              export) echo '<row><subsystem>PyTorchMPS</subsystem></row>' ;;
+              *) echo xctrace version 16.0 ;;
+            esac""",
+        log="echo 'signpost PyTorchMPS PyTorchKernelIntervals softshrink'; exec sleep 30",
+    )
+    return types.SimpleNamespace(bin=bin, folder=tmp_path)
+
+
+def well(**results):
+    return lambda *_, **__: isolated.Outcome("well", results=results)
+
+
+def test_apples_programs_are_asked(mac, monkeypatch):
+    monkeypatch.setattr(isolated, "run", well())
+    assert judge(test_machines.test_tools_of_xcode) == CONFIRMED
+    asked = (
+        test_shaders.test_metal_compiler_takes_our_files,
+        test_profiler.test_instruments_records_them,
+        test_converting.test_mpsgraphtool_takes_our_flags,
+    )
+    assert [judge(test) for test in asked] == [CONFIRMED] * 3
+    put(mac.bin, mpsgraphtool="echo usage: -onnx", metal="echo error: no; exit 1", xctrace="exit 1")
+    assert [judge(test)[0] for test in asked] == ["refuted"] * 3
+
+
+def test_without_xcode_claims_are_not_applicable(mac):
+    for name in ("metal", "xctrace", "mpsgraphtool"):
+        (mac.bin / name).unlink()
+    for test, fixtures in (
+        (test_shaders.test_metal_compiler_takes_our_files, {}),
+        (test_profiler.test_instruments_records_them, {}),
+        (test_converting.test_mpsgraphtool_takes_our_flags, {}),
+        (test_converting.test_mpsgraphtool_converts, {"source": "small.onnx"}),
+    ):
+        outcome, said = judge(test, **fixtures)
+        assert outcome == "not applicable"
+        assert "Xcode" in said
+    assert judge(test_machines.test_tools_of_xcode) == CONFIRMED
+
+
+def test_signposts_are_listened_to_while_work_is_done(mac, monkeypatch):
+    worked = []
+    monkeypatch.setattr(test_profiler, "PAUSE", 0.5)
+    monkeypatch.setattr(isolated, "run", lambda source, **_: worked.append(source) or isolated.Outcome("well"))
+    assert judge(test_profiler.test_signposts_of_operators_are_seen) == CONFIRMED
+    assert judge(test_profiler.test_signposts_of_own_kernels_are_not_seen)[0] == "refuted"
+    assert "nn.functional.softshrink(x, 0.5)" in worked[0]
+    assert "library.softshrink_forward_float(out, x, 0.5)" in worked[1]
+    put(mac.bin, log="echo log: must be admin; exit 77")
+    outcome, said = judge(test_profiler.test_signposts_of_operators_are_seen)
+    assert (outcome, "must be admin" in said) == ("not applicable", True)
+
+
+def test_the_machine_is_described_and_films_are_written(mac, monkeypatch):
+    known = {field.name: "something" for field in dataclasses.fields(machine.Machine)}
+    monkeypatch.setattr(machine, "describe", lambda: machine.Machine(**known))
+    assert judge(test_machines.test_description_is_complete) == CONFIRMED
+    monkeypatch.setattr(machine, "describe", lambda: machine.Machine(**known | {"gpu_cores": None}))
+    outcome, said = judge(test_machines.test_description_is_complete)
+    assert outcome == "refuted"
+    assert "not found out: gpu_cores" in said
+    monkeypatch.setattr(video, "ENCODERS", ("mp4v",))  # the one that is everywhere
+    outcome, said = judge(test_machines.test_films_are_written_in_h264)
+    assert outcome == "refuted"
+    assert "another format" in said
+
+
+@pytest.mark.parametrize(("busy", "outcome"), [(3.4, "confirmed"), (1.02, "refuted")])
+def test_threads_of_accelerate_are_seen_by_the_time_that_they_take(monkeypatch, busy, outcome):
+    asked = []
+    monkeypatch.setattr(
+        isolated, "run", lambda source, **given: asked.append((source, given.get("threads"))) or well(busy=busy)()
+    )
+    assert judge(test_machines.test_accelerate_keeps_its_own_threads)[0] == outcome
+    ((source, threads),) = asked
+    assert "torch.set_num_threads(1)" in source
+    assert threads is None, "with its variables the question would be another"
+    monkeypatch.setattr(isolated, "run", lambda *_, **__: isolated.Outcome("hung", reason="too long"))
+    assert judge(test_machines.test_accelerate_keeps_its_own_threads)[0] == "not applicable"
+
+
+def test_the_memory_limit_is_read_in_the_message(monkeypatch):
+    gib = 2**30
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 10 * gib)
+    monkeypatch.setattr(torch.mps, "empty_cache", lambda: None)
+    given = []
+
+    def empty(size, **_):
+        if (sum(given) + size) / gib > 17:
+            raise RuntimeError("MPS backend out of memory (MPS allocated: 16.00 GiB, max allowed: 17.00 GiB). Tried")
+        given.append(size)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    assert judge(test_mps.test_limit_is_1_7_unless_set) == CONFIRMED
+    assert len(given) == 4
+    monkeypatch.setattr(torch, "empty", lambda size, **_: None)
+    assert judge(test_mps.test_limit_is_1_7_unless_set)[0] == "refuted"
+
+
+def test_a_storage_is_asked_for_its_class(monkeypatch):
+    pretend(monkeypatch, "mps")
+
+    class Buffer:
+        def __init__(self, c_void_p):
+            self.memory = (ctypes.c_float * 16).from_address(c_void_p.value)
+
+        storageMode = lambda self: 0
+        length = lambda self: 64
+        contents = lambda self: types.SimpleNamespace(as_buffer=lambda n: memoryview(self.memory).cast("B")[:n])
+
+    monkeypatch.setitem(sys.modules, "objc", types.SimpleNamespace(objc_object=Buffer))
+    assert judge(test_mps.test_storage_is_a_metal_buffer) == CONFIRMED
+    monkeypatch.setattr(Buffer, "length", lambda self: 8)
+    assert judge(test_mps.test_storage_is_a_metal_buffer)[0] == "refuted"
+
+
+def test_selectors_are_asked_of_the_classes(monkeypatch):
+    class MPSGraph:
+        respondsToSelector_ = staticmethod(lambda selector: True)
+        instancesRespondToSelector_ = staticmethod(lambda selector: not selector.startswith("sortWith"))
+
+    monkeypatch.setitem(sys.modules, "MetalPerformanceShadersGraph", types.SimpleNamespace(MPSGraph=MPSGraph))
+    monkeypatch.setattr("platform.mac_ver", lambda: ("15.1", ("", "", ""), "arm64"))
+    told = {}
+    with pytest.raises(AssertionError):
+        test_mpsgraph.test_selectors_exist(told.__setitem__)
+    assert told["missing"]
+    assert all("sortWith" in name for name in told["missing"])
+    assert "MPSGraphExecutable" in told["no class or protocol in PyObjC"]
+    monkeypatch.setattr(MPSGraph, "instancesRespondToSelector_", staticmethod(lambda selector: True))
+    assert judge(test_mpsgraph.test_selectors_exist) == CONFIRMED
+
+
+CORE_ML = """
+import types
+from coremltools import models
+ComputeUnit = types.SimpleNamespace(CPU_ONLY="CPU_ONLY", CPU_AND_GPU="CPU_AND_GPU", CPU_AND_NE="CPU_AND_NE", ALL="ALL")
+"""
+CORE_ML_MODEL = """
+import types
+import numpy as np
+class MLModel:
+    def __init__(self, package, compute_units=None):
+        self.units = compute_units
+    def get_spec(self):
+        one = lambda name: [types.SimpleNamespace(name=name)]
+        return types.SimpleNamespace(description=types.SimpleNamespace(input=one("x"), output=one("y")))
+    def predict(self, given):
+        return {"y": given["x"].sum() * np.ones((1, 10), "f") * (2 if self.units == "CPU_AND_NE" else 1)}
+    def get_compiled_model_path(self):
+        return "small.mlmodelc"
+"""
+COMPUTE_PLAN = """
+from types import SimpleNamespace as Some
+class NeuralEngine: pass
+class MLComputePlan:
+    @staticmethod
+    def load_from_path(path, compute_units):
+        assert (path, compute_units) == ("small.mlmodelc", "ALL")
+        block = Some(operations=[Some(operator_name="conv"), Some(operator_name="const")])
+        usage = lambda op: Some(preferred_compute_device=NeuralEngine()) if op.operator_name == "conv" else None
+        program = Some(functions={"main": Some(block=block)})
+        return Some(model_structure=Some(program=program), get_compute_device_usage_for_mlprogram_operation=usage)
+"""
+
+
+def test_core_ml_is_asked_on_each_unit_and_for_its_plan(mac, monkeypatch):
+    package = mac.folder / "stand-ins" / "coremltools"
+    (package / "models").mkdir(parents=True)
+    (package / "__init__.py").write_text(CORE_ML)
+    (package / "models" / "__init__.py").write_text(CORE_ML_MODEL)
+    (package / "models" / "compute_plan.py").write_text(COMPUTE_PLAN)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent), prepend=os.pathsep)
+
+    def made(core_ml):
+        np.save("x.npy", np.ones((1, 1, 16, 16), np.float32))
+        np.save("truth.npy", np.full((1, 10), 256, np.float32))
+
+    monkeypatch.setattr(test_converting, "make", made)
+    outcomes = {
+        unit: judge(test_converting.test_core_ml_predicts_on_each_unit, unit=unit)[0]
+        for unit in test_converting.converters.UNITS
+    }
+    wrong = [unit for unit, name in test_converting.converters.UNITS.items() if name == "CPU_AND_NE"]
+    assert [unit for unit, outcome in outcomes.items() if outcome == "refuted"] == wrong
+    assert "confirmed" in outcomes.values()
+    told = {}
+    test_converting.test_core_ml_tells_its_plan(told.__setitem__)
+    assert told == {"operations by preferred unit": {"NeuralEngine": 1}}
+
+
+def test_what_mpsgraphtool_made_is_loaded_and_compared(mac, monkeypatch):
+    ask = lambda: judge(test_converting.test_mpsgraphtool_converts, source="small.onnx")
+    monkeypatch.setattr(test_converting, "make", lambda core_ml: np.save("truth.npy", np.ones((1, 10), np.float32)))
+    monkeypatch.setattr(isolated, "run", well(y=np.ones(10, np.float32)))
+    assert ask() == CONFIRMED
+    monkeypatch.setattr(isolated, "run", well(y=np.zeros(10, np.float32)))
+    outcome, said = ask()
+    assert (outcome, "DIFFERS" in said) == ("refuted", True)
+    put(mac.bin, mpsgraphtool="exit 134")
+    assert ask()[0] == "refuted"
+
+
+@pytest.mark.parametrize(("ended", "outcome"), [("crashed", "confirmed"), ("raised", "refuted"), ("well", "refuted")])
+def test_on_a_mac_an_invalid_graph_is_expected_to_crash(monkeypatch, ended, outcome):
+    monkeypatch.setattr(isolated, "run", lambda *_, **__: isolated.Outcome(ended))
+    monkeypatch.setattr(test_mpsgraph, "ON_A_MAC", True)
+    assert judge(test_mpsgraph.test_invalid_graph_ends_the_process)[0] == outcome
+
+
+def test_every_claim_of_a_mac_alone_is_run_by_these_tests():
+    here = Path(__file__).read_text()
+    for file in CONFORMANCE.glob("test_*.py"):
+        text = file.read_text()
+        assert 'pytestmark = pytest.mark.claim(on="mac"' not in text
+        for part in text.split('claim(on="mac"')[1:]:
+            name = part.partition("\ndef ")[2].partition("(")[0]
+            assert f"{file.stem}.{name}" in here, f"{file.name}: {name}"
