@@ -118,7 +118,7 @@ def test_a_speed_up_is_of_a_gpu_if_its_baseline_ran_on_a_cpu():
 
 
 @RULES.rule(
-    ("size > max(lost, default=-1)", "size > min(lost, default=-1)"),
+    ("timing.crossover({n: kind == kinds[last] for", "min({n: True for"),
     ('if kinds[last] not in ("faster", "slower"):', "if False:"),
     ("if len(kinds) >= 3", "if True"),
     ("if size and verdict.kind in _KINDS:", "if size and verdict.ratio:"),

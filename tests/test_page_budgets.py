@@ -45,16 +45,6 @@ def run(page, clock, space, *names):
     return space
 
 
-def test_page_02b_names_the_sizes_that_it_leaves_out(clock, capsys, monkeypatch):
-    space = {"compare_at": lambda kind, n, budget: clock.after(n / 100), "sizes": {"product": [100, 200, 400, 800]}}
-    space |= {"measured": {"product": {}}, "budget": timing.FULL, "lab": Place(), "fixed_work": None}
-    monkeypatch.setattr(timing, "sentinel", lambda work, on: contextlib.nullcontext("the sentinel's line"))
-    run("02b", clock, space, "crossover-sizes")
-    assert list(space["measured"]["product"]) == [100, 200, 400]
-    said = "product, n = 100 to 400. Left out for time (7 s for this part): n = 800 (the one before took 4 s)."
-    assert said in capsys.readouterr().out
-
-
 def test_page_06_does_not_train_a_dtype_that_the_processor_lacks(clock, capsys, monkeypatch):
     seconds = {"float32": 0.002, "mixed_bfloat16": 0.02}
     measure = lambda call, name, **_: types.SimpleNamespace(median=seconds[name])

@@ -561,6 +561,14 @@ def simulated_places_get_no_speed_up(timing: ModuleType) -> None:
     assert "simulated" in got["sim"].flags
 
 
+def a_crossover_holds_at_every_larger_size(timing: ModuleType) -> None:
+    """One lucky size does not count; that there is none is said where the largest is lost."""
+    assert timing.crossover({1: False, 2: True, 4: False, 8: True, 16: True}) == 8
+    assert timing.crossover({16: True, 8: True}) == 8
+    assert timing.crossover({1: True, 2: False}) is None
+    assert timing.crossover({}) is None
+
+
 def what_is_in_doubt_gets_no_speed_up(timing: ModuleType) -> None:
     """Busy, drifted, simulated or fast, of the variant or of its baseline: no ratio is given, and it is said why."""
     clock, speed = FakeClock(), [1.0]
@@ -1119,6 +1127,14 @@ RULES = (
             ),
             (".detach().clone() for tensor in tensors", " for tensor in tensors"),
             ("        return copy.deepcopy(result,", "        return result or (result,"),
+        ),
+    ),
+    Rule(
+        a_crossover_holds_at_every_larger_size,
+        (
+            ("size > max(lost, default=-1)", "size > min(lost, default=-1)"),
+            ("size > max(lost, default=-1)", "size not in lost"),
+            ("    return min((size for size in won if", "    return max((size for size in won if"),
         ),
     ),
     Rule(

@@ -237,6 +237,12 @@ def verdict(low: float, high: float) -> Verdict:
     return "same" if low >= 1 / (1 + MATTERS) and high <= 1 + MATTERS else "inconclusive"
 
 
+def crossover(won: Mapping[int, bool]) -> int | None:
+    """The smallest size from which all larger ones are won; None if the largest is not."""
+    lost = [size for size, wins in won.items() if not wins]
+    return min((size for size in won if size > max(lost, default=-1)), default=None)
+
+
 def undecided(low: float, high: float) -> str:
     """What a 95 % interval that gives no verdict leaves open, in words."""
     if low < 1 / (1 + MATTERS) and high > 1 + MATTERS:
@@ -371,11 +377,11 @@ class Comparison:
 
     def __str__(self) -> str:
         head = f"{self.name} ({self.question}, baseline {self.baseline}; {self.parity})"
-        restless = self.ratios and any(
-            {"noisy", "unreliable"}.intersection(m.flags) for m in self.measurements.values()
-        )
+        verdicts = [str(ratio) for ratio in self.ratios.values()]
+        refused = [f"{variant}: no speed-up is given: {why}" for variant, why in self.withheld.items()]
+        restless = verdicts and any({"noisy", "unreliable"}.intersection(m.flags) for m in self.measurements.values())
         aside = ["(Times vary; a speed-up is of pairs taken in one round, which vary together.)"] if restless else []
-        lines = [*map(str, self.measurements.values()), *self.sentences, *aside]
+        lines = [*map(str, self.measurements.values()), *verdicts, *aside, *refused]
         return "\n".join([head, *(f"  {line}" for line in lines)])
 
 

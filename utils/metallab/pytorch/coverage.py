@@ -146,10 +146,10 @@ class Coverage:
         def row(use: Use) -> str:
             colour = colours.get(use.status, "inherit")
             cells = (use.operator, use.status, use.calls, _shortened(use.modules), use.advice)
-            return f'<tr style="color:{colour}">{"".join(table_cell(str(text)) for text in cells)}</tr>'
+            return f'<tr style="color:{colour}">{"".join(_cell(str(text)) for text in cells)}</tr>'
 
         names = ("operator", "status", "calls", "called by", "what to do")
-        head = "".join(table_cell(name, "th") for name in names)
+        head = "".join(_cell(name, "th") for name in names)
         rows = "".join(map(row, self.uses))
         said = f"<p><b>{html.escape(self.model)}</b>: {html.escape(self.verdict)}</p>"
         return f"{said}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
@@ -548,7 +548,7 @@ def _float64(model: Any, inputs: Any) -> list[str]:
     return [f"MPS has no float64, but {_shortened(found)} is; call .float() first"] if found else []
 
 
-def table_cell(text: str, tag: str = "td") -> str:
+def _cell(text: str, tag: str = "td") -> str:
     """A cell of an HTML table with its text on the left, and wrapped where it is long."""
     return f'<{tag} style="text-align:left;overflow-wrap:anywhere;min-width:3em">{html.escape(text)}</{tag}>'
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metallab import checks, units
+from metallab import checks, tables, units
 from metallab.device import Accelerator
 from metallab.pytorch import coverage
 
@@ -77,11 +77,8 @@ class Survey:
 
     def _repr_html_(self) -> str:
         names = ["call", *(["values", "gradients"] if self.device else []), "on MPS", "what to do"]
-        head = "".join(coverage.table_cell(name, "th") for name in names)
-        lines = ("".join(map(coverage.table_cell, self._texts(row))) for row in self.rows)
-        body = "".join(f"<tr>{line}</tr>" for line in lines)
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return f"<p>{html.escape(str(self))}</p>{table}"
+        table = tables.Table(names, [self._texts(row) for row in self.rows])
+        return f"<p>{html.escape(str(self))}</p>{table._repr_html_()}"
 
     def _texts(self, row: Row) -> list[str]:
         seen = [row.values, row.gradients] if self.device else []

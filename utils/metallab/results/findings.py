@@ -393,15 +393,9 @@ def _said_of(kinds: dict[int, str]) -> str:
     last = max(kinds)
     if kinds[last] not in ("faster", "slower"):
         return f"{'outputs differ' if kinds[last] == 'differ' else kinds[last]} at the largest, n = {last}"
-    size = crossover({n: kind == kinds[last] for n, kind in kinds.items()})
+    size = timing.crossover({n: kind == kinds[last] for n, kind in kinds.items()})
     where = f"from n = {size} on" if size > min(kinds) else f"at every size, {size} to {last}"
     return f"{kinds[last]} {where}"
-
-
-def crossover(won: dict[int, bool]) -> int | None:
-    """The smallest size from which all larger ones are won; None if the largest is not."""
-    lost = [size for size, wins in won.items() if not wins]
-    return min((size for size in won if size > max(lost, default=-1)), default=None)
 
 
 def dtypes(columns: Sequence[Column]) -> list[Row]:

@@ -1,0 +1,151 @@
+"""From which size on a GPU wins: one lucky size does not count, nor one of which nothing may be said."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from mutate import Rules
+from results_files import honest
+from test_findings import CPU, GPU, record
+from test_findings import baseline as on_cpu
+
+from metallab import allowance, device, records
+from metallab.pytorch import crossover
+
+RULES = Rules(crossover)
+NEVER = (  # a lucky win at 2; at 8 nothing may be said
+    ("slower", "faster", "slower", "busy machine: close them", "faster"),
+    ("slower", "faster", "outputs differ: by 1", "busy machine: close them", "faster"),
+)
+
+
+def curve(module, verdicts, gpu="cuda", **changes):
+    measured = record(gpu, 2.0).measurement
+    places = {"CPU, 1 thread": measured, "CPU, 16 threads": dataclasses.replace(measured, device=CPU)}
+    if gpu:
+        places[gpu] = dataclasses.replace(measured, simulated=changes.pop("simulated", False))
+    sizes = [2**k for k in range(len(verdicts))]
+    rival = gpu or "CPU, 1 thread"
+    times = {name: dict.fromkeys(sizes, found) for name, found in places.items()}
+    return module.Curve("work", "CPU, 16 threads", times, {rival: dict(zip(sizes, verdicts, strict=True))}, **changes)
+
+
+@RULES.rule(
+    ("if n not in self.withheld}\n", "}\n"),
+    ('"faster" if self.gpu else "slower"', '"faster"'),
+    (', "outputs differ", "differ")', ', "differ")'),
+)
+def the_gpu_wins_from_a_size_on_that_is_not_luck(crossover):
+    for verdicts in NEVER:
+        assert curve(crossover, verdicts).crossover == 16
+    assert curve(crossover, ("faster", "busy machine: close them")).crossover == 1
+    assert curve(crossover, ("slower", "faster", "outputs differ: by 1")).crossover is None
+    assert curve(crossover, ("faster", "slower"), gpu="").crossover == 2
+    assert curve(crossover, ("faster", "slower")).crossover is None
+
+
+@RULES.rule(
+    ('wins = f"nothing may be said: {withheld[0][1]}"', "pass"),
+    ("        elif withheld:\n", "        elif False:\n"),
+    ('["Stored, not measured here."] if self.stored', "[] if self.stored"),
+)
+def a_curve_says_who_wins_from_where_on(crossover):
+    assert str(curve(crossover, ("slower", "faster", "drifted: by 1", "faster"), left_out="Left out: n = 16.")) == (
+        f"work, {GPU} against {CPU}: wins from n = 2 on (nothing may be said of n = 4). Left out: n = 16."
+    )
+    assert "no size from which on it wins, of 1 to 2." in str(curve(crossover, ("slower", "slower")))
+    fast = str(curve(crossover, ("fast mode: a look", "fast mode: a look"), stored=True))
+    assert fast.endswith("nothing may be said: fast mode: a look. Stored, not measured here.")
+    drawn = curve(crossover, ("slower", "faster")).draw()
+    assert "cuda wins from n = 2" in [text.get_text() for text in drawn.axes[0].get_legend().get_texts()]
+
+
+@RULES.rule(
+    ("self.simulated or not self.gpu else self", "not self.gpu else self"),
+    ("self.simulated or not self.gpu else self", "self.simulated else self"),
+    ("kind != work:", "False:"),
+    ("records.believed(processes)", "([], None)"),
+)
+def without_a_real_gpu_a_stored_curve_is_shown(crossover, tmp_path, monkeypatch):
+    lesson = {"lesson": "02b_compare_cpu_and_gpu"}
+    made = []
+    for n, speed_up, others in ((8, 0.5, 0.0), (16, 3.0, 0.0), (32, 3.0, 5.0)):
+        busy = {"others": others} | lesson
+        made += [on_cpu(f"work, n = {n}", **busy), record("cuda", speed_up, f"work, n = {n}", **busy)]
+        made += [on_cpu(f"other, n = {n}", **lesson), record("cuda", 3.0, f"other, n = {n}", **lesson)]
+    again = [
+        on_cpu("work, n = 8", run=1, others=3.0, **lesson),
+        record("cuda", 0.5, "work, n = 8", run=1, others=3.0, **lesson),
+    ]
+    made = [dataclasses.replace(one, taken=one.taken.replace(":00+", ":09+")) for one in made]
+    made = [one if one.comparison.verdict == "baseline" or one.comparison.median > 1 else slower(one) for one in made]
+    monkeypatch.setattr(crossover, "STORED", records.write(tmp_path / "gpu.json", honest([*map(slower, again), *made])))
+    for without in (curve(crossover, ("slower",), gpu=""), curve(crossover, ("simulated: none",), simulated=True)):
+        shown = without.or_stored()
+        assert (shown.stored, shown.crossover, shown.device("cuda")) == (True, 16, GPU)
+        assert sorted(shown.times["cuda"]) == [8, 16], "at 32 other programs were busy"
+        assert list(shown.withheld) == [32]
+        assert shown.times["cuda"][8].others == 0, "of what was measured twice, what may be believed"
+    real = curve(crossover, ("faster",))
+    assert real.or_stored() is real
+    with pytest.raises(ValueError, match=r"has no curve of 'sorting': ask for 'matrix product'"):
+        crossover.stored("sorting")
+
+
+def slower(one):
+    """A record whose verdict fits a speed-up below 1."""
+    compared = one.comparison
+    if compared.verdict == "baseline" or compared.median > 1:
+        return one
+    return dataclasses.replace(one, comparison=dataclasses.replace(compared, verdict="slower"))
+
+
+@RULES.rule(
+    ("torch.default_generator.manual_seed(n)", "pass"),
+    ('within.items(sizes, "n =")', "iter(sizes)"),
+    ("parity=checks.matches(floats)", "parity=lambda a, b: True"),
+    ("torch.backends.cudnn.allow_tf32, False\n", "torch.backends.cudnn.allow_tf32, True\n"),
+)
+def sizes_are_measured_as_long_as_there_is_time(crossover, monkeypatch):
+    now, seen = [0.0], []
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    timed = allowance.Allowance
+    monkeypatch.setattr(crossover.allowance, "Allowance", lambda seconds: timed(seconds, lambda: now[0]))
+
+    def work(n, place):
+        now[0] += n / 2  # once for each of two places
+        drawn = torch.randn(4).to(place)
+        seen.append((n, drawn.tolist(), torch.backends.cudnn.allow_tf32))
+        wrong = n == 2 and len(seen) % 2
+        return lambda: drawn + 1 if wrong else drawn * 1
+
+    state = torch.random.get_rng_state()
+    found = crossover.measure("work", work, [1, 2, 4, 8], on=device.cpu(), seconds=8)
+    assert list(found.times["CPU, 1 thread"]) == [1, 2, 4]
+    assert "n = 8 (the one before took 4 s)" in found.left_out
+    assert [compared.name for compared in found.comparisons] == ["work, n = 1", "work, n = 2", "work, n = 4"]
+    assert found.verdicts["CPU, 1 thread"][1].startswith("fast mode")
+    assert found.verdicts["CPU, 1 thread"][2].startswith("outputs differ")
+    assert seen[0][1] == seen[1][1] != seen[2][1], "the same numbers on each place"
+    assert not any(tf32 for *_, tf32 in seen)
+    assert torch.backends.cudnn.allow_tf32
+    assert torch.equal(state, torch.random.get_rng_state())
+    with pytest.raises(ValueError, match="give sizes, such as"):
+        crossover.measure("work", work, [], on=device.cpu())
+
+
+def test_prices_are_of_the_smallest_and_of_the_largest_size():
+    found = curve(crossover, ("slower", "faster", "faster"))
+    fast = dataclasses.replace(found.times["cuda"][4], samples=(0.001,) * 10)
+    found.times["cuda"][4] = fast
+    assert found.call("cuda") == 0.012345
+    assert found.rate("cuda", lambda n: 2 * n) == pytest.approx(8000)
+    text = repr(found.prices(lambda n: 2 * n, "B/s"))
+    assert "at n = 4" in text
+    assert "12.3 ms       8 kB/s" in text
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -1,0 +1,285 @@
+"""From which size of work on a GPU wins: measured here, or as it was on a machine that has one.
+
+::
+
+    curve = crossover.measure("matrix product", product, [64, 256, 1024], on=lab)
+    print(curve)   # a sentence
+    curve.draw()   # time over size, a line for each place
+
+What it takes for work is a function of a size and a device that prepares everything and returns what is timed::
+
+    def product(n, device):
+        a, b = torch.randn(n, n).to(device), torch.randn(n, n).to(device)
+        out = torch.empty(n, n, device=device)
+        return lambda: torch.matmul(a, b, out=out)
+
+It draws its numbers on the CPU, where a seed makes them the same for every place, and allocates what it writes: fresh
+memory in each call is dear on a CPU, and would be measured as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+
+from metallab import allowance, checks, device, mode, paths, plots, records, tables, timing, units
+from metallab.device import Accelerator
+from metallab.pytorch.networks import Network
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Work = Callable[[int, torch.device], Callable[[], Any]]
+STORED = paths.ROOT / "data" / "results" / "nvidia_h200.json"
+LESSON = "02b_compare_cpu_and_gpu"
+
+
+def places(on: Accelerator) -> dict[str, Accelerator]:
+    """One thread of the CPU, all of them, and the GPU if ``on`` is one. All threads are the baseline (`baseline`)."""
+    one, every = device.cpu(threads=1), device.cpu()
+    found = {"CPU, 1 thread": one, f"CPU, {every.threads} threads": every}
+    return found if on.kind == "cpu" else found | {on.kind: on}
+
+
+def baseline() -> str:
+    """The name of the place that everything is compared with: the whole CPU."""
+    return f"CPU, {device.cpu().threads} threads"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The time of one kind of work over its size, on several places."""
+
+    work: str
+    baseline: str
+    times: Mapping[str, Mapping[int, timing.Measurement]]
+    """By place, then by size."""
+    verdicts: Mapping[str, Mapping[int, str]]
+    """What may be said of a place against the baseline, by place, then by size: ``faster``, ``slower`` ..., or why
+    nothing may be said."""
+    comparisons: tuple[timing.Comparison, ...] = ()
+    """What was measured, for `records.save`; empty for a stored curve."""
+    left_out: str = ""
+    """What was left out for time; empty if nothing was."""
+    stored: bool = False
+    """True if it was not measured here."""
+
+    @property
+    def gpu(self) -> str | None:
+        """The GPU's name among the places."""
+        return next((place for place in self.times if not place.startswith("CPU")), None)
+
+    @property
+    def simulated(self) -> bool:
+        """True if a simulated place takes part, whose times say nothing."""
+        return any(measured.simulated for line in self.times.values() for measured in line.values())
+
+    @property
+    def crossover(self) -> int | None:
+        """The smallest size from which on the GPU wins at every size; None if it does not at the largest.
+
+        Without a GPU: from which all threads win over one. Sizes of which nothing may be said (`withheld`) are not
+        counted.
+        """
+        wins = "faster" if self.gpu else "slower"
+        counted = {n: said == wins for n, said in self.verdicts[self.rival].items() if n not in self.withheld}
+        return timing.crossover(counted)
+
+    @property
+    def rival(self) -> str:
+        """The place that is held against the baseline: the GPU, or where there is none one thread."""
+        return self.gpu or "CPU, 1 thread"
+
+    @property
+    def withheld(self) -> dict[int, str]:
+        """The sizes at which no speed-up of the rival may be given, and why; not those whose outputs differ."""
+        judged = (*get_args(timing.Verdict), "outputs differ", "differ")
+        return {n: said for n, said in self.verdicts[self.rival].items() if not said.startswith(judged)}
+
+    def or_stored(self) -> Curve:
+        """This curve; where no real GPU took part, the one that is stored of a machine with one.
+
+        Stored are the curves of the work ``matrix product``; ValueError for another one that is needed.
+        """
+        return stored(self.work) if self.simulated or not self.gpu else self
+
+    def device(self, place: str) -> str:
+        """The hardware's name."""
+        return next(iter(self.times[place].values())).device
+
+    def call(self, place: str) -> float:
+        """Seconds that a call costs, whatever it computes: the time of the smallest size."""
+        return self.times[place][min(self.times[place])].median
+
+    def rate(self, place: str, amount: Callable[[int], float]) -> float:
+        """``amount(n)`` a second at the largest size: FLOP/s, or bytes a second."""
+        largest = max(self.times[place])
+        return amount(largest) / self.times[place][largest].median
+
+    def prices(self, amount: Callable[[int], float], unit: str) -> tables.Table:
+        """What a call costs, and the rate that large work reaches, on each place. ``unit``: ``"FLOP/s"``, ``"B/s"``."""
+        rows = [
+            [self.device(place), units.seconds(self.call(place)), units.rate(self.rate(place, amount), unit)]
+            for place in self.times
+        ]
+        return tables.Table(["on", "a call costs", f"at n = {max(self.times[self.baseline])}"], rows)
+
+    def draw(self) -> Figure:
+        """Time over size with quartile bands, and a mark at the crossover."""
+        n = self.crossover
+        marks = {f"{self.gpu} wins from n = {n}": n} if n and self.gpu else {}
+        heading = f"{self.work}, float32{', stored: not measured here' if self.stored else ''}"
+        return plots.curves(self.times, xlabel="n", heading=heading, marks=marks)
+
+    def __str__(self) -> str:
+        ours, theirs = (self.gpu, self.baseline) if self.gpu else (self.baseline, self.rival)
+        wins = f"no size from which on it wins, of {min(self.verdicts[self.rival])} to {max(self.verdicts[self.rival])}"
+        if n := self.crossover:
+            wins = f"wins from n = {n} on"
+        withheld = list(self.withheld.items())
+        if len(withheld) == len(self.verdicts[self.rival]):
+            wins = f"nothing may be said: {withheld[0][1]}"
+        elif withheld:
+            wins += f" (nothing may be said of n = {', '.join(str(n) for n, _ in withheld)})"
+        said = f"{self.work}, {self.device(ours)} against {self.device(theirs)}: {wins.removesuffix('.')}."
+        aside = ["Stored, not measured here."] if self.stored else [self.left_out] if self.left_out else []
+        return " ".join([said, *aside])
+
+
+def measure(
+    work: str, make: Work, sizes: Sequence[int], *, on: Accelerator, seconds: float = 8.0, floats: str = "float32"
+) -> Curve:
+    """Time work of growing size on every place, in turns at each size, after checking that all compute the same.
+
+    ``make(n, device)`` returns what is timed. Sizes for which nothing is left of ``seconds`` are left out, and named
+    by the curve. A sentinel watches the machine meanwhile. float32 means float32: on NVIDIA GPUs TensorFloat-32
+    is switched off for as long. ValueError for no sizes.
+    """
+    if not sizes:
+        raise ValueError("there is nothing to measure: give sizes, such as [64, 256, 1024]")
+    found: dict[int, timing.Comparison] = {}
+    within = allowance.Allowance(seconds)
+    where = places(on)
+    with _whole_float32(), timing.sentinel(_fixed_work(on), on=on):
+        for n in within.items(sizes, "n ="):
+            budget = within.budget(len(sizes) - len(found), _budget(), variants=len(where))
+            found[n] = timing.compare(
+                {name: _made(make, n, place) for name, place in where.items()},
+                on=where,
+                baseline=baseline(),
+                parity=checks.matches(floats),
+                name=f"{work}, n = {n}",
+                budget=budget,
+            )
+    times = {name: {n: compared[name] for n, compared in found.items()} for name in where}
+    verdicts = {name: {n: _said(c, name) for n, c in found.items()} for name in where if name != baseline()}
+    left_out = str(within) if within.left_out else ""
+    return Curve(work, baseline(), times, verdicts, tuple(found.values()), left_out)
+
+
+def _budget() -> timing.Budget:
+    return mode.knob(full=timing.Budget(min_samples=20, min_seconds=0.2, max_seconds=2.0), fast=timing.FAST)
+
+
+def stored(work: str) -> Curve:
+    """A curve of a machine with an NVIDIA H200, from the file of its results, without the times that are withheld.
+
+    ValueError if the file has none of this work.
+    """
+    runs = records.by_name(records.load(STORED))
+    times: dict[str, dict[int, timing.Measurement]] = {}
+    verdicts: dict[str, dict[int, str]] = {}
+    base = ""
+    for name, processes in runs.items():
+        head, _, place = name.removeprefix(f"{LESSON}/").rpartition("/")
+        kind, _, size = head.rpartition(", n = ")
+        if not name.startswith(LESSON) or kind != work:
+            continue
+        sound, doubt = records.believed(processes)
+        base = processes[0].comparison.baseline
+        if sound:
+            times.setdefault(place, {})[int(size)] = sound[0].measurement
+        if place != base:
+            verdicts.setdefault(place, {})[int(size)] = sound[0].comparison.verdict if sound else doubt
+    if not times:
+        raise ValueError(f"{STORED.name} has no curve of {work!r}: ask for 'matrix product'")
+    return Curve(work, base, times, verdicts, stored=True)
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Small networks, each compared on the whole CPU and on its rival."""
+
+    comparisons: tuple[timing.Comparison, ...]
+    left_out: str = ""
+    """What was left out for time; empty if nothing was."""
+
+    def draw(self) -> Figure:
+        """A speed-up with its interval in each row, or the reason why there is none."""
+        return plots.speedups(self.comparisons)
+
+    def __str__(self) -> str:
+        lines = [f"{compared.name}: {said}" for compared in self.comparisons for said in compared.sentences]
+        return "\n".join([*lines, *filter(None, [self.left_out])])
+
+
+def measure_networks(
+    makers: Mapping[str, Callable[[], Network]], *, on: Accelerator, seconds: float = 20.0
+) -> Networks:
+    """Inference and a training step of each network: the GPU against the whole CPU, or without one a single thread.
+
+    Outputs are compared, in training the loss. Inference is timed by latency, and on a GPU, where work runs on after a
+    call returns, by throughput as well; training by throughput. Networks for which nothing is left of ``seconds`` are
+    left out and named.
+    """
+    where = places(on)
+    where.pop("CPU, 1 thread" if on.kind != "cpu" and len(where) > 2 else "", None)
+    tasks = [("inference", "latency"), ("training_step", "throughput")]
+    tasks += [("inference", "throughput")] if on.kind != "cpu" else []
+    found: list[timing.Comparison] = []
+    within = allowance.Allowance(seconds)
+    with _whole_float32(), timing.sentinel(_fixed_work(on), on=on):
+        for name in within.items(makers, "the networks", least=2):
+            network = makers[name]()
+            for task, question in tasks:
+                variants = {place: getattr(network.to(there.torch_device), task)() for place, there in where.items()}
+                compared = timing.compare(
+                    variants,
+                    on=where,
+                    baseline=baseline(),
+                    parity=checks.matches("float32"),
+                    question=question,
+                    name=f"{network.name}, {task.replace('_', ' ')}, {question}",
+                    budget=within.budget(len(tasks) * len(makers) - len(found), _budget(), variants=len(where)),
+                )
+                found.append(compared)
+    return Networks(tuple(found), str(within) if within.left_out else "")
+
+
+def _made(make: Work, n: int, place: Accelerator) -> Callable[[], Any]:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(n)
+        return make(n, place.torch_device)
+
+
+def _said(compared: timing.Comparison, name: str) -> str:
+    ratio = compared.ratios.get(name)
+    return ratio.verdict if ratio else compared.withheld[name]
+
+
+def _fixed_work(on: Accelerator) -> Callable[[], Any]:
+    matrix = torch.ones(512, 512, device=on.torch_device)
+    return lambda: matrix @ matrix
+
+
+class _whole_float32:
+    """cuDNN convolves float32 in TensorFloat-32 unless it is told not to; elsewhere this does nothing."""
+
+    def __enter__(self) -> None:
+        self.before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
+
+    def __exit__(self, *_: Any) -> None:
+        torch.backends.cudnn.allow_tf32 = self.before
