@@ -71,20 +71,22 @@ def a_curve_says_who_wins_from_where_on(crossover):
 def without_a_real_gpu_a_stored_curve_is_shown(crossover, tmp_path, monkeypatch):
     lesson = {"lesson": "02b_compare_cpu_and_gpu"}
     made = []
-    for n, speed_up in ((8, 0.5), (16, 3.0)):
-        made += [on_cpu(f"work, n = {n}", **lesson), record("cuda", speed_up, f"work, n = {n}", **lesson)]
+    for n, speed_up, others in ((8, 0.5, 0.0), (16, 3.0, 0.0), (32, 3.0, 5.0)):
+        busy = {"others": others} | lesson
+        made += [on_cpu(f"work, n = {n}", **busy), record("cuda", speed_up, f"work, n = {n}", **busy)]
         made += [on_cpu(f"other, n = {n}", **lesson), record("cuda", 3.0, f"other, n = {n}", **lesson)]
-    busy = [
+    again = [
         on_cpu("work, n = 8", run=1, others=3.0, **lesson),
         record("cuda", 0.5, "work, n = 8", run=1, others=3.0, **lesson),
     ]
     made = [dataclasses.replace(one, taken=one.taken.replace(":00+", ":09+")) for one in made]
     made = [one if one.comparison.verdict == "baseline" or one.comparison.median > 1 else slower(one) for one in made]
-    monkeypatch.setattr(crossover, "STORED", records.write(tmp_path / "gpu.json", honest([*map(slower, busy), *made])))
+    monkeypatch.setattr(crossover, "STORED", records.write(tmp_path / "gpu.json", honest([*map(slower, again), *made])))
     for without in (curve(crossover, ("slower",), gpu=""), curve(crossover, ("simulated: none",), simulated=True)):
         shown = without.or_stored()
         assert (shown.stored, shown.crossover, shown.device("cuda")) == (True, 16, GPU)
-        assert sorted(shown.times["cuda"]) == [8, 16]
+        assert sorted(shown.times["cuda"]) == [8, 16], "at 32 other programs were busy"
+        assert list(shown.withheld) == [32]
         assert shown.times["cuda"][8].others == 0, "of what was measured twice, what may be believed"
     real = curve(crossover, ("faster",))
     assert real.or_stored() is real

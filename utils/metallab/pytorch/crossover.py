@@ -185,7 +185,7 @@ def _budget() -> timing.Budget:
 
 
 def stored(work: str) -> Curve:
-    """A curve of a machine with an NVIDIA H200, from the file of its results.
+    """A curve of a machine with an NVIDIA H200, from the file of its results, without the times that are withheld.
 
     ValueError if the file has none of this work.
     """
@@ -199,11 +199,11 @@ def stored(work: str) -> Curve:
         if not name.startswith(LESSON) or kind != work:
             continue
         sound, doubt = records.believed(processes)
-        run = (sound or processes)[0]
-        times.setdefault(place, {})[int(size)] = run.measurement
-        base = run.comparison.baseline
+        base = processes[0].comparison.baseline
+        if sound:
+            times.setdefault(place, {})[int(size)] = sound[0].measurement
         if place != base:
-            verdicts.setdefault(place, {})[int(size)] = run.comparison.verdict if sound else doubt
+            verdicts.setdefault(place, {})[int(size)] = sound[0].comparison.verdict if sound else doubt
     if not times:
         raise ValueError(f"{STORED.name} has no curve of {work!r}: ask for 'matrix product'")
     return Curve(work, base, times, verdicts, stored=True)
