@@ -88,7 +88,7 @@ def boxes_that_differ_are_told_apart(boxes):
     ('"bfloat16": Tolerance(overlap=0.85', '"bfloat16": Tolerance(overlap=0.98'),
     ("boxes = boxes.detach().float().cpu().numpy()", "boxes = boxes.numpy()"),
     ("in ((expected, got), (got, expected)):", "in ((expected, got),):"),
-    (" * (boxes[:, None, 5] == others[None, :, 5])", "* 0 + 1"),
+    (" * (boxes[:, None, 5] == partners[None, :, 5])", "* 0 + 1"),
 )
 def boxes_that_agree_within_their_dtype_do(boxes):
     shuffled = torch.tensor(FRAME[[3, 1, 0, 2]], dtype=torch.bfloat16, requires_grad=True)

@@ -53,7 +53,7 @@ def the_tool_is_found_run_and_told(converters, tmp_path, monkeypatch):
     assert converters.mpsgraphtool("-h").code is None
 
 
-@RULES.rule(("if self.code is None:", "if False:"), ("if found is None:", "if False:"))
+@RULES.rule(("if self.code is None:", "if False:"), ("if tool is None:", "if False:"))
 def without_the_tool_a_line_says_what_it_would_do(converters, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     said = str(converters.mpsgraphtool("convert", "-onnx", "a b.onnx"))

@@ -408,7 +408,7 @@ class Serial(Executor):
     ("(corners[:, :2] + corners[:, 2:]) / 2", "corners[:, :2]"),
     ("classes != NOTHING", "classes == classes"),
     ("self.images[chosen].float() / 255", "self.images[chosen].float()"),
-    ("classes[index, :found] = frame.classes", "classes[index, 0] = 0"),
+    ("classes[index, :label_count] = frame.classes", "classes[index, 0] = 0"),
 )
 def a_batch_holds_the_scenes_and_their_boxes(train_detector):
     size, seeds = (96, 96), range(7, 10)

@@ -254,7 +254,7 @@ def heads_have_to_divide_the_width(networks):
 @RULES.rule(
     ("(time.process_time() - work) / (time.perf_counter() - wall)", "time.process_time() - work"),
     ("        place.synchronize(infer())  # compiled before the clocks start\n", ""),
-    ("found.append(OnCpu(", "found.insert(0, OnCpu("),
+    ("measured.append(OnCpu(", "measured.insert(0, OnCpu("),
     ("place.threads} thread{", "1} thread{"),
 )
 def on_the_cpu_the_busy_cores_are_told(networks, monkeypatch):

@@ -70,7 +70,7 @@ def stages_are_told_apart_and_the_first_process_is_kept_apart(launches, here):
     ("shutil.rmtree(here / route.emptied, ignore_errors=True)", "pass"),
     ("value.format(here=here)", "value"),
     (" and not route.emptied) for name", ") for name"),
-    ('checks.assert_close(samples[0].output, other.output, "float32")', "pass"),
+    ('checks.assert_close(samples[0].output, repeated.output, "float32")', "pass"),
 )
 def a_cold_cache_is_emptied_and_outputs_are_compared(launches, here):
     load = (
@@ -170,8 +170,8 @@ def made(launches, name, seconds, simulated=False, output=1.0, others=0.0):
 
 @RULES.rule(
     ("b / a for a, b in zip", "a / b for a, b in zip"),
-    ("if one.simulated or other.simulated:", "if False:"),
-    ('checks.assert_close(other.output, one.output, "float32")', "pass"),
+    ("if launch.simulated or reference.simulated:", "if False:"),
+    ('checks.assert_close(reference.output, launch.output, "float32")', "pass"),
     ("if measured.simulated:", "if False:"),
     ("if why := timing.doubt(launches[variant].parts[part], launches[baseline].parts[part]):", "if why := '':"),
     ("{'not told' if unsure else first}", "{first}"),

@@ -43,7 +43,7 @@ def every_pane_shows_its_picture_of_the_last_frame(live):
     ("self.seconds[name] += time.perf_counter() - start", "self.seconds[name] += 1"),
     ("(self.shown + 1) / self.seconds[name]", "self.seconds[name] / (self.shown + 1)"),
     ('f"{name}: {rate}{flag}"', "name"),
-    ("if others.cores() > timing.BUSY else", "if False else"),
+    ("if load.cores() > timing.BUSY else", "if False else"),
 )
 def every_pane_tells_its_own_rate(live, monkeypatch):
     """By a clock that the panes move: 0.1 s for each picture of the one, 0.01 s of the other."""
@@ -86,7 +86,7 @@ def the_button_stops_an_endless_view(live):
     assert view.wait(10) < 250
 
 
-@RULES.rule(("            other.stop()\n", ""), ("        _playing[:] = [self]\n", "        pass\n"))
+@RULES.rule(("            view.stop()\n", ""), ("        _playing[:] = [self]\n", "        pass\n"))
 def a_second_view_stops_the_first(live):
     views = [live.Live({"slow": lambda f: time.sleep(0.01) or f}, [FRAME] * 150) for _ in range(2)]
     views[0].start()

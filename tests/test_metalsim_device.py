@@ -1169,7 +1169,7 @@ BREAKS = {  # file, old text, new text, and a check that must fail then
         "test_a_kernel_refuses_arguments_as_on_a_mac",
     ),
     "another exception": (
-        "device.py", "return found.error.__name__, found.words", "return 'RuntimeError', found.words",
+        "device.py", "return outcome.error.__name__, outcome.words", "return 'RuntimeError', outcome.words",
         "test_a_kernel_refuses_arguments_as_on_a_mac",
     ),
     "attention drops": (

@@ -1042,7 +1042,7 @@ NOT_SIMULATED = {
 
 
 @SOURCE.rule(
-    ("if found := re.search(pattern, text):", "if False:"),
+    ("if match := re.search(pattern, text):", "if False:"),
     ('(r"\\[\\[\\s*threadgroup\\s*\\(", ', '(r"\\[\\[\\s*nothing\\s*\\(", '),
     ("            raise SyntaxError(", "            print("),
     ('text.count("\\n", last.end(), position) - 1', "0"),
@@ -1069,7 +1069,7 @@ def pointers_name_their_address_space(source):
         source.check_address_spaces(text)
 
 
-@SOURCE.rule(('found[1] or found[2] + "f"', "found[0]"), (r"(?<![\w.])({decimal}", r"({decimal}"))
+@SOURCE.rule(('match[1] or match[2] + "f"', "match[0]"), (r"(?<![\w.])({decimal}", r"({decimal}"))
 def literals_become_floats(source):
     assert source.single_precision_literals("1.0 .5 1e-3 2. 0x1p-3") == "1.0f .5f 1e-3f 2.f 0x1p-3f"
     assert (
@@ -1079,7 +1079,7 @@ def literals_become_floats(source):
 
 @SOURCE.rule(
     ("for _ in range(2)", "for _ in range(1)"),
-    ("found[0] if pointer_or_function else", ""),
+    ("match[0] if pointer_or_function else", ""),
 )
 def threadgroup_variables_are_found(source):
     text = (
@@ -1123,8 +1123,8 @@ def only_equal_overloads_are_dropped(source):
 
 @SOURCE.rule(
     ("parameters = pattern if pattern is not None and written_at_definition else parameters", "pass"),
-    ('return "".join(re.findall(r\'"([^"]*)"\', found[-1])) if found else None', "return None"),
-    ("found[1]), MOST_THREADS) if found", "found[1]), MOST_THREADS) if False"),
+    ('return "".join(re.findall(r\'"([^"]*)"\', names[-1])) if names else None', "return None"),
+    ("match[1]), MOST_THREADS) if match", "match[1]), MOST_THREADS) if False"),
 )
 def kernels_are_found_by_their_host_names(source):
     text = f"""

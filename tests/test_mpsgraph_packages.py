@@ -78,7 +78,7 @@ def outputs_are_told_in_the_executables_order(packages, program, tmp_path):
 
 
 @RULES.rule(
-    ("sums.get(name) != found.get(name)", "name not in sums"),
+    ("sums.get(name) != actual.get(name)", "name not in sums"),
     ("except (OSError, ValueError, KeyError, TypeError, IndexError) as error", "except OSError as error"),
     ("hashlib.sha256(file.read_bytes()).hexdigest()", "str(file.stat().st_size)"),
 )

@@ -9,7 +9,7 @@ from mutate import Rules
 from pretend import pretend
 
 from metallab import device, parity
-from metallab.device import Accelerator
+from metallab.device import PyTorchDevice
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 RULES = Rules(parity)
@@ -62,7 +62,7 @@ def both_sides_see_the_same_rounded_numbers(parity):
 @RULES.rule(("tensor.to(on.torch_device) for tensor", "tensor for tensor"))
 def it_is_the_device_that_computes(parity, monkeypatch):
     pretend(monkeypatch, "mps", arrives=lambda tensor: tensor + 1)
-    here = Accelerator("mps", "Apple M2 GPU")
+    here = PyTorchDevice("mps", "Apple M2 GPU")
     assert parity.against_numpy(torch.exp, np.exp, REAL, on=here).startswith("DIFFERS: 12 of 12")
 
 
@@ -98,7 +98,7 @@ def what_a_device_refuses_is_told_and_a_mistake_of_ours_raises(parity):
         parity.against_numpy(torch.exp, lambda x: 1 / 0, REAL, on=CPU)
 
 
-@RULES.rule(("if said != AGREES", "if said"), ("len(verdicts) - len(others)", "len(verdicts)"))
+@RULES.rule(("if verdict != AGREES", "if verdict"), ("len(verdicts) - len(disagreements)", "len(verdicts)"))
 def several_verdicts_are_counted(parity):
     assert parity.summary(["agrees", "agrees"]) == "2 of 2 agree"
     assert parity.summary(["agrees", "refused: no", "DIFFERS: yes"]) == "1 of 3 agree; refused: no"

@@ -10,13 +10,13 @@ import torch
 from mutate import Rules
 
 from metallab import peaks
-from metallab.device import Accelerator
+from metallab.device import PyTorchDevice
 
 RULES = Rules(peaks)
 
 
-def apple(name: str) -> Accelerator:
-    return Accelerator("mps", f"{name} GPU")
+def apple(name: str) -> PyTorchDevice:
+    return PyTorchDevice("mps", f"{name} GPU")
 
 
 @RULES.rule(
@@ -45,7 +45,7 @@ def an_nvidia_name_may_go_on(peaks):
         ("NVIDIA H20", None),
         ("NVIDIA A100X", None),
     ):
-        limit = peaks.bandwidth(Accelerator("cuda", label))
+        limit = peaks.bandwidth(PyTorchDevice("cuda", label))
         assert (limit and limit.value) == bandwidth, label
         assert limit is None or limit.source.startswith("NVIDIA")
 
@@ -56,7 +56,7 @@ def an_nvidia_name_may_go_on(peaks):
     ('{"float32": 64, "float64": 32}', '{"float32": 64, "float64": 64}'),
 )
 def a_limit_belongs_to_a_dtype(peaks):
-    m2, h200, cpu = apple("Apple M2"), Accelerator("cuda", "NVIDIA H200"), Accelerator("cpu", "Xeon CPU", threads=1)
+    m2, h200, cpu = apple("Apple M2"), PyTorchDevice("cuda", "NVIDIA H200"), PyTorchDevice("cpu", "Xeon CPU", threads=1)
     for lab in (m2, h200):
         single, half = (peaks.flops(lab, dtype).value for dtype in (torch.float32, np.float16))
         assert half == pytest.approx(2 * single)
@@ -75,12 +75,12 @@ def a_limit_belongs_to_a_dtype(peaks):
     ('not in ("cuda", "mps")', 'not in ("cuda", "mps", "cpu", "fake")'),
 )
 def what_has_no_limit_has_none(peaks):
-    simulated = Accelerator("mps", "Apple M2 GPU", simulated=True)
+    simulated = PyTorchDevice("mps", "Apple M2 GPU", simulated=True)
     fake = SimpleNamespace(kind="fake", label="fake device", threads=1, simulated=False)
     for lab in (simulated, fake):
         assert peaks.flops(lab, "float32") is None
         assert peaks.bandwidth(lab) is None
-    assert peaks.bandwidth(Accelerator("cpu", "Apple M2 GPU")) is None
+    assert peaks.bandwidth(PyTorchDevice("cpu", "Apple M2 GPU")) is None
 
 
 @RULES.rule(
@@ -97,7 +97,7 @@ def a_cpu_has_a_ceiling_for_its_threads(peaks, monkeypatch):
     def ceiling(frequency, threads):
         monkeypatch.setattr(peaks.psutil, "cpu_freq", frequency)
         peaks._highest_clock.cache_clear()
-        return peaks.flops(Accelerator("cpu", "Xeon CPU", threads=threads), "float32").value
+        return peaks.flops(PyTorchDevice("cpu", "Xeon CPU", threads=threads), "float32").value
 
     def raises():
         raise RuntimeError
@@ -109,7 +109,7 @@ def a_cpu_has_a_ceiling_for_its_threads(peaks, monkeypatch):
         assert ceiling(lambda: SimpleNamespace(max=7000.0, current=2100.0), 1) == 7e9 * 64
     finally:
         peaks._highest_clock.cache_clear()
-    assert peaks.flops(Accelerator("cpu", "Apple M2 CPU, 8 threads", threads=8), "float32") is None
+    assert peaks.flops(PyTorchDevice("cpu", "Apple M2 CPU, 8 threads", threads=8), "float32") is None
 
 
 @RULES.rule(

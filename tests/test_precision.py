@@ -284,17 +284,17 @@ def of(*accuracies: float, name: str = "x") -> precision.Training:
 
 
 @RULES.rule(
-    ("other.accuracies - reference.accuracies)", "reference.accuracies - other.accuracies)"),
-    ("other.accuracies - reference.accuracies)", "other.accuracies - np.median(reference.accuracies))"),
+    ("candidate.accuracies - reference.accuracies)", "reference.accuracies - candidate.accuracies)"),
+    ("candidate.accuracies - reference.accuracies)", "candidate.accuracies - np.median(reference.accuracies))"),
     ("if self.low > -self.margin", "if self.high > -self.margin"),
     ("if self.low > -self.margin", "if self.median > -self.margin"),
     ("if self.high < -self.margin", "if self.low < -self.margin"),
     ("if self.high < -self.margin", "if self.high < 0"),
     ("< least:", "< 0:"),
     ("if not math.isfinite(high):", "if False:"),
-    ("if len(reference.accuracies) != len(other.accuracies):", "if False:"),
+    ("if len(reference.accuracies) != len(candidate.accuracies):", "if False:"),
     ("if not np.isfinite(training.accuracies).all():", "if False:"),
-    ("for training in (reference, other):", "for training in (other,):"),
+    ("for training in (reference, candidate):", "for training in (candidate,):"),
     ("if not margin >= 0:", "if margin < 0:"),
 )
 def no_loss_is_shown_and_a_loss_is_found(precision):

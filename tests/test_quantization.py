@@ -120,7 +120,7 @@ def sqnr_is_in_decibels(quantization):
         quantization.sqnr(x * 0, x)
 
 
-@RULES.rule(("if not found >= self.decibels:", "if found < self.decibels:"), ("raise checks.Mismatch(", "str("))
+@RULES.rule(("if not actual >= self.decibels:", "if actual < self.decibels:"), ("raise checks.Mismatch(", "str("))
 def outputs_that_lost_too_much_get_no_speed_up(quantization):
     x = torch.linspace(-1, 1, 9)
     calls = {"whole": lambda: x, "good": lambda: x * 0.99, "bad": lambda: x * 0.8, "broken": lambda: x * math.nan}

@@ -310,7 +310,7 @@ def the_table_adds_up(trace):
 
 @RULES.rule(
     ('if self.simulated:\n            return f"SIM', 'if False:\n            return f"SIM'),
-    ('if not self.accelerator:\n            return f"{said}', 'if False:\n            return f"{said}'),
+    ('if not self.accelerator:\n            return f"{sentence}', 'if False:\n            return f"{sentence}'),
     ('for event in self.having("copy", "fallback")', 'for event in self.having("copy")'),
     ("_length(times) / self.seconds", "_length(times)"),
     ("        if not self.seconds:\n", "        if False:\n"),

@@ -47,7 +47,7 @@ def is_alike(a, b, most=25):
 @RULES.rule(
     ("iter([_picture(path)])", "iter([_picture(path)[..., ::-1]])"),
     ("return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)", "return picture"),
-    ("found = sorted(", "found = (lambda paths: sorted(paths, reverse=True))("),
+    ("files = sorted(", "files = (lambda paths: sorted(paths, reverse=True))("),
 )
 def pictures_come_in_the_order_of_their_names(video, tmp_path):
     frames = list(moving(3))
@@ -83,7 +83,7 @@ def a_film_that_was_written_is_read_again(video, tmp_path):
 
 @RULES.rule(
     ("duration=round(100 / rate) * 10", "duration=100"),
-    ("append_images=others", "append_images=[]"),
+    ("append_images=rest", "append_images=[]"),
     (".resize((width, height))", ".resize((64, 48))"),
 )
 def a_preview_moves_at_its_rate(video):
@@ -124,11 +124,11 @@ def test_the_two_photographs_are_there():
 @RULES.rule(
     ("    if picture is None:\n", "    if False:\n"),
     ("if text.isdecimal() and", "if text.isdigit() and"),
-    ("    if not found:\n", "    if False:\n"),
+    ("    if not files:\n", "    if False:\n"),
     ("    if not there:\n", "    if False:\n"),
     ("    if not os.path.isfile(path):", "    if False:"),
     ("    if not taken:\n", "    if False:\n"),
-    ("    if not sum(map(len, found)):\n", "    if not len(found):\n"),
+    ("    if not sum(map(len, boxes)):\n", "    if not len(boxes):\n"),
     ("log.setLogLevel(0)", "log.setLogLevel(4)"),
 )
 def what_cannot_be_had_is_told_and_the_default_offered(video, tmp_path, capfd):

@@ -108,7 +108,7 @@ def unreachable():
 
 
 @RULES.rule(
-    ("moved = found.clone()", "moved = found"),
+    ("moved = boxes.clone()", "moved = boxes"),
     ("scale_boxes((height, width), moved[:, :4], frame.shape[:2])", "moved[:, :4]"),
     ("LetterBox((height, width))", "LetterBox((width, height))"),
 )

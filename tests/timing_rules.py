@@ -898,8 +898,8 @@ RULES = (
         (
             ("    with turns.turn():\n", "    if True:\n"),
             (
-                "    with turns.turn():\n        others = Others()",
-                "    others = Others()\n    with turns.turn():",
+                "    with turns.turn():\n        load = Others()",
+                "    load = Others()\n    with turns.turn():",
             ),
             (
                 "            with sampler.place.active():\n                sampler.prepare(budget)",

@@ -215,11 +215,11 @@ def apt(version, suffix):
     return "sudo apt-get install python{}.{}-{}".format(*version, suffix)
 
 
-def python_help(lacking, said):
+def python_help(lacking, output):
     return (
         "Python 3.11 or 3.12 with header files is needed; none on PATH will do, and none could be downloaded.\n"
         + "".join(f"  {line}\n" for line in lacking)
-        + f"{said}\n"
+        + f"{output}\n"
         "Connect to the network, or install one:\n"
         "  macOS:         brew install python@3.11, or the installer from python.org\n"
         "  Debian 12:     sudo apt-get install python3.11 python3.11-dev\n"
@@ -247,16 +247,16 @@ def check_platform():
         hint = "\nOn Windows, use WSL 2 with Ubuntu." if system == "Windows" else ""
         raise Problem(f"{supported}; this is {system} on {machine}.{hint}")
     if system == "Darwin" and numbers(platform.mac_ver()[0]) < MACOS:
-        found = platform.mac_ver()[0]
+        actual = platform.mac_ver()[0]
         raise Problem(
-            f"macOS {MACOS[0]} or newer is needed by the MPS device of torch 2.15; this is {found}. Update macOS."
+            f"macOS {MACOS[0]} or newer is needed by the MPS device of torch 2.15; this is {actual}. Update macOS."
         )
     if system == "Linux":
         name, version = platform.libc_ver()
         if name != "glibc" or numbers(version) < GLIBC:
-            found = f"{name} {version}" if name else "another C library"
+            actual = f"{name} {version}" if name else "another C library"
             raise Problem(
-                f"A Linux with glibc {GLIBC[0]}.{GLIBC[1]} or newer is needed by torch; this has {found}. "
+                f"A Linux with glibc {GLIBC[0]}.{GLIBC[1]} or newer is needed by torch; this has {actual}. "
                 "Use Debian 12, Ubuntu 22.04 or newer."
             )
 
@@ -290,10 +290,10 @@ def check_compiler():
     if mac and subprocess.call(["xcode-select", "-p"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) != 0:
         raise Problem("There is no C++ compiler.\n  Run: " + install)
     named = shlex.split(os.environ.get("CXX", ""))
-    found = [name for name in ("c++", "g++", "clang++") if shutil.which(name)]
-    if not named and not found:
+    compilers = [name for name in ("c++", "g++", "clang++") if shutil.which(name)]
+    if not named and not compilers:
         raise Problem("There is no C++ compiler.\n  Run: " + install)
-    command = named or found[:1]
+    command = named or compilers[:1]
     try:
         done = subprocess.run(
             [*command, "-x", "c++", "-fsyntax-only", "-"],
@@ -576,10 +576,10 @@ def uv_requirement(project):
     """The lines of the lock that name uv: its version, and the hashes of its files."""
     import re
 
-    found = re.search(r"^uv==.*\n(?: .*\n)+", read(project.versions), re.MULTILINE)
-    if not found:
+    match = re.search(r"^uv==.*\n(?: .*\n)+", read(project.versions), re.MULTILINE)
+    if not match:
         raise Problem("lock.txt names no version of uv, with its hashes: git checkout lock.txt, or make lock.")
-    return found.group()
+    return match.group()
 
 
 def pip_environment():
@@ -598,13 +598,13 @@ def pip_settings(project):
         stderr=subprocess.DEVNULL,
         text=True,
     ).stdout
-    found = {}
+    values = {}
     for section in ("global.", "install.", ":env:."):  # the later ones win
         for line in listed.splitlines():
             name, equals, value = line.partition("=")
             if equals and name.startswith(section):
-                found[name[len(section) :]] = str(ast.literal_eval(value))
-    return found
+                values[name[len(section) :]] = str(ast.literal_eval(value))
+    return values
 
 
 def uv_settings(project):
@@ -781,13 +781,13 @@ def check_installed(project, lock, progress):
         return Probe(project, code, lock).result(progress.again)
 
     progress.update("trying the installation")
-    _, found = works("import importlib.util as u; s = u.find_spec('metallab'); print(s.origin if s else 'nowhere')")
-    if os.path.realpath(found) != os.path.realpath(project.package):
-        raise Problem(f"metallab should be imported from {project.package}, but comes from {found}.")
+    _, origin = works("import importlib.util as u; s = u.find_spec('metallab'); print(s.origin if s else 'nowhere')")
+    if os.path.realpath(origin) != os.path.realpath(project.package):
+        raise Problem(f"metallab should be imported from {project.package}, but comes from {origin}.")
     progress.update("importing torch")
-    well, said = works("import torch")
+    well, reason = works("import torch")
     if not well:
-        raise Problem(f"torch is installed and does not import: {said}")
+        raise Problem(f"torch is installed and does not import: {reason}")
     simulated = Probe(project, SIMULATED, lock) if platform.system() == "Linux" else None  # one core has time for it
     try:
         outcomes = {}
@@ -800,7 +800,7 @@ def check_installed(project, lock, progress):
     finally:
         if simulated:
             simulated.stop()
-    return {name: said for name, (well, said) in outcomes.items() if not well}
+    return {name: reason for name, (well, reason) in outcomes.items() if not well}
 
 
 def warn(broken):
@@ -922,9 +922,9 @@ def main(arguments=None, project=None):
     project = project or Project(os.path.join(here, os.pardir, os.pardir))
     try:
         if sys.version_info < OLDEST:
-            found = "{}.{}".format(*sys.version_info)
+            version = "{}.{}".format(*sys.version_info)
             raise Problem(
-                f"Set-up starts with Python 3.8 or newer, this is {found}: make setup PYTHON=/path/to/python3"
+                f"Set-up starts with Python 3.8 or newer, this is {version}: make setup PYTHON=/path/to/python3"
             )
         if arguments[:1] == ["uv"]:
             run_uv(project, arguments[1:])

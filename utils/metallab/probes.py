@@ -110,8 +110,8 @@ def run(framework: str, timeout: float = TIMEOUT) -> list[Probe]:
             command, env=environment, capture_output=True, text=True, errors="replace", timeout=timeout
         )
     except subprocess.TimeoutExpired:
-        said = f"no answer within {timeout:.0f} s"
-        return [Probe(framework, version, "?", "failed", said, f"python -m metallab.probes {framework}")]
+        reason = f"no answer within {timeout:.0f} s"
+        return [Probe(framework, version, "?", "failed", reason, f"python -m metallab.probes {framework}")]
     # a plugin prints lines of its own, some as late as the process's end
     answers = [line for line in child.stdout.splitlines() if line.startswith(ANSWER)]
     if child.returncode == 0 and answers:
@@ -176,15 +176,15 @@ def _needed(pyproject: Path) -> set[str]:
         for each in map(Requirement, wanted_by[-1]):
             if canonicalize_name(each.name) == project["name"]:
                 extras += each.extras - {*extras}
-    found: set[tuple[str, str]] = {(project["name"], "")}
+    requirements: set[tuple[str, str]] = {(project["name"], "")}
     queue = [each for texts in wanted_by for each in map(Requirement, texts) if _applies(each)]
     while queue:
         wanted = queue.pop()
         for extra in ("", *wanted.extras):
-            if (key := (canonicalize_name(wanted.name), extra)) not in found:
-                found.add(key)
+            if (key := (canonicalize_name(wanted.name), extra)) not in requirements:
+                requirements.add(key)
                 queue += [each for each in map(Requirement, _requires(wanted.name)) if _applies(each, extra)]
-    return {name for name, _ in found}
+    return {name for name, _ in requirements}
 
 
 def _applies(requirement: Requirement, extra: str = "") -> bool:
@@ -247,7 +247,7 @@ def lessons(folder: Path = paths.NOTEBOOKS) -> list[Lesson]:
 
     ValueError, with the name of the file, for one that cannot be read as a notebook.
     """
-    found = []
+    pages = []
     for path in sorted(folder.glob("[0-9]*.ipynb")):
         try:
             notebook = json.loads(path.read_text(encoding="utf-8"))  # nbformat takes 2 s to import, in each child
@@ -261,8 +261,8 @@ def lessons(folder: Path = paths.NOTEBOOKS) -> list[Lesson]:
                 f"{path.name} cannot be read as a notebook ({units.first_line(error, kind=True)}); restore it, or move "
                 f"it out of {folder}"
             ) from None
-        found.append(Lesson(path.stem, title, tuple(needs)))
-    return found
+        pages.append(Lesson(path.stem, title, tuple(needs)))
+    return pages
 
 
 def lessons_here() -> Table:
@@ -361,11 +361,11 @@ def _jax() -> Iterator[Probe]:
         return jax.numpy.matmul(a, b, precision="highest")
 
     yield _tried("jax", "cpu", lambda a, b: jax.jit(product, backend="cpu")(a, b))
-    others = [found for found in jax.devices() if found.platform.lower() != "cpu"]
-    for found in others:
-        name = found.platform.lower()
-        yield _tried("jax", name, lambda a, b, d=found: jax.jit(product)(*jax.device_put((a, b), d)))
-    if not others:
+    gpus = [gpu for gpu in jax.devices() if gpu.platform.lower() != "cpu"]
+    for gpu in gpus:
+        name = gpu.platform.lower()
+        yield _tried("jax", name, lambda a, b, d=gpu: jax.jit(product)(*jax.device_put((a, b), d)))
+    if not gpus:
         mac = sys.platform == "darwin"
         detail = "the Metal plugin is not loaded" if mac else "JAX sees no accelerator on this machine"
         yield Probe("jax", jax.__version__, "accelerator", "absent", detail, "make setup FORCE=1" if mac else "")
@@ -414,10 +414,10 @@ def main() -> int:
         missing = Probe(
             name, installed(name) or "-", "-", "failed", f"cannot be imported: {error}"[:300], "make setup FORCE=1"
         )
-        found = [missing]
+        outcomes = [missing]
     else:
-        found = list(FRAMEWORKS[name]())
-    print(ANSWER + json.dumps([asdict(probe) for probe in found]))
+        outcomes = list(FRAMEWORKS[name]())
+    print(ANSWER + json.dumps([asdict(probe) for probe in outcomes]))
     return 0
 
 

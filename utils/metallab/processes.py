@@ -60,12 +60,12 @@ def family(head: psutil.Process | None, name: str = "") -> list[psutil.Process]:
 
     Those that have ended already are left out.
     """
-    found = {process for process in psutil.process_iter() if name and has_mark(process, name)}
+    members = {process for process in psutil.process_iter() if name and has_mark(process, name)}
     if head is not None and (head.is_running() or not psutil.pid_exists(head.pid)):  # else a stranger has the number
-        found |= {head, *map(find_process, (pid for pid in psutil.pids() if in_session(pid, head.pid)))} - {None}
+        members |= {head, *map(find_process, (pid for pid in psutil.pids() if in_session(pid, head.pid)))} - {None}
         with contextlib.suppress(psutil.NoSuchProcess):
-            found.update(head.children(recursive=True))
-    return [process for process in found if runs(process)]
+            members.update(head.children(recursive=True))
+    return [process for process in members if runs(process)]
 
 
 def runs(process: psutil.Process) -> bool:
@@ -96,13 +96,13 @@ def kill_descendants() -> None:
 
 def _kill(find: Callable[[], list[psutil.Process]]) -> None:
     for _ in range(3):  # what was started while they were being killed comes next
-        if not (found := find()):
+        if not (members := find()):
             return
-        for process in found:
+        for process in members:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 process.kill()
         deadline = time.monotonic() + 5
-        while any(map(runs, found)) and time.monotonic() < deadline:
+        while any(map(runs, members)) and time.monotonic() < deadline:
             time.sleep(0.005)
 
 
@@ -160,6 +160,6 @@ def last_words(log: Path, lines: int = 12) -> str:
     """What a log, if there is one, says of the end: a crash's Python stack, innermost call first, or its last lines."""
     if not log.exists():
         return ""
-    found = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    crash = next((i for i, line in enumerate(found) if line.startswith("Fatal Python error")), None)
-    return "\n".join(found[-lines:] if crash is None else found[crash : crash + lines])
+    log_lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    crash = next((i for i, line in enumerate(log_lines) if line.startswith("Fatal Python error")), None)
+    return "\n".join(log_lines[-lines:] if crash is None else log_lines[crash : crash + lines])

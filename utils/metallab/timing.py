@@ -409,13 +409,13 @@ def measure(
     """
     budget = budget or (FULL if mode.current() == "full" else FAST)
     sampler = _Sampler(fn, on, question, clock)
-    with undisturbed() as others, on.active():
+    with undisturbed() as load, on.active():
         sampler.prepare(budget)
         samples = _Samples(1, clock)
         while (reason := samples.stop_reason(budget)) is None:
             seconds = sampler.sample()
             samples.add((seconds,))
-    return sampler.measurement(name or _name_of(fn), [row[0] for row in samples.rows], reason, others.cores())
+    return sampler.measurement(name or _name_of(fn), [row[0] for row in samples.rows], reason, load.cores())
 
 
 def compare(
@@ -460,7 +460,7 @@ def compare(
     if missing := variants.keys() - places.keys():
         raise KeyError(f"no place is given for {', '.join(sorted(missing))}: on= names one for each variant")
     samplers = {key: _Sampler(fn, places[key], question, clock) for key, fn in variants.items()}
-    with undisturbed() as others:
+    with undisturbed() as load:
         for sampler in samplers.values():
             with sampler.place.active():
                 sampler.prepare(budget)
@@ -472,7 +472,7 @@ def compare(
             sampler.first_result = None  # so that memory is what it would be without the check
         rows, reason = _interleave(list(samplers.values()), budget, random.Random(seed))
     columns = dict(zip(samplers, zip(*rows, strict=True), strict=True))
-    cores = others.cores()
+    cores = load.cores()
     refused |= _refused_in_the_end(samplers, baseline, unsettled, first)
     return Comparison(
         name=name,
@@ -533,7 +533,7 @@ def measure_stages(
         raise ValueError("a stage is named 'total', which is the name of the sum of all stages: give it another name")
     budget = budget or (FULL if mode.current() == "full" else FAST)
     names = [*stages, "total"]
-    with undisturbed() as others, on.active():
+    with undisturbed() as load, on.active():
         first = _one_pass(stages.values(), on, clock)
         warm_ups = _warm_up(lambda: _one_pass(stages.values(), on, clock)[-1], budget, clock)
         samples = _Samples(1, clock)
@@ -541,7 +541,7 @@ def measure_stages(
             row = _one_pass(stages.values(), on, clock)
             samples.add(row)
     made = {"block": 1, "warmup_calls": warm_ups, "stop_reason": reason, "mode": mode.current(), "device": on.label}
-    made |= {"simulated": on.simulated, "others": others.cores()}
+    made |= {"simulated": on.simulated, "others": load.cores()}
     return {
         stage: Measurement(stage, "latency", column, start, **made)
         for stage, start, column in zip(names, first, zip(*samples.rows, strict=True), strict=True)
@@ -575,8 +575,8 @@ class Sentinel:
 
     def __str__(self) -> str:
         steady = "steady" if self.before.mode == "full" else "fast mode: too few samples to tell"
-        said = "DRIFTED: what was measured in between is not compared" if self.throttled else steady
-        return f"sentinel on {self.before.device}: {self.drift:+.1%} ({said})"
+        outcome = "DRIFTED: what was measured in between is not compared" if self.throttled else steady
+        return f"sentinel on {self.before.device}: {self.drift:+.1%} ({outcome})"
 
 
 _watching: list[Sentinel] = []
@@ -1013,11 +1013,11 @@ def undisturbed() -> Iterator[Others]:
     Gives what counts the work of other programs from here on: waiting for the turn is no part of a measurement.
     """
     with turns.turn():
-        others = Others()
+        load = Others()
         was_on = gc.isenabled()
         gc.disable()
         try:
-            yield others
+            yield load
         finally:
             if was_on:
                 gc.enable()

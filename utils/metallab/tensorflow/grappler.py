@@ -219,7 +219,7 @@ def survey(patterns: Iterable[Pattern], *, on: Accelerator, remapping: bool = Tr
     """
     import tensorflow as tf
 
-    found = []
+    findings = []
     for pattern in patterns:
         with tf.device("/CPU:0"):
             reference = np.asarray(pattern.make("float64")())
@@ -231,13 +231,13 @@ def survey(patterns: Iterable[Pattern], *, on: Accelerator, remapping: bool = Tr
         except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as error:
             raised = f"it raised {units.first_line(error, kind=True)}"
             wrong = Parity(pattern.name, float("inf"), raised)
-            found.append(Finding(pattern.name, Reading((), ()), wrong, wrong))
+            findings.append(Finding(pattern.name, Reading((), ()), wrong, wrong))
             continue
         graph = np.asarray(reading.result)
         reading = replace(reading, result=graph)
         pair = (judge(f"{pattern.name}, {how}", reference, got) for how, got in (("eager", eager), ("graph", graph)))
-        found.append(Finding(pattern.name, reading, *pair))
-    return found
+        findings.append(Finding(pattern.name, reading, *pair))
+    return findings
 
 
 def smallest_failure(findings: Iterable[Finding]) -> Finding | None:
@@ -311,8 +311,8 @@ def draw(panels: Mapping[str, Sequence[Node]], *, heading: str, device: str) -> 
             (_draw_graph if nodes in small else _count_graph)(axis, nodes, rows)
             axis.set_title(f"{title}: {_count(nodes)}")
         plots.title(figure, heading, [device])
-    said = "; ".join(f"{title}: {' -> '.join(map(str, _operations(nodes)))}" for title, nodes in graphs.items())
-    return plots.described(figure, said)
+    description = "; ".join(f"{title}: {' -> '.join(map(str, _operations(nodes)))}" for title, nodes in graphs.items())
+    return plots.described(figure, description)
 
 
 def _node(node: Any, graph: str) -> Node:
@@ -447,7 +447,7 @@ def _depths(nodes: dict[str, Node]) -> dict[str, int]:
     for name in nodes:
         depth(name)
     for name, node in nodes.items():
-        readers = [depths[other.name] for other in nodes.values() if name in other.inputs]
+        readers = [depths[reader.name] for reader in nodes.values() if name in reader.inputs]
         if not node.inputs and readers:
             depths[name] = min(readers) - 1
     return depths
