@@ -468,7 +468,7 @@ def test_no_compiler(setup, monkeypatch, tmp_path, system, phrase):
     monkeypatch.setattr(subprocess, "call", lambda *a, **k: 0)  # xcode-select finds its folder
     monkeypatch.setenv("CXX", "")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(setup.bootstrap.Problem, match="There is no C") as problem:
+    with pytest.raises(setup.bootstrap.SetupError, match="There is no C") as problem:
         setup.bootstrap.check_compiler()
     assert phrase in str(problem.value)
 
@@ -476,7 +476,7 @@ def test_no_compiler(setup, monkeypatch, tmp_path, system, phrase):
 def test_a_mac_without_command_line_tools_is_not_asked_through_the_stub(setup, monkeypatch):
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     monkeypatch.setattr(subprocess, "call", lambda *a, **k: 2)
-    with pytest.raises(setup.bootstrap.Problem, match="xcode-select --install"):
+    with pytest.raises(setup.bootstrap.SetupError, match="xcode-select --install"):
         setup.bootstrap.check_compiler()
 
 
@@ -502,7 +502,7 @@ def test_disk_space_is_asked_for_what_is_not_there_yet(setup, monkeypatch, tmp_p
         monkeypatch.setattr(setup.bootstrap, "disk_free", lambda folder: (gibibytes + 0.1) * gib)
         setup.bootstrap.check_disk(setup.project, action)
         monkeypatch.setattr(setup.bootstrap, "disk_free", lambda folder: (gibibytes - 0.1) * gib)
-        with pytest.raises(setup.bootstrap.Problem, match=rf"needs {gibibytes:.1f} GiB more") as problem:
+        with pytest.raises(setup.bootstrap.SetupError, match=rf"needs {gibibytes:.1f} GiB more") as problem:
             setup.bootstrap.check_disk(setup.project, action)
         assert "UV_CACHE_DIR=" in str(problem.value)
 

@@ -37,7 +37,7 @@ STARTED = "metallab-setup.started"
 SHOW_EVERY = 10.0  # seconds between two lines of progress when the output is not a terminal
 
 
-class Problem(Exception):
+class SetupError(Exception):
     """Something the user has to mend; the text says how."""
 
 
@@ -151,7 +151,7 @@ def diagnose(project, force=False):
     stamp = read_stamp(project)
     started = os.path.exists(project.started)
     if stamp is None and not started and not os.path.exists(os.path.join(project.venv, "pyvenv.cfg")):
-        raise Problem(".venv exists and is no virtual environment. Move it away, then try again.")
+        raise SetupError(".venv exists and is no virtual environment. Move it away, then try again.")
     if force:
         return "rebuild", "FORCE=1 asks for it"
     if stamp is None or started:
@@ -239,23 +239,23 @@ def check_platform():
     system, machine = platform.system(), platform.machine()
     supported = f"Supported are Linux on x86-64 and macOS {MACOS[0]} or newer on Apple silicon"
     if (system, machine) == ("Darwin", "x86_64"):
-        raise Problem(
+        raise SetupError(
             supported + "; this is an Intel Python. On a Mac with an Apple chip, install the arm64 Python:\n"
             "  brew install python@3.11 (from /opt/homebrew), or the universal installer from python.org"
         )
     if (system, machine) not in (("Linux", "x86_64"), ("Darwin", "arm64")):
         hint = "\nOn Windows, use WSL 2 with Ubuntu." if system == "Windows" else ""
-        raise Problem(f"{supported}; this is {system} on {machine}.{hint}")
+        raise SetupError(f"{supported}; this is {system} on {machine}.{hint}")
     if system == "Darwin" and numbers(platform.mac_ver()[0]) < MACOS:
         actual = platform.mac_ver()[0]
-        raise Problem(
+        raise SetupError(
             f"macOS {MACOS[0]} or newer is needed by the MPS device of torch 2.15; this is {actual}. Update macOS."
         )
     if system == "Linux":
         name, version = platform.libc_ver()
         if name != "glibc" or numbers(version) < GLIBC:
             actual = f"{name} {version}" if name else "another C library"
-            raise Problem(
+            raise SetupError(
                 f"A Linux with glibc {GLIBC[0]}.{GLIBC[1]} or newer is needed by torch; this has {actual}. "
                 "Use Debian 12, Ubuntu 22.04 or newer."
             )
@@ -273,7 +273,7 @@ def check_python():
 
     lacking = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
     if lacking:
-        raise Problem(
+        raise SetupError(
             f"{sys.executable} has no module {' and no '.join(lacking)}.\n"
             f"  Debian, Ubuntu: {apt(sys.version_info[:2], 'venv')}\n"
             "  elsewhere:      install a complete Python (python.org, brew, pyenv)"
@@ -288,11 +288,11 @@ def check_compiler():
     mac = platform.system() == "Darwin"
     install = "xcode-select --install" if mac else "sudo apt-get install g++"
     if mac and subprocess.call(["xcode-select", "-p"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) != 0:
-        raise Problem("There is no C++ compiler.\n  Run: " + install)
+        raise SetupError("There is no C++ compiler.\n  Run: " + install)
     named = shlex.split(os.environ.get("CXX", ""))
     compilers = [name for name in ("c++", "g++", "clang++") if shutil.which(name)]
     if not named and not compilers:
-        raise Problem("There is no C++ compiler.\n  Run: " + install)
+        raise SetupError("There is no C++ compiler.\n  Run: " + install)
     command = named or compilers[:1]
     try:
         done = subprocess.run(
@@ -307,7 +307,7 @@ def check_compiler():
         failed, output = True, str(error)
     if failed:
         reason = output.strip().splitlines()[-1] if output.strip() else "it says nothing"
-        raise Problem(
+        raise SetupError(
             "The C++ compiler {}{} does not work: {}\n  Run: {}{}".format(
                 " ".join(command),
                 " (from CXX)" if named else "",
@@ -368,7 +368,7 @@ def check_disk(project, action):
 
 
 def require_room(rooms):
-    """Raise Problem unless each disk has the room, in GiB, that the folders on it need together."""
+    """Raise SetupError unless each disk has the room, in GiB, that the folders on it need together."""
     disks = {}
     for folder, gib in rooms.items():
         folder = existing(folder)
@@ -377,7 +377,7 @@ def require_room(rooms):
     for folder, gib in disks.values():
         free = disk_free(folder) / GIB
         if free < gib:
-            raise Problem(
+            raise SetupError(
                 f"There is too little disk space: set-up needs {gib:.1f} GiB more, {folder} has {free:.1f} GiB.\n"
                 "  Free some. Or make .venv a link to an empty folder on a bigger disk, with uv's cache beside it:\n"
                 "  UV_CACHE_DIR=/folder/on/that/disk make setup"
@@ -385,7 +385,7 @@ def require_room(rooms):
 
 
 def run_checks(project, action, verbose):
-    """Every check, so that all that is missing can be installed in one go. Raises one Problem with all of them."""
+    """Every check, so that all that is missing can be installed in one go. Raises one SetupError with all of them."""
     checks = (
         ("platform", check_platform),
         ("Python", check_python),
@@ -397,13 +397,13 @@ def run_checks(project, action, verbose):
         try:
             one()
             result = "ok"
-        except Problem as problem:
+        except SetupError as problem:
             problems.append(str(problem))
             result = "not yet"
         if verbose:
             say(f"{name:<24}{result}")
     if problems:
-        raise Problem("\n".join([*problems, "Nothing was changed. Mend this, then try again."]))
+        raise SetupError("\n".join([*problems, "Nothing was changed. Mend this, then try again."]))
 
 
 # ---------------------------------------------------------------- progress
@@ -528,7 +528,7 @@ class Job:
         """Run a command that has to succeed."""
         status, lines = self.run(command, doing)
         if status != 0:
-            raise Problem(explain(lines, self.project)[0])
+            raise SetupError(explain(lines, self.project)[0])
 
     def bring_uv(self):
         """Have the uv that the lock names in ``build/uv``, and the user's settings for it."""
@@ -553,7 +553,7 @@ class Job:
             return ["--python", python]
         status, lines = self.run([self.project.uv, "python", "install", "3.12"], "downloading Python 3.12")
         if status != 0:
-            raise Problem(python_help(lacking, tail(lines)))
+            raise SetupError(python_help(lacking, tail(lines)))
         return ["--managed-python", "--python", "3.12"]
 
     def make_venv(self, which):
@@ -569,7 +569,7 @@ class Job:
                 text, untouched = explain(lines, self.project)
                 if untouched and action == "update":
                     os.remove(self.project.started)
-                raise Problem(text)
+                raise SetupError(text)
 
 
 def uv_requirement(project):
@@ -578,7 +578,7 @@ def uv_requirement(project):
 
     match = re.search(r"^uv==.*\n(?: .*\n)+", read(project.versions), re.MULTILINE)
     if not match:
-        raise Problem("lock.txt names no version of uv, with its hashes: git checkout lock.txt, or make lock.")
+        raise SetupError("lock.txt names no version of uv, with its hashes: git checkout lock.txt, or make lock.")
     return match.group()
 
 
@@ -731,7 +731,7 @@ PARTS = (
 SIMULATED = "from metallab import simulation; simulation.arm(required=True); import torch"
 
 
-class Probe:
+class PythonLine:
     """A line of Python that runs in .venv. It inherits the lock, as uv does: see `Job.run`."""
 
     def __init__(self, project, code, lock=None):
@@ -778,17 +778,17 @@ def check_installed(project, lock, progress):
     import platform
 
     def works(code):
-        return Probe(project, code, lock).result(progress.again)
+        return PythonLine(project, code, lock).result(progress.again)
 
     progress.update("trying the installation")
     _, origin = works("import importlib.util as u; s = u.find_spec('metallab'); print(s.origin if s else 'nowhere')")
     if os.path.realpath(origin) != os.path.realpath(project.package):
-        raise Problem(f"metallab should be imported from {project.package}, but comes from {origin}.")
+        raise SetupError(f"metallab should be imported from {project.package}, but comes from {origin}.")
     progress.update("importing torch")
     well, reason = works("import torch")
     if not well:
-        raise Problem(f"torch is installed and does not import: {reason}")
-    simulated = Probe(project, SIMULATED, lock) if platform.system() == "Linux" else None  # one core has time for it
+        raise SetupError(f"torch is installed and does not import: {reason}")
+    simulated = PythonLine(project, SIMULATED, lock) if platform.system() == "Linux" else None  # a core is idle
     try:
         outcomes = {}
         for module, _, _ in PARTS:
@@ -887,7 +887,7 @@ def check(project):
     run_checks(project, action, verbose=True)
     say({"current": ".venv is current.", "build": ".venv is not made yet: make setup"}.get(action, ".venv: " + reason))
     if action == "current":
-        outcomes = {module: Probe(project, "import " + module).result() for module, _, _ in PARTS}
+        outcomes = {module: PythonLine(project, "import " + module).result() for module, _, _ in PARTS}
         warn({module: said for module, (well, said) in outcomes.items() if not well})
 
 
@@ -923,7 +923,7 @@ def main(arguments=None, project=None):
     try:
         if sys.version_info < OLDEST:
             version = "{}.{}".format(*sys.version_info)
-            raise Problem(
+            raise SetupError(
                 f"Set-up starts with Python 3.8 or newer, this is {version}: make setup PYTHON=/path/to/python3"
             )
         if arguments[:1] == ["uv"]:
@@ -934,7 +934,7 @@ def main(arguments=None, project=None):
         else:
             set_up(project, options.verbose, options.force)
         return 0
-    except Problem as problem:
+    except SetupError as problem:
         print(f"\nSet-up stopped.\n{problem}", file=sys.stderr, flush=True)
         return 1
     except Stopped as stopped:

@@ -318,7 +318,7 @@ def compare(launches: Mapping[str, Launch], variant: str, baseline: str, part: s
     return Ratio(variant, baseline, statistics.median(pairs), *timing.median_interval(pairs), len(pairs), pairs)
 
 
-def verdict(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> str:
+def describe(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> str:
     """`compare` as a sentence; or why there is none, by `metallab.timing.doubt`."""
     if why := timing.doubt(launches[variant].parts[part], launches[baseline].parts[part]):
         return f"{part}: {variant} against {baseline}: no speed-up is given: {why}"
@@ -326,7 +326,7 @@ def verdict(launches: Mapping[str, Launch], variant: str, baseline: str, part: s
 
 
 def quickest(launches: Mapping[str, Launch], part: str = TOTAL) -> str:
-    """Which of at least two real launches has the smallest median of a part, and its `verdict` over the second.
+    """Which of at least two real launches has the smallest median of a part, and its ratio to the second.
 
     Without a winner where nothing may be concluded from them.
     """
@@ -334,7 +334,7 @@ def quickest(launches: Mapping[str, Launch], part: str = TOTAL) -> str:
         (name for name, launch in launches.items() if not launch.simulated),
         key=lambda name: launches[name].parts[part].median,
     )
-    sentence = verdict(launches, first, second, part)
+    sentence = describe(launches, first, second, part)
     unsure = timing.doubt(*(launch.parts[part] for launch in launches.values() if not launch.simulated))
     return f"Smallest median ({part}): {'not told' if unsure else first}.\n    {sentence}"
 

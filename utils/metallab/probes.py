@@ -43,7 +43,7 @@ ANSWER = "metallab-probes:"
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeResult:
     """What was found about one device of one framework."""
 
     framework: str
@@ -63,7 +63,7 @@ STATUS_WORDS: Mapping[Status, str] = {
 }
 
 
-class Probes(list[Probe]):
+class ProbeResults(list[ProbeResult]):
     """What was found about several devices; a notebook shows it as a table."""
 
     def table(self) -> Table:
@@ -92,13 +92,13 @@ class Probes(list[Probe]):
         return f"{self.table()._repr_html_()}<p>{html.escape(self.sentence())}</p>"
 
 
-def run_all(frameworks: tuple[str, ...] = ("torch", "tensorflow", "jax", "onnxruntime")) -> Probes:
+def run_all(frameworks: tuple[str, ...] = ("torch", "tensorflow", "jax", "onnxruntime")) -> ProbeResults:
     """Try every framework, two at a time; never raises for what it finds."""
     with ThreadPoolExecutor(2) as pool:
-        return Probes(probe for probes in pool.map(run, frameworks) for probe in probes)
+        return ProbeResults(probe for probes in pool.map(run, frameworks) for probe in probes)
 
 
-def run(framework: str, timeout: float = TIMEOUT) -> list[Probe]:
+def run(framework: str, timeout: float = TIMEOUT) -> list[ProbeResult]:
     """Try one framework in a process of its own. A crash, a hang or a missing package becomes a probe that says so."""
     command = [sys.executable, "-m", "metallab.probes", framework]
     # jax-metal's plugin refuses a newer jaxlib without the first; the second keeps TensorFlow's start-up notes away
@@ -111,12 +111,12 @@ def run(framework: str, timeout: float = TIMEOUT) -> list[Probe]:
         )
     except subprocess.TimeoutExpired:
         reason = f"no answer within {timeout:.0f} s"
-        return [Probe(framework, version, "?", "failed", reason, f"python -m metallab.probes {framework}")]
+        return [ProbeResult(framework, version, "?", "failed", reason, f"python -m metallab.probes {framework}")]
     # a plugin prints lines of its own, some as late as the process's end
     answers = [line for line in child.stdout.splitlines() if line.startswith(ANSWER)]
     if child.returncode == 0 and answers:
-        return [Probe(**row) for row in json.loads(answers[-1].removeprefix(ANSWER))]
-    return [Probe(framework, version, "?", "failed", _how_it_ended(child), "make setup FORCE=1")]
+        return [ProbeResult(**row) for row in json.loads(answers[-1].removeprefix(ANSWER))]
+    return [ProbeResult(framework, version, "?", "failed", _how_it_ended(child), "make setup FORCE=1")]
 
 
 def installed(package: str) -> str | None:
@@ -298,21 +298,23 @@ def _operands() -> tuple[np.ndarray, np.ndarray]:
     return tuple(rng.standard_normal((64, 64), dtype=np.float32) for _ in range(2))
 
 
-def _tried(framework: str, name: str, product: Callable[[np.ndarray, np.ndarray], Any], remedy: str = "") -> Probe:
+def _tried(
+    framework: str, name: str, product: Callable[[np.ndarray, np.ndarray], Any], remedy: str = ""
+) -> ProbeResult:
     """Multiply on a device and compare with NumPy."""
     version = installed(framework) or "-"
     a, b = _operands()
     try:
         result = np.asarray(product(a, b))
     except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
-        return Probe(framework, version, name, "failed", f"{type(error).__name__}: {error}"[:300], remedy)
+        return ProbeResult(framework, version, name, "failed", f"{type(error).__name__}: {error}"[:300], remedy)
     difference = float(np.abs(result - a @ b).max())
     if not difference <= TOLERANCE:  # NaN is wrong too
-        return Probe(framework, version, name, "wrong", f"differs from NumPy by {difference:.3g}", remedy)
-    return Probe(framework, version, name, "works", f"largest difference from NumPy {difference:.1g}")
+        return ProbeResult(framework, version, name, "wrong", f"differs from NumPy by {difference:.3g}", remedy)
+    return ProbeResult(framework, version, name, "works", f"largest difference from NumPy {difference:.1g}")
 
 
-def _torch() -> Iterator[Probe]:
+def _torch() -> Iterator[ProbeResult]:
     import torch
 
     def product_on(kind: str) -> Callable:
@@ -324,7 +326,7 @@ def _torch() -> Iterator[Probe]:
             yield _tried("torch", kind, product_on(kind))
         else:
             detail = f"PyTorch sees no {kind} device on this machine"
-            yield Probe("torch", installed("torch") or "-", kind, "absent", detail, _torch_remedy(kind))
+            yield ProbeResult("torch", installed("torch") or "-", kind, "absent", detail, _torch_remedy(kind))
 
 
 def _torch_remedy(kind: str) -> str:
@@ -333,7 +335,7 @@ def _torch_remedy(kind: str) -> str:
     return ""
 
 
-def _tensorflow() -> Iterator[Probe]:
+def _tensorflow() -> Iterator[ProbeResult]:
     import tensorflow as tf
 
     def product_on(name: str) -> Callable:
@@ -350,10 +352,10 @@ def _tensorflow() -> Iterator[Probe]:
     if not gpus:
         mac = sys.platform == "darwin"
         detail = "the Metal plugin is not loaded" if mac else "TensorFlow sees no GPU on this machine"
-        yield Probe("tensorflow", tf.__version__, "gpu", "absent", detail, "make setup FORCE=1" if mac else "")
+        yield ProbeResult("tensorflow", tf.__version__, "gpu", "absent", detail, "make setup FORCE=1" if mac else "")
 
 
-def _jax() -> Iterator[Probe]:
+def _jax() -> Iterator[ProbeResult]:
     import jax
 
     def product(a, b):
@@ -368,10 +370,10 @@ def _jax() -> Iterator[Probe]:
     if not gpus:
         mac = sys.platform == "darwin"
         detail = "the Metal plugin is not loaded" if mac else "JAX sees no accelerator on this machine"
-        yield Probe("jax", jax.__version__, "accelerator", "absent", detail, "make setup FORCE=1" if mac else "")
+        yield ProbeResult("jax", jax.__version__, "accelerator", "absent", detail, "make setup FORCE=1" if mac else "")
 
 
-def _onnxruntime() -> Iterator[Probe]:
+def _onnxruntime() -> Iterator[ProbeResult]:
     import onnxruntime
     from onnx import TensorProto, helper
 
@@ -394,7 +396,7 @@ def _onnxruntime() -> Iterator[Probe]:
             yield _tried("onnxruntime", provider.removesuffix("ExecutionProvider").lower(), product_on(provider))
 
 
-FRAMEWORKS: Mapping[str, Callable[[], Iterator[Probe]]] = {
+FRAMEWORKS: Mapping[str, Callable[[], Iterator[ProbeResult]]] = {
     "torch": _torch,
     "tensorflow": _tensorflow,
     "jax": _jax,
@@ -411,7 +413,7 @@ def main() -> int:
     try:
         importlib.import_module(name)
     except ImportError as error:
-        missing = Probe(
+        missing = ProbeResult(
             name, installed(name) or "-", "-", "failed", f"cannot be imported: {error}"[:300], "make setup FORCE=1"
         )
         outcomes = [missing]

@@ -692,7 +692,7 @@ def weights_after(step: Callable[..., object], batches: Sequence[tuple[Tensor, T
     return model[1].weight.detach().cpu()
 
 
-QualityVerdict = Literal["no loss", "loss", "inconclusive"]
+Conclusion = Literal["no loss", "loss", "inconclusive"]
 
 
 @dataclass(frozen=True)
@@ -708,10 +708,10 @@ class Quality:
     margin: float
     seeds: int
     doubt: str = ""
-    """Why no verdict can be given, whatever the interval."""
+    """Why nothing can be concluded, whatever the interval."""
 
     @property
-    def verdict(self) -> QualityVerdict:
+    def conclusion(self) -> Conclusion:
         """``no loss`` if all of the interval is above minus the margin, ``loss`` if all of it is below."""
         if self.doubt:
             return "inconclusive"
@@ -721,8 +721,8 @@ class Quality:
 
     def __str__(self) -> str:
         margin = f"{self.margin:g} point{'s' if self.margin != 1 else ''}"
-        sentence = f"{self.name}: {self.verdict} of more than {margin}"
-        if self.verdict == "inconclusive":
+        sentence = f"{self.name}: {self.conclusion} of more than {margin}"
+        if self.conclusion == "inconclusive":
             sentence = f"{self.name}: inconclusive ({self.doubt or f'a loss of {margin} lies in the interval'})"
         interval = f", 95 % interval {self.low:+.1f} to {self.high:+.1f}" if math.isfinite(self.low) else ""
         return f"{sentence}: median difference {self.median:+.1f} points{interval}, {_seeds(self.seeds)}"
@@ -733,7 +733,7 @@ def quality(reference: Training, candidate: Training, margin: float = 1.0, least
 
     Runs with the same seed are paired. ``no loss`` has to be shown: the whole interval of the median difference lies
     above minus the margin; six seeds at least are needed for one. A reference that recognises less than ``least`` of
-    the test allows no verdict: two networks that learned nothing are equally good. The idea: Piaggio and others,
+    the test allows no conclusion: two networks that learned nothing are equally good. The idea: Piaggio and others,
     *Reporting of Noninferiority and Equivalence Randomized Trials*, JAMA 2012. ValueError for unlike seeds, and for an
     accuracy or a margin that is no number.
     """
@@ -763,13 +763,13 @@ def advice(ratio: Ratio | None, quality: Quality) -> str:
     'bfloat16 costs time: float32 is the better choice here'
     """
     name = quality.name
-    if quality.verdict == "loss":
+    if quality.conclusion == "loss":
         return f"do not use {name}: quality is lost"
     if ratio is None:
         return f"no advice on {name}: its time may not be compared"
     verdict = ratio.in_every_pair.partition(" ")[0] or ratio.verdict
     if verdict == "faster":
-        doubt = "" if quality.verdict == "no loss" else ", but that quality holds is not shown"
+        doubt = "" if quality.conclusion == "no loss" else ", but that quality holds is not shown"
         return f"use {name}: it is faster{doubt}"
     time_ = {"slower": "costs time", "same": "is no faster"}.get(verdict, "is not shown to be faster")
     return f"{name} {time_}: float32 is the better choice here"

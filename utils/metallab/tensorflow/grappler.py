@@ -180,7 +180,7 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class Finding:
+class PatternResult:
     """What a device made of a pattern."""
 
     pattern: str
@@ -212,7 +212,7 @@ HEADINGS = (
 )
 
 
-def survey(patterns: Iterable[Pattern], *, on: Accelerator, remapping: bool = True) -> list[Finding]:
+def survey(patterns: Iterable[Pattern], *, on: Accelerator, remapping: bool = True) -> list[PatternResult]:
     """Compute each pattern on a device, eagerly and as a graph, and compare with the CPU, eagerly in float64.
 
     A pattern that raises on the device is a finding as well.
@@ -231,22 +231,22 @@ def survey(patterns: Iterable[Pattern], *, on: Accelerator, remapping: bool = Tr
         except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as error:
             raised = f"it raised {units.first_line(error, kind=True)}"
             wrong = Parity(pattern.name, float("inf"), raised)
-            findings.append(Finding(pattern.name, Reading((), ()), wrong, wrong))
+            findings.append(PatternResult(pattern.name, Reading((), ()), wrong, wrong))
             continue
         graph = np.asarray(reading.result)
         reading = replace(reading, result=graph)
         pair = (judge(f"{pattern.name}, {how}", reference, got) for how, got in (("eager", eager), ("graph", graph)))
-        findings.append(Finding(pattern.name, reading, *pair))
+        findings.append(PatternResult(pattern.name, reading, *pair))
     return findings
 
 
-def smallest_failure(findings: Iterable[Finding]) -> Finding | None:
+def smallest_failure(findings: Iterable[PatternResult]) -> PatternResult | None:
     """Of the patterns that are wrong the one with the fewest operations; None if all agree."""
     wrong = [finding for finding in findings if not finding.ok]
     return min(wrong, key=lambda finding: len(finding.reading.before), default=None)
 
 
-def effect(without: Sequence[Finding], with_setting: Sequence[Finding], setting: str) -> str:
+def effect(without: Sequence[PatternResult], with_setting: Sequence[PatternResult], setting: str) -> str:
     """What a setting changed, in words: which patterns were wrong and how many were fused, without it and with it."""
     wrong, still = ([f.pattern for f in findings if not f.ok] for findings in (without, with_setting))
     fused = [sum(bool(f.reading.fused) for f in findings) for findings in (without, with_setting)]
