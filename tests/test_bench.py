@@ -257,7 +257,7 @@ with log.open("a") as lines:
 while len(log.read_text().splitlines()) > 1 and not Path("go").exists():
     time.sleep(0.05)
 measured = timing.measure(lambda: None, on=timing.Host(), name="m")
-records.save("01_a", measured, on=device.Accelerator("cpu", "a CPU"))
+records.save("01_a", measured, on=device.PyTorchDevice("cpu", "a CPU"))
 """
 
 

@@ -13,10 +13,10 @@ from mutate import Rules
 from pretend import pretend
 
 from metallab import checks, peaks, timing
-from metallab.device import Accelerator
+from metallab.device import PyTorchDevice
 
 RULES = Rules(checks)
-MPS = Accelerator("mps", "Apple M2 GPU")
+MPS = PyTorchDevice("mps", "Apple M2 GPU")
 RNG = np.random.default_rng(0)
 KINDS = ("numpy", "torch", "tensorflow", "jax")
 
@@ -632,7 +632,7 @@ def functions_may_work_in_place_and_differentiate(checks, monkeypatch):
 # --- plausible rates ---
 
 
-def measured(seconds: float, on: Accelerator) -> timing.Measurement:
+def measured(seconds: float, on: PyTorchDevice) -> timing.Measurement:
     return timing.Measurement("work", "latency", (seconds,) * 10, 1.0, 1, 3, "quiet", "full", on.label, False)
 
 
@@ -666,7 +666,7 @@ def a_rate_above_the_peak_is_an_error(checks):
 
 @RULES.rule(("    if peak is None:\n        return", "    if peak is None:\n        raise"))
 def an_unknown_device_is_no_error_and_is_told(checks):
-    lab = Accelerator("cuda", "NVIDIA B999")
+    lab = PyTorchDevice("cuda", "NVIDIA B999")
     said = checks.assert_plausible(measured(1.0, lab), on=lab, flops=1e18)
     assert said == "work: 1000000 TFLOP/s (no peak is known for this device)"
 

@@ -86,7 +86,7 @@ a = np.ones((64, 64))
 variants = {"one": lambda: a @ a, "two": lambda: np.dot(a, a)}
 parity = checks.matches("float32")
 result = timing.compare(variants, on=timing.Host(), baseline="one", parity=parity, budget=timing.FAST)
-print(records.load(records.save("alone", result, on=device.Accelerator("cpu", "a CPU"))))
+print(records.load(records.save("alone", result, on=device.PyTorchDevice("cpu", "a CPU"))))
 """
 
 

@@ -231,7 +231,7 @@ def test_what_a_setting_did_is_said():
     def finding(name, wrong=False, fused=False):
         nodes = (grappler.Node("a", "_FusedMatMul", parts=("BiasAdd",)),) if fused else ()
         parity = grappler.Parity(name, 9.0, "it differs") if wrong else grappler.Parity(name, 0.1)
-        return grappler.Finding(name, grappler.Reading((), nodes), grappler.Parity(name, 0.1), parity)
+        return grappler.PatternResult(name, grappler.Reading((), nodes), grappler.Parity(name, 0.1), parity)
 
     good, bad = finding("a"), finding("b", wrong=True, fused=True)
     assert "1 of 2 patterns were fused (0 without it)" in grappler.effect([good, good], [good, bad], "OFF=1")

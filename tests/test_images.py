@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from metallab.device import Accelerator
+from metallab.device import PyTorchDevice
 from metallab.imaging import images
 
-HERE = Accelerator("cuda", "NVIDIA H200")
+HERE = PyTorchDevice("cuda", "NVIDIA H200")
 COLOURS = np.linspace(-0.5, 1.5, 4 * 5 * 3).reshape(4, 5, 3)
 
 
@@ -35,7 +35,7 @@ def test_names_device_and_sizes_are_told():
     assert [place.get_title(loc="left") for place in axes] == ["dull", "b", "c", "d"]
     assert figure._suptitle.get_text() == "Four\nNVIDIA H200"
     assert figure.get_label() == "Four: dull (4 x 5), b (4 x 5), c (4 x 5), d (2 x 5)"
-    simulated = images.show({"a": grey}, "One", on=Accelerator("mps", "Apple GPU", simulated=True))
+    simulated = images.show({"a": grey}, "One", on=PyTorchDevice("mps", "Apple GPU", simulated=True))
     assert "SIMULATED" in simulated._suptitle.get_text()
     two = {"two": np.zeros((2, 4, 5))}
     for wrong, said in (({}, "no picture"), ({"flat": grey[0]}, "'flat' has shape"), (two, "has shape .2, 4, 5.")):

@@ -410,8 +410,8 @@ def a_kernel_s_parameters_are_understood(nvrtc):
 
 
 @NVRTC.rule(
-    ('lines = "\\n" * text.count("\\n", found.start(), brace)', 'lines = ""'),
-    ('"\\n" * found[0].count("\\n")', '""'),
+    ('lines = "\\n" * text.count("\\n", match.start(), brace)', 'lines = ""'),
+    ('"\\n" * match[0].count("\\n")', '""'),
     ("(?m)^[ \\t]*#[ \\t]*(?:include", "(?m)^\\s*#[ \\t]*(?:include"),
 )
 def an_error_keeps_its_line(nvrtc):

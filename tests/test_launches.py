@@ -152,12 +152,12 @@ def test_only_real_and_equal_launches_are_compared():
     }
     ratio = launches.compare(every, "fast", "slow")
     assert (ratio.median, ratio.low, ratio.high, ratio.n) == (10, 10, 10, 6)
-    assert "10.0 times as fast" in launches.verdict(every, "fast", "slow")
+    assert "10.0 times as fast" in launches.describe(every, "fast", "slow")
     with pytest.raises(checks.Mismatch):
         launches.compare(every, "wrong", "slow")
     with pytest.raises(ValueError, match="not compared"):
         launches.compare(every, "sim", "slow")
-    assert "sim against slow: no speed-up is given: simulated" in launches.verdict(every, "sim", "slow")
+    assert "sim against slow: no speed-up is given: simulated" in launches.describe(every, "sim", "slow")
     assert launches.quickest({name: every[name] for name in ("slow", "fast", "sim")}).startswith(
         "Smallest median (first answer): fast.\n    first answer: fast is 10.0 times as fast as slow"
     )

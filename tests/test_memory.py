@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from metallab import memory
-from metallab.device import Accelerator
+from metallab.device import PyTorchDevice
 
-CPU = Accelerator("cpu", "CPU")
+CPU = PyTorchDevice("cpu", "CPU")
 MB = 1_000_000
 
 
@@ -52,7 +52,7 @@ def test_the_allocator_is_asked_where_there_is_one(monkeypatch):
     for kind, pool in (("mps", 30_000), ("cuda", 20_000)):
         allocator = Allocator(monkeypatch)
         allocator.launched = [4000, -4000]  # somebody else's, not finished yet
-        with memory.peak(on=Accelerator(kind, "GPU")) as peak:
+        with memory.peak(on=PyTorchDevice(kind, "GPU")) as peak:
             assert "has not ended" in str(peak)
             allocator.launched += [1000, 2000, -3000]
             allocator.work()
@@ -69,7 +69,7 @@ def test_out_of_memory_has_a_peak_too(monkeypatch):
         allocator.work()
         raise RuntimeError("MPS backend out of memory")
 
-    with pytest.raises(RuntimeError, match="out of memory"), memory.peak(on=Accelerator("mps", "GPU")) as peak:
+    with pytest.raises(RuntimeError, match="out of memory"), memory.peak(on=PyTorchDevice("mps", "GPU")) as peak:
         fails()
     assert (peak.bytes, peak.pool_bytes) == (7000, 30_000)
     with pytest.raises(ZeroDivisionError), memory.peak(on=CPU) as peak:
@@ -86,8 +86,8 @@ def test_tensorflow_is_asked_and_where_nobody_knows_it_is_said(monkeypatch):
     )
     config = SimpleNamespace(experimental=told)
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
-    monkeypatch.setattr(Accelerator, "synchronize", lambda self: None)
-    with memory.peak(on=Accelerator("cuda", "GPU", framework="tensorflow")) as peak:
+    monkeypatch.setattr(PyTorchDevice, "synchronize", lambda self: None)
+    with memory.peak(on=PyTorchDevice("cuda", "GPU", framework="tensorflow")) as peak:
         counts["peak"] = max(counts["peak"], 3000)
     assert (peak.how, peak.bytes, peak.pool_bytes) == ("allocator", 2500, None)
 
@@ -96,10 +96,10 @@ def test_tensorflow_is_asked_and_where_nobody_knows_it_is_said(monkeypatch):
 
     told.get_memory_info = uncounted
     for framework in ("tensorflow", "jax"):
-        with memory.peak(on=Accelerator("mps", "Apple GPU", framework=framework)) as peak:
+        with memory.peak(on=PyTorchDevice("mps", "Apple GPU", framework=framework)) as peak:
             pass
         assert peak.how == "sampled", "an Apple GPU's memory is the process's"
-        gpu = Accelerator("cuda", "NVIDIA H200", framework=framework)
+        gpu = PyTorchDevice("cuda", "NVIDIA H200", framework=framework)
         with pytest.raises(ValueError, match=f"{framework} does not tell .* on NVIDIA H200"), memory.peak(on=gpu):
             pass
 

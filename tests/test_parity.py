@@ -8,7 +8,7 @@ import torch
 from pretend import pretend
 
 from metallab import device, parity
-from metallab.device import Accelerator
+from metallab.device import PyTorchDevice
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 RNG = np.random.default_rng(0)
@@ -48,7 +48,7 @@ def test_both_sides_see_the_same_rounded_numbers():
 
 def test_it_is_the_device_that_computes(monkeypatch):
     pretend(monkeypatch, "mps", arrives=lambda tensor: tensor + 1)
-    here = Accelerator("mps", "Apple M2 GPU")
+    here = PyTorchDevice("mps", "Apple M2 GPU")
     assert parity.against_numpy(torch.exp, np.exp, REAL, on=here).startswith("DIFFERS: 12 of 12")
 
 

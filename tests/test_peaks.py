@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from metallab import peaks
-from metallab.device import Accelerator
+from metallab.device import PyTorchDevice
 
 
-def apple(name: str) -> Accelerator:
-    return Accelerator("mps", f"{name} GPU")
+def apple(name: str) -> PyTorchDevice:
+    return PyTorchDevice("mps", f"{name} GPU")
 
 
 def test_the_whole_name_of_a_chip_counts():
@@ -35,13 +35,13 @@ def test_an_nvidia_name_may_go_on():
         ("NVIDIA H20", None),
         ("NVIDIA A100X", None),
     ):
-        limit = peaks.bandwidth(Accelerator("cuda", label))
+        limit = peaks.bandwidth(PyTorchDevice("cuda", label))
         assert (limit and limit.value) == bandwidth, label
         assert limit is None or limit.source.startswith("NVIDIA")
 
 
 def test_a_limit_belongs_to_a_dtype():
-    m2, h200, cpu = apple("Apple M2"), Accelerator("cuda", "NVIDIA H200"), Accelerator("cpu", "Xeon CPU", threads=1)
+    m2, h200, cpu = apple("Apple M2"), PyTorchDevice("cuda", "NVIDIA H200"), PyTorchDevice("cpu", "Xeon CPU", threads=1)
     for lab in (m2, h200):
         single, half = (peaks.flops(lab, dtype).value for dtype in (torch.float32, np.float16))
         assert half == pytest.approx(2 * single)
@@ -54,12 +54,12 @@ def test_a_limit_belongs_to_a_dtype():
 
 
 def test_what_has_no_limit_has_none():
-    simulated = Accelerator("mps", "Apple M2 GPU", simulated=True)
+    simulated = PyTorchDevice("mps", "Apple M2 GPU", simulated=True)
     fake = SimpleNamespace(kind="fake", label="fake device", threads=1, simulated=False)
     for lab in (simulated, fake):
         assert peaks.flops(lab, "float32") is None
         assert peaks.bandwidth(lab) is None
-    assert peaks.bandwidth(Accelerator("cpu", "Apple M2 GPU")) is None
+    assert peaks.bandwidth(PyTorchDevice("cpu", "Apple M2 GPU")) is None
 
 
 def test_a_cpu_has_a_ceiling_for_its_threads(monkeypatch):
@@ -68,7 +68,7 @@ def test_a_cpu_has_a_ceiling_for_its_threads(monkeypatch):
     def ceiling(frequency, threads):
         monkeypatch.setattr(peaks.psutil, "cpu_freq", frequency)
         peaks._highest_clock.cache_clear()
-        return peaks.flops(Accelerator("cpu", "Xeon CPU", threads=threads), "float32").value
+        return peaks.flops(PyTorchDevice("cpu", "Xeon CPU", threads=threads), "float32").value
 
     def raises():
         raise RuntimeError
@@ -80,7 +80,7 @@ def test_a_cpu_has_a_ceiling_for_its_threads(monkeypatch):
         assert ceiling(lambda: SimpleNamespace(max=7000.0, current=2100.0), 1) == 7e9 * 64
     finally:
         peaks._highest_clock.cache_clear()
-    assert peaks.flops(Accelerator("cpu", "Apple M2 CPU, 8 threads", threads=8), "float32") is None
+    assert peaks.flops(PyTorchDevice("cpu", "Apple M2 CPU, 8 threads", threads=8), "float32") is None
 
 
 def test_the_tables_are_consistent():

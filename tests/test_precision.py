@@ -227,7 +227,7 @@ def of(*accuracies: float, name: str = "x") -> precision.Training:
 def test_no_loss_is_shown_and_a_loss_is_found():
     spread = np.array([90, 91, 92, 93, 94, 95, 96, 97, 98.0])
     base = precision.Training("float32", np.zeros((9, 1)), spread / 100)
-    verdict = lambda change: precision.quality(base, of(*(spread + change))).verdict
+    verdict = lambda change: precision.quality(base, of(*(spread + change))).conclusion
     assert verdict(np.zeros(9)) == "no loss"
     assert verdict(np.array([-0.9, 0.1, 0, 0.4, -0.2, 0.3, 0.1, -0.3, 0.2])) == "no loss", "though seeds differ by 8"
     assert verdict(np.full(9, -0.5)) == "no loss", "a small loss is within the margin"
@@ -236,12 +236,12 @@ def test_no_loss_is_shown_and_a_loss_is_found():
     assert verdict(np.array([-3, -3, 0, 0, 0, 0, 0, 0, 0.0])) == "inconclusive"
     assert verdict(np.array([-3, -3, -3, -3, -3, -3, -3, -0.5, -0.2])) == "inconclusive"
     few = precision.quality(of(*[95] * 5), of(*[95] * 5))
-    assert few.verdict == "inconclusive"
+    assert few.conclusion == "inconclusive"
     assert "inconclusive (an interval needs 6 seeds): median difference +0.0 points, 5 seeds" in str(few)
     ignorant = precision.quality(of(*[10.0] * 9, name="float32"), of(*[10.0] * 9))
-    assert ignorant.verdict == "inconclusive"
+    assert ignorant.conclusion == "inconclusive"
     assert "float32 itself recognises only 10%" in str(ignorant)
-    assert precision.quality(base, of(*(spread - 4)), margin=5.0).verdict == "no loss"
+    assert precision.quality(base, of(*(spread - 4)), margin=5.0).conclusion == "no loss"
     with pytest.raises(ValueError, match="x has 5 seeds, float32 9"):
         precision.quality(base, of(*[95] * 5))
     for broken in (of(*[math.nan] * 9), of(*[95] * 8, math.nan), of(*[95] * 8, math.inf)):
@@ -261,9 +261,9 @@ def test_a_planted_loss_is_found_in_real_trainings():
     small = precision.train("bfloat16", build, starter(), torch.bfloat16, data, **runs)
     planted = precision.train("planted", build, starter(scale=2.0**-26), torch.float32, data, **runs)
     harmless = precision.train("scaled", build, starter(scale=2.0**-6), torch.float32, data, **runs)
-    assert precision.quality(base, planted, margin=3.0).verdict == "loss"
-    assert precision.quality(base, small, margin=3.5).verdict == "no loss"  # a picture of the test is 3.1 points
-    assert precision.quality(base, harmless, margin=3.5).verdict == "no loss"
+    assert precision.quality(base, planted, margin=3.0).conclusion == "loss"
+    assert precision.quality(base, small, margin=3.5).conclusion == "no loss"  # a picture of the test is 3.1 points
+    assert precision.quality(base, harmless, margin=3.5).conclusion == "no loss"
 
 
 def test_lists_stand_side_by_side():

@@ -24,10 +24,10 @@ from mutate import Rules
 from results_files import claim
 
 from metallab import machine, paths, records, timing
-from metallab.device import Accelerator
+from metallab.device import PyTorchDevice
 
 RULES = Rules(records)
-CPU = Accelerator("cpu", "Xeon CPU, 2 threads", threads=2)
+CPU = PyTorchDevice("cpu", "Xeon CPU, 2 threads", threads=2)
 STEADY = settings(max_examples=40, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 
 
@@ -140,7 +140,7 @@ def a_page_is_saved_with_its_comparisons(records, tmp_path, monkeypatch):
     assert (fused.median, fused.low, fused.high, fused.parity) == (2.0, 2.0, 2.0, "outputs compared")
     assert verdicts["wrong"].withheld == "outputs differ:  [31mresult: 3 of 3"
     assert all(made.sentinel_drift == pytest.approx(0.1) for made in got.values())
-    simulated = Accelerator("mps", "Apple M2", simulated=True)
+    simulated = PyTorchDevice("mps", "Apple M2", simulated=True)
     fast = measurement(mode="fast")
     assert records.save("01_a", fast, on=simulated) == tmp_path / "fast-sim" / "results" / "01_a.json"
     for current in ("full", "fast"):

@@ -63,7 +63,7 @@ def test_bad_questions_and_baselines_say_what_to_do():
     with pytest.raises(KeyError, match="no parity is given for b, c"):
         timing.compare(dict.fromkeys("abcd", lambda: 1), on=timing.Host(), baseline="a", parity={"d": print})
     places = {"a": timing.Host()}
-    with pytest.raises(KeyError, match="no place is given for b"):
+    with pytest.raises(KeyError, match="no device is given for b"):
         timing.compare(dict.fromkeys("ab", int), on=places, baseline="a", parity=timing.Unchecked("-"))
     with pytest.raises(ValueError, match="no stages"):
         timing.measure_stages({}, on=timing.Host())

@@ -884,7 +884,7 @@ RULES = (
     Rule(a_slept_time_is_never_undercut, (WAIT_AFTER, READ_LATE, (") / self.block", ") / self.block / 2"))),
     Rule(
         comparisons_wait_too,
-        (WAIT_AFTER, ("        place.synchronize(result)\n", ""), ("    place.synchronize()\n", "")),
+        (WAIT_AFTER, ("        device.synchronize(result)\n", ""), ("    device.synchronize()\n", "")),
     ),
     Rule(lazy_results_are_consumed, (("synchronize(*results)\n", "synchronize(results[-1])\n"),)),
     Rule(
@@ -906,11 +906,11 @@ RULES = (
         (
             ("    with turns.turn():\n", "    if True:\n"),
             (
-                "    with turns.turn():\n        others = Others()",
-                "    others = Others()\n    with turns.turn():",
+                "    with turns.turn():\n        load = Others()",
+                "    load = Others()\n    with turns.turn():",
             ),
             (
-                "            with sampler.place.active():\n                sampler.prepare(budget)",
+                "            with sampler.device.active():\n                sampler.prepare(budget)",
                 "            with turns.turn():\n                sampler.prepare(budget)",
             ),
         ),
@@ -1024,13 +1024,13 @@ RULES = (
     Rule(differing_outputs_get_no_speed_up, (("self.refused.get(variant) or doubt(", "doubt("),)),
     Rule(
         simulated_places_get_no_speed_up,
-        (("if sampler.place.simulated or samplers[baseline].place.simulated:", "if False:"),),
+        (("if sampler.device.simulated or samplers[baseline].device.simulated:", "if False:"),),
     ),
     Rule(
         settings_hold_for_their_variant_only,
         (
             (
-                "            with sampler.place.active():\n                sampler.take_over()",
+                "            with sampler.device.active():\n                sampler.take_over()",
                 "            if True:\n                sampler.take_over()",
             ),
         ),

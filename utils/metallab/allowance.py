@@ -116,9 +116,9 @@ class Allowance:
         """
         for name, seconds in costs.items():
             _assert_time(seconds, f"a step in {name}")
-        reference, *others = costs
+        reference, *rest = costs
         taken, seconds = [reference], (1 + again) * costs[reference]
-        for name in sorted(others, key=costs.__getitem__):
+        for name in sorted(rest, key=costs.__getitem__):
             times = costs[name] / costs[reference]
             fits = steps * (seconds + costs[name]) * min(fewest, seeds) <= share * self.left
             if times > most or not fits:

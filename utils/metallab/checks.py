@@ -183,7 +183,7 @@ def assert_plausible(
         raise ValueError(
             f"{measurement.name}: state what one call computes (flops=) or moves (bytes=), as a number > 0"
         )
-    said = []
+    doubts = []
     for amount, free, unit, peak in (
         (flops, 0, "FLOP/s", peaks.flops(on, dtype)),
         (bytes, peaks.CACHE, "B/s", peaks.bandwidth(on)),
@@ -197,8 +197,8 @@ def assert_plausible(
                 f"{units.rate(peak.value, unit)}, the peak of {on.label} ({peak.source}). The time is wrong: is the "
                 "device waited for, and the result really computed?"
             )
-        said.append(f"{units.rate(rate, unit)} ({_share(rate, peak)})")
-    return f"{measurement.name}: {', '.join(said)}"
+        doubts.append(f"{units.rate(rate, unit)} ({_share(rate, peak)})")
+    return f"{measurement.name}: {', '.join(doubts)}"
 
 
 def exercise(name: str, answer: Any, accepts: Callable[[Any], Any], hint: str) -> str:

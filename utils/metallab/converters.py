@@ -103,14 +103,14 @@ class ToolRun:
         if self.code is None:
             name = self.command[0]
             return f"{name} is not on this machine (it comes with Xcode 15 or newer, on a Mac). It would run: {line}"
-        said = "\n".join(text.strip() for text in (self.out, self.err) if text.strip())
-        return f"{line}\nexit code {self.code}\n{said}".rstrip()
+        output = "\n".join(text.strip() for text in (self.out, self.err) if text.strip())
+        return f"{line}\nexit code {self.code}\n{output}".rstrip()
 
 
 def find_tool(name: str) -> str | None:
     """The path of a tool of Xcode: on PATH, or where ``xcrun`` finds it; None without it."""
-    if found := shutil.which(name):
-        return found
+    if on_path := shutil.which(name):
+        return on_path
     if not (xcrun := shutil.which("xcrun")):
         return None
     asked = subprocess.run([xcrun, "-f", name], capture_output=True, text=True, check=False)
@@ -122,10 +122,10 @@ def mpsgraphtool(*arguments: str, timeout: float = 300.0) -> ToolRun:
 
     A negative code is a signal's: the tool may abort on a model that it cannot convert (-6, or 134 from a shell).
     """
-    found = find_tool("mpsgraphtool")
-    if found is None:
+    tool = find_tool("mpsgraphtool")
+    if tool is None:
         return ToolRun(("mpsgraphtool", *arguments))
-    command = (found, *arguments)
+    command = (tool, *arguments)
     try:
         ran = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=False, timeout=timeout,
@@ -198,10 +198,10 @@ class OnnxOnCoreML:
 
     def taken(self) -> Mapping[str, Counter[str]]:
         """The operations that each provider took, and how many of each."""
-        found: dict[str, Counter[str]] = {}
+        counts: dict[str, Counter[str]] = {}
         for part in self.session.get_provider_graph_assignment_info():
-            found.setdefault(part.ep_name, Counter()).update(node.op_type for node in part.get_nodes())
-        return found
+            counts.setdefault(part.ep_name, Counter()).update(node.op_type for node in part.get_nodes())
+        return counts
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         (given,) = self.session.get_inputs()

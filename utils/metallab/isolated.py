@@ -169,20 +169,20 @@ def _outcome(command: list[str], variables: Mapping[str, str], timeout: float, f
         finally:
             kill_family(head, folder.name)  # the child itself if it hangs, and whatever it started and left behind
             child.wait()
-        printed, said = (_text(stream) for stream in (out, err))
+        printed, errors = (_text(stream) for stream in (out, err))
     if hung:
-        return Outcome("hung", printed, hung, said)
+        return Outcome("hung", printed, hung, errors)
     answer = folder / "answer"
     if child.returncode != 0 or not answer.exists():
         how = f"the process {describe_exit(child.returncode)}" + ("" if child.returncode else " before it answered")
-        return Outcome("crashed", printed, how, said)
+        return Outcome("crashed", printed, how, errors)
     ended, reason, detail, values, kinds = pickle.loads(answer.read_bytes())  # our own child wrote it
     try:
         results = pickle.loads(values)
     except Exception as error:  # noqa: BLE001  # of a framework's objects, which may want a device that is not here
         wrong = f"a result cannot be taken over: {units.first_line(error)}; turn it into NumPy arrays in the cell"
-        return Outcome("raised", printed, wrong, said)
-    return Outcome(ended, printed, reason, detail or said, results, kinds)
+        return Outcome("raised", printed, wrong, errors)
+    return Outcome(ended, printed, reason, detail or errors, results, kinds)
 
 
 def _text(stream) -> str:

@@ -233,18 +233,18 @@ def measure(
     if processes < 1:
         raise ValueError(f"{processes} processes: a launch is measured in at least one")
     wanted = {name: processes + (processes > 1 and not route.emptied) for name, route in routes.items()}
-    found: dict[str, list[_Sample]] = {name: [] for name in routes}
-    while waiting := [name for name in routes if len(found[name]) < wanted[name]]:
+    by_route: dict[str, list[_Sample]] = {name: [] for name in routes}
+    while waiting := [name for name in routes if len(by_route[name]) < wanted[name]]:
         with turns.turn():  # its processes have it too: a turn inside a turn is the same
-            seconds = {name: _timed_launch(name, routes[name], here.resolve(), found[name]) for name in waiting}
-        if within and waiting == list(routes) and all(len(samples) == 1 for samples in found.values()):
+            seconds = {name: _timed_launch(name, routes[name], here.resolve(), by_route[name]) for name in waiting}
+        if within and waiting == list(routes) and all(len(samples) == 1 for samples in by_route.values()):
             more = within.counts(
                 "processes", seconds, {name: count - 1 for name, count in wanted.items()}, reserve=0.25
             )
             wanted = {name: 1 + count for name, count in more.items()}
     made = {"question": "latency", "block": 1, "warmup_calls": 0, "mode": mode.current()}
     made |= {"device": label, "simulated": simulated}
-    return {name: _summary(name, samples, routes[name], processes, made) for name, samples in found.items()}
+    return {name: _summary(name, samples, routes[name], processes, made) for name, samples in by_route.items()}
 
 
 def _timed_launch(name: str, route: Route, here: Path, samples: list[_Sample]) -> float:
@@ -275,11 +275,11 @@ def _launch(route: Route, here: Path) -> _Sample:
         environment=environment,
         timeout=600,
     )
-    early, seconds, (steady, others) = outcome["early"], outcome["seconds"], outcome["steady"]
+    early, seconds, (steady, busy) = outcome["early"], outcome["seconds"], outcome["steady"]
     if early and route.device != "mps":
         raise RuntimeError(f"{', '.join(early)} had been imported before the clock started: no import is measured")
     stages = dict(zip(STAGES, seconds, strict=True))
-    return _Sample({**stages, TOTAL: sum(seconds), STEADY: steady}, others, outcome["y"])
+    return _Sample({**stages, TOTAL: sum(seconds), STEADY: steady}, busy, outcome["y"])
 
 
 def _budget() -> timing.Budget:
@@ -288,16 +288,16 @@ def _budget() -> timing.Budget:
 
 
 def _summary(name: str, samples: list[_Sample], route: Route, processes: int, made: Mapping) -> Launch:
-    for other in samples[1:]:
-        checks.assert_close(samples[0].output, other.output, "float32")
+    for repeated in samples[1:]:
+        checks.assert_close(samples[0].output, repeated.output, "float32")
     first, counted = samples[0], samples if route.emptied or len(samples) == 1 else samples[1:]
     few = f"{len(counted)} of {processes} processes: there was no time for more"
     asked = f"{processes} processes, as asked" if len(counted) == processes else few
     made = {**made, "stop_reason": asked}
-    others = statistics.median(sample.others for sample in counted)
+    load = statistics.median(sample.others for sample in counted)
     columns = {stage: tuple(sample.seconds[stage] for sample in counted) for stage in first.seconds}
     parts = {
-        stage: Measurement(stage, samples=column, first_call=first.seconds[stage], others=others, **made)
+        stage: Measurement(stage, samples=column, first_call=first.seconds[stage], others=load, **made)
         for stage, column in columns.items()
     }
     return Launch(name, parts, first.output)
@@ -309,16 +309,16 @@ def compare(launches: Mapping[str, Launch], variant: str, baseline: str, part: s
     Ask `metallab.timing.doubt` whether it may be shown, or take `verdict`. ValueError if either is simulated;
     `metallab.checks.Mismatch` if their outputs differ by more than float32's tolerance.
     """
-    one, other = launches[variant], launches[baseline]
-    if one.simulated or other.simulated:
+    launch, reference = launches[variant], launches[baseline]
+    if launch.simulated or reference.simulated:
         raise ValueError("times of a simulation are not compared: they say nothing about the hardware")
-    checks.assert_close(other.output, one.output, "float32")
-    times = one.parts[part].samples, other.parts[part].samples
+    checks.assert_close(reference.output, launch.output, "float32")
+    times = launch.parts[part].samples, reference.parts[part].samples
     pairs = tuple(b / a for a, b in zip(*times, strict=False))  # the slower may have had time for fewer processes
     return Ratio(variant, baseline, statistics.median(pairs), *timing.median_interval(pairs), len(pairs), pairs)
 
 
-def verdict(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> str:
+def describe(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> str:
     """`compare` as a sentence; or why there is none, by `metallab.timing.doubt`."""
     if why := timing.doubt(launches[variant].parts[part], launches[baseline].parts[part]):
         return f"{part}: {variant} against {baseline}: no speed-up is given: {why}"
@@ -326,7 +326,7 @@ def verdict(launches: Mapping[str, Launch], variant: str, baseline: str, part: s
 
 
 def quickest(launches: Mapping[str, Launch], part: str = TOTAL) -> str:
-    """Which of at least two real launches has the smallest median of a part, and its `verdict` over the second.
+    """Which of at least two real launches has the smallest median of a part, and its ratio to the second.
 
     Without a winner where nothing may be concluded from them.
     """
@@ -334,9 +334,9 @@ def quickest(launches: Mapping[str, Launch], part: str = TOTAL) -> str:
         (name for name, launch in launches.items() if not launch.simulated),
         key=lambda name: launches[name].parts[part].median,
     )
-    said = verdict(launches, first, second, part)
+    sentence = describe(launches, first, second, part)
     unsure = timing.doubt(*(launch.parts[part] for launch in launches.values() if not launch.simulated))
-    return f"Smallest median ({part}): {'not told' if unsure else first}.\n    {said}"
+    return f"Smallest median ({part}): {'not told' if unsure else first}.\n    {sentence}"
 
 
 def spread(measured: Measurement) -> str:
@@ -425,11 +425,11 @@ def picture(launches: Iterable[Launch], *, heading: str) -> Figure:
         figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=len(STAGES))
         busy = any(launch.parts[TOTAL].others > timing.BUSY for launch in real)
         plots.title(figure, heading, [launch.parts[TOTAL].device for launch in launches], not real, busy)
-    said = (
+    description = (
         f"{launch.name}: first answer {spread(launch.parts[TOTAL])}, then {spread(launch.parts[STEADY])}"
         for launch in launches
     )
-    return plots.described(figure, "; ".join(said))
+    return plots.described(figure, "; ".join(description))
 
 
 def _stack(axes: Axes, row: int, launch: Launch, scale: float) -> None:

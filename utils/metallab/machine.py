@@ -159,10 +159,10 @@ class Machine:
         """
         pairs = zip(self.identity(), other.identity(), strict=True)
         unmatched = ("chip unknown", "system unknown")
-        found = [f"{ours} / {theirs}" for ours, theirs in pairs if ours != theirs or ours in unmatched]
+        sentences = [f"{ours} / {theirs}" for ours, theirs in pairs if ours != theirs or ours in unmatched]
         if self.gpu_cores and other.gpu_cores and self.gpu_cores != other.gpu_cores:
-            found.append(f"GPU cores {self.gpu_cores} / GPU cores {other.gpu_cores}")
-        return found
+            sentences.append(f"GPU cores {self.gpu_cores} / GPU cores {other.gpu_cores}")
+        return sentences
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and value for display, in reading order."""
@@ -259,7 +259,7 @@ def _version(package: str) -> str | None:
 
 
 def _mac() -> dict[str, Any]:
-    found = _sysctl(
+    settings = _sysctl(
         "machdep.cpu.brand_string",
         "hw.memsize",
         "hw.physicalcpu",
@@ -271,13 +271,13 @@ def _mac() -> dict[str, Any]:
     gpu, gpu_cores = _mac_gpu()
     version = _ask("sw_vers", "-productVersion", seconds=_FACT_SECONDS)
     return {
-        "chip": found.get("machdep.cpu.brand_string"),
-        "memory_bytes": _positive(found.get("hw.memsize")),
-        "cores_physical": _positive(found.get("hw.physicalcpu")),
-        "cores_logical": _positive(found.get("hw.logicalcpu")),
-        "cores_performance": _positive(found.get("hw.perflevel0.physicalcpu")),
-        "cores_efficiency": _positive(found.get("hw.perflevel1.physicalcpu")),
-        "virtual": {"0": False, "1": True}.get(found.get("kern.hv_vmm_present", "")),
+        "chip": settings.get("machdep.cpu.brand_string"),
+        "memory_bytes": _positive(settings.get("hw.memsize")),
+        "cores_physical": _positive(settings.get("hw.physicalcpu")),
+        "cores_logical": _positive(settings.get("hw.logicalcpu")),
+        "cores_performance": _positive(settings.get("hw.perflevel0.physicalcpu")),
+        "cores_efficiency": _positive(settings.get("hw.perflevel1.physicalcpu")),
+        "virtual": {"0": False, "1": True}.get(settings.get("kern.hv_vmm_present", "")),
         "gpu": gpu,
         "gpu_cores": gpu_cores,
         "os_name": "macOS",

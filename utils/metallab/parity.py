@@ -58,9 +58,9 @@ def verdict(truth: np.ndarray, result: np.ndarray, dtype: str = "float32") -> st
 
 def summary(verdicts: Sequence[str]) -> str:
     """Several verdicts as one: ``6 of 6 agree``, or fewer, with what the first of the others says."""
-    others = [said for said in verdicts if said != AGREES]
-    counted = f"{len(verdicts) - len(others)} of {len(verdicts)} agree"
-    return f"{counted}; {others[0]}" if others else counted
+    disagreements = [verdict for verdict in verdicts if verdict != AGREES]
+    counted = f"{len(verdicts) - len(disagreements)} of {len(verdicts)} agree"
+    return f"{counted}; {disagreements[0]}" if disagreements else counted
 
 
 def _rounded(array: Any, dtype: str) -> Tensor:

@@ -120,7 +120,7 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
     rows = [(c, key) for c in comparisons for key in c.measurements if key != c.baseline]
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 1.0 + 0.45 * len(rows)))
-        said = [_speedup_row(axes, row, c, key) for row, (c, key) in enumerate(rows)]
+        sentences = [_speedup_row(axes, row, c, key) for row, (c, key) in enumerate(rows)]
         axes.axvline(1, color=BLACK, linewidth=1)
         axes.set_yticks(range(len(rows)), [f"{c.name}: {key}" for c, key in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -137,7 +137,7 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
         baselines = list(dict.fromkeys(c.baseline for c in comparisons))
         over = f"over {baselines[0]}" if len(baselines) == 1 else "over the baseline of each row"
         title(figure, f"Speed-up {over}", devices, simulated)
-    return described(figure, "; ".join(said))
+    return described(figure, "; ".join(sentences))
 
 
 def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
@@ -242,9 +242,9 @@ def stages(pipelines: Mapping[str, Mapping[str, Measurement]]) -> Figure:
         axes.set_xlabel(f"time an item, sum of the stages' medians [{unit}]")
         figure.legend(loc="outside lower center", ncols=len(names))
         title(figure, "Where the time goes", *_where([part for parts in pipelines.values() for part in parts.values()]))
-    said = (f"{name}: " + ", ".join(f"{stage} {units.seconds(part.median)}" for stage, part in parts.items())
+    sentences = (f"{name}: " + ", ".join(f"{stage} {units.seconds(part.median)}" for stage, part in parts.items())
             for name, parts in pipelines.items())  # fmt: skip
-    return described(figure, "; ".join(said))
+    return described(figure, "; ".join(sentences))
 
 
 def by_lesson(speed_ups: Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]], *, heading: str) -> Figure:
@@ -252,13 +252,13 @@ def by_lesson(speed_ups: Mapping[str, Mapping[str, Sequence[tuple[float, float, 
 
     ``speed_ups`` maps a machine to its lessons, and a lesson to (low, median, high) of each of its comparisons.
     """
-    lessons = sorted({lesson for found in speed_ups.values() for lesson in found}, reverse=True)
+    lessons = sorted({lesson for ratios in speed_ups.values() for lesson in ratios}, reverse=True)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 1.6 + 0.7 * len(lessons)))
         looks = zip(speed_ups.items(), _cycled(len(speed_ups)), "osD^v<" * len(speed_ups), strict=False)
-        for index, ((machine, found), colour, marker) in enumerate(looks):
+        for index, ((machine, ratios), colour, marker) in enumerate(looks):
             for row, lesson in enumerate(lessons):
-                low, middle, high = np.array(found.get(lesson, [])).reshape(-1, 3).T
+                low, middle, high = np.array(ratios.get(lesson, [])).reshape(-1, 3).T
                 # each machine has a band of the row, in which its comparisons lie one above the other
                 y = row + 0.7 * ((index + np.linspace(0.1, 0.9, len(middle))) / len(speed_ups) - 0.5)
                 axes.hlines(y, low, high, color=colour, linewidth=1)
@@ -272,7 +272,7 @@ def by_lesson(speed_ups: Mapping[str, Mapping[str, Sequence[tuple[float, float, 
         axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
         figure.legend(loc="outside lower center", ncols=2)
         title(figure, heading, speed_ups)
-    medians = ((m, x, [units.times(r[1]) for r in rs]) for m, found in speed_ups.items() for x, rs in found.items())
+    medians = ((m, x, [units.times(r[1]) for r in rs]) for m, ratios in speed_ups.items() for x, rs in ratios.items())
     return described(figure, "; ".join(f"{m}, {x}: {', '.join(rs)} times" for m, x, rs in medians))
 
 
@@ -301,8 +301,8 @@ def losses(
         axes.legend(fontsize=8)
         several = any(len(seeds) > 1 for seeds in runs.values())
         title(figure, f"{heading} (line: median of seeds, band: all of them)" if several else heading, [device])
-    said = (f"{name}: {np.median(seeds, 0)[-1]:.3g}" for name, seeds in runs.items())
-    return described(figure, f"median training loss at the end: {'; '.join(said)}")
+    sentences = (f"{name}: {np.median(seeds, 0)[-1]:.3g}" for name, seeds in runs.items())
+    return described(figure, f"median training loss at the end: {'; '.join(sentences)}")
 
 
 def loss_scale(scales: Sequence[float], skipped: Sequence[bool], *, device: str) -> Figure:

@@ -43,7 +43,7 @@ ANSWER = "metallab-probes:"
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeResult:
     """What was found about one device of one framework."""
 
     framework: str
@@ -63,7 +63,7 @@ STATUS_WORDS: Mapping[Status, str] = {
 }
 
 
-class Probes(list[Probe]):
+class ProbeResults(list[ProbeResult]):
     """What was found about several devices; a notebook shows it as a table."""
 
     def table(self) -> Table:
@@ -92,13 +92,13 @@ class Probes(list[Probe]):
         return f"{self.table()._repr_html_()}<p>{html.escape(self.sentence())}</p>"
 
 
-def run_all(frameworks: tuple[str, ...] = ("torch", "tensorflow", "jax", "onnxruntime")) -> Probes:
+def run_all(frameworks: tuple[str, ...] = ("torch", "tensorflow", "jax", "onnxruntime")) -> ProbeResults:
     """Try every framework, two at a time; never raises for what it finds."""
     with ThreadPoolExecutor(2) as pool:
-        return Probes(probe for probes in pool.map(run, frameworks) for probe in probes)
+        return ProbeResults(probe for probes in pool.map(run, frameworks) for probe in probes)
 
 
-def run(framework: str, timeout: float = TIMEOUT) -> list[Probe]:
+def run(framework: str, timeout: float = TIMEOUT) -> list[ProbeResult]:
     """Try one framework in a process of its own. A crash, a hang or a missing package becomes a probe that says so."""
     command = [sys.executable, "-m", "metallab.probes", framework]
     # jax-metal's plugin refuses a newer jaxlib without the first; the second keeps TensorFlow's start-up notes away
@@ -110,13 +110,13 @@ def run(framework: str, timeout: float = TIMEOUT) -> list[Probe]:
             command, env=environment, capture_output=True, text=True, errors="replace", timeout=timeout
         )
     except subprocess.TimeoutExpired:
-        said = f"no answer within {timeout:.0f} s"
-        return [Probe(framework, version, "?", "failed", said, f"python -m metallab.probes {framework}")]
+        reason = f"no answer within {timeout:.0f} s"
+        return [ProbeResult(framework, version, "?", "failed", reason, f"python -m metallab.probes {framework}")]
     # a plugin prints lines of its own, some as late as the process's end
     answers = [line for line in child.stdout.splitlines() if line.startswith(ANSWER)]
     if child.returncode == 0 and answers:
-        return [Probe(**row) for row in json.loads(answers[-1].removeprefix(ANSWER))]
-    return [Probe(framework, version, "?", "failed", _how_it_ended(child), "make setup FORCE=1")]
+        return [ProbeResult(**row) for row in json.loads(answers[-1].removeprefix(ANSWER))]
+    return [ProbeResult(framework, version, "?", "failed", _how_it_ended(child), "make setup FORCE=1")]
 
 
 def installed(package: str) -> str | None:
@@ -176,15 +176,15 @@ def _needed(pyproject: Path) -> set[str]:
         for each in map(Requirement, wanted_by[-1]):
             if canonicalize_name(each.name) == project["name"]:
                 extras += each.extras - {*extras}
-    found: set[tuple[str, str]] = {(project["name"], "")}
+    requirements: set[tuple[str, str]] = {(project["name"], "")}
     queue = [each for texts in wanted_by for each in map(Requirement, texts) if _applies(each)]
     while queue:
         wanted = queue.pop()
         for extra in ("", *wanted.extras):
-            if (key := (canonicalize_name(wanted.name), extra)) not in found:
-                found.add(key)
+            if (key := (canonicalize_name(wanted.name), extra)) not in requirements:
+                requirements.add(key)
                 queue += [each for each in map(Requirement, _requires(wanted.name)) if _applies(each, extra)]
-    return {name for name, _ in found}
+    return {name for name, _ in requirements}
 
 
 def _applies(requirement: Requirement, extra: str = "") -> bool:
@@ -247,7 +247,7 @@ def lessons(folder: Path = paths.NOTEBOOKS) -> list[Lesson]:
 
     ValueError, with the name of the file, for one that cannot be read as a notebook.
     """
-    found = []
+    pages = []
     for path in sorted(folder.glob("[0-9]*.ipynb")):
         try:
             notebook = json.loads(path.read_text(encoding="utf-8"))  # nbformat takes 2 s to import, in each child
@@ -261,8 +261,8 @@ def lessons(folder: Path = paths.NOTEBOOKS) -> list[Lesson]:
                 f"{path.name} cannot be read as a notebook ({units.first_line(error, kind=True)}); restore it, or move "
                 f"it out of {folder}"
             ) from None
-        found.append(Lesson(path.stem, title, tuple(needs)))
-    return found
+        pages.append(Lesson(path.stem, title, tuple(needs)))
+    return pages
 
 
 def lessons_here() -> Table:
@@ -298,21 +298,23 @@ def _operands() -> tuple[np.ndarray, np.ndarray]:
     return tuple(rng.standard_normal((64, 64), dtype=np.float32) for _ in range(2))
 
 
-def _tried(framework: str, name: str, product: Callable[[np.ndarray, np.ndarray], Any], remedy: str = "") -> Probe:
+def _tried(
+    framework: str, name: str, product: Callable[[np.ndarray, np.ndarray], Any], remedy: str = ""
+) -> ProbeResult:
     """Multiply on a device and compare with NumPy."""
     version = installed(framework) or "-"
     a, b = _operands()
     try:
         result = np.asarray(product(a, b))
     except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
-        return Probe(framework, version, name, "failed", f"{type(error).__name__}: {error}"[:300], remedy)
+        return ProbeResult(framework, version, name, "failed", f"{type(error).__name__}: {error}"[:300], remedy)
     difference = float(np.abs(result - a @ b).max())
     if not difference <= TOLERANCE:  # NaN is wrong too
-        return Probe(framework, version, name, "wrong", f"differs from NumPy by {difference:.3g}", remedy)
-    return Probe(framework, version, name, "works", f"largest difference from NumPy {difference:.1g}")
+        return ProbeResult(framework, version, name, "wrong", f"differs from NumPy by {difference:.3g}", remedy)
+    return ProbeResult(framework, version, name, "works", f"largest difference from NumPy {difference:.1g}")
 
 
-def _torch() -> Iterator[Probe]:
+def _torch() -> Iterator[ProbeResult]:
     import torch
 
     def product_on(kind: str) -> Callable:
@@ -324,7 +326,7 @@ def _torch() -> Iterator[Probe]:
             yield _tried("torch", kind, product_on(kind))
         else:
             detail = f"PyTorch sees no {kind} device on this machine"
-            yield Probe("torch", installed("torch") or "-", kind, "absent", detail, _torch_remedy(kind))
+            yield ProbeResult("torch", installed("torch") or "-", kind, "absent", detail, _torch_remedy(kind))
 
 
 def _torch_remedy(kind: str) -> str:
@@ -333,7 +335,7 @@ def _torch_remedy(kind: str) -> str:
     return ""
 
 
-def _tensorflow() -> Iterator[Probe]:
+def _tensorflow() -> Iterator[ProbeResult]:
     import tensorflow as tf
 
     def product_on(name: str) -> Callable:
@@ -350,10 +352,10 @@ def _tensorflow() -> Iterator[Probe]:
     if not gpus:
         mac = sys.platform == "darwin"
         detail = "the Metal plugin is not loaded" if mac else "TensorFlow sees no GPU on this machine"
-        yield Probe("tensorflow", tf.__version__, "gpu", "absent", detail, "make setup FORCE=1" if mac else "")
+        yield ProbeResult("tensorflow", tf.__version__, "gpu", "absent", detail, "make setup FORCE=1" if mac else "")
 
 
-def _jax() -> Iterator[Probe]:
+def _jax() -> Iterator[ProbeResult]:
     import jax
 
     def product(a, b):
@@ -361,17 +363,17 @@ def _jax() -> Iterator[Probe]:
         return jax.numpy.matmul(a, b, precision="highest")
 
     yield _tried("jax", "cpu", lambda a, b: jax.jit(product, backend="cpu")(a, b))
-    others = [found for found in jax.devices() if found.platform.lower() != "cpu"]
-    for found in others:
-        name = found.platform.lower()
-        yield _tried("jax", name, lambda a, b, d=found: jax.jit(product)(*jax.device_put((a, b), d)))
-    if not others:
+    gpus = [gpu for gpu in jax.devices() if gpu.platform.lower() != "cpu"]
+    for gpu in gpus:
+        name = gpu.platform.lower()
+        yield _tried("jax", name, lambda a, b, d=gpu: jax.jit(product)(*jax.device_put((a, b), d)))
+    if not gpus:
         mac = sys.platform == "darwin"
         detail = "the Metal plugin is not loaded" if mac else "JAX sees no accelerator on this machine"
-        yield Probe("jax", jax.__version__, "accelerator", "absent", detail, "make setup FORCE=1" if mac else "")
+        yield ProbeResult("jax", jax.__version__, "accelerator", "absent", detail, "make setup FORCE=1" if mac else "")
 
 
-def _onnxruntime() -> Iterator[Probe]:
+def _onnxruntime() -> Iterator[ProbeResult]:
     import onnxruntime
     from onnx import TensorProto, helper
 
@@ -394,7 +396,7 @@ def _onnxruntime() -> Iterator[Probe]:
             yield _tried("onnxruntime", provider.removesuffix("ExecutionProvider").lower(), product_on(provider))
 
 
-FRAMEWORKS: Mapping[str, Callable[[], Iterator[Probe]]] = {
+FRAMEWORKS: Mapping[str, Callable[[], Iterator[ProbeResult]]] = {
     "torch": _torch,
     "tensorflow": _tensorflow,
     "jax": _jax,
@@ -411,13 +413,13 @@ def main() -> int:
     try:
         importlib.import_module(name)
     except ImportError as error:
-        missing = Probe(
+        missing = ProbeResult(
             name, installed(name) or "-", "-", "failed", f"cannot be imported: {error}"[:300], "make setup FORCE=1"
         )
-        found = [missing]
+        outcomes = [missing]
     else:
-        found = list(FRAMEWORKS[name]())
-    print(ANSWER + json.dumps([asdict(probe) for probe in found]))
+        outcomes = list(FRAMEWORKS[name]())
+    print(ANSWER + json.dumps([asdict(probe) for probe in outcomes]))
     return 0
 
 

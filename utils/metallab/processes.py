@@ -95,13 +95,13 @@ def kill_descendants() -> None:
 
 def _kill(find: Callable[[], list[psutil.Process]]) -> None:
     for _ in range(3):  # what was started while they were being killed comes next
-        if not (processes := find()):
+        if not (members := find()):
             return
-        for process in processes:
+        for process in members:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 process.kill()
         deadline = time.monotonic() + 5
-        while any(map(runs, processes)) and time.monotonic() < deadline:
+        while any(map(runs, members)) and time.monotonic() < deadline:
             time.sleep(0.005)
 
 
@@ -130,6 +130,6 @@ def last_words(log: Path, lines: int = 12) -> str:
     """What a log, if there is one, says of the end: a crash's Python stack, innermost call first, or its last lines."""
     if not log.exists():
         return ""
-    text = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    crash = next((i for i, line in enumerate(text) if line.startswith("Fatal Python error")), None)
-    return "\n".join(text[-lines:] if crash is None else text[crash : crash + lines])
+    log_lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    crash = next((i for i, line in enumerate(log_lines) if line.startswith("Fatal Python error")), None)
+    return "\n".join(log_lines[-lines:] if crash is None else log_lines[crash : crash + lines])

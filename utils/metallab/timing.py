@@ -4,7 +4,7 @@ Two questions are kept apart. **Latency** is how long one call takes when somebo
 is synchronised. **Throughput** is how long a call takes in a long row of them: ``block`` calls, then one
 synchronisation. On a device that works while Python runs ahead the two differ, and neither is the other's mistake.
 
-This module knows no framework. It is given a function and, in ``on``, the place where the function runs: anything
+This module knows no framework. It is given a function and, in ``on``, the device where the function runs: anything
 with a ``label``, a ``simulated`` flag, a ``synchronize`` and an ``active`` (see `Place`). ``on`` has no default,
 because a timer that forgets to wait is the commonest mistake of all, and because a number without the name of its
 machine is worth nothing.
@@ -60,7 +60,7 @@ SECONDS_FOR_PAIRS = 10.0
 
 
 class Place(Protocol):
-    """Where timed code runs. `metallab.device.Accelerator` and `metallab.fake_device.FakeDevice` are places."""
+    """Where timed code runs. `metallab.device.Accelerator` and `metallab.fake_device.FakeDevice` are devices."""
 
     label: str
     """The hardware's name, recorded beside every number."""
@@ -73,7 +73,7 @@ class Place(Protocol):
         """Return when everything launched so far (and every result given) is done."""
 
     def active(self) -> contextlib.AbstractContextManager:
-        """Settings that hold while the place is measured, such as a number of threads."""
+        """Settings that hold while the device is measured, such as a number of threads."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ FAST = Budget(
 
 @dataclass(frozen=True)
 class Measurement:
-    """Samples of one function's time on one place. All times are seconds per call."""
+    """Samples of one function's time on one device. All times are seconds per call."""
 
     name: str
     question: Question
@@ -322,7 +322,7 @@ class Comparison:
     paired: Mapping[str, Ratio]
     """What the times of real variants with equal outputs gave. Ask `ratios` for what may be said of it."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Variants whose times were not set against the baseline's, and why: outputs that differ, or a simulated place."""
+    """Variants whose times were not set against the baseline's, and why: outputs that differ, or a simulated device."""
     parity: str = ""
     """What was checked of the first outputs and of the last ones."""
     watches: tuple[Sentinel, ...] = ()
@@ -407,7 +407,7 @@ def measure(
     budget: Budget | None = None,
     clock: Clock = time.perf_counter_ns,
 ) -> Measurement:
-    """Time ``fn()`` on a place.
+    """Time ``fn()`` on a device.
 
     Call it once for each shape and dtype: the warm-up belongs to the function that is given. ``budget`` is `FULL`, or
     `FAST` in fast mode; ``clock`` returns nanoseconds. Whatever ``fn`` raises comes through. TypeError if it cannot be
@@ -415,13 +415,13 @@ def measure(
     """
     budget = budget or (FULL if mode.current() == "full" else FAST)
     sampler = _Sampler(fn, on, question, clock)
-    with undisturbed() as others, on.active():
+    with undisturbed() as load, on.active():
         sampler.prepare(budget)
         samples = _Samples(1, clock)
         while (reason := samples.stop_reason(budget)) is None:
             seconds = sampler.sample()
             samples.add((seconds,))
-    return sampler.measurement(name or _name_of(fn), [row[0] for row in samples.rows], reason, others.cores())
+    return sampler.measurement(name or _name_of(fn), [row[0] for row in samples.rows], reason, load.cores())
 
 
 def compare(
@@ -438,11 +438,11 @@ def compare(
 ) -> Comparison:
     """Time variants side by side: each round takes one sample of each, in random order.
 
-    ``on`` is one place, or one for each variant. ``parity(reference, result)`` sees the first result of the
+    ``on`` is one device, or one for each variant. ``parity(reference, result)`` sees the first result of the
     baseline and of each variant, and raises AssertionError or returns something false where they differ
     (`metallab.checks.matches` makes one); such a variant is timed but gets no speed-up. Where variants compute in
     several dtypes, give each its own parity. Pairing within a round cancels what drifts, and the random order what
-    comes in cycles. KeyError if the baseline is not among the variants, or a variant has no place or no parity;
+    comes in cycles. KeyError if the baseline is not among the variants, or a variant has no device or no parity;
     TypeError if a parity returns what is neither true nor false, such as a text or the size of an error, or if a parity
     or a variant cannot be called.
 
@@ -462,13 +462,13 @@ def compare(
             "nothing needs to be compared"
         )
     budget = budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
-    places = dict(on) if isinstance(on, Mapping) else dict.fromkeys(variants, on)
-    if missing := variants.keys() - places.keys():
-        raise KeyError(f"no place is given for {', '.join(sorted(missing))}: on= names one for each variant")
-    samplers = {key: _Sampler(fn, places[key], question, clock) for key, fn in variants.items()}
-    with undisturbed() as others:
+    devices = dict(on) if isinstance(on, Mapping) else dict.fromkeys(variants, on)
+    if missing := variants.keys() - devices.keys():
+        raise KeyError(f"no device is given for {', '.join(sorted(missing))}: on= names one for each variant")
+    samplers = {key: _Sampler(fn, devices[key], question, clock) for key, fn in variants.items()}
+    with undisturbed() as load:
         for sampler in samplers.values():
-            with sampler.place.active():
+            with sampler.device.active():
                 sampler.prepare(budget)
         refused = _refused(samplers, baseline, judges)
         unsettled = {key: judges[key] for key in variants if key not in {baseline, *refused}}
@@ -478,7 +478,7 @@ def compare(
             sampler.first_result = None  # so that memory is what it would be without the check
         rows, reason = _interleave(list(samplers.values()), budget, random.Random(seed))
     columns = dict(zip(samplers, zip(*rows, strict=True), strict=True))
-    cores = others.cores()
+    cores = load.cores()
     refused |= _refused_in_the_end(samplers, baseline, unsettled, first)
     return Comparison(
         name=name,
@@ -539,7 +539,7 @@ def measure_stages(
         raise ValueError("a stage is named 'total', which is the name of the sum of all stages: give it another name")
     budget = budget or (FULL if mode.current() == "full" else FAST)
     names = [*stages, "total"]
-    with undisturbed() as others, on.active():
+    with undisturbed() as load, on.active():
         first = _one_pass(stages.values(), on, clock)
         warm_ups = _warm_up(lambda: _one_pass(stages.values(), on, clock)[-1], budget, clock)
         samples = _Samples(1, clock)
@@ -547,7 +547,7 @@ def measure_stages(
             row = _one_pass(stages.values(), on, clock)
             samples.add(row)
     made = {"block": 1, "warmup_calls": warm_ups, "stop_reason": reason, "mode": mode.current(), "device": on.label}
-    made |= {"simulated": on.simulated, "others": others.cores()}
+    made |= {"simulated": on.simulated, "others": load.cores()}
     return {
         stage: Measurement(stage, "latency", column, start, **made)
         for stage, start, column in zip(names, first, zip(*samples.rows, strict=True), strict=True)
@@ -581,8 +581,8 @@ class Sentinel:
 
     def __str__(self) -> str:
         steady = "steady" if self.before.mode == "full" else "fast mode: too few samples to tell"
-        said = "DRIFTED: what was measured in between is not compared" if self.throttled else steady
-        return f"sentinel on {self.before.device}: {self.drift:+.1%} ({said})"
+        outcome = "DRIFTED: what was measured in between is not compared" if self.throttled else steady
+        return f"sentinel on {self.before.device}: {self.drift:+.1%} ({outcome})"
 
 
 _watching: list[Sentinel] = []
@@ -670,15 +670,15 @@ def _lacking(ratios: Sequence[Ratio], risk: float) -> str:
 
 
 class _Sampler:
-    """One function on one place, and how a sample of its time is taken."""
+    """One function on one device, and how a sample of its time is taken."""
 
-    def __init__(self, fn: Callable[[], Any], place: Place, question: Question, clock: Clock) -> None:
+    def __init__(self, fn: Callable[[], Any], device: Place, question: Question, clock: Clock) -> None:
         if question not in ("latency", "throughput"):
             raise ValueError(f"question is {question!r}; ask for 'latency' or 'throughput'")
         if not callable(fn):
             raise TypeError(f"{type(fn).__name__} cannot be called: give the function itself, as in lambda: model(x)")
-        self.fn, self.place, self.question, self.clock = fn, place, question, clock
-        self.synchronize, self.waits_for_results = place.synchronize, place.waits_for_results
+        self.fn, self.device, self.question, self.clock = fn, device, question, clock
+        self.synchronize, self.waits_for_results = device.synchronize, device.waits_for_results
         self.block = 1
         self.first_call = math.nan
         self.first_result: Any = None
@@ -703,9 +703,9 @@ class _Sampler:
 
     def last_result(self) -> Any:
         """Of one more call, which is not timed: keeping a timed one's would change what memory the next one gets."""
-        with self.place.active():
+        with self.device.active():
             result = self.fn()
-            self.place.synchronize(result)
+            self.device.synchronize(result)
         return result
 
     def take_over(self) -> None:
@@ -714,7 +714,7 @@ class _Sampler:
         A slow call outweighs that, and calls that count for nothing would take half of a comparison's time.
         """
         if self.last_call < SLOW_CALL:
-            self.place.synchronize(self.fn())
+            self.device.synchronize(self.fn())
 
     def sample(self) -> float:
         """Seconds per call, of one block."""
@@ -752,8 +752,8 @@ class _Sampler:
             warmup_calls=self.warm_ups,
             stop_reason=reason,
             mode=mode.current(),
-            device=self.place.label,
-            simulated=self.place.simulated,
+            device=self.device.label,
+            simulated=self.device.simulated,
             others=others,
         )
 
@@ -822,22 +822,22 @@ def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random
         row = [0.0] * len(samplers)
         for index in order:
             sampler = samplers[index]
-            with sampler.place.active():
+            with sampler.device.active():
                 sampler.take_over()
                 row[index] = sampler.sample()
         samples.add(row)
     return samples.rows, reason
 
 
-def _one_pass(stages, place: Place, clock: Clock) -> list[float]:
+def _one_pass(stages, device: Place, clock: Clock) -> list[float]:
     """Seconds of each stage and of all together, for one item on its way through the pipeline."""
     times: list[float] = []
     arguments: tuple[Any, ...] = ()
-    place.synchronize()
+    device.synchronize()
     for stage in stages:
         start = clock()
         result = stage(*arguments)
-        place.synchronize(result)
+        device.synchronize(result)
         times.append((clock() - start) / 1e9)
         arguments = (result,)
     return [*times, sum(times)]
@@ -917,7 +917,7 @@ def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[st
     for key, sampler in samplers.items():
         if key == baseline:
             continue
-        if sampler.place.simulated or samplers[baseline].place.simulated:
+        if sampler.device.simulated or samplers[baseline].device.simulated:
             refused[key] = _SIMULATED
         elif difference := _difference(parity[key], samplers[baseline].first_result, sampler.first_result):
             refused[key] = f"outputs differ: {difference}"
@@ -1019,11 +1019,11 @@ def undisturbed() -> Iterator[Others]:
     Gives what counts the work of other programs from here on: waiting for the turn is no part of a measurement.
     """
     with turns.turn():
-        others = Others()
+        load = Others()
         was_on = gc.isenabled()
         gc.disable()
         try:
-            yield others
+            yield load
         finally:
             if was_on:
                 gc.enable()

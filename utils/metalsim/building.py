@@ -204,11 +204,12 @@ def _raise_remembered(failure: Path) -> None:
     """SimulationError if the build failed a short while ago; an older memory of that is removed."""
     if not failure.exists():
         return
-    said, age = failure.read_text(encoding="utf-8", errors="replace").rstrip(), time.time() - failure.stat().st_mtime
-    if said and 0 <= age < REMEMBERED_SECONDS:
+    message = failure.read_text(encoding="utf-8", errors="replace").rstrip()
+    age = time.time() - failure.stat().st_mtime
+    if message and 0 <= age < REMEMBERED_SECONDS:
         raise SimulationError(
-            f"{said}\nThis build failed {age:.0f} s ago and is tried again {REMEMBERED_SECONDS:.0f} s after that. If "
-            f"you have mended the cause, delete {failure} and try again at once"
+            f"{message}\nThis build failed {age:.0f} s ago and is tried again {REMEMBERED_SECONDS:.0f} s after that. "
+            f"If you have mended the cause, delete {failure} and try again at once"
         )
     failure.unlink()
 

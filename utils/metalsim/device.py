@@ -211,12 +211,12 @@ def _asker() -> Callable[[str, Sequence[Any]], tuple[str, str] | None]:
 
     def ask(name: str, arguments: Sequence[Any]) -> tuple[str, str] | None:
         with torch._C.DisableTorchFunction():  # to read a tensor's shape is nothing that the program did
-            found = refusals.outcome(name, arguments)
-        if found is None:
+            outcome = refusals.outcome(name, arguments)
+        if outcome is None:
             return None
-        if isinstance(found, refusals.Refusal):
-            return found.error.__name__, found.words
-        return "", found.warning
+        if isinstance(outcome, refusals.Refusal):
+            return outcome.error.__name__, outcome.words
+        return "", outcome.warning
 
     return ask
 

@@ -75,12 +75,12 @@ def table() -> Mapping[str, Status]:
     path = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
     entries = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     by_name = {entry["func"].split("(", 1)[0]: entry for entry in entries}
-    found = {name: _status_of(entry, by_name) for name, entry in by_name.items()}
+    statuses = {name: _status_of(entry, by_name) for name, entry in by_name.items()}
     for name, entry in by_name.items():
         # variants that are generated from this entry do what it does
         for generated in filter(None, re.split(r",\s*", entry.get("autogen", ""))):
-            found.setdefault(generated, found[name])
-    return found
+            statuses.setdefault(generated, statuses[name])
+    return statuses
 
 
 def _status_of(entry: Mapping[str, Any], by_name: Mapping[str, Mapping[str, Any]]) -> Status:

@@ -62,8 +62,8 @@ class Library:
         self._library = shader.compile_shader(source)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._library, name)
-        return Kernel(found, self._host_view) if callable(found) else found
+        kernel = getattr(self._library, name)
+        return Kernel(kernel, self._host_view) if callable(kernel) else kernel
 
     def __dir__(self) -> list[str]:
         return dir(self._library)

@@ -134,10 +134,10 @@ class Profiler:
             return ["There are no CPU Fallbacks logged for profiling"]
         runs, moved = (sum(getattr(row, name) for row in rows.values()) for name in ("runs", "bytes"))
         columns = _cells((5, 7, 14, 15, 15), ("ID", "#Runs", "Mean CPU(ms)", "Total CPU(ms)", "Copy Overhead"), "|")
-        said = f" CPU Fallback Profiling: Total {runs} Runs, nan ms, {_size(moved)} Copies "
+        line = f" CPU Fallback Profiling: Total {runs} Runs, nan ms, {_size(moved)} Copies "
         values = ((row.number, row.runs, "nan", "nan", _size(row.bytes)) for row in rows.values())
         lines = [f"{_cells((6, 8, 15, 16, 16), v)} {_base(name)}" for v, name in zip(values, rows, strict=True)]
-        return _headed(said, 150, f"{columns}| Operation Name") + lines
+        return _headed(line, 150, f"{columns}| Operation Name") + lines
 
     def _copies(self) -> list[str]:
         if not (rows := self.rows["copy"]):
@@ -156,13 +156,13 @@ class Profiler:
             "Blocking",
         )
         columns = _cells((12, 10, 17, 16, 15, 9, 13, 10, 8), (*names, "memcpy"), "|")
-        said = f" MPS Copy Profiling: {total} total copies ({_size(moved)}), {scalars} scalar copies "
+        line = f" MPS Copy Profiling: {total} total copies ({_size(moved)}), {scalars} scalar copies "
         widths = (13, 11, 18, 17, 16, 10, 14, 11, 9)
         values = (
             (kind.replace(" --> ", " to "), r.runs, _size(r.bytes), "nan", "nan", r.scalars, "nan %", r.runs, r.runs)
             for kind, r in rows.items()
         )
-        return _headed(said, 160, columns) + [_cells(widths, value) for value in values]
+        return _headed(line, 160, columns) + [_cells(widths, value) for value in values]
 
     def _print(self, text: str) -> None:
         print(text, file=self._log or sys.stderr)

@@ -84,7 +84,7 @@ class SameBoxes:
         Each box, best first, takes the box of the same class in the other run that overlaps it most; none is taken
         twice.
         """
-        allowed, said, free = TOLERANCES[self.dtype], [], list(range(len(got)))
+        allowed, sentences, free = TOLERANCES[self.dtype], [], list(range(len(got)))
         for number in np.argsort(-expected[:, 4], kind="stable"):
             box = expected[number]
             rivals = [i for i in free if got[i, 5] == box[5]]
@@ -92,21 +92,21 @@ class SameBoxes:
             if not rivals or overlaps.max() < allowed.overlap:
                 nearest = f", the nearest overlaps it by {overlaps.max():.3f}" if rivals else ""
                 if not self.may_be_missing(expected, number):
-                    said.append(f"a box with score {box[4]:.3f} is missing{nearest}")
+                    sentences.append(f"a box with score {box[4]:.3f} is missing{nearest}")
                 continue
             best = rivals[int(overlaps.argmax())]
             free.remove(best)
             if not abs(got[best, 4] - box[4]) <= allowed.score:  # NaN differs, too
-                said.append(f"a score is {got[best, 4]:.3f} instead of {box[4]:.3f}")
+                sentences.append(f"a score is {got[best, 4]:.3f} instead of {box[4]:.3f}")
         more = [i for i in free if not self.may_be_missing(got, i)]
-        return said + [f"a box with score {got[i, 4]:.3f} is there that should not be" for i in more]
+        return sentences + [f"a box with score {got[i, 4]:.3f} is there that should not be" for i in more]
 
     def at_the_edge(self, reference: Sequence[Any], result: Sequence[Any]) -> int:
         """How many boxes of either run have no partner in the other and are excused, over all frames."""
         count = 0
         for expected, got in zip(map(_array, reference), map(_array, result), strict=True):
-            for boxes, others in ((expected, got), (got, expected)):
-                pairs = iou(boxes[:, :4], others[:, :4]) * (boxes[:, None, 5] == others[None, :, 5])
+            for boxes, partners in ((expected, got), (got, expected)):
+                pairs = iou(boxes[:, :4], partners[:, :4]) * (boxes[:, None, 5] == partners[None, :, 5])
                 alone = pairs.max(axis=1, initial=0) < TOLERANCES[self.dtype].overlap
                 count += sum(self.may_be_missing(boxes, i) for i in np.flatnonzero(alone))
         return count
@@ -139,13 +139,13 @@ def iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.divide(common, union, out=np.zeros_like(common), where=union > 0)
 
 
-def draw(frame: np.ndarray, found: Any, names: Mapping[int, str], caption: str = "") -> np.ndarray:
+def draw(frame: np.ndarray, boxes: Any, names: Mapping[int, str], caption: str = "") -> np.ndarray:
     """A copy of a frame, uint8 (height, width, 3) in RGB, with its boxes, their names and scores, and a caption."""
     import cv2
 
     drawn = np.ascontiguousarray(frame.copy())
     scale = max(0.4, frame.shape[1] / 1280)
-    for left, top, right, bottom, score, kind in _array(found):
+    for left, top, right, bottom, score, kind in _array(boxes):
         colour = COLOURS[int(kind) % len(COLOURS)]
         cv2.rectangle(drawn, (round(left), round(top)), (round(right), round(bottom)), colour, 2)
         label = f"{names.get(int(kind), int(kind))} {score:.2f}"

@@ -108,8 +108,8 @@ def load(path: str | Path = WEIGHTS, sha256: str | None = SHA256) -> DetectionMo
     path = Path(path)
     if not path.is_file():
         raise BadWeights(f"there are no weights at {path}: {_REMEDY}")
-    if sha256 is not None and (found := checksum(path)) != sha256:
-        raise BadWeights(f"{path} has sha256 {found} instead of {sha256}, so it is damaged or another file: {_REMEDY}")
+    if sha256 is not None and (actual := checksum(path)) != sha256:
+        raise BadWeights(f"{path} has sha256 {actual} instead of {sha256}, so it is damaged or another file: {_REMEDY}")
     try:
         with safe_open(path, framework="pt") as file:
             classes = json.loads((file.metadata() or {}).get("classes", "null"))
@@ -181,17 +181,17 @@ def evaluate(
     ValueError if there is nothing to find in the frames.
     """
     model = copy.deepcopy(model).to(device).eval()
-    found, wanted = [], []
+    predictions, wanted = [], []
     for group in _batches(frames, batch):
         with torch.no_grad():
             outputs = model(to_input([frame.image for frame in group]).to(device))
         for frame, boxes in zip(group, detections(outputs, confidence=0.001), strict=True):
-            found.append(_judged(boxes.cpu(), frame))
+            predictions.append(_judged(boxes.cpu(), frame))
             wanted.append(frame.classes)
     classes = np.concatenate(wanted) if wanted else np.zeros(0)
     if not len(classes):
         raise ValueError("there is nothing to find in these frames: evaluate on some that have boxes")
-    hits, scores, guesses = (np.concatenate(column) for column in zip(*found, strict=True))
+    hits, scores, guesses = (np.concatenate(column) for column in zip(*predictions, strict=True))
     precision, present = ap_per_class(hits, scores, guesses, classes)[5:7]
     per_class = {CLASSES[int(index)]: float(row.mean()) for index, row in zip(present, precision, strict=True)}
     return Score(float(precision[:, 0].mean()), float(precision.mean()), per_class)

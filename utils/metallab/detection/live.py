@@ -70,9 +70,9 @@ class Live:
 
     def start(self):
         """Begin, and return the widget."""
-        for other in _playing:
-            other.stop()
-            other.thread.join(10)
+        for view in _playing:
+            view.stop()
+            view.thread.join(10)
         _playing[:] = [self]
         self.thread.start()
         return self.widget
@@ -94,13 +94,13 @@ class Live:
         return self.shown
 
     def _play(self) -> None:
-        others = timing.Others()
+        load = timing.Others()
         try:
             for frame in self.frames:
                 if self.stopped.is_set():
                     break
                 for name in self.panes:
-                    self._show(name, frame, " [busy machine]" if others.cores() > timing.BUSY else "")
+                    self._show(name, frame, " [busy machine]" if load.cores() > timing.BUSY else "")
                 self.shown += 1
                 self.state.value = f"{self.shown} frames"
         except Exception as error:  # noqa: BLE001  # wait() raises it; in a thread nobody would hear of it

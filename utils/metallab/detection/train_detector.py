@@ -84,10 +84,10 @@ def gather(frames: Iterable[scenes.Frame], count: int, size: tuple[int, int]) ->
     boxes, classes = np.zeros((count, scenes.MOST, 4), np.float32), np.full((count, scenes.MOST), NOTHING, np.int64)
     for index, frame in enumerate(frames):
         images[index] = frame.image.transpose(2, 0, 1)
-        corners, found = frame.boxes / np.array([width, height, width, height], np.float32), len(frame.classes)
-        boxes[index, :found, :2] = (corners[:, :2] + corners[:, 2:]) / 2
-        boxes[index, :found, 2:] = corners[:, 2:] - corners[:, :2]
-        classes[index, :found] = frame.classes
+        corners, label_count = frame.boxes / np.array([width, height, width, height], np.float32), len(frame.classes)
+        boxes[index, :label_count, :2] = (corners[:, :2] + corners[:, 2:]) / 2
+        boxes[index, :label_count, 2:] = corners[:, 2:] - corners[:, :2]
+        classes[index, :label_count] = frame.classes
     return Scenes(torch.from_numpy(images), torch.from_numpy(boxes), torch.from_numpy(classes))
 
 

@@ -102,11 +102,11 @@ def open_source(source: str | None = None, size: tuple[int, int] = (720, 1280)) 
     )
 
 
-def assert_something(found: Sequence[Sequence]) -> None:
+def assert_something(boxes: Sequence[Sequence]) -> None:
     """`SourceError`, with what to do, if a detector found nothing in any frame: there is nothing to compare."""
-    if not sum(map(len, found)):
+    if not sum(map(len, boxes)):
         raise SourceError(
-            f"the detector finds nothing in {len(found)} frames: choose another SOURCE, or YOLO_WEIGHTS that know what "
+            f"the detector finds nothing in {len(boxes)} frames: choose another SOURCE, or YOLO_WEIGHTS that know what "
             f"is in it; or {_DEFAULT}"
         )
 
@@ -158,9 +158,9 @@ def preview(frames: Iterable[np.ndarray], rate: float, width: int = 640) -> byte
     height = max(1, round(frames[0].shape[0] * width / frames[0].shape[1]))
     small = [Image.fromarray(frame).resize((width, height)) for frame in frames]
     palette = small[0].quantize(128)  # one for all, or still parts would flicker
-    first, *others = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in small]
+    first, *rest = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in small]
     file = io.BytesIO()
-    first.save(file, "gif", save_all=True, append_images=others, duration=round(100 / rate) * 10, loop=0)
+    first.save(file, "gif", save_all=True, append_images=rest, duration=round(100 / rate) * 10, loop=0)
     return file.getvalue()
 
 
@@ -222,17 +222,17 @@ def film(
     frames = list(frames)
     if not frames:
         raise ValueError("there is no frame to film")
-    finished, found = {name: [] for name in panes}, {name: [] for name in panes}
-    with timing.undisturbed() as others:
+    finished, boxes = {name: [] for name in panes}, {name: [] for name in panes}
+    with timing.undisturbed() as load:
         for number, frame in enumerate([frames[0], *frames]):
             for name, pane in panes.items():
                 start = time.perf_counter()
                 picture, what = pane(frame)
                 if number:
                     finished[name].append((time.perf_counter() - start, picture))
-                    found[name].append(what)
+                    boxes[name].append(what)
     made = {"question": "latency", "block": 1, "warmup_calls": 1, "stop_reason": f"{len(frames)} frames, as asked"}
-    made |= {"mode": mode.current(), "others": others.cores()}
+    made |= {"mode": mode.current(), "others": load.cores()}
     measured = {
         name: timing.Measurement(
             name,
@@ -245,7 +245,7 @@ def film(
         for name, pictures in finished.items()
     }
     compared = timing.compare_samples(measured, baseline=baseline, name="film", parity="compared by whoever films")
-    return Filmed(finished, found, compared)
+    return Filmed(finished, boxes, compared)
 
 
 def race(
@@ -326,12 +326,12 @@ def _of_one_size(frames: Iterable[np.ndarray], rate: float) -> list[np.ndarray]:
 
 def _pictures(folder: Path, name: str) -> Source:
     """All pictures of a folder, by name; hidden files are none, such as those that macOS writes beside others."""
-    found = sorted(
+    files = sorted(
         path for path in folder.iterdir() if path.suffix.lower() in PICTURES and not path.name.startswith(".")
     )
-    if not found:
+    if not files:
         raise SourceError(f"there are no pictures ({', '.join(PICTURES)}) in {folder}; {_DEFAULT}")
-    return Source(name, map(_picture, found))
+    return Source(name, map(_picture, files))
 
 
 def _picture(path: Path) -> np.ndarray:

@@ -62,11 +62,11 @@ def prepare(frames: Sequence[np.ndarray], height: int, width: int) -> np.ndarray
     return np.stack([letterbox(image=frame) for frame in frames])
 
 
-def to_frame(found: Tensor, frame: np.ndarray, height: int, width: int) -> Tensor:
+def to_frame(boxes: Tensor, frame: np.ndarray, height: int, width: int) -> Tensor:
     """Boxes (n, 6) found in a prepared picture, in the frame's own pixels; a copy."""
     from ultralytics.utils.ops import scale_boxes
 
-    moved = found.clone()
+    moved = boxes.clone()
     moved[:, :4] = scale_boxes((height, width), moved[:, :4], frame.shape[:2])
     return moved
 

@@ -35,8 +35,8 @@ def show(panels: Mapping[str, Any], heading: str, *, on: Accelerator) -> Figure:
             place.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
             place.set_title(name, fontsize=9)
         plots.title(figure, heading, [on.label], on.simulated)
-    said = ", ".join(f"{name} ({pixels.shape[0]} x {pixels.shape[1]})" for name, pixels in pictures.items())
-    return plots.described(figure, f"{heading}: {said}")
+    sizes = ", ".join(f"{name} ({pixels.shape[0]} x {pixels.shape[1]})" for name, pixels in pictures.items())
+    return plots.described(figure, f"{heading}: {sizes}")
 
 
 def _pixels(name: str, panel: Any) -> np.ndarray:

@@ -143,15 +143,15 @@ def measure_on_cpu(names: Sequence[str], budget: timing.Budget) -> list[OnCpu]:
     It is for a child process, ``isolated.run(source, threads=1)``, because JAX fixes its threads when it starts.
     """
     place = device.cpu(framework="jax")
-    found = []
+    measured = []
     for name in names:
         infer = MEASURED[name]().on(place.jax_device).inference()
         place.synchronize(infer())  # compiled before the clocks start
         wall, work = time.perf_counter(), time.process_time()
         label = f"{name}, a process of {place.threads} thread{'s' if place.threads > 1 else ''}"
         measurement = timing.measure(infer, on=place, name=label, budget=budget)
-        found.append(OnCpu(measurement, (time.process_time() - work) / (time.perf_counter() - wall)))
-    return found
+        measured.append(OnCpu(measurement, (time.process_time() - work) / (time.perf_counter() - wall)))
+    return measured
 
 
 def _mlp(params: Any, x: Any, xp: Any = jnp) -> Any:

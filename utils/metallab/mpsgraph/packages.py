@@ -110,8 +110,8 @@ def load(package: Path) -> mpsgraph.Program:
         sums = dict(description["sha256"])
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise PackageUnusable(f"{beside} cannot be used ({error}): store the package again") from error
-    found = _sums(package)
-    if changed := sorted(name for name in sums.keys() | found.keys() if sums.get(name) != found.get(name)):
+    actual = _sums(package)
+    if changed := sorted(name for name in sums.keys() | actual.keys() if sums.get(name) != actual.get(name)):
         raise PackageUnusable(f"{package} is damaged: {changed[0]} is not as it was written; store the package again")
     executable = empty.initWithMPSGraphPackageAtURL_compilationDescriptor_(NSURL.fileURLWithPath_(str(package)), None)
     return _program(executable, package, inputs, outputs, feeds, targets)
@@ -138,9 +138,9 @@ def _program(executable: Any, package: Path, inputs, outputs, feeds, targets) ->
     return mpsgraph.Program(_Loaded(executable, feeds, targets), inputs, outputs)
 
 
-def _need(found: Any, selector: str, macos: str) -> None:
+def _need(receiver: Any, selector: str, macos: str) -> None:
     """A method that this macOS does not have is missing in PyObjC, too."""
-    if not hasattr(found, selector):
+    if not hasattr(receiver, selector):
         raise PackageUnusable(f"this needs macOS {macos} or newer, which has {selector}: update macOS")
 
 

@@ -119,15 +119,15 @@ class Coverage:
     def verdict(self) -> str:
         """One line."""
         missing, slow = self.having("missing"), self.having("falls back", "unknown")
-        said = list(self.problems)
+        sentences = list(self.problems)
         if missing:
-            said.append(f"{_listed(missing)} has no MPS kernel (with {FALLBACK_VARIABLE}=1 it runs on the CPU)")
-        said += [
+            sentences.append(f"{_listed(missing)} has no MPS kernel (with {FALLBACK_VARIABLE}=1 it runs on the CPU)")
+        sentences += [
             f'{_listed([use])} refuses these arguments, "{_first_sentence(use.reason)}"'
             for use in self.having("refused")
         ]
-        if said:
-            return f"No: {'; '.join(said).removesuffix('.')}."
+        if sentences:
+            return f"No: {'; '.join(sentences).removesuffix('.')}."
         if slow:
             return f"Yes, with care: {_listed(slow)} may leave the GPU."
         unseen = (
@@ -156,8 +156,8 @@ class Coverage:
         names = ("operator", "status", "calls", "called by", "what to do")
         head = "".join(_cell(name, "th") for name in names)
         rows = "".join(map(row, self.uses))
-        said = f"<p><b>{html.escape(self.model)}</b>: {html.escape(self.verdict)}</p>"
-        return f"{said}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        page = f"<p><b>{html.escape(self.model)}</b>: {html.escape(self.verdict)}</p>"
+        return f"{page}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def mps_coverage(
@@ -299,19 +299,19 @@ class _Recorder:
         if self.inside_a_whole:
             return
         self.calls.setdefault(operator, collections.Counter())[self.module] += 1
-        found = refusals.outcome(operator, args, kwargs) if args or kwargs else None
-        if isinstance(found, refusals.Refusal) or (found and operator not in self.outcomes):
-            self.outcomes[operator] = found
+        outcome = refusals.outcome(operator, args, kwargs) if args or kwargs else None
+        if isinstance(outcome, refusals.Refusal) or (outcome and operator not in self.outcomes):
+            self.outcomes[operator] = outcome
 
     def use(self, operator: str) -> Use:
         """What was recorded of an operator. One call that is refused, or leaves the GPU, is enough to say so."""
-        modules, found = self.calls[operator], self.outcomes.get(operator)
+        modules, outcome = self.calls[operator], self.outcomes.get(operator)
         counted = {"operator": operator, "calls": sum(modules.values()), "modules": tuple(modules)}
         how = operators.status(operator)
-        if isinstance(found, refusals.Refusal) and how in ("native", "composite"):
-            return Use(status="refused", reason=found.words, way_out=found.way_out, **counted)
-        if isinstance(found, refusals.Detour):
-            return Use(status="falls back", reason=found.reason, **counted)
+        if isinstance(outcome, refusals.Refusal) and how in ("native", "composite"):
+            return Use(status="refused", reason=outcome.words, way_out=outcome.way_out, **counted)
+        if isinstance(outcome, refusals.Detour):
+            return Use(status="falls back", reason=outcome.reason, **counted)
         return Use(status=how, **counted)
 
     @contextlib.contextmanager
@@ -388,8 +388,8 @@ class _Recorder:
             return args, kwargs
         # indices may lie on the CPU: x[indices] takes them to where x is
         given = zip(function._schema.arguments, args, strict=False)
-        others = [value for argument, value in given if str(argument.type) != "List[Optional[Tensor]]"]
-        if "cpu" in kinds((others, kwargs)):
+        plain = [value for argument, value in given if str(argument.type) != "List[Optional[Tensor]]"]
+        if "cpu" in kinds((plain, kwargs)):
             where = f" in {self.module}" if self.module else ""
             self.problems[f"a tensor stays on the CPU where {function.name()} meets it{where}"] = None
         return torch.utils._pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to("meta"), (args, kwargs))
@@ -574,8 +574,8 @@ def _float64(model: Any, inputs: Any) -> list[str]:
     named = [(f"input {i}", leaf) for i, leaf in enumerate(_tensors(inputs))]
     if isinstance(model, torch.nn.Module):
         named += [*model.named_parameters(), *model.named_buffers()]
-    found = [name for name, value in named if value.dtype in _refused()]
-    return [f"MPS has no float64, but {_shortened(found)} is; call .float() first"] if found else []
+    names = [name for name, value in named if value.dtype in _refused()]
+    return [f"MPS has no float64, but {_shortened(names)} is; call .float() first"] if names else []
 
 
 def _cell(text: str, tag: str = "td") -> str:
@@ -608,7 +608,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model, inputs = getattr(importlib.import_module(module), name)()
         if not isinstance(inputs, tuple):
             raise TypeError(f"inputs is a {type(inputs).__name__}, not a tuple")
-        found = mps_coverage(model, *inputs, training=given.training)
+        coverage = mps_coverage(model, *inputs, training=given.training)
     except Exception as error:  # noqa: BLE001 - the factory is somebody's code: whatever it raises is told
         print(
             f"coverage: {given.factory}: {error}; name it package.module:factory, where the factory returns "
@@ -616,8 +616,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    print(found)
-    return 0 if found.runs else 1
+    print(coverage)
+    return 0 if coverage.runs else 1
 
 
 if __name__ == "__main__":

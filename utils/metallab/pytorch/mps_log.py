@@ -78,8 +78,8 @@ _SCALES = {"bytes": 1, "KB": 2**10, "KiB": 2**10, "MB": 2**20, "MiB": 2**20, "GB
 
 def _entry(line: str) -> Entry | None:
     for part, kind, form in _FORMS:
-        if found := form.match(line):
-            has = found.groupdict()
+        if match := form.match(line):
+            has = match.groupdict()
             name = has.get("name") or f"{has['source']} to {has['target']}"
             name = f"aten::{name}" if kind == "op" else name
             return Entry(part, kind, name, int(has.get("runs") or 1), _time(has["time"]), _size(has.get("size")))

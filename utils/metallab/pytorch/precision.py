@@ -131,8 +131,8 @@ def _draw_row(axes, y: float, kept: Stored, number: float) -> None:
         for place, bit in enumerate(bits, start):
             axes.add_patch(_square(place, y, colour))
             axes.text(place + 0.5, y + 0.4, bit, ha="center", va="center", fontsize=9, family="monospace")
-        said = name if len(bits) == 1 else f"{len(bits)} {name} bits"
-        axes.text(start, y + 0.95, said, fontsize=8, va="bottom")
+        text = name if len(bits) == 1 else f"{len(bits)} {name} bits"
+        axes.text(start, y + 0.95, text, fontsize=8, va="bottom")
         start += len(bits) + (name == "sign")  # a gap, where its name needs room
     off = "exact" if kept.value == number else f"off by {abs(kept.value - number) / abs(number or 1):.2g} of it"
     axes.text(0, y - 0.1, f"= {kept.value:.9g}, {off}", fontsize=9, va="top")
@@ -163,7 +163,7 @@ def draw_cast_errors(*, device: torch.device | str, label: str) -> Figure:
     from metallab import plots
 
     powers = range(-48, 41)
-    said = []
+    sentences = []
     with plt.rc_context(plots.STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 3.2))
         for dtype, colour, style in zip(FORMATS, plots.COLOURS, ("-", "--", ":"), strict=False):
@@ -176,14 +176,14 @@ def draw_cast_errors(*, device: torch.device | str, label: str) -> Figure:
                 axes.plot(kept[-1], errors[finite][-1], "x", color=colour, markersize=9, markeredgewidth=2)
                 axes.annotate("beyond: infinity", (kept[-1], errors[finite][-1]), xytext=(6, 6),
                               textcoords="offset points", fontsize=9)  # fmt: skip
-            said.append(f"{name}: relative error {errors[powers.index(0)]:.2g} near 1")
+            sentences.append(f"{name}: relative error {errors[powers.index(0)]:.2g} near 1")
         axes.set_yscale("log", base=2)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda power, _: f"$2^{{{power:.0f}}}$"))
         axes.set_xlabel("size of the number")
         axes.set_ylabel("worst relative error (1: all lost)")
         axes.legend(loc="center left")
         plots.title(figure, "What a cast loses", [label])
-    return plots.described(figure, "; ".join(said))
+    return plots.described(figure, "; ".join(sentences))
 
 
 # --- what autocast chooses -----------------------------------------------------------------------------------------
@@ -431,8 +431,8 @@ def draw_gradients(sizes: Tensor, scale: float, *, dtype: torch.dtype = torch.fl
         axes.set_ylabel("share of gradients [%]")
         figure.legend(loc="outside lower center", ncols=3, fontsize=8)
         plots.title(figure, f"Gradients and the range of {name}", [label])
-    said = f"as they are: {fate(sizes, dtype)}; times {scale:g}: {fate(sizes, dtype, scale)}"
-    return plots.described(figure, f"{len(powers)} gradients in {name}; {said}")
+    description = f"as they are: {fate(sizes, dtype)}; times {scale:g}: {fate(sizes, dtype, scale)}"
+    return plots.described(figure, f"{len(powers)} gradients in {name}; {description}")
 
 
 def kept_for_backward(model: nn.Module, loss: Callable[[], Tensor]) -> int:
@@ -692,7 +692,7 @@ def weights_after(step: Callable[..., object], batches: Sequence[tuple[Tensor, T
     return model[1].weight.detach().cpu()
 
 
-QualityVerdict = Literal["no loss", "loss", "inconclusive"]
+Conclusion = Literal["no loss", "loss", "inconclusive"]
 
 
 @dataclass(frozen=True)
@@ -708,10 +708,10 @@ class Quality:
     margin: float
     seeds: int
     doubt: str = ""
-    """Why no verdict can be given, whatever the interval."""
+    """Why nothing can be concluded, whatever the interval."""
 
     @property
-    def verdict(self) -> QualityVerdict:
+    def conclusion(self) -> Conclusion:
         """``no loss`` if all of the interval is above minus the margin, ``loss`` if all of it is below."""
         if self.doubt:
             return "inconclusive"
@@ -721,39 +721,39 @@ class Quality:
 
     def __str__(self) -> str:
         margin = f"{self.margin:g} point{'s' if self.margin != 1 else ''}"
-        said = f"{self.name}: {self.verdict} of more than {margin}"
-        if self.verdict == "inconclusive":
-            said = f"{self.name}: inconclusive ({self.doubt or f'a loss of {margin} lies in the interval'})"
+        sentence = f"{self.name}: {self.conclusion} of more than {margin}"
+        if self.conclusion == "inconclusive":
+            sentence = f"{self.name}: inconclusive ({self.doubt or f'a loss of {margin} lies in the interval'})"
         interval = f", 95 % interval {self.low:+.1f} to {self.high:+.1f}" if math.isfinite(self.low) else ""
-        return f"{said}: median difference {self.median:+.1f} points{interval}, {_seeds(self.seeds)}"
+        return f"{sentence}: median difference {self.median:+.1f} points{interval}, {_seeds(self.seeds)}"
 
 
-def quality(reference: Training, other: Training, margin: float = 1.0, least: float = 0.7) -> Quality:
-    """Is ``other`` worse than ``reference`` by more than ``margin`` points? A test of non-inferiority that can fail.
+def quality(reference: Training, candidate: Training, margin: float = 1.0, least: float = 0.7) -> Quality:
+    """Is ``candidate`` worse than ``reference`` by more than ``margin`` points? A test of non-inferiority.
 
     Runs with the same seed are paired. ``no loss`` has to be shown: the whole interval of the median difference lies
     above minus the margin; six seeds at least are needed for one. A reference that recognises less than ``least`` of
-    the test allows no verdict: two networks that learned nothing are equally good. The idea: Piaggio and others,
+    the test allows no conclusion: two networks that learned nothing are equally good. The idea: Piaggio and others,
     *Reporting of Noninferiority and Equivalence Randomized Trials*, JAMA 2012. ValueError for unlike seeds, and for an
     accuracy or a margin that is no number.
     """
-    if len(reference.accuracies) != len(other.accuracies):
+    if len(reference.accuracies) != len(candidate.accuracies):
         raise ValueError(
-            f"{other.name} has {len(other.accuracies)} seeds, {reference.name} {len(reference.accuracies)}"
+            f"{candidate.name} has {len(candidate.accuracies)} seeds, {reference.name} {len(reference.accuracies)}"
         )
-    for training in (reference, other):
+    for training in (reference, candidate):
         if not np.isfinite(training.accuracies).all():
             raise ValueError(f"{training.name} has accuracies that are no numbers: test it on at least one picture")
     if not margin >= 0:
         raise ValueError(f"margin is {margin}: give the points of a loss that does not matter, 0 or more")
-    points = 100 * (other.accuracies - reference.accuracies)
+    points = 100 * (candidate.accuracies - reference.accuracies)
     low, high = median_interval(points)
     doubt = ""
     if not math.isfinite(high):
         low, high, doubt = -math.inf, math.inf, f"an interval needs {_seeds(timing.FEWEST_PAIRS)}"
     elif (reached := float(np.median(reference.accuracies))) < least:
         doubt = f"{reference.name} itself recognises only {reached:.0%}"
-    return Quality(other.name, float(np.median(points)), low, high, margin, len(points), doubt)
+    return Quality(candidate.name, float(np.median(points)), low, high, margin, len(points), doubt)
 
 
 def advice(ratio: Ratio | None, quality: Quality) -> str:
@@ -763,13 +763,13 @@ def advice(ratio: Ratio | None, quality: Quality) -> str:
     'bfloat16 costs time: float32 is the better choice here'
     """
     name = quality.name
-    if quality.verdict == "loss":
+    if quality.conclusion == "loss":
         return f"do not use {name}: quality is lost"
     if ratio is None:
         return f"no advice on {name}: its time may not be compared"
     verdict = ratio.in_every_pair.partition(" ")[0] or ratio.verdict
     if verdict == "faster":
-        doubt = "" if quality.verdict == "no loss" else ", but that quality holds is not shown"
+        doubt = "" if quality.conclusion == "no loss" else ", but that quality holds is not shown"
         return f"use {name}: it is faster{doubt}"
     time_ = {"slower": "costs time", "same": "is no faster"}.get(verdict, "is not shown to be faster")
     return f"{name} {time_}: float32 is the better choice here"

@@ -155,22 +155,22 @@ class Trace:
     def __str__(self) -> str:
         count = {kind: len(self.having(kind)) for kind in ("op", "view", "copy", "fallback")}
         inferred = " (inferred)" if any(event.inferred for event in self.events) else ""
-        said = (
+        sentence = (
             f"{_counted(count['op'], 'operator')}, {_counted(count['view'], 'view')}, "
             f"{_counted(count['copy'], 'copy', 'copies')}, {_counted(count['fallback'], 'fallback')}{inferred}"
         )
         if moved := sum(event.bytes for event in self.having("copy", "fallback")):
-            said += f"; {units.size(moved)} between CPU and {self.accelerator}"
+            sentence += f"; {units.size(moved)} between CPU and {self.accelerator}"
         if self.simulated:
-            return f"SIMULATED, {self.label}: {said}. Its times say nothing about a Mac."
+            return f"SIMULATED, {self.label}: {sentence}. Its times say nothing about a Mac."
         if not self.seconds:
-            return f"{self.label}: {said}. The trace is complete when its block has ended."
-        said = f"{self.label}: {said}; {units.seconds(self.seconds)} while traced."
+            return f"{self.label}: {sentence}. The trace is complete when its block has ended."
+        sentence = f"{self.label}: {sentence}; {units.seconds(self.seconds)} while traced."
         if not self.accelerator:
-            return f"{said} There is no accelerator, and so no lane for one and no copies."
+            return f"{sentence} There is no accelerator, and so no lane for one and no copies."
         computed, starved = (_length(times) / self.seconds for times in (self.busy(self.accelerator), self.starving))
         return (
-            f"{said} {self.accelerator} computed for {computed:.0%} of that and starved for {starved:.0%}, while "
+            f"{sentence} {self.accelerator} computed for {computed:.0%} of that and starved for {starved:.0%}, while "
             "copies were made or the CPU worked. In the rest Python decided what comes next, and this tracer with it."
         )
 

@@ -54,9 +54,9 @@ class AtLeast:
     decibels: float
 
     def __call__(self, reference: Any, result: Any) -> None:
-        found = sqnr(reference, result)
-        if not found >= self.decibels:  # NaN is refused, too
-            raise checks.Mismatch(f"SQNR is {found:.1f} dB, wanted are {self.decibels:g} dB")
+        actual = sqnr(reference, result)
+        if not actual >= self.decibels:  # NaN is refused, too
+            raise checks.Mismatch(f"SQNR is {actual:.1f} dB, wanted are {self.decibels:g} dB")
 
     def __str__(self) -> str:
         return f"outputs compared at {self.decibels:g} dB of SQNR"
@@ -287,8 +287,8 @@ def sqnr_bars(groups: Mapping[str, Mapping[str, float]], *, heading: str, device
         axes.set_xlabel("SQNR [dB] (10 dB more: a tenth of the noise)")
         figure.legend(loc="outside lower center", ncols=3)
         plots.title(figure, heading, [device])
-    said = (f"{name} of {data}: {value:.1f} dB" for data, group in groups.items() for name, value in group.items())
-    return plots.described(figure, "; ".join(said))
+    sentences = (f"{name} of {data}: {value:.1f} dB" for data, group in groups.items() for name, value in group.items())
+    return plots.described(figure, "; ".join(sentences))
 
 
 def speedup_curves(lines: Mapping[str, Mapping[int, Ratio]], *, xlabel: str, heading: str, device: str) -> Figure:
@@ -312,7 +312,7 @@ def speedup_curves(lines: Mapping[str, Mapping[int, Ratio]], *, xlabel: str, hea
         axes.set_ylabel("speed-up (bar: 95 % interval)")
         axes.legend()
         plots.title(figure, heading, [device])
-    said = (
+    sentences = (
         f"{name} at {x:g}: {units.times(ratio.median)}" for name, line in lines.items() for x, ratio in line.items()
     )
-    return plots.described(figure, "; ".join(said) or "no speed-up may be given")
+    return plots.described(figure, "; ".join(sentences) or "no speed-up may be given")

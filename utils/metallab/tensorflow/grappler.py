@@ -180,7 +180,7 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class Finding:
+class PatternResult:
     """What a device made of a pattern."""
 
     pattern: str
@@ -212,14 +212,14 @@ HEADINGS = (
 )
 
 
-def survey(patterns: Iterable[Pattern], *, on: Accelerator, remapping: bool = True) -> list[Finding]:
+def survey(patterns: Iterable[Pattern], *, on: Accelerator, remapping: bool = True) -> list[PatternResult]:
     """Compute each pattern on a device, eagerly and as a graph, and compare with the CPU, eagerly in float64.
 
     A pattern that raises on the device is a finding as well.
     """
     import tensorflow as tf
 
-    found = []
+    findings = []
     for pattern in patterns:
         with tf.device("/CPU:0"):
             reference = np.asarray(pattern.make("float64")())
@@ -231,22 +231,22 @@ def survey(patterns: Iterable[Pattern], *, on: Accelerator, remapping: bool = Tr
         except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as error:
             raised = f"it raised {units.first_line(error, kind=True)}"
             wrong = Parity(pattern.name, float("inf"), raised)
-            found.append(Finding(pattern.name, Reading((), ()), wrong, wrong))
+            findings.append(PatternResult(pattern.name, Reading((), ()), wrong, wrong))
             continue
         graph = np.asarray(reading.result)
         reading = replace(reading, result=graph)
         pair = (judge(f"{pattern.name}, {how}", reference, got) for how, got in (("eager", eager), ("graph", graph)))
-        found.append(Finding(pattern.name, reading, *pair))
-    return found
+        findings.append(PatternResult(pattern.name, reading, *pair))
+    return findings
 
 
-def smallest_failure(findings: Iterable[Finding]) -> Finding | None:
+def smallest_failure(findings: Iterable[PatternResult]) -> PatternResult | None:
     """Of the patterns that are wrong the one with the fewest operations; None if all agree."""
     wrong = [finding for finding in findings if not finding.ok]
     return min(wrong, key=lambda finding: len(finding.reading.before), default=None)
 
 
-def effect(without: Sequence[Finding], with_setting: Sequence[Finding], setting: str) -> str:
+def effect(without: Sequence[PatternResult], with_setting: Sequence[PatternResult], setting: str) -> str:
     """What a setting changed, in words: which patterns were wrong and how many were fused, without it and with it."""
     wrong, still = ([f.pattern for f in findings if not f.ok] for findings in (without, with_setting))
     fused = [sum(bool(f.reading.fused) for f in findings) for findings in (without, with_setting)]
@@ -311,8 +311,8 @@ def draw(panels: Mapping[str, Sequence[Node]], *, heading: str, device: str) -> 
             (_draw_graph if nodes in small else _count_graph)(axis, nodes, rows)
             axis.set_title(f"{title}: {_count(nodes)}")
         plots.title(figure, heading, [device])
-    said = "; ".join(f"{title}: {' -> '.join(map(str, _operations(nodes)))}" for title, nodes in graphs.items())
-    return plots.described(figure, said)
+    description = "; ".join(f"{title}: {' -> '.join(map(str, _operations(nodes)))}" for title, nodes in graphs.items())
+    return plots.described(figure, description)
 
 
 def _node(node: Any, graph: str) -> Node:
@@ -447,7 +447,7 @@ def _depths(nodes: dict[str, Node]) -> dict[str, int]:
     for name in nodes:
         depth(name)
     for name, node in nodes.items():
-        readers = [depths[other.name] for other in nodes.values() if name in other.inputs]
+        readers = [depths[reader.name] for reader in nodes.values() if name in reader.inputs]
         if not node.inputs and readers:
             depths[name] = min(readers) - 1
     return depths

@@ -243,18 +243,18 @@ def _tensors(arguments: Iterable[Any]) -> list[MPSGraphTensor]:
 
 def _sorted(targets: Sequence[MPSGraphTensor], fed: set[MPSGraphTensor]) -> list[MPSGraphOperation]:
     """The operations that the targets need, each after those that it needs."""
-    found: dict[MPSGraphOperation, None] = {}
+    order: dict[MPSGraphOperation, None] = {}
     waiting = [(tensor, False) for tensor in reversed(targets)]
     while waiting:
         tensor, ready = waiting.pop()
         operation = tensor._operation
-        if tensor in fed or operation in found:
+        if tensor in fed or operation in order:
             continue
         if operation._selector == PLACEHOLDER:
             raise InvalidGraph(f"the placeholder {operation._name or tensor} is needed and was not fed")
         if ready:
-            found[operation] = None
+            order[operation] = None
             continue
         waiting.append((tensor, True))
         waiting += [(each, False) for each in reversed(operation._inputs)]
-    return list(found)
+    return list(order)

@@ -64,7 +64,7 @@ def class_names() -> list[str]:
 @functools.cache
 def methods(owner: str) -> Mapping[tuple[str, bool], Method]:
     """All methods of a class, inherited ones included, by name in Python and whether it is a class method."""
-    found: dict[tuple[str, bool], Method] = {}
+    known: dict[tuple[str, bool], Method] = {}
     for name in _ancestors(owner):
         for signed, (returns, arguments, since) in _read()["classes"][name]["methods"].items():
             method = Method(
@@ -75,8 +75,8 @@ def methods(owner: str) -> Mapping[tuple[str, bool], Method]:
                 returns=returns,
                 since=version(since) if since else (),
             )
-            found.setdefault((method.name, method.of_class), method)
-    return found
+            known.setdefault((method.name, method.of_class), method)
+    return known
 
 
 def since(owner: str) -> tuple[int, ...]:

@@ -76,11 +76,11 @@ def _model_file(folder: Path) -> Path:
 def _messages(name: str) -> ModuleType:
     """A module of coremltools' messages, without what importing coremltools brings."""
     if MESSAGES not in sys.modules:
-        found = importlib.util.find_spec("coremltools")
-        if found is None or found.origin is None:
+        spec = importlib.util.find_spec("coremltools")
+        if spec is None or spec.origin is None:
             raise NotSimulated("reading a Core ML package takes coremltools, which is not installed")
         package = ModuleType(MESSAGES)
-        package.__path__ = [str(Path(found.origin).with_name("proto"))]
+        package.__path__ = [str(Path(spec.origin).with_name("proto"))]
         sys.modules[MESSAGES] = package
     return importlib.import_module(f"{MESSAGES}.{name}")
 
@@ -131,11 +131,11 @@ def _added(graph: Any, operation: Any, arguments: Mapping[str, Any], folder: Pat
 
 def _argument(argument: Any, values: Mapping[str, Value], folder: Path) -> Any:
     """A value, or a list of them for an argument of several."""
-    found = [
+    values_given = [
         values[each.name] if each.WhichOneof("binding") == "name" else _constant(each.value, folder)
         for each in argument.arguments
     ]
-    return found[0] if len(found) == 1 else found
+    return values_given[0] if len(values_given) == 1 else values_given
 
 
 # ---- constants

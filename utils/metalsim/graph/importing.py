@@ -86,9 +86,9 @@ def _simulated_class(name: str) -> type:
     from metalsim.graph.errors import NotSimulated
 
     for place in (mpsgraph, tensors):
-        found = getattr(place, name, None)
-        if isinstance(found, type):
-            return found
+        simulated = getattr(place, name, None)
+        if isinstance(simulated, type):
+            return simulated
     if name in descriptors.CLASSES:
         return descriptors.CLASSES[name]
     raise NotSimulated(f"{name} exists on a Mac and is not simulated")

@@ -51,25 +51,25 @@ class Bridge:
         self._runtime.metalsim_connect.restype = ctypes.c_void_p
         connect(self._runtime.metalsim_connect(ctypes.byref(self._table)))
 
-    def _library(self, source: bytes, said: int) -> int:
+    def _library(self, source: bytes, answer: int) -> int:
         from metalsim import shader
 
         def make() -> int:
             library = shader.compile_shader(source.decode())
-            _say(said, "\n".join(dir(library)))
+            _say(answer, "\n".join(dir(library)))
             return self._keep(library)
 
-        return _answered(make, said)
+        return _answered(make, answer)
 
-    def _pipeline(self, library: int, name: bytes, limits: Any, said: int) -> int:
+    def _pipeline(self, library: int, name: bytes, limits: Any, answer: int) -> int:
         def make() -> int:
             kernel = getattr(self._made[library], name.decode())
             limits[0] = PipelineLimits(kernel.max_threads_per_threadgroup, kernel.static_thread_group_memory_length)
             return self._keep(kernel)
 
-        return _answered(make, said)
+        return _answered(make, answer)
 
-    def _launch(self, pipeline: int, arguments: Any, count: int, threads: Any, group_size: Any, said: int) -> int:
+    def _launch(self, pipeline: int, arguments: Any, count: int, threads: Any, group_size: Any, answer: int) -> int:
         from metalsim.shader import binding
 
         def make() -> int:
@@ -77,24 +77,24 @@ class Bridge:
             self._made[pipeline].launch(bound, tuple(threads[0]), tuple(group_size[0]))
             return pipeline
 
-        return _answered(make, said)
+        return _answered(make, answer)
 
     def _keep(self, made: Any) -> int:
         self._made.append(made)
         return len(self._made) - 1
 
 
-def _answered(make: Callable[[], int], said: int) -> int:
+def _answered(make: Callable[[], int], answer: int) -> int:
     """What a function makes; an exception becomes text, since it cannot pass through C."""
     try:
         return make()
     except SyntaxError as error:  # what Apple's compiler would say
-        _say(said, error.msg)
+        _say(answer, error.msg)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is told on the other side
-        _say(said, str(error) or type(error).__name__)
+        _say(answer, str(error) or type(error).__name__)
     return _FAILED
 
 
-def _say(said: int, text: str) -> None:
+def _say(answer: int, text: str) -> None:
     data = text.encode()[: SAID_BYTES - 1] + b"\0"
-    ctypes.memmove(said, data, len(data))
+    ctypes.memmove(answer, data, len(data))

@@ -49,23 +49,23 @@ def _find(_asked: str, _path: str) -> Toolchain:
     from metalsim.shader import compiler
 
     try:
-        found = compiler.find_compiler()
+        shaders = compiler.find_compiler()
     except compiler.NoCompiler:
-        found = None
-    if found is None or found.kind != "clang":
+        shaders = None
+    if shaders is None or shaders.kind != "clang":
         raise _missing("clang++ 19 or newer", "clang-19")
-    library = _file(found.command, "libobjc.so")
+    library = _file(shaders.command, "libobjc.so")
     if library is None:
         # libobjc has to be that of the GCC whose libraries clang uses
-        gcc = _file(found.command, "crtbegin.o")
+        gcc = _file(shaders.command, "crtbegin.o")
         raise _missing("GCC's run time for Objective-C", f"libobjc-{gcc.parent.name if gcc else 12}-dev")
-    return Toolchain(found.command, library.parent, found.identity)
+    return Toolchain(shaders.command, library.parent, shaders.identity)
 
 
 def _file(compiler: tuple[str, ...], name: str) -> Path | None:
     """Where clang finds a file of GCC's, or None."""
-    said = subprocess.run([*compiler, f"-print-file-name={name}"], capture_output=True, text=True, timeout=60).stdout
-    path = Path(said.strip())
+    printed = subprocess.run([*compiler, f"-print-file-name={name}"], capture_output=True, text=True, timeout=60).stdout
+    path = Path(printed.strip())
     return path.parent.resolve() / name if path.is_absolute() and path.exists() else None
 
 

@@ -82,11 +82,11 @@ def check(kernel: str, program: Program, call: binding.Call, timeout: float) -> 
     findings, ran, skipped = _sanitized(program, call, timeout)
     blamed = {None, *(finding.line for finding in findings)} if findings else set()
     races, effects = any(finding.kind == "race" for finding in findings), []
-    for found in _compared(program, call, timeout, usual):
-        if races and found.kind in _DIFFERENCES:
-            effects.append(found.message)
-        elif found.kind != "crash" or found.line not in blamed:
-            findings.append(found)
+    for fault in _compared(program, call, timeout, usual):
+        if races and fault.kind in _DIFFERENCES:
+            effects.append(fault.message)
+        elif fault.kind != "crash" or fault.line not in blamed:
+            findings.append(fault)
     ran += ("thread orders", "garbage in threadgroup memory")
     return Report(kernel, tuple(dict.fromkeys(findings)), ran, skipped, tuple(effects))
 
@@ -132,39 +132,39 @@ def _sanitized(
 
 def _compared(program: Program, call: binding.Call, timeout: float, usual: Outcome) -> list[Finding]:
     """Findings of plain runs that should all give the same as the usual one."""
-    if found := findings_in(usual):
-        return found
+    if faults := findings_in(usual):
+        return faults
     findings = []
     for order, words in ORDERS.items():
         when = f" when threads run {words}"
         findings += _other("thread order", when, call, usual, program.run("plain", call, timeout, order=order), timeout)
     for garbage, words in GARBAGE.items():
         when = f" when threadgroup memory that nobody wrote, or an absent lane, holds {words}"
-        other = program.run("plain", call, timeout, garbage=garbage)
-        findings += _other("uninitialised memory", when, call, usual, other, timeout)
+        again = program.run("plain", call, timeout, garbage=garbage)
+        findings += _other("uninitialised memory", when, call, usual, again, timeout)
     first_of_kind = {finding.kind: finding for finding in reversed(findings)}
     return [*first_of_kind.values()]
 
 
-def _other(kind: str, when: str, call: binding.Call, usual: Outcome, other: Outcome, timeout: float) -> list[Finding]:
+def _other(kind: str, when: str, call: binding.Call, usual: Outcome, again: Outcome, timeout: float) -> list[Finding]:
     """What is wrong with a run that should give the same as the usual one."""
-    if other.status is None:
+    if again.status is None:
         return [_hang(timeout, when)]
-    text = f"{_buffers(call, usual, other)} other values{when}"
-    return findings_in(other) or _difference(kind, text, usual, other)
+    text = f"{_buffers(call, usual, again)} other values{when}"
+    return findings_in(again) or _difference(kind, text, usual, again)
 
 
-def _difference(kind: str, text: str, usual: Outcome, other: Outcome) -> list[Finding]:
-    return [] if other.memory == usual.memory else [Finding(kind, None, text)]
+def _difference(kind: str, text: str, usual: Outcome, again: Outcome) -> list[Finding]:
+    return [] if again.memory == usual.memory else [Finding(kind, None, text)]
 
 
-def _buffers(call: binding.Call, usual: Outcome, other: Outcome) -> str:
+def _buffers(call: binding.Call, usual: Outcome, again: Outcome) -> str:
     """Names of the buffers that differ between two runs, with a verb."""
-    if len(other.memory) != len(usual.memory):
+    if len(again.memory) != len(usual.memory):
         return "the buffers have"
     names = [
         f"buffer({index})"
-        for region, a, b in zip(binding.regions(call.buffers), usual.memory, other.memory, strict=True)
+        for region, a, b in zip(binding.regions(call.buffers), usual.memory, again.memory, strict=True)
         for index in region.buffers
         if a != b
     ]
@@ -173,15 +173,15 @@ def _buffers(call: binding.Call, usual: Outcome, other: Outcome) -> str:
 
 def findings_in(outcome: Outcome) -> list[Finding]:
     """What is wrong according to one run that ended."""
-    if found := re.search(r"METALSIM (\S+):(\d+) (.*)", outcome.said):
-        kind = "crash" if "barrier" not in found[3] else "barrier"
-        return [Finding(kind, int(found[2]) or None, found[3])]
+    if match := re.search(r"METALSIM (\S+):(\d+) (.*)", outcome.said):
+        kind = "crash" if "barrier" not in match[3] else "barrier"
+        return [Finding(kind, int(match[2]) or None, match[3])]
     findings = []
     for part in re.split(r"(?=={65,}|={18}\n)|(?=program_source:\d+:\d+: runtime error)", outcome.said):
         for pattern, kind in _KINDS:
-            if found := re.search(pattern, part):
+            if match := re.search(pattern, part):
                 line = re.search(r"program_source:(\d+)", part)
-                findings.append(Finding(kind, int(line[1]) if line else None, _message(found[1], part)))
+                findings.append(Finding(kind, int(line[1]) if line else None, _message(match[1], part)))
                 break
     if not findings and outcome.status not in (0, 66):
         findings.append(Finding("crash", None, f"exit status {outcome.status}: {outcome.said[-300:]}"))
@@ -193,6 +193,6 @@ def _message(what: str, report: str) -> str:
     access = re.search(r"\b(READ|WRITE|Read|Write) of size (\d+)", report)
     if not access:
         return what
-    other = re.search(r"Previous (?:atomic )?(?:read|write) of size.*?program_source:(\d+)", report, re.S)
+    previous = re.search(r"Previous (?:atomic )?(?:read|write) of size.*?program_source:(\d+)", report, re.S)
     text = f"{what}: {access[1].lower()} of {access[2]} bytes"
-    return f"{text}, unordered with the access in line {other[1]}" if other else text
+    return f"{text}, unordered with the access in line {previous[1]}" if previous else text

@@ -112,8 +112,8 @@ def _find_compiler(asked: str, _path: str) -> Compiler:
     if not asked:
         names = [f"clang++-{version}" for version in range(NEWEST_CLANG, OLDEST_CLANG - 1, -1)]
         for name in (*names, "clang++"):
-            if shutil.which(name) and (found := _clang([name])):
-                return found
+            if shutil.which(name) and (compiler := _clang([name])):
+                return compiler
     package = importlib.util.find_spec("ziglang")
     if package is None:
         _no_compiler("There is no compiler for Metal shaders.")
@@ -123,8 +123,10 @@ def _find_compiler(asked: str, _path: str) -> Compiler:
 
 def check_processor() -> None:
     """Raises SimulationError on an x86 processor that has not all instructions that kernels are compiled to."""
-    found = torch.cpu.get_capabilities()
-    lacking = [name for name in V3 if not found.get(name)] if found.get("architecture") == "x86_64" else []
+    capabilities = torch.cpu.get_capabilities()
+    lacking = (
+        [name for name in V3 if not capabilities.get(name)] if capabilities.get("architecture") == "x86_64" else []
+    )
     if lacking:
         raise SimulationError(
             "Metal shaders are compiled for x86 processors with AVX2 and FMA (x86-64-v3: Intel since Haswell, AMD "
@@ -132,9 +134,9 @@ def check_processor() -> None:
         )
 
 
-def _no_compiler(said: str) -> Compiler:
+def _no_compiler(reason: str) -> Compiler:
     raise NoCompiler(
-        f"{said} Install one: `pip install ziglang` needs no administrator; or clang++ {OLDEST_CLANG} or newer "
+        f"{reason} Install one: `pip install ziglang` needs no administrator; or clang++ {OLDEST_CLANG} or newer "
         f"(Debian, Ubuntu: clang-{OLDEST_CLANG} libclang-rt-{OLDEST_CLANG}-dev), which also checks kernels for races."
     )
 
@@ -144,11 +146,11 @@ def _clang(command: list[str]) -> Compiler | None:
     path = shutil.which(command[0])
     if path is None:
         return None
-    said = _output([*command, "--version"])
-    version = re.search(r"clang version (\d+)", said)
+    printed = _output([*command, "--version"])
+    version = re.search(r"clang version (\d+)", printed)
     if not version or int(version[1]) < OLDEST_CLANG:
         return None
-    return Compiler(tuple(command), "clang", said.splitlines()[0] + " ".join(command[1:]))
+    return Compiler(tuple(command), "clang", printed.splitlines()[0] + " ".join(command[1:]))
 
 
 def _output(command: list[str]) -> str:
@@ -250,17 +252,20 @@ def _run(command: list[str], input: str = "") -> str:
     """
     limits = f"ulimit -S -t {MOST_SECONDS}; ulimit -f {MOST_WRITTEN // 512}; ulimit -v {MOST_MEMORY // 1024}"
     limited = ["sh", "-c", f'{limits}; exec "$@"', "sh", *command]
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as said, tempfile.TemporaryFile("w+", encoding="utf-8") as made:
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as made,
+    ):
         before = _seconds_of_children()
         # in a folder of ours: a quoted #include must find nothing by chance
         done = subprocess.run(
-            limited, input=input, stdout=made, stderr=said, text=True, check=False, cwd=RUNTIME / "include"
+            limited, input=input, stdout=made, stderr=errors, text=True, check=False, cwd=RUNTIME / "include"
         )
-        said.seek(0)
+        errors.seek(0)
         made.seek(0)
         if done.returncode == 0:
             return made.read()
-        _raise_failure(command[0], done.returncode, said.read(), _seconds_of_children() - before)
+        _raise_failure(command[0], done.returncode, errors.read(), _seconds_of_children() - before)
 
 
 def _seconds_of_children() -> float:
@@ -269,35 +274,35 @@ def _seconds_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _raise_failure(name: str, status: int, said: str, seconds: float) -> NoReturn:
-    if passed := _passed_limit(status, said, seconds):
+def _raise_failure(name: str, status: int, errors: str, seconds: float) -> NoReturn:
+    if passed := _passed_limit(status, errors, seconds):
         raise RuntimeError(f"the source is too large for the simulation: {passed}. Split it into several libraries")
-    said = _what_concerns_the_source(said) or f"{name} failed with status {status}"
-    found = re.search(rf"\b({msl.PROGRAM}|c10/\S+):(\d+):(\d+): ", said)
-    if not found:
-        raise RuntimeError(f"the compiler for shaders failed:\n{said}")
-    raise SyntaxError(said, (found[1], int(found[2]), int(found[3]), None))
+    errors = _what_concerns_the_source(errors) or f"{name} failed with status {status}"
+    place = re.search(rf"\b({msl.PROGRAM}|c10/\S+):(\d+):(\d+): ", errors)
+    if not place:
+        raise RuntimeError(f"the compiler for shaders failed:\n{errors}")
+    raise SyntaxError(errors, (place[1], int(place[2]), int(place[3]), None))
 
 
-def _passed_limit(status: int, said: str, seconds: float) -> str | None:
+def _passed_limit(status: int, errors: str, seconds: float) -> str | None:
     """In words, which limit of the compiler a source passed; None if it failed for another reason.
 
     Time is judged by what was used: clang catches the signal of the limit, and what it says and returns then varies.
     """
     if -status == signal.SIGXCPU or seconds >= MOST_SECONDS:
         return f"compiling it takes more than {MOST_SECONDS} s of the processor's time"
-    if -status == signal.SIGXFSZ or re.search("File size limit exceeded|File too large", said):
+    if -status == signal.SIGXFSZ or re.search("File size limit exceeded|File too large", errors):
         return f"what it becomes with its macros expanded has more than {MOST_WRITTEN >> 20} MiB"
-    if re.search(r"out of memory|bad_alloc|OutOfMemory|cannot allocate memory|failed to map segment", said, re.I):
+    if re.search(r"out of memory|bad_alloc|OutOfMemory|cannot allocate memory|failed to map segment", errors, re.I):
         return f"compiling it takes more than {MOST_MEMORY >> 20} MiB"
     return None
 
 
-def _what_concerns_the_source(said: str) -> str:
+def _what_concerns_the_source(errors: str) -> str:
     """The compiler's messages without notes on our own headers, and without folders of this machine."""
-    said = said.replace(f"{RUNTIME / 'include'}{os.sep}", "").replace(f"{_torch_include()}{os.sep}", "")
-    said = re.sub(r"^In file included from .*\n(?: +from .*\n)*", "", said, flags=re.M)
-    blocks = re.split(r"^(?=[^\s:][^:\n]*:\d+:\d+: )", said, flags=re.M)
+    errors = errors.replace(f"{RUNTIME / 'include'}{os.sep}", "").replace(f"{_torch_include()}{os.sep}", "")
+    errors = re.sub(r"^In file included from .*\n(?: +from .*\n)*", "", errors, flags=re.M)
+    blocks = re.split(r"^(?=[^\s:][^:\n]*:\d+:\d+: )", errors, flags=re.M)
     return "".join(block for block in blocks if not re.match(r"metalsim/[^:]*:\d+:\d+: note", block)).strip()
 
 

@@ -28,7 +28,7 @@ def symbols(path: Path) -> list[Symbol]:
     begin, size, count, names = *struct.unpack_from("<Q", data, 0x28), *struct.unpack_from("<HHH", data, 0x3A)
     sections = [_SECTION.unpack_from(data, begin + i * size) for i in range(count)]
     section_names = [_text(data, sections[names][4] + section[0]) for section in sections]
-    found = []
+    entries = []
     for section in sections:
         if section[1] != 2:  # SHT_SYMTAB
             continue
@@ -36,8 +36,8 @@ def symbols(path: Path) -> list[Symbol]:
         for offset in range(section[4], section[4] + section[5], _SYMBOL.size):
             name, _, _, where, value, length = _SYMBOL.unpack_from(data, offset)
             place = section_names[where] if where < count else ""
-            found.append(Symbol(_text(data, strings + name), place, value, length))
-    return found
+            entries.append(Symbol(_text(data, strings + name), place, value, length))
+    return entries
 
 
 def _text(data: bytes, begin: int) -> str:

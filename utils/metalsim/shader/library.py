@@ -83,12 +83,12 @@ class Library:
         base = ctypes.addressof(ctypes.c_char.in_dll(self._runtime, "metalsim_run")) - next(
             symbol.address for symbol in table if symbol.name == "metalsim_run"
         )
-        found = {}
+        sizes = {}
         for number in self._numbers.values():
             function = self._runtime.metalsim_kernel(number).contents.function
             inside = f"_Z{names.get(function - base, '_Z?')[1:]}E"
-            found[number] = sum(variable.bytes for variable in variables if variable.name.startswith(inside))
-        return found
+            sizes[number] = sum(variable.bytes for variable in variables if variable.name.startswith(inside))
+        return sizes
 
 
 class Kernel:
@@ -218,11 +218,11 @@ class Kernel:
                 )
             finally:
                 runtime.metalsim_unwatch()
-            said = runtime.metalsim_error().decode() if failed else ""
+            message = runtime.metalsim_error().decode() if failed else ""
         if failed:
-            if said == _INTERRUPTED:  # the run time passed SIGINT on: Python's own handler raises where it may
-                raise RuntimeError(f"{self.name}: {said}")
-            raise RuntimeError(f"{self.name}: {said}. {self.name}.check(...) with the same arguments names the line")
+            if message == _INTERRUPTED:  # the run time passed SIGINT on: Python's own handler raises where it may
+                raise RuntimeError(f"{self.name}: {message}")
+            raise RuntimeError(f"{self.name}: {message}. {self.name}.check(...) with the same arguments names the line")
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a compiled Metal kernel cannot be copied or pickled: keep its source, and compile that")

@@ -99,13 +99,13 @@ def _symbolizer() -> str | None:
     return compiler.find_compiler().tool("llvm-symbolizer")
 
 
-def with_lines(said: str, program: Path) -> str:
+def with_lines(text: str, program: Path) -> str:
     """What the run time said, with `METALSIM 0x1234 text` turned into `METALSIM program_source:12 text`."""
 
-    def name(found: re.Match) -> str:
-        return f"METALSIM {_line(program, found[1])} "
+    def name(frame: re.Match) -> str:
+        return f"METALSIM {_line(program, frame[1])} "
 
-    return re.sub(r"METALSIM (0x[0-9a-f]+) ", name, said)
+    return re.sub(r"METALSIM (0x[0-9a-f]+) ", name, text)
 
 
 def _line(program: Path, address: str) -> str:
@@ -114,8 +114,8 @@ def _line(program: Path, address: str) -> str:
     symbolizer = _symbolizer()
     command = [symbolizer, "--inlines", f"--obj={program}"] if symbolizer else ["addr2line", "-i", "-e", str(program)]
     try:
-        said = subprocess.run([*command, address], capture_output=True, text=True, check=False, timeout=60).stdout
+        output = subprocess.run([*command, address], capture_output=True, text=True, check=False, timeout=60).stdout
     except OSError:
         return "?:0"  # neither symbolizer nor addr2line
-    found = re.search(r"(program_source:\d+)", said)
-    return found[1] if found else "?:0"
+    line = re.search(r"(program_source:\d+)", output)
+    return line[1] if line else "?:0"

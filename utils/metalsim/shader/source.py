@@ -133,12 +133,12 @@ def error(text: str, position: int, message: str) -> SyntaxError:
 def refuse_what_is_not_simulated(text: str) -> None:
     """SyntaxError for the parts of Metal that have no counterpart here."""
     for pattern, what in _NOT_SIMULATED:
-        if found := re.search(pattern, text):
-            raise error(text, found.start(), f"{what} not simulated")
+        if match := re.search(pattern, text):
+            raise error(text, match.start(), f"{what} not simulated")
     if "metalsim_standard_library" in text:
         return
-    if found := re.search(r"\busing\s+namespace\s+metal\b|\bmetal\s*::", text):
-        raise error(text, found.start(), "use of undeclared identifier 'metal': #include <metal_stdlib> is missing")
+    if match := re.search(r"\busing\s+namespace\s+metal\b|\bmetal\s*::", text):
+        raise error(text, match.start(), "use of undeclared identifier 'metal': #include <metal_stdlib> is missing")
 
 
 _SCALAR = (
@@ -152,12 +152,12 @@ def check_address_spaces(text: str) -> None:
     """SyntaxError where a pointer or reference names no address space, as Apple's compiler wants."""
     types = sorted(set(re.findall(r"\b(?:typename|class)\s+(\w+)", text)), key=len, reverse=True)
     declarator = re.compile(rf"(?<![\w.])(?:{'|'.join([_SCALAR, *types])})\s*(?:const\s*)?[*&](?![&=])")
-    for found in declarator.finditer(text):
-        begin = max(text.rfind(c, 0, found.start()) for c in ";{}(,<") + 1
-        if re.search(_SPACES, text[begin : found.end()]) or re.match(rf"\s*{_SPACES}", text[found.end() :][:20]):
+    for match in declarator.finditer(text):
+        begin = max(text.rfind(c, 0, match.start()) for c in ";{}(,<") + 1
+        if re.search(_SPACES, text[begin : match.end()]) or re.match(rf"\s*{_SPACES}", text[match.end() :][:20]):
             continue
         raise error(
-            text, found.start(), f"pointer or reference type must have explicit address space qualifier: '{found[0]}'"
+            text, match.start(), f"pointer or reference type must have explicit address space qualifier: '{match[0]}'"
         )
 
 
@@ -169,7 +169,7 @@ def single_precision_literals(text: str) -> str:
     decimal = r"(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+"
     hexadecimal = r"0[xX][\da-fA-F]*\.?[\da-fA-F]*[pP][+-]?\d+"
     literal = rf'("(?:[^"\\\n]|\\.)*")|(?<![\w.])({decimal}|{hexadecimal})(?![\w.])'
-    return re.sub(literal, lambda found: found[1] or found[2] + "f", text)
+    return re.sub(literal, lambda match: match[1] or match[2] + "f", text)
 
 
 def drop_address_space_twins(text: str) -> str:
@@ -179,11 +179,11 @@ def drop_address_space_twins(text: str) -> str:
     """
     twin = re.compile(r"\)\s*(?:const\s+)?(?:threadgroup|device|constant)(?:\s+const)?\s*(?=[:{])")
     kept, position = [], 0
-    for found in twin.finditer(text):
-        if found.start() < position:
+    for match in twin.finditer(text):
+        if match.start() < position:
             continue
-        begin = max(text.rfind(c, 0, found.start()) for c in ";{}") + 1
-        brace = text.find("{", found.end())
+        begin = max(text.rfind(c, 0, match.start()) for c in ";{}") + 1
+        brace = text.find("{", match.end())
         while True:  # past member initialisers such as a{0}
             end = _closing(text, brace, "{", "}") + 1
             if not re.compile(r"\s*[,{]").match(text, end):
@@ -221,7 +221,7 @@ def strip_attributes(text: str) -> str:
     attribute = re.compile(
         r"(?<=[\s;{}\w)>*&,])\[\[(?!\s*\])(?:[^\[\]]|\[(?!\[)[^\]]*\])*?\]\]|^\s*\[\[(?:[^\[\]])*?\]\]", re.M
     )
-    return attribute.sub(lambda found: " " + "\n" * found[0].count("\n"), text)
+    return attribute.sub(lambda match: " " + "\n" * match[0].count("\n"), text)
 
 
 def mark_threadgroup_variables(text: str) -> str:
@@ -230,10 +230,10 @@ def mark_threadgroup_variables(text: str) -> str:
         r"((?:^|[;{}])\s*(?:#[^\n]*\n\s*)*(?:alignas\s*\([^)]*\)\s*)?)\bthreadgroup\s+([^;{}]*?);", re.S
     )
 
-    def mark(found: re.Match) -> str:
-        name = found[2].split("[")[0].split("=")[0]
+    def mark(match: re.Match) -> str:
+        name = match[2].split("[")[0].split("=")[0]
         pointer_or_function = re.search(r"[*&(]", name)
-        return found[0] if pointer_or_function else f"{found[1]}METALSIM_SHARED {found[2]};"
+        return match[0] if pointer_or_function else f"{match[1]}METALSIM_SHARED {match[2]};"
 
     for _ in range(2):  # neighbours share the semicolon between them
         text = declaration.sub(mark, text)
@@ -287,31 +287,31 @@ def _last(name: str) -> str:
 
 
 def _host_name(head: str) -> str | None:
-    found = re.findall(r'host_name\s*\(\s*((?:"[^"]*"\s*)+)\)', head)
-    return "".join(re.findall(r'"([^"]*)"', found[-1])) if found else None
+    names = re.findall(r'host_name\s*\(\s*((?:"[^"]*"\s*)+)\)', head)
+    return "".join(re.findall(r'"([^"]*)"', names[-1])) if names else None
 
 
 def _most_threads(head: str) -> int:
-    found = re.search(r"max_total_threads_per_threadgroup\s*\(\s*(\d+)\s*\)", head)
-    return min(int(found[1]), MOST_THREADS) if found else MOST_THREADS
+    match = re.search(r"max_total_threads_per_threadgroup\s*\(\s*(\d+)\s*\)", head)
+    return min(int(match[1]), MOST_THREADS) if match else MOST_THREADS
 
 
 def _decltype_instantiation(text: str, position: int) -> str | None:
     """template [[host_name("x")]] [[kernel]] decltype(f<A>) f<A>; gives f<A>."""
-    found = re.compile(r"\s*decltype\s*\(").match(text, position)
-    if not found:
+    match = re.compile(r"\s*decltype\s*\(").match(text, position)
+    if not match:
         return None
-    return re.sub(r"\s+", " ", text[found.end() : _closing(text, found.end() - 1)]).strip()
+    return re.sub(r"\s+", " ", text[match.end() : _closing(text, match.end() - 1)]).strip()
 
 
 def _declared(text: str, position: int) -> tuple[str, str, tuple[Parameter, ...], str] | None:
     """Name, template arguments, parameters of a kernel declared at a position, and the text before its name."""
     start = re.compile(rf"\s*{_ATTRIBUTE}*(?:static\s+|inline\s+)*void\s+{_ATTRIBUTE}*([\w:\s]+?)\s*([<(])")
-    found = start.match(text, position)
-    if not found:
+    match = start.match(text, position)
+    if not match:
         return None
-    opening, template_arguments = found.end() - 1, ""
-    if found[2] == "<":
+    opening, template_arguments = match.end() - 1, ""
+    if match[2] == "<":
         end = _closing(text, opening, "<", ">") + 1
         template_arguments = text[opening:end]
         opening = text.find("(", end)
@@ -319,13 +319,13 @@ def _declared(text: str, position: int) -> tuple[str, str, tuple[Parameter, ...]
             return None
     inside = text[opening + 1 : _closing(text, opening)]
     parameters = tuple(_parameter(one) for one in _split(inside))
-    return re.sub(r"\s+", "", found[1]), template_arguments, parameters, text[position : found.start(1)]
+    return re.sub(r"\s+", "", match[1]), template_arguments, parameters, text[position : match.start(1)]
 
 
 def _parameter(text: str) -> Parameter:
     for attribute in re.findall(r"\[\[(.*?)\]\]", text, re.S):
-        if found := re.match(r"\s*(\w+)\s*(?:\((.*)\))?\s*$", attribute, re.S):
-            return Parameter(found[1], found[2])
+        if match := re.match(r"\s*(\w+)\s*(?:\((.*)\))?\s*$", attribute, re.S):
+            return Parameter(match[1], match[2])
     return Parameter(None, None)
 
 
@@ -386,17 +386,17 @@ class _Function:
 def _functions(text: str) -> list[_Function]:
     """Functions and member functions; what is inside a function is not looked at."""
     found_functions, start, position, scope, scopes = [], 0, 0, 0, [0]
-    while found := _BREAK.search(text, position):
-        position = found.end()
-        head = _LINE_MARKER.sub("", text[start : found.start()]) if found[0] == "{" else ""
+    while match := _BREAK.search(text, position):
+        position = match.end()
+        head = _LINE_MARKER.sub("", text[start : match.start()]) if match[0] == "{" else ""
         names = frozenset(re.findall(r"(\w+|operator\s*\S{1,2})\s*(?:<[^<>()]*>\s*)?\(", head)) - _NOT_NAMES
         if names and not re.match(r"\s*(?:namespace|extern)\b", head):
-            position = _closing(text, found.start(), "{", "}") + 1
-            found_functions.append(_Function(names, start, found.start(), position, scopes[-1]))
-        elif found[0] == "{":
+            position = _closing(text, match.start(), "{", "}") + 1
+            found_functions.append(_Function(names, start, match.start(), position, scopes[-1]))
+        elif match[0] == "{":
             scope += 1
             scopes.append(scope)
-        elif found[0] == "}" and len(scopes) > 1:
+        elif match[0] == "}" and len(scopes) > 1:
             scopes.pop()
         start = position
     return found_functions
@@ -470,7 +470,7 @@ def _arguments(kernel: Kernel) -> tuple[list[str], list[str]]:
             arguments.append(f"metalsim::argument<{kind}>::get(t->buffers, {index})")
             parameters.append(f"metalsim::argument<{kind}>::describe({index})")
         else:
-            said = f"{kernel.name}: the attribute [[{parameter.attribute}]] is not simulated"
+            message = f"{kernel.name}: the attribute [[{parameter.attribute}]] is not simulated"
             place = (kernel.file, kernel.line, 1, None)
-            raise SyntaxError(f"{kernel.file}:{kernel.line}: error: {said}", place)
+            raise SyntaxError(f"{kernel.file}:{kernel.line}: error: {message}", place)
     return arguments, parameters

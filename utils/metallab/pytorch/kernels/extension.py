@@ -101,7 +101,7 @@ def _folder(name: str, flags: list[str]) -> Path:
     return paths.BUILD / "kernels" / f"{name}-{key}"
 
 
-def _first_error(said: str) -> str:
+def _first_error(output: str) -> str:
     """What a compiler or linker complained about first, or the first line of something else's complaint."""
-    lines = said.splitlines() or ["no reason given"]
+    lines = output.splitlines() or ["no reason given"]
     return next((line for line in lines if "error:" in line or "undefined reference" in line), lines[0])

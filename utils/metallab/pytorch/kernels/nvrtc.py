@@ -122,22 +122,22 @@ def translate(source: str) -> Translation:
     ``template [[host_name("f_float")]] [[kernel]] decltype(f<float>) f<float>;``. SyntaxError for a kernel that is
     declared in another way, and for a parameter that a GPU of NVIDIA's does not supply.
     """
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), source, flags=re.S)
-    if found := re.search(r"(?m)^\s*#\s*define\b.*\b(?:kernel|host_name)\b", text):
-        raise _error(text, found.start(), "write kernels and instantiations out: macros are expanded too late")
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), source, flags=re.S)
+    if match := re.search(r"(?m)^\s*#\s*define\b.*\b(?:kernel|host_name)\b", text):
+        raise _error(text, match.start(), "write kernels and instantiations out: macros are expanded too late")
     text = re.sub(r"(?m)^[ \t]*#[ \t]*(?:include[ \t]*<metal_\w+>|pragma[ \t]+METAL\b[^\n]*)", "", text)
-    instances = [found.groups() for found in _INSTANCE.finditer(text)]
+    instances = [match.groups() for match in _INSTANCE.finditer(text)]
     text = _SHARED.sub(r"\1__shared__\2", _INSTANCE.sub("", text))
     code, entries, position = [], [], 0
-    for found in _KERNEL.finditer(text):
-        end = _closing(text, found.end() - 1, "(", ")")
+    for match in _KERNEL.finditer(text):
+        end = _closing(text, match.end() - 1, "(", ")")
         brace = text.find("{", end)
-        template, name = found[1], found[2]
-        taken, supplied = _parameters(text, found.end(), end)
+        template, name = match[1], match[2]
+        taken, supplied = _parameters(text, match.end(), end)
         declared = [*map(_declaration, taken), "uint metal_x, uint metal_y, uint metal_z"]
         head = f"template <{template}> " if template else 'extern "C" '
-        lines = "\n" * text.count("\n", found.start(), brace)
-        code += [text[position : found.start()], f"{head}__global__ void {name}({', '.join(declared)}) {lines}"]
+        lines = "\n" * text.count("\n", match.start(), brace)
+        code += [text[position : match.start()], f"{head}__global__ void {name}({', '.join(declared)}) {lines}"]
         code += [f"{{ METAL_THREAD {supplied}"]
         position = brace + 1
         body = text[brace : _closing(text, brace, "{", "}")]
@@ -153,10 +153,10 @@ def _parameters(text: str, begin: int, end: int) -> tuple[list[Parameter], str]:
     taken: dict[int, Parameter] = {}
     supplied = ""
     for part in text[begin:end].split(","):
-        found = _PARAMETER.fullmatch(part)
-        if not found:
+        match = _PARAMETER.fullmatch(part)
+        if not match:
             raise _error(text, begin, f"the parameter `{part.strip()}` is not understood")
-        words, sign, name, attribute, number = found.groups()
+        words, sign, name, attribute, number = match.groups()
         *spaces, kind = [word for word in words.split() if word != "const"]
         if attribute in SUPPLIED and not sign:
             supplied += f"const {kind} {name} = metal::extent<{kind}>({SUPPLIED[attribute]}); "
@@ -181,13 +181,13 @@ def _entries(
     if not template:
         return [Entry(name, name, tuple(taken), meets)]
     placeholders = [words.split()[-1] for words in template.split(",")]
-    found = []
+    entries = []
     for host_name, instantiated, arguments in instances:
         if instantiated == name:
             types = dict(zip(placeholders, map(str.strip, arguments.split(",")), strict=True))
             told = tuple(Parameter(p.name, types.get(p.scalar, p.scalar), p.is_memory) for p in taken)
-            found.append(Entry(host_name, f"{name}<{arguments}>", told, meets))
-    return found
+            entries.append(Entry(host_name, f"{name}<{arguments}>", told, meets))
+    return entries
 
 
 def _closing(text: str, opening: int, left: str, right: str) -> int:
@@ -273,9 +273,9 @@ def _filled(nvrtc: Any, what: str, program: Any) -> bytes:
 
 
 def _refused(log: str) -> SyntaxError:
-    found = re.search(rf"{PROGRAM}\((\d+)\): error: (.*)", log)
-    line = int(found[1]) if found else None
-    return SyntaxError(f"{PROGRAM}:{line}: error: {found[2]}" if found else log.strip(), (PROGRAM, line, 1, None))
+    match = re.search(rf"{PROGRAM}\((\d+)\): error: (.*)", log)
+    line = int(match[1]) if match else None
+    return SyntaxError(f"{PROGRAM}:{line}: error: {match[2]}" if match else log.strip(), (PROGRAM, line, 1, None))
 
 
 def _bindings(part: str) -> Any:

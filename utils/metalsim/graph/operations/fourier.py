@@ -26,11 +26,11 @@ REAL = {complex_: real for real, complex_ in COMPLEX.items()}
 def _axes(tensor: Tensor, axes: Shape) -> list[int]:
     """The transformed dimensions, in the order of the tensor."""
     require(axes, "needs one axis at least")
-    found = sorted(axes_of(tensor, axes))
+    chosen = sorted(axes_of(tensor, axes))
     require(
-        found[0] >= tensor.ndim - 4, f"axes {list(axes)} of {tensor.ndim} dimensions: they must be among the last four"
+        chosen[0] >= tensor.ndim - 4, f"axes {list(axes)} of {tensor.ndim} dimensions: they must be among the last four"
     )
-    return found
+    return chosen
 
 
 def _scaled(tensor: Tensor, mode: int, sizes: list[int]) -> Tensor:

@@ -19,10 +19,10 @@ def _indices(indices: Tensor, size: int) -> Tensor:
     """Whole numbers from 0. Out of range they are an error here; what a Mac does with them is not known."""
     whole = not indices.is_floating_point() and indices.dtype != torch.bool
     require(whole, f"indices are whole numbers, not {indices.dtype}")
-    found = indices.long()
-    if found.numel() and (int(found.min()) < 0 or int(found.max()) >= size):
+    positions = indices.long()
+    if positions.numel() and (int(positions.min()) < 0 or int(positions.max()) >= size):
         raise NotSimulated(f"an index is outside 0 to {size - 1}; what a Mac then does is not simulated")
-    return found
+    return positions
 
 
 @operation("gatherAlongAxis:withUpdatesTensor:indicesTensor:name:")
@@ -36,11 +36,11 @@ def gather(values: Tensor, indices: Tensor, axis: int, batch: int) -> Tensor:
     axis = axis_of(values, axis)
     require(batch <= axis and batch <= indices.ndim, f"{batch} batch dimensions, axis {axis}")
     require(values.shape[:batch] == indices.shape[:batch], "the batch dimensions of values and indices differ")
-    found = _indices(indices, values.shape[axis])
+    positions = _indices(indices, values.shape[axis])
     if batch:
-        rows = [gather(one, places, axis - 1, batch - 1) for one, places in zip(values, found, strict=True)]
+        rows = [gather(one, places, axis - 1, batch - 1) for one, places in zip(values, positions, strict=True)]
         return torch.stack(rows)
-    picked = values.index_select(axis, found.flatten())
+    picked = values.index_select(axis, positions.flatten())
     return picked.reshape(*values.shape[:axis], *indices.shape, *values.shape[axis + 1 :])
 
 

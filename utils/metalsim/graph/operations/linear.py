@@ -56,12 +56,12 @@ def paddings(style: int, sizes: list[int], kernel: list[int], strides: list[int]
         raise NotSimulated(
             f"MPSGraphPaddingStyle {style} is not simulated; Explicit, TF_VALID, TF_SAME and ONNX_SAME_LOWER are"
         )
-    found = []
+    sides = []
     for size, taps, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
         total = max((math.ceil(size / stride) - 1) * stride + (taps - 1) * dilation + 1 - size, 0)
         small, large = total // 2, total - total // 2
-        found.append((small, large) if style == SAME else (large, small))
-    return found
+        sides.append((small, large) if style == SAME else (large, small))
+    return sides
 
 
 def _widths(pads: list[tuple[int, int]]) -> list[int]:

@@ -36,8 +36,8 @@ def _ignoring_nan(
         if not x.is_floating_point():
             return reduce(x, axes)
         nan = torch.isnan(x)
-        found = reduce(torch.where(nan, torch.full_like(x, -math.inf if largest else math.inf), x), axes)
-        return torch.where(_all(nan, axes), math.nan, found)
+        reduced = reduce(torch.where(nan, torch.full_like(x, -math.inf if largest else math.inf), x), axes)
+        return torch.where(_all(nan, axes), math.nan, reduced)
 
     return apply
 
@@ -68,8 +68,8 @@ def _reduction(stem: str, reduce: Callable[[Tensor, list[int]], Tensor], of_trut
             require(tensor.dtype == torch.bool, f"reduces truth values, not {tensor.dtype}")
         else:
             require(tensor.dtype != torch.bool, "reduces numbers, not truth values")
-        found = axes_of(tensor, axes)
-        return reduce(tensor, found) if found else tensor.clone()
+        chosen = axes_of(tensor, axes)
+        return reduce(tensor, chosen) if chosen else tensor.clone()
 
     def along_axis(tensor: Tensor, axis: int) -> Tensor:
         return along_axes(tensor, (axis,))

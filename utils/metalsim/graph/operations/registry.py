@@ -120,8 +120,8 @@ def same_dtype(*tensors: Tensor) -> None:
     """MPSGraph converts nothing by itself: operands have one data type."""
     from metalsim.graph import datatypes
 
-    found = {datatypes.name(tensor.dtype) for tensor in tensors}
-    require(len(found) == 1, f"operands must have one data type, not {' and '.join(sorted(found))}; use castTensor")
+    dtypes = {datatypes.name(tensor.dtype) for tensor in tensors}
+    require(len(dtypes) == 1, f"operands must have one data type, not {' and '.join(sorted(dtypes))}; use castTensor")
 
 
 def floating(*tensors: Tensor) -> None:
@@ -140,6 +140,6 @@ def axes_of(tensor: Tensor, axes: Sequence[int] | None) -> list[int]:
     """Axes counted from the front, all of them for None. ValueError for one named twice."""
     if axes is None:
         return list(range(tensor.ndim))
-    found = [axis_of(tensor, axis) for axis in axes]
-    require(len(set(found)) == len(found), f"axes {list(axes)} name one twice")
-    return found
+    positions = [axis_of(tensor, axis) for axis in axes]
+    require(len(set(positions)) == len(positions), f"axes {list(axes)} name one twice")
+    return positions
