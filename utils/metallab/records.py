@@ -452,6 +452,8 @@ def _record(metadata: Mapping[str, Any], process: _Process) -> Record:
     elsewhere = {"samples": process.values, "first_call": process.warmups[0][1], "block": given.loops}
     if not isinstance(about.get("measurement"), dict) or about["measurement"].keys() & elsewhere.keys():
         raise ValueError("it has no `measurement`, or one with what stands elsewhere in the file")
+    if "kind" not in about["measurement"]:  # its default is for whoever makes one, and no guess about a file
+        raise ValueError("its `measurement` does not tell its `kind`")
     about["measurement"] |= elsewhere
     headline = given.headline and fields.read(Headline, _json(given.headline))
     record = fields.read(Record, about, name=given.name, machine=_machine(given.machine), headline=headline or None)
