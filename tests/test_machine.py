@@ -519,6 +519,7 @@ def test_text_that_is_no_description_is_refused(text, said):
         ("versions", {"<script>": "1"}),
         ("versions", {str(number): "1" for number in range(101)}),
         ("environment", {"HOME": "/home/a"}),
+        ("environment", {"OMP_NUM_THREADS\n": "1"}),
         ("environment", {"TF_VAR_x": "1"}),
         ("environment", {"OMP_NUM_THREADS": 1}),
     ],
