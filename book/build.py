@@ -119,7 +119,7 @@ def front_page(lessons: Sequence[Lesson], box: str) -> str:
     return _below_title(text, box) + contents
 
 
-def lesson(path: Path, run: Path, summary: report.Summary) -> Lesson:
+def lesson(path: Path, run: Path, summary: report.RunSummary) -> Lesson:
     """The page of a notebook of the checkout: as the run executed it, or as it is, with the reason."""
     told = {notebook.name: notebook for notebook in summary.notebooks}.get(path.stem)
     if told is None or not (run / path.name).is_file():
@@ -131,7 +131,7 @@ def lesson(path: Path, run: Path, summary: report.Summary) -> Lesson:
     return Lesson(run / path.name, incomplete=incomplete)
 
 
-def executed(lesson: Lesson | None, run: Path, summary: report.Summary) -> str:
+def executed(lesson: Lesson | None, run: Path, summary: report.RunSummary) -> str:
     """What stands below a page's title, as HTML: what it ran on, what must be known of its numbers, or why it did not.
 
     Without a lesson, what the whole run has in common.

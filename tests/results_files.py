@@ -17,7 +17,7 @@ def honest(made: Iterable[records.Record]) -> list[records.Record]:
     it is there, the variant's samples are made to fit.
     """
     made = list(made)
-    bases = {_page(one): one for one in made if one.comparison and one.comparison.verdict == "baseline"}
+    bases = {_page(one): one for one in made if one.comparison and one.comparison.outcome == "baseline"}
     for one in [one for one in made if one.comparison]:
         if _page(one) not in bases:
             bases[_page(one)] = _baseline(one)
@@ -66,7 +66,7 @@ def _following(one: records.Record, base: records.Record) -> records.Record:
 
 def _pairs(one: records.Record) -> list[float]:
     """Ratios whose median and interval are those that a record tells; all 1 where it tells none."""
-    said, count = one.comparison, one.measurement.n
-    middle, few = said.median or 1.0, count // 3
-    low, high = (said.low, said.high) if said.high else (middle, middle)
+    compared, count = one.comparison, one.measurement.n
+    middle, few = compared.median or 1.0, count // 3
+    low, high = (compared.low, compared.high) if compared.high else (middle, middle)
     return [low] * few + [middle] * (count - 2 * few) + [high] * few

@@ -56,7 +56,7 @@ def shares(compare, noise: str, spread: float, slower: float, processes: int = 3
     random = np.random.default_rng(0)
     sides = np.exp(NOISES[noise](random, spread, (2, repeats, processes)))
     sides[1] *= 1 + slower
-    given = [compare.verdict(before, after) for before, after in zip(*sides.tolist(), strict=True)]
+    given = [compare.answer(before, after) for before, after in zip(*sides.tolist(), strict=True)]
     return {verdict: given.count(verdict) / repeats for verdict in ("SLOWER", "FASTER", "SAME", "UNSURE")}
 
 
@@ -109,14 +109,14 @@ def sameness_is_said_where_the_interval_shows_it(compare):
     ("max(RISK, surest) * (1 + 1e-9)", "RISK"),
 )
 def a_verdict_needs_three_processes_and_their_ranks(compare):
-    assert compare.verdict([1.0, 1.0], [2.0, 2.0]) == "UNSURE"
-    assert compare.verdict([1.0, 1.01, 1.02], [2.0, 2.01, 2.02]) == "SLOWER"
+    assert compare.answer([1.0, 1.0], [2.0, 2.0]) == "UNSURE"
+    assert compare.answer([1.0, 1.01, 1.02], [2.0, 2.01, 2.02]) == "SLOWER"
     # equal to the last digit by accident: no surer than processes are
     assert compare.ratio([1.0] * 3, [1.02] * 3).high > 0.982
     # far apart by Student's t, and yet one of the fast is slower than one of the slow
     overlapping = [1.0, 1.01, 1.02, 1.2], [1.1, 1.29, 1.3, 1.4]
     assert compare.ratio(*overlapping).high < 1 / 1.02
-    assert compare.verdict(*overlapping) == "UNSURE"
+    assert compare.answer(*overlapping) == "UNSURE"
 
 
 @RULES.rule(
@@ -145,7 +145,7 @@ def the_interval_of_a_ratio_is_welch_s(compare):
 def only_what_both_files_have_is_compared(compare):
     before, after = [*runs([1.0] * 3), *runs([1.0] * 3, "y")], [*runs([2.0] * 4, "y"), *runs([1.0] * 3, "z")]
     [change] = compare.times(before, after)
-    assert (change.name, change.verdict, change.runs, change.speed.ratio) == ("01_a/y", "SLOWER", (3, 4), 0.5)
+    assert (change.name, change.answer, change.runs, change.speed.ratio) == ("01_a/y", "SLOWER", (3, 4), 0.5)
     with pytest.raises(records.RecordError, match="share no benchmark"):
         compare.times(runs([1.0]), runs([1.0], "z"))
 
@@ -200,13 +200,13 @@ def speeds(values, name: str = "x", scale: float = 1.0) -> list[records.Record]:
 def a_gate_looks_at_speed_ups_and_not_at_times(compare):
     """A machine that became slower as a whole stops nobody; a speed-up that is given no more does."""
     before = speeds([4.0, 4.02, 3.98])
-    verdict_on = lambda *after: compare.speed_ups(before, after)[0].verdict
+    verdict_on = lambda *after: compare.speed_ups(before, after)[0].answer
     assert verdict_on(*speeds([4.01, 4.0, 3.99], scale=3.0)) == "SAME"
     assert verdict_on(*speeds([3.0, 3.02, 2.98])) == "SLOWER"
     assert verdict_on(*speeds([5.0, 5.02, 4.98])) == "FASTER"
     assert verdict_on(*speeds([3.9, 3.92, 3.88])) == "SAME", "3 % are less than a gate asks for"
     [change] = compare.speed_ups(before, [*speeds([4.0, 4.0]), of_outputs_that_differ(before[2])])
-    assert (change.verdict, change.why) == ("LOST", "outputs differ: 3 of 9")
+    assert (change.answer, change.why) == ("LOST", "outputs differ: 3 of 9")
     both = compare.speed_ups([*before, *runs([1.0] * 3, "lone")], [*before, *runs([9.0] * 3, "lone")])
     assert [change.name for change in both] == ["01_a/c/x"]
     with pytest.raises(records.RecordError, match="share no speed-up"):
@@ -218,7 +218,7 @@ def a_gate_looks_at_speed_ups_and_not_at_times(compare):
 
 def of_outputs_that_differ(made: records.Record) -> records.Record:
     """The same, after the page's check of outputs went red."""
-    refused = records.Compared("c", "x", "base", "withheld", withheld="outputs differ: 3 of 9")
+    refused = records.Compared("c", "x", "base", "withheld", doubt="outputs differ", withheld="3 of 9")
     return dataclasses.replace(made, comparison=refused)
 
 
@@ -226,7 +226,7 @@ def of_outputs_that_differ(made: records.Record) -> records.Record:
     ("believed(old), believed(new) if new", "(old, ''), (new, '') if new"),
     ("    if doubt_then:\n", "    if doubt_then and not doubt_now:\n"),
     ("    if doubt_now:\n", "    if doubt_now and not new:\n"),
-    ('return self.verdict in ("LOST", "SLOWER")', 'return self.verdict == "SLOWER"'),
+    ('return self.answer in ("LOST", "SLOWER")', 'return self.answer == "SLOWER"'),
     ("    if any(change.is_finding for change in changes):\n        return 1\n", ""),
 )
 def times_of_what_was_withheld_get_no_verdict(compare, file, capsys):
@@ -277,7 +277,7 @@ def a_gate_sees_a_speed_up_that_vanished(compare, file, capsys):
         for one in good
     ]
     [change] = compare.speed_ups(good, turned)
-    assert (change.verdict, change.why) == ("LOST", "it is not there any more"), "against another baseline"
+    assert (change.answer, change.why) == ("LOST", "it is not there any more"), "against another baseline"
 
 
 @RULES.rule(
@@ -320,8 +320,8 @@ def file(tmp_path):
 
 
 @RULES.rule(
-    ('    if all(change.verdict == "WITHHELD" for', '    if False and all(change.verdict == "WITHHELD" for'),
-    ('    if all(change.verdict == "WITHHELD" for', '    if any(change.verdict == "WITHHELD" for'),
+    ('    if all(change.answer == "WITHHELD" for', '    if False and all(change.answer == "WITHHELD" for'),
+    ('    if all(change.answer == "WITHHELD" for', '    if any(change.answer == "WITHHELD" for'),
 )
 def nothing_compared_is_not_nothing_slower(compare, file, capsys):
     """A gate does not pass on a first file of which nothing can be believed."""
@@ -338,10 +338,10 @@ def nothing_compared_is_not_nothing_slower(compare, file, capsys):
 
 
 @RULES.rule(
-    ('return self.verdict in ("LOST", "SLOWER")', 'return self.verdict == "LOST"'),
+    ('return self.answer in ("LOST", "SLOWER")', 'return self.answer == "LOST"'),
     ("    except RecordError as error:\n        print(f", "    except ZeroDivisionError as error:\n        print(f"),
     ("    if not any(min(change.runs) >= MIN_RUNS for change in changes):\n", "    if False:\n"),
-    ("found - set.intersection(*names.values()) - shown", "shown"),
+    ("its - set.intersection(*names.values()) - shown", "shown"),
 )
 def the_exit_code_says_slower_or_not_comparable(compare, file, capsys):
     before = file("before", *runs([1.0, 1.01, 0.99]), *runs([1.0], "gone"))
@@ -431,7 +431,7 @@ def test_pyperf_sees_the_same_direction(file):
         line.split(":")[0]: line.split()[-1].upper() for line in done.stdout.splitlines() if "Mean +- std" in line
     }
     changes = compare.times(records.load(before), records.load(after))
-    assert {change.name: change.verdict for change in changes} == theirs
+    assert {change.name: change.answer for change in changes} == theirs
     assert set(theirs.values()) == {"FASTER", "SLOWER"}
 
 
@@ -451,7 +451,7 @@ def test_a_file_cannot_make_the_numbers_overflow(file):
     """Nothing that a file may claim raises anything but its own error."""
     text = json.dumps([1e-17, 1e8, 1e-17])
     wild = runs(json.loads(text))
-    assert compare.times(wild, wild)[0].verdict == "UNSURE"
+    assert compare.times(wild, wild)[0].answer == "UNSURE"
     assert compare.times(wild[:2], wild[:2])[0].speed.high > 1e9
 
 

@@ -15,6 +15,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from metallab import records
+
 ROOT = Path(__file__).parents[1]
 HEADLINE = ("jupyterlab", "torch", "tensorflow-macos", "tensorflow-metal", "jax-metal", "matplotlib", "ultralytics")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -86,7 +88,11 @@ a = np.ones((64, 64))
 variants = {"one": lambda: a @ a, "two": lambda: np.dot(a, a)}
 parity = checks.matches("float32")
 result = timing.compare(variants, on=timing.Host(), baseline="one", parity=parity, budget=timing.FAST)
-print(records.load(records.save("alone", result, on=device.PyTorchDevice("cpu", "a CPU"))))
+path = records.save("alone", result, on=device.PyTorchDevice("cpu", "a CPU"))
+try:
+    records.load(path)
+except records.RecordError as refusal:
+    print(refusal)
 """
 
 
@@ -100,7 +106,9 @@ def test_measuring_needs_numpy_psutil_and_pyperf_alone(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "two" in done.stdout
+    path, _, reason = done.stdout.partition(": ")
+    assert reason == "reading results needs msgspec, which is not installed: pip install msgspec\n"
+    assert [one.measurement.name for one in records.load(path)] == ["one", "two"]
 
 
 def test_environment_yml_repeats_the_headline_packages_exactly():

@@ -10,7 +10,7 @@ from results_files import claim, honest
 
 from metallab import machine, paths, records
 from metallab.results import findings
-from metallab.timing import Measurement
+from metallab.timing import Measurement, Size
 
 RULES = Rules(findings)
 HERE = machine.describe()
@@ -19,20 +19,29 @@ GPU, CPU = "NVIDIA H200", "Xeon CPU, 16 threads"
 
 def record(variant: str, speed_up: float | None, comparison: str = "c", run: int = 0, **changes) -> records.Record:
     """One process's record of a variant, with a narrow interval; of the baseline if no speed-up is given."""
-    moved = {key: changes.pop(key) for key in ("device", "mode", "simulated", "others") if key in changes}
+    of_measurement = ("device", "mode", "simulated", "others", "kind", "threads", "dtype", "size")
+    moved = {key: changes.pop(key) for key in of_measurement if key in changes}
     fields = {"question": "latency", "first_call": 3.0, "block": 1, "warmup_calls": 3, "stop_reason": "quiet"}
-    fields |= {"mode": "full", "device": CPU if speed_up is None else GPU, "simulated": False}
+    fields |= {"mode": "full", "simulated": False}
+    where = {"device": CPU, "kind": "cpu", "threads": 16} if speed_up is None else {"device": GPU, "kind": "cuda"}
     lesson, baseline = changes.pop("lesson", "02b_compare"), changes.pop("baseline", "CPU, 16 threads")
-    measured = Measurement(variant, samples=(0.012345,) * 10, **fields | moved)
+    measured = Measurement(variant, samples=(0.012345,) * 10, **fields | where | moved)
     ends = (speed_up and speed_up * 0.99, speed_up, speed_up and speed_up * 1.01)
-    verdict = changes.pop("verdict", "baseline" if speed_up is None else "faster")
-    compared = records.Compared(comparison, variant, baseline, verdict, ends[1], ends[0], ends[2], **changes)
+    outcome = changes.pop("outcome", "baseline" if speed_up is None else "faster")
+    compared = records.Compared(comparison, variant, baseline, outcome, ends[1], ends[0], ends[2], **changes)
     name = f"{lesson}/{comparison}/{variant}"
     return records.Record(lesson, name, f"2026-11-20T10:00:{run:02}+00:00", measured, compared, None, HERE)
 
 
 def baseline(comparison: str = "c", **changes) -> records.Record:
-    return record("CPU, 16 threads", None, comparison, **changes)
+    return record("CPU, 16 threads", None, comparison, **{"role": "CPU"} | changes)
+
+
+def sized(n: int, speed_up: float, name: str = "product, n = {n}", **changes) -> list[records.Record]:
+    """A comparison of a series, of its size: a baseline, and a GPU beside it."""
+    about = {"series": name.replace("n = {n}", "n").replace("{n}", "n"), "size": Size(n)}
+    name = name.format(n=n)
+    return [baseline(name, **about), record("cuda", speed_up, name, role="GPU", **about, **changes)]
 
 
 @RULES.rule(
@@ -43,20 +52,20 @@ def baseline(comparison: str = "c", **changes) -> records.Record:
 )
 def each_process_counts_once(findings):
     """Three processes that agree say more than one; three that do not say less, however narrow each one's interval."""
-    agree = findings.verdict_of([record("mps", speed_up, run=n) for n, speed_up in enumerate((2.0, 2.01, 1.99))])
-    assert (agree.kind, agree.reason) == ("faster", "2.00 times as fast, 3 processes")
-    apart = findings.verdict_of([record("mps", speed_up, run=n) for n, speed_up in enumerate((1.0, 2.0, 1.2))])
-    assert apart.kind == "inconclusive"
+    agree = findings.conclusion_of([record("mps", speed_up, run=n) for n, speed_up in enumerate((2.0, 2.01, 1.99))])
+    assert (agree.outcome, agree.reason) == ("faster", "2.00 times as fast, 3 processes")
+    apart = findings.conclusion_of([record("mps", speed_up, run=n) for n, speed_up in enumerate((1.0, 2.0, 1.2))])
+    assert apart.outcome == "inconclusive"
     assert apart.ratio[0] < 0.9
     assert apart.ratio[2] > 2
     with_busy = [record("mps", 2.0), record("mps", 9.0, run=1, others=3.0)]
-    assert findings.verdict_of(with_busy).ratio == pytest.approx((1.98, 2.0, 2.02))
-    busy = findings.verdict_of(with_busy[1:])
-    assert (busy.kind, busy.said) == ("withheld", "busy machine: no speed-up is given")
+    assert findings.conclusion_of(with_busy).ratio == pytest.approx((1.98, 2.0, 2.02))
+    busy = findings.conclusion_of(with_busy[1:])
+    assert (busy.outcome, busy.words) == ("withheld", "busy machine: no speed-up is given")
     assert busy.reason.startswith("other programs used 3.0 cores")
-    drifted = record("mps", 9.0, run=2, verdict="withheld", withheld="drifted: by 77 %")
-    assert findings.verdict_of([*with_busy, drifted]).ratio == pytest.approx((1.98, 2.0, 2.02))
-    assert findings.verdict_of([drifted]).said == "drifted: no speed-up is given"
+    drifted = record("mps", 9.0, run=2, outcome="withheld", doubt="drifted", withheld="by 77 %")
+    assert findings.conclusion_of([*with_busy, drifted]).ratio == pytest.approx((1.98, 2.0, 2.02))
+    assert findings.conclusion_of([drifted]).words == "drifted: no speed-up is given"
 
 
 @RULES.rule(
@@ -72,7 +81,7 @@ def few_pairs_are_told_as_the_page_told_them(findings):
         compared = dataclasses.replace(record("mps", 1.0).comparison, low=0.0, high=None)
         slow = with_samples(dataclasses.replace(record("mps", 1.0), comparison=compared), [2 / pair for pair in pairs])
         bases = [with_samples(baseline(run=run), [seconds] * len(pairs)) for run, seconds in ((1, 99.0), (0, 2.0))]
-        return [(v.kind, v.said, v.reason) for v in findings.verdicts([*bases, slow])]
+        return [(v.outcome, v.words, v.reason) for v in findings.conclusions([*bases, slow])]
 
     few = "too few for a 95 % interval, which needs 6"
     same = "slower in each of 3 pairs", f"each of 3 pairs took 16.7 to 25.0 times as long; {few}"
@@ -87,30 +96,31 @@ def with_samples(made: records.Record, samples: list[float]) -> records.Record:
 
 @RULES.rule(
     ("_refused(doubt) if doubt else", "_refused(doubt) if doubt and not sound and False else"),
-    ('    if head == "simulated":\n', "    if False:\n"),
-    ('    if head == "fast mode":\n', "    if False:\n"),
+    ('    if doubt.kind == "simulated":\n', "    if False:\n"),
+    ('    if doubt.kind == "fast mode":\n', "    if False:\n"),
     ('{"outputs differ": "differ", "simulated"', '{"simulated"'),
 )
 def one_process_that_may_not_speak_silences_all(findings):
     good = [record("mps", 2.0, run=n) for n in range(2)]
-    wrong = record("mps", 2.0, run=2, verdict="withheld", withheld="outputs differ: by 3")
-    assert (findings.verdict_of([*good, wrong]).kind, findings.verdict_of([*good, wrong]).ratio) == ("differ", None)
-    refused = record("mps", 2.0, run=2, verdict="withheld", withheld="no reason")
-    assert findings.verdict_of([*good, refused]).reason == "no reason"
-    assert findings.verdict_of([refused, wrong]).kind == "differ", "the gravest is told"
-    liar = record("mps", 2.0, run=2, verdict="faster", withheld="outputs differ: by 3")
-    assert findings.verdict_of([*good, liar]).kind == "differ"
+    wrong = record("mps", 2.0, run=2, outcome="withheld", doubt="outputs differ", withheld="by 3")
+    silenced = findings.conclusion_of([*good, wrong])
+    assert (silenced.outcome, silenced.ratio) == ("differ", None)
+    refused = record("mps", 2.0, run=2, outcome="withheld", withheld="no reason")
+    assert findings.conclusion_of([*good, refused]).reason == "no reason"
+    assert findings.conclusion_of([refused, wrong]).outcome == "differ", "the gravest is told"
+    liar = record("mps", 2.0, run=2, outcome="faster", doubt="outputs differ", withheld="by 3")
+    assert findings.conclusion_of([*good, liar]).outcome == "differ"
     told = {"simulated": ("simulated", "simulated"), "fast": ("fast", "fast mode: no conclusion")}
     for changes in ({"simulated": True}, {"mode": "fast"}):
-        got = findings.verdict_of([record("mps", 2.0, run=n, **changes) for n in range(3)])
-        assert (got.kind, got.said) == told[got.kind]
+        got = findings.conclusion_of([record("mps", 2.0, run=n, **changes) for n in range(3)])
+        assert (got.outcome, got.words) == told[got.outcome]
         assert got.ratio is None
 
 
 def test_a_speed_up_is_of_a_gpu_if_its_baseline_ran_on_a_cpu():
-    of_gpu, of_threads = findings.verdicts([baseline(), record("cuda", 2.0), record("CPU, 1 thread", 0.5, device=CPU)])
+    threads = record("CPU, 1 thread", 0.5, device=CPU, kind="cpu", threads=1)
+    of_gpu, of_threads = findings.conclusions([baseline(), record("cuda", 2.0, role="GPU"), threads])
     assert (of_gpu.by_gpu, of_threads.by_gpu) == (True, False)
-    assert findings.is_cpu("host")
     assert (of_gpu.label, of_threads.label) == ("c: GPU over CPU", "c: CPU, 1 thread over CPU")
 
 
@@ -118,20 +128,23 @@ def test_a_speed_up_is_of_a_gpu_if_its_baseline_ran_on_a_cpu():
 
 
 @RULES.rule(
-    ("timing.crossover({n: kind == kinds[last] for", "min({n: True for"),
-    ('if kinds[last] not in ("faster", "slower"):', "if False:"),
-    ("if len(kinds) >= 3", "if True"),
-    ("if size and verdict.kind in _KINDS:", "if size and verdict.ratio:"),
-    ('f"from n = {size} on" if size > min(kinds)', 'f"from n = {size} on" if True'),
+    ("timing.crossover({n: outcome == outcomes[last] for", "min({n: True for"),
+    ('if outcomes[last] not in ("faster", "slower"):', "if False:"),
+    ("if len(of_sizes) >= 3", "if True"),
+    ("each.measured.size and each.outcome in _OUTCOMES:", "each.measured.size and each.ratio:"),
+    ("if each.series and", "if True and"),
+    ("if size > smallest else everywhere", "if True else everywhere"),
 )
 def a_crossover_holds_at_every_larger_size(findings):
     def said(*speed_ups: float, **last) -> str:
         made = []
+        for n in (1, 2, 3):  # of no series
+            made += [baseline(f"odd {n}"), record("cuda", 2.0, f"odd {n}", role="GPU", size=Size(n))]
         for power, speed_up in enumerate(speed_ups):
-            name = f"product, n = {2**power}"
-            made += [baseline(name), record("cuda", speed_up, name)]
-        made += [baseline("product, n = 1024"), record("cuda", 3.0, "product, n = 1024", **last)] if last else []
+            made += sized(2**power, speed_up)
+        made += sized(1024, 3.0, **last) if last else []
         rows = findings.crossovers([findings.column(made, "a test")])
+        assert len(rows) <= 1
         return dict(rows).get("02b product, n: GPU over CPU", ("nothing",))[0]
 
     assert said(0.5, 2.0, 1.0, 2.0, 3.0) == "faster from n = 8 on"
@@ -139,27 +152,25 @@ def a_crossover_holds_at_every_larger_size(findings):
     assert said(2.0, 0.5, 0.4) == "slower from n = 2 on"
     assert said(0.5, 2.0, 1.0) == "inconclusive at the largest, n = 4"
     assert said(0.5, 2.0) == "nothing"
-    wrong = {"verdict": "withheld", "withheld": "outputs differ"}
+    wrong = {"outcome": "withheld", "doubt": "outputs differ"}
     assert said(0.5, 2.0, 2.0, **wrong) == "outputs differ at the largest, n = 1024"
 
 
-@RULES.rule(
-    ("(?:n = )?{size[0]}", "(?:n = )?\\\\d+"),
-    (", count=1)", ")"),
-    (", key=_in_order)", ")"),
-)
-def the_first_number_of_a_name_is_its_size_and_rows_are_in_order(findings):
+@RULES.rule((", key=_in_order)", ")"))
+def a_series_is_a_row_and_rows_are_in_order(findings):
     made = []
-    for name in (f"{width} x {width}, batch of {batch}" for batch in (32, 1, 16) for width in (8, 32, 64)):
-        made += [baseline(name), record("cuda", 2.0, name)]
+    for batch in (32, 1, 16):
+        for width in (8, 32, 64):
+            made += sized(width, 2.0, f"{{n}} x {{n}}, batch of {batch}")
     rows = [row for row, _ in findings.crossovers([findings.column(made, "a test")])]
     assert rows == [f"02b n x n, batch of {batch}: GPU over CPU" for batch in (1, 16, 32)]
 
 
 def test_dtypes_are_compared_on_one_device():
-    on_gpu = [record("float32", None, device=GPU, baseline="float32", lesson="05_train")]
-    on_gpu += [record("bfloat16", 1.5, baseline="float32", lesson="05_train")]
-    mixed = [baseline("both at once"), record("cuda, float16", 9.0, "both at once")]
+    about = {"device": GPU, "kind": "cuda", "baseline": "float32", "lesson": "05_train"}
+    on_gpu = [record("float32", None, dtype="float32", **about), record("bfloat16", 1.5, dtype="bfloat16", **about)]
+    on_gpu.append(record("by its label alone, float16", 1.5, **about))
+    mixed = [baseline("both at once"), record("cuda, float16", 9.0, "both at once", dtype="float16")]
     rows = findings.dtypes([findings.column([*on_gpu, *mixed], "a test")])
     assert rows == [("05 c: bfloat16 over float32", ("1.50× faster (1.48 to 1.52)",))]
 
@@ -184,14 +195,14 @@ def columns(findings, *own: records.Record) -> list:
     ('f"SIMULATED {self.title}" if self.simulated', "self.title if True"),
     ('        return "SIMULATED: none given"\n', '        return "–"\n'),
     ("    return [] if real else", "    return [] if measured else"),
-    ("verdict.by_gpu == by_gpu}", "True}"),
-    ("sorted(devices, key=lambda device: (is_cpu(device), -_threads(device)))", "devices"),
+    ("each.by_gpu == by_gpu}", "True}"),
+    ('key=lambda m: (m.kind == "cpu", -(m.threads or 0))', "key=lambda m: 0"),
 )
 def what_is_simulated_and_what_is_missing_is_unmistakable(findings, build, monkeypatch):
     monkeypatch.setattr(findings, "REFERENCES", build / "results")
     records.write(build / "results" / "h200.json", honest([baseline(), record("cuda", 2.0)]))
     mac = dataclasses.replace(HERE, os_name="macOS")
-    simulated = {"device": "simulated Apple GPU", "simulated": True, "verdict": "withheld", "withheld": "simulated"}
+    simulated = {"device": "simulated Apple GPU", "simulated": True, "outcome": "withheld", "doubt": "simulated"}
     own = [dataclasses.replace(one, machine=mac) for one in (baseline(), record("mps", 7.7, **simulated))]
     found = columns(findings, *own)
     assert [column.head for column in found] == ["SIMULATED simulated Apple GPU", "NVIDIA H200", "Apple GPU"]
@@ -233,7 +244,7 @@ def a_broken_reference_is_named_and_the_rest_goes_on(findings, build, monkeypatc
 
 
 @RULES.rule(
-    ("paths.latest({place: _last_taken(records) for place, records in found.items()})", "min(found)"),
+    ("paths.latest({place: _last_taken(records) for place, records in of_runs.items()})", "min(of_runs)"),
     ("paths.latest({place: _last_taken(records) for", "paths.latest({place: 0.0 for"),
     ("        if any(_is_of(record, here) for record in records):\n", "        if records:\n"),
     ("    except RecordError:  #", "    except ZeroDivisionError:  #"),
@@ -242,7 +253,7 @@ def a_broken_reference_is_named_and_the_rest_goes_on(findings, build, monkeypatc
 )
 def this_machine_s_latest_run_is_found(findings, build):
     def file(place: str, run: int, described=HERE, **changes) -> None:
-        refused = {"verdict": "withheld", "withheld": "simulated"} if "simulated" in changes else {}
+        refused = {"outcome": "withheld", "doubt": "simulated"} if "simulated" in changes else {}
         made = [baseline(run=run, **changes), record("cuda", None if refused else 2.0, run=run, **changes, **refused)]
         records.write(paths.BUILD / place, [dataclasses.replace(one, machine=described) for one in honest(made)])
 
@@ -279,7 +290,8 @@ def what_was_measured_just_now_is_not_missing(findings, build):
     def product(n: int, run: int, **changes) -> list[records.Record]:
         lesson = "12_compare_machines"
         where = {"comparison": f"product, n = {n}", "lesson": lesson, "run": run}
-        return [baseline(**where), record("cuda", 3.0, **where, **changes)]
+        where |= {"series": "product, n", "size": Size(n)}
+        return [baseline(**where), record("cuda", 3.0, role="GPU", **where, **changes)]
 
     now = findings.column([made for n in (1, 2, 4) for made in product(n, 9)], "just now")
     assert findings.with_now(now) is now
@@ -287,7 +299,7 @@ def what_was_measured_just_now_is_not_missing(findings, build):
     records.write(paths.BUILD / "full-cuda" / "results" / "02b.json", honest(older))
     both = findings.with_now(now)
     assert both.origin == "this machine, full-cuda; 12_compare_machines: just now"
-    assert [verdict.comparison for verdict in both.verdicts] == ["c", *(f"product, n = {n}" for n in (1, 2, 4))]
+    assert [each.comparison for each in both.conclusions] == ["c", *(f"product, n = {n}" for n in (1, 2, 4))]
     assert dict(findings.crossovers([both])) == {"12 product, n: GPU over CPU": ("faster at every size, 1 to 4",)}
     of_another = findings.column(product(1, 9, device="NVIDIA A100"), "just now")
     assert findings.with_now(of_another) is of_another
@@ -297,7 +309,7 @@ def what_was_measured_just_now_is_not_missing(findings, build):
     ("if record.measurement.others > timing.BUSY]", "if False]"),
     ("if abs(record.sentinel_drift or 0) > timing.DRIFT]", "if False]"),
     ('if record.measurement.mode == "full" and not record.measurement.simulated]', "]"),
-    ('sum(verdict.kind == "withheld" for', 'sum(verdict.kind == "faster" for'),
+    ('sum(conclusion.outcome == "withheld" for', 'sum(conclusion.outcome == "faster" for'),
     ("for record in [*busy, *drifted]}", "for record in busy}"),
 )
 def a_line_says_whether_a_run_may_be_believed(findings):

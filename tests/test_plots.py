@@ -13,7 +13,7 @@ from IPython.core.formatters import DisplayFormatter
 from matplotlib.figure import Figure
 
 from metallab import plots
-from metallab.timing import Comparison, Measurement, Ratio, Sentinel
+from metallab.timing import Comparison, Doubt, Measurement, Ratio, Sentinel
 
 
 def measurement(name="a", samples=(1e-3, 2e-3, 3e-3), simulated=False, device="Chip X"):
@@ -79,7 +79,7 @@ def test_few_pairs_that_agree_are_not_called_inconclusive(pairs, said):
 
 
 def test_a_withheld_speed_up_has_no_bar():
-    figure = plots.speedups([comparison(withheld={"other": "outputs differ: by 3"})])
+    figure = plots.speedups([comparison(withheld={"other": Doubt("outputs differ", "by 3")})])
     assert any("no speed-up: outputs differ" in text for text in texts(figure))
     assert not figure.axes[0].containers
 

@@ -21,6 +21,7 @@ from nbformat import v4
 from results_files import claim, honest
 
 from metallab import machine, paths, records
+from metallab.device import Accelerator
 from metallab.headless import jobs
 from metallab.results import findings, pages, report
 from metallab.timing import Measurement
@@ -70,12 +71,14 @@ def entry(name: str, **changes) -> dict:
     return known | {"cells": 4, "executed": 4, "peak_rss_bytes": 3 * 2**20, "failed_copy": None} | changes
 
 
-def record(name: str, ratio=None, *, verdict="faster", withheld="", **changes) -> records.Record:
+def record(name: str, ratio=None, *, outcome="faster", doubt=None, withheld="", **changes) -> records.Record:
     """A record of lesson 01_a: of a comparison's variant if a ratio (low, median, high) or a verdict is given."""
     compared = None
-    if ratio or withheld or verdict == "baseline":
+    if ratio or doubt or withheld or outcome == "baseline":
         low, median, high = ratio or (None, None, None)
-        compared = records.Compared("matmul", name, "eager", verdict, median, low, high, withheld, "outputs agree")
+        compared = records.Compared(
+            "matmul", name, "eager", outcome, median, low, high, doubt, withheld, "outputs agree"
+        )
     known = {"question": "latency", "samples": (0.001, 0.00101, 0.00102) * 8, "first_call": 0.5, "block": 1}
     known |= {"warmup_calls": 3, "stop_reason": "quiet", "mode": "full", "device": "Some CPU", "simulated": False}
     measured = Measurement(name=name, **known | changes)
@@ -165,7 +168,7 @@ def test_the_page_tells_a_run_in_order(run):
     )
     run.notebook("01_a")
     run.notebook("02_b", code("1/0", error("\x1b[31mTraceback\x1b[0m", "ZeroDivisionError: <b>")), folder="failed")
-    run.records(record("eager", verdict="baseline"), record("fused", (1.75, 1.83, 1.9)), record("alone"))
+    run.records(record("eager", outcome="baseline"), record("fused", (1.75, 1.83, 1.9)), record("alone"))
     page = run.page()
     assert [section["id"] for section in page.find_all("section")] == [
         "verdicts",
@@ -252,6 +255,34 @@ def test_headings(markdown, heading):
     assert report.last_heading(markdown) == heading
 
 
+@pytest.mark.usefixtures("unconverted")
+def test_a_page_s_headline_is_shown_with_its_picture(run):
+    file = run.folder / "drawn.png"
+    file.write_bytes(png())
+    headline = records.Headline(["It is <b>fast</b>."], file, "a grey picture")
+    run.summary(entry("01_a"), entry("02_b"))
+    run.notebook("01_a")
+    run.notebook("02_b")
+    results = run.folder / "results"
+    made = Measurement("m", "latency", (1.0,) * 10, 1.0, 1, 3, "quiet", "full", "Some CPU", False)
+    for lesson in ("01_a", "02_b"):
+        records.save(lesson, made, on=Accelerator("cpu", "Some CPU"), folder=results, headline=headline)
+    (results / "02_b.png").write_bytes(png(4, 4))  # of another run
+    first, second = run.page().select("#notebooks article")
+    assert text_of(first.select_one("p.headline")) == "It is <b>fast</b>."
+    shown = first.select_one("img.headline")
+    assert (shown["alt"], shown["src"][:22]) == ("a grey picture", "data:image/png;base64,")
+    assert text_of(second.select_one("p.headline")) == "It is <b>fast</b>."
+    assert second.select_one("img.headline") is None
+    for change, said in (
+        (lambda: None, "02_b.png is not the picture that was saved with the results"),
+        (lambda: (results / "02_b.png").unlink(), "02_b.png is not a plain file of at most 4 MiB"),
+        (lambda: (results / "02_b.png").symlink_to(results / "01_a.png"), "02_b.png is not a plain file"),
+    ):
+        change()
+        assert f"results/02_b, picture of its headline : {said}" in text_of(run.page().find(id="failures"))
+
+
 def damaged(data: bytes) -> bytes:
     return data[:40] + bytes([data[40] ^ 1]) + data[41:]
 
@@ -263,10 +294,10 @@ def damaged(data: bytes) -> bytes:
         (base64.b64encode(b"GIF89a").decode(), "not a PNG"),
         (base64.b64encode(damaged(png())).decode(), "damaged"),
         (base64.b64encode(png()[:50]).decode(), "damaged"),
-        (base64.b64encode(png()[:-12]).decode(), "cut off"),
-        (base64.b64encode(png() + b"<script>").decode(), "goes on"),
+        (base64.b64encode(png()[:-12]).decode(), "damaged"),
+        (base64.b64encode(png() + b"<script>").decode(), "does not end where it should"),
         (base64.b64encode(png(10_001, 1)).decode(), "10000 pixels"),
-        (base64.b64encode(png()[:8] + png()[33:]).decode(), "no header"),
+        (base64.b64encode(png()[:8] + png()[33:]).decode(), "not a PNG"),
         ('"><script>', "base64"),
         ("abc", "padding"),
     ],
@@ -343,27 +374,27 @@ def test_pages_of_an_earlier_run_are_gone(run):
     ("made", "kind", "said"),
     [
         (record("v", (1.2, 1.3, 1.4)), "faster", "1.30 times as fast"),
-        (record("v", (0.4, 0.5, 0.6), verdict="slower"), "slower", "takes 2.00 times as long"),
-        (record("v", (0.995, 1.0, 1.005), verdict="same"), "same", "below 1%"),
-        (record("v", (0.9, 1.0, 1.1), verdict="inconclusive"), "inconclusive", "it may be slower or faster"),
-        (record("v", (0.9, 1.5, 2.1), verdict="faster"), "inconclusive", "it may be slower or faster"),  # a false claim
-        (record("v", (0.4, 0.5, 1.0), verdict="slower"), "inconclusive", "it may be slower, or as fast within 1%"),
-        (record("v", (0.0, 1.5, None), verdict="faster"), "inconclusive", "too few for a 95 % interval, which needs 6"),
-        (record("v", withheld="outputs differ: by 3", verdict="withheld"), "differ", "by 3"),
-        (record("v", withheld="no reason", verdict="withheld"), "withheld", "no reason"),
+        (record("v", (0.4, 0.5, 0.6), outcome="slower"), "slower", "takes 2.00 times as long"),
+        (record("v", (0.995, 1.0, 1.005), outcome="same"), "same", "below 1%"),
+        (record("v", (0.9, 1.0, 1.1), outcome="inconclusive"), "inconclusive", "it may be slower or faster"),
+        (record("v", (0.9, 1.5, 2.1), outcome="faster"), "inconclusive", "it may be slower or faster"),  # a false claim
+        (record("v", (0.4, 0.5, 1.0), outcome="slower"), "inconclusive", "it may be slower, or as fast within 1%"),
+        (record("v", (0.0, 1.5, None), outcome="faster"), "inconclusive", "too few for a 95 % interval, which needs 6"),
+        (record("v", doubt="outputs differ", withheld="by 3", outcome="withheld"), "differ", "by 3"),
+        (record("v", withheld="no reason", outcome="withheld"), "withheld", "no reason"),
         (record("v", (1.2, 1.3, 1.4), simulated=True), "simulated", "no speed-up is given"),
         (record("v", (1.2, 1.3, 1.4), mode="fast"), "fast", ""),
     ],
 )
 def test_verdicts(made, kind, said):
-    verdict = findings.verdict_of([made])
-    assert (verdict.kind, said in verdict.reason) == (kind, True)
-    assert bool(verdict.speed_up) == (kind in ("faster", "slower", "same") or "it may be" in said)
+    conclusion = findings.conclusion_of([made])
+    assert (conclusion.outcome, said in conclusion.reason) == (kind, True)
+    assert bool(conclusion.speed_up) == (kind in ("faster", "slower", "same") or "it may be" in said)
 
 
 def test_a_baseline_or_a_lone_measurement_has_no_verdict():
-    assert findings.verdict_of([record("v", verdict="baseline")]) is None
-    assert findings.verdict_of([record("v")]) is None
+    assert findings.conclusion_of([record("v", outcome="baseline")]) is None
+    assert findings.conclusion_of([record("v")]) is None
 
 
 @pytest.mark.parametrize(
@@ -407,14 +438,14 @@ def test_machines_stand_side_by_side_by_ratios_only(run):
 def test_a_busy_machine_gets_no_speed_up():
     made = record("v", (1.2, 1.3, 1.4))
     busy = dataclasses.replace(made, measurement=dataclasses.replace(made.measurement, others=1.5))
-    verdict = findings.verdict_of([busy])
-    assert (verdict.kind, verdict.ratio) == ("withheld", None)
-    assert "1.5 cores" in verdict.reason
+    conclusion = findings.conclusion_of([busy])
+    assert (conclusion.outcome, conclusion.ratio) == ("withheld", None)
+    assert "1.5 cores" in conclusion.reason
 
 
 def test_the_first_line_says_whether_the_run_may_be_believed(run):
     run.summary()
-    run.records(record("eager", verdict="baseline", others=0.9), record("v", (1.2, 1.3, 1.4), others=0.9, block=2))
+    run.records(record("eager", outcome="baseline", others=0.9), record("v", (1.2, 1.3, 1.4), others=0.9, block=2))
     page = run.page()
     first = page.select_one(".lead").find_next_sibling("p")
     assert text_of(first).startswith("Measured 2 of 2 while other programs were busy: of 1 speed-ups 1")
@@ -429,7 +460,7 @@ def test_the_first_line_says_whether_the_run_may_be_believed(run):
 
 def test_comparisons_of_one_baseline_share_a_table(run):
     run.summary()
-    run.records(record("eager", verdict="baseline"), record("v", (1.2, 1.3, 1.4)), record("w", (1.2, 1.3, 1.4)))
+    run.records(record("eager", outcome="baseline"), record("v", (1.2, 1.3, 1.4)), record("w", (1.2, 1.3, 1.4)))
     run.records(record("v", (1.2, 1.3, 1.4)), name="02_b")
     tables = run.page().select("#verdicts table")
     assert [[text_of(name) for name in table.select("tbody th")] for table in tables] == [
@@ -440,7 +471,7 @@ def test_comparisons_of_one_baseline_share_a_table(run):
 
 def test_outputs_that_differ_get_no_speed_up(run):
     run.summary()
-    run.records(record("bug", withheld="outputs differ: 12 of 4096 elements", verdict="withheld"))
+    run.records(record("bug", doubt="outputs differ", withheld="12 of 4096 elements", outcome="withheld"))
     verdicts = text_of(run.page().find(id="verdicts"))
     assert "outputs differ: no speed-up is given 12 of 4096 elements" in verdicts
     assert "×" not in verdicts
@@ -449,7 +480,12 @@ def test_outputs_that_differ_get_no_speed_up(run):
 def test_simulated_times_are_never_metal_times(run):
     run.summary(entry("01_a"), simulated=True)
     run.notebook("01_a")
-    refused = {"verdict": "withheld", "withheld": "simulated: its times are not those of a Mac", "simulated": True}
+    refused = {
+        "outcome": "withheld",
+        "doubt": "simulated",
+        "withheld": "its times are not those of a Mac",
+        "simulated": True,
+    }
     run.records(record("v", **refused), record("alone", simulated=True))
     page = run.page()
     assert text_of(page.select_one(".banner.simulated")) == report.SIMULATED
@@ -484,8 +520,8 @@ def test_fast_mode_draws_no_conclusion(run):
 
 
 def test_the_interval_is_drawn_where_it_lies():
-    verdicts = [findings.verdict_of([record("v", (0.25, 0.5, 8.0))])]
-    axis = report.Axis.around([report.Group("n", "b", "latency", "", {}, verdicts)])
+    conclusions = [findings.conclusion_of([record("v", (0.25, 0.5, 8.0))])]
+    axis = report.Axis.around([report.Group("n", "b", "latency", "", {}, conclusions)])
     assert (axis.low, axis.high) == (-2, 3)
     assert [axis.at(value) for value in (0.25, 1.0, 8.0, 100.0, 0.0)] == [0, 40, 100, 100, 0]
     assert axis.ticks == [(0, "1/4"), (20, "1/2"), (40, "1"), (60, "2"), (80, "4"), (100, "8")]
@@ -631,7 +667,7 @@ def test_hostile_values_stay_text(run):
     made = record(HOSTILE, (1.2, 1.3, 1.4), device=HOSTILE)
     compared = dataclasses.replace(made.comparison, name=HOSTILE, baseline=f"the old {HOSTILE}", parity=HOSTILE)
     made = dataclasses.replace(made, name=f"01_a/{HOSTILE}/{HOSTILE}")
-    differs = record("d", verdict="withheld", withheld="outputs differ: " + HOSTILE)
+    differs = record("d", outcome="withheld", doubt="outputs differ", withheld=HOSTILE)
     run.records(dataclasses.replace(made, machine=described, comparison=compared), differs)
     (run.folder / "results" / "<img src=x onerror=alert(1)>.json").write_text("{")
     run.summary(

@@ -272,6 +272,54 @@ def samples_are_described_without_a_mean(timing: ModuleType) -> None:
     assert "few samples" in timing.Measurement(samples=(1.0, 1.0), **base).flags
 
 
+def what_ran_and_where_stands_in_fields(timing: ModuleType) -> None:
+    """Nobody has to read it out of a name: kind and threads of the place, number format, size, series and roles."""
+    same, clock = timing.Unchecked("the same twice"), FakeClock()
+    work = clock.taking(lambda: 0.001)
+    short = {"budget": timing.FAST, "clock": clock}
+    gpu = SimpleNamespace(kind="xpu", label="a GPU", simulated=False, waits_for_results=False)
+    gpu.synchronize, gpu.active = (lambda *results: None), contextlib.nullcontext
+    cpu = SimpleNamespace(**vars(gpu) | {"kind": "cpu", "label": "a CPU", "threads": 7})
+    half = SimpleNamespace(name="float16")  # as NumPy's dtypes have their names
+    got = timing.measure(work, on=gpu, dtype=half, size=64, **short)
+    assert (got.kind, got.threads, got.device, got.dtype, got.size) == (
+        "xpu",
+        None,
+        "a GPU",
+        "float16",
+        timing.Size(64),
+    )
+    plain = timing.measure(work, on=timing.Host(), **short)
+    assert (plain.kind, plain.dtype, plain.size) == ("cpu", None, None)
+    stage = timing.measure_stages({"load": work}, on=cpu, **short)["load"]
+    assert (stage.kind, stage.threads, stage.device) == ("cpu", 7, "a CPU")
+
+    class Format:
+        def __str__(self):
+            return "torch.bfloat16"  # as PyTorch's have
+
+    about = {"dtype": {"a": "float32", "b": Format()}, "size": timing.Size(8, "rows"), "roles": {"b": "GPU"}}
+    sides = {"on": {"a": cpu, "b": gpu}, "baseline": "a", "parity": same}
+    made = timing.compare({"a": work, "b": work}, series="product, n", **sides, **about, **short)
+    assert (made.name, made.series, made.roles) == ("product, n = 8", "product, n", {"b": "GPU"})
+    assert [made[key].dtype for key in "ab"] == ["float32", "bfloat16"]
+    assert [made[key].threads for key in "ab"] == [7, None]
+    assert {made[key].size for key in "ab"} == {timing.Size(8, "rows")}
+    named = timing.compare({"a": work, "b": work}, series="n x n", name="8 x 8", size=8, **sides, **short)
+    assert (named.name, named["b"].dtype) == ("8 x 8", None)
+
+    def refusal(call: Callable[[], object]) -> str:
+        try:
+            return f"accepted: {call()}"
+        except ValueError as error:
+            return str(error)
+
+    nothing = lambda: timing.measure(work, on=gpu, dtype="half", **short)
+    assert refusal(nothing).startswith("dtype is 'half'; name one of float64, float32")
+    alone = lambda: timing.compare({"a": work, "b": work}, size=8, **sides, **short)
+    assert refusal(alone).startswith("a size is one of a series: name what")
+
+
 def a_busy_machine_is_flagged(timing: ModuleType) -> None:
     """Cores that other programs keep busy are counted: three of them, and none; this process's own work is not."""
     import time
@@ -597,7 +645,7 @@ def what_is_in_doubt_gets_no_speed_up(timing: ModuleType) -> None:
         assert "times as fast" not in str(got)
         assert got.sentences == [f"b: no speed-up is given: {got.withheld['b']}"]
         assert got.best_rival == "a"
-        assert timing.passes(got.withheld["b"]) == (kind == "busy machine")
+        assert got.withheld["b"].passes == (kind == "busy machine")
     for factor, kind in ((1.3, "drifted"), (0.7, "drifted"), (1.05, None)):
         speed[0] = 1.0
         with timing.sentinel(fixed, on=timing.Host(), clock=clock) as watch:
@@ -1047,7 +1095,7 @@ RULES = (
         what_is_in_doubt_gets_no_speed_up,
         (
             ("    if any(each.simulated for each in measured):\n", "    if False:\n"),
-            ('if modes := [each.mode for each in measured if each.mode != "full"]:', "if modes := []:"),
+            ('if any(each.mode != "full" for each in measured):', "if False:"),
             ("if (others := max((each.others for each in measured), default=0.0)) > BUSY:", "if False:"),
             ("if drift is not None and abs(drift) > DRIFT:", "if False:"),
             ("if drift is not None and abs(drift) > DRIFT:", "if drift is not None and drift > DRIFT:"),
@@ -1081,6 +1129,21 @@ RULES = (
             (" tuple, Mapping, Set)", " Mapping, Set)"),
             (" tuple, Mapping, Set)", " tuple, Set)"),
             ('" ".join(str(difference).split())', "str(difference)"),
+        ),
+    ),
+    Rule(
+        what_ran_and_where_stands_in_fields,
+        (
+            ('threads = getattr(place, "threads", None)', "threads = None"),
+            ('"kind": place.kind, ', ""),
+            ('{"dtype": _dtype(dtype), "size": _size(size)}', '{"dtype": _dtype(dtype)}'),
+            ('{"dtype": _dtype(dtypes.get(key)), "size": size}', '{"size": size}'),
+            ("    if name not in (None, *get_args(Dtype)):\n", "    if False:\n"),
+            ("    if size is not None and not series:\n", "    if False:\n"),
+            ('f"{series} = {size.number:g}" if size else', '"" if size else'),
+            ("        series=series,\n", ""),
+            ("        roles=dict(roles or {}),\n", ""),
+            ('"others": others.cores(), **described(on)}', '"others": 0.0, "device": "", "simulated": False}'),
         ),
     ),
     Rule(

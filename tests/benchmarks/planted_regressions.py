@@ -92,17 +92,17 @@ def pairs(processes: Sequence[Process], in_turns: bool) -> Iterator[tuple[Sequen
         yield (six[::2], six[1::2]) if in_turns else (six[:SIDE], six[SIDE:])
 
 
-def verdicts(processes: Sequence[Process], question: str, more: str) -> list[compare.Verdict]:
+def verdicts(processes: Sequence[Process], question: str, more: str) -> list[compare.Answer]:
     """What is said of each pair of files and each work, where this much is planted in the second file."""
     said = []
     for before, after in pairs(processes, in_turns=question == "times, in turns"):
         for name in WORK:
             if question == "gate":
                 then, now = ([p[name][what][1] for p in side] for side, what in ((before, "unchanged"), (after, more)))
-                said.append(compare.verdict(now, then, compare.GATE_FACTOR))
+                said.append(compare.answer(now, then, compare.GATE_FACTOR))
             else:
                 then, now = ([p[name][what][0] for p in side] for side, what in ((before, "baseline"), (after, more)))
-                said.append(compare.verdict(then, now))
+                said.append(compare.answer(then, now))
     return said
 
 

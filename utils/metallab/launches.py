@@ -293,7 +293,7 @@ def _summary(name: str, samples: list[_Sample], route: Route, processes: int, ma
     first, counted = samples[0], samples if route.emptied or len(samples) == 1 else samples[1:]
     few = f"{len(counted)} of {processes} processes: there was no time for more"
     asked = f"{processes} processes, as asked" if len(counted) == processes else few
-    made = {**made, "stop_reason": asked}
+    made = {**made, "stop_reason": asked, "kind": route.device}
     load = statistics.median(sample.others for sample in counted)
     columns = {stage: tuple(sample.seconds[stage] for sample in counted) for stage in first.seconds}
     parts = {

@@ -16,15 +16,16 @@ import platform
 import pwd
 import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import psutil
 
 from metallab import units
+from metallab.fields import TEXT_LIMIT, Bounds, FieldError, Line, Load, read
 from metallab.paths import ROOT
 from metallab.tables import Table
 
@@ -49,13 +50,17 @@ PACKAGES = (
 )
 """Packages whose version decides what is computed and how fast."""
 
-POWER_SOURCES = ("AC", "battery", "UPS")
-
 # Terraform shares the prefix TF_: its variables say nothing about a framework, and some are secrets.
-_RECORDED = re.compile(
-    r"(?!TF_(?:VAR|CLI|TOKEN|REGISTRY|WORKSPACE))"
-    r"(?:(?:PYTORCH|METALLAB|OMP|MKL|VECLIB|TF|XLA|JAX|KMP)_[A-Za-z0-9_]*|CUDA_VISIBLE_DEVICES)"
+_RECORDED = (
+    r"^(?!TF_(?:VAR|CLI|TOKEN|REGISTRY|WORKSPACE))"
+    r"(?:(?:PYTORCH|METALLAB|OMP|MKL|VECLIB|TF|XLA|JAX|KMP)_[A-Za-z0-9_]*|CUDA_VISIBLE_DEVICES)$"
 )
+Variable = Annotated[str, Bounds(pattern=_RECORDED)]
+Package = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9._-]{1,60}$")]
+Text = Annotated[str, Bounds(min_length=1, max_length=TEXT_LIMIT)]
+Revision = Annotated[str, Bounds(pattern=r"^[0-9a-f]{40,64}$")]
+Cores = Annotated[int, Bounds(gt=0, le=10_000)]
+Bytes = Annotated[int, Bounds(gt=0, le=2**50)]
 # TF_CONFIG and the addresses of JAX's coordinator name hosts.
 _HIDDEN = re.compile(r"TF_CONFIG|TOKEN|SECRET|PASSW|CREDENTIAL|KEY|ADDRESS|HOST", re.IGNORECASE)
 _WHERE_IT_WRITES = ("METALLAB_BUILD", "METALLAB_OUT")  # which says nothing about a number, and may name a person
@@ -67,8 +72,7 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 
-TEXT_LIMIT = 1000
-"""Characters that one text in a description or a record may have."""
+LOAD_AVERAGE = "Load average (1, 5, 15 minutes)"
 _JSON_LIMIT = 65536
 _COMMAND_SECONDS = 2.0  # for what is asked each time
 _FACT_SECONDS = 20.0  # for what is asked once: system_profiler and nvidia-smi may take seconds at first
@@ -83,37 +87,36 @@ class MachineError(ValueError):
 class Machine:
     """One machine at one moment. ``None`` stands for unknown throughout."""
 
-    chip: str | None
+    chip: Text | None
     """The processor's name, such as ``Apple M2 Max``."""
-    cores_physical: int | None
-    cores_logical: int | None
-    cores_performance: int | None
+    cores_physical: Cores | None
+    cores_logical: Cores | None
+    cores_performance: Cores | None
     """On a Mac, cores of the fastest kind (``hw.perflevel0``)."""
-    cores_efficiency: int | None
+    cores_efficiency: Cores | None
     """On a Mac, cores of the second kind (``hw.perflevel1``)."""
-    memory_bytes: int | None
-    gpu: str | None
-    gpu_cores: int | None
-    os_name: str | None
-    os_version: str | None
-    architecture: str | None
+    memory_bytes: Bytes | None
+    gpu: Text | None
+    gpu_cores: Annotated[int, Bounds(gt=0, le=1_000_000)] | None
+    os_name: Text | None
+    os_version: Text | None
+    architecture: Text | None
     """What this Python was built for: ``x86_64`` on an Apple chip means that it runs under Rosetta."""
     virtual: bool | None
     """True inside a virtual machine."""
-    python: str
-    versions: Mapping[str, str | None]
+    python: Text
+    versions: Annotated[Mapping[Package, Text | None], Bounds(max_length=100)]
     """Version of each of `PACKAGES`; ``None`` if it is not installed."""
-    git_revision: str | None
+    git_revision: Revision | None
     git_dirty: bool | None
     """True if the checkout differs from its revision, new files included."""
-    power_source: str | None
-    """One of `POWER_SOURCES`."""
+    power_source: Literal["AC", "battery", "UPS"] | None
     low_power_mode: bool | None
-    cpu_governor: str | None
+    cpu_governor: Text | None
     """Linux: the frequency governor of the cores, or several joined by commas."""
-    load_average: tuple[float, float, float] | None
+    load_average: tuple[Load, Load, Load] | None
     """Runnable processes, mean over the last 1, 5 and 15 minutes."""
-    environment: Mapping[str, str]
+    environment: Annotated[Mapping[Variable, Line], Bounds(max_length=300)]
     """Variables that change what frameworks do. Home folders read ``~``, secrets ``(hidden)``, the user ``(user)``."""
 
     def to_json(self) -> str:
@@ -126,14 +129,10 @@ class Machine:
         given = _json_object(text)
         if given.pop("schema", None) != SCHEMA:
             raise MachineError(f"machine description: schema is not {SCHEMA}; was it written by another Metal Lab?")
-        names = [field.name for field in fields(cls)]
-        if strange := sorted(set(given) - set(names)):
-            raise MachineError(
-                f"machine description: unknown field {strange[0][:80]!r}; update Metal Lab and try again"
-            )
-        if missing := sorted(set(names) - set(given)):
-            raise MachineError(f"machine description: field {missing[0]!r} is missing; record the results again")
-        return cls(**{name: _checked(name, given[name]) for name in names})
+        try:
+            return read(cls, given)
+        except FieldError as error:
+            raise MachineError(f"machine description: {error}") from error
 
     def identity(self) -> tuple[str, ...]:
         """What must match before absolute times may be compared: hardware, system and framework versions.
@@ -180,7 +179,7 @@ class Machine:
             ("Low-power mode", _yes_no(self.low_power_mode)),
             ("CPU governor", _said(self.cpu_governor)),
             (
-                "Load average (1, 5, 15 minutes)",
+                LOAD_AVERAGE,
                 ", ".join(f"{load:.2f}" for load in self.load_average or ()) or "unknown",
             ),
             ("Python", self.python),
@@ -376,7 +375,7 @@ def _environment() -> dict[str, str]:
     return {
         name: "(hidden)" if _HIDDEN.search(name) else one_line(_without_secrets(without_home(value)))
         for name, value in sorted(os.environ.items())
-        if _RECORDED.fullmatch(name) and name not in _WHERE_IT_WRITES
+        if re.search(_RECORDED, name) and name not in _WHERE_IT_WRITES
     }
 
 
@@ -495,80 +494,3 @@ def _json_object(text: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise MachineError(f"machine description: expected an object, got {type(given).__name__}")
     return given
-
-
-def _checked(name: str, value: Any) -> Any:
-    """The value if it may stand in that field; MachineError if not."""
-    if value is None and name not in ("python", "versions", "environment"):
-        return None
-    kind, accept = _RULES[name]
-    if not accept(value):
-        raise MachineError(f"machine description: {name} must be {kind}, got {repr(value)[:80]}")
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= TEXT_LIMIT and value.isprintable()
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 < value < 2**60
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_load(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == 3
-        and all(type(load) in (int, float) and 0 <= load < 1e9 for load in value)  # NaN is in no range
-    )
-
-
-def _is_versions(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and len(value) <= 100
-        and all(re.fullmatch(r"[A-Za-z0-9._-]{1,60}", name) for name in value)
-        and all(version is None or _is_text(version) for version in value.values())
-    )
-
-
-def _is_environment(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and len(value) <= 300
-        and all(_RECORDED.fullmatch(name) for name in value)
-        and all(text == "" or _is_text(text) for text in value.values())
-    )
-
-
-_Rule = tuple[str, Callable[[Any], bool]]
-_TEXT: _Rule = ("one line of text", _is_text)
-_COUNT: _Rule = ("a positive whole number", _is_count)
-_FLAG: _Rule = ("true or false", _is_flag)
-_RULES: dict[str, _Rule] = {
-    "chip": _TEXT,
-    "cores_physical": _COUNT,
-    "cores_logical": _COUNT,
-    "cores_performance": _COUNT,
-    "cores_efficiency": _COUNT,
-    "memory_bytes": _COUNT,
-    "gpu": _TEXT,
-    "gpu_cores": _COUNT,
-    "os_name": _TEXT,
-    "os_version": _TEXT,
-    "architecture": _TEXT,
-    "virtual": _FLAG,
-    "python": _TEXT,
-    "versions": ("names of packages with their versions", _is_versions),
-    "git_revision": ("a git revision", lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{40,64}", value)),
-    "git_dirty": _FLAG,
-    "power_source": (f"one of {', '.join(POWER_SOURCES)}", lambda value: value in POWER_SOURCES),
-    "low_power_mode": _FLAG,
-    "cpu_governor": _TEXT,
-    "load_average": ("three numbers from 0", _is_load),
-    "environment": ("variables that Metal Lab records, with their values", _is_environment),
-}

@@ -7,13 +7,14 @@ pages quickly, never to learn how fast anything is.
 from __future__ import annotations
 
 import os
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 T = TypeVar("T")
-MODES = ("full", "fast")
+Mode = Literal["full", "fast"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
-def current() -> str:
+def current() -> Mode:
     """``"full"`` or ``"fast"``, from ``METALLAB_MODE``; ValueError on anything else."""
     mode = os.environ.get("METALLAB_MODE") or "full"
     if mode not in MODES:

@@ -142,7 +142,7 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
 
 def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
     if withheld := comparison.withheld.get(key):
-        reason = withheld.split(":", 1)[0]
+        reason = withheld.kind or withheld.reason
         axes.text(1, row, f"  no speed-up: {reason}", va="center", color=RED, fontsize=9)
         return f"{comparison.name}: no speed-up of {key} is given, {reason}"
     ratio = comparison.ratios[key]

@@ -1,14 +1,21 @@
 """Results as files: pyperf's JSON, with the provenance of every number inside.
 
 `python -m pyperf show`, `stats` and `compare_to` read them. A benchmark of pyperf holds one run for each process that
-measured it. What pyperf has no field for is kept as one JSON text in a run's metadata under ``metallab``, and the
-machine's description under ``machine``; pyperf's metadata takes no lists.
+measured it. What pyperf has no field for is kept as JSON texts in a run's metadata: under ``metallab`` a `Record`, the
+machine's description under ``machine``, what the page says of itself under ``headline``; pyperf's metadata takes no
+lists.
+
+**The classes are the schema**: `Record`, `Compared` and `Headline` here, `metallab.timing.Measurement`,
+`metallab.machine.Machine`. A new field with a default and a type of `metallab.fields` is written, checked, read back
+and in the published schema (``python -m metallab.results.check_results --schema``) without another line. What a type
+cannot say is checked at the end of this module.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import io
 import itertools
 import json
@@ -17,25 +24,27 @@ import os
 import re
 import reprlib
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pyperf
 
-from metallab import machine, mode, paths
+from metallab import fields, machine, mode, paths, upgrade
 from metallab.device import Accelerator
-from metallab.mode import MODES
-from metallab.timing import Comparison, Measurement, Sentinel, compare_samples, doubt, passes
+from metallab.fields import Bounds, Drift, Lesson, Line, Name, Positive, Ratio, Samples, Seconds
+from metallab.timing import Comparison, Doubt, DoubtKind, Measurement, Sentinel, compare_samples, doubt
 
-SCHEMA = 1
+SCHEMA = upgrade.SCHEMA
 
 # Files come from strangers: more than any honest one has is not read.
 _BYTES_LIMIT = 64 * 2**20
 _BENCHMARKS_LIMIT = 1000
 _RUNS_LIMIT = 100
+PICTURE_BYTES = 4 * 2**20
+"""What a page's picture may have, at most."""
 
 
 class RecordError(ValueError):
@@ -46,38 +55,65 @@ class RecordError(ValueError):
 class Compared:
     """What a comparison said of one of its variants."""
 
-    name: str
-    variant: str
-    baseline: str
-    verdict: str
-    """``baseline``, ``faster``, ``slower``, ``same``, ``inconclusive`` or ``withheld``."""
-    median: float | None = None
+    name: Name
+    variant: Name
+    baseline: Name
+    outcome: Literal["baseline", "faster", "slower", "same", "inconclusive", "withheld"]
+    median: Ratio | None = None
     """The speed-up over the baseline with its 95 % interval; None for the baseline, and where outputs differ or a place
     is simulated. A speed-up that was withheld for another reason is kept, and is not to be shown: see `Record.doubt`.
     """
-    low: float | None = None
-    high: float | None = None
+    low: Ratio | None = None
+    high: Ratio | None = None
     """None where too few pairs give no upper end."""
-    withheld: str = ""
-    """Why no speed-up is given; empty where one is."""
-    parity: str = ""
+    doubt: DoubtKind | None = None
+    withheld: Line = ""
+    """Why no speed-up is given: the kind of doubt, if it is one that is known, and the reason."""
+    parity: Line = ""
     """What was checked before any time was compared."""
+    role: Line = ""
+    """What the variant is on any machine, ``GPU, float16``; empty where its name says no more than that."""
+    series: Line = ""
+    """What comparisons that differ in size only have in common, with n for the size: ``matrix product, n``."""
+
+
+Sentence = Annotated[str, Bounds(min_length=1, max_length=300)]
+PictureName = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.png$")]
+Digest = Annotated[str, Bounds(pattern=r"^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What a page found, for whoever reads no further: up to three sentences and a picture.
+
+    The sentences are the page's own, computed by it; nobody can compute them again from a file.
+    """
+
+    sentences: Annotated[tuple[Sentence, ...], Bounds(min_length=1, max_length=3)]
+    picture: PictureName | None = None
+    """The PNG beside the file of results. A page hands in a figure of matplotlib, or the path of a PNG."""
+    alternative_text: Line = ""
+    """What the picture shows, in words; of a figure of `metallab.plots` its own."""
+    sha256: Digest | None = None
+    """Of the picture."""
 
 
 @dataclass(frozen=True)
 class Record:
     """One measurement of one process, as it stands in a file."""
 
-    lesson: str
-    name: str
+    lesson: Lesson
+    name: Name
     """``lesson/measurement`` or ``lesson/comparison/variant``. Records of one name are of one process each."""
-    taken: str
+    taken: Name
     """When, as ISO 8601 in UTC."""
     measurement: Measurement
     comparison: Compared | None
-    sentinel_drift: float | None
+    sentinel_drift: Drift | None
     """How much longer a fixed piece of work took afterwards than before: 0.1 is 10 %. None if none was timed."""
     machine: machine.Machine
+    headline: Headline | None = None
+    """That of its page."""
 
     @property
     def short_name(self) -> str:
@@ -91,34 +127,37 @@ class Record:
         return given if given.tzinfo else given.replace(tzinfo=UTC)
 
     @property
-    def doubt(self) -> str:
+    def doubt(self) -> Doubt:
         """Why no conclusion may be drawn from it; empty if nothing speaks against it.
 
         What the page withheld when it was measured (outputs that differ, a drift), or what the measurement itself says,
         by `metallab.timing.doubt`: the rule is one for pages and for whoever reads the file.
         """
-        compared = self.comparison
-        if compared and (compared.withheld or compared.verdict == "withheld"):
-            return compared.withheld or "no reason is given"
-        return doubt(self.measurement)
+        return (self.comparison and _doubt_of(self.comparison)) or doubt(self.measurement)
 
 
 def save(
     lesson: str,
     *results: Measurement | Comparison,
     on: Accelerator,
+    headline: Headline | None = None,
     sentinel: Sentinel | None = None,
     folder: Path | None = None,
 ) -> Path:
     """Write a lesson's results, and return the file: ``build/<mode>-<device>/results/<lesson>.json``.
 
-    ``on`` is the device that the page ran on, and names the folder; ``sentinel`` is for results that were not compared
+    ``on`` is the device that the page ran on, and names the folder; ``headline`` is what the page found, in up to three
+    sentences and a picture, which is written beside the file; ``sentinel`` is for results that were not compared
     in a sentinel's block, which know theirs. The file appears whole or not at all: a full disk
     or an interruption leaves an earlier one as it was. ValueError as `gather`, or if a value could not be read back.
     """
     records = gather(lesson, *results, sentinel=sentinel)
     run = _folder(records[0].measurement.mode, on)
-    path = write((folder or run / "results") / f"{lesson}.json", records)
+    path = (folder or run / "results") / f"{lesson}.json"
+    if headline:
+        kept = _with_picture_beside(path, headline)
+        records = [replace(record, headline=kept) for record in records]
+    write(path, records)
     if folder is None and not os.environ.get("METALLAB_OUT"):  # by hand: whoever names a folder notes its run
         paths.note(run)
     return path
@@ -129,7 +168,7 @@ def gather(lesson: str, *results: Measurement | Comparison, sentinel: Sentinel |
 
     ValueError if there is nothing, the lesson cannot name a file, or a measurement's name comes twice.
     """
-    if not _LESSON.fullmatch(lesson):
+    if not re.match(_LESSON, lesson):
         raise ValueError(f"{lesson!r} cannot name a file; a lesson's name has letters, digits, '_', '-' and '.'")
     rows = [row for result in results for row in _rows(lesson, result)]
     if not rows:
@@ -166,15 +205,43 @@ def write(path: Path, records: Iterable[Record]) -> Path:
     text = io.StringIO()
     pyperf.BenchmarkSuite([pyperf.Benchmark(list(map(_run, runs))) for runs in benchmarks.values()]).dump(text)
     try:
-        _parse(path, text.getvalue())  # what is written today must be readable tomorrow
+        if fields.can_read():
+            _parse(path, text.getvalue())  # what is written today must be readable tomorrow
     except RecordError as error:
         raise ValueError(f"nothing is written, because it could not be read back: {error}") from error
+    return _put(path, text.getvalue().encode())
+
+
+def _put(path: Path, content: bytes) -> Path:
+    """Write a file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as folder:
         part = Path(folder) / path.name
-        part.write_text(text.getvalue(), encoding="utf-8")
+        part.write_bytes(content)
         os.replace(part, path)
     return path
+
+
+def _with_picture_beside(path: Path, headline: Headline) -> Headline:
+    """A headline as a file keeps it, its picture written beside it. ValueError if it is not one."""
+    if isinstance(headline.sentences, str) or not 1 <= len(headline.sentences) <= 3:
+        raise ValueError(f"a headline has one to three sentences, not {headline.sentences!r}")
+    sentences = tuple(machine.one_line(str(sentence)) for sentence in headline.sentences)
+    if headline.picture is None:
+        return Headline(sentences)
+    if isinstance(headline.picture, (str, Path)):
+        content = Path(headline.picture).read_bytes()
+    else:
+        drawn = io.BytesIO()
+        headline.picture.savefig(drawn, format="png")
+        content = drawn.getvalue()
+    if not content.startswith(b"\x89PNG") or len(content) > PICTURE_BYTES:
+        raise ValueError(f"a headline's picture is a PNG of at most {PICTURE_BYTES // 2**20} MiB")
+    words = headline.alternative_text or getattr(headline.picture, "get_label", str)()
+    if not words:
+        raise ValueError("a headline's picture needs words for whoever cannot see it: alternative_text=")
+    file = _put(path.with_suffix(".png"), content)
+    return Headline(sentences, file.name, machine.one_line(words), hashlib.sha256(content).hexdigest())
 
 
 def load(path: Path | str) -> list[Record]:
@@ -197,25 +264,32 @@ def load(path: Path | str) -> list[Record]:
     return _parse(path, text)
 
 
-def believed(runs: Sequence[Record]) -> tuple[list[Record], str]:
+def believed(runs: Sequence[Record]) -> tuple[list[Record], Doubt]:
     """The runs of one benchmark that conclusions may be drawn from; or none, and the gravest reason why.
 
     A process whose machine was busy or drifted is left out where another's was not; any other doubt silences all.
     """
     doubts = [run.doubt for run in runs]
     sound = [run for run, doubtful in zip(runs, doubts, strict=True) if not doubtful]
-    lasting = sorted((reason for reason in doubts if reason and not passes(reason)), key=_gravity)
+    lasting = sorted((doubtful for doubtful in doubts if doubtful and not doubtful.passes), key=_gravity)
     if lasting or not sound:
         return [], (lasting or doubts)[0]
-    return sound, ""
+    return sound, Doubt()
 
 
+_LESSON = next(bounds.pattern for bounds in Lesson.__metadata__)
 _GRAVEST_FIRST = ("outputs differ", "simulated", "fast mode")
 
 
-def _gravity(reason: str) -> int:
-    kind = reason.split(":", 1)[0]
-    return _GRAVEST_FIRST.index(kind) if kind in _GRAVEST_FIRST else len(_GRAVEST_FIRST)
+def _gravity(doubtful: Doubt) -> int:
+    return _GRAVEST_FIRST.index(doubtful.kind) if doubtful.kind in _GRAVEST_FIRST else len(_GRAVEST_FIRST)
+
+
+def _doubt_of(compared: Compared) -> Doubt:
+    """What the page withheld; empty if nothing."""
+    if compared.doubt or compared.withheld:
+        return Doubt(compared.doubt, compared.withheld)
+    return Doubt(None, "no reason is given") if compared.outcome == "withheld" else Doubt()
 
 
 def merge(files: Iterable[Path | str], into: Path) -> Path:
@@ -228,10 +302,10 @@ def merge(files: Iterable[Path | str], into: Path) -> Path:
 
 def by_name(records: Iterable[Record]) -> dict[str, list[Record]]:
     """The runs of each benchmark, in the order given."""
-    found: dict[str, list[Record]] = {}
+    benchmarks: dict[str, list[Record]] = {}
     for record in records:
-        found.setdefault(record.name, []).append(record)
-    return found
+        benchmarks.setdefault(record.name, []).append(record)
+    return benchmarks
 
 
 _Row = tuple[str, Measurement, Compared | None, float | None]
@@ -249,37 +323,40 @@ def _rows(lesson: str, result: Measurement | Comparison) -> list[_Row]:
 
 def _compared(comparison: Comparison, variant: str) -> Compared:
     named = {"name": comparison.name, "variant": variant, "baseline": comparison.baseline}
+    named |= {"role": comparison.roles.get(variant, ""), "series": comparison.series}
     named["parity"] = machine.one_line(comparison.parity)
     if variant == comparison.baseline:
-        return Compared(**named, verdict="baseline")
-    reason, ratio = comparison.withheld.get(variant, ""), comparison.paired.get(variant)
-    named["withheld"] = machine.one_line(reason)
+        return Compared(**named, outcome="baseline")
+    withheld, ratio = comparison.withheld.get(variant, Doubt()), comparison.paired.get(variant)
+    named |= {"doubt": withheld.kind, "withheld": machine.one_line(withheld.reason)}
     if ratio is None:
-        return Compared(**named, verdict="withheld")
+        return Compared(**named, outcome="withheld")
     high = ratio.high if math.isfinite(ratio.high) else None
     ends = {"median": ratio.median, "low": ratio.low, "high": high}
-    return Compared(**named, verdict="withheld" if reason else ratio.verdict, **ends)
+    return Compared(**named, outcome="withheld" if withheld else ratio.verdict, **ends)
 
 
 def _run(record: Record) -> pyperf.Run:
+    """A record as pyperf keeps it: what it has a field for there, the rest as JSON."""
     measured = record.measurement
-    about = {
-        "schema": SCHEMA,
-        "lesson": record.lesson,
-        "taken": record.taken,
-        "sentinel_drift": record.sentinel_drift,
-        "comparison": asdict(record.comparison) if record.comparison else None,
-        **{key: value for key, value in asdict(measured).items() if key not in ("samples", "first_call", "block")},
-    }
+    about = asdict(replace(record, measurement=replace(measured, samples=()), machine=None))
+    for name in _IN_PYPERF_S_FIELDS:
+        del about["measurement"][name]
+    del about["name"], about["machine"], about["headline"]
     metadata = {
         "name": record.name,
         "unit": "second",
         "loops": measured.block,
-        "metallab": json.dumps(about),
+        "metallab": json.dumps({"schema": SCHEMA, **about}),
         "machine": record.machine.to_json(),
     }
+    if record.headline:
+        metadata["headline"] = json.dumps(asdict(record.headline))
     first = [(1, measured.first_call)]
     return pyperf.Run(list(measured.samples), warmups=first, metadata=metadata, collect_metadata=False)
+
+
+_IN_PYPERF_S_FIELDS = ("samples", "first_call", "block")
 
 
 def _reason(error: BaseException) -> str:
@@ -288,34 +365,111 @@ def _reason(error: BaseException) -> str:
     return machine.one_line(text)[:300]
 
 
+# --- reading: pyperf's structure and ours by their types, then what no type can say ---
+
 _FAULTS = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What pyperf, json and the rules below raise on a file that is not as it should be."""
+"""What json, the types and the checks below raise on a file that is not as it should be."""
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A run of pyperf's: one process."""
+
+    values: Samples
+    """Of a comparison's variants those at one place in their order belong together."""
+    warmups: Annotated[tuple[tuple[Literal[1], Seconds], ...], Bounds(min_length=1, max_length=1)]
+    """The very first call."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Benchmark:
+    runs: Annotated[tuple[_Process, ...], Bounds(min_length=1, max_length=_RUNS_LIMIT)]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _File:
+    """pyperf's JSON format, as Metal Lab writes it. Metadata hold for all that is below them."""
+
+    version: Literal["1.0"]
+    benchmarks: Annotated[tuple[_Benchmark, ...], Bounds(min_length=1, max_length=_BENCHMARKS_LIMIT)]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    """What the metadata of a process, its benchmark and its file say together."""
+
+    name: Name
+    unit: Literal["second"]
+    loops: Positive
+    metallab: str
+    """JSON text: the record, but for what stands elsewhere in the file."""
+    machine: str
+    """JSON text: the machine at that moment."""
+    headline: str | None = None
+    """JSON text: what the page found."""
+
+
+def schema() -> dict[str, Any]:
+    """JSON schemas of a file, and of the JSON texts in its metadata."""
+    parts = {"file": _File, "metadata": _Metadata, "metallab": Record, "machine": machine.Machine, "headline": Headline}
+    return {name: fields.schema(part) for name, part in parts.items()}
 
 
 def _parse(path: Path, text: str) -> list[Record]:
     try:
-        benchmarks = _json(text)["benchmarks"]
-        if len(benchmarks) > _BENCHMARKS_LIMIT:  # pyperf's time goes with the square
-            raise ValueError(f"{len(benchmarks)} benchmarks, more than the {_BENCHMARKS_LIMIT} allowed")
-        if any(len(benchmark["runs"]) > _RUNS_LIMIT for benchmark in benchmarks):
-            raise ValueError(f"a benchmark has more than the {_RUNS_LIMIT} runs allowed")
-        suite = pyperf.BenchmarkSuite.loads(text)
+        file = fields.read(_File, _json(text))
+    except ImportError as error:
+        raise RecordError(f"{path}: {error}") from error
     except _FAULTS as error:
         raise RecordError(f"{path}: not a pyperf file: {_reason(error)}") from error
-    found = []
-    for benchmark in suite.get_benchmarks():
+    records: list[Record] = []
+    names: set[str] = set()
+    for benchmark in file.benchmarks:
+        metadata = {**file.metadata, **benchmark.metadata}
+        name = metadata.get("name", benchmark.runs[0].metadata.get("name", "a benchmark"))
         try:
-            runs = [_record(run) for run in benchmark.get_runs()]
+            runs = [_record({**metadata, **process.metadata}, process) for process in benchmark.runs]
             _assert_one_benchmark(runs)
+            if name in names:
+                raise ValueError("there is another benchmark of this name")
         except _FAULTS as error:
-            name = reprlib.repr(benchmark.get_name())
-            raise RecordError(f"{path}: {name} is not a record of ours: {_reason(error)}") from error
-        found += runs
-    runs = {(record.name, record.taken): record for record in found}
+            raise RecordError(f"{path}: {reprlib.repr(name)} is not a record of ours: {_reason(error)}") from error
+        names.add(name)
+        records += runs
+    runs = {(record.name, record.taken): record for record in records}
     try:
-        return [_computed(record, runs) for record in found]
+        return [_computed(record, runs) for record in records]
     except _FAULTS as error:
         raise RecordError(f"{path}: {_reason(error)}") from error
+
+
+def _record(metadata: Mapping[str, Any], process: _Process) -> Record:
+    given = fields.read(_Metadata, metadata)
+    about = upgrade.upgraded(_json(given.metallab))
+    elsewhere = {"samples": process.values, "first_call": process.warmups[0][1], "block": given.loops}
+    if not isinstance(about.get("measurement"), dict) or about["measurement"].keys() & elsewhere.keys():
+        raise ValueError("it has no `measurement`, or one with what stands elsewhere in the file")
+    if "kind" not in about["measurement"]:  # its default is for whoever makes one, and no guess about a file
+        raise ValueError("its `measurement` does not tell its `kind`")
+    about["measurement"] |= elsewhere
+    headline = given.headline and fields.read(Headline, _json(given.headline))
+    record = fields.read(Record, about, name=given.name, machine=_machine(given.machine), headline=headline or None)
+    _assert_true_to_itself(record)
+    return record
+
+
+@functools.lru_cache(maxsize=64)  # hundreds of records have the same
+def _machine(text: str) -> machine.Machine:
+    return machine.Machine.from_json(text)
+
+
+def _assert_true_to_itself(record: Record) -> None:
+    """ValueError if a record's label says what its fields do not."""
+    if "simulated" in record.measurement.device.lower() and not record.measurement.simulated:
+        raise ValueError("its device is called simulated, and it is not marked as such")
 
 
 def _computed(run: Record, runs: Mapping[tuple[str, str], Record]) -> Record:
@@ -329,21 +483,21 @@ def _computed(run: Record, runs: Mapping[tuple[str, str], Record]) -> Record:
     named = f"{run.lesson}/{claimed.name}/"
     if run.name != named + claimed.variant:
         raise ValueError(f"{run.name!r} claims to be {named + claimed.variant!r}")
-    if (claimed.variant == claimed.baseline) != (claimed.verdict == "baseline"):
+    if (claimed.variant == claimed.baseline) != (claimed.outcome == "baseline"):
         raise ValueError(f"{run.name!r} claims to be the baseline, or is it and claims a verdict")
-    if claimed.verdict == "baseline" and claimed.withheld:
+    if claimed.outcome == "baseline" and (claimed.doubt or claimed.withheld):
         raise ValueError(f"{run.name!r} is the baseline, of which nothing can be withheld")
     base = runs.get((named + claimed.baseline, run.taken))
     if base is None:
         raise ValueError(f"{run.name!r} is compared with {claimed.baseline!r}, which the file does not hold")
-    said = _compared(_comparison_of(run, base), claimed.variant)
-    ours, theirs = ((each.median, each.low, each.high) for each in (said, claimed))
+    computed = _compared(_comparison_of(run, base), claimed.variant)
+    ours, theirs = ((each.median, each.low, each.high) for each in (computed, claimed))
     if not _alike(ours, theirs):
-        ours, theirs = ("none" if each.median is None else f"{each.median:.4g}" for each in (said, claimed))
+        ours, theirs = ("none" if each.median is None else f"{each.median:.4g}" for each in (computed, claimed))
         if ours == theirs:
             raise ValueError(f"{run.name!r} claims another interval of its speed-up than its samples say")
         raise ValueError(f"{run.name!r} claims a speed-up of {theirs}, but its samples say {ours}")
-    return replace(run, comparison=said)
+    return replace(run, comparison=computed)
 
 
 def _comparison_of(run: Record, base: Record) -> Comparison:
@@ -356,47 +510,17 @@ def _comparison_of(run: Record, base: Record) -> Comparison:
         )
     sides = {claimed.baseline: theirs, claimed.variant: ours}
     made = compare_samples(sides, baseline=claimed.baseline, name=claimed.name, parity=claimed.parity)
-    reason = claimed.withheld or ("no reason is given" if claimed.verdict == "withheld" else "")
-    paired = {} if reason and claimed.median is None else made.paired
+    refused = _doubt_of(claimed)
+    paired = {} if refused and claimed.median is None else made.paired
     # no sentinel that is open now has to do with it
-    return replace(made, paired=paired, refused={claimed.variant: reason} if reason else {}, watches=())
+    kept = {"series": claimed.series, "roles": {claimed.variant: claimed.role}}
+    return replace(made, paired=paired, refused={claimed.variant: refused} if refused else {}, watches=(), **kept)
 
 
 def _alike(ours: Sequence[float | None], theirs: Sequence[float | None]) -> bool:
     """Whether two speed-ups with their intervals are the same, but for the last digits; None is like None alone."""
     pairs = zip(ours, theirs, strict=True)
     return all(a is b if None in (a, b) else math.isclose(a, b, rel_tol=1e-6) for a, b in pairs)
-
-
-def _record(run: pyperf.Run) -> Record:
-    metadata = run.get_metadata()
-    about = _json(metadata["metallab"])
-    if not isinstance(about, dict) or about.pop("schema", None) != SCHEMA:
-        raise ValueError("it was written by another version of metallab")
-    if metadata.get("unit") != "second":
-        raise ValueError("it must be in seconds")
-    about |= {"samples": list(run.values), "first_call": run.warmups[0][1], "block": metadata["loops"]}
-    about |= {"record": metadata["name"]}
-    _check(about, _ABOUT | _MEASURED)
-    if "simulated" in about["device"].lower() and not about["simulated"]:
-        raise ValueError("its device is called simulated, and it is not marked as such")
-    if about["comparison"] is not None:
-        _check(about["comparison"], _COMPARED)
-    measured = {key: about[key] for key in _MEASURED} | {"samples": tuple(about["samples"])}
-    return Record(
-        lesson=about["lesson"],
-        name=about["record"],
-        taken=about["taken"],
-        measurement=Measurement(**measured),
-        comparison=about["comparison"] and Compared(**about["comparison"]),
-        sentinel_drift=about["sentinel_drift"],
-        machine=_machine(metadata["machine"]),
-    )
-
-
-@functools.lru_cache(maxsize=64)  # hundreds of records have the same
-def _machine(text: str) -> machine.Machine:
-    return machine.Machine.from_json(text)
 
 
 def _assert_one_benchmark(runs: Sequence[Record]) -> None:
@@ -412,17 +536,18 @@ def _assert_one_benchmark(runs: Sequence[Record]) -> None:
 
 def _changed(one: machine.Machine, other: machine.Machine) -> str | None:
     """What a machine, its settings or the code have no longer in common; the load may change, unknown fits all."""
-    for field in dataclasses.fields(machine.Machine):
-        ours, theirs = getattr(one, field.name), getattr(other, field.name)
-        if field.name != "load_average" and ours != theirs and None not in (ours, theirs):
-            return field.name
+    for part in dataclasses.fields(machine.Machine):
+        ours, theirs = getattr(one, part.name), getattr(other, part.name)
+        if part.name != "load_average" and ours != theirs and None not in (ours, theirs):
+            return part.name
     return None
 
 
 def _work(run: Record) -> tuple[Any, ...]:
     measured, compared = run.measurement, run.comparison
-    names = (run.lesson, measured.name, compared and (compared.name, compared.variant, compared.baseline))
-    return *names, measured.question, measured.device, measured.simulated, measured.mode
+    names = (run.lesson, run.name, measured.name, compared and (compared.name, compared.variant, compared.baseline))
+    what = (measured.question, measured.dtype, measured.size, compared and (compared.role, compared.series))
+    return *names, *what, measured.device, measured.kind, measured.simulated, measured.mode
 
 
 def _json(text: str) -> Any:
@@ -432,81 +557,9 @@ def _json(text: str) -> Any:
         raise ValueError(f"{constant} is no number of JSON")
 
     def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        names = dict(pairs)
+        if len(names) < len(pairs):
             raise ValueError(f"an object has one of these names twice: {reprlib.repr([name for name, _ in pairs])}")
-        return found
+        return names
 
     return json.loads(text, parse_constant=refuse, object_pairs_hook=distinct)
-
-
-_Rule = tuple[str, Callable[[Any], Any]]
-
-
-def _check(given: Mapping[str, Any], rules: Mapping[str, _Rule]) -> None:
-    """ValueError unless the fields are those of the rules and every value is accepted."""
-    if not isinstance(given, Mapping) or (wrong := sorted(given.keys() ^ rules.keys())):
-        raise ValueError("it has not the fields of a record" + (f": {wrong[0]!r}" if isinstance(given, dict) else ""))
-    for name, (kind, accepts) in rules.items():
-        if not accepts(given[name]):
-            raise ValueError(f"{name} must be {kind}, not {reprlib.repr(given[name])}")
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= machine.TEXT_LIMIT and value.isprintable()
-
-
-def _is_name(value: Any) -> bool:
-    return _is_text(value) and value.strip() == value != ""
-
-
-def _is_duration(value: Any) -> bool:
-    """Seconds: a clock's step over the largest block is not below, a machine's life not above."""
-    return type(value) in (int, float) and 1e-18 < value < 1e9
-
-
-def _is_ratio(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and 0 <= value < 1e27)
-
-
-_LESSON = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_NAME: _Rule = ("a name of printable characters", _is_name)
-_TEXT: _Rule = ("one line of text", _is_text)
-_DURATION: _Rule = ("a duration in seconds", _is_duration)
-_RATIO: _Rule = ("a ratio of times, or nothing", _is_ratio)
-_FLAG: _Rule = ("true or false", lambda value: isinstance(value, bool))
-_VERDICTS = ("baseline", "faster", "slower", "same", "inconclusive", "withheld")
-_ABOUT: dict[str, _Rule] = {
-    "record": _NAME,
-    "lesson": ("a lesson's name", lambda value: isinstance(value, str) and _LESSON.fullmatch(value)),
-    "taken": ("a time in ISO 8601", lambda value: _is_name(value) and datetime.fromisoformat(value)),
-    "sentinel_drift": (
-        "a drift above -1, or nothing",
-        lambda value: value is None or (type(value) in (int, float) and -1 < value < 1e27),
-    ),
-    "comparison": ("an object, or nothing", lambda value: value is None or isinstance(value, dict)),
-}
-_MEASURED: dict[str, _Rule] = {
-    "name": _NAME,
-    "question": ("'latency' or 'throughput'", lambda value: value in ("latency", "throughput")),
-    "samples": ("durations in seconds", lambda value: value and all(map(_is_duration, value))),
-    "first_call": _DURATION,
-    "block": ("a number of calls", lambda value: type(value) is int and 0 < value < 2**53),
-    "warmup_calls": ("a number of calls", lambda value: type(value) is int and 0 <= value < 2**53),
-    "stop_reason": _TEXT,
-    "mode": (f"one of {', '.join(MODES)}", lambda value: value in MODES),
-    "device": _NAME,
-    "simulated": _FLAG,
-    "others": ("a number of cores", lambda value: type(value) in (int, float) and 0 <= value < 1e6),
-}
-_COMPARED: dict[str, _Rule] = {
-    "name": _NAME,
-    "variant": _NAME,
-    "baseline": _NAME,
-    "verdict": (f"one of {', '.join(_VERDICTS)}", lambda value: value in _VERDICTS),
-    "median": _RATIO,
-    "low": _RATIO,
-    "high": _RATIO,
-    "withheld": _TEXT,
-    "parity": _TEXT,
-}

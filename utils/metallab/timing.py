@@ -28,12 +28,14 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import psutil
 
 from metallab import mode, turns, units
+from metallab.fields import Amount, Cores, Count, Dtype, Kind, Line, Name, Positive, Samples, Seconds
+from metallab.mode import Mode
 
 Question = Literal["latency", "throughput"]
 Clock = Callable[[], int]
@@ -62,6 +64,8 @@ SECONDS_FOR_PAIRS = 10.0
 class Place(Protocol):
     """Where timed code runs. `metallab.device.Accelerator` and `metallab.fake_device.FakeDevice` are devices."""
 
+    kind: str
+    """What computes: ``cpu``, ``mps``, ``cuda``."""
     label: str
     """The hardware's name, recorded beside every number."""
     simulated: bool
@@ -83,6 +87,7 @@ class Host:
     label: str = "host"
     simulated: bool = False
     waits_for_results: bool = False
+    kind: str = "cpu"
 
     def synchronize(self, *results: Any) -> None:
         """Nothing to wait for."""
@@ -120,23 +125,43 @@ FAST = Budget(
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """Samples of one function's time on one device. All times are seconds per call."""
+class Size:
+    """How much work it was: ``Size(512, "rows and columns")``."""
 
-    name: str
+    number: Amount
+    unit: Line = ""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Samples of one function's time on one place. All times are seconds per call.
+
+    A new field needs a default and a type of `metallab.fields`, and is then written, checked and read back.
+    """
+
+    name: Name
+    """For people: nothing is ever read out of it."""
     question: Question
-    samples: tuple[float, ...]
-    first_call: float
+    samples: Samples
+    first_call: Seconds
     """The very first call, which may compile, allocate and fill caches; never among the samples."""
-    block: int
+    block: Positive
     """Calls in one sample: 1 for latency."""
-    warmup_calls: int
-    stop_reason: str
-    mode: str
-    device: str
+    warmup_calls: Count
+    stop_reason: Line
+    mode: Mode
+    device: Name
+    """The hardware's name: the place's label."""
     simulated: bool
-    others: float = 0.0
+    others: Cores = 0.0
     """How many CPU cores other programs kept busy meanwhile; 0 where it was too short to tell."""
+    kind: Kind = "cpu"
+    """What computed, as PyTorch names it: ``cpu``, ``mps``, ``cuda``; the simulated Apple GPU is an ``mps``, too."""
+    threads: Positive | None = None
+    """Of a CPU: how many threads it was given, where that was set."""
+    dtype: Dtype | None = None
+    """The number format of the work, where one was named."""
+    size: Size | None = None
 
     @property
     def n(self) -> int:
@@ -188,32 +213,50 @@ class Measurement:
         return text + (f" [{', '.join(self.flags)}]" if self.flags else "")
 
 
-_SIMULATED = "simulated: its times are not those of the hardware it imitates"
-_PASSING = ("busy machine", "drifted")
+DoubtKind = Literal["outputs differ", "simulated", "fast mode", "busy machine", "drifted"]
 
 
-def doubt(*measured: Measurement, drift: float | None = None) -> str:
+class Doubt(str):
+    """Why nothing may be concluded: kind and reason as one text; empty, and so false, if nothing speaks against it."""
+
+    kind: DoubtKind | None
+    """None for a reason of a kind of its own."""
+    reason: str
+
+    def __new__(cls, kind: DoubtKind | None = None, reason: str = "") -> Doubt:
+        doubt = super().__new__(cls, ": ".join(filter(None, (kind, reason))))
+        doubt.kind, doubt.reason = kind, reason
+        return doubt
+
+    def __getnewargs__(self) -> tuple[DoubtKind | None, str]:
+        return self.kind, self.reason
+
+    @property
+    def passes(self) -> bool:
+        """Whether another run may well be without it: the machine was busy, or its speed drifted."""
+        return self.kind in ("busy machine", "drifted")
+
+
+_SIMULATED = Doubt("simulated", "its times are not those of the hardware it imitates")
+
+
+def doubt(*measured: Measurement, drift: float | None = None) -> Doubt:
     """Why nothing may be concluded from measurements that belong together; empty if nothing speaks against it.
 
     **The one rule** of what pages, pictures, films and the report withhold, besides outputs that differ. ``drift`` is
-    that of a sentinel around them, if there was one. What stands before the colon is the kind: ``simulated``,
-    ``fast mode``, ``busy machine`` or ``drifted``.
+    that of a sentinel around them, if there was one.
     """
     if any(each.simulated for each in measured):
         return _SIMULATED
-    if modes := [each.mode for each in measured if each.mode != "full"]:
-        return f"{modes[0]} mode: a look whether it runs, and no conclusion"
+    if any(each.mode != "full" for each in measured):
+        return Doubt("fast mode", "a look whether it runs, and no conclusion")
     if (others := max((each.others for each in measured), default=0.0)) > BUSY:
-        return f"busy machine: other programs used {others:.1f} cores meanwhile: close them and run again"
+        return Doubt("busy machine", f"other programs used {others:.1f} cores meanwhile: close them and run again")
     if drift is not None and abs(drift) > DRIFT:
         change = f"{abs(drift):.0%} {'more' if drift > 0 else 'less'} time"
-        return f"drifted: a fixed computation took {change} afterwards than before: let the machine rest and run again"
-    return ""
-
-
-def passes(reason: str) -> bool:
-    """Whether another run may well be without this doubt: the machine was busy, or its speed drifted."""
-    return reason.split(":", 1)[0] in _PASSING
+        reason = f"a fixed computation took {change} afterwards than before: let the machine rest and run again"
+        return Doubt("drifted", reason)
+    return Doubt()
 
 
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
@@ -237,7 +280,7 @@ def verdict(low: float, high: float) -> Verdict:
     return "same" if low >= 1 / (1 + MATTERS) and high <= 1 + MATTERS else "inconclusive"
 
 
-def crossover(won: Mapping[int, bool]) -> int | None:
+def crossover(won: Mapping[float, bool]) -> float | None:
     """The smallest size from which all larger ones are won; None if the largest is not."""
     lost = [size for size, wins in won.items() if not wins]
     return min((size for size in won if size > max(lost, default=-1)), default=None)
@@ -297,18 +340,24 @@ class Ratio:
         return f"{self.variant} against {self.baseline}: inconclusive, {left} ({median} times as fast, {interval})"
 
     @property
-    def without_interval(self) -> str:
+    def what_pairs_showed(self) -> str:
         """What each pair showed, and how many are missing: for a ratio that has no upper end."""
         needs = self.lacks or f"too few for a 95 % interval, which needs {FEWEST_PAIRS}"
         if not self.pairs:
-            return f"inconclusive: {self.n} {'pair is' if self.n == 1 else 'pairs are'} {needs}"
+            return f"{self.n} {'pair is' if self.n == 1 else 'pairs are'} {needs}"
         span = lambda values: " to ".join(dict.fromkeys(map(units.times, (min(values), max(values)))))
         each = "the only pair" if self.n == 1 else f"each of {self.n} pairs"
         if min(self.pairs) > 1:
             return f"{each} was {span(self.pairs)} times as fast; {needs}"
         if max(self.pairs) < 1:
             return f"{each} took {span([1 / value for value in self.pairs])} times as long; {needs}"
-        return f"inconclusive: {self.n} pairs were {span(self.pairs)} times as fast; {needs}"
+        return f"{self.n} pairs were {span(self.pairs)} times as fast; {needs}"
+
+    @property
+    def without_interval(self) -> str:
+        """`what_pairs_showed`, and that it is inconclusive where they point both ways."""
+        one_way = self.pairs and (min(self.pairs) > 1 or max(self.pairs) < 1)
+        return self.what_pairs_showed if one_way else f"inconclusive: {self.what_pairs_showed}"
 
 
 @dataclass(frozen=True)
@@ -321,12 +370,16 @@ class Comparison:
     measurements: Mapping[str, Measurement]
     paired: Mapping[str, Ratio]
     """What the times of real variants with equal outputs gave. Ask `ratios` for what may be said of it."""
-    refused: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, Doubt] = field(default_factory=dict)
     """Variants whose times were not set against the baseline's, and why: outputs that differ, or a simulated device."""
     parity: str = ""
     """What was checked of the first outputs and of the last ones."""
     watches: tuple[Sentinel, ...] = ()
     """The sentinels in whose ``with`` blocks it was measured."""
+    series: str = ""
+    """What comparisons that differ in size only have in common, with n for the size: ``matrix product, n``."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """What a variant is on any machine, ``GPU, float16``, where its name has what only this one has."""
 
     def __getitem__(self, variant: str) -> Measurement:
         return self.measurements[variant]
@@ -340,7 +393,7 @@ class Comparison:
         return max((watch.drift for watch in self.watches), key=abs, default=None)
 
     @property
-    def withheld(self) -> dict[str, str]:
+    def withheld(self) -> dict[str, Doubt]:
         """Variants that get no speed-up, and why: outputs that differ, or a `doubt`. RuntimeError as `drift`."""
         drift, base = self.drift, self.measurements[self.baseline]
         reasons = {
@@ -404,14 +457,18 @@ def measure(
     on: Place,
     question: Question = "latency",
     name: str | None = None,
+    dtype: Any = None,
+    size: Size | float | None = None,
     budget: Budget | None = None,
     clock: Clock = time.perf_counter_ns,
 ) -> Measurement:
     """Time ``fn()`` on a device.
 
-    Call it once for each shape and dtype: the warm-up belongs to the function that is given. ``budget`` is `FULL`, or
-    `FAST` in fast mode; ``clock`` returns nanoseconds. Whatever ``fn`` raises comes through. TypeError if it cannot be
-    called, or gives a generator or a coroutine, which computes nothing until somebody goes through it.
+    Call it once for each shape and dtype: the warm-up belongs to the function that is given. ``dtype``
+    (``torch.float16``, ``"float16"``) and ``size`` are recorded, and change nothing. ``budget`` is `FULL`, or `FAST` in
+    fast mode; ``clock`` returns nanoseconds. Whatever ``fn`` raises comes through. TypeError if it cannot be called, or
+    gives a generator or a coroutine, which computes nothing until somebody goes through it; ValueError for a dtype that
+    is none of `metallab.fields.Dtype`.
     """
     budget = budget or (FULL if mode.current() == "full" else FAST)
     sampler = _Sampler(fn, on, question, clock)
@@ -421,7 +478,9 @@ def measure(
         while (reason := samples.stop_reason(budget)) is None:
             seconds = sampler.sample()
             samples.add((seconds,))
-    return sampler.measurement(name or _name_of(fn), [row[0] for row in samples.rows], reason, load.cores())
+    seconds = [row[0] for row in samples.rows]
+    about = {"dtype": _dtype(dtype), "size": _size(size)}
+    return sampler.measurement(name or _name_of(fn), seconds, reason, load.cores(), about)
 
 
 def compare(
@@ -431,7 +490,11 @@ def compare(
     baseline: str,
     parity: Parity | Mapping[str, Parity],
     question: Question = "latency",
-    name: str = "comparison",
+    name: str | None = None,
+    dtype: Any = None,
+    size: Size | float | None = None,
+    series: str = "",
+    roles: Mapping[str, str] | None = None,
     budget: Budget | None = None,
     seed: int = 0,
     clock: Clock = time.perf_counter_ns,
@@ -445,6 +508,12 @@ def compare(
     comes in cycles. KeyError if the baseline is not among the variants, or a variant has no device or no parity;
     TypeError if a parity returns what is neither true nor false, such as a text or the size of an error, or if a parity
     or a variant cannot be called.
+
+    For whoever reads the results later, and nothing else: ``dtype`` is the number format, of all variants or a mapping
+    with that of each; ``size`` how much work it was; ``series`` what comparisons that differ in size only have in
+    common, with n for the size (``series="product, n", size=64`` also names the comparison, ``product, n = 64``);
+    ``roles`` what a variant is on any machine, where its name says what it is on this one: ``{"cuda": "GPU"}``.
+    ValueError for a size without a series, or a dtype that is none of `metallab.fields.Dtype`.
 
     After the last sample each variant is called once more, untimed: its parity holds that result, and the baseline's
     own, against a copy of the baseline's first. So a function that is right at first only, learns, or changes an input
@@ -461,7 +530,11 @@ def compare(
             f"{wrong[0]!r} is given as a parity: give a function of two results, or Unchecked with the reason why "
             "nothing needs to be compared"
         )
-    budget = budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
+    if size is not None and not series:
+        raise ValueError("a size is one of a series: name what its comparisons have in common, series='product, n'")
+    dtypes = dict(dtype) if isinstance(dtype, Mapping) else dict.fromkeys(variants, dtype)
+    size, budget = _size(size), budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
+    name = name or (f"{series} = {size.number:g}" if size else "comparison")
     devices = dict(on) if isinstance(on, Mapping) else dict.fromkeys(variants, on)
     if missing := variants.keys() - devices.keys():
         raise KeyError(f"no device is given for {', '.join(sorted(missing))}: on= names one for each variant")
@@ -484,7 +557,10 @@ def compare(
         name=name,
         question=question,
         baseline=baseline,
-        measurements={key: samplers[key].measurement(key, columns[key], reason, cores) for key in variants},
+        measurements={
+            key: sampler.measurement(key, columns[key], reason, cores, {"dtype": _dtype(dtypes.get(key)), "size": size})
+            for key, sampler in samplers.items()
+        },
         paired={
             key: _ratio(name, key, baseline, columns[key], columns[baseline])
             for key in variants
@@ -493,6 +569,8 @@ def compare(
         refused=refused,
         parity="; ".join(dict.fromkeys(_said(judges[key]) for key in variants if key != baseline)),
         watches=tuple(_watching),
+        series=series,
+        roles=dict(roles or {}),
     )
 
 
@@ -546,8 +624,8 @@ def measure_stages(
         while (reason := samples.stop_reason(budget)) is None:
             row = _one_pass(stages.values(), on, clock)
             samples.add(row)
-    made = {"block": 1, "warmup_calls": warm_ups, "stop_reason": reason, "mode": mode.current(), "device": on.label}
-    made |= {"simulated": on.simulated, "others": load.cores()}
+    made = {"block": 1, "warmup_calls": warm_ups, "stop_reason": reason, "mode": mode.current()}
+    made |= {"others": load.cores(), **described(on)}
     return {
         stage: Measurement(stage, "latency", column, start, **made)
         for stage, start, column in zip(names, first, zip(*samples.rows, strict=True), strict=True)
@@ -742,7 +820,9 @@ class _Sampler:
         self.last_call = seconds / self.block
         return seconds
 
-    def measurement(self, name: str, samples: Sequence[float], reason: str, others: float) -> Measurement:
+    def measurement(
+        self, name: str, samples: Sequence[float], reason: str, others: float, about: Mapping[str, Any]
+    ) -> Measurement:
         return Measurement(
             name=name,
             question=self.question,
@@ -752,10 +832,28 @@ class _Sampler:
             warmup_calls=self.warm_ups,
             stop_reason=reason,
             mode=mode.current(),
-            device=self.device.label,
-            simulated=self.device.simulated,
             others=others,
+            **described(self.device),
+            **about,
         )
+
+
+def described(place: Place) -> dict[str, Any]:
+    """The fields of a `Measurement` that tell where it was made."""
+    threads = getattr(place, "threads", None)  # a CPU's, where they are set
+    return {"device": place.label, "simulated": place.simulated, "kind": place.kind, "threads": threads}
+
+
+def _dtype(given: Any) -> Dtype | None:
+    """The name of a number format: of ``"float16"``, ``torch.float16``, ``numpy.dtype("float16")``."""
+    name = given if given is None or isinstance(given, str) else getattr(given, "name", str(given).rpartition(".")[2])
+    if name not in (None, *get_args(Dtype)):
+        raise ValueError(f"dtype is {given!r}; name one of {', '.join(get_args(Dtype))}, or leave it out")
+    return name
+
+
+def _size(given: Size | float | None) -> Size | None:
+    return given if given is None or isinstance(given, Size) else Size(given)
 
 
 class _Samples:
@@ -911,7 +1009,7 @@ def _used_by(function: Callable) -> Iterator[str]:
     return iter(dict.fromkeys(names))
 
 
-def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, Parity]) -> dict[str, str]:
+def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, Parity]) -> dict[str, Doubt]:
     """The variants whose times are not set against the baseline's, and why."""
     refused = {}
     for key, sampler in samplers.items():
@@ -920,23 +1018,23 @@ def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[st
         if sampler.device.simulated or samplers[baseline].device.simulated:
             refused[key] = _SIMULATED
         elif difference := _difference(parity[key], samplers[baseline].first_result, sampler.first_result):
-            refused[key] = f"outputs differ: {difference}"
+            refused[key] = Doubt("outputs differ", difference)
     return refused
 
 
 def _refused_in_the_end(
     samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, Parity], first: Any
-) -> dict[str, str]:
+) -> dict[str, Doubt]:
     """Of the variants that a parity is given for, those whose last result is not the baseline's first, and why."""
-    refused: dict[str, str] = {}
+    refused: dict[str, Doubt] = {}
     for called in (baseline, *parity) if parity else ():
         result = samplers[called].last_result()  # judged before another function can write over it
         for key in parity if called == baseline else [called]:
             if key not in refused and (difference := _difference(parity[key], first, result)):
                 whose = f"those of '{baseline}' itself" if called == baseline else "those"
-                refused[key] = (
-                    f"outputs differ: {whose} of the last call from the first ones, so that a function changes its "
-                    f"input or itself: {difference}"
+                changes = "so that a function changes its input or itself"
+                refused[key] = Doubt(
+                    "outputs differ", f"{whose} of the last call from the first ones, {changes}: {difference}"
                 )
     return refused
 

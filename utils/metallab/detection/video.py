@@ -238,8 +238,7 @@ def film(
             name,
             samples=tuple(seconds for seconds, _ in pictures),
             first_call=pictures[0][0],
-            device=on[name].label,
-            simulated=on[name].simulated,
+            **timing.described(on[name]),
             **made,
         )
         for name, pictures in finished.items()

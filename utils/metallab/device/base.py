@@ -83,9 +83,16 @@ def chip() -> str:
     return machine.describe().chip or "unknown"
 
 
-def cpu_label(threads: int, apart: str = "") -> str:
-    """What stands beside numbers of a CPU that computes with so many threads; ``apart`` is what they do not hold."""
-    return f"{chip()}{apart} CPU, {threads} thread{'s' if threads > 1 else ''}"
+PRODUCTS_APART = " (products: Accelerate's own threads)"
+"""In the label of a CPU: what its number of threads does not hold."""
+
+
+def cpu_label(threads: int, apart: str = "", of: str | None = None) -> str:
+    """What stands beside numbers of a CPU that computes with so many threads; ``apart`` is what they do not hold.
+
+    ``of`` is the chip's name; by default this machine's.
+    """
+    return f"{chip() if of is None else of}{apart} CPU, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def cores() -> int:

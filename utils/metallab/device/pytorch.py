@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from metallab.device.base import BEST_FIRST, Accelerator, DeviceUnavailable, chip, cpu_label
+from metallab.device.base import BEST_FIRST, PRODUCTS_APART, Accelerator, DeviceUnavailable, chip, cpu_label
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def cpu(threads: int | None = None) -> PyTorchDevice:
     if most < 1:
         raise ValueError(f"threads is {most}; a CPU baseline needs at least 1")
     held = threads is not None or most == 1
-    apart = " (products: Accelerate's own threads)" if held and _accelerate_has_its_own_threads() else ""
+    apart = PRODUCTS_APART if held and _accelerate_has_its_own_threads() else ""
     return PyTorchDevice("cpu", cpu_label(most, apart), threads=most)
 
 

@@ -11,7 +11,7 @@ processes' medians. **Its 95 % interval** is Welch's: Student's t of the differe
 of freedom of Welch and Satterthwaite, since the two sides need not be equally noisy. That takes the logarithms for
 roughly normal; three processes cannot show whether they are.
 
-**The verdict** is FASTER or SLOWER if the whole interval lies beyond 1 by more than a factor (`FACTOR`), *and* an exact
+**The answer** is FASTER or SLOWER if the whole interval lies beyond 1 by more than a factor (`FACTOR`), *and* an exact
 rank test (Mann and Whitney's) tells the sides apart, which with three processes a side means that each of one is slower
 than each of the other. A rank test and a factor are asv's way. The factor keeps a comparison of hundreds of benchmarks
 from crying wolf: with three processes a side whose medians vary by 1 %, one unchanged benchmark in ten thousand becomes
@@ -25,7 +25,7 @@ a baseline of the same process, which such a change leaves alone.
 **What may not be concluded from is not compared.** `metallab.records.believed` decides, as in the report: a process on
 a busy machine is left out where another was not. What could be believed in the first file and cannot in the second is
 LOST (outputs differ, say), which is a finding like SLOWER; for the gate also a speed-up that is there no more. What
-could not be believed in the first file gets no verdict: WITHHELD.
+could not be believed in the first file gets no answer: WITHHELD.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from metallab import machine, paths, units
 from metallab.records import Record, RecordError, believed, by_name, load
 from metallab.timing import BUSY, DRIFT
 
-Verdict = Literal["LOST", "SLOWER", "FASTER", "WITHHELD", "UNSURE", "SAME"]
+Answer = Literal["LOST", "SLOWER", "FASTER", "WITHHELD", "UNSURE", "SAME"]
 
 MIN_RUNS = 3
 """Processes that a side needs before anything is said of it."""
@@ -85,16 +85,16 @@ class Change:
 
     name: str
     speed: Interval
-    verdict: Verdict
+    answer: Answer
     runs: tuple[int, int]
     """Processes of the first and of the second."""
     why: str = ""
-    """Why there is no verdict, or what was lost."""
+    """Why there is no answer, or what was lost."""
 
     @property
     def is_finding(self) -> bool:
         """True if the second file is worse: slower, or something could be said of the first and cannot of it."""
-        return self.verdict in ("LOST", "SLOWER")
+        return self.answer in ("LOST", "SLOWER")
 
 
 def interval(values: Sequence[float]) -> Interval:
@@ -116,7 +116,7 @@ def ratio(before: Sequence[float], after: Sequence[float]) -> Interval:
     return _interval(mean, math.sqrt(sum(parts)), freedom)
 
 
-def verdict(before: Sequence[float], after: Sequence[float], factor: float = FACTOR) -> Verdict:
+def answer(before: Sequence[float], after: Sequence[float], factor: float = FACTOR) -> Answer:
     """What may be said of two sides with one time from each process; see the top of this module."""
     speed = ratio(before, after)
     if min(len(before), len(after)) < MIN_RUNS:
@@ -197,7 +197,7 @@ def _change(
     if doubt_now:
         return Change(name, _NO_SPEED, "LOST", runs, doubt_now)
     sides = [[time_of(run) for run in side] for side in (then, now)]
-    return Change(name, ratio(*sides), verdict(*sides, factor), (len(then), len(now)))
+    return Change(name, ratio(*sides), answer(*sides, factor), (len(then), len(now)))
 
 
 def has_speed_up(run: Record) -> bool:
@@ -278,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _show_doubts([*before, *after])
     if any(change.is_finding for change in changes):
         return 1
-    if all(change.verdict == "WITHHELD" for change in changes):
+    if all(change.answer == "WITHHELD" for change in changes):
         print(f"{given.command}: nothing of {given.before} may be concluded from: measure it again", file=sys.stderr)
         return 2
     if not any(min(change.runs) >= MIN_RUNS for change in changes):
@@ -291,8 +291,8 @@ def _tell_of_reference(given: argparse.Namespace) -> int:
     try:
         assert_reference(of_lessons(load(given.before), given.only))
     except RecordError as error:
-        said = str(error) if str(given.before) in str(error) else f"{given.before}: {error}"
-        print(f"gate: {said}", file=sys.stderr)
+        reason = str(error) if str(given.before) in str(error) else f"{given.before}: {error}"
+        print(f"gate: {reason}", file=sys.stderr)
         return 2
     return 0
 
@@ -334,32 +334,34 @@ def _factor(text: str) -> float:
     return factor
 
 
-_WORST_FIRST: Sequence[Verdict] = ("LOST", "SLOWER", "FASTER", "WITHHELD", "UNSURE", "SAME")
+_WORST_FIRST: Sequence[Answer] = ("LOST", "SLOWER", "FASTER", "WITHHELD", "UNSURE", "SAME")
 
 
 def _show(changes: Sequence[Change]) -> None:
-    print(f"{'verdict':9}{'ratio (95 % interval)':26}{'processes':11}benchmark")
-    for change in sorted(changes, key=lambda change: _WORST_FIRST.index(change.verdict)):
+    print(f"{'answer':9}{'ratio (95 % interval)':26}{'processes':11}benchmark")
+    for change in sorted(changes, key=lambda change: _WORST_FIRST.index(change.answer)):
         speed = "" if change.speed is _NO_SPEED else change.speed
         name = f"{change.name}: {change.why}" if change.why else change.name
-        print(f"{change.verdict:9}{speed!s:26}{' and '.join(map(str, change.runs)):11}{name}")
+        print(f"{change.answer:9}{speed!s:26}{' and '.join(map(str, change.runs)):11}{name}")
 
 
 def _show_unshared(files: Mapping[str, Sequence[Record]], shown: set[str]) -> None:
     names = {file: {record.name for record in records} for file, records in files.items()}
-    for file, found in names.items():
-        for name in sorted(found - set.intersection(*names.values()) - shown):
+    for file, its in names.items():
+        for name in sorted(its - set.intersection(*names.values()) - shown):
             print(f"only in {file}: {name}")
 
 
 def _summary(changes: Sequence[Change], factor: float, of: str) -> str:
-    counts = Counter(change.verdict for change in changes)
-    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _WORST_FIRST if counts[verdict])
-    return f"{len(changes)} compared by {of}: {said}. 2 means twice as fast; within a factor of {factor:g} is the same."
+    counts = Counter(change.answer for change in changes)
+    counted = ", ".join(f"{counts[answer]} {answer}" for answer in _WORST_FIRST if counts[answer])
+    return (
+        f"{len(changes)} compared by {of}: {counted}. 2 means twice as fast; within a factor of {factor:g} is the same."
+    )
 
 
 def _show_doubts(records: Sequence[Record]) -> None:
-    """Say what makes verdicts doubtful: other programs, a machine that changed its speed."""
+    """Say what makes answers doubtful: other programs, a machine that changed its speed."""
     busy = {record.name for record in records if record.measurement.others > BUSY}
     drifted = {record.name for record in records if abs(record.sentinel_drift or 0) > DRIFT}
     if busy:
@@ -369,7 +371,7 @@ def _show_doubts(records: Sequence[Record]) -> None:
 
 
 def _offer_ratios(before: Sequence[Record], after: Sequence[Record]) -> None:
-    """Each one's own speed-ups, beside each other and without a verdict."""
+    """Each one's own speed-ups, beside each other and without an answer."""
     rows = []
     for name, sides in _shared(before, after).items():
         given = [[run.comparison.median for run in believed(runs)[0] if has_speed_up(run)] for runs in sides]

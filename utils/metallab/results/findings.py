@@ -18,31 +18,42 @@ from pathlib import Path
 from metallab import machine, paths, timing, units
 from metallab.records import Record, RecordError, believed, by_name, load
 from metallab.results import compare
+from metallab.timing import Measurement
 
 REFERENCES = paths.ROOT / "data" / "results"
 WANTED = "no run yet: be the first (make bench; data/results/README.md)"
-LOW_PRECISION = re.compile(r"b?float16|bf16|fp16|int8|half", re.IGNORECASE)
+LOW_PRECISION = ("float16", "bfloat16", "int8", "uint8")
 
 Row = tuple[str, tuple[str, ...]]
 """What a line of a table is about, and its cell for each machine."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Conclusion:
     """What may be said of one variant of a comparison on one machine."""
 
     comparison: str
     variant: str
-    kind: str
-    """A style: one of `timing.Verdict`, ``differ``, ``fast``, ``simulated`` or ``withheld``."""
-    said: str
+    outcome: str
+    """One of `timing.Verdict`, ``differ``, ``fast``, ``simulated`` or ``withheld``; a style of the report."""
+    words: str
     reason: str = ""
     ratio: tuple[float, float, float] | None = None
     """Low end, median and high end of the speed-up; None where none may be given."""
     lesson: str = ""
     baseline: str = ""
-    device: str = ""
-    baseline_device: str = ""
+    role: str = ""
+    baseline_role: str = ""
+    """What variant and baseline are on any machine."""
+    series: str = ""
+    """See `records.Compared`."""
+    measured: Measurement | None = None
+    baseline_measured: Measurement | None = None
+    """Of one process: what ran, and where."""
+
+    @property
+    def device(self) -> str:
+        return self.measured.device if self.measured else ""
 
     @property
     def speed_up(self) -> str:
@@ -55,46 +66,57 @@ class Verdict:
     @property
     def by_gpu(self) -> bool:
         """True for an accelerator's speed-up over the CPU."""
-        return not is_cpu(self.device) and is_cpu(self.baseline_device)
+        sides = self.measured, self.baseline_measured
+        return None not in sides and [side.kind == "cpu" for side in sides] == [False, True]
+
+    @property
+    def in_fewer_bits(self) -> bool:
+        """True for low precision beside the full one on the same device."""
+        ours, theirs = self.measured, self.baseline_measured
+        if ours is None or theirs is None or ours.device != theirs.device:
+            return False
+        return ours.dtype in LOW_PRECISION and theirs.dtype not in LOW_PRECISION
 
     @property
     def label(self) -> str:
         """What was compared with what, in the same words on every machine."""
-        return f"{self.comparison}: {_role(self.variant)} over {_role(self.baseline)}"
+        return f"{self.comparison}: {self.role} over {self.baseline_role}"
 
 
-def verdict_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Verdict | None:
+def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Conclusion | None:
     """What may be said of a compared variant, one record from each process; None for a baseline or a lone measurement.
 
     A speed-up is given only of runs that may be believed (`metallab.records.believed`) and had samples enough.
     ``baseline`` are the records of its baseline, see `baselines`: they tell what each pair showed, where those are few.
     """
-    compared, measured = runs[0].comparison, runs[0].measurement
-    if compared is None or compared.verdict == "baseline":
+    compared = runs[0].comparison
+    if compared is None or compared.outcome == "baseline":
         return None
-    about = {"lesson": runs[0].lesson, "baseline": compared.baseline, "device": measured.device}
-    about["baseline_device"] = baseline[-1].measurement.device if baseline else ""
+    about = {"lesson": runs[0].lesson, "baseline": compared.baseline, "series": compared.series}
+    about |= {"role": compared.role or compared.variant, "measured": runs[0].measurement}
+    base = baseline[-1] if baseline else None
+    about["baseline_role"] = (base.comparison.role if base else "") or compared.baseline
+    about["baseline_measured"] = base.measurement if base else None
     sound, doubt = believed(runs)
-    kind, said, reason, ratio = _refused(doubt) if doubt else _judged(sound, baseline)
-    return Verdict(compared.name, compared.variant, kind, said, reason, ratio, **about)
+    judged = _refused(doubt) if doubt else _judged(sound, baseline)
+    return Conclusion(compared.name, compared.variant, *judged, **about)
 
 
 _Judged = tuple[str, str, str, tuple[float, float, float] | None]
-"""Kind, words, reason and ratio."""
-_KIND_OF_DOUBT = {"outputs differ": "differ", "simulated": "simulated", "fast mode": "fast"}
+"""Outcome, words, reason and ratio."""
+_OUTCOME_OF_DOUBT = {"outputs differ": "differ", "simulated": "simulated", "fast mode": "fast"}
 """Whatever else speaks against a speed-up is ``withheld``."""
 
 
-def _refused(doubt: str) -> _Judged:
-    """Kind, words and reason of what gets no speed-up."""
-    head, _, reason = doubt.partition(":")
-    if head == "simulated":
+def _refused(doubt: timing.Doubt) -> _Judged:
+    """What is said where no speed-up is given."""
+    if doubt.kind == "simulated":
         return "simulated", "simulated", "no speed-up is given", None
-    if head == "fast mode":
-        return "fast", f"{head}: no conclusion", "", None
-    if head in _KIND_OF_DOUBT or timing.passes(doubt):
-        return _KIND_OF_DOUBT.get(head, "withheld"), f"{head}: no speed-up is given", reason.strip(), None
-    return "withheld", "no speed-up is given", doubt, None
+    if doubt.kind == "fast mode":
+        return "fast", "fast mode: no conclusion", "", None
+    if doubt.kind:
+        return _OUTCOME_OF_DOUBT.get(doubt.kind, "withheld"), f"{doubt.kind}: no speed-up is given", doubt.reason, None
+    return "withheld", "no speed-up is given", doubt.reason, None
 
 
 def _judged_by_pairs(run: Record, baseline: Sequence[Record]) -> _Judged:
@@ -103,8 +125,7 @@ def _judged_by_pairs(run: Record, baseline: Sequence[Record]) -> _Judged:
     theirs = next((base.measurement.samples for base in baseline if base.taken == run.taken), ())
     pairs = tuple(b / a for a, b in zip(ours, theirs, strict=True)) if len(ours) == len(theirs) else ()
     ratio = timing.Ratio(compared.variant, compared.baseline, compared.median, 0.0, math.inf, len(ours), pairs)
-    reason = ratio.without_interval.removeprefix("inconclusive: ")
-    return "inconclusive", ratio.in_every_pair or "inconclusive", reason, None
+    return "inconclusive", ratio.in_every_pair or "inconclusive", ratio.what_pairs_showed, None
 
 
 def _judged(sound: Sequence[Record], baseline: Sequence[Record]) -> _Judged:
@@ -116,7 +137,7 @@ def _judged(sound: Sequence[Record], baseline: Sequence[Record]) -> _Judged:
         low, median, high = of_processes.low, of_processes.ratio, of_processes.high
     elif high is None:
         return _judged_by_pairs(sound[0], baseline)
-    kind = timing.verdict(low, high)
+    verdict = timing.verdict(low, high)
     explained = {
         "faster": f"{units.times(median)} times as fast",
         "slower": f"takes {units.times(1 / median)} times as long",
@@ -124,7 +145,7 @@ def _judged(sound: Sequence[Record], baseline: Sequence[Record]) -> _Judged:
         "inconclusive": timing.undecided(low, high),
     }
     among = f", {len(sound)} processes" if len(sound) > 1 else ""
-    return kind, kind, explained[kind] + among, (low, median, high)
+    return verdict, verdict, explained[verdict] + among, (low, median, high)
 
 
 def trust(records: Sequence[Record]) -> str:
@@ -140,9 +161,9 @@ def trust(records: Sequence[Record]) -> str:
     if not busy and not drifted:
         return f"All {len(real)} measurements were made on a quiet, steady machine."
     doubts = ((busy, "while other programs were busy"), (drifted, "while the machine's speed drifted"))
-    made = " and ".join(f"{len(found)} of {len(real)} {how}" for found, how in doubts if found)
-    every = verdicts(real)
-    lost = sum(verdict.kind == "withheld" for verdict in every)
+    made = " and ".join(f"{len(doubted)} of {len(real)} {how}" for doubted, how in doubts if doubted)
+    every = conclusions(real)
+    lost = sum(conclusion.outcome == "withheld" for conclusion in every)
     lessons = sorted({record.lesson.split("_")[0] for record in [*busy, *drifted]})
     again = ["make run"] if len(lessons) > 4 else [f"make run ONLY={number}" for number in lessons]
     return (
@@ -151,37 +172,26 @@ def trust(records: Sequence[Record]) -> str:
     )
 
 
-def verdicts(records: Iterable[Record]) -> list[Verdict]:
+def conclusions(records: Iterable[Record]) -> list[Conclusion]:
     """What may be said of every compared variant."""
     records = list(records)
     bases = baselines(records)
-    found = [verdict_of(runs, bases.get(comparison_of(runs[0]), ())) for runs in by_name(records).values()]
-    return [verdict for verdict in found if verdict is not None]
+    every = [conclusion_of(runs, bases.get(comparison_of(runs[0]), ())) for runs in by_name(records).values()]
+    return [conclusion for conclusion in every if conclusion is not None]
 
 
 def baselines(records: Iterable[Record]) -> dict[tuple[str, str] | None, list[Record]]:
     """The records of each comparison's baseline, by `comparison_of`."""
-    found: dict[tuple[str, str] | None, list[Record]] = {}
+    of_comparison: dict[tuple[str, str] | None, list[Record]] = {}
     for record in records:
         if record.comparison and record.comparison.variant == record.comparison.baseline:
-            found.setdefault(comparison_of(record), []).append(record)
-    return found
+            of_comparison.setdefault(comparison_of(record), []).append(record)
+    return of_comparison
 
 
 def comparison_of(record: Record) -> tuple[str, str] | None:
     """The comparison that a record belongs to: lesson and name; None if to none."""
     return record.comparison and (record.lesson, record.comparison.name)
-
-
-def is_cpu(device: str) -> bool:
-    """Whether this is a CPU's label, such as ``Apple M2 CPU, 8 threads``, or that of plain Python."""
-    return device == timing.Host.label or re.search(r" CPU, \d+ threads?$", device) is not None
-
-
-def _role(variant: str) -> str:
-    """A variant's name without what only its machine has: ``cuda, float16`` is ``GPU, float16``."""
-    role = re.sub(r"^(mps|cuda)\b", "GPU", variant)
-    return re.sub(r"\bCPU, (?!1 thread\b)\d+ threads\b", "CPU", role)
 
 
 # --- machines ---
@@ -194,7 +204,7 @@ class Column:
     title: str
     origin: str
     records: tuple[Record, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
+    conclusions: tuple[Conclusion, ...] = ()
 
     @property
     def simulated(self) -> bool:
@@ -208,7 +218,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Unreadable:
     """Something that could not be read, and why."""
 
     what: str
@@ -217,9 +227,8 @@ class Problem:
 
 def column(records: Sequence[Record], origin: str) -> Column:
     """A machine from its records, named after what was measured: an accelerator before a CPU."""
-    devices = list(dict.fromkeys(record.measurement.device for record in records))
-    named = sorted(devices, key=lambda device: (is_cpu(device), -_threads(device)))
-    return Column(named[0], origin, tuple(records), tuple(verdicts(records)))
+    first = min((record.measurement for record in records), key=lambda m: (m.kind == "cpu", -(m.threads or 0)))
+    return Column(first.device, origin, tuple(records), tuple(conclusions(records)))
 
 
 def distinct(columns: Iterable[Column]) -> list[Column]:
@@ -233,20 +242,15 @@ def distinct(columns: Iterable[Column]) -> list[Column]:
     return named
 
 
-def _threads(device: str) -> int:
-    found = re.search(r"(\d+) threads?$", device)
-    return int(found[1]) if found else 0
-
-
-def references() -> tuple[list[Column], list[Problem]]:
+def references() -> tuple[list[Column], list[Unreadable]]:
     """The machines whose results come with the project, and the files among them that cannot be used."""
-    columns, problems = [], []
+    columns, unreadable = [], []
     for path in sorted(REFERENCES.glob("*.json")):
         try:
             columns.append(column(load(path), f"reference run, {path.name}"))
         except RecordError as error:
-            problems.append(Problem(path.name, str(error).removeprefix(f"{path}: ")))
-    return columns, problems
+            unreadable.append(Unreadable(path.name, str(error).removeprefix(f"{path}: ")))
+    return columns, unreadable
 
 
 def with_now(now: Column) -> Column:
@@ -264,15 +268,15 @@ def with_now(now: Column) -> Column:
 
 def latest() -> Column | None:
     """This machine's latest run in full mode, by ``make bench`` or ``make run``; None if there is none."""
-    here, found = machine.describe(), {}
+    here, of_runs = machine.describe(), {}
     for place, files in _runs(paths.BUILD):
         records = [record for path in files for record in _readable(path)]
         if any(_is_of(record, here) for record in records):
-            found[place] = records
-    if not found:
+            of_runs[place] = records
+    if not of_runs:
         return None
-    last = paths.latest({place: _last_taken(records) for place, records in found.items()})
-    return column(found[last], f"this machine, {last.relative_to(paths.BUILD)}")
+    last = paths.latest({place: _last_taken(records) for place, records in of_runs.items()})
+    return column(of_runs[last], f"this machine, {last.relative_to(paths.BUILD)}")
 
 
 def _last_taken(records: Iterable[Record]) -> float:
@@ -305,7 +309,7 @@ def _is_of(record: Record, here: machine.Machine) -> bool:
 def wanted(columns: Iterable[Column]) -> list[Column]:
     """A column for the machine that everybody asks about and nobody has measured: an Apple GPU, if none is there."""
     measured = [record for one in columns for record in one.records if record.machine.os_name == "macOS"]
-    real = [record for record in measured if not record.measurement.simulated and not is_cpu(record.measurement.device)]
+    real = [record for record in measured if not record.measurement.simulated and record.measurement.kind != "cpu"]
     return [] if real else [Column("Apple GPU", WANTED)]
 
 
@@ -333,7 +337,7 @@ def _provenance(one: Column) -> dict[str, str]:
     rows |= {"lessons": str(len({record.lesson for record in one.records}))}
     rows |= {"benchmarks": str(len(by_name(one.records)))}
     rows |= {"processes for each": " to ".join(map(str, dict.fromkeys((min(runs), max(runs)))))}
-    busy = sum("busy machine" in record.measurement.flags for record in one.records)
+    busy = sum(record.measurement.others > timing.BUSY for record in one.records)
     return rows | {"measured while busy": f"{busy} of {len(one.records)}"}
 
 
@@ -342,94 +346,93 @@ _FRAMEWORKS = ("torch", "tensorflow", "jax", "onnxruntime")
 
 def by_lesson(columns: Sequence[Column], by_gpu: bool) -> list[Row]:
     """For each lesson the range of speed-ups: of a GPU over its own CPU, or of one way over another on one device."""
-    lessons = sorted({verdict.lesson for one in columns for verdict in one.verdicts if verdict.by_gpu == by_gpu})
+    lessons = sorted({each.lesson for one in columns for each in one.conclusions if each.by_gpu == by_gpu})
     return [(lesson, tuple(_range(one, lesson, by_gpu) for one in columns)) for lesson in lessons]
 
 
 def _range(one: Column, lesson: str, by_gpu: bool) -> str:
-    mine = [verdict for verdict in one.verdicts if (verdict.lesson, verdict.by_gpu) == (lesson, by_gpu)]
-    ratios = sorted(verdict.ratio[1] for verdict in mine if verdict.ratio)
+    mine = [each for each in one.conclusions if (each.lesson, each.by_gpu) == (lesson, by_gpu)]
+    ratios = sorted(each.ratio[1] for each in mine if each.ratio)
     if not ratios:
         return _why_none(one, mine)
     ends = " to ".join(dict.fromkeys(units.times(end) for end in (ratios[0], ratios[-1])))
-    counts = [f"{sum(v.kind == kind for v in mine)} {kind}" for kind in _KINDS if any(v.kind == kind for v in mine)]
+    every = Counter(each.outcome for each in mine)
+    counts = [f"{every[outcome]} {outcome}" for outcome in _OUTCOMES if every[outcome]]
     middle = f", median {units.times(statistics.median(ratios))}" if len(ratios) > 2 else ""
     return f"{ends}{middle} ({', '.join(counts)})"
 
 
-_KINDS = ("faster", "slower", "same", "inconclusive", "differ", "withheld")
+_OUTCOMES = ("faster", "slower", "same", "inconclusive", "differ", "withheld")
 
 
-def _why_none(one: Column, mine: Sequence[Verdict]) -> str:
+def _why_none(one: Column, mine: Sequence[Conclusion]) -> str:
     """What a cell says where there is no speed-up."""
     if one.simulated:
         return "SIMULATED: none given"
-    return next((verdict.said for verdict in mine), "–")
+    return next((each.words for each in mine), "–")
 
 
 def crossovers(columns: Sequence[Column]) -> list[Row]:
     """From which size on one side of a comparison is faster: at that size and at every larger one that was measured.
 
-    Read from comparisons whose names differ in their first number only, which is the size, such as
-    ``matrix product, n = 64`` and ``31 x 31``, where there are three at least.
+    Of the comparisons of one series, where there are three sizes at least.
     """
-    return _rows(columns, [_crossovers(one.verdicts) for one in columns])
+    return _rows(columns, [_crossovers(one.conclusions) for one in columns])
 
 
-def _crossovers(of: Iterable[Verdict]) -> dict[str, str]:
-    """What is said of each kind of work, on one machine."""
-    series: dict[str, dict[int, str]] = {}
-    for verdict in of:
-        size = re.search(r"\b\d{1,15}\b", verdict.comparison)
-        if size and verdict.kind in _KINDS:
-            square = lambda found: "n x n" if found[1] else "n"
-            work = re.sub(rf"\b(?:n = )?{size[0]}\b( x {size[0]}\b)?", square, verdict.comparison, count=1)
-            row = f"{_number(verdict)} {work}: {_role(verdict.variant)} over {_role(verdict.baseline)}"
-            series.setdefault(row, {})[int(size[0])] = verdict.kind
-    return {row: _said_of(kinds) for row, kinds in series.items() if len(kinds) >= 3}
+def _crossovers(conclusions: Iterable[Conclusion]) -> dict[str, str]:
+    """What is said of each series, on one machine."""
+    outcomes: dict[str, dict[float, str]] = {}
+    for each in conclusions:
+        if each.series and each.measured.size and each.outcome in _OUTCOMES:
+            row = f"{_number(each)} {each.series}: {each.role} over {each.baseline_role}"
+            outcomes.setdefault(row, {})[each.measured.size.number] = each.outcome
+    return {row: _crossover_in_words(of_sizes) for row, of_sizes in outcomes.items() if len(of_sizes) >= 3}
 
 
-def _said_of(kinds: dict[int, str]) -> str:
-    last = max(kinds)
-    if kinds[last] not in ("faster", "slower"):
-        return f"{'outputs differ' if kinds[last] == 'differ' else kinds[last]} at the largest, n = {last}"
-    size = timing.crossover({n: kind == kinds[last] for n, kind in kinds.items()})
-    where = f"from n = {size} on" if size > min(kinds) else f"at every size, {size} to {last}"
-    return f"{kinds[last]} {where}"
+def _crossover_in_words(outcomes: dict[float, str]) -> str:
+    last = max(outcomes)
+    if outcomes[last] not in ("faster", "slower"):
+        return f"{'outputs differ' if outcomes[last] == 'differ' else outcomes[last]} at the largest, n = {last:.15g}"
+    size = timing.crossover({n: outcome == outcomes[last] for n, outcome in outcomes.items()})
+    smallest = min(outcomes)
+    everywhere = f"at every size, {smallest:.15g} to {last:.15g}"
+    return f"{outcomes[last]} {f'from n = {size:.15g} on' if size > smallest else everywhere}"
 
 
 def dtypes(columns: Sequence[Column]) -> list[Row]:
     """What low precision brings on the same device: speed-up and verdict for each comparison."""
-    found = [{f"{_number(v)} {v.label}": _cell(v) for v in one.verdicts if _is_of_dtypes(v)} for one in columns]
-    return _rows(columns, found)
-
-
-def _is_of_dtypes(verdict: Verdict) -> bool:
-    low = LOW_PRECISION.search(verdict.variant) and not LOW_PRECISION.search(verdict.baseline)
-    return bool(low) and verdict.device == verdict.baseline_device
+    return _rows(columns, [_cells(each for each in one.conclusions if each.in_fewer_bits) for one in columns])
 
 
 def every(columns: Sequence[Column]) -> list[Row]:
     """Every speed-up, and why some have none."""
-    return _rows(columns, [{f"{_number(v)} {v.label}": _cell(v) for v in one.verdicts} for one in columns])
+    return _rows(columns, [_cells(one.conclusions) for one in columns])
 
 
-def _rows(columns: Sequence[Column], found: Sequence[Mapping[str, str]]) -> list[Row]:
+def _cells(conclusions: Iterable[Conclusion]) -> dict[str, str]:
+    """What is said on one machine, by row."""
+    return {f"{_number(each)} {each.label}": _cell(each) for each in conclusions}
+
+
+def _rows(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> list[Row]:
     """The rows of a table from what is said on each machine, by row."""
-    labels = sorted({row for said in found for row in said}, key=_in_order)
-    pairs = list(zip(columns, found, strict=True))
-    return [(row, tuple(said.get(row) or _why_none(one, ()) for one, said in pairs)) for row in labels]
+    labels = sorted({row for of_one in cells for row in of_one}, key=_in_order)
+    pairs = list(zip(columns, cells, strict=True))
+    return [(row, tuple(of_one.get(row) or _why_none(one, ()) for one, of_one in pairs)) for row in labels]
 
 
 def _in_order(label: str) -> list[str | int]:
-    """A key to sort by that has ``batch of 2`` before ``batch of 16``."""
+    """A key to sort by, for the eye alone, that has ``batch of 2`` before ``batch of 16``."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", label)]
 
 
-def _number(verdict: Verdict) -> str:
+def _number(conclusion: Conclusion) -> str:
     """The lesson's number."""
-    return verdict.lesson.split("_")[0]
+    return conclusion.lesson.split("_")[0]
 
 
-def _cell(verdict: Verdict) -> str:
-    return f"{verdict.speed_up} {verdict.kind} ({verdict.interval})" if verdict.ratio else verdict.said
+def _cell(conclusion: Conclusion) -> str:
+    if conclusion.ratio is None:
+        return conclusion.words
+    return f"{conclusion.speed_up} {conclusion.outcome} ({conclusion.interval})"

@@ -11,14 +11,14 @@ import argparse
 import base64
 import binascii
 import functools
+import hashlib
 import html
+import io
 import json
 import math
 import os
 import re
-import struct
 import sys
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 from metallab import machine, paths, units
 from metallab.notebook import cuts
 from metallab.paths import write_atomically
-from metallab.records import Record, RecordError, by_name, load
+from metallab.records import PICTURE_BYTES, Headline, Record, RecordError, by_name, load
 from metallab.results import findings, pages
-from metallab.results.findings import Problem, Verdict
+from metallab.results.findings import Conclusion, Unreadable
 from metallab.timing import DRIFT
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ TRACEBACK_LINES = 25
 _STATUSES = ("passed", "incomplete", "failed", "skipped")
 _NAME = re.compile(r"(?!(?i:index)$)[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_ENDS = b"\0\0\0\0IEND\xaeB`\x82"
 _MOST_PIXELS = 10_000
 
 
@@ -78,7 +78,7 @@ class Notebook:
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """What a run says of itself."""
 
     mode: str
@@ -90,14 +90,14 @@ class Summary:
     notebooks: tuple[Notebook, ...]
 
 
-def read_summary(run: Path) -> tuple[Summary, list[Problem]]:
+def read_summary(run: Path) -> tuple[RunSummary, list[Unreadable]]:
     """A run's ``summary.json``; in its place, if it is missing or damaged, what the folder itself tells."""
     try:
         given = _object(run / "summary.json")
         entries = _take(given, "notebooks", list)
         summary = _summary(given)
     except ReportError as problem:
-        return _summary_of_folder(run), [Problem("summary.json", str(problem))]
+        return _summary_of_folder(run), [Unreadable("summary.json", str(problem))]
     notebooks, problems = {}, []
     for entry in entries:
         try:
@@ -107,8 +107,8 @@ def read_summary(run: Path) -> tuple[Summary, list[Problem]]:
             notebooks[notebook.name] = notebook
         except ReportError as problem:
             name = entry.get("name") if isinstance(entry, dict) else entry
-            problems.append(Problem(f"summary.json, notebook {str(name)[:100]}", str(problem)))
-    return Summary(**summary, notebooks=tuple(notebooks.values())), problems
+            problems.append(Unreadable(f"summary.json, notebook {str(name)[:100]}", str(problem)))
+    return RunSummary(**summary, notebooks=tuple(notebooks.values())), problems
 
 
 def _summary(given: dict[str, Any]) -> dict[str, Any]:
@@ -152,11 +152,11 @@ def _gap(given: Any) -> dict[str, str]:
     return {name: machine.without_home(_take(given, name, str, "")) for name in ("where", "what", "mend")}
 
 
-def _summary_of_folder(run: Path) -> Summary:
+def _summary_of_folder(run: Path) -> RunSummary:
     """The folder's name holds mode and device (`paths.run_folder`), its notebooks tell their names."""
     mode, _, device = run.name.partition("-")
     names = sorted(path.stem for path in run.glob("*.ipynb") if _NAME.fullmatch(path.stem))
-    return Summary(
+    return RunSummary(
         mode=mode if mode in ("full", "fast") else "unknown",
         device=device or "unknown",
         label="",
@@ -259,6 +259,8 @@ class Card:
     """Where the partial notebook of a failure lies, as a reader finds it."""
     drift: float | None = None
     """How much longer the sentinel computation took after the notebook than before: 0.1 is 10 %."""
+    headline: Headline | None = None
+    headline_picture: Picture | None = None
 
     @property
     def drifted(self) -> bool:
@@ -276,19 +278,19 @@ class Group:
     parity: str
     devices: dict[str, None] = field(default_factory=dict)
     """The devices of the variants, in order and each once."""
-    verdicts: list[Verdict] = field(default_factory=list)
+    conclusions: list[Conclusion] = field(default_factory=list)
 
     @property
     def drawn(self) -> bool:
         """True if any variant has an interval to draw."""
-        return any(verdict.ratio for verdict in self.verdicts)
+        return any(conclusion.ratio for conclusion in self.conclusions)
 
 
 @dataclass
 class Page:
     """All that the template is given."""
 
-    summary: Summary
+    summary: RunSummary
     cards: list[Card] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     measurements: dict[str, list[Record]] = field(default_factory=dict)
@@ -297,7 +299,7 @@ class Page:
     machine_from_records: bool = False
     machines: list[findings.Column] = field(default_factory=list)
     """This run's machine first, then those whose results come with the project."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Unreadable] = field(default_factory=list)
     trust: str = ""
     """Whether this run may be believed, and what to run again: see `findings.trust`."""
 
@@ -423,7 +425,7 @@ def _add_notebooks(page: Page, run: Path, folder: Path) -> None:
             if notebook.status != "skipped":
                 _fill(card, page, run, folder, names)
         except (pages.PageError, ReportError) as problem:
-            page.problems.append(Problem(notebook.name, str(problem)))
+            page.problems.append(Unreadable(notebook.name, str(problem)))
 
 
 def _fill(card: Card, page: Page, run: Path, folder: Path, names: Sequence[str]) -> None:
@@ -436,10 +438,10 @@ def _fill(card: Card, page: Page, run: Path, folder: Path, names: Sequence[str])
             card.traceback = _last_lines(_text(path))
             return
     executed = pages.read_notebook(path)
-    page.problems += [Problem(f"{name}, cell {number}", said) for number, said in cuts(executed)]
+    page.problems += [Unreadable(f"{name}, cell {number}", why) for number, why in cuts(executed)]
     card.traceback = traceback_tail(executed)
     card.pictures, broken = pictures(executed)
-    page.problems += [Problem(f"{name}, picture {number}", why) for number, why in broken]
+    page.problems += [Unreadable(f"{name}, picture {number}", why) for number, why in broken]
     banner = " ".join(text for _, text in page.banners)
     card.page = _write(folder / f"{name}.html", pages.to_html(executed, name, banner=banner, pages=names)).name
 
@@ -479,8 +481,7 @@ def pictures(notebook: NotebookNode) -> tuple[list[Picture], list[tuple[int, str
         except (binascii.Error, ReportError) as problem:
             broken.append((number, str(problem)))
             continue
-        source = f"data:image/png;base64,{base64.b64encode(data).decode()}"
-        good.append(Picture(source, heading, f"Picture {number}: {heading}", width, height))
+        good.append(Picture(_as_uri(data), heading, f"Picture {number}: {heading}", width, height))
     return good, broken
 
 
@@ -506,28 +507,18 @@ def last_heading(markdown: str) -> str:
 
 
 def png_size(data: bytes) -> tuple[int, int]:
-    """Width and height of a PNG whose every chunk is whole. ReportError if it is anything else.
+    """Width and height of a PNG whose every chunk is whole. ReportError if it is anything else."""
+    from PIL import Image
 
-    Source: the PNG specification (ISO/IEC 15948), sections 5.2 and 5.3.
-    """
-    if not data.startswith(_PNG):
-        raise ReportError("not a PNG file")
-    position, size = len(_PNG), None
-    while position + 12 <= len(data):
-        length, kind = struct.unpack_from(">I4s", data, position)
-        end = position + 12 + length
-        if end > len(data) or zlib.crc32(data[position + 4 : end - 4]) != struct.unpack_from(">I", data, end - 4)[0]:
-            raise ReportError("the PNG file is damaged")
-        if size is None:
-            if kind != b"IHDR" or length != 13:
-                raise ReportError("the PNG file has no header")
-            size = struct.unpack_from(">II", data, position + 8)
-        if kind == b"IEND":
-            if end != len(data) or not all(0 < side <= _MOST_PIXELS for side in size):
-                raise ReportError(f"the PNG file goes on behind its end, or a side is not 1 to {_MOST_PIXELS} pixels")
-            return size
-        position = end
-    raise ReportError("the PNG file is cut off")
+    try:
+        with Image.open(io.BytesIO(data), formats=["PNG"]) as picture:
+            size = picture.size
+            picture.verify()
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
+        raise ReportError("not a PNG file, or a damaged one") from problem
+    if not data.endswith(_PNG_ENDS) or not all(0 < side <= _MOST_PIXELS for side in size):
+        raise ReportError(f"the PNG file does not end where it should, or a side is not 1 to {_MOST_PIXELS} pixels")
+    return size
 
 
 def traceback_tail(notebook: NotebookNode) -> str:
@@ -554,7 +545,7 @@ def _add_records(page: Page, run: Path) -> None:
         try:
             records = load(path)
         except RecordError as problem:
-            page.problems.append(Problem(f"results/{path.name}", str(problem).removeprefix(f"{path}: ")))
+            page.problems.append(Unreadable(f"results/{path.name}", str(problem).removeprefix(f"{path}: ")))
             continue
         bases = findings.baselines(records)
         for runs in by_name(records).values():
@@ -562,6 +553,7 @@ def _add_records(page: Page, run: Path) -> None:
             machines.append((path.stem, runs[0].machine))
         usable += records
         _tell_drift(page, path.stem, records)
+        _tell_headline(page, path, records)
     page.machine = merged_rows(machines or [("", machine.describe())])
     page.machine_from_records = bool(machines)
     page.trust = findings.trust(usable)
@@ -569,37 +561,32 @@ def _add_records(page: Page, run: Path) -> None:
 
 
 def _add_benchmark(page: Page, notebook: str, runs: Sequence[Record], baseline: Sequence[Record]) -> None:
-    verdict = findings.verdict_of(runs, baseline)
+    conclusion = findings.conclusion_of(runs, baseline)
     page.measurements.setdefault(notebook, []).extend(runs)
-    if verdict is None:
+    if conclusion is None:
         return
     group = _group(page, notebook, runs[0])
-    group.devices[verdict.device] = None
-    group.verdicts.append(verdict)
+    group.devices[conclusion.device] = None
+    group.conclusions.append(conclusion)
 
 
 def _add_machines(page: Page, usable: Sequence[Record]) -> None:
     """This run beside the results that come with the project."""
-    columns, problems = findings.references()
+    columns, unreadable = findings.references()
     mine = [findings.column(usable, "this run")] if usable else []
     page.machines = [*findings.distinct([*mine, *columns]), *findings.wanted([*mine, *columns])]
-    page.problems += [Problem(f"data/results/{problem.what}", problem.reason) for problem in problems]
+    page.problems += [Unreadable(f"data/results/{each.what}", each.reason) for each in unreadable]
 
 
 def _group(page: Page, notebook: str, record: Record) -> Group:
     """The page's group that a record belongs to, made if it is the first."""
     compared = record.comparison
-    wanted = Group(notebook, compared.baseline, record.measurement.question, compared.parity)
+    key = (notebook, compared.baseline, record.measurement.question, compared.parity)
     for group in page.groups:
-        if (group.notebook, group.baseline, group.question, group.parity) == (
-            wanted.notebook,
-            wanted.baseline,
-            wanted.question,
-            wanted.parity,
-        ):
+        if (group.notebook, group.baseline, group.question, group.parity) == key:
             return group
-    page.groups.append(wanted)
-    return wanted
+    page.groups.append(Group(*key))
+    return page.groups[-1]
 
 
 def _tell_drift(page: Page, name: str, records: Sequence[Record]) -> None:
@@ -611,16 +598,47 @@ def _tell_drift(page: Page, name: str, records: Sequence[Record]) -> None:
             card.drift = max(known, key=abs)
 
 
+def _tell_headline(page: Page, path: Path, records: Sequence[Record]) -> None:
+    """Put what a page found, as it was last saved, on the card of its notebook."""
+    last = max(records, key=lambda record: record.moment).headline
+    for card in page.cards if last else ():
+        if card.notebook.name == path.stem:
+            card.headline = last
+            try:
+                card.headline_picture = _headline_picture(path.parent, last)
+            except ReportError as problem:
+                page.problems.append(Unreadable(f"results/{path.stem}, picture of its headline", str(problem)))
+
+
+def _headline_picture(folder: Path, headline: Headline) -> Picture | None:
+    if headline.picture is None:
+        return None
+    file = folder / headline.picture
+    try:
+        if file.is_symlink() or not file.is_file() or file.stat().st_size > PICTURE_BYTES:
+            raise ReportError(f"{headline.picture} is not a plain file of at most {PICTURE_BYTES // 2**20} MiB")
+        data = file.read_bytes()
+    except OSError as problem:
+        raise ReportError(f"{headline.picture} cannot be read: {problem.strerror}") from problem
+    if hashlib.sha256(data).hexdigest() != headline.sha256:
+        raise ReportError(f"{headline.picture} is not the picture that was saved with the results")
+    return Picture(_as_uri(data), "", headline.alternative_text, *png_size(data))
+
+
+def _as_uri(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
 def merged_rows(machines: Sequence[tuple[str, machine.Machine]]) -> list[tuple[str, str]]:
     """The provenance of all records in one table; where they differ, each value with the notebooks it belongs to."""
-    found: dict[str, dict[str, dict[str, None]]] = {}  # label, value, notebooks: dictionaries keep the order
+    told: dict[str, dict[str, dict[str, None]]] = {}  # label, value, notebooks: dictionaries keep the order
     for name, described in machines:
         for label, value in described.rows():
-            found.setdefault(label, {}).setdefault(value, {})[name] = None
+            told.setdefault(label, {}).setdefault(value, {})[name] = None
     loads = [described.load_average[0] for _, described in machines if described.load_average]
     rows = []
-    for label, values in found.items():
-        if label.startswith("Load average") and loads:
+    for label, values in told.items():
+        if label == machine.LOAD_AVERAGE and loads:
             low, high = f"{min(loads):.2f}", f"{max(loads):.2f}"
             span = low if low == high else f"{low} to {high}"
             rows.append(("Load average", f"{span} (over a minute, when results were saved)"))
@@ -644,7 +662,7 @@ class Axis:
     @classmethod
     def around(cls, groups: Iterable[Group]) -> Axis:
         """The axis that holds 1/2 to 2 and every interval, within 1/64 to 1024."""
-        ends = [end for group in groups for verdict in group.verdicts for end in verdict.ratio or ()]
+        ends = [end for group in groups for each in group.conclusions for end in each.ratio or ()]
         exponents = [math.log2(min(max(end, 2**-6), 2**10)) for end in ends]
         return cls(math.floor(min([-1.0, *exponents])), math.ceil(max([1.0, *exponents])))
 
