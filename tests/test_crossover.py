@@ -137,7 +137,14 @@ def sizes_are_measured_as_long_as_there_is_time(crossover, monkeypatch):
         crossover.measure("work", work, [], on=device.cpu())
 
 
-def test_prices_are_of_the_smallest_and_of_the_largest_size():
+@RULES.rule(
+    ("min(self.times[place])", "max(self.times[place])"),
+    ("        largest = max(", "        largest = min("),
+    ("* 2 if simulated else told", "* 2 if False else told"),
+)
+def prices_are_of_the_smallest_and_of_the_largest_size(crossover):
+    simulated = curve(crossover, ("simulated: no time",), gpu="mps", simulated=True)
+    assert repr(simulated.prices(float, "B/s")).count("simulated: no time") == 2
     found = curve(crossover, ("slower", "faster", "faster"))
     fast = dataclasses.replace(found.times["cuda"][4], samples=(0.001,) * 10)
     found.times["cuda"][4] = fast

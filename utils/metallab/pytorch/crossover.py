@@ -120,11 +120,15 @@ class Curve:
         return amount(largest) / self.times[place][largest].median
 
     def prices(self, amount: Callable[[int], float], unit: str) -> tables.Table:
-        """What a call costs, and the rate that large work reaches, on each place. ``unit``: ``"FLOP/s"``, ``"B/s"``."""
-        rows = [
-            [self.device(place), units.seconds(self.call(place)), units.rate(self.rate(place, amount), unit)]
-            for place in self.times
-        ]
+        """What a call costs, and the rate that large work reaches, on each place. ``unit``: ``"FLOP/s"``, ``"B/s"``.
+
+        Of a simulated place no time is told.
+        """
+        rows = []
+        for place, line in self.times.items():
+            told = [units.seconds(self.call(place)), units.rate(self.rate(place, amount), unit)]
+            simulated = line[max(line)].simulated
+            rows.append([self.device(place), *(["simulated: no time"] * 2 if simulated else told)])
         return tables.Table(["on", "a call costs", f"at n = {max(self.times[self.baseline])}"], rows)
 
     def draw(self) -> Figure:
