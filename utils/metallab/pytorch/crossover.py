@@ -35,13 +35,19 @@ if TYPE_CHECKING:
 Work = Callable[[int, torch.device], Callable[[], Any]]
 STORED = paths.ROOT / "data" / "results" / "nvidia_h200.json"
 LESSON = "02b_compare_cpu_and_gpu"
+ONE_THREAD = "CPU, 1 thread"
 
 
 def places(on: Accelerator) -> dict[str, Accelerator]:
     """One thread of the CPU, all of them, and the GPU if ``on`` is one. All threads are the baseline (`baseline`)."""
     one, every = device.cpu(threads=1), device.cpu()
-    found = {"CPU, 1 thread": one, f"CPU, {every.threads} threads": every}
+    found = {ONE_THREAD: one, f"CPU, {every.threads} threads": every}
     return found if on.kind == "cpu" else found | {on.kind: on}
+
+
+def _roles(places: Mapping[str, Accelerator]) -> dict[str, str]:
+    """What the places are on any machine: the whole CPU, and a GPU."""
+    return {name: "GPU" if place.kind != "cpu" else "CPU" for name, place in places.items() if name != ONE_THREAD}
 
 
 def baseline() -> str:
@@ -91,7 +97,7 @@ class Curve:
     @property
     def rival(self) -> str:
         """The place that is held against the baseline: the GPU, or where there is none one thread."""
-        return self.gpu or "CPU, 1 thread"
+        return self.gpu or ONE_THREAD
 
     @property
     def withheld(self) -> dict[int, str]:
@@ -175,7 +181,10 @@ def measure(
                 on=where,
                 baseline=baseline(),
                 parity=checks.matches(floats),
-                name=f"{work}, n = {n}",
+                series=f"{work}, n",
+                size=n,
+                dtype=floats,
+                roles=_roles(where),
                 budget=budget,
             )
     times = {name: {n: compared[name] for n, compared in found.items()} for name in where}
@@ -197,17 +206,16 @@ def stored(work: str) -> Curve:
     times: dict[str, dict[int, timing.Measurement]] = {}
     verdicts: dict[str, dict[int, str]] = {}
     base = ""
-    for name, processes in runs.items():
-        head, _, place = name.removeprefix(f"{LESSON}/").rpartition("/")
-        kind, _, size = head.rpartition(", n = ")
-        if not name.startswith(LESSON) or kind != work:
+    for processes in runs.values():
+        compared, measured = processes[0].comparison, processes[0].measurement
+        if processes[0].lesson != LESSON or compared is None or compared.series != f"{work}, n":
             continue
+        base, place, size = compared.baseline, compared.variant, int(measured.size.number)
         sound, doubt = records.believed(processes)
-        base = processes[0].comparison.baseline
         if sound:
-            times.setdefault(place, {})[int(size)] = sound[0].measurement
+            times.setdefault(place, {})[size] = sound[0].measurement
         if place != base:
-            verdicts.setdefault(place, {})[int(size)] = sound[0].comparison.verdict if sound else doubt
+            verdicts.setdefault(place, {})[size] = sound[0].comparison.outcome if sound else str(doubt)
     if not times:
         raise ValueError(f"{STORED.name} has no curve of {work!r}: ask for 'matrix product'")
     return Curve(work, base, times, verdicts, stored=True)
@@ -240,7 +248,7 @@ def measure_networks(
     left out and named.
     """
     where = places(on)
-    where.pop("CPU, 1 thread" if on.kind != "cpu" and len(where) > 2 else "", None)
+    where.pop(ONE_THREAD if on.kind != "cpu" and len(where) > 2 else "", None)
     tasks = [("inference", "latency"), ("training_step", "throughput")]
     tasks += [("inference", "throughput")] if on.kind != "cpu" else []
     found: list[timing.Comparison] = []
@@ -256,6 +264,7 @@ def measure_networks(
                     baseline=baseline(),
                     parity=checks.matches("float32"),
                     question=question,
+                    roles=_roles(where),
                     name=f"{network.name}, {task.replace('_', ' ')}, {question}",
                     budget=within.budget(len(tasks) * len(makers) - len(found), _budget(), variants=len(where)),
                 )
