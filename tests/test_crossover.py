@@ -11,7 +11,7 @@ from results_files import honest
 from test_findings import CPU, GPU, record
 from test_findings import baseline as on_cpu
 
-from metallab import allowance, device, records
+from metallab import allowance, device, records, timing
 from metallab.pytorch import crossover
 
 RULES = Rules(crossover)
@@ -65,7 +65,7 @@ def a_curve_says_who_wins_from_where_on(crossover):
 @RULES.rule(
     ("self.simulated or not self.gpu else self", "not self.gpu else self"),
     ("self.simulated or not self.gpu else self", "self.simulated else self"),
-    ("kind != work:", "False:"),
+    ('compared.series != f"{work}, n":', "False:"),
     ("records.believed(processes)", "([], None)"),
 )
 def without_a_real_gpu_a_stored_curve_is_shown(crossover, tmp_path, monkeypatch):
@@ -73,14 +73,16 @@ def without_a_real_gpu_a_stored_curve_is_shown(crossover, tmp_path, monkeypatch)
     made = []
     for n, speed_up, others in ((8, 0.5, 0.0), (16, 3.0, 0.0), (32, 3.0, 5.0)):
         busy = {"others": others} | lesson
-        made += [on_cpu(f"work, n = {n}", **busy), record("cuda", speed_up, f"work, n = {n}", **busy)]
-        made += [on_cpu(f"other, n = {n}", **lesson), record("cuda", 3.0, f"other, n = {n}", **lesson)]
-    again = [
-        on_cpu("work, n = 8", run=1, others=3.0, **lesson),
-        record("cuda", 0.5, "work, n = 8", run=1, others=3.0, **lesson),
-    ]
+        work, other = ({"series": f"{w}, n", "size": timing.Size(n)} for w in ("work", "other"))
+        made += [on_cpu(f"work, n = {n}", **busy, **work), record("cuda", speed_up, f"work, n = {n}", **busy, **work)]
+        made += [
+            on_cpu(f"other, n = {n}", **lesson, **other),
+            record("cuda", 3.0, f"other, n = {n}", **lesson, **other),
+        ]
+    busy = {"run": 1, "others": 3.0, "series": "work, n", "size": timing.Size(8)} | lesson
+    again = [on_cpu("work, n = 8", **busy), record("cuda", 0.5, "work, n = 8", **busy)]
     made = [dataclasses.replace(one, taken=one.taken.replace(":00+", ":09+")) for one in made]
-    made = [one if one.comparison.verdict == "baseline" or one.comparison.median > 1 else slower(one) for one in made]
+    made = [one if one.comparison.outcome == "baseline" or one.comparison.median > 1 else slower(one) for one in made]
     monkeypatch.setattr(crossover, "STORED", records.write(tmp_path / "gpu.json", honest([*map(slower, again), *made])))
     for without in (curve(crossover, ("slower",), gpu=""), curve(crossover, ("simulated: none",), simulated=True)):
         shown = without.or_stored()
@@ -97,9 +99,9 @@ def without_a_real_gpu_a_stored_curve_is_shown(crossover, tmp_path, monkeypatch)
 def slower(one):
     """A record whose verdict fits a speed-up below 1."""
     compared = one.comparison
-    if compared.verdict == "baseline" or compared.median > 1:
+    if compared.outcome == "baseline" or compared.median > 1:
         return one
-    return dataclasses.replace(one, comparison=dataclasses.replace(compared, verdict="slower"))
+    return dataclasses.replace(one, comparison=dataclasses.replace(compared, outcome="slower"))
 
 
 @RULES.rule(
