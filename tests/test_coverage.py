@@ -87,13 +87,13 @@ SYMMETRIC = lambda shape: (lambda a: a + a.mT)(torch.rand(shape))
 )  # fmt: skip
 def test_a_kernel_that_leaves_large_matrices_to_the_cpu(function, fits, leaves, operator, reason):
     stays = mps_coverage(function, fits)
-    assert stays.verdict.startswith("Yes: all")
+    assert stays.answer.startswith("Yes: all")
     assert not of(stays, operator).reason
     found = mps_coverage(function, leaves)
     assert of(found, operator).status == "falls back"
     assert reason in of(found, operator).advice
     assert found.runs
-    assert f"{of(found, operator).operator.split('::')[1].removesuffix('.default')} may leave the GPU" in found.verdict
+    assert f"{of(found, operator).operator.split('::')[1].removesuffix('.default')} may leave the GPU" in found.answer
 
 
 def test_one_large_call_of_several_is_told():
@@ -116,9 +116,9 @@ def test_refused_arguments_are_foretold_in_a_mac_s_words(name):
     assert use.reason.startswith(call.words)
     assert use.way_out in str(found)
     assert not found.runs
-    assert found.verdict.startswith("No: ")
-    assert call.words.rstrip(". ") in found.verdict
-    assert 'refuses these arguments, "' in found.verdict
+    assert found.answer.startswith("No: ")
+    assert call.words.rstrip(". ") in found.answer
+    assert 'refuses these arguments, "' in found.answer
     assert use.reason.partition(". ")[0] in html.unescape(found._repr_html_())
 
 
@@ -134,13 +134,13 @@ def test_one_refused_call_of_several_is_told_and_sizes_that_fit_are_not():
     both = mps_coverage(lambda a, b: (pool(a), pool(b)), torch.rand(1, 2, 8, 8), torch.rand(1, 2, 9, 8))
     assert (both.having("refused")[0].calls, both.runs) == (2, False)
     for fits in (torch.rand(1, 2, 8, 12), torch.rand(2, 2, 4), torch.rand(1, 2, 2, 1)):
-        assert mps_coverage(pool, fits).verdict.startswith("Yes: all")
+        assert mps_coverage(pool, fits).answer.startswith("Yes: all")
     assert mps_coverage(nn.AdaptiveAvgPool2d(1), torch.rand(1, 2, 7, 9)).runs
 
 
 def test_a_detour_is_told_of_an_average_of_whole_numbers():
     pool = lambda x: nn.functional.avg_pool2d(x, 2, divisor_override=3)
-    assert mps_coverage(pool, torch.rand(1, 2, 4, 4)).verdict.startswith("Yes: all")
+    assert mps_coverage(pool, torch.rand(1, 2, 4, 4)).answer.startswith("Yes: all")
     found = mps_coverage(pool, torch.ones(1, 2, 4, 4, dtype=torch.long))
     assert (of(found, "avg_pool2d").status, found.runs) == ("falls back", True)
 
@@ -165,7 +165,7 @@ def test_nothing_is_called_refused_in_sound_networks(package, name):
     make = package.models.get_model if package is torchvision else package.create_model
     with torch.device("meta"):
         found = mps_coverage(make(name).eval(), torch.empty(1, 3, 224, 224))
-    assert found.verdict.startswith("Yes: all")
+    assert found.answer.startswith("Yes: all")
 
 
 def test_torchvision_has_a_forward_kernel_of_deform_conv2d_and_no_backward():
@@ -174,7 +174,7 @@ def test_torchvision_has_a_forward_kernel_of_deform_conv2d_and_no_backward():
     assert mps_coverage(torchvision.ops.deform_conv2d, *inputs).runs
     training = mps_coverage(torchvision.ops.deform_conv2d, *inputs, training=True)
     assert not training.runs
-    assert "_deform_conv2d_backward has no MPS kernel" in training.verdict
+    assert "_deform_conv2d_backward has no MPS kernel" in training.answer
     for name in ("nms", "roi_align", "_roi_align_backward", "_ps_roi_pool_backward"):
         assert status(f"torchvision::{name}") == "native"
 
@@ -185,7 +185,7 @@ def test_the_talk_s_network_runs_and_rrelu_does_not():
     found = mps_coverage(nn.Sequential(nn.Linear(4, 4), nn.RReLU()), torch.randn(2, 4))
     assert not found.runs
     assert of(found, "rrelu_with_noise").modules == ("1",)
-    assert "PYTORCH_ENABLE_MPS_FALLBACK=1" in found.verdict
+    assert "PYTORCH_ENABLE_MPS_FALLBACK=1" in found.answer
     assert "rrelu_with_noise" in str(found)
 
 
@@ -244,7 +244,7 @@ class LeavesATensorBehind(nn.Module):
 def test_a_tensor_left_on_the_cpu_is_found():
     found = mps_coverage(nn.Sequential(LeavesATensorBehind()), torch.randn(2, 8))
     assert not found.runs
-    assert "stays on the CPU where aten::add.Tensor meets it in 0" in found.verdict
+    assert "stays on the CPU where aten::add.Tensor meets it in 0" in found.answer
     assert of(found, "sin"), "the trace ended there"
     assert mps_coverage(lambda x: x + torch.tensor(1.0), torch.randn(2)).runs, "a number without dimensions is allowed"
 
@@ -261,7 +261,7 @@ def test_a_tensor_left_on_the_cpu_is_found():
 def test_float64_on_the_way_is_found(model, inputs):
     found = mps_coverage(model, inputs)
     assert not found.runs
-    assert "MPS has no" in found.verdict
+    assert "MPS has no" in found.answer
 
 
 def test_inference_mode_hides_nothing():
@@ -480,7 +480,7 @@ def test_indices_may_stay_on_the_cpu():
         x[torch.tensor([0, 1])] = torch.zeros(2)
         return x
 
-    assert mps_coverage(read, torch.ones(3)).verdict.startswith("Yes: all ")
+    assert mps_coverage(read, torch.ones(3)).answer.startswith("Yes: all ")
     assert mps_coverage(write, torch.ones(3)).problems == ("a tensor stays on the CPU where aten::index_put_ meets it",)
 
 
@@ -581,11 +581,11 @@ def test_tensors_are_found_wherever_they_lie(wrap, unwrap):
 
     before = x.clone()
     found = mps_coverage(Wrapped(), wrap(x))
-    assert found.runs, found.verdict
+    assert found.runs, found.answer
     assert found.traced_on == "meta"
     assert torch.equal(x, before), "the caller's was changed"
     assert of(mps_coverage(Wrapped(), wrap(x), training=True), "linear_backward")
-    assert "MPS has no float64, but input 0 is" in mps_coverage(Wrapped(), wrap(x.double())).verdict
+    assert "MPS has no float64, but input 0 is" in mps_coverage(Wrapped(), wrap(x.double())).answer
     with pytest.raises(coverage.TraceFailed, match="sparse tensors, which are among its inputs"):
         mps_coverage(Wrapped(), wrap(x.to_sparse()))
 
@@ -633,7 +633,7 @@ def test_what_a_model_makes_on_its_device_is_there():
             return sum([x, *made, *moved]).to(made[0])
 
     found = mps_coverage(model, torch.randn(2))
-    assert found.runs, found.verdict
+    assert found.runs, found.answer
     assert found.traced_on == "meta"
     assert mps_coverage(model, torch.randn(2, requires_grad=True), training=True).traced_on == "meta"
     assert not mps_coverage(lambda x: x + torch.ones(2, device="cpu"), torch.randn(2)).runs
@@ -641,7 +641,7 @@ def test_what_a_model_makes_on_its_device_is_there():
 
 def test_a_tensor_left_behind_is_found_in_a_scripted_module_as_well():
     left = torch.jit.script(LeavesATensorBehind())
-    assert "stays on the CPU where aten::add.Tensor meets it" in mps_coverage(lambda x: left(x), torch.randn(8)).verdict
+    assert "stays on the CPU where aten::add.Tensor meets it" in mps_coverage(lambda x: left(x), torch.randn(8)).answer
 
 
 def test_where_the_cpu_is_needed_it_is_said_that_a_device_was_not_a_mac_s():
@@ -649,7 +649,7 @@ def test_where_the_cpu_is_needed_it_is_said_that_a_device_was_not_a_mac_s():
         lambda x: x[x.nonzero()[0, 0]] if x.device.type == "cpu" else x.nonzero().item(), torch.ones(2)
     )
     assert found.traced_on == "cpu"
-    assert "what it does on mps alone, would not be noticed" in found.verdict
+    assert "what it does on mps alone, would not be noticed" in found.answer
 
 
 def test_whatever_a_model_raises_is_told():
@@ -663,7 +663,7 @@ def test_whatever_a_model_raises_is_told():
 def test_nms_needs_numbers_and_is_traced_on_the_cpu():
     found = mps_coverage(lambda b, s: torchvision.ops.nms(b, s, 0.5), torch.rand(5, 4), torch.rand(5))
     assert found.traced_on == "cpu"
-    assert "would not be noticed" in found.verdict
+    assert "would not be noticed" in found.answer
     assert of(found, "nms").status == "native"
 
 
@@ -688,7 +688,7 @@ def test_a_ctc_loss_runs():
 def test_the_collection_s_networks_run(make, training):
     network = make()
     found = mps_coverage(network.model.train(training), *network.inputs, training=training)
-    assert found.runs, found.verdict
+    assert found.runs, found.answer
     assert not found.having("unknown")
 
 
@@ -706,7 +706,7 @@ def test_the_model_and_its_outputs_are_left_alone():
 def test_float64_is_refused_by_name():
     found = mps_coverage(nn.Linear(2, 2).double(), torch.rand(1, 2).double())
     assert not found.runs
-    assert "input 0, weight, bias is; call .float() first" in found.verdict
+    assert "input 0, weight, bias is; call .float() first" in found.answer
 
 
 def test_inputs_that_do_not_fit_say_so():

@@ -213,16 +213,16 @@ def test_unknown_hardware_is_called_unknown(monkeypatch):
 
 
 def test_the_banner_says_what_is_real_and_escapes_it():
-    real = device.Accelerator("mps", "Apple M2 Max GPU").banner()
+    real = device.Device("mps", "Apple M2 Max GPU").banner()
     assert str(real) == "This page ran on Apple M2 Max GPU (PyTorch device 'mps')."
-    cpu = device.Accelerator("cpu", "Xeon CPU, 2 threads", threads=2).banner()
+    cpu = device.Device("cpu", "Xeon CPU, 2 threads", threads=2).banner()
     assert "Xeon CPU, 2 threads" in str(cpu)
     assert "No GPU takes part" in str(cpu)
-    simulated = device.Accelerator("mps", "Apple M2", simulated=True).banner()
+    simulated = device.Device("mps", "Apple M2", simulated=True).banner()
     assert str(simulated).startswith("SIMULATED: this page ran on a Apple M2.")
     assert "no time on this page" in str(simulated)
     assert real._repr_html_().split(";")[0] != simulated._repr_html_().split(";")[0], "they look alike"
-    hostile = device.Accelerator("cuda", "<script>&\"'").banner()._repr_html_()
+    hostile = device.Device("cuda", "<script>&\"'").banner()._repr_html_()
     assert "<script>" not in hostile
     assert "&lt;script&gt;&amp;" in hostile
 

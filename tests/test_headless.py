@@ -208,7 +208,7 @@ print(json.dumps({**mine, "python": sys.executable, "folder": os.getcwd(), "chil
 
 
 def test_plain_nbconvert_runs_a_notebook_too(tmp_path: Path) -> None:
-    path = make(tmp_path / "01_plain.ipynb", "import metallab\nmetallab.knob(full='all of it', fast='a bit')")
+    path = make(tmp_path / "01_plain.ipynb", "import metallab\nmetallab.by_mode(full='all of it', fast='a bit')")
     plain = {name: value for name, value in os.environ.items() if not name.startswith("METALLAB_")}
     jupyter = str(Path(sys.executable).with_name("jupyter"))
     arguments = ["nbconvert", "--to", "notebook", "--execute", path.name, "--output-dir", "executed"]

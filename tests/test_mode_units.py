@@ -14,17 +14,17 @@ from metallab import mode, units
 
 def test_a_knob_follows_the_mode(monkeypatch):
     monkeypatch.delenv("METALLAB_MODE", raising=False)
-    assert (mode.current(), mode.knob(full=1, fast=2)) == ("full", 1)
+    assert (mode.current(), mode.by_mode(full=1, fast=2)) == ("full", 1)
     for name, value in (("full", 1), ("fast", 2), ("", 1)):
         monkeypatch.setenv("METALLAB_MODE", name)
-        assert mode.knob(full=1, fast=2) == value
+        assert mode.by_mode(full=1, fast=2) == value
 
 
 def test_an_unknown_mode_is_refused(monkeypatch):
     for name in ("Fast", "quick", "full "):
         monkeypatch.setenv("METALLAB_MODE", name)
         with pytest.raises(ValueError, match=r"METALLAB_MODE is '.*'full' or 'fast'"):
-            mode.knob(full=1, fast=2)
+            mode.by_mode(full=1, fast=2)
 
 
 def test_numbers_have_three_digits_and_a_unit():

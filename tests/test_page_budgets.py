@@ -39,7 +39,7 @@ def run(page, clock, space, *names):
     cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
     timed = types.SimpleNamespace(Allowance=lambda seconds: allowance.Allowance(seconds, clock))
     space |= {"allowance": timed, "timing": timing, "units": units, "math": math, "functools": functools}
-    space |= {"knob": lambda full, fast: full, "display": lambda shown: None}
+    space |= {"by_mode": lambda full, fast: full, "display": lambda shown: None}
     for name in names:
         exec(compile(cells[name], name, "exec"), space)
     return space

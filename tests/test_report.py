@@ -21,7 +21,7 @@ from nbformat import v4
 from results_files import claim, honest
 
 from metallab import machine, paths, records
-from metallab.device import Accelerator
+from metallab.device import Device
 from metallab.headless import jobs
 from metallab.results import findings, pages, report
 from metallab.timing import Measurement
@@ -266,7 +266,7 @@ def test_a_page_s_headline_is_shown_with_its_picture(run):
     results = run.folder / "results"
     made = Measurement("m", "latency", (1.0,) * 10, 1.0, 1, 3, "quiet", "full", "Some CPU", False)
     for lesson in ("01_a", "02_b"):
-        records.save(lesson, made, on=Accelerator("cpu", "Some CPU"), folder=results, headline=headline)
+        records.save(lesson, made, on=Device("cpu", "Some CPU"), folder=results, headline=headline)
     (results / "02_b.png").write_bytes(png(4, 4))  # of another run
     first, second = run.page().select("#notebooks article")
     assert text_of(first.select_one("p.headline")) == "It is <b>fast</b>."

@@ -856,7 +856,7 @@ class Close:
 
 
 def settings_hold_for_their_variant_only(timing: ModuleType) -> None:
-    """What `Place.active` sets holds for every call of its variant and for no call of another."""
+    """What `DeviceLike.active` sets holds for every call of its variant and for no call of another."""
     active, seen = [], {"a": set(), "b": set()}
 
     class Settings(timing.Host):

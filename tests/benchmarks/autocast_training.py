@@ -58,7 +58,7 @@ def make_step(model: nn.Module, name: str, rate: float = 1e-3) -> Callable[[Tens
 class Job:
     """Training steps of a network in a format, on a device."""
 
-    lab: device.Accelerator
+    lab: device.Device
     name: str
     build: Callable[[int], nn.Module]
     """A fresh network, from a seed."""
@@ -121,7 +121,7 @@ def resnet(seed: int) -> nn.Module:
     return torchvision.models.resnet50(weights=None, num_classes=10)
 
 
-def enlarged_digits(lab: device.Accelerator) -> list[Batch]:
+def enlarged_digits(lab: device.Device) -> list[Batch]:
     """Batches of 64 digits of 224 x 224 in three equal channels, with their classes."""
     from sklearn.datasets import load_digits
 
@@ -132,7 +132,7 @@ def enlarged_digits(lab: device.Accelerator) -> list[Batch]:
     return [(enlarge(part), known.to(lab.torch_device)) for part, known in parts]
 
 
-def on_a_gpu(lab: device.Accelerator) -> None:
+def on_a_gpu(lab: device.Device) -> None:
     """ResNet-50: time, memory, loss."""
     torch.backends.cudnn.allow_tf32 = False  # float32 shall mean float32
     print(f"ResNet-50, training, 64 pictures of 224 x 224, on {lab.label}, PyTorch {torch.__version__}")
@@ -159,7 +159,7 @@ def on_a_gpu(lab: device.Accelerator) -> None:
         print("  " + "; ".join(f"{'MET' if met else 'MISSED'}: {bar}" for bar, met in held.items()))
 
 
-def on_a_cpu(lab: device.Accelerator) -> None:
+def on_a_cpu(lab: device.Device) -> None:
     """A small convolutional network, by its channels."""
     native = torch.cpu._is_avx512_bf16_supported()
     print(f"CNN, training, 32 pictures of 32 x 32, on {lab.label}, PyTorch {torch.__version__}")

@@ -56,7 +56,7 @@ def variants(x: torch.Tensor) -> dict[str, Callable[[], torch.Tensor]]:
     return made
 
 
-def row(lab: device.Accelerator, dtype: torch.dtype) -> timing.Comparison:
+def row(lab: device.Device, dtype: torch.dtype) -> timing.Comparison:
     """All variants on a device in a dtype, ours the baseline."""
     x = torch.randn(NUMBERS[lab.kind], device=lab.torch_device).to(dtype)
     every = variants(x)
@@ -66,7 +66,7 @@ def row(lab: device.Accelerator, dtype: torch.dtype) -> timing.Comparison:
     return timing.compare(every, on=lab, baseline="ours", parity=parity, question="throughput", name=name)
 
 
-def report(lab: device.Accelerator, compared: timing.Comparison, bytes_moved: int, bars: dict[str, float]) -> None:
+def report(lab: device.Device, compared: timing.Comparison, bytes_moved: int, bars: dict[str, float]) -> None:
     """A line for each variant, and one for each bar."""
     print(f"\n{lab.label}: {compared.name}")
     for name, measured in compared.measurements.items():

@@ -99,7 +99,7 @@ def _here(text: str) -> str:
 
 def verdict(got: np.ndarray, dtype: str) -> str:
     """ "agrees", or how far a result is from the network's."""
-    return parity.verdict(np.load("truth.npy"), np.asarray(got).reshape(1, 10), dtype)
+    return parity.agreement(np.load("truth.npy"), np.asarray(got).reshape(1, 10), dtype)
 
 
 @pytest.mark.claim(on="gpu", used_in="notebook 09: MPSGraph, given the Core ML package", seconds=240, slow=True)

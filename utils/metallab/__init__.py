@@ -9,11 +9,11 @@ import os
 # ONNX Runtime would send usage data and keep a device id in the home folder, from its import on.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-from metallab.mode import knob
+from metallab.mode import by_mode
 
 if os.environ.get("METALLAB_DEVICE") == "sim":
     from metallab import simulation
 
     simulation.arm()
 
-__all__ = ["knob"]
+__all__ = ["by_mode"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from metallab import peaks, units
-from metallab.device import Accelerator
+from metallab.device import Device
 from metallab.timing import Measurement
 
 
@@ -146,7 +146,7 @@ def assert_close(reference: Any, result: Any, dtype: Any) -> None:
         raise Mismatch("there is nothing to compare: every array is empty")
 
 
-def assert_matches_cpu(fn: Callable[..., Any], *inputs: Any, on: Accelerator, dtype: Any = "float32") -> None:
+def assert_matches_cpu(fn: Callable[..., Any], *inputs: Any, on: Device, dtype: Any = "float32") -> None:
     """Raise `Mismatch` unless ``fn(*inputs)`` gives on a device, in ``dtype``, what the CPU gives in float32.
 
     ``fn`` is a function of PyTorch tensors or an `nn.Module`; a module and the inputs are copied, so that neither run
@@ -171,7 +171,7 @@ def assert_matches_cpu(fn: Callable[..., Any], *inputs: Any, on: Accelerator, dt
 
 
 def assert_plausible(
-    measurement: Measurement, *, on: Accelerator, flops: float = 0.0, bytes: float = 0.0, dtype: Any = "float32"
+    measurement: Measurement, *, on: Device, flops: float = 0.0, bytes: float = 0.0, dtype: Any = "float32"
 ) -> str:
     """Raise `Implausible` if the implied rate is above the device's peak; returns the rate in words otherwise.
 

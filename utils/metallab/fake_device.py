@@ -16,7 +16,7 @@ from typing import Any
 
 
 class FakeDevice:
-    """A place (see `metallab.timing.Place`) whose work is finished later, on a thread.
+    """A device (see `metallab.timing.DeviceLike`) whose work is finished later, on a thread.
 
     ``compile_seconds`` is added to the first launch of each shape; ``slowdown_per_second`` makes every kernel take that
     fraction longer for each second since the device was made, as a chip does that is getting hot. Use it in a ``with``

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import psutil
 
 from metallab import units
-from metallab.device import Accelerator
+from metallab.device import Device
 
 INTERVAL = 0.002
 """Seconds between two readings of the resident memory."""
@@ -43,7 +43,7 @@ class PeakMemory:
 
 
 @contextlib.contextmanager
-def peak(*, on: Accelerator) -> Iterator[PeakMemory]:
+def peak(*, on: Device) -> Iterator[PeakMemory]:
     """Peak memory of the block on a device, known when it ends, also by an exception such as "out of memory".
 
     Not for nesting: the allocator has one peak counter. TensorFlow has such counters on some GPUs; on an Apple GPU,
@@ -54,7 +54,7 @@ def peak(*, on: Accelerator) -> Iterator[PeakMemory]:
         yield memory
 
 
-def _how(on: Accelerator) -> contextlib.AbstractContextManager[PeakMemory]:
+def _how(on: Device) -> contextlib.AbstractContextManager[PeakMemory]:
     if on.kind == "cpu":
         return _sampled_peak()
     if on.framework == "torch":
@@ -76,7 +76,7 @@ class _Counters:
     pool: Callable[[], int | None]
 
 
-def _torch_counters(on: Accelerator) -> _Counters:
+def _torch_counters(on: Device) -> _Counters:
     import torch
 
     told = torch.accelerator
@@ -98,7 +98,7 @@ def _tensorflow_counters() -> _Counters | None:
 
 
 @contextlib.contextmanager
-def _allocator_peak(on: Accelerator, counters: _Counters) -> Iterator[PeakMemory]:
+def _allocator_peak(on: Device, counters: _Counters) -> Iterator[PeakMemory]:
     on.synchronize()
     counters.reset()
     start = counters.allocated()

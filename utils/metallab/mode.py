@@ -22,6 +22,6 @@ def current() -> Mode:
     return mode
 
 
-def knob(*, full: T, fast: T) -> T:
-    """The value for this run's mode: ``size = knob(full=4096, fast=256)``."""
+def by_mode(*, full: T, fast: T) -> T:
+    """The value for this run's mode: ``size = by_mode(full=4096, fast=256)``."""
     return full if current() == "full" else fast

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metallab import checks, units
-from metallab.device import Accelerator
+from metallab.device import Device
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +25,7 @@ def against_numpy(
     function: Callable[..., Tensor],
     reference: Callable[..., np.ndarray],
     *arrays: np.ndarray,
-    on: Accelerator,
+    on: Device,
     dtype: str = "float32",
 ) -> str:
     """What ``function`` of tensors gives on a device, against what ``reference`` gives of the same numbers in float64.
@@ -42,10 +42,10 @@ def against_numpy(
         if "invalid combination of arguments" in str(refusal):  # no device takes such a call
             raise
         return f"refused: {units.first_line(refusal)}"
-    return verdict(truth, _as_numpy(result), dtype)
+    return agreement(truth, _as_numpy(result), dtype)
 
 
-def verdict(truth: np.ndarray, result: np.ndarray, dtype: str = "float32") -> str:
+def agreement(truth: np.ndarray, result: np.ndarray, dtype: str = "float32") -> str:
     """Do two arrays agree at a dtype's tolerance (`metallab.checks`)? Empty ones do if their shapes are equal."""
     if np.shape(truth) == np.shape(result) and not np.size(truth):
         return AGREES

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from metallab import units
-from metallab.device import Accelerator
+from metallab.device import Device
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ _NVIDIA_TFLOPS = {
 _NVIDIA_BANDWIDTH = {"NVIDIA H200": 4800, "NVIDIA H100": 3938, "NVIDIA A100": 2039}
 
 
-def flops(on: Accelerator, dtype: Any) -> Peak | None:
+def flops(on: Device, dtype: Any) -> Peak | None:
     """The peak arithmetic rate of a device in FLOP/s, or None if it is not known or the device is simulated."""
     name = units.dtype_name(dtype)
     if on.simulated:
@@ -69,7 +69,7 @@ def flops(on: Accelerator, dtype: Any) -> Peak | None:
     return _cpu_flops(on, name) if on.kind == "cpu" else None
 
 
-def bandwidth(on: Accelerator) -> Peak | None:
+def bandwidth(on: Device) -> Peak | None:
     """The peak memory bandwidth of a GPU in B/s, or None if it is not known; CPUs have too many caches to have one."""
     if on.simulated or on.kind not in ("cuda", "mps"):
         return None
@@ -80,7 +80,7 @@ def bandwidth(on: Accelerator) -> Peak | None:
     return Peak(rate * 1e9, source) if rate else None
 
 
-def _cpu_flops(on: Accelerator, dtype: str) -> Peak | None:
+def _cpu_flops(on: Device, dtype: str) -> Peak | None:
     """A ceiling that no x86 core passes: two 512-bit multiply-adds each cycle at the highest clock.
 
     Intel's optimisation manual: 2 units x 16 floats x 2 operations are 64 FLOP per cycle in float32, half in float64.

@@ -33,7 +33,7 @@ from typing import Annotated, Any, Literal
 import pyperf
 
 from metallab import fields, machine, mode, paths, upgrade
-from metallab.device import Accelerator
+from metallab.device import Device
 from metallab.fields import Bounds, Drift, Lesson, Line, Name, Positive, Ratio, Samples, Seconds
 from metallab.timing import Comparison, Doubt, DoubtKind, Measurement, Sentinel, compare_samples, doubt
 
@@ -139,7 +139,7 @@ class Record:
 def save(
     lesson: str,
     *results: Measurement | Comparison,
-    on: Accelerator,
+    on: Device,
     headline: Headline | None = None,
     sentinel: Sentinel | None = None,
     folder: Path | None = None,
@@ -184,12 +184,12 @@ def gather(lesson: str, *results: Measurement | Comparison, sentinel: Sentinel |
     ]
 
 
-def run_folder(on: Accelerator) -> Path:
+def run_folder(on: Device) -> Path:
     """Where a page on a device puts the files that it makes: ``build/<mode>-<device>``."""
     return _folder(mode.current(), on)
 
 
-def _folder(of_mode: str, on: Accelerator) -> Path:
+def _folder(of_mode: str, on: Device) -> Path:
     return paths.run_folder(of_mode, "sim" if on.simulated else on.kind)
 
 

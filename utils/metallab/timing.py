@@ -5,7 +5,7 @@ is synchronised. **Throughput** is how long a call takes in a long row of them: 
 synchronisation. On a device that works while Python runs ahead the two differ, and neither is the other's mistake.
 
 This module knows no framework. It is given a function and, in ``on``, the device where the function runs: anything
-with a ``label``, a ``simulated`` flag, a ``synchronize`` and an ``active`` (see `Place`). ``on`` has no default,
+with a ``label``, a ``simulated`` flag, a ``synchronize`` and an ``active`` (see `DeviceLike`). ``on`` has no default,
 because a timer that forgets to wait is the commonest mistake of all, and because a number without the name of its
 machine is worth nothing.
 
@@ -61,8 +61,8 @@ SECONDS_FOR_PAIRS = 10.0
 """For so long at least a comparison of slow calls goes on, to get the pairs that an interval needs."""
 
 
-class Place(Protocol):
-    """Where timed code runs. `metallab.device.Accelerator` and `metallab.fake_device.FakeDevice` are devices."""
+class DeviceLike(Protocol):
+    """Where timed code runs. `metallab.device.Device` and `metallab.fake_device.FakeDevice` are devices."""
 
     kind: str
     """What computes: ``cpu``, ``mps``, ``cuda``."""
@@ -134,7 +134,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Samples of one function's time on one place. All times are seconds per call.
+    """Samples of one function's time on one device. All times are seconds per call.
 
     A new field needs a default and a type of `metallab.fields`, and is then written, checked and read back.
     """
@@ -151,7 +151,7 @@ class Measurement:
     stop_reason: Line
     mode: Mode
     device: Name
-    """The hardware's name: the place's label."""
+    """The hardware's name: the device's label."""
     simulated: bool
     others: Cores = 0.0
     """How many CPU cores other programs kept busy meanwhile; 0 where it was too short to tell."""
@@ -454,7 +454,7 @@ class Unchecked:
 def measure(
     fn: Callable[[], Any],
     *,
-    on: Place,
+    on: DeviceLike,
     question: Question = "latency",
     name: str | None = None,
     dtype: Any = None,
@@ -486,7 +486,7 @@ def measure(
 def compare(
     variants: Mapping[str, Callable[[], Any]],
     *,
-    on: Place | Mapping[str, Place],
+    on: DeviceLike | Mapping[str, DeviceLike],
     baseline: str,
     parity: Parity | Mapping[str, Parity],
     question: Question = "latency",
@@ -601,7 +601,7 @@ def compare_samples(measurements: Mapping[str, Measurement], *, baseline: str, n
 def measure_stages(
     stages: Mapping[str, Callable[..., Any]],
     *,
-    on: Place,
+    on: DeviceLike,
     budget: Budget | None = None,
     clock: Clock = time.perf_counter_ns,
 ) -> dict[str, Measurement]:
@@ -669,7 +669,7 @@ _watching: list[Sentinel] = []
 
 @contextlib.contextmanager
 def sentinel(
-    fn: Callable[[], Any], *, on: Place, budget: Budget | None = None, clock: Clock = time.perf_counter_ns
+    fn: Callable[[], Any], *, on: DeviceLike, budget: Budget | None = None, clock: Clock = time.perf_counter_ns
 ) -> Iterator[Sentinel]:
     """``with sentinel(work, on=lab) as watch: ...`` and then ``watch.drift``, ``watch.throttled``."""
     short = budget or (Budget(min_seconds=0.2, max_seconds=2.0) if mode.current() == "full" else FAST)
@@ -750,7 +750,7 @@ def _lacking(ratios: Sequence[Ratio], risk: float) -> str:
 class _Sampler:
     """One function on one device, and how a sample of its time is taken."""
 
-    def __init__(self, fn: Callable[[], Any], device: Place, question: Question, clock: Clock) -> None:
+    def __init__(self, fn: Callable[[], Any], device: DeviceLike, question: Question, clock: Clock) -> None:
         if question not in ("latency", "throughput"):
             raise ValueError(f"question is {question!r}; ask for 'latency' or 'throughput'")
         if not callable(fn):
@@ -838,10 +838,10 @@ class _Sampler:
         )
 
 
-def described(place: Place) -> dict[str, Any]:
+def described(device: DeviceLike) -> dict[str, Any]:
     """The fields of a `Measurement` that tell where it was made."""
-    threads = getattr(place, "threads", None)  # a CPU's, where they are set
-    return {"device": place.label, "simulated": place.simulated, "kind": place.kind, "threads": threads}
+    threads = getattr(device, "threads", None)  # a CPU's, where they are set
+    return {"device": device.label, "simulated": device.simulated, "kind": device.kind, "threads": threads}
 
 
 def _dtype(given: Any) -> Dtype | None:
@@ -927,7 +927,7 @@ def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random
     return samples.rows, reason
 
 
-def _one_pass(stages, device: Place, clock: Clock) -> list[float]:
+def _one_pass(stages, device: DeviceLike, clock: Clock) -> list[float]:
     """Seconds of each stage and of all together, for one item on its way through the pipeline."""
     times: list[float] = []
     arguments: tuple[Any, ...] = ()

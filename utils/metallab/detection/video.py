@@ -210,7 +210,7 @@ def film(
     panes: Mapping[str, Callable[[np.ndarray], tuple[np.ndarray, Any]]],
     frames: Iterable[np.ndarray],
     *,
-    on: Mapping[str, timing.Place],
+    on: Mapping[str, timing.DeviceLike],
     baseline: str,
 ) -> Filmed:
     """Give each frame to every pane in turn, and time it; the first frame once more before, as a warm-up.

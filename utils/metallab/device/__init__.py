@@ -12,7 +12,7 @@ import importlib.util
 from collections.abc import Callable
 
 from metallab.device import jax, plugins, pytorch, tensorflow
-from metallab.device.base import BEST_FIRST, NAMES, TITLES, Accelerator, Banner, DeviceUnavailable, Framework, wanted
+from metallab.device.base import BEST_FIRST, NAMES, TITLES, Banner, Device, DeviceUnavailable, Framework, wanted
 from metallab.device.jax import JaxDevice
 from metallab.device.plugins import plugin
 from metallab.device.pytorch import PyTorchDevice
@@ -22,8 +22,8 @@ __all__ = [
     "BEST_FIRST",
     "NAMES",
     "TITLES",
-    "Accelerator",
     "Banner",
+    "Device",
     "DeviceUnavailable",
     "Framework",
     "JaxDevice",
@@ -39,13 +39,13 @@ __all__ = [
 _FRAMEWORKS = {"torch": pytorch, "tensorflow": tensorflow, "jax": jax}
 
 
-def pick(name: str = "auto", framework: Framework = "torch") -> Accelerator:
+def pick(name: str = "auto", framework: Framework = "torch") -> Device:
     """The device to use, by PyTorch unless another framework is named.
 
     A name given here counts; ``"auto"`` leaves the choice to ``METALLAB_DEVICE``, and where that is unset or "auto" to
     the machine: the first of mps, cuda, cpu that passes `probe`, with a warning if one that is there is passed over.
     ``METALLAB_DEVICE`` speaks for a run of pages with several frameworks: TensorFlow and JAX take the CPU where they do
-    not have the device that it names, and say why in `Accelerator.instead_of`. DeviceUnavailable if a device that was
+    not have the device that it names, and say why in `Device.instead_of`. DeviceUnavailable if a device that was
     asked for is missing or computes wrongly; ValueError for a name or a framework that does not exist.
     """
     if _module(framework) is pytorch:
@@ -53,7 +53,7 @@ def pick(name: str = "auto", framework: Framework = "torch") -> Accelerator:
     return plugins.pick(name, wanted(name), framework)
 
 
-def cpu(threads: int | None = None, framework: Framework = "torch") -> Accelerator:
+def cpu(threads: int | None = None, framework: Framework = "torch") -> Device:
     """The CPU as a baseline: with one thread, or by default with all that the framework uses on this machine.
 
     A baseline of one thread alone makes every GPU look good: show both. On a Mac the label says that PyTorch's matrix

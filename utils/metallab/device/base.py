@@ -20,7 +20,7 @@ class DeviceUnavailable(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Accelerator:
+class Device:
     """A device that a run uses; one that computes is of a framework's own class, derived from this one."""
 
     kind: Literal["mps", "cuda", "cpu"]
@@ -45,24 +45,23 @@ class Accelerator:
 class Banner:
     """One line that says on which hardware a page was run."""
 
-    accelerator: Accelerator
+    device: Device
 
     def __str__(self) -> str:
-        lab = self.accelerator
-        title = TITLES[lab.framework]
-        if lab.simulated:
-            ran = f"SIMULATED: this page ran on a {lab.label}."
+        device = self.device
+        title = TITLES[device.framework]
+        if device.simulated:
+            ran = f"SIMULATED: this page ran on a {device.label}."
             return f"{ran} The code runs as on a Mac; no time on this page says anything about a Mac."
-        if lab.kind == "cpu":
-            by = f", by {title}" if lab.framework != "torch" else ""
-            why = f" ({lab.instead_of})" if lab.instead_of else ""
-            return (
-                f"This page ran on {lab.label}{by}{why}. No GPU takes part: nothing here says how fast a GPU would be."
-            )
-        return f"This page ran on {lab.label} ({title} device '{lab.kind}')."
+        if device.kind == "cpu":
+            by = f", by {title}" if device.framework != "torch" else ""
+            why = f" ({device.instead_of})" if device.instead_of else ""
+            no_gpu = "No GPU takes part: nothing here says how fast a GPU would be."
+            return f"This page ran on {device.label}{by}{why}. {no_gpu}"
+        return f"This page ran on {device.label} ({title} device '{device.kind}')."
 
     def _repr_html_(self) -> str:
-        colour = "#d55e00" if self.accelerator.simulated else "#0072b2"
+        colour = "#d55e00" if self.device.simulated else "#0072b2"
         style = f"border-left:.4em solid {colour};padding:.5em 1em;font-weight:600"
         return f'<div style="{style}">{html.escape(str(self))}</div>'
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from metallab.device.base import Accelerator, Framework, chip, cores, cpu_label, number_in
+from metallab.device.base import Device, Framework, chip, cores, cpu_label, number_in
 
 PLUGINS = ("jax-mps", "jax-metal")
 """The packages that bring it to an Apple GPU, the newer one first."""
 
 
 @dataclass(frozen=True)
-class JaxDevice(Accelerator):
+class JaxDevice(Device):
     """A device that JAX computes on."""
 
     framework: Framework = "jax"

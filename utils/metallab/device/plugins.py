@@ -11,12 +11,12 @@ import sys
 
 from metallab import isolated, units
 from metallab.device import jax, tensorflow
-from metallab.device.base import BEST_FIRST, TITLES, Accelerator, DeviceUnavailable, Framework
+from metallab.device.base import BEST_FIRST, TITLES, Device, DeviceUnavailable, Framework
 
 FRAMEWORKS = {"tensorflow": tensorflow, "jax": jax}
 
 
-def pick(name: str, wanted: str, framework: Framework) -> Accelerator:
+def pick(name: str, wanted: str, framework: Framework) -> Device:
     """The device of a framework for a name, which stands for ``wanted``; see `metallab.device.pick`, which calls this.
 
     ``METALLAB_DEVICE`` speaks for a whole run, whose pages use several frameworks: a device that this framework does

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from metallab.device.base import BEST_FIRST, PRODUCTS_APART, Accelerator, DeviceUnavailable, chip, cpu_label
+from metallab.device.base import BEST_FIRST, PRODUCTS_APART, Device, DeviceUnavailable, chip, cpu_label
 
 
 @dataclass(frozen=True)
-class PyTorchDevice(Accelerator):
+class PyTorchDevice(Device):
     """A device that PyTorch computes on."""
 
     @property

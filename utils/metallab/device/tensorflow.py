@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from metallab.device.base import Accelerator, Framework, chip, cores, cpu_label, number_in
+from metallab.device.base import Device, Framework, chip, cores, cpu_label, number_in
 
 PLUGINS = ("tensorflow-metal",)
 """The packages that bring it to an Apple GPU."""
 
 
 @dataclass(frozen=True)
-class TensorFlowDevice(Accelerator):
+class TensorFlowDevice(Device):
     """A device that TensorFlow computes on."""
 
     framework: Framework = "tensorflow"

@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from metallab import plots
-from metallab.device import Accelerator
+from metallab.device import Device
 
 
-def show(panels: Mapping[str, Any], heading: str, *, on: Accelerator) -> Figure:
+def show(panels: Mapping[str, Any], heading: str, *, on: Device) -> Figure:
     """Draw pictures beside each other, each with its name above.
 
     A picture is a tensor or an array: (height, width), (height, width, 3), (3, height, width) or a batch of one such.

@@ -116,7 +116,7 @@ class Coverage:
         return not self.having("missing", "refused") and not self.problems
 
     @property
-    def verdict(self) -> str:
+    def answer(self) -> str:
         """One line."""
         missing, slow = self.having("missing"), self.having("falls back", "unknown")
         sentences = list(self.problems)
@@ -143,7 +143,7 @@ class Coverage:
         widths = [max(len(row[i]) for row in [head, *rows]) for i in range(3)]
         lines = [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d}".rstrip() for a, b, c, d in [head, *rows]]
         advice = [f"{use.operator}: {use.advice}." for use in self.uses if use.advice]
-        return "\n".join([f"{self.model}: {self.verdict}", "", *lines, *([""] if advice else []), *advice])
+        return "\n".join([f"{self.model}: {self.answer}", "", *lines, *([""] if advice else []), *advice])
 
     def _repr_html_(self) -> str:
         colours = {"missing": "#d55e00", "refused": "#d55e00", "falls back": "#e69f00", "unknown": "#e69f00"}
@@ -156,7 +156,7 @@ class Coverage:
         names = ("operator", "status", "calls", "called by", "what to do")
         head = "".join(_cell(name, "th") for name in names)
         rows = "".join(map(row, self.uses))
-        page = f"<p><b>{html.escape(self.model)}</b>: {html.escape(self.verdict)}</p>"
+        page = f"<p><b>{html.escape(self.model)}</b>: {html.escape(self.answer)}</p>"
         return f"{page}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 
 from metallab import allowance, checks, device, mode, paths, plots, records, tables, timing, units
-from metallab.device import Accelerator
+from metallab.device import Device
 from metallab.pytorch.networks import Network
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ LESSON = "02b_compare_cpu_and_gpu"
 ONE_THREAD = "CPU, 1 thread"
 
 
-def places(on: Accelerator) -> dict[str, Accelerator]:
+def places(on: Device) -> dict[str, Device]:
     """One thread of the CPU, all of them, and the GPU if ``on`` is one. All threads are the baseline (`baseline`)."""
     one, every = device.cpu(threads=1), device.cpu()
     found = {ONE_THREAD: one, f"CPU, {every.threads} threads": every}
     return found if on.kind == "cpu" else found | {on.kind: on}
 
 
-def _roles(places: Mapping[str, Accelerator]) -> dict[str, str]:
+def _roles(places: Mapping[str, Device]) -> dict[str, str]:
     """What the places are on any machine: the whole CPU, and a GPU."""
     return {name: "GPU" if place.kind != "cpu" else "CPU" for name, place in places.items() if name != ONE_THREAD}
 
@@ -160,7 +160,7 @@ class Curve:
 
 
 def measure(
-    work: str, make: Work, sizes: Sequence[int], *, on: Accelerator, seconds: float = 8.0, floats: str = "float32"
+    work: str, make: Work, sizes: Sequence[int], *, on: Device, seconds: float = 8.0, floats: str = "float32"
 ) -> Curve:
     """Time work of growing size on every place, in turns at each size, after checking that all compute the same.
 
@@ -194,7 +194,7 @@ def measure(
 
 
 def _budget() -> timing.Budget:
-    return mode.knob(full=timing.Budget(min_samples=20, min_seconds=0.2, max_seconds=2.0), fast=timing.FAST)
+    return mode.by_mode(full=timing.Budget(min_samples=20, min_seconds=0.2, max_seconds=2.0), fast=timing.FAST)
 
 
 def stored(work: str) -> Curve:
@@ -238,9 +238,7 @@ class Networks:
         return "\n".join([*lines, *filter(None, [self.left_out])])
 
 
-def measure_networks(
-    makers: Mapping[str, Callable[[], Network]], *, on: Accelerator, seconds: float = 20.0
-) -> Networks:
+def measure_networks(makers: Mapping[str, Callable[[], Network]], *, on: Device, seconds: float = 20.0) -> Networks:
     """Inference and a training step of each network: the GPU against the whole CPU, or without one a single thread.
 
     Outputs are compared, in training the loss. Inference is timed by latency, and on a GPU, where work runs on after a
@@ -272,7 +270,7 @@ def measure_networks(
     return Networks(tuple(found), str(within) if within.left_out else "")
 
 
-def _made(make: Work, n: int, place: Accelerator) -> Callable[[], Any]:
+def _made(make: Work, n: int, place: Device) -> Callable[[], Any]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(n)
         return make(n, place.torch_device)
@@ -283,7 +281,7 @@ def _said(compared: timing.Comparison, name: str) -> str:
     return ratio.verdict if ratio else compared.withheld[name]
 
 
-def _fixed_work(on: Accelerator) -> Callable[[], Any]:
+def _fixed_work(on: Device) -> Callable[[], Any]:
     matrix = torch.ones(512, 512, device=on.torch_device)
     return lambda: matrix @ matrix
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas.io.formats.style import Styler
 
-    from metallab.device import Accelerator
+    from metallab.device import Device
 
 FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -618,7 +618,7 @@ def train_in_turns(
     _at_least_one(seeds=seeds, epochs=epochs, batch=batch)
     within, runs = Allowance(seconds, clock), {name: [] for name in kinds}
     with devices.cpu(threads=1).active():
-        for seed in within.items(range(mode.knob(full=seeds, fast=min(seeds, 2))), "seeds"):
+        for seed in within.items(range(mode.by_mode(full=seeds, fast=min(seeds, 2))), "seeds"):
             for name, (start, dtype) in kinds.items():
                 runs[name].append(_trained(build, start, dtype, data, seed, epochs, batch))
     return Trainings({name: _training(name, of_kind) for name, of_kind in runs.items()}, str(within))
@@ -667,10 +667,10 @@ def _accuracy(model: nn.Module, dtype: torch.dtype, test: tuple[Tensor, Tensor])
         return (model(images).argmax(dim=1) == classes).float().mean().item()
 
 
-def pictures_for(on: Accelerator) -> int:
+def pictures_for(on: Device) -> int:
     """How many pictures of 32 x 32 pixels give a device enough to do in a step: a GPU many, a CPU few."""
     few = on.kind == "cpu" or on.simulated
-    return mode.knob(full=16 if few else 1024, fast=2)
+    return mode.by_mode(full=16 if few else 1024, fast=2)
 
 
 def weights_after(step: Callable[..., object], batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor | EllipsisType:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from metallab import checks, tables, units
-from metallab.device import Accelerator
+from metallab.device import Device
 from metallab.pytorch import coverage
 
 
@@ -85,7 +85,7 @@ class Survey:
         return [row.name, *seen, row.status, row.advice]
 
 
-def of(calls: Sequence[Call], on: Accelerator | None = None) -> Survey:
+def of(calls: Sequence[Call], on: Device | None = None) -> Survey:
     """Ask coverage of each call, and where ``on`` is a GPU run it there and on the CPU.
 
     Gradients are those of the weighted sum of the outputs: without weights some, like a normalisation's, are 0 but for
@@ -95,7 +95,7 @@ def of(calls: Sequence[Call], on: Accelerator | None = None) -> Survey:
     return Survey(tuple(_row(call, gpu) for call in calls), gpu.label if gpu else "")
 
 
-def _row(call: Call, gpu: Accelerator | None) -> Row:
+def _row(call: Call, gpu: Device | None) -> Row:
     found = coverage.mps_coverage(call.function, *call.inputs)
     if gpu is None:
         return Row(call.name, found)
@@ -103,7 +103,7 @@ def _row(call: Call, gpu: Accelerator | None) -> Row:
     return Row(call.name, found, _agrees(call.function, call.inputs, gpu), gradients)
 
 
-def _agrees(function: Callable[..., Any], inputs: tuple[Tensor, ...], gpu: Accelerator) -> str:
+def _agrees(function: Callable[..., Any], inputs: tuple[Tensor, ...], gpu: Device) -> str:
     try:
         checks.assert_matches_cpu(function, *inputs, on=gpu)
     except (checks.Mismatch, RuntimeError, TypeError) as problem:  # a missing kernel is a RuntimeError

@@ -47,7 +47,7 @@ from torch import Tensor
 from torch.utils.module_tracker import ModuleTracker
 
 from metallab import simulation, units
-from metallab.device import Accelerator
+from metallab.device import Device
 from metallab.pytorch.dispatch import watching
 from metallab.tables import Table
 from metalsim import operators, refusals
@@ -310,7 +310,7 @@ class Trace:
 
 
 @contextlib.contextmanager
-def record(on: Accelerator) -> Iterator[Trace]:
+def record(on: Device) -> Iterator[Trace]:
     """Record what the block runs; the `Trace` that it gives is complete when the block ends.
 
     ``on`` is the device whose work is waited for, as `metallab.device.pick` gives it. RuntimeError inside another
@@ -339,7 +339,7 @@ _alone = threading.Lock()
 class _Recorder:
     """Notes every operator that reaches the dispatcher."""
 
-    def __init__(self, on: Accelerator) -> None:
+    def __init__(self, on: Device) -> None:
         self.on = on
         self.trace = Trace(on.label, "" if on.kind == "cpu" else on.kind, on.simulated)
         self.modules = ModuleTracker()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from metallab.device import Accelerator
+from metallab.device import Device
 
 SIZE = 32
 """Pixels along a side of an enlarged picture."""
@@ -69,7 +69,7 @@ def classifier(channels: int) -> nn.Sequential:
     )
 
 
-def train(channels: int, digits: Digits, *, epochs: int, on: Accelerator, batch: int = 64) -> nn.Sequential:
+def train(channels: int, digits: Digits, *, epochs: int, on: Device, batch: int = 64) -> nn.Sequential:
     """A classifier trained on a device, from the same random numbers each time; it is returned on the CPU for use.
 
     AdamW with one rise and fall of the learning rate (Smith and Topin, *Super-Convergence*, 2018).

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metallab import checks, units
-from metallab.device import Accelerator
+from metallab.device import Device
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -212,7 +212,7 @@ HEADINGS = (
 )
 
 
-def survey(patterns: Iterable[Pattern], *, on: Accelerator, remapping: bool = True) -> list[PatternResult]:
+def survey(patterns: Iterable[Pattern], *, on: Device, remapping: bool = True) -> list[PatternResult]:
     """Compute each pattern on a device, eagerly and as a graph, and compare with the CPU, eagerly in float64.
 
     A pattern that raises on the device is a finding as well.
