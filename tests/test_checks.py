@@ -47,7 +47,7 @@ def every_way_to_name_a_dtype_has_its_tolerance(checks):
         assert checks.tolerance(dtype) == checks.Tolerance(0, 0), dtype
     order = [checks.tolerance(name).relative for name in ("float64", "float32", "float16", "bfloat16")]
     assert order == sorted(order)
-    assert str(checks.tolerance("float16")) == "0.01 of the value plus 0.01 of the array's size"
+    assert str(checks.tolerance("float16")) == "0.01 of the value plus 0.01 of the array's root mean square"
 
 
 @RULES.rule(

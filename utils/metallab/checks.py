@@ -56,7 +56,7 @@ class Tolerance:
     absolute: float
 
     def __str__(self) -> str:
-        return f"{self.relative:g} of the value plus {self.relative:g} of the array's size"
+        return f"{self.relative:g} of the value plus {self.relative:g} of the array's root mean square"
 
 
 TOLERANCES = {

@@ -81,7 +81,7 @@ class ProbeResults(list[ProbeResult]):
         gpus = sorted({f"{probe.framework} on {probe.device}" for probe in working if probe.device != "cpu"})
         faulty = sum(probe.status in ("wrong", "failed") for probe in self)
         return (
-            f"{len(working)} of {len(self)} pairs of framework and device compute correctly here, {faulty} do not; "
+            f"{len(working)} pairs of framework and device compute correctly here, {faulty} wrongly or not at all; "
             f"beyond the CPU: {', '.join(gpus) or 'none'}."
         )
 
@@ -159,8 +159,9 @@ def versions() -> Table:
     changed = [row for row in differing if row[2] != "-"]
     mend = "To mend: make setup FORCE=1, or with conda: conda env update -f environment.yml."
     note = mend if changed else "Every installed package has its locked version."
-    missing = len(differing) - len(changed)
-    return Table(["package", "locked", "installed"], changed, f"{note} {missing} locked packages are not installed.")
+    missing = [name for name, _, installed_version in differing if installed_version == "-"]
+    note += f" Not installed: {', '.join(missing)}." if missing else ""
+    return Table(["package", "locked", "installed"], changed, note)
 
 
 def _needed(pyproject: Path) -> set[str]:
@@ -311,7 +312,8 @@ def _tried(
     difference = float(np.abs(result - a @ b).max())
     if not difference <= TOLERANCE:  # NaN is wrong too
         return ProbeResult(framework, version, name, "wrong", f"differs from NumPy by {difference:.3g}", remedy)
-    return ProbeResult(framework, version, name, "works", f"largest difference from NumPy {difference:.1g}")
+    agrees = f"largest difference from NumPy {difference:.1g}" if difference else "equal to NumPy to the last bit"
+    return ProbeResult(framework, version, name, "works", agrees)
 
 
 def _torch() -> Iterator[ProbeResult]:

@@ -32,7 +32,7 @@ from typing import Annotated, Any, Literal
 
 import pyperf
 
-from metallab import fields, machine, mode, paths, upgrade
+from metallab import fields, machine, mode, paths, units, upgrade
 from metallab.device import Device
 from metallab.fields import Bounds, Drift, Lesson, Line, Name, Positive, Ratio, Samples, Seconds
 from metallab.timing import Comparison, Doubt, DoubtKind, Measurement, Sentinel, compare_samples, doubt
@@ -262,6 +262,38 @@ def load(path: Path | str) -> list[Record]:
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read: {_reason(error)}") from error
     return _parse(path, text)
+
+
+def stored(lesson: str, comparison: str, file: str = "nvidia_h200.json") -> str:
+    """What a reference machine's results in ``data/results`` say of one comparison, in sentences that name the machine.
+
+    For a page on a machine without the device that it is about. ValueError if the file has no such comparison.
+
+    >>> print(stored("03_profile_and_find_fallbacks", "Softshrink MLP, batch 4096"))
+    Measured on an NVIDIA H200 before, Softshrink MLP, batch 4096: native is 21.9 times as fast as the round trip
+    (median of 3 processes, which said 18.2 to 23.7).
+    """
+    path = paths.ROOT / "data" / "results" / file
+    lines = []
+    for name, runs in by_name(load(path)).items():
+        if not name.startswith(f"{lesson}/{comparison}/") or runs[0].comparison.outcome == "baseline":
+            continue
+        sound, doubtful = believed(runs)
+        ratios = sorted(run.comparison.median for run in sound if run.comparison.median)
+        told = f"Measured on an {runs[0].measurement.device} before, {comparison}: {runs[0].comparison.variant}"
+        if not ratios:
+            lines.append(f"{told} gets no speed-up: {doubtful}.")
+            continue
+        median = ratios[len(ratios) // 2]
+        words = "is {} times as fast as"
+        if median < 1:
+            words, ratios = "takes {} times as long as", [1 / ratio for ratio in reversed(ratios)]
+        least, middle, most = (units.times(ratios[i]) for i in (0, len(ratios) // 2, -1))
+        ends = f"median of {len(ratios)} processes, which said {least} to {most}"
+        lines.append(f"{told} {words.format(middle)} {runs[0].comparison.baseline} ({ends}).")
+    if not lines:
+        raise ValueError(f"{file} has no comparison {comparison!r} of {lesson}: ask for one that it has")
+    return "\n".join(lines)
 
 
 def believed(runs: Sequence[Record]) -> tuple[list[Record], Doubt]:

@@ -208,7 +208,7 @@ class Trace:
         rows = [
             (
                 event.short,
-                event.module,
+                event.module.partition(".")[2] or event.module,
                 units.seconds(event.duration),
                 units.size(event.bytes),
                 "inferred from PyTorch's table" if event.inferred else "told by the device",
@@ -216,8 +216,9 @@ class Trace:
             for event in found
         ]
         share = sum(event.duration for event in found) / self.seconds if self.seconds else 0.0
-        note = f"{_counted(len(found), 'fallback')}, {share:.0%} of the traced time. {self.label}."
-        return Table(["operator", "called by", time, "copied", "how we know"], rows, note)
+        whose = "the simulation's time, which is not a Mac's" if self.simulated else "the traced time"
+        note = f"{_counted(len(found), 'fallback')}, {share:.0%} of {whose}. On {self.label}."
+        return Table(["operator", "layer", time, "copied", "how we know"], rows, note)
 
     def starved(self) -> str:
         """What the copies were, and how long the accelerator waited for them and for the CPU, in a sentence."""
