@@ -580,7 +580,7 @@ def _float64(model: Any, inputs: Any) -> list[str]:
 
 def _cell(text: str, tag: str = "td") -> str:
     """A cell of an HTML table with its text on the left, and wrapped where it is long."""
-    return f'<{tag} style="text-align:left;overflow-wrap:anywhere;min-width:3em">{html.escape(text)}</{tag}>'
+    return f'<{tag} style="text-align:left;overflow-wrap:anywhere;min-width:5.5em">{html.escape(text)}</{tag}>'
 
 
 def _first_sentence(words: str) -> str:
