@@ -55,6 +55,8 @@ class Route:
     """Where it runs, in words."""
     verdict: str
     """`rule.RIGHT`; else what was done instead, or `NOT_RUN`."""
+    serves_operator: bool = True
+    """`softshrink.softshrink` computes by it."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class Routes:
                 _box(axes, 6.6, row, f"{route.device}\n{route.verdict}", colour)
                 _arrow(axes, 1.85, row, 2.6, row)
                 _arrow(axes, 4.8, row, 5.4, row)
-                _arrow(axes, 7.85, row, 8.5, (row + len(self.routes) - 1) / 3)
+                if route.serves_operator:
+                    _arrow(axes, 7.85, row, 8.5, (row + len(self.routes) - 1) / 3)
             middle = (len(self.routes) - 1) / 2
             _box(axes, 9.2, middle, "one operator:\nsoftshrink,\nwith its\ngradient", plots.PURPLE)
             plots.title(figure, "From a text to an operator", ["green: ran here, and every bit is right"])
@@ -119,7 +122,7 @@ def try_all(on: Accelerator) -> Routes:
     return Routes(
         (
             Route(metal, "compile_shader", apple, _on_apple(_ONE_LINE, "shader-compiler")),
-            Route(metal, "softshrink.mm, Objective-C++", apple, _on_apple(_OBJECTIVE_C, "objective-c++")),
+            Route(metal, "softshrink.mm, Objective-C++", apple, _on_apple(_OBJECTIVE_C, "objective-c++"), False),
             Route(metal, "translated, NVRTC", "NVIDIA GPU", _on_nvidia(on)),
             Route("softshrink.cpp", "C++ extension", "CPU", _on_cpu()),
         )
