@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from metallab import checks, isolated, needs, plots, tables
-from metallab.device import Accelerator
+from metallab.device import Device
 from metallab.pytorch import kernels
 from metallab.pytorch.kernels import extension, nvrtc, rule
 
@@ -110,7 +110,7 @@ def _arrow(axes, x: float, y: float, to_x: float, to_y: float) -> None:
     axes.annotate("", (to_x, to_y), (x, y), arrowprops={"arrowstyle": "->", "color": plots.BLACK})
 
 
-def try_all(on: Accelerator) -> Routes:
+def try_all(on: Device) -> Routes:
     """Run Softshrink by every route that this machine has the tools for, on special and random numbers.
 
     What needs an Apple GPU runs in processes of their own, where there is none on the simulated one. A tool that this
@@ -136,7 +136,7 @@ def _on_apple(launch: str, tool: str) -> str:
     return outcome["verdict"]
 
 
-def _on_nvidia(on: Accelerator) -> str:
+def _on_nvidia(on: Device) -> str:
     try:
         if on.kind != "cuda":
             nvrtc.compile_cuda(nvrtc.translate(kernels.source("softshrink.metal")), "sm_90")
@@ -187,7 +187,7 @@ def gives(text: str, name: str, x: Tensor, lambd: float, expected: Tensor) -> bo
 
 
 def survey(
-    operator: Callable[[Tensor, float], Tensor], inputs: dict[str, Callable[[Tensor], Tensor]], on: Accelerator
+    operator: Callable[[Tensor, float], Tensor], inputs: dict[str, Callable[[Tensor], Tensor]], on: Device
 ) -> tables.Table:
     """Which inputs an operator gets right, forward and backward, to the last bit of the `rule` and in its strides.
 
