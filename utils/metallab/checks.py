@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from metallab import peaks, units
+from metallab import isolated, peaks, units
 from metallab.device import Device
 from metallab.timing import Measurement
 
@@ -204,7 +204,8 @@ def assert_plausible(
 def exercise(name: str, answer: Any, accepts: Callable[[Any], Any], hint: str) -> str:
     """Judge an answer: ``...`` is not attempted, else ``accepts(answer)`` must be True, and may assert for itself.
 
-    Returns a sentence to show. `WrongAnswer`, with the hint, if it is refused, or if what the check returns of it is
+    Returns a sentence to show; where ``accepts`` returns `isolated.NotMade`, that it was not judged, and why.
+    `WrongAnswer`, with the hint, if it is refused, or if what the check returns of it is
     neither True nor False, such as a list or a number; TypeError if ``accepts`` returns None.
     """
     if answer is ...:
@@ -216,6 +217,8 @@ def exercise(name: str, answer: Any, accepts: Callable[[Any], Any], hint: str) -
     except (AssertionError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError) as error:
         # RuntimeError is what PyTorch raises for shapes and dtypes that do not fit
         raise WrongAnswer(f"{name}: {str(error) or type(error).__name__}. Hint: {hint}") from error
+    if isinstance(judged, isolated.NotMade):
+        return f"{name}: not judged. {judged}"
     if judged is None:
         raise TypeError(f"{name}: the check returned nothing, which is neither right nor wrong; let it return a bool")
     if judged is False:

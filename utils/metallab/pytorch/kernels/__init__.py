@@ -1,4 +1,4 @@
-"""Softshrink as a custom operator on every device, and the sources that notebook 04 reads.
+"""Softshrink as a custom operator on every device, and the sources that notebooks 04 and 04b read.
 
 ====================  ==================================================================================
 `softshrink`          the operator ``metallab::softshrink``: CPU, MPS and CUDA, with its gradient
@@ -9,12 +9,18 @@
 `extension`           builds and loads the C++ and Objective-C++ sources
 `nvrtc`               compiles Metal sources for an NVIDIA GPU
 `rule`                what every kernel of Softshrink is judged by
+`routes`              the four ways from a text to numbers, tried on this machine
+`pictures`            what kernels compute, as pictures and tables
 ====================  ==================================================================================
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from IPython.display import Markdown
 
 FOLDER = Path(__file__).parent
 
@@ -30,3 +36,18 @@ class CannotCompile(RuntimeError):
 def source(name: str) -> str:
     """The text of a source file of this folder: ``source("softshrink.metal")``."""
     return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def excerpt(name: str, start: str, stop: str) -> Markdown:
+    """A part of a source file of this folder to show in a page: from the text ``start`` up to the text ``stop``.
+
+    ValueError if the file has not both.
+
+    >>> excerpt("softshrink.metal", "inline float shrink", "// The gradient")
+    """
+    from IPython.display import Markdown
+
+    text = source(name)
+    begin = text.index(start)
+    language = "python" if name.endswith(".py") else "cpp"
+    return Markdown(f"```{language}\n{text[begin : text.index(stop, begin)].rstrip()}\n```")

@@ -12,6 +12,8 @@ from metallab import checks
 SPECIAL = (2.0, -2.0, 0.3, -0.3, 0.0, -0.0, math.nan, math.inf, -math.inf, 0.5, -0.5)
 """Numbers of which each kind makes some kernel go wrong: either side, zeros, NaN, infinities, and the edges."""
 
+RIGHT = "every bit is right"
+
 
 def softshrink(x: Tensor, lambd: float) -> Tensor:
     """The value for each element, computed in float32 or wider, in the dtype of ``x``."""
@@ -39,7 +41,7 @@ def judged(got: Tensor, expected: Tensor) -> str:
     """The words for a result with the `same_bits` as the rule's; `metallab.checks.Mismatch` for any other."""
     if not same_bits(got, expected):
         raise checks.Mismatch(f"not the rule's bits: got {got.detach().cpu()}, expected {expected.detach().cpu()}")
-    return "every bit is right"
+    return RIGHT
 
 
 def _wide(x: Tensor, lambd: float) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,173 @@
+"""What pages 04 and 04b show of kernels: marked where wrong, withheld where doubtful, and the reason where not made."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+from mutate import Rules
+
+from metallab import checks, device, isolated
+from metallab.pytorch import kernels
+from metallab.pytorch.kernels import pictures, routes, rule
+from metallab.timing import Comparison, Measurement
+
+PICTURES, ROUTES = Rules(pictures), Rules(routes)
+
+
+@PICTURES.rule(
+    ("[not rule.same_bits", "[rule.same_bits"),
+    ("if name == next(iter(self.columns)):", "if False:"),
+    ("if not isinstance(column, isolated.NotMade)", ""),
+    ('self._texts(" (wrong)")', 'self._texts("")'),
+    ("[red * wrong for", "[red for"),
+)
+def what_differs_in_a_bit_is_marked(pictures):
+    columns = {"x": [-0.3, math.nan, 2.0], "right": [-0.0, math.nan, 1.5], "mine": [0.0, math.nan, 1.5]}
+    values = pictures.Values(columns | {"theirs": isolated.NotMade("no tool")}, truth="right")
+    assert values.wrong("x") == [False] * 3
+    assert values.wrong("mine") == [True, False, False]
+    assert repr(values).splitlines()[1].split() == ["-0.3", "-0", "0", "(wrong)"]
+    assert "theirs" not in repr(values)
+    style = values._repr_html_().partition("<table")[0]
+    assert re.findall(r"_row(\d)_col(\d)", style) == [("0", "2")]
+    assert "color: #d55e00" in style
+
+
+@PICTURES.rule(("_reason(repr(missing)) if missing is not None else ", ""))
+def a_picture_of_what_was_not_made_is_the_reason(pictures):
+    figure = pictures.graph(torch.zeros(2), isolated.NotMade("this cell needs a compiler"), "heading")
+    assert figure.get_label() == "Nothing to show: this cell needs a compiler."
+    assert pictures.graph(torch.zeros(2), torch.ones(2), "heading").get_label().startswith("out goes from 1 to 1")
+
+
+@PICTURES.rule(('f"group {number:g}"', '"group"'))
+def each_group_has_its_number(pictures):
+    figure = pictures.groups(torch.tensor([[0, 0, 1], [0, 0, 1], [2, 2, 3]]))
+    assert sorted(text.get_text() for text in figure.axes[0].texts) == [f"group {n}" for n in range(4)]
+
+
+def measured(mode: str = "full", simulated: bool = False, others: float = 0.0) -> Measurement:
+    samples = (0.5, 0.5, 0.5)
+    return Measurement("kernel", "latency", samples, 0.5, 1, 1, "enough", mode, "a CPU", simulated, others)
+
+
+@PICTURES.rule(
+    ("withheld.get(name) or timing.doubt(measured)", "withheld.get(name)"),
+    ("withheld.get(name) or timing.doubt(measured)", "timing.doubt(measured)"),
+    ("moved / measured.percentile(p) / 1e9", "2 * moved / measured.percentile(p) / 1e9"),
+)
+def no_rate_is_drawn_of_a_doubtful_time(pictures):
+    speed = Comparison("c", "latency", "ours", {"ours": measured(), "copy": measured()}, {})
+    assert pictures.bandwidth(speed, 10**9).get_label() == "ours: 2 GB/s; copy: 2 GB/s"
+    for doubtful in ({"mode": "fast"}, {"simulated": True}, {"others": 1.9}):
+        both = {"ours": measured(**doubtful), "copy": measured(**doubtful)}
+        figure = pictures.bandwidth(Comparison("c", "latency", "ours", both, {}), 10**9)
+        assert figure.get_label().count("no rate") == 2
+        assert not figure.axes[0].patches
+    refused = Comparison(
+        "c", "latency", "ours", {"ours": measured(), "copy": measured()}, {}, {"copy": "outputs differ"}
+    )
+    assert "copy: no rate, outputs differ" in pictures.bandwidth(refused, 10**9).get_label()
+
+
+# ---- the four routes -------------------------------------------------------------------------------------------------
+
+
+@ROUTES.rule(
+    ('needs.say_missing("apple-gpu", tool)', "False"),
+    ("route.verdict == rule.RIGHT", "route.verdict"),
+    ("return NOT_RUN\n    outcome", "return rule.RIGHT\n    outcome"),
+)
+def a_route_is_green_only_where_every_bit_is_right(routes, monkeypatch):
+    monkeypatch.setattr(routes.needs, "say_missing", lambda *tools: "objective-c++" in tools)
+    ran = lambda *_, **__: isolated.Outcome("well", results={"verdict": rule.RIGHT})
+    monkeypatch.setattr(routes.isolated, "run", ran)
+    monkeypatch.setattr(routes, "_on_cpu", lambda: rule.RIGHT)
+    monkeypatch.setattr(routes.nvrtc, "compile_cuda", lambda *_: (b"", {}))
+    tried = routes.try_all(device.cpu())
+    assert [route.verdict for route in tried.routes] == [
+        rule.RIGHT,
+        "not run here",
+        "compiled, not run",
+        rule.RIGHT,
+    ]
+    figure = tried.draw()
+    edges = [text.get_bbox_patch().get_edgecolor() for text in figure.axes[0].texts if text.get_bbox_patch()]
+    green = routes.plots.matplotlib.colors.to_rgba(routes.plots.GREEN)
+    assert edges.count(green) == 2
+    assert "softshrink.cpp" in repr(tried)
+
+
+@ROUTES.rule(
+    ('results=["verdict"], device="mps"', 'results=[], device="mps"'),
+    ('return outcome["verdict"]', "return rule.RIGHT"),
+)
+def a_route_that_gives_other_bits_is_an_error(routes, monkeypatch):
+    monkeypatch.setattr(routes.needs, "say_missing", lambda *_: False)
+    asked = []
+
+    def run(source, results, **_):
+        asked.extend(results)
+        return isolated.Outcome("raised", reason="Mismatch: not the rule's bits")
+
+    monkeypatch.setattr(routes.isolated, "run", run)
+    with pytest.raises(isolated.ChildFailed, match="not the rule's bits"):
+        routes._on_apple(routes._ONE_LINE, "shader-compiler")
+    assert asked == ["verdict"]
+
+
+@ROUTES.rule(
+    ("rule.same_bits(torch.tensor", "torch.allclose(torch.tensor"),
+    ('("Simulation", "NoCompiler")', '("Other",)'),
+    ("    raise kernels.CannotCompile(outcome.reason)", "    return False"),
+)
+def an_answer_is_right_wrong_or_not_judged(routes, monkeypatch):
+    outcome = lambda *given, **results: isolated.Outcome(*given, results=results)
+    x, wanted = torch.tensor([0.1, math.inf]), torch.tensor([0.0, math.inf])
+
+    def given(made):
+        monkeypatch.setattr(routes.isolated, "run", lambda *_, **__: made)
+        return routes.gives("text", "kernel", x, 0.5, wanted)
+
+    assert given(outcome("well", out=[0.0, math.inf])) is True
+    assert given(outcome("well", out=[-0.0, math.inf])) is False
+    missing = given(isolated.Outcome("raised", reason="SimulationUnavailable: no g++"))
+    assert isinstance(missing, isolated.NotMade)
+    judged = checks.exercise("Exercise 1", "text", lambda _: missing, "hint")
+    assert judged == "Exercise 1: not judged. Nothing to show: SimulationUnavailable: no g++."
+    with pytest.raises(kernels.CannotCompile, match="undeclared"):
+        given(isolated.Outcome("raised", reason="SyntaxError: undeclared identifier"))
+
+
+@ROUTES.rule(
+    ("rule.judged(out, rule.softshrink(x, 0.1))", "pass"),
+    ("rule.judged(grad_x, rule.gradient(grad, x, 0.1))", "pass"),
+    ("if out.stride() != torch.nn", "if False and torch.nn"),
+)
+def the_survey_names_the_first_wrong_input(routes):
+    inputs = {"whole": lambda x: x, "transposed": lambda x: x.t()}
+    right = lambda x, lambd: torch.where(x.abs() >= 9, x, rule.softshrink(x, lambd))
+    of_one_layout = lambda x, lambd: right(x, lambd).contiguous()
+    without_gradient = lambda x, lambd: rule.softshrink(x.detach(), lambd) + 0 * x
+    assert "transposed  right" in repr(routes.survey(right, inputs, on=device.cpu()))
+    with pytest.raises(checks.Mismatch, match=r"transposed, torch.float32: the result has strides"):
+        routes.survey(of_one_layout, inputs, on=device.cpu())
+    with pytest.raises(checks.Mismatch, match=r"whole, torch.float32: not the rule's bits"):
+        routes.survey(without_gradient, inputs, on=device.cpu())
+    with pytest.raises(checks.Mismatch, match=r"whole, torch.float32: not the rule's bits"):
+        routes.survey(lambda x, lambd: right(x, lambd) + 1, inputs, on=device.cpu())
+
+
+def test_a_part_of_a_file_is_shown_in_its_language():
+    part = kernels.excerpt("softshrink.metal", "inline float shrink", "// The gradient").data
+    assert part.startswith("```cpp\ninline float shrink")
+    assert part.endswith("}\n```")
+    with pytest.raises(ValueError, match="substring not found"):
+        kernels.excerpt("rule.py", "def softshrink", "no such text")
+
+
+rules = [module.tests() for module in (PICTURES, ROUTES)]
+(test_pictures_rule, test_broken_picture_goes_red), (test_routes_rule, test_broken_route_goes_red) = rules

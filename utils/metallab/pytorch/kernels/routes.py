@@ -1,0 +1,216 @@
+"""Four ways from a kernel's text to numbers, tried on this machine; and a reader's own text on an Apple GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from metallab import checks, isolated, needs, plots, tables
+from metallab.device import Device
+from metallab.pytorch import kernels
+from metallab.pytorch.kernels import extension, nvrtc, rule
+
+_ON_APPLE = """
+import torch
+from metallab.pytorch import kernels
+from metallab.pytorch.kernels import extension, rule
+x = torch.cat([torch.tensor(rule.SPECIAL), torch.randn(1000)]).to("mps")
+text = kernels.source("softshrink.metal")
+{launch}
+verdict = rule.judged(out, rule.softshrink(x.cpu(), 0.5))
+"""
+_ONE_LINE = """
+out = torch.empty_like(x)
+torch.mps.compile_shader(text).softshrink_forward_float(out, x, 0.5)
+"""
+_OBJECTIVE_C = """
+ours = extension.load("softshrink.mm")
+ours.compile(text)
+out = ours.forward(x, 0.5)
+"""
+_ONE_KERNEL = """
+from math import inf, nan  # which are no literals
+import torch
+x = torch.tensor({x!r}, device="mps")
+out = torch.full_like(x, 7)
+torch.mps.compile_shader({text!r}).{name}(out, x, {lambd!r})
+out = out.tolist()
+"""
+NOT_RUN = "not run here"
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way from a text to numbers, and how it went."""
+
+    text: str
+    """The file that holds the kernel."""
+    call: str
+    """What compiles it."""
+    device: str
+    """Where it runs, in words."""
+    verdict: str
+    """`rule.RIGHT`; else what was done instead, or `NOT_RUN`."""
+    serves_operator: bool = True
+    """`softshrink.softshrink` computes by it."""
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The four routes, as a picture and as a table."""
+
+    routes: tuple[Route, ...]
+
+    def draw(self) -> Figure:
+        """From the text on the left to one operator on the right, with the verdict of each route."""
+        with plots.plt.rc_context(plots.STYLE | {"axes.grid": False}):
+            figure, axes = plots.plt.subplots(figsize=(7.5, 0.8 + 0.8 * len(self.routes)))
+            axes.set_axis_off()
+            axes.set_xlim(0, 10)
+            axes.set_ylim(len(self.routes) - 0.4, -0.6)
+            for row, route in enumerate(self.routes):
+                colour = plots.GREEN if route.verdict == rule.RIGHT else plots.GREY
+                _box(axes, 1.0, row, route.text, plots.BLUE)
+                _box(axes, 3.7, row, route.call.replace(", ", ",\n"), plots.BLUE)
+                _box(axes, 6.6, row, f"{route.device}\n{route.verdict}", colour)
+                _arrow(axes, 1.85, row, 2.6, row)
+                _arrow(axes, 4.8, row, 5.4, row)
+                if route.serves_operator:
+                    _arrow(axes, 7.85, row, 8.5, (row + len(self.routes) - 1) / 3)
+            middle = (len(self.routes) - 1) / 2
+            _box(axes, 9.2, middle, "one operator:\nsoftshrink,\nwith its\ngradient", plots.PURPLE)
+            plots.title(figure, "From a text to an operator", ["green: ran here, and every bit is right"])
+        return plots.described(
+            figure, "; ".join(f"{r.text} by {r.call} on {r.device}: {r.verdict}" for r in self.routes)
+        )
+
+    @property
+    def table(self) -> tables.Table:
+        """One row for each route."""
+        rows = [[route.text, route.call, route.device, route.verdict] for route in self.routes]
+        return tables.Table(["text", "compiled by", "runs on", "verdict"], rows)
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+def _box(axes, x: float, y: float, words: str, colour: str) -> None:
+    box = {"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": colour, "linewidth": 1.5}
+    axes.text(x, y, words, ha="center", va="center", fontsize=8, bbox=box)
+
+
+def _arrow(axes, x: float, y: float, to_x: float, to_y: float) -> None:
+    axes.annotate("", (to_x, to_y), (x, y), arrowprops={"arrowstyle": "->", "color": plots.BLACK})
+
+
+def try_all(on: Device) -> Routes:
+    """Run Softshrink by every route that this machine has the tools for, on special and random numbers.
+
+    What needs an Apple GPU runs in processes of their own, where there is none on the simulated one. A tool that this
+    kind of machine can have and lacks makes the page incomplete (`needs`). `checks.Mismatch` or `isolated.ChildFailed`
+    for a route that runs and gives other bits.
+    """
+    apple = isolated.apple_gpu().split(",")[0].removeprefix("the ")
+    metal = "softshrink.metal"
+    return Routes(
+        (
+            Route(metal, "compile_shader", apple, _on_apple(_ONE_LINE, "shader-compiler")),
+            Route(metal, "softshrink.mm, Objective-C++", apple, _on_apple(_OBJECTIVE_C, "objective-c++"), False),
+            Route(metal, "translated, NVRTC", "NVIDIA GPU", _on_nvidia(on)),
+            Route("softshrink.cpp", "C++ extension", "CPU", _on_cpu()),
+        )
+    )
+
+
+def _on_apple(launch: str, tool: str) -> str:
+    if needs.say_missing("apple-gpu", tool):
+        return NOT_RUN
+    outcome = isolated.run(_ON_APPLE.format(launch=launch), results=["verdict"], device="mps", timeout=600)
+    return outcome["verdict"]
+
+
+def _on_nvidia(on: Device) -> str:
+    try:
+        if on.kind != "cuda":
+            nvrtc.compile_cuda(nvrtc.translate(kernels.source("softshrink.metal")), "sm_90")
+            return "compiled, not run"
+        library = nvrtc.compile_shader(kernels.source("softshrink.metal"))
+    except nvrtc.NoNvidiaCompiler:
+        needs.say_missing("nvidia-compiler")
+        return NOT_RUN
+    x = _numbers().cuda()
+    out = torch.empty_like(x)
+    library.softshrink_forward_float(out, x, 0.5)
+    return rule.judged(out, rule.softshrink(x, 0.5))
+
+
+def _on_cpu() -> str:
+    try:
+        route = extension.load("softshrink.cpp")
+    except extension.CannotBuild as reason:
+        needs.incomplete("the C++ route was not built", str(reason))
+        return NOT_RUN
+    x = _numbers()
+    out = torch.empty_like(x)
+    route.softshrink_forward(out, x, 0.5)
+    return rule.judged(out, rule.softshrink(x, 0.5))
+
+
+def _numbers() -> Tensor:
+    return torch.cat([torch.tensor(rule.SPECIAL), torch.randn(1000)])
+
+
+def gives(text: str, name: str, x: Tensor, lambd: float, expected: Tensor) -> bool | isolated.NotMade:
+    """True if the kernel ``name(out, x, lambd)`` of a Metal text gives the bits that are expected, False if others.
+
+    ``x`` and ``expected`` are float32 (n,) on the CPU. It runs on the Apple GPU, be it simulated, in a process of its
+    own; `isolated.NotMade` where none can be had. `kernels.CannotCompile` for a text that does not compile or a kernel
+    that cannot be run.
+
+    >>> gives(my_text, "hardshrink", torch.tensor([1.0, 0.1]), 0.5, torch.tensor([1.0, 0.0]))
+    True
+    """
+    program = _ONE_KERNEL.format(x=x.tolist(), text=text, name=name, lambd=lambd)
+    outcome = isolated.run(program, results=["out"], device="mps")
+    if outcome.ok:
+        return rule.same_bits(torch.tensor(outcome["out"]), expected)
+    if outcome.reason.startswith(("Simulation", "NoCompiler")):
+        return isolated.NotMade(outcome.reason)
+    raise kernels.CannotCompile(outcome.reason)
+
+
+def survey(
+    operator: Callable[[Tensor, float], Tensor], inputs: dict[str, Callable[[Tensor], Tensor]], on: Device
+) -> tables.Table:
+    """Which inputs an operator gets right, forward and backward, to the last bit of the `rule` and in its strides.
+
+    ``inputs`` makes each from a random tensor (6, 8) on the device, in float32, float16 and bfloat16.
+    `checks.Mismatch` that names the first wrong one.
+    """
+    random = torch.randn(6, 8, device=on.torch_device)
+    rows = []
+    for name, make in inputs.items():
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            _judge(operator, make(random.to(dtype)), name)
+        rows.append([name, "right", "right", "right"])
+    return tables.Table(["input", "float32", "float16", "bfloat16"], rows)
+
+
+def _judge(operator: Callable[[Tensor, float], Tensor], x: Tensor, name: str) -> None:
+    leaf, grad = x.detach().requires_grad_(), torch.randn_like(x)
+    out = operator(leaf, 0.1)
+    (grad_x,) = torch.autograd.grad(out, leaf, grad)
+    try:
+        rule.judged(out, rule.softshrink(x, 0.1))
+        rule.judged(grad_x, rule.gradient(grad, x, 0.1))
+    except checks.Mismatch as error:
+        raise checks.Mismatch(f"{name}, {x.dtype}: {error}") from error
+    if out.stride() != torch.nn.functional.softshrink(x, 0.1).stride():
+        raise checks.Mismatch(f"{name}, {x.dtype}: the result has strides {out.stride()}, PyTorch's has others")
