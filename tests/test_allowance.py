@@ -50,13 +50,6 @@ def test_slow_steps_are_fewer_and_it_is_said(clock):
             part.count("steps", each=no_time, wanted=2)
 
 
-def test_what_does_not_fit_is_left_out_by_name(clock):
-    part = allowance.Allowance(20, clock)
-    assert part.affords("float32", 20)
-    assert not part.affords("float16", 21)
-    assert part.left_out == ["float16 (about 21 s)"]
-
-
 def test_the_quick_ones_come_first(clock):
     part = allowance.Allowance(20, clock)
     costs, wanted = {"cold": 12.0, "raw": 0.5, "eager": 3.0, "warm": 8.0}, dict.fromkeys(["cold", "raw", "warm"], 6)

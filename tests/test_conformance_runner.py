@@ -129,10 +129,12 @@ def started(folder: Path, *options: str, **more) -> subprocess.Popen:
     tests = Path(__file__).parent
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["PYTHONPATH"] = os.pathsep.join([str(tests), *filter(None, [environment.get("PYTHONPATH")])])
+    heeds = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a shell's job in the background does not
     given = ["-c", str(paths.ROOT / "pyproject.toml"), "--rootdir", str(folder), "--report"]
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", str(folder), *given, "--out", str(folder / "report.md"), *options],
         **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment, **more},
+        preexec_fn=heeds,
     )
 
 

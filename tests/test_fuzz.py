@@ -28,7 +28,6 @@ TORCH_DTYPES = (
     "uint8",
     "bool",
 )
-NUMPY_DTYPES = ("float16", "float32", "float64", "complex64", "complex128", "int8", "int32", "int64", "uint64", "bool")
 
 
 def verdict(reference, result, dtype="float32"):

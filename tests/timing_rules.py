@@ -324,14 +324,16 @@ def a_busy_machine_is_flagged(timing: ModuleType) -> None:
     """Cores that other programs keep busy are counted: three of them, and none; this process's own work is not."""
     import time
 
-    counted = timing._busy_seconds
+    counted, clocks = timing._busy_seconds, timing.time
     for cores, flagged in ((3.0, True), (0.0, False)):
         start = time.monotonic()
-        timing._busy_seconds = lambda cores=cores, start=start: time.process_time() + cores * (time.monotonic() - start)
+        own = lambda start=start: time.monotonic() - start  # one core's work of this process, however busy the machine
+        timing._busy_seconds = lambda cores=cores, own=own: (1 + cores) * own()
+        timing.time = SimpleNamespace(**vars(time) | {"process_time": own})
         try:
             got = timing.measure(lambda: sum(range(10_000)), on=timing.Host(), budget=timing.Budget(max_seconds=2))
         finally:
-            timing._busy_seconds = counted
+            timing._busy_seconds, timing.time = counted, clocks
         assert ("busy machine" in got.flags) == flagged, f"{got.others} cores"
         assert abs(got.others - cores) < 0.2
     asked = timing.psutil.cpu_times
@@ -928,6 +930,14 @@ READ_LATE = (
 )
 
 RULES = (
+    Rule(
+        a_difference_that_matters_to_nobody_is_no_verdict,
+        (
+            ("MATTERS = 0.01", "MATTERS = 0.0"),
+            ("MATTERS = 0.01", "MATTERS = 0.05"),
+            ("if high < 1 / (1 + MATTERS)", "if high < 1"),
+        ),
+    ),
     Rule(nothing_runs_when_the_clock_is_read, (WAIT_BEFORE, WAIT_AFTER, READ_LATE)),
     Rule(a_slept_time_is_never_undercut, (WAIT_AFTER, READ_LATE, (") / self.block", ") / self.block / 2"))),
     Rule(
@@ -1134,8 +1144,8 @@ RULES = (
     Rule(
         what_ran_and_where_stands_in_fields,
         (
-            ('threads = getattr(place, "threads", None)', "threads = None"),
-            ('"kind": place.kind, ', ""),
+            ('threads = getattr(device, "threads", None)', "threads = None"),
+            ('"kind": device.kind, ', ""),
             ('{"dtype": _dtype(dtype), "size": _size(size)}', '{"dtype": _dtype(dtype)}'),
             ('{"dtype": _dtype(dtypes.get(key)), "size": size}', '{"size": size}'),
             ("    if name not in (None, *get_args(Dtype)):\n", "    if False:\n"),
@@ -1143,7 +1153,7 @@ RULES = (
             ('f"{series} = {size.number:g}" if size else', '"" if size else'),
             ("        series=series,\n", ""),
             ("        roles=dict(roles or {}),\n", ""),
-            ('"others": others.cores(), **described(on)}', '"others": 0.0, "device": "", "simulated": False}'),
+            ('"others": load.cores(), **described(on)}', '"others": 0.0, "device": "", "simulated": False}'),
         ),
     ),
     Rule(

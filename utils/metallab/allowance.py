@@ -48,13 +48,6 @@ class Allowance:
         """Seconds that are left; 0 if more than all are spent."""
         return max(0.0, self.seconds - (self.clock() - self.started))
 
-    def affords(self, what: str, seconds: float) -> bool:
-        """Is there time for something that takes so many seconds here? If not, ``what`` is noted as left out."""
-        if seconds <= self.left:
-            return True
-        self.left_out.append(f"{what} (about {units.seconds(seconds)})")
-        return False
-
     def count(self, what: str, *, each: float, wanted: int, least: int = 0, share: float = 1.0) -> int:
         """How many pieces of work that take ``each`` seconds can be done: ``least`` to ``wanted``.
 

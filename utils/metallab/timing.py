@@ -213,7 +213,9 @@ class Measurement:
         return text + (f" [{', '.join(self.flags)}]" if self.flags else "")
 
 
-DoubtKind = Literal["outputs differ", "simulated", "fast mode", "busy machine", "drifted"]
+DoubtKind = Literal[
+    "outputs differ", "simulated", "fast mode", "busy machine", "drifted", "inconclusive", "too few frames"
+]
 
 
 class Doubt(str):
@@ -316,12 +318,16 @@ class Ratio:
         return verdict(self.low, self.high)
 
     @property
-    def in_every_pair(self) -> str:
-        """What may be said where the pairs are too few for an interval, and all show the same; empty otherwise."""
+    def side(self) -> Literal["faster", "slower", ""]:
+        """What all pairs show where they are too few for an interval; empty otherwise."""
         if math.isfinite(self.high) or not self.pairs or min(self.pairs) <= 1 <= max(self.pairs):
             return ""
-        pairs = "the only pair" if self.n == 1 else f"each of {self.n} pairs"
-        return f"{'faster' if min(self.pairs) > 1 else 'slower'} in {pairs}"
+        return "faster" if min(self.pairs) > 1 else "slower"
+
+    @property
+    def in_every_pair(self) -> str:
+        """`side` in words."""
+        return self.side and f"{self.side} in {'the only pair' if self.n == 1 else f'each of {self.n} pairs'}"
 
     def __str__(self) -> str:
         if not math.isfinite(self.high):

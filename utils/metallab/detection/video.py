@@ -176,22 +176,22 @@ class Filmed:
     """The times of the panes, paired frame by frame."""
 
     @property
-    def doubt(self) -> str:
+    def doubt(self) -> timing.Doubt:
         """Why the film tells no rates; empty if it may: by the rule that holds for every speed-up, `timing.doubt`."""
         every = self.compared.measurements.values()
         unsure = [
-            f"{'too few frames' if ratio.in_every_pair else 'inconclusive'}: {ratio}"
+            timing.Doubt("too few frames" if ratio.side else "inconclusive", str(ratio))
             for ratio in self.compared.ratios.values()
             if ratio.verdict == "inconclusive"
         ]
-        return timing.doubt(*every, drift=self.compared.drift) or next(iter(unsure), "")
+        return timing.doubt(*every, drift=self.compared.drift) or next(iter(unsure), timing.Doubt())
 
     def caption(self, name: str, done: int) -> str:
         """What stands below a pane when so many of its frames are finished: its rate, if that may be told."""
         if not done:
             return f"{name}: "
         seconds = [taken for taken, _ in self.finished[name]][:done]
-        told = f"no rate, {self.doubt.split(':', 1)[0]}" if self.doubt else f"{done / sum(seconds):.1f} frames/s"
+        told = f"no rate, {self.doubt.kind}" if self.doubt else f"{done / sum(seconds):.1f} frames/s"
         return f"{name}: {told}{', all done' if done == len(self.finished[name]) else ''}"
 
     def pictures(self, rate: float = FILM_RATE) -> list[np.ndarray]:

@@ -19,6 +19,7 @@ memory in each call is dear on a CPU, and would be measured as well.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
@@ -286,11 +287,7 @@ def _fixed_work(on: Device) -> Callable[[], Any]:
     return lambda: matrix @ matrix
 
 
-class _whole_float32:
+def _whole_float32() -> contextlib.AbstractContextManager:
     """cuDNN convolves float32 in TensorFloat-32 unless it is told not to; elsewhere this does nothing."""
-
-    def __enter__(self) -> None:
-        self.before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
-
-    def __exit__(self, *_: Any) -> None:
-        torch.backends.cudnn.allow_tf32 = self.before
+    cudnn = torch.backends.cudnn
+    return cudnn.flags(cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic, allow_tf32=False)

@@ -767,7 +767,7 @@ def advice(ratio: Ratio | None, quality: Quality) -> str:
         return f"do not use {name}: quality is lost"
     if ratio is None:
         return f"no advice on {name}: its time may not be compared"
-    verdict = ratio.in_every_pair.partition(" ")[0] or ratio.verdict
+    verdict = ratio.side or ratio.verdict
     if verdict == "faster":
         doubt = "" if quality.conclusion == "no loss" else ", but that quality holds is not shown"
         return f"use {name}: it is faster{doubt}"

@@ -508,13 +508,13 @@ def last_heading(markdown: str) -> str:
 
 def png_size(data: bytes) -> tuple[int, int]:
     """Width and height of a PNG whose every chunk is whole. ReportError if it is anything else."""
-    from PIL import Image
+    from PIL.PngImagePlugin import PngImageFile  # Image.open is another library's where ultralytics was imported
 
     try:
-        with Image.open(io.BytesIO(data), formats=["PNG"]) as picture:
+        with PngImageFile(io.BytesIO(data)) as picture:
             size = picture.size
             picture.verify()
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
+    except (OSError, ValueError, SyntaxError) as problem:
         raise ReportError("not a PNG file, or a damaged one") from problem
     if not data.endswith(_PNG_ENDS) or not all(0 < side <= _MOST_PIXELS for side in size):
         raise ReportError(f"the PNG file does not end where it should, or a side is not 1 to {_MOST_PIXELS} pixels")
