@@ -133,8 +133,14 @@ def started(folder: Path, *options: str, **more) -> subprocess.Popen:
     given = ["-c", str(paths.ROOT / "pyproject.toml"), "--rootdir", str(folder), "--report"]
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", str(folder), *given, "--out", str(folder / "report.md"), *options],
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment, **more},
-        preexec_fn=heeds,
+        **{
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            "text": True,
+            "env": environment,
+            "preexec_fn": heeds,
+            **more,
+        },
     )
 
 

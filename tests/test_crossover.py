@@ -108,7 +108,7 @@ def slower(one):
     ("torch.default_generator.manual_seed(n)", "pass"),
     ('within.items(sizes, "n =")', "iter(sizes)"),
     ("parity=checks.matches(floats)", "parity=lambda a, b: True"),
-    ("torch.backends.cudnn.allow_tf32, False\n", "torch.backends.cudnn.allow_tf32, True\n"),
+    ("deterministic, allow_tf32=False)", "deterministic, allow_tf32=True)"),
 )
 def sizes_are_measured_as_long_as_there_is_time(crossover, monkeypatch):
     now, seen = [0.0], []
