@@ -45,7 +45,7 @@ class BookError(ValueError):
 
 
 @dataclass(frozen=True)
-class Lesson:
+class Chapter:
     """A notebook of the checkout, and what the run made of it."""
 
     path: Path
@@ -109,7 +109,7 @@ def lay_out(run: Path, folder: Path) -> None:
     (folder / "index.md").write_text(front_page(lessons, executed(None, run, summary)), encoding="utf-8")
 
 
-def front_page(lessons: Sequence[Lesson], box: str) -> str:
+def front_page(lessons: Sequence[Chapter], box: str) -> str:
     """The README, with a box below its title and the contents of the book."""
     text = (paths.ROOT / "README.md").read_text(encoding="utf-8")
     guides = [
@@ -119,19 +119,19 @@ def front_page(lessons: Sequence[Lesson], box: str) -> str:
     return _below_title(text, box) + contents
 
 
-def lesson(path: Path, run: Path, summary: report.RunSummary) -> Lesson:
+def lesson(path: Path, run: Path, summary: report.RunSummary) -> Chapter:
     """The page of a notebook of the checkout: as the run executed it, or as it is, with the reason."""
     told = {notebook.name: notebook for notebook in summary.notebooks}.get(path.stem)
     if told is None or not (run / path.name).is_file():
         reason = told.reason if told else ""
-        return Lesson(path, " ".join(reason.split()) or "the run left this notebook out")
+        return Chapter(path, " ".join(reason.split()) or "the run left this notebook out")
     if told.status in ("failed", "skipped"):
-        return Lesson(path, " ".join(told.reason.split()) or told.status)
+        return Chapter(path, " ".join(told.reason.split()) or told.status)
     incomplete = " ".join(told.reason.split()) if told.status == "incomplete" else ""
-    return Lesson(run / path.name, incomplete=incomplete)
+    return Chapter(run / path.name, incomplete=incomplete)
 
 
-def executed(lesson: Lesson | None, run: Path, summary: report.RunSummary) -> str:
+def executed(lesson: Chapter | None, run: Path, summary: report.RunSummary) -> str:
     """What stands below a page's title, as HTML: what it ran on, what must be known of its numbers, or why it did not.
 
     Without a lesson, what the whole run has in common.

@@ -359,7 +359,7 @@ def test_the_exit_code_and_the_report_tell_of_a_contradiction(tmp_path, monkeypa
     monkeypatch.setattr(wheels.Locked, "ask", lambda lock: wheels.Locked(lock, packages))
     monkeypatch.setattr(check_mac, "FOLDER", tmp_path)
     monkeypatch.setattr(
-        check_mac, "planned", lambda *_: [lambda: checks.Finding("It holds", ("a fact",), contradictions)]
+        check_mac, "planned", lambda *_: [lambda: checks.CheckResult("It holds", ("a fact",), contradictions)]
     )
     assert check_mac.main([]) == code
     assert ("**contradiction**: no" in (tmp_path / "report.md").read_text()) == bool(contradictions)

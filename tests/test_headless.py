@@ -30,7 +30,7 @@ from metallab import headless, paths, processes
 from metallab import notebook as notebooks
 from metallab.headless import cli, devices, jobs, pool, summary, worker
 from metallab.headless.jobs import REGISTER, make_job
-from metallab.headless.summary import UNFINISHED, Console, RunSummary
+from metallab.headless.summary import UNFINISHED, Console, SummaryWriter
 from metallab.notebook import (
     Failure,
     first_unexecuted,
@@ -1118,7 +1118,7 @@ def test_a_summary_of_unknown_origin_is_kept_aside(tmp_path: Path, capsys: pytes
     strange = ("{", "[]", '{"notebooks": [{"name": "x"}]}', "[" * 100_000)
     for number, text in enumerate(strange, 1):
         (tmp_path / "summary.json").write_text(text)
-        summary = RunSummary(tmp_path, "fast", CPU)
+        summary = SummaryWriter(tmp_path, "fast", CPU)
         assert (tmp_path / "summary.json").read_text() == text
         summary.add(result)
         assert list(entries(tmp_path)) == ["01_any"]
@@ -1165,14 +1165,14 @@ def test_a_format_that_is_no_number_is_refused(tmp_path: Path, minor: str) -> No
 def test_a_summary_with_names_that_are_no_text_is_kept_aside(tmp_path: Path, name: object) -> None:
     entry = headless.NotebookResult("a", "a").entry()
     (tmp_path / "summary.json").write_text(json.dumps({"notebooks": [entry, {**entry, "name": name}]}))
-    RunSummary(tmp_path, "fast", {}).add(headless.NotebookResult("b", "b"))
+    SummaryWriter(tmp_path, "fast", {}).add(headless.NotebookResult("b", "b"))
     assert list(entries(tmp_path)) == ["b"]
     assert (tmp_path / "summary.1.json").exists()
 
 
 def test_half_a_character_is_saved_and_read_again(tmp_path: Path) -> None:
     result = headless.NotebookResult("a", "a", reason="ValueError: \udcff")
-    RunSummary(tmp_path, "fast", {}).add(result)
+    SummaryWriter(tmp_path, "fast", {}).add(result)
     assert entries(tmp_path)["a"]["reason"] == result.reason
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from check_mac import checks, macho, pyobjc, wheels
-from check_mac.checks import Finding
+from check_mac.checks import CheckResult
 from metallab import paths
 from metalsim import operators
 from metalsim.graph import contract
@@ -24,7 +24,7 @@ ASKED_HERE = ("torch", "torchvision", "jaxlib")
 """Packages of which the one installed here is held against the Mac's."""
 
 
-def planned(locked: Sequence[wheels.Locked], cache: Path) -> Iterator[Callable[[], Finding]]:
+def planned(locked: Sequence[wheels.Locked], cache: Path) -> Iterator[Callable[[], CheckResult]]:
     """The checks of the locks, the first of which is the project's own. Wheels are fetched when one needs them."""
     python = wheels.PYTHONS[1]
     packages = {package.name: package for package in locked[0].packages}
@@ -54,7 +54,7 @@ def planned(locked: Sequence[wheels.Locked], cache: Path) -> Iterator[Callable[[
     yield lambda: checks.who_brings_openmp(_all([chosen[name] for name in sorted(chosen)], cache))
 
 
-def _operators(torch: Path) -> Finding:
+def _operators(torch: Path) -> CheckResult:
     import torchgen
 
     folder = Path(torchgen.__file__).parent / "packaged/ATen/native"
@@ -69,7 +69,7 @@ def _all(files: Sequence[wheels.PackageWheel], cache: Path) -> list[Path]:
         return list(pool.map(lambda file: wheels.fetched(file, cache), compiled))
 
 
-def report(findings: Sequence[Finding], locked: Sequence[wheels.Locked]) -> str:
+def report(findings: Sequence[CheckResult], locked: Sequence[wheels.Locked]) -> str:
     """The findings as Markdown."""
     contradictions = sum(len(finding.contradictions) for finding in findings)
     lines = [
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 findings.append(check())
             except macho.NotThere as error:
-                findings.append(Finding("Everything is where it was", (), (str(error),)))
+                findings.append(CheckResult("Everything is where it was", (), (str(error),)))
             last = findings[-1]
             print(
                 f"{'no ' if last.contradictions else 'yes'} {last.title} ({time.monotonic() - began:.0f} s)", flush=True

@@ -42,7 +42,7 @@ OPENMP_SYMBOL = b"\0___kmpc_fork_call\0"
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What one check found."""
 
     title: str
@@ -50,7 +50,7 @@ class Finding:
     contradictions: tuple[str, ...] = ()
 
 
-def every_package_has_a_wheel(locked: Iterable[wheels.Locked]) -> Finding:
+def every_package_has_a_wheel(locked: Iterable[wheels.Locked]) -> CheckResult:
     """Each locked package has a wheel for macOS 15 on Apple silicon, for each Python: nothing is compiled there."""
     facts, contradictions = [], []
     for each in locked:
@@ -59,10 +59,10 @@ def every_package_has_a_wheel(locked: Iterable[wheels.Locked]) -> Finding:
             compiled = sum(not file.filename.endswith("-any.whl") for file in chosen.values())
             facts.append(f"{each.lock.name}, Python {python}: {len(chosen)} wheels, {compiled} of them for this system")
             contradictions += [f"{each.lock.name}, Python {python}: {name} has no wheel" for name in without]
-    return Finding("Every package has a wheel", tuple(facts), tuple(contradictions))
+    return CheckResult("Every package has a wheel", tuple(facts), tuple(contradictions))
 
 
-def plugin_finds_its_symbols(plugin: Path, tensorflow: Path) -> Finding:
+def plugin_finds_its_symbols(plugin: Path, tensorflow: Path) -> CheckResult:
     """What tensorflow-metal wants of TensorFlow is exported by the libraries of this TensorFlow."""
     needs = macho.wanted(macho.library(plugin, "/libmetal_plugin.dylib"))
     wanted = {name: symbols for name, symbols in needs.items() if name.startswith("@")}
@@ -82,17 +82,17 @@ def plugin_finds_its_symbols(plugin: Path, tensorflow: Path) -> Finding:
     contradictions += [f"{symbol} is exported by no library of {tensorflow.name}" for symbol in sorted(flat - anywhere)]
     bound = sum(len(symbols) for name, symbols in needs.items() if name.startswith("@"))
     fact = f"{plugin.name} wants {bound} symbols of a named library and {len(flat)} of any, of {tensorflow.name}"
-    return Finding("tensorflow-metal finds its symbols", (fact,), tuple(contradictions))
+    return CheckResult("tensorflow-metal finds its symbols", (fact,), tuple(contradictions))
 
 
-def jaxlib_accepts_the_plugin(plugin: Path) -> Finding:
+def jaxlib_accepts_the_plugin(plugin: Path) -> CheckResult:
     """The jaxlib that is installed here takes a plugin with the PJRT version of jax-metal: it is asked itself."""
     head = macho.content(macho.library(plugin, ".dylib"), "L8pjrt_apiE", PJRT.size)
     size, _, _, _, major, minor = PJRT.unpack(head)
     refusal = pjrt_refusal(size, major, minor)
     jaxlib = f"jaxlib {importlib.metadata.version('jaxlib')}"
     fact = f"{plugin.name} has PJRT {major}.{minor}; asked of {jaxlib} with ENABLE_PJRT_COMPATIBILITY=1"
-    return Finding("jaxlib accepts jax-metal", (fact,), (f"{jaxlib} says: {refusal}",) if refusal else ())
+    return CheckResult("jaxlib accepts jax-metal", (fact,), (f"{jaxlib} says: {refusal}",) if refusal else ())
 
 
 def pjrt_refusal(size: int, major: int, minor: int) -> str:
@@ -118,7 +118,7 @@ xla_client.initialize_pjrt_plugin("METAL")
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
 
 
-def operators_have_their_kernels(library: Iterable[str], table: Mapping[str, str], folder: Path) -> Finding:
+def operators_have_their_kernels(library: Iterable[str], table: Mapping[str, str], folder: Path) -> CheckResult:
     """Each operator that the table calls native has its function for MPS in PyTorch's library, and no other one has.
 
     ``library`` are the symbols of ``libtorch_cpu.dylib``; ``folder`` has PyTorch's ``native_functions.yaml``.
@@ -148,30 +148,30 @@ def operators_have_their_kernels(library: Iterable[str], table: Mapping[str, str
         f"{len(expected.keys() & there)} of {len(expected)} native operators have their kernel",
         f"{len(missing.keys() - there)} of {len(missing)} missing ones have none",
     )
-    return Finding("PyTorch's operators have their Metal kernels", facts, tuple(contradictions))
+    return CheckResult("PyTorch's operators have their Metal kernels", facts, tuple(contradictions))
 
 
-def torchvision_has_its_kernels(library: Iterable[str], table: Iterable[str]) -> Finding:
+def torchvision_has_its_kernels(library: Iterable[str], table: Iterable[str]) -> CheckResult:
     """The operators that the table names are those for which torchvision's library launches a Metal kernel."""
     launched = {found[1] for name in library if (found := TORCHVISION_LAUNCH.match(name))}
     there = {re.sub(r"^(\w+)_backward$", r"_\1_backward", re.sub("_(forward|im2col)$", "", name)) for name in launched}
     contradictions = [f"{name} is foretold native and has no kernel" for name in sorted({*table} - there)]
     contradictions += [f"{name} has a kernel and is foretold missing" for name in sorted(there - {*table})]
     facts = (f"Metal kernels of {', '.join(sorted(there))}",)
-    return Finding("torchvision's operators have their Metal kernels", facts, tuple(contradictions))
+    return CheckResult("torchvision's operators have their Metal kernels", facts, tuple(contradictions))
 
 
-def kernels_say_what_is_stored(files: Sequence[Path], stored: Sequence[refusals.Message]) -> Finding:
+def kernels_say_what_is_stored(files: Sequence[Path], stored: Sequence[refusals.Message]) -> CheckResult:
     """What the Metal kernels in these wheels refuse is what `metalsim.refusals` knows of, word by word."""
     try:
         found = [message for file in files for message in refusals.of_wheel(file)]
     except ValueError as error:
         raise macho.NotThere(str(error)) from None
     fact = f"{len(found)} messages in {', '.join(file.name for file in files)}"
-    return Finding("The kernels refuse what is known", (fact,), tuple(refusals.differences(stored, found)))
+    return CheckResult("The kernels refuse what is known", (fact,), tuple(refusals.differences(stored, found)))
 
 
-def pyobjc_has_the_names(frameworks: pyobjc.Frameworks, used: Sequence[pyobjc.Use]) -> Finding:
+def pyobjc_has_the_names(frameworks: pyobjc.Frameworks, used: Sequence[pyobjc.Use]) -> CheckResult:
     """Each name and selector that the project uses is in PyObjC's metadata, and there on macOS 15."""
     contradictions = []
     selectors = frameworks.selectors
@@ -182,10 +182,10 @@ def pyobjc_has_the_names(frameworks: pyobjc.Frameworks, used: Sequence[pyobjc.Us
             contradictions.append(f"{use.where}: {use.name} is there from macOS {selectors[use.name]} on")
     count = sum(use.is_selector for use in used)
     fact = f"{count} selectors and {len(used) - count} names are used; PyObjC has {len(selectors)} and more"
-    return Finding("PyObjC has the names that are used", (fact,), tuple(contradictions))
+    return CheckResult("PyObjC has the names that are used", (fact,), tuple(contradictions))
 
 
-def contract_is_pyobjcs(frameworks: pyobjc.Frameworks, contract: Path, version: str) -> Finding:
+def contract_is_pyobjcs(frameworks: pyobjc.Frameworks, contract: Path, version: str) -> CheckResult:
     """The selectors and constants by which the simulated MPSGraph checks its callers are those of the locked PyObjC."""
     stored = json.loads(contract.read_text(encoding="utf-8"))
     contradictions = []
@@ -202,10 +202,10 @@ def contract_is_pyobjcs(frameworks: pyobjc.Frameworks, contract: Path, version: 
         if frameworks.values.get(name) != value:
             contradictions.append(f"{name} is {value}, in PyObjC {frameworks.values.get(name)}")
     fact = f"{methods} methods and {len(stored['constants'])} constants of {contract.name} beside PyObjC {version}"
-    return Finding("The simulated MPSGraph has PyObjC's selectors", (fact,), tuple(contradictions))
+    return CheckResult("The simulated MPSGraph has PyObjC's selectors", (fact,), tuple(contradictions))
 
 
-def python_files_are_linuxs(wheel: Path, installed: Mapping[str, str]) -> Finding:
+def python_files_are_linuxs(wheel: Path, installed: Mapping[str, str]) -> CheckResult:
     """A package's Python and YAML files on a Mac are those installed here: what Linux's say holds there."""
     there, here = (
         {name: hashed for name, hashed in files.items() if name.endswith((".py", ".yaml"))}
@@ -219,7 +219,9 @@ def python_files_are_linuxs(wheel: Path, installed: Mapping[str, str]) -> Findin
         "differs" if name in there and name in here else f"is only on {'a Mac' if name in there else 'Linux'}"
     )
     contradictions = [f"{name} {how(name)}" for name in differ if name not in MAY_DIFFER]
-    return Finding(f"The Python files of {wheel.name.split('-')[0]} are Linux's", tuple(facts), tuple(contradictions))
+    return CheckResult(
+        f"The Python files of {wheel.name.split('-')[0]} are Linux's", tuple(facts), tuple(contradictions)
+    )
 
 
 def recorded(wheel: Path) -> dict[str, str]:
@@ -236,7 +238,7 @@ def installed(package: str) -> dict[str, str]:
     return {str(file): f"{file.hash.mode}={file.hash.value}" for file in files if file.hash}
 
 
-def who_brings_openmp(files: Iterable[Path]) -> Finding:
+def who_brings_openmp(files: Iterable[Path]) -> CheckResult:
     """Which packages bring OpenMP or use it. torch.compile on a Mac relies on PyTorch's."""
     facts, bringing = [], set()
     for wheel in files:
@@ -248,4 +250,4 @@ def who_brings_openmp(files: Iterable[Path]) -> Finding:
             facts.append(f"{wheel.name}: brings {', '.join(brought) or 'none'}; {using} of its libraries use it")
             bringing |= {wheel.name.split("-")[0]} if brought else set()
     lacking = () if "torch" in bringing else ("PyTorch brings no OpenMP: tests/conformance/test_inductor.py says so",)
-    return Finding("Who brings OpenMP", tuple(facts), lacking)
+    return CheckResult("Who brings OpenMP", tuple(facts), lacking)

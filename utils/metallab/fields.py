@@ -37,7 +37,7 @@ Line = Annotated[str, Bounds(max_length=TEXT_LIMIT)]
 """One line of text, which may be empty. No text in a record may hold what cannot be printed, see `read`."""
 Name = Annotated[str, Bounds(min_length=1, max_length=TEXT_LIMIT, pattern=r"^\S(.*\S)?$")]
 """A line that is not empty and has no space around it."""
-Lesson = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
+LessonName = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 Kind = Annotated[str, Bounds(pattern=r"^[a-z][a-z0-9]{0,19}$")]
 """What computes, as PyTorch names its devices."""
 Dtype = Literal["float64", "float32", "float16", "bfloat16", "int8", "uint8"]
@@ -49,7 +49,7 @@ Count = Annotated[int, Bounds(ge=0, lt=2**53)]
 Positive = Annotated[int, Bounds(gt=0, lt=2**53)]
 Amount = Annotated[float, Bounds(ge=0, lt=1e18)]
 Cores = Annotated[float, Bounds(ge=0, lt=1e6)]
-Ratio = Annotated[float, Bounds(ge=0, lt=1e27)]
+RatioValue = Annotated[float, Bounds(ge=0, lt=1e27)]
 Drift = Annotated[float, Bounds(gt=-1, lt=1e27)]
 Load = Annotated[float, Bounds(ge=0, lt=1e9)]
 

@@ -202,7 +202,7 @@ def _requires(package: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Tool:
+class Program:
     """A program outside Python that some lesson uses."""
 
     name: str
@@ -211,7 +211,7 @@ class Tool:
     remedy: str
 
 
-def tools() -> list[Tool]:
+def tools() -> list[Program]:
     """Compilers and the Mac's command-line tools, as found on the PATH; those of a Mac are listed on a Mac only."""
     mac = sys.platform == "darwin"
     wanted = [
@@ -220,7 +220,7 @@ def tools() -> list[Tool]:
     ]
     if mac:
         wanted.append(("xcrun", "finds Metal's compiler and mpsgraphtool", "xcode-select --install"))
-    return [Tool(name, shutil.which(name), purpose, remedy) for name, purpose, remedy in wanted]
+    return [Program(name, shutil.which(name), purpose, remedy) for name, purpose, remedy in wanted]
 
 
 def programs() -> Table:
@@ -230,7 +230,7 @@ def programs() -> Table:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class LessonNeeds:
     """A notebook and the packages it cannot do without, from its own metadata."""
 
     name: str
@@ -243,7 +243,7 @@ class Lesson:
         return tuple(package for package in self.needs if installed(package) is None)
 
 
-def lessons(folder: Path = paths.NOTEBOOKS) -> list[Lesson]:
+def lessons(folder: Path = paths.NOTEBOOKS) -> list[LessonNeeds]:
     """Every numbered notebook with what it needs; its name is the title of one that begins with none.
 
     ValueError, with the name of the file, for one that cannot be read as a notebook.
@@ -262,7 +262,7 @@ def lessons(folder: Path = paths.NOTEBOOKS) -> list[Lesson]:
                 f"{path.name} cannot be read as a notebook ({units.first_line(error, kind=True)}); restore it, or move "
                 f"it out of {folder}"
             ) from None
-        pages.append(Lesson(path.stem, title, tuple(needs)))
+        pages.append(LessonNeeds(path.stem, title, tuple(needs)))
     return pages
 
 

@@ -34,7 +34,7 @@ import pyperf
 
 from metallab import fields, machine, mode, paths, units, upgrade
 from metallab.device import Device
-from metallab.fields import Bounds, Drift, Lesson, Line, Name, Positive, Ratio, Samples, Seconds
+from metallab.fields import Bounds, Drift, LessonName, Line, Name, Positive, RatioValue, Samples, Seconds
 from metallab.timing import Comparison, Doubt, DoubtKind, Measurement, Sentinel, compare_samples, doubt
 
 SCHEMA = upgrade.SCHEMA
@@ -59,12 +59,12 @@ class Compared:
     variant: Name
     baseline: Name
     outcome: Literal["baseline", "faster", "slower", "same", "inconclusive", "withheld"]
-    median: Ratio | None = None
+    median: RatioValue | None = None
     """The speed-up over the baseline with its 95 % interval; None for the baseline, and where outputs differ or a place
     is simulated. A speed-up that was withheld for another reason is kept, and is not to be shown: see `Record.doubt`.
     """
-    low: Ratio | None = None
-    high: Ratio | None = None
+    low: RatioValue | None = None
+    high: RatioValue | None = None
     """None where too few pairs give no upper end."""
     doubt: DoubtKind | None = None
     withheld: Line = ""
@@ -102,7 +102,7 @@ class Headline:
 class Record:
     """One measurement of one process, as it stands in a file."""
 
-    lesson: Lesson
+    lesson: LessonName
     name: Name
     """``lesson/measurement`` or ``lesson/comparison/variant``. Records of one name are of one process each."""
     taken: Name
@@ -309,7 +309,7 @@ def believed(runs: Sequence[Record]) -> tuple[list[Record], Doubt]:
     return sound, Doubt()
 
 
-_LESSON = next(bounds.pattern for bounds in Lesson.__metadata__)
+_LESSON = next(bounds.pattern for bounds in LessonName.__metadata__)
 _GRAVEST_FIRST = ("outputs differ", "simulated", "fast mode")
 
 

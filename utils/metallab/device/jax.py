@@ -45,7 +45,11 @@ def known(kind: str, instead_of: str = "") -> JaxDevice:
     if kind == "cpu":
         threads = number_in("PJRT_NPROC") or number_in("NPROC") or cores()
         return JaxDevice("cpu", cpu_label(threads), threads=threads, instead_of=instead_of)
-    return JaxDevice(kind, f"{chip()} GPU" if kind == "mps" else devices()["cuda"].device_kind)
+    if kind == "mps":
+        return JaxDevice(kind, f"{chip()} GPU")
+    if kind == "cuda":
+        return JaxDevice(kind, devices()["cuda"].device_kind)
+    raise AssertionError(f"what is a {kind} called?")
 
 
 @functools.cache

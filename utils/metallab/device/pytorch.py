@@ -130,7 +130,7 @@ def synchronizer() -> Callable[..., None]:
 def _backend(kind: str):
     import torch
 
-    return torch.backends.mps if kind == "mps" else torch.cuda
+    return {"mps": torch.backends.mps, "cuda": torch.cuda}[kind]
 
 
 def _known(kind: str) -> PyTorchDevice:
@@ -141,7 +141,9 @@ def _known(kind: str) -> PyTorchDevice:
         import torch
 
         return PyTorchDevice("cuda", torch.cuda.get_device_name())
-    return PyTorchDevice("mps", f"{chip()} GPU")
+    if kind == "mps":
+        return PyTorchDevice("mps", f"{chip()} GPU")
+    raise AssertionError(f"what is a {kind} called?")
 
 
 def _simulated() -> PyTorchDevice:

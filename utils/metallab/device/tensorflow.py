@@ -44,7 +44,11 @@ def known(kind: str, instead_of: str = "") -> TensorFlowDevice:
     if kind == "cpu":
         threads = _threads()
         return TensorFlowDevice("cpu", cpu_label(threads), threads=threads, instead_of=instead_of)
-    return TensorFlowDevice(kind, f"{chip()} GPU" if kind == "mps" else _nvidia_name())
+    if kind == "mps":
+        return TensorFlowDevice(kind, f"{chip()} GPU")
+    if kind == "cuda":
+        return TensorFlowDevice(kind, _nvidia_name())
+    raise AssertionError(f"what is a {kind} called?")
 
 
 def kinds() -> tuple[str, ...]:

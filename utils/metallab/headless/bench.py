@@ -30,7 +30,7 @@ from metallab.headless.cli import choose
 from metallab.headless.devices import resolve_device
 from metallab.headless.jobs import ENDED, Job, NotebookResult, UsageError, make_job
 from metallab.headless.pool import Pool
-from metallab.headless.summary import Console, RunSummary, locked
+from metallab.headless.summary import Console, SummaryWriter, locked
 from metallab.paths import results_file, shown
 
 RUNS = 3
@@ -88,10 +88,10 @@ class Bench:
         return self.place / f"{self.mode}-{self.resolved['device']}-{self.begun}"
 
     @functools.cached_property
-    def rounds(self) -> list[RunSummary]:
+    def rounds(self) -> list[SummaryWriter]:
         """A summary for each run of all pages."""
         return [
-            RunSummary(self.folder / f"run-{number}", self.mode, self.resolved) for number in range(1, self.runs + 1)
+            SummaryWriter(self.folder / f"run-{number}", self.mode, self.resolved) for number in range(1, self.runs + 1)
         ]
 
     def jobs(self) -> list[Job]:
@@ -105,7 +105,7 @@ class Bench:
 
     def seconds(self) -> dict[str, float]:
         """How long each page took, where it ran before: in this bench, or by ``make run``."""
-        before = RunSummary(paths.run_folder(self.mode, self.resolved["device"]), self.mode, self.resolved)
+        before = SummaryWriter(paths.run_folder(self.mode, self.resolved["device"]), self.mode, self.resolved)
         entries = [entry for summary in [before, *self.rounds] for entry in summary.entries.values()]
         return {entry["name"]: entry["seconds"] for entry in entries if entry["status"] in ENDED}
 
@@ -141,15 +141,15 @@ class Bench:
         paths.note(made)
         return made
 
-    def _all_rounds(self) -> list[RunSummary]:
+    def _all_rounds(self) -> list[SummaryWriter]:
         """Those of earlier benches of this state as well, which may have had more runs."""
         numbers = {path: path.name.removeprefix("run-") for path in self.folder.glob("run-*")}
         ours = [path for path, number in numbers.items() if number.isdecimal()]  # and no copy that somebody made
         return [
-            RunSummary(path, self.mode, self.resolved) for path in sorted(ours, key=lambda path: int(numbers[path]))
+            SummaryWriter(path, self.mode, self.resolved) for path in sorted(ours, key=lambda path: int(numbers[path]))
         ]
 
-    def _summary(self, folder: str) -> RunSummary:
+    def _summary(self, folder: str) -> SummaryWriter:
         return next(summary for summary in self.rounds if str(summary.path.parent) == folder)
 
 
@@ -184,7 +184,7 @@ def _run(given: argparse.Namespace) -> int:
     return int(any(result.status == "failed" for result in outcomes))
 
 
-def _is_finished(summary: RunSummary, name: str) -> bool:
+def _is_finished(summary: SummaryWriter, name: str) -> bool:
     """Whether a page was skipped in that run, or came to its end and left results that can be read."""
     status = summary.entries.get(name, {}).get("status")
     if status not in ENDED:

@@ -14,7 +14,7 @@ from metallab.device import NAMES
 from metallab.headless.devices import resolve_device
 from metallab.headless.jobs import CELL_TIMEOUT, TIMEOUT, NotebookResult, UsageError, make_job
 from metallab.headless.pool import Pool
-from metallab.headless.summary import Console, RunSummary, locked
+from metallab.headless.summary import Console, SummaryWriter, locked
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     results: list[NotebookResult] = []
     console = Console()
     with locked(folder) as lock:
-        summary = RunSummary(folder, options.mode, resolved)
+        summary = SummaryWriter(folder, options.mode, resolved)
         paths.note(folder)
         console.say(f"{len(jobs)} notebooks, {options.mode} mode, on {resolved['label']}")
 

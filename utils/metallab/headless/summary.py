@@ -75,7 +75,7 @@ def check_umask() -> None:
         raise UsageError(f"umask {mask:03o} makes files that you could not read yourself: umask 022, then try again")
 
 
-class RunSummary:
+class SummaryWriter:
     """``summary.json``: one entry per notebook, the last run's; written after each, so that nothing gets lost.
 
     ``started`` (ISO 8601, UTC) and ``seconds`` are the latest run's; entries of notebooks it did not run stay.

@@ -7,8 +7,8 @@
 It says whether a kernel is right, never how fast a GPU is. LIMITS.md says what acceptance here does not prove.
 """
 
-from metalsim.shader.check import Finding, Report
+from metalsim.shader.check import KernelFault, Report
 from metalsim.shader.compiler import NoCompiler
 from metalsim.shader.library import Kernel, Library, UnknownKernel, compile_shader
 
-__all__ = ["Finding", "Kernel", "Library", "NoCompiler", "Report", "UnknownKernel", "compile_shader"]
+__all__ = ["Kernel", "KernelFault", "Library", "NoCompiler", "Report", "UnknownKernel", "compile_shader"]

@@ -22,7 +22,7 @@ _KINDS = (
 
 
 @dataclass(frozen=True)
-class Finding:
+class KernelFault:
     """One thing that is wrong with a kernel.
 
     Kinds: address (outside of a buffer or an array), undefined behaviour, race, barrier, thread order (the result
@@ -46,7 +46,7 @@ class Report:
     """
 
     kernel: str
-    findings: tuple[Finding, ...]
+    findings: tuple[KernelFault, ...]
     ran: tuple[str, ...]
     skipped: tuple[str, ...] = ()
     effects: tuple[str, ...] = ()
@@ -103,14 +103,14 @@ def _without_end(kernel: str, program: Program, call: binding.Call, timeout: flo
     return Report(kernel, tuple(findings), (*ran, "address and undefined behaviour sanitizers"), skipped)
 
 
-def _hang(timeout: float, how: str = "") -> Finding:
+def _hang(timeout: float, how: str = "") -> KernelFault:
     why = "it loops for ever, or waits for a thread that runs after it; pass a larger timeout if it is only slow"
-    return Finding("hang", None, f"the kernel did not end within {timeout:g} s{how}: {why}")
+    return KernelFault("hang", None, f"the kernel did not end within {timeout:g} s{how}: {why}")
 
 
 def _sanitized(
     program: Program, call: binding.Call, timeout: float
-) -> tuple[list[Finding], tuple[str, ...], tuple[str, ...]]:
+) -> tuple[list[KernelFault], tuple[str, ...], tuple[str, ...]]:
     """(findings, what ran, what was skipped) of the sanitizers."""
     if missing := compiler.find_compiler().missing_sanitizers:
         return [], (), (f"address, undefined behaviour and race sanitizers: {missing}",)
@@ -130,7 +130,7 @@ def _sanitized(
     return findings, ran, skipped
 
 
-def _compared(program: Program, call: binding.Call, timeout: float, usual: Outcome) -> list[Finding]:
+def _compared(program: Program, call: binding.Call, timeout: float, usual: Outcome) -> list[KernelFault]:
     """Findings of plain runs that should all give the same as the usual one."""
     if faults := findings_in(usual):
         return faults
@@ -146,7 +146,9 @@ def _compared(program: Program, call: binding.Call, timeout: float, usual: Outco
     return [*first_of_kind.values()]
 
 
-def _other(kind: str, when: str, call: binding.Call, usual: Outcome, again: Outcome, timeout: float) -> list[Finding]:
+def _other(
+    kind: str, when: str, call: binding.Call, usual: Outcome, again: Outcome, timeout: float
+) -> list[KernelFault]:
     """What is wrong with a run that should give the same as the usual one."""
     if again.status is None:
         return [_hang(timeout, when)]
@@ -154,8 +156,8 @@ def _other(kind: str, when: str, call: binding.Call, usual: Outcome, again: Outc
     return findings_in(again) or _difference(kind, text, usual, again)
 
 
-def _difference(kind: str, text: str, usual: Outcome, again: Outcome) -> list[Finding]:
-    return [] if again.memory == usual.memory else [Finding(kind, None, text)]
+def _difference(kind: str, text: str, usual: Outcome, again: Outcome) -> list[KernelFault]:
+    return [] if again.memory == usual.memory else [KernelFault(kind, None, text)]
 
 
 def _buffers(call: binding.Call, usual: Outcome, again: Outcome) -> str:
@@ -171,20 +173,20 @@ def _buffers(call: binding.Call, usual: Outcome, again: Outcome) -> str:
     return f"{', '.join(names)} {'has' if len(names) == 1 else 'have'}"
 
 
-def findings_in(outcome: Outcome) -> list[Finding]:
+def findings_in(outcome: Outcome) -> list[KernelFault]:
     """What is wrong according to one run that ended."""
     if match := re.search(r"METALSIM (\S+):(\d+) (.*)", outcome.said):
         kind = "crash" if "barrier" not in match[3] else "barrier"
-        return [Finding(kind, int(match[2]) or None, match[3])]
+        return [KernelFault(kind, int(match[2]) or None, match[3])]
     findings = []
     for part in re.split(r"(?=={65,}|={18}\n)|(?=program_source:\d+:\d+: runtime error)", outcome.said):
         for pattern, kind in _KINDS:
             if match := re.search(pattern, part):
                 line = re.search(r"program_source:(\d+)", part)
-                findings.append(Finding(kind, int(line[1]) if line else None, _message(match[1], part)))
+                findings.append(KernelFault(kind, int(line[1]) if line else None, _message(match[1], part)))
                 break
     if not findings and outcome.status not in (0, 66):
-        findings.append(Finding("crash", None, f"exit status {outcome.status}: {outcome.said[-300:]}"))
+        findings.append(KernelFault("crash", None, f"exit status {outcome.status}: {outcome.said[-300:]}"))
     return list(dict.fromkeys(findings))
 
 
