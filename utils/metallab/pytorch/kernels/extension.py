@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -46,8 +47,11 @@ def load(name: str) -> Any:
     ``softshrink.mm`` comes back as a Python module; it needs an Apple GPU, be it simulated. `CannotBuild` where a tool
     is missing or the source does not compile.
     """
+    logger = logging.getLogger("torch.utils.cpp_extension")
+    logger.disabled = True  # it warns of CUDA's tools where there is no GPU for them, which nobody asked for
     from torch.utils import cpp_extension
 
+    logger.disabled = False
     _find_own_tools()
     if fault := _missing(name):
         raise CannotBuild(f"{name} cannot be built: {fault}")

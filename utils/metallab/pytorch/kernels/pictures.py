@@ -67,6 +67,7 @@ def groups(numbers: Tensor) -> Figure:
             axes.text(
                 x, y, f"group {number:g}", ha="center", va="center", bbox={"facecolor": "white", "edgecolor": "none"}
             )
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("position.x")
         axes.set_ylabel("position.y")
         plots.title(figure, f"A grid of {columns} x {rows} threads", [isolated.apple_gpu()])
