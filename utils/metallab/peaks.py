@@ -90,7 +90,8 @@ def _cpu_flops(on: Device, dtype: str) -> Peak | None:
     if per_cycle is None or "Apple" in on.label:
         return None
     cores = on.threads or psutil.cpu_count() or 1
-    return Peak(cores * _highest_clock() * per_cycle, f"{cores} cores x {per_cycle} FLOP a cycle")
+    clock = _highest_clock()
+    return Peak(cores * clock * per_cycle, f"{cores} cores x {per_cycle} FLOP a cycle x {clock / 1e9:g} GHz")
 
 
 @functools.cache
