@@ -617,6 +617,10 @@ def a_crossover_holds_at_every_larger_size(timing: ModuleType) -> None:
     assert timing.crossover({16: True, 8: True}) == 8
     assert timing.crossover({1: True, 2: False}) is None
     assert timing.crossover({}) is None
+    assert timing.crossover({1: False, 2: True, 4: None, 8: True, 16: None}) == 2, "what may not be said is no loss"
+    assert timing.crossover({1: None, 2: True}) == 2
+    assert timing.not_counted({2: True, 4: None, 8: False, 16.0: None}) == " (nothing may be said of n = 4, 16)"
+    assert timing.not_counted({2: True, 4: False}) == ""
 
 
 def what_is_in_doubt_gets_no_speed_up(timing: ModuleType) -> None:
@@ -1207,7 +1211,10 @@ RULES = (
         (
             ("size > max(lost, default=-1)", "size > min(lost, default=-1)"),
             ("size > max(lost, default=-1)", "size not in lost"),
-            ("    return min((size for size in won if", "    return max((size for size in won if"),
+            ("    return min((size for size, wins", "    return max((size for size, wins"),
+            ("if wins is False]", "if not wins]"),
+            ("if wins and size >", "if size >"),
+            ("for size, wins in won.items() if wins is None]", "for size, wins in won.items() if not wins]"),
         ),
     ),
     Rule(

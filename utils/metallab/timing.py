@@ -282,10 +282,23 @@ def verdict(low: float, high: float) -> Verdict:
     return "same" if low >= 1 / (1 + MATTERS) and high <= 1 + MATTERS else "inconclusive"
 
 
-def crossover(won: Mapping[float, bool]) -> float | None:
-    """The smallest size from which all larger ones are won; None if the largest is not."""
-    lost = [size for size, wins in won.items() if not wins]
-    return min((size for size in won if size > max(lost, default=-1)), default=None)
+def crossover(won: Mapping[float, bool | None]) -> float | None:
+    """The smallest size from which all larger ones are won; None if the largest is not.
+
+    Sizes of which nothing may be said are None, and are not counted: `not_counted` names them.
+    """
+    lost = [size for size, wins in won.items() if wins is False]
+    return min((size for size, wins in won.items() if wins and size > max(lost, default=-1)), default=None)
+
+
+def not_counted(won: Mapping[float, bool | None]) -> str:
+    """What stands behind a `crossover`: the sizes of which nothing may be said, in brackets; empty if there are none.
+
+    >>> not_counted({256: True, 512: None, 1024: True})
+    ' (nothing may be said of n = 512)'
+    """
+    sizes = [f"{size:.15g}" for size, wins in won.items() if wins is None]
+    return f" (nothing may be said of n = {', '.join(sizes)})" if sizes else ""
 
 
 def undecided(low: float, high: float) -> str:

@@ -91,9 +91,12 @@ class Curve:
         Without a GPU: from which all threads win over one. Sizes of which nothing may be said (`withheld`) are not
         counted.
         """
+        return timing.crossover(self._won)
+
+    @property
+    def _won(self) -> dict[int, bool | None]:
         wins = "faster" if self.gpu else "slower"
-        counted = {n: said == wins for n, said in self.verdicts[self.rival].items() if n not in self.withheld}
-        return timing.crossover(counted)
+        return {n: None if n in self.withheld else said == wins for n, said in self.verdicts[self.rival].items()}
 
     @property
     def rival(self) -> str:
@@ -150,11 +153,11 @@ class Curve:
         wins = f"no size from which on it wins, of {min(self.verdicts[self.rival])} to {max(self.verdicts[self.rival])}"
         if n := self.crossover:
             wins = f"wins from n = {n} on"
-        withheld = list(self.withheld.items())
+        withheld = list(self.withheld.values())
         if len(withheld) == len(self.verdicts[self.rival]):
-            wins = f"nothing may be said: {withheld[0][1]}"
-        elif withheld:
-            wins += f" (nothing may be said of n = {', '.join(str(n) for n, _ in withheld)})"
+            wins = f"nothing may be said: {withheld[0]}"
+        else:
+            wins += timing.not_counted(self._won)
         said = f"{self.work}, {self.device(ours)} against {self.device(theirs)}: {wins.removesuffix('.')}."
         aside = ["Stored, not measured here."] if self.stored else [self.left_out] if self.left_out else []
         return " ".join([said, *aside])

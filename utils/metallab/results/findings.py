@@ -375,7 +375,8 @@ def _why_none(one: Column, mine: Sequence[Conclusion]) -> str:
 def crossovers(columns: Sequence[Column]) -> list[Row]:
     """From which size on one side of a comparison is faster: at that size and at every larger one that was measured.
 
-    Of the comparisons of one series, where there are three sizes at least.
+    Of the comparisons of one series, where there are three sizes at least. Sizes of which nothing may be said are not
+    counted, and named.
     """
     return _rows(columns, [_crossovers(one.conclusions) for one in columns])
 
@@ -391,13 +392,18 @@ def _crossovers(conclusions: Iterable[Conclusion]) -> dict[str, str]:
 
 
 def _crossover_in_words(outcomes: dict[float, str]) -> str:
-    last = max(outcomes)
+    judged = [n for n, outcome in outcomes.items() if outcome != "withheld"]
+    if not judged:
+        return "withheld at every size"
+    smallest, last = min(judged), max(judged)
+    won = {n: outcome == outcomes[last] if n in judged else None for n, outcome in outcomes.items()}
     if outcomes[last] not in ("faster", "slower"):
-        return f"{'outputs differ' if outcomes[last] == 'differ' else outcomes[last]} at the largest, n = {last:.15g}"
-    size = timing.crossover({n: outcome == outcomes[last] for n, outcome in outcomes.items()})
-    smallest = min(outcomes)
+        told = "outputs differ" if outcomes[last] == "differ" else outcomes[last]
+        return f"{told} at the largest, n = {last:.15g}{timing.not_counted(won)}"
+    size = timing.crossover(won)
     everywhere = f"at every size, {smallest:.15g} to {last:.15g}"
-    return f"{outcomes[last]} {f'from n = {size:.15g} on' if size > smallest else everywhere}"
+    told = f"from n = {size:.15g} on" if size > smallest else everywhere
+    return f"{outcomes[last]} {told}{timing.not_counted(won)}"
 
 
 def dtypes(columns: Sequence[Column]) -> list[Row]:
