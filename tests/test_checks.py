@@ -714,6 +714,7 @@ def keys_that_read_alike_hide_nothing(checks):
     (". Hint: {hint}\") from error", "\") from error"),
     ("    if judged is None:", "    if False:"),
     ("{reprlib.repr(answer)} is not it", "{answer!r} is not it"),
+    (" or (isinstance(answer, list) and any(part is ... for part in answer))", ""),
     ('return f"{name}: not attempted yet"', 'return Right(f"{name}: not attempted yet")'),
     ("{html.escape(self)}", "{self}"),
     ('return [f"{type(self).__name__}: {self}"]', "return []"),
@@ -724,6 +725,7 @@ def exercises_are_judged(checks):
         return True
 
     assert checks.exercise("Ex 1", ..., asserting, "count") == "Ex 1: not attempted yet"
+    assert checks.exercise("Ex 1", [..., ...], asserting, "count") == "Ex 1: not attempted yet"
     assert checks.exercise("Ex 1", 4, asserting, "count") == "Ex 1: right"
     assert checks.exercise("Ex 1", 0, lambda answer: answer == 0, "-") == "Ex 1: right"
     for one in (np.float32(4), torch.tensor(4)):  # the check compares, and gets a framework's own truth

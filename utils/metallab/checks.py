@@ -202,13 +202,13 @@ def assert_plausible(
 
 
 def exercise(name: str, answer: Any, accepts: Callable[[Any], Any], hint: str) -> str:
-    """Judge an answer: ``...`` is not attempted, else ``accepts(answer)`` must be True, and may assert for itself.
+    """Judge an answer: ``...``, or a list with one in it, is not attempted, else ``accepts(answer)`` must be True, and may assert for itself.
 
     Returns a sentence to show; where ``accepts`` returns `isolated.NotMade`, that it was not judged, and why.
     `WrongAnswer`, with the hint, if it is refused, or if what the check returns of it is
     neither True nor False, such as a list or a number; TypeError if ``accepts`` returns None.
     """
-    if answer is ...:
+    if answer is ... or (isinstance(answer, list) and any(part is ... for part in answer)):
         return f"{name}: not attempted yet"
     try:
         judged = accepts(answer)
