@@ -202,7 +202,9 @@ def assert_plausible(
 
 
 def exercise(name: str, answer: Any, accepts: Callable[[Any], Any], hint: str) -> str:
-    """Judge an answer: ``...``, or a list with one in it, is not attempted, else ``accepts(answer)`` must be True, and may assert for itself.
+    """Judge an answer: ``accepts(answer)`` must be True, and may assert for itself.
+
+    ``...``, or a list with one in it, is not attempted yet.
 
     Returns a sentence to show; where ``accepts`` returns `isolated.NotMade`, that it was not judged, and why.
     `WrongAnswer`, with the hint, if it is refused, or if what the check returns of it is
