@@ -297,7 +297,9 @@ def test_half_the_bits_keep_half_the_bytes():
     kept = precision.kept_in_formats(model, loss)
     exact = {"float32": 4, "float16": 2, "bfloat16": 2}
     assert kept.sizes == {name: 4 * x.numel() + size * x.numel() for name, size in exact.items()}
-    assert kept.sentence == "float16 keeps 75% of what float32 keeps for the backward pass"
+    assert kept.sentence == "float16 and bfloat16 keep 75% of what float32 keeps for the backward pass"
+    alone = precision.Kept({"float32": 8, "float16": 4, "bfloat16": 5})
+    assert alone.sentence == "float16 keeps 50% of what float32 keeps for the backward pass"
     assert repr(kept).splitlines()[2].split() == ["float16", "3", "KiB", "75%"]
 
 

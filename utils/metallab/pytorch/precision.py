@@ -464,9 +464,11 @@ class Kept:
     @property
     def sentence(self) -> str:
         """The smallest beside float32's, in words."""
-        name = min(self.sizes, key=self.sizes.__getitem__)
-        share = self.sizes[name] / self.sizes["float32"]
-        return f"{name} keeps {share:.0%} of what float32 keeps for the backward pass"
+        least = min(self.sizes.values())
+        names = [name for name, size in self.sizes.items() if size == least]
+        keep = "keeps" if len(names) == 1 else "keep"
+        share = least / self.sizes["float32"]
+        return f"{' and '.join(names)} {keep} {share:.0%} of what float32 keeps for the backward pass"
 
     def __repr__(self) -> str:
         most = self.sizes["float32"]
