@@ -49,6 +49,10 @@ def the_gpu_wins_from_a_size_on_that_is_not_luck(crossover):
 @RULES.rule(
     ('wins = f"nothing may be said: {withheld[0]}"', "pass"),
     ("wins += timing.not_counted(self._won)", "pass"),
+    (' on" if n > min(sizes) else', ' on" if n else'),
+    ('heading += f"', 'f"'),
+    ("and self.gpu and n > min(self.verdicts[self.gpu]) else", "and self.gpu else"),
+    ("self.device(place) if place == self.gpu else place: line", "place: line"),
     ('["Stored, not measured here."] if self.stored', "[] if self.stored"),
 )
 def a_curve_says_who_wins_from_where_on(crossover):
@@ -56,10 +60,15 @@ def a_curve_says_who_wins_from_where_on(crossover):
         f"work, {GPU} against {CPU}: wins from n = 2 on (nothing may be said of n = 4). Left out: n = 16."
     )
     assert "no size from which on it wins, of 1 to 2." in str(curve(crossover, ("slower", "slower")))
+    assert "wins at every size, 2 to 4 (nothing" in str(curve(crossover, ("drifted: by 1", "faster", "faster")))
     fast = str(curve(crossover, ("fast mode: a look", "fast mode: a look"), stored=True))
     assert fast.endswith("nothing may be said: fast mode: a look. Stored, not measured here.")
     drawn = curve(crossover, ("slower", "faster")).draw()
-    assert "cuda wins from n = 2" in [text.get_text() for text in drawn.axes[0].get_legend().get_texts()]
+    words = [text.get_text() for text in drawn.axes[0].get_legend().get_texts()]
+    assert words == ["CPU, 1 thread", "CPU, 16 threads", GPU, "the GPU wins from n = 2 on"]
+    assert "(nothing may be said of n = 1)" in curve(crossover, ("drifted: by 1",), stored=True).draw().get_suptitle()
+    everywhere = curve(crossover, ("faster", "faster")).draw().axes[0].get_legend().get_texts()
+    assert len(everywhere) == 3, "the smallest size is no crossover"
 
 
 @RULES.rule(
@@ -143,6 +152,8 @@ def sizes_are_measured_as_long_as_there_is_time(crossover, monkeypatch):
     ("min(self.times[place])", "max(self.times[place])"),
     ("        largest = max(", "        largest = min("),
     ("* 2 if simulated else told", "* 2 if False else told"),
+    ("', busy' if end.others > timing.BUSY else ''", "''"),
+    ("line[max(line)].others) >", "0.0) >"),
 )
 def prices_are_of_the_smallest_and_of_the_largest_size(crossover):
     simulated = curve(crossover, ("simulated: no time",), gpu="mps", simulated=True)
@@ -155,6 +166,12 @@ def prices_are_of_the_smallest_and_of_the_largest_size(crossover):
     text = repr(found.prices(lambda n: 2 * n, "B/s"))
     assert "at n = 4" in text
     assert "12.3 ms       8 kB/s" in text
+    assert "busy" not in text
+    assert not found.caveat
+    busy = dataclasses.replace(found.times[found.baseline][4], others=3.0)
+    found.times[found.baseline][4] = busy
+    assert found.caveat == " (measured on a busy machine)"
+    assert repr(found.prices(float, "B/s")).count(", busy") == 1
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()

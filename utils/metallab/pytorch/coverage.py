@@ -81,8 +81,8 @@ class Use:
         name = self.operator.split("::")[1].split(".")[0]
         if self.status == "missing":
             return (
-                f"raises NotImplementedError. Set {FALLBACK_VARIABLE}=1 before Python starts to run {name} on the CPU, "
-                "with a copy there and back; better, replace it, or write a kernel (notebook 04)"
+                f"raises NotImplementedError. Set {FALLBACK_VARIABLE}=1 before torch is imported to run {name} on the "
+                "CPU, with a copy there and back; better, replace it, or write a kernel (notebook 04)"
             )
         if self.status == "refused":
             words = _first_sentence(self.reason)

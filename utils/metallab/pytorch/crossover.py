@@ -129,30 +129,47 @@ class Curve:
         largest = max(self.times[place])
         return amount(largest) / self.times[place][largest].median
 
+    @property
+    def caveat(self) -> str:
+        """What has to be said where other programs ran while an end of the baseline's line was measured."""
+        line = self.times[self.baseline]
+        busy = max(line[min(line)].others, line[max(line)].others) > timing.BUSY
+        return " (measured on a busy machine)" if busy else ""
+
     def prices(self, amount: Callable[[int], float], unit: str) -> tables.Table:
         """What a call costs, and the rate that large work reaches, on each place. ``unit``: ``"FLOP/s"``, ``"B/s"``.
 
-        Of a simulated place no time is told.
+        Of a simulated place no time is told. What was measured on a busy machine is marked.
         """
         rows = []
         for place, line in self.times.items():
+            simulated, ends = line[max(line)].simulated, (line[min(line)], line[max(line)])
             told = [units.seconds(self.call(place)), units.rate(self.rate(place, amount), unit)]
-            simulated = line[max(line)].simulated
+            told = [
+                f"{text}{', busy' if end.others > timing.BUSY else ''}" for text, end in zip(told, ends, strict=True)
+            ]
             rows.append([self.device(place), *(["simulated: no time"] * 2 if simulated else told)])
         return tables.Table(["on", "a call costs", f"at n = {max(self.times[self.baseline])}"], rows)
 
     def draw(self) -> Figure:
-        """Time over size with quartile bands, and a mark at the crossover."""
+        """Time over size with quartile bands, and a mark at the crossover. A GPU goes by its name.
+
+        A stored curve has no points where nothing may be said, and names these sizes.
+        """
         n = self.crossover
-        marks = {f"{self.gpu} wins from n = {n}": n} if n and self.gpu else {}
-        heading = f"{self.work}, float32{', stored: not measured here' if self.stored else ''}"
-        return plots.curves(self.times, xlabel="n", heading=heading, marks=marks)
+        marks = {f"the GPU wins from n = {n} on": n} if n and self.gpu and n > min(self.verdicts[self.gpu]) else {}
+        heading = f"{self.work}, float32"
+        if self.stored:
+            heading += f", stored: not measured here{timing.not_counted(self._won)}"
+        lines = {self.device(place) if place == self.gpu else place: line for place, line in self.times.items()}
+        return plots.curves(lines, xlabel="n", heading=heading, marks=marks)
 
     def __str__(self) -> str:
         ours, theirs = (self.gpu, self.baseline) if self.gpu else (self.baseline, self.rival)
-        wins = f"no size from which on it wins, of {min(self.verdicts[self.rival])} to {max(self.verdicts[self.rival])}"
+        sizes = [n for n in self.verdicts[self.rival] if n not in self.withheld] or [0]
+        wins = f"no size from which on it wins, of {min(sizes)} to {max(sizes)}"
         if n := self.crossover:
-            wins = f"wins from n = {n} on"
+            wins = f"wins from n = {n} on" if n > min(sizes) else f"wins at every size, {n} to {max(sizes)}"
         withheld = list(self.withheld.values())
         if len(withheld) == len(self.verdicts[self.rival]):
             wins = f"nothing may be said: {withheld[0]}"

@@ -274,7 +274,8 @@ def _convolution_of_whole_numbers(input: Any = None, self: Any = None, **_: Any)
 
 @refused(
     *_CONVOLUTIONS[:2], words="ConvTranspose 3D with BF16 or FP16 types is not supported on MPS",
-    way_out="compute this layer in float32; under autocast, with torch.autocast(enabled=False) around it and .float()",
+    way_out="compute this layer in float32; under autocast, with torch.autocast('mps', enabled=False) around it and "
+    ".float()",
 )  # fmt: skip
 def _half_transposed_3d(input: Any, transposed: bool = False, **_: Any) -> bool:
     return transposed and input.dim() == 5 and str(input.dtype) in ("torch.float16", "torch.bfloat16")
@@ -656,7 +657,9 @@ _TORCHVISION = {
 }
 """Its operators that have a Metal kernel, and the tensors that they take."""
 _FOLDER = "torchvision/csrc/ops/mps"
-_IN_FLOAT = "compute this layer in float32; under autocast, with torch.autocast(enabled=False) around it and .float()"
+_IN_FLOAT = (
+    "compute this layer in float32; under autocast, with torch.autocast('mps', enabled=False) around it and .float()"
+)
 
 
 def _of_torchvision(kernel: str, tensors: tuple[str, ...]) -> None:
