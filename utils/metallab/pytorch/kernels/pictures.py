@@ -67,7 +67,8 @@ def groups(numbers: Tensor) -> Figure:
             axes.text(
                 x, y, f"group {number:g}", ha="center", va="center", bbox={"facecolor": "white", "edgecolor": "none"}
             )
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("position.x")
         axes.set_ylabel("position.y")
         plots.title(figure, f"A grid of {columns} x {rows} threads", [isolated.apple_gpu()])
@@ -99,6 +100,8 @@ def bandwidth(speed: Comparison, moved: int) -> Figure:
         axes.margins(x=0.25)
         axes.set_xlim(left=0)
         axes.set_xlabel("GB/s (line: quartiles)")
+        if not axes.patches:
+            axes.set_xticks([])  # without a bar they say nothing
         devices = [measured.device for measured in speed.measurements.values()]
         simulated = any(measured.simulated for measured in speed.measurements.values())
         plots.title(figure, "How near to a copy", devices, simulated)
