@@ -16,7 +16,10 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,6 +39,16 @@ class CannotCompile(RuntimeError):
 def source(name: str) -> str:
     """The text of a source file of this folder: ``source("softshrink.metal")``."""
     return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def cpp_extension() -> ModuleType:
+    """`torch.utils.cpp_extension`, without its warning of CUDA's tools on a machine that has no GPU for them."""
+    logger = logging.getLogger("torch.utils.cpp_extension")
+    logger.disabled = True
+    try:
+        return importlib.import_module(logger.name)
+    finally:
+        logger.disabled = False
 
 
 def excerpt(name: str, start: str, stop: str) -> Markdown:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import logging
 import os
 import platform
 import shutil
@@ -47,11 +46,7 @@ def load(name: str) -> Any:
     ``softshrink.mm`` comes back as a Python module; it needs an Apple GPU, be it simulated. `CannotBuild` where a tool
     is missing or the source does not compile.
     """
-    logger = logging.getLogger("torch.utils.cpp_extension")
-    logger.disabled = True  # it warns of CUDA's tools where there is no GPU for them, which nobody asked for
-    from torch.utils import cpp_extension
-
-    logger.disabled = False
+    cpp_extension = kernels.cpp_extension()
     _find_own_tools()
     if fault := _missing(name):
         raise CannotBuild(f"{name} cannot be built: {fault}")
@@ -80,8 +75,7 @@ def _find_own_tools() -> None:
 
 def _missing(name: str) -> str | None:
     """What building wants and this machine has not, with what to do; None if nothing."""
-    from torch.utils import cpp_extension
-
+    cpp_extension = kernels.cpp_extension()
     if name.endswith(".mm") and not torch.backends.mps.is_available():
         return (
             "it runs on an Apple GPU. Without one, run it on the simulated one: in a cell that begins with "

@@ -292,8 +292,7 @@ def _bindings(part: str) -> Any:
 @functools.cache
 def _headers() -> Path:
     """The folder with cuda_fp16.h: of the packages that PyTorch's CUDA build brings along, or of a CUDA toolkit."""
-    from torch.utils import cpp_extension
-
+    cpp_extension = kernels.cpp_extension()
     packages = importlib.util.find_spec("nvidia")
     roots = [Path(root) for root in (packages.submodule_search_locations if packages else ())]
     folders = [root / part / "include" for root in roots for part in ("cu13", "cuda_runtime")]
