@@ -705,7 +705,7 @@ def keys_that_read_alike_hide_nothing(checks):
 
 
 @RULES.rule(
-    ("    if answer is ... or (isinstance(answer, list) and any(part is ... for part in answer)):", "    if not answer:"),
+    ("    if answer is ... or (", "    if not answer or ("),
     ("    if judged is False:", "    if False:"),
     ("    if judged is not True:", "    if not judged:"),
     ('if getattr(judged, "ndim", None) == 0:', "if False:"),
