@@ -581,8 +581,9 @@ def _float64(model: Any, inputs: Any) -> list[str]:
 
 def _cell(text: str, tag: str = "td") -> str:
     """A cell of an HTML table with its text on the left, and wrapped where it is long: wider for a sentence."""
-    width = 18 if len(text) > 60 else 7 if len(text) > 12 else 3
-    return f'<{tag} style="text-align:left;overflow-wrap:anywhere;min-width:{width}em">{html.escape(text)}</{tag}>'
+    width = 18 if len(text) > 60 else 7
+    wraps = f";overflow-wrap:anywhere;min-width:{width}em" if len(text) > 12 else ""
+    return f'<{tag} style="text-align:left{wraps}">{html.escape(text)}</{tag}>'
 
 
 def _first_sentence(words: str) -> str:
