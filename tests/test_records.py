@@ -817,4 +817,25 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     )
 
 
+@RULES.rule(
+    ("if variant else name.startswith", "if False else name.startswith"),
+    ('if not wanted or runs[0].comparison.outcome == "baseline":', "if not wanted:"),
+    (' if len(ratios) > 1 else "one process"', ""),
+    ("if median < 1:", "if False:"),
+)
+def a_reference_machine_is_quoted_by_its_name(records):
+    network = ("03_profile_and_find_fallbacks", "Softshrink MLP, batch 4096")
+    assert records.stored(*network) == (
+        "Measured on an NVIDIA H200 before, Softshrink MLP, batch 4096: native is 21.9 times as fast as the round trip "
+        "(median of 3 processes, which said 18.2 to 23.7)."
+    )
+    assert "traced takes 7.98 times as long as not traced" in records.stored(network[0], "the network")
+    lstm = ("02b_compare_cpu_and_gpu", "LSTM, inference, latency")
+    (of_gpu,) = records.stored(*lstm, "cuda").splitlines()
+    assert of_gpu.endswith("cuda is 2.74 times as fast as CPU, 16 threads (one process).")
+    assert len(records.stored(*lstm).splitlines()) == 2, "one thread, and the GPU"
+    with pytest.raises(ValueError, match=r"has no comparison 'sorting' of 02b"):
+        records.stored(lstm[0], "sorting")
+
+
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -264,10 +264,11 @@ def load(path: Path | str) -> list[Record]:
     return _parse(path, text)
 
 
-def stored(lesson: str, comparison: str, file: str = "nvidia_h200.json") -> str:
+def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_h200.json") -> str:
     """What a reference machine's results in ``data/results`` say of one comparison, in sentences that name the machine.
 
-    For a page on a machine without the device that it is about. ValueError if the file has no such comparison.
+    For a page on a machine without the device that it is about: of every variant, or of one. ValueError if the file
+    has no such comparison.
 
     >>> print(stored("03_profile_and_find_fallbacks", "Softshrink MLP, batch 4096"))
     Measured on an NVIDIA H200 before, Softshrink MLP, batch 4096: native is 21.9 times as fast as the round trip
@@ -276,7 +277,8 @@ def stored(lesson: str, comparison: str, file: str = "nvidia_h200.json") -> str:
     path = paths.ROOT / "data" / "results" / file
     lines = []
     for name, runs in by_name(load(path)).items():
-        if not name.startswith(f"{lesson}/{comparison}/") or runs[0].comparison.outcome == "baseline":
+        wanted = name == f"{lesson}/{comparison}/{variant}" if variant else name.startswith(f"{lesson}/{comparison}/")
+        if not wanted or runs[0].comparison.outcome == "baseline":
             continue
         sound, doubtful = believed(runs)
         ratios = sorted(run.comparison.median for run in sound if run.comparison.median)
@@ -289,7 +291,7 @@ def stored(lesson: str, comparison: str, file: str = "nvidia_h200.json") -> str:
         if median < 1:
             words, ratios = "takes {} times as long as", [1 / ratio for ratio in reversed(ratios)]
         least, middle, most = (units.times(ratios[i]) for i in (0, len(ratios) // 2, -1))
-        ends = f"median of {len(ratios)} processes, which said {least} to {most}"
+        ends = f"median of {len(ratios)} processes, which said {least} to {most}" if len(ratios) > 1 else "one process"
         lines.append(f"{told} {words.format(middle)} {runs[0].comparison.baseline} ({ends}).")
     if not lines:
         raise ValueError(f"{file} has no comparison {comparison!r} of {lesson}: ask for one that it has")

@@ -135,7 +135,8 @@ class Coverage:
             if self.traced_on == "meta"
             else " (Traced on the CPU: tensors left there, and what it does on mps alone, would not be noticed.)"
         )
-        return f"Yes: all {len(self.uses)} operators run on MPS in PyTorch {self.torch_version}.{unseen}"
+        every = f"all {len(self.uses)} operators run" if len(self.uses) != 1 else "its one operator runs"
+        return f"Yes: {every} on MPS in PyTorch {self.torch_version}.{unseen}"
 
     def __str__(self) -> str:
         rows = [(use.operator, use.status, str(use.calls), _shortened(use.modules)) for use in self.uses]
@@ -579,8 +580,10 @@ def _float64(model: Any, inputs: Any) -> list[str]:
 
 
 def _cell(text: str, tag: str = "td") -> str:
-    """A cell of an HTML table with its text on the left, and wrapped where it is long."""
-    return f'<{tag} style="text-align:left;overflow-wrap:anywhere;min-width:5.5em">{html.escape(text)}</{tag}>'
+    """A cell of an HTML table with its text on the left, and wrapped where it is long: wider for a sentence."""
+    width = 18 if len(text) > 60 else 7
+    wraps = f";overflow-wrap:anywhere;min-width:{width}em" if len(text) > 12 else ""
+    return f'<{tag} style="text-align:left{wraps}">{html.escape(text)}</{tag}>'
 
 
 def _first_sentence(words: str) -> str:
