@@ -162,9 +162,11 @@ def the_survey_names_the_first_wrong_input(routes):
 
 
 def test_a_part_of_a_file_is_shown_in_its_language():
-    part = kernels.excerpt("softshrink.metal", "inline float shrink", "// The gradient").data
-    assert part.startswith("```cpp\ninline float shrink")
-    assert part.endswith("}\n```")
+    part = kernels.excerpt("softshrink.metal", "inline float shrink", "// The gradient")
+    assert part.language == "cpp"
+    assert kernels.excerpt("rule.py", "def softshrink", "def gradient").language == "python"
+    assert part.data.startswith("inline float shrink")
+    assert part.data.endswith("}")
     with pytest.raises(ValueError, match="substring not found"):
         kernels.excerpt("rule.py", "def softshrink", "no such text")
 

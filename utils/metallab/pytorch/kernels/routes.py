@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from torch import Tensor
 
 from metallab import checks, isolated, needs, plots, tables
@@ -72,17 +74,17 @@ class Routes:
             axes.set_axis_off()
             axes.set_xlim(0, 10)
             axes.set_ylim(len(self.routes) - 0.4, -0.6)
+            middle = (len(self.routes) - 1) / 2
+            operator = _box(axes, 9.2, middle, "one operator:\nsoftshrink,\nwith its\ngradient", plots.PURPLE)
             for row, route in enumerate(self.routes):
                 colour = plots.GREEN if route.verdict == rule.RIGHT else plots.GREY
-                _box(axes, 1.0, row, route.text, plots.BLUE)
-                _box(axes, 3.7, row, route.call.replace(", ", ",\n"), plots.BLUE)
-                _box(axes, 6.6, row, f"{route.device}\n{route.verdict}", colour)
-                _arrow(axes, 1.85, row, 2.6, row)
-                _arrow(axes, 4.8, row, 5.4, row)
+                text = _box(axes, 1.0, row, route.text, plots.BLUE)
+                call = _box(axes, 3.7, row, route.call.replace(", ", ",\n"), plots.BLUE)
+                device = _box(axes, 6.6, row, f"{route.device}\n{route.verdict}", colour)
+                _arrow(axes, text, call)
+                _arrow(axes, call, device)
                 if route.serves_operator:
-                    _arrow(axes, 7.85, row, 8.5, (row + len(self.routes) - 1) / 3)
-            middle = (len(self.routes) - 1) / 2
-            _box(axes, 9.2, middle, "one operator:\nsoftshrink,\nwith its\ngradient", plots.PURPLE)
+                    _arrow(axes, device, operator)
             plots.title(figure, "From a text to an operator", ["green: ran here, and every bit is right"])
         return plots.described(
             figure, "; ".join(f"{r.text} by {r.call} on {r.device}: {r.verdict}" for r in self.routes)
@@ -101,13 +103,16 @@ class Routes:
         return self.table._repr_html_()
 
 
-def _box(axes, x: float, y: float, words: str, colour: str) -> None:
+def _box(axes: Axes, x: float, y: float, words: str, colour: str) -> Text:
     box = {"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": colour, "linewidth": 1.5}
-    axes.text(x, y, words, ha="center", va="center", fontsize=8, bbox=box)
+    return axes.text(x, y, words, ha="center", va="center", fontsize=8, bbox=box)
 
 
-def _arrow(axes, x: float, y: float, to_x: float, to_y: float) -> None:
-    axes.annotate("", (to_x, to_y), (x, y), arrowprops={"arrowstyle": "->", "color": plots.BLACK})
+def _arrow(axes: Axes, start: Text, end: Text) -> None:
+    """From the edge of one box to the edge of another, on the line between their middles."""
+    ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch(), "shrinkA": 0, "shrinkB": 0}
+    style = {"arrowstyle": "->", "color": plots.BLACK}
+    axes.annotate("", end.get_position(), start.get_position(), arrowprops=style | ends)
 
 
 def try_all(on: Device) -> Routes:
