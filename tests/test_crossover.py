@@ -122,27 +122,28 @@ def slower(one):
 def sizes_are_measured_as_long_as_there_is_time(crossover, monkeypatch):
     now, seen = [0.0], []
     monkeypatch.setenv("METALLAB_MODE", "fast")
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    timed = allowance.Allowance
-    monkeypatch.setattr(crossover.allowance, "Allowance", lambda seconds: timed(seconds, lambda: now[0]))
+    # not by assignment, which another test may have forbidden for the process
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        timed = allowance.Allowance
+        monkeypatch.setattr(crossover.allowance, "Allowance", lambda seconds: timed(seconds, lambda: now[0]))
 
-    def work(n, place):
-        now[0] += n / 2  # once for each of two places
-        drawn = torch.randn(4).to(place)
-        seen.append((n, drawn.tolist(), torch.backends.cudnn.allow_tf32))
-        wrong = n == 2 and len(seen) % 2
-        return lambda: drawn + 1 if wrong else drawn * 1
+        def work(n, place):
+            now[0] += n / 2  # once for each of two places
+            drawn = torch.randn(4).to(place)
+            seen.append((n, drawn.tolist(), torch.backends.cudnn.allow_tf32))
+            wrong = n == 2 and len(seen) % 2
+            return lambda: drawn + 1 if wrong else drawn * 1
 
-    state = torch.random.get_rng_state()
-    found = crossover.measure("work", work, [1, 2, 4, 8], on=device.cpu(), seconds=8)
-    assert list(found.times["CPU, 1 thread"]) == [1, 2, 4]
-    assert "n = 8 (the one before took 4 s)" in found.left_out
-    assert [compared.name for compared in found.comparisons] == ["work, n = 1", "work, n = 2", "work, n = 4"]
-    assert found.verdicts["CPU, 1 thread"][1].startswith("fast mode")
-    assert found.verdicts["CPU, 1 thread"][2].startswith("outputs differ")
-    assert seen[0][1] == seen[1][1] != seen[2][1], "the same numbers on each place"
-    assert not any(tf32 for *_, tf32 in seen)
-    assert torch.backends.cudnn.allow_tf32
+        state = torch.random.get_rng_state()
+        found = crossover.measure("work", work, [1, 2, 4, 8], on=device.cpu(), seconds=8)
+        assert list(found.times["CPU, 1 thread"]) == [1, 2, 4]
+        assert "n = 8 (the one before took 4 s)" in found.left_out
+        assert [compared.name for compared in found.comparisons] == ["work, n = 1", "work, n = 2", "work, n = 4"]
+        assert found.verdicts["CPU, 1 thread"][1].startswith("fast mode")
+        assert found.verdicts["CPU, 1 thread"][2].startswith("outputs differ")
+        assert seen[0][1] == seen[1][1] != seen[2][1], "the same numbers on each place"
+        assert not any(tf32 for *_, tf32 in seen)
+        assert torch.backends.cudnn.allow_tf32
     assert torch.equal(state, torch.random.get_rng_state())
     with pytest.raises(ValueError, match="give sizes, such as"):
         crossover.measure("work", work, [], on=device.cpu())

@@ -323,6 +323,7 @@ def test_test_lints_and_ends_with_pytest(make):
     calls = make("test", "JOBS=3")[2]
     assert calls[1:] == [
         "ruff check --quiet utils tests book classroom/*.py notebooks",
+        "ruff check --quiet --select E501 --line-length 88 notebooks/0[0-5]*",
         "ruff format --quiet --check utils tests book classroom/*.py",
         "python -m pytest -n 3 --dist worksteal",
     ]
