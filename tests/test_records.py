@@ -497,12 +497,12 @@ def test_a_new_field_is_one_edit(tmp_path):
     new = broken(records, "from metallab.timing import Comp", f"from {changed.__name__} import Comp")
     (before,) = new.load(old)
     assert before.measurement.watts is None
-    made = dataclasses.replace(before, measurement=dataclasses.replace(before.measurement, watts=3.5))
+    made = dataclasses.replace(before, measurement=dataclasses.replace(before.measurement, watts=3.515625))
     assert new.load(new.write(tmp_path / "new.json", [made])) == [made]
     assert new.schema()["metallab"]["$defs"]["Measurement"]["properties"]["watts"]["anyOf"][0]["minimum"] == 0
     text = (tmp_path / "new.json").read_text()
     for value, said in (("-1", ">= 0"), ('\\"3\\"', "got `str`")):
-        (tmp_path / "bad.json").write_text(text.replace("3.5", value))
+        (tmp_path / "bad.json").write_text(text.replace("3.515625", value))
         with pytest.raises(new.RecordError, match=f"{said}.* at `measurement.watts`"):
             new.load(tmp_path / "bad.json")
     with pytest.raises(records.RecordError, match="unknown field `watts`"):
