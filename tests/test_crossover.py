@@ -15,33 +15,39 @@ from metallab import allowance, device, records, timing
 from metallab.pytorch import crossover
 
 RULES = Rules(crossover)
-NEVER = (  # a lucky win at 2; at 8 nothing may be said
-    ("slower", "faster", "slower", "busy machine: close them", "faster"),
-    ("slower", "faster", "outputs differ: by 1", "busy machine: close them", "faster"),
+BUSY = timing.Doubt("busy machine", "close them")
+DIFFER = timing.Doubt("outputs differ", "by 1")
+DRIFTED = timing.Doubt("drifted", "by 1")
+LUCKY = (  # a win at 2; at 8 nothing may be said
+    ("slower", "faster", "slower", BUSY, "faster"),
+    ("slower", "faster", DIFFER, BUSY, "faster"),
 )
 
 
-def curve(module, verdicts, gpu="cuda", **changes):
+def curve(module, outcomes, gpu="cuda", **changes):
+    """A curve at the sizes 1, 2, 4, ..., with a verdict or a doubt at each."""
     measured = record(gpu, 2.0).measurement
-    places = {"CPU, 1 thread": measured, "CPU, 16 threads": dataclasses.replace(measured, device=CPU)}
+    measurements = {"CPU, 1 thread": measured, "CPU, 16 threads": dataclasses.replace(measured, device=CPU)}
     if gpu:
-        places[gpu] = dataclasses.replace(measured, simulated=changes.pop("simulated", False))
-    sizes = [2**k for k in range(len(verdicts))]
+        measurements[gpu] = dataclasses.replace(measured, simulated=changes.pop("simulated", False))
+    by_size = {2**k: outcome for k, outcome in enumerate(outcomes)}
+    times = {name: dict.fromkeys(by_size, measured) for name, measured in measurements.items()}
+    doubts = {n: outcome for n, outcome in by_size.items() if isinstance(outcome, timing.Doubt)}
+    verdicts = {n: outcome for n, outcome in by_size.items() if n not in doubts}
     rival = gpu or "CPU, 1 thread"
-    times = {name: dict.fromkeys(sizes, found) for name, found in places.items()}
-    return module.Curve("work", "CPU, 16 threads", times, {rival: dict(zip(sizes, verdicts, strict=True))}, **changes)
+    return module.Curve("work", "CPU, 16 threads", times, {rival: verdicts}, {rival: doubts}, **changes)
 
 
 @RULES.rule(
-    ("None if n in self.withheld else said == wins", "said == wins"),
+    ("None if n in self.withheld else verdicts.get(n) == wins", "verdicts.get(n) == wins"),
     ('"faster" if self.gpu else "slower"', '"faster"'),
-    (', "outputs differ", "differ")', ', "differ")'),
+    ('if doubt.kind != "outputs differ"}', "}"),
 )
 def the_gpu_wins_from_a_size_on_that_is_not_luck(crossover):
-    for verdicts in NEVER:
-        assert curve(crossover, verdicts).crossover == 16
-    assert curve(crossover, ("faster", "busy machine: close them")).crossover == 1
-    assert curve(crossover, ("slower", "faster", "outputs differ: by 1")).crossover is None
+    for outcomes in LUCKY:
+        assert curve(crossover, outcomes).crossover == 16
+    assert curve(crossover, ("faster", BUSY)).crossover == 1
+    assert curve(crossover, ("slower", "faster", DIFFER)).crossover is None
     assert curve(crossover, ("faster", "slower"), gpu="").crossover == 2
     assert curve(crossover, ("faster", "slower")).crossover is None
 
@@ -51,22 +57,22 @@ def the_gpu_wins_from_a_size_on_that_is_not_luck(crossover):
     ("wins += timing.not_counted(self._won)", "pass"),
     (' on" if n > min(sizes) else', ' on" if n else'),
     ('heading += f"', 'f"'),
-    ("and self.gpu and n > min(self.verdicts[self.gpu]) else", "and self.gpu else"),
-    ("self.device(place) if place == self.gpu else place: line", "place: line"),
+    ("and self.gpu and n > min(self._sizes) else", "and self.gpu else"),
+    ("self.device(name) if name == self.gpu else name: line", "name: line"),
     ('["Stored, not measured here."] if self.stored', "[] if self.stored"),
 )
 def a_curve_says_who_wins_from_where_on(crossover):
-    assert str(curve(crossover, ("slower", "faster", "drifted: by 1", "faster"), left_out="Left out: n = 16.")) == (
+    assert str(curve(crossover, ("slower", "faster", DRIFTED, "faster"), left_out="Left out: n = 16.")) == (
         f"work, {GPU} against {CPU}: wins from n = 2 on (nothing may be said of n = 4). Left out: n = 16."
     )
     assert "no size from which on it wins, of 1 to 2." in str(curve(crossover, ("slower", "slower")))
-    assert "wins at every size, 2 to 4 (nothing" in str(curve(crossover, ("drifted: by 1", "faster", "faster")))
-    fast = str(curve(crossover, ("fast mode: a look", "fast mode: a look"), stored=True))
+    assert "wins at every size, 2 to 4 (nothing" in str(curve(crossover, (DRIFTED, "faster", "faster")))
+    fast = str(curve(crossover, [timing.Doubt("fast mode", "a look")] * 2, stored=True))
     assert fast.endswith("nothing may be said: fast mode: a look. Stored, not measured here.")
     drawn = curve(crossover, ("slower", "faster")).draw()
     words = [text.get_text() for text in drawn.axes[0].get_legend().get_texts()]
     assert words == ["CPU, 1 thread", "CPU, 16 threads", GPU, "the GPU wins from n = 2 on"]
-    assert "(nothing may be said of n = 1)" in curve(crossover, ("drifted: by 1",), stored=True).draw().get_suptitle()
+    assert "(nothing may be said of n = 1)" in curve(crossover, (DRIFTED,), stored=True).draw().get_suptitle()
     everywhere = curve(crossover, ("faster", "faster")).draw().axes[0].get_legend().get_texts()
     assert len(everywhere) == 3, "the smallest size is no crossover"
 
@@ -93,7 +99,10 @@ def without_a_real_gpu_a_stored_curve_is_shown(crossover, tmp_path, monkeypatch)
     made = [dataclasses.replace(one, taken=one.taken.replace(":00+", ":09+")) for one in made]
     made = [one if one.comparison.outcome == "baseline" or one.comparison.median > 1 else slower(one) for one in made]
     monkeypatch.setattr(crossover, "STORED", records.write(tmp_path / "gpu.json", honest([*map(slower, again), *made])))
-    for without in (curve(crossover, ("slower",), gpu=""), curve(crossover, ("simulated: none",), simulated=True)):
+    for without in (
+        curve(crossover, ("slower",), gpu=""),
+        curve(crossover, (timing.Doubt("simulated", "none"),), simulated=True),
+    ):
         shown = without.or_stored()
         assert (shown.stored, shown.crossover, shown.device("cuda")) == (True, 16, GPU)
         assert sorted(shown.times["cuda"]) == [8, 16], "at 32 other programs were busy"
@@ -127,21 +136,21 @@ def sizes_are_measured_as_long_as_there_is_time(crossover, monkeypatch):
         timed = allowance.Allowance
         monkeypatch.setattr(crossover.allowance, "Allowance", lambda seconds: timed(seconds, lambda: now[0]))
 
-        def work(n, place):
-            now[0] += n / 2  # once for each of two places
-            drawn = torch.randn(4).to(place)
+        def work(n, device):
+            now[0] += n / 2  # once for each of two devices
+            drawn = torch.randn(4).to(device)
             seen.append((n, drawn.tolist(), torch.backends.cudnn.allow_tf32))
             wrong = n == 2 and len(seen) % 2
             return lambda: drawn + 1 if wrong else drawn * 1
 
         state = torch.random.get_rng_state()
-        found = crossover.measure("work", work, [1, 2, 4, 8], on=device.cpu(), seconds=8)
-        assert list(found.times["CPU, 1 thread"]) == [1, 2, 4]
-        assert "n = 8 (the one before took 4 s)" in found.left_out
-        assert [compared.name for compared in found.comparisons] == ["work, n = 1", "work, n = 2", "work, n = 4"]
-        assert found.verdicts["CPU, 1 thread"][1].startswith("fast mode")
-        assert found.verdicts["CPU, 1 thread"][2].startswith("outputs differ")
-        assert seen[0][1] == seen[1][1] != seen[2][1], "the same numbers on each place"
+        measured = crossover.measure("work", work, [1, 2, 4, 8], on=device.cpu(), seconds=8)
+        assert list(measured.times["CPU, 1 thread"]) == [1, 2, 4]
+        assert "n = 8 (the one before took 4 s)" in measured.left_out
+        assert [compared.name for compared in measured.comparisons] == ["work, n = 1", "work, n = 2", "work, n = 4"]
+        assert measured.doubts["CPU, 1 thread"][1].kind == "fast mode"
+        assert measured.doubts["CPU, 1 thread"][2].kind == "outputs differ"
+        assert seen[0][1] == seen[1][1] != seen[2][1], "the same numbers on each device"
         assert not any(tf32 for *_, tf32 in seen)
         assert torch.backends.cudnn.allow_tf32
     assert torch.equal(state, torch.random.get_rng_state())
@@ -150,29 +159,29 @@ def sizes_are_measured_as_long_as_there_is_time(crossover, monkeypatch):
 
 
 @RULES.rule(
-    ("min(self.times[place])", "max(self.times[place])"),
+    ("min(self.times[name])", "max(self.times[name])"),
     ("        largest = max(", "        largest = min("),
     ("* 2 if simulated else told", "* 2 if False else told"),
     ("', busy' if end.others > timing.BUSY else ''", "''"),
     ("line[max(line)].others) >", "0.0) >"),
 )
 def prices_are_of_the_smallest_and_of_the_largest_size(crossover):
-    simulated = curve(crossover, ("simulated: no time",), gpu="mps", simulated=True)
+    simulated = curve(crossover, (timing.Doubt("simulated", "no time"),), gpu="mps", simulated=True)
     assert repr(simulated.prices(float, "B/s")).count("simulated: no time") == 2
-    found = curve(crossover, ("slower", "faster", "faster"))
-    fast = dataclasses.replace(found.times["cuda"][4], samples=(0.001,) * 10)
-    found.times["cuda"][4] = fast
-    assert found.call("cuda") == 0.012345
-    assert found.rate("cuda", lambda n: 2 * n) == pytest.approx(8000)
-    text = repr(found.prices(lambda n: 2 * n, "B/s"))
+    on_gpu = curve(crossover, ("slower", "faster", "faster"))
+    fast = dataclasses.replace(on_gpu.times["cuda"][4], samples=(0.001,) * 10)
+    on_gpu.times["cuda"][4] = fast
+    assert on_gpu.call("cuda") == 0.012345
+    assert on_gpu.rate("cuda", lambda n: 2 * n) == pytest.approx(8000)
+    text = repr(on_gpu.prices(lambda n: 2 * n, "B/s"))
     assert "at n = 4" in text
     assert "12.3 ms       8 kB/s" in text
     assert "busy" not in text
-    assert not found.caveat
-    busy = dataclasses.replace(found.times[found.baseline][4], others=3.0)
-    found.times[found.baseline][4] = busy
-    assert found.caveat == " (measured on a busy machine)"
-    assert repr(found.prices(float, "B/s")).count(", busy") == 1
+    assert not on_gpu.caveat
+    busy = dataclasses.replace(on_gpu.times[on_gpu.baseline][4], others=3.0)
+    on_gpu.times[on_gpu.baseline][4] = busy
+    assert on_gpu.caveat == " (measured on a busy machine)"
+    assert repr(on_gpu.prices(float, "B/s")).count(", busy") == 1
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()

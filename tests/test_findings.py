@@ -138,7 +138,7 @@ def test_a_speed_up_is_of_a_gpu_if_its_baseline_ran_on_a_cpu():
     ("if size > smallest else everywhere", "if True else everywhere"),
 )
 def a_crossover_holds_at_every_larger_size(findings):
-    def said(*speed_ups: float, **last) -> str:
+    def crossover_cell(*speed_ups: float, **last) -> str:
         made = []
         for n in (1, 2, 3):  # of no series
             made += [baseline(f"odd {n}"), record("cuda", 2.0, f"odd {n}", role="GPU", size=Size(n))]
@@ -149,15 +149,15 @@ def a_crossover_holds_at_every_larger_size(findings):
         assert len(rows) <= 1
         return dict(rows).get("02b product, n: GPU over CPU", ("nothing",))[0]
 
-    assert said(0.5, 2.0, 1.0, 2.0, 3.0) == "faster from n = 8 on"
-    assert said(2.0, 2.0, 3.0) == "faster at every size, 1 to 4"
-    assert said(2.0, 0.5, 0.4) == "slower from n = 2 on"
-    assert said(0.5, 2.0, 1.0) == "inconclusive at the largest, n = 4"
-    assert said(0.5, 2.0) == "nothing"
+    assert crossover_cell(0.5, 2.0, 1.0, 2.0, 3.0) == "faster from n = 8 on"
+    assert crossover_cell(2.0, 2.0, 3.0) == "faster at every size, 1 to 4"
+    assert crossover_cell(2.0, 0.5, 0.4) == "slower from n = 2 on"
+    assert crossover_cell(0.5, 2.0, 1.0) == "inconclusive at the largest, n = 4"
+    assert crossover_cell(0.5, 2.0) == "nothing"
     wrong = {"outcome": "withheld", "doubt": "outputs differ"}
-    assert said(0.5, 2.0, 2.0, **wrong) == "outputs differ at the largest, n = 1024"
+    assert crossover_cell(0.5, 2.0, 2.0, **wrong) == "outputs differ at the largest, n = 1024"
     busy = {"others": 3.0}
-    assert said(0.5, 2.0, 2.0, **busy) == "faster from n = 2 on (nothing may be said of n = 1024)"
+    assert crossover_cell(0.5, 2.0, 2.0, **busy) == "faster from n = 2 on (nothing may be said of n = 1024)"
 
 
 @RULES.rule((", key=_in_order)", ")"))
@@ -208,17 +208,17 @@ def what_is_simulated_and_what_is_missing_is_unmistakable(findings, build, monke
     mac = dataclasses.replace(HERE, os_name="macOS")
     simulated = {"device": "simulated Apple GPU", "simulated": True, "outcome": "withheld", "doubt": "simulated"}
     own = [dataclasses.replace(one, machine=mac) for one in (baseline(), record("mps", 7.7, **simulated))]
-    found = columns(findings, *own)
-    assert [column.head for column in found] == ["SIMULATED simulated Apple GPU", "NVIDIA H200", "Apple GPU"]
-    told = dict(findings.provenance(found))
+    machines = columns(findings, *own)
+    assert [column.head for column in machines] == ["SIMULATED simulated Apple GPU", "NVIDIA H200", "Apple GPU"]
+    told = dict(findings.provenance(machines))
     assert told["measured on"] == ("SIMULATED: no time of it is compared", "real hardware", "–")
     assert told["results"][1:] == ("reference run, h200.json", findings.WANTED)
-    assert findings.by_lesson(found, by_gpu=True) == [
+    assert findings.by_lesson(machines, by_gpu=True) == [
         ("02b_compare", ("SIMULATED: none given", "2.00 (1 faster)", "–"))
     ]
-    assert findings.by_lesson(found, by_gpu=False) == []
-    tables = [findings.crossovers(found), findings.dtypes(found)]
-    everything = str([told, *tables, findings.every(found)])
+    assert findings.by_lesson(machines, by_gpu=False) == []
+    tables = [findings.crossovers(machines), findings.dtypes(machines)]
+    everything = str([told, *tables, findings.every(machines)])
     assert "7.7" not in everything
     assert "12.3 ms" not in everything, "an absolute time beside another machine's"
     real = dataclasses.replace(record("mps", 3.0, device="Apple M2 GPU"), machine=mac)
@@ -241,15 +241,15 @@ def a_broken_reference_is_named_and_the_rest_goes_on(findings, build, monkeypatc
     records.write(build / "results" / "good.json", made)
     (build / "results" / "bad.json").write_text("{")
     claim(records.write(build / "results" / "claim.json", made), "cuda", low=3.0)
-    found, problems = findings.references()
-    assert [column.origin for column in found] == ["reference run, good.json"]
+    references, problems = findings.references()
+    assert [column.origin for column in references] == ["reference run, good.json"]
     assert [problem.what for problem in problems] == ["bad.json", "claim.json"]
     assert problems[1].reason.endswith("claims another interval of its speed-up than its samples say")
 
 
 @RULES.rule(
-    ("paths.latest({place: _last_taken(records) for place, records in of_runs.items()})", "min(of_runs)"),
-    ("paths.latest({place: _last_taken(records) for", "paths.latest({place: 0.0 for"),
+    ("paths.latest({run: _last_taken(records) for run, records in of_runs.items()})", "min(of_runs)"),
+    ("paths.latest({run: _last_taken(records) for", "paths.latest({run: 0.0 for"),
     ("        if any(_is_of(record, here) for record in records):\n", "        if records:\n"),
     ("    except RecordError:  #", "    except ZeroDivisionError:  #"),
     ('same and measured.mode == "full" and not measured.simulated', "same"),

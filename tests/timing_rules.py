@@ -512,8 +512,8 @@ def nothing_is_found_where_nothing_is(timing: ModuleType, count: int = 500) -> N
 def ten_percent_is_found(timing: ModuleType, count: int = 500) -> None:
     """A true 1.10 at 5 % noise is called in at least 95 % of the trials with 20 samples, in the right direction."""
     for ratio, verdict in ((1.10, "faster"), (1 / 1.10, "slower")):
-        found = sum(r.verdict == verdict for r in trials(timing, "normal", ratio, count, samples=20))
-        assert found >= 0.95 * count, f"{verdict}: found in {found} of {count}"
+        hits = sum(r.verdict == verdict for r in trials(timing, "normal", ratio, count, samples=20))
+        assert hits >= 0.95 * count, f"{verdict}: found in {hits} of {count}"
 
 
 def a_difference_that_matters_to_nobody_is_no_verdict(timing: ModuleType) -> None:
@@ -851,7 +851,7 @@ def the_words_name_the_check(timing: ModuleType) -> None:
         (Close(), "outputs checked by Close"),
         (timing.Unchecked("why"), "outputs not compared: why"),
     ):
-        assert timing._said(parity) == words, f"{timing._said(parity)!r} instead of {words!r}"
+        assert timing._in_words(parity) == words, f"{timing._in_words(parity)!r} instead of {words!r}"
 
 
 class Close:
@@ -1080,7 +1080,7 @@ RULES = (
                 "judges = dict(parity) if isinstance(parity, Mapping)",
                 "judges = dict.fromkeys(variants, next(iter(parity.values()))) if isinstance(parity, Mapping)",
             ),
-            ("(_said(judges[key]) for", "(_said(parity) for"),
+            ("(_in_words(judges[key]) for", "(_in_words(parity) for"),
         ),
     ),
     Rule(differing_outputs_get_no_speed_up, (("self.refused.get(variant) or doubt(", "doubt("),)),

@@ -59,7 +59,7 @@ Variable = Annotated[str, Bounds(pattern=_RECORDED)]
 Package = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9._-]{1,60}$")]
 Text = Annotated[str, Bounds(min_length=1, max_length=TEXT_LIMIT)]
 Revision = Annotated[str, Bounds(pattern=r"^[0-9a-f]{40,64}$")]
-Cores = Annotated[int, Bounds(gt=0, le=10_000)]
+CoreCount = Annotated[int, Bounds(gt=0, le=10_000)]
 Bytes = Annotated[int, Bounds(gt=0, le=2**50)]
 # TF_CONFIG and the addresses of JAX's coordinator name hosts.
 _HIDDEN = re.compile(r"TF_CONFIG|TOKEN|SECRET|PASSW|CREDENTIAL|KEY|ADDRESS|HOST", re.IGNORECASE)
@@ -89,11 +89,11 @@ class Machine:
 
     chip: Text | None
     """The processor's name, such as ``Apple M2 Max``."""
-    cores_physical: Cores | None
-    cores_logical: Cores | None
-    cores_performance: Cores | None
+    cores_physical: CoreCount | None
+    cores_logical: CoreCount | None
+    cores_performance: CoreCount | None
     """On a Mac, cores of the fastest kind (``hw.perflevel0``)."""
-    cores_efficiency: Cores | None
+    cores_efficiency: CoreCount | None
     """On a Mac, cores of the second kind (``hw.perflevel1``)."""
     memory_bytes: Bytes | None
     gpu: Text | None
@@ -168,16 +168,16 @@ class Machine:
         present = [f"{name} {version}" for name, version in self.versions.items() if version]
         absent = [name for name, version in self.versions.items() if not version]
         return [
-            ("Chip", _said(self.chip)),
+            ("Chip", _or_unknown(self.chip)),
             ("CPU cores", self._cores()),
             ("Memory", units.size(self.memory_bytes) if self.memory_bytes else "unknown"),
-            ("GPU", _said(self.gpu) + (f", {self.gpu_cores} cores" if self.gpu_cores else "")),
+            ("GPU", _or_unknown(self.gpu) + (f", {self.gpu_cores} cores" if self.gpu_cores else "")),
             ("System", " ".join(filter(None, (self.os_name, self.os_version))) or "unknown"),
-            ("Architecture", _said(self.architecture) + (" (under Rosetta)" if self._under_rosetta() else "")),
+            ("Architecture", _or_unknown(self.architecture) + (" (under Rosetta)" if self._under_rosetta() else "")),
             ("Virtual machine", _yes_no(self.virtual)),
-            ("Power", _said(self.power_source)),
+            ("Power", _or_unknown(self.power_source)),
             ("Low-power mode", _yes_no(self.low_power_mode)),
-            ("CPU governor", _said(self.cpu_governor)),
+            ("CPU governor", _or_unknown(self.cpu_governor)),
             (
                 LOAD_AVERAGE,
                 ", ".join(f"{load:.2f}" for load in self.load_average or ()) or "unknown",
@@ -382,7 +382,7 @@ def _environment() -> dict[str, str]:
 def _without_secrets(value: str) -> str:
     """The value without passwords in addresses, and without the names of who runs this."""
     value = _SECRET.sub(
-        lambda found: f"{found['before'] or found['named']}(hidden){'@' if found['before'] else ''}", value
+        lambda match: f"{match['before'] or match['named']}(hidden){'@' if match['before'] else ''}", value
     )
     for name in sorted(user_names(), key=len, reverse=True):
         value = re.sub(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])", "(user)", value, flags=re.IGNORECASE)
@@ -471,7 +471,7 @@ def one_line(text: str) -> str:
     return shown if len(shown) <= TEXT_LIMIT else shown[: TEXT_LIMIT - 1] + "…"
 
 
-def _said(value: str | None) -> str:
+def _or_unknown(value: str | None) -> str:
     return "unknown" if value is None else value
 
 

@@ -32,12 +32,12 @@ def run_folder(mode: str, device: str) -> Path:
     return Path(os.environ.get("METALLAB_OUT") or BUILD / f"{mode}-{device}")
 
 
-def note(place: Path) -> None:
+def note(path: Path) -> None:
     """Note that results begin to be written there: `latest` goes by the order of these notes, ``build/order.txt``.
 
     A warning if that cannot be written: no result is lost, and clocks alone tell then.
     """
-    if not (name := _name(place)):
+    if not (name := _name(path)):
         return
     try:
         BUILD.mkdir(parents=True, exist_ok=True)
@@ -47,8 +47,8 @@ def note(place: Path) -> None:
         warnings.warn(f"{BUILD / _ORDER}: {error.strerror}; which run is the latest is told by clocks", stacklevel=2)
 
 
-def latest(places: Mapping[Path, float]) -> Path:
-    """Of places with results under ``build/``, each with the time that it claims, that of the last run.
+def latest(times: Mapping[Path, float]) -> Path:
+    """Of files and folders with results under ``build/``, each with the time that it claims, that of the last run.
 
     The time is in seconds since 1970. A clock may have been wrong once, so the order of notes counts before it: what
     was noted later is later. Among those that were never noted, which come before, a time that is yet to come counts
@@ -58,11 +58,11 @@ def latest(places: Mapping[Path, float]) -> Path:
     lines = order.read_text(encoding="utf-8", errors="replace").splitlines() if order.is_file() else []
     noted, now = {line: number for number, line in enumerate(lines)}, time.time()
 
-    def when(place: Path) -> tuple[int, float]:
-        claimed = places[place]
-        return noted.get(_name(place), -1), claimed if claimed <= now else -math.inf
+    def when(path: Path) -> tuple[int, float]:
+        claimed = times[path]
+        return noted.get(_name(path), -1), claimed if claimed <= now else -math.inf
 
-    return max(places, key=when)
+    return max(times, key=when)
 
 
 def results_file(device: str) -> str:
@@ -97,7 +97,7 @@ def write_atomically(path: Path, text: str) -> None:
 _ORDER = "order.txt"
 
 
-def _name(place: Path) -> str:
-    """A place's path below ``build/``, whichever way it is written; empty if it lies elsewhere."""
-    place, build = Path(os.path.abspath(place)), Path(os.path.abspath(BUILD))  # .. is resolved
-    return place.relative_to(build).as_posix() if place.is_relative_to(build) else ""
+def _name(path: Path) -> str:
+    """A path below ``build/``, whichever way it is written; empty if it lies elsewhere."""
+    path, build = Path(os.path.abspath(path)), Path(os.path.abspath(BUILD))  # .. is resolved
+    return path.relative_to(build).as_posix() if path.is_relative_to(build) else ""

@@ -292,8 +292,8 @@ def losses(
             axes.fill_between(epochs, np.min(seeds, 0), np.max(seeds, 0), color=colour, alpha=0.2, linewidth=0)
             axes.plot(epochs, np.median(seeds, 0), style, color=colour, label=name, marker="o", markersize=4)
         axes.set_yscale("log")
-        for place in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            place(FuncFormatter(lambda value, _: f"{value:g}"))
+        for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            set_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel(each)

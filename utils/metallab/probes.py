@@ -32,7 +32,7 @@ from metallab.tables import Table
 if TYPE_CHECKING:
     from metallab.timing import Measurement
 
-Status = Literal["works", "wrong", "failed", "absent"]
+ProbeStatus = Literal["works", "wrong", "failed", "absent"]
 TIMEOUT = 180
 """Seconds for one framework; its first import on a cold disk can take a minute."""
 TOLERANCE = 1e-3
@@ -49,13 +49,13 @@ class ProbeResult:
     framework: str
     version: str
     device: str
-    status: Status
+    status: ProbeStatus
     detail: str = ""
     remedy: str = ""
     """The command or step that mends it; empty where nothing is to be done."""
 
 
-STATUS_WORDS: Mapping[Status, str] = {
+STATUS_WORDS: Mapping[ProbeStatus, str] = {
     "works": "✓ computes",
     "absent": "– not here",
     "wrong": "✗ WRONG RESULT",

@@ -39,7 +39,7 @@ from metallab.mode import Mode
 
 Question = Literal["latency", "throughput"]
 Clock = Callable[[], int]
-Parity = Callable[[Any, Any], Any]
+ParityCheck = Callable[[Any, Any], Any]
 """Raises AssertionError where outputs differ; what it returns, unless that is None, is judged by its truth."""
 
 KEEP = 2000
@@ -507,7 +507,7 @@ def compare(
     *,
     on: DeviceLike | Mapping[str, DeviceLike],
     baseline: str,
-    parity: Parity | Mapping[str, Parity],
+    parity: ParityCheck | Mapping[str, ParityCheck],
     question: Question = "latency",
     name: str | None = None,
     dtype: Any = None,
@@ -586,7 +586,7 @@ def compare(
             if key != baseline and key not in refused
         },
         refused=refused,
-        parity="; ".join(dict.fromkeys(_said(judges[key]) for key in variants if key != baseline)),
+        parity="; ".join(dict.fromkeys(_in_words(judges[key]) for key in variants if key != baseline)),
         watches=tuple(_watching),
         series=series,
         roles=dict(roles or {}),
@@ -1002,11 +1002,11 @@ def _computed(result: Any) -> Any:
     return result
 
 
-def _said(parity: Parity) -> str:
+def _in_words(parity: ParityCheck) -> str:
     """What a parity check compares, in words."""
     if isinstance(parity, functools.partial):
         given = [*map(repr, parity.args), *(f"{key}={value!r}" for key, value in parity.keywords.items())]
-        return f"{_said(parity.func)}, given {', '.join(given)}" if given else _said(parity.func)
+        return f"{_in_words(parity.func)}, given {', '.join(given)}" if given else _in_words(parity.func)
     name = getattr(parity, "__name__", None)
     if name == "<lambda>":
         uses = ", ".join(_used_by(parity))
@@ -1028,7 +1028,7 @@ def _used_by(function: Callable) -> Iterator[str]:
     return iter(dict.fromkeys(names))
 
 
-def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, Parity]) -> dict[str, Doubt]:
+def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, ParityCheck]) -> dict[str, Doubt]:
     """The variants whose times are not set against the baseline's, and why."""
     refused = {}
     for key, sampler in samplers.items():
@@ -1042,7 +1042,7 @@ def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[st
 
 
 def _refused_in_the_end(
-    samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, Parity], first: Any
+    samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, ParityCheck], first: Any
 ) -> dict[str, Doubt]:
     """Of the variants that a parity is given for, those whose last result is not the baseline's first, and why."""
     refused: dict[str, Doubt] = {}
@@ -1072,7 +1072,7 @@ _NO_TRUTHS = (str, bytes, float, np.floating, list, tuple, Mapping, Set)
 """What says that outputs differ and counts as true: a reason, the size of an error, ``(False, "why")``."""
 
 
-def _difference(parity: Parity, reference: Any, result: Any) -> str:
+def _difference(parity: ParityCheck, reference: Any, result: Any) -> str:
     """What a parity check says of two results; empty if they agree."""
     try:
         answer = parity(reference, result)

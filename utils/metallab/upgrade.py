@@ -36,7 +36,7 @@ def upgraded(about: Any) -> dict[str, Any]:
     if version != 1 or type(version) is not int:
         raise ValueError("it was written by another version of metallab: update, or measure again")
     measured = {name: value for name, value in about.items() if name not in _OF_THE_RECORD}
-    measured |= _place(about.get("device"))
+    measured |= _device(about.get("device"))
     record = {name: value for name, value in about.items() if name in _OF_THE_RECORD} | {"measurement": measured}
     if (compared := about.get("comparison")) is not None:
         record["comparison"], more = _comparison(compared)
@@ -44,7 +44,7 @@ def upgraded(about: Any) -> dict[str, Any]:
     return record
 
 
-def _place(label: Any) -> dict[str, Any]:
+def _device(label: Any) -> dict[str, Any]:
     """What computed: ``NVIDIA H200``, ``Apple M2 GPU``, ``Xeon CPU, 16 threads``; plain Python was ``host``."""
     label = label if isinstance(label, str) else ""
     cpu = re.search(r" CPU, (\d{1,9}) threads?$", label)
@@ -81,6 +81,6 @@ def _series(comparison: str) -> tuple[str, dict[str, int] | None]:
     size = re.search(r"\b\d{1,15}\b", comparison)
     if not size:
         return "", None
-    square = lambda found: "n x n" if found[1] else "n"
+    square = lambda match: "n x n" if match[1] else "n"
     work = re.sub(rf"\b(?:n = )?{size[0]}\b( x {size[0]}\b)?", square, comparison, count=1)
     return work, {"number": int(size[0])}

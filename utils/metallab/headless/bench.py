@@ -77,7 +77,7 @@ class Bench:
     """What `resolve_device` says."""
     pages: list[Path]
     runs: int
-    place: Path
+    root: Path
     """The folder that holds all benches."""
     begun: str = field(default_factory=state)
     before: timing.Measurement | None = None
@@ -85,7 +85,7 @@ class Bench:
     @property
     def folder(self) -> Path:
         """The folder of this bench, named after its state."""
-        return self.place / f"{self.mode}-{self.resolved['device']}-{self.begun}"
+        return self.root / f"{self.mode}-{self.resolved['device']}-{self.begun}"
 
     @functools.cached_property
     def rounds(self) -> list[SummaryWriter]:
@@ -137,7 +137,7 @@ class Bench:
         if not files:
             raise UsageError("no page left any results")
         name = results_file(self.resolved["label"])
-        made = records.merge(files, self.place / (name if self.mode == "full" else f"{self.mode}_{name}"))
+        made = records.merge(files, self.root / (name if self.mode == "full" else f"{self.mode}_{name}"))
         paths.note(made)
         return made
 
@@ -157,10 +157,10 @@ def _run(given: argparse.Namespace) -> int:
     pages, resolved = choose([], given.only), resolve_device(given.device)
     if resolved["simulated"]:
         raise UsageError("times of the simulated Apple GPU say nothing: take DEVICE=cpu, or a real one")
-    place = (paths.BUILD / "bench").absolute()
+    root = (paths.BUILD / "bench").absolute()
     console = Console()
-    with locked(place) as lock:
-        bench = Bench(given.mode, resolved, pages, given.runs, place)
+    with locked(root) as lock:
+        bench = Bench(given.mode, resolved, pages, given.runs, root)
         if given.anew:
             shutil.rmtree(bench.folder, ignore_errors=True)
         jobs = bench.jobs()
@@ -225,7 +225,7 @@ def _announce(bench: Bench, jobs: int, say: Callable[[str], None]) -> None:
         say("Every run is there already; ANEW=1 measures again.")
     elif jobs < every:
         say(f"{every - jobs} runs are there already; {jobs} to do.")
-    elif others := sorted({*bench.place.glob(f"{bench.mode}-{bench.resolved['device']}-*")} - {bench.folder}):
+    elif others := sorted({*bench.root.glob(f"{bench.mode}-{bench.resolved['device']}-*")} - {bench.folder}):
         say(f"Begun anew: code or machine are not as they were for {', '.join(map(shown, others))}.")
 
 

@@ -459,14 +459,14 @@ def _differentiable(recorder: _Recorder, backward: str, function: Callable, args
     from torch.utils import _pytree as pytree
 
     leaves, structure = pytree.tree_flatten((args, kwargs))
-    places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    positions = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
     class Whole(torch.autograd.Function):
         @staticmethod
         def forward(context, *tensors):
             context.save_for_backward(*tensors)
             filled = list(leaves)
-            for index, tensor in zip(places, tensors, strict=True):
+            for index, tensor in zip(positions, tensors, strict=True):
                 filled[index] = tensor
             inner_args, inner_kwargs = pytree.tree_unflatten(filled, structure)
             return recorder._whole(function, inner_args, inner_kwargs)
@@ -480,7 +480,7 @@ def _differentiable(recorder: _Recorder, backward: str, function: Callable, args
             finally:
                 recorder.inside_a_whole = False
 
-    return Whole.apply(*(leaves[index] for index in places))
+    return Whole.apply(*(leaves[index] for index in positions))
 
 
 def _moved(value: Any, device: Any) -> Any:
@@ -527,9 +527,9 @@ def _mapped(do: Callable, value: Any, do_module: Callable = lambda module: modul
 
 def _tensors(value: Any) -> list[Any]:
     """Every tensor in a value, however deep it lies, but those of modules."""
-    found: list[Any] = []
-    _mapped(lambda tensor: found.append(tensor) or tensor, value)
-    return found
+    tensors: list[Any] = []
+    _mapped(lambda tensor: tensors.append(tensor) or tensor, value)
+    return tensors
 
 
 def _require_dense(values: Any, where: str) -> None:

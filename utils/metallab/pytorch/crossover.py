@@ -4,7 +4,7 @@
 
     curve = crossover.measure("matrix product", product, [64, 256, 1024], on=lab)
     print(curve)   # a sentence
-    curve.draw()   # time over size, a line for each place
+    curve.draw()   # time over size, a line for each device
 
 What it takes for work is a function of a size and a device that prepares everything and returns what is timed::
 
@@ -13,7 +13,7 @@ What it takes for work is a function of a size and a device that prepares everyt
         out = torch.empty(n, n, device=device)
         return lambda: torch.matmul(a, b, out=out)
 
-It draws its numbers on the CPU, where a seed makes them the same for every place, and allocates what it writes: fresh
+It draws its numbers on the CPU, where a seed makes them the same for every device, and allocates what it writes: fresh
 memory in each call is dear on a CPU, and would be measured as well.
 """
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -39,34 +39,35 @@ LESSON = "02b_compare_cpu_and_gpu"
 ONE_THREAD = "CPU, 1 thread"
 
 
-def places(on: Device) -> dict[str, Device]:
+def devices(on: Device) -> dict[str, Device]:
     """One thread of the CPU, all of them, and the GPU if ``on`` is one. All threads are the baseline (`baseline`)."""
     one, every = device.cpu(threads=1), device.cpu()
-    found = {ONE_THREAD: one, f"CPU, {every.threads} threads": every}
-    return found if on.kind == "cpu" else found | {on.kind: on}
+    cpus = {ONE_THREAD: one, f"CPU, {every.threads} threads": every}
+    return cpus if on.kind == "cpu" else cpus | {on.kind: on}
 
 
-def _roles(places: Mapping[str, Device]) -> dict[str, str]:
-    """What the places are on any machine: the whole CPU, and a GPU."""
-    return {name: "GPU" if place.kind != "cpu" else "CPU" for name, place in places.items() if name != ONE_THREAD}
+def _roles(devices: Mapping[str, Device]) -> dict[str, str]:
+    """What the devices are on any machine: the whole CPU, and a GPU."""
+    return {name: "CPU" if each.kind == "cpu" else "GPU" for name, each in devices.items() if name != ONE_THREAD}
 
 
 def baseline() -> str:
-    """The name of the place that everything is compared with: the whole CPU."""
+    """The name of the device that everything is compared with: the whole CPU."""
     return f"CPU, {device.cpu().threads} threads"
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The time of one kind of work over its size, on several places."""
+    """The time of one kind of work over its size, on several devices."""
 
     work: str
     baseline: str
     times: Mapping[str, Mapping[int, timing.Measurement]]
-    """By place, then by size."""
-    verdicts: Mapping[str, Mapping[int, str]]
-    """What may be said of a place against the baseline, by place, then by size: ``faster``, ``slower`` ..., or why
-    nothing may be said."""
+    """By the device's name, then by size."""
+    verdicts: Mapping[str, Mapping[int, timing.Verdict]]
+    """Those of each device against the baseline, by its name, then by size; a size has one of these or a doubt."""
+    doubts: Mapping[str, Mapping[int, timing.Doubt]]
+    """Why a size has no verdict, by the device's name, then by size."""
     comparisons: tuple[timing.Comparison, ...] = ()
     """What was measured, for `records.save`; empty for a stored curve."""
     left_out: str = ""
@@ -76,12 +77,12 @@ class Curve:
 
     @property
     def gpu(self) -> str | None:
-        """The GPU's name among the places."""
-        return next((place for place in self.times if not place.startswith("CPU")), None)
+        """The GPU's name among the devices."""
+        return next((name for name in self.times if not name.startswith("CPU")), None)
 
     @property
     def simulated(self) -> bool:
-        """True if a simulated place takes part, whose times say nothing."""
+        """True if a simulated device takes part, whose times say nothing."""
         return any(measured.simulated for line in self.times.values() for measured in line.values())
 
     @property
@@ -95,19 +96,23 @@ class Curve:
 
     @property
     def _won(self) -> dict[int, bool | None]:
-        wins = "faster" if self.gpu else "slower"
-        return {n: None if n in self.withheld else said == wins for n, said in self.verdicts[self.rival].items()}
+        wins, verdicts = "faster" if self.gpu else "slower", self.verdicts[self.rival]
+        return {n: None if n in self.withheld else verdicts.get(n) == wins for n in self._sizes}
+
+    @property
+    def _sizes(self) -> list[int]:
+        """Those at which the rival has a verdict or a doubt."""
+        return sorted([*self.verdicts[self.rival], *self.doubts[self.rival]])
 
     @property
     def rival(self) -> str:
-        """The place that is held against the baseline: the GPU, or where there is none one thread."""
+        """The device that is held against the baseline: the GPU, or where there is none one thread."""
         return self.gpu or ONE_THREAD
 
     @property
-    def withheld(self) -> dict[int, str]:
+    def withheld(self) -> dict[int, timing.Doubt]:
         """The sizes at which no speed-up of the rival may be given, and why; not those whose outputs differ."""
-        judged = (*get_args(timing.Verdict), "outputs differ", "differ")
-        return {n: said for n, said in self.verdicts[self.rival].items() if not said.startswith(judged)}
+        return {n: doubt for n, doubt in self.doubts[self.rival].items() if doubt.kind != "outputs differ"}
 
     def or_stored(self) -> Curve:
         """This curve; where no real GPU took part, the one that is stored of a machine with one.
@@ -116,18 +121,18 @@ class Curve:
         """
         return stored(self.work) if self.simulated or not self.gpu else self
 
-    def device(self, place: str) -> str:
+    def device(self, name: str) -> str:
         """The hardware's name."""
-        return next(iter(self.times[place].values())).device
+        return next(iter(self.times[name].values())).device
 
-    def call(self, place: str) -> float:
+    def call(self, name: str) -> float:
         """Seconds that a call costs, whatever it computes: the time of the smallest size."""
-        return self.times[place][min(self.times[place])].median
+        return self.times[name][min(self.times[name])].median
 
-    def rate(self, place: str, amount: Callable[[int], float]) -> float:
+    def rate(self, name: str, amount: Callable[[int], float]) -> float:
         """``amount(n)`` a second at the largest size: FLOP/s, or bytes a second."""
-        largest = max(self.times[place])
-        return amount(largest) / self.times[place][largest].median
+        largest = max(self.times[name])
+        return amount(largest) / self.times[name][largest].median
 
     @property
     def caveat(self) -> str:
@@ -137,18 +142,18 @@ class Curve:
         return " (measured on a busy machine)" if busy else ""
 
     def prices(self, amount: Callable[[int], float], unit: str) -> tables.Table:
-        """What a call costs, and the rate that large work reaches, on each place. ``unit``: ``"FLOP/s"``, ``"B/s"``.
+        """What a call costs, and the rate that large work reaches, on each device. ``unit``: ``"FLOP/s"``, ``"B/s"``.
 
-        Of a simulated place no time is told. What was measured on a busy machine is marked.
+        Of a simulated device no time is told. What was measured on a busy machine is marked.
         """
         rows = []
-        for place, line in self.times.items():
+        for name, line in self.times.items():
             simulated, ends = line[max(line)].simulated, (line[min(line)], line[max(line)])
-            told = [units.seconds(self.call(place)), units.rate(self.rate(place, amount), unit)]
+            told = [units.seconds(self.call(name)), units.rate(self.rate(name, amount), unit)]
             told = [
                 f"{text}{', busy' if end.others > timing.BUSY else ''}" for text, end in zip(told, ends, strict=True)
             ]
-            rows.append([self.device(place), *(["simulated: no time"] * 2 if simulated else told)])
+            rows.append([self.device(name), *(["simulated: no time"] * 2 if simulated else told)])
         return tables.Table(["on", "a call costs", f"at n = {max(self.times[self.baseline])}"], rows)
 
     def draw(self) -> Figure:
@@ -157,33 +162,33 @@ class Curve:
         A stored curve has no points where nothing may be said, and names these sizes.
         """
         n = self.crossover
-        marks = {f"the GPU wins from n = {n} on": n} if n and self.gpu and n > min(self.verdicts[self.gpu]) else {}
+        marks = {f"the GPU wins from n = {n} on": n} if n and self.gpu and n > min(self._sizes) else {}
         heading = f"{self.work}, float32"
         if self.stored:
             heading += f", stored: not measured here{timing.not_counted(self._won)}"
-        lines = {self.device(place) if place == self.gpu else place: line for place, line in self.times.items()}
+        lines = {self.device(name) if name == self.gpu else name: line for name, line in self.times.items()}
         return plots.curves(lines, xlabel="n", heading=heading, marks=marks)
 
     def __str__(self) -> str:
         ours, theirs = (self.gpu, self.baseline) if self.gpu else (self.baseline, self.rival)
-        sizes = [n for n in self.verdicts[self.rival] if n not in self.withheld] or [0]
+        sizes = [n for n in self._sizes if n not in self.withheld] or [0]
         wins = f"no size from which on it wins, of {min(sizes)} to {max(sizes)}"
         if n := self.crossover:
             wins = f"wins from n = {n} on" if n > min(sizes) else f"wins at every size, {n} to {max(sizes)}"
         withheld = list(self.withheld.values())
-        if len(withheld) == len(self.verdicts[self.rival]):
+        if len(withheld) == len(self._sizes):
             wins = f"nothing may be said: {withheld[0]}"
         else:
             wins += timing.not_counted(self._won)
-        said = f"{self.work}, {self.device(ours)} against {self.device(theirs)}: {wins.removesuffix('.')}."
+        sentence = f"{self.work}, {self.device(ours)} against {self.device(theirs)}: {wins.removesuffix('.')}."
         aside = ["Stored, not measured here."] if self.stored else [self.left_out] if self.left_out else []
-        return " ".join([said, *aside])
+        return " ".join([sentence, *aside])
 
 
 def measure(
     work: str, make: Work, sizes: Sequence[int], *, on: Device, seconds: float = 8.0, floats: str = "float32"
 ) -> Curve:
-    """Time work of growing size on every place, in turns at each size, after checking that all compute the same.
+    """Time work of growing size on every device, in turns at each size, after checking that all compute the same.
 
     ``make(n, device)`` returns what is timed. Sizes for which nothing is left of ``seconds`` are left out, and named
     by the curve. A sentinel watches the machine meanwhile. float32 means float32: on NVIDIA GPUs TensorFloat-32
@@ -191,27 +196,35 @@ def measure(
     """
     if not sizes:
         raise ValueError("there is nothing to measure: give sizes, such as [64, 256, 1024]")
-    found: dict[int, timing.Comparison] = {}
+    comparisons: dict[int, timing.Comparison] = {}
     within = allowance.Allowance(seconds)
-    where = places(on)
+    on_each = devices(on)
     with _whole_float32(), timing.sentinel(_fixed_work(on), on=on):
         for n in within.items(sizes, "n ="):
-            budget = within.budget(len(sizes) - len(found), _budget(), variants=len(where))
-            found[n] = timing.compare(
-                {name: _made(make, n, place) for name, place in where.items()},
-                on=where,
+            budget = within.budget(len(sizes) - len(comparisons), _budget(), variants=len(on_each))
+            comparisons[n] = timing.compare(
+                {name: _made(make, n, each) for name, each in on_each.items()},
+                on=on_each,
                 baseline=baseline(),
                 parity=checks.matches(floats),
                 series=f"{work}, n",
                 size=n,
                 dtype=floats,
-                roles=_roles(where),
+                roles=_roles(on_each),
                 budget=budget,
             )
-    times = {name: {n: compared[name] for n, compared in found.items()} for name in where}
-    verdicts = {name: {n: _said(c, name) for n, c in found.items()} for name in where if name != baseline()}
+    times = {name: {n: compared[name] for n, compared in comparisons.items()} for name in on_each}
+    rivals = [name for name in on_each if name != baseline()]
+    verdicts = {
+        name: {n: compared.ratios[name].verdict for n, compared in comparisons.items() if name in compared.ratios}
+        for name in rivals
+    }
+    doubts = {
+        name: {n: compared.withheld[name] for n, compared in comparisons.items() if name in compared.withheld}
+        for name in rivals
+    }
     left_out = str(within) if within.left_out else ""
-    return Curve(work, baseline(), times, verdicts, tuple(found.values()), left_out)
+    return Curve(work, baseline(), times, verdicts, doubts, tuple(comparisons.values()), left_out)
 
 
 def _budget() -> timing.Budget:
@@ -225,21 +238,27 @@ def stored(work: str) -> Curve:
     """
     runs = records.by_name(records.load(STORED))
     times: dict[str, dict[int, timing.Measurement]] = {}
-    verdicts: dict[str, dict[int, str]] = {}
+    verdicts: dict[str, dict[int, timing.Verdict]] = {}
+    doubts: dict[str, dict[int, timing.Doubt]] = {}
     base = ""
     for processes in runs.values():
         compared, measured = processes[0].comparison, processes[0].measurement
         if processes[0].lesson != LESSON or compared is None or compared.series != f"{work}, n":
             continue
-        base, place, size = compared.baseline, compared.variant, int(measured.size.number)
+        base, name, size = compared.baseline, compared.variant, int(measured.size.number)
         sound, doubt = records.believed(processes)
         if sound:
-            times.setdefault(place, {})[size] = sound[0].measurement
-        if place != base:
-            verdicts.setdefault(place, {})[size] = sound[0].comparison.outcome if sound else str(doubt)
+            times.setdefault(name, {})[size] = sound[0].measurement
+        if name == base:
+            continue
+        of_verdicts, of_doubts = verdicts.setdefault(name, {}), doubts.setdefault(name, {})
+        if sound:
+            of_verdicts[size] = sound[0].comparison.outcome
+        else:
+            of_doubts[size] = doubt
     if not times:
         raise ValueError(f"{STORED.name} has no curve of {work!r}: ask for 'matrix product'")
-    return Curve(work, base, times, verdicts, stored=True)
+    return Curve(work, base, times, verdicts, doubts, stored=True)
 
 
 @dataclass(frozen=True)
@@ -255,7 +274,7 @@ class Networks:
         return plots.speedups(self.comparisons)
 
     def __str__(self) -> str:
-        lines = [f"{compared.name}: {said}" for compared in self.comparisons for said in compared.sentences]
+        lines = [f"{compared.name}: {sentence}" for compared in self.comparisons for sentence in compared.sentences]
         return "\n".join([*lines, *filter(None, [self.left_out])])
 
 
@@ -266,40 +285,35 @@ def measure_networks(makers: Mapping[str, Callable[[], Network]], *, on: Device,
     call returns, by throughput as well; training by throughput. Networks for which nothing is left of ``seconds`` are
     left out and named.
     """
-    where = places(on)
-    where.pop(ONE_THREAD if on.kind != "cpu" and len(where) > 2 else "", None)
+    on_each = devices(on)
+    on_each.pop(ONE_THREAD if on.kind != "cpu" and len(on_each) > 2 else "", None)
     tasks = [("inference", "latency"), ("training_step", "throughput")]
     tasks += [("inference", "throughput")] if on.kind != "cpu" else []
-    found: list[timing.Comparison] = []
+    comparisons: list[timing.Comparison] = []
     within = allowance.Allowance(seconds)
     with _whole_float32(), timing.sentinel(_fixed_work(on), on=on):
         for name in within.items(makers, "the networks", least=2):
             network = makers[name]()
             for task, question in tasks:
-                variants = {place: getattr(network.to(there.torch_device), task)() for place, there in where.items()}
+                variants = {name: getattr(network.to(each.torch_device), task)() for name, each in on_each.items()}
                 compared = timing.compare(
                     variants,
-                    on=where,
+                    on=on_each,
                     baseline=baseline(),
                     parity=checks.matches("float32"),
                     question=question,
-                    roles=_roles(where),
+                    roles=_roles(on_each),
                     name=f"{network.name}, {task.replace('_', ' ')}, {question}",
-                    budget=within.budget(len(tasks) * len(makers) - len(found), _budget(), variants=len(where)),
+                    budget=within.budget(len(tasks) * len(makers) - len(comparisons), _budget(), variants=len(on_each)),
                 )
-                found.append(compared)
-    return Networks(tuple(found), str(within) if within.left_out else "")
+                comparisons.append(compared)
+    return Networks(tuple(comparisons), str(within) if within.left_out else "")
 
 
-def _made(make: Work, n: int, place: Device) -> Callable[[], Any]:
+def _made(make: Work, n: int, on: Device) -> Callable[[], Any]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(n)
-        return make(n, place.torch_device)
-
-
-def _said(compared: timing.Comparison, name: str) -> str:
-    ratio = compared.ratios.get(name)
-    return ratio.verdict if ratio else compared.withheld[name]
+        return make(n, on.torch_device)
 
 
 def _fixed_work(on: Device) -> Callable[[], Any]:

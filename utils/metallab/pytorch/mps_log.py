@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Part = Literal["live", "exit"]
-Kind = Literal["op", "copy", "fallback"]
+EntryKind = Literal["op", "copy", "fallback"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Entry:
 
     part: Part
     """A line printed as it happened, or a row of the tables at the end."""
-    kind: Kind
+    kind: EntryKind
     name: str
     """An operation, or where a copy went: ``MPS to CPU``."""
     runs: int
@@ -55,7 +55,7 @@ _TIME = rf"(?P<time>{_NUMBER})"
 _SIZE = r"(?P<size>\d+ bytes|\d+\.\d+ [KMG]i?B)"
 _RUNS = r"(?P<runs>\d+)"
 # How each kind of line looks. Behind a name stand, after a colon, the tensors with their shapes.
-_FORMS: tuple[tuple[Part, Kind, re.Pattern], ...] = (
+_FORMS: tuple[tuple[Part, EntryKind, re.Pattern], ...] = (
     ("live", "op", re.compile(rf"^aten::(?P<name>[^:\s]+).* \(id=[GK]\d+, run=\d+(?:.* gpu={_TIME} ms)?.*\)$")),
     (
         "live",

@@ -128,9 +128,9 @@ def _draw_row(axes, y: float, kept: Stored, number: float) -> None:
     start = 0
     axes.text(-0.4, y + 0.4, kept.dtype, ha="right", va="center")
     for name, bits, colour in [*parts, ("fraction", kept.fraction, plots.SKY)]:
-        for place, bit in enumerate(bits, start):
-            axes.add_patch(_square(place, y, colour))
-            axes.text(place + 0.5, y + 0.4, bit, ha="center", va="center", fontsize=9, family="monospace")
+        for position, bit in enumerate(bits, start):
+            axes.add_patch(_square(position, y, colour))
+            axes.text(position + 0.5, y + 0.4, bit, ha="center", va="center", fontsize=9, family="monospace")
         text = name if len(bits) == 1 else f"{len(bits)} {name} bits"
         axes.text(start, y + 0.95, text, fontsize=8, va="bottom")
         start += len(bits) + (name == "sign")  # a gap, where its name needs room
@@ -188,7 +188,7 @@ def draw_cast_errors(*, device: torch.device | str, label: str) -> Figure:
 
 # --- what autocast chooses -----------------------------------------------------------------------------------------
 
-Choice = Literal["low", "float32", "as given", "both", "raises"]
+AutocastChoice = Literal["low", "float32", "as given", "both", "raises"]
 
 
 def _weights(like: Tensor, *shape: int) -> Tensor:
@@ -229,7 +229,7 @@ TRIED: Mapping[str, Callable[[Tensor], Tensor]] = {
 """Functions of a picture (n, c, h, w) with h = w. What autocast makes of each is not written down here: `choices`."""
 
 
-def choices(device: str, dtype: torch.dtype = torch.float16, size: int = 4) -> dict[str, Choice]:
+def choices(device: str, dtype: torch.dtype = torch.float16, size: int = 4) -> dict[str, AutocastChoice]:
     """In which dtype each of `TRIED` computes under ``torch.autocast(device, dtype)``, given float32 and given dtype.
 
     ``low`` and ``float32`` if that is so for either, ``as given`` if it depends, ``both`` if it is made of operators of
@@ -244,7 +244,7 @@ def choices(device: str, dtype: torch.dtype = torch.float16, size: int = 4) -> d
         return {name: _choice(function, device, dtype, size) for name, function in TRIED.items()}
 
 
-def _choice(function: Callable[[Tensor], Tensor], device: str, low: torch.dtype, size: int) -> Choice:
+def _choice(function: Callable[[Tensor], Tensor], device: str, low: torch.dtype, size: int) -> AutocastChoice:
     used = []
     for given in (torch.float32, low):
         try:
@@ -284,8 +284,8 @@ def _choices_anywhere(device: str) -> dict[str, str]:
     if device == "cpu" or getattr(torch, device).is_available():
         return dict(choices(device, torch.get_autocast_dtype(device)))
     with torch._subclasses.FakeTensorMode():
-        found = choices(device, torch.get_autocast_dtype(device))
-    return {name: "not known here" if choice == "raises" else choice for name, choice in found.items()}
+        chosen = choices(device, torch.get_autocast_dtype(device))
+    return {name: "not known here" if choice == "raises" else choice for name, choice in chosen.items()}
 
 
 class _Formats:
@@ -441,16 +441,16 @@ def kept_for_backward(model: nn.Module, loss: Callable[[], Tensor]) -> int:
     Each piece of memory counts once. An exact count on any device; what an operator takes for itself meanwhile is not
     in it.
     """
-    own = {_place(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    own = {_storage(tensor) for tensor in (*model.parameters(), *model.buffers())}
     kept: dict[tuple[str, int], int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        kept[_place(tensor)] = tensor.untyped_storage().nbytes()
+        kept[_storage(tensor)] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        graph = loss()  # holds on to all of it, so that no place is used twice
-        total = sum(size for place, size in kept.items() if place not in own)
+        graph = loss()  # holds on to all of it, so that no memory is used twice
+        total = sum(size for storage, size in kept.items() if storage not in own)
         del graph
     return total
 
@@ -491,7 +491,7 @@ def kept_in_formats(model: nn.Module, loss: Callable[[nn.Module, torch.dtype], T
     return Kept(sizes)
 
 
-def _place(tensor: Tensor) -> tuple[str, int]:
+def _storage(tensor: Tensor) -> tuple[str, int]:
     return str(tensor.device), tensor.untyped_storage().data_ptr()
 
 

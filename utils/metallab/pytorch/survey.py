@@ -69,11 +69,13 @@ class Survey:
 
     def __str__(self) -> str:
         runs = sum(row.coverage.runs and row.status != "falls back" for row in self.rows)
-        said = f"By its own table PyTorch {torch.__version__} runs {runs} of {len(self.rows)} calls on an Apple GPU."
+        sentence = (
+            f"By its own table PyTorch {torch.__version__} runs {runs} of {len(self.rows)} calls on an Apple GPU."
+        )
         if self.device:
             right = sum(row.right for row in self.rows)
-            said += f" {right} of {len(self.rows)} agree with the CPU on {self.device}."
-        return said
+            sentence += f" {right} of {len(self.rows)} agree with the CPU on {self.device}."
+        return sentence
 
     def _repr_html_(self) -> str:
         names = ["call", *(["values", "gradients"] if self.device else []), "on MPS", "what to do"]
@@ -96,11 +98,11 @@ def of(calls: Sequence[Call], on: Device | None = None) -> Survey:
 
 
 def _row(call: Call, gpu: Device | None) -> Row:
-    found = coverage.mps_coverage(call.function, *call.inputs)
+    covered = coverage.mps_coverage(call.function, *call.inputs)
     if gpu is None:
-        return Row(call.name, found)
+        return Row(call.name, covered)
     gradients = _agrees(_gradients(call.function), call.inputs, gpu) if call.differentiable else "none"
-    return Row(call.name, found, _agrees(call.function, call.inputs, gpu), gradients)
+    return Row(call.name, covered, _agrees(call.function, call.inputs, gpu), gradients)
 
 
 def _agrees(function: Callable[..., Any], inputs: tuple[Tensor, ...], gpu: Device) -> str:

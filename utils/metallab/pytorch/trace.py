@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Kind = Literal["op", "view", "copy", "fallback"]
+EventKind = Literal["op", "view", "copy", "fallback"]
 Direction = Literal["", "to device", "to host"]
 Interval = tuple[float, float]
 """Start and end in seconds."""
@@ -72,7 +72,7 @@ COPIES = {"aten::copy_": 1, "aten::_to_copy": 0, "aten::_copy_from": 0, "aten::_
 class Event:
     """One thing that happened."""
 
-    kind: Kind
+    kind: EventKind
     """An operator that computed, a view that did not, a copy between CPU and accelerator, or a fallback."""
     name: str
     """Namespace, name and overload: ``aten::add.Tensor``."""
@@ -134,7 +134,7 @@ class Trace:
         """The lanes of this run; one without an accelerator has the CPU's alone."""
         return (self.accelerator, COPY_LANE, CPU_LANE) if self.accelerator else (CPU_LANE,)
 
-    def having(self, *kinds: Kind) -> list[Event]:
+    def having(self, *kinds: EventKind) -> list[Event]:
         """The events of these kinds."""
         return [event for event in self.events if event.kind in kinds]
 
@@ -203,7 +203,7 @@ class Trace:
 
         Its time on a simulated GPU is the simulation's.
         """
-        found = sorted(self.having("fallback"), key=lambda event: event.duration, reverse=True)
+        events = sorted(self.having("fallback"), key=lambda event: event.duration, reverse=True)
         time = "time of the simulation" if self.simulated else "time"
         rows = [
             (
@@ -213,11 +213,11 @@ class Trace:
                 units.size(event.bytes),
                 "inferred from PyTorch's table" if event.inferred else "told by the device",
             )
-            for event in found
+            for event in events
         ]
-        share = sum(event.duration for event in found) / self.seconds if self.seconds else 0.0
+        share = sum(event.duration for event in events) / self.seconds if self.seconds else 0.0
         whose = "the simulation's time, which is not a Mac's" if self.simulated else "the traced time"
-        note = f"{_counted(len(found), 'fallback')}, {share:.0%} of {whose}. On {self.label}."
+        note = f"{_counted(len(events), 'fallback')}, {share:.0%} of {whose}. On {self.label}."
         return Table(["operator", "layer", time, "copied", "how we know"], rows, note)
 
     def starved(self) -> str:
@@ -413,11 +413,11 @@ class _Recorder:
             duration=(stop - start) / 1e9,
             direction=direction,
             inferred=inferred,
-            module=max(self.modules.parents - {"Global"}, key=lambda place: place.count("."), default=""),
+            module=max(self.modules.parents - {"Global"}, key=lambda path: path.count("."), default=""),
             thread=self.threads.setdefault(threading.get_ident(), len(self.threads)),
         )
 
-    def judge(self, call: _Call) -> tuple[Kind, Direction, bool]:
+    def judge(self, call: _Call) -> tuple[EventKind, Direction, bool]:
         """Of which kind an operator was; of a copy where it went; and whether a fallback was inferred."""
         there = self.trace.accelerator
         if any(told.kind == "fallback" for told in call.inside):
@@ -458,7 +458,7 @@ class _Call:
             return True
         return isinstance(refusals.outcome(self.name, self.args, self.kwargs), refusals.Detour)
 
-    def bytes(self, kind: Kind, accelerator: str) -> int:
+    def bytes(self, kind: EventKind, accelerator: str) -> int:
         """See `Event.bytes`."""
         if kind == "view":
             return 0
@@ -475,7 +475,7 @@ class _Call:
     def written(self) -> list[Tensor]:
         """The arguments that it wrote to, by its schema."""
         slots = enumerate(self.function._schema.arguments)
-        written = [(place, slot.name) for place, slot in slots if slot.alias_info and slot.alias_info.is_write]
+        written = [(index, slot.name) for index, slot in slots if slot.alias_info and slot.alias_info.is_write]
         return _tensors([self.args[i] if i < len(self.args) else self.kwargs.get(name) for i, name in written])
 
 

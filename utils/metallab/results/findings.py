@@ -269,13 +269,13 @@ def with_now(now: Column) -> Column:
 def latest() -> Column | None:
     """This machine's latest run in full mode, by ``make bench`` or ``make run``; None if there is none."""
     here, of_runs = machine.describe(), {}
-    for place, files in _runs(paths.BUILD):
+    for run, files in _runs(paths.BUILD):
         records = [record for path in files for record in _readable(path)]
         if any(_is_of(record, here) for record in records):
-            of_runs[place] = records
+            of_runs[run] = records
     if not of_runs:
         return None
-    last = paths.latest({place: _last_taken(records) for place, records in of_runs.items()})
+    last = paths.latest({run: _last_taken(records) for run, records in of_runs.items()})
     return column(of_runs[last], f"this machine, {last.relative_to(paths.BUILD)}")
 
 

@@ -76,21 +76,21 @@ def read_notebook(path: Path) -> NotebookNode:
     cut_outputs(notebook)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
-            _forget_places(output)
+            _forget_folders(output)
     return notebook
 
 
-def _forget_places(output: NotebookNode) -> None:
+def _forget_folders(output: NotebookNode) -> None:
     """Take this machine's folders out of an output's texts: what it printed, what it shows, where it failed."""
     for texts in (output, output.get("data", {})):
         for kind, text in texts.items():
             if isinstance(text, str) and not kind.startswith("image/"):
-                texts[kind] = _without_places(text)
+                texts[kind] = _without_folders(text)
     if "traceback" in output:
-        output.traceback = [_without_places(line) for line in output.traceback]
+        output.traceback = [_without_folders(line) for line in output.traceback]
 
 
-def _without_places(text: str) -> str:
+def _without_folders(text: str) -> str:
     """Paths in this checkout from its folder on, others in the home folder from ``~`` on."""
     text, home = text.replace(f"{ROOT}{os.sep}", ""), str(Path.home())
     return text.replace(f"{home}{os.sep}", f"~{os.sep}") if home != os.sep else text

@@ -315,9 +315,9 @@ class Page:
         return {status: statuses.count(status) for status in (*_STATUSES, "unknown") if status in statuses}
 
     @property
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[MachinesTable]:
         """The machines side by side."""
-        return [Table(*words, rows) for *words, rows in _tables(self.machines) if rows]
+        return [MachinesTable(*words, rows) for *words, rows in _tables(self.machines) if rows]
 
     @property
     def unhappy(self) -> list[Card]:
@@ -326,7 +326,7 @@ class Page:
 
 
 @dataclass(frozen=True)
-class Table:
+class MachinesTable:
     """Something told of each machine: a cell a machine, in the order of `Page.machines`."""
 
     title: str
@@ -454,7 +454,7 @@ def _left_by(notebook: Notebook, run: Path) -> Path:
         path = (run / notebook.failed_copy).resolve()
     except (OSError, ValueError) as problem:
         raise ReportError(f"its partial copy {notebook.failed_copy[:200]!r} is no path: {problem}") from problem
-    if not any(path.is_relative_to(place.resolve()) for place in (paths.FAILED, run)):
+    if not any(path.is_relative_to(folder.resolve()) for folder in (paths.FAILED, run)):
         raise ReportError(f"its partial copy {notebook.failed_copy[:200]!r} lies outside the run's folders")
     return path
 

@@ -128,10 +128,12 @@ class ObjectType(type):
             function = value.__func__ if isinstance(value, classmethod) else value
             if key.startswith("_") or not isinstance(function, FunctionType):
                 continue
-            place = (key, isinstance(value, classmethod))
-            method = known.get(place)
-            if method is None and place in OF_NSOBJECT:
-                method = contract.Method("NSObject", key.replace("_", ":"), place[1], OF_NSOBJECT[place], "", ())
+            method_key = (key, isinstance(value, classmethod))
+            method = known.get(method_key)
+            if method is None and method_key in OF_NSOBJECT:
+                method = contract.Method(
+                    "NSObject", key.replace("_", ":"), method_key[1], OF_NSOBJECT[method_key], "", ()
+                )
             if method is None:
                 raise TypeError(f"{name_there} has no such selector: {key}")
             space[key] = Selector(method, function)

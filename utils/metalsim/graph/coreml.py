@@ -154,8 +154,8 @@ def _type(tensor_type: Any) -> tuple[list[int], torch.dtype]:
 def _constant(value: Any, folder: Path) -> Tensor | str:
     if value.WhichOneof("value") == "blobFileValue":
         shape, dtype = _type(value.type.tensorType)
-        place = folder / value.blobFileValue.fileName.removeprefix("@model_path/")
-        return datatypes.from_memory(_weight(place, value.blobFileValue.offset), tuple(shape), dtype)
+        file = folder / value.blobFileValue.fileName.removeprefix("@model_path/")
+        return datatypes.from_memory(_weight(file, value.blobFileValue.offset), tuple(shape), dtype)
     content = value.immediateValue.tensor
     kind = content.WhichOneof("value")
     if kind == "strings":
@@ -169,10 +169,10 @@ def _constant(value: Any, folder: Path) -> Tensor | str:
 def _weight(file: Path, offset: int) -> bytes:
     with file.open("rb") as stream:
         stream.seek(offset)
-        mark, _, size, place = RECORD.unpack(stream.read(RECORD.size))
+        mark, _, size, start = RECORD.unpack(stream.read(RECORD.size))
         if mark != MARK:
             raise ValueError(f"{file.name} has no weight at {offset}")
-        stream.seek(place)
+        stream.seek(start)
         return stream.read(size)
 
 

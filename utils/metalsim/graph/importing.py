@@ -85,8 +85,8 @@ def _simulated_class(name: str) -> type:
         from metalsim.graph import descriptors, mpsgraph, tensors
     from metalsim.graph.errors import NotSimulated
 
-    for place in (mpsgraph, tensors):
-        simulated = getattr(place, name, None)
+    for module in (mpsgraph, tensors):
+        simulated = getattr(module, name, None)
         if isinstance(simulated, type):
             return simulated
     if name in descriptors.CLASSES:

@@ -39,8 +39,8 @@ def write(program: Program, folder: Path, minimum_macos: str) -> None:
     if folder.exists() and not (folder / MANIFEST).is_file():
         raise PackageError(f"{folder} exists and is no package of the simulation; it is not overwritten")
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as place:
-            part = Path(place, "package")
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
+            part = Path(temporary, "package")
             part.mkdir()
             _write(program, part, minimum_macos)
             if folder.exists():

@@ -63,8 +63,8 @@ def is_refusal(error: BaseException) -> bool:
 
 @functools.cache
 def _patterns() -> tuple[tuple[type[Exception], re.Pattern[str]], ...]:
-    said = {(rule.error, rule.words) for kept in rules.RULES.values() for rule in kept}
-    return tuple((kind, re.compile(".+".join(map(re.escape, re.split(r"{\w+}", words))))) for kind, words in said)
+    messages = {(rule.error, rule.words) for kept in rules.RULES.values() for rule in kept}
+    return tuple((kind, re.compile(".+".join(map(re.escape, re.split(r"{\w+}", words))))) for kind, words in messages)
 
 
 @functools.cache

@@ -41,8 +41,8 @@ def _eigh(A: Any, **_: Any) -> Detour | None:
     """The kernel stages a matrix and its vectors, and leaves it where there is too little to do."""
     if not A.numel():
         return None
-    if found := _too_large("linalg.eigh", 2 * _bytes(A)):
-        return found
+    if detour := _too_large("linalg.eigh", 2 * _bytes(A)):
+        return detour
     if A.numel() < EIGH_LEAST:
         return Detour(f"eigh leaves less than {EIGH_LEAST} numbers, in all matrices together, to the CPU")
     return None

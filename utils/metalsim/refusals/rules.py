@@ -666,29 +666,29 @@ def _of_torchvision(kernel: str, tensors: tuple[str, ...]) -> None:
     """What a kernel refuses, in its order. Before the words stands where they are said, which differs by build."""
     operator, plain, backward = f"torchvision::{kernel}", *_backward_of(kernel)
     direction = "" if kernel == "nms" else "_backward" if backward else "_forward"
-    place = {"place": f"{plain}{direction}_kernel, {_FOLDER}/{plain}_kernel.mm"}
+    location = {"location": f"{plain}{direction}_kernel, {_FOLDER}/{plain}_kernel.mm"}
 
     def left_on_the_cpu(tensor: str) -> Predicate:
-        return lambda **given: place if given[tensor].device.type == "cpu" and _elsewhere(given, tensors) else None
+        return lambda **given: location if given[tensor].device.type == "cpu" and _elsewhere(given, tensors) else None
 
     def half(grad: Any, **_: Any) -> Mapping[str, object] | None:
-        return place if str(grad.dtype) == "torch.float16" else None
+        return location if str(grad.dtype) == "torch.float16" else None
 
     def without_a_shader(**given: Any) -> Mapping[str, object] | None:
         known = str(given[tensors[0]].dtype) in ("torch.float32", "torch.float16")
         nothing_to_do = not all(given[tensor].numel() for tensor in tensors[:2])
-        return None if known or nothing_to_do else {"place": f"{_FOLDER}/mps_stable_kernels.h"}
+        return None if known or nothing_to_do else {"location": f"{_FOLDER}/mps_stable_kernels.h"}
 
     for tensor in tensors:
-        words = f"{{place}}, {tensor} must be a MPS tensor"
+        words = f"{{location}}, {tensor} must be a MPS tensor"
         refused(operator, words=words, way_out='call .to("mps") on it')(left_on_the_cpu(tensor))
     if backward:
-        words = f"{{place}}, MPS does not support {plain} backward with float16 inputs."
+        words = f"{{location}}, MPS does not support {plain} backward with float16 inputs."
         refused(operator, words=words, way_out=_IN_FLOAT)(half)
     refused(operator, words=_NO_SHADER, way_out=_IN_FLOAT)(without_a_shader)
 
 
-_NO_SHADER = "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func) API call failed at {place}"
+_NO_SHADER = "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func) API call failed at {location}"
 
 
 def _backward_of(kernel: str) -> tuple[str, bool]:

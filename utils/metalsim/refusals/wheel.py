@@ -78,23 +78,23 @@ def messages(library: bytes | memoryview) -> list[Message]:
     """The messages in a ``libtorch_cpu.dylib`` for arm64. ValueError for something else."""
     binary = _Binary(library)
     by_function: dict[int, list[tuple[int, str]]] = collections.defaultdict(list)
-    for place, text in binary.references():
-        by_function[binary.function(place)].append((place, text))
-    sources = {function: [text for _, text in found if SOURCE.match(text)] for function, found in by_function.items()}
+    for instruction, text in binary.references():
+        by_function[binary.function(instruction)].append((instruction, text))
+    sources = {function: [text for _, text in texts if SOURCE.match(text)] for function, texts in by_function.items()}
     ours = {function for function, paths in sources.items() if any(map(OF_MPS.search, paths))}
     others = {function for function, paths in sources.items() if paths and not any(map(OF_MPS.search, paths))}
     shared = {text for function in others for _, text in by_function[function]}
-    found = set()
+    collected = set()
     for function in ours:
         file = next(path for path in sources[function] if OF_MPS.search(path)).rpartition("/")[2]
         name = binary.name(function)
-        for place, text in by_function[function]:
+        for instruction, text in by_function[function]:
             if text == DISPATCHED:
-                what = _dispatched_name(place, by_function[function], shared, name)
-                found.add(Message(file, name, f'"{what}{DISPATCHED}', "NotImplementedError"))
+                what = _dispatched_name(instruction, by_function[function], shared, name)
+                collected.add(Message(file, name, f'"{what}{DISPATCHED}', "NotImplementedError"))
             elif text not in shared and not NOT_WORDS.search(text) and not SOURCE.match(text):
-                found.add(Message(file, name, text, binary.raised_after(place)))
-    return sorted(found)
+                collected.add(Message(file, name, text, binary.raised_after(instruction)))
+    return sorted(collected)
 
 
 def of_wheel(path: Path) -> list[Message]:
@@ -127,10 +127,10 @@ def differences(old: Iterable[Message], new: Iterable[Message]) -> list[str]:
     return gone + come + other
 
 
-def _dispatched_name(place: int, references: Sequence[tuple[int, str]], shared: set[str], function: str) -> str:
+def _dispatched_name(instruction: int, references: Sequence[tuple[int, str]], shared: set[str], function: str) -> str:
     """The name that AT_DISPATCH was given: of the backend rather than of a shader, and near its words."""
     names = [(at, text) for at, text in references if re.fullmatch(r"[a-z_]\w+", text) and text not in shared]
-    ranked = sorted((text == function, "_mps" not in text, abs(at - place), text) for at, text in names)
+    ranked = sorted((text == function, "_mps" not in text, abs(at - instruction), text) for at, text in names)
     return ranked[0][-1] if ranked else function
 
 
@@ -165,22 +165,22 @@ class _Binary:
         end = self._strings_at + len(self._strings)
         near = (page > self._strings_at - 4096) & (page < end)
         adrp, page, register = adrp[near], page[near], (word & 31)[near]
-        found = set()
+        pairs = set()
         for distance in range(1, 9):  # the ADD may stand a little later
-            place = np.minimum(adrp + distance, len(text) - 1)
-            add = text[place].astype(np.int64)
+            instruction = np.minimum(adrp + distance, len(text) - 1)
+            add = text[instruction].astype(np.int64)
             target = page + (add >> 10 & 0xFFF)
             good = (add & 0xFFC00000) == 0x91000000
             good &= ((add >> 5 & 31) == register) & (target >= self._strings_at) & (target < end)
-            found |= set(zip(place[good].tolist(), target[good].tolist(), strict=True))
-        for place, address in sorted(found):
+            pairs |= set(zip(instruction[good].tolist(), target[good].tolist(), strict=True))
+        for instruction, address in sorted(pairs):
             start = address - self._strings_at
             if start == 0 or self._strings[start - 1] == 0:  # else it is a part of the address of something else
-                yield place, self._strings[start : self._strings.index(b"\0", start)].decode("utf-8", "replace")
+                yield instruction, self._strings[start : self._strings.index(b"\0", start)].decode("utf-8", "replace")
 
-    def function(self, place: int) -> int:
+    def function(self, instruction: int) -> int:
         """The address of the function that this instruction belongs to."""
-        return int(self._starts[np.searchsorted(self._starts, self._text_at + 4 * place, side="right") - 1])
+        return int(self._starts[np.searchsorted(self._starts, self._text_at + 4 * instruction, side="right") - 1])
 
     def name(self, function: int) -> str:
         """The last part of a function's name; empty for code that the compiler took out of several functions."""
@@ -190,48 +190,48 @@ class _Binary:
         parts = _identifiers(symbol)
         return next((part for part in reversed(parts) if part not in ("impl", "at", "native", "mps")), "")
 
-    def raised_after(self, place: int) -> str:
+    def raised_after(self, instruction: int) -> str:
         """The exception whose constructor is called next; empty if none is near."""
-        code = self._text[place : place + FARTHEST].astype(np.int64)
+        code = self._text[instruction : instruction + FARTHEST].astype(np.int64)
         for index in np.flatnonzero((code >> 26 & 0b011111) == 0b000101):  # BL, and B where nothing comes after
             offset = int(code[index]) & 0x3FFFFFF
             offset -= (offset >> 25) << 26
-            target = self._text_at + 4 * (place + int(index) + offset)
+            target = self._text_at + 4 * (instruction + int(index) + offset)
             if target in self._raising:
                 return self._raising[target]
         return ""
 
     def _commands(self) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...], tuple[int, ...], tuple[int, int]]:
         sections: dict[str, tuple[int, ...]] = {}
-        place = 32
+        position = 32
         for _ in range(struct.unpack_from("<I", self._data, 16)[0]):
-            command, size = struct.unpack_from("<2I", self._data, place)
+            command, size = struct.unpack_from("<2I", self._data, position)
             if command == 0x19:  # LC_SEGMENT_64
-                for index in range(struct.unpack_from("<I", self._data, place + 64)[0]):
-                    section = place + 72 + 80 * index
+                for index in range(struct.unpack_from("<I", self._data, position + 64)[0]):
+                    section = position + 72 + 80 * index
                     name = bytes(self._data[section : section + 16]).rstrip(b"\0").decode()
                     address, length, offset = struct.unpack_from("<2QI", self._data, section + 32)
                     sections[name] = (address, length, offset, *struct.unpack_from("<2I", self._data, section + 68))
             elif command == 0x02:  # LC_SYMTAB
-                symbols = struct.unpack_from("<4I", self._data, place + 8)
+                symbols = struct.unpack_from("<4I", self._data, position + 8)
             elif command == 0x0B:  # LC_DYSYMTAB
-                indirect = struct.unpack_from("<2I", self._data, place + 56)
+                indirect = struct.unpack_from("<2I", self._data, position + 56)
             elif command == 0x26:  # LC_FUNCTION_STARTS
-                starts = struct.unpack_from("<2I", self._data, place + 8)
-            place += size
+                starts = struct.unpack_from("<2I", self._data, position + 8)
+            position += size
         return sections, symbols, starts, indirect
 
     def _stubs_that_raise(self, stubs: Sequence[int], indirect: tuple[int, int]) -> dict[int, str]:
         address, size, _, first, width = stubs
         table = np.frombuffer(self._data[indirect[0] : indirect[0] + 4 * indirect[1]], dtype="<u4")
-        found = {}
+        exceptions = {}
         for index in range(size // width):
             symbol = int(table[first + index])
             name = self._name(int(self._symbols[symbol]["name"])) if symbol < len(self._symbols) else ""
             for part, exception in RAISES.items():
                 if part in name and ("c10" in name or "runtime_error" in part):
-                    found[address + width * index] = exception
-        return found
+                    exceptions[address + width * index] = exception
+        return exceptions
 
     def _name(self, offset: int) -> str:
         return bytes(self._names[offset : offset + 4096]).partition(b"\0")[0].decode()
@@ -253,21 +253,21 @@ def _function_starts(data: memoryview) -> Iterator[int]:
 
 def _identifiers(symbol: str) -> list[str]:
     """The names of a function with its namespaces and classes, of a mangled symbol: those before its arguments."""
-    found, place = [], symbol.index("_Z") + 2
-    nested = symbol.startswith("N", place)
-    place += nested
-    while place < len(symbol):
-        if length := re.match(r"\d+", symbol[place:]):
-            start = place + len(length[0])
-            place = start + int(length[0])
-            found.append(symbol[start:place])
+    names, position = [], symbol.index("_Z") + 2
+    nested = symbol.startswith("N", position)
+    position += nested
+    while position < len(symbol):
+        if length := re.match(r"\d+", symbol[position:]):
+            start = position + len(length[0])
+            position = start + int(length[0])
+            names.append(symbol[start:position])
             if not nested:
                 break
-        elif symbol.startswith(("L", "K", "Z"), place):
-            place += 1
+        elif symbol.startswith(("L", "K", "Z"), position):
+            position += 1
         else:
             break
-    return found
+    return names
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -276,25 +276,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("wheels", type=Path, nargs="+", metavar="wheel", help="PyTorch's and torchvision's, for macOS")
     parser.add_argument("--write", action="store_true", help="write messages.json anew")
     given = parser.parse_args(arguments)
-    found: list[Message] = []
+    current: list[Message] = []
     for path in given.wheels:
         try:
-            found += of_wheel(path)
+            current += of_wheel(path)
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             print(f"{path}: {error}", file=sys.stderr)
             return 2
-    changed = differences(stored() if STORED.exists() else (), found)
-    print("\n".join([*changed, f"{len(found)} messages, {len(changed)} changed"]))
+    changed = differences(stored() if STORED.exists() else (), current)
+    print("\n".join([*changed, f"{len(current)} messages, {len(changed)} changed"]))
     if given.write:
-        STORED.write_text(_written(given.wheels, found), encoding="utf-8")
+        STORED.write_text(_written(given.wheels, current), encoding="utf-8")
         return 0
     return 1 if changed else 0
 
 
-def _written(wheels: Sequence[Path], found: Sequence[Message]) -> str:
+def _written(wheels: Sequence[Path], current: Sequence[Message]) -> str:
     names = ["-".join(wheel.name.split("-")[:2]) for wheel in wheels]
     about: Mapping[str, object] = {"read from": names, "by": "metalsim.refusals.wheel"}
-    lines = ",\n".join("  " + json.dumps(asdict(message), ensure_ascii=False) for message in found)
+    lines = ",\n".join("  " + json.dumps(asdict(message), ensure_ascii=False) for message in current)
     return f'{{"about": {json.dumps(about)}, "messages": [\n{lines}\n]}}\n'
 
 

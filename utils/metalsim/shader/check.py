@@ -175,18 +175,18 @@ def _buffers(call: binding.Call, usual: Outcome, again: Outcome) -> str:
 
 def findings_in(outcome: Outcome) -> list[KernelFault]:
     """What is wrong according to one run that ended."""
-    if match := re.search(r"METALSIM (\S+):(\d+) (.*)", outcome.said):
+    if match := re.search(r"METALSIM (\S+):(\d+) (.*)", outcome.standard_error):
         kind = "crash" if "barrier" not in match[3] else "barrier"
         return [KernelFault(kind, int(match[2]) or None, match[3])]
     findings = []
-    for part in re.split(r"(?=={65,}|={18}\n)|(?=program_source:\d+:\d+: runtime error)", outcome.said):
+    for part in re.split(r"(?=={65,}|={18}\n)|(?=program_source:\d+:\d+: runtime error)", outcome.standard_error):
         for pattern, kind in _KINDS:
             if match := re.search(pattern, part):
                 line = re.search(r"program_source:(\d+)", part)
                 findings.append(KernelFault(kind, int(line[1]) if line else None, _message(match[1], part)))
                 break
     if not findings and outcome.status not in (0, 66):
-        findings.append(KernelFault("crash", None, f"exit status {outcome.status}: {outcome.said[-300:]}"))
+        findings.append(KernelFault("crash", None, f"exit status {outcome.status}: {outcome.standard_error[-300:]}"))
     return list(dict.fromkeys(findings))
 
 

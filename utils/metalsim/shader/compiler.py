@@ -278,10 +278,10 @@ def _raise_failure(name: str, status: int, errors: str, seconds: float) -> NoRet
     if passed := _passed_limit(status, errors, seconds):
         raise RuntimeError(f"the source is too large for the simulation: {passed}. Split it into several libraries")
     errors = _what_concerns_the_source(errors) or f"{name} failed with status {status}"
-    place = re.search(rf"\b({msl.PROGRAM}|c10/\S+):(\d+):(\d+): ", errors)
-    if not place:
+    location = re.search(rf"\b({msl.PROGRAM}|c10/\S+):(\d+):(\d+): ", errors)
+    if not location:
         raise RuntimeError(f"the compiler for shaders failed:\n{errors}")
-    raise SyntaxError(errors, (place[1], int(place[2]), int(place[3]), None))
+    raise SyntaxError(errors, (location[1], int(location[2]), int(location[3]), None))
 
 
 def _passed_limit(status: int, errors: str, seconds: float) -> str | None:

@@ -35,8 +35,8 @@ def symbols(path: Path) -> list[Symbol]:
         strings = sections[section[6]][4]
         for offset in range(section[4], section[4] + section[5], _SYMBOL.size):
             name, _, _, where, value, length = _SYMBOL.unpack_from(data, offset)
-            place = section_names[where] if where < count else ""
-            entries.append(Symbol(_text(data, strings + name), place, value, length))
+            section_name = section_names[where] if where < count else ""
+            entries.append(Symbol(_text(data, strings + name), section_name, value, length))
     return entries
 
 

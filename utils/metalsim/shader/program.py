@@ -24,10 +24,10 @@ TOOLS = {  # name -> (options of the compiler, macros of rt.cpp)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run gave: exit status (None: it did not end in time), what it said, each region's memory after it."""
+    """What one run gave: exit status (None: it did not end in time), standard error, each region's memory after it."""
 
     status: int | None
-    said: str
+    standard_error: str
     memory: tuple[bytes, ...]
 
 

@@ -471,6 +471,6 @@ def _arguments(kernel: Kernel) -> tuple[list[str], list[str]]:
             parameters.append(f"metalsim::argument<{kind}>::describe({index})")
         else:
             message = f"{kernel.name}: the attribute [[{parameter.attribute}]] is not simulated"
-            place = (kernel.file, kernel.line, 1, None)
-            raise SyntaxError(f"{kernel.file}:{kernel.line}: error: {message}", place)
+            location = (kernel.file, kernel.line, 1, None)
+            raise SyntaxError(f"{kernel.file}:{kernel.line}: error: {message}", location)
     return arguments, parameters

@@ -53,7 +53,7 @@ def graph(x: Tensor, y: Tensor, heading: str) -> Figure:
 
 @_or_its_reason
 def groups(numbers: Tensor) -> Figure:
-    """Which threadgroup wrote each place of a grid: group numbers (rows, columns) on the CPU.
+    """Which threadgroup wrote each cell of a grid: group numbers (rows, columns) on the CPU.
 
     >>> groups(torch.tensor([[0, 0, 1], [0, 0, 1], [2, 2, 3]]))
     """
@@ -62,8 +62,8 @@ def groups(numbers: Tensor) -> Figure:
         figure, axes = plots.plt.subplots(figsize=(7.5, 0.9 + 6.0 * rows / columns))
         axes.imshow(numbers, cmap="tab20")
         for number in numbers.unique():
-            places = (numbers == number).nonzero().float()
-            y, x = places.mean(dim=0).tolist()
+            cells = (numbers == number).nonzero().float()
+            y, x = cells.mean(dim=0).tolist()
             axes.text(
                 x, y, f"group {number:g}", ha="center", va="center", bbox={"facecolor": "white", "edgecolor": "none"}
             )

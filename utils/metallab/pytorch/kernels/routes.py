@@ -46,7 +46,7 @@ NOT_RUN = "not run here"
 
 
 @dataclass(frozen=True)
-class Route:
+class RouteResult:
     """One way from a text to numbers, and how it went."""
 
     text: str
@@ -65,7 +65,7 @@ class Route:
 class Routes:
     """The four routes, as a picture and as a table."""
 
-    routes: tuple[Route, ...]
+    routes: tuple[RouteResult, ...]
 
     def draw(self) -> Figure:
         """From the text on the left to one operator on the right, with the verdict of each route."""
@@ -126,10 +126,10 @@ def try_all(on: Device) -> Routes:
     metal = "softshrink.metal"
     return Routes(
         (
-            Route(metal, "compile_shader", apple, _on_apple(_ONE_LINE, "shader-compiler")),
-            Route(metal, "softshrink.mm, Objective-C++", apple, _on_apple(_OBJECTIVE_C, "objective-c++"), False),
-            Route(metal, "translated, NVRTC", "NVIDIA GPU", _on_nvidia(on)),
-            Route("softshrink.cpp", "C++ extension", "CPU", _on_cpu()),
+            RouteResult(metal, "compile_shader", apple, _on_apple(_ONE_LINE, "shader-compiler")),
+            RouteResult(metal, "softshrink.mm, Objective-C++", apple, _on_apple(_OBJECTIVE_C, "objective-c++"), False),
+            RouteResult(metal, "translated, NVRTC", "NVIDIA GPU", _on_nvidia(on)),
+            RouteResult("softshrink.cpp", "C++ extension", "CPU", _on_cpu()),
         )
     )
 

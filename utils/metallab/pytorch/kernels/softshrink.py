@@ -30,7 +30,7 @@ from metallab.pytorch.kernels import extension, nvrtc
 METAL_NAMES = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat"}
 
 
-class Route(Protocol):
+class SoftshrinkRoute(Protocol):
     """How a device computes: into given outputs, all tensors of one dtype, shape and dense layout."""
 
     def softshrink_forward(self, out: Tensor, x: Tensor, lambd: float) -> None:
@@ -73,7 +73,7 @@ def _is_aligned(tensor: Tensor) -> bool:
     return begin % (4 * tensor.element_size()) == 0
 
 
-def route(device: torch.device | str) -> Route:
+def route(device: torch.device | str) -> SoftshrinkRoute:
     """The way that a device computes, made when it is first asked for: the CPU, an MPS or a CUDA device."""
     device = torch.device(device)
     if device.type == "cuda":
@@ -82,12 +82,12 @@ def route(device: torch.device | str) -> Route:
 
 
 @functools.cache
-def _mps_route() -> Route:
+def _mps_route() -> SoftshrinkRoute:
     return MetalRoute(torch.mps.compile_shader(kernels.source("softshrink.metal")))
 
 
 @functools.cache
-def _cuda_route(index: int) -> Route:
+def _cuda_route(index: int) -> SoftshrinkRoute:
     with torch.cuda.device(index):
         return MetalRoute(nvrtc.compile_shader(kernels.source("softshrink.metal")))
 

@@ -38,7 +38,7 @@ def gather(values: Tensor, indices: Tensor, axis: int, batch: int) -> Tensor:
     require(values.shape[:batch] == indices.shape[:batch], "the batch dimensions of values and indices differ")
     positions = _indices(indices, values.shape[axis])
     if batch:
-        rows = [gather(one, places, axis - 1, batch - 1) for one, places in zip(values, positions, strict=True)]
+        rows = [gather(one, at, axis - 1, batch - 1) for one, at in zip(values, positions, strict=True)]
         return torch.stack(rows)
     picked = values.index_select(axis, positions.flatten())
     return picked.reshape(*values.shape[:axis], *indices.shape, *values.shape[axis + 1 :])
@@ -49,11 +49,11 @@ def gather_nd(values: Tensor, indices: Tensor, batch: int) -> Tensor:
     if batch:
         require(values.shape[:1] == indices.shape[:1], "the batch dimensions of values and indices differ")
         return torch.stack([gather_nd(one, at, batch - 1) for one, at in zip(values, indices, strict=True)])
-    flat, rest = _flat_places(indices, tuple(values.shape))
+    flat, rest = _flat_positions(indices, tuple(values.shape))
     return values.reshape(-1, *rest)[flat.flatten()].reshape(*indices.shape[:-1], *rest)
 
 
-def _flat_places(indices: Tensor, shape: Shape) -> tuple[Tensor, Shape]:
+def _flat_positions(indices: Tensor, shape: Shape) -> tuple[Tensor, Shape]:
     """Index vectors (..., K) as positions in the first K dimensions laid flat, and the dimensions that remain."""
     depth = indices.shape[-1]
     require(0 < depth <= len(shape), f"index vectors of {depth} numbers into {len(shape)} dimensions")
@@ -69,9 +69,9 @@ def _change(updates: Tensor, mode: int) -> Tensor:
     return {SUBTRACT: torch.neg, DIVIDE: torch.reciprocal}.get(mode, torch.clone)(updates)
 
 
-def _put(data: Tensor, places: Tensor, updates: Tensor, mode: int) -> Tensor:
-    """Rows of (P, R) changed by rows of (Q, R), the places of which are (Q,)."""
-    rows = places.unsqueeze(1).expand_as(updates)
+def _put(data: Tensor, positions: Tensor, updates: Tensor, mode: int) -> Tensor:
+    """Rows of (P, R) changed by rows of (Q, R), the positions of which are (Q,)."""
+    rows = positions.unsqueeze(1).expand_as(updates)
     return scatter_along(0, data, updates, rows, mode)
 
 
@@ -80,7 +80,7 @@ def scatter_nd(data: Tensor, updates: Tensor, indices: Tensor, batch: int, mode:
     if batch:
         rows = zip(data, updates, indices, strict=True)
         return torch.stack([scatter_nd(*row, batch - 1, mode) for row in rows])
-    flat, rest = _flat_places(indices, tuple(data.shape))
+    flat, rest = _flat_positions(indices, tuple(data.shape))
     wanted = (*indices.shape[:-1], *rest)
     require(tuple(updates.shape) == wanted, f"updates are {list(updates.shape)}, the indices want {list(wanted)}")
     width = math.prod(rest)
@@ -107,9 +107,9 @@ def scatter(data: Tensor, updates: Tensor, indices: Tensor, axis: int, mode: int
     slices = updates.movedim(axis, 0)
     fits = slices.shape[1:] == front.shape[1:] and slices.shape[0] == len(indices)
     require(fits, "updates do not fit data and indices")
-    places = _indices(indices, front.shape[0])
+    positions = _indices(indices, front.shape[0])
     return (
-        _put(front.reshape(len(front), -1), places, slices.reshape(len(slices), -1), mode)
+        _put(front.reshape(len(front), -1), positions, slices.reshape(len(slices), -1), mode)
         .reshape(front.shape)
         .movedim(0, axis)
     )
@@ -120,10 +120,10 @@ def scatter_along(axis: int, data: Tensor, updates: Tensor, indices: Tensor, mod
     same_dtype(data, updates)
     axis = axis_of(data, axis)
     require(updates.shape == indices.shape, f"updates {list(updates.shape)} and indices {list(indices.shape)}")
-    places = _indices(indices, data.shape[axis])
+    positions = _indices(indices, data.shape[axis])
     if mode == SET:
-        return data.scatter(axis, places, updates)
-    return data.scatter_reduce(axis, places, _change(updates, mode), REDUCTIONS[mode])
+        return data.scatter(axis, positions, updates)
+    return data.scatter_reduce(axis, positions, _change(updates, mode), REDUCTIONS[mode])
 
 
 @operation("scatterAlongAxis:withUpdatesTensor:indicesTensor:shape:mode:name:")

@@ -60,8 +60,8 @@ def _at(x: Tensor, rows: Tensor, columns: Tensor, padding: int, value: float) ->
     n, channels, height, width = x.shape
     outside = (rows < 0) | (rows >= height) | (columns < 0) | (columns >= width)
     mode = CLAMP if padding in (CONSTANT, ZERO) else padding
-    places = mapped(rows, height, mode) * width + mapped(columns, width, mode)
-    picked = x.flatten(2).gather(2, places.flatten(1).unsqueeze(1).expand(n, channels, -1))
+    positions = mapped(rows, height, mode) * width + mapped(columns, width, mode)
+    picked = x.flatten(2).gather(2, positions.flatten(1).unsqueeze(1).expand(n, channels, -1))
     picked = picked.view(n, channels, *rows.shape[1:])
     if padding not in (CONSTANT, ZERO):
         return picked
@@ -106,8 +106,8 @@ def _pixels(grid: Tensor, size: int, out: int, axis: int, normalized: bool, rela
         raise NotSimulated("relative coordinates in pixels between pictures of different sizes: give normalised ones")
     shape = [1, 1, 1]
     shape[axis] = out
-    place = torch.arange(out, dtype=grid.dtype, device=grid.device).view(shape)
-    base = place * (size - 1) / max(out - 1, 1) if aligned else (place + 0.5) * size / out - 0.5
+    position = torch.arange(out, dtype=grid.dtype, device=grid.device).view(shape)
+    base = position * (size - 1) / max(out - 1, 1) if aligned else (position + 0.5) * size / out - 0.5
     return base + (grid * span / 2 if normalized else grid)
 
 
@@ -157,19 +157,19 @@ def sample_grid_nearest(
     return _sampled(source, coordinates, layout, normalized, relative, aligned, padding, value, rounding)
 
 
-def _places(size: int, out: int, centred: bool, aligned: bool) -> Tensor:
+def _source_positions(size: int, out: int, centred: bool, aligned: bool) -> Tensor:
     """Where each position of the result lies in the picture."""
-    place = torch.arange(out, dtype=torch.float32)
+    position = torch.arange(out, dtype=torch.float32)
     if aligned:
-        return place * ((size - 1) / max(out - 1, 1))
-    return (place + 0.5) * (size / out) - 0.5 if centred else place * (size / out)
+        return position * ((size - 1) / max(out - 1, 1))
+    return (position + 0.5) * (size / out) - 0.5 if centred else position * (size / out)
 
 
 def _resized(tensor: Tensor, size: Shape, layout: int, centred: bool, aligned: bool, rounding: int | None) -> Tensor:
     require(len(size) == 2 and min(size) > 0, f"the new size is [height, width], not {list(size)}")
     x = _to_nchw(tensor, layout)
-    down = _places(x.shape[2], size[0], centred, aligned).view(1, -1, 1).expand(x.shape[0], *size)
-    across = _places(x.shape[3], size[1], centred, aligned).view(1, 1, -1).expand(x.shape[0], *size)
+    down = _source_positions(x.shape[2], size[0], centred, aligned).view(1, -1, 1).expand(x.shape[0], *size)
+    across = _source_positions(x.shape[3], size[1], centred, aligned).view(1, 1, -1).expand(x.shape[0], *size)
     if rounding is not None:
         return _from_nchw(_nearest(x, down, across, CLAMP, 0.0, rounding), layout)
     floating(tensor)

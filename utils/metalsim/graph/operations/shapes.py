@@ -49,10 +49,10 @@ def expand_dimension(tensor: Tensor, axis: int) -> Tensor:
 def expand_dimensions(tensor: Tensor, axes: Shape) -> Tensor:
     rank = tensor.ndim + len(axes)
     require(all(-rank <= axis < rank for axis in axes), f"axes {list(axes)} of a result of {rank} dimensions")
-    places = {axis % rank for axis in axes}
-    require(len(places) == len(axes), f"axes {list(axes)} name one twice")
+    inserted = {axis % rank for axis in axes}
+    require(len(inserted) == len(axes), f"axes {list(axes)} name one twice")
     sizes = iter(tensor.shape)
-    return tensor.reshape([1 if axis in places else next(sizes) for axis in range(rank)])
+    return tensor.reshape([1 if axis in inserted else next(sizes) for axis in range(rank)])
 
 
 def _squeezed(tensor: Tensor, axes: list[int]) -> Tensor:
@@ -223,8 +223,8 @@ def mapped(positions: Tensor, size: int, mode: int) -> Tensor:
 @operation("oneHotWithIndicesTensor:depth:axis:dataType:onValue:offValue:name:")
 def one_hot(indices: Tensor, depth: int, axis: int, dtype: torch.dtype, on: float, off: float) -> Tensor:
     require(not indices.is_floating_point(), "indices are whole numbers")
-    places = torch.arange(depth, device=indices.device).view([depth] + [1] * (indices.ndim - axis))
-    hot = indices.long().unsqueeze(axis) == places
+    positions = torch.arange(depth, device=indices.device).view([depth] + [1] * (indices.ndim - axis))
+    hot = indices.long().unsqueeze(axis) == positions
     values = [torch.tensor(value, dtype=dtype, device=indices.device) for value in (on, off)]
     return torch.where(hot, *values)
 
@@ -268,9 +268,9 @@ def space_to_depth(
 def _as_nchw(tensor: Tensor, width: int, height: int, depth: int) -> tuple[Tensor, list[int]]:
     """The tensor as batch, channels, height, width, and the permutation that leads back."""
     require(tensor.ndim == 4, f"needs 4 dimensions, not {tensor.ndim}")
-    places = axes_of(tensor, [depth, height, width])
-    batch = ({0, 1, 2, 3} - set(places)).pop()
-    order = [batch, *places]
+    axes = axes_of(tensor, [depth, height, width])
+    batch = ({0, 1, 2, 3} - set(axes)).pop()
+    order = [batch, *axes]
     return tensor.permute(order), [order.index(axis) for axis in range(4)]
 
 
@@ -285,8 +285,8 @@ def band_part(tensor: Tensor, lower: int, upper: int) -> Tensor:
 @operation("coordinateAlongAxis:withShape:name:")
 def coordinate(axis: int, shape: Shape) -> Tensor:
     require(-len(shape) <= axis < len(shape), f"axis {axis} of shape {list(shape)}")
-    places = torch.arange(shape[axis], dtype=torch.int32)
-    return places.view([-1 if i == axis % len(shape) else 1 for i in range(len(shape))]).expand(shape)
+    positions = torch.arange(shape[axis], dtype=torch.int32)
+    return positions.view([-1 if i == axis % len(shape) else 1 for i in range(len(shape))]).expand(shape)
 
 
 @operation("shapeOfTensor:name:")
