@@ -83,8 +83,10 @@ def find(model: str) -> tuple[str, Processor]:
     command = [qemu, "-cpu", model, sys.executable, "-c", PROBE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1]
-        raise CannotEmulate(f"CPU={model} cannot be had ({said}): `{QEMU} -cpu help` lists what it knows, say Haswell")
+        reason = (done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1]
+        raise CannotEmulate(
+            f"CPU={model} cannot be had ({reason}): `{QEMU} -cpu help` lists what it knows, say Haswell"
+        )
     warned = re.findall(r"doesn't support requested feature: \S+?\.([\w-]+) \[", done.stderr)
     processor = Processor(model, chosen_by(done.stdout.split()), chosen_by(warned))
     if old := LEAST.intersection(processor.lacks):

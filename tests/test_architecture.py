@@ -83,13 +83,13 @@ def room(module: str) -> str:
 
 def wrong(drawn: list[Arrow]) -> list[str]:
     """What is wrong with a drawing, arrow by arrow."""
-    said = []
+    faults = []
     for arrow in drawn:
         here, there = room(arrow.source), room(arrow.target)
         if arrow.source.startswith("metalsim") and arrow.target.startswith("metallab"):
-            said.append(f"the simulation knows nothing of metallab: {arrow}")
+            faults.append(f"the simulation knows nothing of metallab: {arrow}")
         elif there and here != there:
-            said.append(f"from {f'the room {here}' if here else 'the hallway'} into the room {there}: {arrow}")
+            faults.append(f"from {f'the room {here}' if here else 'the hallway'} into the room {there}: {arrow}")
     graph = defaultdict(set)
     for arrow in drawn:
         if arrow.imported:
@@ -97,8 +97,8 @@ def wrong(drawn: list[Arrow]) -> list[str]:
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as circle:
-        said.append(f"in a circle: {' -> '.join(reversed(circle.args[1]))}")
-    return said
+        faults.append(f"in a circle: {' -> '.join(reversed(circle.args[1]))}")
+    return faults
 
 
 def test_imports_run_one_way():
@@ -128,6 +128,17 @@ def test_an_arrow_that_was_planted_is_named(module, line, words):
     assert module in told
 
 
+def rows_of_the_hallway(text: str) -> list[str]:
+    """The modules that CONTRIBUTING.md's table of the hallway names, as often as it does."""
+    rows = text.partition("\n| the hallway: ")[2].partition("\n\n")[0].splitlines()[2:]
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+
+
+def test_every_module_of_the_hallway_has_its_row():
+    modules = {file.stem for file in (UTILS / "metallab").glob("*.py")} - {"__init__"} | HALLWAY_FOLDERS
+    assert sorted(rows_of_the_hallway((UTILS.parent / "CONTRIBUTING.md").read_text("utf-8"))) == sorted(modules)
+
+
 def test_what_is_only_told_is_no_arrow():
     texts = sources()
     docstring = (
@@ -141,5 +152,5 @@ if __name__ == "__main__":
     for arrow in arrows(sources()):
         if arrow.source.startswith("metallab.") and arrow.target.startswith("metallab.") and not room(arrow.target):
             targets[room(arrow.source) or arrow.source].add(arrow.target.split(".")[1])
-    for name, found in sorted(targets.items()):
-        print(f"{name} -> {', '.join(sorted(found))}")
+    for name, named in sorted(targets.items()):
+        print(f"{name} -> {', '.join(sorted(named))}")

@@ -94,8 +94,8 @@ def test_every_page_is_measured_in_several_processes(shelf, pages, monkeypatch, 
     assert pages.ran == [f"run-{number} {page}" for number in (1, 2, 3) for page in ("01_a", "02_b")]
     path = shelf / "build" / "bench" / "xeon_r_cpu_2_threads.json"
     assert (shelf / "build" / "order.txt").read_text() == "bench/xeon_r_cpu_2_threads.json\n", "it is the latest"
-    found = records.by_name(records.load(path))
-    assert {name: len(runs) for name, runs in found.items()} == {"01_a/m": 3, "02_b/m": 3}
+    runs_of = records.by_name(records.load(path))
+    assert {name: len(runs) for name, runs in runs_of.items()} == {"01_a/m": 3, "02_b/m": 3}
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "2 pages, 3 runs of each, full mode, on Xeon(R) CPU, 2 threads"
     assert re.search(r"\[1/6\] run 1 of 3  passed +01_a .* 60 s  about 5 min left", lines[1])
@@ -156,9 +156,9 @@ def test_another_state_of_code_or_machine_is_never_mixed_in(shelf, pages, monkey
 def test_a_page_that_fails_takes_nothing_from_the_others(shelf, pages, monkeypatch, capsys):
     pages.happens = lambda job: NotebookResult(job.name, "", reason="cell 1: no")
     assert run(bench, pages, monkeypatch, "--runs", "1") == 2
-    said = capsys.readouterr()
-    assert "FAILED 01_a: cell 1: no" in said.out
-    assert "no page left any results" in said.err
+    printed = capsys.readouterr()
+    assert "FAILED 01_a: cell 1: no" in printed.out
+    assert "no page left any results" in printed.err
     pages.happens = lambda job: (
         NotebookResult("02_b", "", reason="cell 3: ValueError: no") if job.name == "02_b" else None
     )

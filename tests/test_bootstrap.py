@@ -440,9 +440,9 @@ def test_the_python_inside_venv_does_not_remove_itself(setup, monkeypatch):
 
 
 def test_everything_that_is_missing_is_told_in_one_go_and_nothing_is_made(setup, monkeypatch, tmp_path):
-    found = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     with monkeypatch.context() as broken:
-        broken.setattr(importlib.util, "find_spec", lambda name: None if name == "ensurepip" else found(name))
+        broken.setattr(importlib.util, "find_spec", lambda name: None if name == "ensurepip" else find_spec(name))
         broken.setenv("CXX", "")
         broken.setenv("PATH", str(tmp_path))
         broken.setattr(setup.bootstrap, "disk_free", lambda folder: 2**30)

@@ -123,11 +123,11 @@ ALL = {
 def test_a_plugins_symbols_are_looked_for_where_it_wants_them(plugin, tensorflow):
     assert checks.plugin_finds_its_symbols(plugin, tensorflow(**ALL)).contradictions == ()
     elsewhere = {**ALL, "_pywrap_tensorflow_internal__so": [], "libtensorflow_framework__2__dylib": ["TF_Named"]}
-    (said,) = checks.plugin_finds_its_symbols(plugin, tensorflow(**elsewhere)).contradictions
-    assert said == f"_TF_Named is wanted of {PYWRAP}, which does not export it"
+    (contradiction,) = checks.plugin_finds_its_symbols(plugin, tensorflow(**elsewhere)).contradictions
+    assert contradiction == f"_TF_Named is wanted of {PYWRAP}, which does not export it"
     older = {**ALL, "libtensorflow_cc__2__dylib": []}
-    (said,) = checks.plugin_finds_its_symbols(plugin, tensorflow("older.whl", **older)).contradictions
-    assert said == "_TF_Any is exported by no library of older.whl"
+    (contradiction,) = checks.plugin_finds_its_symbols(plugin, tensorflow("older.whl", **older)).contradictions
+    assert contradiction == "_TF_Any is exported by no library of older.whl"
 
 
 def test_a_library_that_is_gone_is_said(plugin, tensorflow):
@@ -145,8 +145,8 @@ def test_jaxlib_is_asked_about_the_plugins_version(linked, wheel):
         )
 
     assert asked(0, 47).contradictions == ()
-    (said,) = asked(0, 20).contradictions
-    assert "0.20 is older than the minimum supported version" in said
+    (contradiction,) = asked(0, 20).contradictions
+    assert "0.20 is older than the minimum supported version" in contradiction
 
 
 @pytest.fixture
@@ -157,27 +157,30 @@ def native_functions(tmp_path):
 
 
 def test_operators_are_held_against_the_functions_that_were_made_for_them(native_functions):
-    def said(wrappers, **changed):
+    def contradictions(wrappers, **changed):
         symbols = mangled(KERNEL, wrappers)
         return checks.operators_have_their_kernels(symbols, {**TABLE, **changed}, native_functions).contradictions
 
-    assert said(WRAPPERS) == ()
-    assert said(WRAPPERS[1:]) == ("plain is foretold native and has no wrapper_MPS__plain",)
-    assert said(WRAPPERS, **{"lacking.dim": "native"}) == (
+    assert contradictions(WRAPPERS) == ()
+    assert contradictions(WRAPPERS[1:]) == ("plain is foretold native and has no wrapper_MPS__plain",)
+    assert contradictions(WRAPPERS, **{"lacking.dim": "native"}) == (
         "lacking.dim is foretold native and has no wrapper_MPS_dim_lacking",
     )
-    assert said([*WRAPPERS, "wrapper_MPS_dim_lacking"]) == (
+    assert contradictions([*WRAPPERS, "wrapper_MPS_dim_lacking"]) == (
         "lacking.dim is foretold missing and has wrapper_MPS_dim_lacking",
     )
-    assert said([*WRAPPERS, "wrapper_MPS__made_up"]) == ("wrapper_MPS__made_up belongs to no operator",)
+    assert contradictions([*WRAPPERS, "wrapper_MPS__made_up"]) == ("wrapper_MPS__made_up belongs to no operator",)
 
 
 def test_torchvisions_table_is_held_against_what_it_launches():
     launches = mangled(LAUNCH, ["nms_encode", "roi_pool_forward_encode", "ps_roi_pool_backward_encode"])
     table = ["nms", "roi_pool", "_ps_roi_pool_backward"]
     assert checks.torchvision_has_its_kernels(launches, table).contradictions == ()
-    said = checks.torchvision_has_its_kernels(launches, [*table[1:], "made_up"]).contradictions
-    assert said == ("made_up is foretold native and has no kernel", "nms has a kernel and is foretold missing")
+    contradictions = checks.torchvision_has_its_kernels(launches, [*table[1:], "made_up"]).contradictions
+    assert contradictions == (
+        "made_up is foretold native and has no kernel",
+        "nms has a kernel and is foretold missing",
+    )
 
 
 def test_what_a_kernel_newly_refuses_is_found(wheel):
@@ -187,11 +190,11 @@ def test_what_a_kernel_newly_refuses_is_found(wheel):
     stored = [*of_wheel(torch), *of_wheel(vision)]
     assert len(stored) == 4
     assert checks.kernels_say_what_is_stored([torch, vision], stored).contradictions == ()
-    said = checks.kernels_say_what_is_stored([torch, vision], stored[:-1]).contradictions
-    assert said == ("+ nms.mm: nms is not for ints",)
-    said = checks.kernels_say_what_is_stored([vision], stored).contradictions
-    assert len(said) == 3
-    assert all(line.startswith("- Pad.mm: ") for line in said)
+    differences = checks.kernels_say_what_is_stored([torch, vision], stored[:-1]).contradictions
+    assert differences == ("+ nms.mm: nms is not for ints",)
+    differences = checks.kernels_say_what_is_stored([vision], stored).contradictions
+    assert len(differences) == 3
+    assert all(line.startswith("- Pad.mm: ") for line in differences)
 
 
 def test_wheels_without_kernels_are_said(wheel):
@@ -238,9 +241,9 @@ getattr(graph, f"{kind}WithTensor_name_")
 """Prose of import to nobody:
 done."""
 '''
-    found = {use.name: use.is_selector for use in pyobjc.uses(code, "x.py")}
+    used = {use.name: use.is_selector for use in pyobjc.uses(code, "x.py")}
     selectors = ("addTensor_name_", "fromString_", "writtenOut_like_this_")
-    assert found == {"MPSGraph": False, "MTLCreateSystemDefaultDevice": False, **dict.fromkeys(selectors, True)}
+    assert used == {"MPSGraph": False, "MTLCreateSystemDefaultDevice": False, **dict.fromkeys(selectors, True)}
 
 
 def test_a_selector_that_is_made_up_or_too_new_is_found(frameworks):
@@ -255,16 +258,18 @@ def test_a_selector_that_is_made_up_or_too_new_is_found(frameworks):
 
 
 def test_the_simulations_contract_is_held_against_pyobjc(frameworks, tmp_path):
-    def said(arguments="@ @", value=32, version="1.0"):
+    def contradictions(arguments="@ @", value=32, version="1.0"):
         methods = {"-addTensor:name:": ["id", arguments, "11.0"]}
         contract = {"source": "PyObjC 1.0 (x)", "classes": {"MPSGraph": {"methods": methods}}}
         (tmp_path / "c.json").write_text(json.dumps({**contract, "constants": {"MPSDataTypeFloat": value}}))
         return checks.contract_is_pyobjcs(frameworks, tmp_path / "c.json", version).contradictions
 
-    assert said() == ()
-    assert said(arguments="@ Q") == ("-[MPSGraph addTensor:name:]: ('@ Q', '11.0'), in PyObjC ('@ @', '11.0')",)
-    assert said(value=33) == ("MPSDataTypeFloat is 33, in PyObjC 32",)
-    assert "was not made of PyObjC 2.0" in said(version="2.0")[0]
+    assert contradictions() == ()
+    assert contradictions(arguments="@ Q") == (
+        "-[MPSGraph addTensor:name:]: ('@ Q', '11.0'), in PyObjC ('@ @', '11.0')",
+    )
+    assert contradictions(value=33) == ("MPSDataTypeFloat is 33, in PyObjC 32",)
+    assert "was not made of PyObjC 2.0" in contradictions(version="2.0")[0]
 
 
 def test_the_projects_own_names_are_collected():
@@ -281,15 +286,15 @@ def test_a_python_file_that_differs_is_found(wheel):
         "torch/x.so": "sha256=4",
     }
 
-    def said(**changed):
+    def contradictions(**changed):
         files = {**here, "torch/version.py": "sha256=9", "torch/x.so": "sha256=9", **changed}
         rows = "".join(f"{name},{hashed},1\n" for name, hashed in files.items())
         path = wheel("torch-1.whl", **{"torch-1.dist-info/RECORD": rows})
         return checks.python_files_are_linuxs(path, here).contradictions
 
-    assert said() == ()
-    assert said(**{"torch/a.py": "sha256=5"}) == ("torch/a.py differs",)
-    assert said(**{"torch/c.py": "sha256=5"}) == ("torch/c.py is only on a Mac",)
+    assert contradictions() == ()
+    assert contradictions(**{"torch/a.py": "sha256=5"}) == ("torch/a.py differs",)
+    assert contradictions(**{"torch/c.py": "sha256=5"}) == ("torch/c.py is only on a Mac",)
 
 
 def test_openmp_is_found_by_file_and_by_use(wheel):
@@ -298,9 +303,9 @@ def test_openmp_is_found_by_file_and_by_use(wheel):
         wheel("torch-1.whl", **{"torch/lib/libomp.dylib": used, "torch/lib/libtorch.dylib": used}),
         wheel("jax-1.whl", **{"jax/mlir.so": words}),
     ]
-    found = checks.who_brings_openmp(files)
-    assert found.facts == ("torch-1.whl: brings torch/lib/libomp.dylib; 1 of its libraries use it",)
-    assert found.contradictions == ()
+    result = checks.who_brings_openmp(files)
+    assert result.facts == ("torch-1.whl: brings torch/lib/libomp.dylib; 1 of its libraries use it",)
+    assert result.contradictions == ()
     assert checks.who_brings_openmp(files[1:]).contradictions
 
 

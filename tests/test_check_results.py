@@ -35,9 +35,9 @@ def contribution(processes: int = 3, **changes) -> list[records.Record]:
         fields |= {"mode": "full", "simulated": False} | changes
         measured = {k: timing.Measurement(k, samples=tuple(v), **place[k] | fields) for k, v in times.items()}
         compared = timing.compare_samples(measured, baseline="CPU", name="product, n = 64", parity="compared")
-        for name, measurement, said, _ in records._rows("02b_compare", compared):
+        for name, measurement, comparison, _ in records._rows("02b_compare", compared):
             taken = f"2026-11-20T10:00:{number:02}+00:00"
-            made.append(records.Record("02b_compare", name, taken, measurement, said, 0.01, HERE))
+            made.append(records.Record("02b_compare", name, taken, measurement, comparison, 0.01, HERE))
     return made
 
 
@@ -54,7 +54,7 @@ def write(tmp_path):
 )
 def of_a_good_file_is_told_what_would_be_shown(check_results, write, capsys):
     assert check_results.main([str(write(contribution()))]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for words in (
         "GOOD: it can be shown, as data/results/apple_m2_max_gpu.json",
         "Chip: Apple M2 Max",
@@ -63,13 +63,13 @@ def of_a_good_file_is_told_what_would_be_shown(check_results, write, capsys):
         "(1 faster)",
         "Settings that go along",
     ):
-        assert words in said
-    assert "Note:" not in said
+        assert words in printed
+    assert "Note:" not in printed
     busy = contribution(processes=1, others=2.0)
     assert check_results.main([str(write(busy))]) == 0
-    said = capsys.readouterr().out
-    assert "Note: 2 of 2 benchmarks were measured in fewer than 3 processes" in said
-    assert "Note: 2 of 2 measurements were made while other programs ran" in said
+    printed = capsys.readouterr().out
+    assert "Note: 2 of 2 benchmarks were measured in fewer than 3 processes" in printed
+    assert "Note: 2 of 2 measurements were made while other programs ran" in printed
     assert check_results.main([]) == 2
 
 
@@ -83,13 +83,13 @@ def of_a_good_file_is_told_what_would_be_shown(check_results, write, capsys):
 def what_a_file_claims_must_follow_from_its_numbers(check_results, write):
     good = contribution()
     unknown = dataclasses.replace(HERE, chip=None)
-    for made, said in (
+    for made, message in (
         (contribution(simulated=True), "only real times of full mode"),
         (contribution(mode="fast"), "only real times of full mode"),
         ([dataclasses.replace(record, machine=unknown) for record in good], "chip or operating system is unknown"),
         ([dataclasses.replace(record, taken="2099-01-01T00:00:00") for record in good[:2]], "taken in the future"),
     ):
-        with pytest.raises(records.RecordError, match=f"mine.json: 02b_compare/.*{said}"):
+        with pytest.raises(records.RecordError, match=f"mine.json: 02b_compare/.*{message}"):
             check_results.check(write(made))
     with pytest.raises(records.RecordError, match=r"mps' claims a speed-up of 40, but its samples say 3\.929"):
         check_results.check(claim(write(good), "mps", median=40.0, high=50.0))
@@ -141,7 +141,7 @@ def a_device_is_one_that_the_machine_has(check_results, write):
         (nvidia, XEON | {"gpu": "2 × NVIDIA H200, NVIDIA A100"}),
     ):
         assert check_results.check(write(elsewhere(good, devices, **changes)))
-    for devices, changes, said in (
+    for devices, changes, message in (
         (
             ULTRA,
             AMD,
@@ -163,7 +163,7 @@ def a_device_is_one_that_the_machine_has(check_results, write):
         (nvidia, XEON | {"gpu": "NVIDIA A100"}, "its device is 'NVIDIA H200'"),
         ({}, {"os_name": "Debian"}, "its chip is 'Apple M2 Max', and its system 'Debian'"),
     ):
-        with pytest.raises(records.RecordError, match=f"mine.json: 02b_compare/.*: {said}"):
+        with pytest.raises(records.RecordError, match=f"mine.json: 02b_compare/.*: {message}"):
             check_results.check(write(elsewhere(good, devices, **changes)))
 
 
@@ -225,14 +225,14 @@ def only_a_plain_file_is_read(check_results, tmp_path, write):
     link.symlink_to(good)
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "folder.json").mkdir()
-    for name, said in (
+    for name, message in (
         ("link", "not a plain file"),
         ("pipe", "not a plain file"),
         ("folder", "not a plain file"),
         ("missing", "no such file"),
         ("mine.json/inside", "Not a directory"),
     ):
-        with pytest.raises(records.RecordError, match=said):
+        with pytest.raises(records.RecordError, match=message):
             check_results.check(tmp_path / f"{name}.json")
 
 
@@ -266,12 +266,12 @@ BEYOND_THE_RULES = {
 @RULES.rule(('if "<" in name or ">" in name]', "if False]"), ("run.comparison, run.machine)", "run.comparison)"))
 def what_no_honest_file_holds_is_refused(check_results, write):
     good = write(contribution()).read_text()
-    for what, (change, said) in BEYOND_THE_RULES.items():
+    for what, (change, message) in BEYOND_THE_RULES.items():
         data = json.loads(good)
         change(data)
         path = write(contribution())
         path.write_text(json.dumps(data))
-        with pytest.raises(records.RecordError, match=said) as refused:
+        with pytest.raises(records.RecordError, match=message) as refused:
             pytest.fail(f"{what} was accepted: {check_results.check(path)}")
         assert str(refused.value).isprintable(), what
         assert len(str(refused.value)) < 700, what
@@ -283,11 +283,11 @@ def the_command_refuses_in_one_line(check_results, tmp_path, capsys):
         path = tmp_path / f"{number}.json"
         path.write_bytes(content)
         assert check_results.main([str(path)]) == 1
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert said.err.startswith(f"REFUSED {path}: ")
-        assert said.err.count("\n") == 1
-        assert said.err.strip().isprintable()
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith(f"REFUSED {path}: ")
+        assert printed.err.count("\n") == 1
+        assert printed.err.strip().isprintable()
 
 
 # --- the published schema is made of the classes ---

@@ -376,14 +376,14 @@ def what_has_no_numbers_is_refused_in_a_line(checks):
 
     with FakeTensorMode():
         fake = torch.ones(3)
-    for strange, said in (
+    for strange, message in (
         (torch.ones(3, device="meta"), "on the meta device, which has shapes and no numbers; compute it on a real"),
         (fake, "a FakeTensor of float32 .*, which cannot be compared"),
         (torch.empty(3, dtype=torch.bits8), "a Tensor of bits8 .*, which cannot be compared"),
         (np.ma.masked_array([1.0, 2.0, 3.0], [True, False, False]), "a MaskedArray, which cannot be compared"),
     ):
         for pair in ((strange, np.ones(3)), (np.ones(3), strange)):
-            with pytest.raises(TypeError, match=rf"^result is {said}") as refused:
+            with pytest.raises(TypeError, match=rf"^result is {message}") as refused:
                 checks.assert_close(*pair, "float32")
             assert "\n" not in str(refused.value)
 
@@ -443,7 +443,7 @@ def shapes_nan_and_infinities_are_seen(checks):
     for good in (nan, inf, -inf, inf * (1 + 1j), undefined):
         checks.assert_close(good, good.copy(), "float32")
     checks.assert_close(undefined, undefined + 1e-7 * (1 + 1j), "float32")
-    for reference, result, said in (
+    for reference, result, message in (
         (ones, np.ones((3, 1)), r"shapes differ, \(3,\) and \(3, 1\)"),
         (ones, np.ones(1), "shapes differ"),
         (1.0, ones, "shapes differ"),
@@ -463,7 +463,7 @@ def shapes_nan_and_infinities_are_seen(checks):
             r"1 of 2 values differ too much, worst at \(0,\): -60000 for 60000",
         ),
     ):
-        with pytest.raises(checks.Mismatch, match=said):
+        with pytest.raises(checks.Mismatch, match=message):
             checks.assert_close(reference, result, "float32")
     with pytest.raises(checks.Mismatch, match="1 of 1 values differ too much"):
         checks.assert_close(1.0, 1.0 + 1e-9, "float64")  # single numbers have their precision, too
@@ -484,7 +484,7 @@ def whole_numbers_and_texts_must_be_equal(checks):
     big = np.arange(100_000, 100_003)
     checks.assert_close(big, torch.tensor(big), "float32")
     checks.assert_close(["cat", "dog"], ["cat", "dog"], "float32")
-    for reference, result, said in (
+    for reference, result, message in (
         (
             big,
             big + np.array([0, 1, 1]),
@@ -508,7 +508,7 @@ def whole_numbers_and_texts_must_be_equal(checks):
         (np.arange(3), np.array([0, 1, np.nan]), "nan for 2; int64 must be equal"),
     ):
         for dtype in ("bfloat16", "float64", "int64"):
-            with pytest.raises(checks.Mismatch, match=said):
+            with pytest.raises(checks.Mismatch, match=message):
                 checks.assert_close(reference, result, dtype)
     checks.assert_close(np.array([2**53 + 2, 2**62, -1]), np.array([2.0**53 + 2, 2.0**62, -1]), "int64")
     checks.assert_close(True, 1.0, "float32")
@@ -648,10 +648,10 @@ def measured(seconds: float, on: PyTorchDevice) -> timing.Measurement:
     ("if share >= 0.01 else", "if True else"),
 )
 def a_rate_above_the_peak_is_an_error(checks):
-    said = checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=1.8e12, bytes=50e9)
-    assert said == "work: 1.8 TFLOP/s (50% of the peak), 50 GB/s (50% of the peak)"
-    said = checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=3.6e9)
-    assert said.endswith("(below 1% of the peak)"), "a rate is never 0% of something"
+    sentence = checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=1.8e12, bytes=50e9)
+    assert sentence == "work: 1.8 TFLOP/s (50% of the peak), 50 GB/s (50% of the peak)"
+    sentence = checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=3.6e9)
+    assert sentence.endswith("(below 1% of the peak)"), "a rate is never 0% of something"
     with pytest.raises(
         checks.Implausible, match=r"work: 1 s would be 3\.7 TFLOP/s, above 3\.6 TFLOP/s, .*M2 GPU.*waited"
     ):
@@ -660,15 +660,15 @@ def a_rate_above_the_peak_is_an_error(checks):
     with pytest.raises(checks.Implausible, match=r"GB/s, above 100 GB/s"):
         checks.assert_plausible(measured(1.0, MPS), on=MPS, bytes=100e9 + peaks.CACHE * 1.1)
     # what fits into a cache may be faster than the memory
-    said = checks.assert_plausible(measured(1e-4, MPS), on=MPS, bytes=64 * 2**20)
-    assert said == "work: 671 GB/s (above the memory's peak, so partly from caches)"
+    sentence = checks.assert_plausible(measured(1e-4, MPS), on=MPS, bytes=64 * 2**20)
+    assert sentence == "work: 671 GB/s (above the memory's peak, so partly from caches)"
 
 
 @RULES.rule(("    if peak is None:\n        return", "    if peak is None:\n        raise"))
 def an_unknown_device_is_no_error_and_is_told(checks):
     lab = PyTorchDevice("cuda", "NVIDIA B999")
-    said = checks.assert_plausible(measured(1.0, lab), on=lab, flops=1e18)
-    assert said == "work: 1000000 TFLOP/s (no peak is known for this device)"
+    sentence = checks.assert_plausible(measured(1.0, lab), on=lab, flops=1e18)
+    assert sentence == "work: 1000000 TFLOP/s (no peak is known for this device)"
 
 
 @RULES.rule(("    if not (flops >= 0 and bytes >= 0 and flops + bytes > 0):", "    if False:"))
@@ -734,7 +734,7 @@ def exercises_are_judged(checks):
             checks.exercise("Ex 1", one, lambda answer: answer == 5, "-")
     assert ">Ex &lt;1&gt;: right<" in checks.exercise("Ex <1>", 4, asserting, "count")._repr_html_()
     assert not hasattr(checks.exercise("Ex 1", ..., asserting, "count"), "_repr_html_"), "shown as right"
-    for answer, accepts, said in (
+    for answer, accepts, message in (
         (5, asserting, r"(?s)Ex 1: 5 is not 4.*\. Hint: count$"),
         (5, lambda answer: answer == 4, r"Ex 1: 5 is not it\. Hint: count$"),
         (None, lambda answer: answer > 4, "Ex 1: '>' not supported.* Hint: count$"),
@@ -751,7 +751,7 @@ def exercises_are_judged(checks):
         (1, lambda answer: (_ for _ in ()).throw(KeyError), "Ex 1: KeyError. Hint: count$"),
         (list(range(10_000)), lambda answer: False, r"Ex 1: \[0, 1, .{0,60}\] is not it"),
     ):
-        with pytest.raises(checks.WrongAnswer, match=said) as refused:
+        with pytest.raises(checks.WrongAnswer, match=message) as refused:
             checks.exercise("Ex 1", answer, accepts, "count")
         assert refused.value._render_traceback_() == [f"WrongAnswer: {refused.value}"], "more than a learner needs"
     with pytest.raises(TypeError, match="Ex 1: the check returned nothing"):

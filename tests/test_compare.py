@@ -130,8 +130,8 @@ def the_interval_of_a_ratio_is_welch_s(compare):
 
     before, after = [1.0, 1.04, 1.01, 1.02], [1.1, 1.2, 1.13]
     welch = ttest_ind(np.log(before), np.log(after), equal_var=False).confidence_interval()
-    found = compare.ratio(before, after)
-    assert (found.low, found.high) == pytest.approx((math.exp(welch.low), math.exp(welch.high)))
+    interval = compare.ratio(before, after)
+    assert (interval.low, interval.high) == pytest.approx((math.exp(welch.low), math.exp(welch.high)))
     one = compare.interval(before)
     half = 3.182446 * np.log(before).std(ddof=1) / 2  # Student's t of three degrees of freedom, from a table
     assert math.log(one.high / one.ratio) == pytest.approx(half, rel=1e-5)
@@ -163,22 +163,22 @@ def unlike_machines_are_not_compared(compare):
     there = lambda **fields: run(0, 1.0, machine=dataclasses.replace(HERE, **fields))
     assert compare.times([run(0, 1.0)], [there(os_version="15.2", load_average=None, power_source="AC")])
     versions = HERE.versions
-    for other, said in (
+    for other, message in (
         (there(chip="Apple M2 Max"), "Apple M2 / .*Apple M2 Max"),
         (there(os_version="16.0"), "macOS 15 / .*macOS 16"),
         (there(versions={**versions, "torch": "2.13.0"}), f"torch {versions['torch']} / torch 2.13.0"),
     ):
-        with pytest.raises(compare.DifferentMachines, match=f"not compared .*{said}"):
+        with pytest.raises(compare.DifferentMachines, match=f"not compared .*{message}"):
             compare.times([run(0, 1.0)], [other])
     with pytest.raises(compare.DifferentMachines, match="chip unknown"):
         compare.times([there(chip=None)], [there(chip=None)])
-    for changes, said in (
+    for changes, message in (
         ({"device": "GPU"}, "device differs: Xeon CPU, 2 threads / GPU"),
         ({"mode": "fast"}, "mode differs: full / fast"),
         ({"question": "throughput"}, "question differs"),
         ({"simulated": True}, "simulated differs"),
     ):
-        with pytest.raises(compare.DifferentMachines, match=said):
+        with pytest.raises(compare.DifferentMachines, match=message):
             compare.times([run(0, 1.0)], [run(0, 1.0, **changes)])
     for changes in ({"simulated": True}, {"mode": "fast"}):
         with pytest.raises(compare.DifferentMachines, match="not compared"):
@@ -236,14 +236,14 @@ def times_of_what_was_withheld_get_no_verdict(compare, file, capsys):
     assert compare.main(["times", file("good", *good), file("quick", *quick)]) == 0
     assert "FASTER" in capsys.readouterr().out
     assert compare.main(["times", file("good", *good), file("wrong", *wrong)]) == 1
-    said = capsys.readouterr().out
-    assert "FASTER" not in said
-    assert re.search(r"LOST .* 01_a/c/x: outputs differ: 3 of 9\n", said)
+    printed = capsys.readouterr().out
+    assert "FASTER" not in printed
+    assert re.search(r"LOST .* 01_a/c/x: outputs differ: 3 of 9\n", printed)
     busy = [dataclasses.replace(one, measurement=dataclasses.replace(one.measurement, others=2.0)) for one in quick]
     assert compare.main(["times", file("good", *good), file("busy", *busy)]) == 1
-    said = capsys.readouterr().out
-    assert "FASTER" not in said
-    assert "busy machine: other programs used 2.0 cores meanwhile: close them and run again" in said
+    printed = capsys.readouterr().out
+    assert "FASTER" not in printed
+    assert "busy machine: other programs used 2.0 cores meanwhile: close them and run again" in printed
     assert compare.main(["times", file("wrong", *wrong), file("wrong too", *wrong)]) == 0, "a page may show a mistake"
     assert "WITHHELD " in capsys.readouterr().out
 
@@ -296,7 +296,7 @@ def a_gate_is_refused_before_it_measures(compare, file, tmp_path, capsys):
     page.write_text("# Metal Lab\n")
     busy = [dataclasses.replace(one, measurement=dataclasses.replace(one.measurement, others=2.0)) for one in mine]
     another = "it is not of this machine as it is now \\(chip Apple M2 / "
-    for path, only, said in (
+    for path, only, message in (
         (str(page), [], "not a pyperf file: Expecting value"),
         (f"{page}.missing", [], "there is no such file"),
         (file("lone", *runs([1.0] * 3, machine=here)), [], "it holds no speed-up to hold this machine against"),
@@ -306,7 +306,7 @@ def a_gate_is_refused_before_it_measures(compare, file, tmp_path, capsys):
     ):
         assert compare.main(["reference", path, *only]) == 2, path
         err = capsys.readouterr().err
-        assert re.match(f"gate: {re.escape(path)}: {said}", err), err
+        assert re.match(f"gate: {re.escape(path)}: {message}", err), err
         assert err.count("\n") == 1
 
 
@@ -330,9 +330,9 @@ def nothing_compared_is_not_nothing_slower(compare, file, capsys):
     busy, now = file("busy", *disturbed), file("now", *good)
     for command in ("gate", "times"):
         assert compare.main([command, busy, now]) == 2
-        said = capsys.readouterr()
-        assert f"nothing of {busy} may be concluded from: measure it again" in said.err
-        assert "WITHHELD" in said.out
+        printed = capsys.readouterr()
+        assert f"nothing of {busy} may be concluded from: measure it again" in printed.err
+        assert "WITHHELD" in printed.out
     only = honest([of_outputs_that_differ(one) for one in good])
     assert compare.main(["times", file("wrong", *only), file("wrong too", *only)]) == 0, "a page may show a mistake"
 
@@ -345,22 +345,22 @@ def nothing_compared_is_not_nothing_slower(compare, file, capsys):
 )
 def the_exit_code_says_slower_or_not_comparable(compare, file, capsys):
     before = file("before", *runs([1.0, 1.01, 0.99]), *runs([1.0], "gone"))
-    for scale, code, said in ((1.0, 0, "UNSURE"), (0.5, 0, "FASTER"), (2.0, 1, "SLOWER")):
+    for scale, code, verdict in ((1.0, 0, "UNSURE"), (0.5, 0, "FASTER"), (2.0, 1, "SLOWER")):
         after = file("after", *runs([scale, 1.01 * scale, 0.99 * scale]), *runs([1.0], "new"))
         assert compare.main(["times", before, after]) == code
         out = capsys.readouterr().out
-        assert said in out.splitlines()[1]
+        assert verdict in out.splitlines()[1]
         assert f"{1 / scale:.2f} (" in out
         assert f"only in {before}: 01_a/gone" in out
         assert "01_a/new" in out
-        assert f"1 compared by time: 1 {said}" in out
+        assert f"1 compared by time: 1 {verdict}" in out
     assert compare.main(["times", file("one", *runs([1.0])), file("other", *runs([2.0]))]) == 2
-    said = capsys.readouterr()
-    assert "0.50 (no interval)" in said.out
-    assert "a side needs 3 processes" in said.err
+    printed = capsys.readouterr()
+    assert "0.50 (no interval)" in printed.out
+    assert "a side needs 3 processes" in printed.err
     assert compare.main(["times", before, before + ".missing"]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err[:7]) == ("", "times: ")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err[:7]) == ("", "times: ")
 
 
 @RULES.rule(
@@ -376,9 +376,9 @@ def unlike_machines_are_shown_their_ratios_and_never_their_times(compare, file, 
     other = [dataclasses.replace(made, machine=there) for made in [*speeds([2.0, 2.0, 2.1]), *runs([1.0], "lone")]]
     here = [*speeds([4.0, 4.1, 3.9]), *runs([1.0], "lone")]
     assert compare.main(["times", file("here", *here), file("there", *other)]) == 2
-    said = capsys.readouterr()
-    assert "absolute times of unlike machines are not compared (chip Apple M2 / chip Apple M9)" in said.err
-    [head, row] = said.out.splitlines()
+    printed = capsys.readouterr()
+    assert "absolute times of unlike machines are not compared (chip Apple M2 / chip Apple M9)" in printed.err
+    [head, row] = printed.out.splitlines()
     assert "which machine is better is not said" in head
     assert row.split() == ["4.00", "(3.76", "to", "4.26)", "2.03", "(1.90", "to", "2.18)", "01_a/c/x"]
     busy = [dataclasses.replace(made, measurement=dataclasses.replace(made.measurement, others=1.0)) for made in here]
@@ -393,9 +393,9 @@ def doubts_are_told(compare, file, capsys):
     assert "Doubtful" not in capsys.readouterr().out
     busy = [run(3, 9.0, others=1.5), *runs([1.0] * 3, sentinel_drift=-0.2)]
     assert compare.main(["times", quiet, file("busy", *busy)]) == 0, "three processes of four were not disturbed"
-    said = capsys.readouterr().out
-    assert "while 1 of the benchmarks were measured, other programs ran" in said
-    assert "moved by more than 10%" in said
+    printed = capsys.readouterr().out
+    assert "while 1 of the benchmarks were measured, other programs ran" in printed
+    assert "moved by more than 10%" in printed
 
 
 @RULES.rule(

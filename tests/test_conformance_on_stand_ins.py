@@ -97,9 +97,9 @@ def test_without_xcode_claims_are_not_applicable(mac):
         (test_converting.test_mpsgraphtool_takes_our_flags, {}),
         (test_converting.test_mpsgraphtool_converts, {"source": "small.onnx"}),
     ):
-        outcome, said = judge(test, **fixtures)
+        outcome, message = judge(test, **fixtures)
         assert outcome == "not applicable"
-        assert "Xcode" in said
+        assert "Xcode" in message
     assert judge(test_machines.test_tools_of_xcode) == CONFIRMED
 
 
@@ -112,8 +112,8 @@ def test_signposts_are_listened_to_while_work_is_done(mac, monkeypatch):
     assert "nn.functional.softshrink(x, 0.5)" in worked[0]
     assert "library.softshrink_forward_float(out, x, 0.5)" in worked[1]
     put(mac.bin, log="echo log: must be admin; exit 77")
-    outcome, said = judge(test_profiler.test_signposts_of_operators_are_seen)
-    assert (outcome, "must be admin" in said) == ("not applicable", True)
+    outcome, message = judge(test_profiler.test_signposts_of_operators_are_seen)
+    assert (outcome, "must be admin" in message) == ("not applicable", True)
 
 
 def test_the_machine_is_described_and_films_are_written(mac, monkeypatch):
@@ -121,13 +121,13 @@ def test_the_machine_is_described_and_films_are_written(mac, monkeypatch):
     monkeypatch.setattr(machine, "describe", lambda: machine.Machine(**known))
     assert judge(test_machines.test_description_is_complete) == CONFIRMED
     monkeypatch.setattr(machine, "describe", lambda: machine.Machine(**known | {"gpu_cores": None}))
-    outcome, said = judge(test_machines.test_description_is_complete)
+    outcome, message = judge(test_machines.test_description_is_complete)
     assert outcome == "refuted"
-    assert "not found out: gpu_cores" in said
+    assert "not found out: gpu_cores" in message
     monkeypatch.setattr(video, "ENCODERS", ("mp4v",))  # the one that is everywhere
-    outcome, said = judge(test_machines.test_films_are_written_in_h264)
+    outcome, message = judge(test_machines.test_films_are_written_in_h264)
     assert outcome == "refuted"
-    assert "another format" in said
+    assert "another format" in message
 
 
 @pytest.mark.parametrize(("busy", "outcome"), [(3.4, "confirmed"), (1.02, "refuted")])
@@ -260,8 +260,8 @@ def test_what_mpsgraphtool_made_is_loaded_and_compared(mac, monkeypatch):
     monkeypatch.setattr(isolated, "run", well(y=np.ones(10, np.float32)))
     assert ask() == CONFIRMED
     monkeypatch.setattr(isolated, "run", well(y=np.zeros(10, np.float32)))
-    outcome, said = ask()
-    assert (outcome, "DIFFERS" in said) == ("refuted", True)
+    outcome, message = ask()
+    assert (outcome, "DIFFERS" in message) == ("refuted", True)
     put(mac.bin, mpsgraphtool="exit 134")
     assert ask()[0] == "refuted"
 

@@ -34,8 +34,8 @@ def ended(folder: Path, *arguments: str) -> list[str]:
         *arguments,
         str(folder),
     ]
-    found = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(found)}
+    folders = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
     for name in [name for name in environment if name.startswith("PYTEST_")]:
         del environment[name]  # of the session that runs this test
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment).stdout.splitlines()

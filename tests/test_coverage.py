@@ -48,8 +48,8 @@ NATIVE = [
 ]  # fmt: skip
 
 
-def of(found, operator):
-    return next(use for use in found.uses if use.operator.split("::")[1].split(".")[0] == operator)
+def of(covered, operator):
+    return next(use for use in covered.uses if use.operator.split("::")[1].split(".")[0] == operator)
 
 
 @pytest.mark.parametrize("operator", MISSING)
@@ -89,16 +89,17 @@ def test_a_kernel_that_leaves_large_matrices_to_the_cpu(function, fits, leaves, 
     stays = mps_coverage(function, fits)
     assert stays.answer.startswith("Yes: ")
     assert not of(stays, operator).reason
-    found = mps_coverage(function, leaves)
-    assert of(found, operator).status == "falls back"
-    assert reason in of(found, operator).advice
-    assert found.runs
-    assert f"{of(found, operator).operator.split('::')[1].removesuffix('.default')} may leave the GPU" in found.answer
+    covered = mps_coverage(function, leaves)
+    assert of(covered, operator).status == "falls back"
+    assert reason in of(covered, operator).advice
+    assert covered.runs
+    name = of(covered, operator).operator.split("::")[1].removesuffix(".default")
+    assert f"{name} may leave the GPU" in covered.answer
 
 
 def test_one_large_call_of_several_is_told():
-    found = mps_coverage(lambda a, b: (torch.linalg.svdvals(a), torch.linalg.svdvals(b)), torch.eye(8), torch.eye(99))
-    assert (of(found, "_linalg_svd").calls, of(found, "_linalg_svd").status) == (2, "falls back")
+    covered = mps_coverage(lambda a, b: (torch.linalg.svdvals(a), torch.linalg.svdvals(b)), torch.eye(8), torch.eye(99))
+    assert (of(covered, "_linalg_svd").calls, of(covered, "_linalg_svd").status) == (2, "falls back")
 
 
 def test_no_matrix_no_limit():
@@ -111,20 +112,20 @@ def test_no_matrix_no_limit():
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_arguments_are_foretold_in_a_mac_s_words(name):
     call = REFUSED[name]
-    found = mps_coverage(call.model, *call.inputs)
-    (use,) = found.having("refused")
+    covered = mps_coverage(call.model, *call.inputs)
+    (use,) = covered.having("refused")
     assert use.reason.startswith(call.words)
-    assert use.way_out in str(found)
-    assert not found.runs
-    assert found.answer.startswith("No: ")
-    assert call.words.rstrip(". ") in found.answer
-    assert 'refuses these arguments, "' in found.answer
-    assert use.reason.partition(". ")[0] in html.unescape(found._repr_html_())
+    assert use.way_out in str(covered)
+    assert not covered.runs
+    assert covered.answer.startswith("No: ")
+    assert call.words.rstrip(". ") in covered.answer
+    assert 'refuses these arguments, "' in covered.answer
+    assert use.reason.partition(". ")[0] in html.unescape(covered._repr_html_())
 
 
 def test_the_backward_pass_is_asked_as_well():
-    found = mps_coverage(nn.AdaptiveAvgPool2d(5), torch.rand(1, 2, 12, 12, requires_grad=True), training=True)
-    assert {use.operator.split("::")[1].split(".")[0] for use in found.having("refused")} == {
+    covered = mps_coverage(nn.AdaptiveAvgPool2d(5), torch.rand(1, 2, 12, 12, requires_grad=True), training=True)
+    assert {use.operator.split("::")[1].split(".")[0] for use in covered.having("refused")} == {
         "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
     }  # fmt: skip
 
@@ -141,8 +142,8 @@ def test_one_refused_call_of_several_is_told_and_sizes_that_fit_are_not():
 def test_a_detour_is_told_of_an_average_of_whole_numbers():
     pool = lambda x: nn.functional.avg_pool2d(x, 2, divisor_override=3)
     assert mps_coverage(pool, torch.rand(1, 2, 4, 4)).answer.startswith("Yes: ")
-    found = mps_coverage(pool, torch.ones(1, 2, 4, 4, dtype=torch.long))
-    assert (of(found, "avg_pool2d").status, found.runs) == ("falls back", True)
+    covered = mps_coverage(pool, torch.ones(1, 2, 4, 4, dtype=torch.long))
+    assert (of(covered, "avg_pool2d").status, covered.runs) == ("falls back", True)
 
 
 TORCHVISION = (
@@ -164,8 +165,8 @@ def test_nothing_is_called_refused_in_sound_networks(package, name):
     package = pytest.importorskip(package)
     make = package.models.get_model if package is torchvision else package.create_model
     with torch.device("meta"):
-        found = mps_coverage(make(name).eval(), torch.empty(1, 3, 224, 224))
-    assert found.answer.startswith("Yes: ")
+        covered = mps_coverage(make(name).eval(), torch.empty(1, 3, 224, 224))
+    assert covered.answer.startswith("Yes: ")
 
 
 def test_torchvision_has_a_forward_kernel_of_deform_conv2d_and_no_backward():
@@ -182,28 +183,28 @@ def test_torchvision_has_a_forward_kernel_of_deform_conv2d_and_no_backward():
 def test_the_talk_s_network_runs_and_rrelu_does_not():
     talk = networks.talk_mlp()
     assert mps_coverage(talk.model, *talk.inputs, training=True).runs
-    found = mps_coverage(nn.Sequential(nn.Linear(4, 4), nn.RReLU()), torch.randn(2, 4))
-    assert not found.runs
-    assert of(found, "rrelu_with_noise").modules == ("1",)
-    assert "PYTORCH_ENABLE_MPS_FALLBACK=1" in found.answer
-    assert "rrelu_with_noise" in str(found)
+    covered = mps_coverage(nn.Sequential(nn.Linear(4, 4), nn.RReLU()), torch.randn(2, 4))
+    assert not covered.runs
+    assert of(covered, "rrelu_with_noise").modules == ("1",)
+    assert "PYTORCH_ENABLE_MPS_FALLBACK=1" in covered.answer
+    assert "rrelu_with_noise" in str(covered)
 
 
 def test_lstm_is_one_operator_on_mps():
     """aten/src/ATen/native/RNN.cpp calls _lstm_mps for the whole layer; elsewhere it falls into pieces."""
     for model in (nn.LSTM(4, 4), networks.lstm().model):
         inputs = torch.randn(2, 3, 4 if isinstance(model, nn.LSTM) else 64)
-        found = mps_coverage(model, inputs)
-        assert of(found, "_lstm_mps").calls == 1
-        assert not any("sigmoid" in use.operator or "tanh" in use.operator for use in found.uses)
+        covered = mps_coverage(model, inputs)
+        assert of(covered, "_lstm_mps").calls == 1
+        assert not any("sigmoid" in use.operator or "tanh" in use.operator for use in covered.uses)
 
 
 def test_attention_is_one_operator_on_mps_without_gradients():
     """transformers/attention.cpp: not where a gradient is wanted."""
     layer = nn.TransformerEncoderLayer(8, 2, dropout=0.0)
-    found = mps_coverage(layer.eval(), torch.randn(2, 3, 8))
-    assert of(found, "_scaled_dot_product_attention_math_for_mps").modules == ("self_attn",)
-    assert not any("softmax" in use.operator for use in found.uses)
+    covered = mps_coverage(layer.eval(), torch.randn(2, 3, 8))
+    assert of(covered, "_scaled_dot_product_attention_math_for_mps").modules == ("self_attn",)
+    assert not any("softmax" in use.operator for use in covered.uses)
     training = mps_coverage(layer.train(), torch.randn(2, 3, 8), training=True)
     assert training.runs
     assert of(training, "_safe_softmax").modules == ("self_attn",)
@@ -218,16 +219,16 @@ def test_attention_is_one_operator_on_mps_without_gradients():
 
 
 def test_lstm_and_linear_have_one_backward_operator():
-    found = mps_coverage(networks.lstm().model, torch.randn(2, 3, 64), training=True)
-    assert of(found, "lstm_mps_backward").calls == 1
-    assert of(found, "linear_backward").calls == 1
-    assert not any("tanh" in use.operator or "addmm" in use.operator for use in found.uses)
+    covered = mps_coverage(networks.lstm().model, torch.randn(2, 3, 64), training=True)
+    assert of(covered, "lstm_mps_backward").calls == 1
+    assert of(covered, "linear_backward").calls == 1
+    assert not any("tanh" in use.operator or "addmm" in use.operator for use in covered.uses)
 
 
 def test_backward_operators_belong_to_their_modules():
     model = nn.Sequential(nn.Linear(4, 4), nn.Softshrink(), nn.Linear(4, 2))
-    found = mps_coverage(model, torch.randn(2, 4), training=True)
-    assert of(found, "softshrink_backward").modules == ("1",)
+    covered = mps_coverage(model, torch.randn(2, 4), training=True)
+    assert of(covered, "softshrink_backward").modules == ("1",)
 
 
 def test_an_lstm_with_projections_is_refused():
@@ -242,10 +243,10 @@ class LeavesATensorBehind(nn.Module):
 
 
 def test_a_tensor_left_on_the_cpu_is_found():
-    found = mps_coverage(nn.Sequential(LeavesATensorBehind()), torch.randn(2, 8))
-    assert not found.runs
-    assert "stays on the CPU where aten::add.Tensor meets it in 0" in found.answer
-    assert of(found, "sin"), "the trace ended there"
+    covered = mps_coverage(nn.Sequential(LeavesATensorBehind()), torch.randn(2, 8))
+    assert not covered.runs
+    assert "stays on the CPU where aten::add.Tensor meets it in 0" in covered.answer
+    assert of(covered, "sin"), "the trace ended there"
     assert mps_coverage(lambda x: x + torch.tensor(1.0), torch.randn(2)).runs, "a number without dimensions is allowed"
 
 
@@ -259,9 +260,9 @@ def test_a_tensor_left_on_the_cpu_is_found():
     ],
 )
 def test_float64_on_the_way_is_found(model, inputs):
-    found = mps_coverage(model, inputs)
-    assert not found.runs
-    assert "MPS has no" in found.answer
+    covered = mps_coverage(model, inputs)
+    assert not covered.runs
+    assert "MPS has no" in covered.answer
 
 
 def test_inference_mode_hides_nothing():
@@ -281,16 +282,16 @@ def test_a_custom_operator_for_the_cpu_alone_is_missing():
         return x + 1
 
     cpu_only.register_fake(lambda x: torch.empty_like(x))
-    found = mps_coverage(lambda x: cpu_only(x), torch.randn(2))
-    assert not found.runs
+    covered = mps_coverage(lambda x: cpu_only(x), torch.randn(2))
+    assert not covered.runs
 
 
 def test_functions_train_and_named_arguments_arrive():
     scores = torch.randn(3, 4, requires_grad=True)
     target = torch.tensor([0, 1, 2])
-    found = mps_coverage(nn.functional.cross_entropy, scores, target, training=True, label_smoothing=0.1)
-    assert found.runs
-    assert of(found, "_log_softmax_backward_data")
+    covered = mps_coverage(nn.functional.cross_entropy, scores, target, training=True, label_smoothing=0.1)
+    assert covered.runs
+    assert of(covered, "_log_softmax_backward_data")
     assert scores.grad is None
 
 
@@ -346,11 +347,11 @@ class OtherWayOnMeta(nn.Module):
 )
 def test_a_failure_on_meta_that_a_model_catches_leads_it_no_other_way(caught, asks):
     """Broken by hand: without `watching` around operators or functions, or `ended_by` raised, it says Yes of sin."""
-    found = mps_coverage(OtherWayOnMeta(caught, asks), torch.ones(4))
-    assert found.traced_on == "cpu"
-    assert not found.runs
-    assert of(found, "rrelu_with_noise")
-    assert not any("sin" in use.operator for use in found.uses)
+    covered = mps_coverage(OtherWayOnMeta(caught, asks), torch.ones(4))
+    assert covered.traced_on == "cpu"
+    assert not covered.runs
+    assert of(covered, "rrelu_with_noise")
+    assert not any("sin" in use.operator for use in covered.uses)
 
 
 def test_a_failure_on_meta_in_a_backward_pass_that_a_hook_catches_is_noticed():
@@ -367,9 +368,9 @@ def test_a_failure_on_meta_in_a_backward_pass_that_a_hook_catches_is_noticed():
         y.register_hook(doubled_if_positive)
         return y
 
-    found = mps_coverage(model, torch.ones(2, requires_grad=True), training=True)
-    assert found.traced_on == "cpu"
-    assert not any("sin" in use.operator for use in found.uses)
+    covered = mps_coverage(model, torch.ones(2, requires_grad=True), training=True)
+    assert covered.traced_on == "cpu"
+    assert not any("sin" in use.operator for use in covered.uses)
 
 
 def test_a_loop_that_waits_for_numbers_ends_where_there_are_some():
@@ -392,9 +393,9 @@ def test_a_failure_everywhere_that_a_model_catches_is_its_own_business():
         except RuntimeError:
             return a + nn.functional.pad(b, (0, 1))
 
-    found = mps_coverage(padded, torch.ones(3), torch.ones(2))
-    assert (found.traced_on, found.runs) == ("cpu", True)
-    assert of(found, "constant_pad_nd")
+    covered = mps_coverage(padded, torch.ones(3), torch.ones(2))
+    assert (covered.traced_on, covered.runs) == ("cpu", True)
+    assert of(covered, "constant_pad_nd")
 
 
 def endless(x):
@@ -461,9 +462,9 @@ def test_modules_that_keep_results_are_copied():
     model = nn.Sequential(nn.utils.weight_norm(nn.Linear(2, 2)), Keeping(2, 2))
     model(torch.ones(1, 2))
     kept, weight = model[1].kept[0], model[0].weight
-    found = mps_coverage(model, torch.ones(1, 2))
-    assert (found.traced_on, found.runs) == ("meta", True), found
-    assert {"_weight_norm_interface.default", "linear"} <= {use.operator.split("::")[1] for use in found.uses}
+    covered = mps_coverage(model, torch.ones(1, 2))
+    assert (covered.traced_on, covered.runs) == ("meta", True), covered
+    assert {"_weight_norm_interface.default", "linear"} <= {use.operator.split("::")[1] for use in covered.uses}
     assert model[1].kept[0] is kept
     assert kept.grad_fn is not None
     assert model[0].weight is weight
@@ -489,14 +490,14 @@ def test_outside_of_the_main_thread_operators_are_stopped_too():
         try:
             mps_coverage(endless, torch.ones(2), time_limit=0.2)
         except coverage.TraceFailed as failure:
-            said.append(str(failure))
+            messages.append(str(failure))
 
-    said = []
+    messages = []
     thread = threading.Thread(target=traced, daemon=True)
     thread.start()
     thread.join(60)
-    assert said, "it has not ended after a minute"
-    assert "has not ended after 0.2 s" in said[0]
+    assert messages, "it has not ended after a minute"
+    assert "has not ended after 0.2 s" in messages[0]
 
 
 class Graph(nn.Module):
@@ -516,7 +517,7 @@ class Graph(nn.Module):
 
 @pytest.mark.filterwarnings("ignore")  # of layouts in beta
 @pytest.mark.parametrize(
-    ("model", "inputs", "said"),
+    ("model", "inputs", "message"),
     [
         (lambda: Graph(torch.eye(3).to_sparse()), lambda: torch.ones(3, 4), "sparse tensors, which are among its inp"),
         (lambda: Graph(torch.eye(3).to_sparse_csr()), lambda: torch.ones(3, 4), "sparse tensors, which are among its"),
@@ -530,9 +531,9 @@ class Graph(nn.Module):
         ),
     ],
 )
-def test_sparse_and_nested_tensors_are_refused_in_a_line(model, inputs, said):
+def test_sparse_and_nested_tensors_are_refused_in_a_line(model, inputs, message):
     """Their kernels are others: neither Yes nor No. Broken by hand: each of the three calls of `_require_dense`."""
-    with pytest.raises(coverage.TraceFailed, match=f"^the model computes with {said}") as failed:
+    with pytest.raises(coverage.TraceFailed, match=f"^the model computes with {message}") as failed:
         mps_coverage(model(), inputs(), training="Embedding" in str(model()))
     assert "\n" not in str(failed.value)
 
@@ -580,9 +581,9 @@ def test_tensors_are_found_wherever_they_lie(wrap, unwrap):
             return wrap(self.layer(unwrap(value)).sin())
 
     before = x.clone()
-    found = mps_coverage(Wrapped(), wrap(x))
-    assert found.runs, found.answer
-    assert found.traced_on == "meta"
+    covered = mps_coverage(Wrapped(), wrap(x))
+    assert covered.runs, covered.answer
+    assert covered.traced_on == "meta"
     assert torch.equal(x, before), "the caller's was changed"
     assert of(mps_coverage(Wrapped(), wrap(x), training=True), "linear_backward")
     assert "MPS has no float64, but input 0 is" in mps_coverage(Wrapped(), wrap(x.double())).answer
@@ -615,10 +616,10 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("asks", QUESTIONS.values(), ids=QUESTIONS)
 def test_a_model_that_asks_for_its_device_is_told_a_mac_s(asks):
-    found = mps_coverage(lambda x: nn.functional.rrelu(x) if asks(x) else x.sin(), torch.randn(2, 2))
-    assert found.traced_on == "meta"
-    assert of(found, "rrelu_with_noise"), "it went the way that it goes elsewhere"
-    assert not found.runs
+    covered = mps_coverage(lambda x: nn.functional.rrelu(x) if asks(x) else x.sin(), torch.randn(2, 2))
+    assert covered.traced_on == "meta"
+    assert of(covered, "rrelu_with_noise"), "it went the way that it goes elsewhere"
+    assert not covered.runs
 
 
 def test_what_a_model_makes_on_its_device_is_there():
@@ -632,9 +633,9 @@ def test_what_a_model_makes_on_its_device_is_there():
         with torch.autocast(x.device.type, enabled=False):
             return sum([x, *made, *moved]).to(made[0])
 
-    found = mps_coverage(model, torch.randn(2))
-    assert found.runs, found.answer
-    assert found.traced_on == "meta"
+    covered = mps_coverage(model, torch.randn(2))
+    assert covered.runs, covered.answer
+    assert covered.traced_on == "meta"
     assert mps_coverage(model, torch.randn(2, requires_grad=True), training=True).traced_on == "meta"
     assert not mps_coverage(lambda x: x + torch.ones(2, device="cpu"), torch.randn(2)).runs
 
@@ -645,11 +646,11 @@ def test_a_tensor_left_behind_is_found_in_a_scripted_module_as_well():
 
 
 def test_where_the_cpu_is_needed_it_is_said_that_a_device_was_not_a_mac_s():
-    found = mps_coverage(
+    covered = mps_coverage(
         lambda x: x[x.nonzero()[0, 0]] if x.device.type == "cpu" else x.nonzero().item(), torch.ones(2)
     )
-    assert found.traced_on == "cpu"
-    assert "what it does on mps alone, would not be noticed" in found.answer
+    assert covered.traced_on == "cpu"
+    assert "what it does on mps alone, would not be noticed" in covered.answer
 
 
 def test_whatever_a_model_raises_is_told():
@@ -661,17 +662,17 @@ def test_whatever_a_model_raises_is_told():
 
 
 def test_nms_needs_numbers_and_is_traced_on_the_cpu():
-    found = mps_coverage(lambda b, s: torchvision.ops.nms(b, s, 0.5), torch.rand(5, 4), torch.rand(5))
-    assert found.traced_on == "cpu"
-    assert "would not be noticed" in found.answer
-    assert of(found, "nms").status == "native"
+    covered = mps_coverage(lambda b, s: torchvision.ops.nms(b, s, 0.5), torch.rand(5, 4), torch.rand(5))
+    assert covered.traced_on == "cpu"
+    assert "would not be noticed" in covered.answer
+    assert of(covered, "nms").status == "native"
 
 
 def test_a_3d_network_stumbles_over_its_pooling():
     model = nn.Sequential(nn.Conv3d(1, 2, 3), nn.BatchNorm3d(2), nn.ReLU(), nn.AdaptiveAvgPool3d(2))
-    found = mps_coverage(model, torch.randn(1, 1, 8, 8, 8))
-    assert [use.operator for use in found.having("missing")] == ["aten::_adaptive_avg_pool3d.default"]
-    assert found.having("missing")[0].modules == ("3",)
+    covered = mps_coverage(model, torch.randn(1, 1, 8, 8, 8))
+    assert [use.operator for use in covered.having("missing")] == ["aten::_adaptive_avg_pool3d.default"]
+    assert covered.having("missing")[0].modules == ("3",)
 
 
 def test_a_ctc_loss_runs():
@@ -679,34 +680,34 @@ def test_a_ctc_loss_runs():
         targets = torch.ones(2, 3, dtype=torch.long, device=scores.device)
         return nn.functional.ctc_loss(scores.log_softmax(-1), targets, (5, 5), (3, 3))
 
-    found = mps_coverage(loss, torch.randn(5, 2, 4))
-    assert of(found, "_ctc_loss").status == "native"
+    covered = mps_coverage(loss, torch.randn(5, 2, 4))
+    assert of(covered, "_ctc_loss").status == "native"
 
 
 @pytest.mark.parametrize("make", [networks.audio_encoder, networks.diffusion_block, *networks.MEASURED.values()])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_collection_s_networks_run(make, training):
     network = make()
-    found = mps_coverage(network.model.train(training), *network.inputs, training=training)
-    assert found.runs, found.answer
-    assert not found.having("unknown")
+    covered = mps_coverage(network.model.train(training), *network.inputs, training=training)
+    assert covered.runs, covered.answer
+    assert not covered.having("unknown")
 
 
 def test_the_model_and_its_outputs_are_left_alone():
     model = nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = mps_coverage(model, torch.randn(2, 4), training=True)
+    covered = mps_coverage(model, torch.randn(2, 4), training=True)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert next(model.parameters()).device.type == "cpu"
     assert next(model.parameters()).grad is None
     assert not model[0]._forward_hooks
-    assert of(found, "_softmax_backward_data").status == "native", "the backward pass was not traced"
+    assert of(covered, "_softmax_backward_data").status == "native", "the backward pass was not traced"
 
 
 def test_float64_is_refused_by_name():
-    found = mps_coverage(nn.Linear(2, 2).double(), torch.rand(1, 2).double())
-    assert not found.runs
-    assert "input 0, weight, bias is; call .float() first" in found.answer
+    covered = mps_coverage(nn.Linear(2, 2).double(), torch.rand(1, 2).double())
+    assert not covered.runs
+    assert "input 0, weight, bias is; call .float() first" in covered.answer
 
 
 def test_inputs_that_do_not_fit_say_so():
@@ -753,14 +754,14 @@ def test_command_line(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("raises", "said"),
+    ("raises", "message"),
     [
         (None, "It ran, as predicted"),
         (NotImplementedError("no kernel"), "It raised, NOT predicted"),
         (IndexError("out of bounds"), "It raised, NOT predicted: out of bounds"),
     ],
 )
-def test_confirm_runs_the_model_where_there_is_a_mac(monkeypatch, raises, said):
+def test_confirm_runs_the_model_where_there_is_a_mac(monkeypatch, raises, message):
     """The Mac's lines, with the CPU standing in for the device; not run on a Mac.
 
     Broken by hand: with `RuntimeError` alone told, and without what is given by name.
@@ -774,8 +775,8 @@ def test_confirm_runs_the_model_where_there_is_a_mac(monkeypatch, raises, said):
             raise raises
         return x + more
 
-    found = coverage.Coverage("m", (), "2.15", "meta")
-    assert coverage.confirm(found, model, torch.ones(1), more=torch.ones(1)).startswith(said)
+    covered = coverage.Coverage("m", (), "2.15", "meta")
+    assert coverage.confirm(covered, model, torch.ones(1), more=torch.ones(1)).startswith(message)
 
 
 def test_confirm_wants_a_mac():

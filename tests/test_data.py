@@ -28,10 +28,10 @@ def test_every_file_is_listed_with_its_checksum():
 
 @pytest.mark.parametrize("path", sorted((DATA / "results").glob("*.json")), ids=lambda path: path.stem)
 def test_reference_results_are_real_runs_with_provenance(path):
-    found = records.load(path)
-    assert {record.measurement.mode for record in found} == {"full"}
-    assert not any(record.measurement.simulated for record in found)
-    assert all(record.machine.chip and record.machine.python for record in found)
-    title = findings.column(found, path.name).title
+    stored = records.load(path)
+    assert {record.measurement.mode for record in stored} == {"full"}
+    assert not any(record.measurement.simulated for record in stored)
+    assert all(record.machine.chip and record.machine.python for record in stored)
+    title = findings.column(stored, path.name).title
     assert paths.results_file(title) == path.name, "a file is named after the device that was measured"
-    assert "/" not in "".join(str(record.machine.environment) for record in found)
+    assert "/" not in "".join(str(record.machine.environment) for record in stored)

@@ -107,8 +107,8 @@ def test_another_framework_s_device_is_picked_by_its_own_rules(monkeypatch, chip
     monkeypatch.setenv("METALLAB_DEVICE", "mps")
     lab = device.pick(framework="jax")
     assert (lab.framework, lab.kind, lab.waits_for_results) == ("jax", "cpu", True)
-    said = str(device.Banner(lab))
-    assert ", by JAX (the run asked for mps, but JAX sees no mps device on this machine). No GPU takes part" in said
+    banner = str(device.Banner(lab))
+    assert ", by JAX (the run asked for mps, but JAX sees no mps device on this machine). No GPU takes part" in banner
 
 
 def raising(error):
@@ -131,10 +131,10 @@ FAULTS = (
 
 def test_a_device_that_computes_wrongly_is_found_out(monkeypatch):
     for kind in ("mps", "cuda"):
-        for arrives, said in FAULTS:
+        for arrives, reason in FAULTS:
             with monkeypatch.context() as patch:
                 pretend(patch, kind, arrives=arrives)
-                assert said in (device.probe(kind) or ""), said
+                assert reason in (device.probe(kind) or ""), reason
                 with pytest.raises(device.DeviceUnavailable, match=f"{kind} was asked for, but a product on {kind}"):
                     device.pick(kind)
 

@@ -47,14 +47,14 @@ def stand_in(monkeypatch, *, gpu: bool, platform: str = "METAL", error: float = 
     jax = ModuleType("jax")
     jax.config = SimpleNamespace(jax_platforms=None, update=lambda name, value: placed.append((name, value)))
     jax.devices = lambda kind=None: [cpu] if kind == "cpu" or not gpu else [other]
-    jax.default_device = lambda found: hold(found.platform)
+    jax.default_device = lambda device: hold(device.platform)
     jax.block_until_ready = lambda results: placed.append(("waited for", results))
     jax.jit = lambda fn: lambda a, b: fn(Array(a, error), b)
     tf = ModuleType("tensorflow")
     details = SimpleNamespace(get_device_details=lambda gpu: {"device_name": "NVIDIA H200"})
     threads = SimpleNamespace(get_intra_op_parallelism_threads=lambda: 0)
-    found = lambda kind: ["gpu"] if gpu and kind == "GPU" else []
-    tf.config = SimpleNamespace(list_physical_devices=found, experimental=details, threading=threads)
+    list_devices = lambda kind: ["gpu"] if gpu and kind == "GPU" else []
+    tf.config = SimpleNamespace(list_physical_devices=list_devices, experimental=details, threading=threads)
     tf.device = hold
     waiting = SimpleNamespace(sync_devices=lambda: placed.append(("waited", "all")))
     tf.test = SimpleNamespace(experimental=waiting)

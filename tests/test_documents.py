@@ -36,15 +36,15 @@ def targets(path):
 
 def anchors(path):
     """The names that GitHub gives a page's headings."""
-    found, seen, heading = set(), Counter(), False
+    names, seen, heading = set(), Counter(), False
     for token in tokens(path):
         if heading:
             text = "".join(part.content for part in token.children if part.type in ("text", "code_inline"))
             name = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
-            found.add(f"{name}-{seen[name]}" if seen[name] else name)
+            names.add(f"{name}-{seen[name]}" if seen[name] else name)
             seen[name] += 1
         heading = token.type == "heading_open"
-    return found
+    return names
 
 
 def broken(path):
@@ -63,8 +63,8 @@ def commands(path):
     code = (token.content for token in tokens(path) if token.type in ("fence", "code_block", "code_inline"))
     for line in "\n".join(code).splitlines():
         for command in re.split(r"&&|;|\|", re.sub(r"\s#.*|<.*", "", line)):
-            if found := re.fullmatch(r"\s*(?:[A-Z_]+=\S+ +)*make((?: +\S+)*)\s*", command):
-                yield found[1].split()
+            if match := re.fullmatch(r"\s*(?:[A-Z_]+=\S+ +)*make((?: +\S+)*)\s*", command):
+                yield match[1].split()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)

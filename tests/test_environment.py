@@ -444,13 +444,13 @@ def test_an_extra_is_installed_for_its_target_once_and_again_after_a_new_lock(ma
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [("hub", "make hub CLASS=names.txt"), ("book", "make run"), ("mutants", "make mutants MODULE=")],
 )
-def test_what_is_missing_is_said_before_anything_is_installed(make, target, said):
+def test_what_is_missing_is_said_before_anything_is_installed(make, target, message):
     status, printed, calls = make(target)
     assert (status, calls) == (2, [])
-    assert said in printed
+    assert message in printed
 
 
 RUN_BY = {  # what a target runs beside metallab and metalsim, which do with what set-up installs

@@ -47,14 +47,14 @@ def told(project, *more):
 
 
 def test_every_failure_has_one_cause_and_a_test_that_ends_the_process_ends_nothing_else(project):
-    code, said = told(project)
+    code, printed = told(project)
     assert code == 1, "two are not known"
-    assert "| tests/one | 1 | 5 | 1 |\n| all | 1 | 5 | 1 |\n" in said
+    assert "| tests/one | 1 | 5 | 1 |\n| all | 1 | 5 | 1 |\n" in printed
     rows = ["mixes devices, an error on any GPU", "fails on the CPU as well", "asks a server for weights or pictures"]
-    assert all(f"| {row} | 1 |\n" in said for row in rows)
-    assert "| not known | 2 |\n" in said
-    assert "test_strange[mps]: " in said
-    assert "strange words" in said.rpartition("test_strange[mps]: ")[2]
-    found = (project / "found.jsonl").read_text()
+    assert all(f"| {row} | 1 |\n" in printed for row in rows)
+    assert "| not known | 2 |\n" in printed
+    assert "test_strange[mps]: " in printed
+    assert "strange words" in printed.rpartition("test_strange[mps]: ")[2]
+    stored = (project / "found.jsonl").read_text()
     told(project)
-    assert (project / "found.jsonl").read_text() == found, "what is known is run again"
+    assert (project / "found.jsonl").read_text() == stored, "what is known is run again"

@@ -37,12 +37,12 @@ def verdict(reference, result, dtype="float32"):
             warnings.simplefilter("ignore")  # PyTorch's, of layouts in beta
             checks.assert_close(reference, result, dtype)
     except (checks.Mismatch, TypeError) as refusal:
-        said, known = str(refusal), None if isinstance(refusal, TypeError) else False
+        message, known = str(refusal), None if isinstance(refusal, TypeError) else False
     else:
         return True
-    assert "\n" not in said, f"more than a line: {said}"
-    assert "result" in said or "nothing to compare" in said
-    assert known is False or "compare" in said or "meta" in said
+    assert "\n" not in message, f"more than a line: {message}"
+    assert "result" in message or "nothing to compare" in message
+    assert known is False or "compare" in message or "meta" in message
     return known
 
 
@@ -354,14 +354,14 @@ def test_whatever_a_check_answers_is_judged_by_its_truth(answers):
     except TypeError as error:
         refusal = str(error)
         assert None in {answer.truth for answer in answers}, refusal
-        said = [refusal]
+        reasons = [refusal]
         assert "neither true nor false" in refusal
     else:
         assert set(got.paired) == {name for name, answer in judges.items() if answer.truth}
-        said = list(got.refused.values())
-        assert all(reason.startswith("outputs differ: ") for reason in said)
-        assert len(got.paired) + len(said) == 2
-    assert not any("\n" in reason for reason in said)
+        reasons = list(got.refused.values())
+        assert all(reason.startswith("outputs differ: ") for reason in reasons)
+        assert len(got.paired) + len(reasons) == 2
+    assert not any("\n" in reason for reason in reasons)
 
 
 @fuzzed(

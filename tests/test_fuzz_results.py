@@ -197,25 +197,25 @@ def _at(data, path: tuple):
 
 def held(content: bytes) -> dict[tuple[str, str], tuple[dict, dict, list[float]]]:
     """What a file holds, read without metallab: by name and time each description, machine and list of samples."""
-    data, found = json.loads(content), {}
+    data, runs = json.loads(content), {}
     for benchmark in data["benchmarks"]:
         for run in benchmark["runs"]:
             metadata = data.get("metadata", {}) | benchmark.get("metadata", {}) | run.get("metadata", {})
             about = json.loads(metadata["metallab"])
-            found[metadata["name"], about["taken"]] = about, json.loads(metadata["machine"]), run["values"]
-    return found
+            runs[metadata["name"], about["taken"]] = about, json.loads(metadata["machine"]), run["values"]
+    return runs
 
 
 def true_speed_ups(content: bytes) -> dict[tuple[str, str], float]:
     """Of each variant that gives a speed-up, the median of the ratios of its samples to those of its baseline."""
-    found = held(content)
+    runs = held(content)
     answers = {}
-    for (name, taken), (about, _, values) in found.items():
+    for (name, taken), (about, _, values) in runs.items():
         compared = about["comparison"]
         if compared and compared["median"] is not None:
             base = f"{about['lesson']}/{compared['name']}/{compared['baseline']}"
-            assert (base, taken) in found, f"{name} is said to be compared with {base}"
-            base = found[base, taken][2]
+            assert (base, taken) in runs, f"{name} is said to be compared with {base}"
+            base = runs[base, taken][2]
             answers[name, taken] = statistics.median(b / v for b, v in zip(base, values, strict=True))
     return answers
 

@@ -242,14 +242,14 @@ def test_a_notebook_without_a_tool_is_incomplete(
     whole = make(tmp_path / "02_whole.ipynb", load, "%%isolated x --needs coremltools\nx = 6 * 7", "x")
     assert command("--mode", "fast", lacking, whole) == 0
     printed = capsys.readouterr().out
-    found = entries(run)
+    entry_of = entries(run)
     cells = [("cell 3 (Make a test)", "this cell needs clang's sanitizers, which this machine lacks", "buy it")]
     cells += [("cell 4 (Make a test)", "the model was not converted", "install Xcode")]
     wanted = [dict(zip(("where", "what", "mend"), cell, strict=True)) for cell in cells]
-    assert (found["01_lacking"]["status"], found["01_lacking"]["not_run"]) == ("incomplete", wanted)
-    assert found["01_lacking"]["executed"] == found["01_lacking"]["cells"] == 5
-    assert "To mend it: buy it, install Xcode" in found["01_lacking"]["reason"]
-    assert [found["02_whole"][name] for name in ("status", "reason", "not_run")] == ["passed", "", []]
+    assert (entry_of["01_lacking"]["status"], entry_of["01_lacking"]["not_run"]) == ("incomplete", wanted)
+    assert entry_of["01_lacking"]["executed"] == entry_of["01_lacking"]["cells"] == 5
+    assert "To mend it: buy it, install Xcode" in entry_of["01_lacking"]["reason"]
+    assert [entry_of["02_whole"][name] for name in ("status", "reason", "not_run")] == ["passed", "", []]
     assert "1 passed, 1 incomplete, 0 failed, 0 skipped" in printed
     lines = printed.splitlines()
     assert lines[-5:] == [
@@ -270,7 +270,7 @@ def test_a_notebook_without_a_tool_is_incomplete(
         del entry["not_run"]
     (run / "summary.json").write_text(json.dumps(older))
     assert command("--mode", "fast", whole) == 0
-    assert entries(run)["01_lacking"] == found["01_lacking"] | {"not_run": []}, "an older summary is kept"
+    assert entries(run)["01_lacking"] == entry_of["01_lacking"] | {"not_run": []}, "an older summary is kept"
 
 
 def test_an_isolated_cell_that_fails_fails_its_notebook(tmp_path: Path) -> None:
@@ -352,20 +352,20 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(
     assert (summary["mode"], summary["device"], summary["label"]) == ("fast", "cpu", CPU["label"])
     assert summary["started"].endswith("+00:00")
     assert summary["simulated"] is False
-    found = entries(run)
-    assert list(found) == [path.stem for path in made]
-    assert {name: entry["status"] for name, entry in found.items()} == dict.fromkeys(found, "failed") | {
+    entry_of = entries(run)
+    assert list(entry_of) == [path.stem for path in made]
+    assert {name: entry["status"] for name, entry in entry_of.items()} == dict.fromkeys(entry_of, "failed") | {
         "01_good": "passed",
         "15_good": "passed",
         "10_skipped": "skipped",
     }
-    assert found["10_skipped"]["reason"] == "needs a GPU"
-    assert (found["01_good"]["title"], found["01_good"]["reason"]) == ("Add", "")
+    assert entry_of["10_skipped"]["reason"] == "needs a GPU"
+    assert (entry_of["01_good"]["title"], entry_of["01_good"]["reason"]) == ("Add", "")
     for name, reason in reasons.items():
-        assert found[name]["reason"].startswith(reason), name
-        assert (run / found[name]["failed_copy"]).parent == run / "failed"
+        assert entry_of[name]["reason"].startswith(reason), name
+        assert (run / entry_of[name]["failed_copy"]).parent == run / "failed"
         assert f"{name}: {reason}" in printed
-        assert f"{found[name]['failed_copy']}\n" in printed
+        assert f"{entry_of[name]['failed_copy']}\n" in printed
     assert sorted(run.glob("*.ipynb")) == [run / "01_good.ipynb", run / "15_good.ipynb"]
 
     assert (run / "failed/02_malformed.unreadable").read_text() == '{"cells": ['
@@ -378,11 +378,11 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(
         assert reasons[name].removeprefix("cell 2: ").removeprefix("ValueError: ") in errors[-1].evalue
         assert (after.outputs, after.execution_count) == ([], None)
         executed = 2 if name == "04_raises" else 1
-        assert (found[name]["cells"], found[name]["executed"]) == (3, executed)
+        assert (entry_of[name]["cells"], entry_of[name]["executed"]) == (3, executed)
     for name in ("09_kernel", "11_unsaid", "12_cell"):
         refused = code(nbformat.read(run / f"failed/{name}.ipynb", 4))[0]
-        assert (refused.execution_count, text(refused)) == (None, found[name]["reason"])
-        assert found[name]["executed"] == 0
+        assert (refused.execution_count, text(refused)) == (None, entry_of[name]["reason"])
+        assert entry_of[name]["executed"] == 0
     aborted, hung = (code(nbformat.read(run / f"failed/{n}.ipynb", 4))[1] for n in ("07_aborts", "08_hangs"))
     assert "in fall" in "\n".join(aborted.outputs[-1].traceback)
     assert "in nap" in without_colours("\n".join(hung.outputs[0].traceback))
@@ -395,7 +395,7 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(
     assert (later["04_raises"]["status"], later["04_raises"]["failed_copy"]) == ("passed", None)
     assert not (run / "failed/04_raises.ipynb").exists()
     assert {name: entry for name, entry in later.items() if name != "04_raises"} == {
-        name: entry for name, entry in found.items() if name != "04_raises"
+        name: entry for name, entry in entry_of.items() if name != "04_raises"
     }
 
 
@@ -687,14 +687,14 @@ def test_a_page_that_fills_the_disk_fails_in_one_line_and_the_run_goes_on(
     run = tmp_path / "run"
     no_large_files(200_000)
     assert command("--mode", "fast", "--jobs", 2, long, good) == 1
-    found = entries(run)
-    assert [found["01_long"]["status"], found["02_good"]["status"]] == ["failed", "passed"]
+    entry_of = entries(run)
+    assert [entry_of["01_long"]["status"], entry_of["02_good"]["status"]] == ["failed", "passed"]
     why = f"cell 2: {run}/failed/01_long.ipynb cannot be written (File too large): make room there"
-    assert found["01_long"]["reason"].startswith(why)
-    assert found["01_long"]["executed"] == 2
-    assert "\n" not in found["01_long"]["reason"]
+    assert entry_of["01_long"]["reason"].startswith(why)
+    assert entry_of["01_long"]["executed"] == 2
+    assert "\n" not in entry_of["01_long"]["reason"]
     assert not (run / "01_long.ipynb").exists()
-    first, second, _ = code(nbformat.read(run / found["01_long"]["failed_copy"], 4))  # as it was at the last save
+    first, second, _ = code(nbformat.read(run / entry_of["01_long"]["failed_copy"], 4))  # as it was at the last save
     assert (text(first), text(second)) == ("kept\n", "")
     assert not list(run.rglob(".*.part"))
     no_large_files(resource.RLIM_INFINITY)
@@ -912,12 +912,12 @@ def test_ctrl_c_leaves_no_process_and_keeps_the_partial_notebook(
     printed, _ = first.communicate(timeout=PATIENCE)
     assert first.returncode == 130
     assert gone(*pids)
-    found = entries(tmp_path / "run")
-    assert [(entry["status"], entry["reason"]) for entry in found.values()] == [
+    entry_of = entries(tmp_path / "run")
+    assert [(entry["status"], entry["reason"]) for entry in entry_of.values()] == [
         ("passed", ""),
         ("failed", "interrupted"),
     ]
-    before, stopped = code(nbformat.read(tmp_path / "run" / found["02_long"]["failed_copy"], 4))
+    before, stopped = code(nbformat.read(tmp_path / "run" / entry_of["02_long"]["failed_copy"], 4))
     assert (text(before), text(stopped)) == ("done before\n", "I was here\ninterrupted")
     assert "1 notebooks were not begun" in printed
 

@@ -21,15 +21,15 @@ def module_file(name: str) -> Path | None:
 @functools.cache
 def names(file: Path) -> frozenset[str]:
     """What a module binds anywhere: assigned, defined or imported."""
-    found = set()
+    bound = set()
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
+            bound.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+            bound.add(node.id)
         elif isinstance(node, ast.alias):
-            found.add((node.asname or node.name).split(".")[0])
-    return frozenset(found)
+            bound.add((node.asname or node.name).split(".")[0])
+    return frozenset(bound)
 
 
 def imports(tree: ast.AST, package: str) -> Iterator[tuple[str, str | None, int]]:
@@ -62,7 +62,7 @@ def test_what_is_imported_is_there(file):
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "names"),
     [
         ("def f():\n    from metallab.pytorch import limits_that_went", ["metallab.pytorch.limits_that_went"]),
         ("import metallab.nowhere", ["metallab.nowhere"]),
@@ -71,5 +71,5 @@ def test_what_is_imported_is_there(file):
         ("from . import refusals\nimport torch", []),
     ],
 )
-def test_what_is_not_there_is_found(source, said):
-    assert list(missing(source, "metalsim")) == said
+def test_what_is_not_there_is_found(source, names):
+    assert list(missing(source, "metalsim")) == names

@@ -41,20 +41,20 @@ def test_an_exception_is_a_line_and_the_place_where_it_was():
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "reason"),
     [
         ("import os; print('last', flush=True); os.abort()", "the process was killed by SIGABRT"),
         ("import os; print('last', flush=True); os._exit(3)", "the process exited with code 3"),
         ("import os; print('last', flush=True); os._exit(0)", "the process exited with code 0 before it answered"),
     ],
 )
-def test_a_crash_is_a_sentence(code, said):
+def test_a_crash_is_a_sentence(code, reason):
     outcome = isolated.run(code)
-    assert (outcome.ended, outcome.reason, outcome.printed) == ("crashed", said, "last\n")
+    assert (outcome.ended, outcome.reason, outcome.printed) == ("crashed", reason, "last\n")
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "reason"),
     [
         ("import sys; sys.exit('no')", "SystemExit: no"),
         ("raise ValueError", "ValueError"),
@@ -65,10 +65,10 @@ def test_a_crash_is_a_sentence(code, said):
         ("x = (", "SyntaxError: '(' was never closed"),
     ],
 )
-def test_whatever_is_raised_is_told(code, said):
+def test_whatever_is_raised_is_told(code, reason):
     outcome = isolated.run(code, results=["x"])
     assert outcome.ended == "raised"
-    assert said in outcome.reason
+    assert reason in outcome.reason
 
 
 def test_a_hanging_child_is_stopped_with_all_that_it_started(tmp_path, monkeypatch):
@@ -286,9 +286,9 @@ def test_a_failure_that_is_taught_has_to_come(capsys):
     cell = functools.partial(isolated._cell, Shell())
     for kind in ("NotImplementedError", "RuntimeError"):  # the second is the base of the first
         cell(f"--raises {kind}", "raise NotImplementedError('no kernel')")
-        said = capsys.readouterr().out
-        assert f"This cell is meant to raise {kind}, and did:\n" in said
-        assert said.endswith("NotImplementedError: no kernel\n")
+        printed = capsys.readouterr().out
+        assert f"This cell is meant to raise {kind}, and did:\n" in printed
+        assert printed.endswith("NotImplementedError: no kernel\n")
     with pytest.raises(isolated.ChildFailed, match="should raise NotImplementedError, and ended without raising"):
         cell("--raises NotImplementedError", "1 + 1")
     with pytest.raises(isolated.ChildFailed, match=r"^KeyError: 'x' .*where it should raise NotImplementedError"):
@@ -308,10 +308,10 @@ def test_a_cell_whose_tool_is_missing_is_not_run(capsys, monkeypatch):
     for line, mend in (("x --needs coremltools", "make tools"), ("x --device mps", "buy one")):
         shell.user_ns["x"] = "old"
         cell(line, "x = print('it ran')")
-        said = capsys.readouterr().out
-        assert "it ran" not in said
-        assert said.startswith("NOT RUN: this cell needs ")
-        assert said.endswith(f"To mend it: {mend}\n")
+        printed = capsys.readouterr().out
+        assert "it ran" not in printed
+        assert printed.startswith("NOT RUN: this cell needs ")
+        assert printed.endswith(f"To mend it: {mend}\n")
         missing = shell.user_ns["x"]
         assert str(missing.picture("heading")).startswith("Nothing to show: this cell needs "), "nothing old is there"
         assert (list(missing), hasattr(missing, "_repr_html_")) == ([], False)
@@ -319,8 +319,8 @@ def test_a_cell_whose_tool_is_missing_is_not_run(capsys, monkeypatch):
         with pytest.raises(isolated.ChildFailed, match=r"no result 'x' came back.*this cell needs "):
             shell.user_ns["isolated_outcome"]["x"]
     cell("x --wants sanitizers", "x = print('it ran')")
-    said = capsys.readouterr().out
-    assert said.startswith("it ran\nNOT RUN: the part of this cell that needs clang's sanitizers.\nTo mend it: make")
+    printed = capsys.readouterr().out
+    assert printed.startswith("it ran\nNOT RUN: the part of this cell that needs clang's sanitizers.\nTo mend it: make")
     assert shell.user_ns["isolated_outcome"].ok
 
 

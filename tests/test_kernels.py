@@ -133,7 +133,7 @@ def test_inside_a_compiled_model():
 
 
 @pytest.mark.parametrize(
-    ("x", "lambd", "error", "said"),
+    ("x", "lambd", "error", "message"),
     [
         (torch.ones(2), -1.0, ValueError, "lambd is -1.0; for torch.float32 it lies between 0 and 3.4"),
         (torch.ones(2), math.nan, ValueError, "lambd is nan"),
@@ -141,10 +141,10 @@ def test_inside_a_compiled_model():
         (torch.ones(2, dtype=torch.int64), 0.5, TypeError, "floating-point tensors, not torch.int64"),
     ],
 )
-def test_what_the_operator_refuses(x, lambd, error, said):
-    with pytest.raises(error, match=re.escape(said)):
+def test_what_the_operator_refuses(x, lambd, error, message):
+    with pytest.raises(error, match=re.escape(message)):
         softshrink.softshrink(x, lambd)
-    with pytest.raises(error, match=re.escape(said)):
+    with pytest.raises(error, match=re.escape(message)):
         softshrink.softshrink(x.to("meta"), lambd)
 
 
@@ -261,9 +261,9 @@ def test_softmax_has_no_race_and_the_page_s_has_one():
     kernel, arguments, how = softmax(broken, "softmax_tree", 3, 300, 64)
     kernel(*arguments, **how)
     assert torch.allclose(arguments[0], arguments[1].softmax(-1), atol=1e-6)
-    found = kernel.check(*arguments, **how).findings
+    findings = kernel.check(*arguments, **how).findings
     step = next(i for i, line in enumerate(broken.splitlines(), 1) if "if (t < half_way)" in line)
-    assert ("race", step) in [(finding.kind, finding.line) for finding in found]
+    assert ("race", step) in [(finding.kind, finding.line) for finding in findings]
 
 
 # ---- building --------------------------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ def an_error_keeps_its_line(nvrtc):
     ('("constant", "*"), ("constant", "&"))', '("device", "&"), ("constant", "&"))'),
 )
 def what_is_not_understood_is_refused(nvrtc):
-    for text, said in {
+    for text, message in {
         "": "no kernel",
         "kernel void k(texture2d<float> x) {}": "not understood",
         "\nkernel void k(device float* x, uint i [[thread_index_in_quadgroup]]) {}": "2: .*cannot be had",
@@ -435,7 +435,7 @@ def what_is_not_understood_is_refused(nvrtc):
         "#define K kernel void k(device float* x) {}\nK": "write kernels and instantiations out",
         "kernel void k(device float* x [[buffer(1)]]) {}": "number them from 0",
     }.items():
-        with pytest.raises(SyntaxError, match=said):
+        with pytest.raises(SyntaxError, match=message):
             nvrtc.translate(text)
 
 

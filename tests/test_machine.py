@@ -158,8 +158,8 @@ def example(**changes) -> Machine:
 def test_a_mac_is_described_by_its_own_commands(commands, mac):
     """Formats not checked on a Mac."""
     commands(sysctl=SYSCTL, sw_vers="15.5", system_profiler=PROFILER, pmset=pmset(BATTERY, SETTINGS))
-    found = machine.describe()
-    assert {name: getattr(found, name) for name in (*MAC_FIELDS, "os_name", "architecture")} == {
+    described = machine.describe()
+    assert {name: getattr(described, name) for name in (*MAC_FIELDS, "os_name", "architecture")} == {
         "chip": "Apple M2 Max",
         "memory_bytes": 96 * 2**30,
         "cores_physical": 12,
@@ -175,8 +175,8 @@ def test_a_mac_is_described_by_its_own_commands(commands, mac):
         "os_name": "macOS",
         "architecture": "arm64",
     }
-    assert "S3R1AL" not in found.to_json()
-    assert dict(found.rows())["System"] == "macOS 15.5"
+    assert "S3R1AL" not in described.to_json()
+    assert dict(described.rows())["System"] == "macOS 15.5"
 
 
 @pytest.mark.parametrize(
@@ -191,32 +191,32 @@ def test_a_mac_is_described_by_its_own_commands(commands, mac):
 def test_power_on_a_mac(commands, mac, batteries, settings, source, low):
     """Formats not checked on a Mac: ``powermode`` is what Macs with a high-power mode are said to print."""
     commands(pmset=pmset(batteries, settings))
-    found = machine.describe()
-    assert (found.power_source, found.low_power_mode) == (source, low)
+    described = machine.describe()
+    assert (described.power_source, described.low_power_mode) == (source, low)
 
 
 def test_an_intel_mac_has_no_kinds_of_cores(commands, mac):
     """sysctl complains of names it does not know, fails, and prints the rest. Not checked on a Mac."""
     known = "".join(line + "\n" for line in SYSCTL.splitlines() if "perflevel" not in line)
     commands(sysctl=f"#!/bin/sh\n{printing(known)}\necho 'unknown oid' >&2\nexit 1\n")
-    found = machine.describe()
-    assert (found.cores_physical, found.cores_performance, found.cores_efficiency) == (12, None, None)
+    described = machine.describe()
+    assert (described.cores_physical, described.cores_performance, described.cores_efficiency) == (12, None, None)
 
 
 @pytest.mark.parametrize("cards", [["Apple M2 Max"], [{"sppci_cores": "38"}], {"a": 1}, None, [{"sppci_model": 5}]])
 def test_an_unknown_display_report_gives_no_gpu(commands, mac, cards):
     """Formats not checked on a Mac."""
     commands(system_profiler=json.dumps({"SPDisplaysDataType": cards}))
-    found = machine.describe()
-    assert found.gpu is None
+    described = machine.describe()
+    assert described.gpu is None
 
 
 def test_two_gpus_share_no_core_count(commands, mac):
     """Format not checked on a Mac."""
     cards = [{"sppci_model": "Radeon Pro 5500M", "sppci_cores": "24"}, {"sppci_model": "Intel UHD 630"}]
     commands(system_profiler=json.dumps({"SPDisplaysDataType": cards}))
-    found = machine.describe()
-    assert (found.gpu, found.gpu_cores) == ("Radeon Pro 5500M, Intel UHD 630", None)
+    described = machine.describe()
+    assert (described.gpu, described.gpu_cores) == ("Radeon Pro 5500M, Intel UHD 630", None)
 
 
 GARBAGE = "\x00\x1b[31mnot: what: a Mac says ½ -1 0 99999999999999999999999\n: \n"
@@ -240,9 +240,9 @@ def test_a_silent_mac_is_unknown(commands, mac, monkeypatch, script):
         monkeypatch.setattr(machine, name, 0.05 if script and "sleep" in script else 5.0)
     if script is not None:
         commands(sysctl=script, sw_vers=script, pmset=script, system_profiler=script)
-    found = machine.describe()
-    assert {name: getattr(found, name) for name in MAC_FIELDS} == dict.fromkeys(MAC_FIELDS)
-    assert Machine.from_json(found.to_json()) == found
+    described = machine.describe()
+    assert {name: getattr(described, name) for name in MAC_FIELDS} == dict.fromkeys(MAC_FIELDS)
+    assert Machine.from_json(described.to_json()) == described
 
 
 def test_a_slow_report_does_not_make_another_machine(commands, mac, monkeypatch):
@@ -288,12 +288,12 @@ def test_linux_is_described_from_its_files(commands, linux):
         }
     )
     commands(**{"nvidia-smi": "NVIDIA H200\nNVIDIA H200\n"})
-    found = machine.describe()
-    assert (found.chip, found.virtual) == ("Some CPU @ 3 GHz", True)
-    assert found.gpu == "2 × NVIDIA H200"
-    assert found.cpu_governor == "performance, powersave"
-    assert found.power_source == "battery"
-    assert found.low_power_mode is None
+    described = machine.describe()
+    assert (described.chip, described.virtual) == ("Some CPU @ 3 GHz", True)
+    assert described.gpu == "2 × NVIDIA H200"
+    assert described.cpu_governor == "performance, powersave"
+    assert described.power_source == "battery"
+    assert described.low_power_mode is None
 
 
 def test_power_may_change_while_the_process_lives(linux):
@@ -306,21 +306,21 @@ def test_power_may_change_while_the_process_lives(linux):
 def test_an_arm_linux_is_named_by_lscpu(commands, linux):
     linux({"proc/cpuinfo": "processor\t: 0\nCPU implementer\t: 0x41\n"})
     commands(lscpu="Architecture:   aarch64\nModel name:     Neoverse-N1\n")
-    found = machine.describe()
-    assert (found.chip, found.virtual) == ("Neoverse-N1", None)
+    described = machine.describe()
+    assert (described.chip, described.virtual) == ("Neoverse-N1", None)
 
 
 def test_a_bare_linux_is_unknown(commands, linux):
     commands(**{"nvidia-smi": "#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9"})
-    found = machine.describe()
+    described = machine.describe()
     names = ("chip", "gpu", "gpu_cores", "virtual", "cpu_governor", "power_source", "low_power_mode")
-    assert {name: getattr(found, name) for name in names} == dict.fromkeys(names)
+    assert {name: getattr(described, name) for name in names} == dict.fromkeys(names)
 
 
 def test_another_system_is_named_and_the_rest_unknown(monkeypatch):
     monkeypatch.setattr(machine.platform, "system", lambda: "Plan9")
-    found = machine.describe()
-    assert (found.os_name, found.chip, found.power_source) == ("Plan9", None, None)
+    described = machine.describe()
+    assert (described.os_name, described.chip, described.power_source) == ("Plan9", None, None)
 
 
 def test_only_the_environment_of_frameworks_is_recorded(monkeypatch, tmp_path):
@@ -343,17 +343,19 @@ def test_only_the_environment_of_frameworks_is_recorded(monkeypatch, tmp_path):
         "VECLIB_MAXIMUM_THREADS": "1",
     }.items():
         monkeypatch.setenv(name, value)
-    found = machine.describe()
-    assert {"METALLAB_OUT", "METALLAB_BUILD"}.isdisjoint(found.environment), "where a run writes is nobody's business"
-    assert found.environment["METALLAB_DEVICE"] == "cpu"
-    assert found.environment["XLA_FLAGS"] == "--xla_dump_to=~/dump --x=~/y:~"
-    assert found.environment["OMP_NUM_THREADS"] == "2 3"
-    assert found.environment["VECLIB_MAXIMUM_THREADS"] == "1"
-    assert found.environment["CUDA_VISIBLE_DEVICES"] == ""
-    assert found.environment["TF_CONFIG"] == "(hidden)"
-    assert {"TF_VAR_password", "AWS_SECRET_ACCESS_KEY", "HOME", "PATH"}.isdisjoint(found.environment)
-    assert not any(word in found.to_json() for word in ("secret", "bob/", "carol"))
-    assert Machine.from_json(found.to_json()) == found
+    described = machine.describe()
+    assert {"METALLAB_OUT", "METALLAB_BUILD"}.isdisjoint(described.environment), (
+        "where a run writes is nobody's business"
+    )
+    assert described.environment["METALLAB_DEVICE"] == "cpu"
+    assert described.environment["XLA_FLAGS"] == "--xla_dump_to=~/dump --x=~/y:~"
+    assert described.environment["OMP_NUM_THREADS"] == "2 3"
+    assert described.environment["VECLIB_MAXIMUM_THREADS"] == "1"
+    assert described.environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert described.environment["TF_CONFIG"] == "(hidden)"
+    assert {"TF_VAR_password", "AWS_SECRET_ACCESS_KEY", "HOME", "PATH"}.isdisjoint(described.environment)
+    assert not any(word in described.to_json() for word in ("secret", "bob/", "carol"))
+    assert Machine.from_json(described.to_json()) == described
 
 
 PERSONAL = {
@@ -402,8 +404,8 @@ def test_git_tells_the_revision_and_what_is_changed(tmp_path, monkeypatch):
 
     def state():
         machine._fixed.cache_clear()
-        found = machine.describe()
-        return found.git_revision, found.git_dirty
+        described = machine.describe()
+        return described.git_revision, described.git_dirty
 
     assert state() == (None, None)
     git("init")
@@ -443,9 +445,9 @@ print(sorted(heavy & set(sys.modules)))
 def test_versions_come_from_metadata():
     from importlib.metadata import version
 
-    found = machine.describe()
-    assert found.versions["numpy"] == version("numpy")
-    assert set(found.versions) == set(machine.PACKAGES)
+    described = machine.describe()
+    assert described.versions["numpy"] == version("numpy")
+    assert set(described.versions) == set(machine.PACKAGES)
 
 
 def test_a_broken_installation_has_no_version(monkeypatch):
@@ -475,7 +477,7 @@ def test_json_goes_there_and_back():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "expected JSON text"),
         (b"{}", "expected JSON text"),
@@ -486,8 +488,8 @@ def test_json_goes_there_and_back():
         ("{}", "schema"),
     ],
 )
-def test_text_that_is_no_description_is_refused(text, said):
-    with pytest.raises(MachineError, match=said):
+def test_text_that_is_no_description_is_refused(text, message):
+    with pytest.raises(MachineError, match=message):
         Machine.from_json(text)
 
 
@@ -569,8 +571,8 @@ def test_an_unknown_chip_matches_nothing():
 def test_the_table_shows_unknown_as_unknown():
     unknown = dict.fromkeys(field.name for field in dataclasses.fields(Machine))
     rows = dict(Machine(**unknown | {"python": "3.11", "versions": {"jax": None}, "environment": {}}).rows())
-    said = {label for label, value in rows.items() if value == "unknown"}
-    assert said == set(rows) - {"Python", "Packages", "Not installed", "Environment", "Git revision"}
+    labels = {label for label, value in rows.items() if value == "unknown"}
+    assert labels == set(rows) - {"Python", "Packages", "Not installed", "Environment", "Git revision"}
     assert rows["Not installed"] == "jax"
 
 

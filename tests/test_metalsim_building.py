@@ -86,23 +86,23 @@ def test_a_full_disk_leaves_nothing_half_made(tmp_path, monkeypatch):
 def test_a_folder_of_another_tool_is_emptied_where_it_is_damaged(tmp_path, capsys):
     """Of files that nobody loads, such as the tool's notes, nothing is asked."""
     folder = tmp_path / "made" / "thing-1"
-    found = []
+    contents = []
 
     def build() -> None:
         with building.sealed(folder, "*.so"):
-            found.append(sorted(path.name for path in folder.iterdir()))
-            (folder / "notes").write_text(str(len(found)))
+            contents.append(sorted(path.name for path in folder.iterdir()))
+            (folder / "notes").write_text(str(len(contents)))
             (folder / "thing.so").write_text("binary")
 
     build()
     build()
     (folder / "notes").write_text("other")
     build()
-    assert found == [[], *[["notes", "sha256.json", "thing.so"]] * 2]
+    assert contents == [[], *[["notes", "sha256.json", "thing.so"]] * 2]
     assert capsys.readouterr().err == ""
     os.truncate(folder / "thing.so", 2)
     build()
-    assert found[-1] == []
+    assert contents[-1] == []
     with pytest.raises(ZeroDivisionError), building.sealed(folder.with_name("thing-2"), "*.so"):
         raise ZeroDivisionError
     with building.sealed(folder.with_name("thing-2"), "*.so"):

@@ -66,11 +66,11 @@ def test_tensors_are_made_moved_and_viewed():
         lambda t: t.transpose(0, 1).view(4, 3), lambda t: t.diagonal(), lambda t: t.view(torch.int32),
         lambda t: torch.ops.aten.alias(t), lambda t: t.movedim(0, 1), lambda t: t.narrow(1, 1, 2),
     ):  # fmt: skip
-        found, expected = view(x), view(y)
-        assert (found.device.type, found.stride(), found.storage_offset()) == (
+        viewed, expected = view(x), view(y)
+        assert (viewed.device.type, viewed.stride(), viewed.storage_offset()) == (
             "mps", expected.stride(), expected.storage_offset(),
         )  # fmt: skip
-        assert torch.equal(found.cpu(), expected)
+        assert torch.equal(viewed.cpu(), expected)
 
 
 @plain
@@ -378,9 +378,9 @@ def test_what_leaves_a_storage_and_comes_back_is_what_it_was():
         for name, way in WAYS.items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # TypedStorage and TorchScript are deprecated
-                expected, found = tried(way, on_cpu), tried(way, on_mps)
-            if found != expected:
-                different.append(f"{name} of {kind}: {str(found)[:300]} on mps, {str(expected)[:300]} on the CPU")
+                expected, result = tried(way, on_cpu), tried(way, on_mps)
+            if result != expected:
+                different.append(f"{name} of {kind}: {str(result)[:300]} on mps, {str(expected)[:300]} on the CPU")
     assert not different, "\n".join(different)
 
 
@@ -884,8 +884,8 @@ def test_an_svd_stays_on_the_device_within_its_limit():
     svd = lambda: torch.linalg.svd(large.to("mps"), full_matrices=False)
     assert fell_back(lambda: (svd(), svd())) == (2, [words]), "torch warns once"
     for x in (fits, large):
-        for found, expected in zip(torch.linalg.svd(x.to("mps")), torch.linalg.svd(x), strict=True):
-            assert torch.equal(found.cpu(), expected)
+        for factor, expected in zip(torch.linalg.svd(x.to("mps")), torch.linalg.svd(x), strict=True):
+            assert torch.equal(factor.cpu(), expected)
     out = [torch.empty(0, device="mps") for _ in range(3)]
     assert fell_back(lambda: torch.linalg.svd(fits.to("mps"), out=out))[0] == 0
     assert torch.equal(out[1].cpu(), torch.linalg.svd(fits).S)
@@ -898,9 +898,9 @@ def test_what_a_limited_kernel_leaves_is_told_as_a_fallback_with_its_copies():
         torch.linalg.svdvals(x).sum().backward()
         with torch.inference_mode():
             torch.linalg.pinv(x)
-    found = [(event.name, event.copies, event.bytes) for event in events if event.kind == "fallback"]
+    fallbacks = [(event.name, event.copies, event.bytes) for event in events if event.kind == "fallback"]
     # the matrix there; U, the values and Vh back, or with a gradient's need of them all three
-    assert found == [("aten::_linalg_svd", 4, 4 * (3 * 96 * 96 + 96))] * 2
+    assert fallbacks == [("aten::_linalg_svd", 4, 4 * (3 * 96 * 96 + 96))] * 2
     assert x.grad.isfinite().all().item()
 
 
@@ -1074,9 +1074,9 @@ def test_a_fallback_runs_warns_once_and_is_counted_with_its_copies():
         y = nn.RReLU(0.5, 0.5)(-x)
         x.mode()
     assert y.tolist() == [[-0.5] * 4] * 4
-    found = [(event.name, event.copies, event.bytes) for event in events if event.kind == "fallback"]
+    fallbacks = [(event.name, event.copies, event.bytes) for event in events if event.kind == "fallback"]
     # rrelu: two tensors there, its result and the written noise back; mode: one there, values and indices back
-    assert found == [("aten::rrelu_with_noise", 4, 4 * 64), ("aten::mode", 3, 64 + 16 + 32)]
+    assert fallbacks == [("aten::rrelu_with_noise", 4, 4 * 64), ("aten::mode", 3, 64 + 16 + 32)]
     after = metalsim.counters() - before
     assert (after.fallbacks, after.fallback_copies, after.fallback_bytes) == (2, 7, 4 * 64 + 112)
     assert (after.copies_to_host, after.copies_to_device) == (1, 0), "y.tolist() is the only other copy"
@@ -1357,16 +1357,16 @@ def test_another_torch_whose_build_fails_is_named_with_its_log(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("system", "said"),
+    ("system", "message"),
     [
         (("Darwin", "arm64"), "this Mac has a real Apple GPU"),
         (("Windows", "AMD64"), "runs on Linux x86_64; this is Windows"),
     ],
 )
-def test_other_systems_are_told(system, said, monkeypatch):
+def test_other_systems_are_told(system, message, monkeypatch):
     monkeypatch.setattr(preload.platform, "system", lambda: system[0])
     monkeypatch.setattr(preload.platform, "machine", lambda: system[1])
-    with pytest.raises(metalsim.SimulationError, match=said):
+    with pytest.raises(metalsim.SimulationError, match=message):
         metalsim.arm()
 
 

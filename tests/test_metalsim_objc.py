@@ -126,7 +126,7 @@ def test_tensors_of_no_and_of_one_element():
 @in_softshrink
 def test_what_it_does_not_take_is_told():
     module, x = softshrink(), torch.ones(3, device="mps")
-    for call, said in {
+    for call, message in {
         lambda: module.forward(torch.ones(3), 0.5): "x is on cpu; move it to mps",
         lambda: module.backward(torch.ones(3), x, 0.5): "grad is on cpu; move it to mps",
         lambda: module.forward(x.int(), 0.5): "there are kernels for float32, float16 and bfloat16, not for Int",
@@ -134,7 +134,7 @@ def test_what_it_does_not_take_is_told():
         lambda: module.backward(x.half(), x, 0.5): "grad is Half and x is Float",
         lambda: module.compile("kernel void f() {\n  int i = 1\n}"): "does not compile: program_source:2:12: error: e",
     }.items():
-        with pytest.raises(RuntimeError, match=said):
+        with pytest.raises(RuntimeError, match=message):
             call()
     assert agrees(x), "a source that does not compile changes nothing"
 
@@ -262,19 +262,19 @@ def program() -> Any:
 
 @in_program
 def test_a_program_with_its_own_queue_runs():
-    said = program()("doubles")
-    assert said == "well", said
+    printed = program()("doubles")
+    assert printed == "well", printed
 
 
 @in_program
 def test_libraries_and_pipelines_say_what_they_are():
-    said = program()("says_what_is_there")
-    assert re.match(r"(twice,narrow|narrow,twice),2 64 32 program_source:1:\d+: error: ", said), said
+    printed = program()("says_what_is_there")
+    assert re.match(r"(twice,narrow|narrow,twice),2 64 32 program_source:1:\d+: error: ", printed), printed
 
 
 @in_program
 def test_what_metal_refuses_is_told_in_its_words():
-    for function, said in {
+    for function, message in {
         "waits_for_nothing": r"-\[MTLCommandBuffer waitUntilCompleted\]: it was not committed \(a Mac waits for ever\)",
         "commits_twice": r"failed assertion `commit an already committed .*' \(a Mac ends the process here\)",
         "binds_too_much": r"length\(5000\) must be 1 to 4096 \(on a Mac MTL_DEBUG_LAYER=1 tells; without",
@@ -288,7 +288,7 @@ def test_what_metal_refuses_is_told_in_its_words():
         "binds_from_nowhere": "bytes must not be NULL",
         "has_no_threads": r"threadsPerGrid\(0, 1, 1\), threadsPerThreadgroup\(1, 1, 1\) must not have a 0",
     }.items():
-        assert re.search(said, program()(function)), (function, program()(function))
+        assert re.search(message, program()(function)), (function, program()(function))
 
 
 @in_program
@@ -629,7 +629,7 @@ def test_frameworks_are_dropped_and_nothing_else():
 def test_missing_tools_are_named_with_the_command(monkeypatch):
     from metalsim.shader import compiler
 
-    found, look = compiler.find_compiler(), toolchain._file
+    compiler_here, look = compiler.find_compiler(), toolchain._file
 
     def refuse():
         raise compiler.NoCompiler
@@ -637,7 +637,7 @@ def test_missing_tools_are_named_with_the_command(monkeypatch):
     for instead, library, package in (
         (refuse, "", "clang-19"),
         (lambda: compiler.Compiler(("python", "-m", "ziglang", "c++"), "zig", "ziglang 0.13"), "", "clang-19"),
-        (lambda: found, "libobjc.so", r"libobjc-\d+-dev"),
+        (lambda: compiler_here, "libobjc.so", r"libobjc-\d+-dev"),
     ):
         toolchain._find.cache_clear()
         with monkeypatch.context() as patch:

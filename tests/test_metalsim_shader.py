@@ -46,9 +46,9 @@ sanitized = pytest.mark.skipif(bool(COMPILER.missing_sanitizers), reason=str(COM
 @pytest.fixture(params=COMPILERS)
 def each_compiler(request, monkeypatch) -> compiler.Compiler:
     monkeypatch.setenv("METALSIM_CXX", COMPILERS[request.param])
-    found = compiler.find_compiler()
-    assert found.kind == request.param
-    return found
+    chosen = compiler.find_compiler()
+    assert chosen.kind == request.param
+    return chosen
 
 
 def text_of(name: str) -> str:
@@ -575,10 +575,10 @@ def test_a_planted_bug_is_found(bug):
     if COMPILER.missing_sanitizers and not bug.without_clang:
         pytest.skip(COMPILER.missing_sanitizers)
     report, text = checked(bug.kernel, (bug.old, bug.new), bug.n)
-    found = [finding for finding in report.findings if finding.kind in bug.kinds]
-    assert found, report
+    findings = [finding for finding in report.findings if finding.kind in bug.kinds]
+    assert findings, report
     first = text[: text.index(f"void {bug.kernel}(")].count("\n") + 1
-    for finding in found:
+    for finding in findings:
         if not COMPILER.missing_sanitizers and finding.kind not in ("thread order", "uninitialised memory"):
             assert first < finding.line <= len(text.splitlines()), finding
 
@@ -644,9 +644,9 @@ def test_a_kernel_that_ends_in_one_order_only_is_told_which():
     call = binding.bind((torch.zeros(4),), None, None, None, False)
     usual = program.run("plain", call, 1.0)
     assert usual.status == 0
-    found = check._compared(program, call, 1.0, usual)
-    assert [finding.kind for finding in found] == ["hang"], found
-    assert "did not end within 1 s when threads run backwards" in found[0].message
+    findings = check._compared(program, call, 1.0, usual)
+    assert [finding.kind for finding in findings] == ["hang"], findings
+    assert "did not end within 1 s when threads run backwards" in findings[0].message
 
 
 def kernel_program(body: str, n: int):
@@ -820,7 +820,7 @@ def test_numbers_are_float_and_int64_unless_cast():
 
 def test_arguments_that_are_none_raise_as_in_pytorch():
     x = torch.zeros(1)
-    for args, casts, said in (
+    for args, casts, message in (
         ((x, "a"), None, "Unsupported argument type"),
         ((x, None), None, "Unsupported argument type"),
         ((x, ["a"]), None, "Unexpected argument types"),
@@ -829,7 +829,7 @@ def test_arguments_that_are_none_raise_as_in_pytorch():
         ((x, 1), 5, "Unexpected caster arg type int"),
         ((x, 1), "int64", "Unsupported cast instruction int64"),
     ):
-        with pytest.raises(RuntimeError, match=said):
+        with pytest.raises(RuntimeError, match=message):
             bound(binding, *args, arg_casts=casts)
 
 
@@ -860,7 +860,7 @@ def test_what_metal_would_take_for_something_else_raises():
     def given(*args, **casts):
         return bound(binding, *args, threads=1, **casts).buffers
 
-    for parameter, buffers, said in (
+    for parameter, buffers, message in (
         (want("f", 4, 4), given(), "is not bound"),
         (want("f", 4, 16), given(torch.zeros(3)), "has 12 bytes, the kernel reads 16"),
         (want("f", 4, 4), given(1), "holds 8-byte integer, the kernel declares float"),
@@ -874,7 +874,7 @@ def test_what_metal_would_take_for_something_else_raises():
         (want("u", 4, 4), given(-1), "is -1, which 4 bytes cannot hold"),
         (want("i", 4, 4), given(2**31), "cannot hold"),
     ):
-        with pytest.raises(RuntimeError, match=said):
+        with pytest.raises(RuntimeError, match=message):
             binding.check_parameters("k", [parameter], buffers)
     for parameter, buffers in (
         (want("u", 4, 4), given(5)),
@@ -948,10 +948,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_source_that_metal_refuses_is_a_syntax_error_with_its_line(what):
-    body, said = REFUSED[what]
+    body, message = REFUSED[what]
     with pytest.raises(SyntaxError) as caught:
         kernel("\n" + body)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert (caught.value.filename, caught.value.lineno) == ("program_source", 4)
     assert str(compiler.HERE) not in str(caught.value)
 
@@ -993,15 +993,15 @@ NOT_SIMULATED = {
 
 
 def test_what_is_not_simulated_is_refused_with_its_line():
-    for parameters, said in NOT_SIMULATED.items():
-        with pytest.raises(SyntaxError, match=rf"program_source:3.*{said}.* not simulated") as caught:
+    for parameters, message in NOT_SIMULATED.items():
+        with pytest.raises(SyntaxError, match=rf"program_source:3.*{message}.* not simulated") as caught:
             translated(f"\n\nkernel void k({parameters}) {{}}")
         assert caught.value.lineno == 3
-    for text, said in (
+    for text, message in (
         ("constant bool b [[function_constant(0)]];", "function constants"),
         ("vertex float4 f(uint i [[vertex_id]]) { return 0; }", "vertex and fragment functions"),
     ):
-        with pytest.raises(SyntaxError, match=rf"program_source:1.*{said}"):
+        with pytest.raises(SyntaxError, match=rf"program_source:1.*{message}"):
             translated(text)
 
 
@@ -1171,19 +1171,19 @@ def test_a_source_that_is_too_large_is_refused_at_once():
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "tens", "said"),
+    ("limit", "value", "tens", "message"),
     [
         ("MOST_SECONDS", 1, 4, "takes more than 1 s of the processor's time"),
         ("MOST_WRITTEN", 1 << 20, 9, "with its macros expanded has more than 1 MiB"),
         ("MOST_MEMORY", 64 << 20, 1, "compiling it takes more than 64 MiB"),  # clang itself has more
     ],
 )
-def test_a_source_that_becomes_too_large_is_refused(limit, value, tens, said, monkeypatch, tmp_path):
+def test_a_source_that_becomes_too_large_is_refused(limit, value, tens, message, monkeypatch, tmp_path):
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
     monkeypatch.setattr(compiler, limit, value)
     with pytest.raises(RuntimeError, match=r"too large for the simulation: .*Split it") as caught:
         shader.compile_shader(statements(tens))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert [path.name for path in (tmp_path / "shader").iterdir() if "kernels" in path.name] == []
 
 
@@ -1233,11 +1233,11 @@ def test_ziglang_is_taken_where_there_is_no_clang(monkeypatch):
     package = types.SimpleNamespace(origin="/packages/ziglang/__init__.py")
     monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: package)
     monkeypatch.setattr(compiler.importlib.metadata, "version", lambda name: "0.17.0")
-    found = compiler._find_compiler("", "no path at all")
+    chosen = compiler._find_compiler("", "no path at all")
     compiler._find_compiler.cache_clear()
-    assert (found.kind, found.identity) == ("zig", "ziglang 0.17.0")
-    assert found.command == ("/packages/ziglang/zig", "c++")
-    assert "clang++ 19" in found.missing_sanitizers
+    assert (chosen.kind, chosen.identity) == ("zig", "ziglang 0.17.0")
+    assert chosen.command == ("/packages/ziglang/zig", "c++")
+    assert "clang++ 19" in chosen.missing_sanitizers
 
 
 # ---- the headers and the run time can be broken as well --------------------------------------------------------------

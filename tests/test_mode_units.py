@@ -28,16 +28,16 @@ def test_an_unknown_mode_is_refused(monkeypatch):
 
 
 def test_numbers_have_three_digits_and_a_unit():
-    said = {
+    words = {
         0: "0 ns", 1e-12: "0.001 ns", 4.2e-9: "4.2 ns", 0.00123: "1.23 ms", 12.34e-6: "12.3 µs", 0.99949: "999 ms",
         0.9996: "1 s", 59.96: "60 s", 1234: "1234 s", -0.002: "-2 ms", math.inf: "inf s", math.nan: "nan s",
     }  # fmt: skip
-    assert {value: units.seconds(value) for value in said} == said
-    said = {
+    assert {value: units.seconds(value) for value in words} == words
+    words = {
         0: "0 B", 1: "1 B", 1000: "1000 B", 1023: "1023 B", 1024: "1 KiB", 3 * 2**20: "3 MiB", 1023 * 2**20: "1023 MiB",
         1.5 * 2**40: "1.5 TiB", 5 * 2**50: "5120 TiB", -(2**20): "-1 MiB",
     }  # fmt: skip
-    assert {value: units.size(value) for value in said} == said
+    assert {value: units.size(value) for value in words} == words
     assert units.rate(4.1e12, "B/s") == "4.1 TB/s"
     assert units.rate(1.979e15, "FLOP/s") == "1979 TFLOP/s"
     assert units.rate(0, "B/s") == "0 B/s"
@@ -70,5 +70,5 @@ def test_dtypes_of_every_framework_have_one_name():
 
 def test_an_exception_is_told_in_a_line():
     errors = ValueError("\na\nb"), KeyError(), OSError(" ")
-    said = [(units.first_line(error), units.first_line(error, kind=True)) for error in errors]
-    assert said == [("a", "ValueError: a"), ("KeyError", "KeyError"), ("OSError", "OSError")]
+    lines = [(units.first_line(error), units.first_line(error, kind=True)) for error in errors]
+    assert lines == [("a", "ValueError: a"), ("KeyError", "KeyError"), ("OSError", "OSError")]

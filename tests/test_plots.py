@@ -38,10 +38,10 @@ def texts(figure):
 
 def test_the_gallery_shows_each_claim_against_the_truth():
     figure = plots.gallery({"too fast": (1e-6, 1e-3), "right": (1e-3, 1e-3)}, device="Chip X")
-    said = " ".join(texts(figure))
-    assert "0.001 times the truth" in said
-    assert "true within 5 %" in said
-    assert "Chip X" in said
+    shown = " ".join(texts(figure))
+    assert "0.001 times the truth" in shown
+    assert "true within 5 %" in shown
+    assert "Chip X" in shown
 
 
 @pytest.mark.parametrize(
@@ -66,16 +66,16 @@ def test_speedups_draw_the_interval_and_say_the_verdict(low, high, verdict):
 
 
 @pytest.mark.parametrize(
-    ("pairs", "said"),
+    ("pairs", "sentence"),
     [
         ((0.05, 0.04, 0.06), "0.05, slower in each of 3 pairs; an interval needs 6"),
         ((2.0,), "2.00, faster in the only pair; an interval needs 6"),
         ((0.9, 1.2), "1.05, inconclusive: 2 pairs; an interval needs 6"),
     ],
 )
-def test_few_pairs_that_agree_are_not_called_inconclusive(pairs, said):
+def test_few_pairs_that_agree_are_not_called_inconclusive(pairs, sentence):
     few = Ratio("other", "base", float(np.median(pairs)), 0.0, math.inf, len(pairs), pairs)
-    assert said in texts(plots.speedups([comparison(few)]))
+    assert sentence in texts(plots.speedups([comparison(few)]))
 
 
 def test_a_withheld_speed_up_has_no_bar():
@@ -89,12 +89,12 @@ def test_what_is_in_doubt_is_not_drawn():
     fine = comparison(Ratio("other", "base", 2.0, 1.5, 2.5, 24))
     busy = {name: dataclasses.replace(m, others=1.0) for name, m in fine.measurements.items()}
     drifted = Sentinel(measurement(), measurement(samples=(2e-3, 4e-3, 6e-3)))
-    for doubtful, said in (
+    for doubtful, reason in (
         (dataclasses.replace(fine, measurements=busy), "no speed-up: busy machine"),
         (dataclasses.replace(fine, watches=(drifted,)), "no speed-up: drifted"),
     ):
         figure = plots.speedups([doubtful])
-        assert any(said in text for text in texts(figure))
+        assert any(reason in text for text in texts(figure))
         assert not figure.axes[0].containers
         assert "2.00" not in " ".join(texts(figure)) + figure.get_label()
 
@@ -109,15 +109,18 @@ def test_times_of_a_busy_machine_say_so_in_the_title():
 
 def test_a_claim_within_the_noise_of_a_measured_truth_is_not_called_wrong():
     truth = measurement(samples=(8e-4, 1e-3, 1.3e-3))
-    said = plots.gallery(
+    description = plots.gallery(
         {"again": (8.5e-4, truth), "cold": (5e-3, truth), "same": (8.5e-4, 1e-3)}, device="X"
     ).get_label()
-    assert said == "again: true within the noise; cold: 5 times the truth; same: 0.85 times the truth"
+    assert description == "again: true within the noise; cold: 5 times the truth; same: 0.85 times the truth"
 
 
 def test_machines_are_drawn_by_lesson_each_with_its_intervals():
-    found = {"Chip X": {"02b_compare": [(1.5, 2.0, 2.5)], "08_detect": [(3.0, 4.0, 5.0)]}, "Chip Y": {"08_detect": []}}
-    figure = plots.by_lesson(found, heading="GPU over CPU")
+    intervals = {
+        "Chip X": {"02b_compare": [(1.5, 2.0, 2.5)], "08_detect": [(3.0, 4.0, 5.0)]},
+        "Chip Y": {"08_detect": []},
+    }
+    figure = plots.by_lesson(intervals, heading="GPU over CPU")
     assert {"02b compare", "08 detect", "Chip X", "Chip Y", "GPU over CPU\nChip X / Chip Y"} <= set(texts(figure))
     drawn = [tuple(point[0] for point in line) for c in figure.axes[0].collections for line in c.get_segments()]
     assert sorted(drawn) == [pytest.approx((1.5, 2.5)), pytest.approx((3.0, 5.0))]
@@ -197,9 +200,9 @@ def test_stages_are_pieces_of_a_bar_as_long_as_their_medians():
         "load": [(0, pytest.approx(1)), (0, pytest.approx(2))],
         "compute": [(pytest.approx(1), pytest.approx(3)), (pytest.approx(2), 0)],
     }
-    said = " ".join(texts(figure))
-    assert "[ms]" in said
-    assert "Chip X" in said
+    shown = " ".join(texts(figure))
+    assert "[ms]" in shown
+    assert "Chip X" in shown
     assert [label.get_text() for label in axes.get_yticklabels()] == ["left", "right"]
     assert "left: load 1 ms, compute 3 ms, total 4 ms; right: load 2 ms" in figure.get_label()
 

@@ -27,9 +27,9 @@ def pretend(tmp_path, monkeypatch):
 
 
 def test_a_real_framework_agrees_with_numpy():
-    found = probes.run("torch")
-    assert [(probe.device, probe.status) for probe in found if probe.device == "cpu"] == [("cpu", "works")]
-    assert {probe.device for probe in found} == {"cpu", "mps", "cuda"}
+    probed = probes.run("torch")
+    assert [(probe.device, probe.status) for probe in probed if probe.device == "cpu"] == [("cpu", "works")]
+    assert {probe.device for probe in probed} == {"cpu", "mps", "cuda"}
 
 
 def test_a_crash_is_a_line_in_the_table(pretend):
@@ -76,8 +76,8 @@ FAKE_JAX = """
 def test_a_mac_s_jax_device_is_judged_by_its_result(pretend, gpu, status):
     """The lines that only run where JAX has an accelerator, with a stand-in for jax-metal."""
     pretend("jax", FAKE_JAX.format(gpu=gpu))
-    found = {probe.device: probe.status for probe in probes.run("jax")}
-    assert found == {"cpu": "works", "metal": status}
+    statuses = {probe.device: probe.status for probe in probes.run("jax")}
+    assert statuses == {"cpu": "works", "metal": status}
 
 
 def test_what_a_plugin_prints_at_its_end_hides_nothing(pretend):
@@ -117,8 +117,8 @@ FAKE_TENSORFLOW = """
 def test_a_mac_s_tensorflow_device_is_judged_by_its_result(pretend, error, status):
     """The lines that only run where TensorFlow has a GPU, with a stand-in for the Metal plugin."""
     pretend("tensorflow", FAKE_TENSORFLOW.format(error=error))
-    found = {probe.device: probe.status for probe in probes.run("tensorflow")}
-    assert found == {"cpu": "works", "gpu:0": status}
+    statuses = {probe.device: probe.status for probe in probes.run("tensorflow")}
+    assert statuses == {"cpu": "works", "gpu:0": status}
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "jax"])
@@ -221,9 +221,9 @@ def test_a_damaged_lesson_is_named_in_a_line(tmp_path, text):
     (tmp_path / "07_do_it.ipynb").write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(
         ValueError, match=r"^07_do_it\.ipynb cannot be read as a notebook \(\w+: [^\n]+; restore it"
-    ) as said:
+    ) as failed:
         probes.lessons(tmp_path)
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(failed.value)
 
 
 def test_no_lesson_misses_anything_where_everything_is_installed():

@@ -224,7 +224,7 @@ def every_speed_up_is_computed_from_the_samples(records, tmp_path):
     assert load(median=2.0000001, low=2.0, outcome="slower")["fused"].comparison == load()["fused"].comparison
     assert load(outcome="withheld", withheld="it drifted")["fused"].doubt == "it drifted"
     assert load(outcome="withheld")["fused"].doubt == "no reason is given"
-    for claims, said in (
+    for claims, message in (
         ({"median": 50.0, "high": 60.0}, "'01_a/softshrink/fused' claims a speed-up of 50, but its samples say 2$"),
         ({"median": None}, "claims a speed-up of none, but its samples say 2$"),
         ({"high": 9.0}, "claims another interval of its speed-up than its samples say"),
@@ -235,7 +235,7 @@ def every_speed_up_is_computed_from_the_samples(records, tmp_path):
         ({"baseline": "wrong"}, "claims a speed-up of 2, but its samples say 0.1$"),
         ({"variant": "eager", "outcome": "faster"}, "claims to be"),
     ):
-        with pytest.raises(records.RecordError, match=said):
+        with pytest.raises(records.RecordError, match=message):
             load(**claims)
     for claims in (
         {"median": 9.0},
@@ -250,14 +250,14 @@ def every_speed_up_is_computed_from_the_samples(records, tmp_path):
         load("wrong", median=21.0)
     made = comparison()
     other = dataclasses.replace(made.measurements["eager"], question="throughput")
-    for baseline, said in (
+    for baseline, message in (
         (other, "cannot be compared: 20 samples of latency, but 20 of throughput"),
         (measurement("eager", [2.0] * 19), "cannot be compared: 20 samples of latency, but 19 of latency"),
         (dataclasses.replace(made.measurements["eager"], simulated=True), "samples say none"),
     ):
         mixed = dataclasses.replace(made, measurements=made.measurements | {"eager": baseline})
         rows = records.gather("01_a", dataclasses.replace(mixed, refused={}))
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             records.write(tmp_path / "mixed.json", [row for row in rows if row.comparison.variant != "wrong"])
 
 
@@ -355,7 +355,7 @@ def processes_that_measured_the_same_are_runs_of_one_benchmark(records, tmp_path
 def runs_that_do_not_belong_together_are_not_mixed(records, tmp_path):
     one = process(0)
     changed = dataclasses.replace(one.measurement, device="GPU")
-    for other, said in (
+    for other, message in (
         (one, "holds the same run twice"),
         (dataclasses.replace(one, taken=one.taken.replace("T", " ")), "holds the same run twice"),
         (dataclasses.replace(one, taken=one.taken.removesuffix("+00:00")), "holds the same run twice"),
@@ -365,13 +365,13 @@ def runs_that_do_not_belong_together_are_not_mixed(records, tmp_path):
         (process(1, measurement=changed), "different work"),
         (process(1, lesson="02_b"), "different work"),
     ):
-        with pytest.raises(ValueError, match=f"nothing is written, .*{said}"):
+        with pytest.raises(ValueError, match=f"nothing is written, .*{message}"):
             records.write(tmp_path / "a.json", [one, other])
 
 
 @RULES.rule(("        _parse(path, text.getvalue())  #", "        pass  #"))
 def what_could_not_be_read_back_is_not_written(records, tmp_path):
-    for changes, said in (
+    for changes, message in (
         ({"samples": (math.inf,)}, "Infinity is no number"),
         ({"first_call": math.nan}, "NaN is no number"),
         ({"question": "speed"}, "question"),
@@ -381,7 +381,7 @@ def what_could_not_be_read_back_is_not_written(records, tmp_path):
         ({"simulated": "no"}, "simulated"),
         ({"samples": ()}, "values"),
     ):
-        with pytest.raises(ValueError, match=f"nothing is written, .*{said}"):
+        with pytest.raises(ValueError, match=f"nothing is written, .*{message}"):
             records.write(tmp_path / "a.json", [record(**changes)])
     with pytest.raises(ValueError, match="nothing is written"):
         records.write(tmp_path / "a.json", [dataclasses.replace(record(), sentinel_drift=math.inf)])
@@ -470,7 +470,7 @@ def a_page_s_headline_goes_with_its_records(records, tmp_path, monkeypatch):
     assert records.load(save(["One."]))[0].headline.picture is None
     assert records.load(records.save("01_a", measurement(), on=CPU, folder=tmp_path))[0].headline is None
     (tmp_path / "page.html").write_text("<script>")
-    for arguments, more, said in (
+    for arguments, more, message in (
         (([],), {}, "one to three sentences"),
         ((["a", "b", "c", "d"],), {}, "one to three sentences"),
         (("abc",), {}, "one to three sentences, not 'abc'"),
@@ -479,7 +479,7 @@ def a_page_s_headline_goes_with_its_records(records, tmp_path, monkeypatch):
         ((["a"], tmp_path / "page.html"), {"alternative_text": "x"}, "is a PNG of at most 4 MiB"),
         ((["a" * 301],), {}, "nothing is written, .*length <= 300"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             save(*arguments, **more)
     monkeypatch.setattr(records, "PICTURE_BYTES", 100)
     with pytest.raises(ValueError, match="is a PNG of at most"):
@@ -501,9 +501,9 @@ def test_a_new_field_is_one_edit(tmp_path):
     assert new.load(new.write(tmp_path / "new.json", [made])) == [made]
     assert new.schema()["metallab"]["$defs"]["Measurement"]["properties"]["watts"]["anyOf"][0]["minimum"] == 0
     text = (tmp_path / "new.json").read_text()
-    for value, said in (("-1", ">= 0"), ('\\"3\\"', "got `str`")):
+    for value, message in (("-1", ">= 0"), ('\\"3\\"', "got `str`")):
         (tmp_path / "bad.json").write_text(text.replace("3.515625", value))
-        with pytest.raises(new.RecordError, match=f"{said}.* at `measurement.watts`"):
+        with pytest.raises(new.RecordError, match=f"{message}.* at `measurement.watts`"):
             new.load(tmp_path / "bad.json")
     with pytest.raises(records.RecordError, match="unknown field `watts`"):
         records.load(tmp_path / "new.json")
@@ -715,12 +715,12 @@ HOSTILE = {
 )
 def a_strangers_file_is_refused_with_the_reason(records, tmp_path):
     good = records.write(tmp_path / "good.json", [record()]).read_text()
-    for what, (changed, said) in HOSTILE.items():
+    for what, (changed, message) in HOSTILE.items():
         data = json.loads(good)
         replaced = changed(data)
         path = tmp_path / "bad.json"
         path.write_text(json.dumps(replaced if isinstance(replaced, list) and not replaced else data))
-        with pytest.raises(records.RecordError, match=said) as refused:
+        with pytest.raises(records.RecordError, match=message) as refused:
             pytest.fail(f"{what} was accepted: {records.load(path)}")
         assert str(refused.value).startswith(f"{path}: "), f"{what}: {refused.value}"
         assert str(refused.value).isprintable(), what
@@ -748,7 +748,7 @@ def what_is_no_file_of_results_is_refused_with_the_reason(records, tmp_path, mon
         cases.append((tmp_path / ("x" * 300), "cannot be read: .*File name too long"))
         if "is_file" in records.load.__code__.co_names:  # a broken copy without this line hangs
             cases.append((pipe, "not a file of at most"))
-        for number, (content, said) in enumerate(
+        for number, (content, message) in enumerate(
             (
                 (b"", "not a pyperf file"),
                 (b"\xff\xfe", "cannot be read"),
@@ -762,9 +762,9 @@ def what_is_no_file_of_results_is_refused_with_the_reason(records, tmp_path, mon
         ):
             path = tmp_path / f"{number}.json"
             path.write_bytes(content)
-            cases.append((path, said))
-        for path, said in cases:
-            with pytest.raises(records.RecordError, match=said) as refused:
+            cases.append((path, message))
+        for path, message in cases:
+            with pytest.raises(records.RecordError, match=message) as refused:
                 records.load(path)
             assert str(refused.value).startswith(f"{path}: ")
     finally:

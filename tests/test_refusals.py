@@ -55,10 +55,10 @@ def test_the_messages_are_those_of_the_locked_packages():
 def test_every_rule_says_what_a_mac_says_and_raises_what_it_raises():
     for rule in RULES:
         pieces = [piece for piece in re.split(r"{\w+}", rule.words) if len(piece) > 2]
-        found = [m for m in wheel.stored() if any(p.startswith(m.words) or p.endswith(m.words) for p in pieces)]
-        assert found, rule.words
-        said = {message.raises for message in found} - {""}
-        assert rule.error.__name__ in said or not said, (rule.words, said)
+        messages = [m for m in wheel.stored() if any(p.startswith(m.words) or p.endswith(m.words) for p in pieces)]
+        assert messages, rule.words
+        raised = {message.raises for message in messages} - {""}
+        assert rule.error.__name__ in raised or not raised, (rule.words, raised)
 
 
 def test_every_rule_is_of_an_operator_that_has_a_kernel():
@@ -173,9 +173,9 @@ def test_torchvision_s_kernels_have_two_dtypes_and_gradients_of_one(operator, te
     call = lambda dtype, device="meta", count=1: refusals.outcome(
         f"torchvision::{operator}", [torch.ones(count, device=device, dtype=dtype)] * tensors
     )
-    said = call(dtype)
-    assert words in said.words
-    assert refusals.is_refusal(said.error(said.words.replace("torchvision/csrc", "/elsewhere/torchvision/csrc")))
+    refusal = call(dtype)
+    assert words in refusal.words
+    assert refusals.is_refusal(refusal.error(refusal.words.replace("torchvision/csrc", "/elsewhere/torchvision/csrc")))
     assert call(torch.float32) is None
     assert dtype == torch.float16 or call(torch.float16) is call(dtype, count=0) is None
     assert call(torch.float32, "cpu") is None
@@ -183,16 +183,16 @@ def test_torchvision_s_kernels_have_two_dtypes_and_gradients_of_one(operator, te
 
 def test_torchvision_wants_all_tensors_on_the_device():
     boxes, features = torch.ones(1, 5), torch.ones(1, 2, 4, 4, device="meta")
-    said = refusals.outcome("torchvision::roi_align", (features, boxes))
-    assert said.words.endswith("roi_align_kernel.mm, rois must be a MPS tensor")
+    refusal = refusals.outcome("torchvision::roi_align", (features, boxes))
+    assert refusal.words.endswith("roi_align_kernel.mm, rois must be a MPS tensor")
     assert "input must be a MPS tensor" in refusals.outcome("torchvision::roi_align", (boxes, features)).words
 
 
 def test_a_refusal_is_known_by_type_and_words():
-    said = refusals.outcome("aten::igamma", (torch.ones(2, dtype=torch.int32), torch.ones(2, dtype=torch.int32)))
-    assert refusals.is_refusal(said.error(said.words))
-    assert not refusals.is_refusal(RuntimeError(said.words))
-    assert not refusals.is_refusal(said.error(said.words[:-3]))
+    refusal = refusals.outcome("aten::igamma", (torch.ones(2, dtype=torch.int32), torch.ones(2, dtype=torch.int32)))
+    assert refusals.is_refusal(refusal.error(refusal.words))
+    assert not refusals.is_refusal(RuntimeError(refusal.words))
+    assert not refusals.is_refusal(refusal.error(refusal.words[:-3]))
     assert not refusals.is_refusal(RuntimeError("size mismatch"))
 
 
@@ -251,9 +251,9 @@ def test_what_a_new_pytorch_says_is_told(tmp_path, monkeypatch, capsys):
     assert json.loads(stored.read_text())["about"]["read from"] == ["torch-9.0"]
     assert run(FUNCTIONS) == (0, "3 messages, 0 changed\n")
     newer["__ZN2at6nativeL12pad_half_mpsE"] = ([MPS, "pad is not for half", "nor for bytes"], 0)
-    code, said = run(newer)
+    code, printed = run(newer)
     assert code == 1
-    assert said.splitlines() == [
+    assert printed.splitlines() == [
         '- Pad.mm: "pad_half_of_mps" not implemented for \'',
         "+ Pad.mm: nor for bytes",
         "! Pad.mm: raises RuntimeError, before TypeError: pad is not for half",

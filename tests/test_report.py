@@ -103,9 +103,9 @@ class Run:
         (self.folder / folder).mkdir(exist_ok=True)
         nbformat.write(notebook(*cells), self.folder / folder / f"{name}.ipynb")
 
-    def records(self, *found: records.Record, name: str = "01_a"):
+    def records(self, *made: records.Record, name: str = "01_a"):
         """Write records, with the baselines that they need, and return the file."""
-        return records.write(self.folder / "results" / f"{name}.json", honest(found))
+        return records.write(self.folder / "results" / f"{name}.json", honest(made))
 
     def page(self) -> BeautifulSoup:
         """The index page of a new report."""
@@ -139,22 +139,22 @@ def text_of(element) -> str:
 
 def fetches(soup: BeautifulSoup) -> list[str]:
     """Everything on a page that a browser would fetch, run or follow without being asked."""
-    found = [str(element)[:80] for element in soup.select("script, iframe, object, embed, base, frame, link")]
-    found += [str(element)[:80] for element in soup.select("meta[http-equiv=refresh i]")]
+    fetched = [str(element)[:80] for element in soup.select("script, iframe, object, embed, base, frame, link")]
+    fetched += [str(element)[:80] for element in soup.select("meta[http-equiv=refresh i]")]
     fetching = ("src", "srcset", "poster", "background", "data", "xlink:href", "action", "formaction", "ping")
     for element in soup.find_all(True):
         for name, value in element.attrs.items():
             href = name == "href" and element.name not in ("a", "area")
             if (name in fetching or href) and not str(value).startswith(("data:image/", "#")):
-                found.append(f"{element.name} {name}={value}"[:80])
+                fetched.append(f"{element.name} {name}={value}"[:80])
             if name.startswith("on") or re.match(r"\s*javascript:", str(value), re.IGNORECASE):
-                found.append(f"{element.name} {name}={value}"[:80])
+                fetched.append(f"{element.name} {name}={value}"[:80])
     styles = [element.get_text() for element in soup.find_all("style")]
     styles += [str(element["style"]) for element in soup.find_all(style=True)]
     for style in styles:
-        found += re.findall(r"@import[^;]*|url\(\s*(?!['\"]?(?:data:|#))[^)]*", style, re.IGNORECASE)
-    found += re.findall(r"import\s*\(?\s*[\"']https?:[^\"']*", str(soup))
-    return found
+        fetched += re.findall(r"@import[^;]*|url\(\s*(?!['\"]?(?:data:|#))[^)]*", style, re.IGNORECASE)
+    fetched += re.findall(r"import\s*\(?\s*[\"']https?:[^\"']*", str(soup))
+    return fetched
 
 
 # --- what the page tells ---
@@ -274,13 +274,13 @@ def test_a_page_s_headline_is_shown_with_its_picture(run):
     assert (shown["alt"], shown["src"][:22]) == ("a grey picture", "data:image/png;base64,")
     assert text_of(second.select_one("p.headline")) == "It is <b>fast</b>."
     assert second.select_one("img.headline") is None
-    for change, said in (
+    for change, message in (
         (lambda: None, "02_b.png is not the picture that was saved with the results"),
         (lambda: (results / "02_b.png").unlink(), "02_b.png is not a plain file of at most 4 MiB"),
         (lambda: (results / "02_b.png").symlink_to(results / "01_a.png"), "02_b.png is not a plain file"),
     ):
         change()
-        assert f"results/02_b, picture of its headline : {said}" in text_of(run.page().find(id="failures"))
+        assert f"results/02_b, picture of its headline : {message}" in text_of(run.page().find(id="failures"))
 
 
 def damaged(data: bytes) -> bytes:
@@ -289,7 +289,7 @@ def damaged(data: bytes) -> bytes:
 
 @pytest.mark.usefixtures("unconverted")
 @pytest.mark.parametrize(
-    ("encoded", "said"),
+    ("encoded", "message"),
     [
         (base64.b64encode(b"GIF89a").decode(), "not a PNG"),
         (base64.b64encode(damaged(png())).decode(), "damaged"),
@@ -302,7 +302,7 @@ def damaged(data: bytes) -> bytes:
         ("abc", "padding"),
     ],
 )
-def test_only_whole_pngs_are_shown(run, encoded, said):
+def test_only_whole_pngs_are_shown(run, encoded, message):
     run.summary(entry("01_a"))
     bad = v4.new_output("display_data", data={"image/png": encoded})
     run.notebook("01_a", code("0", bad), code("1", shown(png())))
@@ -310,7 +310,7 @@ def test_only_whole_pngs_are_shown(run, encoded, said):
     assert len(page.find_all("img")) == 1
     problem = text_of(page.select_one("#failures li"))
     assert problem.startswith("01_a, picture 1")
-    assert said in problem
+    assert message in problem
 
 
 def test_the_tail_of_a_traceback(run, monkeypatch):
@@ -371,7 +371,7 @@ def test_pages_of_an_earlier_run_are_gone(run):
 
 
 @pytest.mark.parametrize(
-    ("made", "kind", "said"),
+    ("made", "kind", "reason"),
     [
         (record("v", (1.2, 1.3, 1.4)), "faster", "1.30 times as fast"),
         (record("v", (0.4, 0.5, 0.6), outcome="slower"), "slower", "takes 2.00 times as long"),
@@ -386,10 +386,10 @@ def test_pages_of_an_earlier_run_are_gone(run):
         (record("v", (1.2, 1.3, 1.4), mode="fast"), "fast", ""),
     ],
 )
-def test_verdicts(made, kind, said):
+def test_verdicts(made, kind, reason):
     conclusion = findings.conclusion_of([made])
-    assert (conclusion.outcome, said in conclusion.reason) == (kind, True)
-    assert bool(conclusion.speed_up) == (kind in ("faster", "slower", "same") or "it may be" in said)
+    assert (conclusion.outcome, reason in conclusion.reason) == (kind, True)
+    assert bool(conclusion.speed_up) == (kind in ("faster", "slower", "same") or "it may be" in reason)
 
 
 def test_a_baseline_or_a_lone_measurement_has_no_verdict():
@@ -398,19 +398,19 @@ def test_a_baseline_or_a_lone_measurement_has_no_verdict():
 
 
 @pytest.mark.parametrize(
-    ("claims", "said"),
+    ("claims", "message"),
     [
         ({"median": 50.0, "high": 60.0}, "claims a speed-up of 50, but its samples say 1.3"),
         ({"low": 1.29}, "claims another interval of its speed-up than its samples say"),
         ({"median": None}, "claims a speed-up of none, but its samples say 1.3"),
     ],
 )
-def test_a_ratio_that_its_samples_do_not_say_is_named_and_never_shown(run, claims, said):
+def test_a_ratio_that_its_samples_do_not_say_is_named_and_never_shown(run, claims, message):
     run.summary()
     claim(run.records(record("v", (1.2, 1.3, 1.4))), "v", **claims)
     run.records(record("w", (1.2, 1.3, 1.4)), name="02_b")
     page = run.page()
-    assert f"'01_a/matmul/v' {said}" in text_of(page.find(id="failures"))
+    assert f"'01_a/matmul/v' {message}" in text_of(page.find(id="failures"))
     assert [text_of(row.th) for row in page.select("#verdicts tbody tr")] == ["matmul: w"]
     assert "50" not in text_of(page.find(id="verdicts"))
 
@@ -426,12 +426,12 @@ def test_machines_stand_side_by_side_by_ratios_only(run):
     section = page.find(id="machines")
     heads = [text_of(head) for head in section.select("table")[0].select("thead th")]
     assert heads == ["◌ simulated Some CPU", "Another CPU, 2 threads", "Apple GPU"]
-    said = text_of(section)
-    assert "be the first (make bench; data/results/README.md)" in said
-    assert "3.30×" in said
-    assert "1.30×" in said
-    assert "12.3 ms" not in said
-    assert "1.01 ms" not in said
+    shown = text_of(section)
+    assert "be the first (make bench; data/results/README.md)" in shown
+    assert "3.30×" in shown
+    assert "1.30×" in shown
+    assert "12.3 ms" not in shown
+    assert "1.01 ms" not in shown
     assert "data/results/broken.json" in text_of(page.find(id="failures"))
 
 
@@ -533,18 +533,19 @@ def test_the_interval_is_drawn_where_it_lies():
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "words"),
     [(0.0451, "0.045"), (1.0, "1.00"), (9.996, "10.0"), (12.34, "12.3"), (99.96, "100"), (1234, "1234")],
 )
-def test_ratios_in_words(value, said):
-    assert report.units.times(value) == said
+def test_ratios_in_words(value, words):
+    assert report.units.times(value) == words
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.25, "0.2 s"), (42.4, "42 s"), (59.7, "1 min 0 s"), (185, "3 min 5 s"), (7500, "2 h 5 min")]
+    ("seconds", "words"),
+    [(0.25, "0.2 s"), (42.4, "42 s"), (59.7, "1 min 0 s"), (185, "3 min 5 s"), (7500, "2 h 5 min")],
 )
-def test_durations_in_words(seconds, said):
-    assert report.duration(seconds) == said
+def test_durations_in_words(seconds, words):
+    assert report.duration(seconds) == words
 
 
 # --- nothing leaves the page ---
@@ -596,9 +597,9 @@ def test_the_search_for_fetches_finds_what_nbconvert_loads():
     from nbconvert.exporters import HTMLExporter
 
     html, _ = HTMLExporter().from_notebook_node(notebook(*reaching_out()))
-    found = "\n".join(fetches(BeautifulSoup(html, "html.parser")))
+    fetched = "\n".join(fetches(BeautifulSoup(html, "html.parser")))
     for part in ("require.js", "mathjax", "x.org/c.js", "x.org/b.png", "x.org/j", "x.org/k", "x.org/l", "onclick"):
-        assert part in found
+        assert part in fetched
     assert "mermaid.esm" in html
     assert 'import("https' in html
 
@@ -625,10 +626,10 @@ def test_formulas_are_pictures_and_money_is_not():
 
 def test_no_page_names_a_folder_of_this_machine(run, monkeypatch):
     monkeypatch.setattr(pages.Path, "home", lambda: pages.Path("/home/somebody"))
-    said = f"Writing {pages.ROOT}/build/net.py and /home/somebody/.cache/x"
-    html = v4.new_output("display_data", {"text/html": f"<b>{said}</b>", "text/plain": said})
-    error = v4.new_output("error", ename="OSError", evalue=said, traceback=["OSError", said])
-    run.notebook("01_a", code("1", v4.new_output("stream", text=said), html, error))
+    sentence = f"Writing {pages.ROOT}/build/net.py and /home/somebody/.cache/x"
+    html = v4.new_output("display_data", {"text/html": f"<b>{sentence}</b>", "text/plain": sentence})
+    error = v4.new_output("error", ename="OSError", evalue=sentence, traceback=["OSError", sentence])
+    run.notebook("01_a", code("1", v4.new_output("stream", text=sentence), html, error))
     printed, drawn, failed = pages.read_notebook(run.folder / "01_a.ipynb").cells[0].outputs
     wanted = "Writing build/net.py and ~/.cache/x"
     assert (printed.text, drawn.data["text/html"], drawn.data["text/plain"]) == (wanted, f"<b>{wanted}</b>", wanted)
@@ -717,7 +718,7 @@ def test_half_a_letter_in_an_output_breaks_nothing(run):
 
 @pytest.mark.usefixtures("unconverted")
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "there is no such file"),
         ("{", "is not JSON"),
@@ -733,7 +734,7 @@ def test_half_a_letter_in_an_output_breaks_nothing(run):
         ('{"notebooks": [], "mode": "full", "device": "cpu", "simulated": "no"}', "simulated must be bool"),
     ],
 )
-def test_a_damaged_summary_is_named_and_the_rest_goes_on(run, text, said):
+def test_a_damaged_summary_is_named_and_the_rest_goes_on(run, text, message):
     if text is not None:
         (run.folder / "summary.json").write_text(text)
     run.notebook("01_a")
@@ -741,7 +742,7 @@ def test_a_damaged_summary_is_named_and_the_rest_goes_on(run, text, said):
     page = run.page()
     problem = text_of(page.select_one("#failures li"))
     assert problem.startswith("summary.json : ")
-    assert said in problem
+    assert message in problem
     assert "1.30×" in text_of(page.find(id="verdicts"))
     assert page.find(id="notebooks").article.a["href"] == "01_a.html"
     assert "full mode" in text_of(page.header)
@@ -756,7 +757,7 @@ def test_a_damaged_summary_of_a_simulated_run_still_says_simulated(run):
 
 @pytest.mark.usefixtures("unconverted")
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         ("text", "not an object"),
         (entry("../../evil"), "cannot be a page's"),
@@ -772,18 +773,18 @@ def test_a_damaged_summary_of_a_simulated_run_still_says_simulated(run):
         ({"name": "02_b"}, "status must be str"),
     ],
 )
-def test_a_bad_entry_is_named_and_the_rest_goes_on(run, bad, said):
+def test_a_bad_entry_is_named_and_the_rest_goes_on(run, bad, message):
     run.summary(entry("01_a"), bad)
     run.notebook("01_a")
     page = run.page()
-    assert said in text_of(page.select_one("#failures li"))
+    assert message in text_of(page.select_one("#failures li"))
     assert len(page.select("#notebooks article")) == 1
     assert sorted(path.name for path in run.report.iterdir()) == ["01_a.html", "index.html"]
 
 
 @pytest.mark.usefixtures("unconverted")
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "no such file"),
         ("{", "is not JSON"),
@@ -793,7 +794,7 @@ def test_a_bad_entry_is_named_and_the_rest_goes_on(run, bad, said):
         ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [3]}', "not a valid notebook"),
     ],
 )
-def test_a_damaged_notebook_is_named_and_the_rest_goes_on(run, text, said):
+def test_a_damaged_notebook_is_named_and_the_rest_goes_on(run, text, message):
     run.summary(entry("01_a"), entry("02_b"))
     run.notebook("01_a")
     if text is not None:
@@ -801,7 +802,7 @@ def test_a_damaged_notebook_is_named_and_the_rest_goes_on(run, text, said):
     page = run.page()
     problem = text_of(page.select_one("#failures li"))
     assert problem.startswith("02_b : ")
-    assert said in problem
+    assert message in problem
     assert [bool(card.a) for card in page.select("#notebooks article")] == [True, False]
 
 
@@ -953,8 +954,8 @@ def test_a_page_that_prints_too_much_is_cut_and_the_report_says_so(run):
     flood = v4.new_output("stream", name="stdout", text="x" * (3 << 20))
     run.notebook("01_a", code("1"), code("2", flood))
     index = run.page()
-    said = f"CUT: {2 << 20} characters more were put out here than a page keeps"
-    assert said in text_of(run.executed("01_a"))
+    note = f"CUT: {2 << 20} characters more were put out here than a page keeps"
+    assert note in text_of(run.executed("01_a"))
     assert (run.report / "01_a.html").stat().st_size < 2 << 20
     assert "01_a, cell 2" in text_of(index)
-    assert said in text_of(index)
+    assert note in text_of(index)

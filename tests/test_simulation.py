@@ -27,7 +27,7 @@ def ran(code: str, **environment: str) -> str:
 
 
 def test_a_page_s_first_lines_give_a_simulated_apple_gpu():
-    said = ran("""
+    printed = ran("""
 import metallab
 import torch
 assert torch.accelerator.current_accelerator().type == "mps"
@@ -42,12 +42,12 @@ with memory.peak(on=lab) as peak:
     y = torch.ones(1000, 1000, device="mps")
 print(peak.how, peak.bytes >= 4_000_000)
 """)
-    assert said.splitlines() == [
+    assert printed.splitlines() == [
         "mps True True mps:0 55.0",
         "True False",
         "{} simulated True",
         "allocator True",
-    ], said
+    ], printed
 
 
 def test_what_has_no_kernel_raises_or_falls_back_by_the_table_of_this_pytorch():
@@ -66,7 +66,7 @@ print(torch.nn.Softshrink()(x).tolist())
 
 
 def test_events_are_told():
-    said = ran("""
+    printed = ran("""
 import metallab, torch
 from metallab import simulation
 events = []
@@ -75,20 +75,20 @@ x = torch.ones(4, 4).to("mps")
 y = (x @ x).cpu()
 print([event.kind for event in events], sum(event.bytes for event in events if event.kind == "copy"))
 """)
-    kinds, _, copied = said.strip().rpartition(" ")
-    assert copied == "128", said
+    kinds, _, copied = printed.strip().rpartition(" ")
+    assert copied == "128", printed
     assert kinds.count("copy") == 2
     assert "'op'" in kinds
 
 
 def test_asking_where_torch_is_costs_nothing():
-    said = ran("""
+    printed = ran("""
 import metallab, importlib.util
 assert importlib.util.find_spec("torch")
 import torch
 print((torch.ones(2, device="mps") + 1).tolist())
 """)
-    assert said == "[2.0, 2.0]\n"
+    assert printed == "[2.0, 2.0]\n"
 
 
 def test_installing_arms_by_itself_where_torch_is_not_there_yet():
@@ -102,7 +102,7 @@ print(torch.ones(1, device='mps'))
 
 
 def test_where_it_cannot_be_had_torch_works_and_the_reason_is_told():
-    said = ran("""
+    printed = ran("""
 import warnings
 import metallab
 import metalsim.device
@@ -119,16 +119,16 @@ try:
 except device.DeviceUnavailable as error:
     print(error)
 """)
-    first, second = said.splitlines()
+    first, second = printed.splitlines()
     assert first == "True [2.0, 2.0]"
     assert second == "the simulated Apple GPU cannot be used: no room for the build: free some"
 
 
 def test_too_late_is_told_with_what_to_do():
     torch_is_there = "import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n"
-    said = ran(f"{torch_is_there}try:\n    import metallab\nexcept RuntimeError as error:\n    print(error)")
-    assert "torch was imported before" in said
-    assert "begin with `import metallab`" in said
+    printed = ran(f"{torch_is_there}try:\n    import metallab\nexcept RuntimeError as error:\n    print(error)")
+    assert "torch was imported before" in printed
+    assert "begin with `import metallab`" in printed
 
 
 def test_a_cell_of_its_own_has_an_apple_gpu(monkeypatch):

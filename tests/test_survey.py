@@ -22,10 +22,10 @@ def test_the_operators_of_the_talk_run_on_an_apple_gpu_and_those_refused_do_not(
     assert all(row.advice in told_in_html(refused) for row in refused.rows)
 
 
-def told_in_html(found):
+def told_in_html(table):
     import html
 
-    return html.unescape(found._repr_html_())
+    return html.unescape(table._repr_html_())
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac runs page 02c, which asks its real GPU")

@@ -88,12 +88,12 @@ def test_a_stopped_clock_is_noticed():
 
 
 def test_slower_is_said_in_times_as_long_with_its_interval():
-    said = str(timing.Ratio("a", "b", median=0.5, low=0.4, high=0.8, n=24))
-    assert said == "a takes 2.00 times as long as b (95 % interval 1.25 to 2.50, 24 pairs)"
+    sentence = str(timing.Ratio("a", "b", median=0.5, low=0.4, high=0.8, n=24))
+    assert sentence == "a takes 2.00 times as long as b (95 % interval 1.25 to 2.50, 24 pairs)"
 
 
 @pytest.mark.parametrize(
-    ("pairs", "said"),
+    ("pairs", "words"),
     [
         ((0.05, 0.055, 0.045, 0.05), "each of 4 pairs took 18.2 to 22.2 times as long; too few for a 95 % interval"),
         ((2.0, 3.0, 2.5), "each of 3 pairs was 2.00 to 3.00 times as fast; too few for a 95 % interval"),
@@ -101,9 +101,9 @@ def test_slower_is_said_in_times_as_long_with_its_interval():
         ((4.0,), "the only pair was 4.00 times as fast; too few for a 95 % interval"),
     ],
 )
-def test_too_few_pairs_say_what_each_showed_and_how_many_are_needed(pairs, said):
+def test_too_few_pairs_say_what_each_showed_and_how_many_are_needed(pairs, words):
     ratio = timing.Ratio("a", "b", float(np.median(pairs)), *timing.median_interval(pairs), len(pairs), pairs)
-    assert str(ratio) == f"a against b: {said}, which needs 6"
+    assert str(ratio) == f"a against b: {words}, which needs 6"
     assert ratio.verdict == "inconclusive"
 
 

@@ -78,8 +78,8 @@ def test_an_event_says_what_ran(cpu):
         torch.arange(4)
         torch.eye(2).to_sparse() @ torch.ones(2, 2)
         torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]) * 2
-    found = {event.name: event for event in recorded.events}
-    told = {name: (event.kind, event.dtype, event.shapes, event.bytes, event.module) for name, event in found.items()}
+    events = {event.name: event for event in recorded.events}
+    told = {name: (event.kind, event.dtype, event.shapes, event.bytes, event.module) for name, event in events.items()}
     assert told["aten::t"] == ("view", "float32", ((2, 3),), 0, "")
     assert told["aten::softshrink"] == ("op", "float32", ((2, 3),), 48, "Sequential.1.0")
     assert told["aten::cat"] == ("op", "float32", ((2, 3), (2, 3)), 24 + 48, "")  # x is one tensor, given twice
@@ -251,17 +251,17 @@ def test_the_table_adds_up():
 
 def test_its_sentence_says_where_the_time_went():
     """With shares on a GPU; on a CPU that there is none; of a simulation no time at all."""
-    said = str(DETOUR(trace))
-    assert said.startswith(
+    sentence = str(DETOUR(trace))
+    assert sentence.startswith(
         "GPU X: 3 operators, 1 view, 2 copies, 1 fallback (inferred); 144 B between CPU and cuda; 10 ms"
     )
-    assert "cuda computed for 20% of that and starved for 55%" in said
+    assert "cuda computed for 20% of that and starved for 55%" in sentence
     assert "no accelerator" in str(made([("op", "aten::addmm", "cpu", 0, 1, 8, {})], accelerator="")(trace))
     assert "complete when its block has ended" in str(made([], seconds=0.0)(trace))
-    said = str(made([("op", "aten::addmm", "mps", 0, 1, 8, {})], accelerator="mps", simulated=True)(trace))
-    assert said.startswith("SIMULATED")
-    assert "ms" not in said.replace("mps", "")
-    assert "%" not in said
+    sentence = str(made([("op", "aten::addmm", "mps", 0, 1, 8, {})], accelerator="mps", simulated=True)(trace))
+    assert sentence.startswith("SIMULATED")
+    assert "ms" not in sentence.replace("mps", "")
+    assert "%" not in sentence
 
 
 def test_the_timeline_has_a_lane_for_each_kind():

@@ -31,12 +31,12 @@ def test_of_a_file_of_schema_1_is_said_what_was_said_then(path):
     read = records.load(path)
     then = SAID_THEN["files"][path.name]
     assert findings.trust(read) == then["trust"]
-    said: dict[str, list] = {}
+    words_of: dict[str, list] = {}
     for one in findings.conclusions(read):
         words = [one.comparison, one.variant, one.baseline, one.outcome, one.words, one.reason]
         words += [one.device, one.baseline_measured.device, one.by_gpu, one.label, one.speed_up, one.interval]
-        said.setdefault(one.lesson, []).append(words)
-    assert {lesson: digest(words) for lesson, words in said.items()} == then["conclusions"]
+        words_of.setdefault(one.lesson, []).append(words)
+    assert {lesson: digest(words) for lesson, words in words_of.items()} == then["conclusions"]
 
 
 def test_the_tables_of_machines_are_what_they_were_then():

@@ -31,7 +31,7 @@ ON_REQUEST = {"schedule", "workflow_dispatch"}
 
 def faults(folder: Path) -> list[str]:
     """What is wrong in a folder that is laid out as ``.github``: the first kind of fault that is found."""
-    return next((found for check in (_schema, _safety, _ours) if (found := list(check(folder)))), [])
+    return next((messages for check in (_schema, _safety, _ours) if (messages := list(check(folder)))), [])
 
 
 def _schema(folder: Path) -> Iterator[str]:
@@ -128,12 +128,12 @@ PLANTED = {
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "said"), [(file, *fault) for file, planted in PLANTED.items() for fault in planted]
+    ("file", "old", "new", "message"), [(file, *fault) for file, planted in PLANTED.items() for fault in planted]
 )
-def test_a_planted_fault_is_found(tmp_path, file, old, new, said):
+def test_a_planted_fault_is_found(tmp_path, file, old, new, message):
     shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
     workflow = tmp_path / "workflows" / f"{file}.yml"
     text = workflow.read_text()
     assert text.count(old) == 1, f"{file}.yml has {old!r} {text.count(old)} times: adapt the planted fault"
     workflow.write_text(text.replace(old, new))
-    assert said in "\n".join(faults(tmp_path))
+    assert message in "\n".join(faults(tmp_path))

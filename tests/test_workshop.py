@@ -59,9 +59,9 @@ def test_a_damaged_notebook_is_named_in_a_line_and_nothing_is_written(tmp_path, 
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(workshop.make, "__defaults__", (tmp_path / "out",))
     assert workshop.main() == 2
-    said = capsys.readouterr().err.rstrip("\n")
-    assert said.startswith("workshop: 02_bad.ipynb: cannot be read as a notebook (")
-    assert "\n" not in said
+    error = capsys.readouterr().err.rstrip("\n")
+    assert error.startswith("workshop: 02_bad.ipynb: cannot be read as a notebook (")
+    assert "\n" not in error
     assert not (tmp_path / "out").exists()
 
 

@@ -9,11 +9,11 @@ import torch
 
 def losses(loss: Callable[[], torch.Tensor], optimiser: torch.optim.Optimizer, steps: int) -> list[float]:
     """The loss before each step; ``loss`` runs the model and returns a scalar."""
-    found = []
+    values = []
     for _ in range(steps):
         optimiser.zero_grad()
         now = loss()
         now.backward()
         optimiser.step()
-        found.append(now.item())
-    return found
+        values.append(now.item())
+    return values

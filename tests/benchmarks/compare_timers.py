@@ -97,7 +97,7 @@ def row(target: float) -> dict[str, float]:
     upper = upper_for(target)
     timers = {"metallab": with_metallab, "pyperf": with_pyperf, "torch": with_torch}
     rounds = [{name: timer(upper) for name, timer in timers.items()} for _ in range(ROUNDS)]
-    medians = {name: statistics.median(found[name] for found in rounds) for name in timers}
+    medians = {name: statistics.median(ratio_of[name] for ratio_of in rounds) for name in timers}
     ratios = {f"metallab / {n}": statistics.median(f["metallab"] / f[n] for f in rounds) for n in ("pyperf", "torch")}
     return {"target": target, **medians, **ratios}
 
@@ -108,10 +108,10 @@ def main() -> int:
     print(f"{'workload':>9} {'metallab':>10} {'pyperf':>10} {'torch':>10} {'/ pyperf':>9} {'/ torch':>9}")
     rows, apart = [], []
     for target in TARGETS:
-        found = row(target)
-        rows.append(found)
-        times = " ".join(f"{units.seconds(found[name]):>10}" for name in ("metallab", "pyperf", "torch"))
-        ratios = [found[f"metallab / {name}"] for name in ("pyperf", "torch")]
+        measured = row(target)
+        rows.append(measured)
+        times = " ".join(f"{units.seconds(measured[name]):>10}" for name in ("metallab", "pyperf", "torch"))
+        ratios = [measured[f"metallab / {name}"] for name in ("pyperf", "torch")]
         print(f"{units.seconds(target):>9} {times} {ratios[0]:9.3f} {ratios[1]:9.3f}", flush=True)
         if target >= FROM and any(abs(ratio - 1) > ALLOWED for ratio in ratios):
             apart.append(units.seconds(target))
@@ -120,8 +120,8 @@ def main() -> int:
     out = paths.BUILD / "bars" / "compare_timers.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     described = json.loads(machine.describe().to_json())
-    found = {"rows": rows, "harness_inside": inside, "harness_in_all": in_all, "machine": described}
-    out.write_text(json.dumps(found, indent=1))
+    measured = {"rows": rows, "harness_inside": inside, "harness_in_all": in_all, "machine": described}
+    out.write_text(json.dumps(measured, indent=1))
     print(f"saved in {out}")
     if apart:
         print(f"APART by more than {ALLOWED:.0%}: {', '.join(apart)}; is the machine quiet?")

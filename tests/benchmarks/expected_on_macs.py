@@ -207,19 +207,19 @@ DIFFERENCES: Mapping[tuple[str, str], str] = {
 """Entries that do not agree, and why; in `utils/metalsim/README.md` as well."""
 
 
-def agreement(found: Iterable[Outcome]) -> dict[str, tuple[int, int]]:
+def agreement(outcomes: Iterable[Outcome]) -> dict[str, tuple[int, int]]:
     """How many agree, of how many: float32, other dtypes, and gradients."""
     groups: dict[str, list[bool]] = {DTYPES[0]: [], "other": [], GRADIENTS: []}
-    for outcome in found:
+    for outcome in outcomes:
         group = GRADIENTS if outcome.of == GRADIENTS else outcome.dtype if outcome.dtype in groups else "other"
         if outcome.counts:
             groups[group].append(outcome.agrees)
     return {name: (sum(group), len(group)) for name, group in groups.items()}
 
 
-def unexplained(found: Iterable[Outcome]) -> list[str]:
+def unexplained(outcomes: Iterable[Outcome]) -> list[str]:
     """What differs without a reason, and reasons that explain nothing, a line each."""
-    differing = {(o.name, o.of): o for o in found if o.counts and not o.agrees}
+    differing = {(o.name, o.of): o for o in outcomes if o.counts and not o.agrees}
     lines = [
         f"{o.name} {o.of} {o.dtype}: expected {o.expected}, {o.raised or 'ran'}"
         for key, o in differing.items()
@@ -227,19 +227,19 @@ def unexplained(found: Iterable[Outcome]) -> list[str]:
     ]
     lines += [
         f"{o.name} {o.of} {o.dtype}: PyTorch skips it: see why, and say so in DECIDED or LEFT_OUT"
-        for o in found
+        for o in outcomes
         if o.expected == "skipped"
     ]
     return lines + [f"{' '.join(key)}: agrees now, take it from DIFFERENCES" for key in DIFFERENCES.keys() - differing]
 
 
-def report(found: list[Outcome]) -> str:
+def report(outcomes: list[Outcome]) -> str:
     """The figures, and each difference with its reason."""
-    lines = [f"{name}: {good} of {all_} agree" for name, (good, all_) in agreement(found).items()]
-    left = collections.Counter(LEFT_OUT.get(o.name, "???") for o in found if not o.counts)
+    lines = [f"{name}: {good} of {all_} agree" for name, (good, all_) in agreement(outcomes).items()]
+    left = collections.Counter(LEFT_OUT.get(o.name, "???") for o in outcomes if not o.counts)
     lines.append(f"{left.total()} left out: " + "; ".join(f"{count} {why}" for why, count in left.items()))
     groups = collections.defaultdict(list)
-    for o in found:
+    for o in outcomes:
         if o.counts and not o.agrees:
             groups[o.name, o.of].append(o.dtype)
     lines += [f"{key[0]} ({key[1]}; {', '.join(d)}): {DIFFERENCES.get(key, '???')}" for key, d in groups.items()]
@@ -255,15 +255,15 @@ def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)  # the samples are tiny
     only = [name for name in arguments.only.split(",") if name]
-    found = list(outcomes(only, arguments.quick))
-    print(report(found))
+    judged = list(outcomes(only, arguments.quick))
+    print(report(judged))
     if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(outcome) for outcome in found], indent=1))
-    wrong = unexplained(found) if not only else []
+        arguments.json.write_text(json.dumps([asdict(outcome) for outcome in judged], indent=1))
+    wrong = unexplained(judged) if not only else []
     print("\n".join(wrong))
-    figures = agreement(found)
+    figures = agreement(judged)
     enough = all(figures[name][0] >= least * figures[name][1] for name, least in LEAST.items())
-    enough &= sum(not outcome.counts for outcome in found) <= MOST_LEFT_OUT
+    enough &= sum(not outcome.counts for outcome in judged) <= MOST_LEFT_OUT
     return 0 if only or (enough and not wrong) else 1
 
 

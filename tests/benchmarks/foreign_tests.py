@@ -105,9 +105,9 @@ def run(device: str, given: argparse.Namespace, results: Path, only: Sequence[st
             return read(results)
 
 
-def causes(found: Mapping[str, dict], again: Mapping[str, dict]) -> Iterator[tuple[str, str]]:
+def causes(results: Mapping[str, dict], again: Mapping[str, dict]) -> Iterator[tuple[str, str]]:
     """Each failed test, with its cause."""
-    for test, result in found.items():
+    for test, result in results.items():
         if result["outcome"] in FAILED:
             cause = next((why for why, words in CAUSES.items() if re.search(words, result["words"])), UNKNOWN)
             if cause != DOWNLOAD and again[on("cpu", test)]["outcome"] in FAILED:
@@ -127,21 +127,23 @@ def main() -> int:
     if given.checkout is None:
         print("foreign_tests: nothing to do; name the checkout of a project whose tests take --device")
         return 0
-    found = run("mps", given, given.results)
-    failed = [on("cpu", test) for test, result in found.items() if result["outcome"] in FAILED]
+    results = run("mps", given, given.results)
+    failed = [on("cpu", test) for test, result in results.items() if result["outcome"] in FAILED]
     again = run("cpu", given, given.results.with_suffix(".cpu"), failed)
     folders = collections.defaultdict(collections.Counter)
-    for test, result in found.items():
+    for test, result in results.items():
         for folder in ("/".join(test.partition("::")[0].split("/")[:2]), "all"):
             folders[folder][result["outcome"]] += 1
     print("\n| tests | passed | failed | skipped |\n|---|---|---|---|")
     for folder in [*sorted(folders.keys() - {"all"}), "all"]:
         passed, skipped, *bad = (folders[folder][outcome] for outcome in ("passed", "skipped", *FAILED))
         print(f"| {folder} | {passed} | {sum(bad)} | {skipped} |")
-    why = collections.Counter(cause for _, cause in causes(found, again))
+    why = collections.Counter(cause for _, cause in causes(results, again))
     rows = ("\n| why they fail | tests |\n|---|---|", *(f"| {cause} | {n} |" for cause, n in why.most_common()))
     print(*rows, sep="\n")
-    print(*(f"{test}: {found[test]['words']}" for test, cause in causes(found, again) if cause == UNKNOWN), sep="\n")
+    print(
+        *(f"{test}: {results[test]['words']}" for test, cause in causes(results, again) if cause == UNKNOWN), sep="\n"
+    )
     return 1 if why[UNKNOWN] else 0
 
 

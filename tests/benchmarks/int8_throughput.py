@@ -139,9 +139,9 @@ def main() -> int:
     print(f"{'':21} {'a batch':>9} {'speed (95 % interval)':21} {'size':6} points   dB")
     results = []
     for channels in arguments.channels:
-        found = measure(channels, arguments.epochs, arguments.batch)
-        print(*found, sep="\n", flush=True)
-        results += found
+        measured = measure(channels, arguments.epochs, arguments.batch)
+        print(*measured, sep="\n", flush=True)
+        results += measured
     widest = max(arguments.channels)
     if widest >= 64:
         print(*bars([result for result in results if result.channels == widest]), sep="\n")

@@ -66,14 +66,14 @@ WORK = {"Python loop": python_loop, "matrix product": matrix_product, "copy of m
 
 def measure() -> Process:
     """What one process measures, as `metallab.timing` does it on a page."""
-    budget, found = timing.Budget(min_samples=20, min_seconds=0.15, max_seconds=2.0), {}
+    budget, speed_ups = timing.Budget(min_samples=20, min_seconds=0.15, max_seconds=2.0), {}
     for name, work in WORK.items():
         variants = {"baseline": work(1.0)} | {more: work(1 + share) for more, share in MORE.items()}
         same = timing.Unchecked("the same work, more of it")
         c = timing.compare(variants, on=timing.Host(), baseline="baseline", parity=same, name=name, budget=budget)
-        found[name] = {more: (c[more].median, c.ratios[more].median) for more in MORE}
-        found[name]["baseline"] = (c["baseline"].median, None)
-    return found
+        speed_ups[name] = {more: (c[more].median, c.ratios[more].median) for more in MORE}
+        speed_ups[name]["baseline"] = (c["baseline"].median, None)
+    return speed_ups
 
 
 def in_fresh_processes(count: int) -> Iterator[Process]:
@@ -94,16 +94,16 @@ def pairs(processes: Sequence[Process], in_turns: bool) -> Iterator[tuple[Sequen
 
 def verdicts(processes: Sequence[Process], question: str, more: str) -> list[compare.Answer]:
     """What is said of each pair of files and each work, where this much is planted in the second file."""
-    said = []
+    answers = []
     for before, after in pairs(processes, in_turns=question == "times, in turns"):
         for name in WORK:
             if question == "gate":
                 then, now = ([p[name][what][1] for p in side] for side, what in ((before, "unchanged"), (after, more)))
-                said.append(compare.answer(now, then, compare.GATE_FACTOR))
+                answers.append(compare.answer(now, then, compare.GATE_FACTOR))
             else:
                 then, now = ([p[name][what][0] for p in side] for side, what in ((before, "baseline"), (after, more)))
-                said.append(compare.answer(then, now))
-    return said
+                answers.append(compare.answer(then, now))
+    return answers
 
 
 def share(hits: int, of: int) -> str:
@@ -141,13 +141,14 @@ def tell(processes: Sequence[Process]) -> int:
     missed = []
     for question in ("times", "times, in turns", "gate"):
         for more in MORE:
-            said = verdicts(processes, question, more)
+            answers = verdicts(processes, question, more)
             planted = more != "unchanged"
-            hits = said.count("SLOWER") + (0 if planted else said.count("FASTER"))
+            hits = answers.count("SLOWER") + (0 if planted else answers.count("FASTER"))
             what = f"{more} planted: found" if planted else "nothing planted: false alarms"
-            print(f"{question:16} {what:30} {share(hits, len(said))}")
+            print(f"{question:16} {what:30} {share(hits, len(answers))}")
             limit = TARGETS.get(more if planted else "false alarms")
-            if question != "times" and limit and (hits / len(said) < limit if planted else hits / len(said) > limit):
+            rate = hits / len(answers)
+            if question != "times" and limit and (rate < limit if planted else rate > limit):
                 missed.append(f"{question}, {more}")
     if missed:
         print(f"MISSED: {'; '.join(missed)}; is the machine quiet?")

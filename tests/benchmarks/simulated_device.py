@@ -155,12 +155,12 @@ def main() -> int:
         beyond.append("install")
     print(f"{'workload':<28} {'cpu':>10} {'simulated':>10} {'ratio':>6}")
     for name, workload in WORKLOADS.items():
-        cpu, mps, found = ratio(workload)
-        print(f"{name:<28} {cpu * 1e3:7.1f} ms {mps * 1e3:7.1f} ms {found:6.2f}", flush=True)
-        if found > TARGETS["workload"]:
+        cpu, mps, factor = ratio(workload)
+        print(f"{name:<28} {cpu * 1e3:7.1f} ms {mps * 1e3:7.1f} ms {factor:6.2f}", flush=True)
+        if factor > TARGETS["workload"]:
             beyond.append(name)
-    cpu, mps, found = ratio(small_operators)
-    print(f"{'one addition of 16 numbers':<28} {cpu * 1e3:7.2f} us {mps * 1e3:7.2f} us {found:6.2f} (no target)")
+    cpu, mps, factor = ratio(small_operators)
+    print(f"{'one addition of 16 numbers':<28} {cpu * 1e3:7.2f} us {mps * 1e3:7.2f} us {factor:6.2f} (no target)")
     if beyond:
         print(f"BEYOND the target: {', '.join(beyond)}; is the machine quiet?")
     return 1 if beyond else 0

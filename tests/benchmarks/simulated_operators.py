@@ -107,7 +107,7 @@ def _dtype(op: Any) -> torch.dtype | None:
 
 def _compare(op: Any, sample: Any, expected: Any) -> tuple[str, str]:
     try:
-        found = run(op, sample, "mps")
+        result = run(op, sample, "mps")
     except NotImplementedError as error:
         if refusals.is_refusal(error):
             return REFUSED, ""
@@ -119,7 +119,7 @@ def _compare(op: Any, sample: Any, expected: Any) -> tuple[str, str]:
             return REFUSED, ""
         return (FLOAT64, "") if wide else ("raises", brief(error))
     verdict = "identical"
-    for one, other in zip(tensors(expected), tensors(found), strict=True):
+    for one, other in zip(tensors(expected), tensors(result), strict=True):
         try:
             torch.testing.assert_close(other, one, rtol=0, atol=0, equal_nan=True)
         except AssertionError:

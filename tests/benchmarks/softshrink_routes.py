@@ -79,8 +79,8 @@ def report(lab: device.Device, compared: timing.Comparison, bytes_moved: int, ba
         if name in compared.ratios:
             ratio = compared.ratios[name]
             low, median, high = (1 / max(value, 1e-9) for value in (ratio.high, ratio.median, ratio.low))
-            said = f"{median:.3f} (95 % interval {low:.3f} to {high:.3f})"
-            print(f"  {'met' if median >= bar else 'MISSED'}: ours has {said} times the speed of {name}, bar {bar}")
+            speed_up = f"{median:.3f} (95 % interval {low:.3f} to {high:.3f})"
+            print(f"  {'met' if median >= bar else 'MISSED'}: ours has {speed_up} times the speed of {name}, bar {bar}")
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ class Complaints:
     """What a page did that it must not do."""
 
     excused: Sequence[re.Pattern]
-    found: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
     def watch(self, context: BrowserContext) -> None:
         """Listen to every page of a context, also to those that it opens later."""
@@ -85,7 +85,7 @@ class Complaints:
 
     def _add(self, complaint: str) -> None:
         if not any(pattern.search(complaint) for pattern in self.excused):
-            self.found.append(complaint)
+            self.lines.append(complaint)
 
 
 @contextlib.contextmanager
@@ -102,5 +102,5 @@ def watched(browser: Browser, *, size: tuple[int, int] = DESKTOP, excused: Seque
         yield context.new_page()
     finally:
         context.close()
-    if complaints.found:
-        pytest.fail("\n".join(dict.fromkeys(complaints.found)), pytrace=False)
+    if complaints.lines:
+        pytest.fail("\n".join(dict.fromkeys(complaints.lines)), pytrace=False)

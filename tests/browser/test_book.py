@@ -99,8 +99,8 @@ def search(page: Page, words: str) -> Page:
 
 def test_search_finds_a_term_from_a_folder(book, page):
     page.goto((book / "index.html").as_uri())
-    found = search(page, "Softshrink").locator("#search-results li a")
-    found.filter(has_text="Profile a model").first.click()
+    links = search(page, "Softshrink").locator("#search-results li a")
+    links.filter(has_text="Profile a model").first.click()
     expect(page.locator("article h1")).to_contain_text("Profile a model and find what falls back")
 
 
@@ -172,14 +172,14 @@ def test_a_page_says_what_it_ran_on_and_how(run, made, page):
     label = json.loads((run / "summary.json").read_text())["label"]
     for path in lessons(made):
         page.goto(path.as_uri())
-        said = page.locator(".executed").inner_text()
+        executed = page.locator(".executed").inner_text()
         if path.name.split("_")[0] in EXECUTED:
-            assert "Fast mode: three samples" in said
-            assert label in said
+            assert "Fast mode: three samples" in executed
+            assert label in executed
             page.locator(".executed summary").click()
             expect(page.locator(".executed").get_by_role("row", name="Chip")).to_be_visible()
         else:
-            assert "Not executed in this run" in said
+            assert "Not executed in this run" in executed
 
 
 def test_a_formula_is_drawn_without_a_script(book, page):

@@ -64,13 +64,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     for name in PAGES:
         shutil.copy(paths.NOTEBOOKS / f"{name}.ipynb", served)
     workshop.make([paths.NOTEBOOKS / f"{STUDENT}.ipynb"], served / "workshop")
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         server = subprocess.Popen(
             ["make", "lab", f"LAB={served}", f"LABFLAGS={_options()}"],
             cwd=paths.ROOT,
             env=_environment(folder),
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
@@ -113,8 +113,8 @@ def _address(server: subprocess.Popen, log: Path) -> tuple[str, str]:
     """What the server prints for its user to click on: where it is, and the token."""
     end = time.monotonic() + A_START
     while time.monotonic() < end and server.poll() is None:
-        if found := re.search(r"(http://127\.0\.0\.1:\d+)/lab\S*\?token=(\w+)", log.read_text()):
-            return found.groups()
+        if match := re.search(r"(http://127\.0\.0\.1:\d+)/lab\S*\?token=(\w+)", log.read_text()):
+            return match.groups()
         time.sleep(0.5)
     pytest.fail(f"make lab did not start:\n{log.read_text()}")
 
@@ -202,8 +202,8 @@ def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
     answer(page, stub, sources[f"solution-{EXERCISE}"])
     run(page, check)
     expect(errors(check)).to_have_count(0)
-    said = check.locator(".jp-OutputArea div", has_text=re.compile(f"^Exercise {EXERCISE}: right$")).last
-    red, green, _ = colour(said, "borderLeftColor")
+    verdict = check.locator(".jp-OutputArea div", has_text=re.compile(f"^Exercise {EXERCISE}: right$")).last
+    red, green, _ = colour(verdict, "borderLeftColor")
     assert green > red + 20
 
 

@@ -73,10 +73,10 @@ def plugin_finds_its_symbols(plugin: Path, tensorflow: Path) -> CheckResult:
     for ending in endings:
         if flat <= anywhere and not any(name.endswith(ending) for name in wanted):
             continue  # the last is large: it is read only if something is still looked for
-        found = macho.exports(macho.library(tensorflow, ending))
-        anywhere |= found
+        exported = macho.exports(macho.library(tensorflow, ending))
+        anywhere |= exported
         for name in [name for name in wanted if name.endswith(ending)]:
-            lacking = sorted(wanted.pop(name) - found)
+            lacking = sorted(wanted.pop(name) - exported)
             contradictions += [f"{symbol} is wanted of {name}, which does not export it" for symbol in lacking]
     contradictions += [f"{name} is wanted and not in {tensorflow.name}" for name in sorted(wanted)]
     contradictions += [f"{symbol} is exported by no library of {tensorflow.name}" for symbol in sorted(flat - anywhere)]
@@ -126,7 +126,7 @@ def operators_have_their_kernels(library: Iterable[str], table: Mapping[str, str
     from torchgen.api import cpp, native
     from torchgen.gen import parse_native_yaml
 
-    there = {found[2][: int(found[1])] for name in library for found in WRAPPER.finditer(name)}
+    there = {match[2][: int(match[1])] for name in library for match in WRAPPER.finditer(name)}
     parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
     wrappers = {  # as torchgen/dest/register_dispatch_key.py names them; what "autogen" makes of an entry has none
         str(each.func.name): f"wrapper_MPS_{native.name(each.func)}"
@@ -153,7 +153,7 @@ def operators_have_their_kernels(library: Iterable[str], table: Mapping[str, str
 
 def torchvision_has_its_kernels(library: Iterable[str], table: Iterable[str]) -> CheckResult:
     """The operators that the table names are those for which torchvision's library launches a Metal kernel."""
-    launched = {found[1] for name in library if (found := TORCHVISION_LAUNCH.match(name))}
+    launched = {match[1] for name in library if (match := TORCHVISION_LAUNCH.match(name))}
     there = {re.sub(r"^(\w+)_backward$", r"_\1_backward", re.sub("_(forward|im2col)$", "", name)) for name in launched}
     contradictions = [f"{name} is foretold native and has no kernel" for name in sorted({*table} - there)]
     contradictions += [f"{name} has a kernel and is foretold missing" for name in sorted(there - {*table})]
@@ -164,11 +164,11 @@ def torchvision_has_its_kernels(library: Iterable[str], table: Iterable[str]) ->
 def kernels_say_what_is_stored(files: Sequence[Path], stored: Sequence[refusals.Message]) -> CheckResult:
     """What the Metal kernels in these wheels refuse is what `metalsim.refusals` knows of, word by word."""
     try:
-        found = [message for file in files for message in refusals.of_wheel(file)]
+        messages = [message for file in files for message in refusals.of_wheel(file)]
     except ValueError as error:
         raise macho.NotThere(str(error)) from None
-    fact = f"{len(found)} messages in {', '.join(file.name for file in files)}"
-    return CheckResult("The kernels refuse what is known", (fact,), tuple(refusals.differences(stored, found)))
+    fact = f"{len(messages)} messages in {', '.join(file.name for file in files)}"
+    return CheckResult("The kernels refuse what is known", (fact,), tuple(refusals.differences(stored, messages)))
 
 
 def pyobjc_has_the_names(frameworks: pyobjc.Frameworks, used: Sequence[pyobjc.Use]) -> CheckResult:

@@ -46,11 +46,11 @@ def exports(binary: lief.MachO.Binary) -> set[str]:
 def wanted(binary: lief.MachO.Binary) -> dict[str, set[str]]:
     """What it takes of others: symbols by the name of the library as it is written in there, or by `FLAT`."""
     loads = [each.name for each in binary.libraries if each.command != lief.MachO.LoadCommand.TYPE.ID_DYLIB]
-    found: dict[str, set[str]] = {}
+    names: dict[str, set[str]] = {}
     for symbol in binary.imported_symbols:
         ordinal = symbol.library_ordinal
-        found.setdefault(FLAT if ordinal in _ANY_LIBRARY else loads[ordinal - 1], set()).add(symbol.name)
-    return found
+        names.setdefault(FLAT if ordinal in _ANY_LIBRARY else loads[ordinal - 1], set()).add(symbol.name)
+    return names
 
 
 def names(binary: lief.MachO.Binary) -> set[str]:

@@ -55,12 +55,12 @@ class Frameworks:
     @property
     def selectors(self) -> dict[str, str]:
         """The first macOS of each selector, by its name in Python; that of the class which had it first."""
-        found: dict[str, str] = {}
+        since_of: dict[str, str] = {}
         for methods in self.methods.values():
             for selector, (_, since) in methods.items():
                 name = selector[1:].replace(":", "_")
-                found[name] = min(found.get(name, since), since, key=version)
-        return found
+                since_of[name] = min(since_of.get(name, since), since, key=version)
+        return since_of
 
 
 @dataclass(frozen=True, order=True)
@@ -78,7 +78,7 @@ class Use:
 
 def read(archives: Iterable[Path]) -> Frameworks:
     """The metadata in PyObjC's source archives (``.tar.gz``). ValueError for one that has none."""
-    found = Frameworks()
+    frameworks = Frameworks()
     for path in archives:
         with tarfile.open(path) as archive:
             members = [m for m in archive.getmembers() if re.search(r"/metadata/.*/arm64-[\d.]+\.fwinfo$", m.name)]
@@ -86,8 +86,8 @@ def read(archives: Iterable[Path]) -> Frameworks:
                 raise ValueError(f"{path.name} has no metadata: does PyObjC keep it elsewhere now?")
             for member in members:
                 text = archive.extractfile(member).read().decode()
-                found.add(json.loads(text[text.index("{") :])["definitions"])
-    return found
+                frameworks.add(json.loads(text[text.index("{") :])["definitions"])
+    return frameworks
 
 
 def uses(source: str, where: str) -> Iterator[Use]:
@@ -127,11 +127,11 @@ def of_the_project(root: Path) -> list[Use]:
         cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
         lines = [line for cell in cells for line in "".join(cell["source"]).splitlines()]
         texts[path] = "\n".join(re.sub(r"^(\s*)[%!].*", r"\1pass", line) for line in lines)
-    found: dict[str, Use] = {}
+    uses_of: dict[str, Use] = {}
     for path, text in texts.items():
         for use in uses(text, str(path.relative_to(root))):
-            found.setdefault(use.name, use)
-    return sorted(use for use in found.values() if use.name not in ELSEWHERE)
+            uses_of.setdefault(use.name, use)
+    return sorted(use for use in uses_of.values() if use.name not in ELSEWHERE)
 
 
 def version(text: str) -> tuple[int, ...]:

@@ -86,8 +86,8 @@ class Locked:
 
 def locks(root: Path) -> list[Path]:
     """The project's lock, then that of the environment for a newer JAX: with hashes where there are such."""
-    found = [*root.glob("lock*.txt")] or [*root.glob("constraints*.txt")]
-    return sorted(found, key=lambda path: len(path.name))
+    files = [*root.glob("lock*.txt")] or [*root.glob("constraints*.txt")]
+    return sorted(files, key=lambda path: len(path.name))
 
 
 def mac_tags(python: str) -> list[tags.Tag]:

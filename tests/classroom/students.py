@@ -141,12 +141,12 @@ class Kernel:
         self.socket.send(json.dumps(message))
         outputs, ended = [], set()
         while ended != {"status", "execute_reply"}:
-            said = json.loads(self.socket.recv())
-            kind = said["header"]["msg_type"]
-            if said["parent_header"].get("msg_id") != number:
+            reply = json.loads(self.socket.recv())
+            kind = reply["header"]["msg_type"]
+            if reply["parent_header"].get("msg_id") != number:
                 continue
             if kind in ("stream", "display_data", "execute_result", "error"):
-                outputs.append(nbformat.v4.output_from_msg(said))
-            if kind == "execute_reply" or (kind == "status" and said["content"]["execution_state"] == "idle"):
+                outputs.append(nbformat.v4.output_from_msg(reply))
+            if kind == "execute_reply" or (kind == "status" and reply["content"]["execution_state"] == "idle"):
                 ended.add(kind)
         return outputs

@@ -327,7 +327,7 @@ def test_one_account_for_all_over_tls_and_the_next_day():
 
 
 @pytest.mark.parametrize(
-    ("settings", "people", "said"),
+    ("settings", "people", "message"),
     [
         ({"METALLAB_HUB_ADDRESS": "0.0.0.0"}, ["ada"], "would cross the network in the clear"),
         ({}, ["../ada"], "'../ada' cannot be a name"),
@@ -336,10 +336,10 @@ def test_one_account_for_all_over_tls_and_the_next_day():
         ({"METALLAB_HUB_PORT": "http"}, ["ada"], "'http' is no port"),
     ],
 )
-def test_what_cannot_be_opened_says_why(settings, people, said):
+def test_what_cannot_be_opened_says_why(settings, people, message):
     with a_room() as room:
         hub = Hub(room, people, **settings)
         command = [sys.executable, "-m", "jupyterhub", "-f", str(CONFIG)]
         done = subprocess.run(command, cwd=room, env=hub.environment, capture_output=True, text=True, timeout=120)
         assert done.returncode != 0
-        assert said in done.stdout + done.stderr
+        assert message in done.stdout + done.stderr
