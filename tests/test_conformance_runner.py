@@ -163,7 +163,7 @@ def made(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("name", "outcome", "said"),
+    ("name", "outcome", "message"),
     [
         ("right", "confirmed", "total: 2; odd: ['NaN', 'x']"),
         ("wrong", "refuted", "it is 2 | not `3`"),
@@ -179,9 +179,9 @@ def made(tmp_path_factory):
         ("needs_a_mac", *(("confirmed", "") if claims.ON_A_MAC else ("not applicable", "it needs a Mac"))),
     ],
 )
-def test_whatever_becomes_of_a_claim_is_an_outcome(made, name, outcome, said):
+def test_whatever_becomes_of_a_claim_is_an_outcome(made, name, outcome, message):
     assert made.by_name[name]["outcome"] == outcome
-    assert made.by_name[name]["said"].startswith(said)
+    assert made.by_name[name]["message"].startswith(message)
 
 
 def test_what_it_printed_and_found_is_kept(made):
@@ -294,7 +294,7 @@ def test_control_c_loses_one_result(tmp_path):
     out, _ = run.communicate(timeout=60)
     data = report.read(tmp_path / "report.md")
     assert [each["outcome"] for each in data["results"]] == ["confirmed", "not run", "not run"]
-    assert "Control-C" in data["results"][1]["said"]
+    assert "Control-C" in data["results"][1]["message"]
     assert run.returncode == 1
     assert "1 confirmed" in out
 
@@ -309,8 +309,8 @@ def test_what_a_killed_run_had_found_is_on_disk(tmp_path):
     with (tmp_path / "report.jsonl").open("a") as file:
         file.write('{"name": "half a li')
     remade = [sys.executable, report.__file__, str(tmp_path / "report.jsonl")]
-    said = subprocess.run(remade, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert said == f"The report: {tmp_path / 'report.md'}\n"
+    printed = subprocess.run(remade, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert printed == f"The report: {tmp_path / 'report.md'}\n"
     data = report.read(tmp_path / "report.md")
     assert [each["name"] for each in data["results"]] == ["some.first"]
     assert "in a run that was cut short" in (tmp_path / "report.md").read_text()
@@ -320,8 +320,8 @@ def test_when_the_time_is_up_the_rest_is_not_run(tmp_path):
     code, out = ran(project(tmp_path, CLAIMS), "--minutes", "-1")
     assert code == 1
     assert "13 not run" in out
-    said = report.read(tmp_path / "report.md")["results"][0]["said"]
-    assert said == "the -1 minutes were over; make verify-mac ONLY=some goes on from here"
+    message = report.read(tmp_path / "report.md")["results"][0]["message"]
+    assert message == "the -1 minutes were over; make verify-mac ONLY=some goes on from here"
 
 
 MUCH = """
@@ -359,17 +359,17 @@ def test_half_a_character_does_not_lose_the_report(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--only", "nothing"], "ONLY=nothing is no group and no test: groups are some"),
         (["--device", "cuda"], "there is no device 'cuda'"),
         (["--device", "sim" if claims.ON_A_MAC else "mps"], "leave DEVICE out, or say DEVICE="),
     ],
 )
-def test_what_is_not_there_is_refused(tmp_path, options, said):
+def test_what_is_not_there_is_refused(tmp_path, options, message):
     code, out = ran(project(tmp_path, CLAIMS), *options)
     assert code == 4
-    assert said in out
+    assert message in out
 
 
 RULES = Rules(privacy)

@@ -6,6 +6,7 @@ simulation's own: the words of its errors, its packages, and that it says what i
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import pickle
@@ -53,6 +54,7 @@ from metalsim import graph as simulated
 from metalsim.errors import SimulationError
 from metalsim.graph import bridge, contract, importing, package
 from metalsim.graph.operations import OPERATIONS
+from metalsim.graph.operations.registry import FromTensor
 from metalsim.graph.program import Program, Ref, Step
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has the real MPSGraph")
@@ -125,15 +127,15 @@ def test_a_cell_of_a_page_finds_the_modules():
     """A child with an Apple GPU: the modules are simply there, and say what they are."""
     code = """
 import Metal, MetalPerformanceShadersGraph as G, Foundation, MetalPerformanceShaders, objc
-said = [Metal.__doc__.split(":")[0], repr(Metal), str(G.MPSGraph), Metal.MTLCreateSystemDefaultDevice().name()]
+descriptions = [Metal.__doc__.split(":")[0], repr(Metal), str(G.MPSGraph), Metal.MTLCreateSystemDefaultDevice().name()]
 graph = G.MPSGraph.alloc().init()
 x = graph.constantWithScalar_shape_dataType_(2.0, [3], MetalPerformanceShaders.MPSDataTypeFloat32)
 shape = list(graph.squareWithTensor_name_(x, None).shape())
 """
-    outcome = isolated.run(code, results=["said", "shape"], device="mps")
+    outcome = isolated.run(code, results=["descriptions", "shape"], device="mps")
     assert outcome.ok, outcome.detail
     assert outcome["shape"] == [3]
-    assert all("simulated" in each.lower() for each in outcome["said"])
+    assert all("simulated" in each.lower() for each in outcome["descriptions"])
 
 
 # ---- what is wrong is told
@@ -246,7 +248,7 @@ INVALID = {
 
 @pytest.mark.parametrize("case", INVALID)
 def test_an_invalid_graph_is_an_error_where_a_mac_aborts(mac, g, case):
-    selector, arguments, said = INVALID[case]
+    selector, arguments, message = INVALID[case]
     there = SimpleNamespace(
         x=g.placeholderWithShape_name_([2, 3], "x"),
         i=g.placeholderWithShape_dataType_name_([2, 3], I32, "i"),
@@ -255,7 +257,7 @@ def test_an_invalid_graph_is_an_error_where_a_mac_aborts(mac, g, case):
         whole=g.placeholderWithShape_dataType_name_([3], I32, None),
         foreign=mac.G.MPSGraph.new().placeholderWithShape_name_([2, 3], None),
     )
-    with pytest.raises(simulated.InvalidGraph, match=said) as caught:
+    with pytest.raises(simulated.InvalidGraph, match=message) as caught:
         call(g, selector, *arguments(there), None)
     assert ABORTS in str(caught.value)
 
@@ -564,10 +566,10 @@ def small_core_ml_net(folder):
 def test_a_core_ml_package_becomes_an_executable(mac, tmp_path):
     package_, reference = small_core_ml_net(tmp_path / "net.mlpackage")
     executable, x = from_core_ml(mac, package_), floats(2, 3, 6, 6)
-    (found,) = execute(mac, executable, [x])
-    agree(numbers(found), reference(x))
+    (result,) = execute(mac, executable, [x])
+    agree(numbers(result), reference(x))
     (again,) = execute(mac, load(mac, serialise(mac, executable, tmp_path / "net.mpsgraphpackage")), [x])
-    np.testing.assert_array_equal(numbers(again), numbers(found))
+    np.testing.assert_array_equal(numbers(again), numbers(result))
     assert "coremltools" not in sys.modules, "which takes seconds to import"
 
 
@@ -575,8 +577,8 @@ def test_inputs_of_a_core_ml_package_are_in_its_order(mac, tmp_path):
     shapes = {"a": (2, 3), "b": (3,)}
     folder = core_ml_package(tmp_path / "m.mlpackage", [("sub", {"x": "%a", "y": "%b"}, "y")], {}, ["y"], shapes)
     given = [floats(*shape) for shape in shapes.values()]
-    (found,) = execute(mac, from_core_ml(mac, folder), given)
-    agree(numbers(found), given[0] - given[1])
+    (result,) = execute(mac, from_core_ml(mac, folder), given)
+    agree(numbers(result), given[0] - given[1])
 
 
 def test_a_core_ml_package_may_concatenate_one_value_and_a_constant(mac, tmp_path):
@@ -584,8 +586,8 @@ def test_a_core_ml_package_may_concatenate_one_value_and_a_constant(mac, tmp_pat
     for value, wanted in (("x", x), ("w", weights["w"])):
         join = ("concat", {"values": f"%{value}", "axis": 1, "interleave": False}, "y")
         folder = core_ml_package(tmp_path / f"{value}.mlpackage", [join], weights, ["y"])
-        (found,) = execute(mac, from_core_ml(mac, folder), [x])
-        agree(numbers(found), wanted)
+        (result,) = execute(mac, from_core_ml(mac, folder), [x])
+        agree(numbers(result), wanted)
 
 
 def test_core_ml_packages_that_cannot_be_read(mac, tmp_path):
@@ -598,12 +600,12 @@ def test_core_ml_packages_that_cannot_be_read(mac, tmp_path):
     with pytest.raises(simulated.NotSimulated, match=r"'relu' of .*beta.* is not simulated"):
         from_core_ml(mac, other)
     row = {"x": "%x", "kernel_sizes": [2], "strides": [1], "pad_type": "valid", "pad": [0, 0]}
-    for name, operation, said in (
+    for name, operation, message in (
         ("cast", ("cast", {"x": "%x", "dtype": "uint8"}, "y"), "the Core ML cast to 'uint8' is not simulated; fp16, "),
         ("row", ("max_pool", row, "y"), "a Core ML pooling over 1 dimensions with padding 'valid' is not simulated"),
     ):
         folder = core_ml_package(tmp_path / f"{name}.mlpackage", [operation], {}, ["y"])
-        with pytest.raises(simulated.NotSimulated, match=said):
+        with pytest.raises(simulated.NotSimulated, match=message):
             from_core_ml(mac, folder)
     for name, file, size in (("weights", "weights/weight.bin", 100), ("model", "model.mlmodel", 300)):
         package_, _ = small_core_ml_net(tmp_path / f"{name}.mlpackage")
@@ -734,6 +736,34 @@ def test_every_operation_is_in_the_contract_and_takes_what_it_says():
                 assert encoding in numbers_[kind], f"{selector}: {encoding} for {kind}"
             else:
                 assert encoding == "@", f"{selector}: {encoding} for {kind}"
+
+
+def selectors_of_cases() -> re.Pattern:
+    """The selectors that the conformance suite names, as Apple or as Python spells them; ``{stem}`` may be any word."""
+    patterns = {re.escape(text) for text in vars(graph_programs).values() if isinstance(text, str)}
+    for name in ("test_mpsgraph.py", "graph_programs.py"):
+        for node in ast.walk(ast.parse(Path(graph_programs.__file__).with_name(name).read_text("utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = (re.escape(part.value) if isinstance(part, ast.Constant) else r"\w+" for part in node.values)
+                patterns.add("".join(parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                patterns.add(re.escape(node.value))
+            elif isinstance(node, ast.Attribute):
+                patterns.add(re.escape(node.attr))
+    return re.compile("|".join(pattern for pattern in patterns if re.search("[:_]", pattern)))
+
+
+def test_every_operation_has_a_case_that_a_mac_is_asked_as_well():
+    """But those that take numbers in tensors: one piece of code reads these, and a case runs it for four selectors."""
+    cases = selectors_of_cases()
+    alone = [
+        selector
+        for selector, operation in OPERATIONS.items()
+        if not any(isinstance(kind, FromTensor) for kind in operation.kinds)
+        and not cases.fullmatch(selector)
+        and not cases.fullmatch(contract.python_name(selector))
+    ]
+    assert not alone
 
 
 def test_the_contract_carries_its_licence():

@@ -76,7 +76,7 @@ class Result:
     how: str
     used_in: str
     outcome: Outcome
-    said: str
+    message: str
     """A line: what was found, or how it ended."""
     evidence: Literal["Mac", "simulated", "CPU", "none"]
     seconds: float = 0.0
@@ -92,16 +92,16 @@ def claim(item: pytest.Item) -> Claim:
 
     `pytest.UsageError` for a test that does not say who relies on it.
     """
-    said: dict[str, Any] = {}
+    marks: dict[str, Any] = {}
     for mark in item.iter_markers("claim"):
-        said = mark.kwargs | said
-    if not said.get("used_in"):
+        marks = mark.kwargs | marks
+    if not marks.get("used_in"):
         raise pytest.UsageError(f"{item.nodeid} is no claim: say where it is relied on, pytest.mark.claim(used_in=...)")
     words, _, how = (inspect.getdoc(item.function) or "").partition("\n\n")
     name = item.name.removeprefix("test_")
     words = " ".join(words.split()) or f"{name.replace('_', ' ')}."
     about = (item.module.__doc__ or "").strip().partition("\n")[0].rstrip(".:")
-    return Claim(f"{item.path.stem.removeprefix('test_')}.{name}", about, words, " ".join(how.split()), **said)
+    return Claim(f"{item.path.stem.removeprefix('test_')}.{name}", about, words, " ".join(how.split()), **marks)
 
 
 def plain(value: Any) -> Any:
@@ -120,8 +120,8 @@ def of_reports(reports: list[pytest.TestReport]) -> tuple[Outcome, str, str]:
             outcome = dict(report.user_properties).get("outcome", "not applicable")
             return outcome, report.longrepr[2].removeprefix("Skipped: "), ""
     values = values_of(reports)
-    found = [f"{key}: {value}" for key, value in values.items() if len(str(value)) < 100]
-    return "confirmed", "; ".join(found) or "as claimed", ""
+    texts = [f"{key}: {value}" for key, value in values.items() if len(str(value)) < 100]
+    return "confirmed", "; ".join(texts) or "as claimed", ""
 
 
 def values_of(reports: list[pytest.TestReport]) -> dict[str, Any]:

@@ -47,9 +47,9 @@ class Run:
 
     def result(self, claim: claims.Claim, reports: list[pytest.TestReport], printed: str) -> None:
         """Note what came of a claim, at once and on disk: what comes later cannot lose it."""
-        outcome, said, detail = claims.of_reports(reports)
+        outcome, message, detail = claims.of_reports(reports)
         seconds = sum(each.duration for each in reports)
-        self.journal.note(claim, outcome, said, seconds, claims.values_of(reports), printed, detail)
+        self.journal.note(claim, outcome, message, seconds, claims.values_of(reports), printed, detail)
 
     def out_of_time(self, claim: claims.Claim) -> str:
         """Why a claim is not looked into any more; empty if it is."""

@@ -160,10 +160,10 @@ class Groups:
     def _lost(
         self, item: pytest.Item, claim: claims.Claim, outcome: claims.Outcome, how: str, printed: str
     ) -> pytest.TestReport:
-        said = {"outcome": outcome, "raised": how}
+        ending = {"outcome": outcome, "raised": how}
         words = f"{printed}\n{how}"
         return pytest.TestReport(
-            item.nodeid, item.location, {}, "failed", words, "call", user_properties=list(said.items())
+            item.nodeid, item.location, {}, "failed", words, "call", user_properties=list(ending.items())
         )
 
     def stop(self) -> None:

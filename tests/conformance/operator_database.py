@@ -80,7 +80,7 @@ def _compared(op: Any, sample: Any, expected: Any) -> Asked:
     foretold = _foretold_missing(op, sample)
     told = lambda verdict, reason="": Asked(op.full_name, verdict, reason)
     try:
-        found = run(op, sample, "mps")
+        result = run(op, sample, "mps")
     except NotImplementedError as error:
         missing = re.match(r"The operator '([^']+)' is not currently implemented for the MPS device", str(error))
         if not missing:
@@ -91,7 +91,7 @@ def _compared(op: Any, sample: Any, expected: Any) -> Asked:
         return told("refused" if foreknown else "raises", brief(error))
     if foretold:
         return told("runs but was foretold missing", ", ".join(foretold))
-    for one, other in zip(tensors(expected), tensors(found), strict=True):
+    for one, other in zip(tensors(expected), tensors(result), strict=True):
         if one.numel() == 0 and one.shape == other.shape:
             continue
         try:
@@ -112,10 +112,10 @@ def _foretold_missing(op: Any, sample: Any) -> list[str]:
 
     with sdpa_kernel(SDPBackend.MATH):
         try:
-            found = coverage.mps_coverage(call, sample.input, *sample.args)
+            covered = coverage.mps_coverage(call, sample.input, *sample.args)
         except coverage.TraceFailed:
             return []
-    return [use.operator for use in found.having("missing")]
+    return [use.operator for use in covered.having("missing")]
 
 
 def run(op: Any, sample: Any, device: str) -> tuple[Any, Any]:
@@ -132,11 +132,13 @@ def run(op: Any, sample: Any, device: str) -> tuple[Any, Any]:
         results = op.op(*arguments, **keywords)
     results = sample.output_process_fn_grad(results)
     flat = [t for t in tensors(results) if t.requires_grad]
-    found = None
+    gradients = None
     if flat and leaves:
         total = sum(((t.abs() if t.is_complex() else t) ** 2).sum() for t in flat)
-        found = torch.autograd.grad(total, leaves, allow_unused=True)
-    return tuple(t.detach().cpu() for t in tensors(results)), found and [g if g is None else g.cpu() for g in found]
+        gradients = torch.autograd.grad(total, leaves, allow_unused=True)
+    return tuple(t.detach().cpu() for t in tensors(results)), gradients and [
+        g if g is None else g.cpu() for g in gradients
+    ]
 
 
 def _placed(value: Any, device: str, leaves: list[torch.Tensor]) -> Any:

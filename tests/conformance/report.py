@@ -67,7 +67,7 @@ class Journal:
         self,
         claim: Claim,
         outcome: Outcome,
-        said: str,
+        message: str,
         seconds: float,
         values: Mapping[str, Any],
         printed: str,
@@ -75,7 +75,7 @@ class Journal:
     ) -> None:
         """Keep a result, without what is personal."""
         clean = self.scrubber
-        texts = {"said": said[:1000], "printed": printed[-PRINTED:], "detail": detail[-PRINTED:]}
+        texts = {"message": message[:1000], "printed": printed[-PRINTED:], "detail": detail[-PRINTED:]}
         texts = {name: clean.text(text) for name, text in texts.items()}
         ran = outcome != "not run" and seconds + len(printed) > 0
         words = {"name": clean.text(claim.name), "claim": claim.claim, "how": claim.how, "used_in": claim.used_in}
@@ -130,8 +130,8 @@ def _shown(path: Path) -> Path:
 def read(path: Path) -> dict[str, Any]:
     """The JSON in a report's file, as plain data: it comes from a stranger. `NotAReport` for another file."""
     try:
-        _, found, rest = path.read_text(encoding="utf-8").rpartition(_JSON)
-        data = json.loads(rest.removesuffix("\n").removesuffix("```")) if found else None
+        _, marker, rest = path.read_text(encoding="utf-8").rpartition(_JSON)
+        data = json.loads(rest.removesuffix("\n").removesuffix("```")) if marker else None
     except (ValueError, RecursionError) as error:
         raise NotAReport(f"{path.name}, or the JSON at its end, is damaged ({error}): ask for it again") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -193,22 +193,22 @@ def _summary(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _to_look_at(results: Sequence[Mapping[str, Any]]) -> str:
-    found = [result for result in results if result["outcome"] in LOOK]
-    return "## What wants a look\n\n" + (_table(found) if found else "Nothing.")
+    listed = [result for result in results if result["outcome"] in LOOK]
+    return "## What wants a look\n\n" + (_table(listed) if listed else "Nothing.")
 
 
 def _groups(results: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for result in results:
         groups.setdefault(f"{result['name'].partition('.')[0]}: {result['about']}", []).append(result)
-    for group, found in groups.items():
-        yield f"## {group}\n\n{_table(found)}"
+    for group, of_group in groups.items():
+        yield f"## {group}\n\n{_table(of_group)}"
 
 
 def _table(results: Iterable[Mapping[str, Any]]) -> str:
     rows = ["| name | claim | outcome | what was found | relied on in |", "|---|---|---|---|---|"]
     for result in results:
-        cells = (f"`{result['name']}`", result["claim"], label(result), result["said"][:200], result["used_in"])
+        cells = (f"`{result['name']}`", result["claim"], label(result), result["message"][:200], result["used_in"])
         rows.append("| " + " | ".join(map(_cell, cells)) + " |")
     return "\n".join(rows)
 

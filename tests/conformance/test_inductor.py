@@ -27,7 +27,7 @@ def network():
     return nn.Sequential(*layers).eval()
 
 
-@pytest.mark.claim(on="gpu", used_in="notebook 02b, torch.compile", seconds=180, slow=True)
+@pytest.mark.claim(on="gpu", used_in="notebooks 02b and 04: torch.compile fuses", seconds=180, slow=True)
 def test_torch_compile_is_right(network):
     """``torch.compile`` compiles a network for MPS, inference and gradient, and agrees with the CPU."""
     x = torch.randn(32, 64)
@@ -73,7 +73,7 @@ def test_package_for_the_cpu_is_right(network):
         checks.assert_close(truth, alone.boxed_run([x])[0], "float32")
 
 
-@pytest.mark.claim(on="cpu", used_in="notebook 02b, torch.compile on the CPU", seconds=240)
+@pytest.mark.claim(on="cpu", used_in="notebook 09, torch.compile", seconds=240)
 def test_compiled_for_the_cpu_is_right():
     """``torch.compile`` for an Apple processor needs no OpenMP from elsewhere: what macOS and PyTorch bring will do.
 

@@ -43,10 +43,10 @@ DESCRIBED = (
 @pytest.mark.claim(on="mac", used_in="metallab.machine, every result's provenance")
 def test_description_is_complete(evidence):
     """macOS tells chip, GPU cores, kinds of core, memory, power source and low-power mode by the commands we ask."""
-    found = machine.describe()
+    described = machine.describe()
     for name in DESCRIBED:
-        evidence(name, getattr(found, name))
-    unknown = [name for name in DESCRIBED if getattr(found, name) is None]
+        evidence(name, getattr(described, name))
+    unknown = [name for name in DESCRIBED if getattr(described, name) is None]
     assert not unknown, f"not found out: {', '.join(unknown)}"
 
 
@@ -56,14 +56,14 @@ def test_tools_of_xcode(evidence):
 
     Asks xcrun -f for each, and those that are there for their version.
     """
-    found = {name: converters.find_tool(name) for name in XCODE}
-    versions = {name: _version(path) for name, path in found.items() if path and name != "mpsgraphtool"}
+    tools = {name: converters.find_tool(name) for name in XCODE}
+    versions = {name: _version(path) for name, path in tools.items() if path and name != "mpsgraphtool"}
     versions["macOS"] = _version("sw_vers", "-buildVersion")
     versions["developer folder"] = _version("xcode-select", "-p")
-    evidence("found", found)
+    evidence("found", tools)
     evidence("versions", versions)
-    evidence("missing", [name for name, path in found.items() if not path])
-    assert found["clang"]
+    evidence("missing", [name for name, path in tools.items() if not path])
+    assert tools["clang"]
 
 
 def _version(*command: str) -> str:
@@ -89,10 +89,10 @@ def test_locked_versions_are_installed(evidence):
 @pytest.mark.claim(used_in="notebook 08, metallab.detection.scenes")
 def test_scenes_have_the_same_bytes():
     """Generated scenes are the same bytes on every processor: the detector was trained on them."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for seed, size in itertools.product(range(4), (320, (384, 640))):
-        found.update(scenes.Scene(seed, size).frame(3 * seed).image.tobytes())
-    assert found.hexdigest() == SCENES
+        digest.update(scenes.Scene(seed, size).frame(3 * seed).image.tobytes())
+    assert digest.hexdigest() == SCENES
 
 
 @pytest.mark.claim(on="mac", used_in="notebook 08, metallab.detection.video")

@@ -118,12 +118,12 @@ def test_linalg_kernels_warn_beyond_their_limits(evidence):
     }
     foretold, heard = {}, {}
     for name, (operator, x) in asked.items():
-        result, said = _heard(lambda operator=operator, x=x: values[operator](x.to("mps")).cpu())
+        result, warned = _heard(lambda operator=operator, x=x: values[operator](x.to("mps")).cpu())
         torch.testing.assert_close(result, values[operator](x), atol=1e-3, rtol=1e-3)
         expected = refusals.outcome(operator, (x,))
         foretold[name] = [expected.warning] if expected else []
-        heard[name] = [text.split(" (Triggered")[0] for text in said]
-        evidence(name, said)
+        heard[name] = [text.split(" (Triggered")[0] for text in warned]
+        evidence(name, warned)
     assert heard == foretold
 
 
@@ -204,9 +204,9 @@ def test_coverage_foretells_networks(make, evidence):
     """What `coverage` foretells of the talk's network, an audio encoder and a diffusion block happens on the GPU."""
     network = make()
     model = network.model.eval()
-    said = coverage.confirm(coverage.mps_coverage(model, *network.inputs), model, *network.inputs)
-    evidence("said", said)
-    assert "NOT" not in said
+    confirmation = coverage.confirm(coverage.mps_coverage(model, *network.inputs), model, *network.inputs)
+    evidence("confirmation", confirmation)
+    assert "NOT" not in confirmation
 
 
 @pytest.mark.claim(used_in="notebook 02, copies and views")
@@ -356,11 +356,11 @@ def test_limit_is_1_7_unless_set(evidence):
 
 def _share_of(error: BaseException, recommended: int) -> float | None:
     """The limit in the words of an out-of-memory error, as a share of the recommended size."""
-    found = re.search(r"max allowed: ([\d.]+) (bytes|[KMG]i?B)", str(error))
-    if not found:
+    match = re.search(r"max allowed: ([\d.]+) (bytes|[KMG]i?B)", str(error))
+    if not match:
         return None
-    scale = {"b": 1, "K": 2**10, "M": 2**20, "G": 2**30}[found[2][0]]
-    return float(found[1]) * scale / recommended
+    scale = {"b": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2][0]]
+    return float(match[1]) * scale / recommended
 
 
 @pytest.mark.claim(used_in="notebook 05, what autocast chooses")
@@ -376,9 +376,9 @@ def test_autocast_keeps_to_its_lists(dtype, evidence):
 
     As in notebook 05, in float16 and in bfloat16: in which dtype each function of a list computes.
     """
-    evidence("choices", found := precision.choices("mps", dtype))
+    evidence("choices", choices := precision.choices("mps", dtype))
     wanted = dict.fromkeys(LOW, "low") | dict.fromkeys(HIGH, "float32")
-    assert {name: found[name] for name in wanted} == wanted
+    assert {name: choices[name] for name in wanted} == wanted
 
 
 @pytest.mark.claim(used_in="notebook 05, loss scaling")
@@ -427,12 +427,12 @@ def test_complex_numbers_compute(operation, parts, evidence):
     The table of notebook 11; a refusal of complex32 is no fault, a wrong result is.
     """
     z = np.random.default_rng(0).normal(size=(8, 24)).view(complex)
-    said = parity.against_numpy(*COMPLEX[operation], z, on=device.pick(), dtype=parts)
-    evidence("said", said)
-    assert said == parity.AGREES or (parts == "float16" and not said.startswith("DIFFERS"))
+    verdict = parity.against_numpy(*COMPLEX[operation], z, on=device.pick(), dtype=parts)
+    evidence("verdict", verdict)
+    assert verdict == parity.AGREES or (parts == "float16" and not verdict.startswith("DIFFERS"))
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 04 and softshrink.mm")
+@pytest.mark.claim(on="mac", used_in="notebook 04b and softshrink.mm")
 def test_storage_is_a_metal_buffer(evidence):
     """A tensor's storage pointer is an MTLBuffer, whose contents PyObjC can read without a copy by PyTorch.
 

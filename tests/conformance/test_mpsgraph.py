@@ -336,6 +336,29 @@ PLAIN = {
         "bottomKWithSourceTensor:axis:k:name:",
         (X, 0, 1), [X.min(0, keepdims=True), X.argmin(0)[None].astype(np.int32)],
     ),
+    "attention without a mask": (
+        "scaledDotProductAttentionWithQueryTensor:keyTensor:valueTensor:scale:name:", (Q, K, V, 0.5),
+        softmax(Q @ K.swapaxes(1, 2) * 0.5, -1).astype(np.float32) @ V,
+    ),
+    "product along": ("reductionProductWithTensor:axis:name:", (X, 1), X.prod(1, keepdims=True)),
+    "maximum of several": ("reductionMaximumWithTensor:axes:name:", (X, [0, 2]), X.max((0, 2), keepdims=True)),
+    "minimum along": ("reductionMinimumWithTensor:axis:name:", (X, -1), X.min(-1, keepdims=True)),
+    "maximum or nan of several": (
+        "reductionMaximumPropagateNaNWithTensor:axes:name:", (WITH_NAN, [0, 1]), np.float32([[np.nan]]),
+    ),
+    "minimum or nan of several": (
+        "reductionMinimumPropagateNaNWithTensor:axes:name:", (X, [0, 1]), X.min((0, 1), keepdims=True),
+    ),
+    "and along": ("reductionAndWithTensor:axis:name:", (TRUE, 1), TRUE.all(1, keepdims=True)),
+    "or of several": ("reductionOrWithTensor:axes:name:", (TRUE, [0, 1]), TRUE.any((0, 1), keepdims=True)),
+    "one hot of whole numbers": (
+        "oneHotWithIndicesTensor:depth:dataType:name:",
+        (AT, 3, datatypes.MPS[torch.int32]), np.eye(3, dtype=np.int32)[AT],
+    ),
+    "scatter nd at most": (
+        "scatterNDWithUpdatesTensor:indicesTensor:shape:batchDimensions:mode:name:",
+        (np.float32([[1, 5], [3, 4]]), np.int32([[1], [1]]), [3, 2], 0, 5), np.float32([[0, 0], [3, 5], [0, 0]]),
+    ),
 }  # fmt: skip
 
 

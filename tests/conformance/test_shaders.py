@@ -35,7 +35,7 @@ def library(shaders):
     return torch.mps.compile_shader(TEXTBOOK)
 
 
-@pytest.mark.claim(used_in="notebook 04, route 1")
+@pytest.mark.claim(used_in="notebook 04b: inputs that break kernels")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_shader_is_right_to_the_bit(shaders, dtype, layout):
@@ -47,14 +47,14 @@ def test_shader_is_right_to_the_bit(shaders, dtype, layout):
     assert_follows_the_rule(LAYOUTS[layout](numbers(dtype).reshape(22, 14).to("mps")), 0.1)
 
 
-@pytest.mark.claim(used_in="notebook 04, what the operator refuses")
+@pytest.mark.claim(used_in="notebook 04b, what the operator refuses")
 def test_operator_refuses_integers():
     """``metallab::softshrink`` refuses tensors of integers on the GPU with a TypeError that says what it takes."""
     with pytest.raises(TypeError, match="floating-point"):
         softshrink.softshrink(torch.ones(2, dtype=torch.int32, device="mps"))
 
 
-@pytest.mark.claim(used_in="notebook 04, the missing operator")
+@pytest.mark.claim(used_in="notebook 04: is it right?")
 def test_textbook_kernel_loses_nan(library, evidence):
     """The textbook kernel turns NaN into 0 on a GPU, and loses the sign of -0."""
     x = torch.tensor([float("nan"), -0.0, 2.0, -2.0]).to("mps")
@@ -108,7 +108,7 @@ def test_source_that_does_not_compile_is_a_syntax_error(evidence):
     evidence("words", str(refused.value)[:1500])
 
 
-@pytest.mark.claim(used_in="notebook 04, route 2", seconds=300)
+@pytest.mark.claim(used_in="notebook 04b: the route of 2023, Objective-C++", seconds=300)
 def test_objective_cpp_builds_and_is_right(shaders):
     """Apple's clang builds ``softshrink.mm`` by cpp_extension.load, and its results are right for views as well.
 
@@ -128,7 +128,7 @@ def test_objective_cpp_builds_and_is_right(shaders):
         assert rule.same_bits(ours.backward(grad, x, 0.1), rule.gradient(grad.cpu(), x.cpu(), 0.1)), name
 
 
-@pytest.mark.claim(on="cpu", used_in="notebook 04, route 4", seconds=300)
+@pytest.mark.claim(on="cpu", used_in="notebook 04b: C++ for the CPU", seconds=300)
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
 def test_cpp_kernel_is_right_to_the_bit(dtype, evidence):
     """``softshrink.cpp`` gives every bit of the rule: on an Apple processor by at::vec's NEON instructions.
@@ -143,7 +143,7 @@ def test_cpp_kernel_is_right_to_the_bit(dtype, evidence):
         assert rule.same_bits(out, rule.softshrink(x, 0.1)), f"{n} numbers"
 
 
-@pytest.mark.claim(used_in="notebook 04, one operator", seconds=120)
+@pytest.mark.claim(used_in="notebook 04b, the operator", seconds=120)
 def test_operator_passes_its_checks(shaders):
     """``metallab::softshrink`` on the GPU passes opcheck, and keeps the layout of its input.
 
