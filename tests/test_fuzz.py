@@ -30,7 +30,7 @@ TORCH_DTYPES = (
 )
 
 
-def verdict(reference, result, dtype="float32"):
+def judged(reference, result, dtype="float32"):
     """True if they agree, False if not, None where it is refused: a TypeError. Both in a line that says of what."""
     try:
         with warnings.catch_warnings():
@@ -108,13 +108,13 @@ def test_numbers_agree_as_the_definition_says(pair, dtype):
     assume(most < Fraction(float(np.finfo(reference.dtype).max)) / 2)  # no infinity on the way
     if sizes and most <= 5 * min(sizes):  # no mask, so the size is the root mean square of all
         least = most = magnitude(*sizes) / magnitude(len(sizes) ** 0.5)
-    accepted = verdict(reference, result, dtype)
+    accepted = judged(reference, result, dtype)
     if all(agree(a, b, allowed, least, 1 - slack) for a, b in values):
         assert accepted is True
     if not all(agree(a, b, allowed, most, 1 + slack) for a, b in values):
         assert accepted is False
     shared = torch.tensor(reference)
-    assert verdict(shared, result, dtype) == verdict(reference, torch.tensor(result), dtype) == accepted
+    assert judged(shared, result, dtype) == judged(reference, torch.tensor(result), dtype) == accepted
 
 
 @fuzzed(
@@ -134,7 +134,7 @@ def test_masks_are_no_size(informative, masks, times, change, seed):
     result = reference.copy()
     result[index] += np.float32(change * allowed)
     order = np.random.default_rng(seed).permutation(len(reference))
-    assert verdict(reference[order], result[order]) == (change < 1)
+    assert judged(reference[order], result[order]) == (change < 1)
 
 
 WHOLE = st.one_of(
@@ -164,7 +164,7 @@ def test_whole_numbers_are_equal_exactly(pair, dtype):
     if isinstance(exact, complex):
         exact = exact.real
     equal = (isinstance(exact, int) or math.isfinite(exact)) and Fraction(exact) == int(pair[0])
-    assert verdict(whole, other, dtype) == verdict(other, whole, dtype) == equal
+    assert judged(whole, other, dtype) == judged(other, whole, dtype) == equal
 
 
 # --- memory ---
@@ -201,7 +201,7 @@ def test_memory_is_shared_if_an_element_is(data, torches, same):
         else:
             made.append(np.ndarray(place.shape, np.float32, buffer, int(offset) * 4, strides))
     shared = same and bool(set(places[0].ravel().tolist()) & set(places[1].ravel().tolist()))
-    assert verdict(*made) == (not shared)
+    assert judged(*made) == (not shared)
 
 
 # --- every kind of tensor ---
@@ -252,7 +252,7 @@ def test_every_kind_of_tensor_is_compared_or_refused(quarters, change, kinds, dt
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pair = as_kind(values, kinds[0]), as_kind(other, kinds[1])
-    got = verdict(*pair, dtype)
+    got = judged(*pair, dtype)
     if "meta" in kinds:
         assert not got
     elif (kinds[0] in PARTS) != (kinds[1] in PARTS):
@@ -299,7 +299,7 @@ def test_nested_results_are_compared_part_by_part(pair, alike):
     result = copy.deepcopy(reference) if alike else result
     expected, got = flat(reference), flat(result)
     agrees = expected.keys() == got.keys() and all(equal(expected[path], got[path]) for path in expected)
-    assert verdict(reference, result) == (agrees and any(np.size(value) for value in expected.values()))
+    assert judged(reference, result) == (agrees and any(np.size(value) for value in expected.values()))
 
 
 # --- parity functions ---

@@ -297,7 +297,7 @@ def assert_showable(content: bytes) -> None:
 def assert_reported(path: Path, loaded: list[records.Record] | None) -> None:
     """The report names the file, or shows the verdicts that follow from its samples."""
     summary, problems = report.RunSummary("full", "cpu", "", False, None, None, ()), []
-    page = report.Page(summary, problems=problems)
+    page = report.ReportPage(summary, problems=problems)
     report._add_records(page, path.parent.parent)
     html = report.render(page)
     assert "<script>" not in html.replace("<script", "<script", 1) or "<script>alert" not in html
@@ -355,7 +355,7 @@ def test_whatever_a_file_holds_it_is_refused_or_read_right(place):
 
 def readers(path: Path, good: Path) -> dict[str, str]:
     """What each reader of a file says, by its name."""
-    page = report.Page(report.RunSummary("full", "cpu", "", False, None, None, ()))
+    page = report.ReportPage(report.RunSummary("full", "cpu", "", False, None, None, ()))
     report._add_records(page, path.parent.parent)
     answers = {"report": page.problems}
     answers |= {f"compare {name}": said_by(compare.main, name, good, path) for name in ("times", "gate")}

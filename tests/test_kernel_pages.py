@@ -78,17 +78,17 @@ def no_rate_is_drawn_of_a_doubtful_time(pictures):
 
 @ROUTES.rule(
     ('needs.say_missing("apple-gpu", tool)', "False"),
-    ("route.verdict == rule.RIGHT", "route.verdict"),
+    ("route.judgement == rule.RIGHT", "route.judgement"),
     ("return NOT_RUN\n    outcome", "return rule.RIGHT\n    outcome"),
 )
 def a_route_is_green_only_where_every_bit_is_right(routes, monkeypatch):
     monkeypatch.setattr(routes.needs, "say_missing", lambda *tools: "objective-c++" in tools)
-    ran = lambda *_, **__: isolated.Outcome("well", results={"verdict": rule.RIGHT})
+    ran = lambda *_, **__: isolated.Outcome("well", results={"judgement": rule.RIGHT})
     monkeypatch.setattr(routes.isolated, "run", ran)
     monkeypatch.setattr(routes, "_on_cpu", lambda: rule.RIGHT)
     monkeypatch.setattr(routes.nvrtc, "compile_cuda", lambda *_: (b"", {}))
     tried = routes.try_all(device.cpu())
-    assert [route.verdict for route in tried.routes] == [
+    assert [route.judgement for route in tried.routes] == [
         rule.RIGHT,
         "not run here",
         "compiled, not run",
@@ -102,8 +102,8 @@ def a_route_is_green_only_where_every_bit_is_right(routes, monkeypatch):
 
 
 @ROUTES.rule(
-    ('results=["verdict"], device="mps"', 'results=[], device="mps"'),
-    ('return outcome["verdict"]', "return rule.RIGHT"),
+    ('results=["judgement"], device="mps"', 'results=[], device="mps"'),
+    ('return outcome["judgement"]', "return rule.RIGHT"),
 )
 def a_route_that_gives_other_bits_is_an_error(routes, monkeypatch):
     monkeypatch.setattr(routes.needs, "say_missing", lambda *_: False)
@@ -116,7 +116,7 @@ def a_route_that_gives_other_bits_is_an_error(routes, monkeypatch):
     monkeypatch.setattr(routes.isolated, "run", run)
     with pytest.raises(isolated.ChildFailed, match="not the rule's bits"):
         routes._on_apple(routes._ONE_LINE, "shader-compiler")
-    assert asked == ["verdict"]
+    assert asked == ["judgement"]
 
 
 @ROUTES.rule(

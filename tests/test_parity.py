@@ -1,4 +1,4 @@
-"""A table of verdicts says what agrees, what differs and what was refused, and calls nothing by another's name."""
+"""A table of answers says what agrees, what differs and what was refused, and calls nothing by another's name."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def test_what_agrees_and_what_differs_is_told_at_the_dtype_s_tolerance():
     for array in (REAL, PAIRS):
         assert parity.against_numpy(torch.exp, np.exp, array, on=CPU) == "agrees"
         assert parity.against_numpy(torch.exp, np.exp, array, on=CPU, dtype="float64") == "agrees"
-        verdict = parity.against_numpy(lambda x: 1.001 * torch.exp(x), np.exp, array, on=CPU)
-        assert verdict.startswith("DIFFERS: ")
-        assert "of 12 values differ" in verdict
+        answer = parity.against_numpy(lambda x: 1.001 * torch.exp(x), np.exp, array, on=CPU)
+        assert answer.startswith("DIFFERS: ")
+        assert "of 12 values differ" in answer
     assert parity.against_numpy(lambda x: 1.001 * x, lambda x: x, PAIRS, on=CPU, dtype="float16") == "agrees"
     assert parity.against_numpy(torch.conj, lambda x: x, PAIRS, on=CPU).startswith("DIFFERS: 12 of 12")
 

@@ -53,7 +53,7 @@ class Outcome:
     """What came of one entry of the database."""
 
     name: str
-    verdict: str
+    answer: str
     """identical, close, differs, raises, no Metal kernel, skipped."""
     reason: str = ""
     samples: int = 0
@@ -85,17 +85,17 @@ def check(op: Any, most_samples: int) -> Outcome:
             expected = run(op, sample, "cpu")
         except Exception:  # noqa: BLE001, S112 - what the CPU refuses tells nothing
             continue
-        verdict, reason = _compare(op, sample, expected)
-        if verdict in (FLOAT64, REFUSED):
+        answer, reason = _compare(op, sample, expected)
+        if answer in (FLOAT64, REFUSED):
             refused += 1
             continue
         compared += 1
         backward += expected[1] is not None
-        if verdict not in ("identical", "close"):
-            return Outcome(op.full_name, verdict, reason, compared, backward)
-        worst = "close" if verdict == "close" else worst
+        if answer not in ("identical", "close"):
+            return Outcome(op.full_name, answer, reason, compared, backward)
+        worst = "close" if answer == "close" else worst
     if not compared:
-        return Outcome(op.full_name, "skipped", verdict if refused else "no sample runs on the CPU", refused=refused)
+        return Outcome(op.full_name, "skipped", answer if refused else "no sample runs on the CPU", refused=refused)
     return Outcome(op.full_name, worst, "", compared, backward, refused)
 
 
@@ -118,36 +118,36 @@ def _compare(op: Any, sample: Any, expected: Any) -> tuple[str, str]:
         if refusals.is_refusal(error):
             return REFUSED, ""
         return (FLOAT64, "") if wide else ("raises", brief(error))
-    verdict = "identical"
+    answer = "identical"
     for one, other in zip(tensors(expected), tensors(result), strict=True):
         try:
             torch.testing.assert_close(other, one, rtol=0, atol=0, equal_nan=True)
         except AssertionError:
-            verdict = "close"
+            answer = "close"
         try:
             torch.testing.assert_close(other, one, equal_nan=True)
         except AssertionError as error:
             return "differs", brief(error)
-    return verdict, ""
+    return answer, ""
 
 
 def report(outcomes: list[Outcome]) -> str:
     """How many agree; the others, grouped by their reason."""
-    counts = collections.Counter(outcome.verdict for outcome in outcomes)
+    counts = collections.Counter(outcome.answer for outcome in outcomes)
     lines = [f"{len(outcomes)} entries: " + ", ".join(f"{count} {name}" for name, count in counts.most_common())]
     lines.append(
         f"{sum(o.samples for o in outcomes)} samples compared, {sum(o.backward for o in outcomes)} with gradients; "
         f"{sum(o.refused for o in outcomes)} more want float64 or are refused, and raise"
     )
-    for verdict in ("differs", "raises", MISSING, "skipped"):
+    for answer in ("differs", "raises", MISSING, "skipped"):
         groups: dict[str, list[str]] = {}
         for outcome in outcomes:
-            if outcome.verdict == verdict:
+            if outcome.answer == answer:
                 groups.setdefault(re.sub(r"\d+(\.\d+)?(e[-+]\d+)?", "#", outcome.reason), []).append(outcome.name)
         for reason, names in sorted(groups.items(), key=lambda item: -len(item[1])):
             known = {KNOWN.get(name) for name in names}
             told = "" if None in known else f" [expected: {'; '.join(sorted(known))}]"
-            lines.append(f"{verdict} ({len(names)}): {reason}{told}\n    {', '.join(names)}")
+            lines.append(f"{answer} ({len(names)}): {reason}{told}\n    {', '.join(names)}")
     return "\n".join(lines)
 
 
@@ -166,7 +166,7 @@ def main() -> int:
     print(report(outcomes))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
-    wrong = [o.name for o in outcomes if o.verdict in ("differs", "raises") and o.name not in KNOWN]
+    wrong = [o.name for o in outcomes if o.answer in ("differs", "raises") and o.name not in KNOWN]
     return 1 if wrong else 0
 
 

@@ -39,7 +39,7 @@ class Asked:
     """What came of one entry."""
 
     name: str
-    verdict: str
+    answer: str
     """agrees, differs, missing as foretold, missing but not foretold, runs but was foretold missing, refused, raises,
     skipped."""
     reason: str = ""
@@ -71,14 +71,14 @@ def ask(name: str, samples: int = SAMPLES) -> Asked:
         except Exception:  # noqa: BLE001, S112  # what the CPU refuses tells nothing
             continue
         worst = _compared(op, sample, expected)
-        if worst.verdict != "agrees":
+        if worst.answer != "agrees":
             break
     return worst
 
 
 def _compared(op: Any, sample: Any, expected: Any) -> Asked:
     foretold = _foretold_missing(op, sample)
-    told = lambda verdict, reason="": Asked(op.full_name, verdict, reason)
+    told = lambda answer, reason="": Asked(op.full_name, answer, reason)
     try:
         result = run(op, sample, "mps")
     except NotImplementedError as error:

@@ -28,9 +28,9 @@ def test_database_agrees_and_is_foretold(name, evidence):
     agree.
     """
     asked = database.ask(name)
-    if asked.verdict == "skipped":
+    if asked.answer == "skipped":
         pytest.skip(asked.reason)
-    evidence("came of it", f"{asked.verdict} {units.first_line(asked.reason)}".strip())
-    if asked.verdict == "differs" and CANNOT_AGREE.search(name):
+    evidence("came of it", f"{asked.answer} {units.first_line(asked.reason)}".strip())
+    if asked.answer == "differs" and CANNOT_AGREE.search(name):
         pytest.skip(f"it differs, as it must: {asked.reason}")
-    assert asked.verdict in FINE, asked.reason
+    assert asked.answer in FINE, asked.reason

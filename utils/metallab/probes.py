@@ -202,7 +202,7 @@ def _requires(package: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Program:
+class Tool:
     """A program outside Python that some lesson uses."""
 
     name: str
@@ -211,7 +211,7 @@ class Program:
     remedy: str
 
 
-def tools() -> list[Program]:
+def tools() -> list[Tool]:
     """Compilers and the Mac's command-line tools, as found on the PATH; those of a Mac are listed on a Mac only."""
     mac = sys.platform == "darwin"
     wanted = [
@@ -220,7 +220,7 @@ def tools() -> list[Program]:
     ]
     if mac:
         wanted.append(("xcrun", "finds Metal's compiler and mpsgraphtool", "xcode-select --install"))
-    return [Program(name, shutil.which(name), purpose, remedy) for name, purpose, remedy in wanted]
+    return [Tool(name, shutil.which(name), purpose, remedy) for name, purpose, remedy in wanted]
 
 
 def programs() -> Table:

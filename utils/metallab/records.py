@@ -60,8 +60,8 @@ class Compared:
     baseline: Name
     outcome: Literal["baseline", "faster", "slower", "same", "inconclusive", "withheld"]
     median: RatioValue | None = None
-    """The speed-up over the baseline with its 95 % interval; None for the baseline, and where outputs differ or a place
-    is simulated. A speed-up that was withheld for another reason is kept, and is not to be shown: see `Record.doubt`.
+    """The speed-up over the baseline with its 95 % interval; None for the baseline, where outputs differ, and of a
+    simulated device. A speed-up that was withheld for another reason is kept, and not to be shown: see `Record.doubt`.
     """
     low: RatioValue | None = None
     high: RatioValue | None = None

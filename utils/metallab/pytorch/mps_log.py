@@ -20,7 +20,7 @@ EntryKind = Literal["op", "copy", "fallback"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class LogEntry:
     """One line of the log, or one row of its tables."""
 
     part: Part
@@ -36,7 +36,7 @@ class Entry:
     """Copied, in all runs; to a few digits, as the log has it. None for an operation."""
 
 
-def parse(text: str) -> list[Entry]:
+def parse(text: str) -> list[LogEntry]:
     """All that is understood of a log, in its order."""
     return [entry for line in text.splitlines() if (entry := _entry(line)) is not None]
 
@@ -76,13 +76,13 @@ _FORMS: tuple[tuple[Part, EntryKind, re.Pattern], ...] = (
 _SCALES = {"bytes": 1, "KB": 2**10, "KiB": 2**10, "MB": 2**20, "MiB": 2**20, "GB": 2**30, "GiB": 2**30}
 
 
-def _entry(line: str) -> Entry | None:
+def _entry(line: str) -> LogEntry | None:
     for part, kind, form in _FORMS:
         if match := form.match(line):
             has = match.groupdict()
             name = has.get("name") or f"{has['source']} to {has['target']}"
             name = f"aten::{name}" if kind == "op" else name
-            return Entry(part, kind, name, int(has.get("runs") or 1), _time(has["time"]), _size(has.get("size")))
+            return LogEntry(part, kind, name, int(has.get("runs") or 1), _time(has["time"]), _size(has.get("size")))
     return None
 
 

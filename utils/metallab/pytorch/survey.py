@@ -33,7 +33,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Row:
+class CallResult:
     """What became of a call."""
 
     name: str
@@ -63,7 +63,7 @@ class Row:
 class Survey:
     """The rows of a survey, as a sentence and a table."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[CallResult, ...]
     device: str = ""
     """The GPU that the calls were run on; empty if they were run on none."""
 
@@ -82,7 +82,7 @@ class Survey:
         table = tables.Table(names, [self._texts(row) for row in self.rows])
         return f"<p>{html.escape(str(self))}</p>{table._repr_html_()}"
 
-    def _texts(self, row: Row) -> list[str]:
+    def _texts(self, row: CallResult) -> list[str]:
         seen = [row.values, row.gradients] if self.device else []
         return [row.name, *seen, row.status, row.advice]
 
@@ -97,12 +97,12 @@ def of(calls: Sequence[Call], on: Device | None = None) -> Survey:
     return Survey(tuple(_row(call, gpu) for call in calls), gpu.label if gpu else "")
 
 
-def _row(call: Call, gpu: Device | None) -> Row:
+def _row(call: Call, gpu: Device | None) -> CallResult:
     covered = coverage.mps_coverage(call.function, *call.inputs)
     if gpu is None:
-        return Row(call.name, covered)
+        return CallResult(call.name, covered)
     gradients = _agrees(_gradients(call.function), call.inputs, gpu) if call.differentiable else "none"
-    return Row(call.name, covered, _agrees(call.function, call.inputs, gpu), gradients)
+    return CallResult(call.name, covered, _agrees(call.function, call.inputs, gpu), gradients)
 
 
 def _agrees(function: Callable[..., Any], inputs: tuple[Tensor, ...], gpu: Device) -> str:

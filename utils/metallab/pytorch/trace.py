@@ -59,12 +59,12 @@ if TYPE_CHECKING:
 
 EventKind = Literal["op", "view", "copy", "fallback"]
 Direction = Literal["", "to device", "to host"]
-Interval = tuple[float, float]
+TimeSpan = tuple[float, float]
 """Start and end in seconds."""
 
 CPU_LANE, COPY_LANE = "CPU", "copies"
 ITEM = "aten::_local_scalar_dense"  # what `.item()` calls: it copies one number to the host
-# The operators that move numbers between devices, each with the place of its source among its tensors.
+# The operators that move numbers between devices, each with the position of its source among its tensors.
 COPIES = {"aten::copy_": 1, "aten::_to_copy": 0, "aten::_copy_from": 0, "aten::_copy_from_and_resize": 0, ITEM: 0}
 
 
@@ -138,12 +138,12 @@ class Trace:
         """The events of these kinds."""
         return [event for event in self.events if event.kind in kinds]
 
-    def busy(self, *lanes: str) -> list[Interval]:
+    def busy(self, *lanes: str) -> list[TimeSpan]:
         """When something was going on on any of these lanes: intervals in order that do not overlap."""
         return _union((event.start, event.end) for event in self.events if event.lane in lanes)
 
     @property
-    def starving(self) -> list[Interval]:
+    def starving(self) -> list[TimeSpan]:
         """When the accelerator had nothing to do because copies were made or the CPU worked; empty without one.
 
         Time in which nothing at all was going on is not counted: there Python, or this tracer, decided what comes next.
@@ -182,7 +182,7 @@ class Trace:
         return f"<p>{html.escape(str(self))}</p>{table}"
 
     def table(self) -> pd.DataFrame:
-        """A row for each operator on each place and dtype, the longest in all first.
+        """A row for each operator on each device and dtype, the longest in all first.
 
         Columns: ``kind``, ``operator``, ``where``, ``dtype``, ``shapes`` given, ``called by``, ``calls``,
         ``total [ms]``, ``mean [µs]``, ``share`` of the traced time in percent, ``bytes`` in all.
@@ -491,8 +491,8 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors if tensor.layout == torch.strided and not tensor.is_nested)
 
 
-def _union(intervals: Iterable[Interval]) -> list[Interval]:
-    joined: list[Interval] = []
+def _union(intervals: Iterable[TimeSpan]) -> list[TimeSpan]:
+    joined: list[TimeSpan] = []
     for start, end in sorted(intervals):
         if joined and start <= joined[-1][1]:
             joined[-1] = joined[-1][0], max(end, joined[-1][1])
@@ -501,7 +501,7 @@ def _union(intervals: Iterable[Interval]) -> list[Interval]:
     return joined
 
 
-def _without(intervals: Iterable[Interval], taken: Sequence[Interval]) -> list[Interval]:
+def _without(intervals: Iterable[TimeSpan], taken: Sequence[TimeSpan]) -> list[TimeSpan]:
     """What is left of some intervals where others are taken away; both in order."""
     left = []
     for start, end in intervals:
@@ -516,7 +516,7 @@ def _without(intervals: Iterable[Interval], taken: Sequence[Interval]) -> list[I
     return left
 
 
-def _length(intervals: Iterable[Interval]) -> float:
+def _length(intervals: Iterable[TimeSpan]) -> float:
     return sum(end - start for start, end in intervals)
 
 

@@ -287,7 +287,7 @@ class Group:
 
 
 @dataclass
-class Page:
+class ReportPage:
     """All that the template is given."""
 
     summary: RunSummary
@@ -327,7 +327,7 @@ class Page:
 
 @dataclass(frozen=True)
 class MachinesTable:
-    """Something told of each machine: a cell a machine, in the order of `Page.machines`."""
+    """Something told of each machine: a cell a machine, in the order of `ReportPage.machines`."""
 
     title: str
     note: str
@@ -356,7 +356,7 @@ def make(run: Path, folder: Path = paths.REPORT) -> Path:
     if not (run / "summary.json").exists() and not any(run.glob("*.ipynb")) and not any(run.glob("results/*.json")):
         raise ReportError(f"{run} holds nothing to report on: run `make run` first")
     summary, problems = read_summary(run)
-    page = Page(summary, problems=problems)
+    page = ReportPage(summary, problems=problems)
     if folder.is_symlink():
         raise ReportError(f"{folder} is a link: nothing is deleted or written through it; remove the link")
     folder.mkdir(parents=True, exist_ok=True)
@@ -368,7 +368,7 @@ def make(run: Path, folder: Path = paths.REPORT) -> Path:
     return _write(folder / "index.html", render(page))
 
 
-def render(page: Page) -> str:
+def render(page: ReportPage) -> str:
     """The page as HTML."""
     return _template().render(page=page, axis=Axis.around(page.groups), policy=pages.POLICY)
 
@@ -416,7 +416,7 @@ def _is_page(path: Path) -> bool:
 # --- notebooks ---
 
 
-def _add_notebooks(page: Page, run: Path, folder: Path) -> None:
+def _add_notebooks(page: ReportPage, run: Path, folder: Path) -> None:
     names = [notebook.name for notebook in page.summary.notebooks]
     for notebook in page.summary.notebooks:
         card = Card(notebook)
@@ -428,7 +428,7 @@ def _add_notebooks(page: Page, run: Path, folder: Path) -> None:
             page.problems.append(Unreadable(notebook.name, str(problem)))
 
 
-def _fill(card: Card, page: Page, run: Path, folder: Path, names: Sequence[str]) -> None:
+def _fill(card: Card, page: ReportPage, run: Path, folder: Path, names: Sequence[str]) -> None:
     """Pictures, traceback and page of a notebook that ran, be it to its end or not."""
     name = card.notebook.name
     path = _left_by(card.notebook, run)
@@ -538,7 +538,7 @@ def _last_lines(text: str) -> str:
 # --- records ---
 
 
-def _add_records(page: Page, run: Path) -> None:
+def _add_records(page: ReportPage, run: Path) -> None:
     machines: list[tuple[str, machine.Machine]] = []
     usable: list[Record] = []
     for path in sorted(run.glob("results/*.json")):
@@ -560,7 +560,7 @@ def _add_records(page: Page, run: Path) -> None:
     _add_machines(page, usable)
 
 
-def _add_benchmark(page: Page, notebook: str, runs: Sequence[Record], baseline: Sequence[Record]) -> None:
+def _add_benchmark(page: ReportPage, notebook: str, runs: Sequence[Record], baseline: Sequence[Record]) -> None:
     conclusion = findings.conclusion_of(runs, baseline)
     page.measurements.setdefault(notebook, []).extend(runs)
     if conclusion is None:
@@ -570,7 +570,7 @@ def _add_benchmark(page: Page, notebook: str, runs: Sequence[Record], baseline: 
     group.conclusions.append(conclusion)
 
 
-def _add_machines(page: Page, usable: Sequence[Record]) -> None:
+def _add_machines(page: ReportPage, usable: Sequence[Record]) -> None:
     """This run beside the results that come with the project."""
     columns, unreadable = findings.references()
     mine = [findings.column(usable, "this run")] if usable else []
@@ -578,7 +578,7 @@ def _add_machines(page: Page, usable: Sequence[Record]) -> None:
     page.problems += [Unreadable(f"data/results/{each.what}", each.reason) for each in unreadable]
 
 
-def _group(page: Page, notebook: str, record: Record) -> Group:
+def _group(page: ReportPage, notebook: str, record: Record) -> Group:
     """The page's group that a record belongs to, made if it is the first."""
     compared = record.comparison
     key = (notebook, compared.baseline, record.measurement.question, compared.parity)
@@ -589,7 +589,7 @@ def _group(page: Page, notebook: str, record: Record) -> Group:
     return page.groups[-1]
 
 
-def _tell_drift(page: Page, name: str, records: Sequence[Record]) -> None:
+def _tell_drift(page: ReportPage, name: str, records: Sequence[Record]) -> None:
     """Put the sentinel's drift on the card of its notebook. Three samples of fast mode cannot tell it from noise."""
     drifts = [record.sentinel_drift for record in records if record.measurement.mode == "full"]
     known = [drift for drift in drifts if drift is not None]
@@ -598,7 +598,7 @@ def _tell_drift(page: Page, name: str, records: Sequence[Record]) -> None:
             card.drift = max(known, key=abs)
 
 
-def _tell_headline(page: Page, path: Path, records: Sequence[Record]) -> None:
+def _tell_headline(page: ReportPage, path: Path, records: Sequence[Record]) -> None:
     """Put what a page found, as it was last saved, on the card of its notebook."""
     last = max(records, key=lambda record: record.moment).headline
     for card in page.cards if last else ():

@@ -78,7 +78,7 @@ def groups(numbers: Tensor) -> Figure:
 def bandwidth(speed: Comparison, moved: int) -> Figure:
     """How fast each variant goes through memory, if it only had to move ``moved`` bytes a call: GB/s, with quartiles.
 
-    What gets no speed-up for a `timing.doubt` gets no bar either, but the reason: on a simulated place, for instance.
+    What gets no speed-up for a `timing.doubt` gets no bar either, but the reason: on a simulated device, for instance.
     """
     withheld, words = speed.withheld, []
     with plots.plt.rc_context(plots.STYLE):

@@ -23,7 +23,7 @@ from metallab.pytorch.kernels import extension, rule
 x = torch.cat([torch.tensor(rule.SPECIAL), torch.randn(1000)]).to("mps")
 text = kernels.source("softshrink.metal")
 {launch}
-verdict = rule.judged(out, rule.softshrink(x.cpu(), 0.5))
+judgement = rule.judged(out, rule.softshrink(x.cpu(), 0.5))
 """
 _ONE_LINE = """
 out = torch.empty_like(x)
@@ -55,7 +55,7 @@ class RouteResult:
     """What compiles it."""
     device: str
     """Where it runs, in words."""
-    verdict: str
+    judgement: str
     """`rule.RIGHT`; else what was done instead, or `NOT_RUN`."""
     serves_operator: bool = True
     """`softshrink.softshrink` computes by it."""
@@ -68,7 +68,7 @@ class Routes:
     routes: tuple[RouteResult, ...]
 
     def draw(self) -> Figure:
-        """From the text on the left to one operator on the right, with the verdict of each route."""
+        """From the text on the left to one operator on the right, with the judgement of each route."""
         with plots.plt.rc_context(plots.STYLE | {"axes.grid": False}):
             figure, axes = plots.plt.subplots(figsize=(7.5, 0.8 + 0.8 * len(self.routes)))
             axes.set_axis_off()
@@ -77,24 +77,24 @@ class Routes:
             middle = (len(self.routes) - 1) / 2
             operator = _box(axes, 9.2, middle, "one operator:\nsoftshrink,\nwith its\ngradient", plots.PURPLE)
             for row, route in enumerate(self.routes):
-                colour = plots.GREEN if route.verdict == rule.RIGHT else plots.GREY
+                colour = plots.GREEN if route.judgement == rule.RIGHT else plots.GREY
                 text = _box(axes, 1.0, row, route.text, plots.BLUE)
                 call = _box(axes, 3.7, row, route.call.replace(", ", ",\n"), plots.BLUE)
-                device = _box(axes, 6.6, row, f"{route.device}\n{route.verdict}", colour)
+                device = _box(axes, 6.6, row, f"{route.device}\n{route.judgement}", colour)
                 _arrow(axes, text, call)
                 _arrow(axes, call, device)
                 if route.serves_operator:
                     _arrow(axes, device, operator)
             plots.title(figure, "From a text to an operator", ["green: ran here, and every bit is right"])
         return plots.described(
-            figure, "; ".join(f"{r.text} by {r.call} on {r.device}: {r.verdict}" for r in self.routes)
+            figure, "; ".join(f"{r.text} by {r.call} on {r.device}: {r.judgement}" for r in self.routes)
         )
 
     @property
     def table(self) -> tables.Table:
         """One row for each route."""
-        rows = [[route.text, route.call, route.device, route.verdict] for route in self.routes]
-        return tables.Table(["text", "compiled by", "runs on", "verdict"], rows)
+        rows = [[route.text, route.call, route.device, route.judgement] for route in self.routes]
+        return tables.Table(["text", "compiled by", "runs on", "judgement"], rows)
 
     def __repr__(self) -> str:
         return repr(self.table)
@@ -137,8 +137,8 @@ def try_all(on: Device) -> Routes:
 def _on_apple(launch: str, tool: str) -> str:
     if needs.say_missing("apple-gpu", tool):
         return NOT_RUN
-    outcome = isolated.run(_ON_APPLE.format(launch=launch), results=["verdict"], device="mps", timeout=600)
-    return outcome["verdict"]
+    outcome = isolated.run(_ON_APPLE.format(launch=launch), results=["judgement"], device="mps", timeout=600)
+    return outcome["judgement"]
 
 
 def _on_nvidia(on: Device) -> str:
