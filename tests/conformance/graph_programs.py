@@ -80,8 +80,8 @@ def run(mac, selector, *arguments, name=None):
     made = call(graph, selector, *map(placed, arguments), name)
     several = not hasattr(made, "dataType")
     targets = list(made) if several else [made]
-    found = graph.runWithMTLCommandQueue_feeds_targetTensors_targetOperations_(mac.queue, feeds, targets, None)
-    arrays = [numbers(found[target]) for target in targets]
+    results = graph.runWithMTLCommandQueue_feeds_targetTensors_targetOperations_(mac.queue, feeds, targets, None)
+    arrays = [numbers(results[target]) for target in targets]
     for target, array in zip(targets, arrays, strict=True):
         assert list(target.shape()) == list(array.shape), "the shape that was told when the graph was built"
     return arrays if several else arrays[0]
@@ -95,16 +95,16 @@ def ints(*shape, low=-9, high=9, dtype=np.int32):
     return rng.integers(low, high, shape, dtype=dtype)
 
 
-def agree(found, wanted, atol=2e-5):
+def agree(result, wanted, atol=2e-5):
     """Shape, kind and values: a Mac's within what this project allows a GPU, the simulation's closely."""
     wanted = np.asarray(wanted)
-    assert found.shape == wanted.shape
-    exact = found.dtype == wanted.dtype or (wanted.dtype.itemsize >= 8 and found.dtype.kind == wanted.dtype.kind)
-    assert exact, f"{found.dtype} for {wanted.dtype}"
+    assert result.shape == wanted.shape
+    exact = result.dtype == wanted.dtype or (wanted.dtype.itemsize >= 8 and result.dtype.kind == wanted.dtype.kind)
+    assert exact, f"{result.dtype} for {wanted.dtype}"
     if ON_A_MAC and wanted.dtype.kind in "fc":
-        checks.assert_close(wanted, found, str(found.dtype))
+        checks.assert_close(wanted, result, str(result.dtype))
     else:
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=atol)
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=atol)
 
 
 X, Y, POSITIVE, UNIT = floats(2, 3, 4), floats(2, 1, 4), floats(2, 3, low=0.1), floats(2, 3, low=-0.9, high=0.9)
@@ -224,11 +224,11 @@ def compiled(mac):
     return executable, [data[tensor] for tensor in executable.feedTensors()], wanted
 
 
-def near(found, wanted):
+def near(result, wanted):
     """The quantised result within one step, the real one closely."""
-    assert np.abs(found[0].astype(float) - wanted[0]).max() <= 1
-    assert (found[0] == wanted[0]).mean() > 0.95
-    np.testing.assert_allclose(found[1], wanted[1], atol=1e-4)
+    assert np.abs(result[0].astype(float) - wanted[0]).max() <= 1
+    assert (result[0] == wanted[0]).mean() > 0.95
+    np.testing.assert_allclose(result[1], wanted[1], atol=1e-4)
 
 
 def execute(mac, executable, inputs, results=None):

@@ -365,13 +365,13 @@ PLAIN = {
 @pytest.mark.parametrize("case", PLAIN)
 def test_operation(mac, case):
     selector, arguments, wanted = PLAIN[case]
-    found = run(mac, selector, *arguments)
+    result = run(mac, selector, *arguments)
     if isinstance(wanted, list):
-        assert len(found) == len(wanted)
-        for one, other in zip(found, wanted, strict=True):
+        assert len(result) == len(wanted)
+        for one, other in zip(result, wanted, strict=True):
             agree(one, other)
     else:
-        agree(found, wanted)
+        agree(result, wanted)
 
 
 SCANS = {
@@ -390,15 +390,15 @@ def test_cumulative_operations(mac, stem, exclusive, reverse):
     if exclusive:
         x = np.concatenate([np.full_like(x[:, :1], first), x[:, :-1]], 1)
     wanted = scan(x, 1).astype(np.float32)
-    found = run(mac, f"cumulative{stem}WithTensor:axis:exclusive:reverse:name:", X, -2, exclusive, reverse)
-    agree(found, wanted[:, ::-1] if reverse else wanted)
+    result = run(mac, f"cumulative{stem}WithTensor:axis:exclusive:reverse:name:", X, -2, exclusive, reverse)
+    agree(result, wanted[:, ::-1] if reverse else wanted)
     if not (exclusive or reverse):
         agree(run(mac, f"cumulative{stem}WithTensor:axis:name:", X, 1), wanted)
 
 
 def test_cumulative_sums_of_small_whole_numbers_keep_their_type(mac):
-    found = run(mac, "cumulativeSumWithTensor:axis:name:", np.int8([100, 27, 1]), 0)
-    assert (found.dtype, found.tolist()) == (np.int8, [100, 127, -128])
+    result = run(mac, "cumulativeSumWithTensor:axis:name:", np.int8([100, 27, 1]), 0)
+    assert (result.dtype, result.tolist()) == (np.int8, [100, 127, -128])
 
 
 MODES = {1: "reflect", 2: "symmetric", 3: "edge", 5: "wrap"}  # MPSGraphPaddingMode and NumPy's
@@ -407,13 +407,13 @@ MODES = {1: "reflect", 2: "symmetric", 3: "edge", 5: "wrap"}  # MPSGraphPaddingM
 @pytest.mark.parametrize("mode", [0, 4, *MODES])
 def test_padding(mac, mode):
     left, right = [0, 2, 1], [1, 2, 3]
-    found = run(
+    result = run(
         mac, "padTensor:withPaddingMode:leftPadding:rightPadding:constantValue:name:", X, mode, left, right, 7.0
     )
     if mode in MODES:
-        agree(found, np.pad(X, list(zip(left, right, strict=True)), MODES[mode]))
+        agree(result, np.pad(X, list(zip(left, right, strict=True)), MODES[mode]))
     else:
-        agree(found, np.pad(X, list(zip(left, right, strict=True)), constant_values=7.0 if mode == 0 else 0.0))
+        agree(result, np.pad(X, list(zip(left, right, strict=True)), constant_values=7.0 if mode == 0 else 0.0))
 
 
 @pytest.mark.parametrize(
@@ -444,8 +444,8 @@ def test_convolution_in_two_dimensions(mac, strides, dilations, groups, style, c
     wanted = naive_convolution(x, w, strides, dilations, pads, groups)
     selector = "convolution2DWithSourceTensor:weightsTensor:descriptor:name:"
     if channels_last:
-        found = run(mac, selector, x.transpose(0, 2, 3, 1), w.transpose(2, 3, 1, 0), descriptor)
-        agree(found, wanted.transpose(0, 2, 3, 1).astype(np.float32))
+        result = run(mac, selector, x.transpose(0, 2, 3, 1), w.transpose(2, 3, 1, 0), descriptor)
+        agree(result, wanted.transpose(0, 2, 3, 1).astype(np.float32))
     else:
         agree(run(mac, selector, x, w, descriptor), wanted.astype(np.float32))
 
@@ -461,8 +461,8 @@ def test_convolution_in_three_dimensions(mac, channels_last):
     wanted = naive_convolution(x, w, strides, dilations, pads, 2).astype(np.float32)
     selector = "convolution3DWithSourceTensor:weightsTensor:descriptor:name:"
     if channels_last:
-        found = run(mac, selector, x.transpose(0, 2, 3, 4, 1), w.transpose(2, 3, 4, 1, 0), descriptor)
-        agree(found, wanted.transpose(0, 2, 3, 4, 1))
+        result = run(mac, selector, x.transpose(0, 2, 3, 4, 1), w.transpose(2, 3, 4, 1, 0), descriptor)
+        agree(result, wanted.transpose(0, 2, 3, 4, 1))
     else:
         agree(run(mac, selector, x, w, descriptor), wanted)
 
@@ -499,14 +499,14 @@ def test_pooling(mac, channels_last):
     )  # fmt: skip
     there = (0, 2, 3, 1) if channels_last else (0, 1, 2, 3)
 
-    def found(kind):
+    def pool(kind):
         return run(mac, f"{kind}Pooling2DWithSourceTensor:descriptor:name:", x.transpose(there), descriptor)
 
     sums, counts = (pooled(a, kernel, strides, pads, 0.0, np.sum) for a in (x, np.ones_like(x)))
-    agree(found("max"), pooled(x, kernel, strides, pads, -np.inf, np.max).transpose(there))
-    agree(found("avg"), (sums / counts).transpose(there))
+    agree(pool("max"), pooled(x, kernel, strides, pads, -np.inf, np.max).transpose(there))
+    agree(pool("avg"), (sums / counts).transpose(there))
     descriptor.setIncludeZeroPadToAverage_(True)
-    agree(found("avg"), (sums / 6).transpose(there))
+    agree(pool("avg"), (sums / 6).transpose(there))
 
 
 # ---- quantisation
@@ -558,10 +558,10 @@ def test_complex_to_complex(mac, axes, inverse, mode):
         if inverse
         else np.fft.fftn(SIGNAL.astype(complex), axes=axes)
     )
-    found = run(
+    spectrum = run(
         mac, "fastFourierTransformWithTensor:axes:descriptor:name:", SIGNAL, axes, fft_descriptor(mac, inverse, mode)
     )
-    agree(found, (plain * scale_of(mode, count)).astype(np.complex64), atol=2e-4)
+    agree(spectrum, (plain * scale_of(mode, count)).astype(np.complex64), atol=2e-4)
 
 
 @pytest.mark.parametrize("axes", [[4], [3, 4], [1, 4], [1, 2, 3], [1, 2, 3, 4]])
@@ -574,11 +574,11 @@ def test_real_to_hermitean_and_back(mac, axes, mode):
     for inverse in (False, True):
         wanted = plain.conj() if inverse else plain
         arguments = x, axes, fft_descriptor(mac, inverse, mode)
-        found = run(mac, "realToHermiteanFFTWithTensor:axes:descriptor:name:", *arguments)
-        agree(found, (wanted * scale_of(mode, count)).astype(np.complex64), atol=2e-4)
+        spectrum = run(mac, "realToHermiteanFFTWithTensor:axes:descriptor:name:", *arguments)
+        agree(spectrum, (wanted * scale_of(mode, count)).astype(np.complex64), atol=2e-4)
         odd = x.shape[max(axes)] % 2 == 1
         undo = fft_descriptor(mac, not inverse, {0: 1, 1: 0, 2: 2}[mode], odd)
-        agree(run(mac, "HermiteanToRealFFTWithTensor:axes:descriptor:name:", found, axes, undo), x)
+        agree(run(mac, "HermiteanToRealFFTWithTensor:axes:descriptor:name:", spectrum, axes, undo), x)
 
 
 def test_the_order_of_axes_does_not_matter(mac):
@@ -595,10 +595,10 @@ def test_half_precision_spectra_are_rounded_from_single(mac, g):
     spectrum = g.fastFourierTransformWithTensor_axes_descriptor_name_(narrow, [1], fft_descriptor(mac, False, 0), None)
     assert spectrum.dataType() == mac.G.MPSDataTypeComplexFloat16
     wide = g.castTensor_toType_name_(spectrum, mac.G.MPSDataTypeComplexFloat32, None)
-    found = numbers(g.runWithFeeds_targetTensors_targetOperations_({}, [wide], None)[wide])
+    rounded = numbers(g.runWithFeeds_targetTensors_targetOperations_({}, [wide], None)[wide])
     wanted = np.fft.fft(x.astype(np.float16).astype(np.float64))
-    np.testing.assert_allclose(found, wanted, atol=1e-2)
-    assert (np.float16(found.real) == found.real).all()
+    np.testing.assert_allclose(rounded, wanted, atol=1e-2)
+    assert (np.float16(rounded.real) == rounded.real).all()
 
 
 @pytest.mark.parametrize("aligned", [False, True])
@@ -632,13 +632,13 @@ def test_nearest_rounding_modes(mac):
     x = np.arange(5, dtype=np.float32).reshape(1, 1, 1, 5)
     grid = np.zeros((1, 1, 4, 2), np.float32)
     grid[..., 0] = [0.5, 1.5, 2.25, 2.75]
-    found = [
+    rounded = [
         run(mac, NEAREST_GRID, x, grid, NCHW, False, False, True, CLAMP, mode, 0.0).ravel().tolist()
         for mode in range(6)
     ]
-    assert found == [[1, 2, 2, 3], [0, 1, 2, 3], [1, 2, 3, 3], [0, 1, 2, 2], [0, 2, 2, 3], [1, 1, 2, 3]]
+    assert rounded == [[1, 2, 2, 3], [0, 1, 2, 3], [1, 2, 3, 3], [0, 1, 2, 2], [0, 2, 2, 3], [1, 1, 2, 3]]
     plain = run(mac, GRID, x, grid, NCHW, False, False, True, CLAMP, NEAREST, 0.0)
-    assert plain.ravel().tolist() == found[0], "the header's default"
+    assert plain.ravel().tolist() == rounded[0], "the header's default"
 
 
 @pytest.mark.parametrize("size", [(7, 4), (3, 9)])
@@ -671,22 +671,22 @@ def test_numbers_may_come_in_constant_tensors(mac, g):
             x, constant(1, 2), fft_descriptor(mac, False, 0), None
         ): np.fft.fftn(X, axes=(1, 2)),
     }
-    found = g.runWithFeeds_targetTensors_targetOperations_({}, list(made), None)
+    results = g.runWithFeeds_targetTensors_targetOperations_({}, list(made), None)
     for tensor, wanted in made.items():
-        np.testing.assert_allclose(numbers(found[tensor]), wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(numbers(results[tensor]), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_a_graph_runs_with_feeds(mac):
     g, data, targets, wanted = quantised_convolution(mac)
     feeds = {tensor: tensor_data(mac, array) for tensor, array in data.items()}
-    found = g.runWithFeeds_targetTensors_targetOperations_(feeds, targets, None)
-    near([numbers(found[tensor]) for tensor in targets], wanted)
+    results = g.runWithFeeds_targetTensors_targetOperations_(feeds, targets, None)
+    near([numbers(results[tensor]) for tensor in targets], wanted)
     q = np.empty(wanted[0].shape, np.int8)
     buffer = mac.device.newBufferWithLength_options_(q.nbytes, mac.Metal.MTLResourceStorageModeShared)
     place = mac.G.MPSGraphTensorData.alloc().initWithMTLBuffer_shape_dataType_(buffer, q.shape, mps_type(q))
     g.runWithMTLCommandQueue_feeds_targetOperations_resultsDictionary_(mac.queue, feeds, None, {targets[0]: place})
     q = np.frombuffer(buffer.contents().as_buffer(q.nbytes), np.int8).reshape(q.shape)
-    assert np.array_equal(q, numbers(found[targets[0]]))
+    assert np.array_equal(q, numbers(results[targets[0]]))
 
 
 def test_an_executable_fills_the_given_buffers_and_takes_nsdata(mac):
@@ -737,14 +737,14 @@ def test_a_long_program_survives_a_package(mac, g, tmp_path):
     )
     loaded = load(mac, serialise(mac, executable, tmp_path / "long.mpsgraphpackage"))
     assert (loaded.feedTensors(), loaded.targetTensors()) == (None, None)
-    found = [[numbers(each) for each in execute(mac, one, [x])] for one in (executable, loaded)]
-    for first, second in zip(*found, strict=True):
+    results = [[numbers(each) for each in execute(mac, one, [x])] for one in (executable, loaded)]
+    for first, second in zip(*results, strict=True):
         np.testing.assert_array_equal(first, second)
     real = np.rint(x.astype(np.float64) / 0.05).clip(-128, 127) * 0.05
     sampled = F.grid_sample(torch.from_numpy(real / 2), torch.from_numpy(grid).double(), align_corners=False).numpy()
     sums = sampled[..., ::-1].cumsum(-1)[..., ::-1]
-    np.testing.assert_allclose(found[0][0], sums, atol=0.05)  # a step of the quantisation
-    np.testing.assert_array_equal(found[0][1], np.argsort(-found[0][0], -1))
+    np.testing.assert_allclose(results[0][0], sums, atol=0.05)  # a step of the quantisation
+    np.testing.assert_array_equal(results[0][1], np.argsort(-results[0][0], -1))
 
 
 def test_every_kind_of_constant_survives_a_package(mac, g, tmp_path):
@@ -758,8 +758,8 @@ def test_every_kind_of_constant_survives_a_package(mac, g, tmp_path):
         None, {}, targets, None, None
     )
     loaded = load(mac, serialise(mac, executable, tmp_path / "constants.mpsgraphpackage"))
-    *found, half = execute(mac, loaded, [])
-    for array, data in zip(arrays, found, strict=True):
+    *results, half = execute(mac, loaded, [])
+    for array, data in zip(arrays, results, strict=True):
         np.testing.assert_array_equal(numbers(data), array)
     assert (half.dataType(), numbers(half).item()) == (mac.G.MPSDataTypeFloat16, 1.5)
 
@@ -769,11 +769,11 @@ def test_results_have_memory_of_their_own(mac, g):
     x = g.placeholderWithShape_name_([2, 3], "x")
     data = tensor_data(mac, np.ones((2, 3), np.float32))
     row = g.sliceTensor_dimension_start_length_name_(x, 0, 0, 1, None)
-    found = g.runWithFeeds_targetTensors_targetOperations_({x: data}, [row, x], None)
+    results = g.runWithFeeds_targetTensors_targetOperations_({x: data}, [row, x], None)
     g.runWithMTLCommandQueue_feeds_targetOperations_resultsDictionary_(
         mac.queue, {x: tensor_data(mac, np.zeros((2, 3), np.float32))}, None, {x: data}
     )
-    assert [numbers(found[each]).sum() for each in (row, x)] == [3, 6]
+    assert [numbers(results[each]).sum() for each in (row, x)] == [3, 6]
 
 
 def test_one_of_several_results_may_be_fed(mac, g):
@@ -782,8 +782,8 @@ def test_one_of_several_results_may_be_fed(mac, g):
     largest, where = g.topKWithSourceTensor_k_name_(x, 2, None)
     doubled = g.additionWithPrimaryTensor_secondaryTensor_name_(largest, largest, None)
     feeds = {x: tensor_data(mac, np.float32([1, 4, 3, 2])), largest: tensor_data(mac, np.float32([10, 20]))}
-    found = g.runWithFeeds_targetTensors_targetOperations_(feeds, [where, doubled], None)
-    assert [numbers(found[each]).tolist() for each in (where, doubled)] == [[1, 2], [20, 40]]
+    results = g.runWithFeeds_targetTensors_targetOperations_(feeds, [where, doubled], None)
+    assert [numbers(results[each]).tolist() for each in (where, doubled)] == [[1, 2], [20, 40]]
 
 
 def test_arrays_in_the_gpu_s_memory(mac):
@@ -920,8 +920,8 @@ def _answers(owner, method):
 def test_quantising_rounds_halves_to_even(mac):
     """``quantizeTensor`` rounds halves to even, and keeps to the ends of int8."""
     x = np.float32([0.5, 1.5, 2.5, -0.5, -1.5, 300, -300])
-    found = run(mac, "quantizeTensor:scale:zeroPoint:dataType:name:", x, 1.0, 0.0, I8)
-    assert found.tolist() == [0, 2, 2, 0, -2, 127, -128]
+    result = run(mac, "quantizeTensor:scale:zeroPoint:dataType:name:", x, 1.0, 0.0, I8)
+    assert result.tolist() == [0, 2, 2, 0, -2, 127, -128]
 
 
 @pytest.mark.claim(used_in="notebook 10, the fused convolution")
@@ -934,16 +934,16 @@ def test_quantised_convolution_is_right(mac):
 @pytest.mark.claim(used_in=f"{README}; notebook 11")
 def test_sorting_puts_nan_last(mac):
     """Sorting puts NaN last."""
-    found = run(mac, "sortWithTensor:axis:name:", np.float32([3, np.nan, 1, 2, 0]), 0)
-    np.testing.assert_array_equal(found, [0, 1, 2, 3, np.nan])
+    result = run(mac, "sortWithTensor:axis:name:", np.float32([3, np.nan, 1, 2, 0]), 0)
+    np.testing.assert_array_equal(result, [0, 1, 2, 3, np.nan])
 
 
 @pytest.mark.claim(used_in=f"{README}; notebook 11")
 @pytest.mark.parametrize("stem", ["Sum", "Minimum", "Maximum"])
 def test_cumulative_operations_carry_nan(mac, stem):
     """Cumulative sums, minima and maxima carry NaN on from where it stands, as PyTorch's do."""
-    found = run(mac, f"cumulative{stem}WithTensor:axis:name:", np.float32([3, np.nan, 1]), 0)
-    np.testing.assert_array_equal(found, [3, np.nan, np.nan])
+    result = run(mac, f"cumulative{stem}WithTensor:axis:name:", np.float32([3, np.nan, 1]), 0)
+    np.testing.assert_array_equal(result, [3, np.nan, np.nan])
 
 
 @pytest.mark.claim(used_in=README)
@@ -962,5 +962,5 @@ def test_grid_coordinates_in_pixels(mac):
         pytest.skip("the simulation refuses it, since no header says where the centre is")
     picture = np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)
     grid = np.array([[[[0, 0], [1, 1]]]], np.float32)
-    found = run(mac, GRID, picture, grid, NCHW, False, False, False, CLAMP, BILINEAR, 0.0)
-    assert found.ravel().tolist() == [0, 3]
+    result = run(mac, GRID, picture, grid, NCHW, False, False, False, CLAMP, BILINEAR, 0.0)
+    assert result.ravel().tolist() == [0, 3]
