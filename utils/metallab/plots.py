@@ -276,6 +276,48 @@ def by_lesson(speed_ups: Mapping[str, Mapping[str, Sequence[tuple[float, float, 
     return described(figure, "; ".join(f"{m}, {x}: {', '.join(rs)} times" for m, x, rs in medians))
 
 
+def speedups_by_size(
+    lines: Mapping[tuple[str, str], Mapping[float, tuple[float, float, float]]], *, heading: str
+) -> Figure:
+    """Speed-ups over a size, a line for each (machine, role); both axes logarithmic, 1 marked: above it is faster.
+
+    ``lines`` maps to each size (low, median, high): the 95 % interval is drawn where it ends. A machine has a colour, a
+    role a shape. ValueError for no lines.
+    """
+    if not lines:
+        raise ValueError("there is no speed-up to draw: none was measured, or each is withheld")
+    machines = list(dict.fromkeys(machine for machine, _ in lines))
+    roles = list(dict.fromkeys(role for _, role in lines))
+    colours = dict(zip(machines, _cycled(len(machines)), strict=True))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 4.2))
+        for (machine, role), line in lines.items():
+            sizes = sorted(line)
+            low, middle, high = np.array([line[size] for size in sizes]).T
+            spread = np.where(np.isfinite(high), [middle - low, high - middle], 0)
+            shape = ("o-", "s--", "^:")[roles.index(role) % 3]
+            label = f"{machine}: {role}"
+            axes.errorbar(sizes, middle, spread, fmt=shape, color=colours[machine], capsize=3, markersize=5, label=label)
+        axes.axhline(1, color=BLACK, linewidth=1)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+        axes.set_xticks(sorted({size for line in lines.values() for size in line}))
+        axes.set_yticks(_powers_of_two(*axes.get_ylim()))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _size(value)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel("n")
+        axes.set_ylabel("speed-up (above 1: faster)")
+        figure.legend(loc="outside lower center", fontsize=9)
+        title(figure, heading, machines)
+    words = (
+        f"{machine}, {role}: " + ", ".join(f"{units.times(line[size][1])} at n = {_size(size)}" for size in sorted(line))
+        for (machine, role), line in lines.items()
+    )
+    return described(figure, "; ".join(words))
+
+
 def losses(
     runs: Mapping[str, Sequence[Sequence[float]]], *, device: str, heading: str = "Loss curves", each: str = "epoch"
 ) -> Figure:

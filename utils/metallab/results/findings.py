@@ -385,13 +385,22 @@ def _crossovers(conclusions: Iterable[Conclusion]) -> dict[str, str]:
     """What is said of each series, on one machine."""
     outcomes: dict[str, dict[float, str]] = {}
     for each in conclusions:
-        if each.series and each.measured.size and each.outcome in _OUTCOMES:
+        if each.series and each.measured.size:
             row = f"{_number(each)} {each.series}: {each.role} over {each.baseline_role}"
             outcomes.setdefault(row, {})[each.measured.size.number] = each.outcome
-    return {row: _crossover_in_words(of_sizes) for row, of_sizes in outcomes.items() if len(of_sizes) >= 3}
+    told = {row: from_which_size(of_sizes) for row, of_sizes in outcomes.items()}
+    return {row: words for row, words in told.items() if words}
 
 
-def _crossover_in_words(outcomes: dict[float, str]) -> str:
+def from_which_size(outcomes: Mapping[float, str]) -> str:
+    """From which size on one side is faster, in words, from what was concluded at each; empty for fewer than three.
+
+    >>> from_which_size({64: "slower", 128: "faster", 256: "withheld", 512: "faster"})
+    'faster from n = 128 on (nothing may be said of n = 256)'
+    """
+    outcomes = {n: outcome for n, outcome in outcomes.items() if outcome in _OUTCOMES}
+    if len(outcomes) < 3:
+        return ""
     judged = [n for n, outcome in outcomes.items() if outcome != "withheld"]
     if not judged:
         return "withheld at every size"

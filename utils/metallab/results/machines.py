@@ -1,0 +1,106 @@
+"""This machine beside those whose results come with the project, as notebook 12 shows them.
+
+::
+
+    here = machines.beside("12_compare_machines", *comparisons)
+    here.of_size("matrix product, n")   # a picture: each machine's speed-up over its own CPU, by size
+    print(*here.sentences("matrix product, n"), sep="\\n")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from matplotlib.figure import Figure
+
+from metallab import plots, tables, units
+from metallab.records import gather
+from metallab.results import findings
+from metallab.results.findings import Column, Conclusion
+from metallab.timing import Comparison
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Columns of results, this machine's first; only ratios stand beside each other."""
+
+    columns: tuple[Column, ...]
+    unreadable: tuple[findings.Unreadable, ...] = ()
+    """Stored files that cannot be used, and why."""
+
+    @property
+    def described(self) -> tables.Table:
+        """What each machine is and how its results were made, a row each."""
+        rows = findings.provenance(self.columns)
+        shown = [(label, cells) for label, cells in rows if label in _DESCRIBED]
+        machines = [[one.head, *(cells[index] for _, cells in shown)] for index, one in enumerate(self.columns)]
+        note = "; ".join(f"left out: {one.what}: {one.reason}" for one in self.unreadable)
+        return tables.Table(["machine", *(label for label, _ in shown)], machines, note)
+
+    def of_size(self, series: str) -> Figure:
+        """Draw the speed-ups of a series, such as ``"matrix product, n"``, over the size, each with its 95 % interval.
+
+        Speed-ups that are withheld are not drawn; `sentences` names them. ValueError if nothing may be drawn.
+        """
+        lines = {
+            (one.head, role): {size: each.ratio for size, each in by_size.items() if each.ratio}
+            for one in self.columns
+            for role, by_size in _by_role(one, series).items()
+        }
+        heading = f"{series.removesuffix(', n')}: speed-up over the same machine's whole CPU"
+        return plots.speedups_by_size({key: line for key, line in lines.items() if line}, heading=heading)
+
+    def sentences(self, series: str) -> list[str]:
+        """Of each machine that measured it: from which size on its GPU wins over its CPU, or one thread over all."""
+        told = []
+        for one in self.columns:
+            for role, by_size in list(_by_role(one, series).items())[:1]:
+                words = findings.from_which_size({size: each.outcome for size, each in by_size.items()})
+                told.append(f"{one.head}: {role} is {words or next(iter(by_size.values())).words}.")
+        return told
+
+    @property
+    def gpus(self) -> dict[str, dict[str, list[tuple[float, float, float]]]]:
+        """Each GPU's speed-ups over its own CPU with their intervals, by machine and lesson; for `plots.by_lesson`."""
+        speed_ups: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
+        for one in self.columns:
+            for each in one.conclusions:
+                if each.by_gpu and each.ratio:
+                    speed_ups.setdefault(one.head, {}).setdefault(each.lesson, []).append(each.ratio)
+        return speed_ups
+
+    @property
+    def spans(self) -> tables.Table:
+        """How far each GPU's speed-ups over its own CPU reach, and how often the CPU won, over all lessons."""
+        rows = []
+        for machine, lessons in self.gpus.items():
+            ratios = [ratio for of_lesson in lessons.values() for ratio in of_lesson]
+            medians = sorted(middle for _, middle, _ in ratios)
+            ends = [f"{units.times(end)} times" for end in (medians[0], medians[-1])]
+            rows.append([machine, len(ratios), *ends, sum(high < 1 for _, _, high in ratios)])
+        note = "" if rows else "No GPU has been measured against its CPU here."
+        return tables.Table(["GPU", "comparisons", "lowest", "highest", "CPU wins"], rows, note)
+
+
+_DESCRIBED = ("results", "Chip", "System", "frameworks", "when", "processes for each", "measured while busy")
+
+
+def beside(lesson: str, *measured: Comparison) -> Machines:
+    """This machine, with its latest run and what a page has just measured, beside the machines in ``data/results``.
+
+    The last column is the machine that nobody has measured yet, if there is one.
+    """
+    now = findings.with_now(findings.column(gather(lesson, *measured), "this page"))
+    stored, unreadable = findings.references()
+    columns = [replace(now, title=f"here, {now.title}"), *findings.distinct(stored)]
+    return Machines((*columns, *findings.wanted(columns)), tuple(unreadable))
+
+
+def _by_role(one: Column, series: str) -> dict[str, dict[float, Conclusion]]:
+    """What a machine says of a series: for each pair of roles by size, a GPU's first. The last measured counts."""
+    by_role: dict[str, dict[float, Conclusion]] = {}
+    for each in sorted(one.conclusions, key=lambda each: not each.by_gpu):
+        if each.series == series and each.measured.size:
+            by_role.setdefault(f"{each.role} over {each.baseline_role}", {})[each.measured.size.number] = each
+    return {role: dict(sorted(by_size.items())) for role, by_size in by_role.items()}
