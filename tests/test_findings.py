@@ -8,11 +8,12 @@ import pytest
 from mutate import Rules
 from results_files import claim, honest
 
-from metallab import machine, paths, records
-from metallab.results import findings
+from metallab import device, machine, paths, records, timing
+from metallab.results import findings, machines
 from metallab.timing import Measurement, Size
 
 RULES = Rules(findings)
+BESIDE = Rules(machines)
 HERE = machine.describe()
 GPU, CPU = "NVIDIA H200", "Xeon CPU, 16 threads"
 
@@ -132,8 +133,8 @@ def test_a_speed_up_is_of_a_gpu_if_its_baseline_ran_on_a_cpu():
     ("if n in judged else None", "if True else None"),
     ('if outcome != "withheld"]', "]"),
     ('if outcomes[last] not in ("faster", "slower"):', "if False:"),
-    ("if len(of_sizes) >= 3", "if True"),
-    ("each.measured.size and each.outcome in _OUTCOMES:", "each.measured.size and each.ratio:"),
+    ("if len(outcomes) < 3:", "if False:"),
+    ("if outcome in _OUTCOMES}", 'if outcome in ("faster", "slower")}'),
     ("if each.series and", "if True and"),
     ("if size > smallest else everywhere", "if True else everywhere"),
 )
@@ -334,4 +335,58 @@ def a_line_says_whether_a_run_may_be_believed(findings):
     assert findings.trust(everywhere).endswith("run again: make run.")
 
 
+# --- this machine beside others, as notebook 12 shows them ---
+
+
+@BESIDE.rule(
+    ("key=lambda each: not each.by_gpu)", "key=lambda each: each.by_gpu)"),
+    ("if each.series == series and", "if"),
+    ("if each.ratio}", "if True}"),
+    ("if each.by_gpu and each.ratio:", "if each.ratio:"),
+    ("sum(high < 1 for", "sum(high > 1 for"),
+    ('title=f"here, {now.title}"', "title=now.title"),
+    ("words or next", "'' or next"),
+)
+def a_gpu_stands_beside_another_by_its_own_cpu(machines):
+    threads = {"device": CPU, "kind": "cpu", "threads": 1, "series": "product, n"}
+
+    def column(name: str, *speed_ups: float, **last) -> findings.Column:
+        made = [each for n, speed_up in enumerate(speed_ups) for each in sized(2**n, speed_up, **last)]
+        made += [record("CPU, 1 thread", 0.5, f"product, n = {2**n}", size=Size(2**n), **threads) for n in range(3)]
+        return dataclasses.replace(
+            findings.column([*made, *sized(1, 0.6, "sum, n = {n}"), *sized(2, 0.7, "sum, n = {n}")], "x"), title=name
+        )
+
+    fast = column("Slow", 0.25, 2.0, 3.0, mode="fast", outcome="withheld", doubt="fast mode")
+    two = machines.Machines((column("Chip A", 0.5, 2.0, 4.0), fast))
+    assert two.sentences("product, n") == [
+        "Chip A: GPU over CPU is faster from n = 2 on.",
+        "Slow: GPU over CPU is fast mode: no conclusion.",
+    ]
+    words = two.of_size("product, n").get_label()
+    assert words == (
+        "Chip A, GPU over CPU: 0.50 at n = 1, 2.00 at n = 2, 4.00 at n = 4; "
+        "Chip A, CPU, 1 thread over CPU: 0.50 at n = 1, 0.50 at n = 2, 0.50 at n = 4; "
+        "Slow, CPU, 1 thread over CPU: 0.50 at n = 1, 0.50 at n = 2, 0.50 at n = 4"
+    )
+    assert [len(ratios) for ratios in two.gpus["Chip A"].values()] == [5]
+    assert two.spans.rows[0] == ["Chip A", "5", "0.50 times", "4.00 times", "3"]
+    with pytest.raises(ValueError, match="there is no speed-up to draw"):
+        two.of_size("nothing, n")
+    assert machines.Machines((column("Chip A"),)).spans.note == ""  # the sum's
+    assert machines.Machines(()).spans.note == "No GPU has been measured against its CPU here."
+    here, *others = machines.beside("12_a", measured_here("product, n")).columns
+    assert here.head.startswith("here, ")
+    assert not [one.head for one in others if one.head.startswith("here")]
+
+
+def measured_here(series: str) -> timing.Comparison:
+    """A comparison that takes no time."""
+    cpu = device.cpu()
+    return timing.compare(
+        {"one": int, "two": int}, on=cpu, baseline="one", parity=timing.Unchecked("of a test"), series=series, size=3
+    )
+
+
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()
+test_machines_hold, test_broken_machines_go_red = BESIDE.tests()

@@ -173,7 +173,7 @@ WRONG_ANSWERS = {
         ),
         "solution-2": (
             "def may_divide(a, b):\n"
-            "    major = lambda one: str(one['os_version']).split('.')[0]\n"
+            "    major = lambda one: str(one['os']).split('.')[0]\n"
             "    return (a['chip'], major(a), a['torch']) == (b['chip'], major(b), b['torch'])"
         ),
     },
@@ -262,8 +262,10 @@ def test_a_page_tells_a_speed_up_only_of_a_quiet_machine(cores, doubt, kind, tmp
     """Notebook 12 where the timer takes its few samples for full mode, on a quiet machine and on one that is busy."""
     planted = (
         "from types import SimpleNamespace\n"
+        "from metallab import timing\n"
         "timing.mode = SimpleNamespace(current=lambda: 'full')\n"
         f"timing.Others.cores = lambda self: {cores}\n"
+        "timing.DRIFT = 1e9\n"
         "timing.FAST = timing.Budget(min_samples=8, max_samples=8)\n"
     )
     path = paths.NOTEBOOKS / "12_compare_machines.ipynb"
@@ -271,9 +273,8 @@ def test_a_page_tells_a_speed_up_only_of_a_quiet_machine(cores, doubt, kind, tmp
     result = run_apart(path, kind, tmp_path, replace={"setup": setup.replace("lab = ", f"{planted}lab = ")})
     assert result.status == "passed", result.reason
     ran = {cell.id: cell for cell in result.read().cells}
-    said = str(ran["now-run"].outputs)
-    assert bool(speed_ups_in(ran["now-run"]) or "inconclusive" in said) == (doubt is None)
-    assert (said.count("busy machine: other programs used 2.0 cores") >= 3) == (doubt is not None)
+    here, *_ = ran["measure-read"].outputs[0].text.splitlines()
+    assert ("withheld at every size" in here) == (doubt is not None)
     saved = records.load(tmp_path / "out" / "results" / f"{path.stem}.json")
     reasons = {record.doubt.split(":")[0] for record in saved if not record.measurement.simulated}
     assert reasons == {doubt or ""}, "the report's rule is the page's"

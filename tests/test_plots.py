@@ -185,6 +185,9 @@ def test_a_slider_leaves_a_picture_where_nobody_moves_it(monkeypatch):
     chosen.value = 1.0
     assert drawn == [1.0], "the picture follows the slider"
     assert plots.Slider("n", [3, 4], draw).start == 3
+    monkeypatch.setenv("METALLAB_OUT", "somewhere")
+    _, metadata = DisplayFormatter().format(plots.Slider("n", [3], lambda n: plots.plt.subplots()[0]))
+    assert metadata["image/png"]["alt"] == "n: 3", "a picture without words is told by its value"
     with pytest.raises(ValueError, match=r"5 is not among the values of n, \[3, 4\]: start at one of them"):
         plots.Slider("n", [3, 4], draw, 5)
 

@@ -295,9 +295,8 @@ def speedups_by_size(
             sizes = sorted(line)
             low, middle, high = np.array([line[size] for size in sizes]).T
             spread = np.where(np.isfinite(high), [middle - low, high - middle], 0)
-            shape = ("o-", "s--", "^:")[roles.index(role) % 3]
-            label = f"{machine}: {role}"
-            axes.errorbar(sizes, middle, spread, fmt=shape, color=colours[machine], capsize=3, markersize=5, label=label)
+            look = {"fmt": ("o-", "s--", "^:")[roles.index(role) % 3], "capsize": 3, "markersize": 5}
+            axes.errorbar(sizes, middle, spread, color=colours[machine], label=f"{machine}: {role}", **look)
         axes.axhline(1, color=BLACK, linewidth=1)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
@@ -311,10 +310,10 @@ def speedups_by_size(
         axes.set_ylabel("speed-up (above 1: faster)")
         figure.legend(loc="outside lower center", fontsize=9)
         title(figure, heading, machines)
-    words = (
-        f"{machine}, {role}: " + ", ".join(f"{units.times(line[size][1])} at n = {_size(size)}" for size in sorted(line))
-        for (machine, role), line in lines.items()
-    )
+    words = []
+    for (machine, role), line in lines.items():
+        told = (f"{units.times(line[size][1])} at n = {_size(size)}" for size in sorted(line))
+        words.append(f"{machine}, {role}: {', '.join(told)}")
     return described(figure, "; ".join(words))
 
 
@@ -372,7 +371,7 @@ class Slider:
     """
 
     def __init__(self, name: str, values: Sequence[object], draw: Callable[[object], Figure], start: object = None):
-        """``draw(value)`` returns the picture of a value; ``name`` stands beside the slider.
+        """``draw(value)`` returns the picture of a value, any figure; ``name`` stands beside the slider.
 
         It starts at ``start``, or at the first value. ValueError if that is none of the values.
         """
@@ -391,11 +390,16 @@ class Slider:
             description=self.name,
             style={"description_width": "initial"},
         )
-        return ipywidgets.interactive(lambda value: self.draw(value), value=chosen)
+        return ipywidgets.interactive(self._figure, value=chosen)
+
+    def _figure(self, value: object) -> Figure:
+        """The picture of a value, with words for whoever cannot see it: its own, or which value it shows."""
+        figure = self.draw(value)
+        return figure if figure.get_label() else described(figure, f"{self.name}: {value}")
 
     def _repr_mimebundle_(self, **_) -> tuple[dict, dict]:
         """The picture of the value it starts at, and the widget where somebody is there to move it."""
-        figure, picture = self.draw(self.start), io.BytesIO()
+        figure, picture = self._figure(self.start), io.BytesIO()
         figure.savefig(picture, format="png", bbox_inches="tight")
         data, metadata = figure._repr_mimebundle_()
         data |= {"image/png": base64.b64encode(picture.getvalue()).decode(), "text/plain": figure.get_label()}
