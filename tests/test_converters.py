@@ -7,11 +7,12 @@ import os
 import types
 import warnings
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from metallab import checks, converters
+from metallab import checks, converters, needs
 
 TOOL = """#!/bin/sh
 echo "converted $@"
@@ -85,6 +86,38 @@ def test_core_ml_is_compared_before_it_is_timed(monkeypatch, tmp_path):
     for wrong, left in (("ne", {"GPU"}), ("cpu gpu ne", set())):
         monkeypatch.setattr(Model, "wrong", wrong)
         assert set(race().paired) == left
+
+
+CORE_ML = """
+import types
+from test_converters import UNITS as ComputeUnit, Model
+models = types.SimpleNamespace(MLModel=Model)
+"""
+
+
+def test_core_ml_races_in_a_process_of_its_own_on_a_mac_only(monkeypatch, tmp_path):
+    """Where the page believes itself on a Mac, with a stand-in for coremltools that the other process imports."""
+    (tmp_path / "coremltools.py").write_text(CORE_ML)
+    (package := tmp_path / "m.mlpackage").mkdir()
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parent}", prepend=os.pathsep)
+    x = np.arange(4, dtype=np.float32)
+    monkeypatch.setattr(converters, "sys", types.SimpleNamespace(platform="linux"))
+    assert converters.race_units(package, x, 2 * x) == []
+    monkeypatch.setattr(converters, "sys", types.SimpleNamespace(platform="darwin"))
+    assert converters.race_units(tmp_path / "no.mlpackage", x, 2 * x) == []
+    (race,) = converters.race_units(package, x, 2 * x)
+    assert set(race.measurements) == {"CPU", "GPU", "Neural Engine"}
+
+
+def test_a_mac_without_xcode_makes_the_page_incomplete(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    gaps = []
+    monkeypatch.setattr(needs, "incomplete", lambda *gap: gaps.append(gap))
+    for platform in ("linux", "darwin"):
+        monkeypatch.setattr(converters, "sys", types.SimpleNamespace(platform=platform))
+        assert converters.convert(tmp_path / "m.onnx", tmp_path, "m").code is None
+    assert gaps == [("mpsgraphtool's conversion of m.onnx", "install Xcode from the App Store")]
 
 
 def test_a_network_is_written_as_it_computes_in_evaluation_mode(tmp_path, recwarn):

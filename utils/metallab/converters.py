@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from metallab import checks, timing
+from metallab import checks, isolated, machine, needs, timing
 from metallab.timing import Comparison, Host
 
 if TYPE_CHECKING:
@@ -54,15 +54,11 @@ def export_onnx(network: nn.Module, example: Tensor, file: File, *, any_batch: b
     return file
 
 
-def to_core_ml(network: nn.Module, size: int) -> Any:
-    """A network for one grey picture of ``size`` x ``size`` as a Core ML program in float32: coremltools' `MLModel`.
+def import_coremltools() -> Any:
+    """``import coremltools``, in a third of its seconds: it would import other packages, and is told there are none.
 
-    ``network`` is in evaluation mode. Only in a process of its own, see `metallab.isolated`: coremltools takes seconds
-    and a gigabyte to import. It would import other packages as well, for three times the seconds, and is told that
-    there are none.
+    Only in a process of its own, see `metallab.isolated`: it takes a gigabyte all the same.
     """
-    import torch
-
     hidden = {"tensorflow", "torchvision", "sklearn"} - sys.modules.keys()
     sys.modules.update(dict.fromkeys(hidden))  # None: an import of it fails
     logging.disable(logging.WARNING)  # of versions newer than those that it was tested with
@@ -71,6 +67,17 @@ def to_core_ml(network: nn.Module, size: int) -> Any:
     finally:
         for name in hidden:
             del sys.modules[name]  # some of coremltools' functions ask for scikit-learn when they need it
+    return coremltools
+
+
+def to_core_ml(network: nn.Module, size: int) -> Any:
+    """A network for one grey picture of ``size`` x ``size`` as a Core ML program in float32: coremltools' `MLModel`.
+
+    ``network`` is in evaluation mode. Only in a process of its own, see `import_coremltools`.
+    """
+    import torch
+
+    coremltools = import_coremltools()
     example = torch.zeros(1, 1, size, size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that tracing is deprecated: coremltools takes no other kind as it is
@@ -139,12 +146,15 @@ def mpsgraphtool(*arguments: str, timeout: float = 300.0) -> ToolRun:
 def convert(model: Path, folder: Path, name: str) -> ToolRun:
     """Convert a Core ML package (``.mlpackage``) or an ONNX file (``.onnx``) to ``name``.mpsgraphpackage in a folder.
 
+    A page on a Mac without the tool becomes incomplete (`metallab.needs`).
     ValueError for another kind of file. The flags are those of public scripts for Xcode 15; ``mpsgraphtool`` without
     arguments tells which ones yours takes.
     """
     kinds = {".mlpackage": "-coremlpackage", ".onnx": "-onnx"}
     if model.suffix not in kinds:
         raise ValueError(f"mpsgraphtool converts {' and '.join(kinds)}, not {model.name}")
+    if sys.platform == "darwin" and find_tool("mpsgraphtool") is None:
+        needs.incomplete(f"mpsgraphtool's conversion of {model.name}", "install Xcode from the App Store")
     target = ["-path", str(folder), "-packageName", name]
     return mpsgraphtool(
         "convert", kinds[model.suffix], str(model), *target, "-deploymentPlatform", "macOS",
@@ -172,6 +182,31 @@ def race_core_ml(
         parity=checks.matches("float16", truth=truth),
         name="Core ML",
     )
+
+
+_RACE = """
+import numpy as np
+import coremltools as ct
+from metallab import converters
+arrays = np.load(FILE)
+race = converters.race_core_ml(
+    ct.models.MLModel, ct.ComputeUnit, PACKAGE, arrays["x"], arrays["truth"], chip=CHIP
+)
+"""
+
+
+def race_units(package: Path, x: np.ndarray, truth: np.ndarray) -> list[Comparison]:
+    """`race_core_ml` in a process of its own; an empty list where Core ML does not compute, which is only on a Mac.
+
+    `metallab.isolated.ChildFailed`, with the reason, if it does not end well there.
+    """
+    if sys.platform != "darwin" or not package.exists():
+        return []
+    file = package.with_suffix(".npz")
+    np.savez(file, x=x, truth=truth)
+    chip = machine.describe().chip or "this Mac"
+    given = f"import pathlib\nFILE, PACKAGE, CHIP = {str(file)!r}, pathlib.Path({str(package)!r}), {chip!r}\n"
+    return [isolated.run(given + _RACE, results=["race"], timeout=600)["race"]]
 
 
 class OnnxOnCoreML:
