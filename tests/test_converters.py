@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metallab import checks, converters, needs
+from metallab import checks, converters, isolated, needs, parity, plots
 
 TOOL = """#!/bin/sh
 echo "converted $@"
@@ -160,3 +160,21 @@ def test_a_tool_may_print_what_is_no_text(tmp_path, monkeypatch):
     script(tmp_path, "mpsgraphtool", "#!/bin/sh\n" + r"printf '\377\n'")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert converters.mpsgraphtool("x").out == "\ufffd\n"
+
+
+def test_a_map_of_routes_shows_what_agreed_and_what_did_not_run():
+    truth = np.ones(3, np.float32)
+    answers = {
+        "MPSGraph": truth.copy(),
+        "MPSGraphPackage": truth + 1,
+        "ONNX in ONNX Runtime": isolated.NotMade("no tool"),
+    }
+    verdicts = {route: parity.agreement(truth, answer) for route, answer in answers.items()}
+    figure = converters.draw_routes(verdicts, device="a CPU")
+    colours = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
+    assert colours["agrees"] == plots.GREEN
+    assert colours["not run here"] == plots.GREY
+    assert colours["Nothing to [...]"] == plots.GREY
+    assert [colour for word, colour in colours.items() if word.startswith("DIFFERS")] == [plots.RED]
+    with pytest.raises(KeyError, match="are no routes; these are: MPSGraph, "):
+        converters.draw_routes({"by hand": "agrees"}, device="a CPU")

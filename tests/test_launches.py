@@ -218,7 +218,7 @@ def test_a_table_has_no_simulated_time():
     text = str(launches.table(every))
     assert "real  1 s     1 s   1 s         1 s (each of 2: 1 s, 1 s)  1 s            2" in text
     assert "7 s" not in text
-    assert "sim ran on a simulated GPU: no time." in text
+    assert "On a simulated GPU, whose times are not shown: sim." in text
     assert "Other programs ran" not in text
     assert "Other programs ran" in str(launches.table([made(launches, "busy", [1.0], others=0.5)]))
     assert str(every[1]) == "sim: simulated: no time"

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -20,9 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 
-from metallab import checks, isolated, machine, needs, timing
+from metallab import checks, isolated, machine, needs, parity, plots, timing
 from metallab.timing import Comparison, Host
 
 if TYPE_CHECKING:
@@ -207,6 +210,45 @@ def race_units(package: Path, x: np.ndarray, truth: np.ndarray) -> list[Comparis
     chip = machine.describe().chip or "this Mac"
     given = f"import pathlib\nFILE, PACKAGE, CHIP = {str(file)!r}, pathlib.Path({str(package)!r}), {chip!r}\n"
     return [isolated.run(given + _RACE, results=["race"], timeout=600)["race"]]
+
+
+ROUTES = {
+    "MPSGraph": ("layer by layer", "", "MPSGraph", "GPU"),
+    "MPSGraphPackage": ("layer by layer", "MPSGraphPackage", "MPSGraph", "GPU"),
+    "Core ML package in MPSGraph": ("coremltools", ".mlpackage", "MPSGraph", "GPU"),
+    "Core ML package by mpsgraphtool": ("coremltools", ".mlpackage", "mpsgraphtool", "GPU"),
+    "Core ML package in Core ML": ("coremltools", ".mlpackage", "Core ML", "CPU, GPU, Neural Engine"),
+    "ONNX by mpsgraphtool": ("torch.onnx.export", ".onnx", "mpsgraphtool", "GPU"),
+    "ONNX in ONNX Runtime": ("torch.onnx.export", ".onnx", "ONNX Runtime", "Core ML; else the CPU"),
+}
+"""Ways from a PyTorch network to Apple's chips: what makes which file, what reads it, and what computes."""
+
+
+def draw_routes(verdicts: Mapping[str, str], *, device: str) -> Figure:
+    """`ROUTES` as a map, in green where a route's answers agree with PyTorch's, in red where they differ.
+
+    ``verdicts`` maps a route's name to what `metallab.parity.agreement` said; a route without one was not run. KeyError
+    for a name that is not in `ROUTES`.
+    """
+    if unknown := verdicts.keys() - ROUTES.keys():
+        raise KeyError(f"{sorted(unknown)} are no routes; these are: {', '.join(ROUTES)}")
+    words = {route: verdicts.get(route, "not run here") for route in ROUTES}
+    colours = {parity.AGREES: plots.GREEN, "DIFFERS": plots.RED}
+    with plt.rc_context(plots.STYLE):
+        figure, axes = plt.subplots(figsize=(9, 0.9 + 0.5 * len(ROUTES)))
+        axes.axis("off")
+        axes.set(xlim=(0, 4.9), ylim=(len(ROUTES) - 0.4, -1))
+        for column, heading in enumerate(["made by", "file", "read by", "computes on", "answers"]):
+            axes.text(column, -0.75, heading, fontweight="bold")
+        for row, (route, steps) in enumerate(ROUTES.items()):
+            colour = colours.get(words[route].partition(":")[0], plots.GREY)
+            for column, step in enumerate(steps):
+                if step:
+                    box = {"boxstyle": "round", "facecolor": "white", "edgecolor": colour}
+                    axes.text(column, row, textwrap.fill(step, 18), va="center", fontsize=9, bbox=box)
+            axes.text(len(steps), row, textwrap.shorten(words[route], 20), va="center", fontsize=9, color=colour)
+        plots.title(figure, "From a PyTorch network to Apple's chips", [device])
+    return plots.described(figure, "; ".join(f"{route}: {verdict}" for route, verdict in words.items()))
 
 
 class OnnxOnCoreML:

@@ -354,7 +354,8 @@ def table(launches: Iterable[Launch]) -> Table:
         shown = [units.seconds(launch.parts[stage].median) for stage in STAGES]
         later = units.seconds(launch.parts[STEADY].median)
         rows.append([launch.name, *shown, spread(launch.parts[TOTAL]), later, launch.parts[TOTAL].n])
-    notes = [f"{launch.name} ran on a simulated GPU: no time." for launch in launches if launch.simulated]
+    simulated = [launch.name for launch in launches if launch.simulated]
+    notes = [f"On a simulated GPU, whose times are not shown: {'; '.join(simulated)}."] if simulated else []
     if any(launch.parts[TOTAL].others > timing.BUSY for launch in real):
         notes.append("Other programs ran meanwhile: these times are too long.")
     return Table(["way", *STAGES, TOTAL, "later answers", "processes"], rows, " ".join(notes))
