@@ -143,7 +143,7 @@ WRONG_ANSWERS = {
         ),
         "solution-2": (
             "def pays_after(early, quick):\n    behind, gain = quick[0] - early[0], early[1] - quick[1]\n"
-            "    return max(0, math.ceil(behind / gain)) if gain > 0 else None"
+            "    return max(0, -int(-behind // gain)) if gain > 0 else None"
         ),
     },
     "09b_compile_for_apple_chips": {
