@@ -173,7 +173,7 @@ def test_a_map_of_routes_shows_what_agreed_and_what_did_not_run():
     figure = converters.draw_routes(verdicts, device="a CPU")
     colours = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
     assert colours["agrees"] == plots.GREEN
-    assert colours["not run here"] == plots.GREY
+    assert colours["not compared here"] == plots.GREY
     assert colours["Nothing to [...]"] == plots.GREY
     assert [colour for word, colour in colours.items() if word.startswith("DIFFERS")] == [plots.RED]
     with pytest.raises(KeyError, match="are no routes; these are: MPSGraph, "):

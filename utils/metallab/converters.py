@@ -227,12 +227,12 @@ ROUTES = {
 def draw_routes(verdicts: Mapping[str, str], *, device: str) -> Figure:
     """`ROUTES` as a map, in green where a route's answers agree with PyTorch's, in red where they differ.
 
-    ``verdicts`` maps a route's name to what `metallab.parity.agreement` said; a route without one was not run. KeyError
+    ``verdicts`` maps a route's name to what `metallab.parity.agreement` said; a route without one is grey. KeyError
     for a name that is not in `ROUTES`.
     """
     if unknown := verdicts.keys() - ROUTES.keys():
         raise KeyError(f"{sorted(unknown)} are no routes; these are: {', '.join(ROUTES)}")
-    words = {route: verdicts.get(route, "not run here") for route in ROUTES}
+    words = {route: verdicts.get(route, "not compared here") for route in ROUTES}
     colours = {parity.AGREES: plots.GREEN, "DIFFERS": plots.RED}
     with plt.rc_context(plots.STYLE):
         figure, axes = plt.subplots(figsize=(9, 0.9 + 0.5 * len(ROUTES)))
