@@ -7,11 +7,12 @@ import os
 import types
 import warnings
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from metallab import checks, converters
+from metallab import checks, converters, isolated, needs, parity, plots
 
 TOOL = """#!/bin/sh
 echo "converted $@"
@@ -87,6 +88,38 @@ def test_core_ml_is_compared_before_it_is_timed(monkeypatch, tmp_path):
         assert set(race().paired) == left
 
 
+CORE_ML = """
+import types
+from test_converters import UNITS as ComputeUnit, Model
+models = types.SimpleNamespace(MLModel=Model)
+"""
+
+
+def test_core_ml_races_in_a_process_of_its_own_on_a_mac_only(monkeypatch, tmp_path):
+    """Where the page believes itself on a Mac, with a stand-in for coremltools that the other process imports."""
+    (tmp_path / "coremltools.py").write_text(CORE_ML)
+    (package := tmp_path / "m.mlpackage").mkdir()
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parent}", prepend=os.pathsep)
+    x = np.arange(4, dtype=np.float32)
+    monkeypatch.setattr(converters, "sys", types.SimpleNamespace(platform="linux"))
+    assert converters.race_units(package, x, 2 * x) == []
+    monkeypatch.setattr(converters, "sys", types.SimpleNamespace(platform="darwin"))
+    assert converters.race_units(tmp_path / "no.mlpackage", x, 2 * x) == []
+    (race,) = converters.race_units(package, x, 2 * x)
+    assert set(race.measurements) == {"CPU", "GPU", "Neural Engine"}
+
+
+def test_a_mac_without_xcode_makes_the_page_incomplete(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    gaps = []
+    monkeypatch.setattr(needs, "incomplete", lambda *gap: gaps.append(gap))
+    for platform in ("linux", "darwin"):
+        monkeypatch.setattr(converters, "sys", types.SimpleNamespace(platform=platform))
+        assert converters.convert(tmp_path / "m.onnx", tmp_path, "m").code is None
+    assert gaps == [("mpsgraphtool's conversion of m.onnx", "install Xcode from the App Store")]
+
+
 def test_a_network_is_written_as_it_computes_in_evaluation_mode(tmp_path, recwarn):
     import onnxruntime
     import torch
@@ -127,3 +160,21 @@ def test_a_tool_may_print_what_is_no_text(tmp_path, monkeypatch):
     script(tmp_path, "mpsgraphtool", "#!/bin/sh\n" + r"printf '\377\n'")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert converters.mpsgraphtool("x").out == "\ufffd\n"
+
+
+def test_a_map_of_routes_shows_what_agreed_and_what_did_not_run():
+    truth = np.ones(3, np.float32)
+    answers = {
+        "MPSGraph": truth.copy(),
+        "MPSGraphPackage": truth + 1,
+        "ONNX in ONNX Runtime": isolated.NotMade("no tool"),
+    }
+    verdicts = {route: parity.agreement(truth, answer) for route, answer in answers.items()}
+    figure = converters.draw_routes(verdicts, device="a CPU")
+    colours = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
+    assert colours["agrees"] == plots.GREEN
+    assert colours["not compared here"] == plots.GREY
+    assert colours["Nothing to [...]"] == plots.GREY
+    assert [colour for word, colour in colours.items() if word.startswith("DIFFERS")] == [plots.RED]
+    with pytest.raises(KeyError, match="are no routes; these are: MPSGraph, "):
+        converters.draw_routes({"by hand": "agrees"}, device="a CPU")

@@ -6,13 +6,16 @@ The processes have a clock that moves only when they say so.
 from __future__ import annotations
 
 import dataclasses
-import os
+import itertools
+import re
 import types
 
+import nbformat
 import numpy as np
 import pytest
 
-from metallab import allowance, checks, isolated, launches
+from metallab import allowance, checks, isolated, launches, paths
+from metallab.device import Device
 from metallab.timing import Measurement
 
 CLOCK = """
@@ -33,6 +36,7 @@ def answer(x):
     sitecustomize.after(4 if len(calls) == 1 else 1)
     return x + 1
 """
+CPU = Device("cpu", "a CPU")
 ROUTE = launches.Route("import sitecustomize; sitecustomize.after(3)", LOAD)
 
 
@@ -45,33 +49,33 @@ def here(tmp_path, monkeypatch):
 
 
 def test_stages_are_told_apart_and_the_first_process_is_kept_apart(here):
-    found = launches.measure({"a": ROUTE}, here, processes=2, label="a CPU")["a"]
-    told = {stage: (part.samples, part.first_call) for stage, part in found.parts.items()}
-    assert told == {
+    launch = launches.measure({"a": ROUTE}, here, processes=2, on=CPU)["a"]
+    times = {stage: (part.samples, part.first_call) for stage, part in launch.parts.items()}
+    assert times == {
         "import": ((3, 3), 3),
         "load": ((2, 2), 20),
         "first call": ((4, 4), 4),
         "first answer": ((9, 9), 27),
         "steady": ((1, 1), 1),
     }
-    assert found.output.tolist() == [1, 1]
-    assert [part.name for part in found.measurements()][:2] == ["a: import", "a: load"]
+    assert launch.output.tolist() == [1, 1]
+    assert [part.name for part in launch.measurements()][:2] == ["a: import", "a: load"]
 
 
 def test_a_cold_cache_is_emptied_and_outputs_are_compared(here):
     load = (
         "import os, pathlib\ncache = pathlib.Path(os.environ['CACHE'])\n"
-        "answer = lambda x, found=cache.exists(): x + found\ncache.mkdir(exist_ok=True)\n"
+        "answer = lambda x, warm=cache.exists(): x + warm\ncache.mkdir(exist_ok=True)\n"
         "runs = pathlib.Path(HERE, 'runs')\nruns.write_text(str(int(runs.read_text()) + 1))"
     )
     (runs := here / "runs").write_text("0")
     cold = launches.Route("", load, {"CACHE": "{here}/cache"}, emptied="cache")
-    found = launches.measure({"cold": cold}, here, processes=2, label="a CPU")["cold"]
-    assert found.output.tolist() == [0, 0]
+    launch = launches.measure({"cold": cold}, here, processes=2, on=CPU)["cold"]
+    assert launch.output.tolist() == [0, 0]
     assert runs.read_text() == "2", "every process of it counts"
     (here / "cache").rmdir()
     with pytest.raises(checks.Mismatch):
-        launches.measure({"warm": dataclasses.replace(cold, emptied="")}, here, processes=2, label="a CPU")
+        launches.measure({"warm": dataclasses.replace(cold, emptied="")}, here, processes=2, on=CPU)
 
 
 def test_slow_routes_get_fewer_processes_and_it_is_said(here, monkeypatch):
@@ -86,10 +90,10 @@ def test_slow_routes_get_fewer_processes_and_it_is_said(here, monkeypatch):
     monkeypatch.setattr(launches, "_timed_launch", launch)
     within = allowance.Allowance(20, clock=lambda: 0.0)
     routes = {"slow": ROUTE, "cold": dataclasses.replace(ROUTE, emptied="cache"), "quick": ROUTE, "stuck": ROUTE}
-    found = launches.measure(routes, here, processes=3, label="a CPU", within=within)
+    measured = launches.measure(routes, here, processes=3, on=CPU, within=within)
     assert started == ["slow", "cold", "quick", "stuck", "slow", "quick", "slow", "quick", "quick"]
-    told = {name: (launch.parts["load"].n, launch.parts["load"].stop_reason) for name, launch in found.items()}
-    assert told == {
+    counts = {name: (launch.parts["load"].n, launch.parts["load"].stop_reason) for name, launch in measured.items()}
+    assert counts == {
         "quick": (3, "3 processes, as asked"),
         "slow": (2, "2 of 3 processes: there was no time for more"),
         "cold": (1, "1 of 3 processes: there was no time for more"),
@@ -100,13 +104,13 @@ def test_slow_routes_get_fewer_processes_and_it_is_said(here, monkeypatch):
         "2 of 2 processes of cold (30 s each)",
         "3 of 3 processes of stuck (40 s each)",
     ]
-    assert launches.compare(found, "quick", "slow").n == 2
+    assert launches.compare(measured, "quick", "slow").n == 2
 
 
 def test_a_crash_names_the_route(here):
     crash = launches.Route(ROUTE.imports, "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)")
     with pytest.raises(isolated.ChildFailed, match=r"^b: no result 'early' .* killed by SIGSEGV"):
-        launches.measure({"a": ROUTE, "b": crash}, here, processes=1, label="a CPU")
+        launches.measure({"a": ROUTE, "b": crash}, here, processes=1, on=CPU)
 
 
 def test_a_round_is_one_turn_which_its_processes_share(here, monkeypatch):
@@ -114,8 +118,8 @@ def test_a_round_is_one_turn_which_its_processes_share(here, monkeypatch):
     (queue := here / "turns").mkdir()
     monkeypatch.setenv("METALLAB_TURNS", str(queue))
     load = "import os\nanswer = lambda x: x + len(os.listdir(os.environ['METALLAB_TURNS']))"
-    found = launches.measure({"a": launches.Route("", load)}, here, processes=2, label="a CPU")["a"]
-    assert found.output.tolist() == [1, 1]
+    launch = launches.measure({"a": launches.Route("", load)}, here, processes=2, on=CPU)["a"]
+    assert launch.output.tolist() == [1, 1]
     assert list(queue.iterdir()) == [], "the turn was given back"
 
 
@@ -158,13 +162,8 @@ def test_only_real_and_equal_launches_are_compared():
     with pytest.raises(ValueError, match="not compared"):
         launches.compare(every, "sim", "slow")
     assert "sim against slow: no speed-up is given: simulated" in launches.describe(every, "sim", "slow")
-    assert launches.quickest({name: every[name] for name in ("slow", "fast", "sim")}).startswith(
-        "Smallest median (first answer): fast.\n    first answer: fast is 10.0 times as fast as slow"
-    )
-    busy = made(launches, "busy", [1.0] * 6, others=0.5)
-    said = launches.quickest({"slow": every["slow"], "busy": busy})
-    assert said.startswith("Smallest median (first answer): not told.")
-    assert "no speed-up is given: busy machine" in said
+    every["busy"] = made(launches, "busy", [1.0] * 6, others=0.5)
+    assert "no speed-up is given: busy machine" in launches.describe(every, "busy", "slow")
     assert launches.spread(every["sim"].parts["load"]) == "simulated: no time"
     assert launches.spread(every["fast"].parts["load"]) == "1 s (1 s to 1 s)"
     assert launches.spread(made(launches, "few", [1.0]).parts["load"]) == "1 s"
@@ -182,33 +181,69 @@ def test_no_simulated_time_is_drawn():
     assert "SIMULATED" in alone.get_suptitle()
 
 
-def test_a_file_is_dropped_from_memory(tmp_path):
-    files = [tmp_path / "file", tmp_path / "control"]
-    for file in files:
-        file.write_bytes(bytes(100_000))
-    before = launches.in_memory(files[0])
-    if before is None:
-        pytest.skip("this operating system does not tell what is in memory")
-    assert before == 1
-    with files[1].open("rb") as control:
-        os.fsync(control.fileno())
-        os.posix_fadvise(control.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if launches.in_memory(files[1]) == 1:
-        pytest.skip("this file system keeps its files in memory")
-    launches.evict(files[0])
-    first, *again = (launches.in_memory(files[0]) for _ in range(3))
-    assert first < 1
-    assert again == [first] * 2, "asking reads nothing"
+@pytest.mark.parametrize("slowest", [3e-4, 5e-2])
+def test_latencies_far_apart_have_labels_that_can_be_read(slowest):
+    """On a busy machine one way was a thousand times as slow as the others, and its labels lay over each other."""
+    far_apart = [made(launches, "quick", [5e-5] * 6), made(launches, "slow", [slowest] * 6)]
+    figure = launches.picture(far_apart, heading="h")
+    figure.draw_without_rendering()
+    axis = figure.axes[1].xaxis
+    low, high = axis.get_view_interval()
+    boxes = [tick.label1.get_window_extent() for tick in axis.get_major_ticks() if low < tick.get_loc() < high]
+    assert len(boxes) >= 2
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
-def test_a_damaged_copy_differs_in_a_byte(tmp_path):
-    package = tmp_path / "p"
-    package.mkdir()
-    (package / "large").write_bytes(b"0123")
-    (package / "small").write_bytes(b"0")
-    package.with_suffix(".json").write_text("{}")
-    for _ in range(2):
-        launches.damage(package, tmp_path / "q")
-    assert (tmp_path / "q" / "large").read_bytes() == b"012\xcc"
-    assert (tmp_path / "q" / "small").read_bytes() == b"0"
-    assert (package / "large").read_bytes() == b"0123"
+def test_a_simulated_route_is_launched_once_and_named_so(here, monkeypatch):
+    """Its times are never shown, so more of them would be waste; a real route beside it keeps its processes."""
+    gpu = Device("mps", "a simulated GPU", simulated=True)
+    started, seconds = [], dict.fromkeys((*launches.STAGES, launches.TOTAL, launches.STEADY), 1.0)
+
+    def launch(route, folder):
+        started.append(route.device)
+        return launches._Sample(seconds, 0.0, np.zeros(2))
+
+    monkeypatch.setattr(launches, "_launch", launch)
+    routes = {"a": ROUTE, "b": dataclasses.replace(ROUTE, device="mps")}
+    measured = launches.measure(routes, here, processes=2, on=gpu)
+    assert sorted(started) == ["cpu", "cpu", "cpu", "mps"]
+    assert [(launch.simulated, launch.parts["load"].device) for launch in measured.values()][1] == (True, gpu.label)
+    assert not measured["a"].simulated
+    assert list(launches.portable(CPU)) == list(launches.PORTABLE)
+    assert [name for name in launches.portable(gpu) if name not in launches.PORTABLE] == ["eager on mps"]
+
+
+def test_a_table_has_no_simulated_time():
+    every = [made(launches, "real", [1.0, 1.0]), made(launches, "sim", [7.0], True)]
+    text = str(launches.table(every))
+    assert "real  1 s     1 s   1 s         1 s (each of 2: 1 s, 1 s)  1 s            2" in text
+    assert "7 s" not in text
+    assert "On a simulated GPU, whose times are not shown: sim." in text
+    assert "Other programs ran" not in text
+    assert "Other programs ran" in str(launches.table([made(launches, "busy", [1.0], others=0.5)]))
+    assert str(every[1]) == "sim: simulated: no time"
+    parts = every[0].parts | {"load": dataclasses.replace(every[0].parts["load"], samples=(3.0,))}
+    assert str(dataclasses.replace(every[0], parts=parts)).endswith(", 60% of it the load")
+
+
+@pytest.mark.parametrize(("answers", "total"), [(1, "2 s"), (11, "22 s")])
+def test_later_answers_are_waited_for_too(answers, total):
+    figure = launches.waiting([made(launches, "a", [2.0]), made(launches, "b", [7.0], True)], answers)
+    assert [text.get_text() for text in figure.axes[0].texts] == [total]
+    with pytest.raises(ValueError, match="at least one"):
+        launches.waiting([], 0)
+
+
+def test_the_page_shows_the_calls_that_are_timed():
+    """A row of page 09's table of ways names a call, perhaps a variable: both stand in the text of that way."""
+    page = nbformat.read(paths.NOTEBOOKS / "09_load_models_faster.ipynb", as_version=4)
+    (table,) = [cell.source for cell in page.cells if cell.id == "ways"]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")][1:]
+    calls = {name.strip(): [re.match(r"[^`(]*`([\w.]+)", at_launch)[1]] for name, _, at_launch in rows}
+    for name, before, _ in rows:
+        calls[name.strip()] += re.findall(r"`([A-Z_]+)`", before)
+    assert list(calls) == list(launches.PORTABLE)
+    assert sum(map(len, calls.values())) == 8
+    for name, words in calls.items():
+        for word in words:
+            assert word in str(launches.PORTABLE[name]), f"{name} does not call {word}"

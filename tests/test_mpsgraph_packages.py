@@ -103,3 +103,16 @@ def test_an_older_macos_is_told(program, tmp_path):
                 work()
     finally:
         metalsim.graph.set_macos_version(before)
+
+
+def test_a_damaged_copy_differs_in_a_byte(tmp_path):
+    package = tmp_path / "p"
+    package.mkdir()
+    (package / "large").write_bytes(b"0123")
+    (package / "small").write_bytes(b"0")
+    package.with_suffix(".json").write_text("{}")
+    for _ in range(2):
+        packages.damage(package, tmp_path / "q")
+    assert (tmp_path / "q" / "large").read_bytes() == b"012\xcc"
+    assert (tmp_path / "q" / "small").read_bytes() == b"0"
+    assert (package / "large").read_bytes() == b"0123"

@@ -137,12 +137,23 @@ WRONG_ANSWERS = {
     },
     "09_load_models_faster": {
         "solution-1": (
-            "def pays_after(quick, fast):\n    behind, gain = fast[0] - quick[0], quick[1] - fast[1]\n"
-            "    return max(0, math.ceil(behind / gain)) if gain > 0 else None"
+            "def split(stages, clock):\n    start, seconds = clock(), {}\n"
+            "    for name, stage in stages.items():\n        stage()\n        seconds[name] = clock() - start\n"
+            "    return seconds"
         ),
         "solution-2": (
-            "def sooner(split, stage, factor):\n    share = split[stage] / sum(split.values())\n"
-            "    return 1 + share * (factor - 1)"
+            "def pays_after(early, quick):\n    behind, gain = quick[0] - early[0], early[1] - quick[1]\n"
+            "    return max(0, -int(-behind // gain)) if gain > 0 else None"
+        ),
+    },
+    "09b_compile_for_apple_chips": {
+        "solution-1": (
+            "def assert_provider(session, wanted):\n"
+            "    if wanted not in onnxruntime.get_available_providers():\n        raise RuntimeError(wanted)\n"
+            "    return True"
+        ),
+        "solution-2": (
+            "def in_its_order(arrays, feeds):\n    return [arrays[feeds.index(i)] for i in range(len(feeds))]"
         ),
     },
     "10_quantize_to_int8": {

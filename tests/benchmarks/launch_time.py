@@ -19,9 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import torch
 
-from metallab import checks, device, launches, machine, paths, units
+from metallab import checks, converters, device, launches, machine, paths, units
 
 BAR = 10.0
 AOT, COLD = "AOTInductor, loader alone", "torch.compile, cold"
@@ -58,22 +59,35 @@ def measure(blocks: int, channels: int, size: int, processes: int, folder: Path)
     torch.manual_seed(0)
     model = net.make().eval()
     x = np.random.default_rng(0).normal(size=(1, 3, size, size)).astype(np.float32)
-    launches.prepare(model, x, folder)
+    prepare(model, x, folder)
     with torch.no_grad():
         truth = model(torch.from_numpy(x)).numpy()
-    found = launches.measure(launches.PORTABLE, folder, processes=processes, label=device.cpu().label)
-    for launch in found.values():
+    measured = launches.measure(launches.PORTABLE, folder, processes=processes, on=device.cpu())
+    for launch in measured.values():
         checks.assert_close(truth, launch.output, "float32")
-    return found
+    return measured
 
 
-def bar(found: dict[str, launches.Launch]) -> list[str]:
+def prepare(model: torch.nn.Module, x: np.ndarray, folder: Path) -> None:
+    """Write the files that the routes read, besides ``net.py``, for a model in evaluation mode."""
+    example = torch.from_numpy(x)
+    launches.store(model, x, folder)
+    with torch.no_grad():
+        exported = torch.export.export(model, (example,))
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(folder / "model.pt2"))
+    raw = converters.export_onnx(model, example, folder / "model.onnx")
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(folder / "optimised.onnx")
+    onnxruntime.InferenceSession(str(raw), options, providers=["CPUExecutionProvider"])
+
+
+def bar(measured: dict[str, launches.Launch]) -> list[str]:
     """Both splits, and whether the package is as much sooner as it should be."""
     lines = []
     for name in (AOT, COLD):
-        parts = (f"{stage} {launches.spread(part)}" for stage, part in found[name].parts.items())
+        parts = (f"{stage} {launches.spread(part)}" for stage, part in measured[name].parts.items())
         lines.append(f"{name}: {', '.join(parts)}")
-    sooner = launches.compare(found, AOT, COLD)
+    sooner = launches.compare(measured, AOT, COLD)
     met = "met" if sooner.median >= BAR else "MISSED"
     return [*lines, f"{met}: {units.times(sooner.median)} times sooner, wanted {BAR:g}; {sooner}"]
 
@@ -89,13 +103,13 @@ def main() -> int:
     out = paths.BUILD / "bars"
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(given.blocks, given.channels, given.size, given.processes, Path(folder))
-    for name, launch in found.items():
+        measured = measure(given.blocks, given.channels, given.size, given.processes, Path(folder))
+    for name, launch in measured.items():
         print(f"{name:26}", *(f"{stage} {launches.spread(part)};" for stage, part in launch.parts.items()))
-    print(*bar(found), sep="\n")
-    launches.picture(found.values(), heading=f"A ResNet of {given.blocks} blocks").savefig(out / "launch_time.png")
+    print(*bar(measured), sep="\n")
+    launches.picture(measured.values(), heading=f"A ResNet of {given.blocks} blocks").savefig(out / "launch_time.png")
     described = {
-        "results": [asdict(part) for launch in found.values() for part in launch.measurements()],
+        "results": [asdict(part) for launch in measured.values() for part in launch.measurements()],
         "machine": json.loads(machine.describe().to_json()),
     }
     (out / "launch_time.json").write_text(json.dumps(described, indent=1), encoding="utf-8")

@@ -102,7 +102,7 @@ def verdict(got: np.ndarray, dtype: str) -> str:
     return parity.agreement(np.load("truth.npy"), np.asarray(got).reshape(1, 10), dtype)
 
 
-@pytest.mark.claim(on="gpu", used_in="notebook 09: MPSGraph, given the Core ML package", seconds=240, slow=True)
+@pytest.mark.claim(on="gpu", used_in="notebook 09b: MPSGraph, given the Core ML package", seconds=240, slow=True)
 def test_mpsgraph_reads_core_ml():
     """``initWithCoreMLPackageAtURL`` (macOS 15) reads a package of coremltools, and answers as PyTorch does."""
     make(core_ml=True)
@@ -111,7 +111,7 @@ def test_mpsgraph_reads_core_ml():
     assert verdict(ran["y"], "float32") == parity.AGREES
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 09, metallab.converters", seconds=90)
+@pytest.mark.claim(on="mac", used_in="notebook 09b, metallab.converters", seconds=90)
 def test_mpsgraphtool_takes_our_flags(evidence):
     """``mpsgraphtool``'s usage names the flags that `converters.convert` gives it, which are those of public scripts.
 
@@ -126,7 +126,7 @@ def test_mpsgraphtool_takes_our_flags(evidence):
     assert not missing
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 09", seconds=250)
+@pytest.mark.claim(on="mac", used_in="notebook 09b", seconds=250)
 @pytest.mark.parametrize("source", ["small.mlpackage", "small.onnx"])
 def test_mpsgraphtool_converts(source, evidence):
     """``mpsgraphtool convert`` turns the Core ML package and the ONNX file into packages that are right."""
@@ -144,7 +144,7 @@ def test_mpsgraphtool_converts(source, evidence):
     assert verdict(loaded["y"], "float16") == parity.AGREES
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 09, GPU and Neural Engine", seconds=240)
+@pytest.mark.claim(on="mac", used_in="notebook 09b, GPU and Neural Engine", seconds=240)
 @pytest.mark.parametrize("unit", converters.UNITS)
 def test_core_ml_predicts_on_each_unit(unit):
     """Core ML answers as PyTorch does when it may use the CPU, the GPU, or the Neural Engine.
@@ -157,11 +157,11 @@ def test_core_ml_predicts_on_each_unit(unit):
     assert verdict(ran["y"], "float16") == parity.AGREES
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 09, GPU and Neural Engine", seconds=240)
+@pytest.mark.claim(on="mac", used_in="notebook 09b, GPU and Neural Engine", seconds=240)
 def test_core_ml_tells_its_plan(evidence):
     """Core ML tells on which unit it prefers to run each operation, through coremltools' MLComputePlan.
 
-    Notebook 09 says that a permission is no order; here is what it chose for a small network.
+    Notebook 09b says that a permission is no order; here is what it chose for a small network.
     """
     make(core_ml=True)
     ran = isolated.run(_here(PLAN), results=["devices"], timeout=100)
@@ -170,7 +170,7 @@ def test_core_ml_tells_its_plan(evidence):
     assert ran["devices"]
 
 
-@pytest.mark.claim(on="cpu", used_in="notebook 09, ONNX Runtime's Core ML provider", seconds=240, slow=True)
+@pytest.mark.claim(on="cpu", used_in="notebook 09b, ONNX Runtime's Core ML provider", seconds=240, slow=True)
 def test_onnx_runtime_reaches_core_ml(evidence):
     """ONNX Runtime has the Core ML provider on a Mac, gives it operations, and answers as PyTorch does.
 

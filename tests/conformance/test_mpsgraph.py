@@ -77,7 +77,7 @@ from metallab import checks, isolated, mpsgraph
 from metalsim.graph import contract, datatypes
 
 README = "utils/metalsim/graph/README.md"
-pytestmark = pytest.mark.claim(on="gpu", used_in="notebooks 09 to 11")
+pytestmark = pytest.mark.claim(on="gpu", used_in="notebooks 09b to 11")
 
 
 @pytest.fixture(scope="module")
@@ -798,7 +798,7 @@ def test_arrays_in_the_gpu_s_memory(mac):
 # ---- as notebooks use it
 
 
-@pytest.mark.claim(used_in="notebooks 09 to 11, metallab.mpsgraph")
+@pytest.mark.claim(used_in="notebooks 09b to 11, metallab.mpsgraph")
 def test_results_are_read_back(mac, g):
     """A compiled graph runs from Python, and ``buffer.contents().as_buffer(n)`` gives its results.
 
@@ -854,7 +854,7 @@ mpsgraph.compile(graph, [a, b], [graph.matrixMultiplicationWithPrimaryTensor_sec
 """
 
 
-@pytest.mark.claim(used_in="notebook 09, metallab.mpsgraph.packages", seconds=200)
+@pytest.mark.claim(used_in="notebook 09b, metallab.mpsgraph.packages", seconds=200)
 def test_packages_load_in_another_process(evidence):
     """A stored MPSGraphPackage runs in a process that never saw the graph, with the orders from our JSON file.
 
@@ -875,7 +875,7 @@ def test_packages_load_in_another_process(evidence):
     evidence("given another shape", str(isolated.run(package + OTHER_SHAPE, device="mps", timeout=60)))
 
 
-@pytest.mark.claim(used_in="notebook 09, when it goes wrong; metallab.mpsgraph", seconds=90)
+@pytest.mark.claim(used_in="notebook 09b, when it goes wrong; metallab.mpsgraph", seconds=90)
 def test_invalid_graph_ends_the_process(evidence):
     """A graph whose shapes do not fit ends the process when it is built or compiled: no exception reaches Python.
 

@@ -711,7 +711,7 @@ PARTS = (
     ("tensorflow", "TensorFlow", "06"),
     ("jax", "JAX", "07"),
     ("onnxruntime", "ONNX Runtime", "08, 09 and 10"),
-    ("coremltools", "Core ML Tools", "09 and 10"),
+    ("coremltools", "Core ML Tools", "09b and 10"),
 )
 SIMULATED = "from metallab import simulation; simulation.arm(required=True); import torch"
 

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -20,9 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 
-from metallab import checks, timing
+from metallab import checks, isolated, machine, needs, parity, plots, timing
 from metallab.timing import Comparison, Host
 
 if TYPE_CHECKING:
@@ -54,15 +57,11 @@ def export_onnx(network: nn.Module, example: Tensor, file: File, *, any_batch: b
     return file
 
 
-def to_core_ml(network: nn.Module, size: int) -> Any:
-    """A network for one grey picture of ``size`` x ``size`` as a Core ML program in float32: coremltools' `MLModel`.
+def import_coremltools() -> Any:
+    """``import coremltools``, in a third of its seconds: it would import other packages, and is told there are none.
 
-    ``network`` is in evaluation mode. Only in a process of its own, see `metallab.isolated`: coremltools takes seconds
-    and a gigabyte to import. It would import other packages as well, for three times the seconds, and is told that
-    there are none.
+    Only in a process of its own, see `metallab.isolated`: it takes a gigabyte all the same.
     """
-    import torch
-
     hidden = {"tensorflow", "torchvision", "sklearn"} - sys.modules.keys()
     sys.modules.update(dict.fromkeys(hidden))  # None: an import of it fails
     logging.disable(logging.WARNING)  # of versions newer than those that it was tested with
@@ -71,6 +70,17 @@ def to_core_ml(network: nn.Module, size: int) -> Any:
     finally:
         for name in hidden:
             del sys.modules[name]  # some of coremltools' functions ask for scikit-learn when they need it
+    return coremltools
+
+
+def to_core_ml(network: nn.Module, size: int) -> Any:
+    """A network for one grey picture of ``size`` x ``size`` as a Core ML program in float32: coremltools' `MLModel`.
+
+    ``network`` is in evaluation mode. Only in a process of its own, see `import_coremltools`.
+    """
+    import torch
+
+    coremltools = import_coremltools()
     example = torch.zeros(1, 1, size, size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that tracing is deprecated: coremltools takes no other kind as it is
@@ -139,12 +149,15 @@ def mpsgraphtool(*arguments: str, timeout: float = 300.0) -> ToolRun:
 def convert(model: Path, folder: Path, name: str) -> ToolRun:
     """Convert a Core ML package (``.mlpackage``) or an ONNX file (``.onnx``) to ``name``.mpsgraphpackage in a folder.
 
+    A page on a Mac without the tool becomes incomplete (`metallab.needs`).
     ValueError for another kind of file. The flags are those of public scripts for Xcode 15; ``mpsgraphtool`` without
     arguments tells which ones yours takes.
     """
     kinds = {".mlpackage": "-coremlpackage", ".onnx": "-onnx"}
     if model.suffix not in kinds:
         raise ValueError(f"mpsgraphtool converts {' and '.join(kinds)}, not {model.name}")
+    if sys.platform == "darwin" and find_tool("mpsgraphtool") is None:
+        needs.incomplete(f"mpsgraphtool's conversion of {model.name}", "install Xcode from the App Store")
     target = ["-path", str(folder), "-packageName", name]
     return mpsgraphtool(
         "convert", kinds[model.suffix], str(model), *target, "-deploymentPlatform", "macOS",
@@ -172,6 +185,70 @@ def race_core_ml(
         parity=checks.matches("float16", truth=truth),
         name="Core ML",
     )
+
+
+_RACE = """
+import numpy as np
+import coremltools as ct
+from metallab import converters
+arrays = np.load(FILE)
+race = converters.race_core_ml(
+    ct.models.MLModel, ct.ComputeUnit, PACKAGE, arrays["x"], arrays["truth"], chip=CHIP
+)
+"""
+
+
+def race_units(package: Path, x: np.ndarray, truth: np.ndarray) -> list[Comparison]:
+    """`race_core_ml` in a process of its own; an empty list where Core ML does not compute, which is only on a Mac.
+
+    `metallab.isolated.ChildFailed`, with the reason, if it does not end well there.
+    """
+    if sys.platform != "darwin" or not package.exists():
+        return []
+    file = package.with_suffix(".npz")
+    np.savez(file, x=x, truth=truth)
+    chip = machine.describe().chip or "this Mac"
+    given = f"import pathlib\nFILE, PACKAGE, CHIP = {str(file)!r}, pathlib.Path({str(package)!r}), {chip!r}\n"
+    return [isolated.run(given + _RACE, results=["race"], timeout=600)["race"]]
+
+
+ROUTES = {
+    "MPSGraph": ("layer by layer", "", "MPSGraph", "GPU"),
+    "MPSGraphPackage": ("layer by layer", "MPSGraphPackage", "MPSGraph", "GPU"),
+    "Core ML package in MPSGraph": ("coremltools", ".mlpackage", "MPSGraph", "GPU"),
+    "Core ML package by mpsgraphtool": ("coremltools", ".mlpackage", "mpsgraphtool", "GPU"),
+    "Core ML package in Core ML": ("coremltools", ".mlpackage", "Core ML", "CPU, GPU, Neural Engine"),
+    "ONNX by mpsgraphtool": ("torch.onnx.export", ".onnx", "mpsgraphtool", "GPU"),
+    "ONNX in ONNX Runtime": ("torch.onnx.export", ".onnx", "ONNX Runtime", "Core ML; else the CPU"),
+}
+"""Ways from a PyTorch network to Apple's chips: what makes which file, what reads it, and what computes."""
+
+
+def draw_routes(verdicts: Mapping[str, str], *, device: str) -> Figure:
+    """`ROUTES` as a map, in green where a route's answers agree with PyTorch's, in red where they differ.
+
+    ``verdicts`` maps a route's name to what `metallab.parity.agreement` said; a route without one is grey. KeyError
+    for a name that is not in `ROUTES`.
+    """
+    if unknown := verdicts.keys() - ROUTES.keys():
+        raise KeyError(f"{sorted(unknown)} are no routes; these are: {', '.join(ROUTES)}")
+    words = {route: verdicts.get(route, "not compared here") for route in ROUTES}
+    colours = {parity.AGREES: plots.GREEN, "DIFFERS": plots.RED}
+    with plt.rc_context(plots.STYLE):
+        figure, axes = plt.subplots(figsize=(9, 0.9 + 0.5 * len(ROUTES)))
+        axes.axis("off")
+        axes.set(xlim=(0, 4.9), ylim=(len(ROUTES) - 0.4, -1))
+        for column, heading in enumerate(["made by", "file", "read by", "computes on", "answers"]):
+            axes.text(column, -0.75, heading, fontweight="bold")
+        for row, (route, steps) in enumerate(ROUTES.items()):
+            colour = colours.get(words[route].partition(":")[0], plots.GREY)
+            for column, step in enumerate(steps):
+                if step:
+                    box = {"boxstyle": "round", "facecolor": "white", "edgecolor": colour}
+                    axes.text(column, row, textwrap.fill(step, 18), va="center", fontsize=9, bbox=box)
+            axes.text(len(steps), row, textwrap.shorten(words[route], 20), va="center", fontsize=9, color=colour)
+        plots.title(figure, "From a PyTorch network to Apple's chips", [device])
+    return plots.described(figure, "; ".join(f"{route}: {verdict}" for route, verdict in words.items()))
 
 
 class OnnxOnCoreML:

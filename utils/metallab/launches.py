@@ -17,10 +17,6 @@ comparison each of its processes stands beside one of the next round.
 
 from __future__ import annotations
 
-import ctypes
-import math
-import mmap
-import os
 import shutil
 import statistics
 import sys
@@ -35,8 +31,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from metallab import checks, converters, isolated, mode, plots, timing, turns, units
+from metallab import checks, device, isolated, mode, plots, timing, turns, units
 from metallab.allowance import Allowance
+from metallab.tables import Table
 from metallab.timing import Measurement, Ratio
 
 STAGES = ("import", "load", "first call")
@@ -79,8 +76,6 @@ class Route:
     """Environment variables; ``{here}`` in a value stands for the folder."""
     emptied: str = ""
     """A folder in ``HERE`` that is deleted before each process: a cache that shall be cold."""
-    evicted: str = ""
-    """A file in ``HERE`` that the operating system is asked to forget before each process."""
     device: str = "cpu"
     """``METALLAB_DEVICE`` of the process; ``mps`` is an Apple GPU, simulated where there is none."""
 
@@ -125,7 +120,7 @@ answer = lambda x: session.run(None, {"input": x})[0]
 """
 _CACHE = {"TORCHINDUCTOR_CACHE_DIR": "{here}/inductor", "TRITON_CACHE_DIR": "{here}/inductor/triton"}
 
-PORTABLE: Mapping[str, Route] = {
+PORTABLE: dict[str, Route] = {
     "eager": Route(TORCH, EAGER),
     "torch.compile, cold": Route(TORCH, COMPILED, _CACHE, emptied="inductor"),
     # in every round it finds the cache that the route before has left
@@ -135,15 +130,26 @@ PORTABLE: Mapping[str, Route] = {
     "ONNX Runtime, raw": Route("import onnxruntime", ONNX),
     "ONNX Runtime, optimised": Route("import onnxruntime", OPTIMISED),
 }
-"""Ways to run a PyTorch model on the CPU of any machine, from the files that `prepare` writes. Eager comes first."""
+"""Ways to run a PyTorch model on the CPU of any machine. Eager comes first. They read these files:
+
+``net.py``, whose ``make()`` gives the model without its weights, and ``weights.safetensors`` (`store`); ``model.pt2``
+of ``torch._inductor.aoti_compile_and_package``; ``model.onnx``, whose input is named ``input``, and ``optimised.onnx``,
+which ONNX Runtime makes of it.
+"""
 
 
-def eager_on(kind: str) -> Route:
-    """Eager PyTorch on a GPU, ``cuda`` or ``mps``: the answer is copied back, so that there is nothing to wait for."""
+WITH_COMPILER = ("torch.compile, cold", "torch.compile, warm", "AOTInductor package", "AOTInductor, loader alone")
+"""Those of them that PyTorch's compiler has to work for, which takes long."""
+
+
+def portable(on: device.Device) -> dict[str, Route]:
+    """The ways of `PORTABLE`, and if ``on`` is a GPU eager PyTorch there, whose answer is copied back."""
+    if on.kind == "cpu":
+        return dict(PORTABLE)
     exact = "torch.backends.cudnn.allow_tf32 = False  # NVIDIA: float32 shall mean float32\n"
-    load = EAGER.replace("model.eval()", f"model.eval().to({kind!r})")
-    load = load.replace("torch.from_numpy(x)).numpy()", f"torch.from_numpy(x).to({kind!r})).cpu().numpy()")
-    return Route(TORCH, exact + load, device=kind)
+    load = EAGER.replace("model.eval()", f"model.eval().to({on.kind!r})")
+    load = load.replace("torch.from_numpy(x)).numpy()", f"torch.from_numpy(x).to({on.kind!r})).cpu().numpy()")
+    return PORTABLE | {f"eager on {on.kind}": Route(TORCH, exact + load, device=on.kind)}
 
 
 def store(model, x: np.ndarray, here: Path) -> None:
@@ -152,32 +158,6 @@ def store(model, x: np.ndarray, here: Path) -> None:
 
     np.save(here / "x.npy", x)
     safetensors.torch.save_file(model.state_dict(), here / "weights.safetensors")
-
-
-def prepare(model, x: np.ndarray, here: Path) -> None:
-    """Write all files of the routes in `PORTABLE`: ``model`` in evaluation mode, for inputs of ``x``'s shape.
-
-    ``net.py``, which defines ``make()`` for the same model without its weights, must lie in the folder already. The
-    AOTInductor package is compiled for this machine's processor, and so is ONNX Runtime's optimised graph.
-    """
-    import torch
-
-    example = torch.from_numpy(x)
-    store(model, x, here)
-    with torch.no_grad():
-        exported = torch.export.export(model, (example,))
-        torch._inductor.aoti_compile_and_package(exported, package_path=str(here / "model.pt2"))
-    raw = converters.export_onnx(model, example, here / "model.onnx")
-    _optimise(raw, here / "optimised.onnx")
-
-
-def _optimise(raw: Path, optimised: Path) -> None:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(optimised)
-    options.log_severity_level = 3  # else it warns that the file is for this machine alone
-    onnxruntime.InferenceSession(str(raw), options, providers=["CPUExecutionProvider"])
 
 
 @dataclass(frozen=True)
@@ -194,6 +174,14 @@ class Launch:
     def simulated(self) -> bool:
         """True if its times say nothing about the hardware."""
         return self.parts[TOTAL].simulated
+
+    def __str__(self) -> str:
+        if self.simulated:
+            return f"{self.name}: simulated: no time"
+        seconds = {stage: self.parts[stage].median for stage in STAGES}
+        longest = max(seconds, key=seconds.__getitem__)
+        share = seconds[longest] / sum(seconds.values())
+        return f"{self.name}: the first answer takes {spread(self.parts[TOTAL])}, {share:.0%} of it the {longest}"
 
     def measurements(self) -> list[Measurement]:
         """All parts, named ``route: part``, for `metallab.records.save`."""
@@ -212,11 +200,12 @@ def measure(
     here: Path,
     *,
     processes: int,
-    label: str,
-    simulated: bool = False,
+    on: device.Device,
     within: Allowance | None = None,
 ) -> dict[str, Launch]:
     """Launch each route in ``processes`` fresh processes, after one more each unless that number is one.
+
+    A route on the simulated Apple GPU gets one process: its times are never shown.
 
     ``within`` is what all of it may take: each route then gets one process in any case, and what that took decides how
     many follow. Those of quick routes come first, and a quarter of the allowance is kept for them. A route that gets no
@@ -225,14 +214,16 @@ def measure(
     A route with a cache to be ``emptied`` gets no such process. It should not come first: what it shares with others,
     such as the frameworks' files, is in memory once they have run.
 
-    ``here`` is the folder with the routes' files and the input, ``x.npy``; ``label`` names the hardware. Six processes
-    are the fewest that give an interval at 95 %. Where several people measure, each round waits for its turn
-    (`metallab.turns`). `metallab.isolated.ChildFailed`, with the route and the reason, if a process does not end well.
-    ValueError for fewer than one process.
+    ``here`` is the folder with the routes' files and the input, ``x.npy``; ``on`` is the page's device, and a route on
+    another one takes that one's name. Six processes are the fewest that give an interval at 95 %. Where several people
+    measure, each round waits for its turn (`metallab.turns`). `metallab.isolated.ChildFailed`, with the route and the
+    reason, if a process does not end well. ValueError for fewer than one process.
     """
     if processes < 1:
         raise ValueError(f"{processes} processes: a launch is measured in at least one")
-    wanted = {name: processes + (processes > 1 and not route.emptied) for name, route in routes.items()}
+    hardware = {name: _hardware(route, on) for name, route in routes.items()}
+    asked = {name: 1 if simulated else processes for name, (_, simulated) in hardware.items()}
+    wanted = {name: asked[name] + (asked[name] > 1 and not route.emptied) for name, route in routes.items()}
     by_route: dict[str, list[_Sample]] = {name: [] for name in routes}
     while waiting := [name for name in routes if len(by_route[name]) < wanted[name]]:
         with turns.turn():  # its processes have it too: a turn inside a turn is the same
@@ -242,9 +233,22 @@ def measure(
                 "processes", seconds, {name: count - 1 for name, count in wanted.items()}, reserve=0.25
             )
             wanted = {name: 1 + count for name, count in more.items()}
-    made = {"question": "latency", "block": 1, "warmup_calls": 0, "mode": mode.current()}
-    made |= {"device": label, "simulated": simulated}
-    return {name: _summary(name, samples, routes[name], processes, made) for name, samples in by_route.items()}
+    launches = {}
+    for name, samples in by_route.items():
+        label, simulated = hardware[name]
+        made = {"question": "latency", "block": 1, "warmup_calls": 0, "mode": mode.current()}
+        made |= {"device": label, "simulated": simulated}
+        launches[name] = _summary(name, samples, routes[name], asked[name], made)
+    return launches
+
+
+def _hardware(route: Route, on: device.Device) -> tuple[str, bool]:
+    """The name of what a route computes on, and whether that is simulated."""
+    if route.device == on.kind:
+        return on.label, on.simulated
+    if route.device == "cpu":
+        return device.cpu().label, False
+    return isolated.apple_gpu(), sys.platform != "darwin"
 
 
 def _timed_launch(name: str, route: Route, here: Path, samples: list[_Sample]) -> float:
@@ -260,8 +264,6 @@ def _timed_launch(name: str, route: Route, here: Path, samples: list[_Sample]) -
 def _launch(route: Route, here: Path) -> _Sample:
     if route.emptied:
         shutil.rmtree(here / route.emptied, ignore_errors=True)
-    if route.evicted:
-        evict(here / route.evicted)
     load = f"HERE = {str(here)!r}\n{route.load}"
     source = _PROGRAM.format(imports=route.imports, load=load, x=str(here / "x.npy"), budget=f"timing.{_budget()}")
     environment = {name: value.format(here=here) for name, value in route.environment.items()}
@@ -306,7 +308,7 @@ def _summary(name: str, samples: list[_Sample], route: Route, processes: int, ma
 def compare(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> Ratio:
     """How many times faster a part of one route is than of another, paired in the order of their rounds.
 
-    Ask `metallab.timing.doubt` whether it may be shown, or take `verdict`. ValueError if either is simulated;
+    Ask `metallab.timing.doubt` whether it may be shown, or take `describe`. ValueError if either is simulated;
     `metallab.checks.Mismatch` if their outputs differ by more than float32's tolerance.
     """
     launch, reference = launches[variant], launches[baseline]
@@ -325,20 +327,6 @@ def describe(launches: Mapping[str, Launch], variant: str, baseline: str, part: 
     return f"{part}: {compare(launches, variant, baseline, part)}"
 
 
-def quickest(launches: Mapping[str, Launch], part: str = TOTAL) -> str:
-    """Which of at least two real launches has the smallest median of a part, and its ratio to the second.
-
-    Without a winner where nothing may be concluded from them.
-    """
-    first, second, *_ = sorted(
-        (name for name, launch in launches.items() if not launch.simulated),
-        key=lambda name: launches[name].parts[part].median,
-    )
-    sentence = describe(launches, first, second, part)
-    unsure = timing.doubt(*(launch.parts[part] for launch in launches.values() if not launch.simulated))
-    return f"Smallest median ({part}): {'not told' if unsure else first}.\n    {sentence}"
-
-
 def spread(measured: Measurement) -> str:
     """A median with its 95 % interval over fresh processes; what each showed if they are too few; no simulated time."""
     if measured.simulated:
@@ -350,44 +338,27 @@ def spread(measured: Measurement) -> str:
     return f"{units.seconds(measured.median)}{interval}"
 
 
-def damage(package: Path, copy: Path) -> None:
-    """A copy of a package, with its JSON file, in which the last byte of the largest file is another one."""
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(package, copy)
-    shutil.copy(package.with_suffix(".json"), copy.with_suffix(".json"))
-    largest = max((file for file in copy.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
-    content = bytearray(largest.read_bytes())
-    content[-1] ^= 0xFF
-    largest.write_bytes(content)
+def table(launches: Iterable[Launch]) -> Table:
+    """The medians of each launch's parts, and the 95 % interval of the first answer where there is one.
 
+    Simulated launches have no row; the note names them, and why the machine's times may not be believed.
 
-def evict(path: Path) -> None:
-    """Ask the operating system to forget a file's contents, so that the next reader fetches them from the disk.
-
-    Linux only, and a wish: pages that another process uses stay. Elsewhere it does nothing. Ask `in_memory`.
+    >>> table(launches.values())
+    way    import   load     first call  first answer               later answers  processes
+    eager  1.21 s   1.96 ms  2.07 ms     1.22 s (1.19 s to 1.34 s)  76.3 µs        6
     """
-    with path.open("rb") as file:
-        if hasattr(os, "posix_fadvise"):
-            os.fsync(file.fileno())  # pages that are not on the disk yet are kept
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def in_memory(path: Path) -> float | None:
-    """The share of a file that lies in memory, from 0 to 1; None where the operating system does not tell (not Linux).
-
-    Asked with ``mincore``, which reads nothing itself: a read that refuses to wait (``RWF_NOWAIT``) still starts the
-    disk, and a quick disk has the page there before the answer. A file of another user counts as wholly there.
-    """
-    size = path.stat().st_size
-    if sys.platform != "linux" or not size:
-        return None
-    pages = (ctypes.c_ubyte * math.ceil(size / mmap.PAGESIZE))()
-    # A private copy of nothing: only a writable mapping tells Python its address, and no page of it is touched.
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapping:
-        start = ctypes.c_char.from_buffer(mapping)
-        answer = ctypes.CDLL(None, use_errno=True).mincore(ctypes.byref(start), ctypes.c_size_t(size), pages)
-        del start  # a mapping that is looked at cannot be closed
-    return None if answer else sum(page & 1 for page in pages) / len(pages)
+    launches = list(launches)
+    real = [launch for launch in launches if not launch.simulated]
+    rows = []
+    for launch in real:
+        shown = [units.seconds(launch.parts[stage].median) for stage in STAGES]
+        later = units.seconds(launch.parts[STEADY].median)
+        rows.append([launch.name, *shown, spread(launch.parts[TOTAL]), later, launch.parts[TOTAL].n])
+    simulated = [launch.name for launch in launches if launch.simulated]
+    notes = [f"On a simulated GPU, whose times are not shown: {'; '.join(simulated)}."] if simulated else []
+    if any(launch.parts[TOTAL].others > timing.BUSY for launch in real):
+        notes.append("Other programs ran meanwhile: these times are too long.")
+    return Table(["way", *STAGES, TOTAL, "later answers", "processes"], rows, " ".join(notes))
 
 
 def picture(launches: Iterable[Launch], *, heading: str) -> Figure:
@@ -414,8 +385,9 @@ def picture(launches: Iterable[Launch], *, heading: str) -> Figure:
         left.set_xlim(0, 1.25 * largest / scale)
         right.set_xlabel("latency after that (line: 95 % interval)")
         right.set_xscale("log")
-        right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         right.margins(x=0.3)
+        low, high = right.get_xlim()
+        right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 50 * low else (1,)))
         right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: units.seconds(value)))
         right.xaxis.set_minor_locator(NullLocator())
         for axes in (left, right):
@@ -430,6 +402,38 @@ def picture(launches: Iterable[Launch], *, heading: str) -> Figure:
         for launch in launches
     )
     return plots.described(figure, "; ".join(description))
+
+
+def waiting(launches: Iterable[Launch], answers: int) -> Figure:
+    """How long it takes until there are so many answers: the first, and the later ones at their steady latency.
+
+    A simulated launch is left out. ValueError for fewer than one answer.
+    """
+    if answers < 1:
+        raise ValueError(f"{answers} answers: ask for at least one")
+    real = [launch for launch in launches if not launch.simulated]
+    first = {launch.name: launch.parts[TOTAL].median for launch in real}
+    later = {launch.name: (answers - 1) * launch.parts[STEADY].median for launch in real}
+    totals = {name: first[name] + later[name] for name in first}
+    scale, unit = units.of_seconds(max(totals.values()))
+    with plt.rc_context(plots.STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 1.6 + 0.4 * len(real)))
+        for row, name in enumerate(totals):
+            axes.barh(row, first[name] / scale, color=plots.BLUE, label=TOTAL if row == 0 else None)
+            word = "later answers" if row == 0 else None
+            axes.barh(row, later[name] / scale, left=first[name] / scale, color=plots.ORANGE, label=word)
+            beside = {"xytext": (5, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
+            axes.annotate(units.seconds(totals[name]), (totals[name] / scale, row), **beside)
+        axes.set_yticks(range(len(totals)), list(totals))
+        axes.set_ylim(len(totals) - 0.4, -0.6)
+        axes.set_xlim(0, 1.2 * max(totals.values()) / scale)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel(f"time until all answers are there [{unit}]")
+        figure.legend(loc="outside lower center", ncols=2)
+        busy = any(launch.parts[TOTAL].others > timing.BUSY for launch in real)
+        counted = f"{answers:,} answer{'s' if answers > 1 else ''}, one after the other"
+        plots.title(figure, counted, [launch.parts[TOTAL].device for launch in real], busy=busy)
+    return plots.described(figure, "; ".join(f"{name} {units.seconds(total)}" for name, total in totals.items()))
 
 
 def _stack(axes: Axes, row: int, launch: Launch, scale: float) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metallab import checks, units
+from metallab import checks, isolated, units
 from metallab.device import Device
 
 if TYPE_CHECKING:
@@ -46,7 +46,12 @@ def against_numpy(
 
 
 def agreement(truth: np.ndarray, result: np.ndarray, dtype: str = "float32") -> str:
-    """Do two arrays agree at a dtype's tolerance (`metallab.checks`)? Empty ones do if their shapes are equal."""
+    """Do two arrays agree at a dtype's tolerance (`metallab.checks`)? Empty ones do if their shapes are equal.
+
+    Of a result that was not made for lack of a tool (`metallab.isolated.NotMade`): why.
+    """
+    if isinstance(result, isolated.NotMade):
+        return repr(result)
     if np.shape(truth) == np.shape(result) and not np.size(truth):
         return AGREES
     try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +116,17 @@ def load(package: Path) -> mpsgraph.Program:
         raise PackageUnusable(f"{package} is damaged: {changed[0]} is not as it was written; store the package again")
     executable = empty.initWithMPSGraphPackageAtURL_compilationDescriptor_(NSURL.fileURLWithPath_(str(package)), None)
     return _program(executable, package, inputs, outputs, feeds, targets)
+
+
+def damage(package: Path, copy: Path) -> None:
+    """A copy of a package, with its JSON file, in which the last byte of the largest file is another one."""
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(package, copy)
+    shutil.copy(package.with_suffix(".json"), copy.with_suffix(".json"))
+    largest = max((file for file in copy.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[-1] ^= 0xFF
+    largest.write_bytes(content)
 
 
 def load_core_ml(package: Path, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> mpsgraph.Program:
