@@ -316,7 +316,7 @@ def test_a_network_is_judged_by_answers_and_scores(judged):
 )
 def test_advice_asks_for_right_answers_before_time(judged, seconds, advice):
     name = "off" if "off" in seconds else "close"
-    paired = {n: timing.Ratio(n, "float32", 1 / s, 0.99 / s, 1.01 / s, 20) for n, s in seconds.items()}
+    paired = {n: timing.Ratio(n, "float32", 1 / s, 0.995 / s, 1.005 / s, 20) for n, s in seconds.items()}
     race = types.SimpleNamespace(baseline="float32", ratios=paired, withheld={"close": "outputs differ"})
     assert advice in quantization.advice(name, judged, race)
 
