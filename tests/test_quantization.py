@@ -70,6 +70,11 @@ def test_halves_go_to_even_and_what_is_beyond_saturates():
     assert unsigned.quantize(np.array([-9, -7, -6, 503, 504, 506], np.float32)).tolist() == [0, 0, 0, 255, 255, 255]
 
 
+def test_whole_numbers_of_8_bits_do_not_wrap_around():
+    made = by_hand.Affine(np.float32(0.5), 3, -128, 127)
+    assert made.dequantize(np.array([-128, -127, 3, 127], np.int8)).tolist() == [-65.5, -65, 0, 62]
+
+
 def test_each_channel_has_its_scale():
     weights = np.random.default_rng(0).normal(size=(4, 3, 2, 2)).astype(np.float32)
     weights *= np.array([1, 10, 100, 0], np.float32)[:, None, None, None]
