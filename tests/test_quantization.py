@@ -228,20 +228,20 @@ def test_sums_by_hand_are_those_of_this_processor():
 
 
 def pair_by_convolution(activation, weight, kind):
-    """Two products, added by ONNX Runtime in a QLinearConv of two channels, to within half a step of 254."""
+    """Two products, added by ONNX Runtime in a convolution of two channels in QDQ form, to within half a step of 254."""
     import onnx
 
+    weights = ",".join([str(weight)] * 4)
     text = (
-        f'<ir_version: 8, opset_import: ["": 17]> pair ({kind}[1, 2, 4, 4] x, float xs, {kind} xz, int8[2, 2, 1, 1] w,'
-        f" float ws, int8 wz, float ys, {kind} yz) => ({kind}[1, 2, 4, 4] y)"
-        " { y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz) }"
+        '<ir_version: 8, opset_import: ["": 17]> pair (float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y)'
+        f" <float one = {{1.0}}, {kind} zero = {{0}}, int8[2, 2, 1, 1] w = {{{weights}}}, int8 wz = {{0}},"
+        " float step = {254.0}> { q = QuantizeLinear(x, one, zero) xd = DequantizeLinear(q, one, zero)"
+        " wd = DequantizeLinear(w, one, wz) c = Conv(xd, wd) r = QuantizeLinear(c, step, zero)"
+        " y = DequantizeLinear(r, step, zero) }"
     )
     session = quantization._session(onnx.parser.parse_model(text).SerializeToString(), threads=1)
-    one, zero = np.array(1, np.float32), np.array(0, kind)
-    x, w = np.full((1, 2, 4, 4), activation, kind), np.full((2, 2, 1, 1), weight, np.int8)
-    given = {"x": x, "xs": one, "xz": zero, "w": w, "ws": one, "wz": np.array(0, np.int8)}
-    (y,) = session.run(None, given | {"ys": np.array(254, np.float32), "yz": zero})
-    return int(y.ravel()[0]) * 254
+    (y,) = session.run(None, {"x": np.full((1, 2, 4, 4), activation, np.float32)})
+    return float(y.ravel()[0])
 
 
 def test_traffic_is_what_layers_read_and_write():
