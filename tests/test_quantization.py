@@ -219,7 +219,7 @@ def test_a_processor_of_either_kind_is_told(monkeypatch, computed, saturates):
 def test_sums_by_hand_are_those_of_this_processor():
     """What page 10b computes of two products is what ONNX Runtime's convolution gives, in int8 and in uint8."""
     for kind, added in (("uint8", 0), ("int8", 128)):
-        for activation in (0, 1, 32, 64, 127):
+        for activation in (0, 1, 32, 64, 127, *([192, 255] if kind == "uint8" else [])):
             options = {"added": added, "most": 2**15 - 1} if quantization.saturates() else {}
             expected = by_hand.pair_sum(activation, 127, **options)
             assert pair_by_convolution(activation, 127, kind) == pytest.approx(expected, abs=128), (kind, activation)
@@ -228,7 +228,7 @@ def test_sums_by_hand_are_those_of_this_processor():
 
 
 def pair_by_convolution(activation, weight, kind):
-    """Two products, added by ONNX Runtime in a convolution of two channels in QDQ form, to within half a step of 254."""
+    """Two products, added by ONNX Runtime in a quantised convolution of two channels, to within half a step of 254."""
     import onnx
 
     weights = ",".join([str(weight)] * 4)
@@ -316,7 +316,7 @@ def test_a_network_is_judged_by_answers_and_scores(judged):
         ({"close": 2.0}, "close saves memory alone: it has 0.25 of the size, loses 1.0 points of accuracy, and costs"),
         ({"close": 1.0}, "saves no time"),
         ({"off": 0.1}, "Do not use off: it loses 3.0 points of accuracy."),
-        ({}, "whether it saves time is not known: outputs differ"),
+        ({}, "whether it saves time is not known."),
     ],
 )
 def test_advice_asks_for_right_answers_before_time(judged, seconds, advice):

@@ -382,7 +382,7 @@ def advice(name: str, fidelity: Fidelity, race: Comparison) -> str:
     lost = f"loses {-kept.points:.1f} points of accuracy" if kept.points < 0 else "loses no accuracy"
     ratio = race.ratios.get(name)
     if ratio is None:
-        return f"{name} has {share} and {lost}; whether it saves time is not known: {race.withheld[name]}."
+        return f"{name} has {share} and {lost}; whether it saves time is not known."
     side = ratio.side or ratio.verdict
     if side != "faster":
         time = {"slower": "costs time", "same": "saves no time"}.get(side, "is not shown to save time")
