@@ -75,6 +75,22 @@ def test_whole_numbers_of_8_bits_do_not_wrap_around():
     assert made.dequantize(np.array([-128, -127, 3, 127], np.int8)).tolist() == [-65.5, -65, 0, 62]
 
 
+@pytest.mark.parametrize("way", ["asymmetric", "symmetric"])
+def test_by_hand_gives_the_whole_numbers_of_onnx_runtime(way):
+    import onnx
+
+    numbers = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
+    for x in (numbers, np.maximum(numbers, 0)):
+        made = getattr(by_hand, way)(x)
+        kind = "uint8" if made.low == 0 else "int8"
+        text = f"(float[n] x, float s, {kind} z) => ({kind}[n] q) {{ q = QuantizeLinear(x, s, z) }}"
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> quantize {text}')
+        session = quantization._session(model.SerializeToString(), threads=1)
+        given = {"x": numbers, "s": np.asarray(made.scale), "z": np.array(made.zero, kind)}
+        (theirs,) = session.run(None, given)
+        assert np.array_equal(np.maximum(theirs, made.low), made.quantize(numbers))  # it uses -128 as well
+
+
 def test_each_channel_has_its_scale():
     weights = np.random.default_rng(0).normal(size=(4, 3, 2, 2)).astype(np.float32)
     weights *= np.array([1, 10, 100, 0], np.float32)[:, None, None, None]
