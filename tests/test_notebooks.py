@@ -157,13 +157,17 @@ WRONG_ANSWERS = {
         ),
     },
     "10_quantize_to_int8": {
+        "solution-1": "def most_sensitive(convolutions):\n    return '/7/Relu'",
+        "solution-2": "def may_ship(kept, ratio):\n    return kept.points >= -1 and ratio.median > 1",
+    },
+    "10b_take_int8_apart": {
         "solution-1": (
             "def scale_and_zero(low, high):\n    scale = (high - low) / 255\n"
             "    return scale, round(-128 - low / scale)"
         ),
         "solution-2": (
-            "def saturated(x, made):\n    q = np.rint(x / made.scale)\n"
-            "    return np.mean((q < made.low) | (q > made.high))"
+            "def saturated(x, affine):\n    q = np.rint(x / affine.scale)\n"
+            "    return np.mean((q < affine.low) | (q > affine.high))"
         ),
     },
     "11_filter_with_fft": {

@@ -1,10 +1,11 @@
-"""Quantising: the lines that notebook 10 writes by hand, and what it and its benchmark share."""
+"""Quantising: the lines that notebook 10b writes by hand, and what 10, 10b and the benchmark share."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import sys
+import types
 import warnings
 from types import ModuleType
 
@@ -17,16 +18,21 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from torch import nn
 
-from metallab import checks, paths, quantization, timing
+from metallab import checks, device, isolated, paths, quantization, timing, units
 from metallab.quantization import digits
+
+
+def cells(page: str) -> dict[str, str]:
+    """The sources of a page's cells, by their ids."""
+    read = nbformat.read(paths.NOTEBOOKS / f"{page}.ipynb", as_version=4)
+    return {cell.id: cell.source for cell in read.cells}
 
 
 def written_by_hand() -> ModuleType:
     """The page's own class and functions as a module, from its cells."""
-    page = nbformat.read(paths.NOTEBOOKS / "10_quantize_to_int8.ipynb", as_version=4)
-    sources = {cell.id: cell.source for cell in page.cells}
+    sources = cells("10b_take_int8_apart")
     module = ModuleType("by_hand")
-    text = "\n\n".join(["import dataclasses", "import numpy as np", sources["hand-code"], sources["hand-scales"]])
+    text = "\n\n".join(["import numpy as np", *(sources[name] for name in ("hand-code", "hand-scales", "sums-pair"))])
     sys.modules[module.__name__] = module  # dataclasses look their module up
     exec(compile(text, "by_hand.py", "exec"), module.__dict__)
     return module
@@ -62,7 +68,27 @@ def test_halves_go_to_even_and_what_is_beyond_saturates():
     assert signed.quantize(np.array([-1.5, -0.5, 0.5, 1.5, 2.5], np.float32)).tolist() == [-2, 0, 0, 2, 2]
     assert signed.quantize(np.array([-1e9, -127.4, 127.4, np.inf], np.float32)).tolist() == [-127, -127, 127, 127]
     assert unsigned.quantize(np.array([-9, -7, -6, 503, 504, 506], np.float32)).tolist() == [0, 0, 0, 255, 255, 255]
-    assert (signed.quantize(np.zeros(1)).dtype, unsigned.quantize(np.zeros(1)).dtype) == (np.int8, np.uint8)
+
+
+def test_whole_numbers_of_8_bits_do_not_wrap_around():
+    made = by_hand.Affine(np.float32(0.5), 3, -128, 127)
+    assert made.dequantize(np.array([-128, -127, 3, 127], np.int8)).tolist() == [-65.5, -65, 0, 62]
+
+
+@pytest.mark.parametrize("way", ["asymmetric", "symmetric"])
+def test_by_hand_gives_the_whole_numbers_of_onnx_runtime(way):
+    import onnx
+
+    numbers = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
+    for x in (numbers, np.maximum(numbers, 0)):
+        made = getattr(by_hand, way)(x)
+        kind = "uint8" if made.low == 0 else "int8"
+        text = f"(float[n] x, float s, {kind} z) => ({kind}[n] q) {{ q = QuantizeLinear(x, s, z) }}"
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> quantize {text}')
+        session = quantization._session(model.SerializeToString(), threads=1)
+        given = {"x": numbers, "s": np.asarray(made.scale), "z": np.array(made.zero, kind)}
+        (theirs,) = session.run(None, given)
+        assert np.array_equal(np.maximum(theirs, made.low), made.quantize(numbers))  # it uses -128 as well
 
 
 def test_each_channel_has_its_scale():
@@ -151,6 +177,9 @@ def test_a_network_is_quantised_and_fused(trained, tmp_path, caplog):
         assert (made.written()["Conv"], made.written()["QLinearConv"]) == (4, 0)
         fused = made.optimised()
         assert (fused["Conv"], fused["QLinearConv"]) == ((0, 4) if name.startswith("all") else (1, 3)), name
+    shown = {row[0]: row[1:] for row in quantization.operations({"asymmetric": small["asymmetric"]}).rows}
+    assert shown["asymmetric, in the file"][:2] == ["4", "0"]
+    assert shown["asymmetric, as run"] == ["1", "3", str(small["asymmetric"].optimised()["QuantizeLinear"]), "0"]
     left = small["asymmetric"].optimised()
     assert left["Relu"] == left["DequantizeLinear"] == 0
     left = small["symmetric"].optimised()
@@ -197,6 +226,38 @@ def test_sums_of_pairs_are_whole_or_saturate():
 def test_a_processor_of_either_kind_is_told(monkeypatch, computed, saturates):
     monkeypatch.setattr(quantization, "largest_pair", lambda: computed)
     assert quantization.saturates() is saturates
+    words = repr(quantization.PairSums(computed))
+    assert f"ONNX Runtime makes {computed} of it" in words
+    assert ("reduce_range=True is the remedy" in words, "nothing saturates" in words) == (saturates, not saturates)
+
+
+@pytest.mark.processor
+def test_sums_by_hand_are_those_of_this_processor():
+    """What page 10b computes of two products is what ONNX Runtime's convolution gives, in int8 and in uint8."""
+    for kind, added in (("uint8", 0), ("int8", 128)):
+        for activation in (0, 1, 32, 64, 127, *([192, 255] if kind == "uint8" else [])):
+            options = {"added": added, "most": 2**15 - 1} if quantization.saturates() else {}
+            expected = by_hand.pair_sum(activation, 127, **options)
+            assert pair_by_convolution(activation, 127, kind) == pytest.approx(expected, abs=128), (kind, activation)
+    assert by_hand.pair_sum(255, 64, most=2**15 - 1) == by_hand.pair_sum(255, 64)
+    assert by_hand.pair_sum(127, 64, added=128, most=2**15 - 1) == by_hand.pair_sum(127, 64)
+
+
+def pair_by_convolution(activation, weight, kind):
+    """Two products, added by ONNX Runtime in a quantised convolution of two channels, to within half a step of 254."""
+    import onnx
+
+    weights = ",".join([str(weight)] * 4)
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> pair (float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y)'
+        f" <float one = {{1.0}}, {kind} zero = {{0}}, int8[2, 2, 1, 1] w = {{{weights}}}, int8 wz = {{0}},"
+        " float step = {254.0}> { q = QuantizeLinear(x, one, zero) xd = DequantizeLinear(q, one, zero)"
+        " wd = DequantizeLinear(w, one, wz) c = Conv(xd, wd) r = QuantizeLinear(c, step, zero)"
+        " y = DequantizeLinear(r, step, zero) }"
+    )
+    session = quantization._session(onnx.parser.parse_model(text).SerializeToString(), threads=1)
+    (y,) = session.run(None, {"x": np.full((1, 2, 4, 4), activation, np.float32)})
+    return float(y.ravel()[0])
 
 
 def test_traffic_is_what_layers_read_and_write():
@@ -218,49 +279,87 @@ def test_pictures_show_their_numbers():
     assert "rounded: at most 0.4 off" in stairs.get_label()
     bars = quantization.sqnr_bars({"data": {"a": 40.0, "b": 46.0}}, heading="SQNR", device="a CPU")
     assert [bar.get_width() for bar in bars.axes[0].patches] == [40, 46]
-    sure, unsure = timing.Ratio("i", "f", 2.0, 1.5, 2.5, 20), timing.Ratio("i", "f", 0.9, 0.0, math.inf, 3)
-    curve = quantization.speedup_curves({"one": {8: unsure, 16: sure}}, xlabel="channels", heading="h", device="a CPU")
-    intervals = [line.get_ydata() for line in curve.axes[0].lines if line.get_linewidth() == 6]
-    assert [list(ends) for ends in intervals] == [[1.5, 2.5]]
-    assert curve.get_label() == "one at 8: 0.90; one at 16: 2.00"
-    none = quantization.speedup_curves({"one": {}}, xlabel="channels", heading="h", device="a CPU")
-    assert none.get_label() == none.axes[0].texts[0].get_text() == "no speed-up may be given"
-    assert all("a CPU" in figure.get_suptitle() for figure in (stairs, bars, curve))
-
-
-@pytest.mark.parametrize("saturates", [True, False])
-def test_the_page_shows_the_remedy_where_sums_saturate_and_says_so_where_not(monkeypatch, capsys, tmp_path, saturates):
-    """Its cells as they are, with networks that lose a part of each score: half where sums saturate, else a tenth."""
-    page = nbformat.read(paths.NOTEBOOKS / "10_quantize_to_int8.ipynb", as_version=4)
-    sources = {cell.id: cell.source for cell in page.cells}
-    monkeypatch.setattr(quantization, "saturates", lambda: saturates)
-    made = []
-
-    def in_onnx_runtime(_, choices, folder):
-        made.extend(choices)
-        return {n: lambda x, keeps=0.9 if c.reduce_range else 0.5: x * keeps for n, c in choices.items()}
-
-    names = {"quantization": quantization, "dataclasses": dataclasses, "folder": tmp_path}
-    names |= {"network": lambda x: x, "unseen": digits.Digits(torch.ones(3), torch.zeros(3))}
-    exec(sources["ort-make"], names)
-    written = list(names["choices"])
-    names |= {"in_onnx_runtime": in_onnx_runtime, "engines": in_onnx_runtime(None, names["choices"], None)}
-    made.clear()
-    for _ in range(2):  # a reader may run a cell twice
-        exec(sources["pairs-run"], names)
-    said, reduced = capsys.readouterr().out, [name for name, c in names["choices"].items() if c.reduce_range]
-    assert str(quantization.largest_pair()) in said
-    assert [name for name in names["choices"] if name not in reduced] == written
-    if saturates:
-        assert {n.removesuffix(", reduced range") for n in reduced} == {n for n in written if n != "uint8 weights"}
-        assert made == 2 * reduced
-        assert all(f"{n.removesuffix(', reduced range')}: 6.0 dB; with the reduced range 20.0 dB" in said for n in made)
-        assert "Nothing saturates" not in said
-    else:
-        assert not made
-        assert "Nothing saturates here" in said
+    assert all("a CPU" in figure.get_suptitle() for figure in (stairs, bars))
 
 
 def test_imaginary_parts_are_not_dropped_in_silence():
     with pytest.raises(ValueError, match="real numbers"):
         quantization.sqnr(np.array([1 + 1j]), np.array([1 + 9j]))
+
+
+class Answers:
+    """Stands for a network of one file: it gives the same scores whatever it is asked."""
+
+    def __init__(self, scores, size):
+        self.scores, self.size = scores, size
+
+    def __call__(self, _):
+        return self.scores
+
+
+def scores_of(answers):
+    return torch.eye(10)[torch.tensor(answers)] * 4
+
+
+@pytest.fixture
+def judged():
+    """Of 100 pictures of a 1 the reference reads 98; "close" one less, "off" three, each wrong in other places, too."""
+    pictures = digits.Digits(torch.zeros(100, 1, 32, 32), torch.ones(100, dtype=torch.int64))
+    whole, close, off = [0] * 2 + [1] * 98, [1] + [0] * 3 + [1] * 96, [0] * 5 + [1] * 95
+    networks = {"float32": Answers(scores_of(whole), 4096), "close": Answers(scores_of(close), 1024)}
+    return quantization.judge(networks | {"off": Answers(scores_of(off), 1024)}, pictures)
+
+
+def test_a_network_is_judged_by_answers_and_scores(judged):
+    assert judged["float32"] == quantization.Kept(4096, pytest.approx(0.98), 0.0, 0, math.inf)
+    close = judged["close"]
+    assert (close.size, close.accuracy, close.points) == (1024, pytest.approx(0.97), pytest.approx(-1, abs=1e-4))
+    assert close.changed == 3, "two that are wrong now, and one that is right now"
+    assert close.sqnr == pytest.approx(10 * math.log10(100 / 6))
+    assert (close.right, judged["off"].right) == (True, False)
+    assert judged.sentence("close").startswith(
+        "close has 0.25 of the size of float32 and gives the same answer on 97 of"
+    )
+    assert repr(judged).splitlines()[2].split() == ["close", "1", "KiB", "97.0%", "-1.0", "3", "of", "100", "12.2"]
+    assert "3 of 100" in judged._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "advice"),
+    [
+        ({"close": 0.5, "rival": 0.8}, "close pays: it is faster than float32, has 0.25 of the size"),
+        ({"close": 0.5, "rival": 0.3}, "beats float32, but rival is faster still"),
+        ({"close": 2.0}, "close saves memory alone: it has 0.25 of the size, loses 1.0 points of accuracy, and costs"),
+        ({"close": 1.0}, "saves no time"),
+        ({"off": 0.1}, "Do not use off: it loses 3.0 points of accuracy."),
+        ({}, "whether it saves time is not known."),
+    ],
+)
+def test_advice_asks_for_right_answers_before_time(judged, seconds, advice):
+    name = "off" if "off" in seconds else "close"
+    paired = {n: timing.Ratio(n, "float32", 1 / s, 0.995 / s, 1.005 / s, 20) for n, s in seconds.items()}
+    race = types.SimpleNamespace(baseline="float32", ratios=paired, withheld={"close": "outputs differ"})
+    assert advice in quantization.advice(name, judged, race)
+
+
+def test_the_rival_computes_what_the_network_does(trained):
+    network, pictures = trained
+    rival = quantization.InPyTorch(network, device.cpu())
+    assert rival.name == f"PyTorch, {units.dtype_name(rival.dtype)}"
+    assert rival.dtype in (torch.bfloat16, torch.float32)
+    scores = rival(pictures)
+    assert (scores.dtype, scores.device.type) == (torch.float32, "cpu")
+    assert quantization.sqnr(network(pictures), scores) > 25
+    assert rival.size == sum(w.numel() for w in rival.model.parameters()) * rival.dtype.itemsize
+    assert quantization._float_of(types.SimpleNamespace(kind="mps")) == torch.float16
+
+
+def test_one_step_may_differ_and_no_more():
+    expected = np.array([1, 2, 3])
+    assert quantization.steps_apart(expected, np.array([1, 3, 3], np.int8)).startswith(
+        "2 of 3 whole numbers are equal, 1"
+    )
+    with pytest.raises(checks.Mismatch, match="by up to 2 steps"):
+        quantization.steps_apart(expected, np.array([1, 4, 3]))
+    not_made = isolated.NotMade("no GPU")
+    assert quantization.steps_apart(expected, not_made) is not_made

@@ -186,7 +186,7 @@ def test_onnx_runtime_reaches_core_ml(evidence):
     assert converters.PROVIDER in taken
 
 
-@pytest.mark.claim(on="cpu", used_in="notebook 10, is this fair", seconds=240, slow=True)
+@pytest.mark.claim(on="cpu", used_in="notebook 10, what goes wrong", seconds=240, slow=True)
 def test_core_ml_leaves_int8_to_the_cpu(evidence):
     """ONNX Runtime's Core ML provider does not take networks in QDQ form: their int8 is the CPU's.
 

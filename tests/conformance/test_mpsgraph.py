@@ -916,7 +916,7 @@ def _answers(owner, method):
     return bool(ask(method.selector))
 
 
-@pytest.mark.claim(used_in=f"{README}; notebook 10")
+@pytest.mark.claim(used_in=f"{README}; notebook 10b")
 def test_quantising_rounds_halves_to_even(mac):
     """``quantizeTensor`` rounds halves to even, and keeps to the ends of int8."""
     x = np.float32([0.5, 1.5, 2.5, -0.5, -1.5, 300, -300])
@@ -924,7 +924,7 @@ def test_quantising_rounds_halves_to_even(mac):
     assert result.tolist() == [0, 2, 2, 0, -2, 127, -128]
 
 
-@pytest.mark.claim(used_in="notebook 10, the fused convolution")
+@pytest.mark.claim(used_in="notebook 10b, the fused convolution")
 def test_quantised_convolution_is_right(mac):
     """dequantize, convolve, quantize as one compiled graph is within one step of the same by hand in float64."""
     executable, inputs, wanted = compiled(mac)

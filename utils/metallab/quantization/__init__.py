@@ -1,7 +1,7 @@
 """How much int8 loses and what it moves: SQNR, quantised networks in ONNX Runtime, memory traffic, and their pictures.
 
-Notebook 10 teaches the arithmetic itself; here is what it and the benchmark of int8 share. ONNX Runtime computes on the
-CPU, whatever other device the machine has.
+Notebooks 10 and 10b teach the calls and the arithmetic; here is what they and the benchmark of int8 share. ONNX Runtime
+computes on the CPU, whatever other device the machine has.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,11 +19,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 from torch import Tensor, nn
 
-from metallab import checks, converters, plots, units
-from metallab.timing import Ratio
+from metallab import checks, converters, isolated, plots, units
+from metallab.device import Device
+from metallab.quantization.digits import Digits, accuracy, folded
+from metallab.tables import Table
+from metallab.timing import Comparison
 
 
 def sqnr(reference: Any, result: Any) -> float:
@@ -97,6 +99,23 @@ def largest_pair() -> int:
     session = _session(onnx.parser.parse_model(text).SerializeToString(), threads=1)
     inputs = {"a": np.full((1, 2), 255, np.uint8), "b": np.full((2, 1), 127, np.int8)}
     return int(session.run(None, inputs)[0].item())
+
+
+@dataclass(frozen=True)
+class PairSums:
+    """The largest sum of two products, as it is and as ONNX Runtime computes it here; shows itself in words.
+
+    >>> PairSums()
+    255 x 127 + 255 x 127 is 64770; on this processor ONNX Runtime makes 64770 of it: nothing saturates here.
+    """
+
+    computed: int = field(default_factory=largest_pair)
+
+    def __repr__(self) -> str:
+        made = f"255 x 127 + 255 x 127 is {LARGEST_PAIR}; on this processor ONNX Runtime makes {self.computed} of it"
+        if self.computed == LARGEST_PAIR:
+            return f"{made}: nothing saturates here."
+        return f"{made}: sums saturate here, and reduce_range=True is the remedy."
 
 
 def saturates() -> bool:
@@ -215,6 +234,211 @@ def _census(path: Path) -> collections.Counter[str]:
     return collections.Counter(node.op_type for node in onnx.load(path).graph.node)
 
 
+CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
+"""From float32 to whole numbers, and back."""
+
+
+def operations(engines: Mapping[str, OnnxFile]) -> Table:
+    """What each file asks for and what ONNX Runtime runs of it: convolutions, conversions, ReLUs that are left.
+
+    >>> operations({"int8": OnnxFile(Path("int8.onnx"), threads=1)})
+    network            Conv in float32  QLinearConv in int8  conversions  ReLU
+    int8, in the file  4                0                    23           4
+    int8, as run       0                4                    2            0
+    """
+    rows = []
+    for name, engine in engines.items():
+        for when, count in {"in the file": engine.written(), "as run": engine.optimised()}.items():
+            conversions = sum(count[kind] for kind in CONVERSIONS)
+            rows.append([f"{name}, {when}", count["Conv"], count["QLinearConv"], conversions, count["Relu"]])
+    return Table(["network", "Conv in float32", "QLinearConv in int8", "conversions", "ReLU"], rows)
+
+
+class InPyTorch:
+    """A classifier as one runs it in PyTorch without int8, its batch norms folded: the rival that int8 has to beat.
+
+    On a GPU it computes in float16; on a CPU in bfloat16 where that is fast, else in float32. Pictures on the CPU in,
+    float32 scores on the CPU out, so the ways there and back are in its time.
+    """
+
+    def __init__(self, network: nn.Sequential, on: Device) -> None:
+        self.device, self.dtype = on, _float_of(on)
+        self.model = folded(network).to(on.torch_device, self.dtype, memory_format=torch.channels_last)
+
+    @property
+    def name(self) -> str:
+        """``PyTorch, float16``."""
+        return f"PyTorch, {units.dtype_name(self.dtype)}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of the weights."""
+        return sum(weight.numel() * weight.element_size() for weight in self.model.parameters())
+
+    @torch.inference_mode()
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.model(x.to(self.device.torch_device, self.dtype)).float().cpu()
+
+
+def _float_of(device: Device) -> torch.dtype:
+    if device.kind != "cpu":
+        return torch.float16
+    fast = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.bfloat16 if fast else torch.float32
+
+
+MOST_POINTS = 1.0
+"""Points of accuracy, pictures in a hundred, that a network may lose and still be called right."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What one way to run a classifier keeps of the reference."""
+
+    size: int
+    """Bytes of its file, or of its weights."""
+    accuracy: float
+    """Share of the pictures that it reads right, 0 to 1."""
+    points: float
+    """Of accuracy more than the reference; below 0: less. One point is one picture in a hundred."""
+    changed: int
+    """Pictures of which its answer is not the reference's."""
+    sqnr: float
+    """Of its scores, in dB; see `sqnr`."""
+
+    @property
+    def right(self) -> bool:
+        """Does it lose `MOST_POINTS` at most?"""
+        return self.points >= -MOST_POINTS
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """What several ways to run a classifier keep of the first one, as a table; ``fidelity["int8"]`` is a `Kept`."""
+
+    kept: Mapping[str, Kept]
+    pictures: int
+
+    def __getitem__(self, name: str) -> Kept:
+        return self.kept[name]
+
+    def sentence(self, name: str) -> str:
+        """``int8 has 0.29 of the size of float32 and gives the same answer on 499 of 500 pictures (36.4 dB).``"""
+        kept, reference = self[name], next(iter(self.kept))
+        share = f"{name} has {kept.size / self[reference].size:.2f} of the size of {reference}"
+        same = f"{self.pictures - kept.changed} of {self.pictures} pictures"
+        return f"{share} and gives the same answer on {same} ({kept.sqnr:.1f} dB)."
+
+    @property
+    def table(self) -> Table:
+        """A row for each way; of the first, the reference, there is nothing to compare."""
+        reference, *others = self.kept
+        first = self[reference]
+        rows = [[reference, units.size(first.size), f"{first.accuracy:.1%}", "", "", ""]]
+        for name in others:
+            kept = self[name]
+            words = [f"{kept.points:+.1f}", f"{kept.changed} of {self.pictures}", f"{kept.sqnr:.1f}"]
+            rows.append([name, units.size(kept.size), f"{kept.accuracy:.1%}", *words])
+        return Table(["network", "size", "accuracy", "points", "other answers", "SQNR [dB]"], rows)
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+def judge(networks: Mapping[str, OnnxFile | InPyTorch], digits: Digits) -> Fidelity:
+    """Run each network on all pictures, and hold its answers and scores against those of the first.
+
+    >>> judge({"float32": whole, "int8": small}, unseen)
+    network  size      accuracy  points  other answers  SQNR [dB]
+    float32  261 KiB   97.0%
+    int8     75.4 KiB  97.2%     +0.2    1 of 500       36.4
+    """
+    scores = {name: network(digits.images) for name, network in networks.items()}
+    truth = next(iter(scores.values()))
+    kept = {}
+    for name, network in networks.items():
+        changed = int((scores[name].argmax(1) != truth.argmax(1)).sum())
+        right = accuracy(scores[name], digits)
+        points = 100 * (right - accuracy(truth, digits))
+        kept[name] = Kept(network.size, right, points, changed, sqnr(truth, scores[name]))
+    return Fidelity(kept, len(digits.labels))
+
+
+def advice(name: str, fidelity: Fidelity, race: Comparison) -> str:
+    """Does a quantised network pay, in a sentence: right first, then time, against the baseline and against all others.
+
+    ``race`` compares times with the reference of ``fidelity``, and has the other networks as variants.
+
+    >>> advice("int8", judge(networks, unseen), race)
+    'int8 pays: it is faster, has 0.29 of the size and loses no accuracy (+0.2 points).'
+    """
+    kept = fidelity[name]
+    share = f"{kept.size / fidelity[race.baseline].size:.2f} of the size"
+    if not kept.right:
+        return f"Do not use {name}: it loses {-kept.points:.1f} points of accuracy."
+    lost = f"loses {-kept.points:.1f} points of accuracy" if kept.points < 0 else "loses no accuracy"
+    ratio = race.ratios.get(name)
+    if ratio is None:
+        return f"{name} has {share} and {lost}; whether it saves time is not known."
+    side = ratio.side or ratio.verdict
+    if side != "faster":
+        time = {"slower": "costs time", "same": "saves no time"}.get(side, "is not shown to save time")
+        return f"{name} saves memory alone: it has {share}, {lost}, and {time}."
+    ahead = [other for other, its in race.ratios.items() if other != name and its.low > ratio.high]
+    if ahead:
+        return f"{name} has {share}, {lost} and beats {race.baseline}, but {' and '.join(ahead)} is faster still."
+    return f"{name} pays: it is faster than {race.baseline}, has {share} and {lost}."
+
+
+def core_ml_sizes(models: Mapping[str, Any], folder: Path) -> Table:
+    """Sizes of Core ML models as packages, which are written into ``folder``, and the SQNR of their weights, in dB.
+
+    The first is the reference. Only in a process of its own, as `metallab.converters.to_core_ml`.
+    """
+    import coremltools.optimize.coreml as cto
+
+    def weights(model: Any) -> np.ndarray:
+        stored = cto.get_weights_metadata(cto.decompress_weights(model) if model is not first else model)
+        return np.concatenate([weight.val.ravel() for weight in stored.values()])
+
+    first = next(iter(models.values()))
+    sizes = {name: converters.save_core_ml(model, folder / f"{name}.mlpackage") for name, model in models.items()}
+    rows = []
+    for name, model in models.items():
+        kept = "" if model is first else f"{sqnr(weights(first), weights(model)):.1f}"
+        whole = next(iter(sizes.values()))
+        rows.append([name, units.size(sizes[name]), f"{sizes[name] / whole:.2f}", kept])
+    return Table(["Core ML package", "size", "of the first", "SQNR of the weights [dB]"], rows)
+
+
+def random_layer() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A convolution in int8, the same each time: input (1, 8, 16, 16), weights (8, 8, 3, 3), and scales (8,).
+
+    The scales, one for each filter, are float32 and 0.001 to 0.004.
+    """
+    random = np.random.default_rng(0)
+    x = random.integers(-127, 128, (1, 8, 16, 16), np.int8)
+    w = random.integers(-127, 128, (8, 8, 3, 3), np.int8)
+    return x, w, random.uniform(0.001, 0.004, 8).astype(np.float32)
+
+
+def steps_apart(expected: np.ndarray, result: Any) -> str | isolated.NotMade:
+    """How many whole numbers of ``result`` are those of ``expected``, in words; one step of difference is allowed.
+
+    Two arrays of whole numbers of one shape; what stands for a cell that was not run comes back as it is.
+    `metallab.checks.Mismatch` if any number is further off.
+    """
+    if isinstance(result, isolated.NotMade):
+        return result
+    steps = np.abs(np.asarray(result, int) - np.asarray(expected, int))
+    if steps.max() > 1:
+        raise checks.Mismatch(f"whole numbers differ by up to {steps.max()} steps, one is allowed")
+    return f"{(steps == 0).sum()} of {steps.size} whole numbers are equal, {(steps == 1).sum()} are one step apart"
+
+
 @dataclass(frozen=True)
 class Traffic:
     """Bytes that a network's layers read and write for one batch."""
@@ -289,30 +513,3 @@ def sqnr_bars(groups: Mapping[str, Mapping[str, float]], *, heading: str, device
         plots.title(figure, heading, [device])
     sentences = (f"{name} of {data}: {value:.1f} dB" for data, group in groups.items() for name, value in group.items())
     return plots.described(figure, "; ".join(sentences))
-
-
-def speedup_curves(lines: Mapping[str, Mapping[int, Ratio]], *, xlabel: str, heading: str, device: str) -> Figure:
-    """Speed-ups with their 95 % intervals over a quantity, one line for each name; of none, that there is none."""
-    with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 3.6))
-        for (name, line), colour in zip(lines.items(), itertools.cycle(plots.COLOURS), strict=False):
-            known = [(x, ratio) for x, ratio in sorted(line.items()) if math.isfinite(ratio.high)]
-            axes.plot(sorted(line), [line[x].median for x in sorted(line)], "o-", color=colour, label=name)
-            for x, ratio in known:
-                axes.plot([x, x], [ratio.low, ratio.high], color=colour, linewidth=6, alpha=0.3)
-        axes.axhline(1, color=plots.BLACK, linewidth=1)
-        axes.set_xscale("log", base=2)
-        if not any(lines.values()):
-            axes.text(0.5, 0.6, "no speed-up may be given", color=plots.RED, ha="center", transform=axes.transAxes)
-        every = sorted({x for line in lines.values() for x in line})
-        axes.set_xticks(every, [f"{x:g}" for x in every])
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel(xlabel)
-        axes.set_ylabel("speed-up (bar: 95 % interval)")
-        axes.legend()
-        plots.title(figure, heading, [device])
-    sentences = (
-        f"{name} at {x:g}: {units.times(ratio.median)}" for name, line in lines.items() for x, ratio in line.items()
-    )
-    return plots.described(figure, "; ".join(sentences) or "no speed-up may be given")
