@@ -46,7 +46,7 @@ EXACT = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
 pytestmark = pytest.mark.claim(on="jax", seconds=120)
 
 
-@pytest.mark.claim(used_in="notebook 07")
+@pytest.mark.claim(used_in="notebooks 07 and 07b")
 def test_plugin_computes(evidence):
     """jax-metal 0.1.1 loads on JAX 0.4.34 and this macOS, and a product of small whole numbers is exact on its GPU.
 
@@ -64,7 +64,7 @@ def test_plugin_computes(evidence):
     assert lab.kind == "mps", lab.instead_of
 
 
-@pytest.mark.claim(used_in="notebook 07, programs that may end the process")
+@pytest.mark.claim(used_in="notebook 07b, a program that takes the kernel with it")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_risky_programs_are_right_or_refused(program, evidence):
     """FFT, eigh, lstsq, lax.switch, scans, pad, callbacks, complex and float64 are right or raise.
@@ -84,9 +84,9 @@ def test_risky_programs_are_right_or_refused(program, evidence):
     assert ran["error"] <= (1e-12 if wide else 1e-4)
 
 
-@pytest.mark.claim(used_in="notebook 07, networks")
+@pytest.mark.claim(used_in="notebook 07b, five small networks")
 @pytest.mark.parametrize("network", NETWORKS if ON_A_MAC else NETWORKS[:1])
 def test_networks_agree_with_the_cpu(network):
-    """Outputs and gradients of notebook 07's networks on the plugin's GPU agree with JAX's CPU."""
+    """Outputs and gradients of notebook 07b's networks on the plugin's GPU agree with JAX's CPU."""
     ran = isolated.run(f"NAME = {network!r}\n{NETWORK}", environment=EXACT, timeout=100)
     assert ran.ok, f"{ran}\n{ran.detail}"
