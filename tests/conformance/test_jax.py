@@ -90,3 +90,43 @@ def test_networks_agree_with_the_cpu(network):
     """Outputs and gradients of notebook 07b's networks on the plugin's GPU agree with JAX's CPU."""
     ran = isolated.run(f"NAME = {network!r}\n{NETWORK}", environment=EXACT, timeout=100)
     assert ran.ok, f"{ran}\n{ran.detail}"
+
+
+DERIVATIVES = """
+import jax, numpy as np, jax.numpy as jnp
+from metallab import device
+jax.config.update("jax_default_device", device.pick(framework="jax").jax_device)
+x = np.linspace(-2, 2, 41, dtype=np.float32).astype(np.float64)
+t = np.tanh(x)
+z = np.linspace(-1, 1, 8, dtype=np.float32).astype(np.float64)
+p = np.exp(z) / np.exp(z).sum()
+M = np.arange(64.0).reshape(8, 8) / 64
+
+def nth(f, n):
+    for _ in range(n):
+        f = jax.grad(f)
+    return jax.vmap(f)(jnp.asarray(x, jnp.float32))
+
+z32 = jnp.asarray(z, jnp.float32)
+pairs = {
+    "tanh, first": (nth(jnp.tanh, 1), 1 - t**2),
+    "tanh, second": (nth(jnp.tanh, 2), -2 * t * (1 - t**2)),
+    "tanh, third": (nth(jnp.tanh, 3), (1 - t**2) * (6 * t**2 - 2)),
+    "sin, fourth": (nth(jnp.sin, 4), np.sin(x)),
+    "log-sum-exp, grad": (jax.grad(lambda z: jnp.log(jnp.exp(z).sum()))(z32), p),
+    "softmax, jacfwd": (jax.jacfwd(jax.nn.softmax)(z32), np.diag(p) - np.outer(p, p)),
+    "softmax, jacrev": (jax.jacrev(jax.nn.softmax)(z32), np.diag(p) - np.outer(p, p)),
+    "z M z / 2, hessian": (jax.hessian(lambda z: z @ jnp.asarray(M, jnp.float32) @ z / 2)(z32), (M + M.T) / 2),
+}
+errors = {name: float(abs(np.asarray(got, np.float64) - want).max()) for name, (got, want) in pairs.items()}
+"""
+
+
+@pytest.mark.claim(used_in="notebook 07")
+def test_derivatives_have_their_closed_forms(evidence):
+    """First to fourth derivatives, Jacobians both ways and a Hessian are within 0.00001 of their closed forms."""
+    ran = isolated.run(DERIVATIVES, results=["errors"], environment=EXACT, timeout=100)
+    assert ran.ok, f"{ran}\n{ran.detail}"
+    evidence("largest error", max(ran["errors"].values()))
+    assert len(ran["errors"]) == 8
+    assert all(error <= 1e-5 for error in ran["errors"].values()), ran["errors"]
