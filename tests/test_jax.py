@@ -235,7 +235,7 @@ def compared(name="work", first_call=0.091, **seconds):
 )
 def test_compiling_pays_after_so_many_calls(seconds, ends):
     told = compiling.pays_after(compared(**seconds))
-    assert told.startswith("work: the first call of jit takes 91 ms, a later one ")
+    assert told.startswith("work, a CPU: the first call of jit takes 91 ms, a later one ")
     assert told.endswith(ends)
 
 
@@ -251,8 +251,8 @@ def test_a_mean_is_of_the_networks_that_have_the_rival():
     refused = dataclasses.replace(compared("two", jit=1.0, slow=8.0), refused={"slow": timing.Doubt("outputs differ")})
     raced = networks.Race({"inference, latency": (both, compared("three", jit=1.0, slow=8.0), refused)}, "Left out.")
     slow, numpy = raced.means
-    assert slow.startswith("inference, latency, mean of 2 networks, 1 withheld: slow takes 4 times as long as jit")
-    assert numpy.startswith("inference, latency, mean of 1 network: NumPy takes 4 times as long as jit")
+    assert slow.startswith("inference, latency, mean of 2 networks, 1 withheld: slow takes 4.00 times as long as jit")
+    assert numpy.startswith("inference, latency, mean of 1 network: NumPy takes 4.00 times as long as jit")
     assert str(raced).splitlines() == [slow, numpy, "Left out."]
     assert len(raced.all) == 3
     (nothing,) = networks.Race({"gradient, latency": (refused,)}).means
@@ -284,7 +284,7 @@ def test_ways_of_a_cpu_are_raced(quiet_machine, monkeypatch):
 
 def test_what_does_not_fit_is_left_out_and_named(quiet_machine, monkeypatch):
     clock = iter(range(0, 10**6, 10))
-    planted = lambda seconds: allowance.Allowance(seconds, lambda: next(clock))
+    planted = functools.partial(allowance.Allowance, clock=lambda: next(clock))
     monkeypatch.setattr(networks.allowance, "Allowance", planted)
     monkeypatch.setattr(networks, "_compared", lambda network, task, *_: network.name)
     monkeypatch.setattr(networks.timing, "sentinel", lambda work, on: contextlib.nullcontext())
@@ -354,7 +354,7 @@ for cell in json.load(open(PAGE))["cells"]:
     if cell["cell_type"] == "code":
         exec(compile("".join(cell["source"]), cell["id"], "exec"), space)
 shown = [value for value in space.values() if isinstance(value, (jax.Array, dict, list))]
-where = {str(d) for leaf in jax.tree.leaves(shown) if isinstance(leaf, jax.Array) for d in leaf.devices()}
+where = {str(d) for leaf in jax.tree.leaves(shown) if isinstance(leaf, jax.Array) and not leaf.is_deleted() for d in leaf.devices()}
 elsewhere = where - {str(cpus[1])}
 compared = {}
 if "raced" in space:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from metallab import allowance, device, plots, timing, units
+from metallab import allowance, device, mode, plots, timing, units
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ class FirstCalls:
     def __str__(self) -> str:
         most = max(max(line) for line in self.lines.values())
         last = {name: line[most] for name, line in self.lines.items()}
-        told = f"The first call of a loop of {most} rounds"
+        told = f"The first call of a loop of {most} round{'s' * (most > 1)}"
         if doubt := timing.doubt(*last.values()):
             return f"{told}: no time is told: {doubt}."
         label = next(iter(last.values())).device
@@ -56,12 +56,14 @@ def first_calls(
     ``rounds`` ascend. Those for which nothing is left of ``seconds`` are left out and named.
     """
     within, left = allowance.Allowance(seconds), len(loops) * len(rounds)
+    short = timing.Budget(min_samples=7, min_seconds=0.2, max_seconds=1.0, warmup_calls=1)
+    full = mode.by_mode(full=short, fast=timing.FAST)
     lines: dict[str, dict[int, timing.Measurement]] = {name: {} for name in loops}
     for count in within.items(rounds, "rounds:", growth=4.0):
         for name, loop in loops.items():
             name_of_it = f"first call of {name}, {count} rounds"
             lines[name][count] = timing.measure(
-                _compiled_anew(loop, x, count), on=on, name=name_of_it, budget=within.budget(left)
+                _compiled_anew(loop, x, count), on=on, name=name_of_it, budget=within.budget(left, full)
             )
             left -= 1
     return FirstCalls(lines, str(within) if within.left_out else "")
@@ -81,7 +83,7 @@ def pays_after(comparison: timing.Comparison, compiled: str = "jit") -> str:
         return f"{comparison.name}: after how many calls {compiled} pays is not told: {withheld}."
     plain, fast = comparison[comparison.baseline], comparison[compiled]
     first, later, other = (units.seconds(time) for time in (fast.first_call, fast.median, plain.median))
-    costs = f"{comparison.name}: the first call of {compiled} takes {first}, a later one {later}"
+    costs = f"{comparison.name}, {fast.device}: the first call of {compiled} takes {first}, a later one {later}"
     if comparison.ratios[compiled].verdict != "faster":
         return f"{costs}; it is not shown to be faster than {comparison.baseline}."
     calls = math.ceil((fast.first_call - fast.median) / (plain.median - fast.median))
