@@ -53,13 +53,13 @@ def first_calls(
 ) -> FirstCalls:
     """Time first calls of each ``loop(x, rounds)`` under `jax.jit`: a new function each time, so each is compiled.
 
-    ``rounds`` ascend. Those for which nothing is left of ``seconds`` are left out and named.
+    ``rounds`` ascend. Those for which nothing is left of ``seconds`` are left out and named, but for the first two.
     """
     within, left = allowance.Allowance(seconds), len(loops) * len(rounds)
-    short = timing.Budget(min_samples=7, min_seconds=0.2, max_seconds=1.0, warmup_calls=1)
+    short = timing.Budget(min_samples=7, min_seconds=0.2, max_seconds=0.6, warmup_calls=1)
     full = mode.by_mode(full=short, fast=timing.FAST)
     lines: dict[str, dict[int, timing.Measurement]] = {name: {} for name in loops}
-    for count in within.items(rounds, "rounds:", growth=4.0):
+    for count in within.items(rounds, "rounds:", least=2):
         for name, loop in loops.items():
             name_of_it = f"first call of {name}, {count} rounds"
             lines[name][count] = timing.measure(
