@@ -354,7 +354,8 @@ for cell in json.load(open(PAGE))["cells"]:
     if cell["cell_type"] == "code":
         exec(compile("".join(cell["source"]), cell["id"], "exec"), space)
 shown = [value for value in space.values() if isinstance(value, (jax.Array, dict, list))]
-where = {str(d) for leaf in jax.tree.leaves(shown) if isinstance(leaf, jax.Array) and not leaf.is_deleted() for d in leaf.devices()}
+arrays = [leaf for leaf in jax.tree.leaves(shown) if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
+where = {str(d) for array in arrays for d in array.devices()}
 elsewhere = where - {str(cpus[1])}
 compared = {}
 if "raced" in space:
