@@ -189,7 +189,7 @@ def race(names: Sequence[str], *, on: device.JaxDevice, seconds: float = 24.0) -
     tasks += [("inference", "throughput")] if on.kind != "cpu" else []
     groups: dict[str, list[timing.Comparison]] = {f"{task}, {question}": [] for task, question in tasks}
     within, left = allowance.Allowance(seconds), len(names) * len(tasks)
-    full = mode.by_mode(full=timing.Budget(min_samples=20, min_seconds=0.15, max_seconds=1.0), fast=timing.FAST)
+    full = mode.by_mode(full=timing.Budget(min_samples=20, min_seconds=0.15, max_seconds=0.8), fast=timing.FAST)
     square = jax.device_put(np.ones((512, 512), np.float32), on.jax_device)
     with jax.default_matmul_precision(FLOAT32), timing.sentinel(lambda: square @ square, on=on):
         for name in within.items(names, "the networks", least=2):
