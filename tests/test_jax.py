@@ -316,7 +316,8 @@ def test_each_first_call_is_of_a_new_function(quiet_machine):
 
 def test_of_a_busy_machine_no_first_call_is_told():
     busy = dataclasses.replace(measured("a", [0.2] * 9, 1.0), others=1.5)
-    told = str(compiling.FirstCalls({"a loop": {4: busy}}))
+    told = str(compiling.FirstCalls({"a loop": {4: busy}}, "Left out: 16."))
+    assert told.endswith(" Left out: 16.")
     assert "busy machine" in told
     assert "200 ms" not in told
 

@@ -35,12 +35,13 @@ class FirstCalls:
     def __str__(self) -> str:
         most = max(max(line) for line in self.lines.values())
         last = {name: line[most] for name, line in self.lines.items()}
-        told = f"The first call of a loop of {most} round{'s' * (most > 1)}"
+        sentence = f"The first call of a loop of {most} round{'s' * (most > 1)}"
         if doubt := timing.doubt(*last.values()):
-            return f"{told}: no time is told: {doubt}."
-        label = next(iter(last.values())).device
-        times = ", ".join(f"{units.seconds(measured.median)} as {name}" for name, measured in last.items())
-        return " ".join([f"{told} takes {times} (medians, {label}).", *filter(None, [self.left_out])])
+            sentence += f": no time is told: {doubt}."
+        else:
+            times = ", ".join(f"{units.seconds(measured.median)} as {name}" for name, measured in last.items())
+            sentence += f" takes {times} (medians, {next(iter(last.values())).device})."
+        return " ".join([sentence, *filter(None, [self.left_out])])
 
 
 def first_calls(
@@ -56,7 +57,7 @@ def first_calls(
     ``rounds`` ascend. Those for which nothing is left of ``seconds`` are left out and named, but for the first two.
     """
     within, left = allowance.Allowance(seconds), len(loops) * len(rounds)
-    short = timing.Budget(min_samples=7, min_seconds=0.2, max_seconds=0.6, warmup_calls=1)
+    short = timing.Budget(min_samples=7, min_seconds=0.2, max_seconds=0.5, warmup_calls=1)
     full = mode.by_mode(full=short, fast=timing.FAST)
     lines: dict[str, dict[int, timing.Measurement]] = {name: {} for name in loops}
     for count in within.items(rounds, "rounds:", least=2):
