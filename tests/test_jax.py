@@ -259,6 +259,14 @@ def test_a_mean_is_of_the_networks_that_have_the_rival():
     assert nothing == "gradient, latency: no speed-up of slow is given: outputs differ."
 
 
+def test_a_mean_of_too_few_pairs_is_told_shortly():
+    few = [measured(key, [seconds] * 3, 1.0) for key, seconds in (("jit", 1.0), ("slow", 2.0))]
+    one = timing.compare_samples({each.name: each for each in few}, baseline="jit", name="one", parity="planted")
+    (sentence,) = networks.Race({"inference, latency": (one,) * 5}).means
+    wanted = "inference, latency, mean of 5 networks: slow against jit: too few pairs for a 95 % interval."
+    assert sentence == wanted
+
+
 def test_ways_of_a_cpu_are_raced(quiet_machine, monkeypatch):
     """The smallest networks, in full mode; which of them is faster is not asked."""
     monkeypatch.setattr(networks, "MEASURED", {name: functools.partial(MAKERS[name], **SMALL[name]) for name in SMALL})

@@ -7,6 +7,7 @@ by NumPy, from the same seed each time. None is trained: what is measured is how
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -166,7 +167,9 @@ class Race:
                     continue
                 aside = f", {len(withheld)} withheld" if withheld else ""
                 of = f"{question}, mean of {len(ratios)} network{'s' * (len(ratios) > 1)}{aside}"
-                sentences.append(f"{of}: {timing.geometric_mean(ratios)}.")
+                mean = timing.geometric_mean(ratios)
+                few = f"{rival} against {mean.baseline}: too few pairs for a 95 % interval"
+                sentences.append(f"{of}: {mean if math.isfinite(mean.high) else few}.")
         return sentences
 
     def draw(self) -> Figure:
