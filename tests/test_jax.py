@@ -371,7 +371,7 @@ if "raced" in space:
     compared = {c.name: {key: m.device.split(",")[0] for key, m in c.measurements.items()} for c in space["raced"].all}
     refused = [c.refused for c in space["raced"].all if c.refused]
     mlp = space["networks"].mlp(batch=2)
-    ways, places, roles = space["networks"]._ways(mlp, "inference", device.pick("jax"), device.jax.known("cpu"))
+    ways, devices, roles = space["networks"]._ways(mlp, "inference", device.pick("jax"), device.jax.known("cpu"))
     computed = {key: str(way().devices()) for key, way in ways.items()}
 else:
     refused, computed, roles = [], {}, {}

@@ -37,7 +37,7 @@ lab = device.pick(framework="jax")
 small = {"MLP": {"batch": 32}, "n-body step": {"bodies": 64}}.get(NAME, {"batch": 4})
 network = networks.MEASURED[NAME](**small)
 for what in ("inference", "gradient"):
-    got, want = (getattr(network.on(place), what)()() for place in (lab.jax_device, device.jax.devices()["cpu"]))
+    got, want = (getattr(network.on(one), what)()() for one in (lab.jax_device, device.jax.devices()["cpu"]))
     checks.assert_close(*(jax.tree.map(np.asarray, value) for value in (want, got)), "float32")
 """
 NETWORKS = ["MLP", "CNN", "ResNet block", "Attention block", "n-body step"]
@@ -55,7 +55,7 @@ def test_plugin_computes(evidence):
     import jax
 
     lab = device.pick(framework="jax")
-    evidence("devices", [f"{found} ({found.platform})" for found in jax.devices()])
+    evidence("devices", [f"{each} ({each.platform})" for each in jax.devices()])
     evidence("plugin", device.plugin("jax"))
     evidence("JAX", jax.__version__)
     assert device.probe(lab.kind, "jax") is None

@@ -62,9 +62,9 @@ def first_calls(
     lines: dict[str, dict[int, timing.Measurement]] = {name: {} for name in loops}
     for count in within.items(rounds, "rounds:", least=2):
         for name, loop in loops.items():
-            name_of_it = f"first call of {name}, {count} rounds"
+            label = f"first call of {name}, {count} rounds"
             lines[name][count] = timing.measure(
-                _compiled_anew(loop, x, count), on=on, name=name_of_it, budget=within.budget(left, full)
+                _compiled_anew(loop, x, count), on=on, name=label, budget=within.budget(left, full)
             )
             left -= 1
     return FirstCalls(lines, str(within) if within.left_out else "")

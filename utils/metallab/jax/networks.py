@@ -208,10 +208,10 @@ def _compared(
     network: Network, task: str, question: timing.Question, on: device.JaxDevice, budget: timing.Budget
 ) -> timing.Comparison:
     host = device.cpu(framework="jax")
-    variants, places, roles = _ways(network, task, on, host)
+    variants, devices, roles = _ways(network, task, on, host)
     return timing.compare(
         variants,
-        on=places,
+        on=devices,
         baseline=next(iter(variants)),
         parity=checks.matches("float32"),
         question=question,
