@@ -36,7 +36,7 @@ BOOTSTRAP := $(PYTHON) -I utils/metallab/bootstrap.py
 UV := $(BOOTSTRAP) uv
 SRC := utils tests book classroom/*.py
 # Pages whose code fits a book's column.
-NARROW := notebooks/0[0-59]* notebooks/10*
+NARROW := notebooks/*
 # A compiler; what OpenCV loads; the clang whose sanitizers look into Metal shaders, and which runs Objective-C++; what
 # emulates another processor.
 PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
@@ -141,15 +141,15 @@ endif
 test-cpu: setup ## Linux: the tests that depend on the processor, on an emulated one (CPU=Haswell: no AVX-512, no VNNI)
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/emulated.py '$(CPU)' -n '$(JOBS)' --dist worksteal
 
-test-jax: $(JAX)/complete ## notebook 07 in fast mode, with this environment's JAX and with that of .venv-jax
-	$(BIN)/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07
+test-jax: $(JAX)/complete ## notebooks 07 and 07b in fast mode, with this environment's JAX and with that of .venv-jax
+	$(BIN)/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07 --only 07b
 	$(JAX)/bin/python -m pytest tests/test_jax.py
-	METALLAB_OUT=build/fast-jax $(JAX)/bin/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07
+	METALLAB_OUT=build/fast-jax $(JAX)/bin/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07 --only 07b
 
 setup-jax-mps: ## on a Mac: make .venv-jax, a newer JAX with jax-mps (make lab BIN=.venv-jax/bin)
 	@test "$$(uname -sm)" = 'Darwin arm64' || { echo 'jax-mps is for Apple silicon; make test-jax makes the same environment without it.'; exit 1; }
 	@$(MAKE) --no-print-directory $(JAX)/complete
-	@echo 'Open notebook 07 with it: make lab BIN=$(JAX)/bin. Or run it: METALLAB_OUT=build/full-jax-mps $(JAX)/bin/python -m metallab.headless --only 07'
+	@echo 'Open notebooks 07 and 07b with it: make lab BIN=$(JAX)/bin. Or run them: METALLAB_OUT=build/full-jax-mps $(JAX)/bin/python -m metallab.headless --only 07 --only 07b'
 
 # It is made anew when the lock has changed; the mark comes last.
 $(JAX)/complete: lock-jax.txt | setup

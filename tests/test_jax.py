@@ -1,21 +1,24 @@
-"""The networks of notebook 07 are the same everywhere, and compute what their names say.
+"""The networks of notebook 07b are the same everywhere, compute what their names say, and are raced; pages 07 and 07b.
 
 They are checked against loops in NumPy that know nothing of them, on the CPU whatever else there is.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import contextlib
+import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metallab import checks, device, isolated, paths, timing
-from metallab.jax import networks
+from metallab import allowance, checks, device, isolated, paths, plots, timing
+from metallab.jax import compiling, networks, pictures
 
 CPU = jax.devices("cpu")[0]
+MAKERS = dict(networks.MEASURED)
 SMALL = {
     "MLP": {"batch": 4, "width": 16},
     "CNN": {"batch": 2, "channels": 3, "size": 8},
@@ -202,35 +205,150 @@ def test_heads_have_to_divide_the_width():
         networks.attention_block(width=8, heads=3)
 
 
-def test_on_the_cpu_the_busy_cores_are_told(monkeypatch):
-    """The clocks are pretended: 2 seconds pass for each network, with 3 of processor time."""
-    walls, works, waits = iter([0, 2, 5, 7]), iter([0, 3, 9, 12]), []
-    clock = SimpleNamespace(perf_counter=lambda: next(walls), process_time=lambda: next(works))
-    place = SimpleNamespace(jax_device=CPU, threads=7, label="a CPU", synchronize=waits.append)
-    monkeypatch.setattr(networks, "time", clock)
-    monkeypatch.setattr(networks.device, "cpu", lambda framework: place)
-    monkeypatch.setattr(networks.timing, "measure", lambda fn, **told: told)
-    found = networks.measure_on_cpu(["MLP", "n-body step"], timing.FAST)
-    assert [each.busy_cores for each in found] == [1.5, 1.5]
-    assert [each.measurement["name"] for each in found] == [
-        f"{name}, a process of 7 threads" for name in ("MLP", "n-body step")
-    ]
-    assert all(each.measurement["on"] is place and each.measurement["budget"] is timing.FAST for each in found)
-    assert len(waits) == 2, "each was compiled before it was measured"
+@pytest.fixture
+def quiet_machine(monkeypatch):
+    """Full mode's verdicts from few samples; nothing is asserted of a time but what is planted."""
+    monkeypatch.setattr(timing.Others, "cores", lambda self: 0.0)
+    monkeypatch.setattr(timing, "FAST", timing.Budget(min_samples=8, max_samples=8, min_seconds=0.0, max_seconds=1.0))
+    monkeypatch.setattr(timing.mode, "current", lambda: "full")
 
 
-def test_one_thread_is_one_thread():
-    """In a child process, with real clocks and without any other framework."""
-    source = (
-        "import sys; from metallab import timing; from metallab.jax import networks\n"
-        "others = {'torch', 'tensorflow', 'sklearn'}\n"
-        "found = networks.measure_on_cpu(['MLP'], timing.Budget(min_seconds=0.2, max_seconds=0.5))\n"
-        "label, cores, loaded = found[0].measurement.device, found[0].busy_cores, sorted(others & set(sys.modules))"
-    )
-    child = isolated.run(source, results=["label", "cores", "loaded"], threads=1, environment={"JAX_PLATFORMS": "cpu"})
-    assert child["label"].endswith("CPU, 1 thread")
-    assert 0 < child["cores"] < 1.2
-    assert child["loaded"] == []
+def measured(name, samples, first_call):
+    about = {"question": "latency", "block": 1, "warmup_calls": 1, "stop_reason": "", "mode": "full", "device": "a CPU"}
+    return timing.Measurement(name=name, samples=tuple(samples), first_call=first_call, simulated=False, **about)
+
+
+def compared(name="work", first_call=0.091, **seconds):
+    """A comparison of planted times, the first variant as the baseline."""
+    variants = {key: measured(key, [each] * 10, first_call) for key, each in seconds.items()}
+    return timing.compare_samples(variants, baseline=next(iter(seconds)), name=name, parity="planted")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ends"),
+    [
+        ({"plain": 0.004, "jit": 0.001}, "plain 4 ms: compiling pays after 30 calls."),
+        ({"plain": 0.092, "jit": 0.001}, "plain 92 ms: compiling pays after 1 call."),
+        ({"plain": 0.001, "jit": 0.001}, "it is not shown to be faster than plain."),
+        ({"plain": 0.001, "jit": 0.004}, "it is not shown to be faster than plain."),
+    ],
+)
+def test_compiling_pays_after_so_many_calls(seconds, ends):
+    told = compiling.pays_after(compared(**seconds))
+    assert told.startswith("work, a CPU: the first call of jit takes 91 ms, a later one ")
+    assert told.endswith(ends)
+
+
+def test_whether_compiling_pays_is_withheld_with_the_speed_up():
+    withheld = dataclasses.replace(compared(plain=0.004, jit=0.001), refused={"jit": timing.Doubt("outputs differ")})
+    told = compiling.pays_after(withheld)
+    assert "is not told: " in told
+    assert "4 ms" not in told
+
+
+def test_a_mean_is_of_the_networks_that_have_the_rival():
+    both = compared("one", jit=1.0, slow=2.0, NumPy=4.0)
+    refused = dataclasses.replace(compared("two", jit=1.0, slow=8.0), refused={"slow": timing.Doubt("outputs differ")})
+    raced = networks.Race({"inference, latency": (both, compared("three", jit=1.0, slow=8.0), refused)}, "Left out.")
+    slow, numpy = raced.means
+    assert slow.startswith("inference, latency, mean of 2 networks, 1 withheld: slow takes 4.00 times as long as jit")
+    assert numpy.startswith("inference, latency, mean of 1 network: NumPy takes 4.00 times as long as jit")
+    assert str(raced).splitlines() == [slow, numpy, "Left out."]
+    assert len(raced.all) == 3
+    (nothing,) = networks.Race({"gradient, latency": (refused,)}).means
+    assert nothing == "gradient, latency: no speed-up of slow is given: outputs differ."
+
+
+def test_a_mean_of_too_few_pairs_is_told_shortly():
+    few = [measured(key, [seconds] * 3, 1.0) for key, seconds in (("jit", 1.0), ("slow", 2.0))]
+    one = timing.compare_samples({each.name: each for each in few}, baseline="jit", name="one", parity="planted")
+    (sentence,) = networks.Race({"inference, latency": (one,) * 5}).means
+    wanted = "inference, latency, mean of 5 networks: slow against jit: too few pairs for a 95 % interval."
+    assert sentence == wanted
+
+
+def test_ways_of_a_cpu_are_raced(quiet_machine, monkeypatch):
+    """The smallest networks, in full mode; which of them is faster is not asked."""
+    monkeypatch.setattr(networks, "MEASURED", {name: functools.partial(MAKERS[name], **SMALL[name]) for name in SMALL})
+    monkeypatch.setattr(networks.mode, "by_mode", lambda full, fast: timing.FAST)
+    precisions, compare = [], timing.compare
+
+    def noted(*args, **options):
+        precisions.append(jax.config.jax_default_matmul_precision)
+        return compare(*args, **options)
+
+    monkeypatch.setattr(networks.timing, "compare", noted)
+    with jax.default_matmul_precision("default"):
+        raced = networks.race(["MLP", "CNN"], on=device.cpu(framework="jax"), seconds=60)
+    inference, gradient = raced.comparisons["inference, latency"], raced.comparisons["gradient, latency"]
+    assert [list(one.measurements) for one in inference] == [["jit", "op by op", "NumPy"], ["jit", "op by op"]]
+    assert [list(one.measurements) for one in gradient] == [["jit", "op by op"]] * 2
+    assert [one.name for one in raced.all] == [f"{n}, {t}" for t in ("inference", "gradient") for n in ("MLP", "CNN")]
+    assert not any(one.refused for one in raced.all), "equal outputs"
+    assert all(one.watches for one in raced.all), "a sentinel watched"
+    assert set(precisions) == {networks.FLOAT32}
+    assert not raced.left_out
+
+
+def test_what_does_not_fit_is_left_out_and_named(quiet_machine, monkeypatch):
+    clock = iter(range(0, 10**6, 10))
+    planted = functools.partial(allowance.Allowance, clock=lambda: next(clock))
+    monkeypatch.setattr(networks.allowance, "Allowance", planted)
+    monkeypatch.setattr(networks, "_compared", lambda network, task, *_: network.name)
+    monkeypatch.setattr(networks.timing, "sentinel", lambda work, on: contextlib.nullcontext())
+    raced = networks.race(list(networks.MEASURED), on=device.cpu(framework="jax"), seconds=30)
+    assert raced.comparisons["gradient, latency"] == ("MLP", "n-body step"), "two are done in any case"
+    assert "the networks Attention block, CNN, ResNet block" in raced.left_out
+
+
+def test_each_first_call_is_of_a_new_function(quiet_machine):
+    """Traced anew in every call that is measured; and the larger numbers are left out where time is short."""
+    traced = []
+
+    def loop(x, rounds):
+        traced.append(rounds)
+        return x * rounds
+
+    lab = device.cpu(framework="jax")
+    first = compiling.first_calls({"a loop": loop}, jnp.ones(2), [1, 4], on=lab, seconds=30)
+    for rounds, measured_ in first.lines["a loop"].items():
+        calls = 1 + measured_.warmup_calls + measured_.n
+        assert traced.count(rounds) >= calls, "compiled once, and measured as a call"
+    assert str(first).startswith("The first call of a loop of 4 rounds takes ")
+    assert str(first).endswith(f"as a loop (medians, {lab.label}).")
+    assert [each.name for each in first.measurements] == [f"first call of a loop, {n} rounds" for n in (1, 4)]
+    hopeless = compiling.first_calls({"a loop": loop}, jnp.ones(2), [1, 4, 16], on=lab, seconds=1e-6)
+    assert list(hopeless.lines["a loop"]) == [1, 4]
+    assert "rounds: 16" in str(hopeless)
+
+
+def test_of_a_busy_machine_no_first_call_is_told():
+    busy = dataclasses.replace(measured("a", [0.2] * 9, 1.0), others=1.5)
+    told = str(compiling.FirstCalls({"a loop": {4: busy}}, "Left out: 16."))
+    assert told.endswith(" Left out: 16.")
+    assert "busy machine" in told
+    assert "200 ms" not in told
+
+
+def test_marked_digits_have_a_red_caption():
+    lab = device.cpu(framework="jax")
+    captions = [f"labelled {i}" for i in range(7)]
+    figure = pictures.digits(np.zeros((7, 64)), captions, [i == 2 for i in range(7)], "Seven", on=lab)
+    titles = {ax.get_title(): ax.title.get_color() for ax in figure.axes if ax.get_title()}
+    assert [text for text, colour in titles.items() if colour == plots.RED] == ["labelled 2"]
+    assert list(titles) == captions
+    assert "labelled 2 (red)" in figure.get_label()
+    with pytest.raises(ValueError, match="zip"):
+        pictures.digits(np.zeros((7, 64)), captions[:6], [True] * 7, "Seven", on=lab)
+
+
+def test_functions_are_drawn_over_x():
+    x = np.linspace(0, 1, 5)
+    figure = pictures.curves(x, {"x": x, "twice": 2 * x}, "Two lines", on=device.cpu(framework="jax"))
+    (ax,) = figure.axes
+    drawn = {line.get_label(): line.get_ydata() for line in ax.lines}
+    np.testing.assert_array_equal(drawn["twice"], 2 * x)
+    assert "twice from 0 to 2" in figure.get_label()
 
 
 PRETEND_MAC = """
@@ -240,40 +358,50 @@ cpus = jax.devices("cpu")
 device.jax.devices = lambda: {"cpu": cpus[0], "mps": cpus[1]}
 device.plugin = lambda framework: "jax-metal 0.1.1"
 device.pick = lambda framework: device.jax.known("mps")
-space = {"apart": []}
+space = {"display": print}
 for cell in json.load(open(PAGE))["cells"]:
-    if cell["cell_type"] == "code" and cell["id"] != "one":  # that one is for the CPU alone
+    if cell["cell_type"] == "code":
         exec(compile("".join(cell["source"]), cell["id"], "exec"), space)
-about, ended = space["found"]["about the plugin"], [row["ended"] for row in space["rows"].values()]
-compared = {c.name: {key: m.device.split(",")[0] for key, m in c.measurements.items()} for c in space["compared"]}
-refused = [c.refused for c in space["compared"] if c.refused]
-variants = space["variants_of"](space["networks"].mlp(batch=2), "inference")
-computed = {key: str(variant().devices()) for key, variant in variants.items()}
-settings, other = space["settings"], str({cpus[1]})
-where = {str(d) for leaf in jax.tree.leaves(space["params"]) for d in leaf.devices()} - {str(cpus[1])}
+shown = [value for value in space.values() if isinstance(value, (jax.Array, dict, list))]
+arrays = [leaf for leaf in jax.tree.leaves(shown) if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
+where = {str(d) for array in arrays for d in array.devices()}
+elsewhere = where - {str(cpus[1])}
+compared = {}
+if "raced" in space:
+    compared = {c.name: {key: m.device.split(",")[0] for key, m in c.measurements.items()} for c in space["raced"].all}
+    refused = [c.refused for c in space["raced"].all if c.refused]
+    mlp = space["networks"].mlp(batch=2)
+    ways, devices, roles = space["networks"]._ways(mlp, "inference", device.pick("jax"), device.jax.known("cpu"))
+    computed = {key: str(way().devices()) for key, way in ways.items()}
+else:
+    refused, computed, roles = [], {}, {}
+other = str({cpus[1]})
 """
 
 
-def test_notebook_07_runs_with_an_apple_gpu(tmp_path):
+@pytest.mark.parametrize("page", ["07_transform_with_jax", "07b_compile_with_jit"])
+def test_pages_run_with_an_apple_gpu(page, tmp_path):
     """A second CPU device of JAX stands in for the GPU; not run on a Mac."""
     settings = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "METALLAB_MODE": "fast", "MPLBACKEND": "agg"}
     ran = isolated.run(
-        PRETEND_MAC.replace("PAGE", repr(str(paths.NOTEBOOKS / "07_transform_with_jax.ipynb"))),
-        results=["about", "ended", "compared", "refused", "computed", "where", "settings", "other"],
+        PRETEND_MAC.replace("PAGE", repr(str(paths.NOTEBOOKS / f"{page}.ipynb"))),
+        results=["compared", "refused", "computed", "roles", "elsewhere", "other"],
         environment=settings | {"METALLAB_OUT": str(tmp_path), "JAX_PLATFORMS": "cpu"},
     )
     assert ran.ok, ran.detail
-    assert "eigh" in ran["about"]
-    assert ran["ended"] == ["well", "crashed"]
-    assert "JAX_PLATFORMS" not in ran["settings"], "risky programs are for the GPU"
-    assert ran["where"] == set(), "new arrays went elsewhere than to the page's device"
+    assert ran["elsewhere"] == set(), "new arrays went elsewhere than to the page's device"
     assert ran["refused"] == []
-    best = f"CPU, {device.cpu(framework='jax').threads} threads"
+    assert list(tmp_path.rglob(f"{page}.json")), "its records are saved"
+    if page.startswith("07_"):
+        assert "jax-metal 0.1.1" in ran.printed
+        return
+    cpu = f"CPU, {device.cpu(framework='jax').threads} threads"
     for name in ("MLP, inference", "MLP, gradient", "MLP, inference, throughput"):
         devices = ran["compared"][name]
-        assert (devices[best][-4:], devices["mps"][-4:]) == (" CPU", " GPU"), name
-    assert ran["computed"] == {best: str({CPU}), "mps": ran["other"]}
-    assert list(tmp_path.rglob("07_transform_with_jax.json")), "its records are saved"
+        assert (devices[cpu][-4:], devices["mps"][-4:]) == (" CPU", " GPU"), name
+    assert ran["computed"] == {cpu: str({CPU}), "mps": ran["other"]}
+    assert ran["roles"] == {cpu: "CPU", "mps": "GPU"}
+    assert "os.abort(): crashed" in ran.printed
 
 
 def convolved(kernel, x):

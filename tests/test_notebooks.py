@@ -118,13 +118,22 @@ WRONG_ANSWERS = {
     },
     "07_transform_with_jax": {
         "solution-1": (
-            "def gradients(loss, w, X, y):\n"
-            "    return jax.grad(lambda w: jax.vmap(loss, in_axes=(None, 0, 0))(w, X, y).sum())(w)"
+            "def clipped_mean(weights, images, labels, limit):\n"
+            "    mean = per_example(weights, images, labels).mean(axis=0)\n"
+            "    return mean * jnp.minimum(1.0, limit / jnp.linalg.norm(mean))"
         ),
         "solution-2": (
+            "def losses_of_all(stacked, images, labels):\n"
+            "    over_models = jax.vmap(loss, in_axes=(0, None, None))\n"
+            "    return jax.vmap(over_models, in_axes=(None, 0, 0))(stacked, images, labels)"
+        ),
+    },
+    "07b_compile_with_jit": {
+        "solution-1": (
             "def decayed(fn, x, rates):\n    for rate in rates:\n"
             "        x = jax.jit(lambda x: fn(x, rate))(x)\n    return x"
         ),
+        "solution-2": "def in_one_shape(fn, rows):\n    return fn(rows)",
     },
     "08_detect_with_yolov5": {
         "solution-1": (

@@ -37,7 +37,7 @@ lab = device.pick(framework="jax")
 small = {"MLP": {"batch": 32}, "n-body step": {"bodies": 64}}.get(NAME, {"batch": 4})
 network = networks.MEASURED[NAME](**small)
 for what in ("inference", "gradient"):
-    got, want = (getattr(network.on(place), what)()() for place in (lab.jax_device, device.jax.devices()["cpu"]))
+    got, want = (getattr(network.on(one), what)()() for one in (lab.jax_device, device.jax.devices()["cpu"]))
     checks.assert_close(*(jax.tree.map(np.asarray, value) for value in (want, got)), "float32")
 """
 NETWORKS = ["MLP", "CNN", "ResNet block", "Attention block", "n-body step"]
@@ -46,7 +46,7 @@ EXACT = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
 pytestmark = pytest.mark.claim(on="jax", seconds=120)
 
 
-@pytest.mark.claim(used_in="notebook 07")
+@pytest.mark.claim(used_in="notebooks 07 and 07b")
 def test_plugin_computes(evidence):
     """jax-metal 0.1.1 loads on JAX 0.4.34 and this macOS, and a product of small whole numbers is exact on its GPU.
 
@@ -55,7 +55,7 @@ def test_plugin_computes(evidence):
     import jax
 
     lab = device.pick(framework="jax")
-    evidence("devices", [f"{found} ({found.platform})" for found in jax.devices()])
+    evidence("devices", [f"{each} ({each.platform})" for each in jax.devices()])
     evidence("plugin", device.plugin("jax"))
     evidence("JAX", jax.__version__)
     assert device.probe(lab.kind, "jax") is None
@@ -64,7 +64,7 @@ def test_plugin_computes(evidence):
     assert lab.kind == "mps", lab.instead_of
 
 
-@pytest.mark.claim(used_in="notebook 07, programs that may end the process")
+@pytest.mark.claim(used_in="notebook 07b, a program that takes the kernel with it")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_risky_programs_are_right_or_refused(program, evidence):
     """FFT, eigh, lstsq, lax.switch, scans, pad, callbacks, complex and float64 are right or raise.
@@ -84,9 +84,49 @@ def test_risky_programs_are_right_or_refused(program, evidence):
     assert ran["error"] <= (1e-12 if wide else 1e-4)
 
 
-@pytest.mark.claim(used_in="notebook 07, networks")
+@pytest.mark.claim(used_in="notebook 07b, five small networks")
 @pytest.mark.parametrize("network", NETWORKS if ON_A_MAC else NETWORKS[:1])
 def test_networks_agree_with_the_cpu(network):
-    """Outputs and gradients of notebook 07's networks on the plugin's GPU agree with JAX's CPU."""
+    """Outputs and gradients of notebook 07b's networks on the plugin's GPU agree with JAX's CPU."""
     ran = isolated.run(f"NAME = {network!r}\n{NETWORK}", environment=EXACT, timeout=100)
     assert ran.ok, f"{ran}\n{ran.detail}"
+
+
+DERIVATIVES = """
+import jax, numpy as np, jax.numpy as jnp
+from metallab import device
+jax.config.update("jax_default_device", device.pick(framework="jax").jax_device)
+x = np.linspace(-2, 2, 41, dtype=np.float32).astype(np.float64)
+t = np.tanh(x)
+z = np.linspace(-1, 1, 8, dtype=np.float32).astype(np.float64)
+p = np.exp(z) / np.exp(z).sum()
+M = np.arange(64.0).reshape(8, 8) / 64
+
+def nth(f, n):
+    for _ in range(n):
+        f = jax.grad(f)
+    return jax.vmap(f)(jnp.asarray(x, jnp.float32))
+
+z32 = jnp.asarray(z, jnp.float32)
+pairs = {
+    "tanh, first": (nth(jnp.tanh, 1), 1 - t**2),
+    "tanh, second": (nth(jnp.tanh, 2), -2 * t * (1 - t**2)),
+    "tanh, third": (nth(jnp.tanh, 3), (1 - t**2) * (6 * t**2 - 2)),
+    "sin, fourth": (nth(jnp.sin, 4), np.sin(x)),
+    "log-sum-exp, grad": (jax.grad(lambda z: jnp.log(jnp.exp(z).sum()))(z32), p),
+    "softmax, jacfwd": (jax.jacfwd(jax.nn.softmax)(z32), np.diag(p) - np.outer(p, p)),
+    "softmax, jacrev": (jax.jacrev(jax.nn.softmax)(z32), np.diag(p) - np.outer(p, p)),
+    "z M z / 2, hessian": (jax.hessian(lambda z: z @ jnp.asarray(M, jnp.float32) @ z / 2)(z32), (M + M.T) / 2),
+}
+errors = {name: float(abs(np.asarray(got, np.float64) - want).max()) for name, (got, want) in pairs.items()}
+"""
+
+
+@pytest.mark.claim(used_in="notebook 07")
+def test_derivatives_have_their_closed_forms(evidence):
+    """First to fourth derivatives, Jacobians both ways and a Hessian are within 0.00001 of their closed forms."""
+    ran = isolated.run(DERIVATIVES, results=["errors"], environment=EXACT, timeout=100)
+    assert ran.ok, f"{ran}\n{ran.detail}"
+    evidence("largest error", max(ran["errors"].values()))
+    assert len(ran["errors"]) == 8
+    assert all(error <= 1e-5 for error in ran["errors"].values()), ran["errors"]

@@ -117,7 +117,7 @@ def test_peak_memory_is_seen(evidence):
     assert 0.9 < used.bytes / (200 * 2**20) < 2
 
 
-@pytest.mark.claim(used_in="notebooks 01, 02b, 06 and 07, metallab.isolated", seconds=100, slow=True)
+@pytest.mark.claim(used_in="notebooks 01, 02b and 06, metallab.isolated", seconds=100, slow=True)
 @pytest.mark.parametrize("framework", WORK)
 def test_one_thread_holds(framework, evidence):
     """``isolated.run(threads=1)`` holds PyTorch, TensorFlow and JAX to one busy core, on macOS by variables alone.

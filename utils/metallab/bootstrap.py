@@ -709,7 +709,7 @@ def explain(lines, project):
 PARTS = (
     ("cv2", "OpenCV", "08"),
     ("tensorflow", "TensorFlow", "06"),
-    ("jax", "JAX", "07"),
+    ("jax", "JAX", "07 and 07b"),
     ("onnxruntime", "ONNX Runtime", "08, 09 and 10"),
     ("coremltools", "Core ML Tools", "09b and 10"),
 )

@@ -1,1 +1,1 @@
-"""What lessons with JAX need (notebook 07)."""
+"""What lessons with JAX need (notebooks 07 and 07b)."""

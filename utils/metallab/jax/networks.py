@@ -7,17 +7,20 @@ by NumPy, from the same seed each time. None is trained: what is measured is how
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from metallab import device, timing
+from metallab import allowance, checks, device, mode, plots, timing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -120,38 +123,118 @@ def n_body(bodies: int = 512) -> Network:
 
 MEASURED: Mapping[str, Callable[..., Network]] = {
     "MLP": mlp,
+    "n-body step": n_body,
+    "Attention block": attention_block,
     "CNN": cnn,
     "ResNet block": resnet_block,
-    "Attention block": attention_block,
-    "n-body step": n_body,
 }
-"""The networks that notebook 07 measures."""
+"""The networks that notebook 07b measures, those first that take little time."""
+
+
+FLOAT32 = "highest"
+"""The precision of JAX's products that is float32: by itself JAX takes TensorFloat-32 on NVIDIA's GPUs."""
 
 
 @dataclass(frozen=True)
-class OnCpu:
-    """How long a network takes on the CPU of this process, and how much of the CPU that kept busy."""
+class Race:
+    """Small networks, each timed in several ways after the same outputs were seen."""
 
-    measurement: timing.Measurement
-    busy_cores: float
-    """Seconds of processor time, of all threads, for each second on the clock: 1 is one core."""
+    comparisons: Mapping[str, tuple[timing.Comparison, ...]]
+    """By what was asked: ``inference, latency``, ``gradient, latency``, ``inference, throughput``."""
+    left_out: str = ""
+    """What was left out for time; empty if nothing was."""
+
+    @property
+    def all(self) -> list[timing.Comparison]:
+        """Every comparison, for `metallab.records.save`."""
+        return [comparison for group in self.comparisons.values() for comparison in group]
+
+    @property
+    def means(self) -> list[str]:
+        """For each question and rival a sentence: the geometric mean over the networks, or why there is none.
+
+        Ratios that are withheld are not in a mean, and their number is told. RuntimeError as
+        `metallab.timing.Comparison.drift`.
+        """
+        sentences = []
+        for question, group in self.comparisons.items():
+            rivals = dict.fromkeys(rival for one in group for rival in one.measurements if rival != one.baseline)
+            for rival in rivals:
+                ratios = [one.ratios[rival] for one in group if rival in one.ratios]
+                withheld = [one.withheld[rival] for one in group if rival in one.withheld]
+                if not ratios:
+                    sentences.append(f"{question}: no speed-up of {rival} is given: {withheld[0]}.")
+                    continue
+                aside = f", {len(withheld)} withheld" if withheld else ""
+                of = f"{question}, mean of {len(ratios)} network{'s' * (len(ratios) > 1)}{aside}"
+                mean = timing.geometric_mean(ratios)
+                few = f"{rival} against {mean.baseline}: too few pairs for a 95 % interval"
+                sentences.append(f"{of}: {mean if math.isfinite(mean.high) else few}.")
+        return sentences
+
+    def draw(self) -> Figure:
+        """A speed-up with its interval in each row, or the reason why there is none."""
+        return plots.speedups(self.all)
+
+    def __str__(self) -> str:
+        return "\n".join([*self.means, *filter(None, [self.left_out])])
 
 
-def measure_on_cpu(names: Sequence[str], budget: timing.Budget) -> list[OnCpu]:
-    """Inference of some of `MEASURED` on the CPU, with as many threads as JAX has in this process.
+def race(names: Sequence[str], *, on: device.JaxDevice, seconds: float = 24.0) -> Race:
+    """Inference and gradient of some of `MEASURED`, as one program: a GPU against the whole CPU.
 
-    It is for a child process, ``isolated.run(source, threads=1)``, because JAX fixes its threads when it starts.
+    Where ``on`` is the CPU, ways to run there: as one program (``jit``), with one call of JAX for each operation (``op
+    by op``) and, for inference, NumPy where it can. On a GPU inference is timed by throughput as well. Outputs are
+    compared first, float32 means float32, and a sentinel watches the machine. Networks for which nothing is left of
+    ``seconds`` are left out and named.
     """
-    place = device.cpu(framework="jax")
-    measured = []
-    for name in names:
-        infer = MEASURED[name]().on(place.jax_device).inference()
-        place.synchronize(infer())  # compiled before the clocks start
-        wall, work = time.perf_counter(), time.process_time()
-        label = f"{name}, a process of {place.threads} thread{'s' if place.threads > 1 else ''}"
-        measurement = timing.measure(infer, on=place, name=label, budget=budget)
-        measured.append(OnCpu(measurement, (time.process_time() - work) / (time.perf_counter() - wall)))
-    return measured
+    tasks = [("inference", "latency"), ("gradient", "latency")]
+    tasks += [("inference", "throughput")] if on.kind != "cpu" else []
+    groups: dict[str, list[timing.Comparison]] = {f"{task}, {question}": [] for task, question in tasks}
+    within, left = allowance.Allowance(seconds), len(names) * len(tasks)
+    full = mode.by_mode(full=timing.Budget(min_samples=20, min_seconds=0.15, max_seconds=0.8), fast=timing.FAST)
+    square = jax.device_put(np.ones((512, 512), np.float32), on.jax_device)
+    with jax.default_matmul_precision(FLOAT32), timing.sentinel(lambda: square @ square, on=on):
+        for name in within.items(names, "the networks", least=2):
+            network = MEASURED[name]()
+            for task, question in tasks:
+                budget = within.budget(left, full, variants=2)
+                groups[f"{task}, {question}"].append(_compared(network, task, question, on, budget))
+                left -= 1
+    return Race({asked: tuple(group) for asked, group in groups.items()}, str(within) if within.left_out else "")
+
+
+def _compared(
+    network: Network, task: str, question: timing.Question, on: device.JaxDevice, budget: timing.Budget
+) -> timing.Comparison:
+    host = device.cpu(framework="jax")
+    variants, devices, roles = _ways(network, task, on, host)
+    return timing.compare(
+        variants,
+        on=devices,
+        baseline=next(iter(variants)),
+        parity=checks.matches("float32"),
+        question=question,
+        name=f"{network.name}, {task}" + (", throughput" if question == "throughput" else ""),
+        roles=roles,
+        budget=budget,
+    )
+
+
+def _ways(
+    network: Network, task: str, on: device.JaxDevice, host: device.JaxDevice
+) -> tuple[dict[str, Callable[[], Any]], dict[str, device.JaxDevice], dict[str, str]]:
+    """What is timed, the baseline first; where; and what each is on any machine."""
+    here = network.on(host.jax_device)
+    if on.kind != "cpu":
+        cpu = f"CPU, {host.threads} threads"
+        there = network.on(on.jax_device)
+        variants = {cpu: getattr(here, task)(), on.kind: getattr(there, task)()}
+        return variants, {cpu: host, on.kind: on}, {cpu: "CPU", on.kind: "GPU"}
+    variants = {"jit": getattr(here, task)(), "op by op": getattr(here, task)(compiled=False)}
+    if network.in_numpy and task == "inference":
+        variants["NumPy"] = here.numpy()
+    return variants, dict.fromkeys(variants, host), {}
 
 
 def _mlp(params: Any, x: Any, xp: Any = jnp) -> Any:

@@ -1,0 +1,91 @@
+"""What compiling with `jax.jit` costs, and after how many calls it has paid (notebook 07b)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from metallab import allowance, device, mode, plots, timing, units
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class FirstCalls:
+    """How long the first call of a compiled loop takes, by the loop's name and its number of rounds."""
+
+    lines: Mapping[str, Mapping[int, timing.Measurement]]
+    left_out: str = ""
+    """What was left out for time; empty if nothing was."""
+
+    @property
+    def measurements(self) -> list[timing.Measurement]:
+        """All of them, for `metallab.records.save`."""
+        return [measured for line in self.lines.values() for measured in line.values()]
+
+    def draw(self) -> Figure:
+        """Time of a first call over the number of rounds, a line for each loop."""
+        return plots.curves(self.lines, xlabel="rounds of the loop", heading="The first call of a loop under jit")
+
+    def __str__(self) -> str:
+        most = max(max(line) for line in self.lines.values())
+        last = {name: line[most] for name, line in self.lines.items()}
+        sentence = f"The first call of a loop of {most} round{'s' * (most > 1)}"
+        if doubt := timing.doubt(*last.values()):
+            sentence += f": no time is told: {doubt}."
+        else:
+            times = ", ".join(f"{units.seconds(measured.median)} as {name}" for name, measured in last.items())
+            sentence += f" takes {times} (medians, {next(iter(last.values())).device})."
+        return " ".join([sentence, *filter(None, [self.left_out])])
+
+
+def first_calls(
+    loops: Mapping[str, Callable[[Any, int], Any]],
+    x: Any,
+    rounds: Sequence[int],
+    *,
+    on: device.JaxDevice,
+    seconds: float = 8.0,
+) -> FirstCalls:
+    """Time first calls of each ``loop(x, rounds)`` under `jax.jit`: a new function each time, so each is compiled.
+
+    ``rounds`` ascend. Those for which nothing is left of ``seconds`` are left out and named, but for the first two.
+    """
+    within, left = allowance.Allowance(seconds), len(loops) * len(rounds)
+    short = timing.Budget(min_samples=7, min_seconds=0.2, max_seconds=0.5, warmup_calls=1)
+    full = mode.by_mode(full=short, fast=timing.FAST)
+    lines: dict[str, dict[int, timing.Measurement]] = {name: {} for name in loops}
+    for count in within.items(rounds, "rounds:", least=2):
+        for name, loop in loops.items():
+            label = f"first call of {name}, {count} rounds"
+            lines[name][count] = timing.measure(
+                _compiled_anew(loop, x, count), on=on, name=label, budget=within.budget(left, full)
+            )
+            left -= 1
+    return FirstCalls(lines, str(within) if within.left_out else "")
+
+
+def _compiled_anew(loop: Callable[[Any, int], Any], x: Any, rounds: int) -> Callable[[], Any]:
+    return lambda: jax.jit(lambda x: loop(x, rounds))(x)
+
+
+def pays_after(comparison: timing.Comparison, compiled: str = "jit") -> str:
+    """How many calls it takes until compiling has paid, in a sentence: the first call costs more, later ones less.
+
+    The baseline is what it is held against. It is told only where the comparison says that the compiled one is faster;
+    else why not. RuntimeError as `metallab.timing.Comparison.drift`.
+    """
+    if withheld := comparison.withheld.get(compiled):
+        return f"{comparison.name}: after how many calls {compiled} pays is not told: {withheld}."
+    plain, fast = comparison[comparison.baseline], comparison[compiled]
+    first, later, other = (units.seconds(time) for time in (fast.first_call, fast.median, plain.median))
+    costs = f"{comparison.name}, {fast.device}: the first call of {compiled} takes {first}, a later one {later}"
+    if comparison.ratios[compiled].verdict != "faster":
+        return f"{costs}; it is not shown to be faster than {comparison.baseline}."
+    calls = math.ceil((fast.first_call - fast.median) / (plain.median - fast.median))
+    return f"{costs}, {comparison.baseline} {other}: compiling pays after {calls} call{'s' * (calls != 1)}."
