@@ -74,7 +74,9 @@ class Survey:
         agree = every.count(parity.AGREES)
         differ = sum(outcome.startswith("DIFFERS") for outcome in every)
         refused = len(every) - agree - differ
-        return f"On {self.device} {agree} of {len(every)} cases agree with NumPy, {refused} are refused, {differ} differ."
+        return (
+            f"On {self.device} {agree} of {len(every)} cases agree with NumPy, {refused} are refused, {differ} differ."
+        )
 
     def _table(self) -> tables.Table:
         rows = []
@@ -193,7 +195,8 @@ def _rows(operator: str) -> list[Case]:
         "axis -2": (np.random.default_rng(0).random((3, 4)), -2),
     }
     made = [
-        Case(name, partial(_along, ours, axis), partial(_along, numpys, axis), (x,)) for name, (x, axis) in given.items()
+        Case(name, partial(_along, ours, axis), partial(_along, numpys, axis), (x,))
+        for name, (x, axis) in given.items()
     ]
     if operator == "argsort":
         downwards = lambda x: x.argsort(dim=-1, descending=True, stable=True)

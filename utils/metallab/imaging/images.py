@@ -55,13 +55,13 @@ def spectrum(picture: Tensor) -> Tensor:
     """A grey picture, (height, width), as its waves: how strong each is, on a logarithmic scale from 0 to 1.
 
     The slowest wave is in the middle, the finest in the corners. White is the strongest of them, black a
-    hundred-thousandth of it, or less.
+    ten-millionth of it, or less.
     """
     import torch
 
     strength = torch.fft.fftshift(torch.fft.fft2(picture).abs())
-    decades = (strength / strength.max()).clamp(min=1e-5).log10()
-    return 1 + decades / 5
+    decades = (strength / strength.max()).clamp(min=1e-7).log10()
+    return 1 + decades / 7
 
 
 def show(panels: Mapping[str, Any], heading: str, *, on: Device, zoom: float = 1) -> Figure:
