@@ -6,7 +6,8 @@
     survey                          # a table
     print(survey.sentence)
 
-The same cases are asked of an Apple GPU by ``test_operators_agree_at_their_edges`` in ``tests/conformance/test_mps.py``.
+The same cases are asked of an Apple GPU by ``test_operators_agree_at_their_edges``, a test in
+``tests/conformance/test_mps.py``.
 """
 
 from __future__ import annotations
