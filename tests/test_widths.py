@@ -82,6 +82,10 @@ def test_both_ways_are_timed_and_drawn():
     assert set(measured.outcomes) == {3, 9}
     axes = measured.draw().axes[0]
     assert [line.get_label() for line in axes.get_lines()][:2] == ["direct", "FFT"]
+    assert measured.left_out == ""
+    hurried = widths.measure(ways_for, [3, 5, 9], on=device.cpu(), seconds=0.001)
+    assert list(hurried.outcomes) == [3]
+    assert "kernels of width 5, 9" in str(hurried)
     with pytest.raises(ValueError, match="nothing to measure"):
         widths.measure(ways_for, [], on=device.cpu())
 
