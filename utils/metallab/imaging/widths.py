@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
@@ -64,21 +63,24 @@ class Widths:
 
     @property
     def sentence(self) -> str:
-        """What is known at each width, and from which on the FFT is faster."""
+        """From which width on the FFT is faster, or that this is not known."""
         begin = f"Measured on an {self.device} before" if self.stored else f"On {self.device}"
-        groups = itertools.groupby(sorted(self.outcomes), self.outcomes.__getitem__)
-        parts = [f"{outcome} at {_range(list(widths))}" for outcome, widths in groups]
         n, largest = self.crossover, max(self.outcomes)
         if n is not None:
-            conclusion = f"It is faster from {n} x {n} on."
-        elif all(self._won(outcome) is None for outcome in self.outcomes.values()):
-            conclusion = "So nothing is known of it here."
-        else:
-            conclusion = f"So it is not shown to be faster at {largest} x {largest}, the largest: try larger ones."
-        return f"{begin}, the FFT against conv2d, by width of the kernel: {', '.join(parts)}. {conclusion}"
+            return f"{begin}: the FFT filters faster than conv2d from {n} x {n} on."
+        if all(self._won(outcome) is None for outcome in self.outcomes.values()):
+            return f"{begin}: nothing may be said of the FFT beside conv2d, {self.outcomes[largest]}."
+        return (
+            f"{begin}: the FFT is not shown to be faster than conv2d up to {largest} x {largest}; try larger kernels."
+        )
 
     def __str__(self) -> str:
-        return "\n".join(filter(None, [self.sentence, self.left_out]))
+        """The sentence, what holds at each width, and what was left out."""
+        widths = {outcome: [] for outcome in self.outcomes.values()}
+        for width, outcome in self.outcomes.items():
+            widths[outcome].append(str(width))
+        parts = [f"{outcome} at {', '.join(widths[outcome])}" for outcome in widths]
+        return "\n".join(filter(None, [self.sentence, f"  By width: {'; '.join(parts)}.", self.left_out]))
 
 
 def measure(ways_for: Ways, widths: Sequence[int], *, on: Device, seconds: float = 16.0) -> Widths:
@@ -137,11 +139,7 @@ def _outcome(compared: timing.Comparison) -> str:
 
 
 def _withheld(doubt: timing.Doubt) -> str:
-    return f"withheld ({doubt.kind or doubt.reason})"
-
-
-def _range(widths: Sequence[int]) -> str:
-    return f"{widths[0]} to {widths[-1]}" if len(widths) > 1 else str(widths[0])
+    return f"withheld ({doubt.kind or 'no verdict'})"
 
 
 def _budget() -> timing.Budget:
