@@ -65,6 +65,12 @@ def test_the_tests_that_it_names_exist():
     ).read_text(encoding="utf-8")
 
 
-def test_a_case_sees_rounded_numbers():
-    case = edges.Case("pi", lambda x: x, lambda x: x, (np.array([np.pi]),))
-    assert case.outcome(CPU) == parity.AGREES
+def test_a_case_computes_in_its_dtype():
+    dtypes = []
+
+    def noted(x):
+        dtypes.append(x.dtype)
+        return x
+
+    outcome = edges.Case("pi", noted, lambda x: x, (np.array([np.pi]),), "float16").outcome(CPU)
+    assert (outcome, dtypes) == (parity.AGREES, [torch.float16])
