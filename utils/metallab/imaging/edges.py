@@ -172,7 +172,27 @@ def _solids(operator: str) -> list[Case]:
         Case("one element", *both, (small[:, :1, :1, :1], grid)),
         Case("halfway between two rows", *both, (small, np.zeros((1, 1, 1, 2)))),
         Case("NaN", *both, (_with_nan(small), grid)),
+        Case("gradient by the positions", _gradient, _slope, (small, grid)),
     ]
+
+
+def _gradient(picture: Any, grid: Any) -> Any:
+    """How the sum of the sampled values changes with each position, by autograd."""
+    import torch
+    from torch.nn import functional as F
+
+    grid = grid.detach().requires_grad_()
+    with torch.enable_grad():
+        return torch.autograd.grad(F.grid_sample(picture, grid, align_corners=True).sum(), grid)[0]
+
+
+def _slope(picture: np.ndarray, grid: np.ndarray, step: float = 1e-6) -> np.ndarray:
+    """The same by finite differences: (n, h, w, 2)."""
+    slopes = []
+    for direction in step * np.eye(2):  # across, down
+        apart = references.sampled_grid(picture, grid + direction) - references.sampled_grid(picture, grid - direction)
+        slopes.append(apart.sum(axis=1) / (2 * step))
+    return np.stack(slopes, axis=-1)
 
 
 def _rows(operator: str) -> list[Case]:
