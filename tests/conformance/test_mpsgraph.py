@@ -77,7 +77,7 @@ from metallab import checks, isolated, mpsgraph
 from metalsim.graph import contract, datatypes
 
 README = "utils/metalsim/graph/README.md"
-pytestmark = pytest.mark.claim(on="gpu", used_in="notebooks 09 to 11")
+pytestmark = pytest.mark.claim(on="gpu", used_in="notebooks 09 to 11b")
 
 
 @pytest.fixture(scope="module")
