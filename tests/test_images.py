@@ -47,3 +47,40 @@ def test_names_device_and_sizes_are_told():
 def test_a_grey_picture_may_be_a_batch_of_one(shape):
     (picture,) = drawn(images.show({"grey": torch.full(shape, 0.5)}, "grey", on=HERE))
     assert picture.shape == (4, 5)
+
+
+def test_the_middle_is_enlarged():
+    picture = np.arange(64.0).reshape(8, 8) / 64
+    (middle,) = drawn(images.show({"a": picture}, "zoomed", on=HERE, zoom=2))
+    assert np.array_equal(middle, picture[2:6, 2:6])
+
+
+def test_a_photograph_is_a_batch_of_one_from_0_to_1():
+    photograph = images.photograph(torch.device("cpu"), every=4)
+    assert (photograph.shape, photograph.dtype) == ((1, 3, 96, 128), torch.float32)
+    assert 0 <= photograph.min() < 0.1
+    assert 0.9 < photograph.max() <= 1
+    assert torch.equal(images.photograph(torch.device("cpu"))[..., ::4, ::4], photograph)
+
+
+def test_a_blur_keeps_the_brightness_and_has_a_middle():
+    disk = images.disk(9, torch.device("cpu"))
+    assert disk.sum().item() == pytest.approx(1)
+    assert torch.equal(disk, disk.flip(0))
+    assert disk[0, 0] == 0 < disk[4, 0]
+    with pytest.raises(ValueError, match="take 7 or 9"):
+        images.disk(8, torch.device("cpu"))
+
+
+def test_decibels_of_a_tenth_of_the_error_are_ten_more():
+    truth = torch.zeros(10)
+    assert images.psnr(truth, truth + 0.1) == pytest.approx(20)
+    assert images.psnr(truth, truth + 0.1**0.5) == pytest.approx(10)
+
+
+def test_a_spectrum_has_its_slowest_wave_in_the_middle_and_a_scale():
+    wave = torch.cos(2 * torch.pi * torch.arange(16) / 16 * 3).repeat(8, 1)  # three waves across
+    drawn = images.spectrum(1000 + wave)
+    assert drawn[4, 8] == 1
+    assert drawn[4, 11] == drawn[4, 5] == pytest.approx(1 - np.log10(2000) / 7, abs=1e-3)
+    assert drawn[0, 0] == pytest.approx(0, abs=0.1)

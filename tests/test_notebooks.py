@@ -181,14 +181,23 @@ WRONG_ANSWERS = {
     },
     "11_filter_with_fft": {
         "solution-1": (
-            "def gaussian(high, wide, sigma):\n"
-            "    u, v = torch.fft.fftfreq(high)[:, None], torch.fft.rfftfreq(wide)\n"
+            "def gaussian(height, width, sigma):\n"
+            "    u, v = torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)\n"
             "    return torch.exp(-(sigma**2) * (u**2 + v**2) / 2)"
         ),
         "solution-2": (
+            "def moved_by(first, second):\n"
+            "    product = torch.fft.rfft2(first) * torch.fft.rfft2(second).conj()\n"
+            "    match = torch.fft.irfft2(product, s=first.shape)\n"
+            "    return divmod(match.argmax().item(), first.shape[1])"
+        ),
+    },
+    "11b_check_edge_cases": {
+        "solution-1": (
             "def rfft_shape(shape, axes):\n    last = max(axis % len(shape) for axis in axes)\n"
             "    return tuple(n // 2 + 1 if axis == last else n for axis, n in enumerate(shape))"
         ),
+        "solution-2": "def running_mean(x, n):\n    sums = x.cumsum(0)\n    return (sums[n:] - sums[:-n]) / n",
     },
     "12_compare_machines": {
         "solution-1": (

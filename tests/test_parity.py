@@ -72,8 +72,3 @@ def test_what_a_device_refuses_is_told_and_a_mistake_of_ours_raises():
         parity.against_numpy(lambda x: x.sort(0, stable=True), np.sort, REAL, on=CPU)
     with pytest.raises(ZeroDivisionError):
         parity.against_numpy(torch.exp, lambda x: 1 / 0, REAL, on=CPU)
-
-
-def test_several_verdicts_are_counted():
-    assert parity.summary(["agrees", "agrees"]) == "2 of 2 agree"
-    assert parity.summary(["agrees", "refused: no", "DIFFERS: yes"]) == "1 of 3 agree; refused: no"

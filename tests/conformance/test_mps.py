@@ -19,6 +19,7 @@ from torch.utils import benchmark
 
 from conformance.claims import ON_A_MAC
 from metallab import device, parity, units
+from metallab.imaging import edges
 from metallab.pytorch import coverage, networks, precision
 from metalsim import refusals
 
@@ -409,27 +410,20 @@ def test_large_inner_sizes_are_right(evidence):
     assert linear < 0.005
 
 
-COMPLEX = {
-    "product": (lambda z: z * z, np.square),
-    "matrix product": (lambda z: z @ z.mT, lambda z: z @ z.T),
-    "absolute": (torch.abs, np.abs),
-    "FFT of 12": (torch.fft.fft, np.fft.fft),
-    "FFT of 8": (lambda z: torch.fft.fft(z, dim=0), lambda z: np.fft.fft(z, axis=0)),
-}
+@pytest.mark.claim(used_in="notebook 11b")
+@pytest.mark.parametrize("operator", edges.GRAPH_TESTS)
+def test_operators_agree_at_their_edges(operator, evidence):
+    """Of nothing, one element, ties, NaN and odd sizes, operators give what NumPy gives.
 
-
-@pytest.mark.claim(used_in="notebook 11, complex numbers")
-@pytest.mark.parametrize("parts", ["float32", "float16"])
-@pytest.mark.parametrize("operation", COMPLEX)
-def test_complex_numbers_compute(operation, parts, evidence):
-    """complex64 and complex32 compute products, matrix products and Fourier transforms as NumPy does, or are refused.
-
-    The table of notebook 11; a refusal of complex32 is no fault, a wrong result is.
+    Those on complex32 may be refused, which is no fault; a wrong result is.
     """
-    z = np.random.default_rng(0).normal(size=(8, 24)).view(complex)
-    said = parity.against_numpy(*COMPLEX[operation], z, on=device.pick(), dtype=parts)
-    evidence("said", said)
-    assert said == parity.AGREES or (parts == "float16" and not said.startswith("DIFFERS"))
+    lab = device.pick()
+    outcomes = {case.name: case.outcome(lab) for case in edges.cases(operator)}
+    evidence("outcomes", outcomes)
+    wrong = {name: outcome for name, outcome in outcomes.items() if outcome != parity.AGREES}
+    if operator == "complex32":
+        wrong = {name: outcome for name, outcome in wrong.items() if not outcome.startswith("refused")}
+    assert not wrong
 
 
 @pytest.mark.claim(on="mac", used_in="notebook 04b and softshrink.mm")

@@ -77,7 +77,7 @@ from metallab import checks, isolated, mpsgraph
 from metalsim.graph import contract, datatypes
 
 README = "utils/metalsim/graph/README.md"
-pytestmark = pytest.mark.claim(on="gpu", used_in="notebooks 09b to 11")
+pytestmark = pytest.mark.claim(on="gpu", used_in="notebooks 09b to 11b")
 
 
 @pytest.fixture(scope="module")
@@ -798,7 +798,7 @@ def test_arrays_in_the_gpu_s_memory(mac):
 # ---- as notebooks use it
 
 
-@pytest.mark.claim(used_in="notebooks 09b to 11, metallab.mpsgraph")
+@pytest.mark.claim(used_in="notebooks 09b to 11b, metallab.mpsgraph")
 def test_results_are_read_back(mac, g):
     """A compiled graph runs from Python, and ``buffer.contents().as_buffer(n)`` gives its results.
 
@@ -931,14 +931,14 @@ def test_quantised_convolution_is_right(mac):
     near([numbers(each) for each in execute(mac, executable, inputs)], wanted)
 
 
-@pytest.mark.claim(used_in=f"{README}; notebook 11")
+@pytest.mark.claim(used_in=f"{README}; notebook 11b")
 def test_sorting_puts_nan_last(mac):
     """Sorting puts NaN last."""
     result = run(mac, "sortWithTensor:axis:name:", np.float32([3, np.nan, 1, 2, 0]), 0)
     np.testing.assert_array_equal(result, [0, 1, 2, 3, np.nan])
 
 
-@pytest.mark.claim(used_in=f"{README}; notebook 11")
+@pytest.mark.claim(used_in=f"{README}; notebook 11b")
 @pytest.mark.parametrize("stem", ["Sum", "Minimum", "Maximum"])
 def test_cumulative_operations_carry_nan(mac, stem):
     """Cumulative sums, minima and maxima carry NaN on from where it stands, as PyTorch's do."""

@@ -6,7 +6,7 @@ device is known to refuse, wants a word for each of them instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,13 +59,6 @@ def agreement(truth: np.ndarray, result: np.ndarray, dtype: str = "float32") -> 
     except checks.Mismatch as difference:
         return f"DIFFERS: {units.first_line(difference).removeprefix('result: ')}"
     return AGREES
-
-
-def summary(verdicts: Sequence[str]) -> str:
-    """Several verdicts as one: ``6 of 6 agree``, or fewer, with what the first of the others says."""
-    disagreements = [verdict for verdict in verdicts if verdict != AGREES]
-    counted = f"{len(verdicts) - len(disagreements)} of {len(verdicts)} agree"
-    return f"{counted}; {disagreements[0]}" if disagreements else counted
 
 
 def _rounded(array: Any, dtype: str) -> Tensor:

@@ -1,9 +1,9 @@
-"""Pictures side by side, for lessons about pictures."""
+"""A photograph, a blur, and pictures side by side, for lessons about pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -12,9 +12,60 @@ from matplotlib.figure import Figure
 from metallab import plots
 from metallab.device import Device
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
-def show(panels: Mapping[str, Any], heading: str, *, on: Device) -> Figure:
-    """Draw pictures beside each other, each with its name above.
+
+def photograph(device: torch.device, every: int = 1) -> Tensor:
+    """A photograph as (1, 3, height, width), float32 from 0 to 1: 384 x 512 pixels, or each ``every``-th of them.
+
+    It is ``china.jpg`` by danielbuechele (CC BY 2.0), which comes with scikit-learn.
+    """
+    import torch
+    from sklearn.datasets import load_sample_image
+
+    pixels = load_sample_image("china.jpg")[:384:every, 64:576:every]  # bytes, (height, width, 3)
+    return torch.tensor(pixels, device=device).permute(2, 0, 1)[None].float() / 255
+
+
+def disk(width: int, device: torch.device) -> Tensor:
+    """The kernel by which a lens out of focus blurs: (width, width), float32, equal weights in a circle, 1 in all.
+
+    ValueError for an even width, which has no middle.
+    """
+    import torch
+
+    if width % 2 == 0:
+        raise ValueError(f"a kernel {width} wide has no pixel in its middle: take {width - 1} or {width + 1}")
+    away = np.arange(width) - width // 2
+    weights = np.clip(width / 2 - np.hypot(away[:, None], away), 0, 1)  # soft at its edge
+    return torch.tensor(weights / weights.sum(), dtype=torch.float32, device=device)
+
+
+def psnr(truth: Tensor, result: Tensor) -> float:
+    """How near a picture is to another, in decibels: the peak, 1, squared, over the mean squared error.
+
+    10 dB more are a tenth of the squared error; infinite for equal pictures.
+    """
+    return -10 * (result - truth).square().mean().log10().item()
+
+
+def spectrum(picture: Tensor) -> Tensor:
+    """A grey picture, (height, width), as its waves: how strong each is, on a logarithmic scale from 0 to 1.
+
+    The slowest wave is in the middle, the finest in the corners. White is the strongest of them, black a
+    ten-millionth of it, or less.
+    """
+    import torch
+
+    strength = torch.fft.fftshift(torch.fft.fft2(picture).abs())
+    decades = (strength / strength.max()).clamp(min=1e-7).log10()
+    return 1 + decades / 7
+
+
+def show(panels: Mapping[str, Any], heading: str, *, on: Device, zoom: float = 1) -> Figure:
+    """Draw pictures beside each other, each with its name above; of each the middle, ``zoom`` times as large.
 
     A picture is a tensor or an array: (height, width), (height, width, 3), (3, height, width) or a batch of one such.
     Its values go from 0, black, to 1, and what lies beyond is cut. ``on`` is the device that made them, and stands in
@@ -22,7 +73,7 @@ def show(panels: Mapping[str, Any], heading: str, *, on: Device) -> Figure:
     """
     if not panels:
         raise ValueError("there is no picture to show; pass {'its name': picture}")
-    pictures = {name: _pixels(name, panel) for name, panel in panels.items()}
+    pictures = {name: _middle(_pixels(name, panel), zoom) for name, panel in panels.items()}
     columns = len(pictures) if len(pictures) < 4 else 2
     rows = -(-len(pictures) // columns)
     across = [pixels.shape[1] / pixels.shape[0] for pixels in pictures.values()][:columns]  # at equal height
@@ -37,6 +88,11 @@ def show(panels: Mapping[str, Any], heading: str, *, on: Device) -> Figure:
         plots.title(figure, heading, [on.label], on.simulated)
     sizes = ", ".join(f"{name} ({pixels.shape[0]} x {pixels.shape[1]})" for name, pixels in pictures.items())
     return plots.described(figure, f"{heading}: {sizes}")
+
+
+def _middle(pixels: np.ndarray, zoom: float) -> np.ndarray:
+    high, wide = (round(size * (1 - 1 / zoom) / 2) for size in pixels.shape[:2])
+    return pixels[high : pixels.shape[0] - high, wide : pixels.shape[1] - wide]
 
 
 def _pixels(name: str, panel: Any) -> np.ndarray:

@@ -1,0 +1,80 @@
+"""Cases at the edges of operators: the CPU passes them, and what does not is named in the table of notebook 11b."""
+
+from __future__ import annotations
+
+import ast
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+from metallab import device, parity, paths
+from metallab.imaging import edges
+
+CPU = device.cpu()
+
+
+@pytest.mark.parametrize("operator", [name for name in edges.GRAPH_TESTS if name != "complex32"])
+def test_the_cpu_agrees_with_numpy_at_every_edge(operator):
+    outcomes = {case.name: case.outcome(CPU) for case in edges.cases(operator)}
+    assert set(outcomes.values()) == {parity.AGREES}, outcomes
+
+
+@pytest.mark.filterwarnings("error:ComplexHalf")
+def test_pairs_of_float16_are_right_or_refused():
+    outcomes = {case.name: case.outcome(CPU) for case in edges.cases("complex32")}
+    assert outcomes["|z|"] == parity.AGREES
+    assert not [outcome for outcome in outcomes.values() if outcome.startswith("DIFFERS")]
+
+
+@pytest.mark.parametrize(
+    ("operator", "name", "mistake"),
+    [
+        ("sort", "sort", lambda x, dim, stable: torch.sort(x.nan_to_num(0), dim)),
+        ("argsort", "argsort", lambda x, dim, stable, descending=False: (-x if descending else x).sort(dim).indices),
+        ("cumsum", None, lambda x, dim: x.nan_to_num(0).sum(dim, keepdim=True).expand_as(x)),
+        ("irfftn", None, lambda x, s, dim, norm: torch.zeros(4, 6, 5, 9)),
+        ("conv3d", None, lambda x, w: torch.zeros(1)),
+        ("grid_sample", None, functools.partial(torch.nn.functional.grid_sample, mode="nearest")),
+    ],
+)
+def test_a_wrong_operator_is_found(operator, name, mistake, monkeypatch):
+    owner = {"irfftn": torch.fft, "conv3d": torch.nn.functional, "grid_sample": torch.nn.functional}.get(
+        operator, torch.Tensor if name else torch
+    )
+    monkeypatch.setattr(owner, operator, mistake)
+    outcomes = [case.outcome(CPU) for case in edges.cases(operator)]
+    assert any(outcome.startswith("DIFFERS") for outcome in outcomes), outcomes
+
+
+def test_the_table_names_what_does_not_agree():
+    outcomes = {"sort": {"ties": "agrees", "NaN": "DIFFERS: 2 of 6", "empty": "refused: no"}, "cumsum": {"a": "agrees"}}
+    survey = edges.Survey("a GPU", outcomes)
+    head, sort, cumsum = repr(survey).splitlines()
+    assert head.split("  ")[:2] == ["operator", "a GPU"]
+    assert "1 of 3 agree  NaN: DIFFERS: 2 of 6 (and 1 more)  test_operation, test_sorting_puts_nan_last" in sort
+    assert "1 of 1 agree" in cumsum
+    assert "<table" in survey._repr_html_()
+    assert survey.sentence == "On a GPU 2 of 4 cases agree with NumPy, 1 are refused, 1 differ."
+
+
+def test_the_tests_that_it_names_exist():
+    text = (paths.ROOT / "tests" / "conformance" / "test_mpsgraph.py").read_text(encoding="utf-8")
+    functions = {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
+    named = {name for names in edges.GRAPH_TESTS.values() for name in names}
+    assert named <= functions
+    assert "def test_operators_agree_at_their_edges" in (
+        paths.ROOT / "tests" / "conformance" / "test_mps.py"
+    ).read_text(encoding="utf-8")
+
+
+def test_a_case_computes_in_its_dtype():
+    dtypes = []
+
+    def noted(x):
+        dtypes.append(x.dtype)
+        return x
+
+    outcome = edges.Case("pi", noted, lambda x: x, (np.array([np.pi]),), "float16").outcome(CPU)
+    assert (outcome, dtypes) == (parity.AGREES, [torch.float16])

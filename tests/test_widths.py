@@ -1,0 +1,105 @@
+"""From which kernel on the FFT is faster: never from a width at which that is not shown, and each outcome is named."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from mutate import Rules
+from test_findings import record
+
+from metallab import device, timing
+from metallab.imaging import widths
+
+RULES = Rules(widths)
+
+
+def told(module, *outcomes, **changes):
+    return module.Widths("a GPU", dict(zip((3, 5, 9, 181), outcomes, strict=False)), **changes)
+
+
+@RULES.rule(
+    ('outcome == "faster" if', 'outcome != "slower" if'),
+    ("if outcome in get_args(timing.Verdict) else None", "if True else None"),
+    ("if n is not None:", "if True:"),
+    ("if all(self._won(outcome) is None", "if any(self._won(outcome) is None"),
+    ("widths[outcome].append(str(width))", "widths[outcome] = [str(width)]"),
+    ("self.left_out]", "]"),
+)
+def a_point_without_a_verdict_is_named_beside_the_conclusion(widths):
+    """A reader saw "no kernel size is shown" beside a point: what holds at each width is said as well."""
+    assert str(told(widths, "slower", "slower", "faster", "inconclusive")) == (
+        "On a GPU: the FFT is not shown to be faster than conv2d up to 181 x 181; try larger kernels.\n"
+        "  By width: slower at 3, 5; faster at 9; inconclusive at 181."
+    )
+    sound = told(widths, "slower", "inconclusive", "faster", "faster")
+    assert sound.crossover == 9
+    assert sound.sentence == "On a GPU: the FFT filters faster than conv2d from 9 x 9 on."
+    unknown = "withheld (busy machine)"
+    assert told(widths, "slower", unknown, "faster").crossover == 9
+    assert told(widths, "slower", "faster", unknown).crossover == 5
+    assert "not shown to be faster" in told(widths, "slower", unknown).sentence
+    assert str(told(widths, unknown, unknown, left_out="Left out: all.")) == (
+        "On a GPU: nothing may be said of the FFT beside conv2d, withheld (busy machine).\n"
+        "  By width: withheld (busy machine) at 3, 5.\nLeft out: all."
+    )
+
+
+@RULES.rule(
+    ("compared is None or (compared.series, compared.variant) != (SERIES, FFT)", "compared is None"),
+    ("sound[0].comparison.outcome if sound else", "runs[0].comparison.outcome if runs else"),
+    ("if self.stored else", "if not self.stored else"),
+    ("    if not outcomes:\n", "    if False:\n"),
+)
+def a_stored_machine_is_named_and_its_doubts_count(widths):
+    every = [
+        record("FFT", 2.0, f"{n} x {n}", lesson=widths.LESSON, baseline="direct", series="n x n", size=timing.Size(n))
+        for n in (3, 9)
+    ]
+    busy = dataclasses.replace(every[1], measurement=dataclasses.replace(every[1].measurement, others=2.0))
+    alien = record("Fourier", 9.0, "5 x 5", lesson=widths.LESSON, series="n x n", size=timing.Size(5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(widths.records, "load", lambda path: [every[0], busy, alien])
+        stored = widths.stored("some.json")
+        assert str(stored) == (
+            "Measured on an NVIDIA H200 before: the FFT filters faster than conv2d from 3 x 3 on.\n"
+            "  By width: faster at 3; withheld (busy machine) at 9."
+        )
+        with pytest.raises(ValueError, match="there are no times"):
+            stored.draw()
+        patch.setattr(widths.records, "load", lambda path: [])
+        with pytest.raises(ValueError, match=r"some.json has no kernels"):
+            widths.stored("some.json")
+
+
+test_rule_holds, test_broken_rule_goes_red = RULES.tests()
+
+
+def ways_for(width):
+    x = torch.ones(64)
+    return {"direct": lambda: x * width, "FFT": lambda: x * width}
+
+
+def test_both_ways_are_timed_and_drawn():
+    measured = widths.measure(ways_for, [3, 9], on=device.cpu(), seconds=2)
+    assert [c.name for c in measured.comparisons] == ["3 x 3", "9 x 9"]
+    assert [c["FFT"].size.number for c in measured.comparisons] == [3, 9]
+    assert set(measured.outcomes) == {3, 9}
+    axes = measured.draw().axes[0]
+    assert [line.get_label() for line in axes.get_lines()][:2] == ["direct", "FFT"]
+    assert measured.left_out == ""
+    hurried = widths.measure(ways_for, [3, 5, 9], on=device.cpu(), seconds=0.001)
+    assert list(hurried.outcomes) == [3]
+    assert "kernels of width 5, 9" in str(hurried)
+    with pytest.raises(ValueError, match="nothing to measure"):
+        widths.measure(ways_for, [], on=device.cpu())
+
+
+def test_a_wrong_picture_gets_no_speed_up():
+    def wrong(width):
+        return ways_for(width) | {"FFT": lambda: torch.zeros(64)}
+
+    measured = widths.measure(wrong, [3], on=device.cpu(), seconds=1)
+    assert measured.outcomes[3] == "withheld (outputs differ)"
+    assert measured.crossover is None

@@ -1,0 +1,234 @@
+"""Operators where they are wrong most easily: nothing, one element, ties, NaN, odd sizes, pairs of 16 bits.
+
+::
+
+    survey = edges.survey(on=lab)   # each case against NumPy in float64
+    survey                          # a table
+    print(survey.sentence)
+
+The same cases are asked of an Apple GPU by ``test_operators_agree_at_their_edges``, a test in
+``tests/conformance/test_mps.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from metallab import parity, tables
+from metallab.device import Device
+from metallab.imaging import references
+
+GRAPH_TESTS = {
+    "complex64": ["test_complex_to_complex"],
+    "complex32": ["test_half_precision_spectra_are_rounded_from_single"],
+    "fftn": ["test_complex_to_complex"],
+    "ifftn": ["test_complex_to_complex"],
+    "rfftn": ["test_real_to_hermitean_and_back"],
+    "irfftn": ["test_real_to_hermitean_and_back"],
+    "conv3d": ["test_convolution_in_three_dimensions"],
+    "grid_sample": ["test_grid_sampling"],
+    "sort": ["test_operation", "test_sorting_puts_nan_last"],
+    "argsort": ["test_operation"],
+    "cumsum": ["test_cumulative_operations", "test_cumulative_operations_carry_nan"],
+    "cumprod": ["test_cumulative_operations"],
+    "cummin": ["test_cumulative_operations", "test_cumulative_operations_carry_nan"],
+    "cummax": ["test_cumulative_operations", "test_cumulative_operations_carry_nan"],
+}
+"""By operator: the tests in ``tests/conformance/test_mpsgraph.py`` that ask the same of Apple's MPSGraph."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call and what NumPy makes of it: ``function`` of tensors, ``reference`` of the same numbers in float64."""
+
+    name: str
+    function: Callable[..., Any]
+    reference: Callable[..., np.ndarray]
+    arrays: tuple[np.ndarray, ...]
+    dtype: str = "float32"
+
+    def outcome(self, on: Device) -> str:
+        """``agrees``, ``DIFFERS: ...`` or ``refused: ...``, as `metallab.parity.against_numpy`."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "ComplexHalf")  # PyTorch calls it experimental
+            return parity.against_numpy(self.function, self.reference, *self.arrays, on=on, dtype=self.dtype)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What became of each case, by operator: ``agrees``, ``DIFFERS: ...`` or ``refused: ...``."""
+
+    device: str
+    outcomes: dict[str, dict[str, str]]
+
+    @property
+    def sentence(self) -> str:
+        """How many cases agree, are refused and differ."""
+        every = [outcome for cases in self.outcomes.values() for outcome in cases.values()]
+        agree = every.count(parity.AGREES)
+        differ = sum(outcome.startswith("DIFFERS") for outcome in every)
+        refused = len(every) - agree - differ
+        return (
+            f"On {self.device} {agree} of {len(every)} cases agree with NumPy, {refused} are refused, {differ} differ."
+        )
+
+    def _table(self) -> tables.Table:
+        rows = []
+        for operator, cases in self.outcomes.items():
+            others = [f"{name}: {outcome}" for name, outcome in cases.items() if outcome != parity.AGREES]
+            first = f"{others[0]}{f' (and {len(others) - 1} more)' if len(others) > 1 else ''}" if others else ""
+            agree = f"{len(cases) - len(others)} of {len(cases)} agree"
+            rows.append([operator, agree, first, ", ".join(GRAPH_TESTS[operator])])
+        return tables.Table(["operator", self.device, "what does not agree", "MPSGraph is asked by"], rows)
+
+    def __repr__(self) -> str:
+        return repr(self._table())
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+
+def survey(*, on: Device) -> Survey:
+    """Run every case on a device. Asking a GPU's library for what it does not have may end the process."""
+    outcomes = {name: {case.name: case.outcome(on) for case in cases(name)} for name in GRAPH_TESTS}
+    return Survey(on.label, outcomes)
+
+
+def cases(operator: str) -> list[Case]:
+    """The cases of one operator, a key of `GRAPH_TESTS`; KeyError for another."""
+    if operator in ("complex64", "complex32"):
+        return _complex(operator)
+    if operator.endswith("fftn"):
+        return list(itertools.starmap(partial(_transform, operator), _SIZES))
+    if operator in ("conv3d", "grid_sample"):
+        return _solids(operator)
+    return _rows(operator)
+
+
+def _complex(operator: str) -> list[Case]:
+    import torch
+
+    z = np.random.default_rng(0).normal(size=(8, 24)).view(complex)  # 8 x 12
+    dtype = {"complex64": "float32", "complex32": "float16"}[operator]
+    functions = {
+        "|z|": (torch.abs, np.abs),
+        "angle": (torch.angle, np.angle),
+        "conjugate": (torch.conj_physical, np.conj),
+        "z * z": (torch.square, np.square),
+        "1 / z": (torch.reciprocal, np.reciprocal),
+        "sum": (torch.sum, np.sum),
+        "matrix product": (lambda z: z @ z.mT, lambda z: z @ z.T),
+        "FFT of 12": (torch.fft.fft, np.fft.fft),
+        "FFT of 8": (partial(torch.fft.fft, dim=0), partial(np.fft.fft, axis=0)),
+    }
+    return [Case(name, *functions[name], (z,), dtype) for name in functions]
+
+
+_SIZES = list(itertools.product((1, 2, 3, 4), ("backward", "forward", "ortho"), (8, 9)))
+"""Dimensions, scaling, and the size of the last axis: way back to an odd one was reported wrong (pytorch#126649)."""
+
+
+def _transform(operator: str, dimensions: int, norm: str, last: int) -> Case:
+    import torch
+
+    rng = np.random.default_rng(0)
+    shape, axes = (4, 6, 5, last), tuple(range(-dimensions, 0))
+    real = rng.normal(size=shape)
+    given = {"rfftn": real, "irfftn": np.fft.rfftn(real, axes=axes)}.get(operator, real + 1j * rng.normal(size=shape))
+    options = {"s": shape[-dimensions:], "norm": norm}
+    return Case(
+        f"{dimensions}-D, {norm}, {last} wide",
+        partial(getattr(torch.fft, operator), dim=axes, **options),
+        partial(getattr(np.fft, operator), axes=axes, **options),
+        (given,),
+    )
+
+
+def _solids(operator: str) -> list[Case]:
+    from torch.nn import functional as F
+
+    rng = np.random.default_rng(0)
+    video, weights = rng.random((2, 3, 4, 5, 6)), rng.random((2, 3, 2, 3, 3))
+    small, grid = rng.random((1, 2, 4, 5)), rng.uniform(-1.2, 1.2, (1, 6, 7, 2))  # some positions lie outside
+    if operator == "conv3d":
+        both = F.conv3d, references.convolution3d
+        return [
+            Case("plain", *both, (video, weights)),
+            Case("empty", *both, (video[:0], weights)),
+            Case("one element", *both, (video[:1, :1, :1, :1, :1], weights[:1, :1, :1, :1, :1])),
+            Case("NaN", *both, (_with_nan(video), weights)),
+        ]
+    both = partial(F.grid_sample, align_corners=True), references.sampled_grid
+    return [
+        Case("plain", *both, (small, grid)),
+        Case("empty", *both, (small, grid[:, :0])),
+        Case("one element", *both, (small[:, :1, :1, :1], grid)),
+        Case("halfway between two rows", *both, (small, np.zeros((1, 1, 1, 2)))),
+        Case("NaN", *both, (_with_nan(small), grid)),
+        Case("gradient by the positions", _gradient, _slope, (small, grid)),
+    ]
+
+
+def _gradient(picture: Any, grid: Any) -> Any:
+    """How the sum of the sampled values changes with each position, by autograd."""
+    import torch
+    from torch.nn import functional as F
+
+    grid = grid.detach().requires_grad_()
+    with torch.enable_grad():
+        return torch.autograd.grad(F.grid_sample(picture, grid, align_corners=True).sum(), grid)[0]
+
+
+def _slope(picture: np.ndarray, grid: np.ndarray, step: float = 1e-6) -> np.ndarray:
+    """The same by finite differences: (n, h, w, 2)."""
+    slopes = []
+    for direction in step * np.eye(2):  # across, down
+        apart = references.sampled_grid(picture, grid + direction) - references.sampled_grid(picture, grid - direction)
+        slopes.append(apart.sum(axis=1) / (2 * step))
+    return np.stack(slopes, axis=-1)
+
+
+def _rows(operator: str) -> list[Case]:
+    import torch
+
+    functions = {
+        "sort": (lambda x, dim: x.sort(dim=dim, stable=True).values, np.sort),
+        "argsort": (lambda x, dim: x.argsort(dim=dim, stable=True), partial(np.argsort, kind="stable")),
+        "cumsum": (torch.cumsum, np.cumsum),
+        "cumprod": (torch.cumprod, np.cumprod),
+        "cummin": (lambda x, dim: x.cummin(dim).values, np.minimum.accumulate),
+        "cummax": (lambda x, dim: x.cummax(dim).values, np.maximum.accumulate),
+    }
+    ours, numpys = functions[operator]
+    row = np.array([[3, np.nan, 1, 2, np.nan, 0]])
+    given: dict[str, tuple[np.ndarray, int]] = {
+        "empty": (row[:, :0], -1),
+        "one element": (row[:, :1], -1),
+        "ties": (row[:, [3, 2, 3, 2, 3]], -1),
+        "NaN": (row, -1),
+        "axis -2": (np.random.default_rng(0).random((3, 4)), -2),
+    }
+    made = [
+        Case(name, partial(_along, ours, axis), partial(_along, numpys, axis), (x,))
+        for name, (x, axis) in given.items()
+    ]
+    if operator == "argsort":
+        downwards = lambda x: x.argsort(dim=-1, descending=True, stable=True)
+        nan_first = lambda x: np.argsort(np.where(np.isnan(x), -np.inf, -x), kind="stable")
+        made.append(Case("NaN, downwards", downwards, nan_first, (row,)))
+    return made
+
+
+def _along(function: Callable[..., Any], axis: int, x: Any) -> Any:
+    return function(x, axis)
+
+
+def _with_nan(array: np.ndarray) -> np.ndarray:
+    return np.where(np.arange(array.size).reshape(array.shape) == 7, np.nan, array)

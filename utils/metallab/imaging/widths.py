@@ -1,0 +1,146 @@
+"""From which width of a kernel the Fourier transform filters faster: measured here, or as it was on another machine.
+
+::
+
+    def ways_for(width):
+        kernel = images.disk(width, device)
+        return {"direct": lambda: direct(picture, kernel), "FFT": lambda: by_fft(picture, kernel)}
+
+    widths = measure(ways_for, [3, 9, 31], on=lab)
+    print(widths)   # a sentence
+    widths.draw()   # time over width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from metallab import allowance, checks, mode, paths, plots, records, timing
+from metallab.device import Device
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LESSON, SERIES = "11_filter_with_fft", "n x n"
+DIRECT, FFT = "direct", "FFT"
+
+Ways = Callable[[int], Mapping[str, Callable[[], Any]]]
+
+
+@dataclass(frozen=True)
+class Widths:
+    """``FFT`` against ``direct`` at growing widths of the kernel."""
+
+    device: str
+    outcomes: Mapping[int, str]
+    """By width in pixels: the FFT is ``faster``, ``slower``, ``same`` or ``inconclusive``, or ``withheld (...)``."""
+    comparisons: tuple[timing.Comparison, ...] = ()
+    """What was measured, for `records.save`; empty for another machine's."""
+    left_out: str = ""
+    """What was left out for time; empty if nothing was."""
+    stored: bool = False
+    """True if it was not measured here."""
+
+    @property
+    def crossover(self) -> int | None:
+        """The smallest width from which on the FFT is faster at every width; None if it is not at the largest."""
+        return timing.crossover({width: self._won(outcome) for width, outcome in self.outcomes.items()})
+
+    @staticmethod
+    def _won(outcome: str) -> bool | None:
+        return outcome == "faster" if outcome in get_args(timing.Verdict) else None
+
+    def draw(self) -> Figure:
+        """Time over width with quartile bands, and a mark at the crossover. ValueError for another machine's."""
+        if not self.comparisons:
+            raise ValueError("there are no times to draw of another machine: print it, or draw what `measure` gives")
+        lines = {way: {c[way].size.number: c[way] for c in self.comparisons} for way in (DIRECT, FFT)}
+        n = self.crossover
+        marks = {f"the FFT is faster from {n} on": n} if n else {}
+        return plots.curves(lines, xlabel="width of the kernel [pixels]", heading="One filter, two ways", marks=marks)
+
+    @property
+    def sentence(self) -> str:
+        """From which width on the FFT is faster, or that this is not known."""
+        begin = f"Measured on an {self.device} before" if self.stored else f"On {self.device}"
+        n, largest = self.crossover, max(self.outcomes)
+        if n is not None:
+            return f"{begin}: the FFT filters faster than conv2d from {n} x {n} on."
+        if all(self._won(outcome) is None for outcome in self.outcomes.values()):
+            return f"{begin}: nothing may be said of the FFT beside conv2d, {self.outcomes[largest]}."
+        return (
+            f"{begin}: the FFT is not shown to be faster than conv2d up to {largest} x {largest}; try larger kernels."
+        )
+
+    def __str__(self) -> str:
+        """The sentence, what holds at each width, and what was left out."""
+        widths = {outcome: [] for outcome in self.outcomes.values()}
+        for width, outcome in self.outcomes.items():
+            widths[outcome].append(str(width))
+        parts = [f"{outcome} at {', '.join(widths[outcome])}" for outcome in widths]
+        return "\n".join(filter(None, [self.sentence, f"  By width: {'; '.join(parts)}.", self.left_out]))
+
+
+def measure(ways_for: Ways, widths: Sequence[int], *, on: Device, seconds: float = 16.0) -> Widths:
+    """Time both ways at each width, in turns, after checking that they give the same picture in float32.
+
+    ``ways_for(width)`` returns functions without arguments named ``direct`` and ``FFT``. Widths for which nothing is
+    left of ``seconds`` are left out, and named. A sentinel watches the machine meanwhile; on NVIDIA GPUs float32 means
+    float32. ValueError for no widths, KeyError if a way is missing.
+    """
+    if not widths:
+        raise ValueError("there is nothing to measure: give widths in pixels, such as [3, 9, 31]")
+    import torch
+
+    made: list[timing.Comparison] = []
+    within = allowance.Allowance(seconds)
+    cudnn = torch.backends.cudnn
+    exact = cudnn.flags(cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic, allow_tf32=False)
+    with exact, timing.sentinel(ways_for(min(widths))[FFT], on=on):
+        for width in within.items(widths, "kernels of width"):
+            ways = ways_for(width)
+            made.append(
+                timing.compare(
+                    {DIRECT: ways[DIRECT], FFT: ways[FFT]},
+                    on=on,
+                    baseline=DIRECT,
+                    parity=checks.matches("float32"),
+                    name=f"{width} x {width}",
+                    series=SERIES,
+                    size=width,
+                    dtype=torch.float32,
+                    budget=within.budget(len(widths) - len(made), _budget(), variants=2),
+                )
+            )
+    outcomes = {width: _outcome(c) for width, c in zip(widths, made, strict=False)}
+    return Widths(on.label, outcomes, tuple(made), str(within) if within.left_out else "")
+
+
+def stored(file: str = "nvidia_h200.json") -> Widths:
+    """What a reference machine's results in ``data/results`` say. ValueError if the file has nothing of this page."""
+    outcomes, device = {}, ""
+    for runs in records.by_name(records.load(paths.ROOT / "data" / "results" / file)).values():
+        compared, measured = runs[0].comparison, runs[0].measurement
+        if runs[0].lesson != LESSON or compared is None or (compared.series, compared.variant) != (SERIES, FFT):
+            continue
+        sound, doubt = records.believed(runs)
+        outcomes[int(measured.size.number)] = sound[0].comparison.outcome if sound else _withheld(doubt)
+        device = measured.device
+    if not outcomes:
+        raise ValueError(f"{file} has no kernels of {LESSON}: name a file that has")
+    return Widths(device, outcomes, stored=True)
+
+
+def _outcome(compared: timing.Comparison) -> str:
+    ratio = compared.ratios.get(FFT)
+    return ratio.verdict if ratio else _withheld(compared.withheld[FFT])
+
+
+def _withheld(doubt: timing.Doubt) -> str:
+    return f"withheld ({doubt.kind or 'no verdict'})"
+
+
+def _budget() -> timing.Budget:
+    return mode.by_mode(full=timing.Budget(min_samples=20, min_seconds=0.2, max_seconds=3.0), fast=timing.FAST)
