@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,6 +71,20 @@ class Live:
         self.widget = VBox([HBox([self.pictures[name] for name in self.panes]), HBox([self.button, self.state])])
         self.thread = threading.Thread(target=self._play, name="live", daemon=True)
 
+    @classmethod
+    def of_source(
+        cls, panes: Mapping[str, Callable], source: video.Source, frames: Sequence[np.ndarray], most: int
+    ) -> Live:
+        """A view of a source of which ``frames`` were taken already: they come again, then the rest, ``most`` in all.
+
+        A camera shows what it sees from now on, until Stop is pressed; in a run without a person ``most`` frames.
+        ``panes`` are pipelines (`metallab.detection.pipelines`).
+        """
+        to_show = source.frames if source.live else itertools.chain(frames, source.frames)
+        endless = source.live and not os.environ.get("METALLAB_OUT")  # which headless runs set
+        drawing = {name: functools.partial(_picture_of, pane) for name, pane in panes.items()}
+        return cls(drawing, to_show if endless else itertools.islice(to_show, most), close=source.close)
+
     def start(self):
         """Begin, and return the widget."""
         for view in _playing:
@@ -93,6 +110,16 @@ class Live:
             raise self.problem
         return self.shown
 
+    def report(self, timeout: float = 120.0) -> str:
+        """What became of it, in words, when it has ended; that it goes on, if it still does after ``timeout`` seconds.
+
+        What went wrong in it is raised here.
+        """
+        try:
+            return f"The live view showed {self.wait(timeout)} frames."
+        except TimeoutError as error:
+            return f"{str(error)[0].upper()}{str(error)[1:]}."
+
     def _play(self) -> None:
         load = timing.Others()
         try:
@@ -117,3 +144,9 @@ class Live:
         rate = f"{(self.shown + 1) / self.seconds[name]:.1f} frames/s"
         self.last[name] = boxes.captioned(video.fitted(picture, *SIZE), f"{name}: {rate}{flag}")
         self.pictures[name].value = video.jpeg(self.last[name])
+
+
+def _picture_of(pane: Callable, frame: np.ndarray) -> np.ndarray:
+    """A pipeline's picture of a frame, without its boxes, with the threads of its own device."""
+    with pane.on.active():
+        return pane(frame)[0]

@@ -6,6 +6,7 @@ comes first here.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +53,20 @@ def open_model(weights: str | None = None):
     if type(model.model) is not ultralytics.nn.tasks.DetectionModel:  # those for poses and masks descend from it
         raise detector.BadWeights(f"{path.name} holds a {type(model.model).__name__}, no detector of boxes; {_DEFAULT}")
     return model.model.float().eval()
+
+
+def to_file(model) -> Path:
+    """A detector as a ``.pt`` file in ``build/weights``, in half precision, which ``ultralytics.YOLO(file)`` opens."""
+    import torch
+
+    kept = copy.deepcopy(model).half()
+    kept.args = {}  # as in a checkpoint of ultralytics
+    path = paths.BUILD / "weights" / "detector_of_page_08.pt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}")
+    torch.save({"model": kept}, part)
+    part.replace(path)
+    return path
 
 
 def prepare(frames: Sequence[np.ndarray], height: int, width: int) -> np.ndarray:
