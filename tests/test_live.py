@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metallab.detection import live
+from metallab.detection import live, video
+from metallab.timing import Host
 
 FRAME = np.full((96, 160, 3), 100, np.uint8)
 
@@ -96,3 +97,27 @@ def test_progress_is_one_line_that_ends_full(monkeypatch):
     assert list(live.progress([3, 4, 5], "frames")) == [3, 4, 5]
     assert (states[0], states[-1]) == ("frames: 0 of 3 ", f"frames: 3 of 3 {'#' * 30}")
     assert list(live.progress([], "nothing")) == []
+
+
+def test_a_view_of_a_source_begins_again_and_a_camera_goes_on(monkeypatch):
+    """With what a film has taken; without a person a camera ends as well."""
+    shown = []
+    make = type("Pane", (), {"on": Host(), "__call__": lambda _, frame: (shown.append(frame[0, 0, 0]) or frame, [])})()
+    taken, more = [FRAME, FRAME + 1], [FRAME + 2] * 500
+
+    def play(most, **about):
+        shown.clear()
+        view = live.Live.of_source({"a": make}, video.Source("x", iter(more), **about), taken, most)
+        view.start()
+        return view
+
+    assert play(3).report() == "The live view showed 3 frames."
+    assert shown == [100, 101, 102]
+    monkeypatch.setenv("METALLAB_OUT", "build/x")
+    assert play(3, live=True).report() == "The live view showed 3 frames."
+    assert shown == [102, 102, 102], "what a camera saw before is over"
+    monkeypatch.delenv("METALLAB_OUT")
+    view = play(3, live=True)
+    assert view.report(0.01) == "The live view goes on after 0.01 s; press Stop, or call stop()."
+    view.stop()
+    assert view.wait(20) > 0

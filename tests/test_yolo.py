@@ -35,6 +35,17 @@ def test_the_default_or_a_file_is_opened(tmp_path, monkeypatch):
     assert list(yolo.open_model("").names.values()) == list(scenes.CLASSES), "what is given counts more"
 
 
+def test_a_detector_is_a_file_for_ultralytics(tmp_path, monkeypatch):
+    import ultralytics
+
+    monkeypatch.setattr(yolo.paths, "BUILD", tmp_path)
+    shipped = yolo.open_model()
+    theirs = ultralytics.YOLO(yolo.to_file(shipped))
+    assert theirs.names == shipped.names
+    assert all(torch.equal(a, b.float()) for a, b in zip(shipped.parameters(), theirs.model.parameters(), strict=True))
+    assert [path.name for path in (tmp_path / "weights").iterdir()] == ["detector_of_page_08.pt"]
+
+
 def test_what_cannot_be_opened_is_told_and_the_default_offered(tmp_path, monkeypatch):
     from ultralytics.nn.tasks import ClassificationModel, PoseModel
 

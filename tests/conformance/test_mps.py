@@ -471,7 +471,7 @@ def test_benchmark_timer_waits(waits):
     assert waits() >= 2
 
 
-@pytest.mark.claim(used_in="notebook 08, the library's own figures", seconds=120)
+@pytest.mark.claim(used_in="notebook 08b, the library's own figures", seconds=120)
 def test_ultralytics_does_not_wait(waits):
     """The times of ultralytics' stages do not wait for MPS."""
     from ultralytics.utils.ops import Profile

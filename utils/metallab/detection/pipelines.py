@@ -161,13 +161,19 @@ class Race:
     @property
     def sentences(self) -> list[str]:
         """At most three: the limit of the baseline, and what may be said of the first two others."""
-        return [self.limit(self.compared.baseline), *self.compared.sentences[:2]]
+        return [self.limits[0], *self.compared.sentences[:2]]
+
+    @property
+    def limits(self) -> list[str]:
+        """`limit` of each way, the baseline first; where nothing may be told of any, why, once."""
+        every = [parts["total"] for parts in self.stages.values()]
+        if doubt := timing.doubt(*every, drift=self.compared.drift):
+            return [f"No share of the network is told: {doubt}"]
+        return [self.limit(way) for way in self.stages]
 
     def limit(self, way: str) -> str:
-        """How far a faster network could bring a way at most, in words; or why that is not told."""
-        parts, base = self.stages[way], self.compared[self.compared.baseline]
-        if doubt := timing.doubt(base, parts["total"], drift=self.compared.drift):
-            return f"{way}: no share is told: {doubt}"
+        """How far a faster network could bring a way at most, in words; ask `limits` what may be told."""
+        parts = self.stages[way]
         rest = parts["total"].median - parts["infer"].median
         share, most = parts["infer"].median / parts["total"].median, parts["total"].median / rest
         return (
@@ -190,9 +196,9 @@ class Race:
         """The bars of `figure` if one stage were so many times as fast: a calculation, nothing that was measured."""
         imagined = {}
         for name, parts in self.stages.items():
-            part = parts[stage]
-            faster = dataclasses.replace(part, samples=tuple(seconds / factor for seconds in part.samples))
-            imagined[name] = {**parts, stage: faster}
+            samples = tuple(seconds / factor for seconds in parts[stage].samples)
+            imagined[name] = {**parts, stage: dataclasses.replace(parts[stage], samples=samples)}
+            del imagined[name]["total"]
         return plots.stages(imagined, heading=f"CALCULATED, with {stage} {units.times(factor)} times as fast")
 
 
