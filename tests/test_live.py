@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import itertools
 import time
@@ -45,17 +46,25 @@ def test_every_pane_tells_its_own_rate(monkeypatch):
     monkeypatch.setattr(live.boxes, "captioned", lambda picture, words: said.append(words) or picture)
     monkeypatch.setattr(live, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     view = live.Live({"slow": taking(0.1), "quick": taking(0.01)}, [FRAME] * 4)
+    monkeypatch.setenv("METALLAB_MODE", "full")
     busy = SimpleNamespace(BUSY=0.25, Others=lambda: SimpleNamespace(cores=lambda: 0.0))
     monkeypatch.setattr(live, "timing", busy)
     view.start()
     view.wait(20)
     assert said == ["slow: 10.0 frames/s", "quick: 100.0 frames/s"] * 4
-    said.clear()
+
+    def captions(**about):
+        said.clear()
+        view = live.Live({"slow": taking(0.1)}, [FRAME], **about)
+        view.start()
+        view.wait(20)
+        return said
+
+    assert captions(simulated=True) == ["slow: no rate, simulated"]
     busy.Others = lambda: SimpleNamespace(cores=lambda: 1.0)
-    view = live.Live({"slow": taking(0.1)}, [FRAME])
-    view.start()
-    view.wait(20)
-    assert said == ["slow: 10.0 frames/s [busy machine]"]
+    assert captions() == ["slow: no rate, busy machine"]
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    assert captions() == ["slow: no rate, fast mode"]
 
 
 def test_the_button_stops_an_endless_view():
@@ -111,12 +120,17 @@ def test_a_view_of_a_source_begins_again_and_a_camera_goes_on(monkeypatch):
         view.start()
         return view
 
+    monkeypatch.delenv("METALLAB_OUT", raising=False)
     assert play(3).report() == "The live view showed 3 frames."
     assert shown == [100, 101, 102]
     monkeypatch.setenv("METALLAB_OUT", "build/x")
     assert play(3, live=True).report() == "The live view showed 3 frames."
     assert shown == [102, 102, 102], "what a camera saw before is over"
+    view = live.Live({"a": lambda f: f, "b": lambda f: f // 2}, [FRAME] * 2)
+    picture = Image.open(io.BytesIO(base64.b64decode(view._repr_mimebundle_()[0]["image/jpeg"])))
+    assert picture.size == (2 * 640 + 8, 384), "what a page shows that nobody watched"
     monkeypatch.delenv("METALLAB_OUT")
+    assert "application/vnd.jupyter.widget-view+json" in live.Live({"a": lambda f: f}, [FRAME])._repr_mimebundle_()
     view = play(3, live=True)
     assert view.report(0.01) == "The live view goes on after 0.01 s; press Stop, or call stop()."
     view.stop()
