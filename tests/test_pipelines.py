@@ -105,14 +105,23 @@ def test_only_ways_that_take_any_size_and_are_not_slower_are_followed(plain):
 
 def test_a_sweep_compares_boxes_at_every_size_and_says_what_is_left_out(plain, frames, once, monkeypatch):
     mirrored = dataclasses.replace(plain, network=lambda x: plain.network(x.flip(-1)))
-    swept = pipelines.sweep_sizes({"plain": plain, "mirrored": mirrored}, frames, [160, 320], seconds=60)
+    ways = {"plain": plain, "mirrored": mirrored, "again": plain}
+    monkeypatch.setattr(timing.Others, "cores", lambda self: 0.0)
+    monkeypatch.setenv("METALLAB_MODE", "full")
+    swept = pipelines.sweep_sizes(ways, frames, [160, 320], seconds=60)
     assert list(swept.comparisons) == [160, 320]
-    assert "outputs differ" in str(swept.comparisons[320].refused["mirrored"])
-    assert repr(swept).splitlines()[1].startswith("320 x 320 pixels: no time is told: fast mode")
-    assert swept.figure.get_label().startswith("plain: ")
+    lines = repr(swept).splitlines()
+    assert [line.startswith(f"{side} x {side} pixels: ") for line, side in zip(lines[::3], (160, 320), strict=True)]
+    assert lines[0].endswith(" a frame with plain")
+    assert "mirrored: no speed-up is given: outputs differ: frame 0" in lines[4]
+    assert "mirrored" not in swept.figure.get_label(), "its boxes differ"
+    assert "again: again: " in swept.figure.get_label()
+    monkeypatch.setenv("METALLAB_MODE", "fast")
     short = pipelines.sweep_batches({"plain": plain}, frames, [1, 2], seconds=1e-6)
     assert list(short.comparisons) == [1]
+    assert repr(short).startswith("No times are told: fast mode: ")
     assert "frames in a batch 2 (the one before took" in repr(short)
+    assert short.figure is None
 
 
 def test_the_right_pane_is_the_device_or_another_engine(plain):

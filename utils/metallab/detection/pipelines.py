@@ -248,16 +248,27 @@ class Sweep:
     left_out: str
 
     @property
-    def figure(self) -> Figure:
-        """Time a call over what was varied; a way whose boxes differ, or of which nothing may be said, is not drawn."""
-        first = next(iter(self.comparisons.values()))
-        shown = list(dict.fromkeys([first.baseline, *(n for c in self.comparisons.values() for n in c.ratios)]))
-        lines = {
-            name: {x: c[name] for x, c in self.comparisons.items() if name in (c.baseline, *c.ratios)} for name in shown
-        }
+    def doubt(self) -> timing.Doubt:
+        """Why nothing may be told of any time here; empty if something may."""
+        doubts = [timing.doubt(c[c.baseline], drift=c.drift) for c in self.comparisons.values()]
+        return doubts[0] if all(doubts) else timing.Doubt()
+
+    @property
+    def figure(self) -> Figure | None:
+        """Time a call over what was varied; a way whose boxes differ, or of which nothing may be said, is not drawn.
+
+        None where nothing may be said of any.
+        """
+        if self.doubt:
+            return None
+        told = {x: c for x, c in self.comparisons.items() if not timing.doubt(c[c.baseline], drift=c.drift)}
+        shown = dict.fromkeys(name for c in told.values() for name in (c.baseline, *c.ratios))
+        lines = {name: {x: c[name] for x, c in told.items() if name in (c.baseline, *c.ratios)} for name in shown}
         return plots.curves(lines, xlabel=self.xlabel, heading="The network alone")
 
     def __repr__(self) -> str:
+        if self.doubt:
+            return "\n".join([f"No times are told: {self.doubt}", *filter(None, [self.left_out])])
         lines = []
         for x, compared in self.comparisons.items():
             base = compared[compared.baseline]
