@@ -107,8 +107,11 @@ def test_a_sweep_compares_boxes_at_every_size_and_says_what_is_left_out(plain, f
     mirrored = dataclasses.replace(plain, network=lambda x: plain.network(x.flip(-1)))
     ways = {"plain": plain, "mirrored": mirrored, "again": plain}
     monkeypatch.setattr(timing.Others, "cores", lambda self: 0.0)
+    eight = timing.Budget(min_samples=8, max_samples=8, min_seconds=0.0)
     monkeypatch.setenv("METALLAB_MODE", "full")
-    swept = pipelines.sweep_sizes(ways, frames, [160, 320], seconds=60)
+    with monkeypatch.context() as patched:
+        patched.setattr(pipelines, "by_mode", lambda full, fast: eight)
+        swept = pipelines.sweep_sizes(ways, frames, [160, 320], seconds=60)
     assert list(swept.comparisons) == [160, 320]
     lines = repr(swept).splitlines()
     assert [line.startswith(f"{side} x {side} pixels: ") for line, side in zip(lines[::3], (160, 320), strict=True)]
