@@ -208,7 +208,7 @@ def test_a_film_tells_no_more_than_its_times_allow(monkeypatch):
     wrong = filmed(8, differ)
     assert repr(wrong) == "No frame rates: quick: outputs differ: a box is missing."
     assert wrong.caption("quick", 8) == "quick: no rate, outputs differ, all done"
-    assert not wrong.compared.ratios, "nor in the report"
+    assert not wrong.compared.paired, "nor in the report"
     assert 'alt="The same scene twice' in wrong._repr_html_()
     with pytest.raises(ValueError, match="no frame to film"):
         filmed(0)
