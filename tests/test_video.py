@@ -187,7 +187,6 @@ def test_a_film_tells_no_more_than_its_times_allow(monkeypatch):
     assert len(short.finished["quick"]) == 30
     assert "30 of 60 frames of the film (300 ms each)" in repr(short)
     assert len(filmed(60, seconds=1.0).finished["quick"]) == 24, "a film of a few frames shows nothing"
-    assert quiet.compared.best_rival == "quick"
     assert [quiet.caption("quick", n) for n in (0, 4, 8)] == [
         "quick: ", "quick: 10.0 frames/s", "quick: 10.0 frames/s, all done",
     ]  # fmt: skip

@@ -438,15 +438,6 @@ class Comparison:
             for variant in variants
         ]
 
-    @property
-    def best_rival(self) -> str:
-        """The variant with the largest speed-up that has a verdict; the baseline if none has one.
-
-        What is shown as a race, in a film or live, is this against the baseline: an inconclusive race has no winner.
-        """
-        decided = {variant: ratio.median for variant, ratio in self.ratios.items() if ratio.verdict != "inconclusive"}
-        return max(decided, key=decided.__getitem__, default=self.baseline)
-
     def __str__(self) -> str:
         head = f"{self.name} ({self.question}, baseline {self.baseline}; {self.parity})"
         verdicts = [str(ratio) for ratio in self.ratios.values()]

@@ -84,12 +84,3 @@ def to_frame(boxes: Tensor, frame: np.ndarray, height: int, width: int) -> Tenso
     moved = boxes.clone()
     moved[:, :4] = scale_boxes((height, width), moved[:, :4], frame.shape[:2])
     return moved
-
-
-def as_yolo(model):
-    """A detector as ultralytics' own `YOLO` object, whose ``predict`` reports its own times."""
-    import ultralytics
-
-    yolo = ultralytics.YOLO(detector.ARCHITECTURE)
-    yolo.model = model
-    return yolo
