@@ -27,6 +27,9 @@ from metallab.detection import boxes, detector, engines, live, video, yolo
 PLAIN = "CPU, float32"
 """The baseline: PyTorch on the CPU, operation by operation, as one writes it first."""
 
+BATCH_SIDE = 320
+"""Width and height of the pictures in a batch, in pixels: small, so that a CPU can afford several sizes of a batch."""
+
 HOPELESS = 4.0
 """Times the baseline's time from which a way is not raced."""
 
@@ -287,8 +290,7 @@ def sweep_batches(
 
     ``ways`` take any size; the first is the baseline, with whose boxes all others' are compared.
     """
-    side = by_mode(full=640, fast=320)
-    sizes = {count: (count, side) for count in counts}
+    sizes = {count: (count, BATCH_SIDE) for count in counts}
     return _sweep(ways, frames, sizes, "frames in a batch", "batch of {}", seconds)
 
 
