@@ -202,7 +202,7 @@ def test_a_film_tells_no_more_than_its_times_allow(monkeypatch):
             assert np.array_equal(film[:384, :640], film[:384, -640:]), "no pane runs ahead"
 
     def differ(reference, result):
-        raise Mismatch("a box is missing")
+        raise Mismatch("a box is missing; another one is there")
 
     wrong = filmed(8, differ)
     assert repr(wrong) == "No frame rates: quick: outputs differ: a box is missing."

@@ -266,7 +266,7 @@ def test_events_without_waiting(evidence):
     assert at_once <= 1.01 * true
 
 
-@pytest.mark.claim(used_in="notebooks 02 and 05b, metallab.memory")
+@pytest.mark.claim(used_in="notebook 05b, metallab.memory")
 def test_accelerator_counts_memory(evidence):
     """``torch.accelerator`` counts memory on MPS: current, peak, and a peak that can be reset."""
     told = torch.accelerator

@@ -316,7 +316,7 @@ def film(
         try:
             parity[name](found[baseline], found[name])
         except Mismatch as difference:
-            refused[name] = timing.Doubt("outputs differ", str(difference))
+            refused[name] = timing.Doubt("outputs differ", str(difference).partition("; ")[0])
     paired = {name: ratio for name, ratio in compared.paired.items() if name not in refused}
     compared = dataclasses.replace(compared, refused=refused, paired=paired)
     return Filmed(finished, found, compared, str(allowance) if allowance.left_out else "")
