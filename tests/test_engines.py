@@ -95,7 +95,7 @@ class Recording:
 
 
 def test_a_recorded_launch_computes_with_new_input(monkeypatch):
-    """On a pretended CUDA; notebook 08 runs it on a real one."""
+    """On a pretended CUDA; notebook 08b runs it on a real one."""
     recording = Recording(monkeypatch, lambda x: 2 * x)
     example = torch.ones(3)
     engine = engines.CudaGraph(recording, example)

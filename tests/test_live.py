@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import itertools
 import time
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metallab.detection import live
+from metallab.detection import live, video
+from metallab.timing import Host
 
 FRAME = np.full((96, 160, 3), 100, np.uint8)
 
@@ -44,17 +46,25 @@ def test_every_pane_tells_its_own_rate(monkeypatch):
     monkeypatch.setattr(live.boxes, "captioned", lambda picture, words: said.append(words) or picture)
     monkeypatch.setattr(live, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     view = live.Live({"slow": taking(0.1), "quick": taking(0.01)}, [FRAME] * 4)
+    monkeypatch.setenv("METALLAB_MODE", "full")
     busy = SimpleNamespace(BUSY=0.25, Others=lambda: SimpleNamespace(cores=lambda: 0.0))
     monkeypatch.setattr(live, "timing", busy)
     view.start()
     view.wait(20)
     assert said == ["slow: 10.0 frames/s", "quick: 100.0 frames/s"] * 4
-    said.clear()
+
+    def captions(**about):
+        said.clear()
+        view = live.Live({"slow": taking(0.1)}, [FRAME], **about)
+        view.start()
+        view.wait(20)
+        return said
+
+    assert captions(simulated=True) == ["slow: no rate, simulated"]
     busy.Others = lambda: SimpleNamespace(cores=lambda: 1.0)
-    view = live.Live({"slow": taking(0.1)}, [FRAME])
-    view.start()
-    view.wait(20)
-    assert said == ["slow: 10.0 frames/s [busy machine]"]
+    assert captions() == ["slow: no rate, busy machine"]
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    assert captions() == ["slow: no rate, fast mode"]
 
 
 def test_the_button_stops_an_endless_view():
@@ -96,3 +106,32 @@ def test_progress_is_one_line_that_ends_full(monkeypatch):
     assert list(live.progress([3, 4, 5], "frames")) == [3, 4, 5]
     assert (states[0], states[-1]) == ("frames: 0 of 3 ", f"frames: 3 of 3 {'#' * 30}")
     assert list(live.progress([], "nothing")) == []
+
+
+def test_a_view_of_a_source_begins_again_and_a_camera_goes_on(monkeypatch):
+    """With what a film has taken; without a person a camera ends as well."""
+    shown = []
+    make = type("Pane", (), {"on": Host(), "__call__": lambda _, frame: (shown.append(frame[0, 0, 0]) or frame, [])})()
+    taken, more = [FRAME, FRAME + 1], [FRAME + 2] * 500
+
+    def play(most, **about):
+        shown.clear()
+        view = live.Live.of_source({"a": make}, video.Source("x", iter(more), **about), taken, most)
+        view.start()
+        return view
+
+    monkeypatch.delenv("METALLAB_OUT", raising=False)
+    assert play(3).report() == "The live view showed 3 frames."
+    assert shown == [100, 101, 102]
+    monkeypatch.setenv("METALLAB_OUT", "build/x")
+    assert play(3, live=True).report() == "The live view showed 3 frames."
+    assert shown == [102, 102, 102], "what a camera saw before is over"
+    view = live.Live({"a": lambda f: f, "b": lambda f: f // 2}, [FRAME] * 2)
+    picture = Image.open(io.BytesIO(base64.b64decode(view._repr_mimebundle_()[0]["image/jpeg"])))
+    assert picture.size == (2 * 640 + 8, 384), "what a page shows that nobody watched"
+    monkeypatch.delenv("METALLAB_OUT")
+    assert "application/vnd.jupyter.widget-view+json" in live.Live({"a": lambda f: f}, [FRAME])._repr_mimebundle_()
+    view = play(3, live=True)
+    assert view.report(0.01) == "The live view goes on after 0.01 s; press Stop, or call stop()."
+    view.stop()
+    assert view.wait(20) > 0

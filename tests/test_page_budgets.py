@@ -9,10 +9,9 @@ import types
 
 import nbformat
 import numpy as np
-import pandas as pd
 import pytest
 
-from metallab import allowance, checks, paths, timing, units
+from metallab import allowance, paths, timing, units
 
 
 class Clock:
@@ -64,50 +63,3 @@ def test_page_06_does_not_train_a_dtype_that_the_processor_lacks(clock, capsys, 
     assert (space["chosen"], space["seeds"]) == (["float32"], 1)
     assert "1 of 3" not in (said := capsys.readouterr().out)
     assert "2 of 3 seeds of training (80 s each)" in said
-
-
-def test_page_08_does_not_race_a_hopeless_rival(clock, capsys):
-    taken = {"plain": 0.1, "quick": 0.05, "bfloat16": 1.0}
-    rivals = {name: types.SimpleNamespace(name=name, dtype=name, place=Place()) for name in taken}
-    space = {"rivals": rivals, "plain": "plain", "frames": list(range(8)), "checked": 8, "lab": Place()}
-    space |= {"detect": lambda rival, frame: clock.after(taken[rival.name], [frame]), "pd": pd}
-    space |= {"live": types.SimpleNamespace(progress=lambda items, what: items), "checks": checks, "time": Timer(clock)}
-    space |= {"video": types.SimpleNamespace(assert_something=len), "boxes": types.SimpleNamespace(matches=Same)}
-    run("08", clock, space, "correct-check", "correct-table")
-    assert "the same 8 boxes on 8 frames" in space["verdicts"]["quick"]
-    assert "the same 2 boxes on 2 frames" in space["verdicts"]["bfloat16"]
-    assert space["hopeless"] == ["bfloat16"]
-    assert "Not raced: bfloat16. A frame takes 1 s, 10.0 times plain's time." in capsys.readouterr().out
-
-
-def test_page_08_films_what_fits(clock):
-    pane = {"total": types.SimpleNamespace(median=0.3)}
-    space = {"panes": ["a"], "split": {"a": pane}, "frames": list(range(60)), "names": {}}
-    space |= {"live": types.SimpleNamespace(progress=lambda items, what: items), "time": Timer(clock)}
-    space |= {
-        "detect": lambda rival, frame: clock.after(0.3, []),
-        "rivals": {"a": types.SimpleNamespace(place=Place())},
-    }
-    space |= {"boxes": types.SimpleNamespace(draw=lambda *_: "picture")}
-    film = lambda panes, frames, on, baseline: [panes["a"](frame) for frame in frames]
-    space |= {"video": types.SimpleNamespace(film=film), "functools": functools, "plain": "a"}
-    run("08", clock, space, "film-run")
-    assert len(space["shots"]) == len(space["filmed"]) == 30
-    assert "30 of 60 frames of the film (300 ms each)" in str(space["within"])
-
-
-class Place:
-    simulated, active = False, contextlib.nullcontext
-
-
-class Timer:
-    def __init__(self, clock):
-        self.perf_counter = clock
-
-
-class Same:
-    def __init__(self, dtype):
-        self.at_the_edge = lambda expected, found: 0
-
-    def __call__(self, expected, found):
-        assert len(expected) == len(found)

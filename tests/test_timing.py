@@ -69,6 +69,9 @@ def test_bad_questions_and_baselines_say_what_to_do():
         timing.measure_stages({}, on=timing.Host())
     with pytest.raises(ValueError, match="give it another name"):
         timing.measure_stages({"total": int}, on=timing.Host())
+    way = timing.Stages({"one": int}, on=timing.Host())
+    with pytest.raises(ValueError, match="compare it once"):
+        way.split(timing.measure(int, on=timing.Host(), budget=timing.FAST))
 
 
 def test_errors_of_the_function_come_through_and_the_collector_is_back():

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from metallab import isolated
+from metallab.checks import Mismatch
 from metallab.detection import video
 from metallab.timing import Host
 
@@ -168,15 +169,24 @@ def test_a_film_tells_no_more_than_its_times_allow(monkeypatch):
 
         return finish
 
-    def filmed(count):
+    def filmed(count, parity=lambda reference, result: None, seconds=9.0):
         frames = [np.full((48, 64, 3), 10 * n, np.uint8) for n in range(count)]
-        on = dict.fromkeys(("quick", "slow"), Host("Chip X"))
-        return video.film({"slow": pane(0.2), "quick": pane(0.1)}, frames, on=on, baseline="slow")
+        on, same = (dict.fromkeys(("quick", "slow"), value) for value in (Host("Chip X"), parity))
+        panes = {"slow": pane(0.2), "quick": pane(0.1)}
+        return video.film(panes, frames, on=on, baseline="slow", parity=same, seconds=seconds)
 
     quiet = filmed(8)
-    assert seen[:6] == [0, 0, 0, 0, 10, 10], "the first frame warms each pane up, then they take turns"
-    assert {name: len(found) for name, found in quiet.found.items()} == {"slow": 8, "quick": 8}
-    assert quiet.compared.best_rival == "quick"
+    assert seen[:8] == [0, 0, 0, 0, 0, 0, 10, 10], "the first frame warms each pane up, then they take turns"
+    assert {name: len(each) for name, each in quiet.boxes.items()} == {"slow": 8, "quick": 8}
+    assert quiet.sentences[:2] == [
+        "8 boxes in 8 frames, the same in every pane.", "slow: 5.0 frames/s. quick: 10.0 frames/s.",
+    ]  # fmt: skip
+    assert quiet.sentences[2].startswith("quick is 2.00 times as fast as slow (95 % interval")
+    assert not quiet.left_out
+    short = filmed(60, seconds=9.6)
+    assert len(short.finished["quick"]) == 30
+    assert "30 of 60 frames of the film (300 ms each)" in repr(short)
+    assert len(filmed(60, seconds=1.0).finished["quick"]) == 24, "a film of a few frames shows nothing"
     assert [quiet.caption("quick", n) for n in (0, 4, 8)] == [
         "quick: ", "quick: 10.0 frames/s", "quick: 10.0 frames/s, all done",
     ]  # fmt: skip
@@ -190,6 +200,15 @@ def test_a_film_tells_no_more_than_its_times_allow(monkeypatch):
         assert "frames/s" not in doubtful.caption("slow", count)
         for film in doubtful.pictures(rate=10):
             assert np.array_equal(film[:384, :640], film[:384, -640:]), "no pane runs ahead"
+
+    def differ(reference, result):
+        raise Mismatch("a box is missing; another one is there")
+
+    wrong = filmed(8, differ)
+    assert repr(wrong) == "No frame rates: quick: outputs differ: a box is missing."
+    assert wrong.caption("quick", 8) == "quick: no rate, outputs differ, all done"
+    assert not wrong.compared.paired, "nor in the report"
+    assert 'alt="The same scene twice' in wrong._repr_html_()
     with pytest.raises(ValueError, match="no frame to film"):
         filmed(0)
 

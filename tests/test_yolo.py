@@ -35,6 +35,17 @@ def test_the_default_or_a_file_is_opened(tmp_path, monkeypatch):
     assert list(yolo.open_model("").names.values()) == list(scenes.CLASSES), "what is given counts more"
 
 
+def test_a_detector_is_a_file_for_ultralytics(tmp_path, monkeypatch):
+    import ultralytics
+
+    monkeypatch.setattr(yolo.paths, "BUILD", tmp_path)
+    shipped = yolo.open_model()
+    theirs = ultralytics.YOLO(yolo.to_file(shipped))
+    assert theirs.names == shipped.names
+    assert all(torch.equal(a, b.float()) for a, b in zip(shipped.parameters(), theirs.model.parameters(), strict=True))
+    assert [path.name for path in (tmp_path / "weights").iterdir()] == ["detector_of_page_08.pt"]
+
+
 def test_what_cannot_be_opened_is_told_and_the_default_offered(tmp_path, monkeypatch):
     from ultralytics.nn.tasks import ClassificationModel, PoseModel
 
@@ -102,22 +113,25 @@ def test_a_box_comes_back_to_where_it_was():
         assert back[0, 4:].tolist() == kept[0, 4:].tolist()
 
 
-def test_ultralytics_own_way_finds_the_same(tmp_path):
+def test_ultralytics_own_way_finds_the_same(tmp_path, monkeypatch):
     """Its predictor on the shipped network, against the stages of notebook 08; it writes nothing to where it runs."""
+    import ultralytics
+
+    monkeypatch.setattr(yolo.paths, "BUILD", tmp_path / "build")
+    (tmp_path / "here").mkdir()
     here = os.getcwd()
-    os.chdir(tmp_path)
+    os.chdir(tmp_path / "here")
     try:
         network = detector.load()
         image = scenes.still(7, (384, 640)).image
-        theirs = yolo.as_yolo(network).predict(
-            image[..., ::-1], imgsz=(384, 640), conf=0.25, iou=0.6, device="cpu", verbose=False
-        )[0]
+        settings = {"imgsz": (384, 640), "conf": 0.25, "iou": 0.6, "device": "cpu", "verbose": False}
+        theirs = ultralytics.YOLO(yolo.to_file(network)).predict(image[..., ::-1], **settings)[0]
         with torch.no_grad():
             ours = detector.detections(network(detector.to_input([image])))[0]
         ours = yolo.to_frame(ours, image, 384, 640)
         assert torch.allclose(theirs.boxes.data, ours, atol=1e-2)
         assert {"preprocess", "inference", "postprocess"} <= theirs.speed.keys()
-        assert not list(tmp_path.iterdir())
+        assert not list((tmp_path / "here").iterdir())
     finally:
         os.chdir(here)
 

@@ -103,6 +103,31 @@ def comparisons_wait_too(timing: ModuleType) -> None:
         assert min(got["compute"].samples) >= 0.002
 
 
+def stages_of_a_race_are_those_of_its_samples(timing: ModuleType) -> None:
+    """What a compared pass took is what its stages took; calls that are no samples (the first is slow) are left out."""
+    calls = []
+
+    def compute(_: object) -> str:
+        calls.append(device.launch(0.003 if calls else 0.1))
+        return "done"
+
+    with FakeDevice() as device:
+        ways = {
+            name: timing.Stages({"load": lambda: device.launch(0.001), "compute": compute}, on=device) for name in "ab"
+        }
+        same = lambda reference, result: reference == result == "done"
+        budget = timing.Budget(min_samples=4, max_samples=4)
+        compared = timing.compare(ways, on=device, baseline="a", parity=same, budget=budget)
+    assert not compared.refused, "a call returns what the last stage does"
+    for name, way in ways.items():
+        split = way.split(compared[name])
+        assert list(split) == ["load", "compute", "total"]
+        assert min(split["load"].samples) >= 0.001
+        assert min(split["compute"].samples) >= 0.003
+        for load, compute_seconds, total in zip(*(part.samples for part in split.values()), strict=True):
+            assert load + compute_seconds <= total
+
+
 def lazy_results_are_consumed(timing: ModuleType) -> None:
     """Where only a result can be waited for, each one of a block is."""
     with LazyFakeDevice() as device:
@@ -640,7 +665,7 @@ def what_is_in_doubt_gets_no_speed_up(timing: ModuleType) -> None:
         return dataclasses.replace(made, measurements=alone)  # whatever else this machine does
 
     quiet = compared()
-    assert (set(quiet.ratios), quiet.withheld, quiet.best_rival) == ({"b"}, {}, "b")
+    assert (set(quiet.ratios), quiet.withheld) == ({"b"}, {})
     assert [sentence[:37] for sentence in quiet.sentences] == ["b is 2.00 times as fast as a (95 % in"]
     doubts = {"busy machine": {"others": 0.3}, "fast mode": {"mode": "fast"}, "simulated": {"simulated": True}}
     for (kind, change), which in itertools.product(doubts.items(), "ab"):
@@ -650,7 +675,6 @@ def what_is_in_doubt_gets_no_speed_up(timing: ModuleType) -> None:
         assert not got.ratios
         assert "times as fast" not in str(got)
         assert got.sentences == [f"b: no speed-up is given: {got.withheld['b']}"]
-        assert got.best_rival == "a"
         assert got.withheld["b"].passes == (kind == "busy machine")
     for factor, kind in ((1.3, "drifted"), (0.7, "drifted"), (1.05, None)):
         speed[0] = 1.0
@@ -948,6 +972,13 @@ RULES = (
         comparisons_wait_too,
         (WAIT_AFTER, ("        device.synchronize(result)\n", ""), ("    device.synchronize()\n", "")),
     ),
+    Rule(
+        stages_of_a_race_are_those_of_its_samples,
+        (
+            ("self.fn.samples.append(self.fn.latest)", "self.fn.samples.append(self.fn.first)"),
+            ("[*self.stages.values(), self._keep]", "[*self.stages.values()]"),
+        ),
+    ),
     Rule(lazy_results_are_consumed, (("synchronize(*results)\n", "synchronize(results[-1])\n"),)),
     Rule(
         kept_results_fit_into_memory,
@@ -993,7 +1024,7 @@ RULES = (
         blocks_fill_their_time,
         (
             ("block_seconds: float = 0.020", "block_seconds: float = 0.005"),
-            ("return self._timed_block() / self.block", "return self._timed_block()"),
+            ("seconds = self._timed_block() / self.block", "seconds = self._timed_block()"),
             ('while self.question == "throughput" and', "while"),
         ),
     ),
@@ -1123,10 +1154,6 @@ RULES = (
             (
                 "    _watching.append(watch)\n",
                 "    _watching[:] = [watch, watch]\n    _watching.pop()\n    watch.after = watch.before\n",
-            ),
-            (
-                "for variant, ratio in self.ratios.items() if ratio.verdict",
-                "for variant, ratio in self.paired.items() if ratio.verdict",
             ),
         ),
     ),

@@ -107,7 +107,7 @@ def test_films_are_written_in_h264():
     assert b"avc1" in Path("film.mp4").read_bytes(), "another format"
 
 
-@pytest.mark.claim(used_in="notebooks 02, 05 and 08, metallab.memory")
+@pytest.mark.claim(used_in="notebook 05b, metallab.memory")
 def test_peak_memory_is_seen(evidence):
     """The sampled peak of a process's memory sees 200 MB that are used and given back: macOS counts in bytes."""
     with memory.peak(on=device.cpu()) as used:

@@ -267,7 +267,7 @@ def test_events_without_waiting(evidence):
     assert at_once <= 1.01 * true
 
 
-@pytest.mark.claim(used_in="notebooks 02, 05 and 08, metallab.memory")
+@pytest.mark.claim(used_in="notebook 05b, metallab.memory")
 def test_accelerator_counts_memory(evidence):
     """``torch.accelerator`` counts memory on MPS: current, peak, and a peak that can be reset."""
     told = torch.accelerator
@@ -465,7 +465,7 @@ def test_benchmark_timer_waits(waits):
     assert waits() >= 2
 
 
-@pytest.mark.claim(used_in="notebook 08, the library's own figures", seconds=120)
+@pytest.mark.claim(used_in="notebook 08b, the library's own figures", seconds=120)
 def test_ultralytics_does_not_wait(waits):
     """The times of ultralytics' stages do not wait for MPS."""
     from ultralytics.utils.ops import Profile

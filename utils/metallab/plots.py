@@ -222,10 +222,11 @@ def curves(
     )
 
 
-def stages(pipelines: Mapping[str, Mapping[str, Measurement]]) -> Figure:
+def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str = "Where the time goes") -> Figure:
     """Where a pipeline's time goes: for each pipeline a bar, for each stage a piece of its median's length.
 
-    ``pipelines`` maps a name to what `metallab.timing.measure_stages` gives; the stage ``total`` is not a piece.
+    ``pipelines`` maps a name to what `metallab.timing.measure_stages` or `metallab.timing.Stages` gives; the stage
+    ``total`` is not a piece.
     """
     names = list(dict.fromkeys(stage for parts in pipelines.values() for stage in parts if stage != "total"))
     scale, unit = units.of_seconds(max(part.median for parts in pipelines.values() for part in parts.values()))
@@ -241,7 +242,7 @@ def stages(pipelines: Mapping[str, Mapping[str, Measurement]]) -> Figure:
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(f"time an item, sum of the stages' medians [{unit}]")
         figure.legend(loc="outside lower center", ncols=len(names))
-        title(figure, "Where the time goes", *_where([part for parts in pipelines.values() for part in parts.values()]))
+        title(figure, heading, *_where([part for parts in pipelines.values() for part in parts.values()]))
     sentences = (f"{name}: " + ", ".join(f"{stage} {units.seconds(part.median)}" for stage, part in parts.items())
             for name, parts in pipelines.items())  # fmt: skip
     return described(figure, "; ".join(sentences))

@@ -27,7 +27,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -438,15 +438,6 @@ class Comparison:
             for variant in variants
         ]
 
-    @property
-    def best_rival(self) -> str:
-        """The variant with the largest speed-up that has a verdict; the baseline if none has one.
-
-        What is shown as a race, in a film or live, is this against the baseline: an inconclusive race has no winner.
-        """
-        decided = {variant: ratio.median for variant, ratio in self.ratios.items() if ratio.verdict != "inconclusive"}
-        return max(decided, key=decided.__getitem__, default=self.baseline)
-
     def __str__(self) -> str:
         head = f"{self.name} ({self.question}, baseline {self.baseline}; {self.parity})"
         verdicts = [str(ratio) for ratio in self.ratios.values()]
@@ -651,6 +642,49 @@ def measure_stages(
     }
 
 
+class Stages:
+    """A pipeline as a function for `compare`, which keeps the time of each stage of every pass that is a sample.
+
+    So a race and where its time goes are of the same passes, and cannot disagree:
+
+    >>> ways = {"CPU": Stages({"load": load, "compute": compute}, on=cpu), "GPU": Stages(..., on=gpu)}
+    >>> compared = compare(ways, on={"CPU": cpu, "GPU": gpu}, baseline="CPU", parity=same)
+    >>> split = {name: way.split(compared[name]) for name, way in ways.items()}
+
+    ``stages`` and ``on`` are those of `measure_stages`: each stage is waited for. A call returns what the last one
+    does.
+    """
+
+    def __init__(self, stages: Mapping[str, Callable[..., Any]], on: DeviceLike, clock: Clock = time.perf_counter_ns):
+        self.stages, self.on, self.clock = dict(stages), on, clock
+        self.first: list[float] = []
+        self.latest: list[float] = []
+        self.samples: list[list[float]] = []
+        """Of each pass that was a sample: the seconds of each stage."""
+        self._result: Any = None
+
+    def __call__(self) -> Any:
+        steps = [*self.stages.values(), self._keep]
+        self.latest = _one_pass(steps, self.on, self.clock)[: len(self.stages)]
+        self.first = self.first or self.latest
+        result, self._result = self._result, None
+        return result
+
+    def split(self, total: Measurement) -> dict[str, Measurement]:
+        """The stages of what `compare` measured of this pipeline, and ``total`` itself, as `measure_stages` gives them.
+
+        ValueError if that is not a measurement of these passes.
+        """
+        if len(self.samples) != total.n:
+            raise ValueError(f"{total.name} has {total.n} samples, this pipeline {len(self.samples)}: compare it once")
+        columns = zip(self.stages, zip(*self.samples, strict=True), self.first, strict=True)
+        parts = {name: replace(total, name=name, samples=of, first_call=first) for name, of, first in columns}
+        return parts | {"total": total}
+
+    def _keep(self, result: Any) -> None:
+        self._result = result
+
+
 @dataclass
 class Sentinel:
     """A fixed computation timed before and after a long run: has the machine slowed down meanwhile?
@@ -815,7 +849,10 @@ class _Sampler:
 
     def sample(self) -> float:
         """Seconds per call, of one block."""
-        return self._timed_block() / self.block
+        seconds = self._timed_block() / self.block
+        if isinstance(self.fn, Stages):
+            self.fn.samples.append(self.fn.latest)
+        return seconds
 
     def _timed_block(self, keep_result: bool = False) -> float:
         fn, synchronize, clock = self.fn, self.synchronize, self.clock

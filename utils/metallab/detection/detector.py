@@ -1,4 +1,4 @@
-"""The detector of notebook 08: YOLOv5n from ultralytics, with weights of our own that find the things in `scenes`.
+"""The detector of notebooks 08 and 08b: ultralytics' YOLOv5n with weights of our own, for the things in `scenes`.
 
 Importing this module sets ultralytics up so that it stays offline, installs nothing, sends nothing and writes its
 settings under ``build/`` instead of the user's home. It reads that from the environment when it is imported, so import

@@ -6,9 +6,11 @@ around, and that stays inside this module.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import functools
+import html
 import io
 import itertools
 import os
@@ -19,9 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 
-from metallab import mode, timing
+from metallab import mode, plots, timing
+from metallab.allowance import Allowance
+from metallab.checks import Mismatch
 from metallab.detection import boxes, scenes
 
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
@@ -35,6 +41,10 @@ FILM_RATE = 12.0
 ENCODERS = ("avc1", "mp4v") if sys.platform == "darwin" else ("mp4v",)
 """H.264, which browsers play, where OpenCV has it, as on a Mac; elsewhere MPEG-4, which wants a video player."""
 
+_CAMERA = (
+    "is a camera attached, and may this program use it? On a Mac allow it in System Settings, Privacy & Security, "
+    "Camera, for the program in which Jupyter was started, and run the cell again"
+)
 _DEFAULT = "unset SOURCE for the generated scenes that come with this project"
 
 
@@ -81,7 +91,7 @@ def open_source(source: str | None = None, size: tuple[int, int] = (720, 1280)) 
     if not text:
         return Source(f"generated scenes, seed {SEED}", (f.image for f in scenes.video(SEED, 10**6, size)), True)
     if text.isdecimal() and len(text) < 5:
-        camera = _film(int(text), f"webcam {text}", "is a camera attached, and may this program use it?")
+        camera = _film(int(text), f"webcam {text}", _CAMERA)
         return dataclasses.replace(camera, live=True)
     if text == "photographs":
         import ultralytics
@@ -166,33 +176,53 @@ def preview(frames: Iterable[np.ndarray], rate: float, width: int = 640) -> byte
 
 @dataclass(frozen=True)
 class Filmed:
-    """What several panes made of the same frames, in turns, and what may be said of their times."""
+    """What several panes made of the same frames, in turns, and what may be said of their times.
+
+    On a page it shows the beginning of the film and, below, `sentences`.
+    """
 
     finished: Mapping[str, Sequence[tuple[float, np.ndarray]]]
     """By pane: of each frame the seconds that it took, and its picture."""
-    found: Mapping[str, Sequence[Any]]
-    """By pane: what was found in each frame."""
+    boxes: Mapping[str, Sequence[Any]]
+    """By pane: the boxes of each frame."""
     compared: timing.Comparison
-    """The times of the panes, paired frame by frame."""
+    """The times of the panes, paired frame by frame; a pane whose boxes differ from the baseline's is refused."""
+    left_out: str = ""
+    """How many frames were left out for want of time, in words."""
 
     @property
     def doubt(self) -> timing.Doubt:
         """Why the film tells no rates; empty if it may: by the rule that holds for every speed-up, `timing.doubt`."""
-        every = self.compared.measurements.values()
         unsure = [
             timing.Doubt("too few frames" if ratio.side else "inconclusive", str(ratio))
             for ratio in self.compared.ratios.values()
             if ratio.verdict == "inconclusive"
         ]
-        return timing.doubt(*every, drift=self.compared.drift) or next(iter(unsure), timing.Doubt())
+        return next(iter([*self.compared.withheld.values(), *unsure]), timing.Doubt())
+
+    @property
+    def sentences(self) -> list[str]:
+        """The rate of each pane and their ratio, or why they are withheld; before them, what was compared."""
+        count = len(self.finished[self.compared.baseline])
+        boxes_in_all = sum(map(len, self.boxes[self.compared.baseline]))
+        same = f"{boxes_in_all} boxes in {count} frames, the same in every pane."
+        if self.compared.refused:
+            return [f"No frame rates: {name}: {why}." for name, why in self.compared.refused.items()]
+        if self.doubt:
+            return [same, f"No frame rates: {self.doubt}."]
+        rates = [f"{self.caption(name, count).removesuffix(', all done')}." for name in self.finished]
+        return [same, " ".join(rates), *(f"{ratio}." for ratio in self.compared.ratios.values())]
 
     def caption(self, name: str, done: int) -> str:
         """What stands below a pane when so many of its frames are finished: its rate, if that may be told."""
         if not done:
             return f"{name}: "
-        seconds = [taken for taken, _ in self.finished[name]][:done]
-        told = f"no rate, {self.doubt.kind}" if self.doubt else f"{done / sum(seconds):.1f} frames/s"
+        told = f"no rate, {self.doubt.kind}" if self.doubt else f"{self.rate(name, done):.1f} frames/s"
         return f"{name}: {told}{', all done' if done == len(self.finished[name]) else ''}"
+
+    def rate(self, name: str, done: int) -> float:
+        """Finished pictures a second over the first ``done`` frames of a pane, whatever may be told of it."""
+        return done / sum(seconds for seconds, _ in self.finished[name][:done])
 
     def pictures(self, rate: float = FILM_RATE) -> list[np.ndarray]:
         """The film, as `race` makes it. Where no rate may be told no pane runs ahead: all go at the baseline's pace."""
@@ -205,6 +235,24 @@ class Filmed:
         }
         return race(together, self.caption, rate)
 
+    def figure(self) -> Figure:
+        """One moment of the film, halfway through, as a still picture."""
+        moments = self.pictures()
+        return still(moments[len(moments) // 2], self.alternative_text)
+
+    @property
+    def alternative_text(self) -> str:
+        """What the film shows, in words."""
+        return f"The same scene twice, with boxes: {', '.join(self.finished)}"
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.sentences, *filter(None, [self.left_out])])
+
+    def _repr_html_(self) -> str:
+        gif = base64.b64encode(preview(self.pictures()[:24], FILM_RATE, width=900)).decode()
+        picture = f'<img src="data:image/gif;base64,{gif}" alt="{html.escape(self.alternative_text)}">'
+        return picture + "".join(f"<p>{html.escape(line)}</p>" for line in repr(self).splitlines())
+
 
 def film(
     panes: Mapping[str, Callable[[np.ndarray], tuple[np.ndarray, Any]]],
@@ -212,26 +260,40 @@ def film(
     *,
     on: Mapping[str, timing.DeviceLike],
     baseline: str,
+    parity: Mapping[str, Callable[[Sequence[Any], Sequence[Any]], None]],
+    seconds: float = 9.0,
 ) -> Filmed:
     """Give each frame to every pane in turn, and time it; the first frame once more before, as a warm-up.
 
-    A pane is a function that returns a finished picture of a frame, uint8 (height, width, 3) in RGB, and what was found
-    in it, when both are there: it has waited for its device. ``on`` is where each pane computes. ValueError if there
-    are no frames.
+    A pane is a function that returns a finished picture of a frame, uint8 (height, width, 3) in RGB, and its boxes,
+    when both are there: it has waited for its device. ``on`` is where each pane computes. ``parity`` compares the boxes
+    of each other pane, frame by frame, with the baseline's (`boxes.matches`): one that differs gets no rate. As many
+    frames as fit into ``seconds`` are taken, but 24 if there are so many. ValueError if there are no frames,
+    `SourceError` if nothing is detected in any.
     """
     frames = list(frames)
     if not frames:
         raise ValueError("there is no frame to film")
-    finished, boxes = {name: [] for name in panes}, {name: [] for name in panes}
+    allowance = Allowance(seconds, clock=time.perf_counter)
+    for _ in range(2):  # the second time without what is done once
+        start = time.perf_counter()
+        for name, pane in panes.items():
+            with on[name].active():
+                pane(frames[0])
+        each = time.perf_counter() - start
+    least = min(24, len(frames))
+    frames = frames[: allowance.count("frames of the film", each=each, wanted=len(frames), least=least)]
+    finished, found = {name: [] for name in panes}, {name: [] for name in panes}
     with timing.undisturbed() as load:
-        for number, frame in enumerate([frames[0], *frames]):
+        for frame in frames:
             for name, pane in panes.items():
-                start = time.perf_counter()
-                picture, what = pane(frame)
-                if number:
+                with on[name].active():
+                    start = time.perf_counter()
+                    picture, what = pane(frame)
                     finished[name].append((time.perf_counter() - start, picture))
-                    boxes[name].append(what)
-    made = {"question": "latency", "block": 1, "warmup_calls": 1, "stop_reason": f"{len(frames)} frames, as asked"}
+                found[name].append(what)
+    assert_something(found[baseline])
+    made = {"question": "latency", "block": 1, "warmup_calls": 2, "stop_reason": f"{len(frames)} frames, as asked"}
     made |= {"mode": mode.current(), "others": load.cores()}
     measured = {
         name: timing.Measurement(
@@ -243,8 +305,32 @@ def film(
         )
         for name, pictures in finished.items()
     }
-    compared = timing.compare_samples(measured, baseline=baseline, name="film", parity="compared by whoever films")
-    return Filmed(finished, boxes, compared)
+    compared = timing.compare_samples(
+        measured,
+        baseline=baseline,
+        name="film",
+        parity="; ".join(sorted({str(parity[name]) for name in panes if name != baseline})),
+    )
+    refused = {}
+    for name in (name for name in panes if name != baseline):
+        try:
+            parity[name](found[baseline], found[name])
+        except Mismatch as difference:
+            refused[name] = timing.Doubt("outputs differ", str(difference).partition("; ")[0])
+    paired = {name: ratio for name, ratio in compared.paired.items() if name not in refused}
+    compared = dataclasses.replace(compared, refused=refused, paired=paired)
+    return Filmed(finished, found, compared, str(allowance) if allowance.left_out else "")
+
+
+def still(picture: np.ndarray, words: str) -> Figure:
+    """A picture, uint8 (height, width, 3), as a figure without axes; ``words`` are for whoever cannot see it."""
+    _require_frame(picture)
+    height, width = picture.shape[:2]
+    with plt.rc_context(plots.STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 7.5 * height / width))
+        axes.set_axis_off()
+        axes.imshow(picture)
+    return plots.described(figure, words)
 
 
 def race(

@@ -6,6 +6,7 @@ comes first here.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,6 +55,20 @@ def open_model(weights: str | None = None):
     return model.model.float().eval()
 
 
+def to_file(model) -> Path:
+    """A detector as a ``.pt`` file in ``build/weights``, in half precision, which ``ultralytics.YOLO(file)`` opens."""
+    import torch
+
+    kept = copy.deepcopy(model).half()
+    kept.args = {}  # as in a checkpoint of ultralytics
+    path = paths.BUILD / "weights" / "detector_of_page_08.pt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}")
+    torch.save({"model": kept}, part)
+    part.replace(path)
+    return path
+
+
 def prepare(frames: Sequence[np.ndarray], height: int, width: int) -> np.ndarray:
     """Frames, uint8 (h, w, 3), as a batch: each scaled and padded with grey, together (n, height, width, 3)."""
     from ultralytics.data.augment import LetterBox
@@ -69,12 +84,3 @@ def to_frame(boxes: Tensor, frame: np.ndarray, height: int, width: int) -> Tenso
     moved = boxes.clone()
     moved[:, :4] = scale_boxes((height, width), moved[:, :4], frame.shape[:2])
     return moved
-
-
-def as_yolo(model):
-    """A detector as ultralytics' own `YOLO` object, whose ``predict`` reports its own times."""
-    import ultralytics
-
-    yolo = ultralytics.YOLO(detector.ARCHITECTURE)
-    yolo.model = model
-    return yolo

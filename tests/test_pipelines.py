@@ -1,0 +1,138 @@
+"""Film, race and stages of a detector are of the same work; what is slow or wrong is not raced, and says so."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from metallab import device, timing
+from metallab.detection import pipelines, scenes, video, yolo
+
+
+@pytest.fixture(scope="module")
+def frames():
+    return [scenes.still(number, (180, 320)).image for number in (7, 8)]
+
+
+@pytest.fixture(scope="module")
+def plain():
+    network = yolo.open_model("")
+    return pipelines.Pipeline(device.cpu(), network, network.names, height=192, width=320)
+
+
+@pytest.fixture
+def once(monkeypatch):
+    """One sample of each way, and no wait for a quiet machine."""
+    budget = timing.Budget(min_samples=1, max_samples=1, min_seconds=0.0)
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    monkeypatch.setattr(pipelines.timing, "FAST", budget)
+
+
+def test_a_frame_s_stages_make_what_the_whole_way_makes(plain, frames):
+    value = ()
+    for stage in plain.stages(frames[0]).values():
+        value = (stage(*value),)
+    picture, boxes = plain(frames[0])
+    assert torch.equal(value[0][0], boxes)
+    assert len(boxes)
+    assert picture.shape == frames[0].shape
+    assert not np.array_equal(picture, frames[0]), "boxes are drawn"
+
+
+def test_what_is_wrong_or_hopeless_is_not_raced(plain, frames, once, monkeypatch):
+    """Ways that see the picture mirrored, and that take too long by a clock that they move."""
+    now = [0.0]
+    monkeypatch.setattr(pipelines, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def taking(seconds, network=plain.network):
+        def compute(x):
+            now[0] += seconds
+            return network(x)
+
+        return dataclasses.replace(plain, network=compute)
+
+    mirrored = dataclasses.replace(plain, network=lambda x: plain.network(x.flip(-1)))
+    ways = {"plain": taking(0.1), "mirrored": mirrored, "slow": taking(0.41), "quick": taking(0.05)}
+    race = pipelines.race(ways, frames)
+    assert list(race.ways) == list(race.stages) == ["plain", "quick"]
+    told = dict(race.agreement.rows)
+    assert told["mirrored"].startswith("DIFFERENT, not raced: frame 0: a box")
+    assert told["slow"].endswith("; not raced: 4.10 times the time")
+    assert "not raced" not in told["quick"]
+    assert len(race.measurements) == 2 * 6
+    assert race.limits == ["No share of the network is told: fast mode: a look whether it runs, and no conclusion"]
+    assert len(race.sentences) == 2
+    with pytest.raises(video.SourceError, match="finds nothing in 1 frames"):
+        pipelines.race(ways, [np.zeros((180, 320, 3), np.uint8)])
+
+
+def test_a_limit_is_amdahl_s_and_calculated_bars_are_called_so():
+    quiet = {"question": "latency", "first_call": 1.0, "block": 1, "warmup_calls": 1, "stop_reason": "enough"}
+    quiet |= {"mode": "full", "others": 0.0, **timing.described(timing.Host("Chip X"))}
+    parts = {
+        name: timing.Measurement(name, samples=(seconds,) * 8, **quiet)
+        for name, seconds in {"prepare": 0.02, "infer": 0.08, "total": 0.1}.items()
+    }
+    compared = timing.compare_samples({"a": parts["total"]}, baseline="a", name="race", parity="-")
+    race = pipelines.Race(None, compared, {"a": parts}, {})
+    assert race.limits == [
+        "a: 80% of a frame's 100 ms is the network; if it took no time a frame would be done 5.00 times as fast, "
+        "and no faster"
+    ]
+    words = race.imagine("infer", 4.0)
+    assert words.get_label() == "a: prepare 20 ms, infer 20 ms"
+    assert words.get_suptitle().startswith("CALCULATED, with infer 4.00 times as fast")
+
+
+def test_only_ways_that_take_any_size_and_are_not_slower_are_followed(plain):
+    fixed = dataclasses.replace(plain, any_size=False)
+    ways = {"plain": plain, "a": plain, "fixed": fixed, "b": plain, "c": plain}
+    follow = lambda **speeds: list(
+        pipelines.Race(
+            None,
+            SimpleNamespace(ratios={name: SimpleNamespace(median=m) for name, m in speeds.items()}, baseline="plain"),
+            {},
+            ways,
+        ).follow()
+    )
+    assert follow() == ["plain", "a", "b"], "as given where speeds are withheld"
+    assert follow(a=0.5, fixed=9.0, b=2.0, c=3.0) == ["plain", "c", "b"]
+    assert follow(a=0.5, b=2.0, c=0.9) == ["plain", "b"]
+
+
+def test_a_sweep_compares_boxes_at_every_size_and_says_what_is_left_out(plain, frames, once, monkeypatch):
+    """With a way that is wrong at one of two sizes."""
+    wrong = dataclasses.replace(plain, network=lambda x: plain.network(x.flip(-1) if x.shape[-1] == 320 else x))
+    monkeypatch.setattr(timing.Others, "cores", lambda self: 0.0)
+    eight = timing.Budget(min_samples=8, max_samples=8, min_seconds=0.0)
+    monkeypatch.setenv("METALLAB_MODE", "full")
+    with monkeypatch.context() as patched:
+        patched.setattr(pipelines, "by_mode", lambda full, fast: eight)
+        swept = pipelines.sweep_sizes({"plain": plain, "wrong": wrong}, frames, [256, 320], seconds=60)
+    assert list(swept.comparisons) == [256, 320]
+    lines = repr(swept).splitlines()
+    assert lines[0].startswith("256 x 256 pixels: ")
+    assert lines[0].endswith(" a frame with plain")
+    assert lines[1].startswith("    wrong ")
+    assert lines[3].startswith("    wrong: no speed-up is given: outputs differ: frame 0")
+    assert swept.figure.get_label().count("plain: ") == 3, "the line's name, and two measurements"
+    assert swept.figure.get_label().count("wrong: ") == 2, "one where its boxes differ is not drawn"
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    short = pipelines.sweep_batches({"plain": plain}, frames, [1, 2], seconds=1e-6)
+    assert list(short.comparisons) == [1]
+    assert repr(short).startswith("No times are told: fast mode: ")
+    assert "frames in a batch 2 (the one before took" in repr(short)
+    assert short.figure is None
+
+
+def test_the_right_pane_is_the_device_or_another_engine(plain):
+    cpu = pipelines.two_panes(plain.network, device.cpu())
+    assert list(cpu) == [pipelines.PLAIN, "CPU, ONNX Runtime"]
+    assert not cpu["CPU, ONNX Runtime"].any_size
+    meta = SimpleNamespace(kind="mps", torch_device=torch.device("meta"))
+    assert list(pipelines.two_panes(plain.network, meta)) == [pipelines.PLAIN, "mps, float32"]
+    assert list(pipelines.rivals(plain.network, meta)) == [pipelines.PLAIN, "mps, float32", "mps, float16"]

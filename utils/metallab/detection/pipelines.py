@@ -1,0 +1,399 @@
+"""A frame's way through a detector, in five stages on one device, and several such ways beside each other.
+
+Film, race and stages are of the same work, from the frame to the finished picture, so that they can be compared.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from metallab import by_mode, device, plots, tables, timing, units
+from metallab.allowance import Allowance
+from metallab.checks import Mismatch
+from metallab.detection import boxes, detector, engines, live, video, yolo
+
+PLAIN = "CPU, float32"
+"""The baseline: PyTorch on the CPU, operation by operation, as one writes it first."""
+
+BATCH_SIDE = 320
+"""Width and height of the pictures in a batch, in pixels: small, so that a CPU can afford several sizes of a batch."""
+
+HOPELESS = 4.0
+"""Times the baseline's time from which a way is not raced."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One way of a frame: what computes it, where, and in which number format."""
+
+    on: device.Device
+    network: Callable[[Tensor], Any]
+    """From pictures (n, 3, height, width) to the detector's raw outputs."""
+    names: Mapping[int, str]
+    """Of the classes, by their ids."""
+    dtype: torch.dtype = torch.float32
+    height: int = 384
+    width: int = 640
+    """Of the picture that the network sees, in pixels."""
+    any_size: bool = True
+    """False for a network that was recorded or written down for this size, and for one picture at a time."""
+
+    def prepare(self, frames: Sequence[np.ndarray]) -> np.ndarray:
+        """Frames, uint8 (h, w, 3), scaled and padded: uint8 (n, height, width, 3)."""
+        return yolo.prepare(frames, self.height, self.width)
+
+    def transfer(self, pictures: np.ndarray) -> Tensor:
+        """Sent to the device as bytes; there numbers from 0 to 1, (n, 3, height, width) in `dtype`."""
+        there = torch.from_numpy(pictures).to(self.on.torch_device)
+        return there.permute(0, 3, 1, 2).to(self.dtype) / 255
+
+    def infer(self, numbers: Tensor) -> Any:
+        """The network's raw outputs."""
+        with torch.inference_mode():
+            return self.network(numbers)
+
+    def select(self, outputs: Any) -> list[Tensor]:
+        """Of each picture the boxes that are kept, float32 (n, 6) on the CPU."""
+        return [kept.cpu() for kept in detector.detections(outputs)]
+
+    def draw(self, frame: np.ndarray, kept: Sequence[Tensor]) -> tuple[np.ndarray, Tensor]:
+        """The frame with its boxes, and the boxes in the frame's own pixels."""
+        moved = yolo.to_frame(kept[0], frame, self.height, self.width)
+        return boxes.draw(frame, moved, self.names), moved
+
+    def stages(self, frame: np.ndarray) -> dict[str, Callable[..., Any]]:
+        """The five stages of a frame, each taking what the one before returns; the last returns a list of boxes."""
+        return {
+            "prepare": functools.partial(self.prepare, [frame]),
+            "transfer": self.transfer,
+            "infer": self.infer,
+            "select": self.select,
+            "draw": lambda kept: [self.draw(frame, kept)[1]],
+        }
+
+    def __call__(self, frame: np.ndarray) -> tuple[np.ndarray, Tensor]:
+        """The finished picture of a frame, and its boxes (n, 6) in the frame's pixels."""
+        outputs = self.infer(self.transfer(self.prepare([frame])))
+        return self.draw(frame, self.select(outputs))
+
+
+def two_panes(network: nn.Module, lab: device.Device) -> dict[str, Pipeline]:
+    """Plain PyTorch on the CPU, first, and beside it the same network on ``lab``, both in float32.
+
+    Where ``lab`` is the CPU the second is ONNX Runtime on it.
+    """
+    panes = _on_cpu(network)
+    return panes | (_onnx(panes[PLAIN]) if lab.kind == "cpu" else _eager(panes[PLAIN], lab))
+
+
+def rivals(network: nn.Module, lab: device.Device) -> dict[str, Pipeline]:
+    """Plain PyTorch on the CPU, first, and what else one would try with ``lab``.
+
+    On a CPU: one thread, channels last, bfloat16 (both with batch norms folded into convolutions), ONNX Runtime. On a
+    GPU: float32, and float16 in the same way; with CUDA also the launches of float16 recorded as one.
+    """
+    ways = _on_cpu(network)
+    plain = ways[PLAIN]
+    if lab.kind == "cpu":
+        ways["CPU, channels last"] = _rewritten(plain, plain.on, torch.float32)
+        ways["CPU, bfloat16"] = _rewritten(plain, plain.on, torch.bfloat16)
+        ways["CPU, 1 thread"] = dataclasses.replace(plain, on=device.cpu(threads=1))
+        return ways | _onnx(plain)
+    ways |= _eager(plain, lab)
+    half = ways[f"{lab.kind}, float16"] = _rewritten(plain, lab, torch.float16)
+    if lab.kind == "cuda":
+        example = half.transfer(np.zeros((1, half.height, half.width, 3), np.uint8))
+        recorded = engines.CudaGraph(half.network, example)
+        ways["cuda, float16, graph"] = dataclasses.replace(half, network=recorded, any_size=False)
+    return ways
+
+
+def film(panes: Mapping[str, Pipeline], frames: Sequence[np.ndarray], seconds: float = 9.0) -> video.Filmed:
+    """`video.film` of pipelines, the first of which is the baseline, with a line that counts the frames."""
+    first = next(iter(panes))
+    shown = live.progress(frames, "frames made ready")
+    return video.film(
+        panes,
+        shown,
+        on={name: pane.on for name, pane in panes.items()},
+        baseline=first,
+        parity={name: boxes.matches(pane.dtype) for name, pane in panes.items()},
+        seconds=seconds,
+    )
+
+
+@dataclass(frozen=True)
+class Race:
+    """Ways of a frame, timed in turns on one frame, once their boxes were compared."""
+
+    agreement: tables.Table
+    """What became of each way's boxes, and which ways were not raced."""
+    compared: timing.Comparison
+    """From the frame to the finished picture."""
+    stages: Mapping[str, Mapping[str, timing.Measurement]]
+    """Of each way that was raced, the stages of the very passes that `compared` has."""
+    ways: Mapping[str, Pipeline]
+    """Those that were raced."""
+
+    @property
+    def figure(self) -> Figure:
+        """The stages of each way, as bars."""
+        return plots.stages(self.stages)
+
+    @property
+    def measurements(self) -> list[timing.Measurement]:
+        """All stages of all ways, each named by both, to be saved beside `compared`."""
+        return [
+            dataclasses.replace(part, name=f"{name}: {stage}")
+            for name, parts in self.stages.items()
+            for stage, part in parts.items()
+        ]
+
+    @property
+    def sentences(self) -> list[str]:
+        """At most three: the limit of the baseline, and what may be said of the first two others."""
+        return [self.limits[0], *self.compared.sentences[:2]]
+
+    @property
+    def limits(self) -> list[str]:
+        """`limit` of each way, the baseline first; where nothing may be told of any, why, once."""
+        every = [parts["total"] for parts in self.stages.values()]
+        if doubt := timing.doubt(*every, drift=self.compared.drift):
+            return [f"No share of the network is told: {doubt}"]
+        return [self.limit(way) for way in self.stages]
+
+    def limit(self, way: str) -> str:
+        """How far a faster network could bring a way at most, in words; ask `limits` what may be told."""
+        parts = self.stages[way]
+        rest = parts["total"].median - parts["infer"].median
+        share, most = parts["infer"].median / parts["total"].median, parts["total"].median / rest
+        return (
+            f"{way}: {share:.0%} of a frame's {units.seconds(parts['total'].median)} is the network; "
+            f"if it took no time a frame would be done {units.times(most)} times as fast, and no faster"
+        )
+
+    def follow(self) -> dict[str, Pipeline]:
+        """The baseline and at most two others that take pictures of any size: the fastest, none of them slower.
+
+        Where speeds are withheld, the first two.
+        """
+        speed = {name: ratio.median for name, ratio in self.compared.ratios.items()}
+        others = [name for name, way in self.ways.items() if way.any_size and speed.get(name, 1.0) >= 1]
+        others.remove(self.compared.baseline)
+        others.sort(key=lambda name: -speed.get(name, 1.0))
+        return {name: self.ways[name] for name in [self.compared.baseline, *others[:2]]}
+
+    def imagine(self, stage: str, factor: float) -> Figure:
+        """The bars of `figure` if one stage were so many times as fast: a calculation, nothing that was measured."""
+        imagined = {}
+        for name, parts in self.stages.items():
+            samples = tuple(seconds / factor for seconds in parts[stage].samples)
+            imagined[name] = {**parts, stage: dataclasses.replace(parts[stage], samples=samples)}
+            del imagined[name]["total"]
+        return plots.stages(imagined, heading=f"CALCULATED, with {stage} {units.times(factor)} times as fast")
+
+
+def race(ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], seconds: float = 12.0) -> Race:
+    """Compare the boxes of all ways with those of the first, then time those that agree, in turns and stage by stage.
+
+    Timed is the frame with the most boxes. Each stage is waited for. A slow way is shown fewer frames, and one that
+    takes more than `HOPELESS` times the first's time is not raced. Comparing and timing get ``seconds`` each, in fast
+    mode far less. `video.SourceError` if nothing is detected in any frame.
+    """
+    first, *others = ways
+    reference = [ways[first](frame)[1] for frame in frames]
+    video.assert_something(reference)
+    within = Allowance(by_mode(full=seconds, fast=1.0))
+    quickest, _ = _quickest(ways[first], frames[:1])
+    rows, kept = [], {first: ways[first]}
+    for name in live.progress(others, "ways compared"):
+        share = Allowance(max(0.1, within.left / len(others)))
+        result, raced = _against(ways[name], frames, reference, share, quickest)
+        rows.append((name, result))
+        if raced:
+            kept[name] = ways[name]
+    frame = frames[int(np.argmax([len(each) for each in reference]))]
+    passes = {name: timing.Stages(way.stages(frame), on=way.on) for name, way in kept.items()}
+    budget = by_mode(full=timing.Budget(min_samples=20, min_seconds=0.4, max_seconds=2.0), fast=timing.FAST)
+    compared = timing.compare(
+        passes,
+        on={name: way.on for name, way in kept.items()},
+        baseline=first,
+        parity={name: boxes.matches(way.dtype) for name, way in kept.items()},
+        name="frame to picture",
+        dtype={name: way.dtype for name, way in kept.items()},
+        budget=Allowance(seconds).budget(1, budget, variants=len(kept)),
+    )
+    stages = {name: each.split(compared[name]) for name, each in passes.items()}
+    return Race(tables.Table(["way", f"its boxes, against {first}"], rows), compared, stages, kept)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The network alone, timed over the frames of a batch or over the size of a picture."""
+
+    comparisons: Mapping[int, timing.Comparison]
+    xlabel: str
+    frames: Mapping[int, int]
+    """How many frames each comparison's calls hold."""
+    left_out: str
+
+    @property
+    def doubt(self) -> timing.Doubt:
+        """Why nothing may be told of any time here; empty if something may."""
+        doubts = [timing.doubt(c[c.baseline], drift=c.drift) for c in self.comparisons.values()]
+        return doubts[0] if all(doubts) else timing.Doubt()
+
+    @property
+    def figure(self) -> Figure | None:
+        """Time a call over what was varied; a way whose boxes differ, or of which nothing may be said, is not drawn.
+
+        None where nothing may be said of any.
+        """
+        if self.doubt:
+            return None
+        told = {x: c for x, c in self.comparisons.items() if not timing.doubt(c[c.baseline], drift=c.drift)}
+        shown = dict.fromkeys(name for c in told.values() for name in (c.baseline, *c.ratios))
+        lines = {name: {x: c[name] for x, c in told.items() if name in (c.baseline, *c.ratios)} for name in shown}
+        return plots.curves(lines, xlabel=self.xlabel, heading="The network alone")
+
+    def __repr__(self) -> str:
+        if self.doubt:
+            return "\n".join([f"No times are told: {self.doubt}", *filter(None, [self.left_out])])
+        lines = []
+        for x, compared in self.comparisons.items():
+            base = compared[compared.baseline]
+            doubt = timing.doubt(base, drift=compared.drift)
+            each = units.seconds(base.median / self.frames[x])
+            told = f"no time is told: {doubt}" if doubt else f"{each} a frame with {compared.baseline}"
+            lines.append(f"{compared.name}: {told}")
+            lines += [f"    {sentence}" for sentence in compared.sentences if not doubt]
+        return "\n".join([*lines, *filter(None, [self.left_out])])
+
+
+def sweep_batches(
+    ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], counts: Sequence[int], seconds: float = 8.0
+) -> Sweep:
+    """Time the network alone with several frames in a batch, in turns; what does not fit into ``seconds`` is left out.
+
+    ``ways`` take any size; the first is the baseline, with whose boxes all others' are compared.
+    """
+    sizes = {count: (count, BATCH_SIDE) for count in counts}
+    return _sweep(ways, frames, sizes, "frames in a batch", "batch of {}", seconds)
+
+
+def sweep_sizes(
+    ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], sides: Sequence[int], seconds: float = 8.0
+) -> Sweep:
+    """As `sweep_batches`, with one frame that is scaled to squares of so many pixels a side, multiples of 32."""
+    sizes = {side: (1, side) for side in sides}
+    return _sweep(ways, frames, sizes, "width and height [pixels]", "{0} x {0} pixels", seconds)
+
+
+def _sweep(
+    ways: Mapping[str, Pipeline],
+    frames: Sequence[np.ndarray],
+    sizes: Mapping[int, tuple[int, int]],
+    xlabel: str,
+    name: str,
+    seconds: float,
+) -> Sweep:
+    within, comparisons = Allowance(seconds), {}
+    full = by_mode(full=timing.Budget(min_samples=10, min_seconds=0.2, max_seconds=2.0), fast=timing.FAST)
+    for x in within.items(list(sizes), xlabel, growth=2.0):
+        count, side = sizes[x]
+        batch = yolo.prepare(list(itertools.islice(itertools.cycle(frames), count)), side, side)
+        comparisons[x] = timing.compare(
+            {n: functools.partial(way.infer, way.transfer(batch)) for n, way in ways.items()},
+            on={n: way.on for n, way in ways.items()},
+            baseline=next(iter(ways)),
+            parity={n: _SameRaw(way.select, boxes.matches(way.dtype)) for n, way in ways.items()},
+            name=name.format(x),
+            dtype={n: way.dtype for n, way in ways.items()},
+            budget=within.budget(len(sizes) - len(comparisons), full, variants=len(ways)),
+        )
+    frames_in = {x: count for x, (count, _) in sizes.items()}
+    return Sweep(comparisons, xlabel, frames_in, str(within) if within.left_out else "")
+
+
+@dataclass(frozen=True)
+class _SameRaw:
+    """A parity of raw outputs: the boxes that are selected from them are compared."""
+
+    select: Callable[[Any], list[Tensor]]
+    same: boxes.SameBoxes
+
+    def __call__(self, reference: Any, result: Any) -> None:
+        self.same(self.select(reference), self.select(result))
+
+    def __str__(self) -> str:
+        return str(self.same)
+
+
+def _on_cpu(network: nn.Module) -> dict[str, Pipeline]:
+    height, width = by_mode(full=(384, 640), fast=(192, 320))
+    return {PLAIN: Pipeline(device.cpu(), network, network.names, height=height, width=width)}
+
+
+def _eager(plain: Pipeline, lab: device.Device) -> dict[str, Pipeline]:
+    torch.backends.cudnn.allow_tf32 = False  # NVIDIA: float32 shall mean float32; elsewhere it does nothing
+    there = copy.deepcopy(plain.network).to(lab.torch_device)
+    return {f"{lab.kind}, float32": dataclasses.replace(plain, on=lab, network=there)}
+
+
+def _onnx(plain: Pipeline) -> dict[str, Pipeline]:
+    example = torch.ones(1, 3, plain.height, plain.width)
+    engine = engines.OnnxNetwork(plain.network, example, plain.on.threads)
+    return {"CPU, ONNX Runtime": dataclasses.replace(plain, network=engine, any_size=False)}
+
+
+def _rewritten(plain: Pipeline, lab: device.Device, dtype: torch.dtype) -> Pipeline:
+    """Batch norms folded into convolutions, the colours of a pixel side by side in memory, in a dtype, on a device."""
+    model = copy.deepcopy(plain.network).fuse(verbose=False).to(lab.torch_device, dtype)
+    return dataclasses.replace(plain, on=lab, network=model.to(memory_format=torch.channels_last), dtype=dtype)
+
+
+def _quickest(way: Pipeline, frames: Sequence[np.ndarray]) -> tuple[float, list[Tensor]]:
+    """Seconds of the quickest frame, and the boxes of each; the first frame once more before."""
+    seconds, kept = [], []
+    with way.on.active():
+        way(frames[0])
+        for frame in frames:
+            start = time.perf_counter()
+            kept.append(way(frame)[1])
+            seconds.append(time.perf_counter() - start)
+    return min(seconds), kept
+
+
+def _against(
+    way: Pipeline, frames: Sequence[np.ndarray], reference: Sequence[Tensor], within: Allowance, plain: float
+) -> tuple[str, bool]:
+    """What became of the boxes of a way, in words, and whether it is raced; ``plain``: the baseline's seconds."""
+    quickest, kept = _quickest(way, frames[:1])
+    for frame in within.items(frames[1:], least=0):
+        seconds, (more,) = _quickest(way, [frame])
+        quickest = min(quickest, seconds)
+        kept.append(more)
+    expected, same = reference[: len(kept)], boxes.matches(way.dtype)
+    try:
+        same(expected, kept)
+    except Mismatch as difference:
+        return f"DIFFERENT, not raced: {difference}", False
+    edge = same.at_the_edge(expected, kept)
+    words = f"the same {sum(map(len, expected))} in {len(kept)} frames"
+    words += f", but for {edge} that rounding decides" if edge else ""
+    if not way.on.simulated and quickest > HOPELESS * plain:
+        return f"{words}; not raced: {units.times(quickest / plain)} times the time", False
+    return words, True
