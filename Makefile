@@ -36,7 +36,7 @@ BOOTSTRAP := $(PYTHON) -I utils/metallab/bootstrap.py
 UV := $(BOOTSTRAP) uv
 SRC := utils tests book classroom/*.py
 # Pages whose code fits a book's column.
-NARROW := notebooks/0[0-5]*
+NARROW := notebooks/0[0-6]*
 # A compiler; what OpenCV loads; the clang whose sanitizers look into Metal shaders, and which runs Objective-C++; what
 # emulates another processor.
 PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
