@@ -51,14 +51,20 @@ def train_step(model: Any, images: Any, classes: Any) -> Any:
 
     (Not `train_on_batch`: in Keras 3.6 it writes a new graph in each call.)
     """
+    return _step(model, images, classes)[0]
+
+
+def _step(model: Any, images: Any, classes: Any) -> tuple[Any, Any]:
+    """The loss and the outputs, both before the step."""
     import tensorflow as tf
 
     with tf.GradientTape() as tape:
-        loss = model.compute_loss(y=classes, y_pred=model(images, training=True))
+        outputs = model(images, training=True)
+        loss = model.compute_loss(y=classes, y_pred=outputs)
         scaled = model.optimizer.scale_loss(loss)  # itself where the optimizer scales none
     gradients = tape.gradient(scaled, model.trainable_variables)
     model.optimizer.apply(gradients, model.trainable_variables)
-    return loss
+    return loss, outputs
 
 
 @dataclass(frozen=True)
@@ -94,11 +100,11 @@ def step_times(
 ) -> StepTimes:
     """Time a `train_step` of a model under each policy, in turns, in about ``seconds``; the first is the baseline.
 
-    The learning rate is set to 0, so that the loss is the same in each call and can be compared: with the loss that the
-    CPU computes without a graph in float64, at bfloat16's tolerance. A device that computes something else gets no
-    speed-up. ``images`` are (n, ...) in float32, ``classes`` (n,) whole numbers. A step with few of the pictures is
-    timed first; a policy that takes more than `HOPELESS` times the baseline's, and more than its share for six such
-    steps, is left out, and so is one that the device refuses. What the baseline raises is raised.
+    The learning rate is set to 0, so that loss and outputs are the same in each call and can be compared: with those
+    that the CPU computes without a graph in float64, at bfloat16's tolerance. A device that computes something else
+    gets no speed-up. ``images`` are (n, ...) in float32, ``classes`` (n,) whole numbers. A step with few of the
+    pictures is timed first; a policy that takes more than `HOPELESS` times the baseline's, and more than its share for
+    six such steps, is left out, and so is one that the device refuses. What the baseline raises is raised.
     """
     import tensorflow as tf
 
@@ -106,7 +112,8 @@ def step_times(
     with tf.device("/CPU:0"):
         exact = build("float64")
         exact.set_weights(start)
-        truth = float(exact.loss(classes, exact(images, training=False)))
+        outputs = exact(images, training=False)
+        truth = (float(exact.loss(classes, outputs)), np.asarray(outputs))
     within, steps, costs, refused = Allowance(seconds, clock), {}, {}, {}
     few = max(1, len(images) // 32)  # a CPU without float16 would take minutes for all of them
     for policy in policies:
@@ -115,7 +122,7 @@ def step_times(
                 model = build(policy)
                 model.set_weights(start)
                 model.optimizer.learning_rate = 0.0
-                step = tf.function(functools.partial(train_step, model), jit_compile=False)
+                step = tf.function(functools.partial(_step, model), jit_compile=False)
                 steps[policy] = functools.partial(step, tf.constant(images), tf.constant(classes))
                 costs[policy] = len(images) / few * _seconds(step, images[:few], classes[:few], clock)
         except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as error:
@@ -145,9 +152,9 @@ def _seconds(step: Callable, images: np.ndarray, classes: np.ndarray, clock: Cal
     import tensorflow as tf
 
     inputs = tf.constant(images), tf.constant(classes)
-    float(step(*inputs))
+    float(step(*inputs)[0])
     begun = clock()
-    float(step(*inputs))
+    float(step(*inputs)[0])
     return clock() - begun
 
 
