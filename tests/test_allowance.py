@@ -88,28 +88,6 @@ def test_the_first_are_done_in_any_case(clock):
     assert done == ["a", "b"]
 
 
-def test_a_dtype_that_the_processor_lacks_is_not_trained(clock):
-    training = {"steps": 100, "seeds": 9, "fewest": 6, "again": 1}
-    fast = {"float32": 0.01, "float16": 0.005, "bfloat16": 0.006}
-    part = allowance.Allowance(40, clock)
-    assert part.trainings("training", fast, **training) == (["float32", "float16", "bfloat16"], 9)
-    assert part.left_out == []
-    slow = {"float32": 0.01, "float16": 0.06, "bfloat16": 0.02}
-    assert part.trainings("training", slow, **training) == (["float32", "bfloat16"], 9)
-    assert str(part) == (
-        "Left out for time (40 s for this part): training in float16 (a step takes 60 ms, 6.00 times float32's time)."
-    )
-    assert allowance.Allowance(4000, clock).trainings("training", slow, **training) == (["float32", "bfloat16"], 9)
-    half = allowance.Allowance(40, clock)
-    assert half.trainings("training", slow, share=0.5, **training) == (["float32"], 9), "6 x 4 s are more than 20"
-    assert "training in bfloat16 (a step takes 20 ms, 2.00 times" in str(half)
-    few = allowance.Allowance(24, clock)
-    assert few.trainings("training", slow, **training) == (["float32", "bfloat16"], 6)
-    assert few.left_out[1] == "3 of 9 seeds of training (4 s each)"
-    assert few.trainings("training", slow, most=9, share=0.5, **training) == (["float32"], 6)
-    assert few.trainings("training", fast, steps=1, seeds=2) == (["float32", "float16", "bfloat16"], 2)
-
-
 def test_comparisons_share_what_is_left(clock, monkeypatch):
     part, full = allowance.Allowance(20, clock), timing.Budget(min_seconds=0.5, max_seconds=8.0, min_samples=7)
     assert part.budget(full=full) == full

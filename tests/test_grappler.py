@@ -205,12 +205,19 @@ def test_a_bias_that_is_added_too_late_would_be_seen(lab, monkeypatch):
 
 def test_a_planted_failure_is_found(lab):
     planted = [grappler.Pattern("late", late_bias), grappler.Pattern("eager", wrong_eagerly)]
-    late, eager, fine = grappler.survey([*planted, grappler.Pattern("fine", right)], on=lab)
+    survey = grappler.survey([*planted, grappler.Pattern("fine", right)], on=lab)
+    late, eager, fine = survey
+    assert survey.wrong == (late, eager)
+    assert "late, graph: WRONG: " in repr(survey)
+    assert "eager, eager: WRONG: " in survey._repr_html_()
+    sound = grappler.survey([grappler.Pattern("fine", right)], on=lab)
+    assert "All 1 agree with the CPU in float64" in repr(sound)
+    assert grappler.advice(sound, grappler.Steps(), on=lab).startswith(f"Graphs on {lab.label} agree")
+    assert "WRONG on" in (told := grappler.advice(survey, grappler.Steps(), on=lab))
+    assert "late, eager. Compile with run_eagerly=True" in told
     assert [finding.row[-1] for finding in (late, eager, fine)] == ["WRONG in graph", "WRONG in eager", "agrees"]
     assert [finding.ok for finding in (late, eager, fine)] == [False, False, True]
     assert (late.row[0], fine.row[1]) == ("late", "nothing fused")
-    assert grappler.smallest_failure([late, eager, fine]) is eager
-    assert grappler.smallest_failure([fine]) is None
 
 
 @pytest.mark.processor
@@ -225,6 +232,24 @@ def test_the_patterns_agree_on_the_cpu_and_fuse_as_known(lab):
     assert fused["conv2d + bias + tanh"] == ("_FusedConv2D(BiasAdd)",)
     assert fused["conv2d + fused_batch_norm + relu"] == ("_FusedConv2D(FusedBatchNorm, Relu)",)
     assert fused["conv2d + Keras BatchNormalization"] == fused["Keras LSTM"] == ()
+
+
+def test_a_training_step_that_moves_the_weights_otherwise_is_found(lab, monkeypatch):
+    sound = grappler.steps(on=lab, names=["SGD", "Adam"])
+    assert list(sound) == ["SGD", "Adam"]
+    assert sound.wrong == ()
+    assert "_FusedMatMul" in repr(sound)
+    apply = tf.keras.optimizers.SGD.apply
+
+    def late(self, gradients, variables):
+        by = 1.01 if tf.inside_function() else 1.0
+        return apply(self, [gradient * by for gradient in gradients], variables)
+
+    monkeypatch.setattr(tf.keras.optimizers.SGD, "apply", late)
+    planted = grappler.steps(on=lab, names=["SGD"])
+    assert planted.wrong == ("SGD",)
+    assert "WRONG: " in planted._repr_html_()
+    assert "a step of SGD" in grappler.advice(grappler.Survey(), planted, on=lab)
 
 
 def test_what_a_setting_did_is_said():
@@ -242,15 +267,6 @@ def test_what_a_setting_did_is_said():
         ([bad, good], [bad, good], "still wrong: b. Compute these eagerly"),
     ):
         assert re.search(said, grappler.effect(before, after, "OFF=1")), said
-
-
-def test_a_table_shows_what_is_wrong_in_red():
-    text = grappler.table([("a <b>", "WRONG: 3 > 2"), ("fine", "agrees")], ("x", "y"), "caption")
-    red, plain = text.split("<tbody>")[1].split("</tr>")[:2]
-    assert red.count(grappler.WRONG_COLOUR) == 2
-    assert grappler.WRONG_COLOUR not in plain
-    assert "a &lt;b&gt;" in text
-    assert "caption" in text
 
 
 def test_graphs_are_drawn_side_by_side(inputs):

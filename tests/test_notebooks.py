@@ -111,10 +111,24 @@ WRONG_ANSWERS = {
     },
     "06_train_tensorflow_with_mixed_precision": {
         "solution-1": (
-            "def next_scale(scale, good, finite, growth):\n    if not finite:\n        return scale / 2, good\n"
-            "    return (scale * 2, 0) if good + 1 == growth else (scale, good + 1)"
+            "def train_step(model, images, classes):\n    with tf.GradientTape() as tape:\n"
+            "        loss = model.compute_loss(y=classes, y_pred=model(images, training=True))\n"
+            "    gradients = tape.gradient(loss, model.trainable_variables)\n"
+            "    model.optimizer.apply(gradients, model.trainable_variables)\n    return loss"
         ),
-        "solution-2": "def wholly_fused(graph):\n    return any(op.startswith('_Fused') for op, _ in graph)",
+        "solution-2": (
+            "def ready():\n    hidden = keras.layers.Dense(64, activation='relu')\n"
+            "    output = keras.layers.Dense(10, activation='softmax', dtype='float32')\n"
+            "    return keras.Sequential([keras.Input((64,)), hidden, output])"
+        ),
+    },
+    "06b_look_into_tensorflow_graphs": {
+        "solution-1": (
+            "def agrees(fn, *inputs):\n    eager = fn(*inputs).numpy()\n"
+            "    graph = tf.function(fn, jit_compile=False)(*inputs).numpy()\n"
+            "    return not np.any(np.abs(graph - eager) > 0.001 * np.abs(eager).max())"
+        ),
+        "solution-2": "def wholly_fused(nodes):\n    return any(node.parts for node in nodes)",
     },
     "07_transform_with_jax": {
         "solution-1": (
@@ -379,24 +393,39 @@ def test_a_kernel_is_not_judged_without_the_simulated_gpu(breaks, tmp_path, monk
     assert eval(verdict, space).startswith("Exercise 1: not judged. Nothing to show: Simulation")
 
 
+PLANTED_RELU = (
+    "import tensorflow as tf\nrelu = tf.nn.relu\n"
+    "tf.nn.relu = lambda x: relu(x) * (0.5 if tf.inside_function() and x.dtype == 'float32' else 1)\n"
+)
+"""A ReLU that is wrong in every graph, remapped or not, as is reported of an Apple GPU."""
+
+
 def test_tensorflow_gets_no_advice_on_a_device_that_computes_wrongly(kind, tmp_path):
-    """Notebook 06 where a ReLU is wrong in every graph, remapped or not, as is reported of an Apple GPU."""
-    path = paths.NOTEBOOKS / "06_train_tensorflow_with_mixed_precision.ipynb"
-    setup = next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "setup")
-    planted = (
-        "relu = tf.nn.relu\n"
-        "tf.nn.relu = lambda x: relu(x) * (0.5 if tf.inside_function() and x.dtype == 'float32' else 1)\n"
-    )
-    changed = {"setup": setup.replace("lab = ", f"{planted}lab = ")}
-    changed["workaround"] = "'left out: its process of its own knows nothing of what is planted here'"
+    """Notebook 06b on such a device: tables, comparisons and advice all say so."""
+    path = paths.NOTEBOOKS / "06b_look_into_tensorflow_graphs.ipynb"
+    cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
+    changed = {"setup": cells["setup"].replace("lab = ", f"{PLANTED_RELU}lab = ")}
+    magic, source = cells["right-patterns"].split("\n", 1)
+    changed["right-patterns"] = f"{magic}\n{PLANTED_RELU}{source}"
     result = run_apart(path, kind, tmp_path, replace=changed)
     assert result.status == "passed", result.reason
-    said = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}
-    assert "WRONG in graph" in said["correct-code"]
-    assert "WRONG: no advice is given below" in said["step-check"]
-    assert said["remap-measure"].count("outputs differ: the baseline's is wrong") == 2
-    assert said["verdict"].count("do not use it here: results on this device are wrong") == 2
-    assert "use it." not in said["verdict"]
+    outputs = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}
+    assert "WRONG in graph" in outputs["right-table"]
+    assert outputs["brings-words"].count("outputs differ: the baseline's is wrong") == 2
+    assert "WRONG on " in outputs["right-advice"]
+    assert "now agrees: " in outputs["workaround-effect"], "the fault was not planted there"
+
+
+def test_keras_gets_no_advice_on_a_device_that_computes_wrongly(kind, tmp_path):
+    """Notebook 06 where gradients and losses of a graph are those of another network."""
+    path = paths.NOTEBOOKS / "06_train_tensorflow_with_mixed_precision.ipynb"
+    cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
+    changed = {"setup": cells["setup"].replace("lab = ", f"{PLANTED_RELU}lab = ")}
+    result = run_apart(path, kind, tmp_path, replace=changed)
+    assert result.status == "passed", result.reason
+    outputs = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}
+    assert "outputs differ: the baseline's is wrong" in outputs["brings-words"]
+    assert "no advice on mixed_bfloat16" in outputs["right-quality-code"]
 
 
 def test_the_detector_s_page_takes_a_reader_s_pictures(kind, tmp_path, monkeypatch):

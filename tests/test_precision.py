@@ -12,9 +12,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
+from metallab import quality
 from metallab.pytorch import precision
 from metallab.pytorch.dispatch import watching
-from metallab.timing import Ratio
 
 NUMBERS = (0.1, -0.1, 1.0, -3.0, 0.0, 65504.0, 1e-6, -6e-8, 3.0e38, math.pi)
 
@@ -220,39 +220,6 @@ def test_nothing_is_trained_without_seeds_epochs_or_a_batch():
             precision.train("a", build, starter(), torch.float32, Blobs().data, **{"seeds": 1, "epochs": 1} | wrong)
 
 
-def of(*accuracies: float, name: str = "x") -> precision.Training:
-    return precision.Training(name, np.zeros((len(accuracies), 1)), np.array(accuracies) / 100)
-
-
-def test_no_loss_is_shown_and_a_loss_is_found():
-    spread = np.array([90, 91, 92, 93, 94, 95, 96, 97, 98.0])
-    base = precision.Training("float32", np.zeros((9, 1)), spread / 100)
-    verdict = lambda change: precision.quality(base, of(*(spread + change))).conclusion
-    assert verdict(np.zeros(9)) == "no loss"
-    assert verdict(np.array([-0.9, 0.1, 0, 0.4, -0.2, 0.3, 0.1, -0.3, 0.2])) == "no loss", "though seeds differ by 8"
-    assert verdict(np.full(9, -0.5)) == "no loss", "a small loss is within the margin"
-    assert verdict(np.full(9, -2.0)) == "loss"
-    assert verdict(np.full(9, +2.0)) == "no loss"
-    assert verdict(np.array([-3, -3, 0, 0, 0, 0, 0, 0, 0.0])) == "inconclusive"
-    assert verdict(np.array([-3, -3, -3, -3, -3, -3, -3, -0.5, -0.2])) == "inconclusive"
-    few = precision.quality(of(*[95] * 5), of(*[95] * 5))
-    assert few.conclusion == "inconclusive"
-    assert "inconclusive (an interval needs 6 seeds): median difference +0.0 points, 5 seeds" in str(few)
-    ignorant = precision.quality(of(*[10.0] * 9, name="float32"), of(*[10.0] * 9))
-    assert ignorant.conclusion == "inconclusive"
-    assert "float32 itself recognises only 10%" in str(ignorant)
-    assert precision.quality(base, of(*(spread - 4)), margin=5.0).conclusion == "no loss"
-    with pytest.raises(ValueError, match="x has 5 seeds, float32 9"):
-        precision.quality(base, of(*[95] * 5))
-    for broken in (of(*[math.nan] * 9), of(*[95] * 8, math.nan), of(*[95] * 8, math.inf)):
-        for pair in ((base, broken), (broken, base)):
-            with pytest.raises(ValueError, match=r"^x has accuracies that are no numbers: test it on at least one"):
-                precision.quality(*pair)
-    for margin in (math.nan, -1.0):
-        with pytest.raises(ValueError, match=r"^margin is .*: give the points"):
-            precision.quality(base, base, margin=margin)
-
-
 def test_a_planted_loss_is_found_in_real_trainings():
     """float16 gradients of a loss that is far too small train badly; bfloat16 as well as float32."""
     data = Blobs().data
@@ -261,9 +228,9 @@ def test_a_planted_loss_is_found_in_real_trainings():
     small = precision.train("bfloat16", build, starter(), torch.bfloat16, data, **runs)
     planted = precision.train("planted", build, starter(scale=2.0**-26), torch.float32, data, **runs)
     harmless = precision.train("scaled", build, starter(scale=2.0**-6), torch.float32, data, **runs)
-    assert precision.quality(base, planted, margin=3.0).conclusion == "loss"
-    assert precision.quality(base, small, margin=3.5).conclusion == "no loss"  # a picture of the test is 3.1 points
-    assert precision.quality(base, harmless, margin=3.5).conclusion == "no loss"
+    assert quality.compare(base, planted, margin=3.0).conclusion == "loss"
+    assert quality.compare(base, small, margin=3.5).conclusion == "no loss"  # a picture of the test is 3.1 points
+    assert quality.compare(base, harmless, margin=3.5).conclusion == "no loss"
 
 
 def test_lists_stand_side_by_side():
@@ -357,26 +324,9 @@ def test_two_ways_to_write_a_step_are_told_apart():
     assert precision.weights_after(lambda *_: ..., batches) is ...
 
 
-def test_advice_needs_time_and_quality():
-    quality = lambda change: precision.quality(of(*[95.0] * 9), of(*[95.0 + c for c in change]))
-    good, bad, open_ = quality([0] * 9), quality([-5] * 9), quality([0] * 4 + [-5] * 5)
-    fast, slow, unclear = (
-        Ratio("a", "b", *numbers, 20) for numbers in ((2, 1.9, 2.1), (0.5, 0.4, 0.6), (1.1, 0.9, 1.4))
-    )
-    four = Ratio("a", "b", 0.12, 0.0, math.inf, 4, (0.11, 0.12, 0.13, 0.12))
-    assert precision.advice(fast, good) == "use x: it is faster"
-    assert precision.advice(fast, open_) == "use x: it is faster, but that quality holds is not shown"
-    for ratio in (fast, slow, None):
-        assert precision.advice(ratio, bad) == "do not use x: quality is lost"
-    for ratio in (slow, four):
-        assert precision.advice(ratio, good) == "x costs time: float32 is the better choice here"
-    assert precision.advice(unclear, good) == "x is not shown to be faster: float32 is the better choice here"
-    assert precision.advice(None, good) == "no advice on x: its time may not be compared"
-
-
 def test_pictures_name_the_device_and_say_what_they_show():
     sizes = torch.tensor([2.0**-30, 2.0**-20, 1.0, 1.0])
-    runs = precision.Training("float16", np.array([[2.0, 1.0], [3.0, 0.5]]), np.array([0.9, 0.8]))
+    runs = quality.Training("float16", np.array([[2.0, 1.0], [3.0, 0.5]]), np.array([0.9, 0.8]))
     pictures = {
         "01111011": precision.draw_bits(0.1, device="cpu", label="a device"),
         "bfloat16: relative error": precision.draw_cast_errors(device="cpu", label="a device"),

@@ -10,7 +10,7 @@ import pytest
 
 from conformance.claims import ON_A_MAC
 from metallab import device, isolated, memory
-from metallab.tensorflow import grappler
+from metallab.tensorflow import grappler, mixed
 
 pytestmark = pytest.mark.claim(on="tensorflow", seconds=300)
 SURVEY = """
@@ -47,7 +47,7 @@ def _survey() -> dict[str, Any]:
     return {finding.pattern: finding for finding in grappler.survey(grappler.patterns(), on=_lab())}
 
 
-@pytest.mark.claim(used_in="notebook 06: sixteen patterns before any timing")
+@pytest.mark.claim(used_in="notebook 06b: sixteen patterns before any timing")
 def test_patterns_agree_with_the_cpu(evidence):
     """Sixteen patterns agree with the CPU in float64, also as a graph: reports say relu(bias_add(matmul)) does not.
 
@@ -61,7 +61,7 @@ def test_patterns_agree_with_the_cpu(evidence):
     assert not wrong
 
 
-@pytest.mark.claim(used_in="notebook 06: TURN_OFF_REMAPPER")
+@pytest.mark.claim(used_in="notebook 06b: TURN_OFF_REMAPPER")
 def test_turning_the_remapper_off_is_heard(evidence):
     """The Metal plugin reads TURN_OFF_REMAPPER=1: other operations are fused, or wrong ones become right.
 
@@ -78,7 +78,7 @@ def test_turning_the_remapper_off_is_heard(evidence):
     assert fused[0] != fused[1] or [each.ok for each in without] != [each.ok for each in turned_off]
 
 
-@pytest.mark.claim(used_in="notebook 06, with and without remapping")
+@pytest.mark.claim(used_in="notebook 06b, with and without remapping")
 def test_option_turns_fusing_off(evidence):
     """TensorFlow's own option turns fusing off: reports say that on Metal it does not help."""
     found = grappler.survey(grappler.patterns(), on=_lab(), remapping=False)
@@ -87,37 +87,17 @@ def test_option_turns_fusing_off(evidence):
     assert not fused
 
 
-OPTIMIZERS = {
-    "SGD": {},
-    "RMSprop": {},
-    "Adagrad": {},
-    "Adam": {"epsilon": 1e-3},  # else tiny gradients blow their rounding up
-}
-
-
-@pytest.mark.claim(used_in="notebook 06: what the remapper does to a training step", seconds=100)
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.claim(used_in="notebook 06b: what the remapper does to a training step", seconds=100)
+@pytest.mark.parametrize("name", grappler.OPTIMIZERS)
 def test_optimizers_step_right(name, evidence):
     """One step of SGD, RMSprop, Adagrad and Adam as a graph moves the weights as on the CPU in float64.
 
     With the names of fused and of new operations in each step's graph: the plugin is said to fuse the updates.
     """
-    import keras
-    import tensorflow as tf
-
-    make = functools.partial(getattr(keras.optimizers, name), 0.01, **OPTIMIZERS[name])
-    x, y = _digits()
-    with _lab().active():
-        ours = _network("float32", make())
-        start = ours.get_weights()
-        reading = grappler.read(_step(ours), tf.constant(x[:32]), tf.constant(y[:32]))
-        evidence("graph", {"fused": reading.fused, "new": reading.new, "ran on": reading.devices})
-        with tf.device("/CPU:0"):
-            exact = _network("float64", make())
-            exact.set_weights(start)
-            _step(exact)(tf.constant(x[:32], "float64"), tf.constant(y[:32]))
-    moved = [[b - a for a, b in zip(start, m.get_weights(), strict=True)] for m in (exact, ours)]
-    assert grappler.judge(name, *moved).row[-1] == "agrees"
+    step = grappler.steps(on=_lab(), names=[name])[name]
+    reading = step.reading
+    evidence("graph", {"fused": reading.fused, "new": reading.new, "ran on": reading.devices})
+    assert step.parity.row[-1] == "agrees"
 
 
 @pytest.mark.claim(used_in="pyproject.toml: why Keras 3.6.0", seconds=240)
@@ -160,7 +140,7 @@ TRUTH = {
 }
 
 
-@pytest.mark.claim(used_in="notebook 06: soft placement", seconds=120)
+@pytest.mark.claim(used_in="notebook 06b: soft placement", seconds=120)
 @pytest.mark.parametrize("operation", MISSING)
 def test_soft_placement_covers_what_is_missing(operation, evidence):
     """With soft placement an operation that the GPU lacks runs on the CPU, and is right: determinants and the like.
@@ -180,7 +160,7 @@ def test_soft_placement_covers_what_is_missing(operation, evidence):
     assert error <= 1e-3
 
 
-@pytest.mark.claim(used_in="notebook 06, metallab.memory", seconds=120)
+@pytest.mark.claim(used_in="metallab.memory", seconds=120)
 def test_peak_memory_is_told(evidence):
     """`memory.peak` tells a peak for TensorFlow's device: by its allocator, or where that does not count, sampled."""
     import tensorflow as tf
@@ -204,31 +184,12 @@ def _network(policy: str, optimizer: Any) -> Any:
 
     keras.mixed_precision.set_global_policy(policy)
     keras.utils.set_random_seed(0)
-    last = "float64" if policy == "float64" else "float32"
-    layers = [keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10, dtype=last)]
+    layers = [keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10, dtype="float32")]
     model = keras.Sequential([keras.Input((64,)), *layers])
-    model.compile(optimizer, jit_compile=False)
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
     model.optimizer.build(model.trainable_variables)
     keras.mixed_precision.set_global_policy("float32")
     return model
-
-
-def _step(model: Any) -> Any:
-    """A step of training as a Python function: forward, backward, update."""
-    import keras
-    import tensorflow as tf
-
-    score = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=model.layers[-1].compute_dtype)
-
-    def step(images: Any, labels: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = score(labels, model(images, training=True))
-            scaled = model.optimizer.scale_loss(loss)
-        gradients = tape.gradient(scaled, model.trainable_variables)
-        model.optimizer.apply(gradients, model.trainable_variables)
-        return loss
-
-    return step
 
 
 @functools.cache
@@ -244,7 +205,7 @@ def _trained(policy: str) -> tuple[list[float], float]:
 
     x, y = _digits()
     model = _network(policy, keras.optimizers.Adam(0.01))
-    step = tf.function(_step(model), jit_compile=False, autograph=False)
+    step = tf.function(functools.partial(mixed.train_step, model), jit_compile=False, autograph=False)
     batches = [(x[64 * k : 64 * k + 64], y[64 * k : 64 * k + 64]) for k in range(STEPS // 2)]
     losses = [float(step(*map(tf.constant, batch))) for batch in batches * 2]
     guessed = tf.argmax(model(tf.constant(x[-400:])), axis=1).numpy()

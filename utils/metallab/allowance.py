@@ -96,33 +96,6 @@ class Allowance:
             yield item
             last = self.clock() - begun
 
-    def trainings(
-        self, what: str, costs: Mapping[str, float], *, steps: int, seeds: int, fewest: int = 1, again: int = 0,
-        share: float = 1.0, most: float = 3.0,
-    ) -> tuple[list[str], int]:  # fmt: skip
-        """In which dtypes to train, and from how many seeds.
-
-        ``costs`` maps a dtype to the seconds of one step, and a training has so many ``steps``. The first dtype is the
-        reference: it is trained in any case, and ``again`` times more beside the others. Another one is left out, and
-        noted, if its step takes more than ``most`` times the reference's, or if with it ``fewest`` seeds would not fit.
-        ``share`` is the part of what is left that all of this may take. ValueError as `count`.
-        """
-        for name, seconds in costs.items():
-            _assert_time(seconds, f"a step in {name}")
-        reference, *rest = costs
-        taken, seconds = [reference], (1 + again) * costs[reference]
-        for name in sorted(rest, key=costs.__getitem__):
-            times = costs[name] / costs[reference]
-            fits = steps * (seconds + costs[name]) * min(fewest, seeds) <= share * self.left
-            if times > most or not fits:
-                step = f"a step takes {units.seconds(costs[name])}, {units.times(times)} times {reference}'s time"
-                self.left_out.append(f"{what} in {name} ({step})")
-                continue
-            taken.append(name)
-            seconds += costs[name]
-        count = self.count(f"seeds of {what}", each=steps * seconds, wanted=seeds, least=1, share=share)
-        return [name for name in costs if name in taken], count
-
     def budget(self, comparisons: int = 1, full: Budget | None = None, *, variants: int = 1) -> Budget:
         """How long one of so many ``comparisons`` that are to come may measure: ``full``, or its share if that is less.
 

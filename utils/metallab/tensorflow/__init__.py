@@ -1,1 +1,1 @@
-"""What lessons with TensorFlow need (notebook 06)."""
+"""What lessons with TensorFlow need (notebooks 06 and 06b)."""

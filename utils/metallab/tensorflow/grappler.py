@@ -8,7 +8,6 @@ is imported inside functions.
 from __future__ import annotations
 
 import functools
-import html
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,8 @@ import numpy as np
 
 from metallab import checks, units
 from metallab.device import Device
+from metallab.tables import Table
+from metallab.tensorflow import mixed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +27,6 @@ _NO_WORK = ("_Arg", "_Retval", "Const", "NoOp", "Identity", "_Send", "_Recv", "_
 
 MOST_DRAWN = 16
 """Graphs with more operations are not drawn."""
-WRONG_COLOUR = "#d55e00"  # the red of `metallab.plots`
 
 
 @dataclass(frozen=True)
@@ -212,13 +212,43 @@ HEADINGS = (
 )
 
 
-def survey(patterns: Iterable[Pattern], *, on: Device, remapping: bool = True) -> list[PatternResult]:
+class Survey(tuple[PatternResult, ...]):
+    """What a device made of several patterns; it shows as a table.
+
+    >>> survey(patterns()[:2], on=lab)
+    pattern               fused in the graph          ran on  eager: error [tolerances]  ...  verdict
+    matmul + bias         _FusedMatMul(BiasAdd)       CPU     0.0012                     ...  agrees
+    matmul + bias + relu  _FusedMatMul(BiasAdd, Relu)  CPU     0.0012                     ...  agrees
+    All 2 agree with the CPU in float64, eagerly and as graphs.
+    """
+
+    @property
+    def wrong(self) -> tuple[PatternResult, ...]:
+        """Those that do not agree."""
+        return tuple(result for result in self if not result.ok)
+
+    @property
+    def _table(self) -> Table:
+        note = f"All {len(self)} agree with the CPU in float64, eagerly and as graphs."
+        if self.wrong:
+            note = "; ".join(str(p) for result in self.wrong for p in (result.eager, result.graph) if not p.ok)
+        return Table(HEADINGS, [result.row for result in self], note)
+
+    def __repr__(self) -> str:
+        return repr(self._table)
+
+    def _repr_html_(self) -> str:
+        return self._table._repr_html_()
+
+
+def survey(patterns: Iterable[Pattern], *, on: Device, remapping: bool = True) -> Survey:
     """Compute each pattern on a device, eagerly and as a graph, and compare with the CPU, eagerly in float64.
 
     A pattern that raises on the device is a finding as well.
     """
     import tensorflow as tf
 
+    tf.get_logger().setLevel("ERROR")  # it warns of many functions, which are made on purpose
     findings = []
     for pattern in patterns:
         with tf.device("/CPU:0"):
@@ -237,13 +267,101 @@ def survey(patterns: Iterable[Pattern], *, on: Device, remapping: bool = True) -
         reading = replace(reading, result=graph)
         pair = (judge(f"{pattern.name}, {how}", reference, got) for how, got in (("eager", eager), ("graph", graph)))
         findings.append(PatternResult(pattern.name, reading, *pair))
-    return findings
+    return Survey(findings)
 
 
-def smallest_failure(findings: Iterable[PatternResult]) -> PatternResult | None:
-    """Of the patterns that are wrong the one with the fewest operations; None if all agree."""
-    wrong = [finding for finding in findings if not finding.ok]
-    return min(wrong, key=lambda finding: len(finding.reading.before), default=None)
+OPTIMIZERS = {
+    "SGD": {},
+    "RMSprop": {},
+    "Adagrad": {},
+    "Adam": {"epsilon": 1e-3},  # else it divides by tiny gradients, and blows their rounding up
+}
+"""Keras optimizers whose steps are checked, with their options."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A training step as a graph on a device: what was fused, and how far the weights' movement is from the CPU's."""
+
+    reading: Reading
+    parity: Parity
+
+
+class Steps(dict[str, StepResult]):
+    """The training steps of several optimizers, by name; they show as a table."""
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Optimizers whose step moves the weights otherwise."""
+        return tuple(name for name, step in self.items() if not step.parity.ok)
+
+    @property
+    def _table(self) -> Table:
+        headings = ["one step of", "fused in the graph", "error [tolerances]", "verdict"]
+        rows = [
+            (name, ", ".join(step.reading.fused) or "nothing fused", *step.parity.row[1:])
+            for name, step in self.items()
+        ]
+        return Table(headings, rows)
+
+    def __repr__(self) -> str:
+        return repr(self._table)
+
+    def _repr_html_(self) -> str:
+        return self._table._repr_html_()
+
+
+def steps(*, on: Device, names: Iterable[str] = tuple(OPTIMIZERS)) -> Steps:
+    """One training step of a small network on real digits with each optimizer, as a graph on a device.
+
+    Compared is how far each weight moved, with one step from equal weights on the CPU, eagerly in float64.
+
+    >>> steps(on=lab, names=["SGD"])
+    one step of  fused in the graph                error [tolerances]  verdict
+    SGD          _FusedMatMul(BiasAdd, Relu), ...  0.0035              agrees
+    """
+    import tensorflow as tf
+    from sklearn.datasets import load_digits
+
+    pixels, classes = load_digits(return_X_y=True)
+    images, classes = pixels[:32] / 16, classes[:32].astype("int32")
+    results = Steps()
+    for name in names:
+        with on.active():
+            ours = _network("float32", name)
+            start = ours.get_weights()
+            reading = read(
+                functools.partial(mixed.train_step, ours), tf.constant(images, "float32"), tf.constant(classes)
+            )
+        with tf.device("/CPU:0"):
+            exact = _network("float64", name)
+            exact.set_weights(start)
+            mixed.train_step(exact, tf.constant(images), tf.constant(classes))
+        moved = [[b - a for a, b in zip(start, model.get_weights(), strict=True)] for model in (exact, ours)]
+        results[name] = StepResult(reading, judge(f"one step of {name}", *moved))
+    return results
+
+
+def _network(dtype: str, optimizer: str) -> Any:
+    """A compiled Keras model (64 to 10) in one dtype throughout."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    hidden = keras.layers.Dense(64, activation="relu", dtype=dtype)
+    model = keras.Sequential([keras.Input((64,), dtype=dtype), hidden, keras.layers.Dense(10, dtype=dtype)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=dtype)
+    options = {"learning_rate": 0.01, **OPTIMIZERS[optimizer]}
+    model.compile(getattr(keras.optimizers, optimizer)(**options), loss, jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def advice(patterns: Survey, steps: Steps, *, on: Device) -> str:
+    """May graphs be trusted on this device, in words."""
+    wrong = [*(result.pattern for result in patterns.wrong), *(f"a step of {name}" for name in steps.wrong)]
+    if not wrong:
+        return f"Graphs on {on.label} agree with the CPU: {len(patterns)} patterns, {len(steps)} training steps."
+    return f"WRONG on {on.label}: {', '.join(wrong)}. Compile with run_eagerly=True there, or use the CPU."
 
 
 def effect(without: Sequence[PatternResult], with_setting: Sequence[PatternResult], setting: str) -> str:
@@ -261,7 +379,7 @@ def effect(without: Sequence[PatternResult], with_setting: Sequence[PatternResul
 
 
 def patterns() -> list[Pattern]:
-    """The patterns of notebook 06: matrix product, convolution, batch norm, LSTM, with inputs of a fixed seed."""
+    """The patterns of notebook 06b: matrix product, convolution, batch norm, LSTM, with inputs of a fixed seed."""
     import tensorflow as tf
 
     nn = tf.nn
@@ -277,19 +395,6 @@ def patterns() -> list[Pattern]:
         Pattern("conv2d + Keras BatchNormalization", functools.partial(_layers, _keras_normalised)),
         Pattern("Keras LSTM", functools.partial(_layers, _keras_lstm)),
     ]
-
-
-def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], caption: str = "") -> str:
-    """A table as HTML. Rows in which a cell begins with WRONG are red and bold, so that not only the colour tells."""
-    head = "".join(f"<th style='text-align:left'>{html.escape(str(text))}</th>" for text in headings)
-    lines = []
-    for row in rows:
-        wrong = any(str(cell).startswith("WRONG") for cell in row)
-        style = f"text-align:left;color:{WRONG_COLOUR};font-weight:700" if wrong else "text-align:left"
-        lines.append("".join(f"<td style='{style}'>{html.escape(str(cell))}</td>" for cell in row))
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    title = f"<caption style='text-align:left'>{html.escape(caption)}</caption>" if caption else ""
-    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def draw(panels: Mapping[str, Sequence[Node]], *, heading: str, device: str) -> Figure:

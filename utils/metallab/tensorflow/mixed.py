@@ -1,0 +1,229 @@
+"""Mixed precision in Keras: what a step takes under each policy, and training from several seeds (notebook 06).
+
+A *policy* is Keras's word for two dtypes, the one that a layer computes in and the one that it keeps its weights in.
+Keras and TensorFlow are imported inside functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metallab import checks, mode, timing, units
+from metallab.allowance import Allowance
+from metallab.device import Device
+from metallab.quality import Training, Trainings
+from metallab.tables import Table
+from metallab.timing import Comparison
+
+POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
+HOPELESS = 8.0
+"""How many times the baseline's time a policy's step may take and still be measured where time is short."""
+Build = Callable[[str], Any]
+"""Makes a compiled Keras model under a policy, or in one dtype throughout ("float64"): the same layers each time."""
+
+
+def layers(build: Build, policies: Sequence[str] = POLICIES) -> Table:
+    """What each layer of a model computes in under each policy, with what it keeps its weights in, and the optimizer.
+
+    >>> layers(build, ["mixed_float16"])
+    layer        mixed_float16
+    dense        float16, weights float32
+    output       float32, weights float32
+    (optimizer)  LossScaleOptimizer
+    """
+    models = [build(policy) for policy in policies]
+    rows = []
+    for alike in zip(*(model.layers for model in models), strict=True):
+        kept = [f", weights {layer.variable_dtype}" if layer.weights else "" for layer in alike]
+        rows.append((alike[0].name, *(layer.compute_dtype + text for layer, text in zip(alike, kept, strict=True))))
+    rows.append(("(optimizer)", *(type(model.optimizer).__name__ for model in models)))
+    return Table(["layer", *policies], rows)
+
+
+def train_step(model: Any, images: Any, classes: Any) -> Any:
+    """One step of training, as Keras's `fit` does it, to be put into a `tf.function`: the loss, before the step.
+
+    (Not `train_on_batch`: in Keras 3.6 it writes a new graph in each call.)
+    """
+    return _step(model, images, classes)[0]
+
+
+def _step(model: Any, images: Any, classes: Any) -> tuple[Any, Any]:
+    """The loss and the outputs, both before the step."""
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        outputs = model(images, training=True)
+        loss = model.compute_loss(y=classes, y_pred=outputs)
+        scaled = model.optimizer.scale_loss(loss)  # itself where the optimizer scales none
+    gradients = tape.gradient(scaled, model.trainable_variables)
+    model.optimizer.apply(gradients, model.trainable_variables)
+    return loss, outputs
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """What a training step takes under each policy."""
+
+    comparison: Comparison
+    refused: Mapping[str, str]
+    """Policies that the device does not train with, and what it raised."""
+    left_out: str
+    """What was not measured for want of time, in words; empty if nothing was left out."""
+
+    @property
+    def sentences(self) -> list[str]:
+        """What may be said of each policy against float32, or why nothing is."""
+        refused = [f"{policy}: it does not train on this device: {why}" for policy, why in self.refused.items()]
+        return [*self.comparison.sentences, *refused, *filter(None, [self.left_out])]
+
+    def __repr__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+def step_times(
+    build: Build,
+    images: np.ndarray,
+    classes: np.ndarray,
+    *,
+    on: Device,
+    name: str,
+    seconds: float,
+    policies: Sequence[str] = POLICIES,
+    clock: Callable[[], float] = time.perf_counter,
+) -> StepTimes:
+    """Time a `train_step` of a model under each policy, in turns, in about ``seconds``; the first is the baseline.
+
+    The learning rate is set to 0, so that loss and outputs are the same in each call and can be compared: with those
+    that the CPU computes without a graph in float64, at bfloat16's tolerance. A device that computes something else
+    gets no speed-up. ``images`` are (n, ...) in float32, ``classes`` (n,) whole numbers. A step with few of the
+    pictures is timed first; a policy that takes more than `HOPELESS` times the baseline's, and more than its share for
+    six such steps, is left out, and so is one that the device refuses. What the baseline raises is raised.
+    """
+    import tensorflow as tf
+
+    start = build(policies[0]).get_weights()
+    with tf.device("/CPU:0"):
+        exact = build("float64")
+        exact.set_weights(start)
+        outputs = exact(images, training=False)
+        truth = (float(exact.loss(classes, outputs)), np.asarray(outputs))
+    within, steps, costs, refused = Allowance(seconds, clock), {}, {}, {}
+    few = max(1, len(images) // 32)  # a CPU without float16 would take minutes for all of them
+    for policy in policies:
+        try:
+            with on.active():
+                model = build(policy)
+                model.set_weights(start)
+                model.optimizer.learning_rate = 0.0
+                step = tf.function(functools.partial(_step, model), jit_compile=False)
+                steps[policy] = functools.partial(step, tf.constant(images), tf.constant(classes))
+                costs[policy] = len(images) / few * _seconds(step, images[:few], classes[:few], clock)
+        except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as error:
+            if policy == policies[0]:
+                raise
+            refused[policy] = units.first_line(error, kind=True)
+            steps.pop(policy, None)
+    share = seconds / len(policies) / timing.FEWEST_PAIRS
+    for policy in [policy for policy in costs if costs[policy] > max(share, HOPELESS * costs[policies[0]])]:
+        times, step = units.times(costs[policy] / costs[policies[0]]), units.seconds(costs[policy])
+        within.left_out.append(f"{policy} (a step takes about {step}, {times} times {policies[0]}'s)")
+        del steps[policy]
+    comparison = timing.compare(
+        steps,
+        on=on,
+        baseline=policies[0],
+        parity=checks.matches("bfloat16", truth=truth),
+        name=name,
+        dtype={policy: policy.removeprefix("mixed_") for policy in steps},
+        budget=within.budget(variants=len(steps)),
+    )
+    return StepTimes(comparison, refused, str(within) if within.left_out else "")
+
+
+def _seconds(step: Callable, images: np.ndarray, classes: np.ndarray, clock: Callable[[], float]) -> float:
+    """What the second call takes; in the first one TensorFlow writes the graph."""
+    import tensorflow as tf
+
+    inputs = tf.constant(images), tf.constant(classes)
+    float(step(*inputs)[0])
+    begun = clock()
+    float(step(*inputs)[0])
+    return clock() - begun
+
+
+def train_in_turns(
+    build: Build,
+    policies: Sequence[str],
+    train: tuple[np.ndarray, np.ndarray],
+    test: tuple[np.ndarray, np.ndarray],
+    *,
+    on: Device,
+    seeds: int,
+    epochs: int,
+    seconds: float,
+    batch: int = 64,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Trainings:
+    """Train a model under each policy from the first seed, then under each from the next, while there is time.
+
+    A seed decides the first weights and the order of the pictures, whatever the policy, so that trainings are paired.
+    The first seed is trained in any case, and another one if what the last took still fits into ``seconds``; in fast
+    mode two at most. ``train`` and ``test`` are pictures (n, ...) in float32 and their classes (n,); classes are told
+    by the largest output. ValueError for less than one seed, epoch or batch, and for fewer pictures than a batch.
+    """
+    for what, count in {"seeds": seeds, "epochs": epochs, "batch": batch}.items():
+        if count < 1:
+            raise ValueError(f"{what} is {count}: a training needs at least 1")
+    if len(train[0]) < batch:
+        raise ValueError(f"{len(train[0])} pictures do not fill a batch of {batch}: take a smaller batch")
+    within, runs = Allowance(seconds, clock), {policy: [] for policy in policies}
+    with on.active():
+        models = {policy: build(policy) for policy in policies}
+        for model in models.values():
+            model.optimizer.build(model.trainable_variables)
+        fresh = {policy: _variables(model.optimizer) for policy, model in models.items()}
+        for seed in within.items(range(mode.by_mode(full=seeds, fast=min(seeds, 2))), "seeds"):
+            start = _first_weights(build, seed)
+            for policy, model in models.items():
+                model.set_weights(start)
+                for variable, value in zip(model.optimizer.variables, fresh[policy], strict=True):
+                    variable.assign(value)
+                runs[policy].append(_trained(model, train, test, seed, epochs, batch))
+    trainings = {}
+    for policy, of_policy in runs.items():
+        losses, accuracies = zip(*of_policy, strict=True)
+        trainings[policy] = Training(policy, np.array(losses), np.array(accuracies))
+    return Trainings(trainings, str(within))
+
+
+def _variables(optimizer: Any) -> list[np.ndarray]:
+    return [np.array(variable) for variable in optimizer.variables]
+
+
+def _first_weights(build: Build, seed: int) -> list[np.ndarray]:
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    return build("float32").get_weights()
+
+
+def _trained(
+    model: Any, train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray], seed: int, epochs: int,
+    batch: int,
+) -> tuple[list[float], float]:  # fmt: skip
+    """The mean loss of each epoch, and the share of the test that is recognised at the end."""
+    images, classes = train
+    rng, losses = np.random.default_rng(seed), []
+    for _ in range(epochs):
+        order = rng.permutation(len(images))[: len(images) // batch * batch]
+        ran = model.fit(images[order], classes[order], batch_size=batch, shuffle=False, verbose=0)
+        losses.append(ran.history["loss"][-1])
+    answers = model.predict_on_batch(test[0]).argmax(axis=1)
+    return losses, float((answers == test[1]).mean())
