@@ -56,7 +56,9 @@ class Machines:
         for one in self.columns:
             for role, by_size in list(_by_role(one, series).items())[:1]:
                 words = findings.from_which_size({size: each.outcome for size, each in by_size.items()})
-                told.append(f"{one.head}: {role} is {words or next(iter(by_size.values())).words}.")
+                first = next(iter(by_size.values()))
+                why = "" if any(each.ratio for each in by_size.values()) else f" ({first.words})"
+                told.append(f"{one.head}: {role} is {words}{why}." if words else f"{one.head}: {first.words}.")
         return told
 
     @property
@@ -92,7 +94,8 @@ def beside(lesson: str, *measured: Comparison) -> Machines:
     """
     now = findings.with_now(findings.column(gather(lesson, *measured), "this page"))
     stored, unreadable = findings.references()
-    columns = [replace(now, title=f"here, {now.title}"), *findings.distinct(stored)]
+    kept = [replace(one, title=f"{one.title} (stored)") for one in findings.distinct(stored)]
+    columns = [replace(now, title=f"here, {now.title}"), *kept]
     return Machines((*columns, *findings.wanted(columns)), tuple(unreadable))
 
 
