@@ -20,10 +20,6 @@ import importlib
 import logging
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from IPython.display import Code
 
 FOLDER = Path(__file__).parent
 
@@ -51,16 +47,13 @@ def cpp_extension() -> ModuleType:
         logger.disabled = False
 
 
-def excerpt(name: str, start: str, stop: str) -> Code:
-    """A part of a source file of this folder to show in a page: from the text ``start`` up to the text ``stop``.
+def excerpt(name: str, start: str, stop: str) -> str:
+    """A part of a source file of this folder, to print: from the text ``start`` up to the text ``stop``.
 
     ValueError if the file has not both.
 
-    >>> excerpt("softshrink.metal", "inline float shrink", "// The gradient")
+    >>> print(excerpt("softshrink.metal", "inline float shrink", "// The gradient"))
     """
-    from IPython.display import Code
-
     text = source(name)
     begin = text.index(start)
-    language = "python" if name.endswith(".py") else "cpp"
-    return Code(text[begin : text.index(stop, begin)].rstrip(), language=language)
+    return text[begin : text.index(stop, begin)].rstrip()

@@ -51,30 +51,6 @@ def graph(x: Tensor, y: Tensor, heading: str) -> Figure:
     )
 
 
-@_or_its_reason
-def groups(numbers: Tensor) -> Figure:
-    """Which threadgroup wrote each cell of a grid: group numbers (rows, columns) on the CPU.
-
-    >>> groups(torch.tensor([[0, 0, 1], [0, 0, 1], [2, 2, 3]]))
-    """
-    rows, columns = numbers.shape
-    with plots.plt.rc_context(plots.STYLE | {"axes.grid": False}):
-        figure, axes = plots.plt.subplots(figsize=(7.5, 0.9 + 6.0 * rows / columns))
-        axes.imshow(numbers, cmap="tab20")
-        for number in numbers.unique():
-            cells = (numbers == number).nonzero().float()
-            y, x = cells.mean(dim=0).tolist()
-            axes.text(
-                x, y, f"group {number:g}", ha="center", va="center", bbox={"facecolor": "white", "edgecolor": "none"}
-            )
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.get_major_locator().set_params(integer=True)
-        axes.set_xlabel("position.x")
-        axes.set_ylabel("position.y")
-        plots.title(figure, f"A grid of {columns} x {rows} threads", [isolated.apple_gpu()])
-    return plots.described(figure, f"{len(numbers.unique())} groups tile a grid of {columns} x {rows} threads")
-
-
 def bandwidth(speed: Comparison, moved: int) -> Figure:
     """How fast each variant goes through memory, if it only had to move ``moved`` bytes a call: GB/s, with quartiles.
 
