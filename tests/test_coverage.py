@@ -736,6 +736,7 @@ def test_a_page_cannot_be_broken_by_a_module_s_name():
     shown = mps_coverage(model, torch.randn(2))._repr_html_()
     assert "<script>" not in shown
     assert "&lt;script&gt;" in shown
+    assert ">rrelu_with_noise<" in shown, "short names: a table in a notebook is narrow"
 
 
 def test_command_line(monkeypatch, capsys):

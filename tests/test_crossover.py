@@ -164,6 +164,7 @@ def sizes_are_measured_as_long_as_there_is_time(crossover, monkeypatch):
     ("* 2 if simulated else told", "* 2 if False else told"),
     ("', busy' if end.others > timing.BUSY else ''", "''"),
     ("line[max(line)].others) >", "0.0) >"),
+    ("ANOTHER_MACHINE if self.stored", "ANOTHER_MACHINE if False"),
 )
 def prices_are_of_the_smallest_and_of_the_largest_size(crossover):
     simulated = curve(crossover, (timing.Doubt("simulated", "no time"),), gpu="mps", simulated=True)
@@ -177,6 +178,9 @@ def prices_are_of_the_smallest_and_of_the_largest_size(crossover):
     assert "at n = 4" in text
     assert "12.3 ms       8 kB/s" in text
     assert "busy" not in text
+    assert "another machine" not in text
+    stored = curve(crossover, ("slower",), stored=True)
+    assert repr(stored.prices(float, "B/s")).endswith("the CPU, too, is that of another machine.")
     assert not on_gpu.caveat
     busy = dataclasses.replace(on_gpu.times[on_gpu.baseline][4], others=3.0)
     on_gpu.times[on_gpu.baseline][4] = busy

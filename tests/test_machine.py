@@ -572,8 +572,9 @@ def test_the_table_shows_unknown_as_unknown():
     unknown = dict.fromkeys(field.name for field in dataclasses.fields(Machine))
     rows = dict(Machine(**unknown | {"python": "3.11", "versions": {"jax": None}, "environment": {}}).rows())
     labels = {label for label, value in rows.items() if value == "unknown"}
-    assert labels == set(rows) - {"Python", "Packages", "Not installed", "Environment", "Git revision"}
+    assert labels == set(rows) - {"Python", "Packages", "Not installed", "Environment", "Git revision", "GPU"}
     assert rows["Not installed"] == "jax"
+    assert rows["GPU"] == "none found"
 
 
 def test_rosetta_is_named():

@@ -143,6 +143,13 @@ def test_close_samples_have_labels_that_differ():
     assert list(figure.axes[0].lines[0].get_ydata()) == pytest.approx([2.1101, 2.1102, 2.1103, 2.1104])
 
 
+def test_a_sample_far_away_does_not_flatten_the_others_and_is_counted():
+    figure = plots.samples([measurement(samples=(*[1e-3] * 20, 9e-3))])
+    assert figure.axes[0].get_ylim() == pytest.approx((0, 2))
+    assert "; 1 above the picture" in figure.get_suptitle().replace("\n", " ")
+    assert "above" not in plots.samples([measurement(samples=(1e-3, 1.9e-3))]).get_suptitle()
+
+
 def test_time_axes_have_units_and_figures_have_descriptions():
     figure = plots.curves({"line": {64: measurement(), 128: measurement()}}, xlabel="n", heading="product")
     figure.canvas.draw()

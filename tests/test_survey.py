@@ -14,11 +14,11 @@ def test_the_operators_of_the_talk_run_on_an_apple_gpu_and_those_refused_do_not(
     told = survey.of(survey.TALK, on=device.cpu())
     assert len(told.rows) == 26
     assert {row.status for row in told.rows} <= {"native", "composite"}
-    assert "runs 26 of 26 calls" in str(told)
+    assert "26 of 26 calls run" in str(told)
     assert "agree" not in told._repr_html_(), "the CPU is not compared with itself"
     refused = survey.of(survey.REFUSED)
     assert {row.status for row in refused.rows} == {"refused"}
-    assert "runs 0 of 6 calls" in str(refused)
+    assert "0 of 6 calls run" in str(refused)
     assert all(row.advice in told_in_html(refused) for row in refused.rows)
 
 

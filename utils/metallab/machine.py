@@ -171,7 +171,7 @@ class Machine:
             ("Chip", _or_unknown(self.chip)),
             ("CPU cores", self._cores()),
             ("Memory", units.size(self.memory_bytes) if self.memory_bytes else "unknown"),
-            ("GPU", _or_unknown(self.gpu) + (f", {self.gpu_cores} cores" if self.gpu_cores else "")),
+            ("GPU", (self.gpu or "none found") + (f", {self.gpu_cores} cores" if self.gpu_cores else "")),
             ("System", " ".join(filter(None, (self.os_name, self.os_version))) or "unknown"),
             ("Architecture", _or_unknown(self.architecture) + (" (under Rosetta)" if self._under_rosetta() else "")),
             ("Virtual machine", _yes_no(self.virtual)),

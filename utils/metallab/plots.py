@@ -160,7 +160,11 @@ def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
 
 
 def samples(measurements: Sequence[Measurement]) -> Figure:
-    """Every sample of each measurement as a dot in the order taken, with median and quartiles."""
+    """Every sample of each measurement as a dot in the order taken, with median and quartiles.
+
+    Samples beyond twice the highest upper quartile are not drawn, but counted in the heading: one of them would flatten
+    all others.
+    """
     scale, unit = units.of_seconds(max(measured.median for measured in measurements))
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 3.2))
@@ -174,7 +178,12 @@ def samples(measurements: Sequence[Measurement]) -> Figure:
         axes.grid(axis="x", visible=False)
         axes.ticklabel_format(axis="y", useOffset=False)
         axes.set_ylabel(f"time a call [{unit}]")
-        title(figure, "Each dot a sample; line: median, band: quartiles", *_where(measurements))
+        top = 2 * max(measured.quartiles[1] for measured in measurements)
+        above = sum(sample > top for measured in measurements for sample in measured.samples)
+        if above:
+            axes.set_ylim(0, top / scale)
+        outside = f"; {above} above the picture" if above else ""
+        title(figure, f"Each dot a sample; line: median, band: quartiles{outside}", *_where(measurements))
     return described(figure, "; ".join(map(str, measurements)))
 
 

@@ -283,7 +283,7 @@ def fitness(measurement: Measurement) -> str:
     if here.low_power_mode:
         reasons.append("low-power mode is on: switch it off")
     if here.load_average and here.load_average[0] > (here.cores_logical or 1):
-        reasons.append(f"load average {here.load_average[0]:.1f}: something else is running")
+        reasons.append(f"load average {here.load_average[0]:.1f}: something else ran in the last minute")
     return "Before you measure: " + ("; ".join(reasons) or "nothing to mend") + "."
 
 

@@ -151,7 +151,7 @@ class Coverage:
 
         def row(use: Use) -> str:
             colour = colours.get(use.status, "inherit")
-            cells = (use.operator, use.status, use.calls, _shortened(use.modules), use.advice)
+            cells = (_listed([use]), use.status, use.calls, _shortened(use.modules), use.advice)
             return f'<tr style="color:{colour}">{"".join(_cell(str(text)) for text in cells)}</tr>'
 
         names = ("operator", "status", "calls", "called by", "what to do")

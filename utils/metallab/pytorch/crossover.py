@@ -37,6 +37,7 @@ Work = Callable[[int, torch.device], Callable[[], Any]]
 STORED = paths.ROOT / "data" / "results" / "nvidia_h200.json"
 LESSON = "02b_compare_cpu_and_gpu"
 ONE_THREAD = "CPU, 1 thread"
+ANOTHER_MACHINE = "Stored, not measured here: the CPU, too, is that of another machine."
 
 
 def devices(on: Device) -> dict[str, Device]:
@@ -117,7 +118,8 @@ class Curve:
     def or_stored(self) -> Curve:
         """This curve; where no real GPU took part, the one that is stored of a machine with one.
 
-        Stored are the curves of the work ``matrix product``; ValueError for another one that is needed.
+        Stored are the curves of a ``matrix product``, a ``convolution`` and of ``elementwise`` work; ValueError for
+        another one that is needed.
         """
         return stored(self.work) if self.simulated or not self.gpu else self
 
@@ -144,7 +146,7 @@ class Curve:
     def prices(self, amount: Callable[[int], float], unit: str) -> tables.Table:
         """What a call costs, and the rate that large work reaches, on each device. ``unit``: ``"FLOP/s"``, ``"B/s"``.
 
-        Of a simulated device no time is told. What was measured on a busy machine is marked.
+        Of a simulated device no time is told. What was measured on a busy machine is marked, and a stored curve.
         """
         rows = []
         for name, line in self.times.items():
@@ -154,7 +156,8 @@ class Curve:
                 f"{text}{', busy' if end.others > timing.BUSY else ''}" for text, end in zip(told, ends, strict=True)
             ]
             rows.append([self.device(name), *(["simulated: no time"] * 2 if simulated else told)])
-        return tables.Table(["on", "a call costs", f"at n = {max(self.times[self.baseline])}"], rows)
+        headings = ["on", "a call costs", f"at n = {max(self.times[self.baseline])}"]
+        return tables.Table(headings, rows, ANOTHER_MACHINE if self.stored else "")
 
     def draw(self) -> Figure:
         """Time over size with quartile bands, and a mark at the crossover. A GPU goes by its name.

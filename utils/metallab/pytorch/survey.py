@@ -69,9 +69,8 @@ class Survey:
 
     def __str__(self) -> str:
         runs = sum(row.coverage.runs and row.status != "falls back" for row in self.rows)
-        sentence = (
-            f"By its own table PyTorch {torch.__version__} runs {runs} of {len(self.rows)} calls on an Apple GPU."
-        )
+        version = torch.__version__
+        sentence = f"{runs} of {len(self.rows)} calls run on an Apple GPU, by the tables of PyTorch {version}."
         if self.device:
             right = sum(row.right for row in self.rows)
             sentence += f" {right} of {len(self.rows)} agree with the CPU on {self.device}."
