@@ -324,6 +324,19 @@ def test_a_cell_whose_tool_is_missing_is_not_run(capsys, monkeypatch):
     assert shell.user_ns["isolated_outcome"].ok
 
 
+def test_a_simulation_that_cannot_be_built_for_another_torch_leaves_the_page_incomplete(capsys, monkeypatch):
+    """For the locked PyTorch it has to be there: then the page fails."""
+    shell, code = Shell(), "from metalsim import SimulationError\nraise SimulationError('it could not be built')"
+    with pytest.raises(isolated.ChildFailed, match="could not be built"):
+        isolated._cell(shell, "x", code)
+    monkeypatch.setattr(needs.importlib.metadata, "version", lambda name: "2.11.0+cu130")
+    isolated._cell(shell, "x", code)
+    assert capsys.readouterr().out.startswith("NOT RUN: the simulated Apple GPU is written for torch 2.")
+    assert "not 2.11.0" in repr(shell.user_ns["x"])
+    with pytest.raises(isolated.ChildFailed, match="KeyError"):
+        isolated._cell(shell, "x", "raise KeyError('x')")
+
+
 def test_warnings_of_a_cell_are_shown(capsys):
     isolated._cell(Shell(), "", "import warnings; warnings.warn('it falls back'); print('done')")
     shown = capsys.readouterr()

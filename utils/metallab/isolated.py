@@ -339,12 +339,7 @@ def _cell(shell, line: str, cell: str) -> None:
         shell.user_ns.pop(name, None)
     gaps = [tool.gap for tool in needs.missing([*(["apple-gpu"] if given.device else []), *given.needs])]
     if gaps:
-        reason = "; ".join(gap.what for gap in gaps)
-        shell.user_ns["isolated_outcome"] = Outcome("not run", reason=reason)
-        shell.user_ns |= {name: NotMade(reason) for name in given.results}
-        for gap in gaps:
-            needs.incomplete(gap.what, gap.mend)
-        return
+        return _not_run(shell, given.results, gaps)
     if given.device:
         print(f"On {apple_gpu()}:")
     outcome = run(
@@ -355,11 +350,22 @@ def _cell(shell, line: str, cell: str) -> None:
         environment=dict(pair.split("=", 1) for pair in given.set),
         timeout=given.timeout,
     )
+    if "SimulationError" in outcome.kinds and (gap := needs.other_torch()):
+        return _not_run(shell, given.results, [gap])
     shell.user_ns |= {"isolated_outcome": outcome, **outcome.results}
     print(outcome.printed, end="")
     _judge(outcome, given.raises)
     for tool in needs.missing(given.wants):
         needs.incomplete(f"the part of this cell that needs {tool.name}", tool.mend())
+
+
+def _not_run(shell, names: Sequence[str], gaps: Sequence[needs.Gap]) -> None:
+    """Say what was missing, in the cell and in place of each result."""
+    reason = "; ".join(gap.what for gap in gaps)
+    shell.user_ns["isolated_outcome"] = Outcome("not run", reason=reason)
+    shell.user_ns |= {name: NotMade(reason) for name in names}
+    for gap in gaps:
+        needs.incomplete(gap.what, gap.mend)
 
 
 class NotMade:
