@@ -56,7 +56,7 @@ class Banner:
         if device.kind == "cpu":
             by = f", by {title}" if device.framework != "torch" else ""
             why = f" ({device.instead_of})" if device.instead_of else ""
-            no_gpu = "No GPU takes part: nothing here says how fast a GPU would be."
+            no_gpu = "No GPU takes part: no time measured here says how fast a GPU would be."
             return f"This page ran on {device.label}{by}{why}. {no_gpu}"
         return f"This page ran on {device.label} ({title} device '{device.kind}')."
 

@@ -173,8 +173,9 @@ class Race:
         return sentences
 
     def draw(self) -> Figure:
-        """A speed-up with its interval in each row, or the reason why there is none."""
-        return plots.speedups(self.all)
+        """A speed-up with its interval in each row, or the reason why there is none; one row if none has any."""
+        told = any(comparison.ratios for comparison in self.all)
+        return plots.speedups(self.all if told else self.all[:1])
 
     def __str__(self) -> str:
         return "\n".join([*self.means, *filter(None, [self.left_out])])
