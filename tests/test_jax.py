@@ -323,11 +323,33 @@ def test_each_first_call_is_of_a_new_function(quiet_machine):
 
 
 def test_of_a_busy_machine_no_first_call_is_told():
-    busy = dataclasses.replace(measured("a", [0.2] * 9, 1.0), others=1.5)
-    told = str(compiling.FirstCalls({"a loop": {4: busy}}, "Left out: 16."))
+    quiet = measured("a", [0.2] * 9, 1.0)
+    busy = dataclasses.replace(quiet, others=1.5)
+    first = compiling.FirstCalls({"a loop": {4: busy, 8: quiet}}, "Left out: 16.")
+    told, figure = str(first), first.draw()
     assert told.endswith(" Left out: 16.")
     assert "busy machine" in told
     assert "200 ms" not in told
+    assert figure.get_label() == told, "nor is it in the picture, or in the words of the picture"
+    assert written_on_y(figure) == {""}
+    quiet_figure = compiling.FirstCalls({"a loop": {4: quiet, 8: quiet}}).draw()
+    assert "200 ms" in quiet_figure.get_label()
+    assert written_on_y(quiet_figure) > {"", "200 ms"}
+
+
+def written_on_y(figure):
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    return {tick.label1.get_text() for tick in axes.yaxis.get_major_ticks() + axes.yaxis.get_minor_ticks()}
+
+
+def test_a_race_that_is_withheld_for_one_reason_has_one_row():
+    plain = compared(jit=0.001, plain=0.002)
+    busy = dataclasses.replace(plain, refused={"plain": timing.Doubt("busy machine", "by 1.0 cores")})
+    wrong = dataclasses.replace(plain, refused={"plain": timing.Doubt("outputs differ", "by 0.1")})
+    for comparisons, rows in (((busy, plain), 2), ((busy, wrong), 2), ((busy, busy), 1)):
+        (axes,) = networks.Race({"inference, latency": comparisons}).draw().axes
+        assert len(axes.get_yticks()) == rows
 
 
 def test_marked_digits_have_a_caption_in_colour():

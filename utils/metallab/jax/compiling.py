@@ -35,7 +35,7 @@ class FirstCalls:
         return timing.doubt(*self.measurements)
 
     def draw(self) -> Figure:
-        """Time of a first call over the number of rounds, a line for each loop; with a `doubt` the axis has no times."""
+        """Time of a first call over the number of rounds, a line for each loop; no times on its axis if in `doubt`."""
         figure = plots.curves(self.lines, xlabel="rounds of the loop", heading="The first call of a loop under jit")
         if self.doubt:
             (axes,) = figure.axes
