@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
-from matplotlib.ticker import NullFormatter
 
 from metallab import allowance, device, mode, plots, timing, units
 
@@ -35,13 +34,15 @@ class FirstCalls:
         return timing.doubt(*self.measurements)
 
     def draw(self) -> Figure:
-        """Time of a first call over the number of rounds, a line for each loop; no times on its axis if in `doubt`."""
+        """Time of a first call over the number of rounds, a line for each loop; if in `doubt` only why not."""
         figure = plots.curves(self.lines, xlabel="rounds of the loop", heading="The first call of a loop under jit")
         if self.doubt:
             (axes,) = figure.axes
-            axes.set_ylabel(f"no times: {self.doubt.kind}")
-            axes.yaxis.set_major_formatter(NullFormatter())
-            axes.yaxis.set_minor_formatter(NullFormatter())
+            for drawn in (*axes.lines, *axes.collections, axes.get_legend()):
+                drawn.remove()
+            axes.yaxis.set_visible(False)
+            words = f"no times: {self.doubt.kind or self.doubt.reason}"
+            axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", color=plots.RED)
             plots.described(figure, str(self))
         return figure
 
