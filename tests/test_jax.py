@@ -323,32 +323,41 @@ def test_each_first_call_is_of_a_new_function(quiet_machine):
 
 
 def test_of_a_busy_machine_no_first_call_is_told():
-    busy = dataclasses.replace(measured("a", [0.2] * 9, 1.0), others=1.5)
-    told = str(compiling.FirstCalls({"a loop": {4: busy}}, "Left out: 16."))
+    quiet = measured("a", [0.2] * 9, 1.0)
+    busy = dataclasses.replace(quiet, others=1.5)
+    first = compiling.FirstCalls({"a loop": {4: busy, 8: quiet}}, "Left out: 16.")
+    told, figure = str(first), first.draw()
     assert told.endswith(" Left out: 16.")
     assert "busy machine" in told
     assert "200 ms" not in told
+    assert figure.get_label() == told, "nor is it in the picture, or in the words of the picture"
+    (axes,) = figure.axes
+    assert (list(axes.lines), list(axes.collections)) == ([], [])
+    assert [text.get_text() for text in axes.texts] == ["no times: busy machine"]
+    quiet_figure = compiling.FirstCalls({"a loop": {4: quiet, 8: quiet}}).draw()
+    assert "200 ms" in quiet_figure.get_label()
+    assert len(quiet_figure.axes[0].lines) == 1
 
 
-def test_marked_digits_have_a_red_caption():
+def test_a_race_that_is_withheld_for_one_reason_has_one_row():
+    plain = compared(jit=0.001, plain=0.002)
+    busy = dataclasses.replace(plain, refused={"plain": timing.Doubt("busy machine", "by 1.0 cores")})
+    wrong = dataclasses.replace(plain, refused={"plain": timing.Doubt("outputs differ", "by 0.1")})
+    for comparisons, rows in (((busy, plain), 2), ((busy, wrong), 2), ((busy, busy), 1)):
+        (axes,) = networks.Race({"inference, latency": comparisons}).draw().axes
+        assert len(axes.get_yticks()) == rows
+
+
+def test_marked_digits_have_a_caption_in_colour():
     lab = device.cpu(framework="jax")
     captions = [f"labelled {i}" for i in range(7)]
     figure = pictures.digits(np.zeros((7, 64)), captions, [i == 2 for i in range(7)], "Seven", on=lab)
     titles = {ax.get_title(): ax.title.get_color() for ax in figure.axes if ax.get_title()}
     assert [text for text, colour in titles.items() if colour == plots.RED] == ["labelled 2"]
     assert list(titles) == captions
-    assert "labelled 2 (red)" in figure.get_label()
+    assert "labelled 2 (marked)" in figure.get_label()
     with pytest.raises(ValueError, match="zip"):
         pictures.digits(np.zeros((7, 64)), captions[:6], [True] * 7, "Seven", on=lab)
-
-
-def test_functions_are_drawn_over_x():
-    x = np.linspace(0, 1, 5)
-    figure = pictures.curves(x, {"x": x, "twice": 2 * x}, "Two lines", on=device.cpu(framework="jax"))
-    (ax,) = figure.axes
-    drawn = {line.get_label(): line.get_ydata() for line in ax.lines}
-    np.testing.assert_array_equal(drawn["twice"], 2 * x)
-    assert "twice from 0 to 2" in figure.get_label()
 
 
 PRETEND_MAC = """

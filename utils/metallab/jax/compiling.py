@@ -28,16 +28,30 @@ class FirstCalls:
         """All of them, for `metallab.records.save`."""
         return [measured for line in self.lines.values() for measured in line.values()]
 
+    @property
+    def doubt(self) -> timing.Doubt:
+        """Why no time is told, in words or in the picture; empty if nothing speaks against it."""
+        return timing.doubt(*self.measurements)
+
     def draw(self) -> Figure:
-        """Time of a first call over the number of rounds, a line for each loop."""
-        return plots.curves(self.lines, xlabel="rounds of the loop", heading="The first call of a loop under jit")
+        """Time of a first call over the number of rounds, a line for each loop; if in `doubt` only why not."""
+        figure = plots.curves(self.lines, xlabel="rounds of the loop", heading="The first call of a loop under jit")
+        if self.doubt:
+            (axes,) = figure.axes
+            for drawn in (*axes.lines, *axes.collections, axes.get_legend()):
+                drawn.remove()
+            axes.yaxis.set_visible(False)
+            words = f"no times: {self.doubt.kind or self.doubt.reason}"
+            axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", color=plots.RED)
+            plots.described(figure, str(self))
+        return figure
 
     def __str__(self) -> str:
         most = max(max(line) for line in self.lines.values())
         last = {name: line[most] for name, line in self.lines.items()}
         sentence = f"The first call of a loop of {most} round{'s' * (most > 1)}"
-        if doubt := timing.doubt(*last.values()):
-            sentence += f": no time is told: {doubt}."
+        if self.doubt:
+            sentence += f": no time is told: {self.doubt}."
         else:
             times = ", ".join(f"{units.seconds(measured.median)} as {name}" for name, measured in last.items())
             sentence += f" takes {times} (medians, {next(iter(last.values())).device})."

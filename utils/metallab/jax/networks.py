@@ -173,8 +173,10 @@ class Race:
         return sentences
 
     def draw(self) -> Figure:
-        """A speed-up with its interval in each row, or the reason why there is none."""
-        return plots.speedups(self.all)
+        """A speed-up with its interval in each row, or why there is none; the first alone if all say the same."""
+        told = any(comparison.ratios for comparison in self.all)
+        reasons = {why.kind or why.reason for comparison in self.all for why in comparison.withheld.values()}
+        return plots.speedups(self.all[:1] if not told and len(reasons) == 1 else self.all)
 
     def __str__(self) -> str:
         return "\n".join([*self.means, *filter(None, [self.left_out])])

@@ -1,8 +1,8 @@
-"""Pictures of notebook 07: handwritten digits with captions, and a function above its derivative."""
+"""The picture of notebook 07: handwritten digits with captions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -14,7 +14,7 @@ from metallab.device import Device
 
 
 def digits(images: Any, captions: Sequence[str], marked: Sequence[bool], heading: str, *, on: Device) -> Figure:
-    """Pictures of 8 x 8 pixels, (n, 64) from 0 to 1, each under its caption; those that are ``marked`` have a red one.
+    """Pictures of 8 x 8 pixels, (n, 64) from 0 to 1, each under its caption; those that are ``marked`` in colour.
 
     ``on`` is the device that chose them. ValueError unless there is a caption and a mark for each.
     """
@@ -29,20 +29,5 @@ def digits(images: Any, captions: Sequence[str], marked: Sequence[bool], heading
             ax.imshow(picture, cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
             ax.set_title(caption, fontsize=8, color=plots.RED if mark else plots.BLACK, loc="center")
         plots.title(figure, heading, [on.label], on.simulated)
-    described = [f"{caption}{' (red)' * bool(mark)}" for caption, mark in zip(captions, marked, strict=True)]
+    described = [f"{caption}{' (marked)' * bool(mark)}" for caption, mark in zip(captions, marked, strict=True)]
     return plots.described(figure, f"{heading}: {', '.join(described)}")
-
-
-def curves(x: Any, lines: Mapping[str, Any], heading: str, *, on: Device) -> Figure:
-    """Functions over x: an array of values for each name, each as long as ``x``."""
-    with plt.rc_context(plots.STYLE):
-        figure, ax = plt.subplots(figsize=(7.5, 3.2))
-        for (name, y), style in zip(lines.items(), ("-", "--", ":", "-."), strict=False):
-            ax.plot(np.asarray(x), np.asarray(y), style, label=name)
-        ax.axhline(0, color=plots.BLACK, linewidth=0.8)
-        ax.set_xlabel("x")
-        ax.set_ylabel("value")
-        ax.legend()
-        plots.title(figure, heading, [on.label], on.simulated)
-    ranges = [f"{name} from {np.min(np.asarray(y)):.3g} to {np.max(np.asarray(y)):.3g}" for name, y in lines.items()]
-    return plots.described(figure, f"{heading}: {'; '.join(ranges)}")
