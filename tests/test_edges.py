@@ -49,14 +49,16 @@ def test_a_wrong_operator_is_found(operator, name, mistake, monkeypatch):
 
 
 def test_the_table_names_what_does_not_agree():
-    outcomes = {"sort": {"ties": "agrees", "NaN": "DIFFERS: 2 of 6", "empty": "refused: no"}, "cumsum": {"a": "agrees"}}
-    survey = edges.Survey("a GPU", outcomes)
+    refused = dict.fromkeys(["empty", "one element"], "refused: no")
+    cumsum = {f"{n}-D": "agrees" for n in range(12)}
+    survey = edges.Survey("a GPU", {"sort": refused | {"ties": "agrees", "NaN": "DIFFERS: 2 of 6"}, "cumsum": cumsum})
     head, sort, cumsum = repr(survey).splitlines()
     assert head.split("  ")[:2] == ["operator", "a GPU"]
-    assert "1 of 3 agree  NaN: DIFFERS: 2 of 6 (and 1 more)  test_operation, test_sorting_puts_nan_last" in sort
-    assert "1 of 1 agree" in cumsum
+    assert "1 of 4 agree    empty; one element; ties; NaN  NaN: DIFFERS: 2 of 6; empty: refused: no (also: one" in sort
+    assert "test_operation, test_sorting_puts_nan_last" in sort
+    assert "12 of 12 agree  0-D; ...; 11-D  " in cumsum
     assert "<table" in survey._repr_html_()
-    assert survey.sentence == "On a GPU 2 of 4 cases agree with NumPy, 1 are refused, 1 differ."
+    assert survey.sentence == "On a GPU 13 of 16 cases agree with NumPy, 2 are refused, 1 differ."
 
 
 def test_the_tests_that_it_names_exist():

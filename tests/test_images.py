@@ -63,15 +63,6 @@ def test_a_photograph_is_a_batch_of_one_from_0_to_1():
     assert torch.equal(images.photograph(torch.device("cpu"))[..., ::4, ::4], photograph)
 
 
-def test_a_blur_keeps_the_brightness_and_has_a_middle():
-    disk = images.disk(9, torch.device("cpu"))
-    assert disk.sum().item() == pytest.approx(1)
-    assert torch.equal(disk, disk.flip(0))
-    assert disk[0, 0] == 0 < disk[4, 0]
-    with pytest.raises(ValueError, match="take 7 or 9"):
-        images.disk(8, torch.device("cpu"))
-
-
 def test_decibels_of_a_tenth_of_the_error_are_ten_more():
     truth = torch.zeros(10)
     assert images.psnr(truth, truth + 0.1) == pytest.approx(20)

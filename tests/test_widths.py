@@ -35,13 +35,13 @@ def a_point_without_a_verdict_is_named_beside_the_conclusion(widths):
     )
     sound = told(widths, "slower", "inconclusive", "faster", "faster")
     assert sound.crossover == 9
-    assert sound.sentence == "On a GPU: the FFT filters faster than conv2d from 9 x 9 on."
+    assert sound.sentence == "On a GPU: the FFT filters faster than conv2d from 9 x 9 on (measured to 181)."
     unknown = "withheld (busy machine)"
     assert told(widths, "slower", unknown, "faster").crossover == 9
     assert told(widths, "slower", "faster", unknown).crossover == 5
     assert "not shown to be faster" in told(widths, "slower", unknown).sentence
     assert str(told(widths, unknown, unknown, left_out="Left out: all.")) == (
-        "On a GPU: nothing may be said of the FFT beside conv2d, withheld (busy machine).\n"
+        "On a GPU: this run cannot tell from which width on the FFT is faster: withheld (busy machine).\n"
         "  By width: withheld (busy machine) at 3, 5.\nLeft out: all."
     )
 
@@ -63,7 +63,8 @@ def a_stored_machine_is_named_and_its_doubts_count(widths):
         patch.setattr(widths.records, "load", lambda path: [every[0], busy, alien])
         stored = widths.stored("some.json")
         assert str(stored) == (
-            "Measured on an NVIDIA H200 before: the FFT filters faster than conv2d from 3 x 3 on.\n"
+            "Stored, from an earlier run on an NVIDIA H200: the FFT filters faster than conv2d from 3 x 3 on "
+            "(measured to 9).\n"
             "  By width: faster at 3; withheld (busy machine) at 9."
         )
         with pytest.raises(ValueError, match="there are no times"):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -82,17 +82,34 @@ class Survey:
     def _table(self) -> tables.Table:
         rows = []
         for operator, cases in self.outcomes.items():
-            others = [f"{name}: {outcome}" for name, outcome in cases.items() if outcome != parity.AGREES]
-            first = f"{others[0]}{f' (and {len(others) - 1} more)' if len(others) > 1 else ''}" if others else ""
-            agree = f"{len(cases) - len(others)} of {len(cases)} agree"
-            rows.append([operator, agree, first, ", ".join(GRAPH_TESTS[operator])])
-        return tables.Table(["operator", self.device, "what does not agree", "MPSGraph is asked by"], rows)
+            agree = f"{list(cases.values()).count(parity.AGREES)} of {len(cases)} agree"
+            rows.append([operator, agree, _listed(cases), _not_agreeing(cases), ", ".join(GRAPH_TESTS[operator])])
+        heads = ["operator", self.device, "its cases", "what does not agree", "tests that ask Apple's MPSGraph"]
+        return tables.Table(heads, rows)
 
     def __repr__(self) -> str:
         return repr(self._table())
 
     def _repr_html_(self) -> str:
         return self._table()._repr_html_()
+
+
+def _listed(cases: Iterable[str]) -> str:
+    """The names of cases, all if they fit into a table, or the first and the last."""
+    names = list(cases)
+    return "; ".join(names if len(names) <= 9 else [names[0], "...", names[-1]])
+
+
+def _not_agreeing(cases: Mapping[str, str]) -> str:
+    """What differs and what is refused, by name, with the device's words for the first of each."""
+    parts = []
+    for kind in ("DIFFERS", "refused"):
+        outcomes = {name: outcome for name, outcome in cases.items() if outcome.startswith(kind)}
+        if outcomes:
+            first, *others = outcomes
+            also = f" (also: {_listed(others)})" if others else ""
+            parts.append(f"{first}: {outcomes[first]}{also}")
+    return "; ".join(parts)
 
 
 def survey(*, on: Device) -> Survey:

@@ -1,4 +1,4 @@
-"""A photograph, a blur, and pictures side by side, for lessons about pictures."""
+"""A photograph, and pictures side by side, for lessons about pictures."""
 
 from __future__ import annotations
 
@@ -27,20 +27,6 @@ def photograph(device: torch.device, every: int = 1) -> Tensor:
 
     pixels = load_sample_image("china.jpg")[:384:every, 64:576:every]  # bytes, (height, width, 3)
     return torch.tensor(pixels, device=device).permute(2, 0, 1)[None].float() / 255
-
-
-def disk(width: int, device: torch.device) -> Tensor:
-    """The kernel by which a lens out of focus blurs: (width, width), float32, equal weights in a circle, 1 in all.
-
-    ValueError for an even width, which has no middle.
-    """
-    import torch
-
-    if width % 2 == 0:
-        raise ValueError(f"a kernel {width} wide has no pixel in its middle: take {width - 1} or {width + 1}")
-    away = np.arange(width) - width // 2
-    weights = np.clip(width / 2 - np.hypot(away[:, None], away), 0, 1)  # soft at its edge
-    return torch.tensor(weights / weights.sum(), dtype=torch.float32, device=device)
 
 
 def psnr(truth: Tensor, result: Tensor) -> float:

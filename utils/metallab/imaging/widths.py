@@ -3,7 +3,7 @@
 ::
 
     def ways_for(width):
-        kernel = images.disk(width, device)
+        kernel = torch.ones(width, width, device=device) / width**2
         return {"direct": lambda: direct(picture, kernel), "FFT": lambda: by_fft(picture, kernel)}
 
     widths = measure(ways_for, [3, 9, 31], on=lab)
@@ -64,12 +64,12 @@ class Widths:
     @property
     def sentence(self) -> str:
         """From which width on the FFT is faster, or that this is not known."""
-        begin = f"Measured on an {self.device} before" if self.stored else f"On {self.device}"
+        begin = f"Stored, from an earlier run on an {self.device}" if self.stored else f"On {self.device}"
         n, largest = self.crossover, max(self.outcomes)
         if n is not None:
-            return f"{begin}: the FFT filters faster than conv2d from {n} x {n} on."
+            return f"{begin}: the FFT filters faster than conv2d from {n} x {n} on (measured to {largest})."
         if all(self._won(outcome) is None for outcome in self.outcomes.values()):
-            return f"{begin}: nothing may be said of the FFT beside conv2d, {self.outcomes[largest]}."
+            return f"{begin}: this run cannot tell from which width on the FFT is faster: {self.outcomes[largest]}."
         return (
             f"{begin}: the FFT is not shown to be faster than conv2d up to {largest} x {largest}; try larger kernels."
         )
