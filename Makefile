@@ -35,8 +35,6 @@ JAX := .venv-jax
 BOOTSTRAP := $(PYTHON) -I utils/metallab/bootstrap.py
 UV := $(BOOTSTRAP) uv
 SRC := utils tests book classroom/*.py
-# Pages whose code fits a book's column.
-NARROW := notebooks
 # A compiler; what OpenCV loads; the clang whose sanitizers look into Metal shaders, and which runs Objective-C++; what
 # emulates another processor.
 PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
@@ -217,7 +215,7 @@ workshop: setup ## write student copies, without the solutions, into build/works
 
 lint: setup ## check style and common mistakes
 	$(BIN)/ruff check --quiet $(SRC) notebooks
-	$(BIN)/ruff check --quiet --select E501 --line-length 88 $(NARROW)
+	$(BIN)/ruff check --quiet --select E501 --line-length 88 notebooks
 	$(BIN)/ruff format --quiet --check $(SRC)
 
 format: setup ## mend what lint can mend by itself
