@@ -211,8 +211,8 @@ def test_a_table_has_no_simulated_time():
     assert "Other programs ran" not in text
     assert "Other programs ran" in str(launches.table([made(launches, "busy", [1.0], others=0.5)]))
     assert str(every[1]) == "sim: simulated: no time"
-    assert "other programs" not in str(every[0])
-    assert "other programs" in str(made(launches, "busy", [1.0], others=0.5))
+    assert "busy" not in str(every[0])
+    assert "busy machine" in str(made(launches, "few", [1.0], others=0.5))
     parts = every[0].parts | {"load": dataclasses.replace(every[0].parts["load"], samples=(3.0,))}
     assert str(dataclasses.replace(every[0], parts=parts)).endswith(", 60% of it the load")
 

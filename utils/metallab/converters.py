@@ -261,8 +261,8 @@ class OnnxOnCoreML:
     """An ONNX file in ONNX Runtime, with Core ML for what its Core ML provider takes and the CPU for the rest.
 
     ``units`` is ``CPUOnly``, ``CPUAndGPU``, ``CPUAndNeuralEngine`` or ``ALL``. The compiled model is kept in ``cache``,
-    so that a later process need not compile it. Where ONNX Runtime has no such provider it computes on the CPU with
-    no more than a warning: ``on_core_ml`` says what was really got.
+    so that a later process need not compile it. Where ONNX Runtime has no such provider it computes on the CPU:
+    ``on_core_ml`` says what was really got.
     """
 
     def __init__(self, model: Path, cache: Path, units: str = "ALL") -> None:
@@ -272,7 +272,9 @@ class OnnxOnCoreML:
         wanted = [(PROVIDER, _provider_options(cache, units)), "CPUExecutionProvider"]
         options = onnxruntime.SessionOptions()
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        self.session = onnxruntime.InferenceSession(str(model), options, providers=wanted)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Specified provider")  # `on_core_ml` says it
+            self.session = onnxruntime.InferenceSession(str(model), options, providers=wanted)
 
     @property
     def on_core_ml(self) -> bool:

@@ -180,7 +180,7 @@ class Launch:
         seconds = {stage: self.parts[stage].median for stage in STAGES}
         longest = max(seconds, key=seconds.__getitem__)
         share = seconds[longest] / sum(seconds.values())
-        busy = " (too long: other programs ran meanwhile)" if _busy([self]) else ""
+        busy = " (busy machine: too long)" if _busy([self]) else ""
         return f"{self.name}: the first answer takes {spread(self.parts[TOTAL])}, {share:.0%} of it the {longest}{busy}"
 
     def measurements(self) -> list[Measurement]:
