@@ -170,11 +170,13 @@ def test_a_map_of_routes_shows_what_agreed_and_what_did_not_run():
         "ONNX in ONNX Runtime": isolated.NotMade("no tool"),
     }
     verdicts = {route: parity.agreement(truth, answer) for route, answer in answers.items()}
-    figure = converters.draw_routes(verdicts, device="a CPU")
+    figure = converters.draw_routes(verdicts, {"ONNX in ONNX Runtime": "only the CPU"}, device="a CPU")
     colours = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
     assert colours["agrees"] == plots.GREEN
+    assert "only the CPU" in colours
+    assert "Core ML; else the CPU" not in colours, "it is known which"
     assert colours["not compared here"] == plots.GREY
     assert colours["Nothing to [...]"] == plots.GREY
     assert [colour for word, colour in colours.items() if word.startswith("DIFFERS")] == [plots.RED]
     with pytest.raises(KeyError, match="are no routes; these are: MPSGraph, "):
-        converters.draw_routes({"by hand": "agrees"}, device="a CPU")
+        converters.draw_routes({"by hand": "agrees"}, {}, device="a CPU")

@@ -182,9 +182,7 @@ WRONG_ANSWERS = {
             "    if wanted not in onnxruntime.get_available_providers():\n        raise RuntimeError(wanted)\n"
             "    return True"
         ),
-        "solution-2": (
-            "def in_its_order(arrays, feeds):\n    return [arrays[feeds.index(i)] for i in range(len(feeds))]"
-        ),
+        "solution-2": "def converted(run, package):\n    return not run.code and package.exists()",
     },
     "10_quantize_to_int8": {
         "solution-1": "def most_sensitive(convolutions):\n    return '/7/Relu'",

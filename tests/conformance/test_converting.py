@@ -174,11 +174,11 @@ def test_core_ml_tells_its_plan(evidence):
 def test_onnx_runtime_reaches_core_ml(evidence):
     """ONNX Runtime has the Core ML provider on a Mac, gives it operations, and answers as PyTorch does.
 
-    At float16's tolerance. Elsewhere it computes on the CPU with no more than a warning.
+    At float16's tolerance. Elsewhere it computes on the CPU.
     """
     make(core_ml=False)
     through = converters.OnnxOnCoreML(Path("small.onnx"), cache=Path("cache"), units="ALL")
-    said = verdict(through(np.load("x.npy")), "float16" if through.on_core_ml else "float32")
+    said = verdict(through(np.load("x.npy")), through.dtype)
     evidence("taken", taken := {provider: dict(operations) for provider, operations in through.taken().items()})
     assert said == parity.AGREES
     if not through.on_core_ml:

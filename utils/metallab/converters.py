@@ -221,16 +221,22 @@ ROUTES = {
     "ONNX by mpsgraphtool": ("torch.onnx.export", ".onnx", "mpsgraphtool", "GPU"),
     "ONNX in ONNX Runtime": ("torch.onnx.export", ".onnx", "ONNX Runtime", "Core ML; else the CPU"),
 }
-"""Ways from a PyTorch network to Apple's chips: what makes which file, what reads it, and what computes."""
+"""Ways from a PyTorch network to Apple's chips: what makes which file, what reads or converts it, and what computes."""
 
 
-def draw_routes(verdicts: Mapping[str, str], *, device: str) -> Figure:
+def gpu_label() -> str:
+    """What computes for MPSGraph here, short enough for `draw_routes`: ``GPU``, or ``simulated GPU``."""
+    return "GPU" if sys.platform == "darwin" else "simulated GPU"
+
+
+def draw_routes(verdicts: Mapping[str, str], computed_on: Mapping[str, str], *, device: str) -> Figure:
     """`ROUTES` as a map, in green where a route's answers agree with PyTorch's, in red where they differ.
 
-    ``verdicts`` maps a route's name to what `metallab.parity.agreement` said; a route without one is grey. KeyError
-    for a name that is not in `ROUTES`.
+    ``verdicts`` maps a route's name to what `metallab.parity.agreement` said; a route without one is grey.
+    ``computed_on`` maps it to what really computed, which takes the place of what could. KeyError for a name that is
+    not in `ROUTES`.
     """
-    if unknown := verdicts.keys() - ROUTES.keys():
+    if unknown := (verdicts.keys() | computed_on.keys()) - ROUTES.keys():
         raise KeyError(f"{sorted(unknown)} are no routes; these are: {', '.join(ROUTES)}")
     words = {route: verdicts.get(route, "not compared here") for route in ROUTES}
     colours = {parity.AGREES: plots.GREEN, "DIFFERS": plots.RED}
@@ -238,11 +244,11 @@ def draw_routes(verdicts: Mapping[str, str], *, device: str) -> Figure:
         figure, axes = plt.subplots(figsize=(9, 0.9 + 0.5 * len(ROUTES)))
         axes.axis("off")
         axes.set(xlim=(0, 4.9), ylim=(len(ROUTES) - 0.4, -1))
-        for column, heading in enumerate(["made by", "file", "read by", "computes on", "answers"]):
+        for column, heading in enumerate(["made by", "file", "read or converted by", "computes on", "answers"]):
             axes.text(column, -0.75, heading, fontweight="bold")
         for row, (route, steps) in enumerate(ROUTES.items()):
             colour = colours.get(words[route].partition(":")[0], plots.GREY)
-            for column, step in enumerate(steps):
+            for column, step in enumerate([*steps[:-1], computed_on.get(route, steps[-1])]):
                 if step:
                     box = {"boxstyle": "round", "facecolor": "white", "edgecolor": colour}
                     axes.text(column, row, textwrap.fill(step, 18), va="center", fontsize=9, bbox=box)
@@ -255,8 +261,8 @@ class OnnxOnCoreML:
     """An ONNX file in ONNX Runtime, with Core ML for what its Core ML provider takes and the CPU for the rest.
 
     ``units`` is ``CPUOnly``, ``CPUAndGPU``, ``CPUAndNeuralEngine`` or ``ALL``. The compiled model is kept in ``cache``,
-    so that a later process need not compile it. Where ONNX Runtime has no such provider it computes on the CPU with
-    no more than a warning: ``on_core_ml`` says what was really got.
+    so that a later process need not compile it. Where ONNX Runtime has no such provider it computes on the CPU:
+    ``on_core_ml`` says what was really got.
     """
 
     def __init__(self, model: Path, cache: Path, units: str = "ALL") -> None:
@@ -266,12 +272,24 @@ class OnnxOnCoreML:
         wanted = [(PROVIDER, _provider_options(cache, units)), "CPUExecutionProvider"]
         options = onnxruntime.SessionOptions()
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        self.session = onnxruntime.InferenceSession(str(model), options, providers=wanted)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Specified provider")  # `on_core_ml` says it
+            self.session = onnxruntime.InferenceSession(str(model), options, providers=wanted)
 
     @property
     def on_core_ml(self) -> bool:
         """Whether the session has the Core ML provider."""
         return PROVIDER in self.session.get_providers()
+
+    @property
+    def computed_on(self) -> str:
+        """What computes: ``CPU``, or ``Core ML`` if the session has its provider."""
+        return "Core ML" if self.on_core_ml else "CPU"
+
+    @property
+    def dtype(self) -> str:
+        """At whose tolerance to compare its answers: Core ML may compute a float32 network in float16."""
+        return "float16" if self.on_core_ml else "float32"
 
     def taken(self) -> Mapping[str, Counter[str]]:
         """The operations that each provider took, and how many of each."""

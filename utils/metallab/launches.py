@@ -29,7 +29,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from metallab import checks, device, isolated, mode, plots, timing, turns, units
 from metallab.allowance import Allowance
@@ -125,7 +124,7 @@ PORTABLE: dict[str, Route] = {
     "torch.compile, cold": Route(TORCH, COMPILED, _CACHE, emptied="inductor"),
     # in every round it finds the cache that the route before has left
     "torch.compile, warm": Route(TORCH, COMPILED, _CACHE),
-    "AOTInductor package": Route("import torch\nimport torch._inductor", AOT),
+    "AOTInductor package": Route("import torch", AOT),  # its load imports the compiler
     "AOTInductor, loader alone": Route("import torch", ALONE),
     "ONNX Runtime, raw": Route("import onnxruntime", ONNX),
     "ONNX Runtime, optimised": Route("import onnxruntime", OPTIMISED),
@@ -181,7 +180,8 @@ class Launch:
         seconds = {stage: self.parts[stage].median for stage in STAGES}
         longest = max(seconds, key=seconds.__getitem__)
         share = seconds[longest] / sum(seconds.values())
-        return f"{self.name}: the first answer takes {spread(self.parts[TOTAL])}, {share:.0%} of it the {longest}"
+        busy = " (busy machine: too long)" if _busy([self]) else ""
+        return f"{self.name}: the first answer takes {spread(self.parts[TOTAL])}, {share:.0%} of it the {longest}{busy}"
 
     def measurements(self) -> list[Measurement]:
         """All parts, named ``route: part``, for `metallab.records.save`."""
@@ -356,84 +356,43 @@ def table(launches: Iterable[Launch]) -> Table:
         rows.append([launch.name, *shown, spread(launch.parts[TOTAL]), later, launch.parts[TOTAL].n])
     simulated = [launch.name for launch in launches if launch.simulated]
     notes = [f"On a simulated GPU, whose times are not shown: {'; '.join(simulated)}."] if simulated else []
-    if any(launch.parts[TOTAL].others > timing.BUSY for launch in real):
+    if _busy(real):
         notes.append("Other programs ran meanwhile: these times are too long.")
     return Table(["way", *STAGES, TOTAL, "later answers", "processes"], rows, " ".join(notes))
 
 
 def picture(launches: Iterable[Launch], *, heading: str) -> Figure:
-    """Time to the first answer, stacked by stage, beside the latency of the answers after that.
+    """Time to the first answer, stacked by stage.
 
     Lines are 95 % intervals over fresh processes, where there are enough. A simulated launch is named, without a time.
     """
     launches = list(launches)
     real = [launch for launch in launches if not launch.simulated]
-    rows = range(len(launches))
     with plt.rc_context(plots.STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(9, 1.7 + 0.45 * len(launches)), sharey=True)
+        figure, axes = plt.subplots(figsize=(9, 1.7 + 0.4 * len(launches)))
         largest = max((launch.parts[TOTAL].median for launch in real), default=1.0)
         scale, unit = units.of_seconds(largest)
         for row, launch in enumerate(launches):
             if launch.simulated:
-                for axes in (left, right):
-                    at = axes.get_yaxis_transform()
-                    axes.text(0.02, row, "simulated: no time", va="center", color=plots.RED, fontsize=9, transform=at)
-                continue
-            _stack(left, row, launch, scale)
-            _dot(right, row, launch.parts[STEADY])
-        left.set_xlabel(f"time to the first answer [{unit}] (line: 95 % interval)")
-        left.set_xlim(0, 1.25 * largest / scale)
-        right.set_xlabel("latency after that (line: 95 % interval)")
-        right.set_xscale("log")
-        right.margins(x=0.3)
-        low, high = right.get_xlim()
-        right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 50 * low else (1,)))
-        right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: units.seconds(value)))
-        right.xaxis.set_minor_locator(NullLocator())
-        for axes in (left, right):
-            axes.grid(axis="y", visible=False)
-        left.set_yticks(rows, [launch.name for launch in launches])
-        left.set_ylim(len(launches) - 0.4, -0.6)
-        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=len(STAGES))
-        busy = any(launch.parts[TOTAL].others > timing.BUSY for launch in real)
-        plots.title(figure, heading, [launch.parts[TOTAL].device for launch in launches], not real, busy)
-    description = (
-        f"{launch.name}: first answer {spread(launch.parts[TOTAL])}, then {spread(launch.parts[STEADY])}"
-        for launch in launches
-    )
+                at = axes.get_yaxis_transform()
+                axes.text(0.02, row, "simulated: no time", va="center", color=plots.RED, fontsize=9, transform=at)
+            else:
+                _stack(axes, row, launch, scale)
+        intervals = any(launch.parts[TOTAL].n >= timing.FEWEST_PAIRS for launch in real)
+        axes.set_xlabel(f"time to the first answer [{unit}]{' (line: 95 % interval)' * intervals}")
+        axes.set_xlim(0, 1.15 * largest / scale)
+        axes.grid(axis="y", visible=False)
+        axes.set_yticks(range(len(launches)), [launch.name for launch in launches])
+        axes.set_ylim(len(launches) - 0.4, -0.6)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(STAGES))
+        plots.title(figure, heading, [launch.parts[TOTAL].device for launch in launches], not real, _busy(real))
+    description = (f"{launch.name}: first answer {spread(launch.parts[TOTAL])}" for launch in launches)
     return plots.described(figure, "; ".join(description))
 
 
-def waiting(launches: Iterable[Launch], answers: int) -> Figure:
-    """How long it takes until there are so many answers: the first, and the later ones at their steady latency.
-
-    A simulated launch is left out. ValueError for fewer than one answer.
-    """
-    if answers < 1:
-        raise ValueError(f"{answers} answers: ask for at least one")
-    real = [launch for launch in launches if not launch.simulated]
-    first = {launch.name: launch.parts[TOTAL].median for launch in real}
-    later = {launch.name: (answers - 1) * launch.parts[STEADY].median for launch in real}
-    totals = {name: first[name] + later[name] for name in first}
-    scale, unit = units.of_seconds(max(totals.values()))
-    with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 1.6 + 0.4 * len(real)))
-        for row, name in enumerate(totals):
-            axes.barh(row, first[name] / scale, color=plots.BLUE, label=TOTAL if row == 0 else None)
-            word = "later answers" if row == 0 else None
-            axes.barh(row, later[name] / scale, left=first[name] / scale, color=plots.ORANGE, label=word)
-            beside = {"xytext": (5, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
-            axes.annotate(units.seconds(totals[name]), (totals[name] / scale, row), **beside)
-        axes.set_yticks(range(len(totals)), list(totals))
-        axes.set_ylim(len(totals) - 0.4, -0.6)
-        axes.set_xlim(0, 1.2 * max(totals.values()) / scale)
-        axes.grid(axis="y", visible=False)
-        axes.set_xlabel(f"time until all answers are there [{unit}]")
-        figure.legend(loc="outside lower center", ncols=2)
-        busy = any(launch.parts[TOTAL].others > timing.BUSY for launch in real)
-        counted = f"{answers:,} answer{'s' if answers > 1 else ''}, one after the other"
-        plots.title(figure, counted, [launch.parts[TOTAL].device for launch in real], busy=busy)
-    return plots.described(figure, "; ".join(f"{name} {units.seconds(total)}" for name, total in totals.items()))
+def _busy(launches: Iterable[Launch]) -> bool:
+    """Whether other programs made times longer."""
+    return any(launch.parts[TOTAL].others > timing.BUSY for launch in launches)
 
 
 def _stack(axes: Axes, row: int, launch: Launch, scale: float) -> None:
@@ -444,19 +403,10 @@ def _stack(axes: Axes, row: int, launch: Launch, scale: float) -> None:
         known = stage in axes.get_legend_handles_labels()[1]
         axes.barh(row, length, left=start, color=colour, edgecolor="white", label=None if known else stage)
         start += length
-    _interval(axes, row, total, scale, max(start, total.median / scale))
-
-
-def _dot(axes: Axes, row: int, measured: Measurement) -> None:
-    axes.plot(measured.median, row, "o", color=plots.BLUE)
-    _interval(axes, row, measured, 1.0, measured.median)
-
-
-def _interval(axes: Axes, row: int, measured: Measurement, scale: float, end: float) -> None:
-    """A line over a measurement's 95 % interval, if it has one, and its median in words to the right of all."""
-    low, high = (bound / scale for bound in timing.median_interval(measured.samples))
+    end = max(start, total.median / scale)
+    low, high = (bound / scale for bound in timing.median_interval(total.samples))
     if np.isfinite(high):
         axes.plot([low, high], [row, row], color=plots.BLACK, linewidth=2)
         end = max(end, high)
     words = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
-    axes.annotate(units.seconds(measured.median), (end, row), **words)
+    axes.annotate(units.seconds(total.median), (end, row), **words)
