@@ -55,7 +55,7 @@ def test_what_cannot_be_opened_is_told_and_the_default_offered(tmp_path, monkeyp
     torch.save({"model": PoseModel("yolov8n-pose.yaml", verbose=False)}, tmp_path / "pose.pt")
     (tmp_path / "evil.pt").write_bytes(evil(tmp_path / "ran"))
     for name, said in (
-        ("none.pt", r"no such file here\. Set YOLO_OFFLINE=0"),
+        ("none.pt", r"no such file here: give its whole path, .* set YOLO_OFFLINE=0"),
         ("torn.pt", "torn.pt cannot be used"),
         ("weights.safetensors", "no .pt file"),
         ("classes.pt", "holds a ClassificationModel, no detector of boxes"),
