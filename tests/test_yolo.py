@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import os
+import re
+from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 import torch
 
-from metallab.detection import detector, scenes, yolo
+from metallab import paths
+from metallab.detection import detector, scenes, video, yolo
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +48,27 @@ def test_a_detector_is_a_file_for_ultralytics(tmp_path, monkeypatch):
     assert theirs.names == shipped.names
     assert all(torch.equal(a, b.float()) for a, b in zip(shipped.parameters(), theirs.model.parameters(), strict=True))
     assert [path.name for path in (tmp_path / "weights").iterdir()] == ["detector_of_page_08.pt"]
+
+
+def test_the_script_of_page_08_runs_on_a_film(tmp_path, capsys):
+    """As a reader pastes it, with a film and weights of their own, on the CPU."""
+    (page,) = paths.NOTEBOOKS.glob("08_*.ipynb")
+    (text,) = [cell.source for cell in nbformat.read(page, as_version=4).cells if cell.id == "recipe-read"]
+    script = text.partition("```python\n")[2].partition("```")[0]
+    frames = [scene.image for scene in scenes.video(3, 5, (96, 160))]
+    film = video.write_film(tmp_path / "holiday.mp4", frames, 10)
+    for old, new in (
+        ("source = 0 ", f"source = {str(film)!r} "),
+        ('"yolov5nu.pt"', repr(str(yolo.to_file(detector.load())))),
+        ('("cpu", "mps")', '("cpu",)'),
+        ('"save": True', f'"save": True, "project": {str(tmp_path / "runs")!r}'),
+    ):
+        assert script.count(old) == 1
+        script = script.replace(old, new)
+    exec(compile(script, "script", "exec"), {})
+    folder = re.search(r"^cpu: [0-9.]+ frames/s\nwith boxes in (.+)$", capsys.readouterr().out, re.MULTILINE)[1]
+    written = list(Path(folder).iterdir())
+    assert [len(video.open_source(str(path)).take(99)) for path in written] == [5]
 
 
 def test_what_cannot_be_opened_is_told_and_the_default_offered(tmp_path, monkeypatch):

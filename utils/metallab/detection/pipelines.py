@@ -102,7 +102,8 @@ def rivals(network: nn.Module, lab: device.Device) -> dict[str, Pipeline]:
     """Plain PyTorch on the CPU, first, and what else one would try with ``lab``.
 
     On a CPU: one thread, channels last, bfloat16 (both with batch norms folded into convolutions), ONNX Runtime (not
-    in fast mode, where the film's pane writes it down already). On a GPU: float32, and float16 in the same way; with CUDA also the launches of float16 recorded as one.
+    in fast mode, where the film's pane writes it down already). On a GPU: float32, and float16 in the same way; with
+    CUDA also the launches of float16 recorded as one.
     """
     ways = _on_cpu(network)
     plain = ways[PLAIN]

@@ -232,7 +232,7 @@ class Filmed:
         return done / sum(seconds for seconds, _ in self.finished[name][:done])
 
     def pictures(self, rate: float = FILM_RATE) -> list[np.ndarray]:
-        """The film, as `race` makes it. Where no rate may be told no pane runs ahead: each picture is the next frame."""
+        """The film, as `race` makes it. Where no rate may be told no pane runs ahead: a picture for each frame."""
         if not self.doubt:
             return race(self.finished, self.caption, rate)
         return [
