@@ -260,12 +260,13 @@ class Filmed:
         longest = max(sum(seconds for seconds, _ in pictures) for pictures in self.finished.values())
         faster = max(1, math.ceil(longest * FILM_RATE / (PREVIEW - 1)))
         shown = self.pictures(FILM_RATE / faster)
-        lines = repr(self).splitlines()
+        lines, rate = repr(self).splitlines(), FILM_RATE
         if self.doubt:
-            lines.append(f"The film shows one frame after the other, {FILM_RATE:g} a second.")
+            rate = FILM_RATE / 2
+            lines.append(f"The film shows one frame after the other, {rate:g} a second.")
         elif faster > 1:
             lines.append(f"The film plays {faster} times as fast as it happened.")
-        film = base64.b64encode(preview(shown, FILM_RATE, width=900)).decode()
+        film = base64.b64encode(preview(shown, rate, width=900)).decode()
         picture = f'<img src="data:image/webp;base64,{film}" alt="{html.escape(self.alternative_text)}">'
         return picture + "".join(f"<p>{html.escape(line)}</p>" for line in lines)
 
@@ -284,7 +285,7 @@ def film(
     A pane is a function that returns a finished picture of a frame, uint8 (height, width, 3) in RGB, and its boxes,
     when both are there: it has waited for its device. ``on`` is where each pane computes. ``parity`` compares the boxes
     of each other pane, frame by frame, with the baseline's (`boxes.matches`): one that differs gets no rate. As many
-    frames as fit into ``seconds`` are taken, but 24 if there are so many. ValueError if there are no frames,
+    frames as fit into ``seconds`` are taken, but 12 if there are so many. ValueError if there are no frames,
     `SourceError` if nothing is detected in any.
     """
     frames = list(frames)
@@ -297,7 +298,7 @@ def film(
             with on[name].active():
                 pane(frames[0])
         each = time.perf_counter() - start
-    least = min(24, len(frames))
+    least = min(12, len(frames))
     frames = frames[: allowance.count("frames of the film", each=each, wanted=len(frames), least=least)]
     finished, found = {name: [] for name in panes}, {name: [] for name in panes}
     with timing.undisturbed() as load:
