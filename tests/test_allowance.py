@@ -43,7 +43,7 @@ def test_slow_steps_are_fewer_and_it_is_said(clock):
     assert part.count("films", each=3.0, wanted=1) == 0
     assert str(part) == (
         "Left out for time (20 s for this part): 150 of 200 steps (400 ms each); 175 of 200 steps (400 ms each); "
-        "7 of 9 seeds (3 s each); 1 of 1 films (3 s each)."
+        "7 of 9 seeds (3 s each; 2 are always taken); 1 of 1 films (3 s each)."
     )
     for no_time in (0.0, math.nan, math.inf):
         with pytest.raises(ValueError, match=r"steps: .* measure one first"):

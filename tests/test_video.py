@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import itertools
 import os
@@ -16,7 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
-from metallab import isolated
+from metallab import isolated, timing
 from metallab.checks import Mismatch
 from metallab.detection import video
 from metallab.timing import Host
@@ -70,10 +71,44 @@ def test_a_preview_moves_at_its_rate():
     import io
 
     picture = Image.open(io.BytesIO(video.preview(moving(), 20, width=128)))
-    assert (picture.n_frames, picture.size, picture.info["duration"]) == (12, (128, 96), 50)
+    assert (picture.n_frames, picture.size) == (12, (128, 96))
     picture.seek(11)
+    picture.load()  # which reads how long it is shown
     last = np.asarray(picture.convert("RGB").resize((64, 48)))
+    assert picture.info["duration"] == 50
     assert is_alike(last, list(moving())[11])
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.2, 3.0])
+@pytest.mark.parametrize("others", [0.0, 1.0], ids=["quiet", "busy"])
+def test_a_page_shows_a_film_that_moves(seconds, others):
+    """However slow the panes were, and whether or not their rates may be told: never one picture for seconds."""
+    import io
+
+    frames = [np.full((48, 64, 3), 10 * n, np.uint8) for n in range(24)]
+    measured = {
+        name: timing.Measurement(
+            name, samples=(times * seconds,) * 24, first_call=seconds, question="latency", block=1, warmup_calls=2,
+            stop_reason="all", mode="full", others=others, **timing.described(Host("Chip X")),
+        )
+        for name, times in (("slow", 1.0), ("quick", 0.5))
+    }  # fmt: skip
+    compared = timing.compare_samples(measured, baseline="slow", name="film", parity="the same boxes")
+    finished = {name: [(m.samples[0], frame) for frame in frames] for name, m in measured.items()}
+    filmed = video.Filmed(finished, {name: [["a box"]] * 24 for name in finished}, compared)
+    assert bool(filmed.doubt) == bool(others)
+    page = filmed._repr_html_()
+    film = Image.open(io.BytesIO(base64.b64decode(page.partition("base64,")[2].partition('"')[0])))
+    durations = []
+    for index in range(film.n_frames):
+        film.seek(index)
+        film.load()  # which reads how long it is shown
+        durations.append(film.info["duration"])
+    told = "one frame after the other" if others else "times as fast as it happened"
+    assert (told in page) == bool(others or seconds == 3.0)
+    assert sum(durations) <= 1000 * (video.PREVIEW + 1) / video.FILM_RATE
+    assert film.n_frames >= (24 if others or seconds > 0.1 else 3)
+    assert max(durations[:-1]) < 400
 
 
 def test_scenes_are_the_default(monkeypatch):
@@ -186,9 +221,11 @@ def test_a_film_tells_no_more_than_its_times_allow(monkeypatch):
     short = filmed(60, seconds=9.6)
     assert len(short.finished["quick"]) == 30
     assert "30 of 60 frames of the film (300 ms each)" in repr(short)
-    assert len(filmed(60, seconds=1.0).finished["quick"]) == 24, "a film of a few frames shows nothing"
+    rushed = filmed(60, seconds=1.0)
+    assert len(rushed.finished["quick"]) == 12, "a film of a few frames shows nothing"
+    assert "48 of 60 frames of the film (300 ms each; 12 are always taken)" in repr(rushed)
     assert [quiet.caption("quick", n) for n in (0, 4, 8)] == [
-        "quick: ", "quick: 10.0 frames/s", "quick: 10.0 frames/s, all done",
+        "quick: at its first frame", "quick: 10.0 frames/s", "quick: 10.0 frames/s, all done",
     ]  # fmt: skip
     apart = sum(not np.array_equal(film[:384, :640], film[:384, -640:]) for film in quiet.pictures(rate=10))
     assert apart > 5, "the quick pane is ahead"
@@ -200,6 +237,7 @@ def test_a_film_tells_no_more_than_its_times_allow(monkeypatch):
         assert "frames/s" not in doubtful.caption("slow", count)
         for film in doubtful.pictures(rate=10):
             assert np.array_equal(film[:384, :640], film[:384, -640:]), "no pane runs ahead"
+        assert "The film shows one frame after the other" in doubtful._repr_html_()
 
     def differ(reference, result):
         raise Mismatch("a box is missing; another one is there")
@@ -278,8 +316,8 @@ def test_a_film_of_an_odd_size_loses_no_row_and_no_column(tmp_path):
         for was, now in zip(frames, got, strict=True):
             assert now.shape == (height + height % 2, width + width % 2, 3)
             assert np.abs(now.astype(int) - was[0, 0]).max() < 10, "the last row and column are like their neighbours"
-        assert video.preview(frames, 10, width=9).startswith(b"GIF")
-    assert video.preview([np.zeros((2, 5000, 3), np.uint8)], 10).startswith(b"GIF")
+        assert video.preview(frames, 10, width=9)[8:12] == b"WEBP"
+    assert video.preview([np.zeros((2, 5000, 3), np.uint8)], 10)[8:12] == b"WEBP"
 
 
 NO_FRAMES = {

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import os
+import re
+from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 import torch
 
-from metallab.detection import detector, scenes, yolo
+from metallab import paths
+from metallab.detection import detector, scenes, video, yolo
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +50,27 @@ def test_a_detector_is_a_file_for_ultralytics(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "weights").iterdir()] == ["detector_of_page_08.pt"]
 
 
+def test_the_script_of_page_08_runs_on_a_film(tmp_path, capsys):
+    """As a reader pastes it, with a film and weights of their own, on the CPU."""
+    (page,) = paths.NOTEBOOKS.glob("08_*.ipynb")
+    (text,) = [cell.source for cell in nbformat.read(page, as_version=4).cells if cell.id == "recipe-read"]
+    script = text.partition("```python\n")[2].partition("```")[0]
+    frames = [scene.image for scene in scenes.video(3, 5, (96, 160))]
+    film = video.write_film(tmp_path / "holiday.mp4", frames, 10)
+    for old, new in (
+        ("source = 0 ", f"source = {str(film)!r} "),
+        ('"yolov5nu.pt"', repr(str(yolo.to_file(detector.load())))),
+        ('("cpu", "mps")', '("cpu",)'),
+        ('"save": True', f'"save": True, "project": {str(tmp_path / "runs")!r}'),
+    ):
+        assert script.count(old) == 1
+        script = script.replace(old, new)
+    exec(compile(script, "script", "exec"), {})
+    folder = re.search(r"^cpu: [0-9.]+ frames/s\nwith boxes in (.+)$", capsys.readouterr().out, re.MULTILINE)[1]
+    written = list(Path(folder).iterdir())
+    assert [len(video.open_source(str(path)).take(99)) for path in written] == [5]
+
+
 def test_what_cannot_be_opened_is_told_and_the_default_offered(tmp_path, monkeypatch):
     from ultralytics.nn.tasks import ClassificationModel, PoseModel
 
@@ -55,7 +80,7 @@ def test_what_cannot_be_opened_is_told_and_the_default_offered(tmp_path, monkeyp
     torch.save({"model": PoseModel("yolov8n-pose.yaml", verbose=False)}, tmp_path / "pose.pt")
     (tmp_path / "evil.pt").write_bytes(evil(tmp_path / "ran"))
     for name, said in (
-        ("none.pt", r"no such file here\. Set YOLO_OFFLINE=0"),
+        ("none.pt", r"no such file here: give its whole path, .* set YOLO_OFFLINE=0"),
         ("torn.pt", "torn.pt cannot be used"),
         ("weights.safetensors", "no .pt file"),
         ("classes.pt", "holds a ClassificationModel, no detector of boxes"),

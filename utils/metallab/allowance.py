@@ -57,7 +57,8 @@ class Allowance:
         _assert_time(each, what)
         count = max(least, min(wanted, int(share * self.left / each)))
         if count < wanted:
-            self.left_out.append(f"{wanted - count} of {wanted} {what} ({units.seconds(each)} each)")
+            always = f"; {least} are always taken" if count == least > 0 else ""
+            self.left_out.append(f"{wanted - count} of {wanted} {what} ({units.seconds(each)} each{always})")
         return count
 
     def counts(

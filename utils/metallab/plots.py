@@ -56,8 +56,8 @@ STYLE = {name: value for name, value in matplotlib.rcParamsDefault.items() if na
 def title(figure: Figure, text: str, devices: Iterable[str], simulated: bool = False, busy: bool = False) -> None:
     """Say what the picture shows, and below on which devices; left-aligned over the whole width."""
     below = f"{'SIMULATED: ' if simulated else ''}{' / '.join(dict.fromkeys(devices))}"
-    below += "; BUSY MACHINE: other programs ran meanwhile" if busy else ""
-    wrapped = textwrap.fill(below, 90, break_long_words=False)
+    below += "; BUSY\N{NO-BREAK SPACE}MACHINE: other programs ran meanwhile" if busy else ""
+    wrapped = textwrap.fill(below, 90, break_long_words=False).replace("\N{NO-BREAK SPACE}", " ")
     figure.suptitle(f"{text}\n{wrapped}", x=0.01, ha="left", fontsize=10)
 
 
@@ -249,7 +249,7 @@ def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str =
         axes.set_yticks(range(len(pipelines)), list(pipelines))
         axes.set_ylim(len(pipelines) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel(f"time an item, sum of the stages' medians [{unit}]")
+        axes.set_xlabel(f"medians of the stages' times, one after the other [{unit}]")
         figure.legend(loc="outside lower center", ncols=len(names))
         title(figure, heading, *_where([part for parts in pipelines.values() for part in parts.values()]))
     sentences = (f"{name}: " + ", ".join(f"{stage} {units.seconds(part.median)}" for stage, part in parts.items())

@@ -101,8 +101,9 @@ def two_panes(network: nn.Module, lab: device.Device) -> dict[str, Pipeline]:
 def rivals(network: nn.Module, lab: device.Device) -> dict[str, Pipeline]:
     """Plain PyTorch on the CPU, first, and what else one would try with ``lab``.
 
-    On a CPU: one thread, channels last, bfloat16 (both with batch norms folded into convolutions), ONNX Runtime. On a
-    GPU: float32, and float16 in the same way; with CUDA also the launches of float16 recorded as one.
+    On a CPU: one thread, channels last, bfloat16 (both with batch norms folded into convolutions), ONNX Runtime (not
+    in fast mode, where the film's pane writes it down already). On a GPU: float32, and float16 in the same way; with
+    CUDA also the launches of float16 recorded as one.
     """
     ways = _on_cpu(network)
     plain = ways[PLAIN]
@@ -110,7 +111,7 @@ def rivals(network: nn.Module, lab: device.Device) -> dict[str, Pipeline]:
         ways["CPU, channels last"] = _rewritten(plain, plain.on, torch.float32)
         ways["CPU, bfloat16"] = _rewritten(plain, plain.on, torch.bfloat16)
         ways["CPU, 1 thread"] = dataclasses.replace(plain, on=device.cpu(threads=1))
-        return ways | _onnx(plain)
+        return ways | by_mode(full=_onnx, fast=lambda _: {})(plain)
     ways |= _eager(plain, lab)
     half = ways[f"{lab.kind}, float16"] = _rewritten(plain, lab, torch.float16)
     if lab.kind == "cuda":
@@ -290,7 +291,8 @@ def sweep_batches(
 
     ``ways`` take any size; the first is the baseline, with whose boxes all others' are compared.
     """
-    sizes = {count: (count, BATCH_SIDE) for count in counts}
+    side = by_mode(full=BATCH_SIDE, fast=96)
+    sizes = {count: (count, side) for count in counts}
     return _sweep(ways, frames, sizes, "frames in a batch", "batch of {}", seconds)
 
 
@@ -393,6 +395,7 @@ def _against(
         return f"DIFFERENT, not raced: {difference}", False
     edge = same.at_the_edge(expected, kept)
     words = f"the same {sum(map(len, expected))} in {len(kept)} frames"
+    words += f" (no time for the other {len(reference) - len(kept)})" if len(kept) < len(reference) else ""
     words += f", but for {edge} that rounding decides" if edge else ""
     if not way.on.simulated and quickest > HOPELESS * plain:
         return f"{words}; not raced: {units.times(quickest / plain)} times the time", False

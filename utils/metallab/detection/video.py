@@ -13,6 +13,7 @@ import functools
 import html
 import io
 import itertools
+import math
 import os
 import sys
 import time
@@ -37,6 +38,9 @@ SEED = 2026
 
 FILM_RATE = 12.0
 """Pictures a second of a film that compares."""
+
+PREVIEW = 72
+"""Pictures that a page shows of such a film, about: a longer one plays faster."""
 
 ENCODERS = ("avc1", "mp4v") if sys.platform == "darwin" else ("mp4v",)
 """H.264, which browsers play, where OpenCV has it, as on a Mac; elsewhere MPEG-4, which wants a video player."""
@@ -101,7 +105,10 @@ def open_source(source: str | None = None, size: tuple[int, int] = (720, 1280)) 
     if os.path.isdir(path):
         return _pictures(path, f"pictures in {path.name}")
     if not os.path.isfile(path):  # False for whatever no file can be called
-        raise SourceError(f"SOURCE is {text!r}, and there is no such file or folder here; {_DEFAULT}")
+        raise SourceError(
+            f"SOURCE is {text!r}, and there is no such file or folder here: give its whole path, from / "
+            f"on; or {_DEFAULT}"
+        )
     if path.suffix.lower() in PICTURES:
         return Source(path.name, iter([_picture(path)]))
     if path.suffix.lower() in FILMS:
@@ -158,19 +165,19 @@ def write_film(path: Path | str, frames: Iterable[np.ndarray], rate: float) -> P
 
 
 def preview(frames: Iterable[np.ndarray], rate: float, width: int = 640) -> bytes:
-    """A small animated GIF, for pages: ``IPython.display.Image(preview(frames, 10), format="gif")``.
+    """A small animated WebP, which browsers show as a picture, for pages: the bytes of a file.
 
-    GIF has 256 colours and counts time in hundredths of a second. ValueError as for `write_film`.
+    It counts time in thousandths of a second. Frames that follow each other and are the same become one. ValueError as
+    for `write_film`.
     """
     from PIL import Image
 
     frames = _of_one_size(frames, rate)
     height = max(1, round(frames[0].shape[0] * width / frames[0].shape[1]))
-    small = [Image.fromarray(frame).resize((width, height)) for frame in frames]
-    palette = small[0].quantize(128)  # one for all, or still parts would flicker
-    first, *rest = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in small]
+    first, *rest = [Image.fromarray(frame).resize((width, height)) for frame in frames]
     file = io.BytesIO()
-    first.save(file, "gif", save_all=True, append_images=rest, duration=round(100 / rate) * 10, loop=0)
+    settings = {"duration": round(1000 / rate), "loop": 0, "quality": 60, "method": 2}
+    first.save(file, "webp", save_all=True, append_images=rest, **settings)
     return file.getvalue()
 
 
@@ -178,7 +185,7 @@ def preview(frames: Iterable[np.ndarray], rate: float, width: int = 640) -> byte
 class Filmed:
     """What several panes made of the same frames, in turns, and what may be said of their times.
 
-    On a page it shows the beginning of the film and, below, `sentences`.
+    On a page it shows the whole film, faster than it happened if it is long, and, below, `sentences`.
     """
 
     finished: Mapping[str, Sequence[tuple[float, np.ndarray]]]
@@ -216,7 +223,7 @@ class Filmed:
     def caption(self, name: str, done: int) -> str:
         """What stands below a pane when so many of its frames are finished: its rate, if that may be told."""
         if not done:
-            return f"{name}: "
+            return f"{name}: at its first frame"
         told = f"no rate, {self.doubt.kind}" if self.doubt else f"{self.rate(name, done):.1f} frames/s"
         return f"{name}: {told}{', all done' if done == len(self.finished[name]) else ''}"
 
@@ -225,15 +232,16 @@ class Filmed:
         return done / sum(seconds for seconds, _ in self.finished[name][:done])
 
     def pictures(self, rate: float = FILM_RATE) -> list[np.ndarray]:
-        """The film, as `race` makes it. Where no rate may be told no pane runs ahead: all go at the baseline's pace."""
+        """The film, as `race` makes it. Where no rate may be told no pane runs ahead: a picture for each frame."""
         if not self.doubt:
             return race(self.finished, self.caption, rate)
-        pace = [seconds for seconds, _ in self.finished[self.compared.baseline]]
-        together = {
-            name: [(seconds, picture) for seconds, (_, picture) in zip(pace, pictures, strict=True)]
-            for name, pictures in self.finished.items()
-        }
-        return race(together, self.caption, rate)
+        return [
+            _panes({name: pictures[done - 1][1] for name, pictures in self.finished.items()}, self._captions(done))
+            for done in range(1, len(self.finished[self.compared.baseline]) + 1)
+        ]
+
+    def _captions(self, done: int) -> dict[str, str]:
+        return {name: self.caption(name, done) for name in self.finished}
 
     def figure(self) -> Figure:
         """One moment of the film, halfway through, as a still picture."""
@@ -249,9 +257,18 @@ class Filmed:
         return "\n".join([*self.sentences, *filter(None, [self.left_out])])
 
     def _repr_html_(self) -> str:
-        gif = base64.b64encode(preview(self.pictures()[:24], FILM_RATE, width=900)).decode()
-        picture = f'<img src="data:image/gif;base64,{gif}" alt="{html.escape(self.alternative_text)}">'
-        return picture + "".join(f"<p>{html.escape(line)}</p>" for line in repr(self).splitlines())
+        longest = max(sum(seconds for seconds, _ in pictures) for pictures in self.finished.values())
+        faster = max(1, math.ceil(longest * FILM_RATE / (PREVIEW - 1)))
+        shown = self.pictures(FILM_RATE / faster)
+        lines, rate = repr(self).splitlines(), FILM_RATE
+        if self.doubt:
+            rate = FILM_RATE / 2
+            lines.append(f"The film shows one frame after the other, {rate:g} a second.")
+        elif faster > 1:
+            lines.append(f"The film plays {faster} times as fast as it happened.")
+        film = base64.b64encode(preview(shown, rate, width=900)).decode()
+        picture = f'<img src="data:image/webp;base64,{film}" alt="{html.escape(self.alternative_text)}">'
+        return picture + "".join(f"<p>{html.escape(line)}</p>" for line in lines)
 
 
 def film(
@@ -268,7 +285,7 @@ def film(
     A pane is a function that returns a finished picture of a frame, uint8 (height, width, 3) in RGB, and its boxes,
     when both are there: it has waited for its device. ``on`` is where each pane computes. ``parity`` compares the boxes
     of each other pane, frame by frame, with the baseline's (`boxes.matches`): one that differs gets no rate. As many
-    frames as fit into ``seconds`` are taken, but 24 if there are so many. ValueError if there are no frames,
+    frames as fit into ``seconds`` are taken, but 12 if there are so many. ValueError if there are no frames,
     `SourceError` if nothing is detected in any.
     """
     frames = list(frames)
@@ -281,7 +298,7 @@ def film(
             with on[name].active():
                 pane(frames[0])
         each = time.perf_counter() - start
-    least = min(24, len(frames))
+    least = min(12, len(frames))
     frames = frames[: allowance.count("frames of the film", each=each, wanted=len(frames), least=least)]
     finished, found = {name: [] for name in panes}, {name: [] for name in panes}
     with timing.undisturbed() as load:
@@ -352,12 +369,19 @@ def race(
     moments = np.arange(0, max(times[-1] for times in done_at.values()) + 1 / rate, 1 / rate)
     film = []
     for moment in moments:
-        panes = []
-        for name, pictures in finished.items():
-            done = int(np.searchsorted(done_at[name], moment, side="right"))
-            panes.append(boxes.captioned(fitted(pictures[max(done - 1, 0)][1], *size), caption(name, done)))
-        film.append(functools.reduce(side_by_side, panes))
+        done = {name: int(np.searchsorted(times, moment, side="right")) for name, times in done_at.items()}
+        last = {name: pictures[max(done[name] - 1, 0)][1] for name, pictures in finished.items()}
+        film.append(_panes(last, {name: caption(name, done[name]) for name in finished}, size))
     return film
+
+
+def _panes(
+    pictures: Mapping[str, np.ndarray], captions: Mapping[str, str], size: tuple[int, int] = (384, 640)
+) -> np.ndarray:
+    """A picture of each pane with its caption, scaled and padded to ``size``, side by side."""
+    return functools.reduce(
+        side_by_side, [boxes.captioned(fitted(picture, *size), captions[name]) for name, picture in pictures.items()]
+    )
 
 
 def fitted(frame: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -40,8 +40,8 @@ def open_model(weights: str | None = None):
         path = paths.BUILD / "weights" / text
     if not path.is_file() and os.environ["YOLO_OFFLINE"].lower() not in ("0", "false"):
         raise detector.BadWeights(
-            f"YOLO_WEIGHTS is {text!r}, and there is no such file here. Set YOLO_OFFLINE=0 as well to let ultralytics "
-            f"fetch it, if it is one of theirs; or {_DEFAULT}"
+            f"YOLO_WEIGHTS is {text!r}, and there is no such file here: give its whole path, from / on. If it is one "
+            f"of ultralytics', set YOLO_OFFLINE=0 as well, and it is fetched; or {_DEFAULT}"
         )
     try:
         model = ultralytics.YOLO(path)
