@@ -6,7 +6,9 @@ Digits*, 8 x 8 pixels. They are enlarged, so that a network has as much to compu
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +74,8 @@ def classifier(channels: int) -> nn.Sequential:
 def train(channels: int, digits: Digits, *, epochs: int, on: Device, batch: int = 64) -> nn.Sequential:
     """A classifier trained on a device, from the same random numbers each time; it is returned on the CPU for use.
 
-    AdamW with one rise and fall of the learning rate (Smith and Topin, *Super-Convergence*, 2018).
+    On a CPU by one thread: steps are so small that on a busy machine several would mostly wait for each other. AdamW with one rise and fall of
+    the learning rate (Smith and Topin, *Super-Convergence*, 2018).
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
@@ -83,13 +86,23 @@ def train(channels: int, digits: Digits, *, epochs: int, on: Device, batch: int 
     optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3, weight_decay=0.1)
     steps = [chosen for order in orders for chosen in order.to(on.torch_device).split(batch)]
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=len(steps))
-    with torch.enable_grad():
+    with _one_thread(), torch.enable_grad():
         for chosen in steps:
             optimizer.zero_grad(set_to_none=True)
             F.cross_entropy(network(images[chosen]), labels[chosen]).backward()
             optimizer.step()
             schedule.step()
     return network.to("cpu", memory_format=torch.contiguous_format).eval().requires_grad_(False)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def folded(network: nn.Sequential) -> nn.Sequential:
