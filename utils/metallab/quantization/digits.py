@@ -6,9 +6,7 @@ Digits*, 8 x 8 pixels. They are enlarged, so that a network has as much to compu
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from metallab.device import Device
+from metallab.device import Device, cpu
 
 SIZE = 32
 """Pixels along a side of an enlarged picture."""
@@ -86,23 +84,13 @@ def train(channels: int, digits: Digits, *, epochs: int, on: Device, batch: int 
     optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3, weight_decay=0.1)
     steps = [chosen for order in orders for chosen in order.to(on.torch_device).split(batch)]
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=len(steps))
-    with _one_thread(), torch.enable_grad():
+    with cpu(threads=1).active(), torch.enable_grad():
         for chosen in steps:
             optimizer.zero_grad(set_to_none=True)
             F.cross_entropy(network(images[chosen]), labels[chosen]).backward()
             optimizer.step()
             schedule.step()
     return network.to("cpu", memory_format=torch.contiguous_format).eval().requires_grad_(False)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def folded(network: nn.Sequential) -> nn.Sequential:
