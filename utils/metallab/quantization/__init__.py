@@ -374,7 +374,7 @@ FAITHFUL = AtLeast(20)
 
 
 def race(networks: Mapping[str, OnnxFile | InPyTorch], images: Tensor, name: str, *, seconds: float) -> Comparison:
-    """Time networks side by side on a batch of pictures, (n, 1, h, w), in float32 on the CPU; the first is the baseline.
+    """Time networks side by side on a batch of pictures, float32 (n, 1, h, w) on the CPU; the first is the baseline.
 
     All together they get ``seconds``. Who keeps less than `FAITHFUL` of the first one's scores gets no speed-up.
     ValueError as `metallab.allowance.Allowance`.

@@ -72,8 +72,8 @@ def classifier(channels: int) -> nn.Sequential:
 def train(channels: int, digits: Digits, *, epochs: int, on: Device, batch: int = 64) -> nn.Sequential:
     """A classifier trained on a device, from the same random numbers each time; it is returned on the CPU for use.
 
-    On a CPU by one thread: steps are so small that on a busy machine several would mostly wait for each other. AdamW with one rise and fall of
-    the learning rate (Smith and Topin, *Super-Convergence*, 2018).
+    On a CPU by one thread: steps are so small that on a busy machine several would mostly wait for each other. AdamW
+    with one rise and fall of the learning rate (Smith and Topin, *Super-Convergence*, 2018).
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
