@@ -31,9 +31,10 @@ def few():
 
 
 def test_training_learns_the_same_each_time(few):
-    state = torch.get_rng_state()
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
     first = digits.train(4, few, epochs=6, on=device.cpu(), batch=16)
     assert torch.equal(torch.get_rng_state(), state), "the caller's random numbers are his own"
+    assert torch.get_num_threads() == threads
     assert not first.training
     assert not any(parameter.requires_grad for parameter in first.parameters())
     assert digits.accuracy(first(few.images), few) > 0.9

@@ -186,7 +186,10 @@ WRONG_ANSWERS = {
     },
     "10_quantize_to_int8": {
         "solution-1": "def most_sensitive(convolutions):\n    return '/7/Relu'",
-        "solution-2": "def may_ship(kept, ratio):\n    return kept.points >= -1 and ratio.median > 1",
+        "solution-2": (
+            "def ship(kept, int8, rival):\n    if kept.points >= -1 and int8.median > 1:\n"
+            "        return 'int8' if int8.median > rival.median else '16 bits'\n    return 'float32'"
+        ),
     },
     "10b_take_int8_apart": {
         "solution-1": (

@@ -342,6 +342,62 @@ def test_advice_asks_for_right_answers_before_time(judged, seconds, advice):
     assert advice in quantization.advice(name, judged, race)
 
 
+def test_networks_race_only_if_their_scores_are_kept(trained):
+    network, pictures = trained
+    rival = quantization.InPyTorch(network, device.cpu())
+    broken = lambda x: -rival(x)
+    broken.device = rival.device
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        race = quantization.race({"first": rival, "same": rival, "off": broken}, pictures, "digits", seconds=0.1)
+    assert (race.baseline, race.name, race.question) == ("first", "digits", "throughput")
+    assert set(race.paired) == {"same"}
+    assert "wanted are 20 dB" in race.withheld["off"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "turned", "speed", "decision"),
+    [
+        (0.99, 0, 2.0, "int8 pays"),
+        (0.99, 0, 1.0, "int8 saves size alone"),
+        (0.99, 3, 2.0, "too many other answers"),
+        (0.5, 0, 2.0, "look for a fault"),
+    ],
+)
+def test_the_block_for_scripts_decides(tmp_path, capsys, factor, turned, speed, decision):
+    """Page 10's own block, with networks whose scores and times are planted."""
+    scores = np.zeros((100, 2), np.float32)
+    scores[:] = 100, 98
+    small = scores * np.float32(factor)
+    small[:turned, 1] = 100
+    now = 0.0
+
+    class Session:
+        def __init__(self, path, options):
+            self.small = path.name == "int8.onnx"
+
+        def get_inputs(self):
+            return [types.SimpleNamespace(name="x")]
+
+        def run(self, _, feed):
+            nonlocal now
+            now += 1 / speed if self.small else 1.0
+            return [(small if self.small else scores)[: len(feed["x"])]]
+
+    options = types.SimpleNamespace(SessionOptions=lambda: types.SimpleNamespace(add_session_config_entry=print))
+    runtime = types.SimpleNamespace(InferenceSession=Session, **vars(options))
+    block = {"onnxruntime": runtime}
+    exec(cells("10_quantize_to_int8")["script-code"], block)
+    block["time"] = types.SimpleNamespace(perf_counter=lambda: now)
+    files = [tmp_path / "float32.onnx", tmp_path / "int8.onnx"]
+    for file, size in zip(files, (400, 100), strict=True):
+        file.write_bytes(bytes(size))
+    assert block["does_int8_pay"](*files, np.zeros((100, 3))) == decision
+    shown = capsys.readouterr().out
+    assert f"0.25 of the size, {quantization.sqnr(scores, small):.1f} dB, {turned}.0% other answers" in shown
+    assert f"{speed:.2f} to {speed:.2f} times as fast" in shown
+
+
 def test_the_rival_computes_what_the_network_does(trained):
     network, pictures = trained
     rival = quantization.InPyTorch(network, device.cpu())

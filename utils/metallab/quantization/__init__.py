@@ -7,6 +7,7 @@ computes on the CPU, whatever other device the machine has.
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import math
 import tempfile
@@ -21,8 +22,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from metallab import checks, converters, isolated, plots, units
-from metallab.device import Device
+from metallab import checks, converters, isolated, plots, timing, units
+from metallab.allowance import Allowance
+from metallab.device import Device, cpu
 from metallab.quantization.digits import Digits, accuracy, folded
 from metallab.tables import Table
 from metallab.timing import Comparison
@@ -192,7 +194,7 @@ class OnnxFile:
     """
 
     def __init__(self, path: Path, threads: int) -> None:
-        self.path = path
+        self.path, self.device = path, cpu()
         self.session = _session(path, threads)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -365,6 +367,27 @@ def judge(networks: Mapping[str, OnnxFile | InPyTorch], digits: Digits) -> Fidel
         points = 100 * (right - accuracy(truth, digits))
         kept[name] = Kept(network.size, right, points, changed, sqnr(truth, scores[name]))
     return Fidelity(kept, len(digits.labels))
+
+
+FAITHFUL = AtLeast(20)
+"""What scores must keep of the reference's before their time counts; below, something is broken."""
+
+
+def race(networks: Mapping[str, OnnxFile | InPyTorch], images: Tensor, name: str, *, seconds: float) -> Comparison:
+    """Time networks side by side on a batch of pictures, float32 (n, 1, h, w) on the CPU; the first is the baseline.
+
+    All together they get ``seconds``. Who keeps less than `FAITHFUL` of the first one's scores gets no speed-up.
+    ValueError as `metallab.allowance.Allowance`.
+    """
+    return timing.compare(
+        {way: functools.partial(network, images) for way, network in networks.items()},
+        on={way: network.device for way, network in networks.items()},
+        baseline=next(iter(networks)),
+        parity=FAITHFUL,
+        question="throughput",
+        name=name,
+        budget=Allowance(seconds).budget(variants=len(networks)),
+    )
 
 
 def advice(name: str, fidelity: Fidelity, race: Comparison) -> str:

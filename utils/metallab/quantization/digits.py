@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from metallab.device import Device
+from metallab.device import Device, cpu
 
 SIZE = 32
 """Pixels along a side of an enlarged picture."""
@@ -72,7 +72,8 @@ def classifier(channels: int) -> nn.Sequential:
 def train(channels: int, digits: Digits, *, epochs: int, on: Device, batch: int = 64) -> nn.Sequential:
     """A classifier trained on a device, from the same random numbers each time; it is returned on the CPU for use.
 
-    AdamW with one rise and fall of the learning rate (Smith and Topin, *Super-Convergence*, 2018).
+    On a CPU by one thread: steps are so small that on a busy machine several would mostly wait for each other. AdamW
+    with one rise and fall of the learning rate (Smith and Topin, *Super-Convergence*, 2018).
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
@@ -83,7 +84,7 @@ def train(channels: int, digits: Digits, *, epochs: int, on: Device, batch: int 
     optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3, weight_decay=0.1)
     steps = [chosen for order in orders for chosen in order.to(on.torch_device).split(batch)]
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=len(steps))
-    with torch.enable_grad():
+    with cpu(threads=1).active(), torch.enable_grad():
         for chosen in steps:
             optimizer.zero_grad(set_to_none=True)
             F.cross_entropy(network(images[chosen]), labels[chosen]).backward()
