@@ -393,7 +393,7 @@ def test_the_learning_rate_rises_and_falls():
 
 def test_training_learns():
     data = train_detector.gather(train_detector.draw(Serial(), range(4), (96, 96)), 4, (96, 96))
-    training = train_detector.Training(torch.device("cpu"), 2e-3, 16, 0)
+    training = train_detector.DetectorTraining(torch.device("cpu"), 2e-3, 16, 0)
     before = training.average.ema.model[0].conv.weight.clone()
     batch = data.batch(torch.arange(4))
     losses = [training.step(step, batch).sum().item() for step in range(16)]

@@ -28,7 +28,7 @@ LIGHT = ((230, 159, 0), (86, 180, 233), (204, 121, 167))
 
 
 @dataclass(frozen=True)
-class Tolerance:
+class BoxTolerance:
     """How far the boxes of one object may lie apart in two runs."""
 
     overlap: float
@@ -41,9 +41,9 @@ TOLERANCES = {
     # YOLOv5n on 24 generated scenes, against float32 on the same CPU: in float32 with another memory layout and with
     # fused batch norms all overlaps were above 0.99999; in float16 0.97 and scores within 0.005; in bfloat16 0.92 and
     # 0.02. Beyond 512 pixels float16 counts in steps of half a pixel: a box of 20 pixels may then miss 0.95.
-    "float32": Tolerance(overlap=0.99, score=0.005),
-    "float16": Tolerance(overlap=0.95, score=0.02),
-    "bfloat16": Tolerance(overlap=0.85, score=0.05),
+    "float32": BoxTolerance(overlap=0.99, score=0.005),
+    "float16": BoxTolerance(overlap=0.95, score=0.02),
+    "bfloat16": BoxTolerance(overlap=0.85, score=0.05),
 }
 """By the dtype of the computation: 24, 11 and 8 bits of mantissa."""
 

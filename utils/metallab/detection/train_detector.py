@@ -113,7 +113,7 @@ def learning_rate(step: int, steps: int, highest: float) -> float:
     return highest * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
 
 
-class Training:
+class DetectorTraining:
     """A detector in training, and the moving average of its weights."""
 
     def __init__(self, device: torch.device, highest: float, steps: int, seed: int) -> None:
@@ -146,7 +146,7 @@ class Training:
         return parts.detach() / len(batch["img"])
 
 
-def train(groups: list[Scenes], training: Training, batch: int, seed: int) -> None:
+def train(groups: list[Scenes], training: DetectorTraining, batch: int, seed: int) -> None:
     """All steps of a training, each on one size of scenes, in turn."""
     random = torch.Generator().manual_seed(seed)
     started = time.perf_counter()
@@ -207,7 +207,7 @@ def _run(wish: argparse.Namespace, device: torch.device, pool: Executor) -> None
         first += wish.images
         print(f"drew {wish.images} scenes of {size[1]} x {size[0]}, {time.perf_counter() - started:.0f} s", flush=True)
     drawing = time.perf_counter() - started
-    training = Training(device, wish.rate, wish.steps, wish.seed)
+    training = DetectorTraining(device, wish.rate, wish.steps, wish.seed)
     train(groups, training, wish.batch, wish.seed)
     seconds = {"drawing": round(drawing), "training": round(time.perf_counter() - started - drawing)}
     path = wish.out / detector.WEIGHTS.name
