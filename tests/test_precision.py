@@ -324,6 +324,12 @@ def test_two_ways_to_write_a_step_are_told_apart():
     assert precision.weights_after(lambda *_: ..., batches) is ...
 
 
+def test_the_cross_stands_at_the_largest_number_that_is_finite():
+    figure = precision.draw_cast_errors(device="cpu", label="a device")
+    crosses = [line for line in figure.axes[0].lines if line.get_marker() == "x"]
+    assert [2 ** cross.get_xdata()[0] for cross in crosses] == pytest.approx([65504])
+
+
 def test_pictures_name_the_device_and_say_what_they_show():
     sizes = torch.tensor([2.0**-30, 2.0**-20, 1.0, 1.0])
     runs = quality.Training("float16", np.array([[2.0, 1.0], [3.0, 0.5]]), np.array([0.9, 0.8]))

@@ -173,9 +173,9 @@ def draw_cast_errors(*, device: torch.device | str, label: str) -> Figure:
             kept = np.array(powers)[finite]
             axes.plot(kept, errors[finite], style, color=colour, label=name, linewidth=2)
             if not finite.all():
-                axes.plot(kept[-1], errors[finite][-1], "x", color=colour, markersize=9, markeredgewidth=2)
-                axes.annotate("beyond: infinity", (kept[-1], errors[finite][-1]), xytext=(6, 6),
-                              textcoords="offset points", fontsize=9)  # fmt: skip
+                end = (math.log2(torch.finfo(dtype).max), errors[finite][-1])
+                axes.plot(*end, "x", color=colour, markersize=9, markeredgewidth=2)
+                axes.annotate("beyond: infinity", end, xytext=(6, 6), textcoords="offset points", fontsize=9)
             sentences.append(f"{name}: relative error {errors[powers.index(0)]:.2g} near 1")
         axes.set_yscale("log", base=2)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda power, _: f"$2^{{{power:.0f}}}$"))
