@@ -115,7 +115,7 @@ def step_times(
         exact.set_weights(start)
         if any("seed_generator" in variable.path for variable in exact.variables):
             raise ValueError(
-                "the model draws random numbers: build it with a Dropout rate of 0, or no step can be checked"
+                "the model draws random numbers: build it with a Dropout rate of 0 to have its steps checked"
             )
         outputs = exact(images, training=True)
         truth = (float(exact.compute_loss(y=classes, y_pred=outputs)), np.asarray(outputs))
