@@ -133,6 +133,9 @@ def test_trainings_are_paired_by_seed(lab, monkeypatch):
     assert np.abs(plain.losses[0] - plain.losses[1]).max() > 0.005, "seeds differ"
     assert len({tuple(row) for row in plain.losses}) == 3
     assert (plain.accuracies > 0.5).all()
+    options = {"on": lab, "seeds": 2, "epochs": 1, "seconds": 60, "batch": len(IMAGES)}  # whatever the order
+    first = mixed.train_in_turns(build, ["float32"], *data, **options)["float32"].losses[:, 0]
+    assert np.abs(first[0] - first[1]) > 0.005, "seeds differ in their first weights, too"
 
 
 def test_one_training_does_not_begin_where_another_ended(lab):
