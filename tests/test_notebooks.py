@@ -411,6 +411,8 @@ def test_tensorflow_gets_no_advice_on_a_device_that_computes_wrongly(kind, tmp_p
     result = run_apart(path, kind, tmp_path, replace=changed)
     assert result.status == "passed", result.reason
     outputs = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}
+    assert "WRONG: predict: off by 5" in outputs["idea-read"]
+    assert "WRONG: a training step: off by" in outputs["idea-check-code"]
     assert "WRONG in graph" in outputs["right-table"]
     assert outputs["brings-words"].count("outputs differ: the baseline's is wrong") == 2
     assert "WRONG on " in outputs["right-advice"]

@@ -23,6 +23,7 @@ import math
 import os
 import re
 import reprlib
+import statistics
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -286,11 +287,10 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
         if not ratios:
             lines.append(f"{told} gets no speed-up: {doubtful}.")
             continue
-        median = ratios[len(ratios) // 2]
         words = "is {} times as fast as"
-        if median < 1:
+        if statistics.median(ratios) < 1:
             words, ratios = "takes {} times as long as", [1 / ratio for ratio in reversed(ratios)]
-        least, middle, most = (units.times(ratios[i]) for i in (0, len(ratios) // 2, -1))
+        least, middle, most = map(units.times, (ratios[0], statistics.median(ratios), ratios[-1]))
         ends = f"median of {len(ratios)} processes, which said {least} to {most}" if len(ratios) > 1 else "one process"
         lines.append(f"{told} {words.format(middle)} {runs[0].comparison.baseline} ({ends}).")
     if not lines:

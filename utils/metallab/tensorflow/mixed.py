@@ -102,9 +102,10 @@ def step_times(
 
     The learning rate is set to 0, so that loss and outputs are the same in each call and can be compared: with those
     that the CPU computes without a graph in float64, at bfloat16's tolerance. A device that computes something else
-    gets no speed-up. ``images`` are (n, ...) in float32, ``classes`` (n,) whole numbers. A step with few of the
-    pictures is timed first; a policy that takes more than `HOPELESS` times the baseline's, and more than its share for
-    six such steps, is left out, and so is one that the device refuses. What the baseline raises is raised.
+    gets no speed-up. ``images`` are (n, ...) in float32, ``classes`` what the model's loss is given for them. A step
+    with few of the pictures is timed first; a policy that takes more than `HOPELESS` times the baseline's, and more
+    than its share for six such steps, is left out, and so is one that the device refuses. What the baseline raises is
+    raised. ValueError for a model that draws random numbers: no two of its steps are alike.
     """
     import tensorflow as tf
 
@@ -112,8 +113,12 @@ def step_times(
     with tf.device("/CPU:0"):
         exact = build("float64")
         exact.set_weights(start)
-        outputs = exact(images, training=False)
-        truth = (float(exact.loss(classes, outputs)), np.asarray(outputs))
+        if any("seed_generator" in variable.path for variable in exact.variables):
+            raise ValueError(
+                "the model draws random numbers: build it with a Dropout rate of 0 to have its steps checked"
+            )
+        outputs = exact(images, training=True)
+        truth = (float(exact.compute_loss(y=classes, y_pred=outputs)), np.asarray(outputs))
     within, steps, costs, refused = Allowance(seconds, clock), {}, {}, {}
     few = max(1, len(images) // 32)  # a CPU without float16 would take minutes for all of them
     for policy in policies:
@@ -132,8 +137,7 @@ def step_times(
             steps.pop(policy, None)
     share = seconds / len(policies) / timing.FEWEST_PAIRS
     for policy in [policy for policy in costs if costs[policy] > max(share, HOPELESS * costs[policies[0]])]:
-        times, step = units.times(costs[policy] / costs[policies[0]]), units.seconds(costs[policy])
-        within.left_out.append(f"{policy} (a step takes about {step}, {times} times {policies[0]}'s)")
+        within.left_out.append(f"{policy} (a step takes about {units.seconds(costs[policy])})")
         del steps[policy]
     comparison = timing.compare(
         steps,
@@ -189,7 +193,7 @@ def train_in_turns(
         for model in models.values():
             model.optimizer.build(model.trainable_variables)
         fresh = {policy: _variables(model.optimizer) for policy, model in models.items()}
-        for seed in within.items(range(mode.by_mode(full=seeds, fast=min(seeds, 2))), "seeds"):
+        for seed in within.items(range(mode.by_mode(full=seeds, fast=min(seeds, 2))), "seeds numbered"):
             start = _first_weights(build, seed)
             for policy, model in models.items():
                 model.set_weights(start)
