@@ -37,7 +37,7 @@ def test_overlap_is_intersection_over_union():
 
 def test_boxes_that_differ_are_told_apart():
     same = boxes.matches("float32")
-    for got, said in (
+    for got, message in (
         (changed(1, kind=3), "score 0.800 is missing"),
         (changed(1, left=204), "the nearest overlaps it by 0.96"),
         (changed(0, score=0.90), "score is 0.900 instead of 0.950"),
@@ -45,7 +45,7 @@ def test_boxes_that_differ_are_told_apart():
         (FRAME[1:], "score 0.950 is missing"),
         (np.concatenate([FRAME, changed(0, left=400, right=500)[:1]]), "score 0.950 is there that should not be"),
     ):
-        with pytest.raises(Mismatch, match=f"frame 1: .*{said}"):
+        with pytest.raises(Mismatch, match=f"frame 1: .*{message}"):
             same([FRAME, FRAME], [FRAME, got])
     apart = np.array([[0, 0, 100, 100, 0.9, 0], [40, 0, 140, 100, 0.7, 0], [24, 0, 124, 100, 0.6, 1]])
     for missing in (0, 1, 2):  # no better one of their class is near
@@ -83,15 +83,15 @@ def test_boxes_that_agree_within_their_dtype_do():
 
 def test_what_is_drawn_is_where_it_should_be():
     frame = np.full((240, 320, 3), 90, np.uint8)
-    found = np.array([[40, 60, 140, 160, 0.9, 0], [280, 0, 319, 30, 0.5, 1]])
-    drawn = boxes.draw(frame, found, {0: "ball"})
+    detected = np.array([[40, 60, 140, 160, 0.9, 0], [280, 0, 319, 30, 0.5, 1]])
+    drawn = boxes.draw(frame, detected, {0: "ball"})
     assert (frame == 90).all(), "the frame itself stays as it was"
     assert tuple(drawn[110, 40]) == tuple(drawn[160, 90]) == boxes.COLOURS[0]
     assert tuple(drawn[110, 90]) == (90, 90, 90)
     label = (drawn == boxes.COLOURS[1]).all(axis=2)
     assert label[:18, 285:].mean() > 0.3, "the second label is moved into the picture"
     assert label[:18, 265:278].any()
-    captioned = boxes.draw(frame, found[:0], {}, "CPU: 10 frames/s")
+    captioned = boxes.draw(frame, detected[:0], {}, "CPU: 10 frames/s")
     assert np.array_equal(boxes.captioned(frame, "CPU: 10 frames/s"), captioned)
     assert (frame == 90).all()
     assert tuple(captioned[238, 1]) == (0, 0, 0)

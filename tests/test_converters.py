@@ -36,8 +36,12 @@ def test_the_tool_is_found_run_and_told(tmp_path, monkeypatch):
     ran = converters.convert(tmp_path / "m.onnx", tmp_path, "m")
     assert ran.code == 134
     assert str(ran).endswith("-minimumDeploymentTarget 15.0.0\na warning")
-    for said in (f"{tool} convert -onnx", "exit code 134\nconverted convert -onnx", f"-path {tmp_path} -packageName m"):
-        assert said in str(ran)
+    for message in (
+        f"{tool} convert -onnx",
+        "exit code 134\nconverted convert -onnx",
+        f"-path {tmp_path} -packageName m",
+    ):
+        assert message in str(ran)
     assert "-coremlpackage" in converters.convert(tmp_path / "m.mlpackage", tmp_path, "m").command
     with pytest.raises(ValueError, match=r"converts \.mlpackage and \.onnx, not m\.pt2"):
         converters.convert(tmp_path / "m.pt2", tmp_path, "m")
@@ -47,9 +51,9 @@ def test_the_tool_is_found_run_and_told(tmp_path, monkeypatch):
 
 def test_without_the_tool_a_line_says_what_it_would_do(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = str(converters.mpsgraphtool("convert", "-onnx", "a b.onnx"))
-    assert said.startswith("mpsgraphtool is not on this machine (it comes with Xcode 15 or newer")
-    assert said.endswith("It would run: mpsgraphtool convert -onnx 'a b.onnx'")
+    message = str(converters.mpsgraphtool("convert", "-onnx", "a b.onnx"))
+    assert message.startswith("mpsgraphtool is not on this machine (it comes with Xcode 15 or newer")
+    assert message.endswith("It would run: mpsgraphtool convert -onnx 'a b.onnx'")
 
 
 def test_a_tool_that_hangs_is_stopped(tmp_path, monkeypatch):

@@ -255,18 +255,18 @@ def test_a_training_step_that_moves_the_weights_otherwise_is_found(lab, monkeypa
 def test_what_a_setting_did_is_said():
     def finding(name, wrong=False, fused=False):
         nodes = (grappler.Node("a", "_FusedMatMul", parts=("BiasAdd",)),) if fused else ()
-        parity = grappler.Parity(name, 9.0, "it differs") if wrong else grappler.Parity(name, 0.1)
-        return grappler.PatternResult(name, grappler.Reading((), nodes), grappler.Parity(name, 0.1), parity)
+        parity = grappler.GraphParity(name, 9.0, "it differs") if wrong else grappler.GraphParity(name, 0.1)
+        return grappler.PatternResult(name, grappler.Reading((), nodes), grappler.GraphParity(name, 0.1), parity)
 
     good, bad = finding("a"), finding("b", wrong=True, fused=True)
     assert "1 of 2 patterns were fused (0 without it)" in grappler.effect([good, good], [good, bad], "OFF=1")
-    for before, after, said in (
+    for before, after, message in (
         ([good], [good], "With OFF=1.*nothing to repair"),
         ([good], [bad], "now these are wrong: b"),
         ([bad], [finding("b")], "now agrees: b. Set it"),
         ([bad, good], [bad, good], "still wrong: b. Compute these eagerly"),
     ):
-        assert re.search(said, grappler.effect(before, after, "OFF=1")), said
+        assert re.search(message, grappler.effect(before, after, "OFF=1")), message
 
 
 def test_graphs_are_drawn_side_by_side(inputs):

@@ -38,8 +38,8 @@ def test_names_device_and_sizes_are_told():
     simulated = images.show({"a": grey}, "One", on=PyTorchDevice("mps", "Apple GPU", simulated=True))
     assert "SIMULATED" in simulated._suptitle.get_text()
     two = {"two": np.zeros((2, 4, 5))}
-    for wrong, said in (({}, "no picture"), ({"flat": grey[0]}, "'flat' has shape"), (two, "has shape .2, 4, 5.")):
-        with pytest.raises(ValueError, match=said):
+    for wrong, message in (({}, "no picture"), ({"flat": grey[0]}, "'flat' has shape"), (two, "has shape .2, 4, 5.")):
+        with pytest.raises(ValueError, match=message):
             images.show(wrong, "wrong", on=HERE)
 
 

@@ -34,7 +34,7 @@ def test_every_pane_shows_its_picture_of_the_last_frame():
 
 def test_every_pane_tells_its_own_rate(monkeypatch):
     """By a clock that the panes move: 0.1 s for each picture of the one, 0.01 s of the other."""
-    said, now = [], [5.0]
+    shown, now = [], [5.0]
 
     def taking(seconds):
         def make(frame):
@@ -43,7 +43,7 @@ def test_every_pane_tells_its_own_rate(monkeypatch):
 
         return make
 
-    monkeypatch.setattr(live.boxes, "captioned", lambda picture, words: said.append(words) or picture)
+    monkeypatch.setattr(live.boxes, "captioned", lambda picture, words: shown.append(words) or picture)
     monkeypatch.setattr(live, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     view = live.Live({"slow": taking(0.1), "quick": taking(0.01)}, [FRAME] * 4)
     monkeypatch.setenv("METALLAB_MODE", "full")
@@ -51,14 +51,14 @@ def test_every_pane_tells_its_own_rate(monkeypatch):
     monkeypatch.setattr(live, "timing", busy)
     view.start()
     view.wait(20)
-    assert said == ["slow: 10.0 frames/s", "quick: 100.0 frames/s"] * 4
+    assert shown == ["slow: 10.0 frames/s", "quick: 100.0 frames/s"] * 4
 
     def captions(**about):
-        said.clear()
+        shown.clear()
         view = live.Live({"slow": taking(0.1)}, [FRAME], **about)
         view.start()
         view.wait(20)
-        return said
+        return shown
 
     assert captions(simulated=True) == ["slow: no rate, simulated"]
     busy.Others = lambda: SimpleNamespace(cores=lambda: 1.0)

@@ -58,9 +58,9 @@ def test_each_array_reaches_its_placeholder(difference):
     program = mpsgraph.compile(graph, [a, b], [result, doubled])
     x, y = (np.random.default_rng(seed).normal(size=(2, 3)).astype(np.float32) for seed in (0, 1))
     for made in (program, replace(program, executable=Turned(program.executable))):
-        found = made(x, y)
-        np.testing.assert_allclose(found[0], x - 2 * y, rtol=1e-6)
-        np.testing.assert_allclose(found[1], 2 * y, rtol=1e-6)
+        outputs = made(x, y)
+        np.testing.assert_allclose(outputs[0], x - 2 * y, rtol=1e-6)
+        np.testing.assert_allclose(outputs[1], 2 * y, rtol=1e-6)
     with pytest.raises(ValueError, match=r"this input is float32 of shape \(2, 3\), and an array float64"):
         program(x, y.astype(np.float64))
     with pytest.raises(ValueError, match=r"shape \(2, 3\), and an array float32 \(3, 2\)"):
@@ -79,9 +79,9 @@ def test_a_convolution_is_pytorch_s(mps):
     y = graph.convolution2DWithSourceTensor_weightsTensor_descriptor_name_(
         given, mpsgraph.constant(graph, w), mpsgraph.same_convolution(), None
     )
-    (found,) = mpsgraph.compile(graph, [given], [y])(x)
+    (outputs,) = mpsgraph.compile(graph, [given], [y])(x)
     expected = torch.nn.functional.conv2d(torch.from_numpy(x), torch.from_numpy(w), padding="same")
-    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outputs, expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_dtypes_have_their_numbers(mps):

@@ -290,7 +290,7 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, kind, tmp_path, not
         assert "not attempted yet" in str(ran[name].outputs), f"{name} said {ran[name].outputs}"
     saved = records.load(tmp_path / "out" / "results" / f"{path.stem}.json")
     assert all(record.measurement.mode == "fast" for record in saved)
-    told = {name: found for name, cell in ran.items() if (found := speed_ups_in(cell))}
+    told = {name: speed_ups for name, cell in ran.items() if (speed_ups := speed_ups_in(cell))}
     assert not told, "what the report withholds, as of fast mode or a busy machine, the page withholds"
 
 
@@ -441,8 +441,8 @@ def test_the_detector_s_page_takes_a_reader_s_pictures(kind, tmp_path, monkeypat
     monkeypatch.setenv("SOURCE", str(tmp_path))
     result = run_apart(paths.NOTEBOOKS / "08_detect_with_yolov5.ipynb", kind, tmp_path)
     assert result.status == "passed", result.reason
-    said = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}
-    assert "boxes in 4 frames, the same in every pane" in said["film-run"]
+    outputs = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}
+    assert "boxes in 4 frames, the same in every pane" in outputs["film-run"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)

@@ -119,13 +119,13 @@ def test_sqnr_is_in_decibels():
 def test_outputs_that_lost_too_much_get_no_speed_up():
     x = torch.linspace(-1, 1, 9)
     calls = {"whole": lambda: x, "good": lambda: x * 0.99, "bad": lambda: x * 0.8, "broken": lambda: x * math.nan}
-    found = timing.compare(
+    compared = timing.compare(
         calls, on=timing.Host(), baseline="whole", parity=quantization.AtLeast(30), budget=timing.FAST
     )
-    assert set(found.paired) == {"good"}
-    assert found.withheld["bad"] == "outputs differ: SQNR is 14.0 dB, wanted are 30 dB"
-    assert "nan dB" in found.withheld["broken"]
-    assert found.parity == "outputs compared at 30 dB of SQNR"
+    assert set(compared.paired) == {"good"}
+    assert compared.withheld["bad"] == "outputs differ: SQNR is 14.0 dB, wanted are 30 dB"
+    assert "nan dB" in compared.withheld["broken"]
+    assert compared.parity == "outputs compared at 30 dB of SQNR"
 
 
 @pytest.fixture(scope="module")

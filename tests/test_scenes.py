@@ -20,12 +20,12 @@ DIGEST = "384179bc0a3a53e3e319fa8b655293eff808688c4ff35770e5a72d5d70b5a18b"
 
 
 def digest(scenes) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for seed, size in itertools.product(range(40), (320, (384, 640))):
         frame = scenes.Scene(seed, size).frame(3 * seed)
         for array in (frame.image, frame.boxes, frame.classes):
-            found.update(array.tobytes())
-    return found.hexdigest()
+            digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def test_the_pictures_are_those_that_the_weights_know():
@@ -140,9 +140,9 @@ def test_what_lies_beyond_the_edge_is_hidden():
 
 
 def test_a_speck_has_no_label():
-    for radius, found in ((3.4, 0), (4.6, 1)):
+    for radius, count in ((3.4, 0), (4.6, 1)):
         frame = still_life(scenes, [thing(scenes, "ball", 64, 48, radius)]).frame(0)
-        assert len(frame.boxes) == found, radius
+        assert len(frame.boxes) == count, radius
 
 
 def test_clutter_has_no_label():

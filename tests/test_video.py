@@ -140,7 +140,7 @@ def test_what_cannot_be_had_is_told_and_the_default_offered(tmp_path, capfd):
     (tmp_path / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n torn")
     (tmp_path / "torn.mp4").write_bytes(b"no film at all" * 100)
     (tmp_path / "text.txt").write_text("hello")
-    for name, said in (
+    for name, message in (
         ("none.mp4", "no such file or folder"),
         ("empty", "no pictures"),
         ("torn.png", "cannot be read as a picture"),
@@ -148,7 +148,7 @@ def test_what_cannot_be_had_is_told_and_the_default_offered(tmp_path, capfd):
         ("text.txt", "neither a picture"),
         (None, "webcam 97 gives no frames: is a camera attached"),
     ):
-        with pytest.raises(video.SourceError, match=said) as caught:
+        with pytest.raises(video.SourceError, match=message) as caught:
             video.open_source(str(tmp_path / name) if name else "97")
         assert "unset SOURCE for the generated scenes" in str(caught.value)
     with pytest.raises(video.SourceError, match="no such file or folder"):
@@ -345,10 +345,10 @@ def test_what_is_no_frame_is_refused_in_a_line(tmp_path):
         ):
             with pytest.raises(
                 ValueError, match=r"^a frame is a NumPy array, uint8 \(height, width, 3\) in RGB"
-            ) as said:
+            ) as message:
                 use(frame)
-            assert "\n" not in str(said.value)
-            assert ("(255 * frame)" in str(said.value)) == (name == "of floats")
+            assert "\n" not in str(message.value)
+            assert ("(255 * frame)" in str(message.value)) == (name == "of floats")
     for rate in (0, -1, float("nan"), float("inf")):
         for use in (lambda r: video.write_film(tmp_path / "x.mp4", [good], r), lambda r: video.preview([good], r)):
             with pytest.raises(ValueError, match=r"^rate is .*: give the pictures a second, more than 0$"):

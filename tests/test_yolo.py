@@ -79,7 +79,7 @@ def test_what_cannot_be_opened_is_told_and_the_default_offered(tmp_path, monkeyp
     torch.save({"model": ClassificationModel("yolov8n-cls.yaml", verbose=False)}, tmp_path / "classes.pt")
     torch.save({"model": PoseModel("yolov8n-pose.yaml", verbose=False)}, tmp_path / "pose.pt")
     (tmp_path / "evil.pt").write_bytes(evil(tmp_path / "ran"))
-    for name, said in (
+    for name, message in (
         ("none.pt", r"no such file here: give its whole path, .* set YOLO_OFFLINE=0"),
         ("torn.pt", "torn.pt cannot be used"),
         ("weights.safetensors", "no .pt file"),
@@ -87,7 +87,7 @@ def test_what_cannot_be_opened_is_told_and_the_default_offered(tmp_path, monkeyp
         ("pose.pt", "holds a PoseModel, no detector"),
         ("evil.pt", "evil.pt cannot be used"),
     ):
-        with pytest.raises(detector.BadWeights, match=said) as caught:
+        with pytest.raises(detector.BadWeights, match=message) as caught:
             yolo.open_model(str(tmp_path / name))
         assert "unset YOLO_WEIGHTS for the detector that comes with this project" in str(caught.value)
     assert not (tmp_path / "ran").exists(), "code in a file of weights was run"
@@ -130,10 +130,10 @@ def test_a_box_comes_back_to_where_it_was():
         assert not np.array_equal(picture, other)
         white = np.argwhere((picture > 200).all(axis=2))
         (top, left), (bottom, right) = white.min(axis=0), white.max(axis=0) + 1
-        found = torch.tensor([[left, top, right, bottom, 0.9, 1]], dtype=torch.float32)
-        kept = found.clone()
-        back = yolo.to_frame(found, frame, 384, 640)
-        assert torch.equal(found, kept)
+        box = torch.tensor([[left, top, right, bottom, 0.9, 1]], dtype=torch.float32)
+        kept = box.clone()
+        back = yolo.to_frame(box, frame, 384, 640)
+        assert torch.equal(box, kept)
         assert torch.allclose(back[0, :4], torch.tensor([200.0, 100, 450, 300]), atol=3)
         assert back[0, 4:].tolist() == kept[0, 4:].tolist()
 

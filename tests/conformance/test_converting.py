@@ -166,7 +166,7 @@ def test_core_ml_tells_its_plan(evidence):
     make(core_ml=True)
     ran = isolated.run(_here(PLAN), results=["devices"], timeout=100)
     assert ran.ok, ran.detail[-3000:]
-    evidence("operations by preferred unit", {name: len(found) for name, found in ran["devices"].items()})
+    evidence("operations by preferred unit", {name: len(operations) for name, operations in ran["devices"].items()})
     assert ran["devices"]
 
 
@@ -178,9 +178,9 @@ def test_onnx_runtime_reaches_core_ml(evidence):
     """
     make(core_ml=False)
     through = converters.OnnxOnCoreML(Path("small.onnx"), cache=Path("cache"), units="ALL")
-    said = verdict(through(np.load("x.npy")), through.dtype)
+    answer = verdict(through(np.load("x.npy")), through.dtype)
     evidence("taken", taken := {provider: dict(operations) for provider, operations in through.taken().items()})
-    assert said == parity.AGREES
+    assert answer == parity.AGREES
     if not through.on_core_ml:
         pytest.skip("this ONNX Runtime has no Core ML provider; on the CPU it agrees")
     assert converters.PROVIDER in taken

@@ -32,7 +32,7 @@ def test_plugin_computes(evidence):
     import tensorflow as tf
 
     lab = _lab()
-    evidence("devices", [f"{found.device_type}: {found.name}" for found in tf.config.list_physical_devices()])
+    evidence("devices", [f"{device.device_type}: {device.name}" for device in tf.config.list_physical_devices()])
     evidence("plugin", device.plugin("tensorflow"))
     evidence("TensorFlow", tf.__version__)
     assert device.probe(lab.kind, "tensorflow") is None
@@ -53,11 +53,11 @@ def test_patterns_agree_with_the_cpu(evidence):
 
     Each with what was fused in the optimised graph, by the names that stand there.
     """
-    found = _survey()
-    evidence("patterns", [dict(zip(grappler.HEADINGS, each.row, strict=True)) for each in found.values()])
-    evidence("not in the written graph", {name: each.reading.new for name, each in found.items()})
-    assert len(found) == 16
-    wrong = [name for name, each in found.items() if not each.ok]
+    surveyed = _survey()
+    evidence("patterns", [dict(zip(grappler.HEADINGS, each.row, strict=True)) for each in surveyed.values()])
+    evidence("not in the written graph", {name: each.reading.new for name, each in surveyed.items()})
+    assert len(surveyed) == 16
+    wrong = [name for name, each in surveyed.items() if not each.ok]
     assert not wrong
 
 
@@ -71,7 +71,7 @@ def test_turning_the_remapper_off_is_heard(evidence):
         pytest.skip("there is no plugin here")
     ran = isolated.run(SURVEY, results=["findings"], environment={"TURN_OFF_REMAPPER": "1"}, timeout=180)
     without, turned_off = list(_survey().values()), ran["findings"]
-    fused = [{each.pattern: each.reading.fused for each in found} for found in (without, turned_off)]
+    fused = [{each.pattern: each.reading.fused for each in surveyed} for surveyed in (without, turned_off)]
     evidence("effect", grappler.effect(without, turned_off, "TURN_OFF_REMAPPER=1"))
     evidence("without", fused[0])
     evidence("turned off", fused[1])
@@ -81,9 +81,9 @@ def test_turning_the_remapper_off_is_heard(evidence):
 @pytest.mark.claim(used_in="notebook 06b, with and without remapping")
 def test_option_turns_fusing_off(evidence):
     """TensorFlow's own option turns fusing off: reports say that on Metal it does not help."""
-    found = grappler.survey(grappler.patterns(), on=_lab(), remapping=False)
-    fused = {each.pattern: each.reading.fused for each in found if each.reading.fused}
-    evidence("wrong", [each.pattern for each in found if not each.ok])
+    surveyed = grappler.survey(grappler.patterns(), on=_lab(), remapping=False)
+    fused = {each.pattern: each.reading.fused for each in surveyed if each.reading.fused}
+    evidence("wrong", [each.pattern for each in surveyed if not each.ok])
     assert not fused
 
 

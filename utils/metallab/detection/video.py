@@ -300,7 +300,7 @@ def film(
         each = time.perf_counter() - start
     least = min(12, len(frames))
     frames = frames[: allowance.count("frames of the film", each=each, wanted=len(frames), least=least)]
-    finished, found = {name: [] for name in panes}, {name: [] for name in panes}
+    finished, detected = {name: [] for name in panes}, {name: [] for name in panes}
     with timing.undisturbed() as load:
         for frame in frames:
             for name, pane in panes.items():
@@ -308,8 +308,8 @@ def film(
                     start = time.perf_counter()
                     picture, what = pane(frame)
                     finished[name].append((time.perf_counter() - start, picture))
-                found[name].append(what)
-    assert_something(found[baseline])
+                detected[name].append(what)
+    assert_something(detected[baseline])
     made = {"question": "latency", "block": 1, "warmup_calls": 2, "stop_reason": f"{len(frames)} frames, as asked"}
     made |= {"mode": mode.current(), "others": load.cores()}
     measured = {
@@ -331,12 +331,12 @@ def film(
     refused = {}
     for name in (name for name in panes if name != baseline):
         try:
-            parity[name](found[baseline], found[name])
+            parity[name](detected[baseline], detected[name])
         except Mismatch as difference:
             refused[name] = timing.Doubt("outputs differ", str(difference).partition("; ")[0])
     paired = {name: ratio for name, ratio in compared.paired.items() if name not in refused}
     compared = dataclasses.replace(compared, refused=refused, paired=paired)
-    return Filmed(finished, found, compared, str(allowance) if allowance.left_out else "")
+    return Filmed(finished, detected, compared, str(allowance) if allowance.left_out else "")
 
 
 def still(picture: np.ndarray, words: str) -> Figure:

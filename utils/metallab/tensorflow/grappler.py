@@ -138,7 +138,7 @@ def under(fn: Callable[..., Any], *, remapping: bool) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
-class Parity:
+class GraphParity:
     """How far one result is from its reference."""
 
     name: str
@@ -160,14 +160,14 @@ class Parity:
         return f"{self.name}: agrees ({self.error:.2g} tolerances)" if self.ok else f"{self.name}: WRONG: {self.says}"
 
 
-def judge(name: str, reference: Any, result: Any, dtype: Any = "float32") -> Parity:
+def judge(name: str, reference: Any, result: Any, dtype: Any = "float32") -> GraphParity:
     """Compare a result (an array, or a list of arrays) with its reference at the tolerance of ``dtype``."""
     try:
         checks.assert_close(reference, result, dtype)
         says = ""
     except checks.Mismatch as reason:
         says = str(reason)
-    return Parity(name, _error(reference, result, checks.tolerance(dtype)), says)
+    return GraphParity(name, _error(reference, result, checks.tolerance(dtype)), says)
 
 
 @dataclass(frozen=True)
@@ -185,8 +185,8 @@ class PatternResult:
 
     pattern: str
     reading: Reading
-    eager: Parity
-    graph: Parity
+    eager: GraphParity
+    graph: GraphParity
 
     @property
     def ok(self) -> bool:
@@ -260,7 +260,7 @@ def survey(patterns: Iterable[Pattern], *, on: Device, remapping: bool = True) -
                 reading = read(compute, remapping=remapping)
         except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as error:
             raised = f"it raised {units.first_line(error, kind=True)}"
-            wrong = Parity(pattern.name, float("inf"), raised)
+            wrong = GraphParity(pattern.name, float("inf"), raised)
             findings.append(PatternResult(pattern.name, Reading((), ()), wrong, wrong))
             continue
         graph = np.asarray(reading.result)
@@ -284,7 +284,7 @@ class StepResult:
     """A training step as a graph on a device: what was fused, and how far the weights' movement is from the CPU's."""
 
     reading: Reading
-    parity: Parity
+    parity: GraphParity
 
 
 class Steps(dict[str, StepResult]):
