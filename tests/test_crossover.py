@@ -59,6 +59,7 @@ def the_gpu_wins_from_a_size_on_that_is_not_luck(crossover):
     ('heading += f"', 'f"'),
     ("and self.gpu and n > min(self._sizes) else", "and self.gpu else"),
     ("self.device(name) if name == self.gpu else name: line", "name: line"),
+    ("gaps=self.withheld", "gaps=()"),
     ('["Stored, not measured here."] if self.stored', "[] if self.stored"),
 )
 def a_curve_says_who_wins_from_where_on(crossover):
@@ -73,6 +74,7 @@ def a_curve_says_who_wins_from_where_on(crossover):
     words = [text.get_text() for text in drawn.axes[0].get_legend().get_texts()]
     assert words == ["CPU, 1 thread", "CPU, 16 threads", GPU, "the GPU wins from n = 2 on"]
     assert "(nothing may be said of n = 1)" in curve(crossover, (DRIFTED,), stored=True).draw().get_suptitle()
+    assert [len(line.get_xdata()) for line in with_a_gap(crossover).draw().axes[0].lines[:3]] == [4] * 3
     everywhere = curve(crossover, ("faster", "faster")).draw().axes[0].get_legend().get_texts()
     assert len(everywhere) == 3, "the smallest size is no crossover"
 
@@ -112,6 +114,14 @@ def without_a_real_gpu_a_stored_curve_is_shown(crossover, tmp_path, monkeypatch)
     assert real.or_stored() is real
     with pytest.raises(ValueError, match=r"has no curve of 'sorting': ask for 'matrix product'"):
         crossover.stored("sorting")
+
+
+def with_a_gap(crossover):
+    """Four sizes, and no time at the third."""
+    stored = curve(crossover, ("slower", "faster", BUSY, "faster"), stored=True)
+    for line in stored.times.values():
+        del line[4]
+    return stored
 
 
 def slower(one):
@@ -161,9 +171,10 @@ def sizes_are_measured_as_long_as_there_is_time(crossover, monkeypatch):
 @RULES.rule(
     ("min(self.times[name])", "max(self.times[name])"),
     ("        largest = max(", "        largest = min("),
-    ("* 2 if simulated else told", "* 2 if False else told"),
-    ("', busy' if end.others > timing.BUSY else ''", "''"),
-    ("line[max(line)].others) >", "0.0) >"),
+    ('f"{doubt.kind}: no time" if doubt else text', "text"),
+    ("[timing.doubt(line[n]) for n in (min(line), max(line))]", "[timing.doubt(line[max(line)])] * 2"),
+    ("for n in (min(line), max(line))]\n        return", "for n in (min(line),)]\n        return"),
+    ("self.withheld[n] for n, _ in ends if n in self.withheld", "self.withheld[n] for n, _ in ()"),
     ("ANOTHER_MACHINE if self.stored", "ANOTHER_MACHINE if False"),
 )
 def prices_are_of_the_smallest_and_of_the_largest_size(crossover):
@@ -181,11 +192,13 @@ def prices_are_of_the_smallest_and_of_the_largest_size(crossover):
     assert "another machine" not in text
     stored = curve(crossover, ("slower",), stored=True)
     assert repr(stored.prices(float, "B/s")).endswith("the CPU, too, is that of another machine.")
-    assert not on_gpu.caveat
+    assert not on_gpu.doubt
+    assert curve(crossover, ("slower", BUSY, "faster")).doubt == "", "between the ends"
+    assert curve(crossover, ("slower", DRIFTED)).doubt == DRIFTED
     busy = dataclasses.replace(on_gpu.times[on_gpu.baseline][4], others=3.0)
     on_gpu.times[on_gpu.baseline][4] = busy
-    assert on_gpu.caveat == " (measured on a busy machine)"
-    assert repr(on_gpu.prices(float, "B/s")).count(", busy") == 1
+    assert on_gpu.doubt.kind == "busy machine"
+    assert repr(on_gpu.prices(float, "B/s")).count("busy machine: no time") == 1
 
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()

@@ -102,9 +102,17 @@ def test_what_is_in_doubt_is_not_drawn():
 def test_times_of_a_busy_machine_say_so_in_the_title():
     busy = dataclasses.replace(measurement(), others=1.0)
     made = [plots.samples, lambda all: plots.curves({"a": dict(enumerate(all, 1))}, xlabel="n", heading="product")]
+    made.append(lambda all: plots.gallery({"a timer": (1.0, 1.0)}, device="Chip X", others=all[0].others))
     for draw in [*made, lambda all: plots.stages({"p": {"infer": all[0], "total": all[0]}})]:
         assert "BUSY MACHINE: other programs ran meanwhile" in draw([busy]).get_suptitle().replace("\n", " ")
         assert "BUSY" not in draw([measurement()]).get_suptitle()
+
+
+def test_a_line_is_broken_where_a_quantity_is_missing():
+    at = {n: measurement() for n in (1, 2, 8)}
+    axes = plots.curves({"gap": at, "whole": at | {4: measurement()}}, xlabel="n", heading="x", gaps=[4]).axes[0]
+    assert [list(np.isnan(line.get_ydata())) for line in axes.lines] == [[False, False, True, False], [False] * 4]
+    assert list(axes.get_xticks()) == [1, 2, 4, 8]
 
 
 def test_a_claim_within_the_noise_of_a_measured_truth_is_not_called_wrong():

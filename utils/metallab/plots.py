@@ -61,11 +61,12 @@ def title(figure: Figure, text: str, devices: Iterable[str], simulated: bool = F
     figure.suptitle(f"{text}\n{wrapped}", x=0.01, ha="left", fontsize=10)
 
 
-def gallery(claims: Mapping[str, tuple[float, float | Measurement]], *, device: str) -> Figure:
+def gallery(claims: Mapping[str, tuple[float, float | Measurement]], *, device: str, others: float = 0.0) -> Figure:
     """How far each claim is from the truth, on a logarithmic axis with the truth at 1.
 
     ``claims`` maps a name to (claimed, true), two positive numbers in the same unit. Where the truth is a measurement,
-    it is its median, and a claim among its samples is not called wrong: it lies within its noise.
+    it is its median, and a claim among its samples is not called wrong: it lies within its noise. ``others`` is how many
+    cores other programs used meanwhile (`metallab.timing.Others`): the title says so where the machine was busy.
     """
     names = list(claims)
     pairs = [(claimed, *_truth(true)) for claimed, true in claims.values()]
@@ -93,7 +94,7 @@ def gallery(claims: Mapping[str, tuple[float, float | Measurement]], *, device: 
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("claimed / true (1 is the truth)")
-        title(figure, "How wrong a broken timer is", [device])
+        title(figure, "How wrong a broken timer is", [device], busy=others > BUSY)
     return described(figure, "; ".join(f"{name}: {text}" for name, text in zip(names, words, strict=True)))
 
 
@@ -193,12 +194,14 @@ def curves(
     xlabel: str,
     heading: str,
     marks: Mapping[str, float] | None = None,
+    gaps: Iterable[float] = (),
 ) -> Figure:
     """Medians with quartile bands over a quantity, one line for each name, both axes logarithmic.
 
-    ``marks`` draws a vertical line with a label at a quantity, such as a crossover size. ValueError for a quantity that
-    is not above 0.
+    ``marks`` draws a vertical line with a label at a quantity, such as a crossover size. A line that has nothing at one
+    of the quantities in ``gaps`` is broken there. ValueError for a quantity that is not above 0.
     """
+    gaps = set(gaps)
     for name, x in ((name, x) for name, line in lines.items() for x in line):
         if not x > 0:
             raise ValueError(
@@ -208,14 +211,15 @@ def curves(
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 3.6))
         for (name, line), colour in zip(lines.items(), _cycled(len(lines)), strict=True):
-            x = sorted(line)
-            axes.plot(x, [line[i].median for i in x], "o-", color=colour, label=name, markersize=4)
-            low, high = zip(*(line[i].quartiles for i in x), strict=True)
+            x = sorted({*line, *gaps})
+            medians = [line[i].median if i in line else math.nan for i in x]
+            axes.plot(x, medians, "o-", color=colour, label=name, markersize=4)
+            low, high = zip(*(line[i].quartiles if i in line else (math.nan, math.nan) for i in x), strict=True)
             axes.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
         for label, x in (marks or {}).items():
             axes.axvline(x, color=BLACK, linestyle="--", linewidth=1, label=label)
         axes.set_xscale("log", base=2)
-        measured_at = sorted({x for line in lines.values() for x in line})
+        measured_at = sorted({x for line in lines.values() for x in line} | gaps)
         if len(measured_at) <= 8:
             axes.set_xticks(measured_at)
         axes.xaxis.set_minor_locator(NullLocator())

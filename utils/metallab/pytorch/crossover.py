@@ -90,8 +90,8 @@ class Curve:
     def crossover(self) -> int | None:
         """The smallest size from which on the GPU wins at every size; None if it does not at the largest.
 
-        Without a GPU: from which all threads win over one. Sizes of which nothing may be said (`withheld`) are not
-        counted.
+        Without a GPU: from which all threads win over one. Sizes of which nothing may be said (`withheld`) count
+        neither as won nor as lost.
         """
         return timing.crossover(self._won)
 
@@ -137,32 +137,32 @@ class Curve:
         return amount(largest) / self.times[name][largest].median
 
     @property
-    def caveat(self) -> str:
-        """What has to be said where other programs ran while an end of the baseline's line was measured."""
-        line = self.times[self.baseline]
-        busy = max(line[min(line)].others, line[max(line)].others) > timing.BUSY
-        return " (measured on a busy machine)" if busy else ""
+    def doubt(self) -> timing.Doubt:
+        """Why nothing may be predicted from the ends of the baseline's and the rival's line; empty if nothing is."""
+        lines = [self.times[self.baseline], self.times[self.rival]]
+        ends = [(n, line[n]) for line in lines for n in (min(line), max(line))]
+        return timing.doubt(*(end for _, end in ends)) or next(
+            (self.withheld[n] for n, _ in ends if n in self.withheld), timing.Doubt()
+        )
 
     def prices(self, amount: Callable[[int], float], unit: str) -> tables.Table:
         """What a call costs, and the rate that large work reaches, on each device. ``unit``: ``"FLOP/s"``, ``"B/s"``.
 
-        Of a simulated device no time is told. What was measured on a busy machine is marked, and a stored curve.
+        Of a time that nothing may be concluded from stands the reason instead, and of a stored curve that it is one.
         """
         rows = []
         for name, line in self.times.items():
-            simulated, ends = line[max(line)].simulated, (line[min(line)], line[max(line)])
             told = [units.seconds(self.call(name)), units.rate(self.rate(name, amount), unit)]
-            told = [
-                f"{text}{', busy' if end.others > timing.BUSY else ''}" for text, end in zip(told, ends, strict=True)
-            ]
-            rows.append([self.device(name), *(["simulated: no time"] * 2 if simulated else told)])
+            doubts = [timing.doubt(line[n]) for n in (min(line), max(line))]
+            told = [f"{doubt.kind}: no time" if doubt else text for text, doubt in zip(told, doubts, strict=True)]
+            rows.append([self.device(name), *told])
         headings = ["on", "a call costs", f"at n = {max(self.times[self.baseline])}"]
         return tables.Table(headings, rows, ANOTHER_MACHINE if self.stored else "")
 
     def draw(self) -> Figure:
         """Time over size with quartile bands, and a mark at the crossover. A GPU goes by its name.
 
-        A stored curve has no points where nothing may be said, and names these sizes.
+        A stored curve has no points where nothing may be said: its lines are broken there, and it names these sizes.
         """
         n = self.crossover
         marks = {f"the GPU wins from n = {n} on": n} if n and self.gpu and n > min(self._sizes) else {}
@@ -170,7 +170,7 @@ class Curve:
         if self.stored:
             heading += f", stored: not measured here{timing.not_counted(self._won)}"
         lines = {self.device(name) if name == self.gpu else name: line for name, line in self.times.items()}
-        return plots.curves(lines, xlabel="n", heading=heading, marks=marks)
+        return plots.curves(lines, xlabel="n", heading=heading, marks=marks, gaps=self.withheld)
 
     def __str__(self) -> str:
         ours, theirs = (self.gpu, self.baseline) if self.gpu else (self.baseline, self.rival)
