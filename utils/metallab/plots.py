@@ -65,8 +65,8 @@ def gallery(claims: Mapping[str, tuple[float, float | Measurement]], *, device: 
     """How far each claim is from the truth, on a logarithmic axis with the truth at 1.
 
     ``claims`` maps a name to (claimed, true), two positive numbers in the same unit. Where the truth is a measurement,
-    it is its median, and a claim among its samples is not called wrong: it lies within its noise. ``others`` is how many
-    cores other programs used meanwhile (`metallab.timing.Others`): the title says so where the machine was busy.
+    it is its median, and a claim among its samples is not called wrong: it lies within its noise. ``others`` is how
+    many cores other programs used meanwhile (`metallab.timing.Others`): the title says so where the machine was busy.
     """
     names = list(claims)
     pairs = [(claimed, *_truth(true)) for claimed, true in claims.values()]
