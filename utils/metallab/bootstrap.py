@@ -707,11 +707,11 @@ def explain(lines, project):
 
 # What only some pages need: the module, the name that people know, the pages.
 PARTS = (
-    ("cv2", "OpenCV", "08"),
-    ("tensorflow", "TensorFlow", "06"),
+    ("cv2", "OpenCV", "08 and 08b"),
+    ("tensorflow", "TensorFlow", "06 and 06b"),
     ("jax", "JAX", "07 and 07b"),
-    ("onnxruntime", "ONNX Runtime", "08, 09 and 10"),
-    ("coremltools", "Core ML Tools", "09b and 10"),
+    ("onnxruntime", "ONNX Runtime", "08, 08b, 09, 09b, 10 and 10b"),
+    ("coremltools", "Core ML Tools", "09b and 10b"),
 )
 SIMULATED = "from metallab import simulation; simulation.arm(required=True); import torch"
 

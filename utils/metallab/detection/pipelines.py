@@ -350,7 +350,8 @@ def _on_cpu(network: nn.Module) -> dict[str, Pipeline]:
 
 
 def _eager(plain: Pipeline, lab: device.Device) -> dict[str, Pipeline]:
-    torch.backends.cudnn.allow_tf32 = False  # NVIDIA: float32 shall mean float32; elsewhere it does nothing
+    if lab.kind == "cuda":
+        torch.backends.cudnn.allow_tf32 = False  # float32 shall mean float32
     there = copy.deepcopy(plain.network).to(lab.torch_device)
     return {f"{lab.kind}, float32": dataclasses.replace(plain, on=lab, network=there)}
 
