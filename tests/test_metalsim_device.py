@@ -183,13 +183,13 @@ MODELS = {
 ADAMW = functools.partial(torch.optim.AdamW, lr=1e-2)
 
 
-def curve(name: str, place: str, optimiser: Callable = ADAMW, dtype: torch.dtype | None = None) -> list[float]:
+def curve(name: str, device: str, optimiser: Callable = ADAMW, dtype: torch.dtype | None = None) -> list[float]:
     """Losses of a short training; attention by its plain formula, as on MPS."""
     torch.manual_seed(0)
-    model = MODELS[name]().to(place)
-    x, y = (tensor.to(place) for tensor in data(name))
+    model = MODELS[name]().to(device)
+    x, y = (tensor.to(device) for tensor in data(name))
     torch.manual_seed(1)
-    low = torch.autocast(place, dtype=dtype) if dtype else contextlib.nullcontext()
+    low = torch.autocast(device, dtype=dtype) if dtype else contextlib.nullcontext()
 
     def loss() -> torch.Tensor:
         with low, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
@@ -262,9 +262,9 @@ def test_models_are_saved_loaded_and_copied():
     buffer = io.BytesIO()
     tensor = torch.arange(10.0, device="mps")
     torch.save({"model": model.state_dict(), "view": tensor[3:7], "all": tensor}, buffer)
-    for place, expected in ((None, "mps"), ("cpu", "cpu"), ("mps", "mps")):
+    for location, expected in ((None, "mps"), ("cpu", "cpu"), ("mps", "mps")):
         buffer.seek(0)
-        loaded = torch.load(buffer, map_location=place)
+        loaded = torch.load(buffer, map_location=location)
         assert loaded["view"].device.type == loaded["model"]["weight"].device.type == expected
         assert loaded["view"].tolist() == [3, 4, 5, 6]
         loaded["all"][3] = 9
@@ -278,12 +278,12 @@ def test_models_are_saved_loaded_and_copied():
     assert model.weight.abs().sum() > 0
 
 
-def saved(thing, place=None, **how):
+def saved(thing, location=None, **how):
     """What comes back of `torch.save` and `torch.load`."""
     file = io.BytesIO()
     torch.save(thing, file, **how)
     file.seek(0)
-    return torch.load(file, map_location=place)
+    return torch.load(file, map_location=location)
 
 
 def saved_to_disk(thing, **how):
@@ -306,8 +306,8 @@ WAYS = {  # how a tensor leaves and comes back
     "load to the device, old format": lambda t: saved(t, "mps", **OLD) if t.is_mps else saved(t, **OLD),
     "load to the cpu": lambda t: saved(t, "cpu").to(t.device),
     "load to the cpu, old format": lambda t: saved(t, "cpu", **OLD).to(t.device),
-    "load as it lies": lambda t: saved(t, lambda storage, place: storage).to(t.device),
-    "load as it lies, old format": lambda t: saved(t, lambda storage, place: storage, **OLD).to(t.device),
+    "load as it lies": lambda t: saved(t, lambda storage, location: storage).to(t.device),
+    "load as it lies, old format": lambda t: saved(t, lambda storage, location: storage, **OLD).to(t.device),
     "from_dlpack": lambda t: torch.from_dlpack(t.detach()),
     "DLPack's capsule": lambda t: torch.from_dlpack(t.detach().__dlpack__()),
     "DLPack's old capsule": lambda t: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(t.detach())),
@@ -483,16 +483,16 @@ def test_torchscript_indexes_with_masks_and_lists():
         y[:, torch.tensor([1, 0], device=y.device)] += y[mask].sum()
         return torch.cat([y, y[:, 1:]], 1)[:, mask[0].nonzero()[0]]
 
-    places = ("cpu", "mps")
+    devices = ("cpu", "mps")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated
         scripted, made = torch.jit.script(write), {}
-        for place in places:
+        for device in devices:
             for how, function in (("eager", write), ("scripted", scripted)):
-                y = torch.arange(6.0, device=place).view(2, 3)
-                mask = torch.tensor([[True, False, True], [False, True, True]], device=place)
+                y = torch.arange(6.0, device=device).view(2, 3)
+                mask = torch.tensor([[True, False, True], [False, True, True]], device=device)
                 for _ in range(3):  # TorchScript rewrites what it has seen run
-                    made[place, how] = function(y.clone(), mask).tolist()
+                    made[device, how] = function(y.clone(), mask).tolist()
     assert len({str(values) for values in made.values()}) == 1, made
 
 

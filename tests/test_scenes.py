@@ -59,7 +59,7 @@ def still_life(scenes, things, size=(96, 128)):
 def thing(scenes, shape, x, y, radius, turn=0.0, narrow=1.0, side=96):
     """A white thing at a place in pixels that does not move."""
     motion = scenes.Motion(
-        place=(x / side, y / side), swing=(0, 0), pace=(0, 0, 0), phase=(0, 0, 0),
+        centre=(x / side, y / side), swing=(0, 0), pace=(0, 0, 0), phase=(0, 0, 0),
         radius=radius / side, breath=0, turn=(turn, 0), narrow=narrow,
     )  # fmt: skip
     return scenes.Thing(shape, np.full(3, 1000, np.float32), motion, 1.0)
@@ -76,16 +76,16 @@ def box_of(mask):
 
 
 def test_a_box_encloses_its_object_and_nothing_else():
-    places = [
+    layouts = [
         (64, 48, 30.3, 0.0, 1.0),
         (40.4, 50.7, 22, 0.13, 0.8),
         (20, 48, 30, 0.4, 1.0),
         (100, 80.5, 33, 0.71, 0.75),
     ]
-    for shape, place in itertools.product(scenes.CLASSES, places):
-        alone = [thing(scenes, shape, *place)]
+    for shape, layout in itertools.product(scenes.CLASSES, layouts):
+        alone = [thing(scenes, shape, *layout)]
         frame = still_life(scenes, alone).frame(0)
-        assert frame.boxes.tolist() == [box_of(mask(scenes, alone))], (shape, place)
+        assert frame.boxes.tolist() == [box_of(mask(scenes, alone))], (shape, layout)
         assert [scenes.CLASSES[index] for index in frame.classes] == [shape]
     ball = mask(scenes, [thing(scenes, "ball", 64, 48, 30)])
     assert box_of(ball) == [34, 18, 94, 78]

@@ -420,7 +420,7 @@ def test_what_runs_on_the_cpu_is_on_its_lane_and_starves_the_accelerator():
     softshrinks = [event for event in detour.events if event.short.startswith("softshrink")]
     assert [(event.lane, event.device) for event in softshrinks] == [("CPU", "cpu")] * 6
     assert {event.lane for event in detour.events if event.short == "linear"} == {"mps"}
-    assert [event.module for event in softshrinks[:3]] == [f"Sequential.{place}" for place in (1, 3, 5)]
+    assert [event.module for event in softshrinks[:3]] == [f"Sequential.{index}" for index in (1, 3, 5)]
     assert len(detour.starving) >= 6
     assert {event.bytes for event in detour.having("view")} == {0}
     fell_back, _ = simulated()["rrelu"]

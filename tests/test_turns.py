@@ -119,13 +119,13 @@ COUNT = """
 import sys, time
 from pathlib import Path
 from metallab import turns
-place, who = Path(sys.argv[1]), sys.argv[2]
+folder, who = Path(sys.argv[1]), sys.argv[2]
 for _ in range(10):
     with turns.turn():
-        (place / who).touch()
-        together = sorted(path.name for path in place.iterdir())
+        (folder / who).touch()
+        together = sorted(path.name for path in folder.iterdir())
         time.sleep(0.01)
-        (place / who).unlink()
+        (folder / who).unlink()
     assert together == [who], together
 """
 

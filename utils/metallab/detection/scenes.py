@@ -116,7 +116,7 @@ class Pose:
 class Motion:
     """A swing about a place, a steady turn and a breathing size; lengths in shorter sides of the picture."""
 
-    place: tuple[float, float]
+    centre: tuple[float, float]
     swing: tuple[float, float]
     pace: tuple[float, float, float]
     phase: tuple[float, float, float]
@@ -126,10 +126,10 @@ class Motion:
     narrow: float
 
     @classmethod
-    def draw(cls, dice: Dice, radius: tuple[float, float], place: tuple[float, float], lively: float) -> Motion:
+    def draw(cls, dice: Dice, radius: tuple[float, float], centre: tuple[float, float], lively: float) -> Motion:
         """A motion about a place; 0 is no motion at all, 1 a lively one."""
         return cls(
-            place=place,
+            centre=centre,
             swing=(lively * dice.between(0.05, 0.4), lively * dice.between(0.05, 0.25)),
             pace=(dice.between(0.08, 0.2), dice.between(0.08, 0.25), dice.between(0.1, 0.3)),
             phase=(dice.between(0, 1), dice.between(0, 1), dice.between(0, 1)),
@@ -144,8 +144,8 @@ class Motion:
         x, y, size = (_sine(pace * seconds + phase) for pace, phase in zip(self.pace, self.phase, strict=True))
         turn = self.turn[0] + self.turn[1] * seconds
         return Pose(
-            x=side * (self.place[0] + self.swing[0] * x),
-            y=side * (self.place[1] + self.swing[1] * y),
+            x=side * (self.centre[0] + self.swing[0] * x),
+            y=side * (self.centre[1] + self.swing[1] * y),
             radius=side * self.radius * (1 + self.breath * size),
             cos=_sine(turn + 0.25),
             sin=_sine(turn),
@@ -205,8 +205,8 @@ class Scene:
         rim = dice.pick((0.45, 0.7, 1.0, 1.0))
 
         def thing(shape: str, radius: tuple[float, float], lively: float, saturation: tuple[float, float]) -> Thing:
-            place = (dice.between(0.05, 0.95) * across, dice.between(0.05, 0.95) * down)
-            motion = Motion.draw(dice, radius, place, lively)
+            centre = (dice.between(0.05, 0.95) * across, dice.between(0.05, 0.95) * down)
+            motion = Motion.draw(dice, radius, centre, lively)
             return Thing(shape, dice.colour(saturation, (0.55, 1)), motion, rim)
 
         clutter = [

@@ -63,12 +63,12 @@ class Scenes:
     def batch(self, chosen: Tensor) -> dict[str, Tensor]:
         """The chosen scenes in the form that ultralytics' loss takes."""
         classes, boxes = self.classes[chosen], self.boxes[chosen]
-        picture, place = torch.nonzero(classes != NOTHING, as_tuple=True)
+        picture, cell = torch.nonzero(classes != NOTHING, as_tuple=True)
         return {
             "img": self.images[chosen].float() / 255,
             "batch_idx": picture.float(),
-            "cls": classes[picture, place].float(),
-            "bboxes": boxes[picture, place],
+            "cls": classes[picture, cell].float(),
+            "bboxes": boxes[picture, cell],
         }
 
 

@@ -66,11 +66,11 @@ def show(panels: Mapping[str, Any], heading: str, *, on: Device, zoom: float = 1
     with plt.rc_context(plots.STYLE):
         size = 7.5, 0.6 + rows * (0.3 + 7.5 / sum(across))
         figure, axes = plt.subplots(rows, columns, figsize=size, width_ratios=across, squeeze=False)
-        for place in axes.flat:
-            place.set_axis_off()
-        for place, (name, pixels) in zip(axes.flat, pictures.items(), strict=False):
-            place.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-            place.set_title(name, fontsize=9)
+        for panel in axes.flat:
+            panel.set_axis_off()
+        for panel, (name, pixels) in zip(axes.flat, pictures.items(), strict=False):
+            panel.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            panel.set_title(name, fontsize=9)
         plots.title(figure, heading, [on.label], on.simulated)
     sizes = ", ".join(f"{name} ({pixels.shape[0]} x {pixels.shape[1]})" for name, pixels in pictures.items())
     return plots.described(figure, f"{heading}: {sizes}")

@@ -560,19 +560,19 @@ def _depths(nodes: dict[str, Node]) -> dict[str, int]:
 
 def _draw_graph(axes: Any, nodes: dict[str, Node], rows: int) -> None:
     depths = _depths(nodes)
-    places: dict[str, tuple[float, float]] = {}
+    positions: dict[str, tuple[float, float]] = {}
     for row in range(rows):
         # what goes on comes first, so that a chain runs straight down and its arguments stand beside it
         level = sorted((n for n in nodes if depths[n] == row), key=lambda name: not nodes[name].inputs)
         for column, name in enumerate(level):
-            places[name] = (column - (len(level) - 1) / 2 if row == 0 or len(level) > 2 else float(column), -row)
-    boxes = {name: _draw_box(axes, nodes[name], place) for name, place in places.items()}
+            positions[name] = (column - (len(level) - 1) / 2 if row == 0 or len(level) > 2 else float(column), -row)
+    boxes = {name: _draw_box(axes, nodes[name], position) for name, position in positions.items()}
     for name, node in nodes.items():
         for source in dict.fromkeys(node.inputs):
             arrow = {"arrowstyle": "-|>", "color": "#555555", "shrinkA": 1, "shrinkB": 1}
             arrow |= {"patchA": boxes[source], "patchB": boxes[name]}
-            axes.annotate("", xy=places[name], xytext=places[source], arrowprops=arrow)
-    across = [x for x, _ in places.values()]
+            axes.annotate("", xy=positions[name], xytext=positions[source], arrowprops=arrow)
+    across = [x for x, _ in positions.values()]
     axes.set_xlim(min(across) - 0.75, max(across) + 0.75)
     axes.set_ylim(-rows + 0.5, 0.5)
     axes.axis("off")
@@ -585,7 +585,7 @@ def _count_graph(axes: Any, nodes: dict[str, Node], rows: int) -> None:
     axes.axis("off")
 
 
-def _draw_box(axes: Any, node: Node, place: tuple[float, float]) -> Any:
+def _draw_box(axes: Any, node: Node, position: tuple[float, float]) -> Any:
     from metallab import plots
 
     plain = {"_Arg": node.name.split("/", 1)[1][:14], "_Retval": "result"}.get(node.op)
@@ -593,4 +593,4 @@ def _draw_box(axes: Any, node: Node, place: tuple[float, float]) -> Any:
     face = "white" if plain else ("#f8dfae" if node.fused else "#cfe6f5")
     edge = "#aaaaaa" if plain else (plots.ORANGE if node.fused else plots.BLUE)
     box = {"boxstyle": "round,pad=0.35", "facecolor": face, "edgecolor": edge}
-    return axes.text(*place, words, ha="center", va="center", fontsize=9, bbox=box).get_bbox_patch()
+    return axes.text(*position, words, ha="center", va="center", fontsize=9, bbox=box).get_bbox_patch()
