@@ -347,6 +347,7 @@ def a_line_says_whether_a_run_may_be_believed(findings):
     ('title=f"here, {now.title}"', "title=now.title"),
     ('." if words else', '." if False else'),
     ('"" if any(each.ratio', '"" if True or any(each.ratio'),
+    ("each.series not in again]", "True]"),
 )
 def a_gpu_stands_beside_another_by_its_own_cpu(machines):
     threads = {"device": CPU, "kind": "cpu", "threads": 1, "series": "product, n"}
@@ -379,6 +380,12 @@ def a_gpu_stands_beside_another_by_its_own_cpu(machines):
     here, *others = machines.beside("12_a", measured_here("product, n")).columns
     assert here.head.startswith("here, ")
     assert [one.head for one in others if "stored" in one.head]
+    page = findings.column([each for n in (1, 2) for each in sized(n, 2.0, lesson="12_a")], "this page")
+    older = findings.column([*sized(4, 2.0), *sized(4, 2.0, "sum, n = {n}")], "an earlier run")
+    both = dataclasses.replace(page, conclusions=page.conclusions + older.conclusions)
+    assert [each.comparison for each in machines._newest(both, page).conclusions] == [
+        "product, n = 1", "product, n = 2", "sum, n = 4"
+    ]  # fmt: skip
     busy = machines.Machines((column("Busy", 2.0, 3.0, 4.0, outcome="withheld", doubt="busy machine"),))
     assert busy.sentences("product, n") == [
         "Busy: GPU over CPU is withheld at every size (busy machine: no speed-up is given)."

@@ -92,11 +92,20 @@ def beside(lesson: str, *measured: Comparison) -> Machines:
 
     The last column is the machine that nobody has measured yet, if there is one.
     """
-    now = findings.with_now(findings.column(gather(lesson, *measured), "this page"))
+    page = findings.column(gather(lesson, *measured), "this page")
+    now = _newest(findings.with_now(page), page)
     stored, unreadable = findings.references()
     kept = [replace(one, title=f"{one.title} (stored)") for one in findings.distinct(stored)]
     columns = [replace(now, title=f"here, {now.title}"), *kept]
     return Machines((*columns, *findings.wanted(columns)), tuple(unreadable))
+
+
+def _newest(both: Column, page: Column) -> Column:
+    """A machine's results, without an earlier run's of a series that a page has just measured."""
+    lessons = {each.lesson for each in page.conclusions}
+    again = {each.series for each in page.conclusions if each.series}
+    kept = [each for each in both.conclusions if each.lesson in lessons or each.series not in again]
+    return replace(both, conclusions=tuple(kept))
 
 
 def _by_role(one: Column, series: str) -> dict[str, dict[float, Conclusion]]:
