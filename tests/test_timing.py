@@ -66,9 +66,9 @@ def test_bad_questions_and_baselines_say_what_to_do():
     with pytest.raises(KeyError, match="no device is given for b"):
         timing.compare(dict.fromkeys("ab", int), on=places, baseline="a", parity=timing.Unchecked("-"))
     with pytest.raises(ValueError, match="no stages"):
-        timing.measure_stages({}, on=timing.Host())
+        timing.Stages({}, on=timing.Host())
     with pytest.raises(ValueError, match="give it another name"):
-        timing.measure_stages({"total": int}, on=timing.Host())
+        timing.Stages({"total": int}, on=timing.Host())
     way = timing.Stages({"one": int}, on=timing.Host())
     with pytest.raises(ValueError, match="compare it once"):
         way.split(timing.measure(int, on=timing.Host(), budget=timing.FAST))

@@ -82,7 +82,7 @@ def a_slept_time_is_never_undercut(timing: ModuleType) -> None:
 
 
 def comparisons_wait_too(timing: ModuleType) -> None:
-    """The same for `compare` and `measure_stages`."""
+    """The same for `compare` and `Stages`."""
     with FakeDevice() as device:
         clock = SpyClock(device)
         timing.compare(
@@ -97,10 +97,9 @@ def comparisons_wait_too(timing: ModuleType) -> None:
         clock = SpyClock(device)
         device.launch(0.002)  # left over from somebody else
         stages = {"load": lambda: device.launch(0.001), "compute": lambda _: device.launch(0.002)}
-        got = timing.measure_stages(stages, on=device, budget=timing.Budget(**QUICK), clock=clock)
+        timing.Stages(stages, on=device, clock=clock)()
+        assert clock.pending, "the clock was never read"
         assert not any(clock.pending)
-        assert min(got["load"].samples) >= 0.001
-        assert min(got["compute"].samples) >= 0.002
 
 
 def stages_of_a_race_are_those_of_its_samples(timing: ModuleType) -> None:
@@ -205,6 +204,28 @@ def blocks_fill_their_time(timing: ModuleType) -> None:
         assert got.block == block, f"{question}: a block of {got.block}"
         assert got.median == 0.001, "the median is not per call"
         assert got.n * got.block * got.median < 0.7, f"{question}: half a second became {got.n * got.block * 0.001} s"
+
+
+def slow_calls_stand_in_a_row_too(timing: ModuleType) -> None:
+    """Where a device runs on after a call, throughput takes 8 calls in a row, but no block of more than 0.4 s."""
+    ahead = SimpleNamespace(kind="mps", waits_for_results=False)
+    handed_over = SimpleNamespace(kind="cpu", waits_for_results=True)
+    within = SimpleNamespace(kind="cpu", waits_for_results=False)
+    for on, seconds, block in (
+        (ahead, 0.040, 8),
+        (ahead, 0.090, 4),
+        (ahead, 0.300, 1),
+        (handed_over, 0.040, 8),
+        (within, 0.040, 1),
+    ):
+        clock = FakeClock()
+        device = timing.Host()
+        for name, value in vars(on).items():
+            object.__setattr__(device, name, value)
+        work = clock.taking(lambda s=seconds: s)
+        got = timing.measure(work, on=device, question="throughput", clock=clock, budget=timing.Budget())
+        assert got.block == block, f"{seconds} s a call on {on}: a block of {got.block}"
+        assert got.median == seconds, "the median is not per call"
 
 
 def measuring_stops_when_enough_is_known(timing: ModuleType) -> None:
@@ -316,8 +337,8 @@ def what_ran_and_where_stands_in_fields(timing: ModuleType) -> None:
     )
     plain = timing.measure(work, on=timing.Host(), **short)
     assert (plain.kind, plain.dtype, plain.size) == ("cpu", None, None)
-    stage = timing.measure_stages({"load": work}, on=cpu, **short)["load"]
-    assert (stage.kind, stage.threads, stage.device) == ("cpu", 7, "a CPU")
+    on_cpu = timing.measure(work, on=cpu, **short)
+    assert (on_cpu.kind, on_cpu.threads, on_cpu.device) == ("cpu", 7, "a CPU")
 
     class Format:
         def __str__(self):
@@ -395,7 +416,6 @@ def a_measurement_waits_for_its_turn(timing: ModuleType) -> None:
     ways = (
         lambda: timing.measure(call, **given),
         lambda: timing.compare({"a": call, "b": call}, baseline="a", parity=timing.Unchecked("fake"), **given)["b"],
-        lambda: timing.measure_stages({"a": call}, **given)["a"],
     )
     kept = timing.turns, timing._busy_seconds, timing.time
     timing.turns, timing._busy_seconds = SimpleNamespace(turn=turn), lambda: busy[0]
@@ -970,20 +990,20 @@ RULES = (
     Rule(a_slept_time_is_never_undercut, (WAIT_AFTER, READ_LATE, (") / self.block", ") / self.block / 2"))),
     Rule(
         comparisons_wait_too,
-        (WAIT_AFTER, ("        device.synchronize(result)\n", ""), ("    device.synchronize()\n", "")),
+        (WAIT_AFTER, ("            self.on.synchronize(result)\n", ""), ("        self.on.synchronize()\n", "")),
     ),
     Rule(
         stages_of_a_race_are_those_of_its_samples,
         (
             ("self.fn.samples.append(self.fn.latest)", "self.fn.samples.append(self.fn.first)"),
-            ("[*self.stages.values(), self._keep]", "[*self.stages.values()]"),
+            ("self.latest\n        return result", "self.latest\n        return None"),
         ),
     ),
     Rule(lazy_results_are_consumed, (("synchronize(*results)\n", "synchronize(results[-1])\n"),)),
     Rule(
         kept_results_fit_into_memory,
         (
-            ("and 2 * self.block <= most:", "and True:"),
+            (" or 2 * self.block > self._most_calls()", ""),
             ("if self.waits_for_results else 0", "if False else 0"),
             ("KEPT_BYTES = 2**28", "KEPT_BYTES = 2**40"),
             ("        result = list(result.values())\n", "        result = []\n"),
@@ -1026,6 +1046,16 @@ RULES = (
             ("block_seconds: float = 0.020", "block_seconds: float = 0.005"),
             ("seconds = self._timed_block() / self.block", "seconds = self._timed_block()"),
             ('while self.question == "throughput" and', "while"),
+            ("(seconds >= budget.block_seconds and is_row)", "is_row"),
+        ),
+    ),
+    Rule(
+        slow_calls_stand_in_a_row_too,
+        (
+            ("ROW_CALLS = 8", "ROW_CALLS = 1"),
+            ("LONGEST_ROW = 20", "LONGEST_ROW = 200"),
+            ("is_row = not overlap or", "is_row ="),
+            ('self.device.kind != "cpu" or self.waits_for_results', 'self.device.kind != "cpu"'),
         ),
     ),
     Rule(
@@ -1184,7 +1214,10 @@ RULES = (
             ('f"{series} = {size.number:g}" if size else', '"" if size else'),
             ("        series=series,\n", ""),
             ("        roles=dict(roles or {}),\n", ""),
-            ('"others": load.cores(), **described(on)}', '"others": 0.0, "device": "", "simulated": False}'),
+            (
+                "            others=others,\n            **described(self.device)",
+                '            others=0.0, device="", simulated=False',
+            ),
         ),
     ),
     Rule(

@@ -238,8 +238,7 @@ def curves(
 def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str = "Where the time goes") -> Figure:
     """Where a pipeline's time goes: for each pipeline a bar, for each stage a piece of its median's length.
 
-    ``pipelines`` maps a name to what `metallab.timing.measure_stages` or `metallab.timing.Stages` gives; the stage
-    ``total`` is not a piece.
+    ``pipelines`` maps a name to what `metallab.timing.Stages.split` gives; the stage ``total`` is not a piece.
     """
     names = list(dict.fromkeys(stage for parts in pipelines.values() for stage in parts if stage != "total"))
     scale, unit = units.of_seconds(max(part.median for parts in pipelines.values() for part in parts.values()))

@@ -45,6 +45,13 @@ ParityCheck = Callable[[Any, Any], Any]
 KEEP = 2000
 """Once `2 * KEEP` samples are kept, every second one is dropped; the rest stay evenly spread."""
 
+ROW_CALLS = 8
+"""A throughput block holds at least so many calls where a device works on while Python runs ahead: of a single slow
+call the block would be its latency."""
+
+LONGEST_ROW = 20
+"""For that a block lasts at most so many times the `Budget.block_seconds` that it would fill otherwise."""
+
 KEPT_BYTES = 2**28
 """Of the results of a throughput block at most so many bytes are kept at a time, which may make the block short."""
 
@@ -608,40 +615,6 @@ def compare_samples(measurements: Mapping[str, Measurement], *, baseline: str, n
     )
 
 
-def measure_stages(
-    stages: Mapping[str, Callable[..., Any]],
-    *,
-    on: DeviceLike,
-    budget: Budget | None = None,
-    clock: Clock = time.perf_counter_ns,
-) -> dict[str, Measurement]:
-    """Time a pipeline stage by stage, synchronised at each boundary.
-
-    The first stage is called without arguments, each later one with the result of the stage before it. Returns a
-    latency for each stage, and one named ``"total"`` for the sum of a pass. ValueError if there are no stages, or one
-    has that name.
-    """
-    if not stages:
-        raise ValueError("no stages given: pass {'load': load, 'compute': compute, ...}")
-    if "total" in stages:
-        raise ValueError("a stage is named 'total', which is the name of the sum of all stages: give it another name")
-    budget = budget or (FULL if mode.current() == "full" else FAST)
-    names = [*stages, "total"]
-    with undisturbed() as load, on.active():
-        first = _one_pass(stages.values(), on, clock)
-        warm_ups = _warm_up(lambda: _one_pass(stages.values(), on, clock)[-1], budget, clock)
-        samples = _Samples(1, clock)
-        while (reason := samples.stop_reason(budget)) is None:
-            row = _one_pass(stages.values(), on, clock)
-            samples.add(row)
-    made = {"block": 1, "warmup_calls": warm_ups, "stop_reason": reason, "mode": mode.current()}
-    made |= {"others": load.cores(), **described(on)}
-    return {
-        stage: Measurement(stage, "latency", column, start, **made)
-        for stage, start, column in zip(names, first, zip(*samples.rows, strict=True), strict=True)
-    }
-
-
 class Stages:
     """A pipeline as a function for `compare`, which keeps the time of each stage of every pass that is a sample.
 
@@ -651,27 +624,36 @@ class Stages:
     >>> compared = compare(ways, on={"CPU": cpu, "GPU": gpu}, baseline="CPU", parity=same)
     >>> split = {name: way.split(compared[name]) for name, way in ways.items()}
 
-    ``stages`` and ``on`` are those of `measure_stages`: each stage is waited for. A call returns what the last one
-    does.
+    The first stage is called without arguments, each later one with the result of the stage before it, and each is
+    waited for on ``on``. A call returns what the last one does. ValueError if there are no stages, or one is named
+    ``total``.
     """
 
     def __init__(self, stages: Mapping[str, Callable[..., Any]], on: DeviceLike, clock: Clock = time.perf_counter_ns):
+        if not stages:
+            raise ValueError("no stages given: pass {'load': load, 'compute': compute, ...}")
+        if "total" in stages:
+            raise ValueError("a stage is named 'total', which is the name of a whole pass: give it another name")
         self.stages, self.on, self.clock = dict(stages), on, clock
         self.first: list[float] = []
         self.latest: list[float] = []
         self.samples: list[list[float]] = []
         """Of each pass that was a sample: the seconds of each stage."""
-        self._result: Any = None
 
     def __call__(self) -> Any:
-        steps = [*self.stages.values(), self._keep]
-        self.latest = _one_pass(steps, self.on, self.clock)[: len(self.stages)]
+        self.latest, arguments = [], ()
+        self.on.synchronize()
+        for stage in self.stages.values():
+            start = self.clock()
+            result = stage(*arguments)
+            self.on.synchronize(result)
+            self.latest.append(_since(start, self.clock))
+            arguments = (result,)
         self.first = self.first or self.latest
-        result, self._result = self._result, None
         return result
 
     def split(self, total: Measurement) -> dict[str, Measurement]:
-        """The stages of what `compare` measured of this pipeline, and ``total`` itself, as `measure_stages` gives them.
+        """The stages of what `compare` measured of this pipeline, each a latency, and ``total`` itself.
 
         ValueError if that is not a measurement of these passes.
         """
@@ -680,9 +662,6 @@ class Stages:
         columns = zip(self.stages, zip(*self.samples, strict=True), self.first, strict=True)
         parts = {name: replace(total, name=name, samples=of, first_call=first) for name, of, first in columns}
         return parts | {"total": total}
-
-    def _keep(self, result: Any) -> None:
-        self._result = result
 
 
 @dataclass
@@ -821,11 +800,16 @@ class _Sampler:
         """The first call, the warm-up, and for throughput the number of calls that fill a block."""
         self.first_call = self._timed_block(keep_result=True)
         self.warm_ups = _warm_up(self._timed_block, budget, self.clock)
-        most = self._most_calls()
-        while self.question == "throughput" and self._timed_block() < budget.block_seconds and 2 * self.block <= most:
+        while self.question == "throughput" and not self._block_is_full(self._timed_block(), budget):
             self.block *= 2
             if self.block > 2**26:
                 raise RuntimeError(f"{self.block} calls took no time by this clock; is the clock running?")
+
+    def _block_is_full(self, seconds: float, budget: Budget) -> bool:
+        """It lasts long enough and, where calls can overlap, is a row of them; or no more results would fit."""
+        overlap = self.device.kind != "cpu" or self.waits_for_results
+        is_row = not overlap or self.block >= ROW_CALLS or 2 * seconds > LONGEST_ROW * budget.block_seconds
+        return (seconds >= budget.block_seconds and is_row) or 2 * self.block > self._most_calls()
 
     def _most_calls(self) -> float:
         """A block's results are all kept until they are waited for, where nothing else can be; they must fit."""
@@ -981,20 +965,6 @@ def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random
                 row[index] = sampler.sample()
         samples.add(row)
     return samples.rows, reason
-
-
-def _one_pass(stages, device: DeviceLike, clock: Clock) -> list[float]:
-    """Seconds of each stage and of all together, for one item on its way through the pipeline."""
-    times: list[float] = []
-    arguments: tuple[Any, ...] = ()
-    device.synchronize()
-    for stage in stages:
-        start = clock()
-        result = stage(*arguments)
-        device.synchronize(result)
-        times.append((clock() - start) / 1e9)
-        arguments = (result,)
-    return [*times, sum(times)]
 
 
 def _since(start: int, clock: Clock) -> float:
