@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 
@@ -164,20 +165,17 @@ def build() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 2))
 
 
-def starter(rate: float = 0.01, notes: list | None = None, scale: float = 1.0):
-    """A plain training step; with a scale below 1 its gradients pass float16 on their way."""
+def starter(rate: float = 0.01, notes: list | None = None):
+    """A plain training step."""
 
     def start(model, dtype):
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
 
         def step(images, classes):
             optimizer.zero_grad()
-            with precision.gradients_rounded(model, torch.float32 if scale == 1 else torch.float16):
-                with torch.autocast("cpu", torch.bfloat16, enabled=dtype != torch.float32):
-                    loss = F.cross_entropy(model(images), classes)
-                (loss * scale).backward()
-            for weight in model.parameters():
-                weight.grad /= scale
+            with torch.autocast("cpu", torch.bfloat16, enabled=dtype != torch.float32):
+                loss = F.cross_entropy(model(images), classes)
+            loss.backward()
             optimizer.step()
             if notes is not None:
                 notes.append((optimizer.param_groups[0]["lr"], images.sum().item(), loss.item()))
@@ -220,14 +218,18 @@ def test_nothing_is_trained_without_seeds_epochs_or_a_batch():
             precision.train("a", build, starter(), torch.float32, Blobs().data, **{"seeds": 1, "epochs": 1} | wrong)
 
 
+def without_scaler(scale):
+    return functools.partial(precision.start_without_scaler, scale=scale, rate=0.01)
+
+
 def test_a_planted_loss_is_found_in_real_trainings():
     """float16 gradients of a loss that is far too small train badly; bfloat16 as well as float32."""
     data = Blobs().data
     runs = {"seeds": 6, "epochs": 4, "batch": 16}
     base = precision.train("float32", build, starter(), torch.float32, data, **runs)
     small = precision.train("bfloat16", build, starter(), torch.bfloat16, data, **runs)
-    planted = precision.train("planted", build, starter(scale=2.0**-26), torch.float32, data, **runs)
-    harmless = precision.train("scaled", build, starter(scale=2.0**-6), torch.float32, data, **runs)
+    planted = precision.train("planted", build, without_scaler(2.0**-26), torch.float32, data, **runs)
+    harmless = precision.train("scaled", build, without_scaler(2.0**-6), torch.float32, data, **runs)
     assert quality.compare(base, planted, margin=3.0).conclusion == "loss"
     assert quality.compare(base, small, margin=3.5).conclusion == "no loss"  # a picture of the test is 3.1 points
     assert quality.compare(base, harmless, margin=3.5).conclusion == "no loss"
@@ -243,14 +245,17 @@ def test_lists_stand_side_by_side():
 
 def test_limits_are_those_that_casts_have():
     rows = {name: [float(value) for value in values] for name, *values in precision.limits().rows}
-    assert rows["float16"] == [16, 65504, 5.96046e-08, 0.000976562]
+    assert rows["float16"] == [65504, 6.10352e-05, 5.96046e-08, 0.000976562]
     for dtype in precision.FORMATS:
-        _, largest, smallest, step = rows[str(dtype).removeprefix("torch.")]
+        largest, all_bits_from, smallest, step = rows[str(dtype).removeprefix("torch.")]
         one = torch.ones((), dtype=dtype)
         assert torch.tensor(largest).to(dtype).isfinite()
         assert torch.tensor(2 * largest).to(dtype).isinf()
         assert torch.tensor(smallest).to(dtype) > 0
         assert torch.tensor(smallest / 2.1).to(dtype) == 0
+        for number, all_bits in ((1.01 * all_bits_from, True), ((0.25 + 0.49 * step) * all_bits_from, False)):
+            rounded = torch.tensor(number, dtype=torch.float64).to(dtype).double().item()
+            assert (abs(rounded / number - 1) <= step / 2) is all_bits
         assert one + torch.tensor(step, dtype=dtype) > one
         assert one + torch.tensor(step / 2, dtype=dtype) == one
 
