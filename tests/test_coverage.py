@@ -749,7 +749,8 @@ def test_command_line(monkeypatch, capsys):
     assert coverage.main(["factories:bad", "--training"]) == 1
     assert "rrelu_with_noise" in capsys.readouterr().out
     factories.bare = lambda: (nn.Linear(2, 2), torch.randn(1, 2))
-    for misuse in ("factories:odd", "factories:none", "nowhere:x", "factories", "factories:bare"):
+    assert coverage.main(["factories:bare"]) == 0, "one input needs no tuple"
+    for misuse in ("factories:odd", "factories:none", "nowhere:x", "factories"):
         assert coverage.main([misuse]) == 2
         assert "package.module:factory" in capsys.readouterr().err
 

@@ -603,19 +603,18 @@ def _shortened(modules: Sequence[str], most: int = 3) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m metallab.pytorch.coverage package.module:factory``: 0 if it runs on MPS, 1 if not, 2 on misuse."""
     parser = argparse.ArgumentParser(prog="python -m metallab.pytorch.coverage", description=__doc__.splitlines()[0])
-    parser.add_argument("factory", help="package.module:factory; the factory returns (model, inputs)")
+    parser.add_argument("factory", help="package.module:factory; the factory returns (model, input) or (model, inputs)")
     parser.add_argument("--training", action="store_true", help="trace the backward pass as well")
     given = parser.parse_args(arguments)
     module, _, name = given.factory.partition(":")
     try:
         model, inputs = getattr(importlib.import_module(module), name)()
-        if not isinstance(inputs, tuple):
-            raise TypeError(f"inputs is a {type(inputs).__name__}, not a tuple")
+        inputs = inputs if isinstance(inputs, tuple) else (inputs,)
         coverage = mps_coverage(model, *inputs, training=given.training)
     except Exception as error:  # noqa: BLE001 - the factory is somebody's code: whatever it raises is told
         print(
             f"coverage: {given.factory}: {error}; name it package.module:factory, where the factory returns "
-            "(model, inputs) and inputs is a tuple",
+            "(model, input), or (model, a tuple of inputs)",
             file=sys.stderr,
         )
         return 2
