@@ -290,7 +290,7 @@ def test_kinds_train_from_the_same_seeds_while_there_is_time():
         "float32": (2, 2),
         "slow": (2, 2),
     }
-    assert "seeds 2, 3, 4, 5, 6 (the one before took 4 s)" in repr(trained)
+    assert "seeds numbered 2, 3, 4, 5, 6 (the one before took 4 s)" in repr(trained)
     alone = precision.train("float32", build, starter(), torch.float32, data, seeds=2, **options)
     assert np.array_equal(trained["float32"].losses, alone.losses)
     assert np.array_equal(trained["float32"].accuracies, alone.accuracies)

@@ -7,14 +7,19 @@ Lessons train one network several times in several number formats, each time fro
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from metallab import timing
+from metallab import mode, timing
+from metallab.allowance import Allowance
 from metallab.timing import Ratio, median_interval
+
+Run = tuple[Sequence[float], float]
+"""One training: the mean loss of each epoch, and the share of the test that is recognised at the end."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,12 @@ class Training:
     """Mean training loss, (seeds, epochs)."""
     accuracies: np.ndarray
     """Share of the test recognised at the end, (seeds,)."""
+
+    @classmethod
+    def of(cls, name: str, runs: Iterable[Run]) -> Training:
+        """From one run for each seed."""
+        losses, accuracies = zip(*runs, strict=True)
+        return cls(name, np.array(losses), np.array(accuracies))
 
     def __str__(self) -> str:
         each = self.accuracies
@@ -54,6 +65,36 @@ class Trainings:
 
     def __repr__(self) -> str:
         return "\n".join([*map(str, self.runs.values()), self.left_out])
+
+
+def assert_trainable(examples: int, *, seeds: int, epochs: int, batch: int) -> None:
+    """ValueError for less than one seed, epoch or batch, and for fewer ``examples`` than a batch."""
+    for name, count in {"seeds": seeds, "epochs": epochs, "batch": batch}.items():
+        if count < 1:
+            raise ValueError(f"{name} is {count}: a training needs at least 1")
+    if examples < batch:
+        raise ValueError(f"{examples} pictures do not fill a batch of {batch}: take a smaller batch")
+
+
+def train_in_turns(
+    kinds: Iterable[str],
+    train: Callable[[str, int], Run],
+    *,
+    seeds: int,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Trainings:
+    """``train(kind, seed)`` of each kind from the first seed, then of each from the next, while there is time.
+
+    So the kinds have the same seeds, however fast the machine is: the first in any case, and another one if what the
+    last took still fits into ``seconds``; in fast mode two at most.
+    """
+    within = Allowance(seconds, clock)
+    runs: dict[str, list[Run]] = {kind: [] for kind in kinds}
+    for seed in within.items(range(mode.by_mode(full=seeds, fast=min(seeds, 2))), "seeds numbered"):
+        for kind, of_kind in runs.items():
+            of_kind.append(train(kind, seed))
+    return Trainings({kind: Training.of(kind, of_kind) for kind, of_kind in runs.items()}, str(within))
 
 
 Conclusion = Literal["no loss", "loss", "inconclusive"]

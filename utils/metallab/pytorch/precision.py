@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from metallab import device as devices
-from metallab import mode, units
-from metallab.allowance import Allowance
+from metallab import mode, quality, units
 from metallab.pytorch.dispatch import watching
 from metallab.quality import Training, Trainings
 from metallab.tables import Table
@@ -559,17 +558,10 @@ def train(
 
     A seed decides the first weights and the order of the pictures, whatever the dtype, so that runs are paired. The
     learning rate falls in a line from the optimizer's own to 0, which makes the end depend less on the last batches.
-    The caller's random state stays as it was. ValueError for fewer pictures than a batch, and for no seed or epoch.
+    The caller's random state stays as it was. ValueError as `metallab.quality.assert_trainable`.
     """
-    _at_least_one(seeds=seeds, epochs=epochs, batch=batch)
-    runs = [_trained(build, start, dtype, data, seed, epochs, batch) for seed in range(seeds)]
-    return _training(name, runs)
-
-
-def _at_least_one(**counts: int) -> None:
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name} is {count}: a training needs at least 1")
+    quality.assert_trainable(len(data.train[0]), seeds=seeds, epochs=epochs, batch=batch)
+    return Training.of(name, [_trained(build, start, dtype, data, seed, epochs, batch) for seed in range(seeds)])
 
 
 def train_in_turns(
@@ -583,11 +575,9 @@ def train_in_turns(
     batch: int = 64,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Trainings:
-    """`train` each kind, a start and its dtype, from the first seed, then each from the next, while time is left.
+    """`train` each kind, a start and its dtype, from the same seeds, as `metallab.quality.train_in_turns`.
 
-    So the kinds have the same seeds, however fast the machine is: the first in any case, and another one if what the
-    last took still fits into ``seconds``; in fast mode two at most. On a CPU they
-    have one thread: more gain nothing with small networks, and lose much where other programs run.
+    On a CPU they have one thread: more gain nothing with small networks, and lose much where other programs run.
     ValueError as `train`.
 
     >>> trained = train_in_turns({"float32": (start, torch.float32)}, build, digits(), seeds=7, epochs=4, seconds=20)
@@ -595,26 +585,19 @@ def train_in_turns(
     float32: 91.9% recognised (median of 7 seeds, 90.6% to 93.3%)
     Nothing was left out for time.
     """
-    _at_least_one(seeds=seeds, epochs=epochs, batch=batch)
-    within, runs = Allowance(seconds, clock), {name: [] for name in kinds}
+    quality.assert_trainable(len(data.train[0]), seeds=seeds, epochs=epochs, batch=batch)
+
+    def run(name: str, seed: int) -> quality.Run:
+        start, dtype = kinds[name]
+        return _trained(build, start, dtype, data, seed, epochs, batch)
+
     with devices.cpu(threads=1).active():
-        for seed in within.items(range(mode.by_mode(full=seeds, fast=min(seeds, 2))), "seeds"):
-            for name, (start, dtype) in kinds.items():
-                runs[name].append(_trained(build, start, dtype, data, seed, epochs, batch))
-    return Trainings({name: _training(name, of_kind) for name, of_kind in runs.items()}, str(within))
-
-
-def _training(name: str, runs: Sequence[tuple[list[float], float]]) -> Training:
-    losses, accuracies = zip(*runs, strict=True)
-    return Training(name, np.array(losses), np.array(accuracies))
+        return quality.train_in_turns(kinds, run, seeds=seeds, seconds=seconds, clock=clock)
 
 
 def _trained(
     build: Callable[[], nn.Module], start: Start, dtype: torch.dtype, data: Data, seed: int, epochs: int, batch: int
-) -> tuple[list[float], float]:
-    """The mean loss of each epoch and the accuracy at the end, of one seed."""
-    if len(data.train[0]) < batch:
-        raise ValueError(f"{len(data.train[0])} pictures do not fill a batch of {batch}: take a smaller batch")
+) -> quality.Run:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = build().to(data.train[0].device)

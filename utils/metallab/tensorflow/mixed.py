@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from metallab import checks, mode, timing, units
+from metallab import checks, quality, timing, units
 from metallab.allowance import Allowance
 from metallab.device import Device
-from metallab.quality import Training, Trainings
+from metallab.quality import Trainings
 from metallab.tables import Table
 from metallab.timing import Comparison
 
@@ -175,36 +175,28 @@ def train_in_turns(
     batch: int = 64,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Trainings:
-    """Train a model under each policy from the first seed, then under each from the next, while there is time.
+    """Train a model under each policy from the same seeds, as `metallab.quality.train_in_turns`.
 
     A seed decides the first weights and the order of the pictures, whatever the policy, so that trainings are paired.
-    The first seed is trained in any case, and another one if what the last took still fits into ``seconds``; in fast
-    mode two at most. ``train`` and ``test`` are pictures (n, ...) in float32 and their classes (n,); classes are told
-    by the largest output. ValueError for less than one seed, epoch or batch, and for fewer pictures than a batch.
+    ``train`` and ``test`` are pictures (n, ...) in float32 and their classes (n,); classes are told by the largest
+    output. ValueError as `metallab.quality.assert_trainable`.
     """
-    for what, count in {"seeds": seeds, "epochs": epochs, "batch": batch}.items():
-        if count < 1:
-            raise ValueError(f"{what} is {count}: a training needs at least 1")
-    if len(train[0]) < batch:
-        raise ValueError(f"{len(train[0])} pictures do not fill a batch of {batch}: take a smaller batch")
-    within, runs = Allowance(seconds, clock), {policy: [] for policy in policies}
+    quality.assert_trainable(len(train[0]), seeds=seeds, epochs=epochs, batch=batch)
+    first_weights = functools.cache(functools.partial(_first_weights, build))
     with on.active():
         models = {policy: build(policy) for policy in policies}
         for model in models.values():
             model.optimizer.build(model.trainable_variables)
         fresh = {policy: _variables(model.optimizer) for policy, model in models.items()}
-        for seed in within.items(range(mode.by_mode(full=seeds, fast=min(seeds, 2))), "seeds numbered"):
-            start = _first_weights(build, seed)
-            for policy, model in models.items():
-                model.set_weights(start)
-                for variable, value in zip(model.optimizer.variables, fresh[policy], strict=True):
-                    variable.assign(value)
-                runs[policy].append(_trained(model, train, test, seed, epochs, batch))
-    trainings = {}
-    for policy, of_policy in runs.items():
-        losses, accuracies = zip(*of_policy, strict=True)
-        trainings[policy] = Training(policy, np.array(losses), np.array(accuracies))
-    return Trainings(trainings, str(within))
+
+        def run(policy: str, seed: int) -> quality.Run:
+            model = models[policy]
+            model.set_weights(first_weights(seed))
+            for variable, value in zip(model.optimizer.variables, fresh[policy], strict=True):
+                variable.assign(value)
+            return _trained(model, train, test, seed, epochs, batch)
+
+        return quality.train_in_turns(policies, run, seeds=seeds, seconds=seconds, clock=clock)
 
 
 def _variables(optimizer: Any) -> list[np.ndarray]:
@@ -221,8 +213,7 @@ def _first_weights(build: Build, seed: int) -> list[np.ndarray]:
 def _trained(
     model: Any, train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray], seed: int, epochs: int,
     batch: int,
-) -> tuple[list[float], float]:  # fmt: skip
-    """The mean loss of each epoch, and the share of the test that is recognised at the end."""
+) -> quality.Run:  # fmt: skip
     images, classes = train
     rng, losses = np.random.default_rng(seed), []
     for _ in range(epochs):
