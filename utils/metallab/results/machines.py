@@ -43,9 +43,9 @@ class Machines:
         Speed-ups that are withheld are not drawn; `sentences` names them. ValueError if nothing may be drawn.
         """
         lines = {
-            (one.head, role): {size: each.ratio for size, each in by_size.items() if each.ratio}
+            (one.head, f"{measured} over {base}"): {size: each.ratio for size, each in by_size.items() if each.ratio}
             for one in self.columns
-            for role, by_size in _by_role(one, series).items()
+            for (measured, base), by_size in _by_sides(one, series).items()
         }
         heading = f"{series.removesuffix(', n')}: speed-up over the same machine's whole CPU"
         return plots.speedups_by_size({key: line for key, line in lines.items() if line}, heading=heading)
@@ -54,11 +54,12 @@ class Machines:
         """Of each machine that measured it: from which size on its GPU wins over its CPU, or one thread over all."""
         told = []
         for one in self.columns:
-            for role, by_size in list(_by_role(one, series).items())[:1]:
+            for sides, by_size in list(_by_sides(one, series).items())[:1]:
                 words = findings.from_which_size({size: each.outcome for size, each in by_size.items()})
                 first = next(iter(by_size.values()))
                 why = "" if any(each.ratio for each in by_size.values()) else f" ({first.words})"
-                told.append(f"{one.head}: {role} is {words}{why}." if words else f"{one.head}: {first.words}.")
+                measured = f"{one.head}, {series.removesuffix(', n')}"
+                told.append(f"{measured}: {_sentence(*sides, words)}{why}." if words else f"{measured}: {first.words}.")
         return told
 
     @property
@@ -108,10 +109,26 @@ def _newest(both: Column, page: Column) -> Column:
     return replace(both, conclusions=tuple(kept))
 
 
-def _by_role(one: Column, series: str) -> dict[str, dict[float, Conclusion]]:
-    """What a machine says of a series: for each pair of roles by size, a GPU's first. The last measured counts."""
-    by_role: dict[str, dict[float, Conclusion]] = {}
+def _by_sides(one: Column, series: str) -> dict[tuple[str, str], dict[float, Conclusion]]:
+    """What a machine says of a series by size, for each (measured, baseline) in words, a GPU's first. The last wins."""
+    by_sides: dict[tuple[str, str], dict[float, Conclusion]] = {}
     for each in sorted(one.conclusions, key=lambda each: not each.by_gpu):
         if each.series == series and each.measured.size:
-            by_role.setdefault(f"{each.role} over {each.baseline_role}", {})[each.measured.size.number] = each
-    return {role: dict(sorted(by_size.items())) for role, by_size in by_role.items()}
+            sides = _IN_WORDS.get(each.role, each.role), _IN_WORDS.get(each.baseline_role, each.baseline_role)
+            by_sides.setdefault(sides, {})[each.measured.size.number] = each
+    return {sides: dict(sorted(by_size.items())) for sides, by_size in by_sides.items()}
+
+
+_IN_WORDS = {"GPU": "the GPU", "CPU": "the whole CPU", "CPU, 1 thread": "one CPU thread"}
+
+
+def _sentence(measured: str, base: str, words: str) -> str:
+    """``words`` are those of `findings.from_which_size`.
+
+    >>> _sentence("the GPU", "the whole CPU", "faster from n = 256 on")
+    'the GPU is faster than the whole CPU from n = 256 on'
+    """
+    verdict, _, sizes = words.partition(" ")
+    if verdict in ("faster", "slower"):
+        return f"{measured} is {verdict} than {base} {sizes}"
+    return f"{measured} beside {base}: {words}"
