@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import nbformat
 import pytest
+import tinycss2
 from bs4 import BeautifulSoup
 from nbformat import v4
 from results_files import claim, honest
@@ -622,6 +623,23 @@ def test_formulas_are_pictures_and_money_is_not():
     assert [image["alt"] for image in page.select("img.formula")] == ["O(n^2)", "\\frac{a}{b}"]
     assert "costs $5 or $6" in text_of(page.main)
     assert [text_of(plain) for plain in page.main.find_all("code")] == ["$x$", "\\unknown{x}"]
+
+
+def test_long_output_breaks_between_words():
+    """Of nbconvert's styles and ours, in their order: the last says whether a line may end inside a word."""
+    page = BeautifulSoup(pages.to_html(notebook(), "a"), "html.parser")
+    styles: dict[str, str] = {}
+    for sheet in page.find_all("style"):
+        for rule in tinycss2.parse_stylesheet(sheet.string, skip_comments=True, skip_whitespace=True):
+            if (
+                rule.type == "qualified-rule"
+                and tinycss2.serialize(rule.prelude).strip() == ".jp-OutputArea-output pre"
+            ):
+                for line in tinycss2.parse_blocks_contents(rule.content, skip_comments=True, skip_whitespace=True):
+                    styles[line.name] = tinycss2.serialize(line.value).strip()
+    assert styles["white-space"] == "pre-wrap"
+    assert styles["word-break"] == "normal", "break-all ends lines inside words"
+    assert styles["overflow-wrap"] == "anywhere", "what is longer than a line has to go somewhere"
 
 
 def test_no_page_names_a_folder_of_this_machine(run, monkeypatch):
