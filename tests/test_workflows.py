@@ -1,4 +1,4 @@
-"""The workflows of a public host: well formed, safe, and calling nothing but ``make``.
+"""The workflows and issue forms of a public host: well formed, safe, and calling nothing but ``make``.
 
 Two tools read them: check-jsonschema with the published schemas, and zizmor, which knows what makes a workflow unsafe.
 The rest is this project's own: each step is a make target, a hosted Mac measures nothing, and nobody's pull request
@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,11 @@ from click.testing import CliRunner
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".github"
+SCHEMAS = {
+    "github-workflows": "workflows/*.yml",
+    "dependabot": "dependabot.yml",
+    "github-issue-forms": "ISSUE_TEMPLATE/*.yml",
+}
 MAKE_STEP = re.compile(r"make( --keep-going)?(?P<targets>( [a-z]+(-[a-z]+)*)+)( [A-Z]+=[\w./-]+)*")
 CONCURRENCY = (
     "concurrency:\n  group: linux-${{ github.event.pull_request.number || github.sha }}\n  cancel-in-progress: true\n"
@@ -35,7 +40,7 @@ def faults(folder: Path) -> list[str]:
 
 
 def _schema(folder: Path) -> Iterator[str]:
-    for schema, pattern in (("github-workflows", "workflows/*.yml"), ("dependabot", "dependabot.yml")):
+    for schema, pattern in SCHEMAS.items():
         files = map(str, folder.glob(pattern))
         done = CliRunner().invoke(check_jsonschema, ["--builtin-schema", f"vendor.{schema}", *files])
         if done.exit_code != 0:
@@ -46,7 +51,11 @@ def _safety(folder: Path) -> Iterator[str]:
     zizmor = Path(sys.executable).with_name("zizmor")
     options = ["--offline", "--strict-collection", "--persona=auditor", "--quiet", "--format=plain"]
     done = subprocess.run(
-        [zizmor, *options, *folder.rglob("*.yml")], capture_output=True, text=True, timeout=60, check=False
+        [zizmor, *options, *folder.glob("workflows/*.yml"), folder / "dependabot.yml"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     if done.returncode != 0:
         yield f"zizmor: {done.stdout}{done.stderr}"
@@ -58,6 +67,9 @@ def _ours(folder: Path) -> Iterator[str]:
         events = set(workflow[True])  # what YAML makes of the word "on"
         for name, job in workflow["jobs"].items():
             yield from (f"{path.name}, job {name}: {fault}" for fault in _of_a_job(job, events))
+    for path in sorted(folder.glob("ISSUE_TEMPLATE/*.yml")):
+        asked = re.findall(r"\bmake ([a-z][a-z-]*)", path.read_text())
+        yield from (f"{path.name}: {fault}" for fault in _no_targets(asked))
 
 
 def _of_a_job(job: dict, events: set[str]) -> Iterator[str]:
@@ -71,7 +83,7 @@ def _of_a_job(job: dict, events: set[str]) -> Iterator[str]:
             targets += asked["targets"].split()
         else:
             yield f"{command!r} is more than a call of make"
-    yield from (f"the Makefile has no target {target}" for target in targets if target not in _make_targets())
+    yield from _no_targets(targets)
     if str(job["runs-on"]).startswith("macos"):
         if others := {*targets} - {"test"}:
             yield f"a hosted Mac measures nothing, and this runs make {', '.join(sorted(others))}"
@@ -79,9 +91,9 @@ def _of_a_job(job: dict, events: set[str]) -> Iterator[str]:
             yield "a hosted Mac advises: continue-on-error"
 
 
-def _make_targets() -> set[str]:
+def _no_targets(asked: Iterable[str]) -> Iterator[str]:
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    return set(phony.split())
+    yield from (f"the Makefile has no target {target}" for target in asked if target not in phony.split())
 
 
 def test_workflows_are_well_formed_and_safe_and_call_make():
@@ -93,6 +105,7 @@ def test_workflows_are_well_formed_and_safe_and_call_make():
         "apple-gpu.yml",
         "check-mac.yml",
     }
+    assert {path.name for path in FOLDER.glob("ISSUE_TEMPLATE/*")} == {"mac_result.yml", "page_did_not_run.yml"}
 
 
 PLANTED = {
@@ -123,8 +136,21 @@ PLANTED = {
         ("  workflow_dispatch:\n", "  pull_request:\n", "reaches our own Mac by pull_request"),
         ("# zizmor: ignore[self-hosted-runner]", "#", "self-hosted-runner"),
     ],
+    "mac_result": [
+        ("    id: command\n", "    id: which command\n", "schema github-issue-forms"),
+        ("        - make bench\n", "        - make banch\n", "no target banch"),
+        (
+            "label: What does `make check-results` say?",
+            "label: What does `make chek-results` say?",
+            "no target chek-results",
+        ),
+    ],
+    "page_did_not_run": [
+        ("      label: Which machine?\n", "", "schema github-issue-forms"),
+        ("make run MODE=fast ONLY=00", "make rum MODE=fast ONLY=00", "no target rum"),
+    ],
 }
-"""By workflow: a piece of its text, what takes its place, and what is then said of it."""
+"""By file: a piece of its text, what takes its place, and what is then said of it."""
 
 
 @pytest.mark.parametrize(
@@ -132,8 +158,8 @@ PLANTED = {
 )
 def test_a_planted_fault_is_found(tmp_path, file, old, new, message):
     shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
-    workflow = tmp_path / "workflows" / f"{file}.yml"
-    text = workflow.read_text()
+    (planted,) = tmp_path.rglob(f"{file}.yml")
+    text = planted.read_text()
     assert text.count(old) == 1, f"{file}.yml has {old!r} {text.count(old)} times: adapt the planted fault"
-    workflow.write_text(text.replace(old, new))
+    planted.write_text(text.replace(old, new))
     assert message in "\n".join(faults(tmp_path))
