@@ -1,9 +1,13 @@
-"""What the pages for people say is there: links to files and headings, commands, notebooks."""
+"""What the pages for people say is there: links to files and headings, commands, notebooks, one version."""
 
 import re
+import tomllib
 from collections import Counter
 
 import pytest
+import yaml
+from check_jsonschema import main as check_jsonschema
+from click.testing import CliRunner
 from markdown_it import MarkdownIt
 
 from metallab import paths
@@ -84,3 +88,24 @@ def test_commands_are_targets_of_the_makefile_with_its_variables(path):
 def test_every_notebook_has_its_row(path):
     rows = re.findall(r"^\| \w+ \| \[[^]]+\]\([./]*notebooks/([^)]+)\)", path.read_text(encoding="utf-8"), re.MULTILINE)
     assert rows == [page.name for page in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
+
+
+def test_the_citation_follows_its_schema_and_names_what_the_project_is():
+    path = ROOT / "CITATION.cff"
+    schema = ["--builtin-schema", "vendor.citation-file-format", "--default-filetype", "yaml"]
+    done = CliRunner().invoke(check_jsonschema, [*schema, str(path)])
+    assert done.exit_code == 0, done.output
+    citation = yaml.safe_load(path.read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    (author,) = citation["authors"]
+    assert author["name"] in (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+
+def test_the_changelog_begins_with_what_is_unreleased_and_gives_each_version_its_day():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    first, *released = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert first == "[Unreleased]"
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", heading) for heading in released), released
+    kinds = re.findall(r"^### (.*)$", text, re.MULTILINE)
+    assert {*kinds} <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
