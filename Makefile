@@ -218,9 +218,12 @@ lint: setup ## check style and common mistakes
 	$(BIN)/ruff check --quiet --select E501 --line-length 88 notebooks
 	$(BIN)/ruff format --quiet --check $(SRC)
 
-format: setup ## mend what lint can mend by itself
+# Running a page writes its outputs into it, and what Jupyter says of the kernel's language.
+LANGUAGE = $(addprefix metadata.language_info.,codemirror_mode file_extension mimetype nbconvert_exporter pygments_lexer version)
+format: setup ## mend what lint can mend by itself, and take the outputs out of the notebooks
 	$(BIN)/ruff check --quiet --fix $(SRC)
 	$(BIN)/ruff format --quiet $(SRC)
+	$(BIN)/nbstripout --keep-id --extra-keys '$(LANGUAGE)' notebooks/*.ipynb
 
 # An extra of pyproject.toml, such as .venv/extra-book: installed when a target needs it, again when the lock has changed.
 .venv/extra-%: lock.txt | setup

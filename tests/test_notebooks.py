@@ -451,9 +451,8 @@ def test_is_built_as_every_page_is(path):
     notebook = nbformat.read(path, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert notebook.metadata.kernelspec.name == "python3"
-    assert not any(cell.outputs or cell.execution_count for cell in code), (
-        "committed with outputs: nbstripout --keep-id"
-    )
+    assert not any(cell.outputs or cell.execution_count for cell in code), "with outputs, which make format takes out"
+    assert notebook.metadata.language_info == {"name": "python"}, "names a kernel's language, as no page: make format"
     headings = [line for cell in notebook.cells if cell.cell_type == "markdown" for line in cell.source.splitlines()]
     assert sum(line.startswith("# ") for line in headings) == 1
     assert code[0].source.startswith("import metallab"), "metallab comes before any framework"
