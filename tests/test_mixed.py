@@ -36,13 +36,6 @@ def build(policy):
     return model
 
 
-def test_layers_are_told_as_they_compute():
-    table = mixed.layers(build, ["float32", "mixed_float16"])
-    assert table.rows[0] == ["hidden", "float32, weights float32", "float16, weights float32"]
-    assert table.rows[1][1:] == ["float32, weights float32"] * 2
-    assert table.rows[-1] == ["(optimizer)", "Adam", "LossScaleOptimizer"]
-
-
 def test_a_step_is_that_of_fit():
     ends = []
     for step in (mixed.train_step, lambda model, x, y: model.fit(x, y, batch_size=len(x), verbose=0)):

@@ -18,7 +18,6 @@ from metallab import checks, quality, timing, units
 from metallab.allowance import Allowance
 from metallab.device import Device
 from metallab.quality import Trainings
-from metallab.tables import Table
 from metallab.timing import Comparison
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -26,24 +25,6 @@ HOPELESS = 8.0
 """How many times the baseline's time a policy's step may take and still be measured where time is short."""
 Build = Callable[[str], Any]
 """Makes a compiled Keras model under a policy, or in one dtype throughout ("float64"): the same layers each time."""
-
-
-def layers(build: Build, policies: Sequence[str] = POLICIES) -> Table:
-    """What each layer of a model computes in under each policy, with what it keeps its weights in, and the optimizer.
-
-    >>> layers(build, ["mixed_float16"])
-    layer        mixed_float16
-    dense        float16, weights float32
-    output       float32, weights float32
-    (optimizer)  LossScaleOptimizer
-    """
-    models = [build(policy) for policy in policies]
-    rows = []
-    for alike in zip(*(model.layers for model in models), strict=True):
-        kept = [f", weights {layer.variable_dtype}" if layer.weights else "" for layer in alike]
-        rows.append((alike[0].name, *(layer.compute_dtype + text for layer, text in zip(alike, kept, strict=True))))
-    rows.append(("(optimizer)", *(type(model.optimizer).__name__ for model in models)))
-    return Table(["layer", *policies], rows)
 
 
 def train_step(model: Any, images: Any, classes: Any) -> Any:
