@@ -203,9 +203,8 @@ WRONG_ANSWERS = {
     },
     "11_filter_with_fft": {
         "solution-1": (
-            "def gaussian(height, width, sigma):\n"
-            "    u, v = torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)\n"
-            "    return torch.exp(-(sigma**2) * (u**2 + v**2) / 2)"
+            "def two_passes(picture, line):\n"
+            "    across = direct(picture, line[None, :])\n    return direct(across, line[None, :])"
         ),
         "solution-2": (
             "def moved_by(first, second):\n"
