@@ -225,11 +225,7 @@ WRONG_ANSWERS = {
             "def gains_more(a, b):\n    middle = [sum(interval) / 2 for interval in (a, b)]\n"
             "    return 'first' if middle[0] > middle[1] else 'second'"
         ),
-        "solution-2": (
-            "def may_divide(a, b):\n"
-            "    major = lambda one: str(one['os']).split('.')[0]\n"
-            "    return (a['chip'], major(a), a['torch']) == (b['chip'], major(b), b['torch'])"
-        ),
+        "solution-2": "def may_divide(a, b):\n    return a == b",
     },
 }
 
