@@ -52,9 +52,9 @@ def test_a_wrong_operator_is_found(operator, name, mistake, monkeypatch):
 def test_the_table_names_what_does_not_agree():
     refused = dict.fromkeys(["empty", "one element"], "refused: no")
     many = {f"{n}-D": "refused: no" for n in range(12)}
-    agreeing = dict.fromkeys(["cumsum", "cumprod"], {"ties": "agrees", "empty": "agrees"})
+    both = {"ties": "agrees", "empty": "agrees"}
     cases = refused | {"ties": "agrees", "NaN": "DIFFERS: 2 of 6"}
-    survey = edges.Survey("a GPU", {"sort": cases, **agreeing, "fftn": many})
+    survey = edges.Survey("a GPU", {"sort": cases, "cumsum": both, "cumprod": both, "fftn": many})
     head, sort, fftn, others = repr(survey).splitlines()
     assert re.split(r"\s{2,}", head) == ["operator", "a GPU", "what does not agree"]
     assert "1 of 4 agree   NaN: DIFFERS: 2 of 6; empty: refused: no (also: one element)" in sort

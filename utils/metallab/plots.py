@@ -294,8 +294,8 @@ def speedups_by_size(
 ) -> Figure:
     """Speed-ups over a size, a line for each (machine, role); both axes logarithmic, 1 marked: above it is faster.
 
-    ``lines`` maps to each size (low, median, high): the 95 % interval is drawn where it ends. A line is broken at a size
-    that it lacks and another one has. A machine has a colour, a role a shape. ValueError for no lines.
+    ``lines`` maps to each size (low, median, high): the 95 % interval is drawn where it ends. A line is broken at a
+    size that it lacks and another one has. A machine has a colour, a role a shape. ValueError for no lines.
     """
     if not lines:
         raise ValueError("there is no speed-up to draw: none was measured, or each is withheld")

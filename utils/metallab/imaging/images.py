@@ -56,7 +56,7 @@ def psnr(truth: Tensor, result: Tensor) -> float:
 
 
 def spectrum(picture: Tensor) -> Tensor:
-    """A picture, (..., height, width), as its waves: how strong each is in its grey, on a logarithmic scale from 0 to 1.
+    """A picture, (..., height, width), as the waves of its grey: how strong each is, on a logarithmic scale, 0 to 1.
 
     The slowest wave is in the middle, the finest in the corners. White is the strongest of them, black a
     ten-millionth of it, or less.
