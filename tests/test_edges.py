@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -50,15 +51,17 @@ def test_a_wrong_operator_is_found(operator, name, mistake, monkeypatch):
 
 def test_the_table_names_what_does_not_agree():
     refused = dict.fromkeys(["empty", "one element"], "refused: no")
-    cumsum = {f"{n}-D": "agrees" for n in range(12)}
-    survey = edges.Survey("a GPU", {"sort": refused | {"ties": "agrees", "NaN": "DIFFERS: 2 of 6"}, "cumsum": cumsum})
-    head, sort, cumsum = repr(survey).splitlines()
-    assert head.split("  ")[:2] == ["operator", "a GPU"]
-    assert "1 of 4 agree    empty; one element; ties; NaN  NaN: DIFFERS: 2 of 6; empty: refused: no (also: one" in sort
-    assert "test_operation, test_sorting_puts_nan_last" in sort
-    assert "12 of 12 agree  0-D; ...; 11-D  " in cumsum
+    many = {f"{n}-D": "refused: no" for n in range(12)}
+    both = {"ties": "agrees", "empty": "agrees"}
+    cases = refused | {"ties": "agrees", "NaN": "DIFFERS: 2 of 6"}
+    survey = edges.Survey("a GPU", {"sort": cases, "cumsum": both, "cumprod": both, "fftn": many})
+    head, sort, fftn, others = repr(survey).splitlines()
+    assert re.split(r"\s{2,}", head) == ["operator", "a GPU", "what does not agree"]
+    assert "1 of 4 agree   NaN: DIFFERS: 2 of 6; empty: refused: no (also: one element)" in sort
+    assert "0 of 12 agree  0-D: refused: no (also: 1-D; ...; 11-D)" in fftn
+    assert re.split(r"\s{2,}", others) == ["cumsum, cumprod", "all 4 agree"]
     assert "<table" in survey._repr_html_()
-    assert survey.sentence == "On a GPU 13 of 16 cases agree with NumPy, 2 are refused, 1 differ."
+    assert survey.sentence == "On a GPU 5 of 20 cases agree with NumPy, 14 are refused, 1 differ."
 
 
 def test_the_tests_that_it_names_exist():

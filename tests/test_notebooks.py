@@ -203,9 +203,8 @@ WRONG_ANSWERS = {
     },
     "11_filter_with_fft": {
         "solution-1": (
-            "def gaussian(height, width, sigma):\n"
-            "    u, v = torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)\n"
-            "    return torch.exp(-(sigma**2) * (u**2 + v**2) / 2)"
+            "def two_passes(picture, line):\n"
+            "    across = direct(picture, line[None, :])\n    return direct(across, line[None, :])"
         ),
         "solution-2": (
             "def moved_by(first, second):\n"
@@ -226,11 +225,7 @@ WRONG_ANSWERS = {
             "def gains_more(a, b):\n    middle = [sum(interval) / 2 for interval in (a, b)]\n"
             "    return 'first' if middle[0] > middle[1] else 'second'"
         ),
-        "solution-2": (
-            "def may_divide(a, b):\n"
-            "    major = lambda one: str(one['os']).split('.')[0]\n"
-            "    return (a['chip'], major(a), a['torch']) == (b['chip'], major(b), b['torch'])"
-        ),
+        "solution-2": "def may_divide(a, b):\n    return a == b",
     },
 }
 

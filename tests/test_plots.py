@@ -295,3 +295,13 @@ def test_no_point_is_lost_beside_a_logarithmic_axis(nowhere):
 
 def test_where_pictures_are_shown_is_the_users_choice():
     assert {"backend", "interactive", "webagg.port", "tk.window_focus"}.isdisjoint(plots.STYLE)
+
+
+def test_a_line_is_broken_at_a_size_of_which_nothing_may_be_said():
+    ratio = (0.9, 1.0, 1.1)
+    lines = {("A", "GPU"): {1.0: ratio, 4.0: ratio}, ("B", "GPU"): {1.0: ratio, 2.0: ratio, 4.0: ratio}}
+    figure = plots.speedups_by_size(lines, heading="product")
+    broken, whole = (container.lines[0].get_ydata() for container in figure.axes[0].containers)
+    assert np.isnan(broken).tolist() == [False, True, False]
+    assert np.isfinite(whole).all()
+    assert figure.get_label().startswith("A, GPU: 1.00 at n = 1, 1.00 at n = 4; B, GPU: ")

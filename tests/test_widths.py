@@ -48,7 +48,8 @@ def a_point_without_a_verdict_is_named_beside_the_conclusion(widths):
 
 @RULES.rule(
     ("compared is None or (compared.series, compared.variant) != (SERIES, FFT)", "compared is None"),
-    ("sound[0].comparison.outcome if sound else", "runs[0].comparison.outcome if runs else"),
+    ("for run in sound}", "for run in runs}"),
+    ("if len(verdicts) == 1 else", "if verdicts else"),
     ("if self.stored else", "if not self.stored else"),
     ("    if not outcomes:\n", "    if False:\n"),
 )
@@ -58,6 +59,7 @@ def a_stored_machine_is_named_and_its_doubts_count(widths):
         for n in (3, 9)
     ]
     busy = dataclasses.replace(every[1], measurement=dataclasses.replace(every[1].measurement, others=2.0))
+    slower = dataclasses.replace(every[0], comparison=dataclasses.replace(every[0].comparison, outcome="slower"))
     alien = record("Fourier", 9.0, "5 x 5", lesson=widths.LESSON, series="n x n", size=timing.Size(5))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(widths.records, "load", lambda path: [every[0], busy, alien])
@@ -69,6 +71,8 @@ def a_stored_machine_is_named_and_its_doubts_count(widths):
         )
         with pytest.raises(ValueError, match="there are no times"):
             stored.draw()
+        patch.setattr(widths.records, "load", lambda path: [every[0], slower])
+        assert widths.stored("some.json").outcomes == {3: "inconclusive"}, "one process says faster, another slower"
         patch.setattr(widths.records, "load", lambda path: [])
         with pytest.raises(ValueError, match=r"some.json has no kernels"):
             widths.stored("some.json")

@@ -294,26 +294,26 @@ def speedups_by_size(
 ) -> Figure:
     """Speed-ups over a size, a line for each (machine, role); both axes logarithmic, 1 marked: above it is faster.
 
-    ``lines`` maps to each size (low, median, high): the 95 % interval is drawn where it ends. A machine has a colour, a
-    role a shape. ValueError for no lines.
+    ``lines`` maps to each size (low, median, high): the 95 % interval is drawn where it ends. A line is broken at a
+    size that it lacks and another one has. A machine has a colour, a role a shape. ValueError for no lines.
     """
     if not lines:
         raise ValueError("there is no speed-up to draw: none was measured, or each is withheld")
     machines = list(dict.fromkeys(machine for machine, _ in lines))
     roles = list(dict.fromkeys(role for _, role in lines))
     colours = dict(zip(machines, _cycled(len(machines)), strict=True))
+    sizes = sorted({size for line in lines.values() for size in line})
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 4.2))
         for (machine, role), line in lines.items():
-            sizes = sorted(line)
-            low, middle, high = np.array([line[size] for size in sizes]).T
+            low, middle, high = np.array([line.get(size, [np.nan] * 3) for size in sizes]).T
             spread = np.where(np.isfinite(high), [middle - low, high - middle], 0)
             look = {"fmt": ("o-", "s--", "^:")[roles.index(role) % 3], "capsize": 3, "markersize": 5}
             axes.errorbar(sizes, middle, spread, color=colours[machine], label=f"{machine}: {role}", **look)
         axes.axhline(1, color=BLACK, linewidth=1)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
-        axes.set_xticks(sorted({size for line in lines.values() for size in line}))
+        axes.set_xticks(sizes)
         axes.set_yticks(_powers_of_two(*axes.get_ylim()))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _size(value)))

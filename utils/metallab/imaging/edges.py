@@ -80,12 +80,16 @@ class Survey:
         )
 
     def _table(self) -> tables.Table:
+        """A row for each operator of which something does not agree, and one for all others."""
         rows = []
+        agreeing = {name: len(cases) for name, cases in self.outcomes.items() if set(cases.values()) == {parity.AGREES}}
         for operator, cases in self.outcomes.items():
-            agree = f"{list(cases.values()).count(parity.AGREES)} of {len(cases)} agree"
-            rows.append([operator, agree, _listed(cases), _not_agreeing(cases), ", ".join(GRAPH_TESTS[operator])])
-        heads = ["operator", self.device, "its cases", "what does not agree", "tests that ask Apple's MPSGraph"]
-        return tables.Table(heads, rows)
+            if operator not in agreeing:
+                agree = f"{list(cases.values()).count(parity.AGREES)} of {len(cases)} agree"
+                rows.append([operator, agree, _not_agreeing(cases)])
+        if agreeing:
+            rows.append([", ".join(agreeing), f"all {sum(agreeing.values())} agree", ""])
+        return tables.Table(["operator", self.device, "what does not agree"], rows)
 
     def __repr__(self) -> str:
         return repr(self._table())

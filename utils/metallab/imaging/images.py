@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from metallab import plots
+from metallab import mode, plots
 from metallab.device import Device
 
 if TYPE_CHECKING:
@@ -17,16 +17,34 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def photograph(device: torch.device, every: int = 1) -> Tensor:
+def photograph(device: torch.device, every: int | None = None) -> Tensor:
     """A photograph as (1, 3, height, width), float32 from 0 to 1: 384 x 512 pixels, or each ``every``-th of them.
 
-    It is ``china.jpg`` by danielbuechele (CC BY 2.0), which comes with scikit-learn.
+    If None each fourth in fast mode, and all in full mode. It is ``china.jpg`` by danielbuechele (CC BY 2.0), which
+    comes with scikit-learn.
     """
     import torch
     from sklearn.datasets import load_sample_image
 
+    every = every or mode.by_mode(full=1, fast=4)
     pixels = load_sample_image("china.jpg")[:384:every, 64:576:every]  # bytes, (height, width, 3)
     return torch.tensor(pixels, device=device).permute(2, 0, 1)[None].float() / 255
+
+
+def out_of_focus(picture: Tensor, pixels: int) -> tuple[Tensor, Tensor]:
+    """A disk's spectrum and a picture blurred by it: H, (height, width // 2 + 1), and a tensor like ``picture``.
+
+    The disk is ``pixels`` across and its weights add up to 1. The blur wraps around the border, and noise of half a
+    level of 255 (standard deviation, always the same) is added to it.
+    """
+    import torch
+
+    height, width = picture.shape[-2:]
+    down, across = (torch.fft.fftfreq(n, 1 / n) for n in (height, width))  # pixels from 0, 0, also over the border
+    disk = (pixels / 2 - torch.hypot(down[:, None], across)).clamp(0, 1)
+    H = torch.fft.rfft2((disk / disk.sum()).to(picture.device))
+    noise = 0.5 / 255 * torch.randn(picture.shape, generator=torch.Generator().manual_seed(0))
+    return H, torch.fft.irfft2(torch.fft.rfft2(picture) * H, s=(height, width)) + noise.to(picture.device)
 
 
 def psnr(truth: Tensor, result: Tensor) -> float:
@@ -38,14 +56,15 @@ def psnr(truth: Tensor, result: Tensor) -> float:
 
 
 def spectrum(picture: Tensor) -> Tensor:
-    """A grey picture, (height, width), as its waves: how strong each is, on a logarithmic scale from 0 to 1.
+    """A picture, (..., height, width), as the waves of its grey: how strong each is, on a logarithmic scale, 0 to 1.
 
     The slowest wave is in the middle, the finest in the corners. White is the strongest of them, black a
     ten-millionth of it, or less.
     """
     import torch
 
-    strength = torch.fft.fftshift(torch.fft.fft2(picture).abs())
+    grey = picture.reshape(-1, *picture.shape[-2:]).mean(dim=0)
+    strength = torch.fft.fftshift(torch.fft.fft2(grey).abs())
     decades = (strength / strength.max()).clamp(min=1e-7).log10()
     return 1 + decades / 7
 

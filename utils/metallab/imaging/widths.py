@@ -119,14 +119,18 @@ def measure(ways_for: Ways, widths: Sequence[int], *, on: Device, seconds: float
 
 
 def stored(file: str = "nvidia_h200.json") -> Widths:
-    """What a reference machine's results in ``data/results`` say. ValueError if the file has nothing of this page."""
+    """What a reference machine's results in ``data/results`` say: ``inconclusive`` where its processes disagree.
+
+    ValueError if the file has nothing of this page.
+    """
     outcomes, device = {}, ""
     for runs in records.by_name(records.load(paths.ROOT / "data" / "results" / file)).values():
         compared, measured = runs[0].comparison, runs[0].measurement
         if runs[0].lesson != LESSON or compared is None or (compared.series, compared.variant) != (SERIES, FFT):
             continue
         sound, doubt = records.believed(runs)
-        outcomes[int(measured.size.number)] = sound[0].comparison.outcome if sound else _withheld(doubt)
+        verdicts = {run.comparison.outcome for run in sound} or {_withheld(doubt)}
+        outcomes[int(measured.size.number)] = verdicts.pop() if len(verdicts) == 1 else "inconclusive"
         device = measured.device
     if not outcomes:
         raise ValueError(f"{file} has no kernels of {LESSON}: name a file that has")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from matplotlib.figure import Figure
 
-from metallab import plots, tables, units
+from metallab import plots, tables
 from metallab.records import gather
 from metallab.results import findings
 from metallab.results.findings import Column, Conclusion
@@ -72,20 +72,8 @@ class Machines:
                     speed_ups.setdefault(one.head, {}).setdefault(each.lesson, []).append(each.ratio)
         return speed_ups
 
-    @property
-    def spans(self) -> tables.Table:
-        """How far each GPU's speed-ups over its own CPU reach, and how often the CPU won, over all lessons."""
-        rows = []
-        for machine, lessons in self.gpus.items():
-            ratios = [ratio for of_lesson in lessons.values() for ratio in of_lesson]
-            medians = sorted(middle for _, middle, _ in ratios)
-            ends = [f"{units.times(end)} times" for end in (medians[0], medians[-1])]
-            rows.append([machine, len(ratios), *ends, sum(high < 1 for _, _, high in ratios)])
-        note = "" if rows else "No GPU has been measured against its CPU here."
-        return tables.Table(["GPU", "comparisons", "lowest", "highest", "CPU wins"], rows, note)
 
-
-_DESCRIBED = ("results", "Chip", "System", "frameworks", "when", "processes for each", "measured while busy")
+_DESCRIBED = ("Chip", "System", "frameworks", "processes for each")
 
 
 def beside(lesson: str, *measured: Comparison) -> Machines:
