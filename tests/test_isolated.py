@@ -337,6 +337,20 @@ def test_a_simulation_that_cannot_be_built_for_another_torch_leaves_the_page_inc
         isolated._cell(shell, "x", "raise KeyError('x')")
 
 
+def test_a_cell_kept_as_a_module_is_imported_by_later_ones(capsys, monkeypatch, tmp_path):
+    (tmp_path / "of_mine.py").write_text("SIX = 6")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    shell = Shell()
+    cell = functools.partial(isolated._cell, shell)
+    cell("--module mine", "def seven():\n    return 7\n\nif __name__ == '__main__':\n    print('as a script')")
+    assert capsys.readouterr().out == "as a script\n"
+    cell("n", "from mine import seven\nfrom of_mine import SIX\nn = SIX * seven()")
+    assert shell.user_ns["n"] == 42
+    assert capsys.readouterr().out == ""
+    with pytest.raises(isolated.ChildFailed, match="No module named 'mine'"):
+        isolated._cell(Shell(), "", "import mine")
+
+
 def test_warnings_of_a_cell_are_shown(capsys):
     isolated._cell(Shell(), "", "import warnings; warnings.warn('it falls back'); print('done')")
     shown = capsys.readouterr()
@@ -358,6 +372,7 @@ def test_warnings_of_a_cell_are_shown(capsys):
         "--timeout soon",
         "--needs clangg",
         "--raises",
+        "--module my-module",
     ],
 )
 def test_a_magic_line_that_is_not_understood_is_told(line):

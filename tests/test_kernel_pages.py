@@ -11,10 +11,10 @@ from mutate import Rules
 
 from metallab import checks, device, isolated
 from metallab.pytorch import kernels
-from metallab.pytorch.kernels import pictures, routes, rule
+from metallab.pytorch.kernels import pictures, roof, routes, rule
 from metallab.timing import Comparison, Measurement
 
-PICTURES, ROUTES = Rules(pictures), Rules(routes)
+PICTURES, ROUTES, ROOF = Rules(pictures), Rules(routes), Rules(roof)
 
 
 @PICTURES.rule(
@@ -65,6 +65,29 @@ def no_rate_is_drawn_of_a_doubtful_time(pictures):
         "c", "latency", "ours", {"ours": measured(), "copy": measured()}, {}, {"copy": "outputs differ"}
     )
     assert "copy: no rate, outputs differ" in pictures.bandwidth(refused, 10**9).get_label()
+
+
+@ROOF.rule(
+    ("copied.copy_(x)", "copied"),
+    ("**dict.fromkeys(others, checks.matches(x.dtype)), ", "**dict.fromkeys(others, COPY), "),
+    ('"copy": COPY}', '"copy": checks.matches(x.dtype)}'),
+    ("Allowance(seconds)", "Allowance(99)"),
+)
+def a_kernel_is_timed_beside_a_copy_and_compared_with_its_like(roof, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(roof.timing, "compare", lambda variants, **given: asked.update(given, variants=variants))
+    x = torch.arange(1.0, 5.0)
+    roof.compare({"mine": lambda: 2 * x, "built-in": lambda: x + x}, x, on=device.cpu(), name="doubled")
+    assert list(asked["variants"]) == ["mine", "copy", "built-in"]
+    assert (asked["baseline"], asked["question"]) == ("mine", "throughput")
+    assert torch.equal(asked["variants"]["copy"](), x)
+    assert asked["budget"].max_seconds <= 12 / 3
+    asked["parity"]["copy"](2 * x, x)
+    asked["parity"]["built-in"](2 * x, x + x)
+    with pytest.raises(checks.Mismatch):
+        asked["parity"]["built-in"](2 * x, x)
+    with pytest.raises(ValueError, match="nothing to compare with a copy"):
+        roof.compare({}, x, on=device.cpu(), name="none")
 
 
 # ---- the four routes -------------------------------------------------------------------------------------------------
@@ -146,7 +169,8 @@ def the_survey_names_the_first_wrong_input(routes):
     right = lambda x, lambd: torch.where(x.abs() >= 9, x, rule.softshrink(x, lambd))
     of_one_layout = lambda x, lambd: right(x, lambd).contiguous()
     without_gradient = lambda x, lambd: rule.softshrink(x.detach(), lambd) + 0 * x
-    assert "transposed  right" in repr(routes.survey(right, inputs, on=device.cpu()))
+    all_right = "2 inputs in 3 formats, forward and backward: every bit is right"
+    assert routes.survey(right, inputs, on=device.cpu()) == all_right
     with pytest.raises(checks.Mismatch, match=r"transposed, torch.float32: the result has strides"):
         routes.survey(of_one_layout, inputs, on=device.cpu())
     with pytest.raises(checks.Mismatch, match=r"whole, torch.float32: not the rule's bits"):
@@ -163,5 +187,6 @@ def test_a_part_of_a_file_is_shown():
         kernels.excerpt("rule.py", "def softshrink", "no such text")
 
 
-rules = [module.tests() for module in (PICTURES, ROUTES)]
-(test_pictures_rule, test_broken_picture_goes_red), (test_routes_rule, test_broken_route_goes_red) = rules
+test_pictures_rule, test_broken_picture_goes_red = PICTURES.tests()
+test_routes_rule, test_broken_route_goes_red = ROUTES.tests()
+test_roof_rule, test_broken_roof_goes_red = ROOF.tests()

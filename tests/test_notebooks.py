@@ -78,10 +78,7 @@ WRONG_ANSWERS = {
     },
     "04b_make_it_an_operator": {
         "solution-1": ("def hardshrink_gradient(grad, x, lambd):\n    return torch.where(x <= lambd, 0, grad)"),
-        "solution-2": (
-            "def bytes_of(view):\n    begin = view.storage_offset()\n"
-            "    return begin, begin + view.numel() * view.element_size()"
-        ),
+        "solution-2": "def softmax_fake(x):\n    return torch.empty_like(x, dtype=torch.float32)",
     },
     "05_train_with_autocast": {
         "solution-1": (

@@ -20,6 +20,8 @@ line printed says which.
 ``--needs objective-c++`` names a tool that may be missing (`needs.TOOLS`): where it is, the cell is not run, says so,
 and the page is incomplete (`needs.incomplete`); its results then show the reason (`NotMade`). With ``--wants
 sanitizers`` it runs all the same, without what the tool would have added.
+
+``--module mine`` keeps the cell's text as a file ``mine.py`` would: later cells of the kind may ``import mine``.
 """
 
 from __future__ import annotations
@@ -117,12 +119,14 @@ def run(
     threads: int | None = None,
     device: Literal["mps"] | None = None,
     environment: Mapping[str, str] | None = None,
+    modules: Mapping[str, str] | None = None,
     timeout: float = 120.0,
 ) -> Outcome:
     """Execute Python text in a fresh interpreter and wait for it, at most ``timeout`` seconds.
 
     ``results`` names variables of the text whose values come back; they must survive pickling, so turn a framework's
     arrays into NumPy's. ``environment`` is added to this process's, a ``PYTHONPATH`` before the one there is.
+    ``modules`` are texts by name that it can import.
     ``threads=1`` holds frameworks to one CPU thread: by their environment variables, and on Linux also by allowing the
     process one core. ``device="mps"`` gives the text an Apple GPU, where there is none a simulated one; PyTorch's part
     of that comes when the text imports torch. ValueError for another number of threads or another device, `ChildFailed`
@@ -133,8 +137,7 @@ def run(
     if device not in (None, "mps"):
         raise ValueError(f"device is {device!r}; a child process has this run's devices (None) or an Apple GPU ('mps')")
     variables = {**os.environ, **(ONE_THREAD if threads else {}), **(environment or {})}
-    if folders := list(filter(None, [(environment or {}).get("PYTHONPATH"), os.environ.get("PYTHONPATH")])):
-        variables["PYTHONPATH"] = os.pathsep.join(folders)
+    folders = list(filter(None, [(environment or {}).get("PYTHONPATH"), os.environ.get("PYTHONPATH")]))
     wish = variables.pop("METALLAB_DEVICE", "")  # handed over apart: the child says it when it cannot be had
     if device:
         wish = "mps" if sys.platform == "darwin" else "sim"
@@ -142,6 +145,10 @@ def run(
         with tempfile.TemporaryDirectory(prefix="metallab-child-") as folder:
             task = Path(folder, "task")
             task.write_bytes(pickle.dumps((source, tuple(results))))
+            for name, text in (modules or {}).items():
+                Path(folder, f"{name}.py").write_text(text, encoding="utf-8")
+            if path := [*([folder] if modules else []), *folders]:
+                variables["PYTHONPATH"] = os.pathsep.join(path)
             command = [sys.executable, "-P", "-m", "metallab.isolated", folder, wish, *(["1"] if threads else [])]
             return _outcome(command, variables, timeout, Path(folder))
     except OSError as error:
@@ -309,6 +316,7 @@ def _arguments(line: str) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=200.0)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--raises", metavar="EXCEPTION")
+    parser.add_argument("--module")
     parser.add_argument("--needs", action="append", default=[], choices=needs.TOOLS)
     parser.add_argument("--wants", action="append", default=[], choices=needs.TOOLS)
     try:
@@ -318,14 +326,15 @@ def _arguments(line: str) -> argparse.Namespace:
     known, unknown = parser.parse_known_args(words)
     if not known.timeout > 0:
         raise argparse.ArgumentError(None, f"--timeout {known.timeout:g}, which is no time")
-    if unknown or not all(map(str.isidentifier, known.results)) or not all("=" in pair for pair in known.set):
+    names = [*known.results, *([known.module] if known.module is not None else [])]
+    if unknown or not all(map(str.isidentifier, names)) or not all("=" in pair for pair in known.set):
         raise argparse.ArgumentError(None, f"{' '.join(unknown) or line}")
     return known
 
 
 _USAGE = (
     "%%isolated [RESULT ...] [--device mps] [--threads 1] [--timeout SECONDS] [--set NAME=VALUE] [--raises EXCEPTION] "
-    "[--needs TOOL] [--wants TOOL]"
+    "[--needs TOOL] [--wants TOOL] [--module NAME]"
 )
 
 
@@ -340,6 +349,9 @@ def _cell(shell, line: str, cell: str) -> None:
     gaps = [tool.gap for tool in needs.missing([*(["apple-gpu"] if given.device else []), *given.needs])]
     if gaps:
         return _not_run(shell, given.results, gaps)
+    modules = shell.user_ns.setdefault("isolated_modules", {})
+    if given.module:
+        modules[given.module] = cell
     if given.device:
         print(f"On {apple_gpu()}:")
     outcome = run(
@@ -348,6 +360,7 @@ def _cell(shell, line: str, cell: str) -> None:
         device=given.device,
         threads=given.threads,
         environment=dict(pair.split("=", 1) for pair in given.set),
+        modules=modules,
         timeout=given.timeout,
     )
     if "SimulationError" in outcome.kinds and (gap := needs.other_torch()):

@@ -10,6 +10,7 @@
 `nvrtc`               compiles Metal sources for an NVIDIA GPU
 `rule`                what every kernel of Softshrink is judged by
 `routes`              the four ways from a text to numbers, tried on this machine
+`roof`                a kernel beside a copy, the usual measure of what memory allows
 `pictures`            what kernels compute, as pictures and tables
 ====================  ==================================================================================
 """

@@ -193,19 +193,17 @@ def gives(text: str, name: str, x: Tensor, lambd: float, expected: Tensor) -> bo
 
 def survey(
     operator: Callable[[Tensor, float], Tensor], inputs: dict[str, Callable[[Tensor], Tensor]], on: Device
-) -> tables.Table:
-    """Which inputs an operator gets right, forward and backward, to the last bit of the `rule` and in its strides.
+) -> str:
+    """That an operator gets all inputs right, forward and backward, to the last bit of the `rule` and in its strides.
 
     ``inputs`` makes each from a random tensor (6, 8) on the device, in float32, float16 and bfloat16.
     `checks.Mismatch` that names the first wrong one.
     """
     random = torch.randn(6, 8, device=on.torch_device)
-    rows = []
     for name, make in inputs.items():
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
             _judge(operator, make(random.to(dtype)), name)
-        rows.append([name, "right", "right", "right"])
-    return tables.Table(["input", "float32", "float16", "bfloat16"], rows)
+    return f"{len(inputs)} inputs in 3 formats, forward and backward: {rule.RIGHT}"
 
 
 def _judge(operator: Callable[[Tensor, float], Tensor], x: Tensor, name: str) -> None:
