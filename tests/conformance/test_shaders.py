@@ -128,7 +128,7 @@ def test_objective_cpp_builds_and_is_right(shaders):
         assert rule.same_bits(ours.backward(grad, x, 0.1), rule.gradient(grad.cpu(), x.cpu(), 0.1)), name
 
 
-@pytest.mark.claim(on="cpu", used_in="notebook 04b: C++ for the CPU", seconds=300)
+@pytest.mark.claim(on="cpu", used_in="notebook 04b: four routes, softshrink.cpp", seconds=300)
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
 def test_cpp_kernel_is_right_to_the_bit(dtype, evidence):
     """``softshrink.cpp`` gives every bit of the rule: on an Apple processor by at::vec's NEON instructions.
