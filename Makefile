@@ -44,7 +44,7 @@ PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages lab hub run test fuzz mutants test-book test-lab bench report book compare gate check-results bars workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac check-mac
+.PHONY: help setup packages lab hub run test fuzz mutants test-book test-lab bench report show book compare gate check-results bars workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac check-mac
 .NOTPARALLEL:  # make -j would measure several things at once
 
 help: ## this text
@@ -65,7 +65,7 @@ help: ## this text
 	@echo '  ADDRESS= TLS= hub: where it listens (127.0.0.1), and the folder with key.pem and cert.pem'
 	@echo '  PORT=8000     hub: this port and the next two'
 	@echo '  RUNS=3        bench, gate: processes for each notebook'
-	@echo '  RUN=          book: the folder of a run'
+	@echo '  RUN=          book, show: the folder of a run (show: or of several of one machine, in quotes)'
 	@echo '  A= B=         compare: two files of results of one machine'
 	@echo '  REF=          gate: the file of results to hold this machine against'
 	@echo '  FACTOR=1.02   compare, gate: what is called a difference (gate: 1.05)'
@@ -191,6 +191,10 @@ bars: setup ## run the scripts in tests/benchmarks one after the other; wants a 
 
 book: a-run .venv/extra-book ## make a book of the executed notebooks in build/ (RUN=build/full-mps; the latest run by default)
 	$(BIN)/python book/build.py $(if $(RUN),'$(RUN)')
+
+# What is in the repository for whoever reads before installing. Without RUN= README alone is written anew.
+show: setup ## put the pages of a finished run into data/executed and their pictures into README (RUN=build/full-cpu)
+	$(BIN)/python -m metallab.results.show $(RUN)
 
 report: setup ## make the report again from the results in build/
 	$(BIN)/python -m metallab.results.report

@@ -1,0 +1,429 @@
+"""Executed pages in the repository: what may be shown, nothing of a machine is left, and they are up to date."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import io
+import json
+import re
+
+import nbformat
+import pytest
+from nbformat import v4
+from PIL import Image
+from test_report import Run, code, entry, png, record, shown
+
+from metallab import needs, notebook, paths, records
+from metallab.results import plain, report, show
+
+STORED = show.read_sets()
+STORED_PAGES = [page for each in STORED for page in each.pages.values()]
+CPU_PAGES = [page for each in STORED if each.summary.device == "cpu" for page in each.pages.values()]
+AGAIN = "once the pages are ready: make run DEVICE=cpu && make show RUN=build/full-cpu"
+REVISION = "a" * 40
+GAP = needs.Gap("the model was not converted", "make packages")
+
+
+def named(page: show.Executed) -> str:
+    return f"{page.folder.name}-{page.number}"
+
+
+# --- what is stored ---
+
+
+@pytest.mark.skipif(not STORED, reason="no executed pages are stored yet")
+def test_the_cpu_s_set_has_every_page():
+    assert len({page.folder for page in CPU_PAGES}) == 1, "one set of a CPU: remove the older folder, then make show"
+    assert [page.entry.name for page in CPU_PAGES] == [
+        path.stem for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
+    ], AGAIN
+
+
+@pytest.mark.parametrize("page", STORED_PAGES, ids=named)
+def test_a_stored_page_has_the_code_of_its_notebook_or_says_of_which_revision_it_is(page):
+    executed = nbformat.read(page.path, 4)
+    original = nbformat.read(paths.NOTEBOOKS / page.path.name, 4)
+    if show.code(executed) != show.code(original):
+        assert page not in CPU_PAGES, f"{page.path.name} has changed since it ran; {AGAIN}"
+        assert f"at revision {page.record.machine.git_revision[:7]}" in executed.cells[0].source
+
+
+@pytest.mark.parametrize("page", STORED_PAGES, ids=named)
+def test_a_stored_page_shows_what_every_viewer_can(page):
+    executed = nbformat.read(page.path, 4)
+    nbformat.validate(executed)
+    assert notebook.first_error(executed) is None
+    assert notebook.first_unexecuted(executed) is None
+    assert "widgets" not in executed.metadata
+    outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
+    for data in (output.data for output in outputs if "data" in output):
+        assert {*data} <= {"text/plain", "text/html", "image/png", needs.MIME, notebook.CUT}
+        assert not re.search(r"<(script|style|img|svg)|(style|class|id)=", data.get("text/html", ""))
+    pictures = [
+        base64.b64decode(output.data["image/png"]) for output in outputs if "image/png" in output.get("data", {})
+    ]
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures)
+
+
+@pytest.mark.parametrize("each", STORED, ids=lambda each: each.folder.name)
+def test_a_stored_set_is_small_and_names_no_machine(each):
+    files = [path for path in each.folder.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= show.MOST_BYTES
+    for path in files:
+        if path.suffix == ".json":
+            assert plain.leaks(path.read_text(encoding="utf-8")) == []
+    for page in each.pages.values():
+        outputs = [output for cell in nbformat.read(page.path, 4).cells for output in cell.get("outputs", [])]
+        assert plain.leaks("\n".join(plain.texts(outputs))) == []
+        headline = page.record.headline
+        assert hashlib.sha256(page.picture.read_bytes()).hexdigest() == headline.sha256
+
+
+def test_what_readme_shows_is_what_is_stored():
+    readme = show.README.read_text(encoding="utf-8")
+    assert show.with_pages(readme, STORED) == readme, "README shows something else than data/executed: make show"
+    index = show.EXECUTED / "README.md"
+    assert show.index(STORED) == index.read_text(encoding="utf-8"), "make show"
+
+
+def test_the_pages_that_readme_shows_at_once_exist():
+    numbers = {path.name.split("_")[0] for path in paths.NOTEBOOKS.glob("[0-9]*.ipynb")}
+    assert {*show.FIRST} <= numbers
+
+
+# --- what is made of a run ---
+
+INTRODUCTION = "# Measure it\n\nSee [the guide](../docs/teaching.md) and [the next](02_b.ipynb)."
+
+
+def cells(*outputs: dict) -> list[dict]:
+    return [v4.new_markdown_cell(INTRODUCTION), code("measure()", *outputs)]
+
+
+def measured(name: str, revision: str | None = REVISION, path: str = "", **changes) -> list[records.Record]:
+    """A page's records, with a headline."""
+    headline = records.Headline(
+        ("GPU | CPU: 3 times as fast.",), f"{name}.png", "bars; [a] and b", hashlib.sha256(png()).hexdigest()
+    )
+    one = record("eager", outcome="", **changes)
+    described = dataclasses.replace(one.machine, git_revision=revision, git_dirty=False, environment={"TF_X": path})
+    return [dataclasses.replace(one, lesson=name, name=f"{name}/eager", machine=described, headline=headline)]
+
+
+class Finished(Run):
+    """A run in full mode of two pages, and the checkout that it is of."""
+
+    def __init__(self, root, patch):
+        super().__init__(root)
+        self.notebooks, self.executed = root / "notebooks", root / "data" / "executed"
+        self.notebooks.mkdir()
+        patch.setattr(paths, "NOTEBOOKS", self.notebooks)
+        self.summary(entry("01_a"), entry("02_b"))
+        for name in ("01_a", "02_b"):
+            self.page_of(name, shown(png()))
+            self.results(name)
+            metadata = {"metallab": {"needs": ["torch", "jax-metal"] if name == "01_a" else ["torch"]}}
+            nbformat.write(v4.new_notebook(cells=cells(), metadata=metadata), self.notebooks / f"{name}.ipynb")
+
+    def page_of(self, name: str, *outputs: dict) -> None:
+        self.notebook(name, *cells(*outputs))
+
+    def results(self, name: str, **changes) -> None:
+        path = records.write(self.folder / "results" / f"{name}.json", measured(name, **changes))
+        path.with_suffix(".png").write_bytes(png())
+
+    def make(self):
+        return show.make([self.folder], self.executed)
+
+    def shown(self, name: str):
+        folder, _ = self.make()
+        return nbformat.read(folder / f"{name}.ipynb", 4)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    return Finished(tmp_path, monkeypatch)
+
+
+def test_a_set_reads_like_the_folder_of_a_run(run):
+    folder, refused = run.make()
+    assert (folder.name, refused) == ("some_cpu", {})
+    summary, problems = report.read_summary(folder)
+    assert problems == []
+    assert [(each.name, each.status) for each in summary.notebooks] == [("01_a", "passed"), ("02_b", "passed")]
+    (kept,) = records.load(folder / "results" / "01_a.json")
+    assert kept.headline.sentences == ("GPU | CPU: 3 times as fast.",)
+    picture = (folder / "results" / kept.headline.picture).read_bytes()
+    assert hashlib.sha256(picture).hexdigest() == kept.headline.sha256
+    top, cell = nbformat.read(folder / "01_a.ipynb", 4).cells
+    title, _, caption, _, rest = top.source.split("\n", 4)
+    assert title == "# Measure it"
+    assert caption.startswith("> **Executed** on Some CPU, 20 November 2026, in full mode, at revision aaaaaaa. ")
+    assert "(../../../docs/teaching.md) and [the next](02_b.ipynb)" in rest
+    assert cell.source == "measure()"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mode": "fast"}, "is a run in fast mode, of which nothing follows: make run MODE=full"),
+        ({"simulated": True}, "was simulated"),
+        ({"device": "sim"}, "was simulated"),
+        ({"notebooks": None}, "name the folder of a finished run"),
+        ({"notebooks": [entry("01_a", status="failed", reason="cell 1: Boom")]}, "01_a: it failed: cell 1: Boom"),
+    ],
+)
+def test_a_run_that_may_not_be_shown_is_refused_as_a_whole(run, changes, words):
+    run.summary(entry("01_a"), **changes)
+    with pytest.raises(show.ShowError, match=re.escape(words)):
+        run.make()
+    assert not run.executed.exists()
+
+
+def test_runs_of_two_machines_are_refused(run, tmp_path):
+    other = Run(tmp_path / "other")
+    other.summary(entry("01_a"), label="Some GPU")
+    with pytest.raises(show.ShowError, match="several machines, Some CPU and Some GPU"):
+        show.make([run.folder, other.folder], run.executed)
+
+
+PRINTED = v4.new_output("stream", name="stdout", text="in /mnt/disk/somebody/data.txt")
+UNFINISHED = v4.new_code_cell("measure()")
+RAISED = v4.new_output("error", ename="Boom", evalue="no", traceback=["Boom"])
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (
+            lambda run: run.summary(entry("01_a", status="failed", reason="Boom"), entry("02_b")),
+            "it failed: Boom; make run",
+        ),
+        (lambda run: run.page_of("01_a", v4.new_output("display_data", GAP._repr_mimebundle_())), "name 1 parts"),
+        (lambda run: run.summary(entry("01_a", status="incomplete", reason="x"), entry("02_b")), "name 0 parts"),
+        (lambda run: run.notebook("01_a", cells()[0], UNFINISHED), "cell 1 was not executed"),
+        (lambda run: run.page_of("01_a", RAISED), "cell 1: Boom: no, although the run calls the page passed"),
+        (lambda run: run.notebook("01_a", cells()[0], code("other()")), "its code has changed since it ran"),
+        (lambda run: run.page_of("01_a", PRINTED), "cell 1 would show '/mnt/disk"),
+        (lambda run: run.page_of("01_a", v4.new_output("display_data", {"x/y": "?"})), "cell 1 shows nothing"),
+        (lambda run: run.results("01_a", mode="fast"), "simulated or of fast mode"),
+        (lambda run: run.results("01_a", path="/mnt/disk/a"), "its results name '/mnt/disk"),
+        (lambda run: (run.folder / "01_a.ipynb").unlink(), "there is no such file"),
+        (lambda run: (run.folder / "results" / "01_a.json").unlink(), "there is no such file"),
+        (lambda run: (run.notebooks / "01_a.ipynb").unlink(), "there is no such notebook any more"),
+    ],
+)
+def test_a_page_that_may_not_be_shown_is_refused_and_the_others_are_shown(run, damage, words):
+    damage(run)
+    folder, refused = run.make()
+    assert [*refused] == ["01_a"]
+    assert words in refused["01_a"]
+    assert sorted(path.name for path in folder.glob("*.ipynb")) == ["02_b.ipynb"]
+    assert not (folder / "results" / "01_a.json").exists()
+
+
+def test_a_page_with_attachments_is_refused(run):
+    top, cell = cells()
+    top.attachments = {"a.png": {"image/png": "aaaa"}}
+    run.notebook("01_a", top, cell)
+    assert "attachments" in run.make()[1]["01_a"]
+
+
+def test_the_page_of_one_run_stands_where_it_failed_in_the_other(run, tmp_path):
+    later = Run(tmp_path / "later")
+    later.summary(entry("01_a", status="failed", reason="Boom"))
+    for runs in ([run.folder, later.folder], [later.folder, run.folder]):
+        folder, refused = show.make(runs, run.executed)
+        assert refused == {}
+        assert (folder / "01_a.ipynb").exists()
+
+
+def test_an_incomplete_page_says_what_was_not_run(run):
+    gap = {"where": "cell 1 (Measure it)", "what": GAP.what, "mend": GAP.mend}
+    run.summary(entry("01_a", status="incomplete", reason="not run", not_run=[gap]), entry("02_b"))
+    run.page_of("01_a", v4.new_output("display_data", GAP._repr_mimebundle_()))
+    assert "> **Incomplete.** Not run: the model was not converted (cell 1)" in run.shown("01_a").cells[0].source
+    assert "Not run: the model was not converted (cell 1)" in show.index(show.read_sets(run.executed))
+
+
+def test_a_set_of_another_machine_may_be_older_if_its_revision_is_known(run):
+    run.summary(entry("01_a"), device="cuda", label="Some GPU")
+    run.notebook("01_a", cells()[0], code("older()"))
+    assert "at revision aaaaaaa" in run.shown("01_a").cells[0].source
+    run.results("01_a", revision=None)
+    with pytest.raises(show.ShowError, match="nobody knows of which revision"):
+        run.make()
+
+
+def test_a_page_that_the_run_lacks_is_named_with_the_reason(run):
+    run.summary(entry("02_b"))
+    run.make()
+    (made,) = show.read_sets(run.executed)
+    assert [(each.name, each.reason) for each in made.lacking] == [("01_a", "jax-metal was not installed there")]
+    assert "Not shown: 01 (jax-metal was not installed there)" in show.index([made])
+
+
+def test_versions_that_are_not_the_locked_ones_are_named(run):
+    (one,) = measured("01_a")
+    described = dataclasses.replace(one.machine, versions={"torch": "1.0+cu1", "numpy": one.machine.versions["numpy"]})
+    (differing,) = show.unlocked(described)
+    assert re.fullmatch(r"torch 1\.0\+cu1 \(locked: [\d.]+\)", differing)
+    older = [dataclasses.replace(one, machine=described)]
+    assert differing in show.caption(report.Notebook("01_a", "A", "passed"), older, "Some CPU", ["torch"])
+    assert "torch" not in show.caption(report.Notebook("01_a", "A", "passed"), older, "Some CPU", ["jax"])
+
+
+def test_a_set_that_is_too_large_is_refused(run, monkeypatch):
+    monkeypatch.setattr(show, "MOST_BYTES", 1000)
+    with pytest.raises(show.ShowError, match="the largest with"):
+        run.make()
+
+
+def test_a_folder_that_is_no_set_is_left_alone(run):
+    (run.executed / "some_cpu").mkdir(parents=True)
+    (run.executed / "some_cpu" / "diary.txt").write_text("mine")
+    with pytest.raises(show.ShowError, match="move it away"):
+        run.make()
+    assert (run.executed / "some_cpu" / "diary.txt").read_text() == "mine"
+
+
+def test_a_set_is_written_anew_as_a_whole(run):
+    run.make()
+    run.summary(entry("02_b"))
+    folder, _ = run.make()
+    assert sorted(path.name for path in folder.rglob("*.*")) == ["02_b.ipynb", "02_b.json", "02_b.png", "summary.json"]
+
+
+# --- README ---
+
+EMPTY = f"# Lab\n\n{show.BEGIN}\n{show.END}\n\n| 01 | [A](notebooks/01_a.ipynb) | to measure |\n"
+
+
+def test_readme_shows_each_page_of_a_gpu_first(run):
+    run.make()
+    run.summary(entry("02_b"), device="cuda", label="Some GPU")
+    run.make()
+    text = show.with_pages(EMPTY, show.read_sets(run.executed))
+    assert text.count("](data/executed/some_gpu/02_b.ipynb)<br>") == 1
+    assert (
+        "[![bars; (a) and b](data/executed/some_cpu/results/01_a.png)](data/executed/some_cpu/01_a.ipynb)<br>" in text
+    )
+    assert r"[**01 Title of 01_a**](data/executed/some_cpu/01_a.ipynb): GPU \| CPU: 3 times as fast. *Some CPU*" in text
+    assert "| 01 | [A](notebooks/01_a.ipynb)<br>[CPU](data/executed/some_cpu/01_a.ipynb) | to measure |" in text
+    assert show.with_pages(text, show.read_sets(run.executed)) == text
+
+
+def test_readme_without_its_markers_is_refused():
+    with pytest.raises(show.ShowError, match="needs the lines"):
+        show.with_pages("# Lab", [])
+
+
+def test_the_command_says_what_it_refused(run, monkeypatch, capsys, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(EMPTY)
+    monkeypatch.setattr(show, "EXECUTED", run.executed)
+    monkeypatch.setattr(show, "README", readme)
+    run.summary(entry("01_a"), entry("02_b", status="failed", reason="Boom"))
+    assert show.main([str(run.folder)]) == 1
+    assert "show: not shown: 02_b: it failed: Boom; make run ONLY=02" in capsys.readouterr().err
+    assert "some_cpu/01_a.ipynb" in readme.read_text()
+    run.summary(mode="fast")
+    assert show.main([str(run.folder)]) == 2
+    assert "make run MODE=full" in capsys.readouterr().err
+
+
+# --- outputs as a viewer shows them ---
+
+
+def test_html_keeps_its_words_and_what_was_coloured_is_bold():
+    html = (
+        "<style>#T_1_row0_col1, #T_1_row1_col0 { color: red }</style><table id='T_1' class='t'><tr>"
+        "<td id='T_1_row0_col0' style='x'>1</td><td id='T_1_row0_col1' colspan='2' onclick='go()'>2</td></tr></table>"
+        "<script>go()</script><svg><p>kept</p></svg>"
+    )
+    pictures, made = plain.plain_html(html)
+    assert pictures == []
+    assert made == '<table><tr><td>1</td><td colspan="2"><b>2</b></td></tr></table><p>kept</p>'
+
+
+def test_a_picture_inside_html_becomes_one_of_its_own():
+    source = base64.b64encode(png()).decode()
+    ((picture, words),), made = plain.plain_html(f"<img src='data:image/png;base64,{source}' alt='a film'><p>1</p>")
+    assert words == "a film"
+    assert Image.open(io.BytesIO(picture)).size == (3, 2)
+    assert made == "<p>1</p>"
+
+
+def test_a_picture_has_few_colours_on_white_and_a_rare_one_is_not_lost():
+    picture = Image.new("RGBA", (300, 200), (0, 0, 0, 0))
+    for column in range(300):
+        picture.paste((0, column % 250, column // 2, 255), (column, 0, column + 1, 100))
+    picture.paste((200, 30, 30, 255), (0, 0, 2, 2))
+    given = io.BytesIO()
+    picture.save(given, "PNG")
+    made = Image.open(io.BytesIO(plain.small_png(given.getvalue())))
+    assert (made.mode, made.size) == ("P", (300, 200))
+    assert len(made.getcolors()) <= plain.COLOURS
+    made = made.convert("RGB")
+    assert made.getpixel((100, 150)) == (255, 255, 255)
+    assert max(abs(one - two) for one, two in zip(made.getpixel((1, 1)), (200, 30, 30), strict=True)) < 16
+    assert Image.open(io.BytesIO(plain.small_png(given.getvalue(), width=150))).size == (150, 100)
+
+
+def test_a_film_becomes_a_short_one_that_takes_as_long():
+    frames = [Image.new("RGB", (800, 10), (number * 8, 0, 0)) for number in range(30)]
+    given = io.BytesIO()
+    frames[0].save(given, "WEBP", save_all=True, append_images=frames[1:], duration=100, lossless=True)
+    made = Image.open(io.BytesIO(plain.small_png(given.getvalue())))
+    assert (made.format, made.n_frames, made.width) == ("PNG", plain.MOST_FRAMES, plain.FILM_WIDTH)
+    lengths = []
+    for number in range(made.n_frames):
+        made.seek(number)
+        lengths.append(made.info["duration"])
+    assert sum(lengths) == 3000
+
+
+def test_a_widget_becomes_its_picture(run):
+    output = shown(png())
+    output.data["application/vnd.jupyter.widget-view+json"] = {"model_id": "1"}
+    run.page_of("01_a", output)
+    executed = run.shown("01_a")
+    assert [*executed.cells[1].outputs[0].data] == ["image/png"]
+    assert "widgets" not in executed.metadata
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/srv/ci/lab/.venv/lib/torch/nn.py:20: Warning", ".venv/lib/torch/nn.py:20: Warning"),
+        ("see /home/ann/lab/build/full-cpu/a.json", "see build/full-cpu/a.json"),
+        ("/tmp/ipykernel_20032/3823037951.py:3: UserWarning", "cell:3: UserWarning"),
+        ("/opt/conda/lib/python3.12/site-packages/jax/a.py", ".venv/jax/a.py"),
+        ("/Users/ann/films/a.mp4", "~/films/a.mp4"),
+        ("https://example.org/docs/build/a and GB/s", "https://example.org/docs/build/a and GB/s"),
+    ],
+)
+def test_paths_begin_at_the_checkout(text, expected):
+    assert plain.without_paths(text) == expected
+    assert plain.leaks(expected) == []
+
+
+def test_what_tells_of_a_machine_is_told(monkeypatch):
+    monkeypatch.setattr(plain, "_names", lambda: ("annes-laptop", "anne"))
+    assert plain.leaks("on annes-laptop, by anne: /mnt/a/b.txt") == ["/mnt/a", "annes-laptop", "anne"]
+    assert plain.leaks("anneal /usr/lib/x.so {here}/tmp/x /0/Conv </td>/") == []
+
+
+def test_names_of_nobody_are_no_traces(monkeypatch):
+    monkeypatch.setattr(plain.platform, "node", lambda: "vm.example.org")
+    monkeypatch.setattr(plain.getpass, "getuser", lambda: "root")
+    assert plain._names.__wrapped__() == ("vm.example.org",)
+
+
+def test_the_summary_names_no_path(run):
+    run.summary(entry("01_a", status="skipped", reason="see /srv/x/build/log.txt"), entry("02_b"))
+    folder, _ = run.make()
+    text = (folder / "summary.json").read_text()
+    assert json.loads(text)["notebooks"][0]["reason"] == "see build/log.txt"

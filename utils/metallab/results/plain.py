@@ -1,0 +1,245 @@
+"""Executed notebooks as a host's viewer can show them: no styles, no scripts, no widgets, and nothing of this machine.
+
+Pictures become PNGs of at most 256 colours on white, films PNGs that move, HTML the few elements that every viewer
+keeps. What was coloured in a table is bold. Paths begin at the checkout.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import getpass
+import io
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from metallab import machine, needs
+from metallab.notebook import CUT, numbered, without_colours
+
+if TYPE_CHECKING:
+    from bs4 import BeautifulSoup
+    from nbformat import NotebookNode
+    from PIL import Image
+
+MOST_FRAMES = 10
+FILM_WIDTH = 640
+"""Pixels, at most."""
+COLOURS = 256
+
+_KEPT = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", needs.MIME, CUT)
+_ELEMENTS = {"table", "thead", "tbody", "tr", "th", "td", "p", "div", "pre", "br", "b", "strong", "i", "em", "code"}
+_ELEMENTS |= {"ul", "ol", "li", "sub", "sup"}
+_COLOURED = re.compile(r"#(T_\w+_row\d+_col\d+)\b")
+
+# what stands before a path that begins at the root: no letter, and nothing of an address or of another path
+_BEGIN = r"(?<![\w.:/~<}$-])"
+_CELL = re.compile(rf"{_BEGIN}(?:/[^\s/:\"'<>]+)*/ipykernel_\d+/\d+\.py")
+_PACKAGES = re.compile(rf"{_BEGIN}(?:/[^\s/:\"'<>]+)+?/(?:site|dist)-packages/")
+_CHECKOUT = re.compile(rf"{_BEGIN}(?:/[^\s/:\"'<>]+)+?/(?=(?:\.venv[\w-]*|build|utils|notebooks|data|tests)/)")
+_SYSTEM = {"usr", "bin", "lib", "lib64", "etc", "dev", "proc", "sys", "System", "Library", "Applications"}
+_OWN = {
+    "home",
+    "Users",
+    "root",
+    "tmp",
+    "private",
+    "var",
+    "opt",
+    "mnt",
+    "media",
+    "srv",
+    "run",
+    "work",
+    "workspace",
+    "Volumes",
+}
+"""Folders below the root: those that look the same on every machine, and those that tell of one, besides this one's."""
+_PATH = re.compile(rf"{_BEGIN}/([\w.@+-]+)/[\w.@+-]+")
+_NOBODY = {"root", "user", "users", "runner", "localhost", "me"}
+
+
+class PlainError(ValueError):
+    """An executed page that a host cannot show, or that would tell of the machine; the message says where and why."""
+
+
+def make_plain(notebook: NotebookNode) -> NotebookNode:
+    """An executed notebook, changed to what a host's viewer shows; the code stays as it is.
+
+    PlainError if it has attachments, an output that no viewer shows, or a path or name of a machine that is left.
+    """
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        if cell.get("attachments"):
+            raise PlainError("a cell has attachments, which not every viewer shows: put the picture into data/images")
+        cell.metadata.pop("execution", None)  # when each cell ran
+    for number, _, cell in numbered(notebook):
+        shown = []
+        for output in cell.outputs:
+            shown += list(_plain(output))
+        if cell.outputs and not shown:
+            raise PlainError(f"cell {number} shows nothing that a host's viewer can show")
+        cell.outputs = shown
+        if traces := leaks("\n".join(texts(shown))):
+            raise PlainError(f"cell {number} would show {traces[0]!r}, which is of the machine that it ran on")
+    return notebook
+
+
+def _plain(output: NotebookNode) -> Iterator[NotebookNode]:
+    """An output as a viewer shows it: none, one, or its pictures and the rest."""
+    if output.output_type == "stream":
+        output.text = without_paths(without_colours(output.text))
+        yield output
+    elif output.output_type == "error":
+        output.evalue = without_paths(output.evalue)
+        output.traceback = [without_paths(without_colours(line)) for line in output.traceback]
+        yield output
+    else:
+        yield from _plain_data(output)
+
+
+def _plain_data(output: NotebookNode) -> Iterator[NotebookNode]:
+    data, metadata = dict(output.data), output.metadata
+    if "image/jpeg" in data:
+        data["image/png"] = data.pop("image/jpeg")
+        metadata["image/png"] = metadata.pop("image/jpeg", {})
+    if "image/png" in data:
+        data["image/png"] = _encoded(small_png(base64.b64decode(data["image/png"])))
+        if "alt" in (about := metadata.get("image/png", {})):
+            about["alt"] = without_paths(about["alt"])
+    if "text/html" in data:
+        pictures, data["text/html"] = plain_html(data["text/html"])
+        for picture, words in pictures:
+            about = {"image/png": {"alt": without_paths(words)}}
+            yield type(output)(output_type="display_data", data={"image/png": _encoded(picture)}, metadata=about)
+    for kind in ("text/html", "text/markdown", "text/plain"):
+        if kind in data:
+            data[kind] = without_paths(data[kind])
+    if data.get("text/html") or "image/png" in data:
+        data.pop("text/plain", None)  # the object's name, which nobody sees
+    data = {kind: value for kind, value in data.items() if kind in _KEPT and value}
+    if data:
+        output.data = type(output)(data)
+        output.metadata = type(output)({kind: about for kind, about in metadata.items() if kind in data})
+        yield output
+
+
+def _encoded(picture: bytes) -> str:
+    return base64.b64encode(picture).decode()
+
+
+def texts(outputs: list[NotebookNode]) -> Iterator[str]:
+    """All words of some outputs, those about pictures too."""
+    for output in outputs:
+        if output.output_type == "stream":
+            yield output.text
+        elif output.output_type == "error":
+            yield from (output.evalue, *output.traceback)
+        else:
+            yield from (str(value) for kind, value in output.data.items() if not kind.startswith("image/"))
+            yield str(output.metadata)
+
+
+def plain_html(html: str) -> tuple[list[tuple[bytes, str]], str]:
+    """The pictures inside some HTML, each a PNG with its alternative text, and the HTML without pictures and styles."""
+    from bs4 import BeautifulSoup
+
+    soup = BeautifulSoup(html, "html.parser")
+    coloured = {name for style in soup.find_all("style") for name in _COLOURED.findall(style.get_text())}
+    for element in soup.find_all(["style", "script"]):
+        element.decompose()
+    pictures = []
+    for picture in soup.find_all("img"):
+        kind, _, encoded = str(picture.get("src", "")).partition(";base64,")
+        if kind.startswith("data:image/"):
+            pictures.append((small_png(base64.b64decode(encoded)), str(picture.get("alt", ""))))
+        picture.decompose()
+    for element in soup.find_all(True):
+        if element.get("id") in coloured or "font-weight" in str(element.get("style", "")):
+            _embolden(element, soup)
+        element.attrs = {name: value for name, value in element.attrs.items() if name in ("colspan", "rowspan")}
+        if element.name not in _ELEMENTS:
+            element.unwrap()
+    return pictures, re.sub(r"\s*\n\s*", "\n", str(soup)).strip()
+
+
+def _embolden(element, soup: BeautifulSoup) -> None:
+    bold = soup.new_tag("b")
+    bold.extend(list(element.contents))
+    element.append(bold)
+
+
+def small_png(picture: bytes, width: int | None = None) -> bytes:
+    """A picture as a PNG of at most 256 colours on white; a film as a PNG that moves, of at most `MOST_FRAMES` frames.
+
+    ``width`` is the most that a picture may have, in pixels. Of colours that are left out none was far from another.
+    """
+    from PIL import Image, ImageSequence
+
+    with Image.open(io.BytesIO(picture)) as opened:
+        count = getattr(opened, "n_frames", 1)
+        if count == 1:
+            return _saved([_on_white(opened, width)])
+        step = -(-count // MOST_FRAMES)
+        duration = opened.info.get("duration")
+        frames, waits = [], []
+        for number, frame in enumerate(ImageSequence.Iterator(opened)):
+            waits.append(frame.info.get("duration") or duration or 100)
+            if number % step == 0:
+                frames.append(_on_white(frame, min(width or FILM_WIDTH, FILM_WIDTH)))
+        return _saved(frames, [sum(waits[start : start + step]) for start in range(0, count, step)])
+
+
+def _on_white(picture: Image.Image, width: int | None) -> Image.Image:
+    from PIL import Image
+
+    white = Image.new("RGBA", picture.size, "white")
+    white.alpha_composite(picture.convert("RGBA"))
+    flat = white.convert("RGB")
+    if width and flat.width > width:
+        flat = flat.resize((width, round(flat.height * width / flat.width)), Image.Resampling.LANCZOS)
+    return flat
+
+
+def _saved(frames: list[Image.Image], milliseconds: list[int] | None = None) -> bytes:
+    """One picture or a film as a PNG with a palette for all of it."""
+    from PIL import Image
+
+    width, height = frames[0].size
+    every = Image.new("RGB", (width, height * len(frames)))
+    for number, frame in enumerate(frames):
+        every.paste(frame, (0, number * height))
+    # of the colours that are left out none was far from one that stays, so rare ones are not lost
+    few = every.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    first, *rest = [few.crop((0, number * height, width, (number + 1) * height)) for number in range(len(frames))]
+    film = {"save_all": True, "append_images": rest, "duration": milliseconds, "loop": 0} if rest else {}
+    saved = io.BytesIO()
+    first.save(saved, "PNG", optimize=True, **film)
+    return saved.getvalue()
+
+
+def without_paths(text: str) -> str:
+    """A text whose paths begin at the checkout (``build/...``, ``.venv/...``) or at the home folder (``~``)."""
+    text = _CELL.sub("cell", text)
+    text = _CHECKOUT.sub("", text)
+    return machine.without_home(_PACKAGES.sub(".venv/", text))
+
+
+def leaks(text: str) -> list[str]:
+    """Paths that begin at the root, but for those that every system has, and the names of this machine and its user."""
+    traces = [match[0] for match in _PATH.finditer(text) if match[1] in _roots()]
+    return traces + [name for name in _names() if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
+
+
+@functools.cache
+def _roots() -> set[str]:
+    return _OWN | ({path.name for path in Path("/").iterdir()} - _SYSTEM)
+
+
+@functools.cache
+def _names() -> tuple[str, ...]:
+    """This machine's and its user's, if they are somebody's: a short or an ordinary word cannot be told from others."""
+    names = {platform.node(), platform.node().split(".")[0], getpass.getuser()}
+    return tuple(sorted(name for name in names if len(name) > 2 and name.lower() not in _NOBODY))
