@@ -315,6 +315,18 @@ def test_readme_shows_each_page_of_a_gpu_first(run):
     assert show.with_pages(text, show.read_sets(run.executed)) == text
 
 
+def test_readme_shows_what_a_quiet_machine_measured_first(run):
+    run.make()
+    run.summary(entry("02_b"), device="cuda", label="Some GPU")
+    run.results("02_b", others=9.0)
+    run.make()
+    busy, _ = sets = show.read_sets(run.executed)
+    assert "| 20 November 2026 | at revision aaaaaaa; on a busy machine |" in show.index([busy])
+    text = show.with_pages(EMPTY, sets)
+    assert "](data/executed/some_cpu/02_b.ipynb)<br>" in text
+    assert "](data/executed/some_gpu/02_b.ipynb)<br>" not in text
+
+
 def test_readme_without_its_markers_is_refused():
     with pytest.raises(show.ShowError, match="needs the lines"):
         show.with_pages("# Lab", [])

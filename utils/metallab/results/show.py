@@ -20,7 +20,7 @@ from pathlib import Path
 
 import nbformat
 
-from metallab import machine, notebook, paths, records, units
+from metallab import machine, notebook, paths, records, timing, units
 from metallab.records import Record
 from metallab.results import findings, pages, plain, report
 
@@ -58,6 +58,11 @@ class Executed:
     @property
     def path(self) -> Path:
         return self.folder / f"{self.entry.name}.ipynb"
+
+    @property
+    def doubted(self) -> bool:
+        """Whether its machine was busy, or its speed drifted, while something of it was measured."""
+        return _doubted(self.record)
 
     @property
     def picture(self) -> Path | None:
@@ -252,9 +257,12 @@ def unlocked(described: machine.Machine) -> list[str]:
 
 
 def _write_record(folder: Path, results: Path, measured: Sequence[Record]) -> None:
-    """Write the smallest record that stands alone, with the page's headline, and the headline's picture, small."""
+    """Write a small record that stands alone, with the page's headline, and the headline's picture, small.
+
+    It is a doubted one, if there is any.
+    """
     alone = [each for each in measured if each.comparison is None or each.comparison.outcome == "baseline"]
-    kept, headline = min(alone, key=lambda each: each.measurement.n), measured[-1].headline
+    kept, headline = min(alone, key=lambda each: (not _doubted(each), each.measurement.n)), measured[-1].headline
     if traces := plain.leaks(f"{kept.machine.to_json()} {headline}"):
         raise ShowError(f"its results name {traces[0]!r}, which is of the machine that it ran on")
     folder.mkdir(exist_ok=True)
@@ -263,6 +271,10 @@ def _write_record(folder: Path, results: Path, measured: Sequence[Record]) -> No
         (folder / headline.picture).write_bytes(picture)
         headline = replace(headline, sha256=hashlib.sha256(picture).hexdigest())
     records.write(folder / f"{kept.lesson}.json", [replace(kept, headline=headline)])
+
+
+def _doubted(record: Record) -> bool:
+    return timing.doubt(record.measurement, drift=record.sentinel_drift).passes
 
 
 def _write_summary(made: Path, summary: report.RunSummary, draft: _Draft) -> None:
@@ -352,14 +364,15 @@ def _from_root(page: Executed, file: Path) -> str:
 def gallery(sets: Sequence[ExecutedSet]) -> str:
     """A picture a page with its first sentence and its machine, as a Markdown table; the less striking ones unfold.
 
-    A page is shown as a GPU ran it rather than a CPU, and of two of a kind as the machine did that ran all of it.
+    A page is shown as a quiet machine ran it rather than a busy one, then as a GPU rather than a CPU, then as the
+    machine did that ran all of it.
     """
     names = sorted({name for each in sets for name in each.pages})
     cells = {}
     for name in names:
         having = [each for each in sets if name in each.pages and each.pages[name].picture]
         if having:
-            best = min(having, key=lambda each: (each.summary.device == "cpu", bool(each.pages[name].entry.not_run)))
+            best = min(having, key=lambda each: _rank(each, each.pages[name]))
             cells[name.split("_")[0]] = _cell(best.pages[name], best.summary.label)
     first = [cell for number, cell in cells.items() if number in FIRST]
     others = [cell for number, cell in cells.items() if number not in FIRST]
@@ -372,6 +385,10 @@ def gallery(sets: Sequence[ExecutedSet]) -> str:
 _LEADS = """\
 Each picture leads to its page as it ran, to read before installing anything. No Mac has run them yet:
 [yours would be the first](docs/first_hour_on_a_mac.md)."""
+
+
+def _rank(each: ExecutedSet, page: Executed) -> tuple[bool, ...]:
+    return page.doubted, each.summary.device == "cpu", bool(page.entry.not_run)
 
 
 def _cell(page: Executed, label: str) -> str:
@@ -424,6 +441,7 @@ def _of_set(each: ExecutedSet) -> Iterator[str]:
     yield "| page | day | what to know |\n|---|---|---|"
     for name, page in each.pages.items():
         told = [_revision(page.record.machine), *([] if alike else versions[name])]
+        told += ["on a busy machine"] if page.doubted else []
         told += [_not_run(page.entry)] if page.entry.not_run else []
         link = f"[{page.number}]({each.folder.name}/{page.path.name})"
         yield f"| {link} | {_day(page.record)} | {_escaped('; '.join(told))} |"
