@@ -17,7 +17,7 @@ from nbformat import v4
 from PIL import Image
 from test_report import Run, code, entry, png, record, shown
 
-from metallab import needs, notebook, paths, records
+from metallab import machine, needs, notebook, paths, records
 from metallab.results import plain, report, show
 
 STORED = show.read_sets()
@@ -433,8 +433,8 @@ def test_what_tells_of_a_machine_is_told(monkeypatch):
 
 def test_names_of_nobody_are_no_traces(monkeypatch):
     monkeypatch.setattr(plain.platform, "node", lambda: "vm.example.org")
-    monkeypatch.setattr(plain.getpass, "getuser", lambda: "root")
-    assert plain._names.__wrapped__() == ("vm.example.org",)
+    monkeypatch.setattr(machine, "user_names", lambda: {"root", "Anne Smith"})
+    assert plain._names.__wrapped__() == ("Anne Smith", "vm.example.org")
 
 
 def test_the_summary_names_no_path(run):

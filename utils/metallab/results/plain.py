@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import getpass
 import io
 import platform
 import re
@@ -241,5 +240,5 @@ def _roots() -> set[str]:
 @functools.cache
 def _names() -> tuple[str, ...]:
     """This machine's and its user's, if they are somebody's: a short or an ordinary word cannot be told from others."""
-    names = {platform.node(), platform.node().split(".")[0], getpass.getuser()}
+    names = {platform.node(), platform.node().split(".")[0], *machine.user_names()}
     return tuple(sorted(name for name in names if len(name) > 2 and name.lower() not in _NOBODY))
