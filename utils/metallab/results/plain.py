@@ -105,7 +105,7 @@ def _plain_data(output: NotebookNode) -> Iterator[NotebookNode]:
         data["image/png"] = data.pop("image/jpeg")
         metadata["image/png"] = metadata.pop("image/jpeg", {})
     if "image/png" in data:
-        data["image/png"] = _encoded(small_png(base64.b64decode(data["image/png"])))
+        data["image/png"] = _encoded(small_png(_decoded(data["image/png"])))
         if "alt" in (about := metadata.get("image/png", {})):
             about["alt"] = without_paths(about["alt"])
     if "text/html" in data:
@@ -123,6 +123,13 @@ def _plain_data(output: NotebookNode) -> Iterator[NotebookNode]:
         output.data = type(output)(data)
         output.metadata = type(output)({kind: about for kind, about in metadata.items() if kind in data})
         yield output
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except ValueError as problem:
+        raise PlainError("a picture of it cannot be read: run the page again") from problem
 
 
 def _encoded(picture: bytes) -> str:
@@ -153,7 +160,7 @@ def plain_html(html: str) -> tuple[list[tuple[bytes, str]], str]:
     for picture in soup.find_all("img"):
         kind, _, encoded = str(picture.get("src", "")).partition(";base64,")
         if kind.startswith("data:image/"):
-            pictures.append((small_png(base64.b64decode(encoded)), str(picture.get("alt", ""))))
+            pictures.append((small_png(_decoded(encoded)), str(picture.get("alt", ""))))
         picture.decompose()
     for element in soup.find_all(True):
         if element.get("id") in coloured or "font-weight" in str(element.get("style", "")):
@@ -173,22 +180,27 @@ def _embolden(element, soup: BeautifulSoup) -> None:
 def small_png(picture: bytes, width: int | None = None) -> bytes:
     """A picture as a PNG of at most 256 colours on white; a film as a PNG that moves, of at most `MOST_FRAMES` frames.
 
-    ``width`` is the most that a picture may have, in pixels. Of colours that are left out none was far from another.
+    ``width`` is the most that a picture may have, in pixels. PlainError if it is no picture.
     """
-    from PIL import Image, ImageSequence
+    from PIL import Image
 
-    with Image.open(io.BytesIO(picture)) as opened:
-        count = getattr(opened, "n_frames", 1)
-        if count == 1:
-            return _saved([_on_white(opened, width)])
-        step = -(-count // MOST_FRAMES)
-        duration = opened.info.get("duration")
-        frames, waits = [], []
-        for number, frame in enumerate(ImageSequence.Iterator(opened)):
-            waits.append(frame.info.get("duration") or duration or 100)
-            if number % step == 0:
-                frames.append(_on_white(frame, min(width or FILM_WIDTH, FILM_WIDTH)))
-        return _saved(frames, [sum(waits[start : start + step]) for start in range(0, count, step)])
+    try:
+        with Image.open(io.BytesIO(picture)) as opened:
+            return _film(opened, width) if getattr(opened, "n_frames", 1) > 1 else _saved([_on_white(opened, width)])
+    except (OSError, SyntaxError, ValueError) as problem:
+        raise PlainError("a picture of it cannot be read: run the page again") from problem
+
+
+def _film(opened: Image.Image, width: int | None) -> bytes:
+    from PIL import ImageSequence
+
+    step = -(-opened.n_frames // MOST_FRAMES)
+    frames, waits = [], []
+    for number, frame in enumerate(ImageSequence.Iterator(opened)):
+        waits.append(frame.info.get("duration") or 100)
+        if number % step == 0:
+            frames.append(_on_white(frame, min(width or FILM_WIDTH, FILM_WIDTH)))
+    return _saved(frames, [sum(waits[start : start + step]) for start in range(0, len(waits), step)])
 
 
 def _on_white(picture: Image.Image, width: int | None) -> Image.Image:

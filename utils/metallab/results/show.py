@@ -267,6 +267,8 @@ def _write_record(folder: Path, results: Path, measured: Sequence[Record]) -> No
         raise ShowError(f"its results name {traces[0]!r}, which is of the machine that it ran on")
     folder.mkdir(exist_ok=True)
     if headline and headline.picture:
+        if not (results / headline.picture).is_file():
+            raise ShowError(f"results/{headline.picture}, the picture of its headline, is missing; run it again")
         picture = plain.small_png((results / headline.picture).read_bytes(), PICTURE_WIDTH)
         (folder / headline.picture).write_bytes(picture)
         headline = replace(headline, sha256=hashlib.sha256(picture).hexdigest())
