@@ -515,28 +515,3 @@ def staircase(x: Sequence[float], curves: Mapping[str, Sequence[float]], *, devi
         plots.title(figure, "Quantise and dequantise: rounding in the range, saturation beyond", [device])
     furthest = (f"{name}: at most {np.abs(np.asarray(y) - x).max():.3g} off" for name, y in curves.items())
     return plots.described(figure, "; ".join(furthest))
-
-
-def sqnr_bars(groups: Mapping[str, Mapping[str, float]], *, heading: str, device: str) -> Figure:
-    """SQNR in dB as bars: a group for each data, in it a bar for each way to quantise.
-
-    Their colours are none of `staircase`'s, whose ways are others.
-    """
-    names = list(dict.fromkeys(name for group in groups.values() for name in group))
-    height = 0.8 / len(names)
-    with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 1.3 + 0.3 * len(groups) * len(names)))
-        for index, (name, colour) in enumerate(zip(names, itertools.cycle(plots.COLOURS[2:]), strict=False)):
-            rows = [row + (index - (len(names) - 1) / 2) * height for row in range(len(groups))]
-            values = [group.get(name, 0.0) for group in groups.values()]
-            bars = axes.barh(rows, values, height * 0.9, color=colour, label=name)
-            axes.bar_label(bars, fmt="%.1f", padding=4, fontsize=9)
-        axes.set_yticks(range(len(groups)), list(groups))
-        axes.invert_yaxis()
-        axes.grid(axis="y", visible=False)
-        axes.margins(x=0.1)
-        axes.set_xlabel("SQNR [dB] (10 dB more: a tenth of the noise)")
-        figure.legend(loc="outside lower center", ncols=3)
-        plots.title(figure, heading, [device])
-    sentences = (f"{name} of {data}: {value:.1f} dB" for data, group in groups.items() for name, value in group.items())
-    return plots.described(figure, "; ".join(sentences))
