@@ -182,7 +182,7 @@ WRONG_ANSWERS = {
         "solution-2": "def converted(run, package):\n    return not run.code and package.exists()",
     },
     "10_quantize_to_int8": {
-        "solution-1": "def most_sensitive(convolutions):\n    return '/7/Relu'",
+        "solution-1": "def first_convolution(path):\n    return onnx.load(path).graph.node[0].op_type",
         "solution-2": (
             "def ship(kept, int8, rival):\n    if kept.points >= -1 and int8.median > 1:\n"
             "        return 'int8' if int8.median > rival.median else '16 bits'\n    return 'float32'"

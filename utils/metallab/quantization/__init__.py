@@ -205,16 +205,12 @@ class OnnxFile:
         """Bytes of the file."""
         return self.path.stat().st_size
 
-    def written(self) -> collections.Counter[str]:
-        """How often each operation stands in the file."""
-        return _census(self.path)
-
     def optimised(self) -> collections.Counter[str]:
         """How often each operation stands in the graph that ONNX Runtime makes of it, after all its fusions."""
         with tempfile.TemporaryDirectory() as folder:
             optimized = Path(folder, "optimized.onnx")
             _session(self.path, 1, optimized)
-            return _census(optimized)
+            return census(optimized)
 
 
 def _session(model: Path | bytes, threads: int, optimized: Path | None = None):
@@ -230,7 +226,8 @@ def _session(model: Path | bytes, threads: int, optimized: Path | None = None):
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def _census(path: Path) -> collections.Counter[str]:
+def census(path: Path) -> collections.Counter[str]:
+    """How often each operation stands in an ONNX file."""
     import onnx
 
     return collections.Counter(node.op_type for node in onnx.load(path).graph.node)
@@ -241,18 +238,17 @@ CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def operations(engines: Mapping[str, OnnxFile]) -> Table:
-    """What each file asks for and what ONNX Runtime runs of it: convolutions, conversions, ReLUs that are left.
+    """What ONNX Runtime runs of each file: convolutions, conversions, ReLUs that are left.
 
     >>> operations({"int8": OnnxFile(Path("int8.onnx"), threads=1)})
-    network            Conv in float32  QLinearConv in int8  conversions  ReLU
-    int8, in the file  4                0                    23           4
-    int8, as run       0                4                    2            0
+    network  Conv in float32  QLinearConv in int8  conversions  ReLU
+    int8     0                4                    2            0
     """
     rows = []
     for name, engine in engines.items():
-        for when, count in {"in the file": engine.written(), "as run": engine.optimised()}.items():
-            conversions = sum(count[kind] for kind in CONVERSIONS)
-            rows.append([f"{name}, {when}", count["Conv"], count["QLinearConv"], conversions, count["Relu"]])
+        count = engine.optimised()
+        conversions = sum(count[kind] for kind in CONVERSIONS)
+        rows.append([name, count["Conv"], count["QLinearConv"], conversions, count["Relu"]])
     return Table(["network", "Conv in float32", "QLinearConv in int8", "conversions", "ReLU"], rows)
 
 
@@ -336,12 +332,12 @@ class Fidelity:
         """A row for each way; of the first, the reference, there is nothing to compare."""
         reference, *others = self.kept
         first = self[reference]
-        rows = [[reference, units.size(first.size), f"{first.accuracy:.1%}", "", "", ""]]
+        rows = [[reference, units.size(first.size), f"{first.accuracy:.1%}", "", ""]]
         for name in others:
             kept = self[name]
-            words = [f"{kept.points:+.1f}", f"{kept.changed} of {self.pictures}", f"{kept.sqnr:.1f}"]
-            rows.append([name, units.size(kept.size), f"{kept.accuracy:.1%}", *words])
-        return Table(["network", "size", "accuracy", "points", "other answers", "SQNR [dB]"], rows)
+            words = [f"{kept.accuracy:.1%}", f"{kept.changed} of {self.pictures}", f"{kept.sqnr:.1f}"]
+            rows.append([name, units.size(kept.size), *words])
+        return Table(["network", "size", "accuracy", "other answers", "SQNR [dB]"], rows)
 
     def __repr__(self) -> str:
         return repr(self.table)
@@ -354,9 +350,9 @@ def judge(networks: Mapping[str, OnnxFile | InPyTorch], digits: Digits) -> Fidel
     """Run each network on all pictures, and hold its answers and scores against those of the first.
 
     >>> judge({"float32": whole, "int8": small}, unseen)
-    network  size      accuracy  points  other answers  SQNR [dB]
+    network  size      accuracy  other answers  SQNR [dB]
     float32  261 KiB   97.0%
-    int8     75.4 KiB  97.2%     +0.2    1 of 500       36.4
+    int8     75.4 KiB  97.2%     1 of 500       36.4
     """
     scores = {name: network(digits.images) for name, network in networks.items()}
     truth = next(iter(scores.values()))
@@ -464,10 +460,17 @@ def steps_apart(expected: np.ndarray, result: Any) -> str | isolated.NotMade:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that a network's layers read and write for one batch."""
+    """Bytes that a network's layers read and write for one batch; shows itself in words.
+
+    >>> Traffic(weights=67000, activations=397000)
+    weights 65.4 KiB, activations 388 KiB
+    """
 
     weights: int
     activations: int
+
+    def __repr__(self) -> str:
+        return f"weights {units.size(self.weights)}, activations {units.size(self.activations)}"
 
 
 def traffic(network: nn.Module, x: Tensor, width: int, first: int | None = None) -> Traffic:
@@ -499,40 +502,16 @@ def traffic(network: nn.Module, x: Tensor, width: int, first: int | None = None)
 
 
 def staircase(x: Sequence[float], curves: Mapping[str, Sequence[float]], *, device: str) -> Figure:
-    """What quantising and dequantising makes of each number of ``x``, above, and how far off it is, below."""
+    """What quantising and dequantising makes of each number of ``x``."""
     x = np.asarray(x)
     with plt.rc_context(plots.STYLE):
-        figure, (above, below) = plt.subplots(2, 1, figsize=(7.5, 4.6), sharex=True, height_ratios=[2, 1])
-        above.plot(x, x, color=plots.BLACK, linewidth=1, linestyle=":", label="the number itself")
+        figure, axes = plt.subplots(figsize=(7.5, 3.3))
+        axes.plot(x, x, color=plots.BLACK, linewidth=1, linestyle=":", label="the number itself")
         for (name, y), colour in zip(curves.items(), itertools.cycle(plots.COLOURS), strict=False):
-            above.plot(x, y, color=colour, label=name)
-            below.plot(x, np.asarray(y) - x, color=colour)
-        above.set_ylabel("comes back as")
-        below.set_ylabel("error")
-        below.set_xlabel("number")
-        above.legend()
+            axes.plot(x, y, color=colour, label=name)
+        axes.set_ylabel("comes back as")
+        axes.set_xlabel("number")
+        axes.legend()
         plots.title(figure, "Quantise and dequantise: rounding in the range, saturation beyond", [device])
     furthest = (f"{name}: at most {np.abs(np.asarray(y) - x).max():.3g} off" for name, y in curves.items())
     return plots.described(figure, "; ".join(furthest))
-
-
-def sqnr_bars(groups: Mapping[str, Mapping[str, float]], *, heading: str, device: str) -> Figure:
-    """SQNR in dB as bars: a group for each data, in it a bar for each way to quantise."""
-    names = list(dict.fromkeys(name for group in groups.values() for name in group))
-    height = 0.8 / len(names)
-    with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 1.3 + 0.3 * len(groups) * len(names)))
-        for index, (name, colour) in enumerate(zip(names, itertools.cycle(plots.COLOURS), strict=False)):
-            rows = [row + (index - (len(names) - 1) / 2) * height for row in range(len(groups))]
-            values = [group.get(name, 0.0) for group in groups.values()]
-            bars = axes.barh(rows, values, height * 0.9, color=colour, label=name)
-            axes.bar_label(bars, fmt="%.1f", padding=4, fontsize=9)
-        axes.set_yticks(range(len(groups)), list(groups))
-        axes.invert_yaxis()
-        axes.grid(axis="y", visible=False)
-        axes.margins(x=0.1)
-        axes.set_xlabel("SQNR [dB] (10 dB more: a tenth of the noise)")
-        figure.legend(loc="outside lower center", ncols=3)
-        plots.title(figure, heading, [device])
-    sentences = (f"{name} of {data}: {value:.1f} dB" for data, group in groups.items() for name, value in group.items())
-    return plots.described(figure, "; ".join(sentences))
