@@ -21,7 +21,9 @@ extensions = ["myst_nb"]
 include_patterns = [
     "index.md",
     "CONTRIBUTING.md",
-    "notebooks/*.ipynb",
+    "CHANGELOG.md",
+    "notebooks/**.ipynb",
+    "notebooks/*/index.md",
     *(f"{folder}/**.md" for folder in ("classroom", "data", "docs", "utils/metalsim")),
 ]
 
