@@ -65,7 +65,7 @@ help: ## this text
 	@echo '  ADDRESS= TLS= hub: where it listens (127.0.0.1), and the folder with key.pem and cert.pem'
 	@echo '  PORT=8000     hub: this port and the next two'
 	@echo '  RUNS=3        bench, gate: processes for each notebook'
-	@echo '  RUN=          book: the folder of a run'
+	@echo '  RUN=          book: the folder of a run of your own'
 	@echo '  A= B=         compare: two files of results of one machine'
 	@echo '  REF=          gate: the file of results to hold this machine against'
 	@echo '  FACTOR=1.02   compare, gate: what is called a difference (gate: 1.05)'
@@ -85,9 +85,6 @@ lab: setup ## open the notebooks in JupyterLab (LAB=build/workshop: the student 
 # What is missing is said before minutes are spent on installing.
 a-class:
 	@test -f '$(CLASS)' || { echo 'Name the file that holds the names of the class: make hub CLASS=names.txt'; exit 2; }
-a-run:
-	@test -n '$(RUN)$(METALLAB_BUILD)' || ls build/*-*/summary.json > /dev/null 2>&1 || { \
-	  echo 'There is no run yet to make a book of: make run'; exit 2; }
 
 hub: a-class .venv/extra-classroom $(PROXY) ## serve the student copies to a class: make hub CLASS=names.txt (classroom/README.md)
 	@test -d build/workshop || $(BIN)/python -m metallab.workshop
@@ -189,7 +186,7 @@ bars: setup ## run the scripts in tests/benchmarks one after the other; wants a 
 	done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
-book: a-run .venv/extra-book ## make a book of the executed notebooks in build/ (RUN=build/full-mps; the latest run by default)
+book: .venv/extra-book ## make a site of the executed pages in data/executed, in build/book (RUN=build/full-mps: of that run)
 	$(BIN)/python book/build.py $(if $(RUN),'$(RUN)')
 
 report: setup ## make the report again from the results in build/

@@ -143,7 +143,7 @@ def stored() -> list[Path]:
     folders = sorted(path.parent for path in EXECUTED.glob("*/summary.json"))
     if not folders:
         raise report.ReportError(
-            "data/executed holds no executed pages: run `make run` first, then name the run: make book RUN=build/full-cpu"
+            "data/executed holds no pages: run `make run` first, then name its folder: make book RUN=build/full-cpu"
         )
     return folders
 
@@ -182,7 +182,7 @@ def chapter(notebook: Path, title: str, run: Path, summary: report.RunSummary) -
 
 
 def lay_out(runs: Sequence[Run], folder: Path) -> None:
-    """Write the book's pages as Sphinx reads them: the notebooks of the runs, and a copy of the rest of the checkout."""
+    """Write the book's pages as Sphinx reads them: the notebooks of the runs, a copy of the rest of the checkout."""
     folder.mkdir(parents=True)
     for entry in paths.ROOT.iterdir():
         if entry.name not in _LEFT_OUT and (entry.name == ".github" or not entry.name.startswith(".")):
@@ -227,8 +227,8 @@ def front_page(runs: Sequence[Run], moved: Mapping[str, str]) -> str:
 def box(lesson: Chapter | None, run: Run, runs: Sequence[Run]) -> str:
     """What stands below a page's title, as HTML.
 
-    The same page on the other machines; what it ran on, what must be known of its numbers, or why it did not run; how to
-    run it oneself. Without a lesson, what whole runs have in common.
+    The same page on the other machines; what it ran on, what must be known of its numbers, or why it did not run; how
+    to run it oneself. Without a lesson, what whole runs have in common.
     """
     taken, rows = "", []
     if lesson and lesson.executed:
