@@ -305,8 +305,8 @@ def relink(text: str, origin: str, position: str, moved: Mapping[str, str]) -> s
             return link[0]
         anchor = re.sub(r"[^\w#-]", "", anchor.lower())  # as on GitHub; in a notebook they keep capitals and colons
         path = re.sub(r"^(\.\./)+", "", posixpath.normpath(posixpath.join(origin, target)))
-        if not target or (path not in moved and origin == position):
-            return f"{before}{target}{anchor}"
+        if not target:
+            return before + anchor
         there = posixpath.relpath(moved.get(path, path), position)
         return before + (re.sub(r"\.(ipynb|md)$", ".html", there) if "href" in before else there) + anchor
 
