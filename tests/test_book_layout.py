@@ -45,7 +45,7 @@ def checkout(tmp_path, monkeypatch):
     for name in ("01_a", "02_b"):
         nbformat.write(v4.new_notebook(cells=[v4.new_markdown_cell(TEXT)]), root / "notebooks" / f"{name}.ipynb")
     (root / "README.md").write_text(
-        "# Lab\n\n[a](notebooks/01_a.ipynb) [b](data/executed/accelerator/01_a.ipynb) "
+        "# Lab\n\n[a](notebooks/01_a.ipynb) [b](data/executed/a_gpu/01_a.ipynb) "
         '<a href="data/executed/cpu/01_a.ipynb">c</a>\n'
     )
     (root / "docs/guide.md").write_text("# Guide\n\n[a](../notebooks/01_a.ipynb#Part) [lab](../README.md)\n")
@@ -69,9 +69,9 @@ def run_in(folder, *names, entries=(), **summary):
 def laid_out(checkout, tmp_path):
     """The book's pages of two stored machines; the second lacks a page."""
     lacks = [entry("02_b", "skipped", "no framework\n there")]
-    run_in(checkout / "data/executed/accelerator", "01_a", entries=lacks, label="Some GPU", device="cuda")
+    run_in(checkout / "data/executed/a_gpu", "01_a", entries=lacks, label="Some GPU", device="cuda")
     run_in(checkout / "data/executed/cpu", "01_a", "02_b")
-    (checkout / "data/executed/README.md").write_text("# Executed\n\n[a](accelerator/01_a.ipynb)\n")
+    (checkout / "data/executed/README.md").write_text("# Executed\n\n[a](a_gpu/01_a.ipynb)\n")
     book.lay_out(book.read_runs(book.stored()), tmp_path / "laid_out")
     return tmp_path / "laid_out"
 
@@ -82,34 +82,32 @@ def text_of(path) -> str:
 
 def test_each_machine_has_its_pages_and_each_page_leads_to_the_others(laid_out):
     pages = sorted(path.relative_to(laid_out).as_posix() for path in laid_out.rglob("*.ipynb"))
-    folders = ("notebooks", "notebooks/accelerator")
+    folders = ("notebooks", "notebooks/a_gpu")
     assert pages == sorted(f"{folder}/{name}.ipynb" for folder in folders for name in ("01_a", "02_b"))
     here, there = (text_of(laid_out / folder / "01_a.ipynb") for folder in folders)
-    assert '<a href="01_a.html" aria-current="page">Some CPU</a>\n<a href="accelerator/01_a.html">Some GPU</a>' in here
+    assert '<a href="01_a.html" aria-current="page">Some CPU</a>\n<a href="a_gpu/01_a.html">Some GPU</a>' in here
     assert '<a href="../01_a.html">Some CPU</a>\n<a href="01_a.html" aria-current="page">Some GPU</a>' in there
     assert "executed on <strong>Some GPU</strong>" in there
     assert all("make lab LAB=notebooks/01_a.ipynb" in page for page in (here, there))
-    lacking = text_of(laid_out / "notebooks/accelerator/02_b.ipynb")
+    lacking = text_of(laid_out / "notebooks/a_gpu/02_b.ipynb")
     assert "Not executed on Some GPU</strong>: no framework there." in lacking
     assert "Some GPU (not run)" in lacking
     front = (laid_out / "index.md").read_text()
     assert "2 of 2 lessons were executed on <strong>Some CPU</strong>" in front
     assert "Not 02: no framework there." in front
-    machine = (laid_out / "notebooks/accelerator/index.md").read_text()
+    machine = (laid_out / "notebooks/a_gpu/index.md").read_text()
     assert "| 02 | [Time it: how?](02_b.ipynb) | not executed |" in machine
 
 
 def test_links_lead_where_they_led(laid_out):
-    for folder, up in (("notebooks", ".."), ("notebooks/accelerator", "../..")):
+    for folder, up in (("notebooks", ".."), ("notebooks/a_gpu", "../..")):
         page = text_of(laid_out / folder / "01_a.ipynb")
         assert f"[home]({up}/index.md), [next](02_b.ipynb#a-part-two), [guide]({up}/docs/guide.md#a)" in page
         assert "[w](https://x.org/a.md)" in page
     front = (laid_out / "index.md").read_text()
-    assert (
-        '[a](notebooks/01_a.ipynb) [b](notebooks/accelerator/01_a.ipynb) <a href="notebooks/01_a.html">c</a>' in front
-    )
+    assert '[a](notebooks/01_a.ipynb) [b](notebooks/a_gpu/01_a.ipynb) <a href="notebooks/01_a.html">c</a>' in front
     assert "[a](../notebooks/01_a.ipynb#part) [lab](../index.md)" in (laid_out / "docs/guide.md").read_text()
-    assert "[a](../../notebooks/accelerator/01_a.ipynb)" in (laid_out / "data/executed/README.md").read_text()
+    assert "[a](../../notebooks/a_gpu/01_a.ipynb)" in (laid_out / "data/executed/README.md").read_text()
     assert "data/executed/README\n" in front
 
 
@@ -117,15 +115,12 @@ def test_a_link_that_was_written_for_a_deeper_folder_leads_there_too():
     moved = {"README.md": "index.md"}
     assert book.relink("[x](../../../README.md)", "notebooks", "notebooks", moved) == "[x](../index.md)"
     assert book.relink("![x](../../../data/a.png)", "notebooks", "notebooks", {}) == "![x](../data/a.png)"
-    assert (
-        book.relink("[x](../../../docs/a.md#B)", "notebooks", "notebooks/accelerator", moved)
-        == "[x](../../docs/a.md#b)"
-    )
+    assert book.relink("[x](../../../docs/a.md#B)", "notebooks", "notebooks/a_gpu", moved) == "[x](../../docs/a.md#b)"
     assert book.relink("[x](#A-part:-two) [y](mailto:a@b)", "docs", "docs", {}) == "[x](#a-part-two) [y](mailto:a@b)"
 
 
 def test_what_only_programs_read_is_no_output_of_the_book_and_a_search_finds_each_page_once(laid_out):
-    for folder, unsearched in (("notebooks", False), ("notebooks/accelerator", True)):
+    for folder, unsearched in (("notebooks", False), ("notebooks/a_gpu", True)):
         notebook = nbformat.read(laid_out / folder / "01_a.ipynb", 4)
         assert list(notebook.cells[1].outputs[0].data) == ["text/plain"]
         assert notebook.metadata.get("nosearch", False) is unsearched
