@@ -97,6 +97,7 @@ def with_samples(made: records.Record, samples: list[float]) -> records.Record:
 
 @RULES.rule(
     ("if shared and (", "if ("),
+    ("rank = each.by_gpu, shared", "rank = False, shared"),
     ("rank > best[each.lesson][0]", "rank < best[each.lesson][0]"),
     ("abs(math.log(each.ratio[1]))", "each.ratio[1]"),
     ("{_row(each): each for each in one.conclusions if each.ratio}", "{_row(each): each for each in one.conclusions}"),
@@ -106,7 +107,9 @@ def of_each_lesson_the_largest_difference_that_another_machine_has_too(findings)
         made = [
             one for name, value in speed_ups.items() for one in (baseline(name), record("v", value, name, role="GPU"))
         ]
-        return findings.column([*made, baseline("lost"), record("v", 9.0, "lost", role="GPU", others=3.0)], title)
+        made += [baseline("lost"), record("v", 9.0, "lost", role="GPU", others=3.0)]
+        threads = record("1 thread", 0.01, "threads", role="1 thread", device=CPU, kind="cpu", threads=1)
+        return findings.column([*made, baseline("threads"), threads], title)
 
     here = column("here", small=1.5, slow=0.125, alone=50.0, large=4.0)
     there, elsewhere = column("there", small=1.25, slow=2.0, large=3.0), column("elsewhere", other=2.0)
@@ -115,7 +118,9 @@ def of_each_lesson_the_largest_difference_that_another_machine_has_too(findings)
     ]
     most = column("most", small=1.75)
     assert findings.side_by_side([here, there, most])[0][0] == "02b small: GPU over CPU", "what most machines have"
-    assert findings.side_by_side([here, elsewhere]) == []
+    alone = findings.side_by_side([here, elsewhere])
+    assert [row for row, _ in alone] == ["02b threads: 1 thread over CPU"], "if no GPU is on both"
+    assert findings.side_by_side([here]) == []
 
 
 @RULES.rule(

@@ -362,14 +362,14 @@ _FRAMEWORKS = ("torch", "tensorflow", "jax", "onnxruntime")
 def side_by_side(columns: Sequence[Column]) -> list[Row]:
     """For each lesson of the first machine one comparison, as lesson and label, and its speed-up on every machine.
 
-    Of those with a speed-up there and on another machine it is the one that most machines have, and of these the one
-    with the largest difference on the first. A lesson that has none has no row.
+    Of those with a speed-up there and on another machine it is a GPU's over its CPU, if there is one; then the one that
+    most machines have; then the one with the largest difference on the first. A lesson that has none has no row.
     """
     mine, *others = ({_row(each): each for each in one.conclusions if each.ratio} for one in columns)
-    best: dict[str, tuple[tuple[int, float], str]] = {}
+    best: dict[str, tuple[tuple[bool, int, float], str]] = {}
     for row, each in mine.items():
         shared = sum(row in of_one for of_one in others)
-        rank = shared, abs(math.log(each.ratio[1]))
+        rank = each.by_gpu, shared, abs(math.log(each.ratio[1]))
         if shared and (each.lesson not in best or rank > best[each.lesson][0]):
             best[each.lesson] = rank, row
     rows = [best[lesson][1] for lesson in sorted(best)]
