@@ -3,6 +3,9 @@
 ``build/report/index.html`` holds everything it shows and asks the network for nothing; beside it stands each executed
 notebook as a page of its own. Everything read here may come from a stranger or from a run that was cut short: what
 cannot be read is named on the page with its reason, the rest goes on, and every value is escaped.
+
+The executed notebooks are not rendered as the book's: Sphinx is installed by `make book` alone, it wants the whole
+checkout, and it refuses a page with a fault, while the report is made after every run, of whatever there is.
 """
 
 from __future__ import annotations
