@@ -111,6 +111,11 @@ class Run:
         return by_reason
 
     @property
+    def captioned(self) -> bool:
+        """Whether its pages say themselves what they ran on, as those that come with the project do."""
+        return self.folder.is_relative_to(EXECUTED)
+
+    @property
     def banners(self) -> list[str]:
         """What must be read before any number."""
         return [text for _, text in report.ReportPage(self.summary).banners]
