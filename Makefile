@@ -65,7 +65,7 @@ help: ## this text
 	@echo '  ADDRESS= TLS= hub: where it listens (127.0.0.1), and the folder with key.pem and cert.pem'
 	@echo '  PORT=8000     hub: this port and the next two'
 	@echo '  RUNS=3        bench, gate: processes for each notebook'
-	@echo '  RUN=          book: the folder of a run of your own'
+	@echo '  RUN=          book: the folder of a run'
 	@echo '  A= B=         compare: two files of results of one machine'
 	@echo '  REF=          gate: the file of results to hold this machine against'
 	@echo '  FACTOR=1.02   compare, gate: what is called a difference (gate: 1.05)'
