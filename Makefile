@@ -85,9 +85,6 @@ lab: setup ## open the notebooks in JupyterLab (LAB=build/workshop: the student 
 # What is missing is said before minutes are spent on installing.
 a-class:
 	@test -f '$(CLASS)' || { echo 'Name the file that holds the names of the class: make hub CLASS=names.txt'; exit 2; }
-a-run:
-	@test -n '$(RUN)$(METALLAB_BUILD)' || ls build/*-*/summary.json > /dev/null 2>&1 || { \
-	  echo 'There is no run yet to make a book of: make run'; exit 2; }
 
 hub: a-class .venv/extra-classroom $(PROXY) ## serve the student copies to a class: make hub CLASS=names.txt (classroom/README.md)
 	@test -d build/workshop || $(BIN)/python -m metallab.workshop
@@ -189,7 +186,7 @@ bars: setup ## run the scripts in tests/benchmarks one after the other; wants a 
 	done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
-book: a-run .venv/extra-book ## make a book of the executed notebooks in build/ (RUN=build/full-mps; the latest run by default)
+book: .venv/extra-book ## make a site of the executed pages in data/executed, in build/book (RUN=build/full-mps: of that run)
 	$(BIN)/python book/build.py $(if $(RUN),'$(RUN)')
 
 # What is in the repository for whoever reads before installing. Without RUN= README alone is written anew.

@@ -1,42 +1,51 @@
-"""A static site of the executed notebooks, to read without a server and without a network: ``python book/build.py``.
+"""A static site of executed notebooks, to read without a server and without a network: ``python book/build.py``.
 
-The pages of a run and the texts of this checkout are laid out as they lie in the checkout, so that the links between
-them hold, and Sphinx makes the site. Any warning, a link that leads nowhere among them, makes it fail. A notebook that
-the run did not execute has its page as well, without results, and says why.
+The pages of one run or of several and the texts of this checkout are laid out as they lie in the checkout, so that the
+links between them hold, and Sphinx makes the site. Any warning, a link that leads nowhere among them, makes it fail. A
+notebook that a run did not execute has its page as well, without results, and says why. Where there are several runs,
+each page leads to the same page on the other machines.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import os
+import posixpath
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import jinja2
 import nbformat
-from sphinx.cmd.build import build_main
 
 from metallab import paths, records
 from metallab.results import pages, report
 
 HERE = Path(__file__).parent
 BOOK = paths.BUILD / "book"
+EXECUTED = paths.ROOT / "data" / "executed"
+"""The executed pages that come with the project: a folder a machine, each as a run leaves its own."""
 
 _LEFT_OUT = ("README.md", "notebooks", "build", "book")
 _GUIDES = ("docs/*.md", "classroom/*.md")
-_RUBBISH = shutil.ignore_patterns("__pycache__", "*.egg-info")
-_LINK = re.compile(r"\]\(([^)#\s]+)")
+_BEHIND = ("CONTRIBUTING", "CHANGELOG", "data/README", "data/executed/README", "data/results/README")
+_SIMULATED = ("utils/metalsim/README", "utils/metalsim/graph/README", "utils/metalsim/shader/LIMITS")
+_RUBBISH = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.ipynb")
+_LINK = re.compile(r"""(\]\(|\shref=")(?=[^)"\s])([^)"#\s]*)(#[^)"\s]*)?""")
+_OUR_OUTPUTS = "application/vnd.metallab."  # what programs read of an output; people read the text beside it
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(HERE / "templates"),
     autoescape=lambda name: name.endswith(".html.j2"),
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
+    lstrip_blocks=True,
 )
 
 
@@ -46,19 +55,20 @@ class BookError(ValueError):
 
 @dataclass(frozen=True)
 class Chapter:
-    """A notebook of the checkout, and what the run made of it."""
+    """A notebook of the checkout, and what a run made of it."""
 
-    path: Path
-    """The executed notebook, or that of the checkout if the run has none."""
-    not_executed: str = ""
-    """Why the run has none."""
-    incomplete: str = ""
-    """What the run did not execute of it for want of a tool, and what mends that."""
+    notebook: Path
+    """The notebook of the checkout."""
+    title: str
+    executed: Path | None = None
+    """The executed notebook, if the run has one."""
+    reason: str = ""
+    """Why the run has none; of one that is incomplete, what was not executed and what mends that."""
 
     @property
     def name(self) -> str:
         """The name of the file, such as ``01_time_it_right``."""
-        return self.path.stem
+        return self.notebook.stem
 
     @property
     def number(self) -> str:
@@ -68,87 +78,194 @@ class Chapter:
     @property
     def short(self) -> str:
         """The title up to its colon."""
-        return _title(self.path).partition(":")[0]
+        return self.title.partition(":")[0]
 
 
-def make(run: Path, folder: Path = BOOK) -> Path:
-    """Write the book of a run into a folder, in place of the book that is there, and return its first page.
+@dataclass(frozen=True)
+class Run:
+    """What one machine made of the notebooks, and where the book has it."""
 
-    BookError if Sphinx has anything to warn of; it has said what, and the old book stays. report.ReportError if the run
+    folder: Path
+    summary: report.RunSummary
+    chapters: tuple[Chapter, ...]
+    position: str = "notebooks"
+    """The folder of its pages in the book."""
+
+    @property
+    def label(self) -> str:
+        """The device that it ran on."""
+        return self.summary.label or self.summary.device
+
+    @property
+    def executed(self) -> list[Chapter]:
+        """The notebooks that were executed."""
+        return [chapter for chapter in self.chapters if chapter.executed]
+
+    @property
+    def not_executed(self) -> dict[str, list[Chapter]]:
+        """The notebooks that were not, by the reason."""
+        by_reason: dict[str, list[Chapter]] = {}
+        for chapter in self.chapters:
+            if not chapter.executed:
+                by_reason.setdefault(chapter.reason, []).append(chapter)
+        return by_reason
+
+    @property
+    def captioned(self) -> bool:
+        """Whether its pages say themselves what they ran on, as those that come with the project do."""
+        return self.folder.is_relative_to(EXECUTED)
+
+    @property
+    def banners(self) -> list[str]:
+        """What must be read before any number."""
+        return [text for _, text in report.ReportPage(self.summary).banners]
+
+
+def make(folders: Sequence[Path], book: Path = BOOK) -> Path:
+    """Write the book of runs into a folder, in place of the book that is there, and return its first page.
+
+    BookError if Sphinx has anything to warn of; it has said what, and the old book stays. report.ReportError if a run
     holds nothing, pages.PageError if one of its notebooks cannot be read.
     """
-    if folder.exists() and not (folder / ".buildinfo").exists():
-        raise BookError(f"{folder} is there and is no book: name another folder")
+    from sphinx.cmd.build import build_main
+
+    if book.exists() and not (book / ".buildinfo").exists():
+        raise BookError(f"{book} is there and is no book: name another folder")
     with tempfile.TemporaryDirectory(prefix="metallab-book-") as work:
         source, site = Path(work, "pages"), Path(work, "site")
-        lay_out(run, source)
+        lay_out(read_runs(folders), source)
         options = ["-q", "--fail-on-warning", "--keep-going", "--nitpicky", "-c", str(HERE), "-d", f"{work}/doctrees"]
         if build_main([*options, "-b", "html", str(source), str(site)]):
             raise BookError("the faults named above make it unfit to be shown; mend the pages, then try again")
-        if folder.exists():
-            shutil.rmtree(folder)
-        shutil.move(site, folder)
-    return folder / "index.html"
+        if book.exists():
+            shutil.rmtree(book)
+        shutil.move(site, book)
+    return book / "index.html"
 
 
-def lay_out(run: Path, folder: Path) -> None:
-    """Write the book's pages as Sphinx reads them: the notebooks of a run, and a copy of the rest of the checkout."""
-    summary, _ = report.read_summary(run)
-    lessons = [lesson(path, run, summary) for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
-    if all(each.not_executed for each in lessons):
-        raise report.ReportError(f"{run} holds no executed notebook: run `make run` first (MODE=fast for a quick look)")
-    (folder / "notebooks").mkdir(parents=True)
+def stored() -> list[Path]:
+    """The folders of the executed pages that come with the project. report.ReportError if there are none."""
+    folders = sorted(path.parent for path in EXECUTED.glob("*/summary.json"))
+    if not folders:
+        raise report.ReportError(
+            "data/executed holds no pages: run `make run` first, then name its folder: make book RUN=build/full-cpu"
+        )
+    return folders
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs in these folders, the one with the most executed pages first: its pages are those that links lead to.
+
+    BookError if two folders have one name, which names the pages of a run. report.ReportError if one has no page.
+    """
+    notebooks = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
+    titles = {path: pages.read_notebook(path).cells[0].source.partition("\n")[0].lstrip("# ") for path in notebooks}
+    runs = []
+    for folder in folders:
+        summary, _ = report.read_summary(folder)
+        run = Run(folder, summary, tuple(chapter(path, titles[path], folder, summary) for path in notebooks))
+        if not run.executed:
+            raise report.ReportError(
+                f"{folder} holds no executed notebook: run `make run` first (MODE=fast for a quick look)"
+            )
+        runs.append(run)
+    for name, times in Counter(folder.name for folder in folders).items():
+        if times > 1:
+            raise BookError(f"{times} runs lie in folders that are called {name}: rename one")
+    first, *others = sorted(runs, key=lambda run: (-len(run.executed), run.folder.name))
+    return [first, *(Run(run.folder, run.summary, run.chapters, f"notebooks/{run.folder.name}") for run in others)]
+
+
+def chapter(notebook: Path, title: str, run: Path, summary: report.RunSummary) -> Chapter:
+    """The page of a notebook of the checkout: as the run executed it, or with the reason why it did not."""
+    told = {entry.name: entry for entry in summary.notebooks}.get(notebook.stem)
+    reason = " ".join(told.reason.split()) if told else ""
+    if told is None or told.status in ("failed", "skipped") or not (run / notebook.name).is_file():
+        fallback = told.status if told and told.status in ("failed", "skipped") else "the run left this notebook out"
+        return Chapter(notebook, title, reason=reason or fallback)
+    return Chapter(notebook, title, run / notebook.name, reason if told.status == "incomplete" else "")
+
+
+def lay_out(runs: Sequence[Run], folder: Path) -> None:
+    """Write the book's pages as Sphinx reads them: the notebooks of the runs, a copy of the rest of the checkout."""
+    folder.mkdir(parents=True)
     for entry in paths.ROOT.iterdir():
         if entry.name not in _LEFT_OUT and (entry.name == ".github" or not entry.name.startswith(".")):
             # copies, since Sphinx looks through links and would see files outside the book
             copy = shutil.copy if entry.is_file() else functools.partial(shutil.copytree, ignore=_RUBBISH)
             copy(entry, folder / entry.name)
-    for each in lessons:
-        notebook = pages.read_notebook(each.path)
-        nbformat.write(page_of(notebook, executed(each, run, summary)), folder / "notebooks" / each.path.name)
-    (folder / "index.md").write_text(front_page(lessons, executed(None, run, summary)), encoding="utf-8")
+    moved = {"README.md": "index.md"} | {
+        f"{executed.relative_to(paths.ROOT)}": f"{run.position}/{executed.name}"
+        for run in runs
+        for executed in (each.executed for each in run.executed)
+        if executed.is_relative_to(paths.ROOT)
+    }
+    for text in folder.rglob("*.md"):
+        at = text.parent.relative_to(folder).as_posix()
+        text.write_text(relink(text.read_text(encoding="utf-8"), at, at, moved), encoding="utf-8")
+    for run in runs:
+        (folder / run.position).mkdir()
+        own = {f"notebooks/{each.notebook.name}": f"{run.position}/{each.notebook.name}" for each in run.chapters}
+        for each in run.chapters:
+            notebook = pages.read_notebook(each.executed or each.notebook)
+            page = page_of(notebook, box(each, run, runs), run.position, moved | own)
+            if run is not runs[0]:
+                page.metadata["nosearch"] = True  # a search finds each page once; the switch leads on
+            nbformat.write(page, folder / run.position / each.notebook.name)
+    for run in runs[1:]:
+        text = _TEMPLATES.get_template("machine.md.j2").render(run=run, box=box(None, run, [run]))
+        (folder / run.position / "index.md").write_text(text, encoding="utf-8")
+    (folder / "index.md").write_text(front_page(runs, moved), encoding="utf-8")
 
 
-def front_page(lessons: Sequence[Chapter], box: str) -> str:
+def front_page(runs: Sequence[Run], moved: Mapping[str, str]) -> str:
     """The README, with a box below its title and the contents of the book."""
-    text = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+    text = relink((paths.ROOT / "README.md").read_text(encoding="utf-8"), ".", ".", moved)
     guides = [
         path.relative_to(paths.ROOT).with_suffix("") for glob in _GUIDES for path in sorted(paths.ROOT.glob(glob))
     ]
-    contents = _TEMPLATES.get_template("contents.md.j2").render(lessons=lessons, guides=guides)
-    return _below_title(text, box) + contents
+    behind = [name for name in (*_BEHIND, *_SIMULATED) if (paths.ROOT / f"{name}.md").is_file()]
+    contents = _TEMPLATES.get_template("contents.md.j2").render(runs=runs, guides=guides, behind=behind)
+    return _below_title(text, box(None, runs[0], runs)) + contents
 
 
-def lesson(path: Path, run: Path, summary: report.RunSummary) -> Chapter:
-    """The page of a notebook of the checkout: as the run executed it, or as it is, with the reason."""
-    told = {notebook.name: notebook for notebook in summary.notebooks}.get(path.stem)
-    if told is None or not (run / path.name).is_file():
-        reason = told.reason if told else ""
-        return Chapter(path, " ".join(reason.split()) or "the run left this notebook out")
-    if told.status in ("failed", "skipped"):
-        return Chapter(path, " ".join(told.reason.split()) or told.status)
-    incomplete = " ".join(told.reason.split()) if told.status == "incomplete" else ""
-    return Chapter(run / path.name, incomplete=incomplete)
+def box(lesson: Chapter | None, run: Run, runs: Sequence[Run]) -> str:
+    """What stands below a page's title, as HTML.
 
-
-def executed(lesson: Chapter | None, run: Path, summary: report.RunSummary) -> str:
-    """What stands below a page's title, as HTML: what it ran on, what must be known of its numbers, or why it did not.
-
-    Without a lesson, what the whole run has in common.
+    The same page on the other machines; what it ran on, what must be known of its numbers, or why it did not run; how
+    to run it oneself. Without a lesson, what whole runs have in common.
     """
-    taken, rows, warnings = "", [], [text for _, text in report.Page(summary).banners]
-    if lesson and lesson.incomplete:
-        warnings.append(f"incomplete: {lesson.incomplete}")
-    if lesson and not lesson.not_executed:
-        taken, rows = provenance(run / "results" / f"{lesson.name}.json")
+    taken, rows = "", []
+    if lesson and lesson.executed:
+        taken, rows = provenance(run.folder / "results" / f"{lesson.name}.json")
     return _TEMPLATES.get_template("executed.html.j2").render(
-        what="This page was" if lesson else "The lessons were",
-        label=summary.label or summary.device,
-        warnings=warnings,
-        not_executed=lesson.not_executed if lesson else "",
+        lesson=lesson,
+        run=run,
+        runs=runs,
+        switch=_switch(lesson, run, runs) if lesson and len(runs) > 1 else [],
         taken=taken,
         rows=rows,
+        repository=_repository(),
     )
+
+
+def _switch(lesson: Chapter, run: Run, runs: Sequence[Run]) -> list[tuple[str, str, bool, bool]]:
+    """The same page on each machine: label, address, whether it is this one, whether it was executed there."""
+    return [
+        (
+            each.label,
+            posixpath.relpath(f"{each.position}/{lesson.name}.html", run.position),
+            each is run,
+            lesson.name in {chapter.name for chapter in each.executed},
+        )
+        for each in runs
+    ]
+
+
+def _repository() -> str:
+    """The address of the public repository, where a workflow of its host makes the book; else nobody knows it."""
+    server, name = os.environ.get("GITHUB_SERVER_URL", ""), os.environ.get("GITHUB_REPOSITORY", "")
+    return f"{server}/{name}" if server and name else ""
 
 
 def provenance(results: Path) -> tuple[str, list[tuple[str, str]]]:
@@ -161,23 +278,44 @@ def provenance(results: Path) -> tuple[str, list[tuple[str, str]]]:
     return f"{day.day} {day:%B %Y}", record.machine.rows()
 
 
-def page_of(notebook: nbformat.NotebookNode, box: str) -> nbformat.NotebookNode:
+def page_of(
+    notebook: nbformat.NotebookNode, box: str, position: str, moved: Mapping[str, str]
+) -> nbformat.NotebookNode:
     """A notebook as Sphinx shall read it: a box below its title, its solutions folded, its links within the book."""
-    first, *_ = notebook.cells
-    first.source = _below_title(first.source, box)
     for cell in notebook.cells:
         tags = cell.metadata.get("tags", [])
         if "solution" in tags:
             cell.metadata.tags = [*tags, "hide-cell"]
             cell.metadata.mystnb = {"code_prompt_show": "Solution"}
         if cell.cell_type == "markdown":
-            cell.source = _LINK.sub(_to_front_page, cell.source)
+            cell.source = relink(cell.source, "notebooks", position, moved)
+        for output in cell.get("outputs", []):
+            for kind in [kind for kind in output.get("data", {}) if kind.startswith(_OUR_OUTPUTS)]:
+                del output.data[kind]
+    first, *_ = notebook.cells
+    first.source = _below_title(first.source, box)
     return notebook
 
 
-def _to_front_page(link: re.Match) -> str:
-    """The README is the book's first page, which must be called index."""
-    return "](../index.md" if link[1] == "../README.md" else link[0]
+def relink(text: str, origin: str, position: str, moved: Mapping[str, str]) -> str:
+    """A text whose links lead where they led, after it went from one folder of the checkout to another of the book.
+
+    ``moved`` says where files of the checkout are in the book, both as paths from the root. What leads out of the
+    checkout was written for a folder that lies deeper, as executed pages do: it is taken from the root.
+    """
+
+    def lead(link: re.Match) -> str:
+        before, target, anchor = link.groups(default="")
+        if re.match(r"[a-z]+:", target):
+            return link[0]
+        anchor = re.sub(r"[^\w#-]", "", anchor.lower())  # as on GitHub; in a notebook they keep capitals and colons
+        path = re.sub(r"^(\.\./)+", "", posixpath.normpath(posixpath.join(origin, target)))
+        if not target:
+            return before + anchor
+        there = posixpath.relpath(moved.get(path, path), position)
+        return before + (re.sub(r"\.(ipynb|md)$", ".html", there) if "href" in before else there) + anchor
+
+    return _LINK.sub(lead, text)
 
 
 def _below_title(text: str, box: str) -> str:
@@ -185,18 +323,14 @@ def _below_title(text: str, box: str) -> str:
     return f"{title}\n\n{box}\n{rest}"
 
 
-def _title(notebook: Path) -> str:
-    return pages.read_notebook(notebook).cells[0].source.partition("\n")[0].lstrip("# ")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """0; 1 if the book cannot be made or has faults; 2 if there is nothing to make it of."""
     parser = argparse.ArgumentParser(prog="python book/build.py", description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, nargs="?", help="folder of a run; by default the latest under build/")
+    parser.add_argument("runs", type=Path, nargs="*", help="folders of runs; by default all in data/executed")
     parser.add_argument("--into", type=Path, default=BOOK, help="where it is written, in place of an older book")
     given = parser.parse_args(arguments)
     try:
-        page = make(given.run.resolve() if given.run else report.latest_run(paths.BUILD), given.into.resolve())
+        page = make([run.resolve() for run in given.runs] or stored(), given.into.resolve())
     except (BookError, report.ReportError, pages.PageError) as problem:
         print(f"book: {problem}", file=sys.stderr)
         return 1 if isinstance(problem, BookError) else 2

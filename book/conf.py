@@ -21,7 +21,9 @@ extensions = ["myst_nb"]
 include_patterns = [
     "index.md",
     "CONTRIBUTING.md",
-    "notebooks/*.ipynb",
+    "CHANGELOG.md",
+    "notebooks/**.ipynb",
+    "notebooks/*/index.md",
     *(f"{folder}/**.md" for folder in ("classroom", "data", "docs", "utils/metalsim")),
 ]
 
@@ -107,7 +109,7 @@ def _words_by_picture(notebook: Path) -> dict[str, str]:
     found = {}
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         for output in cell.get("outputs", []):
-            for kind in ("image/png", "image/jpeg"):
+            for kind in ("image/png", "image/jpeg", "image/gif"):
                 alt = output.get("metadata", {}).get(kind, {}).get("alt")
                 if alt and kind in output["data"]:
                     data = "".join(output["data"][kind])

@@ -96,6 +96,69 @@ def with_samples(made: records.Record, samples: list[float]) -> records.Record:
 
 
 @RULES.rule(
+    ("if shared and (", "if ("),
+    ("rank = each.by_gpu, shared", "rank = False, shared"),
+    ("rank > best[each.lesson][0]", "rank < best[each.lesson][0]"),
+    ("abs(math.log(each.ratio[1]))", "each.ratio[1]"),
+    ("{_row(each): each for each in one.conclusions if each.ratio}", "{_row(each): each for each in one.conclusions}"),
+)
+def of_each_lesson_the_largest_difference_that_another_machine_has_too(findings):
+    def column(title: str, **speed_ups: float) -> findings.Column:
+        made = [
+            one for name, value in speed_ups.items() for one in (baseline(name), record("v", value, name, role="GPU"))
+        ]
+        made += [baseline("lost"), record("v", 9.0, "lost", role="GPU", others=3.0)]
+        threads = record("1 thread", 0.01, "threads", role="1 thread", device=CPU, kind="cpu", threads=1)
+        return findings.column([*made, baseline("threads"), threads], title)
+
+    here = column("here", small=1.5, slow=0.125, alone=50.0, large=4.0)
+    there, elsewhere = column("there", small=1.25, slow=2.0, large=3.0), column("elsewhere", other=2.0)
+    assert findings.side_by_side([here, there, elsewhere]) == [
+        ("02b slow: GPU over CPU", ("0.12× slower", "2.00× faster", "–"))
+    ]
+    most = column("most", small=1.75)
+    assert findings.side_by_side([here, there, most])[0][0] == "02b small: GPU over CPU", "what most machines have"
+    alone = findings.side_by_side([here, elsewhere])
+    assert [row for row, _ in alone] == ["02b threads: 1 thread over CPU"], "if no GPU is on both"
+    assert findings.side_by_side([here]) == []
+
+
+@RULES.rule(
+    ("    if not judged:\n        return []\n    gpu", "    gpu"),
+    ("reverse=True)[:3]", "reverse=True)[:9]"),
+    ("each.ratio[1] > best[each.lesson].ratio[1]", "True"),
+    ('if "from n =" in words', "if True"),
+)
+def a_minute_tells_the_gpu_its_sizes_and_the_largest_gains(findings):
+    series = [one for n, value in ((64, 0.5), (128, 2.0), (256, 4.0)) for one in sized(n, value)]
+    always = [one for n in (64, 128, 256) for one in sized(n, 3.0, "copy, n = {n}")]
+    lessons = [
+        one
+        for lesson, values in {"03_a": (9.0, 5.0), "04_b": (1.5, 1.25), "05_c": (7.0, 8.0)}.items()
+        for number, value in enumerate(values)
+        for one in (
+            baseline(f"c{number}", lesson=lesson),
+            record("v", value, f"c{number}", lesson=lesson, role="GPU"),
+        )
+    ]
+    told = findings.in_short(findings.column([*series, *always, *lessons], "here"))
+    assert told == [
+        "The GPU beside this machine's CPU: speed-up 0.50 to 9.00, median 3.00 (11 faster, 1 slower).",
+        "From which size on: 02b product, n: GPU over CPU: faster from n = 128 on.",
+        "The largest gains: 9.00× (03 c0: GPU over CPU); 8.00× (05 c1: GPU over CPU); "
+        "4.00× (02b product, n = 256: GPU over CPU).",
+    ]
+    alone = findings.column([baseline("c"), record("v", 2.0, "c", simulated=True)], "here")
+    assert findings.in_short(alone) == []
+    cpu = {"device": CPU, "kind": "cpu", "threads": 16}
+    low = [baseline("c", dtype="float32"), record("v", 2.0, "c", role="half", dtype="float16", **cpu)]
+    assert findings.in_short(findings.column(low, "here"))[:2] == [
+        "No GPU was measured against a CPU.",
+        "Low precision on the same device: speed-up 2.00 (1 faster).",
+    ]
+
+
+@RULES.rule(
     ("_refused(doubt) if doubt else", "_refused(doubt) if doubt and not sound and False else"),
     ('    if doubt.kind == "simulated":\n', "    if False:\n"),
     ('    if doubt.kind == "fast mode":\n', "    if False:\n"),

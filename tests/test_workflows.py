@@ -84,6 +84,10 @@ def _of_a_job(job: dict, events: set[str]) -> Iterator[str]:
         else:
             yield f"{command!r} is more than a call of make"
     yield from _no_targets(targets)
+    if "book" in targets and {*targets} & {"run", "bench", "test"}:
+        yield "publishing runs no page"
+    if job.get("permissions", {}).get("pages") == "write" and not events <= {"push", "workflow_dispatch"}:
+        yield "a stranger's change would be published"
     if str(job["runs-on"]).startswith("macos"):
         if others := {*targets} - {"test"}:
             yield f"a hosted Mac measures nothing, and this runs make {', '.join(sorted(others))}"
@@ -102,6 +106,7 @@ def test_workflows_are_well_formed_and_safe_and_call_make():
         "linux.yml",
         "macos.yml",
         "browser.yml",
+        "book.yml",
         "apple-gpu.yml",
         "check-mac.yml",
     }
@@ -126,6 +131,12 @@ PLANTED = {
     "macos": [
         ("run: make test", "run: make bench", "measures nothing"),
         ("    continue-on-error: true\n", "", "continue-on-error"),
+    ],
+    "book": [
+        ("      pages: write # to put the site there\n", "      contents: write\n", "undocumented-permissions"),
+        ("run: make book\n", "run: make run book\n", "publishing runs no page"),
+        ("@cd2ce8fcbc39b97be8ca5fce6e763baed58fa128 # v5.0.0", "@v5", "unpinned-uses"),
+        ("  workflow_dispatch:\n", "  pull_request:\n", "a stranger's change would be published"),
     ],
     "check-mac": [
         ("run: make check-mac", "run: make chek-mac", "no target chek-mac"),

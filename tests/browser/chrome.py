@@ -89,14 +89,16 @@ class Complaints:
 
 
 @contextlib.contextmanager
-def watched(browser: Browser, *, size: tuple[int, int] = DESKTOP, excused: Sequence[str] = ()) -> Iterator[Page]:
+def watched(
+    browser: Browser, *, size: tuple[int, int] = DESKTOP, excused: Sequence[str] = (), scripts: bool = True
+) -> Iterator[Page]:
     """An empty page in a fresh profile; at its end the test fails if it wrote an error or asked another machine.
 
     ``size`` is the window's in CSS pixels. ``excused`` are regular expressions of complaints that are known and not
-    ours; say beside each why.
+    ours; say beside each why. Without ``scripts`` no page may run any.
     """
     complaints = Complaints([re.compile(text) for text in excused])
-    context = browser.new_context(viewport={"width": size[0], "height": size[1]})
+    context = browser.new_context(viewport={"width": size[0], "height": size[1]}, java_script_enabled=scripts)
     complaints.watch(context)
     try:
         yield context.new_page()

@@ -1,7 +1,7 @@
 """The book in a real browser: a reader finds, unfolds, turns pages, and nothing is fetched from anywhere.
 
-``METALLAB_BOOK`` names a book that is there already. Without it one is made of a fast run of two notebooks; the other
-pages are then those of notebooks that did not run.
+``METALLAB_BOOK`` names a book that is there already. Without it one is made of a fast run of two notebooks, and of a
+copy that claims to be another machine's and lacks one of them; the other pages are those of notebooks that did not run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import functools
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import chrome
+import nbformat
 import pytest
 from bs4 import BeautifulSoup
 from playwright.sync_api import Browser, Page, expect
@@ -25,11 +27,15 @@ from playwright.sync_api import Browser, Page, expect
 from metallab import paths
 
 EXECUTED = ("01", "03")
+ELSEWHERE = "Another machine"
+LACKS = "03"
+FORMULA = r"$$\frac{2 n^3}{t}$$"
+REASON = "its framework is not there"
 
 
-def build(run: Path, folder: Path) -> subprocess.CompletedProcess:
+def build(folder: Path, *runs: Path) -> subprocess.CompletedProcess:
     """What became of ``python book/build.py``."""
-    command = [sys.executable, paths.ROOT / "book/build.py", run, "--into", folder]
+    command = [sys.executable, paths.ROOT / "book/build.py", *runs, "--into", folder]
     return subprocess.run(command, capture_output=True, text=True)
 
 
@@ -44,10 +50,27 @@ def run(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def made(run, tmp_path_factory) -> Path:
-    """The folder of the book of that run."""
+def elsewhere(run, tmp_path_factory) -> Path:
+    """The same run as if of another machine, which lacks one of the two; the other has a formula, as no lesson has."""
+    folder = tmp_path_factory.mktemp("elsewhere") / "elsewhere"
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns(f"{LACKS}_*"))
+    summary = json.loads((folder / "summary.json").read_text())
+    for notebook in summary["notebooks"]:
+        if notebook["name"].startswith(f"{LACKS}_"):
+            notebook.update(status="skipped", reason=REASON)
+    (folder / "summary.json").write_text(json.dumps(summary | {"label": ELSEWHERE}))
+    (path,) = folder.glob("01_*.ipynb")
+    notebook = nbformat.read(path, 4)
+    notebook.cells.append(nbformat.v4.new_markdown_cell(FORMULA))
+    nbformat.write(notebook, path)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def made(run, elsewhere, tmp_path_factory) -> Path:
+    """The folder of the book of those runs."""
     folder = tmp_path_factory.mktemp("made") / "book"
-    built = build(run, folder)
+    built = build(folder, elsewhere, run)
     assert built.returncode == 0, built.stderr
     return folder
 
@@ -74,7 +97,7 @@ def served(book) -> Iterator[str]:
 
 
 def lessons(book: Path) -> list[Path]:
-    """The pages of the notebooks, in their order."""
+    """The pages of the notebooks on the first machine, in their order."""
     return sorted((book / "notebooks").glob("*.html"))
 
 
@@ -100,14 +123,68 @@ def search(page: Page, words: str) -> Page:
 def test_search_finds_a_term_from_a_folder(book, page):
     page.goto((book / "index.html").as_uri())
     links = search(page, "Softshrink").locator("#search-results li a")
-    links.filter(has_text="Profile a model").first.click()
-    expect(page.locator("article h1")).to_contain_text("Profile a model and find what falls back")
+    links.filter(has_text="Profile and find fallbacks").first.click()
+    expect(page.locator("article h1")).to_contain_text("Profile and find fallbacks: where does the time go?")
 
 
 def test_search_shows_what_it_found_from_a_server(served, page):
     page.goto(f"{served}/index.html")
     summary = search(page, "Softshrink").locator("#search-results li p.context")
     expect(summary.filter(has_text="Softshrink").first).to_be_visible()
+
+
+def test_search_finds_each_lesson_once(book, page):
+    page.goto((book / "index.html").as_uri())
+    results = search(page, "synchronize").locator("#search-results li a")
+    expect(results.filter(has_text="Time it right").first).to_be_visible()
+    lessons_found = [link for link in results.evaluate_all("all => all.map(it => it.href)") if "/notebooks/" in link]
+    names = [urlsplit(link).path.rpartition("/")[2] for link in lessons_found]
+    assert len(names) == len(set(names)), names
+
+
+def test_the_switch_leads_to_the_same_page_on_another_machine_without_a_script(run, made, browser: Browser):
+    here = json.loads((run / "summary.json").read_text())["label"]
+    with chrome.watched(browser, scripts=False) as page:
+        page.goto(one(made, "01"))
+        switch = page.get_by_role("navigation", name="This page on each machine")
+        assert switch.get_by_role("link").all_inner_texts() == [here, ELSEWHERE]
+        expect(switch.locator("[aria-current=page]")).to_have_text(here)
+        switch.get_by_role("link", name=ELSEWHERE).click()
+        assert Path(unquote(urlsplit(page.url).path)).relative_to(made).parts[:2] == ("notebooks", "elsewhere")
+        expect(page.locator("article h1")).to_contain_text("Time it right")
+        expect(switch.locator("[aria-current=page]")).to_have_text(ELSEWHERE)
+        expect(page.locator(".executed")).to_contain_text(f"executed on {ELSEWHERE}")
+        page.locator("a.right-next").click()
+        assert "/notebooks/elsewhere/02_" in page.url, "the next page is that machine's"
+        switch.get_by_role("link", name=here).click()
+        assert "/notebooks/02_" in page.url
+
+
+def test_a_page_that_a_machine_lacks_says_so_with_the_reason(made, page):
+    page.goto(one(made, LACKS))
+    page.get_by_role("link", name=f"{ELSEWHERE} (not run)").click()
+    expect(page.locator(".executed")).to_contain_text(f"Not executed on {ELSEWHERE}: {REASON}")
+    page.goto((made / "index.html").as_uri())
+    expect(page.locator(".executed")).to_contain_text(f"Not {LACKS}: {REASON}.")
+    page.locator(".executed").get_by_role("link", name=ELSEWHERE).click()
+    row = page.get_by_role("row", name="Time it right")
+    expect(row).to_contain_text("executed")
+    expect(page.get_by_role("row", name="Profile and find")).to_contain_text("not executed")
+
+
+def test_the_switch_fits_a_phone(made, browser: Browser):
+    with chrome.watched(browser, size=chrome.PHONE) as page:
+        page.goto(one(made, "01"))
+        for link in page.locator(".machines a").all():
+            box = link.bounding_box()
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= chrome.PHONE[0]
+            assert box["height"] >= 24, "a finger finds it"
+
+
+def test_a_page_says_how_to_run_it(made, page):
+    page.goto(one(made, "01"))
+    expect(page.locator(".executed code").first).to_have_text("make lab LAB=notebooks/01_time_it_right.ipynb")
 
 
 def test_a_solution_is_reached_and_unfolded_by_keyboard(book, page):
@@ -163,9 +240,14 @@ def test_every_page_is_quiet_fits_and_has_words_for_its_pictures(book, browser: 
                 assert loaded, f"{name}: {source} does not show"
 
 
-def test_words_for_a_picture_are_those_of_its_plot(made, page):
+def test_words_for_a_picture_are_those_of_its_plot(run, made, page):
     page.goto(one(made, "01"))
-    assert page.get_by_alt_text("How wrong a broken timer is, fake device").count() == 1
+    (executed,) = run.glob("01_*.ipynb")
+    outputs = [output for cell in nbformat.read(executed, 4).cells for output in cell.get("outputs", [])]
+    words = [output.metadata["image/png"]["alt"] for output in outputs if "image/png" in output.get("metadata", {})]
+    assert words
+    for each in words:
+        expect(page.get_by_alt_text(each, exact=True).first).to_be_visible()
 
 
 def test_a_page_says_what_it_ran_on_and_how(run, made, page):
@@ -179,14 +261,15 @@ def test_a_page_says_what_it_ran_on_and_how(run, made, page):
             page.locator(".executed summary").click()
             expect(page.locator(".executed").get_by_role("row", name="Chip")).to_be_visible()
         else:
-            assert "Not executed in this run" in executed
+            assert "Not executed on" in executed
 
 
-def test_a_formula_is_drawn_without_a_script(book, page):
-    page.goto(one(book, "10"))
-    formula = page.locator(".formula math")
-    expect(formula.first).to_be_visible()
-    assert formula.first.bounding_box()["height"] > 10
+def test_a_formula_is_drawn_without_a_script(made, browser: Browser):
+    with chrome.watched(browser, scripts=False) as page:
+        page.goto(next((made / "notebooks/elsewhere").glob("01_*.html")).as_uri())
+        formula = page.locator(".formula math")
+        expect(formula).to_be_visible()
+        assert formula.bounding_box()["height"] > 10
 
 
 def test_every_link_within_the_book_leads_somewhere(book):
@@ -213,7 +296,7 @@ def test_a_dead_link_is_no_book(run, tmp_path):
     text = notebook.read_text(encoding="utf-8")
     assert "](02_run_pytorch_on_mps.ipynb)" in text
     (broken / notebook.name).write_text(text.replace("](02_run_pytorch_on_mps.ipynb)", "](02_gone.ipynb)"))
-    built = build(broken, tmp_path / "book")
+    built = build(tmp_path / "book", broken)
     assert built.returncode == 1
     assert "02_gone.ipynb" in built.stderr
     assert "unfit to be shown" in built.stderr
@@ -221,15 +304,15 @@ def test_a_dead_link_is_no_book(run, tmp_path):
 
 
 def test_without_a_run_there_is_no_book(tmp_path):
-    built = build(tmp_path, tmp_path / "book")
+    built = build(tmp_path / "book", tmp_path)
     assert built.returncode == 2
     assert "`make run` first" in built.stderr
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
+def test_a_folder_that_holds_something_else_is_left_alone(run, tmp_path):
     mine = tmp_path / "mine.txt"
     mine.touch()
-    built = build(tmp_path, tmp_path)
+    built = build(tmp_path, run)
     assert built.returncode == 1
     assert "is no book" in built.stderr
     assert mine.exists()

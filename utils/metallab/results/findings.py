@@ -64,6 +64,11 @@ class Conclusion:
         return f"{units.times(self.ratio[0])} to {units.times(self.ratio[2])}" if self.ratio else ""
 
     @property
+    def short(self) -> str:
+        """Speed-up and verdict, such as ``1.83× faster``."""
+        return f"{self.speed_up} {self.outcome}"
+
+    @property
     def by_gpu(self) -> bool:
         """True for an accelerator's speed-up over the CPU."""
         sides = self.measured, self.baseline_measured
@@ -153,11 +158,10 @@ def trust(records: Sequence[Record]) -> str:
 
     Empty if nothing was measured for real and in full mode.
     """
-    real = [record for record in records if record.measurement.mode == "full" and not record.measurement.simulated]
+    real = _real(records)
     if not real:
         return ""
-    busy = [record for record in real if record.measurement.others > timing.BUSY]
-    drifted = [record for record in real if abs(record.sentinel_drift or 0) > timing.DRIFT]
+    busy, drifted = doubted(real)
     if not busy and not drifted:
         return f"All {len(real)} measurements were made on a quiet, steady machine."
     doubts = ((busy, "while other programs were busy"), (drifted, "while the machine's speed drifted"))
@@ -170,6 +174,17 @@ def trust(records: Sequence[Record]) -> str:
         f"Measured {made}: of {len(every)} speed-ups {lost or 'none'} had to be withheld for it. "
         f"Close other programs and run again: {'; '.join(again)}."
     )
+
+
+def doubted(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """Of the records of real hardware in full mode: those made on a busy machine, and those on a drifting one."""
+    real = _real(records)
+    busy = [record for record in real if record.measurement.others > timing.BUSY]
+    return busy, [record for record in real if abs(record.sentinel_drift or 0) > timing.DRIFT]
+
+
+def _real(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record.measurement.mode == "full" and not record.measurement.simulated]
 
 
 def conclusions(records: Iterable[Record]) -> list[Conclusion]:
@@ -344,6 +359,62 @@ def _provenance(one: Column) -> dict[str, str]:
 _FRAMEWORKS = ("torch", "tensorflow", "jax", "onnxruntime")
 
 
+def side_by_side(columns: Sequence[Column]) -> list[Row]:
+    """For each lesson of the first machine one comparison, as lesson and label, and its speed-up on every machine.
+
+    Of those with a speed-up there and on another machine it is a GPU's over its CPU, if there is one; then the one that
+    most machines have; then the one with the largest difference on the first. A lesson that has none has no row.
+    """
+    mine, *others = ({_row(each): each for each in one.conclusions if each.ratio} for one in columns)
+    best: dict[str, tuple[tuple[bool, int, float], str]] = {}
+    for row, each in mine.items():
+        shared = sum(row in of_one for of_one in others)
+        rank = each.by_gpu, shared, abs(math.log(each.ratio[1]))
+        if shared and (each.lesson not in best or rank > best[each.lesson][0]):
+            best[each.lesson] = rank, row
+    rows = [best[lesson][1] for lesson in sorted(best)]
+    return [(row, tuple(of_one[row].short if row in of_one else "–" for of_one in (mine, *others))) for row in rows]
+
+
+def in_short(one: Column) -> list[str]:
+    """What a machine's results say in a minute: its GPU, low precision, and the largest gains; a sentence each.
+
+    Empty if nothing was compared for real and in full mode.
+    """
+    judged = [each for each in one.conclusions if each.outcome in _OUTCOMES]
+    if not judged:
+        return []
+    gpu = [each for each in judged if each.by_gpu]
+    told = [
+        f"The GPU beside this machine's CPU: speed-up {_spread(gpu)}." if gpu else "No GPU was measured against a CPU."
+    ]
+    if sizes := [f"{row}: {words}" for row, words in _crossovers(gpu).items() if "from n =" in words]:
+        told.append(f"From which size on: {'; '.join(sizes)}.")
+    if low := [each for each in judged if each.in_fewer_bits]:
+        told.append(f"Low precision on the same device: speed-up {_spread(low)}.")
+    best: dict[str, Conclusion] = {}  # of each lesson
+    for each in judged:
+        gains = each.outcome == "faster" and each.ratio
+        if gains and (each.lesson not in best or each.ratio[1] > best[each.lesson].ratio[1]):
+            best[each.lesson] = each
+    largest = sorted(best.values(), key=lambda each: each.ratio[1], reverse=True)[:3]
+    if largest:
+        told.append(f"The largest gains: {'; '.join(f'{each.speed_up} ({_row(each)})' for each in largest)}.")
+    return told
+
+
+def _spread(conclusions: Sequence[Conclusion]) -> str:
+    """From which speed-up to which, and how often each verdict: ``0.13 to 65.8, median 2.38 (29 faster, 9 slower)``."""
+    ratios = sorted(each.ratio[1] for each in conclusions if each.ratio)
+    verdicts = Counter(each.outcome for each in conclusions)
+    counts = ", ".join(f"{verdicts[outcome]} {outcome}" for outcome in _OUTCOMES if verdicts[outcome])
+    if not ratios:
+        return f"no speed-up is given ({counts})"
+    ends = " to ".join(dict.fromkeys(units.times(end) for end in (ratios[0], ratios[-1])))
+    middle = f", median {units.times(statistics.median(ratios))}" if len(ratios) > 2 else ""
+    return f"{ends}{middle} ({counts})"
+
+
 def by_lesson(columns: Sequence[Column], by_gpu: bool) -> list[Row]:
     """For each lesson the range of speed-ups: of a GPU over its own CPU, or of one way over another on one device."""
     lessons = sorted({each.lesson for one in columns for each in one.conclusions if each.by_gpu == by_gpu})
@@ -352,14 +423,7 @@ def by_lesson(columns: Sequence[Column], by_gpu: bool) -> list[Row]:
 
 def _range(one: Column, lesson: str, by_gpu: bool) -> str:
     mine = [each for each in one.conclusions if (each.lesson, each.by_gpu) == (lesson, by_gpu)]
-    ratios = sorted(each.ratio[1] for each in mine if each.ratio)
-    if not ratios:
-        return _why_none(one, mine)
-    ends = " to ".join(dict.fromkeys(units.times(end) for end in (ratios[0], ratios[-1])))
-    every = Counter(each.outcome for each in mine)
-    counts = [f"{every[outcome]} {outcome}" for outcome in _OUTCOMES if every[outcome]]
-    middle = f", median {units.times(statistics.median(ratios))}" if len(ratios) > 2 else ""
-    return f"{ends}{middle} ({', '.join(counts)})"
+    return _spread(mine) if any(each.ratio for each in mine) else _why_none(one, mine)
 
 
 _OUTCOMES = ("faster", "slower", "same", "inconclusive", "differ", "withheld")
@@ -427,7 +491,12 @@ def every(columns: Sequence[Column]) -> list[Row]:
 
 def _cells(conclusions: Iterable[Conclusion]) -> dict[str, str]:
     """What is said on one machine, by row."""
-    return {f"{_number(each)} {each.label}": _cell(each) for each in conclusions}
+    return {_row(each): _cell(each) for each in conclusions}
+
+
+def _row(conclusion: Conclusion) -> str:
+    """What is the same on every machine: the lesson's number, and what was compared with what."""
+    return f"{_number(conclusion)} {conclusion.label}"
 
 
 def _rows(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> list[Row]:
@@ -450,4 +519,4 @@ def _number(conclusion: Conclusion) -> str:
 def _cell(conclusion: Conclusion) -> str:
     if conclusion.ratio is None:
         return conclusion.words
-    return f"{conclusion.speed_up} {conclusion.outcome} ({conclusion.interval})"
+    return f"{conclusion.short} ({conclusion.interval})"

@@ -3,13 +3,15 @@
 ``build/report/index.html`` holds everything it shows and asks the network for nothing; beside it stands each executed
 notebook as a page of its own. Everything read here may come from a stranger or from a run that was cut short: what
 cannot be read is named on the page with its reason, the rest goes on, and every value is escaped.
+
+The executed notebooks are not rendered as the book's: Sphinx is installed by `make book` alone, it wants the whole
+checkout, and it refuses a page with a fault, while the report is made after every run, of whatever there is.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
-import binascii
 import functools
 import hashlib
 import html
@@ -20,7 +22,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +77,11 @@ class Notebook:
     """What a failed notebook left: its partial copy, or a text; relative to the run's folder."""
     not_run: tuple[dict[str, str], ...] = ()
     """What was not run for want of a tool: ``where``, ``what``, and how to ``mend`` it."""
+
+    @property
+    def number(self) -> str:
+        """Such as ``02b``."""
+        return self.name.split("_")[0]
 
 
 @dataclass(frozen=True)
@@ -237,10 +244,9 @@ def _started(run: Path) -> float:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG from a notebook, as a data URI. Width and height are pixels."""
+    """A PNG as a data URI. Width and height are pixels."""
 
     source: str
-    caption: str
     alt: str
     width: int
     height: int
@@ -253,7 +259,6 @@ class Card:
     notebook: Notebook
     page: str = ""
     """The file of its executed page, or empty."""
-    pictures: list[Picture] = field(default_factory=list)
     traceback: str = ""
     left: str = ""
     """Where the partial notebook of a failure lies, as a reader finds it."""
@@ -298,16 +303,55 @@ class ReportPage:
     machine: list[tuple[str, str]] = field(default_factory=list)
     machine_from_records: bool = False
     machines: list[findings.Column] = field(default_factory=list)
-    """This run's machine first, then those whose results come with the project."""
+    """This run's machine first, if it measured anything, then those whose results come with the project."""
     problems: list[Unreadable] = field(default_factory=list)
     trust: str = ""
-    """Whether this run may be believed, and what to run again: see `findings.trust`."""
+    """Whether what was measured may be believed, and what to run again: see `findings.trust`."""
+    doubted: bool = False
+    """True if some of it may not."""
 
     @property
     def banners(self) -> list[tuple[str, str]]:
         """Style and text of what must be read before any number."""
         fast = [("fast", FAST)] if self.summary.mode == "fast" else []
         return ([("simulated", SIMULATED)] if self.summary.simulated else []) + fast
+
+    @property
+    def again(self) -> list[str]:
+        """Which pages are not wholly here, and what to do about it, a sentence each."""
+        failed = [card.notebook.number for card in self.cards if card.notebook.status == "failed"]
+        sentences = []
+        if failed:
+            commands = ["make run"] if len(failed) > 4 else [f"make run ONLY={number}" for number in failed]
+            sentences.append(
+                f"Failed: {', '.join(failed)}. Mend what is named below and run again: {'; '.join(commands)}."
+            )
+        lacking: dict[tuple[str, str], list[str]] = {}
+        for notebook in (card.notebook for card in self.cards):
+            mends = dict.fromkeys(gap["mend"] for gap in notebook.not_run)
+            if notebook.status == "incomplete":
+                lacking.setdefault(("Incomplete", "; ".join(mends) or notebook.reason), []).append(notebook.number)
+            elif notebook.status == "skipped":
+                lacking.setdefault(("Skipped", notebook.reason or "no reason was given"), []).append(notebook.number)
+        return sentences + [f"{how}: {', '.join(pages)} ({why})." for (how, why), pages in lacking.items()]
+
+    @property
+    def in_short(self) -> list[str]:
+        """What this run found, in a minute."""
+        return findings.in_short(self.machines[0]) if self.measurements else []
+
+    @property
+    def beside(self) -> list[findings.Row]:
+        """Of each page that another machine has run as well a comparison, beside that machine's."""
+        return findings.side_by_side(self.machines) if self.measurements else []
+
+    @property
+    def lessons(self) -> dict[str, list[Group]]:
+        """The comparisons of each notebook."""
+        by_lesson: dict[str, list[Group]] = {}
+        for group in self.groups:
+            by_lesson.setdefault(group.notebook, []).append(group)
+        return by_lesson
 
     @property
     def counts(self) -> dict[str, int]:
@@ -429,7 +473,7 @@ def _add_notebooks(page: ReportPage, run: Path, folder: Path) -> None:
 
 
 def _fill(card: Card, page: ReportPage, run: Path, folder: Path, names: Sequence[str]) -> None:
-    """Pictures, traceback and page of a notebook that ran, be it to its end or not."""
+    """Traceback and page of a notebook that ran, be it to its end or not."""
     name = card.notebook.name
     path = _left_by(card.notebook, run)
     if card.notebook.status == "failed":
@@ -440,8 +484,6 @@ def _fill(card: Card, page: ReportPage, run: Path, folder: Path, names: Sequence
     executed = pages.read_notebook(path)
     page.problems += [Unreadable(f"{name}, cell {number}", why) for number, why in cuts(executed)]
     card.traceback = traceback_tail(executed)
-    card.pictures, broken = pictures(executed)
-    page.problems += [Unreadable(f"{name}, picture {number}", why) for number, why in broken]
     banner = " ".join(text for _, text in page.banners)
     card.page = _write(folder / f"{name}.html", pages.to_html(executed, name, banner=banner, pages=names)).name
 
@@ -469,41 +511,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as problem:
         raise ReportError(f"what it left cannot be read: {problem.strerror}") from problem
-
-
-def pictures(notebook: NotebookNode) -> tuple[list[Picture], list[tuple[int, str]]]:
-    """A notebook's PNG outputs in order, named after the headings above them; and number and fault of broken ones."""
-    good, broken = [], []
-    for number, (heading, encoded) in enumerate(_png_outputs(notebook), 1):
-        try:
-            data = base64.b64decode("".join(str(encoded).split()), validate=True)
-            width, height = png_size(data)
-        except (binascii.Error, ReportError) as problem:
-            broken.append((number, str(problem)))
-            continue
-        good.append(Picture(_as_uri(data), heading, f"Picture {number}: {heading}", width, height))
-    return good, broken
-
-
-def _png_outputs(notebook: NotebookNode) -> Iterator[tuple[str, Any]]:
-    """Nearest heading above, and base64 text, of each PNG."""
-    heading = "before the first heading"
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            heading = last_heading(cell.source) or heading
-        for output in cell.get("outputs", ()):
-            if encoded := output.get("data", {}).get("image/png"):
-                yield heading, encoded
-
-
-def last_heading(markdown: str) -> str:
-    """The last heading of a markdown cell as plain text; empty if it has none."""
-    outside_code = re.sub(r"^(```|~~~).*?^\1", "", markdown, flags=re.MULTILINE | re.DOTALL)
-    headings = re.findall(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*$", outside_code, re.MULTILINE)
-    if not headings:
-        return ""
-    plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", headings[-1])  # links keep their words
-    return re.sub(r"[*`]|(?<!\w)_|_(?!\w)", "", plain).strip()
 
 
 def png_size(data: bytes) -> tuple[int, int]:
@@ -557,6 +564,7 @@ def _add_records(page: ReportPage, run: Path) -> None:
     page.machine = merged_rows(machines or [("", machine.describe())])
     page.machine_from_records = bool(machines)
     page.trust = findings.trust(usable)
+    page.doubted = any(findings.doubted(usable))
     _add_machines(page, usable)
 
 
@@ -574,7 +582,9 @@ def _add_machines(page: ReportPage, usable: Sequence[Record]) -> None:
     """This run beside the results that come with the project."""
     columns, unreadable = findings.references()
     mine = [findings.column(usable, "this run")] if usable else []
-    page.machines = [*findings.distinct([*mine, *columns]), *findings.wanted([*mine, *columns])]
+    here = [replace(one, title=f"here, {one.title}") for one in mine]
+    stored = [replace(one, title=f"{one.title} (stored)") for one in findings.distinct(columns)]
+    page.machines = [*here, *stored, *findings.wanted([*mine, *columns])]
     page.problems += [Unreadable(f"data/results/{each.what}", each.reason) for each in unreadable]
 
 
@@ -622,11 +632,8 @@ def _headline_picture(folder: Path, headline: Headline) -> Picture | None:
         raise ReportError(f"{headline.picture} cannot be read: {problem.strerror}") from problem
     if hashlib.sha256(data).hexdigest() != headline.sha256:
         raise ReportError(f"{headline.picture} is not the picture that was saved with the results")
-    return Picture(_as_uri(data), "", headline.alternative_text, *png_size(data))
-
-
-def _as_uri(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    source = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+    return Picture(source, headline.alternative_text, *png_size(data))
 
 
 def merged_rows(machines: Sequence[tuple[str, machine.Machine]]) -> list[tuple[str, str]]:

@@ -1,0 +1,156 @@
+"""How the book's pages are laid out for Sphinx, which only `make book` installs; tests/browser read what it makes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+
+import nbformat
+import pytest
+from nbformat import v4
+
+from metallab import paths
+from metallab.results import report
+
+
+def _build():
+    spec = importlib.util.spec_from_file_location("book_build", paths.ROOT / "book/build.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where a dataclass looks its annotations up
+    spec.loader.exec_module(module)
+    return module
+
+
+book = _build()
+
+TEXT = "# Time it: how?\n\n[home](../README.md), [next](02_b.ipynb#A-part:-two), [guide](../docs/guide.md#a) [w](https://x.org/a.md)"
+
+
+def entry(name: str, status: str = "passed", reason: str = "") -> dict:
+    return {"name": name, "title": name, "status": status, "reason": reason}
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout of two lessons, a guide, and nothing executed yet."""
+    root = tmp_path / "checkout"
+    for name, path in {"ROOT": ".", "NOTEBOOKS": "notebooks"}.items():
+        monkeypatch.setattr(paths, name, root / path)
+    monkeypatch.setattr(book, "EXECUTED", root / "data/executed")
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    for name in ("notebooks", "docs", "data/executed"):
+        (root / name).mkdir(parents=True)
+    for name in ("01_a", "02_b"):
+        nbformat.write(v4.new_notebook(cells=[v4.new_markdown_cell(TEXT)]), root / "notebooks" / f"{name}.ipynb")
+    (root / "README.md").write_text(
+        "# Lab\n\n[a](notebooks/01_a.ipynb) [b](data/executed/a_gpu/01_a.ipynb) "
+        '<a href="data/executed/cpu/01_a.ipynb">c</a>\n'
+    )
+    (root / "docs/guide.md").write_text("# Guide\n\n[a](../notebooks/01_a.ipynb#Part) [lab](../README.md)\n")
+    return root
+
+
+def run_in(folder, *names, entries=(), **summary):
+    """A run's folder with these notebooks, each with an output."""
+    folder.mkdir(parents=True)
+    for name in names:
+        incomplete = {"application/vnd.metallab.incomplete+json": {}, "text/plain": "NOT RUN"}
+        cell = v4.new_code_cell("1", outputs=[v4.new_output("display_data", data=incomplete)])
+        nbformat.write(v4.new_notebook(cells=[v4.new_markdown_cell(TEXT), cell]), folder / f"{name}.ipynb")
+    known = {"mode": "full", "device": "cpu", "label": "Some CPU", "simulated": False}
+    given = {"notebooks": [*map(entry, names), *entries]}
+    (folder / "summary.json").write_text(json.dumps(known | summary | given))
+    return folder
+
+
+@pytest.fixture
+def laid_out(checkout, tmp_path):
+    """The book's pages of two stored machines; the second lacks a page."""
+    lacks = [entry("02_b", "skipped", "no framework\n there")]
+    run_in(checkout / "data/executed/a_gpu", "01_a", entries=lacks, label="Some GPU", device="cuda")
+    run_in(checkout / "data/executed/cpu", "01_a", "02_b")
+    (checkout / "data/executed/README.md").write_text("# Executed\n\n[a](a_gpu/01_a.ipynb)\n")
+    book.lay_out(book.read_runs(book.stored()), tmp_path / "laid_out")
+    return tmp_path / "laid_out"
+
+
+def text_of(path) -> str:
+    return "\n".join(cell.source for cell in nbformat.read(path, 4).cells)
+
+
+def test_each_machine_has_its_pages_and_each_page_leads_to_the_others(laid_out):
+    pages = sorted(path.relative_to(laid_out).as_posix() for path in laid_out.rglob("*.ipynb"))
+    folders = ("notebooks", "notebooks/a_gpu")
+    assert pages == sorted(f"{folder}/{name}.ipynb" for folder in folders for name in ("01_a", "02_b"))
+    here, there = (text_of(laid_out / folder / "01_a.ipynb") for folder in folders)
+    assert '<a href="01_a.html" aria-current="page">Some CPU</a>\n<a href="a_gpu/01_a.html">Some GPU</a>' in here
+    assert '<a href="../01_a.html">Some CPU</a>\n<a href="01_a.html" aria-current="page">Some GPU</a>' in there
+    assert "executed on" not in there, "as its own caption says"
+    assert all("make lab LAB=notebooks/01_a.ipynb" in page for page in (here, there))
+    lacking = text_of(laid_out / "notebooks/a_gpu/02_b.ipynb")
+    assert "Not executed on Some GPU</strong>: no framework there." in lacking
+    assert "Some GPU (not run)" in lacking
+    front = (laid_out / "index.md").read_text()
+    assert "2 of 2 lessons were executed on <strong>Some CPU</strong>" in front
+    assert "Not 02: no framework there." in front
+    machine = (laid_out / "notebooks/a_gpu/index.md").read_text()
+    assert "| 02 | [Time it: how?](02_b.ipynb) | not executed |" in machine
+
+
+def test_links_lead_where_they_led(laid_out):
+    for folder, up in (("notebooks", ".."), ("notebooks/a_gpu", "../..")):
+        page = text_of(laid_out / folder / "01_a.ipynb")
+        assert f"[home]({up}/index.md), [next](02_b.ipynb#a-part-two), [guide]({up}/docs/guide.md#a)" in page
+        assert "[w](https://x.org/a.md)" in page
+    front = (laid_out / "index.md").read_text()
+    assert '[a](notebooks/01_a.ipynb) [b](notebooks/a_gpu/01_a.ipynb) <a href="notebooks/01_a.html">c</a>' in front
+    assert "[a](../notebooks/01_a.ipynb#part) [lab](../index.md)" in (laid_out / "docs/guide.md").read_text()
+    assert "[a](../../notebooks/a_gpu/01_a.ipynb)" in (laid_out / "data/executed/README.md").read_text()
+    assert "data/executed/README\n" in front
+
+
+def test_a_link_that_was_written_for_a_deeper_folder_leads_there_too():
+    moved = {"README.md": "index.md"}
+    assert book.relink("[x](../../../README.md)", "notebooks", "notebooks", moved) == "[x](../index.md)"
+    assert book.relink("![x](../../../data/a.png)", "notebooks", "notebooks", {}) == "![x](../data/a.png)"
+    assert book.relink("[x](../../../docs/a.md#B)", "notebooks", "notebooks/a_gpu", moved) == "[x](../../docs/a.md#b)"
+    assert book.relink("[x](#A-part:-two) [y](mailto:a@b)", "docs", "docs", {}) == "[x](#a-part-two) [y](mailto:a@b)"
+
+
+def test_what_only_programs_read_is_no_output_of_the_book_and_a_search_finds_each_page_once(laid_out):
+    for folder, unsearched in (("notebooks", False), ("notebooks/a_gpu", True)):
+        notebook = nbformat.read(laid_out / folder / "01_a.ipynb", 4)
+        assert list(notebook.cells[1].outputs[0].data) == ["text/plain"]
+        assert notebook.metadata.get("nosearch", False) is unsearched
+
+
+def test_a_run_of_ones_own_has_no_switch_and_tells_what_it_left_out(checkout, tmp_path):
+    mine = run_in(tmp_path / "full-cpu", "01_a", mode="fast")
+    book.lay_out(book.read_runs([mine]), tmp_path / "laid_out")
+    page = text_of(tmp_path / "laid_out/notebooks/01_a.ipynb")
+    assert "<nav" not in page
+    assert "Fast mode: three samples, no conclusions." in page
+    assert "This page was executed on <strong>Some CPU</strong>." in page
+    assert "Not 02: the run left this notebook out." in (tmp_path / "laid_out/index.md").read_text()
+
+
+def test_the_public_address_is_told_where_it_is_known(checkout, tmp_path, monkeypatch):
+    mine = run_in(tmp_path / "full-cpu", "01_a")
+    (run,) = book.read_runs([mine])
+    assert "git clone" not in book.box(None, run, [run])
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://host.example")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "some/lab")
+    assert "git clone https://host.example/some/lab metal-lab" in book.box(None, run, [run])
+
+
+def test_nothing_to_make_a_book_of_is_told_with_what_to_do(checkout, tmp_path):
+    with pytest.raises(report.ReportError, match="make book RUN=build/full-cpu"):
+        book.stored()
+    one, other = (run_in(tmp_path / folder / "full-cpu", "01_a") for folder in ("one", "other"))
+    with pytest.raises(book.BookError, match="2 runs lie in folders that are called full-cpu: rename one"):
+        book.read_runs([one, other])
+    shutil.rmtree(one)
+    with pytest.raises(report.ReportError, match="run `make run` first"):
+        book.read_runs([one])
