@@ -252,7 +252,7 @@ def test_traces_are_counted():
         "shape": (jnp.ones(2), jnp.ones(3)),
         "key": ({"a": 1.0}, {"b": 1.0}),
     }
-    assert list(map(list, compiling.traces(pairs).rows)) == [["values", 1], ["shape", 2], ["key", 2]]
+    assert list(map(list, compiling.traces(pairs).rows)) == [["values", "1"], ["shape", "2"], ["key", "2"]]
 
 
 def test_a_mean_is_of_the_networks_that_have_the_rival():
