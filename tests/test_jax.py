@@ -246,6 +246,15 @@ def test_whether_compiling_pays_is_withheld_with_the_speed_up():
     assert "4 ms" not in told
 
 
+def test_traces_are_counted():
+    pairs = {
+        "values": (jnp.ones(2), jnp.zeros(2)),
+        "shape": (jnp.ones(2), jnp.ones(3)),
+        "key": ({"a": 1.0}, {"b": 1.0}),
+    }
+    assert list(map(list, compiling.traces(pairs).rows)) == [["values", "1"], ["shape", "2"], ["key", "2"]]
+
+
 def test_a_mean_is_of_the_networks_that_have_the_rival():
     both = compared("one", jit=1.0, slow=2.0, NumPy=4.0)
     refused = dataclasses.replace(compared("two", jit=1.0, slow=8.0), refused={"slow": timing.Doubt("outputs differ")})
@@ -348,16 +357,16 @@ def test_a_race_that_is_withheld_for_one_reason_has_one_row():
         assert len(axes.get_yticks()) == rows
 
 
-def test_marked_digits_have_a_caption_in_colour():
+def test_digits_with_a_wrong_label_have_it_in_colour():
     lab = device.cpu(framework="jax")
-    captions = [f"labelled {i}" for i in range(7)]
-    figure = pictures.digits(np.zeros((7, 64)), captions, [i == 2 for i in range(7)], "Seven", on=lab)
+    labels, truth = np.arange(9), np.array([0, 1, 2, 3, 5, 5, 6, 7, 8])
+    figure = pictures.digits(np.zeros((9, 64)), labels, truth, [4, 1, 0, 2, 3, 8, 7], heading="Seven", on=lab)
     titles = {ax.get_title(): ax.title.get_color() for ax in figure.axes if ax.get_title()}
-    assert [text for text, colour in titles.items() if colour == plots.RED] == ["labelled 2"]
-    assert list(titles) == captions
-    assert "labelled 2 (marked)" in figure.get_label()
-    with pytest.raises(ValueError, match="zip"):
-        pictures.digits(np.zeros((7, 64)), captions[:6], [True] * 7, "Seven", on=lab)
+    assert [text for text, colour in titles.items() if colour == plots.RED] == ["labelled 4, is 5"]
+    assert list(titles) == ["labelled 4, is 5", *(f"labelled {i}" for i in (1, 0, 2, 3, 8, 7))]
+    assert figure.get_label().startswith("Seven: labelled 4, is 5; labelled 1; ")
+    with pytest.raises(IndexError):
+        pictures.digits(np.zeros((9, 64)), labels, truth, [9], heading="One", on=lab)
 
 
 PRETEND_MAC = """

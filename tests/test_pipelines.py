@@ -80,8 +80,8 @@ def test_a_limit_is_amdahl_s_and_calculated_bars_are_called_so():
     compared = timing.compare_samples({"a": parts["total"]}, baseline="a", name="race", parity="-")
     race = pipelines.Race(None, compared, {"a": parts}, {})
     assert race.limits == [
-        "a: 80% of a frame's 100 ms is the network; if it took no time a frame would be done 5.00 times as fast, "
-        "and no faster"
+        "a: of a frame's 100 ms 20 ms are not the network; if it took no time a frame would be done "
+        "5.00 times as fast, and no faster"
     ]
     words = race.imagine("infer", 4.0)
     assert words.get_label() == "a: prepare 20 ms, infer 20 ms"
@@ -115,10 +115,9 @@ def test_a_sweep_compares_boxes_at_every_size_and_says_what_is_left_out(plain, f
         swept = pipelines.sweep_sizes({"plain": plain, "wrong": wrong}, frames, [256, 320], seconds=60)
     assert list(swept.comparisons) == [256, 320]
     lines = repr(swept).splitlines()
-    assert lines[0].startswith("256 x 256 pixels: ")
-    assert lines[0].endswith(" a frame with plain")
-    assert lines[1].startswith("    wrong ")
-    assert lines[3].startswith("    wrong: no speed-up is given: outputs differ: frame 0")
+    assert lines[0].startswith("plain, 256 x 256 pixels to 320 x 320 pixels: 1.56 times the pixels take ")
+    assert lines[1].startswith("wrong: outputs differ: frame 0")
+    assert len(lines) == 2, "of the wrong way no time is told"
     assert swept.figure.get_label().count("plain: ") == 3, "the line's name, and two measurements"
     assert swept.figure.get_label().count("wrong: ") == 2, "one where its boxes differ is not drawn"
     monkeypatch.setenv("METALLAB_MODE", "fast")
@@ -127,6 +126,25 @@ def test_a_sweep_compares_boxes_at_every_size_and_says_what_is_left_out(plain, f
     assert repr(short).startswith("No times are told: fast mode: ")
     assert "frames in a batch 2 (the one before took" in repr(short)
     assert short.figure is None
+
+
+def test_boxes_at_other_sizes_are_set_against_the_race_s(plain, frames):
+    """With a network that sees the picture mirrored where it is square."""
+
+    def mirrored(x):
+        return plain.network(x.flip(-1) if x.shape[-1] == x.shape[-2] else x)
+
+    compared = SimpleNamespace(baseline="plain")
+    table = pipelines.boxes_by_size(pipelines.Race(None, compared, {}, {"plain": plain}), frames[0], [320])
+    count = len(plain(frames[0])[1])
+    assert [row[0] for row in table.rows] == ["320 x 192", "320 x 320"]
+    assert table.rows[0][1] == str(count)
+    boxes, missing, more = map(int, table.rows[1][1:])
+    assert (missing, boxes - more) < (count, count + 1)
+    wrong = dataclasses.replace(plain, network=mirrored)
+    mirror = pipelines.boxes_by_size(pipelines.Race(None, compared, {}, {"plain": wrong}), frames[0], [320])
+    assert int(mirror.rows[1][2]) > missing
+    assert int(mirror.rows[1][3]) > more
 
 
 def test_the_right_pane_is_the_device_or_another_engine(plain):

@@ -34,6 +34,10 @@ HOPELESS = 4.0
 """Times the baseline's time from which a way is not raced."""
 
 
+HALF = 0.5
+"""Intersection over union from which two boxes are taken for one thing's, at sizes that see it differently."""
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """One way of a frame: what computes it, where, and in which number format."""
@@ -179,9 +183,9 @@ class Race:
         """How far a faster network could bring a way at most, in words; ask `limits` what may be told."""
         parts = self.stages[way]
         rest = parts["total"].median - parts["infer"].median
-        share, most = parts["infer"].median / parts["total"].median, parts["total"].median / rest
+        total, others, most = units.seconds(parts["total"].median), units.seconds(rest), parts["total"].median / rest
         return (
-            f"{way}: {share:.0%} of a frame's {units.seconds(parts['total'].median)} is the network; "
+            f"{way}: of a frame's {total} {others} are not the network; "
             f"if it took no time a frame would be done {units.times(most)} times as fast, and no faster"
         )
 
@@ -219,7 +223,7 @@ def race(ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], seconds: fl
     within = Allowance(by_mode(full=seconds, fast=1.0))
     quickest, _ = _quickest(ways[first], frames[:1])
     rows, kept = [], {first: ways[first]}
-    for name in live.progress(others, "ways compared"):
+    for name in live.progress(others, "rivals compared"):
         share = Allowance(max(0.1, within.left / len(others)))
         result, raced = _against(ways[name], frames, reference, share, quickest)
         rows.append((name, result))
@@ -249,6 +253,8 @@ class Sweep:
     xlabel: str
     frames: Mapping[int, int]
     """How many frames each comparison's calls hold."""
+    pixels: Mapping[int, int]
+    """How many pixels each comparison's calls compute, over all frames."""
     left_out: str
 
     @property
@@ -270,18 +276,30 @@ class Sweep:
         lines = {name: {x: c[name] for x, c in told.items() if name in (c.baseline, *c.ratios)} for name in shown}
         return plots.curves(lines, xlabel=self.xlabel, heading="The network alone")
 
+    @property
+    def gains(self) -> list[str]:
+        """For each way what the most work costs against the least, in a sentence; empty where nothing may be told."""
+        told = [x for x, c in self.comparisons.items() if not timing.doubt(c[c.baseline], drift=c.drift)]
+        if len(told) < 2:
+            return []
+        few, many = told[0], told[-1]
+        first, last = self.comparisons[few], self.comparisons[many]
+        shown = [name for name in last.measurements if all(name in (c.baseline, *c.ratios) for c in (first, last))]
+        sentences = []
+        for name in shown:
+            before, after = first[name].median, last[name].median
+            each = [units.seconds(time / self.frames[x]) for x, time in ((few, before), (many, after))]
+            sentences.append(
+                f"{name}, {first.name} to {last.name}: {units.times(self.pixels[many] / self.pixels[few])} times the "
+                f"pixels take {units.times(after / before)} times as long ({each[0]} a frame, then {each[1]})"
+            )
+        return sentences
+
     def __repr__(self) -> str:
         if self.doubt:
             return "\n".join([f"No times are told: {self.doubt}", *filter(None, [self.left_out])])
-        lines = []
-        for x, compared in self.comparisons.items():
-            base = compared[compared.baseline]
-            doubt = timing.doubt(base, drift=compared.drift)
-            each = units.seconds(base.median / self.frames[x])
-            told = f"no time is told: {doubt}" if doubt else f"{each} a frame with {compared.baseline}"
-            lines.append(f"{compared.name}: {told}")
-            lines += [f"    {sentence}" for sentence in compared.sentences if not doubt]
-        return "\n".join([*lines, *filter(None, [self.left_out])])
+        refused = {f"{name}: {why}": None for c in self.comparisons.values() for name, why in c.refused.items()}
+        return "\n".join([*self.gains, *refused, *filter(None, [self.left_out])])
 
 
 def sweep_batches(
@@ -327,7 +345,24 @@ def _sweep(
             budget=within.budget(len(sizes) - len(comparisons), full, variants=len(ways)),
         )
     frames_in = {x: count for x, (count, _) in sizes.items()}
-    return Sweep(comparisons, xlabel, frames_in, str(within) if within.left_out else "")
+    pixels = {x: count * side * side for x, (count, side) in sizes.items()}
+    return Sweep(comparisons, xlabel, frames_in, pixels, str(within) if within.left_out else "")
+
+
+def boxes_by_size(raced: Race, frame: np.ndarray, sides: Sequence[int]) -> tables.Table:
+    """What the baseline of a race finds in a frame, uint8 (h, w, 3), scaled to squares of ``sides``, multiples of 32.
+
+    Each box is set against those at the race's own size: of the same class, overlapping by at least `HALF`.
+    """
+    plain = raced.ways[raced.compared.baseline]
+    expected = plain(frame)[1].numpy()
+    rows = [(f"{plain.width} x {plain.height}", len(expected), "", "")]
+    for side in sides:
+        got = dataclasses.replace(plain, height=side, width=side)(frame)[1].numpy()
+        pairs = boxes.iou(expected[:, :4], got[:, :4]) * (expected[:, None, 5] == got[None, :, 5]) >= HALF
+        kept = int(min(pairs.any(axis=1).sum(), pairs.any(axis=0).sum()))
+        rows.append((f"{side} x {side}", len(got), len(expected) - kept, len(got) - kept))
+    return tables.Table(["size", "boxes", "missing", "more"], rows)
 
 
 @dataclass(frozen=True)

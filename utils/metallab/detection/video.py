@@ -218,18 +218,22 @@ class Filmed:
         if self.doubt:
             return [same, f"No frame rates: {self.doubt}."]
         rates = [f"{self.caption(name, count).removesuffix(', all done')}." for name in self.finished]
-        return [same, " ".join(rates), *(f"{ratio}." for ratio in self.compared.ratios.values())]
+        return [
+            same,
+            " ".join(rates),
+            *(f"Frame by frame, in the median, {ratio}." for ratio in self.compared.ratios.values()),
+        ]
 
     def caption(self, name: str, done: int) -> str:
-        """What stands below a pane when so many of its frames are finished: its rate, if that may be told."""
+        """What stands below a pane when so many of its frames are finished: its rate over the film, if it has one."""
         if not done:
             return f"{name}: at its first frame"
-        told = f"no rate, {self.doubt.kind}" if self.doubt else f"{self.rate(name, done):.1f} frames/s"
+        told = f"no rate, {self.doubt.kind}" if self.doubt else f"{self.rate(name):.1f} frames/s"
         return f"{name}: {told}{', all done' if done == len(self.finished[name]) else ''}"
 
-    def rate(self, name: str, done: int) -> float:
-        """Finished pictures a second over the first ``done`` frames of a pane, whatever may be told of it."""
-        return done / sum(seconds for seconds, _ in self.finished[name][:done])
+    def rate(self, name: str) -> float:
+        """Finished pictures a second of a pane, over the whole film, whatever may be told of it."""
+        return len(self.finished[name]) / sum(seconds for seconds, _ in self.finished[name])
 
     def pictures(self, rate: float = FILM_RATE) -> list[np.ndarray]:
         """The film, as `race` makes it. Where no rate may be told no pane runs ahead: a picture for each frame."""

@@ -8,11 +8,39 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
-from metallab import allowance, device, mode, plots, timing, units
+from metallab import allowance, device, mode, plots, tables, timing, units
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def traces(cases: Mapping[str, tuple[Any, Any]]) -> tables.Table:
+    """How often `jax.jit` traces a function that is called with the first and then the second of each pair.
+
+    ``cases`` maps what a pair shows, in words, to its two arguments: numbers, arrays, or containers of them.
+
+    >>> print(traces({"1.0, then 2.0": (1.0, 2.0), "1.0, then 1": (1.0, 1)}))
+    the first call, then the second  traces
+    1.0, then 2.0                    1
+    1.0, then 1                      2
+    """
+    return tables.Table(["the first call, then the second", "traces"], [[c, _traced(*p)] for c, p in cases.items()])
+
+
+def _traced(first: Any, second: Any) -> int:
+    count = 0
+
+    @jax.jit
+    def sines(x: Any) -> Any:
+        nonlocal count
+        count += 1  # Python runs while JAX traces, and not in other calls
+        return jax.tree.map(jnp.sin, x)
+
+    sines(first)
+    sines(second)
+    return count
 
 
 @dataclass(frozen=True)
