@@ -297,6 +297,19 @@ def test_a_failure_that_is_taught_has_to_come(capsys):
         cell("--raises RuntimeError", "import os; os._exit(3)")
 
 
+def test_a_fast_run_leaves_out_what_takes_long(capsys, monkeypatch):
+    shell = Shell()
+    for mode, printed, ended in (
+        ("fast", "A quick run leaves this cell out.\n", "not run"),
+        ("full", "it ran\n", "well"),
+    ):
+        monkeypatch.setenv("METALLAB_MODE", mode)
+        isolated._cell(shell, "x --full", "x = print('it ran')")
+        assert capsys.readouterr().out == printed
+        assert shell.user_ns["isolated_outcome"].ended == ended
+        assert str(shell.user_ns["x"]) == ("Nothing to show: a quick run leaves it out." if mode == "fast" else "None")
+
+
 def test_a_cell_whose_tool_is_missing_is_not_run(capsys, monkeypatch):
     """It says what was not run and what mends it; what a cell merely wants does not keep it from running."""
     absent = {"coremltools": "make tools", "apple-gpu": "buy one", "sanitizers": "make packages"}

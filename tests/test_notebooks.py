@@ -176,7 +176,7 @@ WRONG_ANSWERS = {
     "09b_compile_for_apple_chips": {
         "solution-1": (
             "def assert_provider(session, wanted):\n"
-            "    if wanted not in onnxruntime.get_available_providers():\n        raise RuntimeError(wanted)\n"
+            "    if wanted not in session.get_providers():\n        raise RuntimeError(wanted)\n"
             "    return True"
         ),
         "solution-2": "def converted(run, package):\n    return not run.code and package.exists()",

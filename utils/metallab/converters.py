@@ -109,10 +109,11 @@ class ToolRun:
     err: str = ""
 
     def __str__(self) -> str:
-        line = shlex.join(self.command)
+        words = [shlex.quote(word) for word in self.command]
+        line = " ".join(f"\\\n    {word}" if word.startswith("-") else word for word in words)  # a line for each flag
         if self.code is None:
             name = self.command[0]
-            return f"{name} is not on this machine (it comes with Xcode 15 or newer, on a Mac). It would run: {line}"
+            return f"{name} is not on this machine (it comes with Xcode 15 or newer, on a Mac). It would run:\n{line}"
         output = "\n".join(text.strip() for text in (self.out, self.err) if text.strip())
         return f"{line}\nexit code {self.code}\n{output}".rstrip()
 
@@ -216,9 +217,6 @@ ROUTES = {
     "MPSGraph": ("layer by layer", "", "MPSGraph", "GPU"),
     "MPSGraphPackage": ("layer by layer", "MPSGraphPackage", "MPSGraph", "GPU"),
     "Core ML package in MPSGraph": ("coremltools", ".mlpackage", "MPSGraph", "GPU"),
-    "Core ML package by mpsgraphtool": ("coremltools", ".mlpackage", "mpsgraphtool", "GPU"),
-    "Core ML package in Core ML": ("coremltools", ".mlpackage", "Core ML", "CPU, GPU, Neural Engine"),
-    "ONNX by mpsgraphtool": ("torch.onnx.export", ".onnx", "mpsgraphtool", "GPU"),
     "ONNX in ONNX Runtime": ("torch.onnx.export", ".onnx", "ONNX Runtime", "Core ML; else the CPU"),
 }
 """Ways from a PyTorch network to Apple's chips: what makes which file, what reads or converts it, and what computes."""
@@ -232,29 +230,30 @@ def gpu_label() -> str:
 def draw_routes(verdicts: Mapping[str, str], computed_on: Mapping[str, str], *, device: str) -> Figure:
     """`ROUTES` as a map, in green where a route's answers agree with PyTorch's, in red where they differ.
 
-    ``verdicts`` maps a route's name to what `metallab.parity.agreement` said; a route without one is grey.
+    ``verdicts`` maps a route's name to what `metallab.parity.agreement` said: why there is no answer is grey, and a
+    route without a verdict is left out.
     ``computed_on`` maps it to what really computed, which takes the place of what could. KeyError for a name that is
     not in `ROUTES`.
     """
     if unknown := (verdicts.keys() | computed_on.keys()) - ROUTES.keys():
         raise KeyError(f"{sorted(unknown)} are no routes; these are: {', '.join(ROUTES)}")
-    words = {route: verdicts.get(route, "not compared here") for route in ROUTES}
+    drawn = {route: steps for route, steps in ROUTES.items() if route in verdicts}
     colours = {parity.AGREES: plots.GREEN, "DIFFERS": plots.RED}
     with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(figsize=(9, 0.9 + 0.5 * len(ROUTES)))
+        figure, axes = plt.subplots(figsize=(9, 0.9 + 0.5 * len(drawn)))
         axes.axis("off")
-        axes.set(xlim=(0, 4.9), ylim=(len(ROUTES) - 0.4, -1))
+        axes.set(xlim=(0, 4.9), ylim=(len(drawn) - 0.4, -1))
         for column, heading in enumerate(["made by", "file", "read or converted by", "computes on", "answers"]):
             axes.text(column, -0.75, heading, fontweight="bold")
-        for row, (route, steps) in enumerate(ROUTES.items()):
-            colour = colours.get(words[route].partition(":")[0], plots.GREY)
+        for row, (route, steps) in enumerate(drawn.items()):
+            colour = colours.get(verdicts[route].partition(":")[0], plots.GREY)
             for column, step in enumerate([*steps[:-1], computed_on.get(route, steps[-1])]):
                 if step:
                     box = {"boxstyle": "round", "facecolor": "white", "edgecolor": colour}
                     axes.text(column, row, textwrap.fill(step, 18), va="center", fontsize=9, bbox=box)
-            axes.text(len(steps), row, textwrap.shorten(words[route], 20), va="center", fontsize=9, color=colour)
+            axes.text(len(steps), row, textwrap.shorten(verdicts[route], 20), va="center", fontsize=9, color=colour)
         plots.title(figure, "From a PyTorch network to Apple's chips", [device])
-    return plots.described(figure, "; ".join(f"{route}: {verdict}" for route, verdict in words.items()))
+    return plots.described(figure, "; ".join(f"{route}: {verdict}" for route, verdict in verdicts.items()))
 
 
 class OnnxOnCoreML:

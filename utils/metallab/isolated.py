@@ -21,6 +21,8 @@ line printed says which.
 and the page is incomplete (`needs.incomplete`); its results then show the reason (`NotMade`). With ``--wants
 sanitizers`` it runs all the same, without what the tool would have added.
 
+A cell with ``--full`` takes long: a fast run (`metallab.mode`) leaves it out, and says so.
+
 ``--module mine`` keeps the cell's text as a file ``mine.py`` would: later cells of the kind may ``import mine``.
 """
 
@@ -45,7 +47,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from metallab import needs, units
+from metallab import mode, needs, units
 from metallab.processes import (
     adopt_orphans,
     describe_exit,
@@ -319,6 +321,7 @@ def _arguments(line: str) -> argparse.Namespace:
     parser.add_argument("--module")
     parser.add_argument("--needs", action="append", default=[], choices=needs.TOOLS)
     parser.add_argument("--wants", action="append", default=[], choices=needs.TOOLS)
+    parser.add_argument("--full", action="store_true")
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -334,7 +337,7 @@ def _arguments(line: str) -> argparse.Namespace:
 
 _USAGE = (
     "%%isolated [RESULT ...] [--device mps] [--threads 1] [--timeout SECONDS] [--set NAME=VALUE] [--raises EXCEPTION] "
-    "[--needs TOOL] [--wants TOOL] [--module NAME]"
+    "[--needs TOOL] [--wants TOOL] [--module NAME] [--full]"
 )
 
 
@@ -346,9 +349,12 @@ def _cell(shell, line: str, cell: str) -> None:
         raise ValueError(f"%%isolated does not understand {error}; it takes: {_USAGE}") from None
     for name in (*given.results, "isolated_outcome"):  # whatever comes now, nothing old is taken for new
         shell.user_ns.pop(name, None)
+    if given.full and mode.current() == "fast":
+        print("A quick run leaves this cell out.")
+        return _not_run(shell, given.results, [], "a quick run leaves it out")
     gaps = [tool.gap for tool in needs.missing([*(["apple-gpu"] if given.device else []), *given.needs])]
     if gaps:
-        return _not_run(shell, given.results, gaps)
+        return _not_run(shell, given.results, gaps, "; ".join(gap.what for gap in gaps))
     modules = shell.user_ns.setdefault("isolated_modules", {})
     if given.module:
         modules[given.module] = cell
@@ -364,7 +370,7 @@ def _cell(shell, line: str, cell: str) -> None:
         timeout=given.timeout,
     )
     if "SimulationError" in outcome.kinds and (gap := needs.other_torch()):
-        return _not_run(shell, given.results, [gap])
+        return _not_run(shell, given.results, [gap], gap.what)
     shell.user_ns |= {"isolated_outcome": outcome, **outcome.results}
     print(outcome.printed, end="")
     _judge(outcome, given.raises)
@@ -372,9 +378,8 @@ def _cell(shell, line: str, cell: str) -> None:
         needs.incomplete(f"the part of this cell that needs {tool.name}", tool.mend())
 
 
-def _not_run(shell, names: Sequence[str], gaps: Sequence[needs.Gap]) -> None:
-    """Say what was missing, in the cell and in place of each result."""
-    reason = "; ".join(gap.what for gap in gaps)
+def _not_run(shell, names: Sequence[str], gaps: Sequence[needs.Gap], reason: str) -> None:
+    """Give the reason in place of each result, and say in the cell what was missing."""
     shell.user_ns["isolated_outcome"] = Outcome("not run", reason=reason)
     shell.user_ns |= {name: NotMade(reason) for name in names}
     for gap in gaps:

@@ -97,7 +97,7 @@ answer = torch.inference_mode()(lambda x: model(torch.from_numpy(x)).numpy())
 COMPILED = EAGER.replace("model.eval()", "model = torch.compile(model.eval())")
 ALONE = """
 # what aoti_load_package calls, without first importing the compiler
-package = torch._C._aoti.AOTIModelPackageLoader(f"{HERE}/model.pt2", "model", False, 1, -1)
+package = torch._C._aoti.AOTIModelPackageLoader(f"{HERE}/model.pt2")
 answer = lambda x: package.boxed_run([torch.from_numpy(x)])[0].numpy()
 """
 AOT = """
@@ -110,13 +110,6 @@ options.add_session_config_entry("session.intra_op.allow_spinning", "0")
 session = onnxruntime.InferenceSession(f"{HERE}/model.onnx", options, providers=["CPUExecutionProvider"])
 answer = lambda x: session.run(None, {"input": x})[0]
 """
-OPTIMISED = """
-options = onnxruntime.SessionOptions()
-options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # it was done before
-session = onnxruntime.InferenceSession(f"{HERE}/optimised.onnx", options, providers=["CPUExecutionProvider"])
-answer = lambda x: session.run(None, {"input": x})[0]
-"""
 _CACHE = {"TORCHINDUCTOR_CACHE_DIR": "{here}/inductor", "TRITON_CACHE_DIR": "{here}/inductor/triton"}
 
 PORTABLE: dict[str, Route] = {
@@ -126,29 +119,30 @@ PORTABLE: dict[str, Route] = {
     "torch.compile, warm": Route(TORCH, COMPILED, _CACHE),
     "AOTInductor package": Route("import torch", AOT),  # its load imports the compiler
     "AOTInductor, loader alone": Route("import torch", ALONE),
-    "ONNX Runtime, raw": Route("import onnxruntime", ONNX),
-    "ONNX Runtime, optimised": Route("import onnxruntime", OPTIMISED),
+    "ONNX Runtime": Route("import onnxruntime", ONNX),
 }
 """Ways to run a PyTorch model on the CPU of any machine. Eager comes first. They read these files:
 
 ``net.py``, whose ``make()`` gives the model without its weights, and ``weights.safetensors`` (`store`); ``model.pt2``
-of ``torch._inductor.aoti_compile_and_package``; ``model.onnx``, whose input is named ``input``, and ``optimised.onnx``,
-which ONNX Runtime makes of it.
+of ``torch._inductor.aoti_compile_and_package``; ``model.onnx``, whose input is named ``input``.
 """
-
 
 WITH_COMPILER = ("torch.compile, cold", "torch.compile, warm", "AOTInductor package", "AOTInductor, loader alone")
 """Those of them that PyTorch's compiler has to work for, which takes long."""
 
 
 def portable(on: device.Device) -> dict[str, Route]:
-    """The ways of `PORTABLE`, and if ``on`` is a GPU eager PyTorch there, whose answer is copied back."""
+    """The ways of `PORTABLE`, and if ``on`` is a GPU eager PyTorch there, whose answer is copied back.
+
+    A fast run (`metallab.mode`) leaves out those `WITH_COMPILER`.
+    """
+    ways = {name: route for name, route in PORTABLE.items() if mode.current() == "full" or name not in WITH_COMPILER}
     if on.kind == "cpu":
-        return dict(PORTABLE)
+        return ways
     exact = "torch.backends.cudnn.allow_tf32 = False  # NVIDIA: float32 shall mean float32\n"
     load = EAGER.replace("model.eval()", f"model.eval().to({on.kind!r})")
     load = load.replace("torch.from_numpy(x)).numpy()", f"torch.from_numpy(x).to({on.kind!r})).cpu().numpy()")
-    return PORTABLE | {f"eager on {on.kind}": Route(TORCH, exact + load, device=on.kind)}
+    return ways | {f"eager on {on.kind}": Route(TORCH, exact + load, device=on.kind)}
 
 
 def store(model, x: np.ndarray, here: Path) -> None:
