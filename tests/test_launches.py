@@ -61,6 +61,12 @@ def test_stages_are_told_apart_and_the_first_process_is_kept_apart(here):
     assert [part.name for part in launch.measurements()][:2] == ["a: import", "a: load"]
 
 
+def test_what_was_launched_before_keeps_no_process_apart(here):
+    warm = launches.measure({"a": ROUTE}, here, processes=2, on=CPU, warm=True)["a"]
+    assert warm.parts["load"].samples == (20, 2), "its processes all count"
+    assert warm.parts["load"].stop_reason == "2 processes, as asked"
+
+
 def test_a_cold_cache_is_emptied_and_outputs_are_compared(here):
     load = (
         "import os, pathlib\ncache = pathlib.Path(os.environ['CACHE'])\n"
@@ -224,8 +230,8 @@ def test_the_page_shows_the_calls_that_are_timed():
     page = nbformat.read(paths.NOTEBOOKS / "09_load_models_faster.ipynb", as_version=4)
     (table,) = [cell.source for cell in page.cells if cell.id == "ways"]
     rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")][1:]
-    calls = {name.strip(): [re.match(r"[^`(]*`([\w.]+)", at_launch)[1]] for name, _, at_launch, _ in rows}
-    for name, before, *_ in rows:
+    calls = {name.strip(): [re.match(r"[^`(]*`([\w.]+)", at_launch)[1]] for name, _, at_launch in rows}
+    for name, before, _ in rows:
         calls[name.strip()] += re.findall(r"`([A-Z_]+)`", before)
     assert list(calls) == list(launches.PORTABLE)
     assert sum(map(len, calls.values())) == 7

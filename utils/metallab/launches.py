@@ -196,8 +196,11 @@ def measure(
     processes: int,
     on: device.Device,
     within: Allowance | None = None,
+    warm: bool = False,
 ) -> dict[str, Launch]:
     """Launch each route in ``processes`` fresh processes, after one more each unless that number is one.
+
+    ``warm`` says that each was launched a moment ago, so that its files are in memory: then there is not one more.
 
     A route on the simulated Apple GPU gets one process: its times are never shown.
 
@@ -217,7 +220,7 @@ def measure(
         raise ValueError(f"{processes} processes: a launch is measured in at least one")
     hardware = {name: _hardware(route, on) for name, route in routes.items()}
     asked = {name: 1 if simulated else processes for name, (_, simulated) in hardware.items()}
-    wanted = {name: asked[name] + (asked[name] > 1 and not route.emptied) for name, route in routes.items()}
+    wanted = {name: asked[name] + (asked[name] > 1 and not (route.emptied or warm)) for name, route in routes.items()}
     by_route: dict[str, list[_Sample]] = {name: [] for name in routes}
     while waiting := [name for name in routes if len(by_route[name]) < wanted[name]]:
         with turns.turn():  # its processes have it too: a turn inside a turn is the same
@@ -232,7 +235,8 @@ def measure(
         label, simulated = hardware[name]
         made = {"question": "latency", "block": 1, "warmup_calls": 0, "mode": mode.current()}
         made |= {"device": label, "simulated": simulated}
-        launches[name] = _summary(name, samples, routes[name], asked[name], made)
+        apart = 1 if len(samples) > 1 and not (routes[name].emptied or warm) else 0
+        launches[name] = _summary(name, samples, apart, asked[name], made | {"kind": routes[name].device})
     return launches
 
 
@@ -280,16 +284,17 @@ def _launch(route: Route, here: Path) -> _Sample:
 
 def _budget() -> timing.Budget:
     """For the steady latency: each process is one sample of it; long enough to see whether others are at work."""
-    return replace(timing.FULL, min_seconds=0.3, max_seconds=0.4) if mode.current() == "full" else timing.FAST
+    return replace(timing.FULL, min_seconds=0.2, max_seconds=0.25) if mode.current() == "full" else timing.FAST
 
 
-def _summary(name: str, samples: list[_Sample], route: Route, processes: int, made: Mapping) -> Launch:
+def _summary(name: str, samples: list[_Sample], apart: int, processes: int, made: Mapping) -> Launch:
+    """A route's launch from its samples, of which the first ``apart`` do not count."""
     for repeated in samples[1:]:
         checks.assert_close(samples[0].output, repeated.output, "float32")
-    first, counted = samples[0], samples if route.emptied or len(samples) == 1 else samples[1:]
+    first, counted = samples[0], samples[apart:]
     few = f"{len(counted)} of {processes} processes: there was no time for more"
     asked = f"{processes} processes, as asked" if len(counted) == processes else few
-    made = {**made, "stop_reason": asked, "kind": route.device}
+    made = {**made, "stop_reason": asked}
     load = statistics.median(sample.others for sample in counted)
     columns = {stage: tuple(sample.seconds[stage] for sample in counted) for stage in first.seconds}
     parts = {
