@@ -10,6 +10,7 @@ import math
 import platform
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 import scipy.special
@@ -73,7 +74,7 @@ from conformance.graph_programs import (
     softmax,
     tensor_data,
 )
-from metallab import checks, isolated, mpsgraph
+from metallab import checks, isolated, mpsgraph, paths
 from metalsim.graph import contract, datatypes
 
 README = "utils/metalsim/graph/README.md"
@@ -852,6 +853,17 @@ graph = mps.MPSGraph.alloc().init()
 a, b = (graph.placeholderWithShape_dataType_name_(s, mps.MPSDataTypeFloat32, None) for s in ([2, 3], [4, 5]))
 mpsgraph.compile(graph, [a, b], [graph.matrixMultiplicationWithPrimaryTensor_secondaryTensor_name_(a, b, None)])
 """
+
+
+@pytest.mark.claim(used_in="notebook 09b, its first two scripts", seconds=120)
+def test_apples_calls_alone_store_and_load_a_package():
+    """The page's two scripts, as they stand: one stores a ReLU, and in another process the second runs it."""
+    page = nbformat.read(next(paths.NOTEBOOKS.glob("09b_*.ipynb")), as_version=4)
+    cells = {cell.id: cell.source.partition("\n")[2] for cell in page.cells}  # without the line of the magic
+    stored = isolated.run(cells["first-code"], device="mps", timeout=60)
+    assert stored.ok, stored.detail
+    loaded = isolated.run(cells["load-run"], results=["answer"], device="mps", timeout=60)
+    np.testing.assert_array_equal(loaded["answer"], [0, 0, 0, 1])
 
 
 @pytest.mark.claim(used_in="notebook 09b, metallab.mpsgraph.packages", seconds=200)
