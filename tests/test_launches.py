@@ -210,19 +210,13 @@ def test_a_simulated_route_is_launched_once_and_named_so(here, monkeypatch):
     assert [name for name in launches.portable(gpu) if name not in launches.PORTABLE] == ["eager on mps"]
 
 
-def test_a_table_has_no_simulated_time():
-    every = [made(launches, "real", [1.0, 1.0]), made(launches, "sim", [7.0], True)]
-    text = str(launches.table(every))
-    assert "real  1 s     1 s   1 s         1 s (each of 2: 1 s, 1 s)  1 s            2" in text
-    assert "7 s" not in text
-    assert "On a simulated GPU, whose times are not shown: sim." in text
-    assert "Other programs ran" not in text
-    assert "Other programs ran" in str(launches.table([made(launches, "busy", [1.0], others=0.5)]))
-    assert str(every[1]) == "sim: simulated: no time"
-    assert "busy" not in str(every[0])
+def test_a_launch_says_what_is_longest_and_no_simulated_time():
+    real = made(launches, "real", [1.0, 1.0])
+    assert str(made(launches, "sim", [7.0], True)) == "sim: simulated: no time"
+    assert "busy" not in str(real)
     assert "busy machine" in str(made(launches, "few", [1.0], others=0.5))
-    parts = every[0].parts | {"load": dataclasses.replace(every[0].parts["load"], samples=(3.0,))}
-    assert str(dataclasses.replace(every[0], parts=parts)).endswith(", 60% of it the load")
+    parts = real.parts | {"load": dataclasses.replace(real.parts["load"], samples=(3.0,))}
+    assert str(dataclasses.replace(real, parts=parts)).endswith(", 60% of it the load")
 
 
 def test_the_page_shows_the_calls_that_are_timed():

@@ -32,7 +32,6 @@ from matplotlib.figure import Figure
 
 from metallab import checks, device, isolated, mode, plots, timing, turns, units
 from metallab.allowance import Allowance
-from metallab.tables import Table
 from metallab.timing import Measurement, Ratio
 
 STAGES = ("import", "load", "first call")
@@ -335,29 +334,6 @@ def spread(measured: Measurement) -> str:
     if not interval and measured.n > 1:
         interval = f" (each of {measured.n}: {', '.join(map(units.seconds, measured.samples))})"
     return f"{units.seconds(measured.median)}{interval}"
-
-
-def table(launches: Iterable[Launch]) -> Table:
-    """The medians of each launch's parts, and the 95 % interval of the first answer where there is one.
-
-    Simulated launches have no row; the note names them, and why the machine's times may not be believed.
-
-    >>> table(launches.values())
-    way    import   load     first call  first answer               later answers  processes
-    eager  1.21 s   1.96 ms  2.07 ms     1.22 s (1.19 s to 1.34 s)  76.3 µs        6
-    """
-    launches = list(launches)
-    real = [launch for launch in launches if not launch.simulated]
-    rows = []
-    for launch in real:
-        shown = [units.seconds(launch.parts[stage].median) for stage in STAGES]
-        later = units.seconds(launch.parts[STEADY].median)
-        rows.append([launch.name, *shown, spread(launch.parts[TOTAL]), later, launch.parts[TOTAL].n])
-    simulated = [launch.name for launch in launches if launch.simulated]
-    notes = [f"On a simulated GPU, whose times are not shown: {'; '.join(simulated)}."] if simulated else []
-    if _busy(real):
-        notes.append("Other programs ran meanwhile: these times are too long.")
-    return Table(["way", *STAGES, TOTAL, "later answers", "processes"], rows, " ".join(notes))
 
 
 def picture(launches: Iterable[Launch], *, heading: str) -> Figure:
