@@ -211,7 +211,7 @@ def test_a_planted_failure_is_found(lab):
     assert "late, graph: WRONG: " in repr(survey)
     assert "eager, eager: WRONG: " in survey._repr_html_()
     sound = grappler.survey([grappler.Pattern("fine", right)], on=lab)
-    assert "All 1 agree with the CPU in float64" in repr(sound)
+    assert "All 1 agree with the CPU in float64, eagerly and as graphs. They ran on CPU." in repr(sound)
     assert grappler.advice(sound, grappler.Steps(), on=lab).startswith(f"Graphs on {lab.label} agree")
     assert "WRONG on" in (told := grappler.advice(survey, grappler.Steps(), on=lab))
     assert "late, eager. Compile with run_eagerly=True" in told

@@ -211,15 +211,18 @@ HEADINGS = (
     "verdict",
 )
 
+SHOWN = ("pattern", "fused in the graph", "graph: error [tolerances]", "verdict")
+"""The columns of a `Survey`'s table; where they ran stands below it, an eager error in the verdict."""
+
 
 class Survey(tuple[PatternResult, ...]):
     """What a device made of several patterns; it shows as a table.
 
     >>> survey(patterns()[:2], on=lab)
-    pattern               fused in the graph          ran on  eager: error [tolerances]  ...  verdict
-    matmul + bias         _FusedMatMul(BiasAdd)       CPU     0.0012                     ...  agrees
-    matmul + bias + relu  _FusedMatMul(BiasAdd, Relu)  CPU     0.0012                     ...  agrees
-    All 2 agree with the CPU in float64, eagerly and as graphs.
+    pattern               fused in the graph           graph: error [tolerances]  verdict
+    matmul + bias         _FusedMatMul(BiasAdd)        0.0012                     agrees
+    matmul + bias + relu  _FusedMatMul(BiasAdd, Relu)  0.0012                     agrees
+    All 2 agree with the CPU in float64, eagerly and as graphs. They ran on CPU.
     """
 
     @property
@@ -232,7 +235,10 @@ class Survey(tuple[PatternResult, ...]):
         note = f"All {len(self)} agree with the CPU in float64, eagerly and as graphs."
         if self.wrong:
             note = "; ".join(str(p) for result in self.wrong for p in (result.eager, result.graph) if not p.ok)
-        return Table(HEADINGS, [result.row for result in self], note)
+        where = sorted({device for result in self for device in result.reading.devices})
+        note += f" They ran on {' and '.join(where)}." if where else ""
+        shown = [HEADINGS.index(heading) for heading in SHOWN]
+        return Table(SHOWN, [[result.row[column] for column in shown] for result in self], note)
 
     def __repr__(self) -> str:
         return repr(self._table)
