@@ -29,8 +29,8 @@ FLOAT64 = (
     "Please use float32 instead."
 )
 MISSING = "The operator 'aten::{}' is not currently implemented for the MPS device."
-LOW = ("linear", "matmul", "conv2d", "prelu")
-HIGH = ("exp", "log", "pow", "softmax", "log_softmax", "layer_norm", "group_norm", "batch_norm", "sum", "mse_loss")
+LOW = ("linear", "matmul", "conv2d")
+HIGH = ("exp", "softmax", "layer_norm", "batch_norm", "norm", "sum", "mse_loss")
 
 
 def _heard(action: Callable[[], Any]) -> tuple[Any, list[str]]:
