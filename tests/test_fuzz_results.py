@@ -21,6 +21,7 @@ import re
 import shutil
 import statistics
 import time
+from collections import Counter
 from pathlib import Path
 
 import fuzzing
@@ -341,7 +342,10 @@ def fuzz(place: Path, seed: int | None = None) -> dict[str, int]:
 
 def test_whatever_a_file_holds_it_is_refused_or_read_right(place):
     if not SECONDS:
-        outcomes = fuzz(place)
+        outcomes = Counter(fuzz(place))
+        for seed in range(4):  # which end a round reaches depends on the fields that a file has
+            if min(outcomes.values()) == 0:
+                outcomes.update(fuzz(place, seed))
         assert min(outcomes.values()) > 0, f"a fuzzer that reaches only one end: {outcomes}"
         return
     end, total = time.monotonic() + SECONDS, 0

@@ -227,6 +227,12 @@ WRONG_ANSWERS = {
 }
 
 
+def wrong_answers(path):
+    """A page's, by the id of the cell with the solution."""
+    assert path.stem in WRONG_ANSWERS, f"{path.stem} has none in WRONG_ANSWERS of tests/test_notebooks.py: give it two"
+    return WRONG_ANSWERS[path.stem]
+
+
 def notebook_id(path):
     return path.stem
 
@@ -262,7 +268,7 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, kind, tmp_path, not
     page = nbformat.read(path, as_version=4)
     cells = {cell.id: cell for cell in page.cells}
     wanted = {}
-    for solution, mistake in WRONG_ANSWERS[path.stem].items():
+    for solution, mistake in wrong_answers(path).items():
         number = solution.removeprefix("solution-")
         for kind_of_answer, answer in (("untouched", cells[f"exercise-{number}"].source), ("wrong", mistake)):
             page.cells.append(new_code_cell(answer, id=f"{kind_of_answer}-{number}"))
@@ -356,7 +362,7 @@ def test_a_student_copy_runs_to_its_end(kind, tmp_path):
 def test_only_its_check_needs_an_exercise(path):
     """What a student leaves open is used nowhere else, so that a student copy runs to its end."""
     cells = {c.id: c.source for c in nbformat.read(path, as_version=4).cells if is_code(c)}
-    for name in WRONG_ANSWERS[path.stem]:
+    for name in wrong_answers(path):
         own = {name, name.replace("solution", "exercise"), name.replace("solution", "check")}
         assigned, _ = global_names(cells[name])
         for other in cells.keys() - own:
@@ -451,7 +457,7 @@ def test_is_built_as_every_page_is(path):
     assert "records.save(" in code[-1].source, "saving the records comes last"
     tagged = {tag: [c.id for c in code if tag in c.metadata.get("tags", [])] for tag in ("exercise", "solution")}
     assert 2 <= len(tagged["exercise"]) == len(tagged["solution"]) <= 3
-    assert set(tagged["solution"]) == set(WRONG_ANSWERS[path.stem]), "each solution has a wrong answer to try"
+    assert set(tagged["solution"]) == set(wrong_answers(path)), "each solution has a wrong answer to try"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)

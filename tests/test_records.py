@@ -492,20 +492,20 @@ def a_page_s_headline_goes_with_its_records(records, tmp_path, monkeypatch):
 def test_a_new_field_is_one_edit(tmp_path):
     """A line in the class: written, checked, read back, in the published schema, and absent from older files."""
     size = "    size: Size | None = None\n"
-    changed = broken(timing, size, size + "    watts: Cores | None = None\n")
+    changed = broken(timing, size, size + "    joules: Cores | None = None\n")
     old = records.write(tmp_path / "old.json", [record()])
     new = broken(records, "from metallab.timing import Comp", f"from {changed.__name__} import Comp")
     (before,) = new.load(old)
-    assert before.measurement.watts is None
-    made = dataclasses.replace(before, measurement=dataclasses.replace(before.measurement, watts=3.515625))
+    assert before.measurement.joules is None
+    made = dataclasses.replace(before, measurement=dataclasses.replace(before.measurement, joules=3.515625))
     assert new.load(new.write(tmp_path / "new.json", [made])) == [made]
-    assert new.schema()["metallab"]["$defs"]["Measurement"]["properties"]["watts"]["anyOf"][0]["minimum"] == 0
+    assert new.schema()["metallab"]["$defs"]["Measurement"]["properties"]["joules"]["anyOf"][0]["minimum"] == 0
     text = (tmp_path / "new.json").read_text()
     for value, message in (("-1", ">= 0"), ('\\"3\\"', "got `str`")):
         (tmp_path / "bad.json").write_text(text.replace("3.515625", value))
-        with pytest.raises(new.RecordError, match=f"{message}.* at `measurement.watts`"):
+        with pytest.raises(new.RecordError, match=f"{message}.* at `measurement.joules`"):
             new.load(tmp_path / "bad.json")
-    with pytest.raises(records.RecordError, match="unknown field `watts`"):
+    with pytest.raises(records.RecordError, match="unknown field `joules`"):
         records.load(tmp_path / "new.json")
 
 
