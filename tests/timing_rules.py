@@ -695,6 +695,7 @@ def what_is_in_doubt_gets_no_speed_up(timing: ModuleType) -> None:
         assert not got.ratios
         assert "times as fast" not in str(got)
         assert got.sentences == [f"b: no speed-up is given: {got.withheld['b']}"]
+        assert got.headlines == [f"{got.name}: {got.sentences[0]}"]
         assert got.withheld["b"].passes == (kind == "busy machine")
     for factor, kind in ((1.3, "drifted"), (0.7, "drifted"), (1.05, None)):
         speed[0] = 1.0

@@ -445,6 +445,11 @@ class Comparison:
             for variant in variants
         ]
 
+    @property
+    def headlines(self) -> list[str]:
+        """`sentences`, each behind the comparison's name: for who sees nothing else of it."""
+        return [f"{self.name}: {sentence}" for sentence in self.sentences]
+
     def __str__(self) -> str:
         head = f"{self.name} ({self.question}, baseline {self.baseline}; {self.parity})"
         verdicts = [str(ratio) for ratio in self.ratios.values()]
