@@ -4,6 +4,7 @@ import re
 import tomllib
 from collections import Counter
 
+import nbformat
 import pytest
 import yaml
 from check_jsonschema import main as check_jsonschema
@@ -24,9 +25,18 @@ def named(path):
     return str(path.relative_to(ROOT))
 
 
+def prose(path):
+    """The Markdown of a page or of a notebook's cells."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".ipynb":
+        return text
+    cells = nbformat.reads(text, nbformat.NO_CONVERT).cells
+    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+
 def tokens(path):
     """The tokens of a page, those inside paragraphs, headings and tables too."""
-    for token in MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8")):
+    for token in MarkdownIt("commonmark").enable("table").parse(prose(path)):
         yield token
         yield from token.children or ()
 
@@ -39,12 +49,13 @@ def targets(path):
 
 
 def anchors(path):
-    """The names that GitHub gives a page's headings."""
+    """The names that GitHub gives a page's headings, and JupyterLab a notebook's."""
     names, seen, heading = set(), Counter(), False
     for token in tokens(path):
         if heading:
             text = "".join(part.content for part in token.children if part.type in ("text", "code_inline"))
-            name = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+            name = text if path.suffix == ".ipynb" else re.sub(r"[^\w\- ]", "", text.lower())
+            name = name.replace(" ", "-")
             names.add(f"{name}-{seen[name]}" if seen[name] else name)
             seen[name] += 1
         heading = token.type == "heading_open"
@@ -74,6 +85,15 @@ def commands(path):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_links_lead_to_a_file_and_a_heading(path):
     assert not list(broken(path))
+
+
+def test_the_list_of_questions_leads_to_each_of_them_in_order():
+    path = ROOT / "docs" / "questions.md"
+    text = prose(path)
+    first, *_ = re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)
+    listed = re.findall(r"^\[(.+)\]\(#.+\)", first, re.MULTILINE)
+    assert listed == re.findall(r"^### (.+)$", text, re.MULTILINE)
+    assert len(listed) == 30
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
