@@ -91,7 +91,7 @@ def test_the_list_of_questions_leads_to_each_of_them_in_order():
     path = ROOT / "docs" / "questions.md"
     text = prose(path)
     first, *_ = re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)
-    listed = re.findall(r"^\[(.+)\]\(#.+\)", first, re.MULTILINE)
+    listed = re.findall(r"^- \[(.+)\]\(#.+\)$", first, re.MULTILINE)
     assert listed == re.findall(r"^### (.+)$", text, re.MULTILINE)
     assert len(listed) == 30
 

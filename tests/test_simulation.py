@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
-from metallab import isolated
+from metallab import isolated, paths
 from metalsim import operators
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
@@ -195,3 +196,24 @@ def test_importing_mpsgraph_imports_no_pytorch():
 )
 def test_which_operators_have_a_kernel(operator, has):
     assert operators.has_kernel(operator) == has
+
+
+def test_the_program_among_the_answers_names_the_layer_that_is_wrong_on_the_device():
+    text = (paths.ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    planted = """
+import metallab.device
+import torch
+from torch import nn
+
+class Doubled(nn.Module):
+    def forward(self, x):
+        return 2 * x if x.device.type == "mps" else x
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(), Doubled(), nn.LeakyReLU(inplace=True))
+x = torch.rand(2, 3)
+"""
+    differences = dict(line.split() for line in ran(planted + program).splitlines())
+    assert {layer for layer, size in differences.items() if float(size) > 1e-4} == {"2", "3", "all"}
+    assert next(iter(differences)) == "0", "layers come in the order in which they ran"
