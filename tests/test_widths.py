@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from mutate import Rules
@@ -99,6 +100,28 @@ def test_both_ways_are_timed_and_drawn():
     assert "kernels of width 5, 9" in str(hurried)
     with pytest.raises(ValueError, match="nothing to measure"):
         widths.measure(ways_for, [], on=device.cpu())
+
+
+def test_disturbed_widths_are_gaps_in_the_picture():
+    measured = widths.measure(ways_for, [3, 9], on=device.cpu(), seconds=1)
+    assert measured.pixels == "64 pixels"
+    assert "64 pixels" in measured.sentence
+
+    def with_others(compared, cores):
+        times = {way: dataclasses.replace(m, mode="full", others=cores) for way, m in compared.measurements.items()}
+        return dataclasses.replace(compared, measurements=times, watches=())
+
+    first, second = measured.comparisons
+    one = dataclasses.replace(measured, comparisons=(with_others(first, 2.0), with_others(second, 0.0))).draw()
+    assert [list(line.get_xdata()) for line in one.axes[0].get_lines()] == [[3, 9]] * 2
+    assert [list(np.isnan(line.get_ydata())) for line in one.axes[0].get_lines()] == [[True, False]] * 2
+    assert "nothing may be said of n = 3)" in one.get_suptitle()
+    outcomes = dict.fromkeys((3, 9), "withheld (busy machine)")
+    busy = tuple(with_others(each, 2.0) for each in measured.comparisons)
+    none = dataclasses.replace(measured, comparisons=busy, outcomes=outcomes).draw()
+    none.canvas.draw()
+    assert np.isnan([line.get_ydata() for line in none.axes[0].get_lines()]).all()
+    assert "this run cannot tell" in none.get_suptitle()
 
 
 def test_a_wrong_picture_gets_no_speed_up():

@@ -57,8 +57,8 @@ def title(figure: Figure, text: str, devices: Iterable[str], simulated: bool = F
     """Say what the picture shows, and below on which devices; left-aligned over the whole width."""
     below = f"{'SIMULATED: ' if simulated else ''}{' / '.join(dict.fromkeys(devices))}"
     below += "; BUSY\N{NO-BREAK SPACE}MACHINE: other programs ran meanwhile" if busy else ""
-    wrapped = textwrap.fill(below, 90, break_long_words=False).replace("\N{NO-BREAK SPACE}", " ")
-    figure.suptitle(f"{text}\n{wrapped}", x=0.01, ha="left", fontsize=10)
+    lines = [*textwrap.wrap(text, 90), *textwrap.wrap(below, 90, break_long_words=False)]
+    figure.suptitle("\n".join(lines).replace("\N{NO-BREAK SPACE}", " "), x=0.01, ha="left", fontsize=10)
 
 
 def gallery(claims: Mapping[str, tuple[float, float | Measurement]], *, device: str, others: float = 0.0) -> Figure:
@@ -224,11 +224,15 @@ def curves(
             axes.set_xticks(measured_at)
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _size(value)))
-        axes.set_yscale("log")
+        if every:
+            axes.set_yscale("log")
+            _time_axis(axes.yaxis)
+        else:  # nothing but gaps has no scale
+            axes.set_yticks([])
+            axes.set_xlim(min(measured_at) / 1.2, max(measured_at) * 1.2)
         axes.set_xlabel(xlabel)
         axes.set_ylabel("time a call (band: quartiles)")
         axes.legend()
-        _time_axis(axes.yaxis)
         title(figure, heading, *_where(every))
     return described(
         figure, "; ".join(f"{name}: " + ", ".join(map(str, line.values())) for name, line in lines.items())

@@ -42,6 +42,8 @@ class Widths:
     """What was left out for time; empty if nothing was."""
     stored: bool = False
     """True if it was not measured here."""
+    pixels: str = ""
+    """What was filtered, ``384 x 512 pixels``: its height and width; empty for another machine's."""
 
     @property
     def crossover(self) -> int | None:
@@ -53,19 +55,26 @@ class Widths:
         return outcome == "faster" if outcome in get_args(timing.Verdict) else None
 
     def draw(self) -> Figure:
-        """Time over width with quartile bands, and a mark at the crossover. ValueError for another machine's."""
+        """Time over width with quartile bands, and a mark at the crossover. ValueError for another machine's.
+
+        Its lines are broken at widths that other programs or a drift disturbed, and the heading names these.
+        """
         if not self.comparisons:
             raise ValueError("there are no times to draw of another machine: print it, or draw what `measure` gives")
-        lines = {way: {c[way].size.number: c[way] for c in self.comparisons} for way in (DIRECT, FFT)}
+        sound = [c for c in self.comparisons if not c.withheld.get(FFT, timing.Doubt()).passes]
+        lines = {way: {c[way].size.number: c[way] for c in sound} for way in (DIRECT, FFT)}
+        gaps = {c[FFT].size.number: None for c in self.comparisons if c not in sound}
         n = self.crossover
         marks = {f"the FFT is faster from {n} on": n} if n else {}
-        return plots.curves(lines, xlabel="width of the kernel [pixels]", heading="One filter, two ways", marks=marks)
+        heading = f"{self.pixels} filtered in two ways{timing.not_counted(gaps)}" if sound else self.sentence
+        return plots.curves(lines, xlabel="n, the kernel's width [pixels]", heading=heading, marks=marks, gaps=gaps)
 
     @property
     def sentence(self) -> str:
         """From which width on the FFT is faster, or that this is not known."""
         begin = f"Stored, from an earlier run on an {self.device}" if self.stored else f"On {self.device}"
         n, largest = self.crossover, max(self.outcomes)
+        begin += f", {self.pixels}" if self.pixels else ""
         if n is not None:
             return f"{begin}: the FFT filters faster than conv2d from {n} x {n} on (measured to {largest})."
         if all(self._won(outcome) is None for outcome in self.outcomes.values()):
@@ -98,7 +107,8 @@ def measure(ways_for: Ways, widths: Sequence[int], *, on: Device, seconds: float
     within = allowance.Allowance(seconds)
     cudnn = torch.backends.cudnn
     exact = cudnn.flags(cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic, allow_tf32=False)
-    with exact, timing.sentinel(ways_for(min(widths))[FFT], on=on):
+    smallest = ways_for(min(widths))[FFT]
+    with exact, timing.sentinel(smallest, on=on):
         for width in within.items(widths, "kernels of width"):
             ways = ways_for(width)
             made.append(
@@ -115,7 +125,8 @@ def measure(ways_for: Ways, widths: Sequence[int], *, on: Device, seconds: float
                 )
             )
     outcomes = {width: _outcome(c) for width, c in zip(widths, made, strict=False)}
-    return Widths(on.label, outcomes, tuple(made), str(within) if within.left_out else "")
+    pixels = f"{' x '.join(map(str, smallest().shape[-2:]))} pixels"
+    return Widths(on.label, outcomes, tuple(made), str(within) if within.left_out else "", pixels=pixels)
 
 
 def stored(file: str = "nvidia_h200.json") -> Widths:
