@@ -326,7 +326,7 @@ def speedups_by_size(
         axes.set_xlabel("n")
         axes.set_ylabel("speed-up (above 1: faster)")
         figure.legend(loc="outside lower center", fontsize=9)
-        title(figure, heading, machines)
+        title(figure, heading, [])  # the legend names them
     words = []
     for (machine, role), line in lines.items():
         told = (f"{units.times(line[size][1])} at n = {_size(size)}" for size in sorted(line))
