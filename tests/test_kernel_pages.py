@@ -51,20 +51,23 @@ def measured(mode: str = "full", simulated: bool = False, others: float = 0.0) -
 @PICTURES.rule(
     ("withheld.get(name) or timing.doubt(measured)", "withheld.get(name)"),
     ("withheld.get(name) or timing.doubt(measured)", "timing.doubt(measured)"),
-    ("moved / measured.percentile(p) / 1e9", "2 * moved / measured.percentile(p) / 1e9"),
+    ("numbers * bytes_each / measured", "numbers / measured"),
+    ("counting {bytes_each} bytes", "counting bytes"),
 )
 def no_rate_is_drawn_of_a_doubtful_time(pictures):
     speed = Comparison("c", "latency", "ours", {"ours": measured(), "copy": measured()}, {})
-    assert pictures.bandwidth(speed, 10**9).get_label() == "ours: 2 GB/s; copy: 2 GB/s"
+    drawn = pictures.bandwidth(speed, 10**9 // 8, bytes_each=8)
+    assert drawn.get_label() == "ours: 2 GB/s; copy: 2 GB/s"
+    assert "counting 8 bytes a number" in drawn.axes[0].get_xlabel()
     for doubtful in ({"mode": "fast"}, {"simulated": True}, {"others": 1.9}):
         both = {"ours": measured(**doubtful), "copy": measured(**doubtful)}
-        figure = pictures.bandwidth(Comparison("c", "latency", "ours", both, {}), 10**9)
+        figure = pictures.bandwidth(Comparison("c", "latency", "ours", both, {}), 10**9, 1)
         assert figure.get_label().count("no rate") == 2
         assert not figure.axes[0].patches
     refused = Comparison(
         "c", "latency", "ours", {"ours": measured(), "copy": measured()}, {}, {"copy": "outputs differ"}
     )
-    assert "copy: no rate, outputs differ" in pictures.bandwidth(refused, 10**9).get_label()
+    assert "copy: no rate, outputs differ" in pictures.bandwidth(refused, 10**9, 1).get_label()
 
 
 @ROOF.rule(

@@ -51,8 +51,8 @@ def graph(x: Tensor, y: Tensor, heading: str) -> Figure:
     )
 
 
-def bandwidth(speed: Comparison, moved: int) -> Figure:
-    """How fast each variant goes through memory, if it only had to move ``moved`` bytes a call: GB/s, with quartiles.
+def bandwidth(speed: Comparison, numbers: int, bytes_each: int) -> Figure:
+    """How fast each variant goes through memory, if a call moved ``bytes_each`` for each number: GB/s, with quartiles.
 
     What gets no speed-up for a `timing.doubt` gets no bar either, but the reason: on a simulated device, for instance.
     """
@@ -65,7 +65,7 @@ def bandwidth(speed: Comparison, moved: int) -> Figure:
                 axes.text(0, row, f"  no rate: {kind}", va="center", color=plots.RED, fontsize=9)
                 words.append(f"{name}: no rate, {kind}")
                 continue
-            lower, middle, upper = (moved / measured.percentile(p) / 1e9 for p in (75, 50, 25))
+            lower, middle, upper = (numbers * bytes_each / measured.percentile(p) / 1e9 for p in (75, 50, 25))
             spread = [[middle - lower], [upper - middle]]
             axes.barh(row, middle, xerr=spread, color=plots.BLUE, capsize=3, height=0.6)
             axes.text(upper, row, f"  {units.rate(1e9 * middle, 'B/s')}", va="center", fontsize=9)
@@ -75,7 +75,7 @@ def bandwidth(speed: Comparison, moved: int) -> Figure:
         axes.grid(axis="y", visible=False)
         axes.margins(x=0.25)
         axes.set_xlim(left=0)
-        axes.set_xlabel("GB/s (line: quartiles)")
+        axes.set_xlabel(f"GB/s, counting {bytes_each} bytes a number (line: quartiles)")
         if not axes.patches:
             axes.set_xticks([])  # without a bar they say nothing
         devices = [measured.device for measured in speed.measurements.values()]
