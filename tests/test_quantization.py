@@ -361,7 +361,7 @@ def test_networks_race_only_if_their_scores_are_kept(trained):
     ],
 )
 def test_the_block_for_scripts_decides(tmp_path, capsys, factor, turned, speed, later, decision):
-    """Page 10's own block, with networks whose scores and times are planted: who comes second takes ``later`` of its time."""
+    """Page 10's own block, with planted scores and times: who comes second takes ``later`` of its time."""
     scores = np.zeros((100, 2), np.float32)
     scores[:] = 100, 98
     small = scores * np.float32(factor)
