@@ -151,7 +151,7 @@ class Race:
 
     @property
     def means(self) -> list[str]:
-        """For each question and rival a sentence: the geometric mean over the networks and its range, or why it has none.
+        """For each question and rival: the geometric mean over the networks and its range, or why there is none.
 
         Ratios that are withheld are not in a mean, and their number is told. RuntimeError as
         `metallab.timing.Comparison.drift`.
