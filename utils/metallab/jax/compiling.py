@@ -65,9 +65,10 @@ def programs() -> Iterator[list[float]]:
     Operations outside `jax.jit` are programs as well, one for each shape. JAX forgets what it has compiled first, so
     the same code gives the same number again.
 
+    >>> double = jax.jit(lambda x: 2 * x)
     >>> with programs() as compiled:
-    ...     cut = [jnp.ones(4)[:2], jnp.ones(4)[:2]]
-    >>> len(compiled)  # one makes the ones, one cuts them
+    ...     called = [double(1.0), double(2.0), double(3)]
+    >>> len(compiled)  # one for floats, one for integers
     2
     """
     jax.clear_caches()
