@@ -61,12 +61,13 @@ def test_the_script_of_page_08_runs_on_a_film(tmp_path, capsys):
         ("source = 0 ", f"source = {str(film)!r} "),
         ('"yolov5nu.pt"', repr(str(yolo.to_file(detector.load())))),
         ('("cpu", "mps")', '("cpu",)'),
-        ('"save": True', f'"save": True, "project": {str(tmp_path / "runs")!r}'),
+        ('Path.home() / "detected"', repr(str(tmp_path / "runs"))),
     ):
         assert script.count(old) == 1
         script = script.replace(old, new)
     exec(compile(script, "script", "exec"), {})
     folder = re.search(r"^cpu: [0-9.]+ frames/s\nwith boxes in (.+)$", capsys.readouterr().out, re.MULTILINE)[1]
+    assert Path(folder).parent == tmp_path / "runs", "where the page says"
     written = list(Path(folder).iterdir())
     assert [len(video.open_source(str(path)).take(99)) for path in written] == [5]
 

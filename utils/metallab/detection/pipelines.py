@@ -253,8 +253,10 @@ class Sweep:
     xlabel: str
     frames: Mapping[int, int]
     """How many frames each comparison's calls hold."""
-    pixels: Mapping[int, int]
-    """How many pixels each comparison's calls compute, over all frames."""
+    work: Mapping[int, int]
+    """How much each comparison's calls compute, in `unit`."""
+    unit: str
+    """``frames`` or ``pixels``."""
     left_out: str
 
     @property
@@ -290,8 +292,8 @@ class Sweep:
             before, after = first[name].median, last[name].median
             each = [units.seconds(time / self.frames[x]) for x, time in ((few, before), (many, after))]
             sentences.append(
-                f"{name}, {first.name} to {last.name}: {units.times(self.pixels[many] / self.pixels[few])} times the "
-                f"pixels take {units.times(after / before)} times as long ({each[0]} a frame, then {each[1]})"
+                f"{name}, {first.name} to {last.name}: {units.times(self.work[many] / self.work[few])} times the "
+                f"{self.unit} take {units.times(after / before)} times as long ({each[0]} a frame, then {each[1]})"
             )
         return sentences
 
@@ -345,8 +347,10 @@ def _sweep(
             budget=within.budget(len(sizes) - len(comparisons), full, variants=len(ways)),
         )
     frames_in = {x: count for x, (count, _) in sizes.items()}
-    pixels = {x: count * side * side for x, (count, side) in sizes.items()}
-    return Sweep(comparisons, xlabel, frames_in, pixels, str(within) if within.left_out else "")
+    several = len(set(frames_in.values())) > 1
+    work = frames_in if several else {x: side * side for x, (_, side) in sizes.items()}
+    unit = "frames" if several else "pixels"
+    return Sweep(comparisons, xlabel, frames_in, work, unit, str(within) if within.left_out else "")
 
 
 def boxes_by_size(raced: Race, frame: np.ndarray, sides: Sequence[int]) -> tables.Table:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from metallab import allowance, checks, device, mode, plots, timing
+from metallab import allowance, checks, device, mode, plots, timing, units
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,7 +151,7 @@ class Race:
 
     @property
     def means(self) -> list[str]:
-        """For each question and rival a sentence: the geometric mean over the networks, or why there is none.
+        """For each question and rival: the geometric mean over the networks and its range, or why there is none.
 
         Ratios that are withheld are not in a mean, and their number is told. RuntimeError as
         `metallab.timing.Comparison.drift`.
@@ -169,7 +169,10 @@ class Race:
                 of = f"{question}, mean of {len(ratios)} network{'s' * (len(ratios) > 1)}{aside}"
                 mean = timing.geometric_mean(ratios)
                 few = f"{rival} against {mean.baseline}: too few pairs for a 95 % interval"
-                sentences.append(f"{of}: {mean if math.isfinite(mean.high) else few}.")
+                single = sorted(ratio.median for ratio in ratios)
+                each = f"; single networks {units.times(single[0])} to {units.times(single[-1])} times as fast"
+                finite = math.isfinite(mean.high)
+                sentences.append(f"{of}: {mean if finite else few}{each if finite and len(single) > 1 else ''}.")
         return sentences
 
     def draw(self) -> Figure:
