@@ -69,7 +69,8 @@ def test_a_planted_kernel_is_wrong_where_its_fault_tells_and_nowhere_else():
     assert gradient == [False, False, False, True, False, False]
     assert addcdiv == [False, False, False, False, False, True]
     assert outcome["together"] == [False, True, False, True, False, True]
-    assert outcome["labels"] == [[0, 0], [1, 1], [1, 1], [1, 1]] and outcome["last"] == [0, 0]
+    assert outcome["labels"] == [[0, 0], [1, 1], [1, 1], [1, 1]]
+    assert outcome["last"] == [0, 0]
     assert outcome["warned"] == ["PlantedFault"] * 3
     assert [text.split(":")[0] for text in outcome["refused"]] == [
         "there is no fault (none named)", "there is no fault no such fault",

@@ -94,7 +94,7 @@ def _kernel(fault: Fault, right: Any) -> Callable[..., Any]:
 
 
 def _convolution(right: Callable[..., Any], x: torch.Tensor, *arguments: Any) -> torch.Tensor:
-    """Reads the input's memory as if it were contiguous; one that is expanded has too little memory, and is read right."""
+    """Reads the input's memory as if it were contiguous; an expanded input has too little of it, and is read right."""
     if not x.is_contiguous() and 0 not in x.stride():
         x = x.as_strided(x.shape, x.new_empty(x.shape).stride(), x.storage_offset())
     return right(x, *arguments)
