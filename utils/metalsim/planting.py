@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from metalsim import patches
 from metalsim.errors import SimulationError
 
 if TYPE_CHECKING:
@@ -52,12 +53,12 @@ def plant(*names: str) -> Iterator[None]:
     without a name or for one that does not exist, SimulationError where the simulated device is not installed, or the
     fault is planted already.
     """
-    from metalsim import device
+    import torch
 
     unknown = [name for name in names if name not in FAULTS]
     if unknown or not names:
         raise ValueError(f"there is no fault {', '.join(unknown) or '(none named)'}: plant one of {', '.join(FAULTS)}")
-    if not device.installed():
+    if not (torch._C._has_mps and torch._C._mps_get_name() == patches.NAME):
         raise SimulationError(
             "wrong kernels are planted on the simulated Apple GPU alone: call metalsim.install() first"
         )
