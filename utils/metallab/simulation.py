@@ -18,9 +18,11 @@ class SimulationUnavailable(RuntimeError):
 
 def label() -> str:
     """What stands beside every number from it."""
+    import metalsim
     from metallab import machine
 
-    return f"simulated Apple GPU (on {machine.describe().chip or 'an unknown processor'})"
+    wrong = "".join(f", PLANTED wrong: {name}" for name in metalsim.planted())
+    return f"simulated Apple GPU (on {machine.describe().chip or 'an unknown processor'}){wrong}"
 
 
 def arm(required: bool = False) -> None:

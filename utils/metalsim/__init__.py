@@ -13,11 +13,14 @@ What it knows, what it does not, and how it works is told in `metalsim.device`.
 
 from metalsim.device import Counters, Event, counters, install, install_with_torch, installed
 from metalsim.errors import SimulationError
+from metalsim.planting import FAULTS, PlantedFault, plant, planted
 from metalsim.preload import arm, armed
 
 __all__ = [
+    "FAULTS",
     "Counters",
     "Event",
+    "PlantedFault",
     "SimulationError",
     "arm",
     "armed",
@@ -25,4 +28,6 @@ __all__ = [
     "install",
     "install_with_torch",
     "installed",
+    "plant",
+    "planted",
 ]

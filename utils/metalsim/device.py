@@ -44,7 +44,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from metalsim import building, operators, preload, refusals
+from metalsim import building, operators, planting, preload, refusals
 from metalsim.errors import SimulationError
 
 if TYPE_CHECKING:
@@ -142,13 +142,14 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def description() -> str:
-    """One line: what is simulated, and what is not."""
+    """One line: what is simulated, and what is not; and which wrong kernels are planted."""
     import torch
 
+    wrong = "".join(f" PLANTED, wrong on purpose: {name}." for name in planting.planted())
     missing = "run on the CPU and are counted" if _fallback_enabled() else "raise, as on a Mac"
     return (
         f"Simulated Apple GPU: PyTorch {torch.__version__} runs device='mps' on this machine's CPU; operators without "
-        f"a Metal kernel {missing}. No time measured here is a GPU's."
+        f"a Metal kernel {missing}. No time measured here is a GPU's.{wrong}"
     )
 
 

@@ -1,0 +1,581 @@
+"""Which operator computes wrongly on a device: found in a model, shrunk, and told by a program for a bug report.
+
+::
+
+    verdict = blame.find(model, inputs, on=lab)  # forward, loss and backward
+    verdict                                      # what is wrong, where, and under which conditions
+    verdict.program                              # at most 20 lines that show it without the model
+    verdict.draw()                               # how the error grows from layer to layer
+
+**How.** Each operator of the forward and the backward pass is computed again on the CPU in float64 from the numbers
+that the *device* gave it. So errors do not add up, and the first operator that differs is the one that is wrong. It
+counts as wrong if it differs by more than `metallab.checks` allows its dtype, and the CPU in that same dtype is at
+least 8 times closer. What the dtype explains is rounding.
+
+**Random numbers** differ on every device. Of dropout it is asked whether it keeps the share that it should and scales
+what it keeps; other random operators are named in ``Verdict.random`` and not judged.
+
+**What is not judged**: what PyTorch cannot compute on the CPU in float64, listed with the reason; memory that nobody
+wrote (``empty``); views. A fault that is not there when an operator runs again cannot be shrunk.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import html
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils.module_tracker import ModuleTracker
+
+from metallab import checks, units
+from metallab.device import Device
+from metallab.pytorch.dispatch import watching
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLOSER = 8
+"""So many times closer than the device the CPU must be in the same dtype, or rounding explains the difference."""
+
+# What stands for an operator that only MPS has: source text, which a reproducing program holds as well.
+REFERENCES = {
+    "aten::_scaled_dot_product_attention_math_for_mps": "torch.ops.aten._scaled_dot_product_attention_math.default",
+    "aten::_lstm_mps": "torch.ops.aten.lstm.input",
+    "aten::linear_backward": (
+        "lambda x, g, w, mask: [value for value, wanted in zip("
+        "(g @ w, g.flatten(0, -2).mT @ x.flatten(0, -2), g.flatten(0, -2).sum(0)), mask) if wanted]"
+    ),
+}
+UNWRITTEN = ("empty", "new_empty", "resize", "set_", "detach", "_efficientzerotensor")
+DROPS = ("dropout_p", "dropout", "p")
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """How far a layer without layers inside is from the CPU in float64, relative to the root mean square."""
+
+    module: str
+    forward: float
+    """Of its output on the device; NaN if it has none that is floating."""
+    backward: float
+    """Of the gradient by its output; NaN if there is none."""
+    forward_cpu: float
+    """As ``forward``, of the CPU in the model's dtype: what rounding does."""
+    backward_cpu: float
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The first call of an operator that is wrong, or where a NaN is born."""
+
+    operator: str
+    """``aten::convolution``."""
+    module: str
+    """The innermost module that called it."""
+    direction: Literal["forward", "backward"]
+    dtype: str
+    shapes: tuple[tuple[int, ...], ...]
+    """Of the tensors that it was given."""
+    difference: str
+    """How its result differs, in words."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `find` has found."""
+
+    kind: Literal["agrees", "wrong kernel", "NaN"]
+    """``NaN``: one is born, in a CPU's float32 as on the device."""
+    device: str
+    judged: int
+    """Calls of operators that were compared."""
+    largest: float
+    """The largest difference of those that agree, relative to the root mean square: rounding."""
+    culprit: Culprit | None = None
+    conditions: tuple[str, ...] = ()
+    """What it takes for the fault to show: a layout, a number of elements; empty if it shows with any."""
+    program: str = ""
+    """At most 20 lines that end with an AssertionError where the fault is; empty if it shows with no random numbers."""
+    layers: tuple[LayerError, ...] = ()
+    random: tuple[str, ...] = ()
+    """Random operators, with their modules: from there on layers differ without being wrong."""
+    unjudged: dict[str, str] = field(default_factory=dict)
+    """Operators that were not compared, with the reason."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.judged} calls of operators on {self.device} compared with the CPU in float64."]
+        if self.culprit is None:
+            lines.append(f"All agree. The largest difference, {self.largest:.1e}, is rounding.")
+        else:
+            bad = self.culprit
+            where = f"in {bad.module}, {bad.direction} pass" if bad.module else f"in the {bad.direction} pass"
+            what = "WRONG KERNEL" if self.kind == "wrong kernel" else "A NaN IS BORN, on the CPU in this dtype as well"
+            shapes = ", ".join(map(str, bad.shapes))
+            lines.append(f"{what}: {bad.operator} ({bad.dtype}; {shapes}) {where}. {bad.difference}")
+        lines += [f"It takes: {'; '.join(self.conditions)}."] if self.conditions else []
+        if self.kind == "wrong kernel":
+            lines.append(f"What to do: {self.advice}.")
+        lines += [f"Random, so different on every device: {', '.join(self.random)}."] if self.random else []
+        lines += [f"Not compared: {name} ({why})." for name, why in self.unjudged.items()]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        program = f"<pre>{html.escape(self.program)}</pre>" if self.program else ""
+        return f"<p>{html.escape(str(self)).replace(chr(10), '<br>')}</p>{program}"
+
+    @property
+    def advice(self) -> str:
+        """What to put in the wrong operator's place."""
+        if any("element" in condition and "offset" not in condition for condition in self.conditions):
+            return "give it fewer elements at a time, or compute it on the CPU"
+        if self.conditions:
+            return "give it x.clone(memory_format=torch.contiguous_format) in place of x"
+        return "compute it on the CPU, or write it with other operators"
+
+    def draw(self) -> Figure:
+        """The error of each layer on a logarithmic axis, forward and backward, beside what rounding does on the CPU."""
+        import matplotlib.pyplot as plt
+
+        from metallab import plots
+
+        with plt.rc_context(plots.STYLE):
+            figure, rows = plt.subplots(2, 1, figsize=(7.5, 5), sharex=True)
+            names = [layer.module for layer in self.layers]
+            for axes, part in zip(rows, ("forward", "backward"), strict=True):
+                for key, label, colour in ((part, "device", plots.RED), (f"{part}_cpu", "CPU, same dtype", plots.BLUE)):
+                    errors = [max(getattr(layer, key), 1e-17) for layer in self.layers]
+                    axes.plot(range(len(names)), errors, "o-", color=colour, label=label)
+                axes.set_yscale("log")
+                axes.set_ylabel(f"{part}: error\n(of the RMS, no unit)")
+            rows[0].legend()
+            step = max(1, len(names) // 16)
+            rows[1].set_xticks(range(0, len(names), step), names[::step], rotation=60, ha="right")
+            rows[1].set_xlabel("layer, in the order of the forward pass")
+            plots.title(figure, "The error from layer to layer, beside the CPU in float64", [self.device])
+        ending = f"the first wrong operator is {self.culprit.operator}" if self.culprit else "no operator is wrong"
+        return plots.described(figure, f"error of {len(names)} layers, forward and backward; {ending}")
+
+
+def find(
+    model: nn.Module, inputs: Sequence[Any], loss: Callable[[Any], Tensor] | None = None, *, on: Device
+) -> Verdict:
+    """Run ``loss(model(*inputs)).backward()`` on a copy on a device, and find the first operator that is wrong there.
+
+    ``loss`` takes the model's output and returns one number; without it, it is the mean square of all floating outputs.
+    The model stays as it is, in its mode (training or evaluation) and dtype. TypeError if ``inputs`` is no list or
+    tuple, ValueError if the model has no floating parameter and no floating input.
+    """
+    if not isinstance(inputs, list | tuple):
+        raise TypeError(f"inputs is a {type(inputs).__name__}: give a tuple of what the model is called with, (x,)")
+    floating = [t for t in (*model.parameters(), *tree_leaves(inputs)) if isinstance(t, Tensor) and _floats(t)]
+    if not floating:
+        raise ValueError("the model has no floating parameter and no floating input: there is nothing to compare")
+    loss = loss or _mean_square
+    target, dtype = on.torch_device, floating[0].dtype
+    judge = _Judge(on)
+    device = _layers(model, inputs, loss, target, None, judge)
+    exact = _layers(model, inputs, loss, "cpu", torch.float64)
+    same = _layers(model, inputs, loss, "cpu", dtype)
+    layers = tuple(
+        LayerError(name, *(_error(e, v) for values in (got, own) for e, v in zip(right, values, strict=True)))
+        for (name, got), (_, right), (_, own) in zip(device, exact, same, strict=True)
+    )
+    conditions, program = _shrunk(judge.call, target) if judge.kind == "wrong kernel" and judge.call else ((), "")
+    return Verdict(
+        judge.kind, on.label, judge.judged, judge.largest, judge.culprit, conditions, program, layers,
+        tuple(judge.random), judge.unjudged,
+    )  # fmt: skip
+
+
+# ---- layers ---------------------------------------------------------------------------------------------------------
+
+
+def _layers(
+    model: nn.Module, inputs: Sequence[Any], loss: Callable[[Any], Tensor], device: Any, dtype: Any, judge: Any = None
+) -> list[tuple[str, list[Tensor | None]]]:
+    """Name of each call of a layer, its output and the gradient by that, on the CPU."""
+    model = copy.deepcopy(model).to(device, dtype)
+    inputs = tree_map_only(Tensor, lambda t: t.detach().to(device, dtype if _floats(t) else None), tuple(inputs))
+    noted: list[tuple[str, list[Tensor | None]]] = []
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            tensor = next((t for t in tree_leaves(output) if isinstance(t, Tensor) and _floats(t)), None)
+            values = [None if tensor is None else tensor.detach().cpu(), None]
+            noted.append((name, values))
+            if tensor is not None and tensor.requires_grad:
+                tensor.register_hook(lambda gradient: values.__setitem__(1, gradient.detach().cpu()))
+
+        return hook
+
+    for name, module in model.named_modules():
+        if not any(module.children()):
+            module.register_forward_hook(note(name or type(module).__name__))
+    if judge is None:
+        loss(model(*inputs)).backward()
+        return noted
+    with judge.modules, watching(judge.see):
+        value = loss(model(*inputs))
+        judge.direction = "backward"
+        value.backward()
+    return noted
+
+
+def _mean_square(output: Any) -> Tensor:
+    return sum(t.square().mean() for t in tree_leaves(output) if isinstance(t, Tensor) and _floats(t))
+
+
+def _floats(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _error(exact: Tensor | None, result: Tensor | None, floor: float = 0.0) -> float:
+    """Largest difference over the root mean square; infinite where one is NaN or infinite and the other is not.
+
+    ``floor`` is added to the root mean square.
+    """
+    if exact is None or result is None or not exact.numel() or exact.shape != result.shape:
+        return math.nan
+    wide = torch.complex128 if exact.is_complex() else torch.float64
+    exact, result = exact.to(wide), result.to(wide)
+    apart = torch.where((exact == result) | (exact.isnan() & result.isnan()), 0, (exact - result).abs()).max().item()
+    kept = exact[exact.isfinite()].abs()
+    size = (kept.square().mean().sqrt().item() if kept.numel() else 0.0) + floor
+    return math.inf if math.isnan(apart) else apart / size if size else math.inf if apart > 1e-6 else apart
+
+
+# ---- operators ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of an operator; tensors are on the device, or stand as `_Tensor`."""
+
+    operator: Any
+    args: tuple
+    kwargs: dict
+
+    @property
+    def name(self) -> str:
+        return self.operator.name().partition(".")[0]
+
+    def argument(self, name: str) -> Any:
+        names = [argument.name for argument in self.operator._schema.arguments]
+        return {**dict(zip(names, self.args, strict=False)), **self.kwargs}.get(name)
+
+    def written(self) -> list[str]:
+        """Names of the arguments that it writes to."""
+        return [a.name for a in self.operator._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+
+    def outputs(self, returned: Any) -> list[Tensor]:
+        """What it wrote or else returned, without whole numbers beside others: positions, which ties leave open."""
+        values = [self.argument(name) for name in self.written()] or returned
+        tensors = [t for t in tree_leaves(values) if isinstance(t, Tensor)]
+        return [t for t in tensors if _floats(t)] or tensors
+
+    def moved(self, dtype: torch.dtype | None = None) -> _Call:
+        """A copy on the CPU, floating tensors in ``dtype`` or in their own."""
+
+        def move(value: Any) -> Any:
+            if isinstance(value, torch.device):
+                return torch.device("cpu")
+            if not isinstance(value, Tensor):
+                return value
+            wide = torch.complex128 if dtype == torch.float64 and value.is_complex() else dtype
+            return value.detach().to("cpu", wide if _floats(value) else None, copy=True)
+
+        return _Call(self.operator, tree_map(move, self.args), tree_map(move, self.kwargs))
+
+    def computed(self) -> list[Tensor]:
+        function = eval(REFERENCES[self.name], {"torch": torch}) if self.name in REFERENCES else self.operator
+        return self.outputs(function(*self.args, **self.kwargs))
+
+
+class _Judge:
+    """Compares each operator that a device computes, until one is wrong."""
+
+    def __init__(self, on: Device) -> None:
+        self.on, self.modules = on, ModuleTracker()
+        self.direction: Literal["forward", "backward"] = "forward"
+        self.kind: Literal["agrees", "wrong kernel", "NaN"] = "agrees"
+        self.culprit: Culprit | None = None
+        self.call: _Call | None = None
+        self.judged, self.largest = 0, 0.0
+        self.random: dict[str, None] = {}
+        self.unjudged: dict[str, str] = {}
+
+    def see(self, operator: Any, args: tuple, kwargs: dict) -> Any:
+        call = _Call(operator, args, kwargs)
+        short = call.name.rpartition("::")[2]
+        if self.culprit or operator.is_view or short.startswith(UNWRITTEN):
+            return operator(*args, **kwargs)
+        with torch.no_grad():
+            before = call.moved()
+        layouts = _Call(operator, *(tree_map_only(Tensor, _Tensor.of, part) for part in (args, kwargs)))
+        result = operator(*args, **kwargs)
+        outputs = call.outputs(result)
+        if any(t.device.type == self.on.kind for t in outputs):
+            with torch.no_grad():
+                self.compare(before, layouts, [t.detach().cpu() for t in outputs], result)
+        return result
+
+    def compare(self, call: _Call, layouts: _Call, got: list[Tensor], result: Any) -> None:
+        """``call`` holds what the operator was given, ``got`` what the device made of it."""
+        if torch.Tag.nondeterministic_seeded in call.operator.tags and not self.drops_nothing(call):
+            self.random[f"{call.name} in {self.module() or 'the model'}"] = None
+            if fault := _fault_of_dropout(call, result):
+                self.blame("wrong kernel", call, None, fault)
+            return
+        try:
+            right = call.moved(torch.float64).computed()
+        except (RuntimeError, TypeError, IndexError) as problem:  # no kernel in float64, or none on the CPU at all
+            self.unjudged[call.name] = units.first_line(problem).split(". ")[0]
+            return
+        self.judged += 1
+        born = any(_has_nan(t) for t in got) and not any(_has_nan(t) for t in _given(call))
+        errors = [_error(e, g) for e, g in zip(right, got, strict=False)]
+        for error, exact, value in zip(errors, right, got, strict=False):
+            words = _mismatch(exact, value) if value.numel() else ""
+            if words and not self.explained(call, right, error):
+                return self.blame("wrong kernel", call, layouts, words)
+            if error < math.inf and not words:
+                self.largest = max(self.largest, _error(exact, value, floor=1e-2))  # as `checks.TOLERANCES` has it
+        if born:
+            self.blame("NaN", call, None, "Its inputs have none.")
+        return None
+
+    def explained(self, call: _Call, right: list[Tensor], error: float) -> bool:
+        """Is the CPU in the same dtype about as far from float64?"""
+        try:
+            same = call.moved().computed()
+        except (RuntimeError, TypeError):  # the CPU has no kernel in this dtype: float64 alone decides
+            return False
+        own = max((_error(e, s) for e, s in zip(right, same, strict=False)), default=0.0)
+        return own * CLOSER >= error > 0
+
+    def drops_nothing(self, call: _Call) -> bool:
+        values = [call.argument(name) for name in DROPS]
+        return any(value == 0 for value in values if value is not None) or call.argument("train") is False
+
+    def module(self) -> str:
+        return max(self.modules.parents - {"Global"}, key=lambda path: path.count("."), default="")
+
+    def blame(self, kind: Any, call: _Call, layouts: _Call | None, difference: str) -> None:
+        tensors = _given(call)
+        dtype = units.dtype_name(tensors[0].dtype) if tensors else ""
+        shapes = tuple(tuple(t.shape) for t in tensors)
+        self.kind, self.call = kind, layouts
+        self.culprit = Culprit(call.name, self.module(), self.direction, dtype, shapes, difference)
+
+
+def _given(call: _Call) -> list[Tensor]:
+    return [t for t in tree_leaves((call.args, call.kwargs)) if isinstance(t, Tensor)]
+
+
+def _has_nan(tensor: Tensor) -> bool:
+    return _floats(tensor) and bool(tensor.isnan().any())
+
+
+def _mismatch(exact: Tensor, value: Tensor) -> str:
+    try:
+        wide = torch.complex128 if value.is_complex() else torch.float64
+        checks.assert_close(exact, value.to(wide) if _floats(value) else value, value.dtype)
+    except checks.Mismatch as difference:
+        return units.first_line(difference).removeprefix("result: ")
+    return ""
+
+
+def _fault_of_dropout(call: _Call, result: Any) -> str:
+    """What is wrong with a call of dropout or bernoulli; empty if nothing is, or it is another random operator."""
+    if call.name not in ("aten::native_dropout", "aten::bernoulli_") or not isinstance(call.argument("p"), float):
+        return ""
+    dropout = call.name == "aten::native_dropout"
+    kept = 1 - call.argument("p") if dropout else call.argument("p")
+    mask = (result[1] if dropout else result).detach().cpu().double()
+    spread = math.sqrt(kept * (1 - kept) / max(mask.numel(), 1))
+    if mask.numel() and abs(mask.mean().item() - kept) > 6 * spread + 1e-9:
+        return f"It keeps {mask.mean().item():.3g} of the values, not {kept:.3g}."
+    if dropout and kept:
+        return _mismatch(call.args[0].double() * mask / kept, result[0].detach().cpu())
+    return ""
+
+
+# ---- shrinking ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """How a tensor lies in memory; `source` is an expression for one like it with other numbers."""
+
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    """Its dimensions, that with the largest stride first."""
+    gap: bool
+    """Not dense: every second element of its innermost dimension."""
+    offset: int
+    dtype: torch.dtype
+    expanded: tuple[int, ...] = ()
+    fill: str = "randn"
+
+    @staticmethod
+    def of(tensor: Tensor) -> _Tensor:
+        """The layout of a tensor."""
+        plain = tuple(range(tensor.dim()))
+        if tensor.is_contiguous() or not tensor.numel():
+            return _Tensor(tuple(tensor.shape), plain, False, tensor.storage_offset(), tensor.dtype)
+        expanded = tuple(d for d in plain if tensor.stride(d) == 0 and tensor.shape[d] > 1)
+        order = tuple(sorted(plain, key=lambda d: -(tensor.stride(d) or math.inf)))
+        base = tensor[tuple(slice(0, 1) if d in expanded else slice(None) for d in plain)]
+        gap = not base.permute(order).is_contiguous()
+        return _Tensor(tuple(tensor.shape), order, gap, tensor.storage_offset(), tensor.dtype, expanded)
+
+    @property
+    def source(self) -> str:
+        inner = [1 if d in self.expanded else self.shape[d] for d in self.order]
+        inner[-1:] = [inner[-1] * 2] if self.gap else inner[-1:]
+        fill = self.fill if self.dtype.is_floating_point else "ones" if self.dtype == torch.bool else "zeros"
+        count = math.prod(inner)
+        text = f"torch.{fill}({self.offset + count}, dtype={self.dtype}).to(device)"
+        text += f"[{self.offset}:]" if self.offset else ""
+        text += f".view({inner})" if inner != [count] else ""
+        text += "[..., ::2]" if self.gap else ""
+        if self.order != tuple(sorted(self.order)):
+            text += f".permute({[self.order.index(d) for d in range(len(self.order))]})"
+        return text + (f".expand({list(self.shape)})" if self.expanded else "")
+
+    def simpler(self) -> Iterator[_Tensor]:
+        """The same with one peculiarity less."""
+        yield dataclasses.replace(self, offset=0)
+        yield dataclasses.replace(self, gap=False)
+        yield dataclasses.replace(self, order=tuple(range(len(self.shape))))
+        yield dataclasses.replace(self, expanded=())
+
+
+def _shrunk(call: _Call, device: torch.device) -> tuple[tuple[str, ...], str]:
+    """Conditions and program of a wrong call; nothing where no random numbers show the fault."""
+    for fill in ("rand", "randn"):  # positive numbers first: a ReLU hides half of the others
+        filled = _changed(call, lambda t, fill=fill: dataclasses.replace(t, fill=fill))
+        if _fails(filled, device):
+            break
+    else:
+        return (), ""
+    call, conditions = filled, []
+    for index, tensor in enumerate(_tensors(call)):
+        for number in range(4):
+            tensor = _tensors(call)[index]
+            simpler = list(tensor.simpler())[number]
+            if simpler != tensor and _fails(changed := _with(call, index, simpler), device):
+                call = changed
+    sizes = _tensors(call)
+    if len({t.shape for t in sizes}) == 1 and all(t.shape and not t.gap and not t.expanded for t in sizes):
+        flat = _changed(call, lambda t: dataclasses.replace(t, shape=(math.prod(t.shape),), order=(0,)))
+        call = flat if _fails(flat, device) else call
+    call, threshold = _smallest(call, device)
+    names = [argument.name for argument in call.operator._schema.arguments]
+    for index, tensor in enumerate(_tensors(call)):
+        which = names[index] if index < len(names) else f"tensor {index}"
+        plain = tensor.order == tuple(range(len(tensor.shape)))
+        if not plain or tensor.gap or tensor.expanded:
+            how = "a permuted view" if not plain else "a view with gaps" if tensor.gap else "an expanded view"
+            conditions.append(f"{which} is not contiguous ({how})")
+        if tensor.offset:
+            odd, even = (_fails(_with(call, index, dataclasses.replace(tensor, offset=n)), device) for n in (1, 2))
+            kind = "an odd offset" if odd and not even else "an offset"
+            conditions.append(f"{which} begins at {kind} in its storage (here {tensor.offset})")
+    conditions += [f"{threshold} elements or more"] if threshold > 1024 else []
+    return tuple(conditions), _program(call, str(device))
+
+
+def _smallest(call: _Call, device: torch.device) -> tuple[_Call, int]:
+    """Each size made as small as it fails, equal ones together; and the number of elements of the largest tensor."""
+    for size in sorted({n for t in _tensors(call) for n in t.shape if n > 1}, reverse=True):
+        passes, fails = 0, size
+        while fails - passes > 1:
+            middle = 1 if passes == 0 and fails == size else (passes + fails) // 2
+            if _fails(_resized(call, size, middle), device):
+                fails = middle
+            else:
+                passes = middle
+        call = _resized(call, size, fails)
+    return call, max(math.prod(t.shape) for t in _tensors(call))
+
+
+def _resized(call: _Call, old: int, new: int) -> _Call:
+    return _changed(call, lambda t: dataclasses.replace(t, shape=tuple(new if n == old else n for n in t.shape)))
+
+
+def _tensors(call: _Call) -> list[_Tensor]:
+    return [t for t in tree_leaves((call.args, call.kwargs)) if isinstance(t, _Tensor)]
+
+
+def _changed(call: _Call, change: Callable[[_Tensor], _Tensor]) -> _Call:
+    return _Call(call.operator, *(tree_map_only(_Tensor, change, part) for part in (call.args, call.kwargs)))
+
+
+def _with(call: _Call, index: int, tensor: _Tensor) -> _Call:
+    count = itertools.count()
+    return _changed(call, lambda t: tensor if next(count) == index else t)
+
+
+def _fails(call: _Call, device: torch.device) -> bool:
+    """Does the program end with an AssertionError on the device, and not on the CPU?"""
+
+    def ends(where: str) -> str:
+        with torch.random.fork_rng(devices=[]):
+            try:
+                exec(_program(call, where), {})
+            except AssertionError:
+                return "wrong"
+            except (RuntimeError, TypeError, IndexError, ValueError):  # no such call, for its sizes do not fit
+                return "refused"
+        return "right"
+
+    return ends("cpu") == "right" and ends(str(device)) == "wrong"
+
+
+def _program(call: _Call, device: str) -> str:
+    """Text that computes the call on the device and on the CPU in float64, and asserts that they agree."""
+    tensors = _tensors(call)
+    names = [f"x{number}" for number in range(len(tensors))]
+    left = iter(names)
+    args, kwargs = (tree_map_only(_Tensor, lambda _: _Name(next(left)), part) for part in (call.args, call.kwargs))
+    given = ", ".join([*map(_text, args), *(f"{key}={_text(value)}" for key, value in kwargs.items())])
+    written = _Call(call.operator, args, kwargs)
+    results = [_text(written.argument(name)) for name in written.written()]
+    function = f"torch.ops.{call.operator}"
+    returned = f"(operator({given}), {', '.join(results)})[1:]" if results else f"operator({given})"
+    dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), torch.float32)
+    return "\n".join([
+        "import torch", "",
+        "torch.manual_seed(0)", f'device = "{device}"',
+        f"tensors = [{', '.join(t.source for t in tensors)}]" if len(tensors) == 1 else "tensors = [",
+        *([f"    {t.source}," for t in tensors] + ["]"] if len(tensors) > 1 else []),
+        "", f"def run(operator, {', '.join(names)}):", f"    return {returned}", "",
+        "exact = [x.cpu().double() if x.is_floating_point() else x.cpu() for x in tensors]",
+        f"right = run({REFERENCES.get(call.name, function)}, *exact)",
+        f"result = run({function}, *tensors)",
+        "pairs = [(right, result)] if isinstance(right, torch.Tensor) else zip(right, result)",
+        "for a, b in pairs:",
+        f"    rtol, a, b = {checks.tolerance(dtype).relative:g}, a.double(), b.cpu().double()",
+        "    torch.testing.assert_close(b, a, rtol=rtol, atol=rtol * a.abs().nanmean().item() + 1e-6, equal_nan=True)",
+    ]) + "\n"  # fmt: skip
+
+
+class _Name(str):
+    __repr__ = str.__str__
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(list(value)) if isinstance(value, list | tuple) else repr(value)

@@ -1,0 +1,145 @@
+"""Wrong kernels, planted on the simulated device on purpose: to teach and to test how one is found.
+
+None is ever there unless `plant` is asked for it. Each is modelled on a public report about real Macs; what it computes
+wrongly is made up, only when it does so follows the report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from metalsim import patches
+from metalsim.errors import SimulationError
+
+if TYPE_CHECKING:
+    import torch
+
+LIMIT = 2**15
+"""Elements up to which the planted gradient is right."""
+
+
+class PlantedFault(UserWarning):
+    """Says that a wrong kernel is planted."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A wrong kernel that can be planted."""
+
+    description: str
+    """What it computes wrongly, and when."""
+    source: str
+    """The public report that it is modelled on."""
+    operators: tuple[str, ...]
+    """Those whose kernels it replaces, without ``aten::``."""
+    wrong: Callable[..., Any]
+    """Called with the right kernel and its arguments."""
+
+
+def planted() -> tuple[str, ...]:
+    """The names of the faults that are planted now."""
+    return tuple(_planted)
+
+
+@contextlib.contextmanager
+def plant(*names: str) -> Iterator[None]:
+    """Within the ``with``, kernels of the simulated device are wrong: the `FAULTS` of these names.
+
+    A `PlantedFault` warning says so, and so do `metalsim.device.description` and labels made meanwhile. ValueError
+    without a name or for one that does not exist, SimulationError where the simulated device is not installed, or the
+    fault is planted already.
+    """
+    import torch
+
+    unknown = [name for name in names if name not in FAULTS]
+    if unknown or not names:
+        raise ValueError(f"there is no fault {', '.join(unknown) or '(none named)'}: plant one of {', '.join(FAULTS)}")
+    if not (torch._C._has_mps and torch._C._mps_get_name() == patches.NAME):
+        raise SimulationError(
+            "wrong kernels are planted on the simulated Apple GPU alone: call metalsim.install() first"
+        )
+    if twice := [name for name in names if name in _planted or names.count(name) > 1]:
+        raise SimulationError(f"{twice[0]} is planted already: leave that `with` first, or name it once")
+    library = _library(names)
+    _planted.extend(names)
+    try:
+        told = "; ".join(FAULTS[name].description for name in names)
+        warnings.warn(f"PLANTED on the simulated Apple GPU, on purpose: {told}", PlantedFault, stacklevel=3)
+        yield
+    finally:
+        library._destroy()
+        for name in names:
+            _planted.remove(name)
+
+
+def _library(names: tuple[str, ...]) -> torch.library.Library:
+    import torch
+
+    library = torch.library.Library("aten", "IMPL")
+    for fault in map(FAULTS.__getitem__, names):
+        for operator in fault.operators:
+            right = torch.library.get_kernel(f"aten::{operator}", "MPS")
+            library.impl(operator, _kernel(fault, right), "MPS", with_keyset=True)
+    return library
+
+
+def _kernel(fault: Fault, right: Any) -> Callable[..., Any]:
+    def kernel(keys: Any, *arguments: Any, **keywords: Any) -> Any:
+        return fault.wrong(lambda *a, **k: right.call_boxed(keys, *a, **k), *arguments, **keywords)
+
+    return kernel
+
+
+def _convolution(right: Callable[..., Any], x: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    """Reads the input's memory as if it were contiguous; an expanded input has too little of it, and is read right."""
+    if not x.is_contiguous() and 0 not in x.stride():
+        x = x.as_strided(x.shape, x.new_empty(x.shape).stride(), x.storage_offset())
+    return right(x, *arguments)
+
+
+def _addcdiv(
+    right: Callable[..., Any], x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **value: Any
+) -> torch.Tensor:
+    """Reads the numerator one element too early where it begins at an odd element of its storage."""
+    if a.storage_offset() % 2:
+        a = a.as_strided(a.shape, a.stride(), a.storage_offset() - 1)
+    return right(x, a, b, **value)
+
+
+def _relu_gradient(right: Callable[..., Any], *arguments: Any) -> torch.Tensor:
+    """1000 times too large from element 32768 on."""
+    gradient = right(*arguments)
+    if gradient.numel() <= LIMIT:
+        return gradient
+    flat = gradient.flatten()
+    flat[LIMIT:] *= 1000
+    return flat.view(gradient.shape)
+
+
+_planted: list[str] = []
+
+FAULTS: Mapping[str, Fault] = {
+    "conv2d, non-contiguous input": Fault(
+        "convolutions read a non-contiguous input as if it were contiguous",
+        "https://github.com/pytorch/pytorch/issues/192212",
+        ("convolution_overrideable",),
+        _convolution,
+    ),
+    "ReLU's gradient, above 32768 elements": Fault(
+        "the gradient of ReLU is 1000 times too large behind its first 32768 elements",
+        "https://github.com/pytorch/pytorch/issues/177116",
+        ("threshold_backward",),
+        _relu_gradient,
+    ),
+    "addcdiv, odd offset": Fault(
+        "addcdiv reads a view at an odd offset one element too early",
+        "https://github.com/pytorch/pytorch/issues/118115",
+        ("addcdiv", "addcdiv_"),
+        _addcdiv,
+    ),
+}
+"""What `plant` takes, by name."""
