@@ -212,7 +212,7 @@ RAISED = v4.new_output("error", ename="Boom", evalue="no", traceback=["Boom"])
         (lambda run: run.page_of("01_a", v4.new_output("display_data", {"x/y": "?"})), "cell 1 shows nothing"),
         (lambda run: run.results("01_a", mode="fast"), "simulated or of fast mode"),
         (lambda run: run.results("01_a", path="/mnt/disk/a"), "its results name '/mnt/disk"),
-        (lambda run: run.page_of("01_a", shown(png()[:-20])), "a picture of it cannot be read"),
+        (lambda run: run.page_of("01_a", shown(png(500, 500)[:150])), "a picture of it cannot be read"),
         (lambda run: run.page_of("01_a", v4.new_output("display_data", {"image/png": "a"})), "cannot be read"),
         (lambda run: (run.folder / "results" / "01_a.png").unlink(), "the picture of its headline, is missing"),
         (lambda run: (run.folder / "01_a.ipynb").unlink(), "there is no such file"),
