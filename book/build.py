@@ -194,12 +194,15 @@ def lay_out(runs: Sequence[Run], folder: Path) -> None:
             # copies, since Sphinx looks through links and would see files outside the book
             copy = shutil.copy if entry.is_file() else functools.partial(shutil.copytree, ignore=_RUBBISH)
             copy(entry, folder / entry.name)
-    moved = {"README.md": "index.md"} | {
-        f"{executed.relative_to(paths.ROOT)}": f"{run.position}/{executed.name}"
-        for run in runs
-        for executed in (each.executed for each in run.executed)
-        if executed.is_relative_to(paths.ROOT)
+    # what leads to a stored page leads to this book's own of that lesson, where the stored one is no part of it
+    moved = {
+        f"{page.relative_to(paths.ROOT)}": f"{runs[0].position}/{page.name}" for page in EXECUTED.glob("*/*.ipynb")
     }
+    moved["README.md"] = "index.md"
+    for run in runs:
+        for executed in (each.executed for each in run.executed):
+            if executed.is_relative_to(paths.ROOT):
+                moved[f"{executed.relative_to(paths.ROOT)}"] = f"{run.position}/{executed.name}"
     for text in folder.rglob("*.md"):
         at = text.parent.relative_to(folder).as_posix()
         text.write_text(relink(text.read_text(encoding="utf-8"), at, at, moved), encoding="utf-8")

@@ -128,12 +128,15 @@ def test_what_only_programs_read_is_no_output_of_the_book_and_a_search_finds_eac
 
 def test_a_run_of_ones_own_has_no_switch_and_tells_what_it_left_out(checkout, tmp_path):
     mine = run_in(tmp_path / "full-cpu", "01_a", mode="fast")
+    run_in(checkout / "data/executed/a_gpu", "01_a")
     book.lay_out(book.read_runs([mine]), tmp_path / "laid_out")
     page = text_of(tmp_path / "laid_out/notebooks/01_a.ipynb")
     assert "<nav" not in page
     assert "Fast mode: three samples, no conclusions." in page
     assert "This page was executed on <strong>Some CPU</strong>." in page
-    assert "Not 02: the run left this notebook out." in (tmp_path / "laid_out/index.md").read_text()
+    front = (tmp_path / "laid_out/index.md").read_text()
+    assert "Not 02: the run left this notebook out." in front
+    assert "[b](notebooks/01_a.ipynb)" in front, "a stored page is no part of it: the link leads to this run's own"
 
 
 def test_the_public_address_is_told_where_it_is_known(checkout, tmp_path, monkeypatch):
