@@ -238,12 +238,23 @@ def test_an_empty_folder_on_another_disk_may_stand_behind_a_link(setup, tmp_path
     assert (big / "metallab-setup.json").exists()
 
 
-def test_uv_holds_what_others_made_against_the_lock_and_installs_the_project_alone(setup):
+@pytest.mark.parametrize(
+    ("system", "libc", "and_mlx"),
+    [("Linux", "2.35", True), ("Linux", "2.34", False), ("Linux", "2.4", False), ("Darwin", "", True)],
+)
+def test_uv_holds_what_others_made_against_the_lock_and_installs_the_project_alone(
+    setup, monkeypatch, system, libc, and_mlx
+):
+    """MLX alone is left out where its wheel would not load."""
+    monkeypatch.setattr("platform.system", lambda: system)
+    monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", libc) if libc else ("", ""))
+    for name in ("check_platform", "check_compiler"):
+        monkeypatch.setattr(setup.bootstrap, name, lambda: None)
     setup.works_and_is_current()
     made, installed, linked = [arguments for arguments, _ in setup.uv_calls()]
     assert made[0] == "venv"
     assert made[-3] == "--python"
-    extras = ["--extra", "lab", "--extra", "dev"]
+    extras = ["--extra", "lab", "--extra", "dev"] + ["--extra", "mlx"] * and_mlx
     into = ["pip", "install", "--python", str(setup.venv / "bin" / "python")]
     assert installed == [*into, "--require-hashes", "-r", "pyproject.toml", *extras, "-c", "lock.txt"]
     assert linked == [*into, "--offline", "--no-deps", "--no-build-isolation", "--editable", "."]
@@ -332,7 +343,7 @@ def test_a_file_with_another_hash_is_not_installed(setup, monkeypatch, tmp_path)
     one = wheel(wheels, "one", {"one.py": ""})
     (setup.root / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["none"]\nbuild-backend = "none"\n'
-        '[project]\nname = "metal-lab"\nversion = "1.0"\n[project.optional-dependencies]\nlab = ["one"]\ndev = []\n'
+        '[project]\nname = "metal-lab"\nversion = "1.0"\n[project.optional-dependencies]\nlab = ["one"]\nmlx = []\ndev = []\n'
     )
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))

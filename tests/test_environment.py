@@ -22,7 +22,7 @@ HEADLINE = ("jupyterlab", "torch", "tensorflow-macos", "tensorflow-metal", "jax-
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PYPROJECT["optional-dependencies"]
 (LAB,) = map(Requirement, EXTRAS["lab"])
-SETUP_EXTRAS = [*sorted(LAB.extras), "dev"]
+SETUP_EXTRAS = [*sorted(LAB.extras), "mlx", "dev"]
 DEPENDENCIES = PYPROJECT["dependencies"] + [text for extra in SETUP_EXTRAS for text in EXTRAS[extra]]
 LOCKS = {name: (ROOT / name).read_text() for name in ("lock.txt", "lock-jax.txt")}
 CONSTRAINTS = (ROOT / "constraints.txt").read_text()
@@ -51,7 +51,7 @@ def environment_yml():
 def test_environment_yml_installs_this_project_with_the_lock():
     conda, pip = environment_yml()
     assert conda == ["python=3.11", "pip"]
-    assert pip[:2] == ["--constraint constraints.txt", "--editable .[lab,dev]"]
+    assert pip[:2] == ["--constraint constraints.txt", "--editable .[lab,mlx,dev]"]
 
 
 def test_the_list_for_conda_is_the_lock_without_its_hashes():
@@ -473,7 +473,7 @@ def test_a_target_installs_the_extras_that_its_files_import(target):
     files = [path for pattern in RUN_BY[target] for path in ROOT.glob(pattern)]
     assert files
     wanted = {owner[name]: path for path in files for name in imported(path) & set(owner)}
-    assert set(wanted) - {"dev"} <= installs, {extra: str(path) for extra, path in wanted.items()}
+    assert set(wanted) - {"mlx", "dev"} <= installs, {extra: str(path) for extra, path in wanted.items()}
 
 
 def imported(path: Path) -> set[str]:

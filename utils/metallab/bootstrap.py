@@ -22,8 +22,9 @@ import time
 
 OLDEST = (3, 8)  # what uv's wheel, and this file, are for
 WANTED = ((3, 11), (3, 12))
-EXTRAS = ("lab", "dev")  # of pyproject.toml: what set-up installs
+EXTRAS = ("lab", "dev")  # of pyproject.toml: what set-up installs, and mlx where it loads
 GLIBC = (2, 28)  # what the wheels of torch and scikit-learn are built for
+GLIBC_FOR_MLX = (2, 35)  # what the wheel of mlx is built for: older ones set up without it
 MACOS = (15, 0)  # what the MPS device of torch 2.15 wants: its wheel installs on 14 and then has no GPU there
 
 # GiB that are installed. uv's cache holds the files, and .venv links to them, or has copies on another disk.
@@ -259,6 +260,13 @@ def check_platform():
                 f"A Linux with glibc {GLIBC[0]}.{GLIBC[1]} or newer is needed by torch; this has {library}. "
                 "Use Debian 12, Ubuntu 22.04 or newer."
             )
+
+
+def loads_mlx():
+    """Is this system's C library new enough for the wheel of mlx? No marker of a requirement can ask that."""
+    import platform
+
+    return platform.system() == "Darwin" or numbers(platform.libc_ver()[1]) >= GLIBC_FOR_MLX
 
 
 def numbers(version):
@@ -632,7 +640,8 @@ def uv_settings(project):
 def install_commands(project, options):
     """What others made, each file held against its hash; then this project, of which only a link is installed."""
     install = [project.uv, "pip", "install", "--python", project.python]
-    extras = [word for extra in EXTRAS for word in ("--extra", extra)]
+    wanted = (*EXTRAS, "mlx") if loads_mlx() else EXTRAS
+    extras = [word for extra in wanted for word in ("--extra", extra)]
     return [
         [*install, *options, "--require-hashes", "-r", "pyproject.toml", *extras, "-c", "lock.txt"],
         [*install, "--offline", "--no-deps", "--no-build-isolation", "--editable", "."],
