@@ -343,7 +343,8 @@ def test_a_file_with_another_hash_is_not_installed(setup, monkeypatch, tmp_path)
     one = wheel(wheels, "one", {"one.py": ""})
     (setup.root / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["none"]\nbuild-backend = "none"\n'
-        '[project]\nname = "metal-lab"\nversion = "1.0"\n[project.optional-dependencies]\nlab = ["one"]\nmlx = []\ndev = []\n'
+        '[project]\nname = "metal-lab"\nversion = "1.0"\n'
+        '[project.optional-dependencies]\nlab = ["one"]\nmlx = []\ndev = []\n'
     )
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
