@@ -18,9 +18,9 @@ OUTCOMES: tuple[Outcome, ...] = (
 )
 LOOK: tuple[Outcome, ...] = ("refuted", "raised", "crashed", "timed out")
 """Outcomes that want a look."""
-Hardware = Literal["gpu", "cpu", "tensorflow", "jax", "mac"]
+Hardware = Literal["gpu", "cpu", "tensorflow", "jax", "mlx", "mac"]
 """What a claim is about: an Apple GPU through PyTorch or MPSGraph, which is simulated where there is no Mac; this
-processor; what TensorFlow or JAX compute on, which is the CPU where their plugin is not; or what only a Mac has."""
+processor; what TensorFlow, JAX or MLX compute on, which is the CPU where their GPU is not; or what only a Mac has."""
 ON_A_MAC = sys.platform == "darwin"
 LAST = ("converting", "inductor", "jax", "tensorflow", "operators")
 """Groups that take minutes: what is quick and basic comes first."""

@@ -8,6 +8,7 @@ import html
 import itertools
 import re
 import reprlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -125,8 +126,8 @@ class _Matches:
 def assert_close(reference: Any, result: Any, dtype: Any) -> None:
     """Raise `Mismatch` unless two results (arrays, numbers, or lists, tuples and dicts of them) agree.
 
-    Arrays may be of NumPy, PyTorch, TensorFlow or JAX, on any device. Whole numbers, booleans and texts must be equal
-    to the last digit whatever ``dtype`` is, also if only one side is whole. NaN agrees with NaN, in a complex number
+    Arrays may be of NumPy, PyTorch, TensorFlow, JAX or MLX, on any device. Whole numbers, booleans and texts must be
+    equal to the last digit whatever ``dtype`` is, also if only one side is whole. NaN agrees with NaN, in a complex number
     each part with its own. Of PyTorch's tensors sparse ones are compared as dense, quantised ones by the numbers that
     they stand for, nested ones part by part. Results that share memory (an ``out=`` that two functions write, a view
     of it) are a Mismatch too: nothing is learned from them. TypeError for a result that is none of these or has no
@@ -330,6 +331,8 @@ class _Extent:
 def _as_numpy(value: Any, part: str) -> np.ndarray:
     if hasattr(value, "untyped_storage"):  # PyTorch
         return _tensor_as_numpy(value, part)
+    if type(value).__module__ == "mlx.core" and units.dtype_name(value.dtype) == "bfloat16":
+        value = value.astype(sys.modules["mlx.core"].float32)  # NumPy has no such buffer
     array = np.asarray(value)
     if array.dtype.name.startswith(("bfloat16", "float8")):  # of ml_dtypes, for JAX and TensorFlow: foreign to NumPy
         return array.astype(np.float32)

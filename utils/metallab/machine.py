@@ -42,6 +42,7 @@ PACKAGES = (
     "jaxlib",
     "jax-metal",
     "jax-mps",
+    "mlx",
     "numpy",
     "onnxruntime",
     "coremltools",
@@ -53,7 +54,7 @@ PACKAGES = (
 # Terraform shares the prefix TF_: its variables say nothing about a framework, and some are secrets.
 _RECORDED = (
     r"^(?!TF_(?:VAR|CLI|TOKEN|REGISTRY|WORKSPACE))"
-    r"(?:(?:PYTORCH|METALLAB|OMP|MKL|VECLIB|TF|XLA|JAX|KMP)_[A-Za-z0-9_]*|CUDA_VISIBLE_DEVICES)$"
+    r"(?:(?:PYTORCH|METALLAB|OMP|MKL|VECLIB|TF|XLA|JAX|MLX|KMP)_[A-Za-z0-9_]*|CUDA_VISIBLE_DEVICES)$"
 )
 Variable = Annotated[str, Bounds(pattern=_RECORDED)]
 Package = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9._-]{1,60}$")]

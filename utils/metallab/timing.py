@@ -78,7 +78,7 @@ class DeviceLike(Protocol):
     simulated: bool
     """True where times say nothing about the hardware that is being imitated: no speed-up is ever given."""
     waits_for_results: bool
-    """True if only results can be waited for (JAX): then every result of a block is kept and handed over."""
+    """True if only results can be waited for (JAX, MLX): then every result of a block is kept and handed over."""
 
     def synchronize(self, *results: Any) -> None:
         """Return when everything launched so far (and every result given) is done."""

@@ -1,9 +1,9 @@
 """Which hardware this run uses, and how to wait for it.
 
 ``lab = device.pick()`` chooses the best device that really computes: an Apple GPU, else an NVIDIA GPU, else the CPU.
-``METALLAB_DEVICE`` (auto, mps, cuda, cpu, sim) chooses for a whole run. What is PyTorch's, TensorFlow's and JAX's is in
-`pytorch`, `tensorflow` and `jax`; each imports its framework inside functions, so importing this package is instant,
-and a device of one framework imports no other.
+``METALLAB_DEVICE`` (auto, mps, cuda, cpu, sim) chooses for a whole run. What is PyTorch's, TensorFlow's, JAX's and MLX's
+is in `pytorch`, `tensorflow`, `jax` and `mlx`; each imports its framework inside functions, so importing this package is
+instant, and a device of one framework imports no other.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 
-from metallab.device import jax, plugins, pytorch, tensorflow
+from metallab.device import jax, mlx, plugins, pytorch, tensorflow
 from metallab.device.base import BEST_FIRST, NAMES, TITLES, Banner, Device, DeviceUnavailable, Framework, wanted
 from metallab.device.jax import JaxDevice
+from metallab.device.mlx import MlxDevice
 from metallab.device.plugins import plugin
 from metallab.device.pytorch import PyTorchDevice
 from metallab.device.tensorflow import TensorFlowDevice
@@ -27,6 +28,7 @@ __all__ = [
     "DeviceUnavailable",
     "Framework",
     "JaxDevice",
+    "MlxDevice",
     "PyTorchDevice",
     "TensorFlowDevice",
     "cpu",
@@ -36,7 +38,7 @@ __all__ = [
     "probe",
     "synchronizer",
 ]
-_FRAMEWORKS = {"torch": pytorch, "tensorflow": tensorflow, "jax": jax}
+_FRAMEWORKS = {"torch": pytorch, "tensorflow": tensorflow, "jax": jax, "mlx": mlx}
 
 
 def pick(name: str = "auto", framework: Framework = "torch") -> Device:
@@ -44,8 +46,8 @@ def pick(name: str = "auto", framework: Framework = "torch") -> Device:
 
     A name given here counts; ``"auto"`` leaves the choice to ``METALLAB_DEVICE``, and where that is unset or "auto" to
     the machine: the first of mps, cuda, cpu that passes `probe`, with a warning if one that is there is passed over.
-    ``METALLAB_DEVICE`` speaks for a run of pages with several frameworks: TensorFlow and JAX take the CPU where they do
-    not have the device that it names, and say why in `Device.instead_of`. DeviceUnavailable if a device that was
+    ``METALLAB_DEVICE`` speaks for a run of pages with several frameworks: TensorFlow, JAX and MLX take the CPU where
+    they do not have the device that it names, and say why in `Device.instead_of`. DeviceUnavailable if a device that was
     asked for is missing or computes wrongly; ValueError for a name or a framework that does not exist.
     """
     if _module(framework) is pytorch:
@@ -57,9 +59,9 @@ def cpu(threads: int | None = None, framework: Framework = "torch") -> Device:
     """The CPU as a baseline: with one thread, or by default with all that the framework uses on this machine.
 
     A baseline of one thread alone makes every GPU look good: show both. On a Mac the label says that PyTorch's matrix
-    products keep threads of their own, unless this process was started with VECLIB_MAXIMUM_THREADS=1. TensorFlow and
-    JAX fix their threads when they start: a baseline of one is measured in a child process,
-    ``isolated.run(source, threads=1)``. ValueError for fewer threads than 1, or any for one of these two.
+    products keep threads of their own, unless this process was started with VECLIB_MAXIMUM_THREADS=1. The
+    others fix their threads when they start: a baseline of one is measured in a child process,
+    ``isolated.run(source, threads=1)``. ValueError for fewer threads than 1, or any for one of these.
     """
     if _module(framework) is pytorch:
         return pytorch.cpu(threads)
@@ -69,7 +71,7 @@ def cpu(threads: int | None = None, framework: Framework = "torch") -> Device:
 
 
 def first_framework() -> Framework:
-    """PyTorch, or where it is not installed the first of TensorFlow and JAX that is: a page may need no other."""
+    """PyTorch, or where it is not installed the first of TensorFlow, JAX and MLX that is: a page may need no other."""
     installed = (name for name in _FRAMEWORKS if importlib.util.find_spec(name))
     return next(installed, "torch")
 
@@ -82,8 +84,8 @@ def probe(kind: str, framework: Framework = "torch") -> str | None:
 def synchronizer(framework: Framework) -> Callable[..., None]:
     """A function that returns when a framework's work is done: call it with the results to wait for.
 
-    Its attribute ``waits_for_results`` is True for JAX, where nothing but a result can be waited for. ImportError if
-    the framework is not installed, ValueError if it is none of the three.
+    Its attribute ``waits_for_results`` is True for JAX, where nothing but a result can be waited for, and for MLX,
+    which computes nothing else. ImportError if the framework is not installed, ValueError if it is not known.
     """
     return _module(framework).synchronizer()
 

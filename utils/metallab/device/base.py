@@ -11,8 +11,8 @@ from metallab import machine
 
 NAMES = ("auto", "mps", "cuda", "cpu", "sim")
 BEST_FIRST = ("mps", "cuda", "cpu")
-Framework = Literal["torch", "tensorflow", "jax"]
-TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
+Framework = Literal["torch", "tensorflow", "jax", "mlx"]
+TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "mlx": "MLX"}
 
 
 class DeviceUnavailable(RuntimeError):

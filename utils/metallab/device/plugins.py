@@ -1,4 +1,4 @@
-"""What TensorFlow and JAX have in common: they are not simulated, and an Apple GPU is a plugin's, if one is installed.
+"""What TensorFlow, JAX and MLX have in common: not simulated, and an Apple GPU is a plugin's, if one is installed.
 
 Where a framework has no GPU of its own the CPU is taken, and the banner says that, and why.
 """
@@ -10,10 +10,10 @@ import importlib.metadata
 import sys
 
 from metallab import isolated, units
-from metallab.device import jax, tensorflow
+from metallab.device import jax, mlx, tensorflow
 from metallab.device.base import BEST_FIRST, TITLES, Device, DeviceUnavailable, Framework
 
-FRAMEWORKS = {"tensorflow": tensorflow, "jax": jax}
+FRAMEWORKS = {"tensorflow": tensorflow, "jax": jax, "mlx": mlx}
 
 
 def pick(name: str, wanted: str, framework: Framework) -> Device:

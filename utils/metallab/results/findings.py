@@ -356,7 +356,7 @@ def _provenance(one: Column) -> dict[str, str]:
     return rows | {"measured while busy": f"{busy} of {len(one.records)}"}
 
 
-_FRAMEWORKS = ("torch", "tensorflow", "jax", "onnxruntime")
+_FRAMEWORKS = ("torch", "tensorflow", "jax", "mlx", "onnxruntime")
 
 
 def side_by_side(columns: Sequence[Column]) -> list[Row]:

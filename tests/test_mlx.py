@@ -1,0 +1,127 @@
+"""MLX: it is timed when it has computed, and its Metal kernels run here from the text that MLX itself writes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from metallab import checks, device, timing
+
+mx = pytest.importorskip("mlx.core", reason="set-up leaves MLX out where glibc is older than 2.35")
+
+BUDGET = timing.Budget(min_samples=3, max_samples=3, warmup_calls=2, warmup_seconds=0, block_seconds=0.02)
+
+
+# ---------------------------------------------------------------- timing
+
+
+@pytest.mark.parametrize("question", ["latency", "throughput"])
+def test_every_result_of_mlx_is_computed_before_the_clock_is_read(question):
+    """What is only written down takes no memory."""
+    import time
+
+    x = mx.ones((64, 64))
+    mx.eval(x)
+    results, missing = [], []
+    before = mx.get_active_memory()
+
+    def launch():
+        results.append(x @ x)
+        return {"nested": [results[-1], None]}
+
+    def clock():
+        missing.append(len(results) * x.nbytes - (mx.get_active_memory() - before))
+        return time.perf_counter_ns()
+
+    got = timing.measure(launch, on=device.cpu(framework="mlx"), question=question, budget=BUDGET, clock=clock)
+    assert max(missing) <= 0, f"{question}: the clock was read before {max(missing)} bytes were computed"
+    assert got.n == 3
+
+
+def test_a_function_that_returns_no_array_is_refused():
+    x = mx.ones(3)
+
+    def forgets():
+        x + 1
+
+    with pytest.raises(TypeError, match="returned no MLX array, so MLX computed nothing"):
+        timing.measure(forgets, on=device.cpu(framework="mlx"), budget=BUDGET)
+
+
+def test_bfloat16_is_compared():
+    x = mx.array([1.0, 2.5, 3.0], dtype=mx.bfloat16)
+    checks.assert_close(np.array([1.0, 2.5, 3.0], np.float32), x, "bfloat16")
+    with pytest.raises(checks.Mismatch):
+        checks.assert_close(np.array([1.0, 2.5, 4.0], np.float32), x, "bfloat16")
+
+
+def test_work_is_held_to_its_device():
+    with device.cpu(framework="mlx").active():
+        assert mx.default_device() == mx.Device(mx.cpu)
+    lab = device.pick(framework="mlx")
+    assert lab.framework == "mlx"
+    assert ("by MLX" in str(lab.banner())) == (lab.kind == "cpu")
+
+
+# ---------------------------------------------------------------- kernels where Metal is not
+
+kernels = pytest.importorskip("metallab.mlx.kernels")
+TRANSPOSED = {
+    "name": "transposed",
+    "input_names": ["a"],
+    "output_names": ["out"],
+    "source": """
+        uint i = thread_position_in_grid.x;
+        uint row = i / a_shape[1], column = i % a_shape[1];
+        if (i > 0) out[i] = a_ndim * a[row * a_strides[0] + column * a_strides[1]];
+    """,
+}
+MATRIX = mx.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).T
+
+
+def run(kernel, a=MATRIX, **more):
+    about = {"grid": (6, 1, 1), "threadgroup": (64, 1, 1), "output_shapes": [(3, 2)], "output_dtypes": [mx.float32]}
+    return kernel(inputs=[a], **about | more)[0]
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_shape_strides_and_the_numbers_of_dimensions_are_handed_over(contiguous):
+    """Those of a copy in rows, or of the array as it lies in memory."""
+    kernel = kernels.SimulatedKernel(**TRANSPOSED, ensure_row_contiguous=contiguous)
+    assert np.array(run(kernel, init_value=0)).tolist() == [[0, 8], [4, 10], [6, 12]]
+    steps = TRANSPOSED | {"source": "out[thread_position_in_grid.x] = a_strides[1];"}
+    kernel = kernels.SimulatedKernel(**steps, ensure_row_contiguous=contiguous)
+    assert set(np.array(run(kernel)).flat) == {1 if contiguous else 3}
+
+
+def test_what_a_kernel_does_not_write_stands_out():
+    kernel = kernels.SimulatedKernel(**TRANSPOSED)
+    assert np.isnan(np.array(run(kernel))[0, 0])
+    assert np.array(run(kernel, init_value=7))[0, 0] == 7
+
+
+def test_calls_that_mlx_refuses_are_refused_in_its_words():
+    kernel = kernels.SimulatedKernel(**TRANSPOSED)
+    with pytest.raises(ValueError, match="Expected `output_dtypes` to have size 1 but got size 2"):
+        run(kernel, output_dtypes=[mx.float32, mx.float32])
+    with pytest.raises(ValueError, match="Must specify at least one output"):
+        run(kernels.SimulatedKernel(**TRANSPOSED | {"output_names": []}))
+
+
+def test_verbose_prints_as_mlx_does(capfd):
+    run(kernels.SimulatedKernel(**TRANSPOSED), verbose=True)
+    printed = capfd.readouterr().out
+    assert printed.startswith("Generated source code for `transposed`:\n```\n[[kernel]] void custom_kernel_transposed")
+    assert "const constant int64_t* a_strides [[buffer(2)]]" in printed
+    assert printed.count("```") == 2
+
+
+def test_metal_is_left_alone_where_it_is(monkeypatch):
+    before = mx.fast.metal_kernel
+    monkeypatch.setattr(mx.fast, "metal_kernel", before)  # back at the end
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    assert kernels.install() == "Metal runs the kernels of MLX."
+    assert mx.fast.metal_kernel is before
+    monkeypatch.setattr(mx.metal, "is_available", lambda: False)
+    assert kernels.install().startswith("SIMULATED")
+    assert mx.fast.metal_kernel is kernels.SimulatedKernel

@@ -1,0 +1,1 @@
+"""What lessons about MLX share beyond the frameworks."""
