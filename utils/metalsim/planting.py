@@ -1,4 +1,4 @@
-"""Wrong kernels, planted on the simulated device on purpose: to teach and to test how one is found.
+"""Wrong kernels, planted on the simulated Apple GPU on purpose: to teach and to test how one is found.
 
 None is ever there unless `plant` is asked for it. Each is modelled on a public report about real Macs; what it computes
 wrongly is made up, only when it does so follows the report.
@@ -110,6 +110,14 @@ def _addcdiv(
     return right(x, a, b, **value)
 
 
+def _addcdiv_in_place(right: Callable[..., Any], x: torch.Tensor, *arguments: Any, **value: Any) -> torch.Tensor:
+    """Writes into a copy that nobody sees where the result is not contiguous."""
+    if x.is_contiguous():
+        return right(x, *arguments, **value)
+    right(x.clone(), *arguments, **value)
+    return x
+
+
 def _relu_gradient(right: Callable[..., Any], *arguments: Any) -> torch.Tensor:
     """1000 times too large from element 32768 on."""
     gradient = right(*arguments)
@@ -138,8 +146,14 @@ FAULTS: Mapping[str, Fault] = {
     "addcdiv, odd offset": Fault(
         "addcdiv reads a view at an odd offset one element too early",
         "https://github.com/pytorch/pytorch/issues/118115",
-        ("addcdiv", "addcdiv_"),
+        ("addcdiv",),
         _addcdiv,
+    ),
+    "addcdiv_, non-contiguous result": Fault(
+        "addcdiv_ writes nothing into a tensor that is not contiguous",
+        "https://github.com/pytorch/pytorch/issues/118115",
+        ("addcdiv_",),
+        _addcdiv_in_place,
     ),
 }
 """What `plant` takes, by name."""

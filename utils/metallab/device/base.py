@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,8 +25,8 @@ class Device:
     """A device that a run uses; one that computes is of a framework's own class, derived from this one."""
 
     kind: Literal["mps", "cuda", "cpu"]
-    label: str
-    """The hardware's name as it stands beside every number: ``Apple M2 Max GPU``, ``NVIDIA H200``."""
+    hardware: str
+    """Its name: ``Apple M2 Max GPU``, ``NVIDIA H200``."""
     simulated: bool = False
     threads: int | None = None
     """CPU only: the number of threads that the framework may use while the device is measured."""
@@ -35,6 +36,12 @@ class Device:
     """Why this is not the device that the run asked for; empty if it is."""
 
     waits_for_results = False
+
+    @property
+    def label(self) -> str:
+        """The hardware's name as it stands beside every number, with the wrong kernels that are planted now."""
+        planting = sys.modules.get("metalsim.planting") if self.kind == "mps" else None
+        return self.hardware + "".join(f", PLANTED wrong: {name}" for name in (planting.planted() if planting else ()))
 
     def banner(self) -> Banner:
         """What a notebook shows first: the hardware that this run used, and whether it is real."""

@@ -2,7 +2,7 @@
 
 ::
 
-    verdict = blame.find(model, inputs, on=lab)  # forward, loss and backward
+    verdict = blame.find(model, inputs, on=lab)  # forward, loss and backward; with optimizer=..., a step, too
     verdict                                      # what is wrong, where, and under which conditions
     verdict.program                              # at most 20 lines that show it without the model
     verdict.draw()                               # how the error grows from layer to layer
@@ -26,7 +26,7 @@ import dataclasses
 import html
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,8 +54,14 @@ REFERENCES = {
         "(g @ w, g.flatten(0, -2).mT @ x.flatten(0, -2), g.flatten(0, -2).sum(0)), mask) if wanted]"
     ),
 }
+FLOAT32, EMPTY = "not in float32", "a tensor without elements"
 UNWRITTEN = ("empty", "new_empty", "resize", "set_", "detach", "_efficientzerotensor")
 DROPS = ("dropout_p", "dropout", "p")
+
+
+Direction = Literal["forward", "backward", "step"]
+"""Where an operator was called; ``step`` is the optimizer's."""
+WHERE = {"forward": "the forward pass", "backward": "the backward pass", "step": "the optimizer's step"}
 
 
 @dataclass(frozen=True)
@@ -64,11 +70,11 @@ class LayerError:
 
     module: str
     forward: float
-    """Of its output on the device; NaN if it has none that is floating."""
+    """Of its output on the device; NaN if it has none that is floating, or none with elements."""
     backward: float
     """Of the gradient by its output; NaN if there is none."""
     forward_cpu: float
-    """As ``forward``, of the CPU in the model's dtype: what rounding does."""
+    """As ``forward``, of the CPU in the model's dtype: what rounding does. NaN where the CPU has no such kernel."""
     backward_cpu: float
 
 
@@ -80,7 +86,7 @@ class Culprit:
     """``aten::convolution``."""
     module: str
     """The innermost module that called it."""
-    direction: Literal["forward", "backward"]
+    direction: Direction
     dtype: str
     shapes: tuple[tuple[int, ...], ...]
     """Of the tensors that it was given."""
@@ -116,7 +122,7 @@ class Verdict:
             lines.append(f"All agree. The largest difference, {self.largest:.1e}, is rounding.")
         else:
             bad = self.culprit
-            where = f"in {bad.module}, {bad.direction} pass" if bad.module else f"in the {bad.direction} pass"
+            where = f"in {f'{bad.module}, ' if bad.module else ''}{WHERE[bad.direction]}"
             what = "WRONG KERNEL" if self.kind == "wrong kernel" else "A NaN IS BORN, on the CPU in this dtype as well"
             shapes = ", ".join(map(str, bad.shapes))
             lines.append(f"{what}: {bad.operator} ({bad.dtype}; {shapes}) {where}. {bad.difference}")
@@ -136,8 +142,14 @@ class Verdict:
     @property
     def advice(self) -> str:
         """What to put in the wrong operator's place."""
-        if any("element" in condition and "offset" not in condition for condition in self.conditions):
+        if FLOAT32 in self.conditions:
+            return "compute it in float32"
+        if EMPTY in self.conditions:
+            return "leave it out where there is nothing to compute"
+        if any("elements or more" in condition for condition in self.conditions):
             return "give it fewer elements at a time, or compute it on the CPU"
+        if self.conditions and self.culprit.direction == "step":
+            return "make the weights contiguous before training, weight.data = weight.data.contiguous()"
         if self.conditions:
             return "give it x.clone(memory_format=torch.contiguous_format) in place of x"
         return "compute it on the CPU, or write it with other operators"
@@ -167,68 +179,123 @@ class Verdict:
 
 
 def find(
-    model: nn.Module, inputs: Sequence[Any], loss: Callable[[Any], Tensor] | None = None, *, on: Device
+    model: nn.Module,
+    inputs: Sequence[Any] | Mapping[str, Any],
+    loss: Callable[[Any], Tensor] | None = None,
+    *,
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
+    on: Device,
 ) -> Verdict:
     """Run ``loss(model(*inputs)).backward()`` on a copy on a device, and find the first operator that is wrong there.
 
-    ``loss`` takes the model's output and returns one number; without it, it is the mean square of all floating outputs.
-    The model stays as it is, in its mode (training or evaluation) and dtype. TypeError if ``inputs`` is no list or
-    tuple, ValueError if the model has no floating parameter and no floating input.
+    ``inputs`` are a tuple of arguments, or a dict of those that have names. ``loss`` takes the model's output and
+    returns one number; without it, it is the mean square of all floating outputs. ``optimizer``, such as
+    ``torch.optim.AdamW``, is given the copy's parameters, and takes one step that is looked at as well: a change that is
+    lost shows if it is larger than what the weights' dtype explains, so give it a learning rate that is not tiny.
+
+    The model stays as it is, in its mode (training or evaluation) and its dtypes, float16 and bfloat16 included.
+    TypeError if ``inputs`` is neither, ValueError if the model has no floating parameter and no floating input, or
+    float64 where the device has none.
     """
-    if not isinstance(inputs, list | tuple):
+    if not isinstance(inputs, list | tuple | Mapping):
         raise TypeError(f"inputs is a {type(inputs).__name__}: give a tuple of what the model is called with, (x,)")
     floating = [t for t in (*model.parameters(), *tree_leaves(inputs)) if isinstance(t, Tensor) and _floats(t)]
     if not floating:
         raise ValueError("the model has no floating parameter and no floating input: there is nothing to compare")
-    loss = loss or _mean_square
-    target, dtype = on.torch_device, floating[0].dtype
+    if on.kind == "mps" and any(t.dtype in (torch.float64, torch.complex128) for t in floating):
+        raise ValueError("no Apple GPU has float64: give model.float() and inputs in float32")
+    run = _Run(model, inputs, loss or _mean_square, optimizer)
     judge = _Judge(on)
-    device = _layers(model, inputs, loss, target, None, judge)
-    exact = _layers(model, inputs, loss, "cpu", torch.float64)
-    same = _layers(model, inputs, loss, "cpu", dtype)
-    layers = tuple(
-        LayerError(name, *(_error(e, v) for values in (got, own) for e, v in zip(right, values, strict=True)))
-        for (name, got), (_, right), (_, own) in zip(device, exact, same, strict=True)
-    )
+    device = run.layers(on.torch_device, judge=judge)
+    target = on.torch_device
     conditions, program = _shrunk(judge.call, target) if judge.kind == "wrong kernel" and judge.call else ((), "")
     return Verdict(
-        judge.kind, on.label, judge.judged, judge.largest, judge.culprit, conditions, program, layers,
-        tuple(judge.random), judge.unjudged,
+        judge.kind, on.label, judge.judged, judge.largest, judge.culprit, conditions, program,
+        _layer_errors(run, device, judge.unjudged), tuple(judge.random), judge.unjudged,
     )  # fmt: skip
 
 
 # ---- layers ---------------------------------------------------------------------------------------------------------
 
+_Layers = list[tuple[str, list[Tensor | None]]]
+"""Name of each call of a layer, its output and the gradient by that, on the CPU."""
 
-def _layers(
-    model: nn.Module, inputs: Sequence[Any], loss: Callable[[Any], Tensor], device: Any, dtype: Any, judge: Any = None
-) -> list[tuple[str, list[Tensor | None]]]:
-    """Name of each call of a layer, its output and the gradient by that, on the CPU."""
-    model = copy.deepcopy(model).to(device, dtype)
-    inputs = tree_map_only(Tensor, lambda t: t.detach().to(device, dtype if _floats(t) else None), tuple(inputs))
-    noted: list[tuple[str, list[Tensor | None]]] = []
 
-    def note(name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            tensor = next((t for t in tree_leaves(output) if isinstance(t, Tensor) and _floats(t)), None)
-            values = [None if tensor is None else tensor.detach().cpu(), None]
-            noted.append((name, values))
-            if tensor is not None and tensor.requires_grad:
-                tensor.register_hook(lambda gradient: values.__setitem__(1, gradient.detach().cpu()))
+@dataclass(frozen=True)
+class _Run:
+    """What is computed on each device."""
 
-        return hook
+    model: nn.Module
+    inputs: Sequence[Any] | Mapping[str, Any]
+    loss: Callable[[Any], Tensor]
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None
 
-    for name, module in model.named_modules():
-        if not any(module.children()):
-            module.register_forward_hook(note(name or type(module).__name__))
-    if judge is None:
-        loss(model(*inputs)).backward()
+    def layers(self, device: Any, wide: bool = False, judge: _Judge | None = None) -> _Layers:
+        """Compute it on a copy, in float64 if ``wide``; a ``judge`` looks at each operator."""
+        model = copy.deepcopy(self.model).to(device)
+        if wide:
+            for tensor in (*model.parameters(), *model.buffers()):
+                tensor.data = _widened(tensor.data)
+        change = _widened if wide else lambda t: t
+        inputs = tree_map_only(Tensor, lambda t: change(t.detach().to(device)), self.inputs)
+        noted: _Layers = []
+        for name, module in model.named_modules():
+            if not any(module.children()):
+                module.register_forward_hook(_noting(name or type(module).__name__, noted))
+
+        def value() -> Tensor:
+            return self.loss(model(**inputs) if isinstance(inputs, Mapping) else model(*inputs))
+
+        if judge is None:
+            value().backward()
+            return noted
+        optimizer = self.optimizer(model.parameters()) if self.optimizer else None
+        with judge.modules, watching(judge.see):
+            result = value()
+            judge.direction = "backward"
+            result.backward()
+            judge.direction = "step"
+            if optimizer is not None:
+                optimizer.step()
         return noted
-    with judge.modules, watching(judge.see):
-        value = loss(model(*inputs))
-        judge.direction = "backward"
-        value.backward()
-    return noted
+
+
+def _noting(name: str, noted: _Layers) -> Callable[..., None]:
+    """A forward hook that notes a layer's output and the gradient by it."""
+
+    def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        tensor = next((t for t in tree_leaves(output) if isinstance(t, Tensor) and _floats(t)), None)
+        values = [None if tensor is None else tensor.detach().cpu(), None]
+        noted.append((name, values))
+        if tensor is not None and tensor.requires_grad:
+            tensor.register_hook(lambda gradient: values.__setitem__(1, gradient.detach().cpu()))
+
+    return hook
+
+
+def _layer_errors(run: _Run, device: _Layers, unjudged: dict[str, str]) -> tuple[LayerError, ...]:
+    """Of each layer on the device and on the CPU; none, with the reason in ``unjudged``, where float64 fails."""
+    names = [name for name, _ in device]
+    try:
+        exact = run.layers("cpu", wide=True)
+    except (RuntimeError, TypeError) as problem:  # such as a model that mixes in float32 of its own
+        unjudged["layers"] = units.first_line(problem)
+        return ()
+    try:
+        same = run.layers("cpu")
+    except (RuntimeError, TypeError):  # the CPU has no kernel in this dtype
+        same = [(name, [None, None]) for name in names]
+    if any([name for name, _ in layers] != names for layers in (exact, same)):
+        unjudged["layers"] = "the CPU went through other layers"
+        return ()
+    return tuple(
+        LayerError(name, *(_error(e, v) for values in (got, own) for e, v in zip(right, values, strict=True)))
+        for (name, got), (_, right), (_, own) in zip(device, exact, same, strict=True)
+    )
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) if _floats(tensor) else tensor
 
 
 def _mean_square(output: Any) -> Tensor:
@@ -283,16 +350,16 @@ class _Call:
         tensors = [t for t in tree_leaves(values) if isinstance(t, Tensor)]
         return [t for t in tensors if _floats(t)] or tensors
 
-    def moved(self, dtype: torch.dtype | None = None) -> _Call:
-        """A copy on the CPU, floating tensors in ``dtype`` or in their own."""
+    def moved(self, wide: bool = False) -> _Call:
+        """A copy on the CPU, with floating tensors in float64 if ``wide``."""
 
         def move(value: Any) -> Any:
             if isinstance(value, torch.device):
                 return torch.device("cpu")
             if not isinstance(value, Tensor):
                 return value
-            wide = torch.complex128 if dtype == torch.float64 and value.is_complex() else dtype
-            return value.detach().to("cpu", wide if _floats(value) else None, copy=True)
+            moved = value.detach().to("cpu", copy=True)
+            return _widened(moved) if wide else moved
 
         return _Call(self.operator, tree_map(move, self.args), tree_map(move, self.kwargs))
 
@@ -306,7 +373,7 @@ class _Judge:
 
     def __init__(self, on: Device) -> None:
         self.on, self.modules = on, ModuleTracker()
-        self.direction: Literal["forward", "backward"] = "forward"
+        self.direction: Direction = "forward"
         self.kind: Literal["agrees", "wrong kernel", "NaN"] = "agrees"
         self.culprit: Culprit | None = None
         self.call: _Call | None = None
@@ -337,7 +404,7 @@ class _Judge:
                 self.blame("wrong kernel", call, None, fault)
             return
         try:
-            right = call.moved(torch.float64).computed()
+            right = call.moved(wide=True).computed()
         except (RuntimeError, TypeError, IndexError) as problem:  # no kernel in float64, or none on the CPU at all
             self.unjudged[call.name] = units.first_line(problem).split(". ")[0]
             return
@@ -345,7 +412,7 @@ class _Judge:
         born = any(_has_nan(t) for t in got) and not any(_has_nan(t) for t in _given(call))
         errors = [_error(e, g) for e, g in zip(right, got, strict=False)]
         for error, exact, value in zip(errors, right, got, strict=False):
-            words = _mismatch(exact, value) if value.numel() else ""
+            words = _mismatch(exact, value) if value.numel() or value.shape != exact.shape else ""
             if words and not self.explained(call, right, error):
                 return self.blame("wrong kernel", call, layouts, words)
             if error < math.inf and not words:
@@ -470,6 +537,11 @@ def _shrunk(call: _Call, device: torch.device) -> tuple[tuple[str, ...], str]:
     else:
         return (), ""
     call, conditions = filled, []
+    for change, condition in ((_in_float32, FLOAT32), (_with_elements, EMPTY)):
+        if (changed := _changed(call, change)) != call and _fails(changed, device):
+            call = changed
+        elif changed != call:
+            conditions.append(condition)
     for index, tensor in enumerate(_tensors(call)):
         for number in range(4):
             tensor = _tensors(call)[index]
@@ -481,9 +553,7 @@ def _shrunk(call: _Call, device: torch.device) -> tuple[tuple[str, ...], str]:
         flat = _changed(call, lambda t: dataclasses.replace(t, shape=(math.prod(t.shape),), order=(0,)))
         call = flat if _fails(flat, device) else call
     call, threshold = _smallest(call, device)
-    names = [argument.name for argument in call.operator._schema.arguments]
-    for index, tensor in enumerate(_tensors(call)):
-        which = names[index] if index < len(names) else f"tensor {index}"
+    for index, (which, tensor) in enumerate(zip(_names(call), _tensors(call), strict=True)):
         plain = tensor.order == tuple(range(len(tensor.shape)))
         if not plain or tensor.gap or tensor.expanded:
             how = "a permuted view" if not plain else "a view with gaps" if tensor.gap else "an expanded view"
@@ -494,6 +564,15 @@ def _shrunk(call: _Call, device: torch.device) -> tuple[tuple[str, ...], str]:
             conditions.append(f"{which} begins at {kind} in its storage (here {tensor.offset})")
     conditions += [f"{threshold} elements or more"] if threshold > 1024 else []
     return tuple(conditions), _program(call, str(device))
+
+
+def _in_float32(tensor: _Tensor) -> _Tensor:
+    half = tensor.dtype in (torch.float16, torch.bfloat16)
+    return dataclasses.replace(tensor, dtype=torch.float32) if half else tensor
+
+
+def _with_elements(tensor: _Tensor) -> _Tensor:
+    return dataclasses.replace(tensor, shape=tuple(n or 1 for n in tensor.shape))
 
 
 def _smallest(call: _Call, device: torch.device) -> tuple[_Call, int]:
@@ -512,6 +591,12 @@ def _smallest(call: _Call, device: torch.device) -> tuple[_Call, int]:
 
 def _resized(call: _Call, old: int, new: int) -> _Call:
     return _changed(call, lambda t: dataclasses.replace(t, shape=tuple(new if n == old else n for n in t.shape)))
+
+
+def _names(call: _Call) -> list[str]:
+    """The arguments' names, one for each tensor."""
+    named = [*zip([a.name for a in call.operator._schema.arguments], call.args, strict=False), *call.kwargs.items()]
+    return [name for name, value in named for leaf in tree_leaves(value) if isinstance(leaf, _Tensor)]
 
 
 def _tensors(call: _Call) -> list[_Tensor]:
