@@ -1,1 +1,1 @@
-"""What lessons about MLX share beyond the frameworks."""
+"""What lessons with MLX need (notebook 14)."""
