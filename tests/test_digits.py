@@ -52,6 +52,16 @@ def test_folding_and_storing_change_no_score(tmp_path):
     plain = digits.folded(network)
     assert not any(isinstance(layer, torch.nn.BatchNorm2d) for layer in plain)
     torch.testing.assert_close(plain(x), expected)
+
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network
+
+        def forward(self, x):
+            return self.inner(x)
+
+    torch.testing.assert_close(digits.folded(Own().train())(x), expected)
     stored = digits.restore(digits.save(network, tmp_path / "weights.safetensors"))
     torch.testing.assert_close(stored(x), expected)
     assert digits.accuracy(expected, digits.Digits(x, expected.argmax(1))) == 1
@@ -59,6 +69,9 @@ def test_folding_and_storing_change_no_score(tmp_path):
 
 def test_scores_of_other_pictures_are_refused():
     of = digits.Digits(torch.zeros(5, 1, 1, 1), torch.zeros(5, dtype=torch.int64))
-    for scores in (torch.eye(10)[:1], torch.zeros(5, 3)):
-        with pytest.raises(ValueError, match=r"scores of 5 digits have shape \(n, 10\)"):
+    for scores in (torch.eye(10)[:1], torch.zeros(5)):
+        with pytest.raises(ValueError, match=r"scores of 5 pictures have shape \(5, classes\)"):
             digits.accuracy(scores, of)
+    assert digits.accuracy(torch.eye(3)[[0, 0, 0, 1, 2]], of) == pytest.approx(0.6), "any number of classes"
+    with pytest.raises(ValueError, match="class 3 has no score"):
+        digits.accuracy(torch.zeros(5, 3), digits.Digits(of.images, torch.tensor([0, 1, 2, 3, 0])))

@@ -305,3 +305,12 @@ def test_a_line_is_broken_at_a_size_of_which_nothing_may_be_said():
     assert np.isnan(broken).tolist() == [False, True, False]
     assert np.isfinite(whole).all()
     assert figure.get_label().startswith("A, GPU: 1.00 at n = 1, 1.00 at n = 4; B, GPU: ")
+
+
+@pytest.mark.parametrize("ratio", [1.4, 2.0, 400.0, 0.01])
+def test_words_beside_a_speed_up_end_within_the_frame(ratio):
+    figure = plots.speedups([comparison(Ratio("other", "base", ratio, ratio * 0.9, ratio * 1.1, 24))])
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    (words,) = axes.texts
+    assert words.get_window_extent().x1 <= axes.get_window_extent().x1 + 1

@@ -291,17 +291,21 @@ class Answers:
         return self.scores
 
 
-def scores_of(answers):
-    return torch.eye(10)[torch.tensor(answers)] * 4
+PICTURES = digits.Digits(torch.zeros(100, 1, 32, 32), torch.arange(100) % 10)
+
+
+def scores_of(*wrong):
+    """Right answers to `PICTURES`, but for those with these numbers."""
+    answers = PICTURES.labels.clone()
+    answers[list(wrong)] += 1
+    return torch.eye(10)[answers] * 4
 
 
 @pytest.fixture
 def judged():
-    """Of 100 pictures of a 1 the reference reads 98; "close" one less, "off" three, each wrong in other places, too."""
-    pictures = digits.Digits(torch.zeros(100, 1, 32, 32), torch.ones(100, dtype=torch.int64))
-    whole, close, off = [0] * 2 + [1] * 98, [1] + [0] * 3 + [1] * 96, [0] * 5 + [1] * 95
-    networks = {"float32": Answers(scores_of(whole), 4096), "close": Answers(scores_of(close), 1024)}
-    return quantization.judge(networks | {"off": Answers(scores_of(off), 1024)}, pictures)
+    """Of 100 pictures the reference reads 98; "close" one less, "off" three, each wrong in other places, too."""
+    networks = {"float32": Answers(scores_of(0, 1), 4096), "close": Answers(scores_of(1, 2, 3), 1024)}
+    return quantization.judge(networks | {"off": Answers(scores_of(*range(5)), 1024)}, PICTURES)
 
 
 def test_a_network_is_judged_by_answers_and_scores(judged):
@@ -316,6 +320,21 @@ def test_a_network_is_judged_by_answers_and_scores(judged):
     )
     assert repr(judged).splitlines()[2].split() == ["close", "1", "KiB", "97.0%", "3", "of", "100", "12.2"]
     assert "3 of 100" in judged._repr_html_()
+    assert judged.empty == ""
+
+
+def test_who_only_guesses_has_no_accuracy_to_lose():
+    always = torch.eye(10)[[3] * 100]
+    guessing = quantization.judge({"float32": Answers(always, 8), "int8": Answers(always * 0.9, 2)}, PICTURES)
+    why = "float32 reads 10.0% right, and always saying the commonest class 10.0%: it has no accuracy to lose."
+    assert guessing.empty.startswith(why)
+    assert why in repr(guessing)
+    race = types.SimpleNamespace(baseline="float32", ratios={}, withheld={})
+    assert quantization.advice("int8", guessing, race).startswith(f"No advice: {why}")
+    some = scores_of(*[n for n in range(100) if n % 10 != 9][:85])  # 15 are right: by chance, perhaps
+    assert quantization.judge({"float32": Answers(some, 8)}, PICTURES).empty
+    some = scores_of(*[n for n in range(100) if n % 10 != 9][:80])
+    assert not quantization.judge({"float32": Answers(some, 8)}, PICTURES).empty
 
 
 @pytest.mark.parametrize(
@@ -362,10 +381,10 @@ def test_networks_race_only_if_their_scores_are_kept(trained):
 )
 def test_the_block_for_scripts_decides(tmp_path, capsys, factor, turned, speed, later, decision):
     """Page 10's own block, with planted scores and times: who comes second takes ``later`` of its time."""
-    scores = np.zeros((100, 2), np.float32)
-    scores[:] = 100, 98
+    labels = torch.arange(100) % 2
+    scores = 98 + 2 * np.eye(2, dtype=np.float32)[labels]
     small = scores * np.float32(factor)
-    small[:turned, 1] = 100
+    small[range(turned), 1 - labels[:turned]] = 100
     now, calls = 0.0, 0
 
     class Session:
@@ -389,10 +408,11 @@ def test_the_block_for_scripts_decides(tmp_path, capsys, factor, turned, speed, 
     files = [tmp_path / "float32.onnx", tmp_path / "int8.onnx"]
     for file, size in zip(files, (400, 100), strict=True):
         file.write_bytes(bytes(size))
-    assert block["does_int8_pay"](*files, torch.zeros(100, 3), torch.zeros(100, dtype=torch.int64)) == decision
+    assert block["does_int8_pay"](*files, torch.zeros(100, 3), labels) == decision
     shown = capsys.readouterr().out
     assert f"0.25 of the size, {quantization.sqnr(scores, small):.1f} dB, {turned}.0 points lost" in shown
     assert f"{later * speed:.2f} to {speed / later:.2f} times as fast" in shown
+    assert block["does_int8_pay"](*files, torch.zeros(100, 3), labels * 0) == "float32 only guesses: train it first"
 
 
 @pytest.mark.processor

@@ -836,8 +836,8 @@ def a_reference_machine_is_quoted_by_its_name(records):
     assert of_gpu.endswith("cuda is 2.74 times as fast as CPU, 16 threads (one process).")
     assert len(records.stored(*lstm).splitlines()) == 2, "one thread, and the GPU"
     xeon = "intel_r_xeon_r_processor_cpu_2_threads.json"
-    two = records.stored("06_train_tensorflow_with_mixed_precision", "step, 64 pictures", file=xeon)
-    assert "is 1.16 times as fast as float32 (median of 2 processes, which said 1.15 to 1.18)" in two, (
+    two = records.stored(lstm[0], "ResNet-18, inference, latency", file=xeon)
+    assert "takes 1.50 times as long as CPU, 2 threads (median of 2 processes, which said 1.47 to 1.53)" in two, (
         "the median of two lies between them"
     )
     with pytest.raises(ValueError, match=r"has no comparison 'sorting' of 02b"):

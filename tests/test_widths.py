@@ -25,6 +25,7 @@ def told(module, *outcomes, **changes):
     ("if outcome in get_args(timing.Verdict) else None", "if True else None"),
     ("if n is not None:", "if True:"),
     ("if all(self._won(outcome) is None", "if any(self._won(outcome) is None"),
+    ("if self._won(outcome) is None]", "if self._won(outcome) is False]"),
     ("widths[outcome].append(str(width))", "widths[outcome] = [str(width)]"),
     ("self.left_out]", "]"),
 )
@@ -39,8 +40,14 @@ def a_point_without_a_verdict_is_named_beside_the_conclusion(widths):
     assert sound.sentence == "On a GPU: the FFT filters faster than conv2d from 9 x 9 on (measured to 181)."
     unknown = "withheld (busy machine)"
     assert told(widths, "slower", unknown, "faster").crossover == 9
+    assert told(widths, "slower", unknown, "faster", unknown).sentence == (
+        "On a GPU: the FFT filters faster than conv2d from 9 x 9 on (measured to 181; nothing may be said of 5, 181)."
+    )
     assert told(widths, "slower", "faster", unknown).crossover == 5
-    assert "not shown to be faster" in told(widths, "slower", unknown).sentence
+    assert told(widths, "slower", unknown).sentence == (
+        "On a GPU: the FFT is not shown to be faster than conv2d up to 5 x 5; nothing may be said of 5; "
+        "try larger kernels."
+    )
     assert str(told(widths, unknown, unknown, left_out="Left out: all.")) == (
         "On a GPU: this run cannot tell from which width on the FFT is faster: withheld (busy machine).\n"
         "  By width: withheld (busy machine) at 3, 5.\nLeft out: all."
@@ -67,7 +74,7 @@ def a_stored_machine_is_named_and_its_doubts_count(widths):
         stored = widths.stored("some.json")
         assert str(stored) == (
             "Stored, from an earlier run on an NVIDIA H200: the FFT filters faster than conv2d from 3 x 3 on "
-            "(measured to 9).\n"
+            "(measured to 9; nothing may be said of 9).\n"
             "  By width: faster at 3; withheld (busy machine) at 9."
         )
         with pytest.raises(ValueError, match="there are no times"):
@@ -100,6 +107,22 @@ def test_both_ways_are_timed_and_drawn():
     assert "kernels of width 5, 9" in str(hurried)
     with pytest.raises(ValueError, match="nothing to measure"):
         widths.measure(ways_for, [], on=device.cpu())
+
+
+def test_a_larger_picture_gets_in_proportion_more_time(monkeypatch):
+    given = []
+    allowed = widths.allowance.Allowance
+
+    def noted(seconds):
+        given.append(seconds)
+        return allowed(0.001)
+
+    monkeypatch.setattr(widths.allowance, "Allowance", noted)
+    for shape, wanted in (((10, 10), 16.0), ((500, 2000), 80.0)):
+        x = torch.ones(shape)
+        widths.measure(lambda width, x=x: dict.fromkeys(("direct", "FFT"), lambda: x * 2), [3], on=device.cpu())
+        assert given.pop() == pytest.approx(wanted)
+    assert widths._budget(5.0).max_seconds == 5 * widths._budget(1.0).max_seconds
 
 
 def test_disturbed_widths_are_gaps_in_the_picture():

@@ -21,6 +21,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from metallab import units
@@ -130,6 +131,7 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.48), max(high, 2.1))  # so that 0.5, 1 and 2 are on the axis at least
+        _make_room_for_words(axes)
         axes.set_xticks(_powers_of_two(*axes.get_xlim()))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
@@ -158,6 +160,20 @@ def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
     end = (ratio.high if finite else ratio.median, row)
     axes.annotate(words, end, xytext=(8, 0), textcoords="offset points", va="center", fontsize=9, bbox=behind)
     return f"{comparison.name}: {ratio}"
+
+
+def _make_room_for_words(axes: Axes) -> None:
+    """Move the right end of a logarithmic axis outwards, until the words beside its points end within the frame."""
+    axes.figure.draw_without_rendering()  # it lays out
+    frame = axes.get_window_extent()
+    low, high = axes.get_xlim()
+    rooms = [high]
+    for words in axes.texts:
+        start = words.xy[0] if isinstance(words, Annotation) else words.get_position()[0]
+        begin = math.log(start / low) / math.log(high / low)  # share of the axis
+        width = (words.get_window_extent().x1 - frame.x0) / frame.width - begin
+        rooms.append(low * (start / low) ** (1 / (1 - min(width, 0.9))))
+    axes.set_xlim(low, max(rooms))
 
 
 def samples(measurements: Sequence[Measurement]) -> Figure:

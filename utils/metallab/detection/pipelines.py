@@ -334,7 +334,7 @@ def _sweep(
 ) -> Sweep:
     within, comparisons = Allowance(seconds), {}
     full = by_mode(full=timing.Budget(min_samples=10, min_seconds=0.2, max_seconds=2.0), fast=timing.FAST)
-    for x in within.items(list(sizes), xlabel, growth=2.0):
+    for x in within.items(list(sizes), xlabel):
         count, side = sizes[x]
         batch = yolo.prepare(list(itertools.islice(itertools.cycle(frames), count)), side, side)
         comparisons[x] = timing.compare(

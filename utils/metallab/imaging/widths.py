@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 LESSON, SERIES = "11_filter_with_fft", "n x n"
 DIRECT, FFT = "direct", "FFT"
+SECONDS, PIXELS = 16.0, 200_000
+"""How long all widths may take together, and the pixels that this is for: larger pictures take in proportion longer."""
 
 Ways = Callable[[int], Mapping[str, Callable[[], Any]]]
 
@@ -76,12 +79,19 @@ class Widths:
         n, largest = self.crossover, max(self.outcomes)
         begin += f", {self.pixels}" if self.pixels else ""
         if n is not None:
-            return f"{begin}: the FFT filters faster than conv2d from {n} x {n} on (measured to {largest})."
+            return f"{begin}: the FFT filters faster than conv2d from {n} x {n} on (measured to {largest}{self._unknown})."
         if all(self._won(outcome) is None for outcome in self.outcomes.values()):
             return f"{begin}: this run cannot tell from which width on the FFT is faster: {self.outcomes[largest]}."
         return (
-            f"{begin}: the FFT is not shown to be faster than conv2d up to {largest} x {largest}; try larger kernels."
+            f"{begin}: the FFT is not shown to be faster than conv2d up to {largest} x {largest}{self._unknown}; "
+            "try larger kernels."
         )
+
+    @property
+    def _unknown(self) -> str:
+        """The widths that the sentence is silent about, withheld or left out for time; empty if there are none."""
+        unknown = [str(width) for width, outcome in self.outcomes.items() if self._won(outcome) is None]
+        return f"; nothing may be said of {', '.join(unknown)}" if unknown else ""
 
     def __str__(self) -> str:
         """The sentence, what holds at each width, and what was left out."""
@@ -92,22 +102,25 @@ class Widths:
         return "\n".join(filter(None, [self.sentence, f"  By width: {'; '.join(parts)}.", self.left_out]))
 
 
-def measure(ways_for: Ways, widths: Sequence[int], *, on: Device, seconds: float = 16.0) -> Widths:
+def measure(ways_for: Ways, widths: Sequence[int], *, on: Device, seconds: float | None = None) -> Widths:
     """Time both ways at each width, in turns, after checking that they give the same picture in float32.
 
     ``ways_for(width)`` returns functions without arguments named ``direct`` and ``FFT``. Widths for which nothing is
-    left of ``seconds`` are left out, and named. A sentinel watches the machine meanwhile; on NVIDIA GPUs float32 means
-    float32. ValueError for no widths, KeyError if a way is missing.
+    left of ``seconds`` are left out, and named: 16 s where the picture has at most 0.2 megapixels, and 80 s for each
+    megapixel of a larger one, if it is not given. A sentinel watches the machine meanwhile; on NVIDIA GPUs float32
+    means float32. ValueError for no widths, KeyError if a way is missing.
     """
     if not widths:
         raise ValueError("there is nothing to measure: give widths in pixels, such as [3, 9, 31]")
     import torch
 
     made: list[timing.Comparison] = []
-    within = allowance.Allowance(seconds)
     cudnn = torch.backends.cudnn
     exact = cudnn.flags(cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic, allow_tf32=False)
     smallest = ways_for(min(widths))[FFT]
+    shape = smallest().shape[-2:]
+    larger = max(1.0, math.prod(shape) / PIXELS)
+    within = allowance.Allowance(SECONDS * larger if seconds is None else seconds)
     with exact, timing.sentinel(smallest, on=on):
         for width in within.items(widths, "kernels of width"):
             ways = ways_for(width)
@@ -121,11 +134,11 @@ def measure(ways_for: Ways, widths: Sequence[int], *, on: Device, seconds: float
                     series=SERIES,
                     size=width,
                     dtype=torch.float32,
-                    budget=within.budget(len(widths) - len(made), _budget(), variants=2),
+                    budget=within.budget(len(widths) - len(made), _budget(larger), variants=2),
                 )
             )
     outcomes = {width: _outcome(c) for width, c in zip(widths, made, strict=False)}
-    pixels = f"{' x '.join(map(str, smallest().shape[-2:]))} pixels"
+    pixels = f"{' x '.join(map(str, shape))} pixels"
     return Widths(on.label, outcomes, tuple(made), str(within) if within.left_out else "", pixels=pixels)
 
 
@@ -157,5 +170,7 @@ def _withheld(doubt: timing.Doubt) -> str:
     return f"withheld ({doubt.kind or 'no verdict'})"
 
 
-def _budget() -> timing.Budget:
-    return mode.by_mode(full=timing.Budget(min_samples=20, min_seconds=0.2, max_seconds=3.0), fast=timing.FAST)
+def _budget(larger: float) -> timing.Budget:
+    """Of one width, for a picture so many times as large as the usual one."""
+    full = timing.Budget(min_samples=20, min_seconds=0.2, max_seconds=3.0 * larger)
+    return mode.by_mode(full=full, fast=timing.FAST)

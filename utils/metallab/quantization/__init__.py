@@ -259,7 +259,7 @@ class InPyTorch:
     float32 scores on the CPU out, so the ways there and back are in its time.
     """
 
-    def __init__(self, network: nn.Sequential, on: Device) -> None:
+    def __init__(self, network: nn.Module, on: Device) -> None:
         self.device, self.dtype = on, _float_of(on)
         self.model = folded(network).to(on.torch_device, self.dtype, memory_format=torch.channels_last)
 
@@ -316,6 +316,18 @@ class Fidelity:
 
     kept: Mapping[str, Kept]
     pictures: int
+    commonest: float = 0.0
+    """The share of the class that most pictures are of, 0 to 1: who always says that one reads so many right."""
+
+    @property
+    def empty(self) -> str:
+        """Why nothing is said about accuracy, where the reference reads no more right than a guess; else empty."""
+        name, reference = next(iter(self.kept.items()))
+        chance = 2 * math.sqrt(self.commonest * (1 - self.commonest) / self.pictures)
+        if reference.accuracy > self.commonest + chance:
+            return ""
+        guess = f"{name} reads {reference.accuracy:.1%} right, and always saying the commonest class {self.commonest:.1%}"
+        return f"{guess}: it has no accuracy to lose. Judge a trained network."
 
     def __getitem__(self, name: str) -> Kept:
         return self.kept[name]
@@ -337,7 +349,7 @@ class Fidelity:
             kept = self[name]
             words = [f"{kept.accuracy:.1%}", f"{kept.changed} of {self.pictures}", f"{kept.sqnr:.1f}"]
             rows.append([name, units.size(kept.size), *words])
-        return Table(["network", "size", "accuracy", "other answers", "SQNR [dB]"], rows)
+        return Table(["network", "size", "accuracy", "other answers", "SQNR [dB]"], rows, self.empty)
 
     def __repr__(self) -> str:
         return repr(self.table)
@@ -348,6 +360,8 @@ class Fidelity:
 
 def judge(networks: Mapping[str, OnnxFile | InPyTorch], digits: Digits) -> Fidelity:
     """Run each network on all pictures, and hold its answers and scores against those of the first.
+
+    ``digits`` may be of any classifier, see `Digits`. A first one that only guesses is said to, below the table.
 
     >>> judge({"float32": whole, "int8": small}, unseen)
     network  size      accuracy  other answers  SQNR [dB]
@@ -362,7 +376,8 @@ def judge(networks: Mapping[str, OnnxFile | InPyTorch], digits: Digits) -> Fidel
         right = accuracy(scores[name], digits)
         points = 100 * (right - accuracy(truth, digits))
         kept[name] = Kept(network.size, right, points, changed, sqnr(truth, scores[name]))
-    return Fidelity(kept, len(digits.labels))
+    commonest = digits.labels.bincount().max().item() / len(digits.labels)
+    return Fidelity(kept, len(digits.labels), commonest)
 
 
 FAITHFUL = AtLeast(20)
@@ -395,6 +410,8 @@ def advice(name: str, fidelity: Fidelity, race: Comparison) -> str:
     'int8 pays: it is faster, has 0.29 of the size and loses no accuracy (+0.2 points).'
     """
     kept = fidelity[name]
+    if fidelity.empty:
+        return f"No advice: {fidelity.empty}"
     share = f"{kept.size / fidelity[race.baseline].size:.2f} of the size"
     if not kept.right:
         return f"Do not use {name}: it loses {-kept.points:.1f} points of accuracy."

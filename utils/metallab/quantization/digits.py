@@ -27,7 +27,10 @@ TESTED = 500
 
 @dataclass(frozen=True)
 class Digits:
-    """Pictures, float32 (n, 1, `SIZE`, `SIZE`) from 0 to 1, and the digits on them, int64 (n,)."""
+    """Pictures, float32 (n, 1, `SIZE`, `SIZE`) from 0 to 1, and the digits on them, int64 (n,).
+
+    Or what another classifier takes: inputs (n, ...) and their classes, both on the CPU.
+    """
 
     images: Tensor
     labels: Tensor
@@ -93,8 +96,13 @@ def train(channels: int, digits: Digits, *, epochs: int, on: Device, batch: int 
     return network.to("cpu", memory_format=torch.contiguous_format).eval().requires_grad_(False)
 
 
-def folded(network: nn.Sequential) -> nn.Sequential:
-    """A copy of a trained classifier whose batch norms are folded into the convolutions before them."""
+def folded(network: nn.Module) -> nn.Module:
+    """A copy of a trained classifier whose batch norms are folded into the convolutions before them.
+
+    They stay where they are in what is no `nn.Sequential`, since its order is not known.
+    """
+    if not isinstance(network, nn.Sequential):
+        return copy.deepcopy(network).eval().requires_grad_(False)
     layers: list[nn.Module] = []
     for layer in copy.deepcopy(network):
         if isinstance(layer, nn.BatchNorm2d):
@@ -105,12 +113,15 @@ def folded(network: nn.Sequential) -> nn.Sequential:
 
 
 def accuracy(scores: Tensor, digits: Digits) -> float:
-    """The share of pictures whose highest score, of (n, 10), is that of their digit: 0 to 1.
+    """The share of pictures whose highest score, of (n, classes), is that of their class: 0 to 1.
 
-    ValueError for another shape.
+    ValueError for another shape, or for a class that has no score.
     """
-    if scores.shape != (len(digits.labels), 10):
-        raise ValueError(f"scores of {len(digits.labels)} digits have shape (n, 10), not {tuple(scores.shape)}")
+    count = len(digits.labels)
+    if scores.ndim != 2 or len(scores) != count:
+        raise ValueError(f"scores of {count} pictures have shape ({count}, classes), not {tuple(scores.shape)}")
+    if digits.labels.max() >= scores.shape[1]:
+        raise ValueError(f"class {digits.labels.max()} has no score: there are scores for 0 to {scores.shape[1] - 1}")
     return (scores.argmax(1) == digits.labels).float().mean().item()
 
 
