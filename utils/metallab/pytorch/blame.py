@@ -190,8 +190,8 @@ def find(
 
     ``inputs`` are a tuple of arguments, or a dict of those that have names. ``loss`` takes the model's output and
     returns one number; without it, it is the mean square of all floating outputs. ``optimizer``, such as
-    ``torch.optim.AdamW``, is given the copy's parameters, and takes one step that is looked at as well: a change that is
-    lost shows if it is larger than what the weights' dtype explains, so give it a learning rate that is not tiny.
+    ``torch.optim.AdamW``, is given the copy's parameters, and takes one step that is looked at as well: a change that
+    is lost shows if it is larger than what the weights' dtype explains, so give it a learning rate that is not tiny.
 
     The model stays as it is, in its mode (training or evaluation) and its dtypes, float16 and bfloat16 included.
     TypeError if ``inputs`` is neither, ValueError if the model has no floating parameter and no floating input, or
