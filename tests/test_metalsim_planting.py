@@ -14,7 +14,7 @@ import warnings
 import torch
 import metalsim
 from metalsim import device
-from metallab import simulation
+from metallab.device import pick
 
 def conv(x):
     return torch.nn.functional.conv2d(x, torch.ones(2, 3, 2, 2, device=x.device))
@@ -24,7 +24,10 @@ def gradient(x):
     return torch.autograd.grad(x.relu().sum(), x)[0]
 
 def addcdiv(x):
-    return torch.ones_like(x).addcdiv_(x, x + 1) + torch.addcdiv(x * 0, x, x + 1)
+    return torch.addcdiv(x * 0, x, x + 1)
+
+def in_place(x):
+    return x.clone().addcdiv_(x, x + 1)
 
 def differs(function, x, view=lambda x: x):
     return not torch.equal(function(view(x)), function(view(x.to("mps"))).cpu())
@@ -36,10 +39,13 @@ def wrong():
         differs(conv, image), differs(conv, image, lambda x: x.transpose(2, 3)),
         differs(gradient, torch.ones(2**15)), differs(gradient, torch.ones(2**15 + 1)),
         differs(addcdiv, torch.rand(9), lambda x: x[2:]), differs(addcdiv, torch.rand(9), lambda x: x[1:]),
+        differs(in_place, torch.rand(3, 4)), differs(in_place, torch.rand(3, 4), lambda x: x.t()),
     ]
 
+lab = pick()
+
 def told():
-    return [text.count("PLANTED") for text in (device.description(), simulation.label())]
+    return [text.count("PLANTED") for text in (device.description(), lab.label, pick().label)]
 
 before, after, labels, warned, refused = wrong(), {}, [told()], [], []
 for name in metalsim.FAULTS:
@@ -63,18 +69,19 @@ gone, last = wrong(), told()
 def test_a_planted_kernel_is_wrong_where_its_fault_tells_and_nowhere_else():
     names = ("before", "after", "labels", "warned", "together", "refused", "gone", "last")
     outcome = isolated.run(PROGRAM, results=names, device="mps")
-    assert outcome["before"] == outcome["gone"] == [False] * 6
-    convolution, gradient, addcdiv = outcome["after"].values()
-    assert convolution == [False, True, False, False, False, False]
-    assert gradient == [False, False, False, True, False, False]
-    assert addcdiv == [False, False, False, False, False, True]
-    assert outcome["together"] == [False, True, False, True, False, True]
-    assert outcome["labels"] == [[0, 0], [1, 1], [1, 1], [1, 1]]
-    assert outcome["last"] == [0, 0]
-    assert outcome["warned"] == ["PlantedFault"] * 3
+    assert outcome["before"] == outcome["gone"] == [False] * 8
+    convolution, gradient, addcdiv, in_place = outcome["after"].values()
+    assert convolution == [False, True, False, False, False, False, False, False]
+    assert gradient == [False, False, False, True, False, False, False, False]
+    assert addcdiv == [False, False, False, False, False, True, False, False]
+    assert in_place == [False, False, False, False, False, False, False, True]
+    assert outcome["together"] == [False, True, False, True, False, True, False, True]
+    assert outcome["labels"] == [[0, 0, 0], *[[1, 1, 1]] * 4]
+    assert outcome["last"] == [0, 0, 0]
+    assert outcome["warned"] == ["PlantedFault"] * 4
     assert [text.split(":")[0] for text in outcome["refused"]] == [
         "there is no fault (none named)", "there is no fault no such fault",
-        "addcdiv, odd offset is planted already",
+        "addcdiv_, non-contiguous result is planted already",
     ]  # fmt: skip
 
 

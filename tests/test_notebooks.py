@@ -227,6 +227,13 @@ WRONG_ANSWERS = {
         ),
         "solution-2": "def may_divide(a, b):\n    return a == b",
     },
+    "13_find_the_layer": {
+        "solution-1": (
+            "def layer_error(exact, given):\n    size = exact[exact.isfinite()].square().mean().sqrt()\n"
+            "    return ((given - exact).nan_to_num().abs().max() / size).item()"
+        ),
+        "solution-2": "def suspect(rows):\n    return max(rows, key=lambda row: row[1])[0]",
+    },
 }
 
 

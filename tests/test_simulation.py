@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 
+import nbformat
 import pytest
 
 from metallab import isolated, paths
@@ -198,9 +198,9 @@ def test_which_operators_have_a_kernel(operator, has):
     assert operators.has_kernel(operator) == has
 
 
-def test_the_program_among_the_answers_names_the_layer_that_is_wrong_on_the_device():
-    text = (paths.ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+def test_the_lines_to_paste_of_page_13_name_the_layer_that_is_wrong_on_the_device():
+    page = nbformat.read(paths.NOTEBOOKS / "13_find_the_layer.ipynb", as_version=4)
+    (source,) = (cell.source for cell in page.cells if cell.id == "by-hand-code")
     planted = """
 import metallab.device
 import torch
@@ -212,8 +212,9 @@ class Doubled(nn.Module):
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(), Doubled(), nn.LeakyReLU(inplace=True))
-x = torch.rand(2, 3)
+layer_errors(model.eval(), torch.rand(2, 3), "mps")
 """
-    differences = dict(line.split() for line in ran(planted + program).splitlines())
-    assert {layer for layer, size in differences.items() if float(size) > 1e-4} == {"2", "3", "all"}
-    assert next(iter(differences)) == "0", "layers come in the order in which they ran"
+    program = source.partition("\n")[2] + planted
+    errors = dict(line.split() for line in ran(program).splitlines())
+    assert list(errors) == ["0", "1", "2", "3"], "layers come in the order in which they ran"
+    assert {layer for layer, error in errors.items() if float(error) > 1e-4} == {"2", "3"}

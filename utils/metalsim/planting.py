@@ -1,4 +1,4 @@
-"""Wrong kernels, planted on the simulated Apple GPU on purpose: to teach and to test how one is found.
+"""Wrong kernels, planted on an Apple GPU on purpose, real or simulated: to teach and to test how one is found.
 
 None is ever there unless `plant` is asked for it. Each is modelled on a public report about real Macs; what it computes
 wrongly is made up, only when it does so follows the report.
@@ -35,7 +35,7 @@ class Fault:
     source: str
     """The public report that it is modelled on."""
     operators: tuple[str, ...]
-    """Those whose kernels it replaces, without ``aten::``."""
+    """Those whose kernels it replaces, without ``aten::``; what has none for ``mps`` is passed over."""
     wrong: Callable[..., Any]
     """Called with the right kernel and its arguments."""
 
@@ -47,10 +47,11 @@ def planted() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def plant(*names: str) -> Iterator[None]:
-    """Within the ``with``, kernels of the simulated device are wrong: the `FAULTS` of these names.
+    """Within the ``with``, kernels of ``mps`` are wrong: the `FAULTS` of these names.
 
-    A `PlantedFault` warning says so, and so do `metalsim.device.description` and labels made meanwhile. ValueError
-    without a name or for one that does not exist, SimulationError where the simulated device is not installed, or the
+    On a Mac that is the real GPU, whose kernels are replaced in this process alone (not tried on one yet). A
+    `PlantedFault` warning says so, and so do `metalsim.device.description` and metallab's labels meanwhile. ValueError
+    without a name or for one that does not exist, SimulationError where there is no ``mps``, be it simulated, or the
     fault is planted already.
     """
     import torch
@@ -58,17 +59,16 @@ def plant(*names: str) -> Iterator[None]:
     unknown = [name for name in names if name not in FAULTS]
     if unknown or not names:
         raise ValueError(f"there is no fault {', '.join(unknown) or '(none named)'}: plant one of {', '.join(FAULTS)}")
-    if not (torch._C._has_mps and torch._C._mps_get_name() == patches.NAME):
-        raise SimulationError(
-            "wrong kernels are planted on the simulated Apple GPU alone: call metalsim.install() first"
-        )
+    if not torch.backends.mps.is_available():
+        raise SimulationError("there is no Apple GPU to plant wrong kernels on: call metalsim.install() first")
     if twice := [name for name in names if name in _planted or names.count(name) > 1]:
         raise SimulationError(f"{twice[0]} is planted already: leave that `with` first, or name it once")
     library = _library(names)
     _planted.extend(names)
     try:
         told = "; ".join(FAULTS[name].description for name in names)
-        warnings.warn(f"PLANTED on the simulated Apple GPU, on purpose: {told}", PlantedFault, stacklevel=3)
+        simulated = "simulated " if torch._C._mps_get_name() == patches.NAME else ""
+        warnings.warn(f"PLANTED on the {simulated}Apple GPU, on purpose: {told}", PlantedFault, stacklevel=3)
         yield
     finally:
         library._destroy()
@@ -82,6 +82,8 @@ def _library(names: tuple[str, ...]) -> torch.library.Library:
     library = torch.library.Library("aten", "IMPL")
     for fault in map(FAULTS.__getitem__, names):
         for operator in fault.operators:
+            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{operator}", "MPS"):
+                continue
             right = torch.library.get_kernel(f"aten::{operator}", "MPS")
             library.impl(operator, _kernel(fault, right), "MPS", with_keyset=True)
     return library
@@ -134,7 +136,7 @@ FAULTS: Mapping[str, Fault] = {
     "conv2d, non-contiguous input": Fault(
         "convolutions read a non-contiguous input as if it were contiguous",
         "https://github.com/pytorch/pytorch/issues/192212",
-        ("convolution_overrideable",),
+        ("convolution_overrideable", "_mps_convolution"),  # that of the simulated GPU, and that of a Mac
         _convolution,
     ),
     "ReLU's gradient, above 32768 elements": Fault(

@@ -85,7 +85,7 @@ class Culprit:
     operator: str
     """``aten::convolution``."""
     module: str
-    """The innermost module that called it."""
+    """The innermost module that called it, as ``named_modules`` names it; empty for the model itself."""
     direction: Direction
     dtype: str
     shapes: tuple[tuple[int, ...], ...]
@@ -116,28 +116,41 @@ class Verdict:
     unjudged: dict[str, str] = field(default_factory=dict)
     """Operators that were not compared, with the reason."""
 
-    def __str__(self) -> str:
-        lines = [f"{self.judged} calls of operators on {self.device} compared with the CPU in float64."]
+    @property
+    def headline(self) -> str:
+        """What is wrong, and where, as one sentence."""
         if self.culprit is None:
-            lines.append(f"All agree. The largest difference, {self.largest:.1e}, is rounding.")
-        else:
-            bad = self.culprit
-            where = f"in {f'{bad.module}, ' if bad.module else ''}{WHERE[bad.direction]}"
-            what = "WRONG KERNEL" if self.kind == "wrong kernel" else "A NaN IS BORN, on the CPU in this dtype as well"
-            shapes = ", ".join(map(str, bad.shapes))
-            lines.append(f"{what}: {bad.operator} ({bad.dtype}; {shapes}) {where}. {bad.difference}")
-        lines += [f"It takes: {'; '.join(self.conditions)}."] if self.conditions else []
+            return f"On {self.device} all {self.judged} calls of operators agree with the CPU in float64."
+        bad = self.culprit
+        where = f"{bad.operator} in {f'{bad.module}, ' if bad.module else ''}{WHERE[bad.direction]}"
+        if self.kind == "NaN":
+            return f"A NaN is born by {where}, on the CPU in {bad.dtype} as well."
+        takes = f" It takes: {'; '.join(self.conditions)}." if self.conditions else ""
+        return f"WRONG KERNEL: {where}, on {self.device}.{takes}"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = []
+        if bad := self.culprit:
+            rows += [("given", f"{bad.dtype}, {', '.join(map(str, bad.shapes))}"), ("result", bad.difference)]
         if self.kind == "wrong kernel":
-            lines.append(f"What to do: {self.advice}.")
-        lines += [f"Random, so different on every device: {', '.join(self.random)}."] if self.random else []
-        lines += [f"Not compared: {name} ({why})." for name, why in self.unjudged.items()]
-        return "\n".join(lines)
+            rows.append(("what to do", self.advice))
+        rows.append(("rounding", f"up to {self.largest:.1e} of the root mean square, where they agree"))
+        rows += [("random", f"{name}: differs on every device") for name in self.random]
+        rows += [("not compared", f"{name}: {why}") for name, why in self.unjudged.items()]
+        if self.culprit:
+            rows.append(("looked at", f"{self.judged} calls of operators, until one was wrong"))
+        return rows
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *(f"  {name}: {text}" for name, text in self._rows())])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        program = f"<pre>{html.escape(self.program)}</pre>" if self.program else ""
-        return f"<p>{html.escape(str(self)).replace(chr(10), '<br>')}</p>{program}"
+        colour = "#009e73" if self.culprit is None else "#d55e00"
+        rows = "".join(f"<tr><td>{name}</td><td>{html.escape(text)}</td></tr>" for name, text in self._rows())
+        style = f"border-left:.4em solid {colour};padding:.5em 1em"
+        return f'<div style="{style}"><b>{html.escape(self.headline)}</b><table>{rows}</table></div>'
 
     @property
     def advice(self) -> str:
@@ -160,18 +173,24 @@ class Verdict:
 
         from metallab import plots
 
+        names = [layer.module for layer in self.layers]
+        steps = range(len(names))
         with plt.rc_context(plots.STYLE):
-            figure, rows = plt.subplots(2, 1, figsize=(7.5, 5), sharex=True)
-            names = [layer.module for layer in self.layers]
+            figure, rows = plt.subplots(2, 1, figsize=(7.5, 4.6), sharex=True, sharey=True)
             for axes, part in zip(rows, ("forward", "backward"), strict=True):
-                for key, label, colour in ((part, "device", plots.RED), (f"{part}_cpu", "CPU, same dtype", plots.BLUE)):
+                lines = ((part, "device", "o-", plots.RED), (f"{part}_cpu", "CPU, same dtype", "s--", plots.BLUE))
+                for key, label, style, colour in lines:
                     errors = [max(getattr(layer, key), 1e-17) for layer in self.layers]
-                    axes.plot(range(len(names)), errors, "o-", color=colour, label=label)
+                    axes.plot(steps, errors, style, color=colour, label=label, markersize=5)
                 axes.set_yscale("log")
-                axes.set_ylabel(f"{part}: error\n(of the RMS, no unit)")
-            rows[0].legend()
+                axes.set_ylabel(f"{part}: error\n(1 is the RMS)")
+                if self.culprit and self.culprit.direction == part and self.culprit.module in names:
+                    where = names.index(self.culprit.module)
+                    axes.axvline(where, color=plots.GREY, linestyle=":", zorder=0)
+                    axes.set_title(f"first wrong: {self.culprit.operator} in {self.culprit.module}", fontsize=9)
+            rows[0].legend(fontsize=8)
             step = max(1, len(names) // 16)
-            rows[1].set_xticks(range(0, len(names), step), names[::step], rotation=60, ha="right")
+            rows[1].set_xticks(steps[::step], names[::step], **({"rotation": 60, "ha": "right"} if step > 1 else {}))
             rows[1].set_xlabel("layer, in the order of the forward pass")
             plots.title(figure, "The error from layer to layer, beside the CPU in float64", [self.device])
         ending = f"the first wrong operator is {self.culprit.operator}" if self.culprit else "no operator is wrong"
@@ -190,8 +209,11 @@ def find(
 
     ``inputs`` are a tuple of arguments, or a dict of those that have names. ``loss`` takes the model's output and
     returns one number; without it, it is the mean square of all floating outputs. ``optimizer``, such as
-    ``torch.optim.AdamW``, is given the copy's parameters, and takes one step that is looked at as well: a change that
-    is lost shows if it is larger than what the weights' dtype explains, so give it a learning rate that is not tiny.
+    ``torch.optim.AdamW``, is given the copy's parameters, and takes one step that is looked at as well: a change
+    that is lost shows if it is larger than what the weights' dtype explains, so give it no tiny learning rate.
+
+    On an NVIDIA GPU set ``torch.backends.cudnn.allow_tf32 = False`` first: convolutions in TensorFloat-32 are further
+    off than float32 explains.
 
     The model stays as it is, in its mode (training or evaluation) and its dtypes, float16 and bfloat16 included.
     TypeError if ``inputs`` is neither, ValueError if the model has no floating parameter and no floating input, or
@@ -237,7 +259,9 @@ class _Run:
             for tensor in (*model.parameters(), *model.buffers()):
                 tensor.data = _widened(tensor.data)
         change = _widened if wide else lambda t: t
-        inputs = tree_map_only(Tensor, lambda t: change(t.detach().to(device)), self.inputs)
+        inputs = tree_map_only(
+            Tensor, lambda t: change(t.detach().to(device)).requires_grad_(t.requires_grad), self.inputs
+        )
         noted: _Layers = []
         for name, module in model.named_modules():
             if not any(module.children()):
@@ -247,17 +271,23 @@ class _Run:
             return self.loss(model(**inputs) if isinstance(inputs, Mapping) else model(*inputs))
 
         if judge is None:
-            value().backward()
+            _backward(value())
             return noted
         optimizer = self.optimizer(model.parameters()) if self.optimizer else None
         with judge.modules, watching(judge.see):
             result = value()
             judge.direction = "backward"
-            result.backward()
+            _backward(result)
             judge.direction = "step"
             if optimizer is not None:
                 optimizer.step()
         return noted
+
+
+def _backward(loss: Tensor) -> None:
+    """The backward pass, if there is one: a model without weights may have none."""
+    if loss.requires_grad:
+        loss.backward()
 
 
 def _noting(name: str, noted: _Layers) -> Callable[..., None]:
@@ -435,7 +465,9 @@ class _Judge:
         return any(value == 0 for value in values if value is not None) or call.argument("train") is False
 
     def module(self) -> str:
-        return max(self.modules.parents - {"Global"}, key=lambda path: path.count("."), default="")
+        """The innermost module that is at work, as `named_modules` names it; empty for the model itself."""
+        path = max(self.modules.parents - {"Global"}, key=lambda path: path.count("."), default="")
+        return path.partition(".")[2]
 
     def blame(self, kind: Any, call: _Call, layouts: _Call | None, difference: str) -> None:
         tensors = _given(call)
