@@ -230,9 +230,7 @@ WRONG_ANSWERS = {
     },
     "14_compare_with_mlx": {
         "solution-1": "def seconds(fn, clock):\n    start = clock()\n    fn()\n    return clock() - start",
-        "solution-2": (
-            "def standardize(x):\n    centred = x - x.mean(axis=0)\n    return centred / x.std(axis=0)"
-        ),
+        "solution-2": ("def standardize(x):\n    centred = x - x.mean(axis=0)\n    return centred / x.std(axis=0)"),
     },
 }
 

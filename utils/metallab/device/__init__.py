@@ -1,9 +1,9 @@
 """Which hardware this run uses, and how to wait for it.
 
 ``lab = device.pick()`` chooses the best device that really computes: an Apple GPU, else an NVIDIA GPU, else the CPU.
-``METALLAB_DEVICE`` (auto, mps, cuda, cpu, sim) chooses for a whole run. What is PyTorch's, TensorFlow's, JAX's and MLX's
-is in `pytorch`, `tensorflow`, `jax` and `mlx`; each imports its framework inside functions, so importing this package is
-instant, and a device of one framework imports no other.
+``METALLAB_DEVICE`` (auto, mps, cuda, cpu, sim) chooses for a whole run. What is PyTorch's, TensorFlow's, JAX's and
+MLX's is in `pytorch`, `tensorflow`, `jax` and `mlx`; each imports its framework inside functions, so importing this
+package is instant, and a device of one framework imports no other.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def pick(name: str = "auto", framework: Framework = "torch") -> Device:
     A name given here counts; ``"auto"`` leaves the choice to ``METALLAB_DEVICE``, and where that is unset or "auto" to
     the machine: the first of mps, cuda, cpu that passes `probe`, with a warning if one that is there is passed over.
     ``METALLAB_DEVICE`` speaks for a run of pages with several frameworks: TensorFlow, JAX and MLX take the CPU where
-    they do not have the device that it names, and say why in `Device.instead_of`. DeviceUnavailable if a device that was
-    asked for is missing or computes wrongly; ValueError for a name or a framework that does not exist.
+    they do not have the device that it names, and say why in `Device.instead_of`. DeviceUnavailable if a device that
+    was asked for is missing or computes wrongly; ValueError for a name or a framework that does not exist.
     """
     if _module(framework) is pytorch:
         return pytorch.pick(name, wanted(name))
