@@ -55,7 +55,9 @@ for line in plan:
         (root / "child.new").rename(root / "child.txt")
     elif word == "module":
         name, _, body = rest.partition(" ")
-        (site / (name + ".py")).write_text(body)
+        file = site / (name.replace(".", "/") + ".py")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(body)
     elif word == "elsewhere":
         (site / "metallab").mkdir(exist_ok=True)
         (site / "metallab" / "__init__.py").touch()
@@ -64,7 +66,7 @@ for line in plan:
 """
 UV_VERSION = "uv==1.2.3 \\\n    --hash=sha256:00\n"
 
-PARTS = "module tensorflow\nmodule jax\nmodule onnxruntime\nmodule coremltools\n"
+PARTS = "module tensorflow\nmodule jax\nmodule onnxruntime\nmodule coremltools\nmodule mlx.core\n"
 WORKS = f"module torch\nmodule cv2\n{PARTS}"
 
 DRIVER = """
@@ -697,14 +699,23 @@ def test_another_failure_of_opencv_does_not_name_packages(setup):
     assert "apt-get" not in printed
 
 
-@pytest.mark.parametrize("module", ["tensorflow", "jax", "onnxruntime", "coremltools"])
+@pytest.mark.parametrize("module", ["tensorflow", "jax", "onnxruntime", "coremltools", "mlx.core"])
 def test_what_only_some_pages_need_is_a_warning(setup, module):
     setup.plan(WORKS + f"module {module} raise OSError('torn file')\n")
     printed = setup.works_and_is_current()
-    assert "does not import. Only 0" in printed
+    assert "does not import. Only " in printed
     assert "  OSError: torn file" in printed
     assert list(setup.stamp()["broken"]) == [module]
     assert "torn file" in setup.run("--check")[1]
+
+
+def test_why_mlx_was_left_out_is_told(setup, monkeypatch):
+    setup.plan(WORKS + "module mlx.core raise ModuleNotFoundError('No module named mlx')\n")
+    for libc, told in (("2.34", True), ("2.35", False)):
+        monkeypatch.setattr("platform.libc_ver", lambda libc=libc: ("glibc", libc))
+        printed = setup.run("--force")[1]
+        assert "MLX does not import. Only 14 of the pages need it" in printed
+        assert ("It was left out: its wheel needs glibc 2.35 or newer." in printed) == told
 
 
 def test_a_warning_names_the_pages_that_say_so(setup):
@@ -712,7 +723,7 @@ def test_a_warning_names_the_pages_that_say_so(setup):
     for page in sorted(SOURCE.parents[2].glob("notebooks/[0-9]*.ipynb")):
         needed[page.name.split("_")[0]] = json.loads(page.read_text())["metadata"]["metallab"]["needs"]
     for module, _, pages_of in setup.bootstrap.PARTS:
-        package = {"cv2": "opencv-python"}.get(module, module)
+        package = {"cv2": "opencv-python", "mlx.core": "mlx"}.get(module, module)
         pages = [page for page, packages in needed.items() if package in packages]
         assert re.findall(r"\d+\w?", pages_of) == pages, module
 
@@ -847,7 +858,7 @@ def test_interrupted_while_the_simulated_gpu_is_built(setup):
 def test_a_crash_of_an_import_is_told_as_one(setup):
     setup.plan(WORKS + "module jax import os, sys; print('a note', file=sys.stderr, flush=True); os.abort()\n")
     printed = setup.works_and_is_current()
-    assert "JAX does not import. Only 07 and 07b of the pages need it" in printed
+    assert "JAX does not import. Only 07, 07b and 14 of the pages need it" in printed
     assert "it was killed by signal 6" in printed
     assert "a note" not in printed
 

@@ -305,6 +305,10 @@ def test_an_isolated_cell_that_fails_fails_its_notebook(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- what fails
 
 
+def without(package: str) -> dict:
+    return {"device": [], "without": [package], "reason": f"needs {package}"}
+
+
 def test_one_run_meets_every_kind_of_failure_and_goes_on(
     tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -329,6 +333,9 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(
         make(folder / "13_quiet.ipynb", first, "get_ipython().kernel._publish_status = lambda *a, **k: None", last),
         make(folder / "14_count.ipynb", first, "get_ipython().execution_count = 0", last),
         make(folder / "15_good.ipynb", "1 + 1"),
+        make(folder / "16_without.ipynb", "1 / 0", metallab={"skip": without("no_such_package")}),
+        make(folder / "17_with.ipynb", "1 + 1", metallab={"skip": without("json")}),
+        make(folder / "18_unclear.ipynb", "1", metallab={"skip": without("json") | {"without": "json"}}),
     ]
     reasons = {
         "02_malformed": "malformed JSON",
@@ -343,6 +350,7 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(
         "12_cell": "cell 2 is tagged skip-headless but its metadata has no reason",
         "13_quiet": "cell 2 ended, but its outputs did not all arrive",
         "14_count": "cell 3 was not executed in order",
+        "18_unclear": "metadata.metallab.skip.without must be a list of packages",
     }
     assert command("--mode", "fast", "--jobs", 3, "--cell-timeout", 2.5, *made) == 1
     run, printed = tmp_path / "run", capsys.readouterr().out
@@ -358,6 +366,8 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(
         "01_good": "passed",
         "15_good": "passed",
         "10_skipped": "skipped",
+        "16_without": "skipped",
+        "17_with": "passed",
     }
     assert entry_of["10_skipped"]["reason"] == "needs a GPU"
     assert (entry_of["01_good"]["title"], entry_of["01_good"]["reason"]) == ("Add", "")
@@ -366,7 +376,7 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(
         assert (run / entry_of[name]["failed_copy"]).parent == run / "failed"
         assert f"{name}: {reason}" in printed
         assert f"{entry_of[name]['failed_copy']}\n" in printed
-    assert sorted(run.glob("*.ipynb")) == [run / "01_good.ipynb", run / "15_good.ipynb"]
+    assert sorted(run.glob("*.ipynb")) == [run / "01_good.ipynb", run / "15_good.ipynb", run / "17_with.ipynb"]
 
     assert (run / "failed/02_malformed.unreadable").read_text() == '{"cells": ['
     assert "malformed JSON" in (run / "failed/02_malformed.txt").read_text()

@@ -122,4 +122,4 @@ def test_float32_is_float32_where_tf32_is_off(setting, evidence):
     ran = isolated.run(PRODUCT, results=["error"], environment={"MLX_ENABLE_TF32": setting}, timeout=100)
     assert ran.ok, f"{ran}\n{ran.detail}"
     evidence("off by, of the largest", ran["error"])
-    assert ran["error"] <= (1e-6 if setting == "0" else 2e-3)
+    assert ran["error"] <= (1e-5 if setting == "0" else 2e-3)

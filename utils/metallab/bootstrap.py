@@ -718,9 +718,10 @@ def explain(lines, project):
 PARTS = (
     ("cv2", "OpenCV", "08 and 08b"),
     ("tensorflow", "TensorFlow", "06 and 06b"),
-    ("jax", "JAX", "07 and 07b"),
+    ("jax", "JAX", "07, 07b and 14"),
     ("onnxruntime", "ONNX Runtime", "08, 08b, 09, 09b, 10 and 10b"),
     ("coremltools", "Core ML Tools", "09b and 10b"),
+    ("mlx.core", "MLX", "14"),
 )
 SIMULATED = "from metallab import simulation; simulation.arm(required=True); import torch"
 
@@ -782,6 +783,8 @@ def warn(broken):
             say("  " + broken[module])
     if "cannot open shared object file" in broken.get("cv2", ""):
         say("  Debian, Ubuntu: sudo apt-get install libgl1 libglib2.0-0")
+    if "mlx.core" in broken and not loads_mlx():
+        say("  It was left out: its wheel needs glibc {}.{} or newer.".format(*GLIBC_FOR_MLX))
     if "simulation" in broken:
         say("Warning: the simulated Apple GPU cannot be had. Cells that need it will say so; all else works.")
         say("  " + broken["simulation"])

@@ -129,8 +129,8 @@ def assert_close(reference: Any, result: Any, dtype: Any) -> None:
     Arrays may be of NumPy, PyTorch, TensorFlow, JAX or MLX, on any device. Whole numbers, booleans and texts must be
     equal to the last digit whatever ``dtype`` is, also if only one side is whole. NaN agrees with NaN, in a complex
     number each part with its own. Of PyTorch's tensors sparse ones are compared as dense, quantised ones by the numbers
-    that they stand for, nested ones part by part. Results that share memory (an ``out=`` that two functions write, a view
-    of it) are a Mismatch too: nothing is learned from them. TypeError for a result that is none of these or has no
+    that they stand for, nested ones part by part. Results that share memory (an ``out=`` that two functions write, a
+    view of it) are a Mismatch too: nothing is learned from them. TypeError for a result that is none of these or has no
     numbers, such as a tensor on the meta device, and for a dict with keys that read alike.
     """
     allowed = tolerance(dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -162,18 +163,25 @@ def title_of(notebook) -> str:
 
 
 def skip_reason(notebook, device: str) -> str:
-    """Why this notebook is skipped on this device, or an empty string; Failure if the skip is not well-formed."""
+    """Why this notebook is skipped on this device, or an empty string; Failure if the skip is not well-formed.
+
+    It names devices, or in ``without`` packages that set-up cannot install on every machine: skipped where one lacks.
+    """
     ours = notebook.metadata.get("metallab", {})
     skip = ours.get("skip") if isinstance(ours, dict) else None
     if skip is None:
         return ""
     devices = skip.get("device") if isinstance(skip, dict) else None
+    packages = skip.get("without", []) if isinstance(skip, dict) else None
+    if not isinstance(packages, list) or not all(isinstance(name, str) for name in packages):
+        raise Failure("metadata.metallab.skip.without must be a list of packages")
     if not isinstance(devices, list) or any(name not in NAMES[1:] for name in devices):
         raise Failure(f"metadata.metallab.skip.device must be a list of {', '.join(NAMES[1:])}")
     reason = skip.get("reason")
     if not isinstance(reason, str) or not reason.strip():
         raise Failure("metadata.metallab.skip gives no reason; write one, it is what readers are told")
-    return reason if device in devices else ""
+    lacks = any(importlib.util.find_spec(name) is None for name in packages)
+    return reason if device in devices or lacks else ""
 
 
 def check_kernel_name(notebook) -> None:
