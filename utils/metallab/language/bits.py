@@ -65,3 +65,33 @@ def bits_per_character(model: Decoder, text: str, batch: int = 64) -> Bits:
         logits = model(part[:, :-1])[:, half:].float()
         costs.append(functional.cross_entropy(logits.transpose(1, 2), part[:, half + 1 :], reduction="none").cpu())
     return Bits(torch.cat(costs).double().mean(1).numpy() / math.log(2))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a change of a model costs, in bits a character more, window by window on one text."""
+
+    name: str
+    differences: np.ndarray
+    """Candidate minus reference, (windows,); above 0 is worse."""
+
+    @property
+    def mean(self) -> float:
+        """In bits a character."""
+        return float(self.differences.mean())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the mean, `mean_interval`."""
+        return mean_interval(self.differences)
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        return f"{self.name}: {self.mean:+.4f} bits a character (95 % interval {low:+.4f} to {high:+.4f})"
+
+
+def cost(name: str, reference: Bits, candidate: Bits) -> Cost:
+    """The difference of two scores on the same windows. ValueError for another number of windows."""
+    if len(reference.windows) != len(candidate.windows):
+        raise ValueError(f"{len(candidate.windows)} windows against {len(reference.windows)}: score the same text")
+    return Cost(name, candidate.windows - reference.windows)
