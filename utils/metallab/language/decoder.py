@@ -22,7 +22,7 @@ from metallab.language.corpus import CHARACTERS
 WEIGHTS = paths.ROOT / "data" / "weights" / "topics_decoder.safetensors"
 """The weights that come with the project."""
 
-SHA256 = "@@"
+SHA256 = "cfe312006b96a5ca7d321380c5a990a43a70abc360d740193d871103258affce"
 """Their checksum, as in data/README.md."""
 
 

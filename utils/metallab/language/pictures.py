@@ -15,7 +15,7 @@ from metallab.language.decoder import Decoder
 from metallab.language.writing import prompt_for
 
 SHARE = 2 / 3
-"""Of its memory, what Metal recommends for the GPU of a Mac with up to 36 GB, as people report; larger ones have 3/4."""
+"""Of its memory, what Metal recommends for the GPU of a Mac with up to 36 GB, people report; of larger ones 3/4."""
 
 
 @torch.no_grad()
@@ -53,7 +53,7 @@ def draw_fit(needs: Mapping[str, tuple[float, float]], mac: int) -> Figure:
         axes.set_xlabel("GiB")
         axes.legend(loc="lower right")
         plots.title(
-            figure, f"A Mac with {mac} GB: the line is what Metal recommends, some {limit:.1f} GiB", ["counted"]
+            figure, f"A Mac with {mac} GB; the line: its GPU's share, some {limit:.1f} GiB", ["counted, not measured"]
         )
     told = [f"{name}: {weights + cache:.1f} GiB of {limit:.1f}" for name, (weights, cache) in needs.items()]
     return plots.described(figure, "; ".join(told))
