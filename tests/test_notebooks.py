@@ -239,6 +239,16 @@ WRONG_ANSWERS = {
         "solution-1": "def seconds(fn, clock):\n    start = clock()\n    fn()\n    return clock() - start",
         "solution-2": ("def standardize(x):\n    centred = x - x.mean(axis=0)\n    return centred / x.std(axis=0)"),
     },
+    "15_run_a_language_model": {
+        "solution-1": "def together():\n    return sum(needs(8.03e9, 4.5, 32, 32, 128, 32768))",
+        "solution-2": ("def most_tokens(parameters, bits, bandwidth):\n    return bandwidth / (parameters * bits)"),
+    },
+    "15b_shrink_a_language_model": {
+        "solution-1": "def bits_a_weight(group):\n    return 4 + 16 / group",
+        "solution-2": (
+            "def padded(length):\n    size = 128\n    while size <= length:\n        size *= 2\n    return size"
+        ),
+    },
 }
 
 

@@ -1,0 +1,233 @@
+"""The small language model: its text is split cleanly, caches change nothing, few bits are what they cost."""
+
+from __future__ import annotations
+
+import lzma
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional
+
+from metallab import device
+from metallab.language import bits, corpus, decoder, shrink, train, writing
+
+SMALL = decoder.Shape(width=32, layers=2, heads=2, hidden=64, context=300)
+
+
+@pytest.fixture(scope="module")
+def text():
+    return corpus.load()
+
+
+@pytest.fixture(scope="module")
+def small():
+    torch.manual_seed(0)
+    model = decoder.Decoder(SMALL).eval().requires_grad_(False)
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            weight.mul_(10)  # so that it prefers some characters clearly
+    return model
+
+
+def test_no_paragraph_of_the_test_is_in_the_training(text):
+    parts = [set(part.split("\n\n")) for part in (text.training, text.validation, text.test)]
+    assert all(parts)
+    assert not parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2]
+    assert len(text.training) > 250_000
+    assert len(text.test) > 30_000
+    assert set(text.training + text.validation + text.test) <= set(corpus.CHARACTERS)
+
+
+def test_a_damaged_text_says_what_to_do(tmp_path):
+    packed = corpus.FILE.read_bytes()
+    for name, content in {"cut": packed[:1000], "other": lzma.compress(b"{}")}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match="git checkout -- data/text"):
+            corpus.load(tmp_path / name)
+    with pytest.raises(ValueError, match="cannot be read"):
+        corpus.load(tmp_path / "none")
+
+
+def test_text_there_and_back(text):
+    assert corpus.decode(corpus.encode(text.test[:500])) == text.test[:500]
+    with pytest.raises(ValueError, match="'é' is not in the vocabulary"):
+        corpus.encode("café")
+
+
+def test_a_token_sees_none_after_it(small):
+    tokens = torch.arange(20)[None] % 96
+    changed = tokens.clone()
+    changed[0, 10:] = 5
+    assert torch.equal(small(tokens)[:, :10], small(changed)[:, :10])
+    assert not torch.allclose(small(tokens)[:, 10:], small(changed)[:, 10:])
+
+
+@pytest.mark.parametrize("kind", ["growing", "fixed"])
+@pytest.mark.parametrize("pieces", [[20], [1] * 20, [7, 1, 5, 1, 6]])
+def test_a_cache_changes_nothing(small, kind, pieces):
+    tokens = torch.randint(96, (1, 20), generator=torch.Generator().manual_seed(1))
+    cache = decoder.GrowingCache() if kind == "growing" else decoder.FixedCache(small, 40)
+    parts = [small(part, cache) for part in tokens.split(pieces, 1)]
+    torch.testing.assert_close(torch.cat(parts, 1), small(tokens))
+
+
+def test_a_fixed_cache_has_the_bytes_that_are_counted(small):
+    cache = decoder.FixedCache(small, 40, batch=3)
+    assert cache.nbytes == 2 * SMALL.layers * 3 * SMALL.width * 40 * 4
+    with pytest.raises(ValueError, match="1 to 300"):
+        decoder.FixedCache(small, 301)
+
+
+def test_writing_is_the_same_with_and_without_a_cache(small):
+    caches = [None, decoder.GrowingCache(), decoder.FixedCache(small, 60)]
+    assert len({writing.write(small, "The ", 40, cache) for cache in caches}) == 1
+    drawn = [writing.write(small, "The ", 40, cache, temperature=1.0) for cache in (None, decoder.GrowingCache())]
+    assert drawn[0] == drawn[1] != writing.write(small, "The ", 40, temperature=1.0, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count", "settings", "words"),
+    [
+        ("", 5, {}, "begin with at least one"),
+        ("a", 5, {"temperature": -1}, "give 0"),
+        ("a", 300, {}, "takes at most 300"),
+        ("é", 5, {}, "not in the vocabulary"),
+    ],
+)
+def test_what_cannot_be_written_is_told(small, prompt, count, settings, words):
+    with pytest.raises(ValueError, match=words):
+        writing.write(small, prompt, count, **settings)
+
+
+def test_where_two_decoders_part(small):
+    assert writing.first_difference(small, small, "The ", 30, "itself").at is None
+    other = decoder.Decoder(SMALL).eval()
+    other.load_state_dict(small.state_dict())
+    text = writing.write(small, "The ", 30)
+    wanted = corpus.encode(text[14])
+    with torch.no_grad():  # no state at the tenth character points so far along this row: it is made to lose
+        other.head.weight[wanted] *= -1
+    apart = writing.first_difference(small, other, "The ", 30, "other")
+    assert apart.at == text[4:].index(text[14])
+    assert apart.ours == text[14]
+    assert apart.gap > 0
+    assert text[: 4 + apart.at].endswith(apart.context)
+    assert repr(apart).startswith(f"other: the same {apart.at} characters")
+
+
+def test_bits_are_those_of_a_known_model(text):
+    """A model whose logits are all alike costs log2(96) bits, and one that is told the next letter none."""
+    model = decoder.Decoder(SMALL).eval()
+    nn.init.zeros_(model.head.weight)
+    score = bits.bits_per_character(model, text.test[:3000])
+    assert score.windows == pytest.approx(np.full(len(score.windows), math.log2(96)), rel=1e-5)
+    assert len(score.windows) == (2999 - 128) // 128
+    with pytest.raises(ValueError, match="at least 257"):
+        bits.bits_per_character(model, "short")
+
+
+def test_bits_are_the_cross_entropy_of_the_second_half(small, text):
+    part = text.test[:257]
+    tokens = corpus.encode(part)
+    logits = small(tokens[None, :-1])[0]
+    wanted = functional.cross_entropy(logits[128:], tokens[129:]).item() / math.log(2)
+    assert bits.bits_per_character(small, part).windows == pytest.approx([wanted], rel=1e-4)
+
+
+def test_an_interval_of_a_mean_holds_the_mean_as_often_as_it_says():
+    random = np.random.default_rng(1)
+    intervals = [bits.mean_interval(random.normal(size=100)) for _ in range(200)]
+    assert 176 <= sum(low <= 0 <= high for low, high in intervals) <= 199
+
+
+def test_a_cost_is_paired():
+    reference = bits.Bits(np.array([1.0, 5.0, 2.0, 8.0]))
+    cost = bits.cost("4 bits", reference, bits.Bits(reference.windows + 0.1))
+    assert cost.mean == pytest.approx(0.1)
+    assert cost.interval == pytest.approx((0.1, 0.1))
+    with pytest.raises(ValueError, match="score the same text"):
+        bits.cost("other", reference, bits.Bits(np.ones(3)))
+
+
+@pytest.mark.parametrize(("number", "most"), [(8, 0.004), (4, 0.07)])
+def test_few_bits_are_off_by_half_a_step(number, most):
+    linear = nn.Linear(64, 16, bias=False)
+    packed = shrink.GroupedLinear(linear, number, 32)
+    weight = packed.weight(torch.float32)
+    groups = linear.weight.detach().unflatten(1, (-1, 32))
+    step = (groups.amax(2) - groups.amin(2)) / (2**number - 1)
+    error = (weight.unflatten(1, (-1, 32)) - groups).abs().amax(2)
+    assert (error <= 0.5 * step + 1e-3 * groups.abs().amax(2)).all()
+    x = torch.rand(3, 64)
+    torch.testing.assert_close(packed(x), x @ weight.T)
+    assert 0 < error.max() / groups.abs().max() < most
+    assert writing.nbytes(packed) * 8 == 64 * 16 * (number + 32 / 32)
+
+
+@pytest.mark.parametrize(
+    ("linear", "number", "group", "words"),
+    [
+        (nn.Linear(8, 8, bias=False), 3, 8, "8 or 4"),
+        (nn.Linear(8, 8), 8, 8, "has a bias"),
+        (nn.Linear(8, 8, bias=False), 8, 6, "divides 8"),
+        (nn.Linear(9, 8, bias=False), 4, 9, "even number"),
+    ],
+)
+def test_what_cannot_be_packed_is_told(linear, number, group, words):
+    with pytest.raises(ValueError, match=words):
+        shrink.GroupedLinear(linear, number, group)
+
+
+def test_a_shrunk_decoder_computes_nearly_the_same(small):
+    tokens = torch.arange(30)[None]
+    truth, eight, four = small(tokens), shrink.shrunk(small, 8)(tokens), shrink.shrunk(small, 4)(tokens)
+    assert 0 < (eight - truth).abs().max() < (four - truth).abs().max() < truth.abs().max()
+    assert isinstance(small.head, nn.Linear), "the reference is left as it was"
+
+
+def test_weights_there_and_back(small, tmp_path):
+    path = tmp_path / "weights.safetensors"
+    sha256 = decoder.save(small, path, script="a test")
+    again = decoder.load(path, sha256)
+    for name, weight in small.state_dict().items():
+        assert torch.equal(again.state_dict()[name], weight.half().float()), name
+    with pytest.raises(ValueError, match="git checkout -- data/weights"):
+        decoder.load(path, "0" * 64)
+    with pytest.raises(ValueError, match="cannot be read"):
+        decoder.load(tmp_path / "none", None)
+    save_file({"a": torch.ones(2)}, path)
+    with pytest.raises(ValueError, match="not a decoder of the characters"):
+        decoder.load(path, None)
+    broken = decoder.Decoder(SMALL)
+    with torch.no_grad():
+        broken.head.weight[0, 0] = 1e6
+    with pytest.raises(ValueError, match=r"not finite in half precision.*head\.weight"):
+        decoder.save(broken, path)
+
+
+def test_training_learns_and_keeps_its_best(text, tmp_path):
+    given = ["--steps", "12", "--batch", "4", "--device", "cpu", "--out", str(tmp_path), "--dropout", "0"]
+    short = corpus.Corpus(text.training, text.validation[:1500], text.test[:1500])
+    model, made = train.train(short, SMALL, torch.device("cpu"), train.arguments(given))
+    assert made["best_step"] == 12
+    assert bits.bits_per_character(model, short.validation).mean == pytest.approx(made["validation"], rel=1e-3)
+    assert made["validation"] < math.log2(96) - 0.5
+
+
+def test_a_step_beside_a_copy(small):
+    lab = device.pick("cpu")
+    cache = decoder.FixedCache(small, 8)
+    token = torch.zeros(1, 1, dtype=torch.int64)
+
+    def step():
+        cache.next.fill_(0)
+        return small(token, cache)
+
+    limit = writing.limit(step, small, on=lab, name="small")
+    assert limit.weights == sum(weight.nbytes for weight in small.parameters()) - 96 * 32 * 4
+    assert limit.comparison["copy"].n
+    assert repr(limit).startswith("small")

@@ -1,0 +1,124 @@
+"""The text of notebooks 15 and 15b: Python's own help on its language, as one version of Python has it.
+
+``pydoc_data.topics`` is what ``help("if")`` shows: English prose and grammar, under the licence of the Python Software
+Foundation. It differs from version to version, so one is kept here, as ``python -m metallab.language.corpus`` wrote it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import lzma
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from metallab import paths
+
+FILE = paths.ROOT / "data" / "text" / "python_3_11_topics.json.xz"
+"""The text that comes with the project: a JSON object from topic to text, compressed."""
+
+SHA256 = "4717ccc51e2e7bd1eed2feddb0bcb5a7da19a1a923fd2f258cf81e4285e31683"
+"""The checksum of what is in it, decompressed."""
+
+CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
+"""The vocabulary: a line's end and the 95 characters of ASCII that print. A token is an index into it."""
+
+_ASCII = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "–": "-", "—": "--", "…": "..."})
+_TESTED, _TUNED = 0.10, 0.05
+"""Shares of the topics' characters that are held out to judge by, and to choose the moment to stop by."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The text in three parts, split by whole topics. No paragraph is in it twice."""
+
+    training: str
+    validation: str
+    """What training looks at to know when to stop."""
+    test: str
+    """What nothing but the final score looks at."""
+
+
+def load(path: str | Path = FILE, sha256: str | None = SHA256) -> Corpus:
+    """The text in its parts.
+
+    Half of the topics repeat paragraphs of others: each stays where it stands first, in the order below, so that the
+    network cannot have learned a test paragraph by heart. Whole topics are held out, in the order of their names'
+    SHA-256. ValueError if the file is missing, damaged or another one; None leaves the checksum out.
+    """
+    remedy = "fetch it again with `git checkout -- data/text`"
+    try:
+        packed = Path(path).read_bytes()
+        raw = lzma.decompress(packed)
+    except (OSError, lzma.LZMAError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): {remedy}") from error
+    if sha256 is not None and (actual := hashlib.sha256(raw).hexdigest()) != sha256:
+        raise ValueError(f"the text in {path} has sha256 {actual} instead of {sha256}: {remedy}")
+    topics: dict[str, str] = json.loads(raw)
+    total = sum(map(len, topics.values()))
+    names = sorted(topics, key=lambda name: hashlib.sha256(name.encode()).digest())
+    parts: dict[str, list[str]] = {"test": [], "validation": [], "training": []}
+    limits = {"test": _TESTED * total, "validation": _TUNED * total}
+    for part, limit in limits.items():
+        size = 0
+        for name in list(names):
+            if size + len(topics[name]) <= limit:
+                parts[part].append(name)
+                names.remove(name)
+                size += len(topics[name])
+    parts["training"] = names
+    seen: set[str] = set()
+    return Corpus(**{part: _joined([topics[name] for name in members], seen) for part, members in parts.items()})
+
+
+def encode(text: str) -> Tensor:
+    """A text's tokens, int64 (characters,). ValueError for a character that is not in `CHARACTERS`."""
+    try:
+        return torch.tensor([_INDEX[character] for character in text], dtype=torch.int64)
+    except KeyError as error:
+        raise ValueError(f"{error} is not in the vocabulary: write with letters of ASCII and line ends") from None
+
+
+def decode(tokens: Tensor) -> str:
+    """The text of tokens, whole numbers of shape (n,)."""
+    return "".join(CHARACTERS[index] for index in tokens.tolist())
+
+
+_INDEX = {character: index for index, character in enumerate(CHARACTERS)}
+
+
+def _joined(texts: list[str], seen: set[str]) -> str:
+    """Topics in ASCII, one after the other, without the paragraphs in ``seen``, to which theirs are added."""
+    kept = []
+    for text in texts:
+        text = text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+        for paragraph in text.split("\n\n"):
+            words = " ".join(paragraph.split())
+            if words and words not in seen:
+                seen.add(words)
+                kept.append(paragraph.strip("\n"))
+    return "\n\n".join(kept)
+
+
+def main(given: list[str] | None = None) -> None:
+    """Write the topics of the Python that runs this."""
+    from pydoc_data.topics import topics
+
+    parser = argparse.ArgumentParser(prog="python -m metallab.language.corpus", description=__doc__)
+    parser.add_argument("--out", type=Path, default=paths.BUILD / "topics.json.xz", help="default: %(default)s")
+    wish = parser.parse_args(given)
+    raw = json.dumps(topics, sort_keys=True, ensure_ascii=False, indent=0).encode()
+    wish.out.parent.mkdir(parents=True, exist_ok=True)
+    wish.out.write_bytes(lzma.compress(raw, preset=9))
+    print(
+        f"wrote {wish.out}: the topics of Python {platform.python_version()}; sha256 {hashlib.sha256(raw).hexdigest()}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""A decoder in plain PyTorch, of the kind that large language models are: attention that looks back, rotary positions,
+RMSNorm, gated feed-forward layers. Small enough to ship: it reads and writes characters (`corpus.CHARACTERS`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from metallab import paths
+from metallab.language.corpus import CHARACTERS
+
+WEIGHTS = paths.ROOT / "data" / "weights" / "topics_decoder.safetensors"
+"""The weights that come with the project."""
+
+SHA256 = "cfe312006b96a5ca7d321380c5a990a43a70abc360d740193d871103258affce"
+"""Their checksum, as in data/README.md."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a decoder is."""
+
+    width: int = 192
+    layers: int = 6
+    heads: int = 6
+    hidden: int = 512
+    """Width between the two halves of a feed-forward layer."""
+    vocabulary: int = len(CHARACTERS)
+    context: int = 4096
+    """Most tokens that a sequence may have."""
+
+    @property
+    def head(self) -> int:
+        """Numbers in one key, and in one value, of one head."""
+        return self.width // self.heads
+
+
+class Cache(Protocol):
+    """Keys and values of the tokens that were read, so that they are not computed again."""
+
+    def positions(self, count: int, device: torch.device) -> Tensor:
+        """Where the next ``count`` tokens stand in the sequence, int64 (count,)."""
+
+    def add(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Keep what a layer made of new tokens, each (batch, heads, count, head).
+
+        All keys and values so far, (batch, heads, length, head), and which of them each new token may look at, bool
+        (count, length); None where that is all.
+        """
+
+
+class GrowingCache:
+    """A cache that is as long as what was read: each token makes new, longer tensors."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self.length = 0
+
+    def positions(self, count: int, device: torch.device) -> Tensor:
+        """See `Cache`."""
+        self.length += count
+        return torch.arange(self.length - count, self.length, device=device)
+
+    def add(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """See `Cache`."""
+        count = keys.shape[2]
+        if layer in self.kept:
+            keys = torch.cat([self.kept[layer][0], keys], 2)
+            values = torch.cat([self.kept[layer][1], values], 2)
+        self.kept[layer] = keys, values
+        if count == 1:
+            return keys, values, None
+        allowed = torch.ones(count, self.length, dtype=torch.bool, device=keys.device)
+        return keys, values, allowed.tril(self.length - count)
+
+
+class FixedCache:
+    """A cache with room for ``length`` tokens from the start: no shape changes while a text grows.
+
+    Each token looks at all of the room, at what is not filled yet with a weight of 0. That is why its shapes, and so
+    a graph that a driver compiled for them, stay the same. The room is made of zeros, in the decoder's dtype.
+    """
+
+    def __init__(self, decoder: Decoder, length: int, batch: int = 1) -> None:
+        shape = decoder.shape
+        if not 1 <= length <= shape.context:
+            raise ValueError(f"a cache for {length} tokens: this decoder takes 1 to {shape.context}")
+        weight = decoder.embedding.weight
+        room = (shape.layers, 2, batch, shape.heads, length, shape.head)
+        self.room = torch.zeros(room, dtype=weight.dtype, device=weight.device)
+        self.next = torch.zeros(1, dtype=torch.int64, device=weight.device)
+        """Where the next token will stand: on the device, so that a recorded CUDA graph moves on by itself."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all keys and values: layers x 2 x batch x heads x length x numbers in a head x bytes in one."""
+        return self.room.nbytes
+
+    def positions(self, count: int, device: torch.device) -> Tensor:
+        """See `Cache`."""
+        self._now = torch.arange(count, device=device) + self.next
+        self._allowed = torch.arange(self.room.shape[-2], device=device) <= self._now[:, None]
+        self.next += count
+        return self._now
+
+    def add(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """See `Cache`."""
+        kept_keys, kept_values = self.room[layer]
+        kept_keys.index_copy_(2, self._now, keys)
+        kept_values.index_copy_(2, self._now, values)
+        return kept_keys, kept_values, self._allowed
+
+
+class Decoder(nn.Module):
+    """A language model: for each token, how likely each token of the vocabulary is to be the next."""
+
+    def __init__(self, shape: Shape = Shape(), dropout: float = 0.0) -> None:  # frozen
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(shape.vocabulary, shape.width)
+        self.blocks = nn.ModuleList([Block(shape, layer, dropout) for layer in range(shape.layers)])
+        self.norm = nn.RMSNorm(shape.width, eps=1e-5)
+        self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        angles = torch.arange(shape.context)[:, None] * 10_000 ** (-torch.arange(0, shape.head, 2) / shape.head)
+        self.register_buffer("cosine", angles.cos(), persistent=False)
+        self.register_buffer("sine", angles.sin(), persistent=False)
+        for name, weight in self.named_parameters():
+            if weight.ndim > 1:  # what is added to the residual stream starts smaller
+                nn.init.normal_(weight, std=0.02 / (2 * shape.layers) ** 0.5 if name.endswith("out.weight") else 0.02)
+
+    def forward(self, tokens: Tensor, cache: Cache | None = None, last: bool = False) -> Tensor:
+        """Logits of the next token, (batch, tokens, vocabulary), for ``tokens``, int64 (batch, tokens).
+
+        With a ``cache`` the tokens follow those that it has seen. With ``last`` only the last token's logits are
+        computed, (batch, 1, vocabulary): the others' are of no use to whoever writes.
+        """
+        count = tokens.shape[1]
+        positions = cache.positions(count, tokens.device) if cache else torch.arange(count, device=tokens.device)
+        rotation = self.cosine[positions], self.sine[positions]
+        x = self.dropout(self.embedding(tokens))
+        for block in self.blocks:
+            x = block(x, rotation, cache)
+        return self.head(self.norm(x[:, -1:] if last else x))
+
+
+class Block(nn.Module):
+    """Attention, then a gated feed-forward layer, each added to what came in."""
+
+    def __init__(self, shape: Shape, layer: int, dropout: float) -> None:
+        super().__init__()
+        self.layer, self.heads = layer, shape.heads
+        self.attention_norm = nn.RMSNorm(shape.width, eps=1e-5)
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        self.attention_out = nn.Linear(shape.width, shape.width, bias=False)
+        self.feed_norm = nn.RMSNorm(shape.width, eps=1e-5)
+        self.gate = nn.Linear(shape.width, shape.hidden, bias=False)
+        self.up = nn.Linear(shape.width, shape.hidden, bias=False)
+        self.feed_out = nn.Linear(shape.hidden, shape.width, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: Cache | None) -> Tensor:
+        """``x`` and what it gives are (batch, tokens, width)."""
+        batch, count, width = x.shape
+        parts = self.qkv(self.attention_norm(x)).view(batch, count, 3, self.heads, -1).transpose(1, 3)
+        queries, keys, values = parts.unbind(2)
+        queries, keys = rotated(queries, rotation), rotated(keys, rotation)
+        allowed = None
+        if cache:
+            keys, values, allowed = cache.add(self.layer, keys, values)
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, allowed, is_causal=cache is None)
+        x = x + self.dropout(self.attention_out(mixed.transpose(1, 2).reshape(batch, count, width)))
+        normed = self.feed_norm(x)
+        return x + self.dropout(self.feed_out(functional.silu(self.gate(normed)) * self.up(normed)))
+
+
+def rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Queries or keys, (batch, heads, tokens, head), turned by their positions (RoPE: Su and others, 2021)."""
+    cosine, sine = (part.to(x.dtype) for part in rotation)
+    left, right = x.chunk(2, -1)
+    return torch.cat([left * cosine - right * sine, right * cosine + left * sine], -1)
+
+
+def save(decoder: Decoder, path: str | Path, **provenance: object) -> str:
+    """Write the weights in half precision, for `load`, with where they come from; the file's SHA-256.
+
+    ValueError if a weight is not a finite number in half precision.
+    """
+    state = {name: weight.detach().half().cpu().contiguous() for name, weight in decoder.state_dict().items()}
+    if lost := [name for name, weight in state.items() if not torch.isfinite(weight).all()]:
+        raise ValueError(f"not finite in half precision, so not saved: {', '.join(lost[:3])}; train it anew")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"shape": json.dumps(asdict(decoder.shape)), "characters": CHARACTERS}
+    save_file(state, path, metadata | {name: json.dumps(value) for name, value in provenance.items()})
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def load(path: str | Path = WEIGHTS, sha256: str | None = SHA256) -> Decoder:
+    """The trained decoder, on the CPU, in float32 and evaluation mode.
+
+    For a file of your own that `save` wrote, pass its ``path`` and its ``sha256``, or None to leave that check out.
+    ValueError if it is missing, damaged, or made for other characters.
+    """
+    remedy = "fetch it again with `git checkout -- data/weights`, or train it: `python -m metallab.language.train`"
+    try:
+        if sha256 is not None and (actual := hashlib.sha256(Path(path).read_bytes()).hexdigest()) != sha256:
+            raise ValueError(f"{path} has sha256 {actual} instead of {sha256}: {remedy}")
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            state = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118  # no mapping
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as safetensors ({error}): {remedy}") from error
+    if metadata.get("characters") != CHARACTERS:
+        raise ValueError(f"{path} is not a decoder of the characters of `corpus.CHARACTERS`: {remedy}")
+    with torch.random.fork_rng(devices=[]):  # what it is made of is overwritten
+        decoder = Decoder(Shape(**json.loads(metadata["shape"])))
+    decoder.load_state_dict(state)
+    return decoder.eval().requires_grad_(False)

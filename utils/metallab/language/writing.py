@@ -1,0 +1,153 @@
+"""Letting a decoder write: token by token, and how near it comes to what the memory's bandwidth allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from metallab import allowance, timing, units
+from metallab.device import Device
+from metallab.language.corpus import decode, encode
+from metallab.language.decoder import Cache, Decoder
+
+
+def prompt_for(model: Decoder, text: str) -> Tensor:
+    """A text's tokens, int64 (1, characters), on the model's device. ValueError for others than it knows."""
+    return encode(text)[None].to(model.embedding.weight.device)
+
+
+@torch.no_grad()
+def write(
+    model: Decoder,
+    prompt: str,
+    count: int,
+    cache: Cache | None = None,
+    *,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> str:
+    """``prompt`` and ``count`` more characters.
+
+    With an empty ``cache`` the prompt is read once, and then each character alone; without one the whole text is read
+    again for each. At ``temperature`` 0 the likeliest character is taken; above, one is drawn by ``seed`` on the CPU,
+    so that all devices draw alike. ValueError for an empty prompt, a temperature below 0, or a text beyond the context.
+    """
+    if not prompt:
+        raise ValueError("the prompt is empty: begin with at least one character, such as a line's end")
+    if temperature < 0:
+        raise ValueError(f"temperature is {temperature}: give 0 for the likeliest character, or more")
+    if len(prompt) + count > model.shape.context:
+        raise ValueError(f"{len(prompt) + count} characters: this decoder takes at most {model.shape.context}")
+    random = torch.Generator().manual_seed(seed)
+    tokens = prompt_for(model, prompt)
+    unread = tokens
+    for _ in range(count):
+        logits = model(tokens if cache is None else unread, cache, last=True)[0, -1]
+        if temperature:
+            odds = (logits.float().cpu() / temperature).softmax(0)
+            unread = torch.multinomial(odds, 1, generator=random)[None].to(tokens.device)
+        else:
+            unread = logits.argmax()[None, None]
+        tokens = torch.cat([tokens, unread], 1)
+    return decode(tokens[0])
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two decoders on one text: is the next character that each would write the same, everywhere?"""
+
+    name: str
+    characters: int
+    at: int | None
+    """How many characters they agree on before the first that differs; None if there is none."""
+    context: str
+    """The characters before it."""
+    ours: str
+    theirs: str
+    gap: float
+    """By how much the reference preferred its character to the other there, in logits."""
+    error: float
+    """The largest difference of any two logits on the whole text."""
+
+    def __repr__(self) -> str:
+        error = f"logits differ by {self.error:.2g} at most"
+        if self.at is None:
+            return f"{self.name}: the same {self.characters} characters ({error})"
+        return (
+            f"{self.name}: the same {self.at} characters, and then {self.theirs!r} for {self.ours!r} after "
+            f"{self.context!r}. The two were {self.gap:.2g} apart there ({error})"
+        )
+
+
+@torch.no_grad()
+def first_difference(reference: Decoder, other: Decoder, prompt: str, count: int, name: str) -> Difference:
+    """Where ``other`` would first leave the text that ``reference`` writes, always taking the likeliest character.
+
+    Both read the reference's text at once, each on its own device. ValueError as `write`.
+    """
+    text = write(reference, prompt, count)
+    first = len(prompt) - 1
+    ours, theirs = (model(prompt_for(model, text))[0, first:-1].float().cpu() for model in (reference, other))
+    apart = (ours.argmax(1) != theirs.argmax(1)).nonzero().flatten().tolist()
+    at, gap, pair = (apart[0] if apart else None), 0.0, ("", "")
+    if at is not None:
+        best, second = ours[at].argmax(), theirs[at].argmax()
+        gap, pair = float(ours[at, best] - ours[at, second]), (decode(best[None]), decode(second[None]))
+    context = text[: len(prompt) + (at or 0)][-12:] if apart else ""
+    return Difference(name, count, at, context, *pair, gap, float((ours - theirs).abs().max()))
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A step of decoding beside a copy of as many bytes as the weights have: its share of what memory allows."""
+
+    comparison: timing.Comparison
+    weights: int
+    """Bytes that a token reads at least."""
+
+    @property
+    def share(self) -> timing.Ratio | None:
+        """The copy's time over the step's, 1 if nothing is lost; None if it is withheld."""
+        return self.comparison.ratios.get("decode")
+
+    def __repr__(self) -> str:
+        name, size = self.comparison.name, units.size(self.weights)
+        if self.share is None:
+            return f"{name}: {size} of weights a token; no share is given: {self.comparison.withheld['decode']}"
+        rates = [1 / self.comparison[kind].median for kind in ("decode", "copy")]
+        low, median, high = self.share.low, self.share.median, self.share.high
+        interval = f" (95 % interval {low:.0%} to {high:.0%})" if high < 100 else ""
+        return (
+            f"{name}, {size} of weights a token: {rates[0]:.3g} tokens/s, where a copy of as many bytes allows "
+            f"{rates[1]:.3g}: {median:.0%}{interval}"
+        )
+
+
+def limit(step: Callable[[], Tensor], model: torch.nn.Module, *, on: Device, name: str, seconds: float = 6.0) -> Limit:
+    """Time ``step``, which makes one token of ``model``, in turns with a copy of half as many bytes as it reads.
+
+    A copy reads and writes, and so moves each byte twice. A token reads every weight but the table of embeddings, of
+    which it reads a row. Measures for about so many ``seconds`` in full mode.
+    """
+    read = nbytes(model) - model.embedding.weight.nbytes
+    half = torch.ones(read // 8, device=on.torch_device)
+    copied = torch.empty_like(half)
+    steps = {"copy": lambda: copied.copy_(half), "decode": step}
+    compared = timing.compare(
+        steps,
+        on=on,
+        baseline="copy",
+        parity=timing.Unchecked("a copy gives something else, and moves as many bytes"),
+        question="throughput",
+        name=name,
+        budget=allowance.Allowance(seconds).budget(variants=2),
+    )
+    return Limit(compared, read)
+
+
+def nbytes(model: torch.nn.Module) -> int:
+    """Bytes of all that ``model.state_dict()`` holds: weights, or what stands for them."""
+    return sum(tensor.nbytes for tensor in model.state_dict().values())
