@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
 import sys
 import types
@@ -450,3 +451,30 @@ def test_one_step_may_differ_and_no_more():
         quantization.steps_apart(expected, np.array([1, 4, 3]))
     not_made = isolated.NotMade("no GPU")
     assert quantization.steps_apart(expected, not_made) is not_made
+
+
+CORE_ML = """
+import os
+from pathlib import Path
+from metallab import converters, quantization
+from metallab.quantization import digits
+
+whole = converters.to_core_ml(digits.classifier(16).eval(), size=digits.SIZE)
+
+import coremltools.optimize.coreml as cto
+
+int8 = cto.OptimizationConfig(cto.OpLinearQuantizerConfig("linear_symmetric"))
+packages = {"float32": whole, "int8": cto.linear_quantize_weights(whole, int8)}
+rows = quantization.core_ml_sizes(packages, Path(os.environ["WORK"])).rows
+"""
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("coremltools"), reason="coremltools is not installed")
+def test_core_ml_packages_are_held_against_the_first(tmp_path):
+    """What page 10b does in a cell that a quick run leaves out."""
+    outcome = isolated.run(CORE_ML, results=["rows"], environment={"WORK": str(tmp_path), "TQDM_DISABLE": "1"})
+    (whole, *_, nothing), (int8, _, share, kept) = outcome["rows"]
+    assert (whole, nothing, int8) == ("float32", "", "int8")
+    assert 0.2 < float(share) < 0.8
+    assert 25 < float(kept) < 60, "8 bits"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["float32.mlpackage", "int8.mlpackage"]

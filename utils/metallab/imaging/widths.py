@@ -79,8 +79,8 @@ class Widths:
         n, largest = self.crossover, max(self.outcomes)
         begin += f", {self.pixels}" if self.pixels else ""
         if n is not None:
-            begin += f": the FFT filters faster than conv2d from {n} x {n} on"
-            return f"{begin} (measured to {largest}{self._unknown})."
+            measured = f"measured to {largest}{self._unknown}"
+            return f"{begin}: the FFT filters faster than conv2d from {n} x {n} on ({measured})."
         if all(self._won(outcome) is None for outcome in self.outcomes.values()):
             return f"{begin}: this run cannot tell from which width on the FFT is faster: {self.outcomes[largest]}."
         return (

@@ -326,8 +326,11 @@ class Fidelity:
         chance = 2 * math.sqrt(self.commonest * (1 - self.commonest) / self.pictures)
         if reference.accuracy > self.commonest + chance:
             return ""
-        guess = f"{name} reads {reference.accuracy:.1%} right, always saying the commonest class {self.commonest:.1%}"
-        return f"{guess}: it has no accuracy to lose. Judge a trained network."
+        guess = f"always saying the commonest class {self.commonest:.1%}"
+        return (
+            f"{name} reads {reference.accuracy:.1%} right, and {guess}: it has no accuracy to lose. "
+            "Judge a trained network."
+        )
 
     def __getitem__(self, name: str) -> Kept:
         return self.kept[name]

@@ -108,6 +108,7 @@ def step_times(
                 model = build(policy)
                 model.set_weights(start)
                 model.optimizer.learning_rate = 0.0
+                model.optimizer.build(model.trainable_variables)  # or the first graph is written twice
                 step = tf.function(functools.partial(_step, model), jit_compile=False)
                 steps[policy] = functools.partial(step, tf.constant(images), tf.constant(classes))
                 costs[policy] = len(images) / few * _seconds(step, images[:few], classes[:few], clock)
