@@ -98,7 +98,7 @@ run: setup ## run every notebook on this machine and make the report
 	$(serially)
 	@status=0; \
 	$(BIN)/python -m metallab.headless --mode '$(MODE)' --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)') || status=$$?; \
-	test $$status -eq 2 || $(BIN)/python -m metallab.results.report || { reported=$$?; test $$status -ne 0 || status=$$reported; }; \
+	test $$status -eq 2 || $(BIN)/python -m metallab report || { reported=$$?; test $$status -ne 0 || status=$$reported; }; \
 	exit $$status
 
 # Tests share the cores: threads that wait for each other shall sleep, and not spin where another could compute.
@@ -194,7 +194,7 @@ show: setup ## put the pages of a finished run into data/executed and their pict
 	$(BIN)/python -m metallab.results.show $(RUN)
 
 report: setup ## make the report again from the results in build/
-	$(BIN)/python -m metallab.results.report
+	$(BIN)/python -m metallab report
 
 compare: setup ## is B faster than A? Two files of one machine: make compare A=before.json B=after.json
 	@test -n '$(A)' && test -n '$(B)' || { echo 'Name two files of results: make compare A=before.json B=after.json'; exit 2; }

@@ -19,6 +19,7 @@ import torchvision
 from refused import REFUSED
 from torch import nn
 
+from metallab.__main__ import main as command
 from metallab.pytorch import coverage, networks
 from metallab.pytorch.coverage import mps_coverage
 from metalsim import operators, refusals
@@ -745,13 +746,13 @@ def test_command_line(monkeypatch, capsys):
     factories.bad = lambda: (nn.Sequential(nn.Linear(2, 2), nn.RReLU()), (torch.randn(1, 2),))
     factories.odd = lambda: 3
     monkeypatch.setitem(sys.modules, "factories", factories)
-    assert coverage.main(["factories:good"]) == 0
-    assert coverage.main(["factories:bad", "--training"]) == 1
+    assert command(["coverage", "factories:good"]) == 0
+    assert command(["coverage", "factories:bad", "--training"]) == 1
     assert "rrelu_with_noise" in capsys.readouterr().out
     factories.bare = lambda: (nn.Linear(2, 2), torch.randn(1, 2))
-    assert coverage.main(["factories:bare"]) == 0, "one input needs no tuple"
+    assert command(["coverage", "factories:bare"]) == 0, "one input needs no tuple"
     for misuse in ("factories:odd", "factories:none", "nowhere:x", "factories"):
-        assert coverage.main([misuse]) == 2
+        assert command(["coverage", misuse]) == 2
         assert "package.module:factory" in capsys.readouterr().err
 
 

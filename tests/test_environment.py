@@ -297,7 +297,7 @@ def test_what_python_compiled_is_kept(make, monkeypatch):
 def test_run_passes_its_variables_on(make):
     assert make("run")[2][1:] == [
         "python -m metallab.headless --mode full --device auto",
-        "python -m metallab.results.report",
+        "python -m metallab report",
     ]
     narrowed = make("run", "ONLY=03", "DEVICE=sim", "MODE=fast")[2]
     assert narrowed[1] == "python -m metallab.headless --mode fast --device sim --only 03"
@@ -308,7 +308,7 @@ def test_run_makes_the_report_also_after_a_failure_and_fails(make, failing):
     status, printed, calls = make("run", failing=failing)
     assert status != 0
     assert "Error 3" in printed
-    assert calls[-1] == "python -m metallab.results.report"
+    assert calls[-1] == "python -m metallab report"
 
 
 @pytest.mark.parametrize("target", ["run", "bench", "bars", "gate"])

@@ -22,6 +22,7 @@ from nbformat import v4
 from results_files import claim, honest
 
 from metallab import machine, paths, records
+from metallab.__main__ import main as command
 from metallab.device import Device
 from metallab.headless import jobs
 from metallab.results import findings, pages, report
@@ -831,9 +832,9 @@ def test_a_link_out_of_the_run_is_not_followed(run):
 
 
 def test_nothing_to_report_on_is_said(run, capsys):
-    assert report.main([]) == 2
+    assert command(["report"]) == 2
     assert "run `make run` first" in capsys.readouterr().err
-    assert report.main([str(run.folder)]) == 2
+    assert command(["report", str(run.folder)]) == 2
     assert "run `make run` first" in capsys.readouterr().err
     assert not run.report.exists()
 
@@ -874,14 +875,14 @@ def test_the_run_that_started_last_is_reported_on(run, capsys):
         run.folder.mkdir(exist_ok=True)
         run.summary(label=f"on {name}", started=started)
     assert report.latest_run(paths.BUILD).name == "full-mps"
-    assert report.main([]) == 0
+    assert command(["report"]) == 0
     assert capsys.readouterr().out == f"report: {paths.REPORT / 'index.html'}\n"
     assert "on full-mps" in (paths.REPORT / "index.html").read_text()
 
 
 def test_a_folder_may_be_named(run):
     run.summary()
-    assert report.main([str(run.folder)]) == 0
+    assert command(["report", str(run.folder)]) == 0
     assert (paths.REPORT / "index.html").exists()
 
 
@@ -930,10 +931,10 @@ def test_a_full_disk_leaves_no_half_a_report(run, unconverted, monkeypatch, caps
 
     with monkeypatch.context() as patch:
         patch.setattr(jobs.os, "replace", full)
-        assert report.main([str(run.folder)]) == 2
+        assert command(["report", str(run.folder)]) == 2
     assert re.fullmatch(r"report: .*: No space left on device; make room there, .*\n", capsys.readouterr().err)
     assert list(run.report.iterdir()) == []
-    assert report.main([str(run.folder)]) == 0
+    assert command(["report", str(run.folder)]) == 0
 
 
 def test_a_page_that_prints_too_much_is_cut_and_the_report_says_so(run):

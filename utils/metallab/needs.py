@@ -17,14 +17,11 @@ import html
 import importlib.metadata
 import importlib.util
 import platform
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-
-from metallab import paths
 
 MIME = "application/vnd.metallab.incomplete+json"
 """Under this type an output of an executed notebook holds ``{"what": ..., "mend": ...}`` of something not run."""
@@ -86,9 +83,10 @@ def say_missing(*names: str) -> bool:
 
 def other_torch() -> Gap | None:
     """What is said where the simulated Apple GPU cannot be built, if PyTorch is not the one that it is written for."""
+    from metalsim.device import TORCH
+
     here = importlib.metadata.version("torch").split("+")[0]
-    locked = re.search(r"^torch==(\S+)$", (paths.ROOT / "constraints.txt").read_text(), re.M)[1]
-    return None if here == locked else Gap(f"the simulated Apple GPU is written for torch {locked}, not {here}", SETUP)
+    return None if here == TORCH else Gap(f"the simulated Apple GPU is written for torch {TORCH}, not {here}", SETUP)
 
 
 def _has_apple_gpu() -> bool:

@@ -1,6 +1,6 @@
 """Where things are: the checkout, and what a run writes.
 
-Every file that a run writes lies under ``build/``, in a folder of its own for each mode and device
+Every file that a run writes lies under ``build/`` of the checkout, in a folder of its own for each mode and device
 (``build/full-mps``, ``build/fast-cpu``), so that a fast or a simulated result is never taken for another.
 """
 
@@ -16,11 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The checkout: metallab is installed editable, so its own file tells."""
+"""The checkout: there metallab is installed editable, so its own file tells. Installed from a wheel there is none."""
 
 NOTEBOOKS = ROOT / "notebooks"
-BUILD = Path(os.environ.get("METALLAB_BUILD") or ROOT / "build")
-"""``METALLAB_BUILD`` names another folder for all that is written, where the checkout is not one's own: a classroom."""
+IN_CHECKOUT = (ROOT / "pyproject.toml").is_file()
+BUILD = Path(os.environ.get("METALLAB_BUILD") or (ROOT / "build" if IN_CHECKOUT else Path.cwd() / "build" / "metallab"))
+"""``METALLAB_BUILD`` names another folder for all that is written, where the checkout is not one's own: a classroom.
+
+Without a checkout it is ``build/metallab`` in the folder where the program was started."""
 FAILED = BUILD / "failed"
 REPORT = BUILD / "report"
 CONSTRAINTS = ROOT / "constraints.txt"

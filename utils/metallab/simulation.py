@@ -8,6 +8,7 @@ With it come stand-ins for PyObjC's Metal modules (`metalsim.graph`), so that MP
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,12 @@ def label() -> str:
     from metallab import machine
 
     return f"simulated Apple GPU (on {machine.describe().chip or 'an unknown processor'})"
+
+
+def running() -> bool:
+    """True if this process has the simulated GPU already, whoever installed it: then ``mps`` is no Apple GPU."""
+    metalsim = sys.modules.get("metalsim")
+    return metalsim is not None and metalsim.installed()
 
 
 def arm(required: bool = False) -> None:

@@ -8,16 +8,21 @@ Order matters::
 
     metalsim.install_with_torch()                   # or both: now, and when torch is imported
 
-What it knows, what it does not, and how it works is told in `metalsim.device`.
+``python -m metalsim script.py`` and ``pytest --metalsim`` do it for a whole program.
+
+What it knows, what it does not, and how it works is told in `metalsim.device`. (PYTEST_DONT_REWRITE: pytest, which
+loads the plugin, is not to change this package's assertions, of which there are none.)
 """
 
 from metalsim.device import Counters, Event, counters, install, install_with_torch, installed
 from metalsim.errors import SimulationError
 from metalsim.planting import FAULTS, PlantedFault, plant, planted
 from metalsim.preload import arm, armed
+from metalsim.pretending import PRETENCES, pretend, pretended
 
 __all__ = [
     "FAULTS",
+    "PRETENCES",
     "Counters",
     "Event",
     "PlantedFault",
@@ -30,4 +35,6 @@ __all__ = [
     "installed",
     "plant",
     "planted",
+    "pretend",
+    "pretended",
 ]

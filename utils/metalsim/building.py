@@ -39,16 +39,24 @@ SUMS = "sha256.json"
 def cache(*inside: str) -> Path:
     """Where built things are kept: METALSIM_CACHE, or ``build/metalsim`` of the checkout; or a folder inside it.
 
-    Created if missing; SimulationError where that cannot be done.
+    Without a checkout, where it was installed from a wheel, it is ``~/.cache/metalsim``, or in XDG_CACHE_HOME. Created
+    if missing; SimulationError where that cannot be done.
     """
-    folder = os.environ.get(CACHE_VARIABLE)
-    base = Path(folder).absolute() if folder else Path(__file__).resolve().parents[2] / "build" / "metalsim"
-    path = base.joinpath(*inside)
+    path = _base().joinpath(*inside)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _cannot_keep(path, error) from None
     return path
+
+
+def _base() -> Path:
+    if folder := os.environ.get(CACHE_VARIABLE):
+        return Path(folder).absolute()
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        return checkout / "build" / "metalsim"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "metalsim"
 
 
 def compiler() -> tuple[str, str]:
@@ -57,8 +65,7 @@ def compiler() -> tuple[str, str]:
     if path is None:
         raise SimulationError(
             "the simulated Apple GPU is built with g++, which is not here: install it "
-            "(Debian, Ubuntu: `apt-get install g++`; Fedora: `dnf install gcc-c++`) and try again, "
-            "or run without METALLAB_DEVICE=sim"
+            "(Debian, Ubuntu: `apt-get install g++`; Fedora: `dnf install gcc-c++`) and try again"
         )
     return path, _version(path)
 

@@ -44,7 +44,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from metalsim import building, operators, planting, preload, refusals
+from metalsim import building, operators, planting, preload, pretending, refusals
 from metalsim.errors import SimulationError
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from metalsim.profiler import Profiler
 
 MODULE = "metalsim_device"
+TORCH = "2.15.0"
+"""The release that the simulated GPU is written for; whether it can be built for another one is not known."""
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 # Composites that PyTorch registers for every backend that computes, so that a Mac runs what they call.
 COMPOSITES = ("aten::linalg_pinv",)
@@ -146,10 +148,11 @@ def description() -> str:
     import torch
 
     wrong = "".join(f" PLANTED, wrong on purpose: {name}." for name in planting.planted())
+    more = "".join(f" Pretended of a Mac: {name}." for name in pretending.pretended())
     missing = "run on the CPU and are counted" if _fallback_enabled() else "raise, as on a Mac"
     return (
         f"Simulated Apple GPU: PyTorch {torch.__version__} runs device='mps' on this machine's CPU; operators without "
-        f"a Metal kernel {missing}. No time measured here is a GPU's.{wrong}"
+        f"a Metal kernel {missing}. No time measured here is a GPU's.{more}{wrong}"
     )
 
 
@@ -169,7 +172,7 @@ def _switched_on() -> ModuleType:
     from metalsim.objc import extension
 
     if torch.backends.mps.is_built():  # asking whether it is available would fix the answer for this process
-        raise SimulationError("this PyTorch has a real MPS device: use it, METALLAB_DEVICE=mps")
+        raise SimulationError("this PyTorch has a real MPS device: use it, without metalsim")
     module = _import(_built(torch.__version__))
     if not torch._C._mps_is_available():
         raise SimulationError(
@@ -182,7 +185,7 @@ def _switched_on() -> ModuleType:
     if str(torch.accelerator.current_accelerator()) != "mps":
         raise SimulationError(
             f"torch {torch.__version__} does not ask for its accelerator where the simulated Apple GPU answers; "
-            "use the torch that constraints.txt names"
+            f"use torch {TORCH}, for which it is written"
         )
     _profiler = profiler.from_environment()
     patches.apply(module.host_view, _profiler)
@@ -257,7 +260,7 @@ def _built(torch_version: str) -> Path:
         if done.returncode:
             raise SimulationError(
                 f"the simulated Apple GPU could not be built for torch {torch_version} with {version}; {log} tells "
-                "why. It is written for the torch that constraints.txt names"
+                f"why. It is written for torch {TORCH}"
             )
 
     what = "building the simulated Apple GPU for this torch, half a minute, once ..."

@@ -41,8 +41,8 @@ def arm() -> None:
     _check_system()
     if "torch" in sys.modules:
         raise SimulationError(
-            "torch was imported before the simulated Apple GPU was armed: restart Python and begin with "
-            "`import metallab` under METALLAB_DEVICE=sim (or with `import metalsim; metalsim.arm()`)"
+            "torch was imported before the simulated Apple GPU was armed: restart Python with `python -m metalsim`, or "
+            "begin with `import metalsim; metalsim.arm()` (`import metallab` under METALLAB_DEVICE=sim does that)"
         )
     library = ctypes.CDLL(str(_answer()), mode=ctypes.RTLD_GLOBAL)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -122,7 +122,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 def _check_system() -> None:
     here = (platform.system(), platform.machine())
     if here == ("Darwin", "arm64"):
-        raise SimulationError("this Mac has a real Apple GPU: use it, METALLAB_DEVICE=mps")
+        raise SimulationError("this Mac has a real Apple GPU: use it, without metalsim")
     if here != SYSTEM:
         raise SimulationError(f"the simulated Apple GPU runs on {' '.join(SYSTEM)}; this is {' '.join(here)}")
 

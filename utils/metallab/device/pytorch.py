@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from metallab import simulation
 from metallab.device.base import BEST_FIRST, PRODUCTS_APART, Device, DeviceUnavailable, chip, cpu_label
 
 
@@ -142,13 +143,11 @@ def _known(kind: str) -> PyTorchDevice:
 
         return PyTorchDevice("cuda", torch.cuda.get_device_name())
     if kind == "mps":
-        return PyTorchDevice("mps", f"{chip()} GPU")
+        return _simulated() if simulation.running() else PyTorchDevice("mps", f"{chip()} GPU")
     raise AssertionError(f"what is a {kind} called?")
 
 
 def _simulated() -> PyTorchDevice:
-    from metallab import simulation
-
     try:
         simulation.install()
     except simulation.SimulationUnavailable as error:

@@ -600,9 +600,8 @@ def _shortened(modules: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m metallab.pytorch.coverage package.module:factory``: 0 if it runs on MPS, 1 if not, 2 on misuse."""
-    parser = argparse.ArgumentParser(prog="python -m metallab.pytorch.coverage", description=__doc__.splitlines()[0])
+def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
+    """``metallab coverage package.module:factory``: 0 if it runs on MPS, 1 if not, 2 on misuse."""
     parser.add_argument("factory", help="package.module:factory; the factory returns (model, input) or (model, inputs)")
     parser.add_argument("--training", action="store_true", help="trace the backward pass as well")
     given = parser.parse_args(arguments)
@@ -613,14 +612,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         coverage = mps_coverage(model, *inputs, training=given.training)
     except Exception as error:  # noqa: BLE001 - the factory is somebody's code: whatever it raises is told
         print(
-            f"coverage: {given.factory}: {error}; name it package.module:factory, where the factory returns "
+            f"{parser.prog}: {given.factory}: {error}; name it package.module:factory, where the factory returns "
             "(model, input), or (model, a tuple of inputs)",
             file=sys.stderr,
         )
         return 2
     print(coverage)
     return 0 if coverage.runs else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""One page that tells what a run found: ``python -m metallab.results.report [run_folder]``.
+"""One page that tells what a run found: ``metallab report [run_folder]``.
 
 ``build/report/index.html`` holds everything it shows and asks the network for nothing; beside it stands each executed
 notebook as a page of its own. Everything read here may come from a stranger or from a run that was cut short: what
@@ -698,9 +698,8 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m metallab.results.report``: 0, or 2 if there is nothing to report on, or it cannot be written."""
-    parser = argparse.ArgumentParser(prog="python -m metallab.results.report", description=__doc__.splitlines()[0])
+def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
+    """``metallab report``: 0, or 2 if there is nothing to report on, or it cannot be written."""
     parser.add_argument("run", type=Path, nargs="?", help="folder of a run; by default the latest under build/")
     run = parser.parse_args(arguments).run
     try:
@@ -716,7 +715,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     print(f"report: {path}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

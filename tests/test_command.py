@@ -1,0 +1,240 @@
+"""The command ``metallab``: what each subcommand prints, its exit code, and what it says of misuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import types
+
+import pytest
+
+from metallab import paths
+from metallab.__main__ import COMMANDS, Command, main
+
+MEASURED = r"{} a call, latency, on .+ \(quartiles .+, 3 samples, first call .+\) \[.*fast mode.*\]\n"
+
+
+def ran(*arguments: str, cwd: os.PathLike | None = None, **environment: str) -> tuple[int, str, str]:
+    """The exit code, what was printed and the errors of ``metallab``, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "metallab", *arguments],
+        env=os.environ | {"PYTHONPATH": str(paths.ROOT / "utils"), "METALLAB_MODE": "fast"} | environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+# ---------------------------------------------------------------- the list
+
+
+def test_help_has_every_command_with_its_example(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    told = capsys.readouterr().out
+    for command in COMMANDS:
+        assert f"  {command.name:<9} {command.title}\n" in told
+        assert f"metallab {command.example}\n" in told
+        assert command.example.startswith(f"{command.name} ")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_each_command_takes_its_own_example_and_shows_it(command, capsys, monkeypatch):
+    with pytest.raises(SystemExit) as end:
+        main([command.name, "--help"])
+    assert end.value.code == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith(f"usage: metallab {command.name} ")
+    assert f"example: metallab {command.example}" in told
+    parsed = []
+    monkeypatch.setattr("argparse.ArgumentParser.parse_args", _parsing_alone(parsed))
+    with pytest.raises(StopIteration):
+        main(shlex.split(command.example))
+    assert len(parsed) == 2, "the command, and what it takes"
+
+
+def _parsing_alone(parsed):
+    """`parse_args` that ends what it is called from, once both parsers have parsed."""
+    import argparse
+
+    plain = argparse.ArgumentParser.parse_known_args
+
+    def parse_args(self, arguments=None, namespace=None):
+        given, left = plain(self, arguments, namespace)
+        assert not left
+        parsed.append(given)
+        if len(parsed) == 2:
+            raise StopIteration
+        return given
+
+    return parse_args
+
+
+def test_a_command_is_imported_when_it_is_asked_for(monkeypatch):
+    def command(parser, arguments):
+        parser.add_argument("--size", type=int)
+        return parser.parse_args(arguments).size
+
+    monkeypatch.setitem(sys.modules, "of_somebody", types.SimpleNamespace(command=command))
+    listed = [Command("grow", "of_somebody", "grows", "grow --size 3"), Command("none", "no_such_module", "", "none")]
+    assert main(["grow", "--size", "3"], listed) == 3
+    with pytest.raises(ModuleNotFoundError):
+        main(["none"], listed)
+
+
+def test_help_imports_no_framework_and_no_command():
+    heavy = ["numpy", "torch", "tensorflow", "jax", "pandas", "scipy", "matplotlib", "metallab.timing", "metalsim"]
+    code = (
+        "import sys\nfrom metallab.__main__ import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
+        f"    print([name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_no_such_command_names_those_there_are(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["tiem"])
+    assert end.value.code == 2
+    assert "invalid choice: 'tiem' (choose from 'coverage', 'report', 'time', 'trace'" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- time
+
+
+def test_time_prints_one_line_with_the_machine(capsys, monkeypatch):
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    monkeypatch.setattr("metallab.commands.time_expression.TITLES", {})  # this process has imported frameworks
+    assert main(["time", "sorted(a)", "--setup", "a = [3, 1, 2]", "--setup", "a = a * 1000"]) == 0
+    printed = capsys.readouterr().out
+    assert re.fullmatch(r"sorted\(a\): " + MEASURED.format(r"[\d.]+ \S+"), printed), printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["a.sort("], "the expression raises SyntaxError: '(' was never closed"),
+        (["a = 3"], "the expression raises SyntaxError: invalid syntax"),
+        (["1) + (2"], "the expression raises SyntaxError: unmatched ')'"),
+        (["b"], "the expression raises NameError: name 'b' is not defined"),
+        (["1", "--setup", "1 / 0"], "--setup raises ZeroDivisionError: division by zero"),
+        (["(i for i in [1])"], "generator"),
+        (["1", "--device", "tpu"], "invalid choice: 'tpu'"),
+        (["1", "--device", "cuda"], "cuda was asked for, but"),
+    ],
+)
+def test_time_says_what_is_wrong_with_what_it_was_given(arguments, words, capsys, monkeypatch):
+    monkeypatch.setattr("metallab.commands.time_expression.TITLES", {})
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    try:
+        status = main(["time", *arguments])
+    except SystemExit as end:
+        status = end.code
+    assert status == 2
+    told = capsys.readouterr()
+    assert words in told.err
+    assert told.err.count("\n") == 1 or "usage" in told.err
+    assert not told.out
+
+
+def test_time_wants_to_know_whose_device_it_is_where_a_set_up_imports_several(capsys, monkeypatch):
+    for name in ("torch", "tensorflow"):
+        monkeypatch.setitem(sys.modules, name, sys.modules.get(name) or types.ModuleType(name))
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    assert main(["time", "1"]) == 2
+    assert "imports torch and tensorflow: name whose device it is, --framework torch" in capsys.readouterr().err
+
+
+ON_TORCH = "import torch; x = torch.ones(8, 8{})"
+
+
+def test_time_of_pytorch_on_the_cpu_names_the_cpu(capsys, monkeypatch):
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    monkeypatch.delenv("METALLAB_DEVICE", raising=False)
+    assert main(["time", "x @ x", "--throughput", "--framework", "torch", "--setup", ON_TORCH.format("")]) == 0
+    assert re.search(r"a call, throughput, on .* CPU, \d+ threads? \(", capsys.readouterr().out)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
+def test_time_on_a_simulated_gpu_says_so():
+    code, printed, errors = ran("time", "x @ x", "--device", "sim", "--setup", ON_TORCH.format(", device='mps'"))
+    assert code == 0, errors
+    assert "on simulated Apple GPU (on " in printed
+    assert "simulated]" in printed
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
+def test_time_waits_for_the_device_that_is_used_and_shows_nothing_it_has_not_waited_for():
+    began = "import metalsim; metalsim.install_with_torch(required=True); " + ON_TORCH
+    code, printed, errors = ran("time", "x @ x", "--setup", began.format(", device='mps'"))
+    assert "on simulated Apple GPU (on " in printed, errors
+    code, printed, errors = ran("time", "x.to('mps') @ x.to('mps')", "--setup", began.format(""))
+    assert (code, printed) == (2, "")
+    assert "computes on mps, which nobody waited for: add --device mps" in errors
+
+
+# ---------------------------------------------------------------- trace
+
+SCRIPT = """
+import sys
+import helper
+import torch
+x = torch.ones(4, 4, device=sys.argv[1])
+print(helper.twice(x @ x).sum().item(), __name__, sys.argv[2:])
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "helper.py").write_text("def twice(x):\n    return x * 2\n")
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def traced(*arguments) -> tuple[int, str, str]:
+    return ran("trace", *map(str, arguments))
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
+def test_trace_runs_a_script_as_python_does_and_tells_what_pytorch_did(script, tmp_path):
+    chrome = tmp_path / "trace.json"
+    code, printed, errors = traced("--device", "sim", "--rows", 2, "--chrome", chrome, script, "mps", "--more")
+    assert code == 0, errors
+    first, sentence, header, *rows, left, opened = printed.splitlines()
+    assert first == "128.0 __main__ ['--more']"
+    assert sentence.startswith("SIMULATED, simulated Apple GPU")
+    assert header.split()[:2] == ["kind", "operator"]
+    assert len(rows) == 2
+    assert re.fullmatch(r"and \d+ rows more, which --rows \d+ shows", left)
+    assert opened.endswith("trace.json")
+    assert "aten::mm" in {event["name"] for event in json.loads(chrome.read_text())["traceEvents"]}
+
+
+def test_trace_tells_what_ran_before_a_script_failed(script):
+    script.write_text("import torch\ntorch.ones(3).cos()\n1 / 0\n")
+    code, printed, errors = traced("--device", "cpu", script)
+    assert code == 1
+    assert "aten::cos" in printed
+    assert "ZeroDivisionError" in errors
+
+
+@pytest.mark.parametrize(("ending", "code"), [("sys.exit()", 0), ("sys.exit(7)", 7), ("sys.exit('words')", 1)])
+def test_a_script_s_exit_code_is_that_of_trace(script, ending, code, monkeypatch, capsys):
+    from metallab.pytorch import trace_script
+
+    script.write_text(f"import sys\n{ending}\n")
+    assert trace_script._run(script, []) == code
+    assert ("words" in capsys.readouterr().err) == (code == 1)
+
+
+def test_trace_of_no_file_says_so(capsys):
+    assert main(["trace", "no_such.py"]) == 2
+    assert "no_such.py: there is no such file" in capsys.readouterr().err

@@ -1,0 +1,394 @@
+"""What pip installs from a checkout, in environments that have nothing else: wheels, and what the docs print of them.
+
+An environment is made without downloading: packages that are installed here are linked into it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+import yaml
+from check_jsonschema import main as check_jsonschema
+from click.testing import CliRunner
+from markdown_it import MarkdownIt
+from packaging.requirements import Requirement
+from test_documents import anchors, targets
+
+import metalsim
+from metallab import paths
+from metalsim import building
+from metalsim.device import TORCH
+
+ROOT = paths.ROOT
+DISTS = {"metal-lab": ROOT, "metalsim": ROOT / "dists" / "metalsim"}
+PROJECTS = {name: tomllib.loads((folder / "pyproject.toml").read_text()) for name, folder in DISTS.items()}
+OWN_CODE = ROOT / "docs" / "your_own_code.md"
+ON_LINUX = ROOT / "docs" / "test_mps_on_linux.md"
+LIMIT = 300  # seconds: the first run builds the simulated device
+NOT_ON_A_MAC = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
+
+
+# ---------------------------------------------------------------- the wheels
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """Both, by name, as pip makes them of a checkout; of a copy, since making them leaves files beside the sources."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    for name in ("utils", "dists", "docs"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
+    folders = [str(copy / folder.relative_to(ROOT)) for folder in DISTS.values()]
+    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
+    run([sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(copy / "wheels"), *folders])
+    made = {path.name.partition("-")[0].replace("_", "-"): path for path in (copy / "wheels").iterdir()}
+    assert made.keys() == DISTS.keys()
+    return made
+
+
+def run(command, code=0, **options):
+    """Run a command, which has to end with the exit code; its output and its errors."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, **options)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
+def sources(package):
+    """The files of a package, as a wheel names them."""
+    files = (path.relative_to(ROOT / "utils") for path in (ROOT / "utils" / package).rglob("*") if path.is_file())
+    return {path.as_posix() for path in files if "__pycache__" not in path.parts}
+
+
+@pytest.mark.parametrize(("name", "packages"), [("metal-lab", ["metallab", "metalsim"]), ("metalsim", ["metalsim"])])
+def test_a_wheel_has_every_file_of_its_packages_and_no_other(wheels, name, packages):
+    with zipfile.ZipFile(wheels[name]) as wheel:
+        held = {path for path in wheel.namelist() if ".dist-info/" not in path}
+        tags = wheel.read(next(path for path in wheel.namelist() if path.endswith(".dist-info/WHEEL"))).decode()
+    assert held == set().union(*map(sources, packages))
+    assert "Root-Is-Purelib: true" in tags
+    assert wheels[name].name.endswith("-py3-none-any.whl")
+
+
+def test_the_wheel_of_metalsim_brings_no_torch_and_the_page_as_its_text(wheels):
+    with zipfile.ZipFile(wheels["metalsim"]) as wheel:
+        (path,) = (path for path in wheel.namelist() if path.endswith(".dist-info/METADATA"))
+        told = Parser().parsestr(wheel.read(path).decode())
+    assert {Requirement(text).name for text in told.get_all("Requires-Dist")} == {
+        "ninja", "setuptools", "pyyaml", "ziglang",
+    }  # fmt: skip
+    assert told.get_payload().startswith("# Test your MPS code on a Linux runner")
+
+
+def test_the_two_distributions_agree():
+    lab, sim = PROJECTS["metal-lab"], PROJECTS["metalsim"]
+    assert lab["project"]["version"] == sim["project"]["version"]
+    assert lab["project"]["entry-points"]["pytest11"] == sim["project"]["entry-points"]["pytest11"]
+    data = "metalsim"
+    assert lab["tool"]["setuptools"]["package-data"][data] == sim["tool"]["setuptools"]["package-data"][data]
+    assert f"torch=={TORCH}" in lab["project"]["optional-dependencies"]["pytorch"]
+
+
+# ---------------------------------------------------------------- environments
+
+
+class Environment:
+    """A virtual environment with some of what is installed here, and one of our wheels."""
+
+    def __init__(self, folder, wheel, packages):
+        run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+        self.bin = folder / "bin"
+        self.packages = Path(
+            run([self.bin / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])[0].strip()
+        )
+        for name in needed(packages):
+            self.link(importlib.metadata.distribution(name))
+        options = ["--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"]
+        run([sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", *options, str(wheel)])
+
+    def link(self, distribution):
+        """Link what a distribution has installed, and write its scripts, which name another Python where they are."""
+        for file in distribution.files:
+            there, target = Path(distribution.locate_file(file)), self.bin / file.name
+            if file.parts[0] != "..":
+                there, target = Path(distribution.locate_file(file.parts[0])), self.packages / file.parts[0]
+            elif file.parts[-2] != "bin" or there.read_bytes()[:2] == b"#!":
+                continue
+            if not target.exists():
+                target.symlink_to(there)
+        for entry in distribution.entry_points.select(group="console_scripts"):
+            script = self.bin / entry.name
+            call = f"{entry.module}.{entry.attr}()"
+            script.write_text(f"#!{self.bin}/python\nimport {entry.module}\nraise SystemExit({call})\n")
+            script.chmod(0o755)
+
+    def __call__(self, *command, code=0, cwd=None, **environment):
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("METAL", "PYTHON", "PYTEST"))}
+        path = f"{self.bin}{os.pathsep}{kept['PATH']}"
+        return run([*map(str, command)], code, cwd=cwd, env=kept | {"PATH": path} | environment)
+
+    def python(self, code, **options):
+        return self(self.bin / "python", "-c", code, **options)
+
+
+def needed(names):
+    """Distributions, and what they require here."""
+    there = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in there:
+            continue
+        try:
+            requires = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:  # wanted by an extra of another one, or on another system
+            continue
+        there[name] = name
+        wanted = map(Requirement, requires)
+        waiting += [one.name for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return list(there)
+
+
+@pytest.fixture(scope="module")
+def core(wheels, tmp_path_factory):
+    """The measuring core, with what pip brings for it."""
+    requires = PROJECTS["metal-lab"]["project"]["dependencies"]
+    return Environment(tmp_path_factory.mktemp("core") / "venv", wheels["metal-lab"], requires)
+
+
+@pytest.fixture(scope="module")
+def with_torch(wheels, tmp_path_factory):
+    """torch and pytest, and metalsim with what pip brings for it."""
+    requires = [*PROJECTS["metalsim"]["project"]["dependencies"], "torch", "pytest", "pytest-xdist"]
+    return Environment(tmp_path_factory.mktemp("torch") / "venv", wheels["metalsim"], requires)
+
+
+# ---------------------------------------------------------------- the measuring core
+
+
+@functools.cache
+def blocks(page, language):
+    """The code of a language on a page for people."""
+    tokens = MarkdownIt("commonmark").parse(page.read_text("utf-8"))
+    return [token.content for token in tokens if token.type == "fence" and token.info == language]
+
+
+LOADED = "import sys; print(sorted({name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names))"
+THIRD_PARTY = re.compile(r"'(?!_|metallab'|cython_runtime')(\w+)'")
+
+
+@pytest.mark.parametrize(
+    ("line", "imported"),
+    [
+        ("import metallab", set()),
+        ("from metallab import device, timing", {"numpy", "psutil"}),
+        (
+            "from metallab import checks, device, isolated, memory, records, timing, units",
+            {"numpy", "psutil", "pyperf"},
+        ),
+        ("from metallab.__main__ import main", set()),
+    ],
+)
+def test_importing_the_core_imports_no_framework(line, imported):
+    """Where all are installed: in an environment without them nobody would notice."""
+    environment = {key: value for key, value in os.environ.items() if key != "METALLAB_DEVICE"}
+    printed, _ = run([sys.executable, "-c", f"{line}\n{LOADED}"], env=environment)
+    assert {*THIRD_PARTY.findall(printed)} == imported
+
+
+def test_the_core_runs_what_its_page_prints_with_numpy_psutil_and_pyperf_alone(core, tmp_path):
+    first, on_torch, compared = blocks(OWN_CODE, "py")
+    assert len([line for line in first.splitlines() if line]) <= 5
+    assert "device.pick()" in on_torch
+    (shown,) = blocks(OWN_CODE, "")
+    printed, _ = core.python(first, cwd=tmp_path, METALLAB_MODE="fast")
+    assert shape(re.sub(r" \[.*\]", "", printed)) == shape(shown)
+    printed, _ = core.python(compared, cwd=tmp_path, METALLAB_MODE="fast")
+    assert "map" in printed
+    assert not list(tmp_path.iterdir()), "nothing is written"
+    environment = os.environ | {"METALLAB_MODE": "fast", "METALLAB_DEVICE": "cpu"}
+    printed, _ = run([sys.executable, "-c", on_torch], env=environment)  # the core alone has no torch
+    assert printed.startswith("product: ")
+
+
+def shape(text):
+    """A line without its numbers and their units."""
+    return re.sub(r"\d+(\.\d+)?( (n|µ|m)?s\b)?", "#", text)
+
+
+def test_the_commands_of_the_page_are_there(core, tmp_path):
+    (commands,) = (block for block in blocks(OWN_CODE, "sh") if "metallab time" in block)
+    lines = dict(line.split(maxsplit=2)[1:] for line in commands.splitlines())
+    assert lines.keys() == {"time", "coverage", "trace", "report"}
+    printed, _ = core("metallab", "time", *shlex.split(lines["time"]), cwd=tmp_path, METALLAB_MODE="fast")
+    assert printed.startswith("sum(numbers): ")
+    printed, _ = core("metallab", "--help", cwd=tmp_path)
+    assert all(f"metallab {name} " in printed for name in lines)
+
+
+def test_what_the_core_writes_lies_where_it_was_started(core, tmp_path):
+    code = (
+        "from metallab import device, records, timing\n"
+        "measured = timing.measure(lambda: 1, on=timing.Host())\n"
+        "print(records.save('mine', measured, on=device.PyTorchDevice('cpu', 'a CPU')))"
+    )
+    printed, _ = core.python(code, cwd=tmp_path, METALLAB_MODE="fast")
+    written = tmp_path / "build" / "metallab" / "fast-cpu" / "results" / "mine.json"
+    assert Path(printed.strip()).samefile(written)
+    assert json.loads(written.read_text())["benchmarks"]
+
+
+def test_readme_shows_the_five_lines_of_the_page():
+    (first, *_) = blocks(OWN_CODE, "py")
+    assert first in blocks(ROOT / "README.md", "py")
+
+
+# ---------------------------------------------------------------- metalsim
+
+MPS_TEST = """
+import os
+import platform
+
+import pytest
+import torch
+
+
+def test_mps_is_simulated():
+    assert torch.ones(3, device="mps").sum().item() == 3
+    assert "PYTEST_XDIST_WORKER" in os.environ
+    with pytest.raises(NotImplementedError):
+        torch.nn.RReLU()(torch.ones(3, device="mps"))
+    assert platform.processor() == "arm"
+"""
+
+
+@NOT_ON_A_MAC
+def test_a_program_and_its_tests_run_as_the_page_prints(with_torch, tmp_path):
+    """Also with pytest's workers, each a process of its own. The cache is the checkout's: its sources are equal."""
+    environment = {"METALSIM_CACHE": str(building.cache())}
+    program, _ = blocks(ON_LINUX, "py")
+    (tmp_path / "train.py").write_text(program)
+    (shown,) = blocks(ON_LINUX, "")
+    commands = next(block for block in blocks(ON_LINUX, "sh") if "train.py" in block).splitlines()
+    _, as_script, as_module, _ = map(shlex.split, commands)
+    printed, errors = with_torch(*as_script, code=1, cwd=tmp_path, **environment)
+    assert printed == shown
+    assert "\nSimulated Apple GPU: PyTorch " in f"\n{errors}"
+    raised = re.search(r"raises `(.*)`", ON_LINUX.read_text("utf-8"))[1]
+    assert raised in errors
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_mps.py").write_text(MPS_TEST)
+    python, m, name, *rest = as_module
+    printed, _ = with_torch(
+        python, m, name, "--pretend", "processor", *rest, "-n1", "-Werror::pytest.PytestWarning",
+        cwd=tmp_path, **environment,
+    )  # fmt: skip
+    assert "1 passed" in printed
+    assert "metalsim: torch's mps device is a simulated Apple GPU, computed by this machine's CPU, processor" in printed
+
+
+NOTHING_HAPPENED = """
+import sys
+
+
+def test_x():
+    assert "torch" not in sys.modules
+    assert not sys.modules["metalsim"].armed()
+"""
+
+
+@NOT_ON_A_MAC
+def test_without_the_option_the_plugin_imports_no_torch(with_torch, tmp_path):
+    (tmp_path / "test_x.py").write_text(NOTHING_HAPPENED)
+    printed, _ = with_torch("pytest", tmp_path / "test_x.py", cwd=tmp_path)
+    assert "1 passed" in printed
+    assert "metalsim:" not in printed
+
+
+@NOT_ON_A_MAC
+def test_the_option_comes_before_any_torch_or_says_so(with_torch, tmp_path):
+    (tmp_path / "early.py").write_text("import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n")
+    _, errors = with_torch("pytest", "-p", "early", "--metalsim", code=4, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert "ERROR: --metalsim: torch was imported before the simulated Apple GPU was armed" in errors
+
+
+@NOT_ON_A_MAC
+def test_what_cannot_be_run_is_named(with_torch, tmp_path):
+    environment = {"METALSIM_CACHE": str(building.cache())}
+    python = [with_torch.bin / "python", "-m", "metalsim"]
+    _, errors = with_torch(*python, "no_such.py", code=2, cwd=tmp_path, **environment)
+    assert "no_such.py: there is no such file; name a script, -m module or -c code" in errors
+    printed, _ = with_torch(*python, "-c", "import sys; print(sys.argv)", "--more", cwd=tmp_path, **environment)
+    assert printed == "['-c', '--more']\n"
+    _, errors = with_torch(*python, "--pretend", "everything", "x.py", code=2, cwd=tmp_path)
+    assert "invalid choice: 'everything'" in errors
+
+
+def test_what_is_pretended_is_off_until_it_is_asked_for_and_is_said(monkeypatch):
+    import platform
+
+    before = platform.processor
+    monkeypatch.setattr(platform, "processor", before)  # and put back
+    monkeypatch.setattr("metalsim.pretending._pretended", [])
+    assert metalsim.pretended() == ()
+    with pytest.raises(ValueError, match="cannot pretend 'macos'; it can processor, pyobjc"):
+        metalsim.pretend("macos")
+    assert platform.processor is before
+    metalsim.pretend("processor", "processor")
+    assert platform.processor() == "arm"
+    assert metalsim.pretended() == ("processor",)
+    assert " Pretended of a Mac: processor. " in metalsim.device.description() + " "
+
+
+def test_the_cache_is_the_checkout_s_or_the_user_s(monkeypatch, tmp_path):
+    monkeypatch.delenv("METALSIM_CACHE", raising=False)
+    assert building._base() == ROOT / "build" / "metalsim"
+    monkeypatch.setattr(building, "__file__", str(tmp_path / "lib" / "site-packages" / "metalsim" / "building.py"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
+    assert building.cache() == tmp_path / "kept" / "metalsim"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert building.cache() == tmp_path / "home" / ".cache" / "metalsim"
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "named"))
+    assert building.cache() == tmp_path / "named"
+
+
+# ---------------------------------------------------------------- the page for a runner
+
+
+def test_the_workflow_of_the_page_has_ten_lines_and_follows_the_schema(tmp_path):
+    (text,) = blocks(ON_LINUX, "yaml")
+    assert len(text.splitlines()) == 10
+    path = tmp_path / "mps.yml"
+    path.write_text(text)
+    done = CliRunner().invoke(check_jsonschema, ["--builtin-schema", "vendor.github-workflows", str(path)])
+    assert done.exit_code == 0, done.output
+    steps = yaml.safe_load(text)["jobs"]["mps"]["steps"]
+    *_, install, test = (step["run"] for step in steps if "run" in step)
+    assert test == "pytest --metalsim"
+    pip, verb, torch, pytest_, metalsim_ = install.split()
+    assert (pip, verb, torch, pytest_) == ("pip", "install", f"torch=={TORCH}", "pytest")
+    assert ROOT.joinpath(metalsim_.removeprefix("./metal-lab/"), "pyproject.toml").is_file()
+
+
+def test_the_limits_of_metalsim_stand_on_the_first_screen_of_its_pages():
+    for page in (ON_LINUX, ROOT / "utils" / "metalsim" / "README.md"):
+        first = page.read_text("utf-8").splitlines()[:24]
+        for word in ("speed", "numerics", "asynchronous", "2.15.0"):
+            assert any(word in line.lower() for line in first), (page.name, word)
+    assert "how-faithful-it-is" in anchors(ROOT / "utils" / "metalsim" / "README.md")
+    assert targets(ON_LINUX)

@@ -1,0 +1,63 @@
+"""``metallab``, or ``python -m metallab``: commands for code of one's own.
+
+A command is a line of `COMMANDS`. Its module is imported when it is asked for; there ``command(parser, arguments)``
+adds what it takes to the parser, which has name, description and example already, parses, and returns the exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """What ``metallab NAME`` does."""
+
+    name: str
+    module: str
+    """Where its ``command(parser, arguments)`` is."""
+    title: str
+    example: str
+    """What stands behind ``metallab`` in a line that somebody would type."""
+
+
+COMMANDS = (
+    Command("coverage", "metallab.pytorch.coverage", "will a model run on MPS?", "coverage my_project.model:example"),
+    Command("report", "metallab.results.report", "one page of a run's results", "report build/full-cpu"),
+    Command("time", "metallab.commands.time_expression", "time an expression", "time 'sorted(a)' --setup 'a = [2, 1]'"),
+    Command("trace", "metallab.pytorch.trace_script", "each operator, copy and fallback of a script", "trace train.py"),
+)
+
+
+def main(arguments: Sequence[str] | None = None, commands: Sequence[Command] = COMMANDS) -> int:
+    """Run the command that the first argument names; its exit code, 2 on misuse."""
+    parser = argparse.ArgumentParser(
+        prog="metallab",
+        description="Measure, check and trace code of your own.",
+        epilog="\n".join(["commands, each with an example:", *map(_line, commands)]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = {command.name: command for command in commands}
+    parser.add_argument("command", choices=names, metavar="COMMAND", help="metallab COMMAND --help tells the rest")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the command takes")
+    given = parser.parse_args(arguments)
+    if (here := os.getcwd()) not in sys.path:  # the script `metallab` is in another folder; python -m does the same
+        sys.path.insert(0, here)
+    chosen = names[given.command]
+    own = argparse.ArgumentParser(
+        prog=f"metallab {chosen.name}", description=chosen.title, epilog=f"example: metallab {chosen.example}"
+    )
+    return importlib.import_module(chosen.module).command(own, given.arguments)
+
+
+def _line(command: Command) -> str:
+    return f"  {command.name:<9} {command.title}\n{'':11} metallab {command.example}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

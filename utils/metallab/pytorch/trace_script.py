@@ -1,0 +1,77 @@
+"""``metallab trace script.py``: a script runs as it would by itself, and what PyTorch did is told at its end.
+
+What a trace sees, and what it does not, stands in `metallab.pytorch.trace`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from metallab import device, simulation
+from metallab.device.base import NAMES
+
+
+def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
+    """``metallab trace``: the script's exit code, 1 if it raises, 2 where it cannot be traced."""
+    parser.add_argument("--device", choices=NAMES, default="auto", help="whose work is waited for; the best by default")
+    parser.add_argument("--rows", type=int, default=20, help="of the table, the longest first (%(default)s)")
+    parser.add_argument("--chrome", type=Path, metavar="FILE.json", help="also a time line, for ui.perfetto.dev")
+    parser.add_argument("--picture", type=Path, metavar="FILE.png", help="also the time line as a picture")
+    parser.add_argument("script", type=Path, help="a Python script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments")
+    given = parser.parse_args(arguments)
+    if not given.script.is_file():
+        print(f"{parser.prog}: {given.script}: there is no such file; name a Python script", file=sys.stderr)
+        return 2
+    if given.device != "auto":
+        os.environ["METALLAB_DEVICE"] = given.device  # so that the script, and what it starts, picks the same
+    try:
+        if given.device == "sim":
+            simulation.arm(required=True)
+        lab = device.pick(given.device)
+    except (device.DeviceUnavailable, simulation.SimulationUnavailable) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    return _traced(given, lab)
+
+
+def _traced(given: argparse.Namespace, lab: device.Device) -> int:
+    from metallab.pytorch import trace  # imports torch, which a simulated device has to come before
+
+    with trace.record(on=lab) as recorded:
+        status = _run(given.script, given.arguments)
+    sys.stdout.flush()
+    table = recorded.table()
+    print(recorded, table.head(given.rows).to_string(index=False), sep="\n")
+    if (left_out := len(table) - given.rows) > 0:
+        print(f"and {left_out} rows more, which --rows {len(table)} shows")
+    if given.chrome:
+        print(f"open in ui.perfetto.dev: {recorded.save_chrome(given.chrome)}")
+    if given.picture:
+        recorded.timeline().savefig(given.picture)
+        print(f"the time line: {given.picture}")
+    return status
+
+
+def _run(script: Path, arguments: Sequence[str]) -> int:
+    """Run a script as ``python script`` would; its exit code, 1 if it raises, with the traceback on stderr."""
+    before = sys.argv, sys.path[:]
+    sys.argv, sys.path[:0] = [str(script), *arguments], [str(script.resolve().parent)]
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception:  # noqa: BLE001 - somebody's script: what ran until then is told all the same
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.argv, sys.path[:] = before
+    return 0

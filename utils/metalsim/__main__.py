@@ -1,0 +1,69 @@
+"""``python -m metalsim script.py``: runs a program as ``python`` would, with a simulated Apple GPU as its ``mps``.
+
+``-m package`` and ``-c code`` do what they do for ``python``. Processes that the program starts are not simulated, but
+those that it forks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+
+from metalsim import device, preload, pretending
+from metalsim.errors import SimulationError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Arm this process, then run what the arguments name; 2, and a line, where there can be no simulated GPU."""
+    parser = argparse.ArgumentParser(
+        prog="python -m metalsim",
+        description="Run a PyTorch program with a simulated Apple GPU as its mps device. No time of it is a GPU's.",
+        epilog="examples: python -m metalsim train.py --epochs 1; python -m metalsim -m pytest tests",
+    )
+    parser.add_argument(
+        "--pretend", action="append", default=[], choices=pretending.PRETENCES, help="more of a Mac; may be repeated"
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="...", help="a module, and its arguments")
+    what.add_argument("-c", dest="code", nargs=argparse.REMAINDER, metavar="...", help="code, and its arguments")
+    what.add_argument("script", nargs="?", help="a script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's arguments")
+    given = parser.parse_args(arguments)
+    try:
+        preload.arm()
+        pretending.pretend(*given.pretend)
+    except SimulationError as error:
+        print(f"metalsim: {error}", file=sys.stderr)
+        return 2
+    preload.after_torch(_install, required=True)
+    if given.module:
+        sys.argv, sys.path[0] = _told_pytest(given.module, given.pretend), os.getcwd()
+        runpy.run_module(given.module[0], run_name="__main__", alter_sys=True)
+    elif given.code:
+        sys.argv, sys.path[0] = ["-c", *given.code[1:]], ""
+        exec(compile(given.code[0], "<string>", "exec"), {"__name__": "__main__"})
+    elif given.script and os.path.exists(given.script):
+        sys.argv, sys.path[0] = [given.script, *given.arguments], os.path.dirname(os.path.abspath(given.script))
+        runpy.run_path(given.script, run_name="__main__")
+    else:
+        parser.error(f"{given.script or 'nothing'}: there is no such file; name a script, -m module or -c code")
+    return 0
+
+
+def _told_pytest(arguments: list[str], pretences: Sequence[str]) -> list[str]:
+    """The arguments of a module; pytest is told by options what it is to do, so that its workers are told, too."""
+    if arguments[0] != "pytest":
+        return arguments
+    more = [word for name in pretences for word in ("--metalsim-pretend", name)]
+    return ["pytest", "-p", "metalsim.pytest_plugin", "--metalsim", *more, *arguments[1:]]
+
+
+def _install() -> None:
+    print(device.install(), file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
