@@ -20,40 +20,29 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """``python -m metallab.versus``, see `command`."""
+    parser = argparse.ArgumentParser(prog="python -m metallab.versus", description=__doc__.splitlines()[0])
+    return command(parser, arguments)
+
+
+def command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
     """0 if B is nowhere slower, 1 if it is, or cannot do what A can, 2 if they cannot be compared or outputs differ."""
-    given = parser().parse_args(arguments)
+    side = "a git revision, '.' for the working tree, a Python or its environment's folder, NAME=value"
+    parser.add_argument("a", metavar="A", help=f"the old side: {side}, or several of these with commas between")
+    parser.add_argument("b", metavar="B", help="the new side")
+    parser.add_argument("cases", metavar="cases.py", nargs="?", type=Path, default=CASES, help="functions with @case")
+    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="a group (02b), or part of a name")
+    parser.add_argument("--device", metavar="DEVICE", help=f"{', '.join(DEVICES)}; default: METALLAB_DEVICE, or auto")
+    parser.add_argument("--seconds", type=_positive, default=Settings.seconds, help=f"a case ({Settings.seconds:g})")
+    parser.add_argument("--threads", type=_threads, default=1, help="of each side: 1, or 0 for as many as it likes")
+    parser.add_argument("--factor", type=_factor, default=Settings.factor, help="what is called a difference (1.01)")
+    parser.add_argument("--out", type=Path, default=paths.BUILD / "versus", help="folder of versus.json, versus.png")
+    parser.add_argument("--list", action="store_true", help="name the cases, and measure nothing")
     try:
-        return run(given)
+        return run(parser.parse_args(arguments))
     except (cases.CaseError, sides.SideError, TurnBlocked, TurnExpired, NotADirectoryError) as error:
         print(f"versus: {error}", file=sys.stderr)
         return 2
-
-
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="metallab versus",
-        description="Is B slower than A? Two live processes, asked in turns for one sample of the same work.",
-        epilog="A side is a git revision, '.' (the working tree), a Python or its environment's folder, NAME=value, or "
-        "several with commas between. Ends with 1 if B is slower or cannot do what A can, with 2 if they cannot be "
-        "compared.",
-    )
-    made.add_argument(
-        "a", metavar="A", help="the old side: HEAD~1, or /path/to/environment, or HEAD~1,/path/to/environment"
-    )
-    made.add_argument("b", metavar="B", help="the new side")
-    made.add_argument(
-        "cases", metavar="cases.py", nargs="?", type=Path, default=CASES, help="functions marked with @case"
-    )
-    made.add_argument("--only", action="append", default=[], metavar="TEXT", help="a group (02b), or part of a name")
-    made.add_argument("--device", default=None, metavar="auto", help=", ".join(DEVICES))
-    made.add_argument("--seconds", type=_positive, default=Settings.seconds, help=f"for a case ({Settings.seconds:g})")
-    made.add_argument("--threads", type=_threads, default=1, help="of each side; 1, or 0 for as many as it likes")
-    made.add_argument("--factor", type=_factor, default=Settings.factor, help="what is called a difference (1.01)")
-    made.add_argument(
-        "--out", type=Path, default=paths.BUILD / "versus", help="the folder of versus.json and versus.png"
-    )
-    made.add_argument("--list", action="store_true", help="name the cases, and measure nothing")
-    return made
 
 
 def run(given: argparse.Namespace) -> int:

@@ -59,7 +59,7 @@ class Settings:
     file: Path
     """The file of cases."""
     device: str = "cpu"
-    seconds: float = 40.0
+    seconds: float = 55.0
     """For one case; a few more if the last pair takes longer than those before it."""
     threads: int = 1
     """Threads of each side; 0: as many as it likes."""

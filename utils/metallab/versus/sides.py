@@ -55,9 +55,10 @@ class Side:
 
     @property
     def command(self) -> Command:
-        """How its processes are started: its packages come before those that are installed."""
-        path = os.pathsep.join(filter(None, [str(self.source), os.environ.get("PYTHONPATH")]))
-        return Command(self.python, {"PYTHONPATH": path, **self.variables}, self.checkout)
+        """How its processes are started: its packages come first, then a ``PYTHONPATH`` of its own, then this one's."""
+        folders = [str(self.source), self.variables.get("PYTHONPATH"), os.environ.get("PYTHONPATH")]
+        path = os.pathsep.join(filter(None, folders))
+        return Command(self.python, {**self.variables, "PYTHONPATH": path}, self.checkout)
 
 
 @dataclass(frozen=True)
