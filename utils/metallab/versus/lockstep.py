@@ -188,7 +188,7 @@ def _rounds(starting: float, round_time: float, budget: float) -> int:
     Where processes cost c, rounds cost r, and rounds vary by q times as much as processes, q times the root of c / r
     rounds are best (Kalibera and Jones, section 9). Fewer if else the pairs that the first look needs were too dear.
     """
-    affordable = (budget / intervals.LOOKS[0] - starting) / round_time
+    affordable = (0.85 * budget / intervals.LOOKS[0] - starting) / round_time  # the first pair takes longer
     best = _RESTLESS * math.sqrt(starting / round_time)
     return max(1, min(MOST_ROUNDS, round(min(best, affordable))))
 
