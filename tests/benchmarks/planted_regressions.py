@@ -34,8 +34,9 @@ from pathlib import Path
 from metallab.versus import case
 
 VARIABLE = "METALLAB_PLANTED"
-SECONDS = 15.0
-PLAN = {"cpu": {0.0: 60, 0.02: 20, 0.05: 60, 0.10: 20}, "gpu": {0.0: 20, 0.02: 20}}
+SECONDS = {"cpu": 15.0, "gpu": 45.0}
+"""At most so many for a comparison; a process that uses a GPU starts slowly."""
+PLAN = {"cpu": {0.0: 60, 0.02: 20, 0.05: 60, 0.10: 20}, "gpu": {0.0: 10, 0.02: 20}}
 """How many comparisons of each work, by how much is planted."""
 WORK = {"cpu": ("loop", "product", "copy"), "gpu": ("kernel",)}
 ALARMS = 0.05
@@ -162,7 +163,8 @@ def make(work: str, planted: float, device: str) -> Made:
     from metallab.versus import cases, lockstep
 
     file = Path(__file__).resolve()
-    settings = lockstep.Settings(file, device=device, seconds=SECONDS)
+    kind = "cpu" if device == "cpu" else "gpu"
+    settings = lockstep.Settings(file, device=device, seconds=SECONDS[kind])
     path = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     sides = [lockstep.Command(Path(sys.executable), {VARIABLE: str(more), **path}) for more in (0.0, planted)]
     outcome = lockstep.compare(cases.load(file)[work], sides, settings)
