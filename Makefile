@@ -44,7 +44,7 @@ PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages lab hub run test fuzz mutants test-book test-lab bench report show book compare gate check-results bars workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac check-mac
+.PHONY: help setup packages lab hub run test fuzz mutants test-book test-lab bench report show book compare versus gate check-results bars workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac check-mac
 .NOTPARALLEL:  # make -j would measure several things at once
 
 help: ## this text
@@ -53,8 +53,8 @@ help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'Variables'
-	@echo '  ONLY=03       run, test, bench, gate: only the notebook with this number'
-	@echo '  DEVICE=auto   run, test, bench, gate, hub, test-jax: auto, mps, cuda, cpu or sim (verify-mac: mps or sim)'
+	@echo '  ONLY=03       run, test, bench, gate, versus: only the notebook with this number'
+	@echo '  DEVICE=auto   run, test, bench, gate, versus, hub, test-jax: auto, mps, cuda, cpu or sim (verify-mac: mps or sim)'
 	@echo '  MODE=full     run, hub: full, or fast (small sizes, for a quick look)'
 	@echo '  JOBS=3        test, test-cpu: how many tests at a time; measuring is never parallel'
 	@echo '  MINUTES=10    fuzz: how long all fuzzers look together'
@@ -66,9 +66,9 @@ help: ## this text
 	@echo '  PORT=8000     hub: this port and the next two'
 	@echo '  RUNS=3        bench, gate: processes for each notebook'
 	@echo '  RUN=          book, show: the folder of a run (show: or of several of one machine, in quotes)'
-	@echo '  A= B=         compare: two files of results of one machine'
-	@echo '  REF=          gate: the file of results to hold this machine against'
-	@echo '  FACTOR=1.02   compare, gate: what is called a difference (gate: 1.05)'
+	@echo '  A= B=         compare: two files of results of one machine; versus: revisions, environments, NAME=value'
+	@echo '  REF=          gate: the file of results, or the revision, to hold this state against'
+	@echo '  FACTOR=1.02   compare, versus, gate: what is called a difference (versus: 1.01, gate: 1.05)'
 	@echo '  FILE=         check-results: a file of results (default: the one that make bench wrote)'
 
 setup: ## make .venv and install everything into it; nothing if that is done (FORCE=1: make it anew)
@@ -200,12 +200,22 @@ compare: setup ## is B faster than A? Two files of one machine: make compare A=b
 	@test -n '$(A)' && test -n '$(B)' || { echo 'Name two files of results: make compare A=before.json B=after.json'; exit 2; }
 	$(BIN)/python -m metallab.results.compare times '$(A)' '$(B)' $(factor)
 
-gate: setup ## has a speed-up become smaller since REF=file? Measures first what make bench has not measured yet
+versus: setup ## is B slower than A? Two live processes, in turns: make versus A=HEAD~1 B=HEAD (ONLY=02b)
 	$(serially)
-	@test -f '$(REF)' || { echo 'Name the results to hold this machine against: make gate REF=before.json'; exit 2; }
-	@$(BIN)/python -m metallab.results.compare reference '$(REF)' $(only)
-	$(measure)
-	$(BIN)/python -m metallab.results.compare gate '$(REF)' $(only) $(factor)
+	@test -n '$(A)' && test -n '$(B)' || { echo 'Name two revisions, or environments: make versus A=HEAD~1 B=HEAD'; exit 2; }
+	$(BIN)/python -m metallab.versus '$(A)' '$(B)' --device '$(DEVICE)' $(only) $(factor)
+
+define against_a_file
+@$(BIN)/python -m metallab.results.compare reference '$(REF)' $(only)
+$(measure)
+$(BIN)/python -m metallab.results.compare gate '$(REF)' $(only) $(factor)
+endef
+against_a_revision = $(BIN)/python -m metallab.versus '$(REF)' . --device '$(DEVICE)' $(only) --factor '$(or $(FACTOR),1.05)'
+
+gate: setup ## what is slower since REF? A revision, or a file: speed-ups, after measuring what make bench has not yet
+	$(serially)
+	@test -f '$(REF)' || git rev-parse --verify --quiet '$(REF)^{commit}' > /dev/null || { echo 'Name what to hold this state against, results or a revision: make gate REF=before.json, make gate REF=HEAD~1'; exit 2; }
+	$(if $(wildcard $(REF)),$(against_a_file),$(against_a_revision))
 
 check-results: setup ## may this file of results be shown beside others? make check-results FILE=build/bench/mine.json
 	@test -n '$(FILE)' || { echo 'Name one file of results: make check-results FILE=build/bench/mine.json'; exit 2; }

@@ -248,7 +248,21 @@ def test_help_is_the_default_and_explains_every_target_and_variable(make):
 
 @pytest.mark.parametrize(
     "target",
-    ["lab", "run", "test", "fuzz", "test-cpu", "bench", "bars", "report", "compare", "gate", "check-results", "lint"],
+    [
+        "lab",
+        "run",
+        "test",
+        "fuzz",
+        "test-cpu",
+        "bench",
+        "bars",
+        "report",
+        "compare",
+        "versus",
+        "gate",
+        "check-results",
+        "lint",
+    ],
 )
 def test_set_up_comes_first(make, target):
     files = ("A=a", "B=b", "REF=Makefile", "FILE=c")
@@ -311,9 +325,9 @@ def test_run_makes_the_report_also_after_a_failure_and_fails(make, failing):
     assert calls[-1] == "python -m metallab report"
 
 
-@pytest.mark.parametrize("target", ["run", "bench", "bars", "gate"])
+@pytest.mark.parametrize("target", ["run", "bench", "bars", "versus", "gate"])
 def test_measuring_in_parallel_is_refused(make, target):
-    status, printed, calls = make(target, "JOBS=2", "REF=Makefile")
+    status, printed, calls = make(target, "JOBS=2", "REF=Makefile", "A=a", "B=b")
     assert status != 0
     assert "JOBS is for make test" in printed
     assert calls == [SETUP]
@@ -406,6 +420,27 @@ def test_a_gate_measures_and_then_judges(make):
     assert make("gate", "REF=Makefile", failing="*metallab.headless.bench*")[2][-1] == measured.removesuffix(
         " --only 03"
     )
+
+
+def test_a_gate_takes_a_revision_too(make):
+    subprocess.run(["git", "init", "--quiet", make.folder], check=True)
+    identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", make.folder, *identity, "commit", "--quiet", "--allow-empty", "-m", "one"], check=True)
+    held = "python -m metallab.versus HEAD . --device auto --only 02b --factor"
+    assert make("gate", "REF=HEAD", "ONLY=02b")[2][1:] == [f"{held} 1.05"]
+    assert make("gate", "REF=HEAD", "ONLY=02b", "FACTOR=1.2")[2][1:] == [f"{held} 1.2"]
+    status, printed, calls = make("gate", "REF=HEAD~1")
+    assert (status != 0, calls) == (True, [SETUP])
+    assert "make gate REF=HEAD~1" in printed
+
+
+def test_versus_wants_two_sides(make):
+    assert make("versus", "A=HEAD~1", "B=.", "ONLY=02b")[2][-1] == (
+        "python -m metallab.versus HEAD~1 . --device auto --only 02b"
+    )
+    status, printed, calls = make("versus", "A=HEAD~1")
+    assert (status != 0, calls) == (True, [SETUP])
+    assert "make versus A=HEAD~1 B=HEAD" in printed
 
 
 def test_a_contributor_s_file_is_checked(make):

@@ -88,6 +88,11 @@ def _of_a_job(job: dict, events: set[str]) -> Iterator[str]:
         yield "publishing runs no page"
     if job.get("permissions", {}).get("pages") == "write" and not events <= {"push", "workflow_dispatch"}:
         yield "a stranger's change would be published"
+    if "gate" in targets:
+        if not any(step.get("with", {}).get("fetch-depth") == 0 for step in job["steps"]):
+            yield "make gate REF=revision needs fetch-depth: 0"
+        if job.get("continue-on-error") is not True:
+            yield "times of a hosted machine advise: continue-on-error"
     if str(job["runs-on"]).startswith("macos"):
         if others := {*targets} - {"test"}:
             yield f"a hosted Mac measures nothing, and this runs make {', '.join(sorted(others))}"
@@ -109,6 +114,7 @@ def test_workflows_are_well_formed_and_safe_and_call_make():
         "book.yml",
         "apple-gpu.yml",
         "check-mac.yml",
+        "versus.yml",
     }
     assert {path.name for path in FOLDER.glob("ISSUE_TEMPLATE/*")} == {"mac_result.yml", "page_did_not_run.yml"}
 
@@ -142,6 +148,10 @@ PLANTED = {
         ("run: make check-mac", "run: make chek-mac", "no target chek-mac"),
         ("run: make check-mac", "run: cd tests && python -m check_mac", "more than a call of make"),
         ("    timeout-minutes: 60\n", "", "timeout-minutes"),
+    ],
+    "versus": [
+        ("fetch-depth: 0 ", "fetch-depth: 1 ", "make gate REF=revision needs fetch-depth: 0"),
+        ("    continue-on-error: true\n", "", "times of a hosted machine advise: continue-on-error"),
     ],
     "apple-gpu": [
         ("  workflow_dispatch:\n", "  pull_request:\n", "reaches our own Mac by pull_request"),

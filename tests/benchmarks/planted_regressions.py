@@ -1,158 +1,235 @@
-"""Does `metallab.results.compare` find a regression that was planted, and keep quiet where there is none?
+"""Does `metallab versus` find a slowdown that was planted, on a restless machine, and keep quiet where there is none?
 
-    python tests/benchmarks/planted_regressions.py [--processes 60]
+    python tests/benchmarks/planted_regressions.py [--minutes 60] [--device cuda]
 
-Real work is timed in many fresh processes, one after the other: a loop in Python, a matrix product, a copy of memory.
-Each process times the work as it is, the same once more, and with 5, 10 and 20 % more to do. Three processes are a
-file, as `make bench` makes it, and three questions are asked of many pairs of files with a known truth:
+A side has 2, 5, 10 % more to do, or nothing, in a Python loop, a matrix product and a copy of memory; a load that comes
+and goes by a script runs beside it, and a comparison may take `SECONDS`. There are several hundred, so each goes into a
+journal under ``build/bars`` as soon as it is made, and the next start goes on there: after ``--minutes``, or after an
+interruption. A change of the code that is judged begins a new journal.
 
-* **times**: the first three processes against the next three, as when somebody measures before and after a change;
-* **times, in turns**: six processes dealt out alternately; what differs from *times* is that the machine changed;
-* **gate**: the speed-up over the baseline of the same process, then and now.
+On a GPU (``--device cuda``) it is one kernel, with 2 % planted, and no load beside it.
 
-Told are the share of planted regressions that are called SLOWER, and how often an unchanged benchmark is called SLOWER
-or FASTER, each with the exact (Clopper-Pearson) 95 % interval of a share. Ends with code 1 beyond `TARGETS`.
+Told are the shares, each with its exact (Clopper-Pearson) 95 % interval; a bar of `BARS` is met where that interval
+does not exclude it. Ends with code 1 where one is not met, with 3 while comparisons are still to be made.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import contextlib
+import hashlib
 import json
+import math
+import os
+import random
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from metallab import paths, timing
-from metallab.results import compare
+from metallab.versus import case
 
-MORE = {"unchanged": 0.0, "5 %": 0.05, "10 %": 0.10, "20 %": 0.20}
-"""What is planted: how much more there is to do."""
-TARGETS = {"false alarms": 0.05, "20 %": 0.90}
-"""At most this share of false alarms, at least this share of 20 % found, by times in turns and by the gate."""
-SIDE = 3
-"""Processes in a file."""
+VARIABLE = "METALLAB_PLANTED"
+SECONDS = {"cpu": 15.0, "gpu": 45.0}
+"""At most so many for a comparison; a process that uses a GPU starts slowly."""
+PLAN = {"cpu": {0.0: 60, 0.02: 20, 0.05: 60, 0.10: 20}, "gpu": {0.0: 10, 0.02: 20}}
+"""How many comparisons of each work, by how much is planted."""
+WORK = {"cpu": ("loop", "product", "copy"), "gpu": ("kernel",)}
+ALARMS = 0.05
+BARS = {
+    ("loop", 0.05): 0.95, ("product", 0.05): 0.95, ("copy", 0.05): 0.80,
+    ("loop", 0.10): 0.95, ("product", 0.10): 0.95, ("copy", 0.10): 0.95, ("kernel", 0.02): 0.95,
+}  # fmt: skip
+"""The share that has to be found; of false alarms at most `ALARMS`."""
 
-Process = Mapping[str, Mapping[str, tuple[float, float | None]]]
-"""For each work and each amount of it: median seconds, and the speed-up over the baseline of the same process."""
+
+def amount(of: float) -> int:
+    """So much work, and what is planted in this process."""
+    return round(of * (1 + float(os.environ.get(VARIABLE, "0"))))
 
 
-def python_loop(amount: float) -> Callable[[], object]:
+@case
+def loop():
     """Nothing but the interpreter."""
-    count = round(20_000 * amount)
-    return lambda: sum(i * i for i in range(count))
+    count = amount(20_000)
+    return lambda: sum(i * i for i in range(count)) > 0
 
 
-def matrix_product(amount: float) -> Callable[[], object]:
-    """NumPy's product, on as many threads as it likes; more rows are more work."""
+@case
+def product():
+    """NumPy's product; more rows are more work."""
     import numpy as np
 
-    a, b = np.ones((round(400 * amount), 256), np.float32), np.ones((256, 256), np.float32)
-    return lambda: a @ b
+    a, b = np.ones((amount(400), 256), np.float32), np.ones((256, 256), np.float32)
+    return lambda: (a @ b)[0]
 
 
-def copy_of_memory(amount: float) -> Callable[[], object]:
+@case
+def copy():
     """32 MiB from one place to another."""
     import numpy as np
 
-    source = np.ones(round(2**23 * amount), np.float32)
+    source = np.ones(amount(2**23), np.float32)
     target = np.empty_like(source)
-    return lambda: np.copyto(target, source)
+
+    def copied():
+        np.copyto(target, source)
+        return target[:8]
+
+    return copied
 
 
-WORK = {"Python loop": python_loop, "matrix product": matrix_product, "copy of memory": copy_of_memory}
+@case
+def kernel(device):
+    """One kernel of a GPU, bound by its memory."""
+    import torch
+
+    x = torch.ones(amount(2**26), device=device)
+    y = torch.empty_like(x)
+    return lambda: torch.add(x, 1, out=y)[:8]
 
 
-def measure() -> Process:
-    """What one process measures, as `metallab.timing` does it on a page."""
-    budget, speed_ups = timing.Budget(min_samples=20, min_seconds=0.15, max_seconds=2.0), {}
-    for name, work in WORK.items():
-        variants = {"baseline": work(1.0)} | {more: work(1 + share) for more, share in MORE.items()}
-        same = timing.Unchecked("the same work, more of it")
-        c = timing.compare(variants, on=timing.Host(), baseline="baseline", parity=same, name=name, budget=budget)
-        speed_ups[name] = {more: (c[more].median, c.ratios[more].median) for more in MORE}
-        speed_ups[name]["baseline"] = (c["baseline"].median, None)
-    return speed_ups
+def load() -> None:
+    """What runs beside a comparison until it is killed: work, copies and rests, of lengths that a script draws."""
+    import numpy as np
 
-
-def in_fresh_processes(count: int) -> Iterator[Process]:
-    """Measure in one process after the other."""
-    for number in range(1, count + 1):
-        print(f"\rprocess {number} of {count}", end="", file=sys.stderr, flush=True)
-        done = subprocess.run([sys.executable, __file__, "--measure"], capture_output=True, text=True, check=True)
-        yield json.loads(done.stdout)
-    print(file=sys.stderr)
-
-
-def pairs(processes: Sequence[Process], in_turns: bool) -> Iterator[tuple[Sequence[Process], Sequence[Process]]]:
-    """Disjoint pairs of files, each of three processes."""
-    for start in range(0, len(processes) - 2 * SIDE + 1, 2 * SIDE):
-        six = processes[start : start + 2 * SIDE]
-        yield (six[::2], six[1::2]) if in_turns else (six[:SIDE], six[SIDE:])
-
-
-def verdicts(processes: Sequence[Process], question: str, more: str) -> list[compare.Answer]:
-    """What is said of each pair of files and each work, where this much is planted in the second file."""
-    answers = []
-    for before, after in pairs(processes, in_turns=question == "times, in turns"):
-        for name in WORK:
-            if question == "gate":
-                then, now = ([p[name][what][1] for p in side] for side, what in ((before, "unchanged"), (after, more)))
-                answers.append(compare.answer(now, then, compare.GATE_FACTOR))
+    chance, a, memory = random.Random(27), np.ones((256, 256), np.float32), np.ones(2**22, np.float32)
+    while True:
+        until, kind = time.monotonic() + chance.uniform(0.05, 1.5), chance.choice(("rest", "product", "copy"))
+        while time.monotonic() < until:
+            if kind == "rest":
+                time.sleep(0.02)
+            elif kind == "product":
+                a @ a
             else:
-                then, now = ([p[name][what][0] for p in side] for side, what in ((before, "baseline"), (after, more)))
-                answers.append(compare.answer(then, now))
-    return answers
+                memory.copy()
 
 
-def share(hits: int, of: int) -> str:
-    """A share with its exact interval."""
+@contextlib.contextmanager
+def loaded(wanted: bool) -> Iterator[None]:
+    """With `load` in a process of its own."""
+    process = subprocess.Popen([sys.executable, __file__, "--load"]) if wanted else None
+    try:
+        yield
+    finally:
+        if process:
+            process.kill()
+            process.wait()
+
+
+@dataclass(frozen=True)
+class Made:
+    """One comparison of the journal."""
+
+    work: str
+    planted: float
+    answer: str
+    speed: float
+    low: float
+    high: float
+    pairs: int
+    seconds: float
+
+
+def state() -> str:
+    """Of the code that is judged: a journal is of one."""
+    from metallab import versus
+
+    files = [Path(__file__), *sorted(Path(versus.__file__).parent.glob("*.py"))]
+    judged = [file for file in files if file.name not in ("report.py", "sides.py", "__main__.py")]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in judged)).hexdigest()[:12]
+
+
+def read(journal: Path) -> list[Made]:
+    """What was made already; a line that an interruption cut short is left out."""
+    lines = journal.read_text("utf-8").splitlines(keepends=True) if journal.exists() else []
+    return [Made(**json.loads(line)) for line in lines if line.endswith("}\n")]
+
+
+def left(made: Sequence[Made], device: str) -> list[tuple[str, float]]:
+    """What is still to be made, evenly of everything: work and how much is planted."""
+    plan, counts = PLAN[device], Counter((each.work, each.planted) for each in made)
+    jobs = [(work, planted) for work in WORK[device] for planted in plan]
+    shares = {job: (counts[job] + 0.5) / plan[job[1]] for job in jobs if counts[job] < plan[job[1]]}
+    return sorted(shares, key=shares.get)
+
+
+def make(work: str, planted: float, device: str) -> Made:
+    """One comparison."""
+    from metallab.versus import cases, lockstep
+
+    file = Path(__file__).resolve()
+    kind = "cpu" if device == "cpu" else "gpu"
+    settings = lockstep.Settings(file, device=device, seconds=SECONDS[kind])
+    path = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    sides = [lockstep.Command(Path(sys.executable), {VARIABLE: str(more), **path}) for more in (0.0, planted)]
+    outcome = lockstep.compare(cases.load(file)[work], sides, settings)
+    if outcome.interval is None:
+        raise SystemExit(f"{work}, {planted:.0%} planted: {outcome.answer}: {outcome.reason}")
+    of = outcome.interval
+    high = of.high if math.isfinite(of.high) else 1e9
+    return Made(work, planted, outcome.answer, of.speed, of.low, high, len(outcome.pairs), outcome.seconds)
+
+
+def share(hits: int, of: int) -> tuple[float, float]:
+    """The exact interval of a share."""
     from scipy.stats import binomtest
 
-    low, high = binomtest(hits, of).proportion_ci()
-    return f"{hits:3d} of {of} ({low:4.0%} to {high:4.0%})"
+    return tuple(binomtest(hits, of).proportion_ci())
+
+
+def tell(made: Sequence[Made]) -> int:
+    """Print what was found; 1 if a bar is not met."""
+    missed = []
+    for work, planted in sorted({(each.work, each.planted) for each in made}):
+        of = [each for each in made if (each.work, each.planted) == (work, planted)]
+        answers = Counter(each.answer for each in of)
+        hits = answers["SLOWER"] if planted else answers["SLOWER"] + answers["FASTER"]
+        low, high = share(hits, len(of))
+        bar = BARS.get((work, planted)) if planted else ALARMS
+        is_met = bar is None or (high >= bar if planted else low <= bar)
+        missed += [] if is_met else [f"{work}, {planted:.0%}"]
+        pairs, seconds = (statistics.mean(getattr(each, name) for each in of) for name in ("pairs", "seconds"))
+        print(
+            f"{work:8} {planted:4.0%} planted: {'found' if planted else 'false alarms':12} {hits:2} of {len(of):2} "
+            f"({low:4.0%} to {high:4.0%}){f', wanted {bar:.0%}' if bar else ''}{'' if is_met else ': MISSED'}; "
+            f"wrong way round {answers['FASTER'] if planted else 0}; {pairs:.0f} pairs, {seconds:.0f} s each"
+        )
+    if missed:
+        print(f"MISSED: {'; '.join(missed)}")
+    return 1 if missed else 0
 
 
 def main() -> int:
+    from metallab import paths
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--processes", type=int, default=60)
-    parser.add_argument("--measure", action="store_true", help="what this script starts: measure in this process")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after so many, to go on another time")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda", "mps"))
+    parser.add_argument("--tell", action="store_true", help="tell what the journal holds, and make nothing")
+    parser.add_argument("--load", action="store_true", help="what this script starts: the load beside a comparison")
     given = parser.parse_args()
-    if given.measure:
-        print(json.dumps(measure()))
-        return 0
-    if given.processes < 2 * SIDE:
-        parser.error(f"two files of {SIDE} processes are needed at least")
-    processes = list(in_fresh_processes(given.processes))
-    out = paths.BUILD / "bars" / "planted_regressions.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(processes))
-    return tell(processes)
-
-
-def tell(processes: Sequence[Process]) -> int:
-    """Print how the processes vary and what was found in them; 1 if a target is missed."""
-    for name in WORK:
-        medians = [process[name]["baseline"][0] for process in processes]
-        spread = statistics.stdev(medians) / statistics.mean(medians)
-        steps = [abs(a / b - 1) for a, b in itertools.pairwise(medians)]
-        print(f"{name}: processes vary by {spread:.1%}, from one to the next by {statistics.median(steps):.1%}")
-    missed = []
-    for question in ("times", "times, in turns", "gate"):
-        for more in MORE:
-            answers = verdicts(processes, question, more)
-            planted = more != "unchanged"
-            hits = answers.count("SLOWER") + (0 if planted else answers.count("FASTER"))
-            what = f"{more} planted: found" if planted else "nothing planted: false alarms"
-            print(f"{question:16} {what:30} {share(hits, len(answers))}")
-            limit = TARGETS.get(more if planted else "false alarms")
-            rate = hits / len(answers)
-            if question != "times" and limit and (rate < limit if planted else rate > limit):
-                missed.append(f"{question}, {more}")
-    if missed:
-        print(f"MISSED: {'; '.join(missed)}; is the machine quiet?")
-    return 1 if missed else 0
+    if given.load:
+        load()
+    kind, until = "cpu" if given.device == "cpu" else "gpu", time.monotonic() + 60 * given.minutes
+    journal = paths.BUILD / "bars" / f"planted_{given.device}_{state()}.jsonl"
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    with loaded(kind == "cpu" and not given.tell):
+        while (jobs := left(read(journal), kind)) and time.monotonic() < until and not given.tell:
+            made = make(*jobs[0], given.device)
+            with journal.open("a", encoding="utf-8") as file:
+                print(json.dumps(vars(made)), file=file)
+            print(
+                f"{made.work}, {made.planted:.0%}: {made.answer}, {made.low:.3f} to {made.high:.3f}, {made.pairs} pairs"
+            )
+    code = tell(read(journal))
+    if jobs:
+        print(f"still to be made: {sum(PLAN[kind].values()) * len(WORK[kind]) - len(read(journal))}, into {journal}")
+    return 3 if jobs else code
 
 
 if __name__ == "__main__":

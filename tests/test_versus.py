@@ -1,0 +1,344 @@
+"""`metallab versus`: what is held against what, and what is told of it. Processes are real, their clock is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from metallab import records, turns
+from metallab.versus import __main__ as command
+from metallab.versus import cases, lockstep, report, sides
+from metallab.versus.lockstep import Command, Settings
+
+CASES = """
+import os, sys, time
+from metallab.versus import case
+
+now = [0]
+time.perf_counter_ns = lambda: now[0]  # a clock that work moves: a process of this file knows no other
+TAKES = int(os.environ.get("TAKES", "1000000"))
+
+def work(output):
+    def go():
+        now[0] += TAKES
+        return output
+    return go
+
+@case(group="01", sizes={"n": (2, 3)})
+def steady(n, device):
+    print("what a case prints is in nobody's way")
+    return work({"n": n, "on the CPU": device == "cpu"})
+
+@case
+def by_side():
+    return work(TAKES)
+
+@case
+def nothing():
+    return work(None)
+
+@case
+def new():
+    import of_the_new_side
+    return work(1)
+
+@case
+def crashes():
+    calls = []
+    def go():
+        calls.append(1)
+        if TAKES == 2000000 and len(calls) > 8:
+            os.kill(os.getpid(), 9)
+        return len(calls) > 0
+    return go
+
+@case
+def no_function():
+    return 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "cases.py").write_text(CASES)
+    return tmp_path / "cases.py"
+
+
+def side(**variables: str) -> Command:
+    """A side in this environment."""
+    return Command(Path(sys.executable), {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **variables})
+
+
+def outcome(file: Path, name: str, a: Command, b: Command) -> lockstep.Outcome:
+    """One pair of processes: the budget is spent then."""
+    return lockstep.compare(cases.load(file)[name], [a, b], Settings(file, seconds=0.0))
+
+
+def test_ratios_are_those_of_the_sides(file):
+    compared = outcome(file, "steady[n=3]", side(), side(TAKES="2000000"))
+    assert compared.answer == "UNSURE"
+    assert compared.interval.speed == pytest.approx(0.5)
+    assert compared.reason.startswith("1 of 8 pairs of processes: give it --seconds ")
+    (pair,) = compared.pairs
+    assert set(pair.a) == {0.001}
+    assert set(pair.b) == {0.002}
+    assert pair.calls == 3
+    assert "0.500 (no interval)" in report.sentence(compared)
+
+
+@pytest.mark.parametrize(
+    ("name", "takes", "answer", "reason"),
+    [
+        ("by_side", "2000000", "DIFFERS", "2000000"),
+        ("nothing", "1000000", "NEITHER", "A: TypeError: the case returns None"),
+        ("no_function", "1000000", "NEITHER", "B: TypeError: the case gives a int: return the function to be timed"),
+        ("crashes", "2000000", "LOST", "B: its process was killed by SIGKILL"),
+    ],
+)
+def test_what_cannot_be_compared_gets_no_ratio(file, name, takes, answer, reason):
+    compared = outcome(file, name, side(), side(TAKES=takes))
+    assert (compared.answer, compared.interval) == (answer, None)
+    assert reason in compared.reason
+
+
+def test_what_an_old_side_lacks_is_new_and_what_a_new_one_lacks_is_lost(file, tmp_path):
+    (tmp_path / "newer").mkdir()
+    (tmp_path / "newer" / "of_the_new_side.py").touch()
+    newer = side(PYTHONPATH=str(tmp_path / "newer"))
+    compared = outcome(file, "new", side(), newer)
+    assert (compared.answer, compared.is_finding) == ("NEW", False)
+    assert "A: ModuleNotFoundError: No module named 'of_the_new_side'" in compared.reason
+    compared = outcome(file, "new", newer, side())
+    assert (compared.answer, compared.is_finding) == ("LOST", True)
+    assert report.exit_code([compared]) == 1
+
+
+def test_a_pair_takes_a_turn(file, tmp_path, monkeypatch):
+    monkeypatch.setenv(turns.VARIABLE, str(tmp_path / "nowhere"))
+    with pytest.raises(NotADirectoryError):
+        outcome(file, "by_side", side(), side())
+
+
+def test_processes_are_moved_in_memory_held_to_their_threads_and_gone_afterwards(file, monkeypatch):
+    started, real = [], subprocess.Popen
+    monkeypatch.setattr(
+        lockstep.subprocess, "Popen", lambda *a, **k: started.append((real(*a, **k), a[0], k)) or started[-1][0]
+    )
+    monkeypatch.setenv("METALLAB_DEVICE", "sim")
+    settings = Settings(file, threads=1)
+    for _ in range(2):
+        lockstep._pair(
+            cases.load(file)["by_side"], [side(), side()], settings, lockstep.random.Random(), is_first=False
+        )
+    assert all(process.poll() is not None for process, *_ in started)
+    told = [json.loads(arguments[-1]) for _, arguments, _ in started]
+    assert len({each["seed"] for each in told}) == 4
+    assert [len(each["cores"]) for each in told] == [1 if hasattr(os, "sched_setaffinity") else 0] * 4
+    assert told[0]["cores"] == told[1]["cores"]
+    environments = [options["env"] for *_, options in started]
+    assert len({len(each["METALLAB_VERSUS_PADDING"]) for each in environments}) > 1
+    assert {each["OMP_NUM_THREADS"] for each in environments} == {"1"}
+    assert not any("METALLAB_DEVICE" in each for each in environments)
+
+
+def test_a_side_that_hangs_is_told(file, monkeypatch):
+    monkeypatch.setattr(lockstep, "PATIENCE", 0.0)
+    assert "no answer within 0 s" in outcome(file, "by_side", side(), side()).reason
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = 1", "mark functions with @case"),
+        ("import of_no_package", "import what a case needs inside of its function"),
+        (
+            "from metallab.versus import case\n@case\ndef one(): ...\ntwo = one",
+            "two cases have one name",
+        ),
+    ],
+)
+def test_a_file_of_cases_that_cannot_be_used_says_why(tmp_path, text, words):
+    (tmp_path / "cases.py").write_text(text)
+    with pytest.raises(cases.CaseError, match=words):
+        cases.load(tmp_path / "cases.py")
+    with pytest.raises(cases.CaseError, match="there is no such file"):
+        cases.load(tmp_path / "none.py")
+
+
+# --- sides ---
+
+
+def git(folder: Path, *arguments: str) -> str:
+    named = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", "-C", folder, *named, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """Somebody's own project in two states: the second takes twice the time, and cannot do what the first can."""
+    root = tmp_path / "project"
+    package = root / "src" / "theirs"
+    package.mkdir(parents=True)
+    (root / "cases.py").write_text(
+        CASES
+        + """
+@case
+def theirs():
+    import theirs
+    go = work(1)
+    return lambda: [go() for _ in range(theirs.CALLS)][0]
+
+@case
+def lost():
+    import theirs
+    return work(theirs.OLD)
+"""
+    )
+    (package / "__init__.py").write_text("CALLS, OLD = 1, 1\n")
+    git(tmp_path, "init", "--quiet", str(root))
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "-m", "one")
+    (package / "__init__.py").write_text("CALLS = 2\n")
+    git(root, "commit", "--quiet", "-am", "two")
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(command.paths, "BUILD", tmp_path / "build")
+    return root
+
+
+def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monkeypatch):
+    """All of it: the worktree, what differs, the files that are imported, the verdict, the results, the exit code."""
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 3)
+    out = tmp_path / "out"
+    given = ["HEAD~1", "HEAD", "cases.py", "--only", "theirs", "--only", "lost", "--device", "cpu", "--out", str(out)]
+    assert command.main(given) == 1
+    told = capsys.readouterr().out
+    old = tmp_path / "build" / "versus" / "worktrees" / f"project-{git(repository, 'rev-parse', 'HEAD~1')[:12]}"
+    assert f"A imports theirs from {old / 'src' / 'theirs' / '__init__.py'}" in told
+    assert "SLOWER  theirs: 0.500 (0.500 to 0.500) (8 pairs of processes, 24 rounds" in told
+    assert "LOST    lost: only A can do it: B: AttributeError: module 'theirs' has no attribute 'OLD'" in told
+    assert "Cases: 1 LOST, 1 SLOWER." in told
+    kept = records.by_name(records.load(out / "versus.json"))
+    assert {name: len(runs) for name, runs in kept.items()} == {"versus/theirs/A": 8, "versus/theirs/B": 8}
+    a, b = (kept[f"versus/theirs/{name}"][0] for name in "AB")
+    assert (a.measurement.median, b.measurement.median) == (0.001, 0.002)
+    assert [run.machine.git_revision for run in (a, b)] == [
+        git(repository, "rev-parse", at) for at in ("HEAD~1", "HEAD")
+    ]
+    assert (out / "versus.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_worktrees_are_kept_and_looked_at(repository):
+    commit = git(repository, "rev-parse", "HEAD")
+    folder = sides.worktree(commit, repository)
+    mark = folder / ".git"
+    before = mark.stat().st_mtime_ns
+    assert sides.worktree(commit, repository) == folder
+    assert mark.stat().st_mtime_ns == before
+    (folder / "src" / "theirs" / "__init__.py").write_text("CALLS = 9\n")
+    with pytest.raises(sides.SideError, match="remove that folder"):
+        sides.worktree(commit, repository)
+    subprocess.run(["rm", "-r", folder], check=True)  # as make clean does
+    assert sides.worktree(commit, repository) == folder
+
+
+def test_a_side_is_its_parts(repository, tmp_path):
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    python = tmp_path / "env" / "bin" / "python"
+    python.symlink_to(sys.executable)
+    both = sides.parse(f"HEAD,{tmp_path / 'env'},A_B=c=d", repository)
+    assert (both.revision, both.python, both.variables) == (
+        git(repository, "rev-parse", "HEAD"),
+        python,
+        {"A_B": "c=d"},
+    )
+    assert both.source == both.checkout / "src"
+    tree = sides.parse(".", repository)
+    assert (tree.revision, tree.checkout, tree.python) == (None, repository, Path(sys.executable))
+    for text, words in (
+        ("HEAD,HEAD~1", "more than one revision"),
+        (f"{python},{python}", "more than one environment"),
+        ("no-such-thing", "is no revision of .*: name one of these"),
+    ):
+        with pytest.raises(sides.SideError, match=words):
+            sides.parse(text, repository)
+
+
+def test_what_differs_is_told(repository):
+    two = {"A": sides.parse("HEAD~1", repository), "B": sides.parse(".,LEVEL=2", repository)}
+    described = {name: sides.describe(each, ["theirs"], "cpu") for name, each in two.items()}
+    sides.assert_comparable(two, described)
+    described["A"].packages["torch"] = "2.14.0"
+    lines = str(sides.differences(two, described)).splitlines()
+    named = [line.split("  ")[0] for line in lines]
+    assert named[:2] == ["what differs", "revision"]
+    assert {"variable LEVEL", "package torch", "import theirs from"} <= set(named)
+    assert "Python" not in named
+
+
+def test_the_same_twice_another_s_code_and_no_device_are_refused(repository, capsys):
+    def told(*given: str) -> str:
+        assert command.main([*given, "cases.py", "--device", "cpu"]) == 2
+        return capsys.readouterr().err
+
+    same = told("HEAD", "HEAD")
+    assert "both sides are the same and import theirs from " in same
+    two = {name: sides.parse(text, repository) for name, text in (("A", "HEAD~1"), ("B", "."))}
+    described = {name: sides.describe(each, ["theirs"], "cpu") for name, each in two.items()}
+    # what an installed package with a finder of its own does: it wins over the folder
+    installed = {**described, "A": dataclasses.replace(described["A"], modules=described["B"].modules)}
+    with pytest.raises(sides.SideError, match=r"A \(HEAD~1\) imports theirs from .*: uninstall it"):
+        sides.assert_comparable(two, installed)
+    with pytest.raises(sides.SideError, match="has no such device"):
+        sides.assert_comparable(two, {**described, "B": dataclasses.replace(described["B"], device="")})
+    with pytest.raises(sides.SideError, match="name one device that both have"):
+        sides.assert_comparable(
+            two, {**described, "B": dataclasses.replace(described["B"], device="cuda", label="NVIDIA")}
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--device", "sim"], "a simulated device's times say nothing: name one of auto, cpu, cuda, mps"),
+        (["--device", "tpu"], "there is no device 'tpu'"),
+        (["--only", "99"], "no case is of 99: groups are 01; --list names all cases"),
+    ],
+)
+def test_what_is_asked_for_in_vain_is_told_in_a_line(repository, capsys, given, words):
+    assert command.main(["HEAD~1", ".", "cases.py", *given]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_the_simulated_device_of_the_environment_is_refused_too(repository, capsys, monkeypatch):
+    monkeypatch.setenv("METALLAB_DEVICE", "sim")
+    assert command.main(["HEAD~1", ".", "cases.py"]) == 2
+    assert "a simulated device's times say nothing" in capsys.readouterr().err
+
+
+def test_cases_are_listed_by_group_and_name(repository, capsys):
+    assert command.main(["HEAD", ".", "cases.py", "--only", "01", "--list"]) == 0
+    assert capsys.readouterr().out.split() == ["01", "steady[n=2]", "01", "steady[n=3]"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "code"),
+    [(["SAME", "FASTER", "UNSURE", "NEW"], 0), (["SAME", "SLOWER"], 1), (["SAME", "LOST"], 1), (["SAME", "DIFFERS"], 2),
+     (["NEW", "NEITHER"], 2)],
+)  # fmt: skip
+def test_exit_codes(answers, code):
+    some = lockstep.Interval(1.0, 0.9, 1.1)
+    one = cases.Case("one", lambda: None)
+    of = [
+        lockstep.Outcome(one, answer, some if answer in ("SAME", "SLOWER", "FASTER", "UNSURE") else None)
+        for answer in answers
+    ]
+    assert report.exit_code(of) == code

@@ -1,0 +1,6 @@
+"""Intervals in lockstep keep what they promise, and each check goes red when that is taken out of the code."""
+
+from versus_rules import INTERVALS, LOCKSTEP
+
+test_interval_rule_holds, test_broken_interval_rule_goes_red = INTERVALS.tests()
+test_lockstep_rule_holds, test_broken_lockstep_rule_goes_red = LOCKSTEP.tests()

@@ -1,0 +1,324 @@
+"""The core of the lessons as cases: what `make versus` and `make gate REF=revision` time on both sides.
+
+Groups are numbers of lessons. A case imports what it needs inside of its function, from its own side; where that side
+is a revision that does not have it yet, the case is listed as new. ``python -m metallab.versus A B --only 02b``.
+"""
+
+from __future__ import annotations
+
+from metallab.versus import case
+
+
+@case(group="01")
+def python_loop():
+    """Nothing but the interpreter."""
+    return lambda: sum(i * i for i in range(20_000))
+
+
+@case(group="01")
+def timing_an_empty_function():
+    """What our own timer costs: a comparison of two functions that do nothing."""
+    from metallab import timing
+
+    budget = timing.Budget(min_samples=50, max_samples=50, min_seconds=0.0, warmup_seconds=0.0, block_seconds=0.0)
+    none = timing.Unchecked("they do nothing")
+
+    def compare():
+        variants = {"a": int, "b": int}
+        got = timing.compare(variants, on=timing.Host(), baseline="a", parity=none, budget=budget)
+        return got["a"].n
+
+    return compare
+
+
+@case(group="02", sizes={"n": (64, 4096)})
+def small_operators(n, device):
+    """A chain of additions and products: at a small size what a call of PyTorch costs."""
+    import torch
+
+    x = torch.linspace(0, 1, n * 16, device=device)
+
+    def chain():
+        y = x
+        for _ in range(10):
+            y = y * 0.5 + x
+        return y
+
+    return chain
+
+
+@case(group="02")
+def copies_to_the_device_and_back(device):
+    import torch
+
+    x = torch.arange(2.0**20)
+    return lambda: x.to(device, copy=True).cpu()
+
+
+@case(group="02b", sizes={"n": (64, 512)})
+def product(n, device):
+    import torch
+
+    a = torch.rand(n, n, generator=torch.Generator().manual_seed(0)).to(device)
+    return lambda: a @ a
+
+
+@case(group="02b")
+def convolution(device):
+    import torch
+
+    draw = torch.Generator().manual_seed(0)
+    x, w = (torch.rand(*shape, generator=draw).to(device) for shape in ((8, 32, 32, 32), (32, 32, 3, 3)))
+    return lambda: torch.nn.functional.conv2d(x, w, padding=1)
+
+
+@case(group="02b")
+def sorting(device):
+    import torch
+
+    x = torch.rand(2**16, generator=torch.Generator().manual_seed(0)).to(device)
+    return lambda: x.sort().values
+
+
+@case(group="02b", sizes={"name": ("mlp", "cnn", "resnet", "transformer", "lstm", "audio_encoder", "diffusion_block")})
+def inference(name, device):
+    from metallab.pytorch import networks
+
+    return getattr(networks, name)().to(device).inference()
+
+
+@case(group="02b", sizes={"name": ("mlp", "cnn", "transformer")})
+def training_step(name, device):
+    from metallab.pytorch import networks
+
+    return getattr(networks, name)().to(device).training_step()
+
+
+@case(group="02c")
+def asking_coverage():
+    """Which operators of a network run on MPS: our own tables and tracer."""
+    from metallab.pytorch import coverage, networks
+
+    network = networks.mlp(batch=2, width=16)
+    return lambda: len(coverage.mps_coverage(network.model, *network.inputs).uses)
+
+
+@case(group="04")
+def softshrink(device):
+    """The operator of our own."""
+    import torch
+
+    from metallab.pytorch.kernels.softshrink import softshrink as operator
+
+    x = torch.linspace(-2, 2, 2**18).to(device)
+    return lambda: operator(x, 0.5)
+
+
+@case(group="05", sizes={"dtype": ("float16", "bfloat16")}, tolerance="bfloat16")
+def autocast(dtype, device):
+    """A network under autocast; on many CPUs a slower format than float32."""
+    import torch
+
+    from metallab.pytorch import networks
+
+    infer = networks.cnn(batch=4).to(device).inference()
+
+    def under_autocast():
+        with torch.autocast(device, getattr(torch, dtype)):
+            return infer()
+
+    return under_autocast
+
+
+@case(group="06")
+def keras_training_step():
+    import tensorflow as tf
+
+    tf.keras.utils.set_random_seed(0)
+    model = tf.keras.Sequential([tf.keras.layers.Dense(64, activation="relu"), tf.keras.layers.Dense(10)])
+    model.compile(tf.keras.optimizers.SGD(0.0), "mean_squared_error")
+    x, y = tf.random.stateless_uniform((64, 32), (0, 1)), tf.zeros((64, 10))
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    return step
+
+
+@case(group="06b")
+def tensorflow_graph():
+    """What Grappler may fuse: a product, a bias, an activation."""
+    import tensorflow as tf
+
+    x, w = (tf.random.stateless_uniform((256, 256), (0, seed)) for seed in (1, 2))
+    b = tf.ones(256)
+    return tf.function(lambda: tf.nn.relu(tf.matmul(x, w) + b))
+
+
+@case(group="07", sizes={"task": ("inference", "gradient")})
+def jax_mlp(task):
+    from metallab.jax import networks
+
+    return getattr(networks.mlp(), task)()
+
+
+@case(group="07")
+def jax_gradients_of_each_row():
+    import jax
+    import jax.numpy as jnp
+
+    loss = lambda w, x: jnp.sum(jnp.tanh(x @ w))
+    rows = jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0)))
+    w, x = jnp.linspace(0, 1, 128), jnp.linspace(-1, 1, 256 * 128).reshape(256, 128)
+    return lambda: rows(w, x)
+
+
+@case(group="07b")
+def jax_n_body():
+    from metallab.jax import networks
+
+    return networks.n_body(256).inference()
+
+
+@case(group="08")
+def detector(device):
+    import torch
+
+    from metallab.detection import detector as trained
+    from metallab.detection import scenes
+
+    network = trained.load().to(device)
+    x = trained.to_input([scenes.still(0, size=320).image]).to(device)
+
+    def detect():
+        with torch.no_grad():
+            return network(x)[0]
+
+    return detect
+
+
+@case(group="08")
+def boxes_of_the_detector():
+    """Non-maximum suppression alone."""
+    import torch
+
+    from metallab.detection import detector as trained
+    from metallab.detection import scenes
+
+    with torch.no_grad():
+        outputs = trained.load()(trained.to_input([scenes.still(0, size=320).image]))
+    return lambda: trained.detections(outputs)
+
+
+@case(group="08b")
+def drawing_a_scene():
+    from metallab.detection import scenes
+
+    return lambda: scenes.still(3, size=320).image
+
+
+@case(group="08b")
+def picture_to_input():
+    import numpy as np
+
+    from metallab.detection import detector as trained
+
+    picture = np.arange(384 * 640 * 3, dtype=np.uint32).astype(np.uint8).reshape(384, 640, 3)
+    return lambda: trained.to_input([picture])
+
+
+@case(group="09")
+def onnx_inference():
+    from metallab.detection import engines
+    from metallab.pytorch import networks
+
+    network = networks.cnn(batch=4)
+    run = engines.OnnxNetwork(network.model.eval(), network.inputs[0], threads=1)
+    return lambda: run(network.inputs[0])
+
+
+@case(group="10")
+def int8_inference():
+    """Linear layers in eight bits, by ONNX Runtime."""
+    import tempfile
+    from pathlib import Path
+
+    import onnxruntime
+    from onnxruntime.quantization import quantize_dynamic
+
+    from metallab import converters
+    from metallab.pytorch import networks
+
+    network = networks.mlp(batch=64, width=256)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    with tempfile.TemporaryDirectory() as folder:
+        model, quantized = Path(folder, "model.onnx"), Path(folder, "quantized.onnx")
+        converters.export_onnx(network.model.eval(), network.inputs[0], str(model))
+        quantize_dynamic(model, quantized)
+        session = onnxruntime.InferenceSession(quantized, options, providers=["CPUExecutionProvider"])
+    x = network.inputs[0].numpy()
+    return lambda: session.run(None, {"input": x})[0]
+
+
+@case(group="10b")
+def reading_digits(device):
+    import torch
+
+    from metallab.quantization import digits
+
+    torch.manual_seed(0)
+    network = digits.classifier(8).eval().to(device)
+    x = torch.linspace(0, 1, 32 * 28 * 28).reshape(32, 1, 28, 28).to(device)
+
+    def read():
+        with torch.no_grad():
+            return network(x)
+
+    return read
+
+
+@case(group="11")
+def blur_by_fft(device):
+    import torch
+
+    picture = torch.rand(3, 384, 512, generator=torch.Generator().manual_seed(0)).to(device)
+    kernel = torch.ones(15, 15, device=device) / 225
+
+    def blur():
+        return torch.fft.irfft2(torch.fft.rfft2(picture) * torch.fft.rfft2(kernel, s=(384, 512)), s=(384, 512))
+
+    return blur
+
+
+@case(group="11")
+def blur_by_convolution(device):
+    import torch
+
+    picture = torch.rand(3, 1, 192, 256, generator=torch.Generator().manual_seed(0)).to(device)
+    kernel = torch.ones(1, 1, 15, 15, device=device) / 225
+    return lambda: torch.nn.functional.conv2d(picture, kernel, padding=7)
+
+
+@case(group="11b")
+def sampling_a_grid(device):
+    import torch
+
+    picture = torch.rand(1, 3, 128, 128, generator=torch.Generator().manual_seed(0)).to(device)
+    grid = torch.nn.functional.affine_grid(torch.tensor([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.0]]]), [1, 3, 128, 128], False)
+    grid = grid.to(device)
+    return lambda: torch.nn.functional.grid_sample(picture, grid, align_corners=False)
+
+
+@case(group="12")
+def reading_results():
+    """A file of results: read, held against its classes, its speed-ups computed again."""
+    from metallab import paths, records
+
+    file = paths.ROOT / "data" / "results" / "nvidia_h200.json"
+    return lambda: len(records.load(file)) > 0

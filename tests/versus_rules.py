@@ -1,0 +1,143 @@
+"""What intervals in lockstep promise, each as a check with the changes of the code that must break it.
+
+All of it is synthetic: pairs of processes that differ by chance, rounds that vary, and a truth that is known.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+from mutate import Rules
+
+from metallab.versus import cases, intervals, lockstep
+
+INTERVALS, LOCKSTEP = Rules(intervals), Rules(lockstep)
+CASE = cases.Case("synthetic", lambda: None)
+
+
+def of_processes(kind: str, rng: np.random.Generator, size: tuple[int, ...]) -> np.ndarray:
+    """What a process is slower than another by, as a logarithm: it keeps that for all its rounds."""
+    if kind == "normal":
+        return rng.normal(0, 0.015, size)
+    if kind == "a fast kind and a slow one":
+        return rng.choice([0, 0.08], size, p=[0.7, 0.3]) + rng.normal(0, 0.003, size)
+    return rng.standard_t(2, size) * 0.01  # now and then far off
+
+
+def of_rounds(rng: np.random.Generator, size: tuple[int, ...]) -> np.ndarray:
+    """What a single sample takes more than its process's others: at times it is interrupted."""
+    return rng.normal(0, 0.04, size) + rng.choice([0, 1.0], size, p=[0.9, 0.1]) * rng.exponential(0.5, size)
+
+
+def pairs(module, kind: str, truth: float, rng: np.random.Generator, count: int, rounds: int = 15) -> list:
+    """Pairs of processes; B takes ``truth`` times as long as A."""
+    times = np.exp(of_processes(kind, rng, (count, 2, 1)) + of_rounds(rng, (count, 2, rounds)))
+    return [module.Pair(tuple(a), tuple(b * truth), 1, (1.0, 1.0)) for a, b in times]
+
+
+KINDS = ("normal", "a fast kind and a slow one", "long tails")
+
+
+@INTERVALS.rule(
+    ("2 * count <= risk", "count <= risk"),
+    ("[*[0] * rank, *counts]", "[*counts, *[0] * rank]"),
+    ("means[k - 1]), math", "means[k]), math"),
+    ("math.exp(means[-k])", "math.exp(means[-k - 1])"),
+    ("(a + b) / 2 for", "min(a, b) for"),
+)
+def each_look_is_an_interval_of_99_percent(intervals):
+    """By trying all signs of noise that is symmetric: enough leave the truth inside, and one rank less does not."""
+    for count in (8, 12):
+        sizes = np.sqrt(np.arange(2.0, count + 2))
+        walsh = np.array([i * count + j for i, j in itertools.combinations_with_replacement(range(count), 2)])
+        inside = narrower = 0
+        for signs in itertools.product((-1, 1), repeat=count):
+            logs = sizes * signs
+            inside += (got := intervals.interval(list(logs))).low <= 1 <= got.high
+            means = np.sort(((logs[:, None] + logs) / 2).ravel()[walsh])
+            k = np.searchsorted(means, math.log(got.low) - 1e-9) + 1  # the next mean that is larger
+            narrower += means[k] <= 0 <= means[-1 - k]
+        assert inside / 2**count >= 0.99 > narrower / 2**count, count
+    assert intervals.interval([0.1] * 7).high == math.inf
+
+
+@INTERVALS.rule(("(1 - CONFIDENCE) / len(LOOKS)", "1 - CONFIDENCE"), ("middle = (", "middle = 2 * ("))
+def looking_five_times_misses_the_truth_in_5_percent_at_most(intervals):
+    """Whoever stops at the worst moment is still right in 95 of 100 comparisons."""
+    rng, times = np.random.default_rng(1), 1000
+    for kind in KINDS:
+        missed = 0
+        for _ in range(times):
+            logs = [pair.log for pair in pairs(lockstep, kind, 1.05, rng, intervals.LOOKS[-1])]
+            looks = [intervals.interval(logs[:count]) for count in intervals.LOOKS]
+            missed += not all(look.low <= 1 / 1.05 <= look.high for look in looks)
+            assert all(look.low <= look.speed <= look.high for look in looks)
+        assert missed <= 0.05 * times, f"{kind}: {missed} of {times}"
+
+
+def outcomes(lockstep, kind: str, truth: float, times: int, seconds: float = 1e9) -> list[str]:
+    """The answers of comparisons with such pairs instead of processes."""
+    rng = np.random.default_rng(2)
+    endless = iter(lambda: pairs(lockstep, kind, truth, rng, 1)[0], None)
+    lockstep._pair = lambda *_, **__: next(endless)
+    settings = lockstep.Settings(Path("cases.py"), seconds=seconds)
+    return [lockstep.compare(CASE, (), settings, random.Random(0)).answer for _ in range(times)]
+
+
+@LOCKSTEP.rule(
+    # rounds of one process taken for as many processes
+    ("[pair.log for pair in pairs]", "[math.log(a / b) for pair in pairs for a, b in zip(pair.a, pair.b)][:90]"),
+    ("of.low > factor", "of.speed > 1"),
+    ("of.high < 1 / factor", "of.speed < 1"),
+)
+def where_nothing_is_planted_nothing_is_found(lockstep):
+    for kind in KINDS:
+        answers = outcomes(lockstep, kind, 1.0, 60)
+        assert answers.count("SLOWER") + answers.count("FASTER") <= 3, kind
+
+
+@LOCKSTEP.rule(("math.log(a / b)", "math.log(b / a)"), ("len(pairs) in intervals.LOOKS:", "len(pairs) == 0:"))
+def what_is_planted_is_found_and_the_right_way_round(lockstep):
+    """And at the first looks, which a budget for 10 pairs has one of."""
+    for kind in ("normal", "long tails"):
+        assert outcomes(lockstep, kind, 1.10, 30).count("SLOWER") >= 28, kind
+        assert outcomes(lockstep, kind, 1 / 1.10, 30).count("FASTER") >= 28, kind
+    seen = []
+    looked, lockstep.intervals.interval = (
+        lockstep.intervals.interval,
+        lambda logs: seen.append(len(logs)) or looked(logs),
+    )
+    try:
+        outcomes(lockstep, "normal", 1.25, 5)
+    finally:
+        lockstep.intervals.interval = looked
+    assert set(seen) == {intervals.LOOKS[0]}
+
+
+@LOCKSTEP.rule(('return "SAME" if', 'return "UNSURE" if'), ("len(pairs) == intervals.LOOKS[-1]", "False"))
+def what_is_the_same_is_called_so_and_there_is_an_end(lockstep):
+    """Noise a tenth of the others'; where noise is larger, 40 pairs are the last."""
+    quiet = [lockstep.Pair((1.0,), (1.0 + 0.001 * (n % 3 - 1),), 1, (1.0, 1.0)) for n in range(50)]
+    loud = [lockstep.Pair((1.0,), (1.0 + 0.2 * (n % 3 - 1),), 1, (1.0, 1.0)) for n in range(41)]
+    for given, answer, count in ((quiet, "SAME", 8), (loud, "UNSURE", 40)):
+        left = iter(given)
+        lockstep._pair = lambda *_, left=left, **__: next(left)
+        outcome = lockstep.compare(CASE, (), lockstep.Settings(Path("cases.py"), seconds=1e9))
+        assert (outcome.answer, len(outcome.pairs)) == (answer, count)
+
+
+@LOCKSTEP.rule(
+    ("budget / intervals.LOOKS[0] - starting", "budget - starting"),
+    ("min(MOST_ROUNDS,", "max(MOST_ROUNDS,"),
+    ("_RESTLESS * math.sqrt(starting / round_time)", "1.0"),
+)
+def rounds_are_as_many_as_a_pair_is_worth(lockstep):
+    """Dear processes get more rounds, slow rounds leave the budget for eight pairs, and one there is always."""
+    assert lockstep._rounds(0.4, 0.01, 60) < lockstep._rounds(2.0, 0.01, 60)
+    assert lockstep._rounds(4.0, 0.001, 1e6) == lockstep.MOST_ROUNDS
+    assert lockstep._rounds(1.0, 1.0, 40) == 3
+    assert lockstep._rounds(2.0, 100.0, 40) == 1

@@ -1,0 +1,108 @@
+"""What is timed on both sides: functions marked as cases, in a file of their own.
+
+    from metallab.versus import case
+
+    @case(group="01", sizes={"n": (256, 1024)})
+    def product(n, device):
+        import torch
+
+        a = torch.rand(n, n, device=device)
+        return lambda: a @ a
+
+The function is the set-up, which is not timed. It is given a value of each of its sizes, and ``device`` (``cpu``,
+``cuda``, ``mps``) if it has a parameter of that name, and returns the function that is timed. What that one returns is
+the output, which both sides must agree on before any time is compared: arrays or numbers, or lists and dicts of them.
+
+This module needs nothing but Python: it is also read in environments where Metal Lab is not installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+class CaseError(ValueError):
+    """A file of cases that cannot be used; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One piece of work at one size."""
+
+    name: str
+    """The function's name, with its sizes in brackets: ``product[n=256]``."""
+    set_up: Callable[..., Callable[[], Any]]
+    group: str = ""
+    """What it belongs to, such as the number of a lesson: ``make versus ONLY=02b``."""
+    tolerance: str = "float32"
+    """The dtype whose tolerance decides whether outputs agree, see `metallab.checks.TOLERANCES`."""
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+    def prepare(self, device: str) -> Callable[[], Any]:
+        """Do the set-up, and return the function to be timed. TypeError if it is none."""
+        wants_device = "device" in inspect.signature(self.set_up).parameters
+        work = self.set_up(**self.sizes, **({"device": device} if wants_device else {}))
+        if not callable(work):
+            raise TypeError(f"the case gives a {type(work).__name__}: return the function to be timed")
+        return work
+
+
+def case(
+    function: Callable | None = None,
+    /,
+    *,
+    group: str = "",
+    tolerance: str = "float32",
+    sizes: Mapping[str, Sequence[Any]] | None = None,
+) -> Callable:
+    """Mark a function as a case, with or without options: one case for each combination of its ``sizes``.
+
+    ``tolerance`` names a dtype of `metallab.checks.TOLERANCES`. What is random in it must be seeded, or the sides
+    disagree.
+    """
+
+    def mark(set_up: Callable) -> Callable:
+        names = list(sizes or {})
+        values = itertools.product(*(sizes or {}).values())
+        set_up.versus_cases = [
+            Case(_name(set_up.__name__, chosen), set_up, group, tolerance, chosen)
+            for chosen in (dict(zip(names, row, strict=True)) for row in values)
+        ]
+        return set_up
+
+    return mark if function is None else mark(function)
+
+
+def load(path: Path | str) -> dict[str, Case]:
+    """The cases of a file by name, in its order. CaseError if it cannot be read, or has none, or one name twice."""
+    path = Path(path).resolve()
+    if not path.is_file():
+        raise CaseError(f"{path}: there is no such file; name a file of functions marked with @case")
+    spec = importlib.util.spec_from_file_location(f"versus_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise CaseError(
+            f"{path}: {type(error).__name__}: {error}; import what a case needs inside of its function"
+        ) from error
+    marked = [one for function in vars(module).values() for one in getattr(function, "versus_cases", ())]
+    cases = {one.name: one for one in marked}
+    if len(cases) < len(marked):
+        raise CaseError(f"{path}: two cases have one name; give each function its own")
+    if not cases:
+        raise CaseError(f"{path}: it has no cases; mark functions with @case from metallab.versus")
+    return cases
+
+
+def _name(function: str, sizes: Mapping[str, Any]) -> str:
+    inside = ",".join(f"{name}={value}" for name, value in sizes.items())
+    return f"{function}[{inside}]" if inside else function

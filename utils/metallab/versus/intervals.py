@@ -1,0 +1,72 @@
+"""How many times as fast, with an interval that is honest about both levels: rounds within pairs, pairs of processes.
+
+**What varies.** A process keeps for its life where the system put its memory and what its neighbours are, so all its
+times are off together (Mytkowicz and others, *Producing wrong data without doing anything obviously wrong!*, 2009).
+More rounds of one pair of processes say nothing about that. So advise Kalibera and Jones, *Rigorous benchmarking in
+reasonable time* (2013): repeat at the highest level that varies, and compute the interval from that level. Here each
+pair of processes counts once, with the median of its rounds' logarithms of time(A) / time(B). Noise of rounds is in
+that number together with noise of processes, so the spread of pairs holds both.
+
+**The interval** is Tukey's, of the signed-rank test: the pairs' numbers and all means of two of them, in order, and of
+these the k-th smallest and largest (Hollander, Wolfe and Chicken, *Nonparametric Statistical Methods*, section 3.3).
+It is exact for whatever distribution, if that is symmetric about the truth. Which it is: both sides of a pair are
+processes of one machine, in random order, so where B takes f times as long as A and is otherwise like it, log f is
+added to the difference of two numbers that could be exchanged. Normal noise is not needed, nor that processes come in
+one kind. Where B's noise is of another shape than A's, the interval is of the pseudo-median.
+
+**Looking several times** would find a difference by chance sooner or later. So there are at most `LOOKS` looks, at
+numbers of pairs that are fixed beforehand or where the budget ends, and each has its share of the 5 % (Bonferroni): the
+five intervals of 99 % all hold the truth with at least 95 %, whichever of them is the last.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LOOKS = (8, 12, 18, 27, 40)
+"""Numbers of pairs at which the interval is looked at. With fewer than eight pairs none has 99 %."""
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """How many times as fast B is: 1.1 if A takes 1.1 times B's time. With its 95 % interval, however many looks."""
+
+    speed: float
+    low: float = 0.0
+    high: float = math.inf
+
+
+def interval(logs: Sequence[float]) -> Interval:
+    """Of one logarithm of time(A) / time(B) from each pair of processes; without ends if they are fewer than 8.
+
+    ``speed`` is the median of the same means (Hodges and Lehmann, 1963). ValueError if there is no pair.
+    """
+    if not logs:
+        raise ValueError("an interval needs a pair of processes at least")
+    means = sorted((a + b) / 2 for a, b in itertools.combinations_with_replacement(logs, 2))
+    middle = (means[(len(means) - 1) // 2] + means[len(means) // 2]) / 2
+    k = _rank(len(logs), (1 - CONFIDENCE) / len(LOOKS))
+    if k == 0:
+        return Interval(math.exp(middle))
+    return Interval(math.exp(middle), math.exp(means[k - 1]), math.exp(means[-k]))
+
+
+@functools.cache
+def _rank(pairs: int, risk: float) -> int:
+    """The largest k for which the k-th smallest and largest mean miss the truth with at most this risk; 0 if none."""
+    counts = [1]  # of the signs of the ranks 1 to n, how many give each sum of the positive ones
+    for rank in range(1, pairs + 1):
+        without, with_it = [*counts, *[0] * rank], [*[0] * rank, *counts]
+        counts = [a + b for a, b in zip(without, with_it, strict=True)]
+    below = itertools.accumulate(counts)
+    return sum(1 for _ in itertools.takewhile(lambda count: 2 * count <= risk * 2**pairs, below))
+
+
+def next_look(pairs: int) -> int | None:
+    """The number of pairs at which the interval is looked at next; None after the last."""
+    return next((look for look in LOOKS if look > pairs), None)

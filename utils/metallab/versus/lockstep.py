@@ -1,0 +1,291 @@
+"""Two live processes, one of each side, asked in turns for one sample of the same work.
+
+A fresh process of the same code differs from the last by several per cent, so files that were measured one after the
+other tell little apart (CONTRIBUTING.md, "How small a regression is found"). Here both sides live at the same time and
+never compute at the same time: a **round** takes one sample of each, in random order, some tens of milliseconds apart,
+after a call that does not count, and is one ratio, from which cancels what the machine does to both. What a process
+keeps (where its memory lies) does not cancel within its life, so there are several **pairs** of processes, each at
+random offsets of memory, and on one core where the system allows it. `metallab.versus.intervals` says what follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import random
+import select
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from metallab import processes, timing, turns
+from metallab.isolated import ONE_THREAD
+from metallab.versus import cases, intervals
+from metallab.versus.cases import Case
+from metallab.versus.intervals import Interval
+
+WORKER = Path(__file__).with_name("worker.py")
+MOST_ROUNDS = 100
+_RESTLESS = 6.0
+"""How many times as much rounds vary as processes do: 2 to 20 were seen."""
+PATIENCE = 300.0
+"""Seconds for set-up and first call, and for any sample, before a side is said to hang."""
+
+Answer = Literal["SLOWER", "LOST", "DIFFERS", "UNSURE", "SAME", "FASTER", "NEW", "NEITHER"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """How a side's processes are started."""
+
+    python: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables beside, or instead of, this process's own."""
+    folder: Path | None = None
+    """The current folder of its processes."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a comparison is made."""
+
+    file: Path
+    """The file of cases."""
+    device: str = "cpu"
+    seconds: float = 55.0
+    """For one case; a few more if the last pair takes longer than those before it."""
+    threads: int = 1
+    """Threads of each side; 0: as many as it likes."""
+    factor: float = 1 + timing.MATTERS
+    """What is called a difference: the whole interval lies beyond it."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What two processes took, in seconds a call: the n-th samples of both are one round."""
+
+    a: tuple[float, ...]
+    b: tuple[float, ...]
+    calls: int
+    """Calls in one sample."""
+    first_calls: tuple[float, float]
+
+    @property
+    def log(self) -> float:
+        """The median over its rounds of log(time(A) / time(B))."""
+        return statistics.median(math.log(a / b) for a, b in zip(self.a, self.b, strict=True))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one case."""
+
+    case: Case
+    answer: Answer
+    interval: Interval | None = None
+    """None where no times are compared."""
+    pairs: tuple[Pair, ...] = ()
+    reason: str = ""
+    """Why there is no ratio, or why it is unsure."""
+    seconds: float = 0.0
+
+    @property
+    def is_finding(self) -> bool:
+        """True if B is worse: slower, or without what A can do."""
+        return self.answer in ("SLOWER", "LOST")
+
+
+def verdict(of: Interval, factor: float) -> Literal["SLOWER", "FASTER", "SAME", "UNSURE"]:
+    """What an interval says: all of it lies beyond a factor, or within it, or neither."""
+    if of.low > factor:
+        return "FASTER"
+    if of.high < 1 / factor:
+        return "SLOWER"
+    return "SAME" if of.low >= 1 / factor and of.high <= factor else "UNSURE"
+
+
+def compare(case: Case, sides: Sequence[Command], settings: Settings, chance: random.Random | None = None) -> Outcome:
+    """Hold two sides against each other in one case, until the verdict is clear or the budget is spent.
+
+    Outputs come first: sides that disagree get no ratio. Each pair of processes takes a turn, see `metallab.turns`;
+    waiting for it is no part of the budget.
+    """
+    chance, spent = chance or random.Random(), 0.0
+    pairs: list[Pair] = []
+    while True:
+        with turns.turn():
+            began = time.monotonic()
+            try:
+                pairs.append(_pair(case, sides, settings, chance, is_first=not pairs))
+            except _NoRatioError as why:
+                return Outcome(case, why.answer, None, tuple(pairs), str(why), spent)
+            spent += time.monotonic() - began
+        is_last = spent * (1 + 1 / len(pairs)) > settings.seconds or len(pairs) == intervals.LOOKS[-1]
+        if is_last or len(pairs) in intervals.LOOKS:
+            of = intervals.interval([pair.log for pair in pairs])
+            answer = verdict(of, settings.factor)
+            if is_last or answer != "UNSURE":
+                return Outcome(case, answer, of, tuple(pairs), _lacking(pairs, spent), spent)
+
+
+class _NoRatioError(Exception):
+    """Why the sides' times are not compared."""
+
+    def __init__(self, answer: Answer, reason: str) -> None:
+        super().__init__(reason)
+        self.answer = answer
+
+
+def _lacking(pairs: Sequence[Pair], spent: float) -> str:
+    """What to do where pairs are too few for an interval; else empty."""
+    fewest = intervals.LOOKS[0]
+    if len(pairs) >= fewest:
+        return ""
+    return (
+        f"{len(pairs)} of {fewest} pairs of processes: give it --seconds {math.ceil(1.2 * fewest * spent / len(pairs))}"
+    )
+
+
+def _pair(case: Case, sides: Sequence[Command], settings: Settings, chance: random.Random, is_first: bool) -> Pair:
+    """Start a process of each side, and take samples of them in rounds."""
+    with tempfile.TemporaryDirectory(prefix="metallab-versus-") as name, contextlib.ExitStack() as stack:
+        folder, cores, start = Path(name), _cores(settings.threads, chance), time.monotonic()
+        live: dict[str, _Side] = {}
+        for side in chance.sample("AB", 2):
+            given = _given(case, settings, chance, cores, folder / f"{side}.npz" if is_first else None)
+            command = sides["AB".index(side)]
+            live[side] = stack.enter_context(_started(command, given, settings, chance, folder / side))
+        ready = {side: live[side].read() for side in "AB"}
+        _assert_both_can({side: answer["lacks"] for side, answer in ready.items() if "lacks" in answer})
+        starting = time.monotonic() - start
+        if is_first:
+            _assert_outputs_agree(folder, case)
+        calls = max(answer["calls"] for answer in ready.values())
+        samples: dict[str, list[float]] = {"A": [], "B": []}
+        rounds = 1
+        while len(samples["A"]) < rounds:
+            start = time.monotonic()
+            for side in chance.sample("AB", 2):
+                answer = live[side].ask(calls)
+                _assert_both_can({side: answer["lacks"]} if "lacks" in answer else {})
+                samples[side].append(answer["nanoseconds"] / 1e9 / calls)
+            if rounds == 1:
+                rounds = _rounds(starting, time.monotonic() - start, settings.seconds)
+        first_calls = tuple(ready[side]["first_call"] for side in "AB")
+        return Pair(tuple(samples["A"]), tuple(samples["B"]), calls, first_calls)
+
+
+def _rounds(starting: float, round_time: float, budget: float) -> int:
+    """How many rounds a pair is worth, by the seconds that it took to start and that a round takes.
+
+    Where processes cost c, rounds cost r, and rounds vary by q times as much as processes, q times the root of c / r
+    rounds are best (Kalibera and Jones, section 9). Fewer if else the pairs that the first look needs were too dear.
+    """
+    affordable = (0.85 * budget / intervals.LOOKS[0] - starting) / round_time  # the first pair takes longer
+    best = _RESTLESS * math.sqrt(starting / round_time)
+    return max(1, min(MOST_ROUNDS, round(min(best, affordable))))
+
+
+def _cores(threads: int, chance: random.Random) -> list[int]:
+    """The cores that both sides of a pair get, so that neither has better neighbours; none where that can't be had."""
+    if not threads or not hasattr(os, "sched_getaffinity"):
+        return []
+    allowed = sorted(os.sched_getaffinity(0))
+    return chance.sample(allowed, min(threads, len(allowed)))
+
+
+def _given(case: Case, settings: Settings, chance: random.Random, cores: list[int], output: Path | None) -> str:
+    """What a worker is told, as JSON."""
+    return json.dumps(
+        {
+            "cases": cases.__file__,
+            "file": str(settings.file),
+            "case": case.name,
+            "device": settings.device,
+            "seed": chance.randrange(2**32),
+            "cores": cores,
+            "output": str(output or ""),
+        }
+    )
+
+
+def _assert_both_can(lacking: Mapping[str, str]) -> None:
+    if not lacking:
+        return
+    reason = "; ".join(f"{side}: {why}" for side, why in lacking.items())
+    raise _NoRatioError("NEITHER" if len(lacking) == 2 else "NEW" if "A" in lacking else "LOST", reason)
+
+
+def _assert_outputs_agree(folder: Path, case: Case) -> None:
+    import numpy as np
+
+    from metallab import checks  # not where only measuring is installed and nothing is compared
+
+    a, b = (dict(np.load(folder / f"{side}.npz", allow_pickle=False)) for side in "AB")
+    try:
+        checks.assert_close(a, b, case.tolerance)
+    except AssertionError as difference:
+        raise _NoRatioError("DIFFERS", " ".join(str(difference).split())) from None
+
+
+class _Side:
+    """A live process of one side."""
+
+    def __init__(self, process: subprocess.Popen, log: Path) -> None:
+        self.process, self.log = process, log
+
+    def ask(self, calls: int) -> dict:
+        """Nanoseconds of so many calls, or what it lacks."""
+        with contextlib.suppress(BrokenPipeError):  # that it has ended is told by what it does not answer
+            self.process.stdin.write(b"%d\n" % calls)
+        return self.read()
+
+    def read(self) -> dict:
+        """Its next answer; that it lacks everything if it has ended or hangs."""
+        if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
+            return {"lacks": f"no answer within {PATIENCE:g} s"}
+        line = self.process.stdout.readline()
+        if line.endswith(b"\n"):
+            return json.loads(line)
+        ended = processes.describe_exit(self.process.wait())
+        words = processes.last_words(self.log, lines=1)
+        return {"lacks": f"its process {ended}{f': {words}' if words else ''}"}
+
+
+@contextlib.contextmanager
+def _started(command: Command, given: str, settings: Settings, chance: random.Random, log: Path) -> Iterator[_Side]:
+    """A side's process, which ends with the block together with whatever it started."""
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [command.python, WORKER, given],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            bufsize=0,
+            cwd=command.folder,
+            env=processes.marked(environment(command, settings.threads, chance.randrange(4096)), log.parent.name),
+            start_new_session=True,
+        )
+        head = processes.find_process(process.pid)
+        try:
+            yield _Side(process, log)
+        finally:
+            process.stdin.close()
+            process.stdout.close()
+            processes.kill_family(head)
+            process.wait()
+
+
+def environment(command: Command, threads: int, padding: int = 0) -> dict[str, str]:
+    """The variables of a side's process: its own before this process's, and so many bytes that move its stack."""
+    held = {name: str(threads) for name in ONE_THREAD} if threads else {}
+    kept = {name: value for name, value in os.environ.items() if name != "METALLAB_DEVICE"}
+    about = {"PYTHONHASHSEED": "0", "METALLAB_VERSUS_PADDING": "x" * padding}
+    return {**kept, **about, **held, **command.environment}

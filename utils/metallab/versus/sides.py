@@ -1,0 +1,217 @@
+"""What is held against what: a git revision, a Python environment, variables, or several of them together.
+
+A side is written as its parts with commas between: ``HEAD~1``, ``/tmp/older``, ``HEAD~1,/tmp/older``,
+``.,OMP_WAIT_POLICY=PASSIVE``; ``.`` is the working tree, which also is meant where no revision is named. A revision is
+a git worktree under ``build/``, made once and kept. Both sides run on one machine by construction, so what differs
+between them is what the parts say, and what follows from these: `differences` lists it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metallab import paths, processes
+from metallab.tables import Table
+from metallab.versus.lockstep import WORKER, Command, environment
+
+_SOURCES = ("utils", "src", ".")
+"""Where a checkout may have its packages; the first that has some."""
+
+
+class SideError(ValueError):
+    """Sides that cannot be had or held against each other; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two."""
+
+    text: str
+    """As it was written."""
+    checkout: Path
+    revision: str | None
+    """The commit's hash; None for the working tree."""
+    python: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def source(self) -> Path:
+        """The folder with the checkout's packages."""
+        folders = [self.checkout / name for name in _SOURCES]
+        return next((folder for folder in folders if any(folder.glob("*/__init__.py"))), self.checkout)
+
+    @property
+    def modules(self) -> set[str]:
+        """The packages that it has."""
+        return {file.parent.name for file in self.source.glob("*/__init__.py")} - {"tests"}
+
+    @property
+    def command(self) -> Command:
+        """How its processes are started: its packages come first, then a ``PYTHONPATH`` of its own, then this one's."""
+        folders = [str(self.source), self.variables.get("PYTHONPATH"), os.environ.get("PYTHONPATH")]
+        path = os.pathsep.join(filter(None, folders))
+        return Command(self.python, {**self.variables, "PYTHONPATH": path}, self.checkout)
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a side's Python says of itself."""
+
+    python: str
+    packages: Mapping[str, str]
+    modules: Mapping[str, str | None]
+    """The file that each module would be imported from."""
+    device: str
+    """``cpu``, ``cuda`` or ``mps``; empty if the one that was wished for is not there."""
+    label: str
+    """The device's name, where it is no CPU."""
+
+
+def parse(text: str, root: Path) -> Side:
+    """A side from its text; ``root`` is the working tree, whose repository has the revisions. Makes the worktree.
+
+    SideError, with what to do, for a part that is nothing of the kind, or two of one kind.
+    """
+    revision, python, variables, is_named = None, None, {}, False
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if equals and re.fullmatch(r"[A-Za-z_]\w*", name):
+            variables[name] = value
+        elif (interpreter := _python(Path(part))) and part != ".":
+            _assert_once(text, "environment", python)
+            python = interpreter
+        else:
+            _assert_once(text, "revision", is_named or None)
+            is_named, revision = True, None if part == "." else _commit(part, root)
+    checkout = worktree(revision, root) if revision else root
+    return Side(text, checkout, revision, python or Path(sys.executable), variables)
+
+
+def describe(side: Side, modules: Sequence[str], device: str) -> Description:
+    """Ask a side's Python. SideError if it does not answer."""
+    asked = subprocess.run(
+        [side.python, WORKER, json.dumps({"modules": sorted(modules), "device": device})],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        cwd=side.checkout,
+        env=environment(side.command, 1),
+        stdin=subprocess.DEVNULL,
+    )
+    if asked.returncode:
+        last = (asked.stderr.strip().splitlines() or [processes.describe_exit(asked.returncode)])[-1]
+        raise SideError(f"{side.text}: {side.python} does not run what is asked of it: {last}")
+    return Description(**json.loads(asked.stdout))
+
+
+def assert_comparable(sides: Mapping[str, Side], described: Mapping[str, Description]) -> None:
+    """SideError if both sides are the same, run other code than they say, or have not one device."""
+    for name, side in sides.items():
+        for module in sorted(side.modules):
+            file = described[name].modules[module]
+            if file is None or not Path(file).is_relative_to(side.source):
+                raise SideError(
+                    f"{name} ({side.text}) imports {module} from {file}, and not from {side.source}: "
+                    "uninstall it from that environment"
+                )
+        if not described[name].device:
+            raise SideError(f"{name} ({side.text}) has no such device: name another one with --device")
+    a, b = sides.values()
+    ours, theirs = described.values()
+    if (a.python, a.variables, a.source) == (b.python, b.variables, b.source):
+        what = ", ".join(f"{name} from {file}" for name, file in ours.modules.items() if file)
+        raise SideError(
+            f"both sides are the same{f' and import {what}' if what else ''}: name another revision, another "
+            "environment or a variable for one of them"
+        )
+    if (ours.device, ours.label) != (theirs.device, theirs.label):
+        raise SideError(
+            f"A would run on {ours.label or ours.device} and B on {theirs.label or theirs.device}: name one device "
+            "that both have with --device"
+        )
+
+
+def differences(sides: Mapping[str, Side], described: Mapping[str, Description]) -> Table:
+    """What is not the same on both sides: revision, Python, packages, variables, files."""
+    rows = []
+    columns = [_facts(sides[name], described[name]) for name in sides]
+    for what in sorted(set().union(*columns), key=lambda what: _ORDER.index(what.split()[0])):
+        values = [column.get(what, "none") for column in columns]
+        if len(set(values)) > 1:
+            rows.append([what, *values])
+    return Table(["what differs", *sides], rows, note="" if rows else "Nothing differs.")
+
+
+_ORDER = ("revision", "Python", "environment", "variable", "package", "import")
+
+
+def _facts(side: Side, described: Description) -> dict[str, str]:
+    facts = {"revision": side.revision[:12] if side.revision else "working tree", "Python": described.python}
+    facts["environment"] = paths.shown(side.python)
+    facts |= {f"variable {name}": value for name, value in sorted(side.variables.items())}
+    facts |= {f"package {name}": version for name, version in sorted(described.packages.items())}
+    return facts | {f"import {name} from": file and paths.shown(Path(file)) for name, file in described.modules.items()}
+
+
+def repository(folder: Path) -> Path:
+    """The checkout that a folder lies in; the folder itself where that is none."""
+    try:
+        return Path(_git(folder, "rev-parse", "--show-toplevel"))
+    except SideError:
+        return folder
+
+
+def worktree(revision: str, root: Path) -> Path:
+    """The kept worktree of a commit, made if it is not there. SideError if somebody has changed it, or git fails."""
+    folder = paths.BUILD / "versus" / "worktrees" / f"{root.name}-{revision[:12]}"
+    if not (folder / ".git").exists():
+        _git(root, "worktree", "prune")
+        _git(root, "worktree", "add", "--detach", "--quiet", str(folder), revision)
+    if _git(folder, "rev-parse", "HEAD") != revision or _git(folder, "status", "--porcelain"):
+        raise SideError(f"{folder} is not what was committed as {revision[:12]}: remove that folder, and ask again")
+    return folder
+
+
+def _python(path: Path) -> Path | None:
+    """The Python of an environment, or that file itself; None if it is neither. A venv's is a link, and kept."""
+    for file in (path / "bin" / "python", path):
+        if file.is_file() and os.access(file, os.X_OK):
+            return Path(os.path.abspath(file))
+    return None
+
+
+def _commit(part: str, root: Path) -> str:
+    try:
+        return _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{part}^{{commit}}")
+    except SideError:
+        raise SideError(
+            f"{part!r} is no revision of {root}, no Python or folder of one, and no NAME=value: name one of these"
+        ) from None
+
+
+def _assert_once(text: str, what: str, given: Any) -> None:
+    if given is not None:
+        raise SideError(f"{text!r} names more than one {what}: one is enough")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git answers. SideError, with git's last words, if it fails."""
+    # within a hook git names the repository by variables
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", "-C", folder, *arguments], capture_output=True, text=True, env=variables, stdin=subprocess.DEVNULL
+        )
+    except FileNotFoundError:
+        raise SideError("git is needed for revisions, and is not there: install it") from None
+    if done.returncode:
+        raise SideError(f"git {arguments[0]}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
+    return done.stdout.strip()

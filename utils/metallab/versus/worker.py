@@ -1,0 +1,210 @@
+"""One side's process: it sets a case up, and takes a sample of its time whenever it is asked.
+
+`metallab.versus.lockstep` starts it by its path with the side's own Python, where Metal Lab may be an older one or not
+there at all: so it needs nothing but Python, and NumPy to hand over outputs. `cases.py` is that of the working tree,
+whatever revision the side has. It is given its settings as JSON, answers with a line of JSON, and then with nanoseconds
+for each number of calls that it reads. What the case itself prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.metadata
+import importlib.util
+import json
+import math
+import os
+import platform
+import random
+import sys
+import time
+from pathlib import Path
+
+SAMPLE_SECONDS = 0.003
+"""A sample takes at least so long: as many calls as that needs. On a busy machine a longer one is more often
+interrupted, and many short ones have the better median (10 ms: twice the spread in the same time)."""
+WARM_UP_SECONDS = 0.05
+SLOW_CALL = 0.5
+"""Seconds of a call from which on an uncounted call before each sample costs more than it gives."""
+
+
+def main():
+    here = str(Path(__file__).resolve().parent)
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    settings = json.loads(sys.argv[1])
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    if "case" in settings:
+        serve(settings, answers)
+    else:
+        print(json.dumps(describe(settings)), file=answers)
+
+
+def describe(settings):
+    """What this side is made of: its Python, its packages, where it would import modules from, its device."""
+    packages = {}
+    for distribution in importlib.metadata.distributions():
+        if distribution.metadata["Name"]:  # what an interrupted installation left has none
+            packages.setdefault(distribution.metadata["Name"].lower().replace("_", "-"), distribution.version)
+    specs = {name: importlib.util.find_spec(name) for name in settings["modules"]}
+    device, label = choose_device(settings["device"])
+    return {
+        "python": platform.python_version(),
+        "packages": packages,
+        "modules": {name: spec.origin if spec else None for name, spec in specs.items()},
+        "device": device,
+        "label": label,
+    }
+
+
+def choose_device(wish):
+    """The device and its name; empty where there is no such device here."""
+    if wish == "cpu":
+        return "cpu", ""
+    try:
+        import torch
+    except ImportError:
+        return ("cpu", "") if wish == "auto" else ("", "")
+    if wish in ("auto", "cuda") and torch.cuda.is_available():
+        return "cuda", torch.cuda.get_device_name()
+    if wish in ("auto", "mps") and sys.platform == "darwin" and torch.backends.mps.is_available():
+        return "mps", "Apple GPU"
+    return ("cpu", "") if wish == "auto" else ("", "")
+
+
+def serve(settings, answers):
+    """Prepare one case, answer what came of it, then answer each number of calls with their nanoseconds."""
+    chance = random.Random(settings["seed"])
+    ballast = [bytearray(chance.randrange(1, 2**size)) for size in (8, 12, 16, 20, 22)]  # moves what comes after it
+    cases = load_cases(settings["cases"])
+    random.seed(0)
+    try:
+        work = cases.load(settings["file"])[settings["case"]].prepare(settings["device"])
+        first = time.perf_counter_ns()
+        result = work()
+        wait = Waiting(result, settings["device"])
+        wait.all(result)
+        first = time.perf_counter_ns() - first
+        if settings["output"]:
+            save_output(result, settings["output"])
+    except Exception as error:  # noqa: BLE001  # whatever a case raises on this side is the answer
+        print(json.dumps({"lacks": describe_error(error)}), file=answers)
+        return
+    del result
+    if settings["cores"]:
+        pin(settings["cores"])
+    gc.collect()
+    gc.disable()
+    seconds = warm_up(work, wait)
+    ready = {"calls": max(1, math.ceil(SAMPLE_SECONDS / seconds)), "first_call": first / 1e9, "ballast": len(ballast)}
+    print(json.dumps(ready), file=answers)
+    for line in sys.stdin:
+        try:
+            answer = {"nanoseconds": sample(work, wait, int(line), uncounted=seconds < SLOW_CALL)}
+        except Exception as error:  # noqa: BLE001  # as above
+            answer = {"lacks": describe_error(error)}
+        print(json.dumps(answer), file=answers)
+
+
+def load_cases(path):
+    """The module of cases of the working tree, under the names by which a file of cases imports it."""
+    spec = importlib.util.spec_from_file_location("metallab.versus.cases", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["metallab.versus"] = sys.modules["metallab.versus.cases"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def describe_error(error):
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+class Waiting:
+    """How to wait for results: for each (JAX), for the device (CUDA, MPS), or not at all."""
+
+    def __init__(self, result, device):
+        self.each = any(hasattr(leaf, "block_until_ready") for _, leaf in leaves(result))
+        torch = sys.modules.get("torch")
+        self.synchronize = []
+        if device in ("cuda", "mps"):
+            if torch is not None:
+                self.synchronize.append(getattr(torch, device).synchronize)
+            if "tensorflow" in sys.modules:
+                self.synchronize.append(sys.modules["tensorflow"].test.experimental.sync_devices)
+
+    def all(self, result):
+        if self.each:
+            for _, leaf in leaves(result):
+                if hasattr(leaf, "block_until_ready"):
+                    leaf.block_until_ready()
+        for synchronize in self.synchronize:
+            synchronize()
+
+
+def sample(work, wait, calls, uncounted):
+    """Nanoseconds of so many calls, after one that does not count: caches and threads are this side's again."""
+    if uncounted:
+        wait.all(work())
+    if wait.each:
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            wait.all(work())
+        return time.perf_counter_ns() - start
+    start = time.perf_counter_ns()
+    for _ in range(calls):
+        result = work()
+    wait.all(result)
+    return time.perf_counter_ns() - start
+
+
+def warm_up(work, wait):
+    """Call until the times have settled somewhat; seconds of a call, at its quickest."""
+    times, start = [], time.perf_counter()
+    while len(times) < 3 or time.perf_counter() - start < WARM_UP_SECONDS:
+        times.append(max(1, sample(work, wait, 1, uncounted=False)) / 1e9)
+        if times[-1] > SLOW_CALL:
+            break
+    return min(times)
+
+
+def pin(cores):
+    """Allow this process, with every thread that it has, these cores alone."""
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), cores)
+
+
+def leaves(result, name="result"):
+    """What a result is made of, however nested, each with its name."""
+    if isinstance(result, dict):
+        for key, part in result.items():
+            yield from leaves(part, f"{name}.{key}")
+    elif isinstance(result, (list, tuple)):
+        for index, part in enumerate(result):
+            yield from leaves(part, f"{name}.{index}")
+    else:
+        yield name, result
+
+
+def save_output(result, path):
+    """The output as a file of arrays that the parent can read, whatever framework made it."""
+    import numpy as np
+
+    arrays = {}
+    for name, leaf in leaves(result):
+        if leaf is None:
+            raise TypeError("the case returns None: let its function return what it computes")
+        if hasattr(leaf, "detach"):
+            leaf = leaf.detach().cpu()
+            leaf = leaf.float() if str(leaf.dtype) == "torch.bfloat16" else leaf
+        array = np.asarray(leaf)
+        if array.dtype.kind == "V":  # bfloat16 of JAX and TensorFlow is no number to NumPy
+            array = array.astype(np.float32)
+        if array.dtype.kind not in "biufc":
+            raise TypeError(f"the case returns a {type(leaf).__name__}: let it return arrays or numbers")
+        arrays[name] = array
+    np.savez(path, **arrays)
+
+
+if __name__ == "__main__":
+    main()
