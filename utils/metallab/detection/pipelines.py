@@ -344,7 +344,8 @@ def _sweep(
             parity={n: _SameRaw(way.select, boxes.matches(way.dtype)) for n, way in ways.items()},
             name=name.format(x),
             dtype={n: way.dtype for n, way in ways.items()},
-            budget=within.budget(len(sizes) - len(comparisons), full, variants=len(ways)),
+            # a share is kept for what they take besides measuring, or the last one would be left out for it
+            budget=within.budget(len(sizes) - len(comparisons) + 1, full, variants=len(ways)),
         )
     frames_in = {x: count for x, (count, _) in sizes.items()}
     several = len(set(frames_in.values())) > 1
