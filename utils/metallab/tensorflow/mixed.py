@@ -17,6 +17,7 @@ import numpy as np
 from metallab import checks, quality, timing, units
 from metallab.allowance import Allowance
 from metallab.device import Device
+from metallab.mode import by_mode
 from metallab.quality import Trainings
 from metallab.timing import Comparison
 
@@ -101,7 +102,8 @@ def step_times(
         outputs = exact(images, training=True)
         truth = (float(exact.compute_loss(y=classes, y_pred=outputs)), np.asarray(outputs))
     within, steps, costs, refused = Allowance(seconds, clock), {}, {}, {}
-    few = max(1, len(images) // 32)  # a CPU without float16 would take minutes for all of them
+    # a CPU without float16 would take minutes for all of them; a quick run's are few, and write one graph less
+    few = by_mode(full=max(1, len(images) // 32), fast=len(images))
     for policy in policies:
         try:
             with on.active():
