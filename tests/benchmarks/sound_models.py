@@ -3,7 +3,7 @@
     python tests/benchmarks/sound_models.py [NAME ...]
 
 Thirty models of torchvision, timm and transformers with random weights and small inputs: forward, backward and a step
-of AdamW, on the CPU and on the simulated Apple GPU. Nothing is wrong with any of them, so whoever is accused is accused
+of SGD, on the CPU and on the simulated Apple GPU. Nothing is wrong with any of them, so whoever is accused is accused
 wrongly. Of each is told how many calls were compared, the largest difference that counted as rounding, and what was not
 compared. Ends with code 1 if one is accused, or cannot be asked.
 """
@@ -71,14 +71,14 @@ def read(name: str) -> Made:
 def models() -> dict[str, Callable[[], Made]]:
     """What makes each model with its inputs, by name."""
     made: dict[str, Callable[[], Made]] = {}
-    for name in TORCHVISION:
-        model = functools.partial(torchvision.models.get_model, name, weights=None)
-        made[f"torchvision {name}"] = functools.partial(seen, model)
+    for name in TRANSFORMERS:
+        made[f"transformers {name}"] = functools.partial(read, name)
     for name in TIMM:
         sized = {"img_size": IMAGE} if name == "test_vit" else {}
         made[f"timm {name}"] = functools.partial(seen, functools.partial(timm.create_model, name, **sized))
-    for name in TRANSFORMERS:
-        made[f"transformers {name}"] = functools.partial(read, name)
+    for name in TORCHVISION:
+        model = functools.partial(torchvision.models.get_model, name, weights=None)
+        made[f"torchvision {name}"] = functools.partial(seen, model)
     return made
 
 
@@ -92,7 +92,7 @@ def main(names: list[str]) -> int:
             try:
                 with warnings.catch_warnings(action="ignore"):
                     model, inputs = make()
-                    verdict = blame.find(model.train(), inputs, optimizer=torch.optim.AdamW, on=on)
+                    verdict = blame.find(model.train(), inputs, optimizer=torch.optim.SGD, on=on)
             except Exception as problem:  # noqa: BLE001 - whatever another's model raises is told, and counts
                 accused += 1
                 print(f"{name}, {where}: RAISED {units.first_line(problem, kind=True)}", flush=True)
