@@ -41,7 +41,8 @@ def outcomes():
 
 
 on_simulated = children.Session(outcomes)
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "utils"), "METALLAB_DEVICE": "sim"}
+# one thread: more wait for each other in work so small
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "utils"), "METALLAB_DEVICE": "sim", "OMP_NUM_THREADS": "1"}
 
 
 class Transposed(nn.Module):
@@ -79,7 +80,7 @@ class Expanded(nn.Module):
 
     def forward(self, x):
         y = self.layer(x)
-        return y[:, :1].expand(-1, 4).abs(), y[:, ::2].abs(), y[:, 1:].neg()
+        return y[:, :1].expand(-1, 4).tanh(), y[:, ::2].tanh(), y[:, 1:].neg()
 
 
 def blamed(name, model, *inputs, **options):
@@ -164,9 +165,9 @@ SHRUNK = {
     "gelu in bfloat16": ("gelu", lambda x: x.dtype == torch.bfloat16, ("not in float32",)),
     "sum of nothing": ("sum.dim_IntList", lambda x: not x.numel(), ("a tensor without elements",)),
     "sum of at most nine": ("sum.dim_IntList", lambda x: x.numel() < 10, ()),
-    "abs of an expanded view": ("abs", lambda x: 0 in x.stride(), ("self is not contiguous (an expanded view)",)),
-    "abs of a view with gaps": (
-        "abs", lambda x: x.stride()[-1] == 2 and x.numel() > 1, ("self is not contiguous (a view with gaps)",),
+    "tanh of an expanded view": ("tanh", lambda x: 0 in x.stride(), ("self is not contiguous (an expanded view)",)),
+    "tanh of a view with gaps": (
+        "tanh", lambda x: x.stride()[-1] == 2 and x.numel() > 1, ("self is not contiguous (a view with gaps)",),
     ),
     "neg of what begins late": ("neg", lambda x: x.storage_offset() > 0, ("self begins at an offset in its storage",)),
 }  # fmt: skip
@@ -182,8 +183,8 @@ def test_what_it_takes_is_all_that_it_takes():
         "gelu in bfloat16": (gelu.bfloat16(), torch.randn(5, 8).bfloat16()),
         "sum of nothing": (Summed(), torch.randn(0, 8)),
         "sum of at most nine": (Summed(), torch.randn(0, 8)),
-        "abs of an expanded view": (Expanded(), torch.randn(5, 8)),
-        "abs of a view with gaps": (Expanded(), torch.randn(5, 8)),
+        "tanh of an expanded view": (Expanded(), torch.randn(5, 8)),
+        "tanh of a view with gaps": (Expanded(), torch.randn(5, 8)),
         "neg of what begins late": (Expanded(), torch.randn(5, 8)),
     }
     for name, (operator, when, conditions) in SHRUNK.items():
@@ -216,8 +217,11 @@ def sound(on):
     made += [networks.talk_mlp(8), networks.diffusion_block(1, 8)]
     import timm
     import torchvision
+    from transformers import LlamaConfig, LlamaModel
 
     torch.manual_seed(0)
+    text = LlamaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, vocab_size=99)
+    made.append(networks.Network("Llama", LlamaModel(text), (torch.randint(0, 99, (2, 12)),)))
     image = torch.randn(2, 3, 32, 32)
     made.append(networks.Network("ShuffleNet", torchvision.models.shufflenet_v2_x0_5(weights=None), (image,)))
     for name, options in (("resnet10t", {}), ("test_vit", {"img_size": 32})):
@@ -226,14 +230,15 @@ def sound(on):
     for dtype in (torch.float16, torch.bfloat16):
         made.append(networks.Network(str(dtype), copy.deepcopy(half).to(dtype), (image.to(dtype),)))
     for network in made:
-        # AdamW's epsilon is 0 in float16, and 0 / 0 is NaN: no kernel's fault, but no agreement
-        optimizer = torch.optim.SGD if "float16" in network.name else torch.optim.AdamW
+        # AdamW's epsilon is 0 in float16, and 0 / 0 is NaN: no kernel's fault, but no agreement. It takes long, too
+        small = sum(p.numel() for p in network.model.parameters()) < 1e5 and "float16" not in network.name
+        optimizer = torch.optim.AdamW if small else torch.optim.SGD
         verdict = blame.find(network.model, network.inputs, optimizer=optimizer, on=on)
         assert verdict.kind == "agrees", f"{network.name}: {verdict}"
         assert verdict.judged > 10, network.name
         assert all("lstm" in name or "rnn" in name for name in verdict.unjudged), f"{network.name}: {verdict}"
         assert len(verdict.layers) > 1 or "layers" in verdict.unjudged, network.name
-    assert len(made) >= 9
+    assert len(made) >= 10
 
 
 @on_simulated
@@ -242,7 +247,8 @@ def test_no_operator_of_a_sound_model_is_blamed_on_the_simulated_gpu():
 
 
 def test_no_operator_of_a_sound_model_is_blamed_on_the_cpu():
-    sound(device.cpu())
+    with device.cpu(1).active():
+        sound(device.cpu(1))
 
 
 @on_simulated

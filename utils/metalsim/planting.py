@@ -51,8 +51,8 @@ def plant(*names: str) -> Iterator[None]:
 
     On a Mac that is the real GPU, whose kernels are replaced in this process alone (not tried on one yet). A
     `PlantedFault` warning says so, and so do `metalsim.device.description` and metallab's labels meanwhile. ValueError
-    without a name or for one that does not exist, SimulationError where there is no ``mps``, be it simulated, or the
-    fault is planted already.
+    without a name or for one that does not exist, SimulationError where there is no ``mps``, be it simulated, no
+    kernel to replace, or the fault is planted already.
     """
     import torch
 
@@ -80,10 +80,13 @@ def _library(names: tuple[str, ...]) -> torch.library.Library:
     import torch
 
     library = torch.library.Library("aten", "IMPL")
-    for fault in map(FAULTS.__getitem__, names):
-        for operator in fault.operators:
-            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{operator}", "MPS"):
-                continue
+    for name, fault in ((name, FAULTS[name]) for name in names):
+        there = [o for o in fault.operators if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{o}", "MPS")]
+        if not there:
+            raise SimulationError(
+                f"{name} cannot be planted: {', '.join(fault.operators)} has no kernel of its own here"
+            )
+        for operator in there:
             right = torch.library.get_kernel(f"aten::{operator}", "MPS")
             library.impl(operator, _kernel(fault, right), "MPS", with_keyset=True)
     return library
