@@ -20,11 +20,19 @@ def give(lessons: Path, folder: Path) -> None:
                 os.link(copy, folder / lesson.name)  # appears whole, and never in place of a file
 
 
+def keep_temporary_files(folder: Path) -> None:
+    """In the student's folder. MLX loads what lies compiled there under a name that everybody knows: never share it."""
+    temporary = folder / ".tmp"
+    temporary.mkdir(exist_ok=True)
+    os.environ["TMPDIR"] = str(temporary)
+
+
 def main(lessons: str, *options: str) -> None:
     """Give the lessons, then become the server."""
     os.umask(0o077)
     with contextlib.suppress(OSError):  # Linux: if memory runs out a student's process ends, and not the hub
         Path("/proc/self/oom_score_adj").write_text("500")
+    keep_temporary_files(Path.cwd())
     give(Path(lessons), Path.cwd())
     os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", *options])
 

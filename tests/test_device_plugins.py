@@ -155,6 +155,32 @@ def test_the_plugin_is_named_with_its_version(monkeypatch, mac):
         device.pick("mps", "jax")
 
 
+def test_mlx_takes_an_apple_gpu_by_itself_and_elsewhere_an_nvidia_one(monkeypatch, mac):
+    held = []
+
+    @contextlib.contextmanager
+    def stream(name):
+        held.append(name)
+        yield
+
+    mlx, mx = ModuleType("mlx"), ModuleType("mlx.core")
+    mlx.core, mx.cpu, mx.gpu, mx.Device, mx.stream = mx, "cpu", "gpu", str, stream
+    mx.is_available = lambda name: True
+    mx.array = lambda values: Array(values, 0)
+    mx.device_info = lambda name: {"device_name": "NVIDIA H200"}
+    monkeypatch.setitem(sys.modules, "mlx", mlx)
+    monkeypatch.setitem(sys.modules, "mlx.core", mx)
+    mac.versions["mlx-metal"] = "0.32.4"
+    lab = device.pick(framework="mlx")
+    assert (lab.kind, lab.label, held) == ("mps", "Apple M2 Max GPU", ["gpu"])
+    assert "'mlx'" in mac.tried[-1], "tried in a child process first"
+    assert device.plugin("mlx") == "mlx-metal 0.32.4"
+    assert device.cpu(framework="mlx").label == "Apple M2 Max (products: Accelerate's own threads) CPU, 1 thread"
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert (device.pick(framework="mlx").kind, device.pick(framework="mlx").label) == ("cuda", "NVIDIA H200")
+    assert device.cpu(framework="mlx").label == "Apple M2 Max CPU, 1 thread"
+
+
 def test_the_cpu_stays_beside_a_platform_that_was_chosen(monkeypatch):
     for chosen, updates in (("mps", [("jax_platforms", "mps,cpu")]), ("cuda,cpu", []), ("cpu", []), (None, [])):
         asked = stand_in(monkeypatch, gpu=True, platform="mps")

@@ -164,7 +164,7 @@ def _head(head: Mapping[str, Any], minutes: float | None) -> str:
     if head["simulated"]:
         first = (
             "> **SIMULATED.** No Mac took part. This shows that the tests work, and nothing about a Mac: those of a "
-            "GPU ran on a simulated one, those of TensorFlow and JAX on this CPU."
+            "GPU ran on a simulated one, those of TensorFlow, JAX and MLX on this CPU."
         )
     else:
         where = [here["chip"] or "a Mac", f"{here['os_name'] or ''} {here['os_version'] or ''}"]
