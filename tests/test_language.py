@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 import math
 
@@ -12,8 +13,8 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
-from metallab import device
-from metallab.language import bits, corpus, decoder, shrink, train, writing
+from metallab import device, timing
+from metallab.language import bits, corpus, decoder, pictures, shrink, train, writing
 
 SMALL = decoder.Shape(width=32, layers=2, heads=2, hidden=64, context=300)
 
@@ -231,3 +232,36 @@ def test_a_step_beside_a_copy(small):
     assert limit.weights == sum(weight.nbytes for weight in small.parameters()) - 96 * 32 * 4
     assert limit.comparison["copy"].n
     assert repr(limit).startswith("small")
+
+
+def test_the_weights_are_those_of_their_record(text):
+    record = json.loads(decoder.WEIGHTS.with_suffix(".json").read_text("utf-8"))
+    assert (record["sha256"], record["text"]) == (decoder.SHA256, corpus.SHA256)
+    score = bits.bits_per_character(decoder.load(), text.test[:4000])
+    assert score.mean == pytest.approx(record["test"], abs=0.3)
+
+
+def test_pictures_say_what_they_show(small):
+    needs = {"16 bits": (12.6, 2.0), "4 bits": (3.5, 2.0)}
+    labels = [text.get_text() for text in pictures.draw_fit(needs, 16).axes[0].texts]
+    assert labels == [" 14.6 GiB, does not fit", " 5.5 GiB, fits"]
+    assert pictures.draw_fit(needs, 64).axes[0].texts[0].get_text() == " 14.6 GiB, fits"
+    odds = small(writing.prompt_for(small, "a"), last=True)[0, -1].softmax(0)
+    bars = pictures.draw_next(small, "a", 1.0, label="here").axes[0].patches
+    assert [bar.get_height() for bar in bars] == pytest.approx(odds.topk(12).values.tolist(), rel=1e-4)
+    cost = bits.Cost("4 bits", np.array([0.1, 0.3]))
+    assert "4 bits: +0.2000" in pictures.draw_costs({"4 bits": cost}, {"4 bits": 2**20}, label="here").get_label()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "reading: 4,000 tokens/s on GPU"),
+        ({"simulated": True}, "reading: no rate is given: simulated"),
+        ({"others": 1.5}, "reading: no rate is given: busy machine"),
+    ],
+)
+def test_a_rate_is_given_only_where_a_time_may_be_believed(settings, words):
+    given = {"others": 0.0, "simulated": False} | settings
+    half_a_second = timing.Measurement("reading", "latency", (0.5,) * 10, 1.0, 1, 3, "quiet", "full", "GPU", **given)
+    assert writing.rate(2000, half_a_second).startswith(words)

@@ -2,10 +2,11 @@
 
     python tests/benchmarks/decode_bandwidth.py
 
-A decoder of `metallab.language` with random weights, more than 4 GB of them in bfloat16, writes with a cache of fixed
-length. Each token reads every weight once, so that a token cannot take less time than reading them. That time is
-measured by a copy that moves as many bytes, in turns with the decoder: operator by operator, as a recorded CUDA graph,
-and compiled by `torch.compile` and then recorded. Bar, on an NVIDIA H200: the best of them reaches 60 % of that limit.
+Decoders of `metallab.language` with random weights, 13 GB of them in bfloat16, write with a cache of fixed length: one
+of the shape of Llama 2 7B, and one with few layers as wide as those of a 70B. Each token reads every weight once, so
+that a token cannot take less time than reading them. That time is measured by a copy that moves as many bytes, in turns
+with the decoder: operator by operator, and as a recorded CUDA graph. Bar, on an NVIDIA H200: as a graph each reaches
+60 % of that limit. (`torch.compile` before recording made one of 5 GB slower: 43 % against 56 %.)
 
 Prints the shares and whether they reach the bar, and ends with code 0 either way. Wants a GPU that nobody else uses.
 """
@@ -20,9 +21,12 @@ import torch
 from torch import Tensor
 
 from metallab import device, timing, units
-from metallab.language import decoder
+from metallab.language import decoder, writing
 
-SHAPE = decoder.Shape(width=4096, layers=12, heads=32, hidden=11_008, vocabulary=32_000, context=1024)
+SHAPES = {
+    "7B": decoder.Shape(width=4096, layers=32, heads=32, hidden=11_008, vocabulary=32_000, context=1024),
+    "wide": decoder.Shape(width=8192, layers=7, heads=64, hidden=28_672, vocabulary=32_000, context=1024),
+}
 LENGTH, POSITION, BAR = 512, 300, 0.60
 
 
@@ -62,52 +66,50 @@ def assert_as_right_as_eager(model: decoder.Decoder, token: Tensor, ways: dict[s
 
 
 @torch.no_grad()
-def main() -> None:
-    lab = device.pick()
-    if lab.kind != "cuda":
-        sys.exit(f"this measures an NVIDIA GPU, and here is {lab.label}: run it where there is one")
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.bfloat16)
+def share(lab: device.Device, name: str) -> float:
+    """The share of the limit that a shape reaches as a CUDA graph, 0 if it is withheld."""
     with lab.torch_device:
-        model = decoder.Decoder(SHAPE).eval()
+        model = decoder.Decoder(SHAPES[name]).eval()
         token = torch.tensor([[7]])
     cache = decoder.FixedCache(model, LENGTH)
-    read = sum(weight.nbytes for weight in model.parameters()) - model.embedding.weight.nbytes
-    half = torch.empty(read // 2, dtype=torch.uint8, device=lab.torch_device)
+    read = writing.nbytes(model) - model.embedding.weight.nbytes
+    half = torch.ones(read // 4, device=lab.torch_device)
     copied = torch.empty_like(half)
 
-    def step(forward: Callable[..., Tensor] = model) -> Tensor:
+    def step() -> Tensor:
         cache.next.fill_(POSITION)
-        return forward(token, cache)
+        return model(token, cache)
 
-    compiled = torch.compile(model, dynamic=False, fullgraph=True, options={"coordinate_descent_tuning": True})
-    compiled_step = lambda: step(compiled)
-    variants = {
-        "copy": lambda: copied.copy_(half),
-        "operator by operator": step,
-        "CUDA graph": recorded(step),
-        "compiled, CUDA graph": recorded(compiled_step),
-    }
-    assert_as_right_as_eager(model, token, {name: run for name, run in variants.items() if name != "copy"})
-    print(f"{lab.label}, PyTorch {torch.__version__}: {units.size(read)} of weights a token")
+    ways = {"operator by operator": step, "CUDA graph": recorded(step)}
+    print(f"{name}, {units.size(read)} of weights a token")
+    assert_as_right_as_eager(model, token, ways)
     compared = timing.compare(
-        variants,
+        {"copy": lambda: copied.copy_(half), **ways},
         on=lab,
         baseline="copy",
         parity=timing.Unchecked("a copy gives something else; the ways to decode were compared before"),
         question="throughput",
-        name="decode against a copy of as many bytes",
+        name=f"{name}: decode against a copy of as many bytes",
         dtype=torch.bfloat16,
+        budget=timing.Budget(min_samples=20, max_seconds=4),
     )
     print(compared)
     print(f"copy: {units.rate(read / compared['copy'].median, 'B/s')}")
-    shares = {name: ratio.median for name, ratio in compared.ratios.items()}
-    for name, share in shares.items():
-        print(f"{name}: {share:.1%} of the limit, {1 / compared[name].median:.0f} tokens/s")
-    if not shares:
-        print(f"WITHHELD: {compared.withheld}")
-    else:
-        print(f"{'MET' if max(shares.values()) >= BAR else 'MISSED'}: at least {BAR:.0%} of the limit")
+    for way, ratio in compared.ratios.items():
+        print(f"{way}: {ratio.median:.1%} of the limit, {1 / compared[way].median:.0f} tokens/s")
+    ratio = compared.ratios.get("CUDA graph")
+    return ratio.median if ratio else 0.0
+
+
+def main() -> None:
+    lab = device.pick()
+    if lab.kind != "cuda":
+        sys.exit(f"this measures an NVIDIA GPU, and here is {lab.label}: run it where there is one")
+    print(f"{lab.label}, PyTorch {torch.__version__}")
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    shares = [share(lab, name) for name in SHAPES]
+    print(f"{'MET' if min(shares) >= BAR else 'MISSED'}: at least {BAR:.0%} of the limit")
 
 
 if __name__ == "__main__":

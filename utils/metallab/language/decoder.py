@@ -22,7 +22,7 @@ from metallab.language.corpus import CHARACTERS
 WEIGHTS = paths.ROOT / "data" / "weights" / "topics_decoder.safetensors"
 """The weights that come with the project."""
 
-SHA256 = "cfe312006b96a5ca7d321380c5a990a43a70abc360d740193d871103258affce"
+SHA256 = "05bbb3c898bf3ad94de5165146f622472c76b9ca67052c34c868c23d065d20f4"
 """Their checksum, as in data/README.md."""
 
 
@@ -54,8 +54,8 @@ class Cache(Protocol):
     def add(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Keep what a layer made of new tokens, each (batch, heads, count, head).
 
-        All keys and values so far, (batch, heads, length, head), and which of them each new token may look at, bool
-        (count, length); None where that is all.
+        All keys and values so far, (batch, heads, length, head), and a mask of those that each new token may look at,
+        (count, length): bool, or 0 and minus infinity in their dtype. None where that is all.
         """
 
 
@@ -109,7 +109,8 @@ class FixedCache:
     def positions(self, count: int, device: torch.device) -> Tensor:
         """See `Cache`."""
         self._now = torch.arange(count, device=device) + self.next
-        self._allowed = torch.arange(self.room.shape[-2], device=device) <= self._now[:, None]
+        later = torch.arange(self.room.shape[-2], device=device) > self._now[:, None]
+        self._mask = torch.zeros(later.shape, dtype=self.room.dtype, device=device).masked_fill(later, -torch.inf)
         self.next += count
         return self._now
 
@@ -118,7 +119,7 @@ class FixedCache:
         kept_keys, kept_values = self.room[layer]
         kept_keys.index_copy_(2, self._now, keys)
         kept_values.index_copy_(2, self._now, values)
-        return kept_keys, kept_values, self._allowed
+        return kept_keys, kept_values, self._mask
 
 
 class Decoder(nn.Module):
@@ -133,8 +134,8 @@ class Decoder(nn.Module):
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
         self.dropout = nn.Dropout(dropout)
         angles = torch.arange(shape.context)[:, None] * 10_000 ** (-torch.arange(0, shape.head, 2) / shape.head)
-        self.register_buffer("cosine", angles.cos(), persistent=False)
-        self.register_buffer("sine", angles.sin(), persistent=False)
+        self.register_buffer("cosine", torch.cat([angles.cos(), angles.cos()], 1), persistent=False)
+        self.register_buffer("sine", torch.cat([-angles.sin(), angles.sin()], 1), persistent=False)
         for name, weight in self.named_parameters():
             if weight.ndim > 1:  # what is added to the residual stream starts smaller
                 nn.init.normal_(weight, std=0.02 / (2 * shape.layers) ** 0.5 if name.endswith("out.weight") else 0.02)
@@ -147,8 +148,8 @@ class Decoder(nn.Module):
         """
         count = tokens.shape[1]
         positions = cache.positions(count, tokens.device) if cache else torch.arange(count, device=tokens.device)
-        rotation = self.cosine[positions], self.sine[positions]
         x = self.dropout(self.embedding(tokens))
+        rotation = self.cosine[positions].to(x.dtype), self.sine[positions].to(x.dtype)
         for block in self.blocks:
             x = block(x, rotation, cache)
         return self.head(self.norm(x[:, -1:] if last else x))
@@ -164,8 +165,7 @@ class Block(nn.Module):
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
         self.attention_out = nn.Linear(shape.width, shape.width, bias=False)
         self.feed_norm = nn.RMSNorm(shape.width, eps=1e-5)
-        self.gate = nn.Linear(shape.width, shape.hidden, bias=False)
-        self.up = nn.Linear(shape.width, shape.hidden, bias=False)
+        self.gate_up = nn.Linear(shape.width, 2 * shape.hidden, bias=False)
         self.feed_out = nn.Linear(shape.hidden, shape.width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
@@ -173,22 +173,24 @@ class Block(nn.Module):
         """``x`` and what it gives are (batch, tokens, width)."""
         batch, count, width = x.shape
         parts = self.qkv(self.attention_norm(x)).view(batch, count, 3, self.heads, -1).transpose(1, 3)
-        queries, keys, values = parts.unbind(2)
-        queries, keys = rotated(queries, rotation), rotated(keys, rotation)
+        queries, keys = rotated(parts[:, :, :2], rotation).unbind(2)
+        values = parts[:, :, 2]
         allowed = None
         if cache:
             keys, values, allowed = cache.add(self.layer, keys, values)
         mixed = functional.scaled_dot_product_attention(queries, keys, values, allowed, is_causal=cache is None)
         x = x + self.dropout(self.attention_out(mixed.transpose(1, 2).reshape(batch, count, width)))
-        normed = self.feed_norm(x)
-        return x + self.dropout(self.feed_out(functional.silu(self.gate(normed)) * self.up(normed)))
+        gate, up = self.gate_up(self.feed_norm(x)).chunk(2, -1)
+        return x + self.dropout(self.feed_out(functional.silu(gate) * up))
 
 
 def rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Queries or keys, (batch, heads, tokens, head), turned by their positions (RoPE: Su and others, 2021)."""
-    cosine, sine = (part.to(x.dtype) for part in rotation)
-    left, right = x.chunk(2, -1)
-    return torch.cat([left * cosine - right * sine, right * cosine + left * sine], -1)
+    """Queries and keys, (..., tokens, head), turned by their positions (RoPE: Su and others, 2021).
+
+    A pair of numbers stands half a head apart: ``rotation`` holds cosines, and sines with the sign of their half.
+    """
+    cosine, sine = rotation
+    return torch.addcmul(x * cosine, x.roll(x.shape[-1] // 2, -1), sine)
 
 
 def save(decoder: Decoder, path: str | Path, **provenance: object) -> str:

@@ -90,10 +90,10 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m metallab.language.train", description=__doc__)
     parser.add_argument("--out", type=Path, default=paths.BUILD / "decoder", help="folder for weights and record")
     parser.add_argument("--device", default=accelerator, help="cuda, mps or cpu (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=3000, help="training steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=800, help="training steps (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=64, help="sequences a step (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate (default: %(default)s)")
-    parser.add_argument("--dropout", type=float, default=0.2, help="share that is left out (default: %(default)s)")
+    parser.add_argument("--dropout", type=float, default=0.3, help="share that is left out (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default: %(default)s)")
     return parser.parse_args(given)
 

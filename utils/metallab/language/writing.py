@@ -126,7 +126,7 @@ class Limit:
         )
 
 
-def limit(step: Callable[[], Tensor], model: torch.nn.Module, *, on: Device, name: str, seconds: float = 6.0) -> Limit:
+def limit(step: Callable[[], Tensor], model: torch.nn.Module, *, on: Device, name: str, seconds: float = 4.0) -> Limit:
     """Time ``step``, which makes one token of ``model``, in turns with a copy of half as many bytes as it reads.
 
     A copy reads and writes, and so moves each byte twice. A token reads every weight but the table of embeddings, of
@@ -146,6 +146,13 @@ def limit(step: Callable[[], Tensor], model: torch.nn.Module, *, on: Device, nam
         budget=allowance.Allowance(seconds).budget(variants=2),
     )
     return Limit(compared, read)
+
+
+def rate(tokens: int, measured: timing.Measurement) -> str:
+    """How many tokens a second a measurement of so many was, in words, or why none is given."""
+    if doubt := timing.doubt(measured):
+        return f"{measured.name}: no rate is given: {doubt}"
+    return f"{measured.name}: {tokens / measured.median:,.0f} tokens/s on {measured.device}"
 
 
 def nbytes(model: torch.nn.Module) -> int:
