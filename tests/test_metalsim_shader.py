@@ -978,7 +978,7 @@ MARK = "extern int metalsim_standard_library;\n"
 
 
 def translated(text):
-    return source.translate(f'{MARK}# 1 "program_source"\n{text}\n')
+    return source.translate(f'{MARK}# 1 "program_source"\n{text}\n', source.Given())
 
 
 NOT_SIMULATED = {

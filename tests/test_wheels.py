@@ -280,7 +280,7 @@ def test_mps_is_simulated():
 def test_a_program_and_its_tests_run_as_the_page_prints(with_torch, tmp_path):
     """Also with pytest's workers, each a process of its own. The cache is the checkout's: its sources are equal."""
     environment = {"METALSIM_CACHE": str(building.cache())}
-    program, _ = blocks(ON_LINUX, "py")
+    program, *_ = blocks(ON_LINUX, "py")
     (tmp_path / "train.py").write_text(program)
     (shown,) = blocks(ON_LINUX, "")
     commands = next(block for block in blocks(ON_LINUX, "sh") if "train.py" in block).splitlines()

@@ -6,7 +6,9 @@ import ctypes
 import functools
 import json
 import os
+import re
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
@@ -23,6 +25,7 @@ _LARGEST_GUARDED = 1 << 24  # bytes; larger memory is used in place
 _INTERRUPTED = "interrupted"  # what the run time says when Ctrl-C ended a kernel
 _ERRORS = 30  # c10::metal::error_message_count
 _ERROR_BYTES, _ERROR_PARTS = 512, (("file", 0, 128), ("function", 128, 128), ("message", 256, 250))
+_NOTHING_GIVEN = msl.Given()
 _one_at_a_time = threading.RLock()  # the run time has one set of fibers
 
 
@@ -30,27 +33,44 @@ class UnknownKernel(AttributeError, RuntimeError):
     """A library has no kernel of that name: RuntimeError as in PyTorch, AttributeError for hasattr."""
 
 
-def compile_shader(source: str, *, strided: bool = False) -> Library:
+def compile_shader(
+    source: str,
+    *,
+    strided: bool = False,
+    constants: Mapping[str | int, object] | None = None,
+    threadgroup: Mapping[int, int] | None = None,
+) -> Library:
     """Compiles Metal source, unchanged, for the CPU; the counterpart of torch.mps.compile_shader.
 
     With `strided`, tensors need not be contiguous: for generated code that was made for the strides of its arguments.
 
+    What a Metal host of one's own sets, and torch.mps.compile_shader cannot: `constants`, the values of function
+    constants by name or by index (bool, int, float, a sequence for a vector), and `threadgroup`, the bytes of
+    threadgroup memory that is a parameter, by its index, for all kernels. Where either is None a source that wants it
+    is refused, as on a Mac. Buffers of parameters that a function constant takes away may be given or not.
+
     Raises SyntaxError with the line for source that does not compile and for what is not simulated (textures, for
-    instance), compiler.NoCompiler with what to install, and SimulationError on an x86 processor without AVX2 and FMA.
-    LIMITS.md says what acceptance here does not prove.
+    instance), or has no value or length; ValueError for a constant that the source has not, and a length that is not a
+    multiple of 16; compiler.NoCompiler with what to install, and SimulationError on an x86 processor without AVX2 and
+    FMA. LIMITS.md says what acceptance here does not prove.
     """
     if not isinstance(source, str):
         raise TypeError(f"the source of a Metal library is text, not {type(source).__name__}")
-    return Library(source.removeprefix("\ufeff"), strided)  # some editors write it before the text
+    for index, size in (threadgroup or {}).items():
+        if not isinstance(size, int) or size <= 0 or size % 16:
+            raise ValueError(f"threadgroup={{{index}: {size!r}}}: Metal takes a positive multiple of 16 bytes")
+    given = msl.Given(constants, threadgroup)
+    return Library(source.removeprefix("\ufeff"), strided, given)  # some editors write it before the text
 
 
 class Library:
     """The kernels of a Metal source, each an attribute."""
 
-    def __init__(self, source: str, strided: bool = False) -> None:
+    def __init__(self, source: str, strided: bool = False, given: msl.Given = _NOTHING_GIVEN) -> None:
         compiler.check_processor()
         self._strided = strided
-        folder = compiler.kept(f"kernels-{compiler.key(source, _fibers_asked())}", functools.partial(_compile, source))
+        name = f"kernels-{compiler.key(source, _fibers_asked(), given.key())}"
+        folder = compiler.kept(name, functools.partial(_compile, source, given))
         self._code = folder / "kernels.cpp"
         described = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))
         self._described = {kernel["name"]: kernel for kernel in described}
@@ -87,7 +107,9 @@ class Library:
         for number in self._numbers.values():
             function = self._runtime.metalsim_kernel(number).contents.function
             inside = f"_Z{names.get(function - base, '_Z?')[1:]}E"
-            sizes[number] = sum(variable.bytes for variable in variables if variable.name.startswith(inside))
+            parameters = re.compile(rf"_ZL\d+metalsim_threadgroup_{number}_\d+$")  # their length is the host's
+            own = (one for one in variables if one.name.startswith(inside) or parameters.match(one.name))
+            sizes[number] = sum(variable.bytes for variable in own)
         return sizes
 
 
@@ -115,7 +137,7 @@ class Kernel:
 
     @property
     def static_thread_group_memory_length(self) -> int:
-        """Bytes of threadgroup memory that the kernel declares."""
+        """Bytes of threadgroup memory that the kernel declares, and of that which it was given as parameters."""
         return self._library._shared_bytes[self._number]
 
     def __call__(
@@ -251,9 +273,9 @@ def _fibers_asked() -> str:
     return os.environ.get("METALSIM_FIBERS", "")
 
 
-def _compile(source: str, folder: Path) -> None:
+def _compile(source: str, given: msl.Given, folder: Path) -> None:
     """Fills a folder of the cache: the C++, the library made of it, and its kernels."""
-    translation = msl.translate(compiler.preprocess(source))
+    translation = msl.translate(compiler.preprocess(source), given)
     (folder / "kernels.cpp").write_text(translation.code, encoding="utf-8")
     compiler.compile_library(translation.code, folder / "kernels.so")
     kernels = [asdict(kernel) | ({"meets": True} if _fibers_asked() == "1" else {}) for kernel in translation.kernels]

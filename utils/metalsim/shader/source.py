@@ -10,6 +10,7 @@ What is not simulated raises SyntaxError with its line and is never passed on.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MOST_THREADS = 1024  # in a threadgroup, on every Apple GPU
@@ -49,20 +50,33 @@ _NOT_SIMULATED = (
         r"\b(?:visible|intersection)_function_table\b|\bintersector\b|\braytracing\b",
         "ray tracing and function tables are",
     ),
-    (
-        r"\[\[\s*function_constant\b",
-        "function constants (compile_shader cannot set them; use a template or a buffer) are",
-    ),
     (r"\bsimdgroup_async_copy|\bsimdgroup_event\b", "asynchronous copies are"),
     (r"\batomic_thread_fence\b", "fences are"),
     (r"\bcooperative_tensor\b|\bmpp::|\btensor_handle\b", "Metal 4 tensors are"),
-    (r"\[\[\s*threadgroup\s*\(", "threadgroup memory as a parameter (compile_shader cannot size it; declare it) is"),
     (r"\basm\b", "assembly is"),
+)
+
+# what appears in the source -> what torch.mps.compile_shader cannot say of it, and so refuses
+_NOT_GIVEN = (
+    (
+        "constants",
+        r"\[\[[^\]]*\bfunction_constant\b",
+        "function constants (torch.mps.compile_shader cannot set them: use a template or a buffer; "
+        "metalsim.shader.compile_shader takes constants=...) are",
+    ),
+    (
+        "threadgroup",
+        r"\[\[\s*threadgroup\s*\(",
+        "threadgroup memory as a parameter (torch.mps.compile_shader cannot size it: declare it; "
+        "metalsim.shader.compile_shader takes threadgroup=...) is",
+    ),
 )
 
 _ATTRIBUTE = r"(?:\[\[[^\]]*\]\]\s*)"
 _LINE_MARKER = re.compile(r'^# (\d+) "([^"]*)".*$', re.M)
-_MEETING = re.compile(r"\b(?:threadgroup_barrier|simdgroup_barrier|simdgroup_store|simd_[a-z]\w*|quad_[a-z]\w*)\b")
+_MEETING = re.compile(
+    r"\b(?:threadgroup_barrier|simdgroup_barrier|simdgroup_store|(?:__metal_)?(?:simd|quad)_[a-z]\w*)\b"
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,22 @@ class Parameter:
 
     attribute: str | None
     argument: str | None
+    condition: str = ""
+    """The function constant without which the parameter is not there."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a Metal host sets beside the source. None stands for a host that cannot."""
+
+    constants: Mapping[str | int, object] | None = None
+    """Values of function constants, by name or by index: bool, int, float, or a sequence of them for a vector."""
+    threadgroup: Mapping[int, int] | None = None
+    """Bytes of the threadgroup memory that is a parameter, by its index."""
+
+    def key(self) -> str:
+        """What of it goes into the name of a result."""
+        return repr([sorted(map(repr, (each or {}).items())) for each in (self.constants, self.threadgroup)])
 
 
 @dataclass(frozen=True)
@@ -97,15 +127,19 @@ class Translation:
     kernels: tuple[Kernel, ...]
 
 
-def translate(preprocessed: str) -> Translation:
-    """C++ for a preprocessed Metal source (with `# line "file"` markers). SyntaxError for what is not simulated."""
-    refuse_what_is_not_simulated(preprocessed)
+def translate(preprocessed: str, given: Given) -> Translation:
+    """C++ for a preprocessed Metal source (with `# line "file"` markers). SyntaxError for what is not simulated.
+
+    ValueError for a function constant that the source does not have.
+    """
+    refuse_what_is_not_simulated(preprocessed, given)
     check_address_spaces(preprocessed)
-    text = single_precision_literals(preprocessed)
+    text = single_precision_literals(set_constants(preprocessed, given.constants or {}))
     text = drop_equal_overloads(drop_address_space_twins(text))
     kernels = find_kernels(text)
     text = mark_threadgroup_variables(strip_attributes(text))
-    return Translation(f'#include <metalsim/metal.h>\n{text}\n# 1 "launch"\n{launch_code(kernels)}', kernels)
+    launch = launch_code(kernels, given.threadgroup or {})
+    return Translation(f'#include <metalsim/metal.h>\n{text}\n# 1 "launch"\n{launch}', kernels)
 
 
 # ---- errors with a line ----------------------------------------------------------------------------------------------
@@ -130,9 +164,10 @@ def error(text: str, position: int, message: str) -> SyntaxError:
     return SyntaxError(shown, (file, line, position - begin + 1, code))
 
 
-def refuse_what_is_not_simulated(text: str) -> None:
+def refuse_what_is_not_simulated(text: str, given: Given) -> None:
     """SyntaxError for the parts of Metal that have no counterpart here."""
-    for pattern, what in _NOT_SIMULATED:
+    not_given = [(pattern, what) for name, pattern, what in _NOT_GIVEN if getattr(given, name) is None]
+    for pattern, what in (*_NOT_SIMULATED, *not_given):
         if match := re.search(pattern, text):
             raise error(text, match.start(), f"{what} not simulated")
     if "metalsim_standard_library" in text:
@@ -162,6 +197,47 @@ def check_address_spaces(text: str) -> None:
 
 
 # ---- rewriting -------------------------------------------------------------------------------------------------------
+
+_CONSTANT = re.compile(
+    r"(?:\bstatic\s+)?\bconstant\s+(?:(?:constexpr|const)\s+)*([\w:]+)\s+(\w+)\s*"
+    r"\[\[\s*function_constant\s*\(\s*(\d+)\s*\)\s*\]\]\s*;"
+)
+
+
+def set_constants(text: str, constants: Mapping[str | int, object]) -> str:
+    """Function constants become constants of the program, by name or by index.
+
+    One without a value is 0 if the source asks whether it is defined, and else a SyntaxError: Metal makes no kernel
+    that uses one. ValueError for a name or an index that the source does not have.
+    """
+    declared = {match[2]: match for match in _CONSTANT.finditer(text)}
+    known = set(declared) | {int(match[3]) for match in declared.values()}
+    if unknown := [key for key in constants if key not in known]:
+        there = ", ".join(f"{name} ({match[3]})" for name, match in declared.items()) or "none"
+        raise ValueError(f"the source has no function constant {unknown[0]!r}; it has {there}")
+    for name, match in declared.items():
+        value = constants.get(name, constants.get(int(match[3])))
+        asked = rf"\bis_function_constant_defined\s*\(\s*{name}\s*\)"
+        if value is None and not re.search(asked, text):
+            message = f"function constant {name} has no value: constants={{{name!r}: ...}} gives one"
+            raise error(text, text.index(match[0]), message)
+        text = re.sub(asked, "true" if value is not None else "false", text)
+        set_to = f"static constexpr constant {match[1]} {name} = {match[1]}({_literal(value)});"
+        text = text.replace(match[0], set_to + "\n" * match[0].count("\n"), 1)
+    return text
+
+
+def _literal(value: object) -> str:
+    """A value of Python in Metal; nothing for None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(_literal, value))
+    raise ValueError(f"a function constant is a bool, an int, a float or a sequence of them, not {value!r}")
 
 
 def single_precision_literals(text: str) -> str:
@@ -323,10 +399,13 @@ def _declared(text: str, position: int) -> tuple[str, str, tuple[Parameter, ...]
 
 
 def _parameter(text: str) -> Parameter:
-    for attribute in re.findall(r"\[\[(.*?)\]\]", text, re.S):
-        if match := re.match(r"\s*(\w+)\s*(?:\((.*)\))?\s*$", attribute, re.S):
-            return Parameter(match[1], match[2])
-    return Parameter(None, None)
+    attributes = {}
+    for inside in re.findall(r"\[\[(.*?)\]\]", text, re.S):
+        for attribute in _split(inside):
+            if match := re.match(r"\s*(\w+)\s*(?:\((.*)\))?\s*$", attribute, re.S):
+                attributes.setdefault(match[1], match[2])
+    condition = attributes.pop("function_constant", "")
+    return Parameter(*next(iter(attributes.items()), (None, None)), condition)
 
 
 def _split(text: str) -> list[str]:
@@ -428,22 +507,26 @@ static void metalsim_row_{i}(MetalsimThread* first, unsigned threads) {{
 template <class F> struct metalsim_parameters_{i} {{ static constexpr MetalsimParameter list[] = {{{parameters}}}; }};
 template <class F> constexpr MetalsimParameter metalsim_parameters_{i}<F>::list[];
 """
+_NO_BUFFER = "MetalsimParameter{-1, 0, 0, 0, 0, 0}"
 _ENTRY = (
     '{{"{name}", metalsim_thread_{i}, metalsim_row_{i}, metalsim_parameters_{i}<metalsim_type_{i}>::list, {count}, '
     "(const void*)&{expression}}}"
 )
 
 
-def launch_code(kernels: tuple[Kernel, ...]) -> str:
-    """C++ with the table metalsim_kernels: how to call each kernel for a thread, and what its parameters are."""
+def launch_code(kernels: tuple[Kernel, ...], threadgroup: Mapping[int, int]) -> str:
+    """C++ with the table metalsim_kernels: how to call each kernel for a thread, and what its parameters are.
+
+    ``threadgroup`` has the bytes of threadgroup memory that is a parameter.
+    """
     parts = []
     for i, kernel in enumerate(kernels):
-        arguments, parameters = _arguments(kernel)
-        call = _CALL.format(
+        arguments, parameters = _arguments(kernel, i)
+        call = _memory(kernel, i, threadgroup) + _CALL.format(
             i=i,
             expression=kernel.expression,
             arguments=", ".join(arguments),
-            parameters=", ".join(parameters) or "MetalsimParameter{-1, 0, 0, 0, 0, 0}",
+            parameters=", ".join(parameters) or _NO_BUFFER,
         )
         # each line is told as the kernel's own: what is wrong in it is wrong with the declaration
         parts += [f'# {kernel.line} "{kernel.file}"\n{line}\n' for line in call.splitlines()]
@@ -456,19 +539,46 @@ def launch_code(kernels: tuple[Kernel, ...]) -> str:
     return f'{"".join(parts)}# 1 "launch"\n{end}const int metalsim_kernel_count = {len(kernels)}; }}\n'
 
 
-def _arguments(kernel: Kernel) -> tuple[list[str], list[str]]:
+def lengths(kernel: Kernel, threadgroup: Mapping[int, int]) -> dict[int, int]:
+    """Bytes of the kernel's threadgroup parameters, by index. SyntaxError for one that was not given a length."""
+    indices = [int(parameter.argument or 0) for parameter in kernel.parameters if parameter.attribute == "threadgroup"]
+    for index in indices:
+        if index not in threadgroup:
+            message = (
+                f"{kernel.name}: the threadgroup memory [[threadgroup({index})]] has no length: "
+                f"threadgroup={{{index}: bytes}} gives one"
+            )
+            location = (kernel.file, kernel.line, 1, None)
+            raise SyntaxError(f"{kernel.file}:{kernel.line}: error: {message}", location)
+    return {index: threadgroup[index] for index in indices}
+
+
+def _memory(kernel: Kernel, number: int, threadgroup: Mapping[int, int]) -> str:
+    """C++ that declares the memory of a kernel's threadgroup parameters."""
+    return "".join(
+        f"METALSIM_SHARED __attribute__((aligned(16))) char metalsim_threadgroup_{number}_{index}[{size}];\n"
+        for index, size in lengths(kernel, threadgroup).items()
+    )
+
+
+def _arguments(kernel: Kernel, kernel_number: int) -> tuple[list[str], list[str]]:
     """C++ for a kernel's arguments, and for the description of its parameters."""
     arguments, parameters, following = [], [], "0"
     for number, parameter in enumerate(kernel.parameters):
         kind = f"typename F::template at<{number}>"
         if parameter.attribute in SUPPLIED:
             arguments.append(f"metalsim::supply<{kind}>({SUPPLIED[parameter.attribute]})")
-            parameters.append("MetalsimParameter{-1, 0, 0, 0, 0, 0}")
+            parameters.append(_NO_BUFFER)
         elif parameter.attribute in (None, "buffer"):
             index = f"({parameter.argument})" if parameter.attribute else following
             following = f"{index} + 1"
-            arguments.append(f"metalsim::argument<{kind}>::get(t->buffers, {index})")
-            parameters.append(f"metalsim::argument<{kind}>::describe({index})")
+            there = f"({parameter.condition or 'true'})"
+            arguments.append(f"metalsim::argument<{kind}>::get({there} ? t->buffers : metalsim::absent, {index})")
+            parameters.append(f"{there} ? metalsim::argument<{kind}>::describe({index}) : {_NO_BUFFER}")
+        elif parameter.attribute == "threadgroup":
+            memory = f"metalsim_threadgroup_{kernel_number}_{int(parameter.argument or 0)}"
+            arguments.append(f"metalsim::in_threadgroup<{kind}>({memory})")
+            parameters.append(_NO_BUFFER)
         else:
             message = f"{kernel.name}: the attribute [[{parameter.attribute}]] is not simulated"
             location = (kernel.file, kernel.line, 1, None)

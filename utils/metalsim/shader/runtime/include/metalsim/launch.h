@@ -63,6 +63,15 @@ struct argument<T&> {
   static T& get(void** buffers, int i) { return *(T*)buffers[i]; }
 };
 
+// Buffers of parameters that are not there: a null pointer for each.
+static void* absent[64] = {};
+
+// A parameter that is threadgroup memory, whose length the host gave.
+template <class T>
+inline T in_threadgroup(void* memory) {
+  return argument<T>::get(&memory, 0);
+}
+
 template <class F>
 struct signature;
 template <class... A>

@@ -133,6 +133,9 @@ METALSIM_MATH2(min, __builtin_fminf(a, b))
 METALSIM_MATH3(clamp, __builtin_fminf(__builtin_fmaxf(a, b), c))
 METALSIM_MATH3(max3, __builtin_fmaxf(__builtin_fmaxf(a, b), c))
 METALSIM_MATH3(min3, __builtin_fminf(__builtin_fminf(a, b), c))
+METALSIM_MATH3(fmax3, __builtin_fmaxf(__builtin_fmaxf(a, b), c))
+METALSIM_MATH3(fmin3, __builtin_fminf(__builtin_fminf(a, b), c))
+METALSIM_MATH3(fmedian3, __builtin_fmaxf(__builtin_fminf(a, b), __builtin_fminf(__builtin_fmaxf(a, b), c)))
 
 template <class T, int N>
 inline T dot(vec<T, N> a, vec<T, N> b) {

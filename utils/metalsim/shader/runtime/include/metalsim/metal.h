@@ -14,5 +14,6 @@
 #include <metalsim/simdgroup.h>
 #include <metalsim/atomic.h>
 #include <metalsim/matrix.h>
+#include <metalsim/intrinsics.h>
 #include <metalsim/launch.h>
 #include <metalsim/language.h>  // last: it defines words of the language as macros

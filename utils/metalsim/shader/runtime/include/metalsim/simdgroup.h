@@ -89,17 +89,18 @@ METALSIM_INLINE T simd_broadcast_first(T x) {
   metalsim_lanes<T> all = metalsim_all(x);
   return all.value[all.first()];
 }
+// In groups of `modulo` lanes, each filled from its own.
 template <class T, metalsim_if_simd<T> = 0>
-METALSIM_INLINE T simd_shuffle_and_fill_down(T x, T filling, ushort k) {
+METALSIM_INLINE T simd_shuffle_and_fill_down(T x, T filling, ushort k, ushort modulo = 32) {
   metalsim_lanes<T> all = metalsim_all(x), fill = metalsim_all(filling);
-  const uint source = metalsim_lane() + k;
-  return source < 32 ? all.from_or_zero(source) : fill.from_or_zero(source - 32);
+  const uint lane = metalsim_lane(), end = lane - lane % modulo + modulo, source = lane + k;
+  return source < end ? all.from_or_zero(source) : fill.from_or_zero(source - modulo);
 }
 template <class T, metalsim_if_simd<T> = 0>
-METALSIM_INLINE T simd_shuffle_and_fill_up(T x, T filling, ushort k) {
+METALSIM_INLINE T simd_shuffle_and_fill_up(T x, T filling, ushort k, ushort modulo = 32) {
   metalsim_lanes<T> all = metalsim_all(x), fill = metalsim_all(filling);
   const uint lane = metalsim_lane();
-  return lane >= k ? all.from_or_zero(lane - k) : fill.from_or_zero(lane + 32 - k);
+  return lane % modulo >= k ? all.from_or_zero(lane - k) : fill.from_or_zero(lane + modulo - k);
 }
 
 #define METALSIM_REDUCTION(f, expression)                      \
