@@ -132,6 +132,7 @@ def what_is_the_same_is_called_so_and_there_is_an_end(lockstep):
 
 @LOCKSTEP.rule(
     ("budget / intervals.LOOKS[0] - starting", "budget - starting"),
+    ("max(left, starting / 4)", "left"),
     ("min(MOST_ROUNDS,", "max(MOST_ROUNDS,"),
     ("_RESTLESS * math.sqrt(starting / round_time)", "1.0"),
 )
@@ -141,3 +142,4 @@ def rounds_are_as_many_as_a_pair_is_worth(lockstep):
     assert lockstep._rounds(4.0, 0.001, 1e6) == lockstep.MOST_ROUNDS
     assert lockstep._rounds(1.0, 1.0, 40) == 3
     assert lockstep._rounds(2.0, 100.0, 40) == 1
+    assert lockstep._rounds(6.0, 0.1, 40) == 15

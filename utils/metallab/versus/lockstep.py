@@ -186,9 +186,11 @@ def _rounds(starting: float, round_time: float, budget: float) -> int:
     """How many rounds a pair is worth, by the seconds that it took to start and that a round takes.
 
     Where processes cost c, rounds cost r, and rounds vary by q times as much as processes, q times the root of c / r
-    rounds are best (Kalibera and Jones, section 9). Fewer if else the pairs that the first look needs were too dear.
+    rounds are best (Kalibera and Jones, section 9). Fewer, if else the pairs that the first look needs were too dear;
+    but for a quarter of what the processes cost.
     """
-    affordable = (0.85 * budget / intervals.LOOKS[0] - starting) / round_time  # the first pair takes longer
+    left = 0.85 * budget / intervals.LOOKS[0] - starting  # the first pair takes longer
+    affordable = max(left, starting / 4) / round_time
     best = _RESTLESS * math.sqrt(starting / round_time)
     return max(1, min(MOST_ROUNDS, round(min(best, affordable))))
 
