@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import os
 import sys
@@ -77,7 +78,9 @@ def run(given: argparse.Namespace) -> int:
     print(report.summary(outcomes, given.factor))
     if file := report.save(given.out / "versus.json", outcomes, two, described, settings):
         print(f"The samples of both sides: {paths.shown(file)}")
-    if picture := report.draw(outcomes, device):
+    if not importlib.util.find_spec("matplotlib"):  # nor need it be, where only measuring is installed
+        print("There is no picture without matplotlib: pip install matplotlib")
+    elif picture := report.draw(outcomes, device):
         picture.savefig(given.out / "versus.png")
         print(f"A picture: {paths.shown(given.out / 'versus.png')}")
     return report.exit_code(outcomes)
