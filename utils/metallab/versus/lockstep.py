@@ -35,6 +35,8 @@ WORKER = Path(__file__).with_name("worker.py")
 MOST_ROUNDS = 100
 _RESTLESS = 6.0
 """How many times as much rounds vary as processes do: 2 to 20 were seen."""
+_SHARED_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+"""JAX and TensorFlow would each take most of a GPU's memory for one side, and leave the other none."""
 PATIENCE = 300.0
 """Seconds for set-up and first call, and for any sample, before a side is said to hang."""
 
@@ -289,5 +291,5 @@ def environment(command: Command, threads: int, padding: int = 0) -> dict[str, s
     """The variables of a side's process: its own before this process's, and so many bytes that move its stack."""
     held = {name: str(threads) for name in ONE_THREAD} if threads else {}
     kept = {name: value for name, value in os.environ.items() if name != "METALLAB_DEVICE"}
-    about = {"PYTHONHASHSEED": "0", "METALLAB_VERSUS_PADDING": "x" * padding}
-    return {**kept, **about, **held, **command.environment}
+    padded = {"PYTHONHASHSEED": "0", "METALLAB_VERSUS_PADDING": "x" * padding}
+    return {**kept, **padded, **held, **_SHARED_GPU, **command.environment}
