@@ -329,6 +329,28 @@ def test_cases_are_listed_by_group_and_name(repository, capsys):
     assert capsys.readouterr().out.split() == ["01", "steady[n=2]", "01", "steady[n=3]"]
 
 
+def test_what_was_compared_before_an_interruption_is_kept(repository, tmp_path, capsys, monkeypatch):
+    some = lockstep.Pair((0.001,), (0.002,), 3, (0.001, 0.001))
+
+    def compare(case, *_):
+        if case.name != "steady[n=2]":
+            raise KeyboardInterrupt
+        return lockstep.Outcome(case, "SLOWER", lockstep.Interval(0.5, 0.4, 0.6), (some,) * 8)
+
+    monkeypatch.setattr(lockstep, "compare", compare)
+    out = tmp_path / "out"
+    given = ["HEAD~1", "HEAD", "cases.py", "--only", "01", "--device", "cpu", "--out", str(out)]
+    assert command.main(given) == 130
+    assert "interrupted after 1 of 2 cases" in capsys.readouterr().err
+    assert {record.name for record in records.load(out / "versus.json")} == {
+        "versus/steady[n=2]/A",
+        "versus/steady[n=2]/B",
+    }
+    (tmp_path / "a_file").touch()
+    assert command.main([*given[:-1], str(tmp_path / "a_file" / "below")]) == 2
+    assert "a_file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("answers", "code"),
     [(["SAME", "FASTER", "UNSURE", "NEW"], 0), (["SAME", "SLOWER"], 1), (["SAME", "LOST"], 1), (["SAME", "DIFFERS"], 2),

@@ -233,7 +233,7 @@ def shape(text):
 def test_the_commands_of_the_page_are_there(core, tmp_path):
     (commands,) = (block for block in blocks(OWN_CODE, "sh") if "metallab time" in block)
     lines = dict(line.split(maxsplit=2)[1:] for line in commands.splitlines())
-    assert lines.keys() == {"time", "coverage", "trace", "report"}
+    assert lines.keys() == {"time", "coverage", "trace", "report", "versus"}
     printed, _ = core("metallab", "time", *shlex.split(lines["time"]), cwd=tmp_path, METALLAB_MODE="fast")
     assert printed.startswith("sum(numbers): ")
     printed, _ = core("metallab", "--help", cwd=tmp_path)

@@ -8,14 +8,16 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
 from mutate import Rules
 
-from metallab.versus import cases, intervals, lockstep
+from metallab.versus import cases, intervals, lockstep, worker
 
-INTERVALS, LOCKSTEP = Rules(intervals), Rules(lockstep)
+INTERVALS, LOCKSTEP, WORKER = Rules(intervals), Rules(lockstep), Rules(worker)
 CASE = cases.Case("synthetic", lambda: None)
 
 
@@ -132,6 +134,7 @@ def what_is_the_same_is_called_so_and_there_is_an_end(lockstep):
 
 @LOCKSTEP.rule(
     ("budget / intervals.LOOKS[0] - starting", "budget - starting"),
+    ("max(left, starting / 4)", "left"),
     ("min(MOST_ROUNDS,", "max(MOST_ROUNDS,"),
     ("_RESTLESS * math.sqrt(starting / round_time)", "1.0"),
 )
@@ -141,3 +144,70 @@ def rounds_are_as_many_as_a_pair_is_worth(lockstep):
     assert lockstep._rounds(4.0, 0.001, 1e6) == lockstep.MOST_ROUNDS
     assert lockstep._rounds(1.0, 1.0, 40) == 3
     assert lockstep._rounds(2.0, 100.0, 40) == 1
+    assert lockstep._rounds(6.0, 0.1, 40) == 15
+
+
+class Later:
+    """A result that is there only when it has been waited for, as JAX's are."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def block_until_ready(self) -> None:
+        self.log.append("ready")
+
+
+def sampled(worker, monkeypatch, device: str, result, calls: int, uncounted: bool = True) -> list[str]:
+    """What happens during a sample: calls, waiting, readings of the clock."""
+    log = getattr(result, "log", [])
+    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(synchronize=lambda: log.append("wait")))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(worker.time, "perf_counter_ns", lambda: log.append("clock") or len(log))
+    wait = worker.Waiting(result, device)
+    worker.sample(lambda: log.append("call") or result, wait, calls, uncounted)
+    return log
+
+
+@WORKER.rule(
+    ("    if uncounted:", "    if not uncounted:"),
+    ("        result = work()\n    wait.all(result)", "        result = work()"),
+    ("            wait.all(work())\n        return", "            work()\n        return"),
+    ('hasattr(leaf, "block_until_ready") for', "False for"),
+    ('("cuda", "mps")', '("mps",)'),
+)
+def a_sample_follows_a_call_that_does_not_count_and_waits_for_all(worker, monkeypatch):
+    """At the second reading of the clock nothing is under way: on a GPU, and with results that come later."""
+    at_once = ["call", "clock", "call", "call", "clock"]
+    assert sampled(worker, monkeypatch, "cpu", 1.0, 2) == at_once
+    assert sampled(worker, monkeypatch, "cpu", 1.0, 2, uncounted=False) == at_once[1:]
+    on_gpu = ["call", "wait", "clock", "call", "call", "wait", "clock"]
+    assert sampled(worker, monkeypatch, "cuda", 1.0, 2) == on_gpu
+    later = ["call", "ready", "clock", "call", "ready", "call", "ready", "clock"]
+    assert sampled(worker, monkeypatch, "cpu", Later([]), 2) == later
+
+
+@WORKER.rule(
+    ('os.listdir("/proc/self/task")', '["self"][:0]'), ("int(thread), cores", "int(thread), cores[:0] or {0, 1}")
+)
+def all_threads_of_a_process_are_held_to_its_cores(worker, monkeypatch):
+    """Also those that a framework has started before."""
+    held = []
+    monkeypatch.setattr(worker.os, "sched_setaffinity", lambda *given: held.append(given), raising=False)
+    monkeypatch.setattr(worker.os, "listdir", lambda folder: ["7", "8"] if folder == "/proc/self/task" else [])
+    worker.pin([3])
+    assert held == [(7, [3]), (8, [3])]
+
+
+@WORKER.rule(("return min(times)", "return max(times)"), ("len(times) < 3 or", "len(times) < 1 or"))
+def a_call_s_time_is_its_quickest_of_three_at_least(worker, monkeypatch):
+    """It says how many calls fill a sample."""
+    clock, takes = [0], [60_000_000, 9_000_000, 2_000_000, 1_000_000]
+    monkeypatch.setattr(worker.time, "perf_counter_ns", lambda: clock[0])
+    monkeypatch.setattr(worker.time, "perf_counter", lambda: clock[0] / 1e9 + 1)
+
+    def work():
+        clock[0] += takes.pop(0)
+        return 1
+
+    assert worker.warm_up(work, worker.Waiting(1, "cpu")) == 0.002
+    assert len(takes) == 1

@@ -31,6 +31,7 @@ COMMANDS = (
     Command("report", "metallab.results.report", "one page of a run's results", "report build/full-cpu"),
     Command("time", "metallab.commands.time_expression", "time an expression", "time 'sorted(a)' --setup 'a = [2, 1]'"),
     Command("trace", "metallab.pytorch.trace_script", "each operator, copy and fallback of a script", "trace train.py"),
+    Command("versus", "metallab.versus.__main__", "is B slower than A?", "versus HEAD~1 . cases.py"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import os
 import sys
@@ -26,7 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
-    """0 if B is nowhere slower, 1 if it is, or cannot do what A can, 2 if they cannot be compared or outputs differ."""
+    """0 if B is nowhere slower, 1 if it is, or cannot do what A can, 2 if they cannot be compared or outputs differ.
+
+    130 where it was interrupted: what had been compared until then is told and saved.
+    """
     side = "a git revision, '.' for the working tree, a Python or its environment's folder, NAME=value"
     parser.add_argument("a", metavar="A", help=f"the old side: {side}, or several of these with commas between")
     parser.add_argument("b", metavar="B", help="the new side")
@@ -40,7 +44,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
     parser.add_argument("--list", action="store_true", help="name the cases, and measure nothing")
     try:
         return run(parser.parse_args(arguments))
-    except (cases.CaseError, sides.SideError, TurnBlocked, TurnExpired, NotADirectoryError) as error:
+    except (cases.CaseError, sides.SideError, TurnBlocked, TurnExpired, OSError) as error:
         print(f"versus: {error}", file=sys.stderr)
         return 2
 
@@ -69,18 +73,24 @@ def run(given: argparse.Namespace) -> int:
     threads = f"{given.threads or 'as many as they like'} a side"
     print(f"Cases: {len(chosen)}; device: {device}; threads: {threads}; at most {given.seconds:g} s a case", flush=True)
     commands = [side.command for side in two.values()]
-    outcomes = []
-    for case in chosen:
-        outcomes.append(lockstep.compare(case, commands, settings))
-        print(report.sentence(outcomes[-1]), flush=True)
+    outcomes, is_interrupted = [], False
+    try:
+        for case in chosen:
+            outcomes.append(lockstep.compare(case, commands, settings))
+            print(report.sentence(outcomes[-1]), flush=True)
+    except KeyboardInterrupt:  # minutes of measuring are not lost
+        is_interrupted = True
+        print(f"interrupted after {len(outcomes)} of {len(chosen)} cases", file=sys.stderr)
     print(report.table(outcomes))
     print(report.summary(outcomes, given.factor))
     if file := report.save(given.out / "versus.json", outcomes, two, described, settings):
         print(f"The samples of both sides: {paths.shown(file)}")
-    if picture := report.draw(outcomes, device):
+    if not importlib.util.find_spec("matplotlib"):  # nor need it be, where only measuring is installed
+        print("There is no picture without matplotlib: pip install matplotlib")
+    elif picture := report.draw(outcomes, device):
         picture.savefig(given.out / "versus.png")
         print(f"A picture: {paths.shown(given.out / 'versus.png')}")
-    return report.exit_code(outcomes)
+    return 130 if is_interrupted else report.exit_code(outcomes)
 
 
 def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.Case]:

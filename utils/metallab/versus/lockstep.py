@@ -35,6 +35,8 @@ WORKER = Path(__file__).with_name("worker.py")
 MOST_ROUNDS = 100
 _RESTLESS = 6.0
 """How many times as much rounds vary as processes do: 2 to 20 were seen."""
+_SHARED_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+"""JAX and TensorFlow would each take most of a GPU's memory for one side, and leave the other none."""
 PATIENCE = 300.0
 """Seconds for set-up and first call, and for any sample, before a side is said to hang."""
 
@@ -186,9 +188,11 @@ def _rounds(starting: float, round_time: float, budget: float) -> int:
     """How many rounds a pair is worth, by the seconds that it took to start and that a round takes.
 
     Where processes cost c, rounds cost r, and rounds vary by q times as much as processes, q times the root of c / r
-    rounds are best (Kalibera and Jones, section 9). Fewer if else the pairs that the first look needs were too dear.
+    rounds are best (Kalibera and Jones, section 9). Fewer, if else the pairs that the first look needs were too dear;
+    but for a quarter of what the processes cost.
     """
-    affordable = (0.85 * budget / intervals.LOOKS[0] - starting) / round_time  # the first pair takes longer
+    left = 0.85 * budget / intervals.LOOKS[0] - starting  # the first pair takes longer
+    affordable = max(left, starting / 4) / round_time
     best = _RESTLESS * math.sqrt(starting / round_time)
     return max(1, min(MOST_ROUNDS, round(min(best, affordable))))
 
@@ -287,5 +291,5 @@ def environment(command: Command, threads: int, padding: int = 0) -> dict[str, s
     """The variables of a side's process: its own before this process's, and so many bytes that move its stack."""
     held = {name: str(threads) for name in ONE_THREAD} if threads else {}
     kept = {name: value for name, value in os.environ.items() if name != "METALLAB_DEVICE"}
-    about = {"PYTHONHASHSEED": "0", "METALLAB_VERSUS_PADDING": "x" * padding}
-    return {**kept, **about, **held, **command.environment}
+    padded = {"PYTHONHASHSEED": "0", "METALLAB_VERSUS_PADDING": "x" * padding}
+    return {**kept, **padded, **held, **_SHARED_GPU, **command.environment}
