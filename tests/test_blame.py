@@ -162,6 +162,8 @@ def off_by_one(when):
 
 SHRUNK = {
     "every gelu": ("gelu", lambda x: True, ()),
+    "every tanh": ("tanh", lambda x: True, ()),
+    "every neg": ("neg", lambda x: True, ()),
     "gelu in bfloat16": ("gelu", lambda x: x.dtype == torch.bfloat16, ("not in float32",)),
     "sum of nothing": ("sum.dim_IntList", lambda x: not x.numel(), ("a tensor without elements",)),
     "sum of at most nine": ("sum.dim_IntList", lambda x: x.numel() < 10, ()),
@@ -181,6 +183,8 @@ def test_what_it_takes_is_all_that_it_takes():
     asked = {
         "every gelu": (gelu.bfloat16(), torch.randn(5, 8).bfloat16()),
         "gelu in bfloat16": (gelu.bfloat16(), torch.randn(5, 8).bfloat16()),
+        "every tanh": (Expanded(), torch.randn(5, 8)),
+        "every neg": (Expanded(), torch.randn(5, 8)),
         "sum of nothing": (Summed(), torch.randn(0, 8)),
         "sum of at most nine": (Summed(), torch.randn(0, 8)),
         "tanh of an expanded view": (Expanded(), torch.randn(5, 8)),
