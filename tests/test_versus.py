@@ -77,7 +77,8 @@ def side(**variables: str) -> Command:
 
 def outcome(file: Path, name: str, a: Command, b: Command) -> lockstep.Outcome:
     """One pair of processes: the budget is spent then."""
-    return lockstep.compare(cases.load(file)[name], [a, b], Settings(file, seconds=0.0))
+    (one,) = lockstep.compare([cases.load(file)[name]], [a, b], Settings(file, seconds=0.0))
+    return one
 
 
 def test_ratios_are_those_of_the_sides(file):
@@ -131,11 +132,8 @@ def test_processes_are_moved_in_memory_held_to_their_threads_and_gone_afterwards
         lockstep.subprocess, "Popen", lambda *a, **k: started.append((real(*a, **k), a[0], k)) or started[-1][0]
     )
     monkeypatch.setenv("METALLAB_DEVICE", "sim")
-    settings = Settings(file, threads=1)
     for _ in range(2):
-        lockstep._pair(
-            cases.load(file)["by_side"], [side(), side()], settings, lockstep.random.Random(), is_first=False
-        )
+        outcome(file, "by_side", side(), side())
     assert all(process.poll() is not None for process, *_ in started)
     told = [json.loads(arguments[-1]) for _, arguments, _ in started]
     assert len({each["seed"] for each in told}) == 4
@@ -145,6 +143,25 @@ def test_processes_are_moved_in_memory_held_to_their_threads_and_gone_afterwards
     assert len({len(each["METALLAB_VERSUS_PADDING"]) for each in environments}) > 1
     assert {each["OMP_NUM_THREADS"] for each in environments} == {"1"}
     assert not any("METALLAB_DEVICE" in each for each in environments)
+
+
+def test_cases_share_processes_and_outlive_one_that_ends_them(file, monkeypatch):
+    """Each in an order of its own; what a case ends is started again for those that are left."""
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    started, real = [], lockstep._started
+    monkeypatch.setattr(lockstep, "_started", lambda *given: started.append(given) or real(*given))
+    every = cases.load(file)
+    given = [every[name] for name in ("steady[n=2]", "steady[n=3]", "crashes", "no_function")]
+    chance = lockstep.random.Random(1)
+    got = {
+        outcome.case.name: outcome
+        for outcome in lockstep.compare(given, [side(), side(TAKES="2000000")], Settings(file), chance)
+    }
+    assert {name: outcome.answer for name, outcome in got.items()} == {
+        "steady[n=2]": "SLOWER", "steady[n=3]": "SLOWER", "crashes": "LOST", "no_function": "NEITHER",
+    }  # fmt: skip
+    assert len(got["steady[n=2]"].pairs) == len(got["steady[n=3]"].pairs) == 8
+    assert 2 * 8 <= len(started) <= 2 * 9
 
 
 def test_a_side_that_hangs_is_told(file, monkeypatch):
@@ -332,10 +349,9 @@ def test_cases_are_listed_by_group_and_name(repository, capsys):
 def test_what_was_compared_before_an_interruption_is_kept(repository, tmp_path, capsys, monkeypatch):
     some = lockstep.Pair((0.001,), (0.002,), 3, (0.001, 0.001))
 
-    def compare(case, *_):
-        if case.name != "steady[n=2]":
-            raise KeyboardInterrupt
-        return lockstep.Outcome(case, "SLOWER", lockstep.Interval(0.5, 0.4, 0.6), (some,) * 8)
+    def compare(given, *_):
+        yield lockstep.Outcome(given[0], "SLOWER", lockstep.Interval(0.5, 0.4, 0.6), (some,) * 8)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(lockstep, "compare", compare)
     out = tmp_path / "out"

@@ -5,6 +5,7 @@ All of it is synthetic: pairs of processes that differ by chance, rounds that va
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import random
@@ -85,14 +86,20 @@ def outcomes(lockstep, kind: str, truth: float, times: int, seconds: float = 1e9
     """The answers of comparisons with such pairs instead of processes."""
     rng = np.random.default_rng(2)
     endless = iter(lambda: pairs(lockstep, kind, truth, rng, 1)[0], None)
-    lockstep._pair = lambda *_, **__: next(endless)
+    lockstep._pair, lockstep._live_pair = lambda *_, **__: next(endless), no_processes
     settings = lockstep.Settings(Path("cases.py"), seconds=seconds)
-    return [lockstep.compare(CASE, (), settings, random.Random(0)).answer for _ in range(times)]
+    return [next(lockstep.compare([CASE], (), settings, random.Random(0))).answer for _ in range(times)]
+
+
+@contextlib.contextmanager
+def no_processes(*_):
+    """In place of two live processes."""
+    yield {}
 
 
 @LOCKSTEP.rule(
     # rounds of one process taken for as many processes
-    ("[pair.log for pair in pairs]", "[math.log(a / b) for pair in pairs for a, b in zip(pair.a, pair.b)][:90]"),
+    ("[pair.log for pair in self.pairs]", "[math.log(a / b) for p in self.pairs for a, b in zip(p.a, p.b)][:90]"),
     ("of.low > factor", "of.speed > 1"),
     ("of.high < 1 / factor", "of.speed < 1"),
 )
@@ -102,7 +109,7 @@ def where_nothing_is_planted_nothing_is_found(lockstep):
         assert answers.count("SLOWER") + answers.count("FASTER") <= 3, kind
 
 
-@LOCKSTEP.rule(("math.log(a / b)", "math.log(b / a)"), ("len(pairs) in intervals.LOOKS:", "len(pairs) == 0:"))
+@LOCKSTEP.rule(("math.log(a / b)", "math.log(b / a)"), ("count not in intervals.LOOKS:", "count in intervals.LOOKS:"))
 def what_is_planted_is_found_and_the_right_way_round(lockstep):
     """And at the first looks, which a budget for 10 pairs has one of."""
     for kind in ("normal", "long tails"):
@@ -120,15 +127,15 @@ def what_is_planted_is_found_and_the_right_way_round(lockstep):
     assert set(seen) == {intervals.LOOKS[0]}
 
 
-@LOCKSTEP.rule(('return "SAME" if', 'return "UNSURE" if'), ("len(pairs) == intervals.LOOKS[-1]", "False"))
+@LOCKSTEP.rule(('return "SAME" if', 'return "UNSURE" if'), ("count == intervals.LOOKS[-1]", "False"))
 def what_is_the_same_is_called_so_and_there_is_an_end(lockstep):
     """Noise a tenth of the others'; where noise is larger, 40 pairs are the last."""
     quiet = [lockstep.Pair((1.0,), (1.0 + 0.001 * (n % 3 - 1),), 1, (1.0, 1.0)) for n in range(50)]
     loud = [lockstep.Pair((1.0,), (1.0 + 0.2 * (n % 3 - 1),), 1, (1.0, 1.0)) for n in range(41)]
     for given, answer, count in ((quiet, "SAME", 8), (loud, "UNSURE", 40)):
         left = iter(given)
-        lockstep._pair = lambda *_, left=left, **__: next(left)
-        outcome = lockstep.compare(CASE, (), lockstep.Settings(Path("cases.py"), seconds=1e9))
+        lockstep._pair, lockstep._live_pair = lambda *_, left=left, **__: next(left), no_processes
+        (outcome,) = lockstep.compare([CASE], (), lockstep.Settings(Path("cases.py"), seconds=1e9))
         assert (outcome.answer, len(outcome.pairs)) == (answer, count)
 
 

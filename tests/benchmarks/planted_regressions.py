@@ -167,7 +167,7 @@ def make(work: str, planted: float, device: str) -> Made:
     settings = lockstep.Settings(file, device=device, seconds=SECONDS[kind])
     path = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     sides = [lockstep.Command(Path(sys.executable), {VARIABLE: str(more), **path}) for more in (0.0, planted)]
-    outcome = lockstep.compare(cases.load(file)[work], sides, settings)
+    (outcome,) = lockstep.compare([cases.load(file)[work]], sides, settings)
     if outcome.interval is None:
         raise SystemExit(f"{work}, {planted:.0%} planted: {outcome.answer}: {outcome.reason}")
     of = outcome.interval

@@ -75,9 +75,12 @@ def run(given: argparse.Namespace) -> int:
     commands = [side.command for side in two.values()]
     outcomes, is_interrupted = [], False
     try:
-        for case in chosen:
-            outcomes.append(lockstep.compare(case, commands, settings))
-            print(report.sentence(outcomes[-1]), flush=True)
+        for group in dict.fromkeys(
+            case.group for case in chosen
+        ):  # frameworks that have not met do not share a process
+            for outcome in lockstep.compare([case for case in chosen if case.group == group], commands, settings):
+                outcomes.append(outcome)
+                print(report.sentence(outcome), flush=True)
     except KeyboardInterrupt:  # minutes of measuring are not lost
         is_interrupted = True
         print(f"interrupted after {len(outcomes)} of {len(chosen)} cases", file=sys.stderr)

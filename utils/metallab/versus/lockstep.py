@@ -6,6 +6,7 @@ never compute at the same time: a **round** takes one sample of each, in random 
 after a call that does not count, and is one ratio, from which cancels what the machine does to both. What a process
 keeps (where its memory lies) does not cancel within its life, so there are several **pairs** of processes, each at
 random offsets of memory, and on one core where the system allows it. `metallab.versus.intervals` says what follows.
+Where processes are loaded with imports that take seconds, several cases share them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -113,28 +114,57 @@ def verdict(of: Interval, factor: float) -> Literal["SLOWER", "FASTER", "SAME", 
     return "SAME" if of.low >= 1 / factor and of.high <= factor else "UNSURE"
 
 
-def compare(case: Case, sides: Sequence[Command], settings: Settings, chance: random.Random | None = None) -> Outcome:
-    """Hold two sides against each other in one case, until the verdict is clear or the budget is spent.
+def compare(
+    given: Iterable[Case], sides: Sequence[Command], settings: Settings, chance: random.Random | None = None
+) -> Iterator[Outcome]:
+    """Hold two sides against each other in several cases: each one's outcome as soon as it is known.
 
-    Outputs come first: sides that disagree get no ratio. Each pair of processes takes a turn, see `metallab.turns`;
-    waiting for it is no part of the budget.
+    A case goes on until its verdict is clear or its budget is spent. Outputs come first: sides that disagree get no
+    ratio. The cases share their processes, which import frameworks once, and come in another order in each pair of
+    processes; a pair that a case has ended is followed by another one for the others. Each pair takes a turn, see
+    `metallab.turns`; waiting for it is no part of a budget.
     """
-    chance, spent = chance or random.Random(), 0.0
-    pairs: list[Pair] = []
-    while True:
-        with turns.turn():
-            began = time.monotonic()
-            try:
-                pairs.append(_pair(case, sides, settings, chance, is_first=not pairs))
-            except _NoRatioError as why:
-                return Outcome(case, why.answer, None, tuple(pairs), str(why), spent)
-            spent += time.monotonic() - began
-        is_last = spent * (1 + 1 / len(pairs)) > settings.seconds or len(pairs) == intervals.LOOKS[-1]
-        if is_last or len(pairs) in intervals.LOOKS:
-            of = intervals.interval([pair.log for pair in pairs])
-            answer = verdict(of, settings.factor)
-            if is_last or answer != "UNSURE":
-                return Outcome(case, answer, of, tuple(pairs), _lacking(pairs, spent), spent)
+    chance = chance or random.Random()
+    open_cases = {case.name: _Progress(case) for case in given}
+    while open_cases:
+        decided: list[Outcome] = []
+        with turns.turn(), _live_pair(sides, settings, chance) as live:
+            for name in chance.sample(list(open_cases), len(open_cases)):
+                if outcome := open_cases[name].one_more(live, settings, chance):
+                    decided.append(outcome)
+                    del open_cases[name]
+                if any(side.is_over for side in live.values()):
+                    break
+        yield from decided
+
+
+@dataclass
+class _Progress:
+    """A case that goes on."""
+
+    case: Case
+    pairs: list[Pair] = field(default_factory=list)
+    spent: float = 0.0
+    """Seconds."""
+
+    def one_more(self, live: Mapping[str, _Side], settings: Settings, chance: random.Random) -> Outcome | None:
+        """Take samples of another pair of processes; the outcome, if that has decided it."""
+        began = time.monotonic()
+        try:
+            self.pairs.append(_pair(self.case, live, settings, chance, is_first=not self.pairs))
+        except _NoRatioError as why:
+            return Outcome(self.case, why.answer, None, tuple(self.pairs), str(why), self.spent)
+        finally:
+            self.spent += time.monotonic() - began
+        count = len(self.pairs)
+        is_last = self.spent * (1 + 1 / count) > settings.seconds or count == intervals.LOOKS[-1]
+        if not is_last and count not in intervals.LOOKS:
+            return None
+        of = intervals.interval([pair.log for pair in self.pairs])
+        answer = verdict(of, settings.factor)
+        if not is_last and answer == "UNSURE":
+            return None
+        return Outcome(self.case, answer, of, tuple(self.pairs), _lacking(self.pairs, self.spent), self.spent)
 
 
 class _NoRatioError(Exception):
@@ -155,33 +185,30 @@ def _lacking(pairs: Sequence[Pair], spent: float) -> str:
     )
 
 
-def _pair(case: Case, sides: Sequence[Command], settings: Settings, chance: random.Random, is_first: bool) -> Pair:
-    """Start a process of each side, and take samples of them in rounds."""
-    with tempfile.TemporaryDirectory(prefix="metallab-versus-") as name, contextlib.ExitStack() as stack:
-        folder, cores, start = Path(name), _cores(settings.threads, chance), time.monotonic()
-        live: dict[str, _Side] = {}
+def _pair(case: Case, live: Mapping[str, _Side], settings: Settings, chance: random.Random, is_first: bool) -> Pair:
+    """Set a case up in a live process of each side, and take samples of it in rounds."""
+    start = time.monotonic()
+    for side in chance.sample("AB", 2):  # both at a time
+        live[side].tell({"case": case.name, "output": str(live[side].output) if is_first else ""})
+    ready = {side: live[side].read() for side in "AB"}
+    _assert_both_can({side: answer["lacks"] for side, answer in ready.items() if "lacks" in answer})
+    starting = time.monotonic() - start
+    if is_first:
+        _assert_outputs_agree(live["A"].output, live["B"].output, case)
+    calls = max(answer["calls"] for answer in ready.values())
+    samples: dict[str, list[float]] = {"A": [], "B": []}
+    rounds = 1
+    while len(samples["A"]) < rounds:
+        start = time.monotonic()
         for side in chance.sample("AB", 2):
-            given = _given(case, settings, chance, cores, folder / f"{side}.npz" if is_first else None)
-            command = sides["AB".index(side)]
-            live[side] = stack.enter_context(_started(command, given, settings, chance, folder / side))
-        ready = {side: live[side].read() for side in "AB"}
-        _assert_both_can({side: answer["lacks"] for side, answer in ready.items() if "lacks" in answer})
-        starting = time.monotonic() - start
-        if is_first:
-            _assert_outputs_agree(folder, case)
-        calls = max(answer["calls"] for answer in ready.values())
-        samples: dict[str, list[float]] = {"A": [], "B": []}
-        rounds = 1
-        while len(samples["A"]) < rounds:
-            start = time.monotonic()
-            for side in chance.sample("AB", 2):
-                answer = live[side].ask(calls)
-                _assert_both_can({side: answer["lacks"]} if "lacks" in answer else {})
-                samples[side].append(answer["nanoseconds"] / 1e9 / calls)
-            if rounds == 1:
-                rounds = _rounds(starting, time.monotonic() - start, settings.seconds)
-        first_calls = tuple(ready[side]["first_call"] for side in "AB")
-        return Pair(tuple(samples["A"]), tuple(samples["B"]), calls, first_calls)
+            live[side].tell({"calls": calls})
+            answer = live[side].read()
+            _assert_both_can({side: answer["lacks"]} if "lacks" in answer else {})
+            samples[side].append(answer["nanoseconds"] / 1e9 / calls)
+        if rounds == 1:
+            rounds = _rounds(starting, time.monotonic() - start, settings.seconds)
+    first_calls = tuple(ready[side]["first_call"] for side in "AB")
+    return Pair(tuple(samples["A"]), tuple(samples["B"]), calls, first_calls)
 
 
 def _rounds(starting: float, round_time: float, budget: float) -> int:
@@ -205,21 +232,6 @@ def _cores(threads: int, chance: random.Random) -> list[int]:
     return chance.sample(allowed, min(threads, len(allowed)))
 
 
-def _given(case: Case, settings: Settings, chance: random.Random, cores: list[int], output: Path | None) -> str:
-    """What a worker is told, as JSON."""
-    return json.dumps(
-        {
-            "cases": cases.__file__,
-            "file": str(settings.file),
-            "case": case.name,
-            "device": settings.device,
-            "seed": chance.randrange(2**32),
-            "cores": cores,
-            "output": str(output or ""),
-        }
-    )
-
-
 def _assert_both_can(lacking: Mapping[str, str]) -> None:
     if not lacking:
         return
@@ -227,14 +239,13 @@ def _assert_both_can(lacking: Mapping[str, str]) -> None:
     raise _NoRatioError("NEITHER" if len(lacking) == 2 else "NEW" if "A" in lacking else "LOST", reason)
 
 
-def _assert_outputs_agree(folder: Path, case: Case) -> None:
+def _assert_outputs_agree(a: Path, b: Path, case: Case) -> None:
     import numpy as np
 
     from metallab import checks  # not where only measuring is installed and nothing is compared
 
-    a, b = (dict(np.load(folder / f"{side}.npz", allow_pickle=False)) for side in "AB")
     try:
-        checks.assert_close(a, b, case.tolerance)
+        checks.assert_close(*(dict(np.load(file, allow_pickle=False)) for file in (a, b)), case.tolerance)
     except AssertionError as difference:
         raise _NoRatioError("DIFFERS", " ".join(str(difference).split())) from None
 
@@ -242,31 +253,50 @@ def _assert_outputs_agree(folder: Path, case: Case) -> None:
 class _Side:
     """A live process of one side."""
 
-    def __init__(self, process: subprocess.Popen, log: Path) -> None:
-        self.process, self.log = process, log
+    def __init__(self, process: subprocess.Popen, folder: Path) -> None:
+        self.process, self.output, self.log = process, folder / "output.npz", folder / "log"
+        self.is_over = False
+        """True if it has ended, or hangs."""
 
-    def ask(self, calls: int) -> dict:
-        """Nanoseconds of so many calls, or what it lacks."""
+    def tell(self, what: Mapping[str, str | int]) -> None:
+        """Ask it to set up a case, or for a sample of so many calls."""
         with contextlib.suppress(BrokenPipeError):  # that it has ended is told by what it does not answer
-            self.process.stdin.write(b"%d\n" % calls)
-        return self.read()
+            self.process.stdin.write(f"{json.dumps(what)}\n".encode())
 
     def read(self) -> dict:
         """Its next answer; that it lacks everything if it has ended or hangs."""
         if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
+            self.is_over = True
             return {"lacks": f"no answer within {PATIENCE:g} s"}
         line = self.process.stdout.readline()
         if line.endswith(b"\n"):
             return json.loads(line)
+        self.is_over = True
         ended = processes.describe_exit(self.process.wait())
         words = processes.last_words(self.log, lines=1)
         return {"lacks": f"its process {ended}{f': {words}' if words else ''}"}
 
 
 @contextlib.contextmanager
-def _started(command: Command, given: str, settings: Settings, chance: random.Random, log: Path) -> Iterator[_Side]:
+def _live_pair(sides: Sequence[Command], settings: Settings, chance: random.Random) -> Iterator[dict[str, _Side]]:
+    """A process of each side, A and B, on the same cores, started in random order."""
+    with tempfile.TemporaryDirectory(prefix="metallab-versus-") as folder, contextlib.ExitStack() as stack:
+        cores, live = _cores(settings.threads, chance), {}
+        for side in chance.sample("AB", 2):
+            given = {"cases": cases.__file__, "file": str(settings.file), "device": settings.device, "cores": cores}
+            given["seed"] = chance.randrange(2**32)
+            variables = environment(sides["AB".index(side)], settings.threads, padding=chance.randrange(4096))
+            started = _started(sides["AB".index(side)], json.dumps(given), variables, Path(folder, side))
+            live[side] = stack.enter_context(started)
+        yield live
+
+
+@contextlib.contextmanager
+def _started(command: Command, given: str, variables: Mapping[str, str], folder: Path) -> Iterator[_Side]:
     """A side's process, which ends with the block together with whatever it started."""
-    with log.open("wb") as errors:
+    folder.mkdir()
+    name = f"{folder.parent.name}-{folder.name}"
+    with (folder / "log").open("wb") as errors:
         process = subprocess.Popen(
             [command.python, WORKER, given],
             stdin=subprocess.PIPE,
@@ -274,16 +304,16 @@ def _started(command: Command, given: str, settings: Settings, chance: random.Ra
             stderr=errors,
             bufsize=0,
             cwd=command.folder,
-            env=processes.marked(environment(command, settings.threads, chance.randrange(4096)), log.parent.name),
+            env=processes.marked(variables, name),
             start_new_session=True,
         )
         head = processes.find_process(process.pid)
         try:
-            yield _Side(process, log)
+            yield _Side(process, folder)
         finally:
             process.stdin.close()
             process.stdout.close()
-            processes.kill_family(head)
+            processes.kill_family(head, name)
             process.wait()
 
 

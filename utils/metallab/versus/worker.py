@@ -2,8 +2,8 @@
 
 `metallab.versus.lockstep` starts it by its path with the side's own Python, where Metal Lab may be an older one or not
 there at all: so it needs nothing but Python, and NumPy to hand over outputs. `cases.py` is that of the working tree,
-whatever revision the side has. It is given its settings as JSON, answers with a line of JSON, and then with nanoseconds
-for each number of calls that it reads. What the case itself prints goes to standard error.
+whatever revision the side has. It is given its settings as JSON, and answers each line of JSON that it reads with
+another one: a case to be set up, or a number of calls to be timed. What a case itself prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ SAMPLE_SECONDS = 0.003
 """A sample takes at least so long: as many calls as that needs. On a busy machine a longer one is more often
 interrupted, and many short ones have the better median (10 ms: twice the spread in the same time)."""
 WARM_UP_SECONDS = 0.05
+EVERY_CORE = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+"""What this process may use while a case is set up."""
 SLOW_CALL = 0.5
 """Seconds of a call from which on an uncounted call before each sample costs more than it gives."""
 
@@ -34,10 +36,10 @@ def main():
     settings = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    if "case" in settings:
-        serve(settings, answers)
-    else:
+    if "modules" in settings:
         print(json.dumps(describe(settings)), file=answers)
+    else:
+        serve(settings, answers)
 
 
 def describe(settings):
@@ -73,37 +75,46 @@ def choose_device(wish):
 
 
 def serve(settings, answers):
-    """Prepare one case, answer what came of it, then answer each number of calls with their nanoseconds."""
-    chance = random.Random(settings["seed"])
-    ballast = [bytearray(chance.randrange(1, 2**size)) for size in (8, 12, 16, 20, 22)]  # moves what comes after it
-    cases = load_cases(settings["cases"])
-    random.seed(0)
-    try:
-        work = cases.load(settings["file"])[settings["case"]].prepare(settings["device"])
-        first = time.perf_counter_ns()
-        result = work()
-        wait = Waiting(result, settings["device"])
-        wait.all(result)
-        first = time.perf_counter_ns() - first
-        if settings["output"]:
-            save_output(result, settings["output"])
-    except Exception as error:  # noqa: BLE001  # whatever a case raises on this side is the answer
-        print(json.dumps({"lacks": describe_error(error)}), file=answers)
-        return
-    del result
-    if settings["cores"]:
-        pin(settings["cores"])
-    gc.collect()
-    gc.disable()
-    seconds = warm_up(work, wait)
-    ready = {"calls": max(1, math.ceil(SAMPLE_SECONDS / seconds)), "first_call": first / 1e9, "ballast": len(ballast)}
-    print(json.dumps(ready), file=answers)
+    """Set a case up, or take a sample of the one that is set up, as each line says; answer each."""
+    module, chance = load_cases(settings["cases"]), random.Random(settings["seed"])
+    cases, work = {}, None
     for line in sys.stdin:
+        asked = json.loads(line)
         try:
-            answer = {"nanoseconds": sample(work, wait, int(line), uncounted=seconds < SLOW_CALL)}
-        except Exception as error:  # noqa: BLE001  # as above
+            if "case" in asked:
+                work = None  # its memory is free before the next one's is taken
+                cases = cases or module.load(settings["file"])
+                work = Work(cases[asked["case"]], settings, asked["output"], chance)
+                answer = work.ready
+            else:
+                answer = {"nanoseconds": sample(work.function, work.wait, asked["calls"], work.seconds < SLOW_CALL)}
+        except Exception as error:  # noqa: BLE001  # whatever a case raises on this side is the answer
             answer = {"lacks": describe_error(error)}
         print(json.dumps(answer), file=answers)
+
+
+class Work:
+    """A case that is set up and warm."""
+
+    def __init__(self, case, settings, output, chance):
+        gc.enable()
+        pin(settings["cores"] and EVERY_CORE)
+        self.ballast = [bytearray(chance.randrange(1, 2**size)) for size in (8, 12, 16, 20, 22)]  # moves what follows
+        random.seed(0)
+        self.function = case.prepare(settings["device"])
+        start = time.perf_counter_ns()
+        result = self.function()
+        self.wait = Waiting(result, settings["device"])
+        self.wait.all(result)
+        first = time.perf_counter_ns() - start
+        if output:
+            save_output(result, output)
+        del result
+        pin(settings["cores"])
+        gc.collect()
+        gc.disable()
+        self.seconds = warm_up(self.function, self.wait)
+        self.ready = {"calls": max(1, math.ceil(SAMPLE_SECONDS / self.seconds)), "first_call": first / 1e9}
 
 
 def load_cases(path):
@@ -169,8 +180,8 @@ def warm_up(work, wait):
 
 
 def pin(cores):
-    """Allow this process, with every thread that it has, these cores alone."""
-    for thread in os.listdir("/proc/self/task"):
+    """Allow this process, with every thread that it has, these cores alone; nothing changes if there are none."""
+    for thread in os.listdir("/proc/self/task") if cores else ():
         os.sched_setaffinity(int(thread), cores)
 
 
