@@ -219,6 +219,14 @@ def test_training_learns_and_keeps_its_best(text, tmp_path):
     assert made["validation"] < math.log2(96) - 0.5
 
 
+def test_a_large_decoder_is_of_its_device(monkeypatch):
+    monkeypatch.setenv("METALLAB_MODE", "full")
+    monkeypatch.setattr(writing, "WIDTHS", {"cpu": 128})
+    assert writing.large_decoder(device.pick("cpu")).shape.width == 128
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    assert writing.large_decoder(device.pick("cpu")).shape.width == 64
+
+
 def test_a_step_beside_a_copy(small):
     lab = device.pick("cpu")
     cache = decoder.FixedCache(small, 8)
