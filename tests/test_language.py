@@ -219,6 +219,14 @@ def test_training_learns_and_keeps_its_best(text, tmp_path):
     assert made["validation"] < math.log2(96) - 0.5
 
 
+def test_a_large_decoder_is_of_its_device(monkeypatch):
+    monkeypatch.setenv("METALLAB_MODE", "full")
+    monkeypatch.setattr(writing, "WIDTHS", {"cpu": 128})
+    assert writing.large_decoder(device.pick("cpu")).shape.width == 128
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    assert writing.large_decoder(device.pick("cpu")).shape.width == 64
+
+
 def test_a_step_beside_a_copy(small):
     lab = device.pick("cpu")
     cache = decoder.FixedCache(small, 8)
@@ -265,3 +273,17 @@ def test_a_rate_is_given_only_where_a_time_may_be_believed(settings, words):
     given = {"others": 0.0, "simulated": False} | settings
     half_a_second = timing.Measurement("reading", "latency", (0.5,) * 10, 1.0, 1, 3, "quiet", "full", "GPU", **given)
     assert writing.rate(2000, half_a_second).startswith(words)
+
+
+def test_a_rotation_tells_distances_and_nothing_else():
+    model = decoder.Decoder(SMALL)
+    x = torch.rand(2, 16, generator=torch.Generator().manual_seed(0))
+
+    def product(first, second):
+        ends = [model.cosine[[first, second]], model.sine[[first, second]]]
+        query, key = decoder.rotated(x, tuple(ends))
+        return query @ key
+
+    torch.testing.assert_close(product(3, 8), product(203, 208))
+    torch.testing.assert_close(product(5, 5), x[0] @ x[1])
+    assert abs(product(3, 8) - product(3, 9)) > 0.01

@@ -35,6 +35,10 @@ def draw_next(model: Decoder, prompt: str, temperature: float, *, label: str, mo
     return plots.described(figure, f"temperature {temperature:g}: {likely}")
 
 
+BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+"""Of words that stand on a line."""
+
+
 def draw_fit(needs: Mapping[str, tuple[float, float]], mac: int) -> Figure:
     """What models need, (GiB of weights, GiB of cache) by name, beside what a Mac with ``mac`` GB gives its GPU."""
     share = SHARE if mac <= 36 else 3 / 4
@@ -45,7 +49,7 @@ def draw_fit(needs: Mapping[str, tuple[float, float]], mac: int) -> Figure:
             axes.barh(row, weights, color=plots.BLUE, label="weights" if not row else None)
             axes.barh(row, cache, left=weights, color=plots.ORANGE, label="keys and values" if not row else None)
             fits = "fits" if weights + cache < limit else "does not fit"
-            axes.text(weights + cache, row, f" {weights + cache:.1f} GiB, {fits}", va="center")
+            axes.text(weights + cache, row, f" {weights + cache:.1f} GiB, {fits}", va="center", bbox=BEHIND)
         axes.axvline(limit, color=plots.BLACK, linestyle="--", linewidth=1)
         axes.set_yticks(range(len(needs)), list(needs))
         axes.invert_yaxis()

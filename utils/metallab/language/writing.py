@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from metallab import allowance, timing, units
+from metallab import allowance, mode, timing, units
 from metallab.device import Device
 from metallab.language.corpus import decode, encode
-from metallab.language.decoder import Cache, Decoder
+from metallab.language.decoder import Cache, Decoder, Shape
 
 
 def prompt_for(model: Decoder, text: str) -> Tensor:
@@ -119,11 +119,24 @@ class Limit:
             return f"{name}: {size} of weights a token; no share is given: {self.comparison.withheld['decode']}"
         rates = [1 / self.comparison[kind].median for kind in ("decode", "copy")]
         low, median, high = self.share.low, self.share.median, self.share.high
-        interval = f" (95 % interval {low:.0%} to {high:.0%})" if high < 100 else ""
+        interval = f" (95 % interval {low:.1%} to {high:.1%})" if high < 100 else ""
         return (
             f"{name}, {size} of weights a token: {rates[0]:.3g} tokens/s, where a copy of as many bytes allows "
-            f"{rates[1]:.3g}: {median:.0%}{interval}"
+            f"{rates[1]:.3g}: {median:.1%}{interval}"
         )
+
+
+WIDTHS = {"cuda": 4096, "mps": 2048, "cpu": 1024}
+
+
+def large_decoder(on: Device) -> Decoder:
+    """A decoder of random weights that takes longer to read than to launch: 1.3 billion on CUDA, 82 million on a CPU.
+
+    It has 6 layers, float32 weights and 128 tokens of context. A tiny one in fast mode, and on a simulated device.
+    """
+    width = 64 if on.simulated else mode.by_mode(full=WIDTHS[on.kind], fast=64)
+    with on.torch_device:
+        return Decoder(Shape(width, 6, width // 64, 3 * width, context=128)).eval().requires_grad_(False)
 
 
 def limit(step: Callable[[], Tensor], model: torch.nn.Module, *, on: Device, name: str, seconds: float = 4.0) -> Limit:
