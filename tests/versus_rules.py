@@ -82,19 +82,19 @@ def looking_five_times_misses_the_truth_in_5_percent_at_most(intervals):
         assert missed <= 0.05 * times, f"{kind}: {missed} of {times}"
 
 
-def outcomes(lockstep, kind: str, truth: float, times: int, seconds: float = 1e9) -> list[str]:
+def outcomes(monkeypatch, lockstep, kind: str, truth: float, times: int, seconds: float = 1e9) -> list[str]:
     """The answers of comparisons with such pairs instead of processes."""
     rng = np.random.default_rng(2)
     endless = iter(lambda: pairs(lockstep, kind, truth, rng, 1)[0], None)
-    lockstep._pair, lockstep._live_pair = lambda *_, **__: next(endless), no_processes
+    instead(monkeypatch, lockstep, lambda *_, **__: next(endless))
     settings = lockstep.Settings(Path("cases.py"), seconds=seconds)
     return [next(lockstep.compare([CASE], (), settings, random.Random(0))).answer for _ in range(times)]
 
 
-@contextlib.contextmanager
-def no_processes(*_):
-    """In place of two live processes."""
-    yield {}
+def instead(monkeypatch, lockstep, pair) -> None:
+    """Such pairs in place of those of two live processes."""
+    monkeypatch.setattr(lockstep, "_pair", pair)
+    monkeypatch.setattr(lockstep, "_live_pair", lambda *_: contextlib.nullcontext({}))
 
 
 @LOCKSTEP.rule(
@@ -103,40 +103,75 @@ def no_processes(*_):
     ("of.low > factor", "of.speed > 1"),
     ("of.high < 1 / factor", "of.speed < 1"),
 )
-def where_nothing_is_planted_nothing_is_found(lockstep):
+def where_nothing_is_planted_nothing_is_found(lockstep, monkeypatch):
     for kind in KINDS:
-        answers = outcomes(lockstep, kind, 1.0, 60)
+        answers = outcomes(monkeypatch, lockstep, kind, 1.0, 60)
         assert answers.count("SLOWER") + answers.count("FASTER") <= 3, kind
 
 
 @LOCKSTEP.rule(("math.log(a / b)", "math.log(b / a)"), ("count not in intervals.LOOKS:", "count in intervals.LOOKS:"))
-def what_is_planted_is_found_and_the_right_way_round(lockstep):
+def what_is_planted_is_found_and_the_right_way_round(lockstep, monkeypatch):
     """And at the first looks, which a budget for 10 pairs has one of."""
     for kind in ("normal", "long tails"):
-        assert outcomes(lockstep, kind, 1.10, 30).count("SLOWER") >= 28, kind
-        assert outcomes(lockstep, kind, 1 / 1.10, 30).count("FASTER") >= 28, kind
+        assert outcomes(monkeypatch, lockstep, kind, 1.10, 30).count("SLOWER") >= 28, kind
+        assert outcomes(monkeypatch, lockstep, kind, 1 / 1.10, 30).count("FASTER") >= 28, kind
     seen = []
-    looked, lockstep.intervals.interval = (
-        lockstep.intervals.interval,
-        lambda logs: seen.append(len(logs)) or looked(logs),
-    )
-    try:
-        outcomes(lockstep, "normal", 1.25, 5)
-    finally:
-        lockstep.intervals.interval = looked
+    looked = intervals.interval
+    monkeypatch.setattr(intervals, "interval", lambda logs: seen.append(len(logs)) or looked(logs))
+    outcomes(monkeypatch, lockstep, "normal", 1.25, 5)
     assert set(seen) == {intervals.LOOKS[0]}
 
 
 @LOCKSTEP.rule(('return "SAME" if', 'return "UNSURE" if'), ("count == intervals.LOOKS[-1]", "False"))
-def what_is_the_same_is_called_so_and_there_is_an_end(lockstep):
+def what_is_the_same_is_called_so_and_there_is_an_end(lockstep, monkeypatch):
     """Noise a tenth of the others'; where noise is larger, 40 pairs are the last."""
     quiet = [lockstep.Pair((1.0,), (1.0 + 0.001 * (n % 3 - 1),), 1, (1.0, 1.0)) for n in range(50)]
     loud = [lockstep.Pair((1.0,), (1.0 + 0.2 * (n % 3 - 1),), 1, (1.0, 1.0)) for n in range(41)]
     for given, answer, count in ((quiet, "SAME", 8), (loud, "UNSURE", 40)):
         left = iter(given)
-        lockstep._pair, lockstep._live_pair = lambda *_, left=left, **__: next(left), no_processes
+        instead(monkeypatch, lockstep, lambda *_, left=left, **__: next(left))
         (outcome,) = lockstep.compare([CASE], (), lockstep.Settings(Path("cases.py"), seconds=1e9))
         assert (outcome.answer, len(outcome.pairs)) == (answer, count)
+
+
+class Answering:
+    """A side that notes when it is asked for a sample."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log, self.asked = name, log, {}
+
+    def tell(self, what: dict) -> None:
+        self.asked = what
+        self.log += [self.name] if "calls" in what else []
+
+    def read(self) -> dict:
+        return {"nanoseconds": 9} if "calls" in self.asked else {"calls": 3, "first_call": 1.0}
+
+
+@LOCKSTEP.rule(
+    ('        for side in chance.sample("AB", 2):\n            live', '        for side in "AB":\n            live'),
+    ('max(answer["calls"]', 'len(answer["calls"]'),
+)
+def a_round_is_one_sample_of_each_in_random_order(lockstep, monkeypatch):
+    log: list[str] = []
+    live = {name: Answering(name, log) for name in "AB"}
+    monkeypatch.setattr(lockstep, "_rounds", lambda *_: 20)
+    pair = lockstep._pair(CASE, live, lockstep.Settings(Path("cases.py")), random.Random(0), is_first=False)
+    rounds = ["".join(log[index : index + 2]) for index in range(0, 40, 2)]
+    assert len(pair.a) == len(pair.b) == 20
+    assert set(rounds) == {"AB", "BA"}
+    assert live["A"].asked == {"calls": 3}
+
+
+@LOCKSTEP.rule(("chance.sample(list(open_cases), len(open_cases))", "list(open_cases)"))
+def cases_come_in_another_order_in_each_pair_of_processes(lockstep, monkeypatch):
+    """So that none always follows the same one, and its memory."""
+    names: list[str] = []
+    one = lockstep.Pair((1.0,), (1.0,), 1, (1.0, 1.0))
+    instead(monkeypatch, lockstep, lambda case, *_, **__: names.append(case.name) or one)
+    given = [cases.Case(name, lambda: None) for name in "abcd"]
+    assert len(list(lockstep.compare(given, (), lockstep.Settings(Path("cases.py")), random.Random(0)))) == 4
+    assert len({tuple(names[index : index + 4]) for index in range(0, len(names), 4)}) > 2
 
 
 @LOCKSTEP.rule(
