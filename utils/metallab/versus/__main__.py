@@ -90,7 +90,7 @@ def run(given: argparse.Namespace) -> int:
         print(f"The samples of both sides: {paths.shown(file)}")
     if not importlib.util.find_spec("matplotlib"):  # nor need it be, where only measuring is installed
         print("There is no picture without matplotlib: pip install matplotlib")
-    elif picture := report.draw(outcomes, device):
+    elif picture := report.draw(outcomes, f"A: {given.a}; B: {given.b}", device):
         picture.savefig(given.out / "versus.png")
         print(f"A picture: {paths.shown(given.out / 'versus.png')}")
     return 130 if is_interrupted else report.exit_code(outcomes)

@@ -96,7 +96,7 @@ def save(
     return records.write(path, rows) if rows else None
 
 
-def draw(outcomes: Sequence[Outcome], device: str):
+def draw(outcomes: Sequence[Outcome], heading: str, device: str):
     """A figure: each case's ratio with its interval, and the single pairs; None where there are no ratios."""
     import matplotlib.pyplot as plt
 
@@ -110,25 +110,17 @@ def draw(outcomes: Sequence[Outcome], device: str):
         figure, axes = plt.subplots(figsize=(7.5, 1.2 + 0.38 * len(compared)))
         for row, outcome in enumerate(compared):
             colour, of = colours.get(outcome.answer, plots.GREY), outcome.interval
-            ends = _finite_ends(outcome)
             axes.plot([math.exp(pair.log) for pair in outcome.pairs], [row] * len(outcome.pairs), "|", color=plots.GREY)
-            axes.plot(ends, [row, row], color=colour, linewidth=3, alpha=0.6)
+            if of.low > 0:  # pairs enough for an interval
+                axes.plot([of.low, of.high], [row, row], color=colour, linewidth=3, alpha=0.6)
             axes.plot(of.speed, row, "o", color=colour)
         axes.axvline(1, color=plots.BLACK, linewidth=1)
         axes.set_yticks(range(len(compared)), [f"{outcome.case.name}  {outcome.answer}" for outcome in compared])
         axes.set_ylim(len(compared) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel("time of A / time of B: right of 1, B is faster (95 % intervals; | one pair of processes)")
-        plots.title(figure, "B against A, in lockstep", [device])
+        axes.set_xlabel("time of A / time of B: right of 1 B is faster")
+        plots.title(figure, f"{heading} (95 % intervals; each stroke is a pair of processes)", [device])
     return plots.described(figure, "; ".join(sentence(outcome) for outcome in compared))
-
-
-def _finite_ends(outcome: Outcome) -> tuple[float, float]:
-    """The interval's ends; where it has none, those of the pairs."""
-    of, logs = outcome.interval, [pair.log for pair in outcome.pairs]
-    if of.low > 0:
-        return of.low, of.high
-    return math.exp(min(logs)), math.exp(max(logs))
 
 
 def _ratio(outcome: Outcome) -> str:
