@@ -7,9 +7,6 @@ after a call that does not count, and is one ratio, from which cancels what the 
 keeps (where its memory lies) does not cancel within its life, so there are several **pairs** of processes, each at
 random offsets of memory, and on one core where the system allows it. `metallab.versus.intervals` says what follows.
 Where processes are loaded with imports that take seconds, several cases share them.
-
-Where a machine interrupts most samples, the longer ones most often, a large ratio comes out too large (2 was seen as 5
-with eight other programs on two cores); that something is slower stays true.
 """
 
 from __future__ import annotations
