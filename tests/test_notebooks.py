@@ -236,7 +236,10 @@ WRONG_ANSWERS = {
         "solution-2": "def suspect(rows):\n    return max(rows, key=lambda row: row[1])[0]",
     },
     "14_compare_with_mlx": {
-        "solution-1": "def seconds(fn, clock):\n    start = clock()\n    fn()\n    return clock() - start",
+        "solution-1": (
+            "def seconds(step, model, clock):\n    times = []\n    for _ in range(2):\n        began = clock()\n"
+            "        mx.eval(step())\n        times.append(clock() - began)\n    return times"
+        ),
         "solution-2": ("def standardize(x):\n    centred = x - x.mean(axis=0)\n    return centred / x.std(axis=0)"),
     },
     "15_run_a_language_model": {

@@ -1,4 +1,4 @@
-"""The picture of notebook 14: curves that lie on each other, and can be seen to."""
+"""The picture of notebook 14: how far apart runs of one training are that should be the same."""
 
 from __future__ import annotations
 
@@ -10,21 +10,33 @@ from matplotlib.figure import Figure
 
 from metallab import plots
 
-WIDTHS, COLOURS = (7, 4, 1.5), (plots.SKY, plots.ORANGE, plots.BLACK)
 
+def distances(
+    runs: Mapping[str, Sequence[float]],
+    reference: Mapping[str, Sequence[float]],
+    *,
+    heading: str,
+    devices: Iterable[str],
+) -> Figure:
+    """How far the losses of each run are from the ``reference``'s at each step, on a logarithmic axis.
 
-def one_over_another(losses: Mapping[str, Sequence[float]], *, heading: str, devices: Iterable[str]) -> Figure:
-    """Up to three runs' losses by step, the first widest and below the others. ValueError for more runs."""
-    if len(losses) > len(WIDTHS):
-        raise ValueError(f"{len(losses)} runs cannot be told apart here: draw {len(WIDTHS)} at most")
+    ``runs`` and ``reference`` map a name to losses in nats, one for each step; the reference is one run. Where the two
+    are equal the line is broken. ValueError for a run that is not as long as the reference.
+    """
+    ((reference_name, expected),) = reference.items()
+    off = {}
+    for name, losses in runs.items():
+        if len(losses) != len(expected):
+            raise ValueError(f"{name} has {len(losses)} losses and {reference_name} {len(expected)}: train as long")
+        off[name] = np.abs(np.subtract(losses, expected))
     with plt.rc_context(plots.STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 3.2))
-        for (name, run), width, colour in zip(losses.items(), WIDTHS, COLOURS, strict=False):
-            axes.plot(np.arange(len(run)), run, color=colour, linewidth=width, label=name, solid_capstyle="round")
+        for (name, distance), colour in zip(off.items(), (plots.ORANGE, plots.SKY, plots.BLACK), strict=False):
+            axes.plot(np.where(distance > 0, distance, np.nan), "o-", color=colour, label=name, markersize=4)
+        axes.set_yscale("log")
         axes.set_xlabel("step")
-        axes.set_ylabel("training loss (nats)")
-        axes.set_ylim(bottom=0)
+        axes.set_ylabel(f"distance of the loss\nfrom {reference_name}'s (nats)")
         axes.legend(fontsize=8)
         plots.title(figure, heading, dict.fromkeys(devices))
-    ends = "; ".join(f"{name} ends at {run[-1]:.4f}" for name, run in losses.items())
-    return plots.described(figure, f"{heading}: {ends}")
+    most = "; ".join(f"{name} at most {distance.max():.0e}" for name, distance in off.items())
+    return plots.described(figure, f"{heading}: {most}")
