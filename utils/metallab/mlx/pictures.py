@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,12 +16,13 @@ def distances(
     reference: Mapping[str, Sequence[float]],
     *,
     heading: str,
-    devices: Iterable[str],
+    devices: Mapping[str, str],
 ) -> Figure:
     """How far the losses of each run are from the ``reference``'s at each step, on a logarithmic axis.
 
-    ``runs`` and ``reference`` map a name to losses in nats, one for each step; the reference is one run. Where the two
-    are equal the line is broken. ValueError for a run that is not as long as the reference.
+    ``runs`` and ``reference`` map a name to losses in nats, one for each step; the reference is one run. ``devices``
+    maps the names to labels of devices. Where two losses are equal the line is broken. ValueError for a run that is not
+    as long as the reference.
     """
     ((reference_name, expected),) = reference.items()
     off = {}
@@ -29,6 +30,9 @@ def distances(
         if len(losses) != len(expected):
             raise ValueError(f"{name} has {len(losses)} losses and {reference_name} {len(expected)}: train as long")
         off[name] = np.abs(np.subtract(losses, expected))
+    names: dict[str, list[str]] = {}
+    for name, device in devices.items():
+        names.setdefault(device, []).append(name)
     with plt.rc_context(plots.STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 3.2))
         for (name, distance), colour in zip(off.items(), (plots.ORANGE, plots.SKY, plots.BLACK), strict=False):
@@ -37,6 +41,6 @@ def distances(
         axes.set_xlabel("step")
         axes.set_ylabel(f"distance of the loss\nfrom {reference_name}'s (nats)")
         axes.legend(fontsize=8)
-        plots.title(figure, heading, dict.fromkeys(devices))
+        plots.title(figure, heading, [f"{device} ({', '.join(names[device])})" for device in names])
     most = "; ".join(f"{name} at most {distance.max():.0e}" for name, distance in off.items())
     return plots.described(figure, f"{heading}: {most}")
