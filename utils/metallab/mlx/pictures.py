@@ -43,4 +43,4 @@ def distances(
         axes.legend(fontsize=8)
         plots.title(figure, heading, [f"{device} ({', '.join(names[device])})" for device in names])
     most = "; ".join(f"{name} at most {distance.max():.0e}" for name, distance in off.items())
-    return plots.described(figure, f"{heading}: {most}")
+    return plots.described(figure, f"losses beside those of {reference_name}: {most} nats apart")
