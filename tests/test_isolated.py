@@ -327,6 +327,7 @@ def test_a_cell_whose_tool_is_missing_is_not_run(capsys, monkeypatch):
         assert printed.endswith(f"To mend it: {mend}\n")
         missing = shell.user_ns["x"]
         assert str(missing.picture("heading")).startswith("Nothing to show: this cell needs "), "nothing old is there"
+        assert missing["key"] is missing
         assert (list(missing), hasattr(missing, "_repr_html_")) == ([], False)
         assert shell.user_ns["isolated_outcome"].ended == "not run"
         with pytest.raises(isolated.ChildFailed, match=r"no result 'x' came back.*this cell needs "):

@@ -36,7 +36,7 @@ def what_differs_in_a_bit_is_marked(pictures):
     assert "color: #d55e00" in style
 
 
-@PICTURES.rule(("_reason(repr(missing)) if missing is not None else ", ""))
+@PICTURES.rule(("plots.reason(repr(missing)) if missing is not None else ", ""))
 def a_picture_of_what_was_not_made_is_the_reason(pictures):
     figure = pictures.graph(torch.zeros(2), isolated.NotMade("this cell needs a compiler"), "heading")
     assert figure.get_label() == "Nothing to show: this cell needs a compiler."

@@ -233,7 +233,7 @@ WRONG_ANSWERS = {
             "def layer_error(exact, given):\n    size = exact[exact.isfinite()].square().mean().sqrt()\n"
             "    return ((given - exact).nan_to_num().abs().max() / size).item()"
         ),
-        "solution-2": "def suspect(rows):\n    return max(rows, key=lambda row: row[1])[0]",
+        "solution-2": "def in_parts(f, x, most):\n    return torch.cat([f(part) for part in x.split(most)])",
     },
     "14_compare_with_mlx": {
         "solution-1": (
@@ -385,6 +385,20 @@ def test_what_an_isolated_cell_did_not_make_is_not_asked_for():
         for cell in filter(is_code, nbformat.read(path, as_version=4).cells):
             asked = "isolated_outcome[" in cell.source and "isolated_outcome.ok" not in cell.source
             assert not asked, f"{path.name}, {cell.id}: ask isolated_outcome.ok first, or name the result"
+
+
+def test_page_13_is_incomplete_without_an_apple_gpu(tmp_path):
+    """Most of its cells want one, and what they made is used in nearly all of the others."""
+    path = paths.NOTEBOOKS / "13_find_the_layer.ipynb"
+    setup = next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "setup")
+    planted = (
+        "import dataclasses\nfrom metallab import needs\n"
+        "absent = dataclasses.replace(needs.TOOLS['apple-gpu'], is_here=lambda: False, mend=lambda: 'buy one')\n"
+        "needs.TOOLS['apple-gpu'] = absent\n"
+    )
+    result = run_apart(path, "cpu", tmp_path, replace={"setup": setup + "\n" + planted})
+    assert result.status == "incomplete", result.reason
+    assert {gap["mend"] for gap in result.not_run} == {"buy one"}
 
 
 def test_a_student_copy_runs_to_its_end(kind, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 from matplotlib.figure import Figure
 
-from metallab import plots
+from metallab import isolated, plots
 from metallab.timing import Comparison, Doubt, Measurement, Ratio, Sentinel
 
 
@@ -235,6 +235,17 @@ def test_losses_are_a_line_and_a_band_over_seeds():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["float32", "bf16"]
     assert figure.get_label() == "median training loss at the end: float32: 0.8; bf16: 1.5"
     assert "Chip X" in figure.get_suptitle()
+
+
+def test_a_picture_of_what_was_not_made_says_why(monkeypatch):
+    missing = isolated.NotMade("no GPU")
+    words = "Nothing to show: no GPU."
+    assert plots.losses({"CPU": [missing], "GPU": [missing]}, device=missing).get_label() == words
+    some = plots.losses({"CPU": [[2.0, 1.0]], "GPU": [missing]}, device="Chip X")
+    assert some.get_label() == "median training loss at the end: CPU: 1"
+    monkeypatch.setenv("METALLAB_OUT", "somewhere")
+    data, _ = DisplayFormatter().format(plots.Slider("batch", [1, 2], lambda batch: missing[batch].draw()))
+    assert data["text/plain"] == words
 
 
 def test_the_loss_scale_is_drawn_with_its_skipped_steps():

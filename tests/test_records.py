@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from mutate import Rules, broken
 from results_files import claim
 
-from metallab import machine, paths, records, timing
+from metallab import isolated, machine, paths, records, timing
 from metallab.device import PyTorchDevice
 
 RULES = Rules(records)
@@ -449,6 +449,7 @@ def picture(words: str = "a line that rises"):
     ("len(content) > PICTURE_BYTES", "False"),
     ('headline.alternative_text or getattr(headline.picture, "get_label", str)()', "headline.alternative_text"),
     ("    if not words:\n", "    if False:\n"),
+    (" or isinstance(headline.picture, isolated.NotMade)", ""),
 )
 def a_page_s_headline_goes_with_its_records(records, tmp_path, monkeypatch):
     """At most three sentences, a picture as a PNG beside the file, and words for whoever cannot see it."""
@@ -468,6 +469,9 @@ def a_page_s_headline_goes_with_its_records(records, tmp_path, monkeypatch):
     file.write_bytes(content)
     assert records.load(save(["One."], file, alternative_text="a line"))[0].headline.alternative_text == "a line"
     assert records.load(save(["One."]))[0].headline.picture is None
+    missing = isolated.NotMade("no GPU")
+    (read,) = records.load(save([missing.headline], missing))
+    assert dataclasses.astuple(read.headline)[:2] == (("Nothing to show: no GPU.",), None)
     assert records.load(records.save("01_a", measurement(), on=CPU, folder=tmp_path))[0].headline is None
     (tmp_path / "page.html").write_text("<script>")
     for arguments, more, message in (

@@ -213,8 +213,22 @@ class Doubled(nn.Module):
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(), Doubled(), nn.LeakyReLU(inplace=True))
 layer_errors(model.eval(), torch.rand(2, 3), "mps")
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.memory = nn.Embedding(5, 3), nn.LSTM(3, 3)
+        self.twice, self.doubled = nn.Linear(3, 3), Doubled()
+
+    def forward(self, x):
+        x, _ = self.memory(self.words(x))
+        return self.twice(self.doubled(self.twice(x)))
+
+layer_errors(Twice(), torch.arange(5), "mps")
 """
     program = source.partition("\n")[2] + planted
-    errors = dict(line.split() for line in ran(program).splitlines())
-    assert list(errors) == ["0", "1", "2", "3"], "layers come in the order in which they ran"
-    assert {layer for layer, error in errors.items() if float(error) > 1e-4} == {"2", "3"}
+    lines = [line.split() for line in ran(program).splitlines()]
+    names = ["0", "1", "2", "3", "words", "memory", "twice", "doubled", "twice"]
+    assert [layer for _, layer in lines] == names, "layers come in the order in which they ran"
+    wrong = [float(error) > 1e-4 for error, _ in lines]
+    assert wrong == [False, False, True, True, False, False, False, True, True]

@@ -391,7 +391,7 @@ def _assert_arrays_close(reference: np.ndarray, result: np.ndarray, allowed: Tol
         raise Mismatch(
             f"{part}: {wrong} of {reference.size} values differ too much, worst {_at(worst)}{result[worst]:.6g} for "
             f"{reference[worst]:.6g}: {difference[worst]:.3g} apart, allowed {limit[worst]:.3g} ({allowed.relative:g} "
-            f"of the value and of the array's size, {size:.3g})"
+            f"of the value, as much of {size:.3g}, the root mean square without zeros, and {allowed.absolute:g})"
         )
     return None
 

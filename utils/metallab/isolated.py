@@ -389,7 +389,8 @@ def _not_run(shell, names: Sequence[str], gaps: Sequence[needs.Gap], reason: str
 class NotMade:
     """Stands for a result of a cell that was not run for lack of a tool, so that later cells need not ask.
 
-    It shows as the reason, and so does whatever is called on it; it has no items. To compute with it is a TypeError.
+    It shows as the reason, and so does whatever is called on it or asked of it by a key; a loop over it has no rounds.
+    To compute with it is a TypeError.
     """
 
     def __init__(self, reason: str) -> None:
@@ -401,6 +402,9 @@ class NotMade:
         return self
 
     def __call__(self, *_: object, **__: object) -> NotMade:
+        return self
+
+    def __getitem__(self, _: object) -> NotMade:
         return self
 
     def __iter__(self) -> Iterator[Any]:

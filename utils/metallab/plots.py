@@ -25,6 +25,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from metallab import units
+from metallab.isolated import NotMade
 from metallab.timing import BUSY, FEWEST_PAIRS, Comparison, Measurement
 
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK = (
@@ -350,14 +351,26 @@ def speedups_by_size(
     return described(figure, "; ".join(words))
 
 
+def reason(words: str) -> Figure:
+    """A line of words in a picture's place: why there is none."""
+    with plt.rc_context(STYLE):
+        figure = plt.figure(figsize=(7.5, 0.6))
+        figure.text(0.01, 0.5, words, va="center", color=RED)
+    return described(figure, words)
+
+
 def losses(
     runs: Mapping[str, Sequence[Sequence[float]]], *, device: str, heading: str = "Loss curves", each: str = "epoch"
 ) -> Figure:
     """Training loss after each epoch: the median over seeds as a line, and a band from the lowest to the highest.
 
     ``runs`` maps a name to numbers above 0, (seeds, epochs): cross-entropy in nats. ``each`` names what is counted,
-    where that is not epochs.
+    where that is not epochs. What was not made (`metallab.isolated.NotMade`) is left out; of nothing else it says why.
     """
+    made = {name: seeds for name, seeds in runs.items() if not any(isinstance(s, NotMade) for s in seeds)}
+    if runs and not made:
+        return reason(repr(next(iter(runs.values()))[0]))
+    runs = made
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 3.2))
         looks = zip(_cycled(len(runs)), itertools.cycle(("-", "--", ":", "-.")), strict=False)
@@ -371,7 +384,7 @@ def losses(
         axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel(each)
-        axes.set_ylabel("training loss (cross-entropy, nats)")
+        axes.set_ylabel("training loss, nats")
         axes.legend(fontsize=8)
         several = any(len(seeds) > 1 for seeds in runs.values())
         title(figure, f"{heading} (line: median of seeds, band: all of them)" if several else heading, [device])
@@ -428,6 +441,8 @@ class Slider:
     def _figure(self, value: object) -> Figure:
         """The picture of a value, with words for whoever cannot see it: its own, or which value it shows."""
         figure = self.draw(value)
+        if isinstance(figure, NotMade):
+            return reason(repr(figure))
         return figure if figure.get_label() else described(figure, f"{self.name}: {value}")
 
     def _repr_mimebundle_(self, **_) -> tuple[dict, dict]:

@@ -33,7 +33,7 @@ from typing import Annotated, Any, Literal
 
 import pyperf
 
-from metallab import fields, machine, mode, paths, units, upgrade
+from metallab import fields, isolated, machine, mode, paths, units, upgrade
 from metallab.device import Device
 from metallab.fields import Bounds, Drift, LessonName, Line, Name, Positive, RatioValue, Samples, Seconds
 from metallab.timing import Comparison, Doubt, DoubtKind, Measurement, Sentinel, compare_samples, doubt
@@ -228,7 +228,7 @@ def _with_picture_beside(path: Path, headline: Headline) -> Headline:
     if isinstance(headline.sentences, str) or not 1 <= len(headline.sentences) <= 3:
         raise ValueError(f"a headline has one to three sentences, not {headline.sentences!r}")
     sentences = tuple(machine.one_line(str(sentence)) for sentence in headline.sentences)
-    if headline.picture is None:
+    if headline.picture is None or isinstance(headline.picture, isolated.NotMade):
         return Headline(sentences)
     if isinstance(headline.picture, (str, Path)):
         content = Path(headline.picture).read_bytes()

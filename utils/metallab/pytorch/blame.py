@@ -125,8 +125,8 @@ class Verdict:
         where = f"{bad.operator} in {f'{bad.module}, ' if bad.module else ''}{WHERE[bad.direction]}"
         if self.kind == "NaN":
             return f"A NaN is born by {where}, on the CPU in {bad.dtype} as well."
-        takes = f" It takes: {'; '.join(self.conditions)}." if self.conditions else ""
-        return f"WRONG KERNEL: {where}, on {self.device}.{takes}"
+        needs = f" The fault needs: {'; '.join(self.conditions)}." if self.conditions else ""
+        return f"WRONG KERNEL: {where}, on {self.device}.{needs}"
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = []
@@ -134,11 +134,10 @@ class Verdict:
             rows += [("given", f"{bad.dtype}, {', '.join(map(str, bad.shapes))}"), ("result", bad.difference)]
         if self.kind == "wrong kernel":
             rows.append(("what to do", self.advice))
-        rows.append(("rounding", f"up to {self.largest:.1e} of the root mean square, where they agree"))
+        else:
+            rows.append(("rounding", f"up to {self.largest:.1e} of the root mean square"))
         rows += [("random", f"{name}: differs on every device") for name in self.random]
         rows += [("not compared", f"{name}: {why}") for name, why in self.unjudged.items()]
-        if self.culprit:
-            rows.append(("looked at", f"{self.judged} calls of operators, until one was wrong"))
         return rows
 
     def __str__(self) -> str:
@@ -148,7 +147,8 @@ class Verdict:
 
     def _repr_html_(self) -> str:
         colour = "#009e73" if self.culprit is None else "#d55e00"
-        rows = "".join(f"<tr><td>{name}</td><td>{html.escape(text)}</td></tr>" for name, text in self._rows())
+        cell = '<td style="text-align:left">'
+        rows = "".join(f"<tr>{cell}{name}</td>{cell}{html.escape(text)}</td></tr>" for name, text in self._rows())
         style = f"border-left:.4em solid {colour};padding:.5em 1em"
         return f'<div style="{style}"><b>{html.escape(self.headline)}</b><table>{rows}</table></div>'
 
@@ -164,7 +164,9 @@ class Verdict:
         if self.conditions and self.culprit.direction == "step":
             return "make the weights contiguous before training, weight.data = weight.data.contiguous()"
         if self.conditions:
-            return "give it x.clone(memory_format=torch.contiguous_format) in place of x"
+            moved = dict.fromkeys(_which(self.conditions, "begins at"), "clone")
+            copied = moved | dict.fromkeys(_which(self.conditions, "is not contiguous"), "contiguous")  # moves it, too
+            return "; ".join(f"give it {name}.{how}() in place of {name}" for name, how in copied.items())
         return "compute it on the CPU, or write it with other operators"
 
     def draw(self) -> Figure:
@@ -603,6 +605,11 @@ def _shrunk(call: _Call, device: torch.device) -> tuple[tuple[str, ...], str]:
     return tuple(conditions), _program(call, str(device))
 
 
+def _which(conditions: Iterable[str], what: str) -> list[str]:
+    """The arguments of which one of the conditions says ``what``."""
+    return [condition.split()[0] for condition in conditions if f" {what} " in condition]
+
+
 def _in_float32(tensor: _Tensor) -> _Tensor:
     half = tensor.dtype in (torch.float16, torch.bfloat16)
     return dataclasses.replace(tensor, dtype=torch.float32) if half else tensor
@@ -668,15 +675,35 @@ def _fails(call: _Call, device: torch.device) -> bool:
 def _program(call: _Call, device: str) -> str:
     """Text that computes the call on the device and on the CPU in float64, and asserts that they agree."""
     tensors = _tensors(call)
-    names = [f"x{number}" for number in range(len(tensors))]
+    names = [f"{name}{n}" if _names(call).count(name) > 1 else name for n, name in enumerate(_names(call))]
     left = iter(names)
     args, kwargs = (tree_map_only(_Tensor, lambda _: _Name(next(left)), part) for part in (call.args, call.kwargs))
-    given = ", ".join([*map(_text, args), *(f"{key}={_text(value)}" for key, value in kwargs.items())])
     written = _Call(call.operator, args, kwargs)
     results = [_text(written.argument(name)) for name in written.written()]
+    schema = call.operator._schema
+    if call.name not in REFERENCES:  # whose arguments may have other names
+        kept = len(args)
+        while kept and not any(isinstance(leaf, _Name) for leaf in tree_leaves(args[kept - 1])):
+            kept -= 1
+        kwargs = dict(zip([a.name for a in schema.arguments[kept:]], args[kept:], strict=False)) | kwargs
+        args = args[:kept]
+    settings = ", ".join(f"{key}={_text(value)}" for key, value in kwargs.items())
+    given = ",\n        ".join(filter(None, [", ".join(map(_text, args)), settings]))
     function = f"torch.ops.{call.operator}"
     returned = f"(operator({given}), {', '.join(results)})[1:]" if results else f"operator({given})"
     dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), torch.float32)
+    relative, moved = f"{checks.tolerance(dtype).relative:g}", ("", "")
+    compared = [
+        "for a, b in zip(right, result):",
+        f"    rtol, a, b = {relative}, a.double(), b.cpu().double()",
+        "    torch.testing.assert_close(b, a, rtol=rtol, atol=rtol * a.abs().nanmean().item() + 1e-6, equal_nan=True)",
+    ]
+    if not results and [str(part.type) for part in schema.returns] == ["Tensor"]:
+        moved = (".double()", ".cpu().double()")
+        compared = [
+            f"allowed = {relative} * right.abs().nanmean().item() + 1e-6",
+            f"torch.testing.assert_close(result, right, rtol={relative}, atol=allowed, equal_nan=True)",
+        ]
     return "\n".join([
         "import torch", "",
         "torch.manual_seed(0)", f'device = "{device}"',
@@ -684,12 +711,9 @@ def _program(call: _Call, device: str) -> str:
         *([f"    {t.source}," for t in tensors] + ["]"] if len(tensors) > 1 else []),
         "", f"def run(operator, {', '.join(names)}):", f"    return {returned}", "",
         "exact = [x.cpu().double() if x.is_floating_point() else x.cpu() for x in tensors]",
-        f"right = run({REFERENCES.get(call.name, function)}, *exact)",
-        f"result = run({function}, *tensors)",
-        "pairs = [(right, result)] if isinstance(right, torch.Tensor) else zip(right, result)",
-        "for a, b in pairs:",
-        f"    rtol, a, b = {checks.tolerance(dtype).relative:g}, a.double(), b.cpu().double()",
-        "    torch.testing.assert_close(b, a, rtol=rtol, atol=rtol * a.abs().nanmean().item() + 1e-6, equal_nan=True)",
+        f"right = run({REFERENCES.get(call.name, function)}, *exact){moved[0]}",
+        f"result = run({function}, *tensors){moved[1]}",
+        *compared,
     ]) + "\n"  # fmt: skip
 
 

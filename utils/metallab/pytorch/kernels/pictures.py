@@ -21,16 +21,9 @@ def _or_its_reason(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     @functools.wraps(draw)
     def drawn(*given: Any) -> Figure:
         missing = next((value for value in given if isinstance(value, isolated.NotMade)), None)
-        return _reason(repr(missing)) if missing is not None else draw(*given)
+        return plots.reason(repr(missing)) if missing is not None else draw(*given)
 
     return drawn
-
-
-def _reason(words: str) -> Figure:
-    with plots.plt.rc_context(plots.STYLE):
-        figure = plots.plt.figure(figsize=(7.5, 0.6))
-        figure.text(0.01, 0.5, words, va="center", color=plots.RED)
-    return plots.described(figure, words)
 
 
 @_or_its_reason
