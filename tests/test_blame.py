@@ -112,7 +112,10 @@ def test_a_convolution_that_is_wrong_on_a_transposed_input_is_found():
     first, second = verdict.layers
     assert first.forward < 1e-5 < 1e-2 < second.forward
     assert second.forward_cpu < 1e-5
-    assert "contiguous" in verdict.advice
+    assert verdict.advice == "give it input.contiguous() in place of input"
+    assert "def run(operator, input, weight, bias):" in verdict.program
+    assert "stride=[1, 1], padding=[0, 0]" in verdict.program
+    assert "The fault needs: input is not contiguous" in str(verdict)
     assert "aten::convolution" in verdict.draw().get_label()
     assert "WRONG KERNEL: aten::convolution in second, the forward pass" in verdict._repr_html_()
 
@@ -134,6 +137,7 @@ def test_addcdiv_that_is_wrong_at_an_odd_offset_is_found():
     verdict = blamed("addcdiv, odd offset", Averaged(), torch.randn(8, 8))
     assert verdict.culprit.operator == "aten::addcdiv"
     assert verdict.conditions == ("tensor1 begins at an odd offset in its storage (here 1)",)
+    assert verdict.advice == "give it tensor1.clone() in place of tensor1"
 
 
 @on_simulated

@@ -136,7 +136,7 @@ class Verdict:
             rows.append(("what to do", self.advice))
         else:
             rows.append(("rounding", f"up to {self.largest:.1e} of the root mean square"))
-        rows += [("random", f"{name}: differs on every device") for name in self.random]
+        rows += [("random", f"{name}: devices draw numbers of their own") for name in self.random]
         rows += [("not compared", f"{name}: {why}") for name, why in self.unjudged.items()]
         return rows
 
