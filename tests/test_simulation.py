@@ -129,7 +129,7 @@ def test_too_late_is_told_with_what_to_do():
     torch_is_there = "import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n"
     printed = ran(f"{torch_is_there}try:\n    import metallab\nexcept RuntimeError as error:\n    print(error)")
     assert "torch was imported before" in printed
-    assert "begin with `import metallab`" in printed
+    assert "`import metallab` under METALLAB_DEVICE=sim" in printed
 
 
 def test_a_cell_of_its_own_has_an_apple_gpu(monkeypatch):
