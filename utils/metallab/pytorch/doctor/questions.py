@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from metallab import checks, device, memory, timing, units
+from metallab import device, memory, timing, units
 from metallab.allowance import Allowance
 from metallab.device import Device
 from metallab.pytorch import blame, coverage, crossover, precision, trace
@@ -92,6 +92,8 @@ def _apart(on: Device) -> str:
 
 def _place(module: str) -> str:
     """A module's place in the model itself, not in `WithLoss`."""
+    if module == "WithLoss":
+        return "the loss"
     return module.removeprefix("WithLoss.").removeprefix("model.").removeprefix("model") or "the model itself"
 
 
@@ -101,7 +103,7 @@ def _place(module: str) -> str:
 def runs(subject: Subject, seconds: float) -> Answer:
     """Which operators of inference and of a training step are missing, refused or leave the GPU; then a trial."""
     covered, failed = {}, {}
-    tasks = {"inference": (copy.deepcopy(subject.model).eval(), False), "training": (subject.whole, True)}
+    tasks = {"Inference": (copy.deepcopy(subject.model).eval(), False), "Training": (subject.whole, True)}
     for task, (module, training) in tasks.items():
         try:
             covered[task] = coverage.mps_coverage(
@@ -111,8 +113,8 @@ def runs(subject: Subject, seconds: float) -> Answer:
             failed[task] = units.first_line(error)
     on = _mps()
     trial = _tried(subject, on) if on else ""
-    sentences = [f"In {task}: {each.answer}" for task, each in covered.items()]
-    sentences += [f"In {task} nothing can be foretold: {why}." for task, why in failed.items()]
+    sentences = [f"{task}: {each.answer}" for task, each in covered.items()]
+    sentences += [f"{task}: nothing can be foretold ({why})." for task, why in failed.items()]
     held = all(each.runs for each in covered.values())
     if on:
         where = "the simulated Apple GPU" if on.simulated else "this Apple GPU"
@@ -243,8 +245,10 @@ def fast(subject: Subject, seconds: float) -> Answer:
     sentences = []
     for each in compared.comparisons:
         measured = each[on.kind if on.kind != "cpu" else crossover.baseline()]
+        flags = f" [{', '.join(measured.flags)}]" if measured.flags else ""
+        low, high = map(units.seconds, measured.quartiles)
         what = each.name.removeprefix(f"{subject.name}, ")
-        sentences.append(f"{what}: {units.seconds(measured.median)} a call; {' '.join(each.sentences)}.")
+        sentences.append(f"{what}: {units.seconds(measured.median)} a call ({low} to {high}){flags}; {_against(each)}.")
     if not trains:
         sentences.append("It has nothing to train.")
     evidence = [Evidence("Measured", text="\n".join(map(str, compared.comparisons)))]
@@ -259,6 +263,11 @@ def fast(subject: Subject, seconds: float) -> Answer:
     else:
         sentences.append("Its outputs do not grow with the inputs' first dimension, so other batches were not timed.")
     return Answer(QUESTIONS[2], "good", " ".join(sentences) + _apart(on), on.label, tuple(evidence))
+
+
+def _against(compared: timing.Comparison) -> str:
+    """What may be said of the speed-up."""
+    return " ".join(sentence.removesuffix(".") for sentence in compared.sentences)
 
 
 def _over_batches(subject: Subject) -> crossover.Work:
@@ -276,7 +285,8 @@ def spent(subject: Subject, seconds: float) -> Answer:
     rows = _longest(recorded.events, whole)
     first = f"{rows[0][0]} takes {rows[0][-1]} of it, in {rows[0][2]}" if rows else "there are no operators"
     sentences = [f"Of {units.seconds(whole)} in operators ({what}, traced), {first}."]
-    evidence = [Evidence(f"The longest of {what}", Table(["operator", "kind", "called by", "calls", "ms", "share"], rows))]
+    headings = ["operator", "kind", "called by", "calls", "ms", "share"]
+    evidence = [Evidence(f"The longest of {what}", Table(headings, rows))]
     apple = _mps() if on.kind == "cpu" else None
     moving = recorded
     if apple is not None:
@@ -284,14 +294,16 @@ def spent(subject: Subject, seconds: float) -> Answer:
             moving, _ = _recorded(subject, apple)
         except Exception as error:  # noqa: BLE001 - a model may raise anything; the CPU's times stand all the same
             apple = None
-            sentences.append(f"Its copies on an Apple GPU are not known, for there it raises: {units.first_line(error)}")
+            sentences.append(f"Its copies on an Apple GPU are not known, for it raises: {units.first_line(error)}")
     moved = moving.having("copy", "fallback")
     if moved:
         rows = _moves(moved, timed=apple is None)
         where = "; ".join(f"{row[0]} ({row[1]}) in {row[2]}" for row in rows[:3])
         more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-        counted = f"{len(moving.having('copy'))} hidden copies and {len(moving.having('fallback'))} fallbacks"
-        sentences.append(f"Between CPU and GPU there are {counted} in it: {where}{more}.")
+        copies, fallbacks = (len(moving.having(kind)) for kind in ("copy", "fallback"))
+        counted = f"{copies} hidden {'copy' if copies == 1 else 'copies'} and {fallbacks} fallback"
+        counted += "s" if fallbacks != 1 else ""
+        sentences.append(f"Between CPU and GPU it makes {counted}: {where}{more}.")
         headings = ["operator", "which way", "called by", "calls", "bytes", "ms"]
         evidence.append(Evidence("Copies and fallbacks", Table(headings, rows)))
     elif apple is not None or on.kind != "cpu":
@@ -399,7 +411,7 @@ def _kept(subject: Subject, run: Callable[[Subject], object]) -> int:
 
 
 def fits(subject: Subject, seconds: float, target: int | None, most: int) -> Answer:
-    """Bytes of weights, gradients, optimiser and activations; this machine's and another's memory; the measured peak."""
+    """Bytes of weights, gradients, optimiser and activations; whether this machine and another have them; the peak."""
     on = _there()
     counted = needs(subject)
     machines = {f"this machine ({on.label})": _memory_of(on)}
@@ -411,12 +423,8 @@ def fits(subject: Subject, seconds: float, target: int | None, most: int) -> Ans
         verdicts.append(fit)
         largest = str(counted.largest(usable)) if counted.row else "not known"
         with_batch = f"; the largest batch that does is {largest}" if counted.row else ""
-        sentences.append(
-            f"Training {'fits' if fit else 'DOES NOT FIT'} into the {units.size(usable)} that the GPU of {machine} has"
-            f"{with_batch}."
-            if on.kind != "cpu" or machine.startswith("an ")
-            else f"Training {'fits' if fit else 'DOES NOT FIT'} into the {units.size(usable)} of {machine}{with_batch}."
-        )
+        verb = "fits" if fit else "DOES NOT FIT"
+        sentences.append(f"It {verb} into the {units.size(usable)} for it on {machine}{with_batch}.")
         rows.append((machine, units.size(usable), "yes" if fit else "no", largest))
     parts = [
         ("weights", counted.weights), ("gradients", counted.gradients), ("AdamW", counted.optimizer),

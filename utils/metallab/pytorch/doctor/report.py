@@ -87,7 +87,8 @@ class Report:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head = f"<p><b>{html.escape(self.factory)}</b>: {html.escape(self.model)}, PyTorch {html.escape(self.torch)}</p>"
+        about = html.escape(f"{self.model}, PyTorch {self.torch}")
+        head = f"<p><b>{html.escape(self.factory)}</b>: {about}</p>"
         return head + "".join(_section(number, answer) for number, answer in enumerate(self.answers, 1))
 
 
@@ -219,7 +220,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """``metallab doctor``: 0, 1 if an answer is that it fails, is wrong or does not fit, 2 if nothing was asked."""
     parser.add_argument("factory", help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)")
     parser.add_argument("--minutes", type=_minutes, default=3.0, help="for all answers together (%(default)g)")
-    parser.add_argument("--memory", type=_size, metavar="16GB", help="does it fit into a machine with this memory, too?")
+    parser.add_argument("--memory", type=_size, metavar="16GB", help="does it also fit into such a machine?")
     parser.add_argument("--process-memory", type=_size, metavar="8GB", help="that an answer may need at most")
     parser.add_argument("--out", type=Path, default=paths.BUILD / "doctor", help="a folder for doctor.html and .json")
     given = parser.parse_args(arguments)
