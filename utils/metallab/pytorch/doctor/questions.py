@@ -492,8 +492,8 @@ def formats(subject: Subject, seconds: float) -> Answer:
         for name, (each, autocast) in ways.items()
         if not fates[name].refused
     }
-    kept = _kept_in_formats(there, on)
-    times = _times(runs, on, within)
+    kept = _kept_in_formats(there, on) if within.count("counts of what is kept", each=_cost(fates), wanted=1) else {}
+    times = _times(runs, fates, on, within)
     rows = [
         (name, fate.words, times.get(name, "not timed"), kept.get(name, "not counted")) for name, fate in fates.items()
     ]
@@ -507,7 +507,7 @@ def formats(subject: Subject, seconds: float) -> Answer:
     choice = f"of the small formats {nearest} is the nearest" if small else "stay with float32"
     sentences.append(f"Outputs differ from float64 by {errors} of the root mean square: {choice}.")
     outcome = "good" if len(sound) == len(fates) else "attention"
-    note = " ".join(within.left_out)
+    note = str(within) if within.left_out else ""
     evidence = (Evidence("Formats", Table(headings, rows, note)),)
     return Answer(QUESTIONS[5], outcome, " ".join(sentences) + _apart(on), on.label, evidence)
 
@@ -524,6 +524,8 @@ class Fate:
     """The first of them that gives none in float32; None if there is none, empty for the model itself."""
     refused: str = ""
     """What was raised."""
+    seconds: float = 0.0
+    """That the run took, its first call and the search for infinite numbers included."""
 
     @property
     def words(self) -> str:
@@ -541,6 +543,7 @@ def _fate(
     for name, module in model.named_modules():
         module.register_forward_hook(_noting_infinity(name, beyond))
     kind = next((t.device.type for t in tree_leaves(subject.arguments) if isinstance(t, Tensor)), "cpu")
+    began = time.perf_counter()
     try:
         with torch.no_grad(), torch.autocast(kind, dtype=autocast, enabled=autocast is not None):
             outputs = _floats(model(*subject.inputs, **subject.named))
@@ -548,7 +551,7 @@ def _fate(
         return Fate(refused=units.first_line(error).removesuffix("."))
     first = next((name for name in beyond if name not in known), None)
     errors = [blame._error(right, got) for right, got in zip(exact, outputs, strict=False)]
-    return Fate(max(errors, default=0.0), tuple(beyond), first)
+    return Fate(max(errors, default=0.0), tuple(beyond), first, seconds=time.perf_counter() - began)
 
 
 def _noting_infinity(name: str, beyond: list[str]) -> Callable[..., None]:
@@ -596,16 +599,19 @@ def _kept_in_formats(subject: Subject, on: Device) -> dict[str, str]:
     return {name if name == "float32" else f"{name}, autocast": units.size(size) for name, size in sizes.items()}
 
 
-def _times(runs: dict[str, Callable[[], object]], on: Device, within: Allowance) -> dict[str, str]:
+def _cost(fates: dict[str, Fate]) -> float:
+    """Seconds of a forward pass in each format, about."""
+    return max(sum(fate.seconds for fate in fates.values()), 1e-6)
+
+
+def _times(
+    runs: dict[str, Callable[[], object]], fates: dict[str, Fate], on: Device, within: Allowance
+) -> dict[str, str]:
     """Seconds a call with its quartiles, in words; of formats for which there is no time nothing."""
     times = {}
     for name, run in runs.items():
-        began = time.perf_counter()
-        run()
-        on.synchronize()
-        once = time.perf_counter() - began
-        if within.count(f"timings in {name}", each=max(6 * once, 1e-6), wanted=1):
-            budget = timing.Budget(min_samples=5, min_seconds=0.1, max_seconds=within.left / len(runs))
+        if within.count(f"timings in {name}", each=max(5 * fates[name].seconds, 1e-6), wanted=1):
+            budget = timing.Budget(min_samples=5, min_seconds=0.1, max_seconds=within.left / 2 / len(runs))
             measured = timing.measure(run, on=on, name=name, budget=budget)
             low, high = map(units.seconds, measured.quartiles)
             flags = f" [{', '.join(measured.flags)}]" if measured.flags else ""
