@@ -103,7 +103,9 @@ def test_no_such_command_names_those_there_are(capsys):
     with pytest.raises(SystemExit) as end:
         main(["tiem"])
     assert end.value.code == 2
-    assert "invalid choice: 'tiem' (choose from 'coverage', 'report', 'time', 'trace'" in capsys.readouterr().err
+    assert (
+        "invalid choice: 'tiem' (choose from 'coverage', 'doctor', 'report', 'time', 'trace'" in capsys.readouterr().err
+    )
 
 
 # ---------------------------------------------------------------- time

@@ -28,6 +28,7 @@ class Command:
 
 COMMANDS = (
     Command("coverage", "metallab.pytorch.coverage", "will a model run on MPS?", "coverage my_project.model:example"),
+    Command("doctor", "metallab.pytorch.doctor", "six answers about a model", "doctor my_project.model:example"),
     Command("report", "metallab.results.report", "one page of a run's results", "report build/full-cpu"),
     Command("time", "metallab.commands.time_expression", "time an expression", "time 'sorted(a)' --setup 'a = [2, 1]'"),
     Command("trace", "metallab.pytorch.trace_script", "each operator, copy and fallback of a script", "trace train.py"),

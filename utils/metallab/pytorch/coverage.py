@@ -20,12 +20,14 @@ import copy
 import functools
 import html
 import importlib
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from metallab import units
@@ -74,6 +76,8 @@ class Use:
     what a Mac says."""
     way_out: str = ""
     """Of one that refuses: what to do."""
+    lines: tuple[str, ...] = ()
+    """Which lines call it, ``file:number``: of the code around PyTorch's. None in a backward pass."""
 
     @property
     def advice(self) -> str:
@@ -287,6 +291,7 @@ class _Recorder:
         self.problems: dict[str, None] = {}
         self.float64: dict[str, None] = {}
         self.outcomes: dict[str, refusals.Refusal | refusals.Detour] = {}
+        self.lines: dict[str, dict[str, None]] = {}
         self.inside_a_whole = False
 
     @property
@@ -300,6 +305,8 @@ class _Recorder:
         if self.inside_a_whole:
             return
         self.calls.setdefault(operator, collections.Counter())[self.module] += 1
+        if line := _calling_line():
+            self.lines.setdefault(operator, {})[line] = None
         outcome = refusals.outcome(operator, args, kwargs) if args or kwargs else None
         if isinstance(outcome, refusals.Refusal) or (outcome and operator not in self.outcomes):
             self.outcomes[operator] = outcome
@@ -307,7 +314,8 @@ class _Recorder:
     def use(self, operator: str) -> Use:
         """What was recorded of an operator. One call that is refused, or leaves the GPU, is enough to say so."""
         modules, outcome = self.calls[operator], self.outcomes.get(operator)
-        counted = {"operator": operator, "calls": sum(modules.values()), "modules": tuple(modules)}
+        lines = tuple(self.lines.get(operator, ()))
+        counted = {"operator": operator, "calls": sum(modules.values()), "modules": tuple(modules), "lines": lines}
         how = operators.status(operator)
         if isinstance(outcome, refusals.Refusal) and how in ("native", "composite"):
             return Use(status="refused", reason=outcome.words, way_out=outcome.way_out, **counted)
@@ -430,6 +438,21 @@ class _Recorder:
         patched = mock.patch.object(torch.nn.functional, ATTENTION, attention)
         with patched, self.modules, Functions(), Operators():
             yield
+
+
+def _calling_line() -> str:
+    """The innermost line that runs outside of PyTorch and of this package, ``file:number``; empty if there is none."""
+    import torch
+
+    inside = (os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep, contextlib.__file__)
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != _traced_on.__name__:
+        name = frame.f_code.co_filename
+        if not name.startswith((*inside, "<frozen")):
+            below = os.path.relpath(name)
+            return f"{name if below.startswith('..') else below}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def _as_on_a_mac(attribute: Callable, tensor: Any) -> Any:

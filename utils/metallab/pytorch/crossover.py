@@ -281,16 +281,18 @@ class Networks:
         return "\n".join([*lines, *filter(None, [self.left_out])])
 
 
-def measure_networks(makers: Mapping[str, Callable[[], Network]], *, on: Device, seconds: float = 20.0) -> Networks:
+def measure_networks(
+    makers: Mapping[str, Callable[[], Network]], *, on: Device, seconds: float = 20.0, training: bool = True
+) -> Networks:
     """Inference and a training step of each network: the GPU against the whole CPU, or without one a single thread.
 
     Outputs are compared, in training the loss. Inference is timed by latency, and on a GPU, where work runs on after a
-    call returns, by throughput as well; training by throughput. Networks for which nothing is left of ``seconds`` are
-    left out and named.
+    call returns, by throughput as well; training by throughput, unless ``training`` is
+    False. Networks for which nothing is left of ``seconds`` are left out and named.
     """
     on_each = devices(on)
     on_each.pop(ONE_THREAD if on.kind != "cpu" and len(on_each) > 2 else "", None)
-    tasks = [("inference", "latency"), ("training_step", "throughput")]
+    tasks = [("inference", "latency"), *([("training_step", "throughput")] if training else [])]
     tasks += [("inference", "throughput")] if on.kind != "cpu" else []
     comparisons: list[timing.Comparison] = []
     within = allowance.Allowance(seconds)

@@ -435,7 +435,7 @@ def kept_for_backward(model: nn.Module, loss: Callable[[], Tensor]) -> int:
     in it.
     """
     own = {_storage(tensor) for tensor in (*model.parameters(), *model.buffers())}
-    kept: dict[tuple[str, int], int] = {}
+    kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         kept[_storage(tensor)] = tensor.untyped_storage().nbytes()
@@ -484,8 +484,9 @@ def kept_in_formats(model: nn.Module, loss: Callable[[nn.Module, torch.dtype], T
     return Kept(sizes)
 
 
-def _storage(tensor: Tensor) -> tuple[str, int]:
-    return str(tensor.device), tensor.untyped_storage().data_ptr()
+def _storage(tensor: Tensor) -> int:
+    """Which piece of memory: also on the ``meta`` device, where none has an address."""
+    return tensor.untyped_storage()._cdata
 
 
 # --- training and quality ------------------------------------------------------------------------------------------

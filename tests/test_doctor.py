@@ -1,0 +1,424 @@
+"""`metallab doctor`: planted faults are named, sound models are not accused, and one failure leaves the other answers.
+
+What needs an Apple GPU runs in a child with the simulated device (children.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CHILD = __name__ == "__main__"
+
+import children  # noqa: E402
+
+import metalsim  # noqa: E402
+
+if CHILD:
+    metalsim.install_with_torch()
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+from metallab import isolated  # noqa: E402
+from metallab.pytorch import doctor  # noqa: E402
+from metallab.pytorch.doctor import questions, report, subject  # noqa: E402
+from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence  # noqa: E402
+from metallab.tables import Table  # noqa: E402
+
+if sys.platform == "darwin" and not CHILD:
+    pytest.skip("a Mac has no simulated GPU", allow_module_level=True)
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "utils"), "METALLAB_DEVICE": "sim", "METALLAB_MODE": "fast"}
+ENVIRONMENT["PYTORCH_ENABLE_MPS_FALLBACK"] = "0"
+
+
+@functools.cache
+def outcomes():
+    return children.run(__file__, "simulated", on_simulated.checks, ENVIRONMENT)
+
+
+on_simulated = children.Session(outcomes)
+
+# ---------------------------------------------------------------- models
+
+
+class Sound(nn.Module):
+    """A convolution, a normalisation, dropout, a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+        self.drop, self.head = nn.Dropout(0.1), nn.Linear(8, 10)
+
+    def forward(self, x):
+        return self.head(self.drop(self.norm(self.conv(x)).relu().mean((2, 3))))
+
+
+class Attending(nn.Module):
+    """Attention with a mask of minus infinity, whose scores are infinite in every format."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores, self.value = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.mask = Masked()
+
+    def forward(self, x):
+        return self.mask(self.scores(x) @ x.mT).softmax(-1) @ self.value(x)
+
+
+class Masked(nn.Module):
+    def forward(self, scores):
+        hidden = torch.ones(scores.shape[-2:], device=scores.device).triu(1).bool()
+        return scores.masked_fill(hidden, -torch.inf)
+
+
+class Volumes(nn.Module):
+    """An operator that has no MPS kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.pool = nn.Conv3d(1, 2, 3), nn.AdaptiveAvgPool3d(2)
+
+    def forward(self, x):
+        return self.pool(self.conv(x))
+
+
+class Printing(nn.Module):
+    """Part of it works on the CPU, and nobody sees it."""
+
+    def forward(self, x):
+        return x * float(x.abs().max().cpu()) ** 0
+
+
+class Copying(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.hidden, self.last = nn.Linear(8, 8), Printing(), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.last(self.hidden(self.first(x)))
+
+
+class Large(nn.Module):
+    """Beyond 65504 in the middle, and small again at its end."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.up, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+        nn.init.constant_(self.first.weight, 100.0)
+        nn.init.constant_(self.up.weight, 100.0)
+
+    def forward(self, x):
+        return self.last(self.up(self.first(x))) * 1e-6
+
+
+def subject_of(model, *inputs, loss=None):
+    torch.manual_seed(0)
+    return subject.checked((model, inputs, loss), "tests:example")
+
+
+def sound():
+    torch.manual_seed(0)
+    target = torch.arange(4)
+    loss = lambda output: nn.functional.cross_entropy(output, target)
+    return subject_of(Sound(), torch.randn(4, 3, 8, 8), loss=loss)
+
+
+# ---------------------------------------------------------------- 1, 2, 4: on the simulated GPU
+
+
+@on_simulated
+def test_sound_models_are_not_accused_on_the_simulated_gpu():
+    for each in (sound(), subject_of(Attending(), torch.randn(2, 4, 8))):
+        answers = [question(each, 60) for question in (questions.runs, questions.right, questions.spent)]
+        assert [answer.outcome for answer in answers] == ["good"] * 3, answers
+        assert "simulated Apple GPU" in answers[1].on
+        assert "Nothing in it is copied" in answers[2].sentence
+
+
+@on_simulated
+def test_a_missing_operator_is_named_with_its_module_its_line_and_a_way_out():
+    answer = questions.runs(subject_of(Volumes(), torch.randn(1, 1, 6, 6, 6)), 60)
+    assert answer.outcome == "bad"
+    assert "_adaptive_avg_pool3d has no MPS kernel" in answer.sentence
+    assert "On the simulated Apple GPU it raised: " in answer.sentence
+    ((operator, how, module, line, way_out),) = (row for row in answer.evidence[0].table.rows if "pool3d." in row[0])
+    assert (operator, how, module) == ("aten::_adaptive_avg_pool3d.default", "missing", "pool")
+    file, _, number = line.partition(":")
+    assert Path(file).name == Path(__file__).name
+    assert "self.pool(self.conv(x))" in Path(__file__).read_text().splitlines()[int(number) - 1]
+    assert "PYTORCH_ENABLE_MPS_FALLBACK" in way_out
+
+
+@on_simulated
+def test_a_wrong_kernel_is_named_also_one_that_is_wrong_in_another_layout_than_the_given():
+    with warnings.catch_warnings(action="ignore"), metalsim.plant("conv2d, non-contiguous input"):
+        answer = questions.right(sound(), 60)
+    assert answer.outcome == "bad"
+    assert "No, with the inputs with their last two dimensions swapped in memory: WRONG KERNEL" in answer.sentence
+    assert "aten::convolution in conv, the forward pass" in answer.sentence
+    assert "contiguous" in answer.sentence.partition("Way out: ")[2]
+    assert (
+        "torch.testing.assert_close" in {each.title: each.text for each in answer.evidence}["A program that shows it"]
+    )
+
+
+@on_simulated
+def test_a_hidden_copy_is_named_with_its_module_and_gets_no_time_of_the_simulation():
+    answer = questions.spent(subject_of(Copying(), torch.randn(2, 8)), 60)
+    assert answer.outcome == "attention"
+    assert "1 hidden copy and 0 fallbacks: _to_copy (to host) in hidden" in answer.sentence
+    (copies,) = (each.table for each in answer.evidence if each.title == "Copies and fallbacks")
+    assert [row[-1] for row in copies.rows] == ["not known here"]
+    assert answer.on.startswith(questions.device.cpu().label)
+
+
+@on_simulated
+def test_a_target_that_a_loss_has_around_it_is_moved_with_the_model():
+    each = sound()
+    there = each.to(questions.device.pick("sim").torch_device)
+    assert there.value().item() == pytest.approx(there.to("cpu").value().item(), rel=0.5)  # dropout draws anew
+    assert each.value().device.type == "cpu"
+
+
+# ---------------------------------------------------------------- 3, 5, 6: on the CPU
+
+
+def test_times_come_with_batches_and_without_a_conclusion_in_a_fast_run(monkeypatch):
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    answer = questions.fast(sound(), 4)
+    for words in ("inference, latency: ", "training step, throughput: ", "Over batches (n): inference", "fast mode"):
+        assert words in answer.sentence
+    assert "Of an Apple GPU this says nothing." in answer.sentence
+    assert [row[0] for row in answer.evidence[1].table.rows] == ["1", "4", "16", "64"]
+
+
+def test_memory_is_counted_and_so_is_the_largest_batch():
+    each = subject_of(nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10)), torch.randn(8, 100))
+    counted = questions.needs(each)
+    weights = 4 * (100 * 200 + 200 + 200 * 10 + 10)
+    assert (counted.weights, counted.gradients, counted.optimizer) == (weights, weights, 2 * weights)
+    assert counted.row == 4 * (100 + 200)  # the input, and what ReLU gives, which it and the second layer keep
+    exact = counted.fixed + counted.activations - 8 * counted.row
+    assert counted.largest(exact + 100 * counted.row) == 100
+    assert counted.largest(exact + 100 * counted.row - 1) == 99
+    assert counted.largest(0) == 0
+
+
+def test_what_does_not_fit_is_said_and_is_not_run():
+    each = subject_of(nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10)), torch.randn(512, 1000))
+    answer = questions.fits(each, 10, 10**7, 2**40)
+    assert answer.outcome == "bad"
+    assert "It DOES NOT FIT into the 6.36 MiB for it on an Apple machine with 0.01 GB; the largest" in answer.sentence
+    assert "It fits into the" in answer.sentence
+    assert answer.evidence[0].table.rows[-1][1] == "not measured"
+    roomy = questions.fits(each, 10, 16 * 10**9, 2**40)
+    assert roomy.outcome == "good"
+    assert "DOES NOT FIT" not in roomy.sentence
+    assert roomy.evidence[0].table.rows[-1][0].startswith("peak of a step")
+
+
+def test_an_overflow_is_named_with_the_module_where_it_begins():
+    answer = questions.formats(subject_of(Large(), torch.ones(2, 8)), 2)
+    assert answer.outcome == "attention"
+    assert "float16, autocast OVERFLOWS, first in up. float16, cast OVERFLOWS, first in up." in answer.sentence
+    assert answer.sentence.startswith("float16, ")
+    assert "bfloat16, autocast OVERFLOWS" not in answer.sentence
+    rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
+    assert float(rows["float32"]) < 1e-5 < float(rows["bfloat16, autocast"]) < 0.1
+
+
+def test_infinities_of_every_format_are_no_overflow():
+    answer = questions.formats(subject_of(Attending(), torch.randn(2, 4, 8)), 2)
+    assert answer.outcome == "good", answer
+    assert "OVERFLOWS" not in answer.sentence
+
+
+# ---------------------------------------------------------------- what is not a model
+
+
+def raising():
+    raise OSError("no such file: weights.pt")
+
+
+def a_tensor():
+    return torch.ones(3)
+
+
+def a_list_for_a_model():
+    return [nn.Linear(2, 2)], (torch.ones(2),)
+
+
+def no_tensors():
+    return nn.Linear(2, 2), (3,)
+
+
+def loss_of_no_kind():
+    return nn.Linear(2, 2), torch.ones(2), 7
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        ("nothing", "names no factory: write package.module:factory"),
+        ("no_such_module_here:example", "no_such_module_here cannot be imported (ModuleNotFoundError"),
+        ("test_doctor:nobody", "test_doctor has no function nobody"),
+        ("test_doctor:raising", "raised OSError: no such file: weights.pt"),
+        ("test_doctor:a_tensor", "returns a Tensor: let it return (model, inputs) or (model, inputs, loss)"),
+        ("test_doctor:a_list_for_a_model", "returns a list where the model belongs: give an nn.Module"),
+        ("test_doctor:no_tensors", "gives no tensor among the inputs"),
+        ("test_doctor:loss_of_no_kind", "returns a int as the loss: give a function of the output"),
+    ],
+)
+def test_what_is_no_model_is_refused_in_one_line(factory, words):
+    with pytest.raises(subject.NotAModel) as refusal:
+        subject.made(factory)
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+# ---------------------------------------------------------------- the report
+
+
+def answered(number):
+    table = Table(["a", "b"], [["<1>", 2]], "a note")
+    return Answer(QUESTIONS[number - 1], "good", f"Answer {number} & more.", "a CPU", (Evidence("Seen", table),))
+
+
+def pretended(monkeypatch, **ends):
+    """`isolated.run`, with an outcome of its own for some questions; the calls that it was given."""
+    calls = []
+
+    def run(source, **settings):
+        calls.append((source, settings))
+        if source == "import torch":
+            return isolated.Outcome("well")
+        if "look(" in source:
+            return ends.get("look", isolated.Outcome("well", results={"result": ("Net, 3 weights", "cpu")}))
+        number = int(source.partition("ask(")[2][0])
+        if settings.get("device") is None and f"plain{number}" in ends:
+            return ends[f"plain{number}"]
+        return ends.get(f"ask{number}", isolated.Outcome("well", results={"result": answered(number)}))
+
+    monkeypatch.setattr(isolated, "run", run)
+    return calls
+
+
+def test_an_answer_that_crashes_hangs_or_needs_too_much_leaves_the_others(monkeypatch):
+    limit = "it needs more than the 1 GiB that it may have\n"
+    calls = pretended(
+        monkeypatch,
+        ask2=isolated.Outcome("crashed", reason="the process was ended by SIGABRT", detail="dyld: gone"),
+        ask3=isolated.Outcome("hung", reason="took longer than 9 s and was stopped"),
+        ask5=isolated.Outcome("crashed", reason="the process ended with 77", detail=limit),
+    )
+    seen = []
+    examined = doctor.examine("mine:example", minutes=3, progress=seen.append)
+    assert [answer.outcome for answer in examined.answers] == [
+        "good", "unanswered", "unanswered", "good", "unanswered", "good",
+    ]  # fmt: skip
+    sentences = [answer.sentence for answer in examined.answers]
+    assert sentences[1] == "No answer: the process was ended by SIGABRT."
+    assert "dyld: gone" in str(examined)
+    assert sentences[2] == "No answer: it took longer than 9 s and was stopped; --minutes gives more."
+    assert sentences[4].endswith("1 GiB that it may have; --process-memory gives more.")
+    assert sum("of 6: " in line for line in seen) == 6
+    asked = {source.partition("ask(")[2][:1]: settings for source, settings in calls if "ask(" in source}
+    assert [number for number, settings in asked.items() if settings["device"] == "mps"] == ["1", "2", "4"]
+    assert "PYTORCH_ENABLE_MPS_FALLBACK" not in asked["1"]["environment"]
+    assert asked["2"]["environment"]["PYTORCH_ENABLE_MPS_FALLBACK"] == "1"
+    assert sum(settings["timeout"] for settings in asked.values()) < 6 * 180
+
+
+def test_where_no_gpu_can_be_simulated_the_question_is_asked_without(monkeypatch):
+    gone = isolated.Outcome("raised", reason="no compiler", kinds=("SimulationUnavailable", "RuntimeError"))
+    plain = isolated.Outcome("well", results={"result": answered(1)})
+    pretended(monkeypatch, ask1=gone, plain1=plain)
+    assert doctor.examine("mine:example", progress=str).answers[0].sentence == "Answer 1 & more."
+
+
+def test_the_page_and_the_json_hold_every_answer_with_its_evidence(monkeypatch, tmp_path):
+    pretended(monkeypatch)
+    examined = doctor.examine("mine:example", progress=str)
+    page = examined.save(tmp_path / "new")
+    text = page.read_text()
+    for number, question in enumerate(QUESTIONS, 1):
+        assert f"<h3>{number}. {question}</h3><p>Answer {number} &amp; more.</p>" in text
+    assert "<td>&lt;1&gt;</td><td>2</td>" in text
+    assert examined._repr_html_() in text
+    assert "http" not in text
+    told = json.loads((tmp_path / "new" / "doctor.json").read_text())
+    assert told["outcome"] == "good"
+    assert [each["question"] for each in told["answers"]] == list(QUESTIONS)
+    assert told["answers"][0]["evidence"] == [
+        {"title": "Seen", "headings": ["a", "b"], "rows": [["<1>", "2"]], "note": "a note"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["mine:example", "--minutes", "soon"], "'soon' is no number of minutes: write it like 3"),
+        (["mine:example", "--minutes", "0"], "'0' is no number of minutes"),
+        (["mine:example", "--memory", "16"], "'16' is no size: write it like 16GB"),
+    ],
+)
+def test_misuse_is_told_in_a_line(arguments, words, capsys):
+    from metallab.__main__ import main
+
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", *arguments])
+    assert end.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_command_tells_the_worst_by_its_code(monkeypatch, tmp_path, capsys):
+    from metallab.__main__ import main
+
+    pretended(monkeypatch)
+    assert main(["doctor", "mine:example", "--memory", "16GB", "--out", str(tmp_path)]) == 0
+    assert f"the page: {tmp_path / 'doctor.html'}" in capsys.readouterr().out
+    bad = Answer(QUESTIONS[1], "bad", "No.")
+    calls = pretended(monkeypatch, ask2=isolated.Outcome("well", results={"result": bad}))
+    assert main(["doctor", "mine:example", "--memory", "16GB", "--out", str(tmp_path)]) == 1
+    assert any(source.endswith(", 16000000000)") for source, _ in calls if "ask(5" in source)
+    refused = isolated.Outcome("raised", reason="NotAModel: give one", kinds=("NotAModel", "ValueError"))
+    pretended(monkeypatch, look=refused)
+    assert main(["doctor", "mine:example", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith("metallab doctor: give one\n")
+
+
+CRASHING = """
+import os, torch
+class Ends(torch.nn.Module):
+    def forward(self, x):
+        held = bytearray({held})
+        if x.device.type == "mps":
+            os.abort()
+        return x * 2
+def example():
+    return Ends(), torch.ones(3)
+"""
+
+
+def test_real_processes_bring_answers_back_or_why_there_is_none(tmp_path, monkeypatch):
+    (tmp_path / "aborting_model.py").write_text(CRASHING.format(held=1))
+    (tmp_path / "greedy_model.py").write_text(CRASHING.format(held="1 << 30"))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert report._look("aborting_model:example", 300, 2**40) == ("Ends, 0 weights, inputs (3,)", "cpu")
+    crashed = report._answer(1, "aborting_model:example", (300, 300), 2**40, None, apple=True)
+    assert crashed.outcome == "unanswered"
+    assert "SIGABRT" in crashed.sentence
+    with pytest.raises(doctor.Refused, match=r"it needs more than the 1 GiB that it may have"):
+        report._look("greedy_model:example", 300, 1 << 30)
+
+
+if CHILD:
+    children.answer(on_simulated.checks, Path(sys.argv[2]))

@@ -1,0 +1,22 @@
+"""Six answers about a model of one's own: does it run on MPS, is it right, is it fast, where does the time go, does it
+fit, which number format.
+
+::
+
+    from metallab.pytorch import doctor
+
+    report = doctor.examine("my_project.model:example", minutes=3)
+    report                       # in a notebook the page, elsewhere its text
+    report.save("build/doctor")  # doctor.html and doctor.json
+
+``example()`` returns ``(model, inputs)`` or ``(model, inputs, loss)``: an `nn.Module`, a tuple of what it is called
+with (or a dict of named inputs, or one tensor), and a function of its output that returns one number.
+
+Each answer is computed in a process of its own, within its share of the time: what crashes, hangs or fills the memory
+there is told as the reason why this answer is missing, and the others come all the same.
+"""
+
+from metallab.pytorch.doctor.answer import Answer
+from metallab.pytorch.doctor.report import Refused, Report, command, examine
+
+__all__ = ["Answer", "Refused", "Report", "command", "examine"]

@@ -1,0 +1,619 @@
+"""The six questions, each asked of a subject within some seconds: what the processes of the doctor compute."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import psutil
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from metallab import device, memory, timing, units
+from metallab.allowance import Allowance
+from metallab.device import Device
+from metallab.pytorch import blame, coverage, crossover, precision, trace
+from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
+from metallab.pytorch.doctor.subject import NotAModel, Subject, made
+from metallab.tables import Table
+
+NO_APPLE_GPU = "there is no Apple GPU here, nor can a simulated one be used: run make setup, or ask on a Mac"
+TOO_MUCH_MEMORY = 77
+"""The exit code of a process that needed more memory than it may have."""
+MOST_ROWS = 12
+ADAMW = 2
+"""Numbers that AdamW keeps for each weight."""
+GPU_SHARE = 2 / 3
+"""Of an Apple machine's memory, what its GPU is recommended to use (as `metalsim` has it for 16 GiB)."""
+
+
+def ask(number: int, factory: str, seconds: float, most: int, target: int | None) -> Answer:
+    """The answer to a question, from 1 on, in this process, which ends if it needs more than ``most`` bytes.
+
+    ``target`` is the memory in bytes that question 5 asks about beside this machine's. Whatever the factory, the model
+    or the device raises comes through.
+    """
+    _hold_memory(most)
+    subject = made(factory)
+    if number == 5:
+        return fits(subject, seconds, target, most)
+    return (runs, right, fast, spent, None, formats)[number - 1](subject, seconds)
+
+
+def look(factory: str, most: int) -> tuple[str, str]:
+    """The model's class with its size, in words, and the kind of the best device: `NotAModel` if it cannot be asked."""
+    _hold_memory(most)
+    subject = made(factory)
+    try:
+        subject.to("cpu").inference()()
+    except Exception as error:
+        raise NotAModel(f"the model does not run with its inputs on the CPU: {units.first_line(error)}") from error
+    weights = sum(p.numel() for p in subject.model.parameters())
+    shapes = [tuple(t.shape) for t in tree_leaves(subject.arguments) if isinstance(t, Tensor)]
+    return f"{subject.name}, {weights:,} weights, inputs {', '.join(map(str, shapes))}", _there().kind
+
+
+def _hold_memory(most: int) -> None:
+    """End this process with `TOO_MUCH_MEMORY` once it needs more bytes."""
+    process = psutil.Process()
+
+    def watch() -> None:
+        while process.memory_info().rss <= most:
+            time.sleep(0.05)
+        print(f"it needs more than the {units.size(most)} that it may have", file=sys.stderr, flush=True)
+        os._exit(TOO_MUCH_MEMORY)
+
+    threading.Thread(target=watch, name="memory-limit", daemon=True).start()
+
+
+def _mps() -> Device | None:
+    """An Apple GPU: the real one, or the simulated one where this process was given it."""
+    if os.environ.get("METALLAB_DEVICE") == "sim":
+        return device.pick("sim")
+    return device.pick("mps") if torch.backends.mps.is_available() else None
+
+
+def _there() -> Device:
+    """The best real device."""
+    return device.cpu() if os.environ.get("METALLAB_DEVICE") == "sim" else device.pick()
+
+
+def _apart(on: Device) -> str:
+    """What has to be said of times and sizes that are not an Apple GPU's."""
+    return "" if on.kind == "mps" and not on.simulated else " Of an Apple GPU this says nothing."
+
+
+def _place(module: str) -> str:
+    """A module's place in the model itself, not in `WithLoss`."""
+    if module == "WithLoss":
+        return "the loss"
+    return module.removeprefix("WithLoss.").removeprefix("model.").removeprefix("model") or "the model itself"
+
+
+# ---- 1: does it run -------------------------------------------------------------------------------------------------
+
+
+def runs(subject: Subject, seconds: float) -> Answer:
+    """Which operators of inference and of a training step are missing, refused or leave the GPU; then a trial."""
+    covered, failed = {}, {}
+    tasks = {"Inference": (copy.deepcopy(subject.model).eval(), False), "Training": (subject.whole, True)}
+    for task, (module, training) in tasks.items():
+        try:
+            covered[task] = coverage.mps_coverage(
+                module, *subject.inputs, training=training, time_limit=seconds / 4, **subject.named
+            )
+        except coverage.TraceFailed as error:
+            failed[task] = units.first_line(error)
+    on = _mps()
+    trial = _tried(subject, on) if on else ""
+    sentences = [f"{task}: {each.answer}" for task, each in covered.items()]
+    sentences += [f"{task}: nothing can be foretold ({why})." for task, why in failed.items()]
+    held = all(each.runs for each in covered.values())
+    if on:
+        where = "the simulated Apple GPU" if on.simulated else "this Apple GPU"
+        surprise = ", which was not foretold" if bool(trial) == held and covered else ""
+        sentences.append(f"On {where} it {f'raised{surprise}: {trial}' if trial else f'ran{surprise}'}.")
+    if not covered and on is None:
+        return Answer(QUESTIONS[0], "unanswered", " ".join([*sentences, f"{NO_APPLE_GPU}."]))
+    uses = [use for each in covered.values() for use in each.uses]
+    careful = any(use.status in ("falls back", "unknown") for use in uses) or not covered
+    outcome = "bad" if not held or trial else "attention" if careful else "good"
+    tables = f"the operators of PyTorch {torch.__version__}"
+    return Answer(
+        QUESTIONS[0], outcome, " ".join(sentences), f"{tables} and {on.label}" if on else tables, _of_uses(uses)
+    )
+
+
+def _tried(subject: Subject, on: Device) -> str:
+    """What a run, and a step where the model has a gradient, raises on a device; empty if nothing."""
+    try:
+        there = subject.to(on.torch_device)
+        value = there.value()
+        if value.requires_grad:
+            value.backward()
+        on.synchronize()
+    except Exception as error:  # noqa: BLE001 - a model may raise anything; it is told
+        return units.first_line(error).removesuffix(".")
+    return ""
+
+
+def _of_uses(uses: Sequence[coverage.Use]) -> tuple[Evidence, ...]:
+    rows = {
+        use.operator: (
+            use.operator, use.status, ", ".join(dict.fromkeys(map(_place, use.modules[:3]))),
+            ", ".join(use.lines[:3]) or "in PyTorch's own code", use.advice,
+        )
+        for use in uses if use.advice
+    }  # fmt: skip
+    headings = ["operator", "on MPS", "called by", "at", "way out"]
+    return (Evidence("Operators that do not run on the GPU", Table(headings, list(rows.values()))),) if rows else ()
+
+
+# ---- 2: is it right -------------------------------------------------------------------------------------------------
+
+
+def right(subject: Subject, seconds: float) -> Answer:
+    """Each operator against the CPU in float64: as given, in the other mode, and with inputs laid out in other ways."""
+    on = _mps()
+    if on is None:
+        return Answer(QUESTIONS[1], "unanswered", f"Not asked: {NO_APPLE_GPU}.")
+    within, verdicts, left_out = Allowance(seconds), {}, []
+    cost = 0.0
+    for way, changed in _ways(subject):
+        if cost > within.left:
+            left_out.append(way)
+            continue
+        began = time.perf_counter()
+        try:
+            verdict = blame.find(changed.whole, changed.arguments, lambda value: value, on=on)
+        except Exception as error:
+            if not verdicts:
+                raise
+            left_out.append(f"{way} ({units.first_line(error)})")  # such as a .view() that wants another layout
+            continue
+        cost = max(cost, 1.5 * (time.perf_counter() - began))
+        verdicts[way] = verdict
+        if verdict.culprit:
+            break
+    way, verdict = list(verdicts.items())[-1]
+    verdict = _without_prefix(verdict)
+    rows = [(name, each.judged, each.kind, f"{each.largest:.1e}") for name, each in verdicts.items()]
+    notes = [f"Not tried: {', '.join(left_out)}."] if left_out else []
+    evidence = [Evidence("Asked", Table(["how", "calls", "result", "rounding"], rows, " ".join(notes)))]
+    if verdict.unjudged:
+        rows = list(verdict.unjudged.items())
+        evidence.append(Evidence("Not compared", Table(["operator", "why"], rows)))
+    if verdict.culprit is None:
+        judged = sum(each.judged for each in verdicts.values())
+        largest = max(each.largest for each in verdicts.values())
+        sentence = (
+            f"Yes: {judged} calls of operators agree with the CPU in float64 ({', '.join(verdicts)}); they differ by "
+            f"up to {largest:.1e} of the root mean square, which is rounding."
+        )
+        return Answer(QUESTIONS[1], "good", sentence, on.label, tuple(evidence))
+    evidence.insert(0, Evidence("The first wrong operator", text=str(verdict)))
+    if verdict.program:
+        evidence.insert(1, Evidence("A program that shows it", text=verdict.program))
+    told = f"No, with the inputs {way}: {verdict.headline}"
+    told += f" {verdict.culprit.difference} Way out: {verdict.advice}." if verdict.kind == "wrong kernel" else ""
+    return Answer(QUESTIONS[1], "bad", told, on.label, tuple(evidence))
+
+
+def _ways(subject: Subject) -> Iterator[tuple[str, Subject]]:
+    """The subject as given, in the other mode, and with its inputs in layouts that kernels are known to get wrong."""
+    mode = "training" if subject.whole.training else "evaluation"
+    yield f"as given, in {mode} mode", subject
+    other = copy.copy(subject)
+    other.whole = copy.deepcopy(subject.whole).train(not subject.whole.training)
+    yield f"in {'evaluation' if subject.whole.training else 'training'} mode", other
+    for way, change in (("with their last two dimensions swapped in memory", _swapped), ("at an odd offset", _offset)):
+        laid = copy.copy(subject)
+        laid.inputs, laid.named = subject.changed(change)
+        yield way, laid
+
+
+def _swapped(tensor: Tensor) -> Tensor:
+    return tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor
+
+
+def _offset(tensor: Tensor) -> Tensor:
+    return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape)
+
+
+def _without_prefix(verdict: blame.Verdict) -> blame.Verdict:
+    if verdict.culprit is None:
+        return verdict
+    module = verdict.culprit.module.removeprefix("model").removeprefix(".")
+    return dataclasses.replace(verdict, culprit=dataclasses.replace(verdict.culprit, module=module))
+
+
+# ---- 3: is it fast --------------------------------------------------------------------------------------------------
+
+
+def fast(subject: Subject, seconds: float) -> Answer:
+    """Inference and a training step on the best device against the CPU, then inference over batches."""
+    on = _there()
+    trains = subject.value().requires_grad
+    compared = crossover.measure_networks({subject.name: lambda: subject}, on=on, seconds=seconds / 2, training=trains)
+    sentences = []
+    for each in compared.comparisons:
+        measured = each[on.kind if on.kind != "cpu" else crossover.baseline()]
+        flags = f" [{', '.join(measured.flags)}]" if measured.flags else ""
+        low, high = map(units.seconds, measured.quartiles)
+        what = each.name.removeprefix(f"{subject.name}, ")
+        sentences.append(f"{what}: {units.seconds(measured.median)} a call ({low} to {high}){flags}; {_against(each)}.")
+    if not trains:
+        sentences.append("It has nothing to train.")
+    evidence = [Evidence("Measured", text="\n".join(map(str, compared.comparisons)))]
+    if subject.batch and subject.scales:
+        sizes = [1, 4, 16, 64]
+        curve = crossover.measure("inference", _over_batches(subject), sizes, on=on, seconds=seconds / 3)
+        sentences.append(f"Over batches (n): {curve}")
+        rows = [
+            (n, *(units.seconds(line[n].median) if n in line else "" for line in curve.times.values())) for n in sizes
+        ]
+        evidence.append(Evidence("Over batches", Table(["batch", *curve.times], rows)))
+    else:
+        sentences.append("Its outputs do not grow with the inputs' first dimension, so other batches were not timed.")
+    return Answer(QUESTIONS[2], "good", " ".join(sentences) + _apart(on), on.label, tuple(evidence))
+
+
+def _against(compared: timing.Comparison) -> str:
+    """What may be said of the speed-up."""
+    return " ".join(sentence.removesuffix(".") for sentence in compared.sentences)
+
+
+def _over_batches(subject: Subject) -> crossover.Work:
+    return lambda n, where: subject.with_batch(n).to(where).inference()
+
+
+# ---- 4: where does the time go --------------------------------------------------------------------------------------
+
+
+def spent(subject: Subject, seconds: float) -> Answer:
+    """Operators of a step with their milliseconds on the device that is here; copies and fallbacks of an Apple GPU."""
+    on = _there()
+    recorded, what = _recorded(subject, on)
+    whole = sum(event.duration for event in recorded.events) or 1.0
+    rows = _longest(recorded.events, whole)
+    first = f"{rows[0][0]} takes {rows[0][-1]} of it, in {rows[0][2]}" if rows else "there are no operators"
+    sentences = [f"Of {units.seconds(whole)} in operators ({what}, traced), {first}."]
+    headings = ["operator", "kind", "called by", "calls", "ms", "share"]
+    evidence = [Evidence(f"The longest of {what}", Table(headings, rows))]
+    apple = _mps() if on.kind == "cpu" else None
+    moving = recorded
+    if apple is not None:
+        try:
+            moving, _ = _recorded(subject, apple)
+        except Exception as error:  # noqa: BLE001 - a model may raise anything; the CPU's times stand all the same
+            apple = None
+            sentences.append(f"Its copies on an Apple GPU are not known, for it raises: {units.first_line(error)}")
+    moved = moving.having("copy", "fallback")
+    if moved:
+        rows = _moves(moved, timed=apple is None)
+        where = "; ".join(f"{row[0]} ({row[1]}) in {row[2]}" for row in rows[:3])
+        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+        copies, fallbacks = (len(moving.having(kind)) for kind in ("copy", "fallback"))
+        counted = f"{copies} hidden {'copy' if copies == 1 else 'copies'} and {fallbacks} fallback"
+        counted += "s" if fallbacks != 1 else ""
+        sentences.append(f"Between CPU and GPU it makes {counted}: {where}{more}.")
+        headings = ["operator", "which way", "called by", "calls", "bytes", "ms"]
+        evidence.append(Evidence("Copies and fallbacks", Table(headings, rows)))
+    elif apple is not None or on.kind != "cpu":
+        sentences.append("Nothing in it is copied between CPU and GPU.")
+    asked = on.label + (f"; copies and fallbacks: {apple.label}" if apple else "")
+    outcome = "attention" if moved else "good"
+    return Answer(QUESTIONS[3], outcome, " ".join(sentences) + _apart(on), asked, tuple(evidence))
+
+
+def _recorded(subject: Subject, on: Device) -> tuple[trace.Trace, str]:
+    """A traced step after one that nobody looked at, and what it was."""
+    there = subject.to(on.torch_device)
+    trains = there.value().requires_grad
+    step, what = (there.training_step(), "a training step") if trains else (there.inference(), "inference")
+    step()
+    on.synchronize()
+    with trace.record(on=on) as recorded:
+        step()
+    return recorded, what
+
+
+def _longest(events: Sequence[trace.Event], whole: float) -> list[tuple]:
+    groups: dict[tuple[str, str], list[trace.Event]] = collections.defaultdict(list)
+    for event in events:
+        if event.kind != "view":
+            groups[event.short, event.kind].append(event)
+    total = {key: sum(event.duration for event in group) for key, group in groups.items()}
+    rows = []
+    for key in sorted(groups, key=total.__getitem__, reverse=True)[:MOST_ROWS]:
+        by_module = collections.Counter()
+        for event in groups[key]:
+            by_module[_place(event.module)] += event.duration
+        modules = [name for name, _ in by_module.most_common(2)]
+        places = ", ".join(modules) + (f" and {len(by_module) - 2} more" if len(by_module) > 2 else "")
+        rows.append((*key, places, len(groups[key]), f"{1e3 * total[key]:.3g}", f"{total[key] / whole:.0%}"))
+    return rows
+
+
+def _moves(events: Sequence[trace.Event], timed: bool) -> list[tuple]:
+    groups: dict[tuple[str, str, str], list[trace.Event]] = collections.defaultdict(list)
+    for event in events:
+        groups[event.short, event.direction or event.kind, _place(event.module)].append(event)
+    return [
+        (*key, len(group), units.size(sum(event.bytes for event in group)),
+         f"{1e3 * sum(event.duration for event in group):.3g}" if timed else "not known here")
+        for key, group in groups.items()
+    ]  # fmt: skip
+
+
+# ---- 5: does it fit -------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """Bytes of training, counted and not measured."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    """What the forward pass keeps for the backward pass, at the batch that is given."""
+    row: float
+    """Of the activations, what another row of the batch adds; 0 where batches cannot be changed."""
+    batch: int
+
+    @property
+    def fixed(self) -> int:
+        """Whatever the batch."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def training(self) -> int:
+        """At the batch that is given."""
+        return self.fixed + self.activations
+
+    def largest(self, usable: float) -> int:
+        """The largest batch that fits into so many bytes; 0 if none does."""
+        rest = self.activations - self.row * self.batch
+        return max(0, int((usable - self.fixed - rest) // self.row))
+
+
+def needs(subject: Subject) -> Needs:
+    """Counted on the ``meta`` device, where nothing needs memory; on the CPU where the model needs numbers."""
+    weights = sum(t.nbytes for t in (*subject.model.parameters(), *subject.model.buffers()))
+    trained = sum(p.nbytes for p in subject.model.parameters() if p.requires_grad)
+    activations = _kept(subject, lambda each: each.value())
+    row = 0.0
+    if subject.batch:
+        try:
+            once, twice = (
+                _kept(each, lambda made: made.outputs()) for each in (subject, subject.with_batch(2 * subject.batch))
+            )
+            row = max(0.0, (twice - once) / subject.batch)
+        except Exception:  # noqa: BLE001 - a model that refuses other batches has no largest one
+            row = 0.0
+    return Needs(weights, trained, ADAMW * trained, activations, row, subject.batch)
+
+
+def _kept(subject: Subject, run: Callable[[Subject], object]) -> int:
+    try:
+        on_meta = subject.to("meta")
+        return precision.kept_for_backward(on_meta.whole, lambda: run(on_meta))
+    except Exception:  # noqa: BLE001 - whatever fails there alone, such as what needs numbers, is asked of the CPU
+        return precision.kept_for_backward(subject.whole, lambda: run(subject))
+
+
+def fits(subject: Subject, seconds: float, target: int | None, most: int) -> Answer:
+    """Bytes of weights, gradients, optimiser and activations; whether this machine and another have them; the peak."""
+    on = _there()
+    counted = needs(subject)
+    machines = {f"this machine ({on.label})": _memory_of(on)}
+    if target is not None:
+        machines[f"an Apple machine with {_decimal(target)}"] = int(GPU_SHARE * target)
+    sentences, verdicts, rows = [], [], []
+    for machine, usable in machines.items():
+        fit = counted.training <= usable
+        verdicts.append(fit)
+        largest = str(counted.largest(usable)) if counted.row else "not known"
+        with_batch = f"; the largest batch that does is {largest}" if counted.row else ""
+        verb = "fits" if fit else "DOES NOT FIT"
+        sentences.append(f"It {verb} into the {units.size(usable)} for it on {machine}{with_batch}.")
+        rows.append((machine, units.size(usable), "yes" if fit else "no", largest))
+    parts = [
+        ("weights", counted.weights), ("gradients", counted.gradients), ("AdamW", counted.optimizer),
+        (f"activations, batch of {counted.batch}", counted.activations), ("training in all", counted.training),
+    ]  # fmt: skip
+    table = [(name, units.size(size), "counted") for name, size in parts]
+    table += _peaks(subject, on, counted, min(most, min(machines.values())))
+    head = f"Training with AdamW needs {units.size(counted.training)} at the batch of {counted.batch} that is given, "
+    head += f"inference {units.size(counted.weights)} of weights."
+    evidence = (
+        Evidence("Memory", Table(["part", "size", "how"], table)),
+        Evidence("Machines", Table(["machine", "memory for it", "fits", "largest batch"], rows)),
+    )
+    outcome = "good" if all(verdicts) else "bad"
+    return Answer(QUESTIONS[4], outcome, " ".join([head, *sentences]), on.label, evidence)
+
+
+def _memory_of(on: Device) -> int:
+    """Bytes that a device may use."""
+    if on.kind == "mps":
+        return torch.mps.recommended_max_memory()
+    return torch.cuda.mem_get_info()[1] if on.kind == "cuda" else psutil.virtual_memory().total
+
+
+def _decimal(size: int) -> str:
+    return f"{size / 1e9:g} GB"
+
+
+def _peaks(subject: Subject, on: Device, counted: Needs, most: int) -> list[tuple[str, str, str]]:
+    """Rows with the peaks of inference and of a step, beyond the weights that lie there."""
+    if 2 * counted.training > most:
+        return [("peak", "not measured", "it may need more memory than there is for it")]
+    there = subject.to(on.torch_device)
+    tasks = {"inference": there.inference()}
+    if there.value().requires_grad:
+        tasks["a step of SGD"] = there.training_step()
+    rows = []
+    for name, run in tasks.items():
+        with memory.peak(on=on) as peak:
+            run()
+        least = "at least, " if peak.how == "sampled" else ""
+        rows.append((f"peak of {name}, beyond the weights", units.size(peak.bytes), f"measured ({least}{peak.how})"))
+    return rows
+
+
+# ---- 6: which number format -----------------------------------------------------------------------------------------
+
+WAYS = ("autocast", "cast")
+"""Autocast leaves the weights in float32; cast makes weights and inputs of the format."""
+
+
+def formats(subject: Subject, seconds: float) -> Answer:
+    """Error, memory and time of float32, and of bfloat16 and float16 under autocast and with everything cast."""
+    on, within = _there(), Allowance(seconds)
+    there = subject.to(on.torch_device)
+    exact = _floats(_cast(subject, torch.float64).inference()())
+    plain = _fate(there, exact)
+    ways = {"float32": (there, None)}
+    for dtype in (torch.bfloat16, torch.float16):
+        name = units.dtype_name(dtype)
+        ways |= {f"{name}, autocast": (there, dtype), f"{name}, cast": (_cast(there, dtype), None)}
+    fates = {name: _fate(each, exact, autocast, plain.beyond) for name, (each, autocast) in ways.items()}
+    runs = {
+        name: _under_autocast(each.inference(), on, autocast)
+        for name, (each, autocast) in ways.items()
+        if not fates[name].refused
+    }
+    kept = _kept_in_formats(there, on) if within.count("counts of what is kept", each=_cost(fates), wanted=1) else {}
+    times = _times(runs, fates, on, within)
+    rows = [
+        (name, fate.words, times.get(name, "not timed"), kept.get(name, "not counted")) for name, fate in fates.items()
+    ]
+    headings = ["format", "error of the outputs", "inference", "kept for the backward pass"]
+    sentences = [f"{name} OVERFLOWS, first in {_place(fate.first)}." for name, fate in fates.items() if fate.first]
+    sentences += [f"{name} raises ({fate.refused})." for name, fate in fates.items() if fate.refused]
+    sound = {name: fate for name, fate in fates.items() if not fate.first and not fate.refused}
+    errors = ", ".join(f"{fate.error:.1e} in {name}" for name, fate in sound.items())
+    small = [name for name in sound if name != "float32"]
+    nearest = min(small, key=lambda name: sound[name].error, default="")
+    choice = f"of the small formats {nearest} is the nearest" if small else "stay with float32"
+    sentences.append(f"Outputs differ from float64 by {errors} of the root mean square: {choice}.")
+    outcome = "good" if len(sound) == len(fates) else "attention"
+    note = str(within) if within.left_out else ""
+    evidence = (Evidence("Formats", Table(headings, rows, note)),)
+    return Answer(QUESTIONS[5], outcome, " ".join(sentences) + _apart(on), on.label, evidence)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fate:
+    """What a format makes of the outputs."""
+
+    error: float = 0.0
+    """Largest difference from float64, over the root mean square."""
+    beyond: tuple[str, ...] = ()
+    """The modules that give an infinite number or a NaN, in the order in which they end."""
+    first: str | None = None
+    """The first of them that gives none in float32; None if there is none, empty for the model itself."""
+    refused: str = ""
+    """What was raised."""
+    seconds: float = 0.0
+    """That the run took, its first call and the search for infinite numbers included."""
+
+    @property
+    def words(self) -> str:
+        """For a table."""
+        if self.refused:
+            return f"raises: {self.refused}"
+        return f"{self.error:.1e}" if self.first is None else f"infinite or NaN, first in {_place(self.first)}"
+
+
+def _fate(
+    subject: Subject, exact: Sequence[Tensor], autocast: torch.dtype | None = None, known: Sequence[str] = ()
+) -> Fate:
+    """Run inference, and look where the first number beyond the format's range comes up, but for those ``known``."""
+    model, beyond = copy.deepcopy(subject.model).eval(), []
+    for name, module in model.named_modules():
+        module.register_forward_hook(_noting_infinity(name, beyond))
+    kind = next((t.device.type for t in tree_leaves(subject.arguments) if isinstance(t, Tensor)), "cpu")
+    began = time.perf_counter()
+    try:
+        with torch.no_grad(), torch.autocast(kind, dtype=autocast, enabled=autocast is not None):
+            outputs = _floats(model(*subject.inputs, **subject.named))
+    except (RuntimeError, TypeError, ValueError) as error:  # no kernel for this format, or inputs of another
+        return Fate(refused=units.first_line(error).removesuffix("."))
+    first = next((name for name in beyond if name not in known), None)
+    errors = [blame._error(right, got) for right, got in zip(exact, outputs, strict=False)]
+    return Fate(max(errors, default=0.0), tuple(beyond), first, seconds=time.perf_counter() - began)
+
+
+def _noting_infinity(name: str, beyond: list[str]) -> Callable[..., None]:
+    def see(_module: nn.Module, _inputs: object, output: object) -> None:
+        tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point()]
+        if any(not t.isfinite().all() for t in tensors):
+            beyond.append(name)
+
+    return see
+
+
+def _cast(subject: Subject, dtype: torch.dtype) -> Subject:
+    """A copy with weights, inputs and what is around the loss in a dtype, where they are floating."""
+    changed = copy.copy(subject)
+    changed.whole = copy.deepcopy(subject.whole).to(dtype)
+    changed.model = changed.whole.model
+    changed.inputs, changed.named = subject.changed(lambda t: t.to(dtype) if t.is_floating_point() else t)
+    return changed
+
+
+def _under_autocast(run: Callable[[], object], on: Device, dtype: torch.dtype | None) -> Callable[[], object]:
+    def cast() -> object:
+        with torch.autocast(on.kind, dtype=dtype, enabled=dtype is not None):
+            return run()
+
+    return cast
+
+
+def _floats(outputs: object) -> list[Tensor]:
+    tensors = [t for t in tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
+    return [t.detach().cpu().double() for t in tensors]
+
+
+def _kept_in_formats(subject: Subject, on: Device) -> dict[str, str]:
+    """What the forward pass keeps for the backward pass, under autocast."""
+
+    def outputs(_model: nn.Module, dtype: torch.dtype) -> object:
+        with torch.autocast(on.kind, dtype=dtype, enabled=dtype != torch.float32):
+            return subject.outputs()
+
+    try:
+        sizes = precision.kept_in_formats(subject.whole, outputs).sizes
+    except RuntimeError:  # a format is refused, which the other column says
+        return {}
+    return {name if name == "float32" else f"{name}, autocast": units.size(size) for name, size in sizes.items()}
+
+
+def _cost(fates: dict[str, Fate]) -> float:
+    """Seconds of a forward pass in each format, about."""
+    return max(sum(fate.seconds for fate in fates.values()), 1e-6)
+
+
+def _times(
+    runs: dict[str, Callable[[], object]], fates: dict[str, Fate], on: Device, within: Allowance
+) -> dict[str, str]:
+    """Seconds a call with its quartiles, in words; of formats for which there is no time nothing."""
+    times = {}
+    for name, run in runs.items():
+        if within.count(f"timings in {name}", each=max(5 * fates[name].seconds, 1e-6), wanted=1):
+            budget = timing.Budget(min_samples=5, min_seconds=0.1, max_seconds=within.left / 2 / len(runs))
+            measured = timing.measure(run, on=on, name=name, budget=budget)
+            low, high = map(units.seconds, measured.quartiles)
+            flags = f" [{', '.join(measured.flags)}]" if measured.flags else ""
+            times[name] = f"{units.seconds(measured.median)} ({low} to {high}){flags}"
+    return times

@@ -1,0 +1,194 @@
+"""The model that is examined: made by a factory, checked, and run on a device, with its loss and with other batches."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from metallab import units
+
+
+class NotAModel(ValueError):
+    """What a factory made cannot be examined; the message says what it has to make."""
+
+
+class WithLoss(nn.Module):
+    """A model and its loss as one module, which moves together.
+
+    Tensors that the loss has around it, such as targets, are its buffers, so that they are where the outputs are.
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable[[Any], Tensor] | None) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss or _mean_square
+        cells = [] if isinstance(loss, nn.Module) else getattr(loss, "__closure__", None) or ()
+        self.cells = _Shared(cell for cell in cells if _holds_a_tensor(cell))
+        for number, cell in enumerate(self.cells):
+            self.register_buffer(f"around{number}", cell.cell_contents)
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """The loss, one number."""
+        outputs = self.model(*inputs, **named)
+        for number, cell in enumerate(self.cells):
+            cell.cell_contents = getattr(self, f"around{number}")
+        return self.loss(outputs)
+
+
+class _Shared(list):
+    """Cells of a function, which a copy of the module shares, as it shares the function."""
+
+    def __deepcopy__(self, memo: dict) -> _Shared:
+        return self
+
+
+def _holds_a_tensor(cell: Any) -> bool:
+    try:
+        return isinstance(cell.cell_contents, Tensor)
+    except ValueError:  # a name that has no value yet
+        return False
+
+
+def _mean_square(output: Any) -> Tensor:
+    return sum(t.square().mean() for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point())
+
+
+class Subject:
+    """A model with its inputs and its loss, on the CPU at first."""
+
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        inputs: tuple[Any, ...],
+        named: Mapping[str, Any] | None = None,
+        loss: Callable[[Any], Tensor] | None = None,
+    ) -> None:
+        self.name, self.model, self.inputs, self.named = name, model, inputs, dict(named or {})
+        self.loss = loss
+        self.whole = WithLoss(model, loss)
+
+    @property
+    def arguments(self) -> tuple[Any, ...] | dict[str, Any]:
+        """The inputs, as `blame.find` takes them."""
+        return self.named or self.inputs
+
+    def to(self, device: torch.device | str) -> Subject:
+        """A copy on a device; this one stays where it is."""
+        other = copy.copy(self)
+        other.whole = copy.deepcopy(self.whole).to(device)
+        other.model = other.whole.model
+        other.inputs, other.named = self.changed(lambda tensor: tensor.detach().to(device))
+        return other
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Inputs, plain and named, with each tensor changed."""
+        return tree_map_only(Tensor, change, self.inputs), tree_map_only(Tensor, change, self.named)
+
+    def outputs(self) -> Any:
+        """Of the model as it is."""
+        return self.model(*self.inputs, **self.named)
+
+    def value(self) -> Tensor:
+        """Of the loss."""
+        return self.whole(*self.inputs, **self.named)
+
+    def inference(self) -> Callable[[], Any]:
+        """A function that computes the outputs, without gradients, on a copy in evaluation mode."""
+        model = copy.deepcopy(self.model).eval()
+
+        def infer() -> Any:
+            with torch.no_grad():
+                return model(*self.inputs, **self.named)
+
+        return infer
+
+    def training_step(self) -> Callable[[], Tensor]:
+        """A function that makes one step of SGD with a rate of 0, on a copy, and returns the loss.
+
+        Nothing is learned, so that each step is the same work.
+        """
+        whole = copy.deepcopy(self.whole).train(self.whole.training)
+        optimizer = torch.optim.SGD(whole.parameters(), lr=0.0)
+
+        def step() -> Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            loss = whole(*self.inputs, **self.named)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    @property
+    def batch(self) -> int:
+        """Rows of the first tensor among the inputs; 0 if there is none."""
+        return next((len(t) for t in tree_leaves((self.inputs, self.named)) if isinstance(t, Tensor) and t.dim()), 0)
+
+    def with_batch(self, rows: int) -> Subject:
+        """The same model with so many rows in each input that has `batch` of them, repeated or left out."""
+        batch = self.batch
+
+        def change(tensor: Tensor) -> Tensor:
+            if not tensor.dim() or len(tensor) != batch:
+                return tensor
+            return tensor[torch.arange(rows, device=tensor.device) % batch]
+
+        other = copy.copy(self)
+        other.inputs, other.named = self.changed(change)
+        return other
+
+    @property
+    def scales(self) -> bool:
+        """Whether twice the rows among the inputs make twice the rows of each output."""
+        with torch.no_grad():
+            once, twice = (_rows(each.inference()()) for each in (self, self.with_batch(2 * self.batch)))
+        return bool(once) and twice == [2 * rows for rows in once]
+
+
+def _rows(outputs: Any) -> list[int]:
+    return [len(t) if t.dim() else 0 for t in tree_leaves(outputs) if isinstance(t, Tensor)]
+
+
+def made(factory: str) -> Subject:
+    """What ``package.module:factory`` makes; NotAModel, with what to do, if that cannot be examined."""
+    module, _, name = factory.partition(":")
+    if not module or not name:
+        raise NotAModel(f"{factory!r} names no factory: write package.module:factory")
+    try:
+        imported = importlib.import_module(module)
+    except Exception as error:
+        raise NotAModel(f"{module} cannot be imported ({units.first_line(error, kind=True)})") from error
+    if not callable(function := getattr(imported, name, None)):
+        raise NotAModel(f"{module} has no function {name}: name one, package.module:factory")
+    try:
+        result = function()
+    except Exception as error:
+        raise NotAModel(f"{factory} raised {units.first_line(error, kind=True)}") from error
+    return checked(result, factory)
+
+
+def checked(result: Any, factory: str) -> Subject:
+    """The subject that a factory's result is; NotAModel if it is none, or does not run on the CPU."""
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
+        what = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        raise NotAModel(f"{factory} returns {what}: let it return (model, inputs) or (model, inputs, loss)")
+    model, inputs, loss = (*result, None)[:3]
+    if not isinstance(model, nn.Module):
+        raise NotAModel(f"{factory} returns a {type(model).__name__} where the model belongs: give an nn.Module")
+    if loss is not None and not callable(loss):
+        raise NotAModel(f"{factory} returns a {type(loss).__name__} as the loss: give a function of the output")
+    named = inputs if isinstance(inputs, Mapping) else {}
+    plain = () if named else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    devices = {t.device.type for t in (*model.parameters(), *model.buffers()) if t.device.type != "meta"}
+    if devices - {"cpu"}:
+        raise NotAModel(f"the model lies on {', '.join(sorted(devices))}: let the factory leave it on the CPU")
+    if not any(isinstance(leaf, Tensor) for leaf in tree_leaves((plain, named))):
+        raise NotAModel(f"{factory} gives no tensor among the inputs: let it return (model, a tuple of inputs)")
+    return Subject(type(model).__name__, model, plain, named, loss)
