@@ -54,7 +54,7 @@ class GroupedLinear(nn.Module):
 
 
 def shrunk(model: Model, bits: int, group: int = 32) -> Model:
-    """A copy with each `nn.Linear` inside as `GroupedLinear`; all else stays. ValueError as there, or if it has none."""
+    """A copy with each `nn.Linear` inside as `GroupedLinear`; all else stays. ValueError as there, or if none is."""
     small = copy.deepcopy(model)
     linear = [
         (module, name, child)
