@@ -243,8 +243,8 @@ WRONG_ANSWERS = {
         "solution-2": ("def standardize(x):\n    centred = x - x.mean(axis=0)\n    return centred / x.std(axis=0)"),
     },
     "15_run_a_language_model": {
-        "solution-1": "def together():\n    return sum(needs(8.03e9, 4.5, 32, 32, 128, 32768))",
-        "solution-2": ("def most_tokens(parameters, bits, bandwidth):\n    return bandwidth / (parameters * bits)"),
+        "solution-1": "def together():\n    return sum(needs(8.03e9, 4.5, 32, 32, 32, 128, 32768)[:2])",
+        "solution-2": "def most_tokens(weights, cache, bandwidth):\n    return bandwidth / weights",
     },
     "15b_shrink_a_language_model": {
         "solution-1": "def bits_a_weight(group):\n    return 4 + 16 / group",

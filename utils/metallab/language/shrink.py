@@ -7,33 +7,31 @@ multiply by the small numbers themselves are MLX's, llama.cpp's and others'.
 from __future__ import annotations
 
 import copy
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from metallab.language.decoder import Decoder
-
 BITS = (8, 4)
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class GroupedLinear(nn.Module):
-    """A linear layer without bias whose weights are whole numbers of ``bits`` bits.
+    """A linear layer whose weights are whole numbers of ``bits`` bits. A bias stays as it is.
 
     Each ``group`` neighbours in a row share a scale and a smallest value, both in float16: so a weight takes
     ``bits + 32 / group`` bits. Two weights of 4 bits share a byte.
     """
 
     def __init__(self, linear: nn.Linear, bits: int, group: int) -> None:
-        """ValueError for other bits than `BITS`, a bias, or a group that does not divide the inputs evenly."""
+        """ValueError for other bits than `BITS`, or a group that does not divide the inputs evenly."""
         super().__init__()
         if bits not in BITS:
             raise ValueError(f"bits is {bits}: this packs weights into 8 or 4")
-        if linear.bias is not None:
-            raise ValueError("this layer has a bias, which is not kept here: give one without")
         if group < 2 or group % 2 or linear.in_features % group:
             raise ValueError(f"group is {group}: give an even number that divides {linear.in_features}")
-        self.bits, self.group = bits, group
+        self.bits, self.group, self.bias = bits, group, linear.bias
         weight = linear.weight.detach().float().unflatten(1, (-1, group))
         low, high = weight.amin(2, keepdim=True), weight.amax(2, keepdim=True)
         scale = ((high - low) / (2**bits - 1)).clamp_min(torch.finfo(torch.float16).tiny)
@@ -51,15 +49,23 @@ class GroupedLinear(nn.Module):
         return (levels.unflatten(1, (-1, self.group)).to(dtype) * self.scale.to(dtype) + self.low.to(dtype)).flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x``, (..., inputs), times the weights: (..., outputs)."""
-        return functional.linear(x, self.weight(x.dtype))
+        """``x``, (..., inputs), times the weights, plus the bias: (..., outputs)."""
+        return functional.linear(x, self.weight(x.dtype), self.bias)
 
 
-def shrunk(model: Decoder, bits: int, group: int = 32) -> Decoder:
-    """A copy with all linear layers as `GroupedLinear`; embedding and norms stay. ValueError as there."""
+def shrunk(model: Model, bits: int, group: int = 32) -> Model:
+    """A copy with each `nn.Linear` inside as `GroupedLinear`; all else stays. ValueError as there, or if none is."""
     small = copy.deepcopy(model)
-    for module in list(small.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear):
-                setattr(module, name, GroupedLinear(child, bits, group))
+    linear = [
+        (module, name, child)
+        for module in small.modules()
+        for name, child in module.named_children()
+        if type(child) is nn.Linear  # who inherits from it may read its weight
+    ]
+    if not linear:
+        raise ValueError(
+            "no linear layer inside: give a model that has some; for one alone take GroupedLinear(layer, 4, 32)"
+        )
+    for module, name, child in linear:
+        setattr(module, name, GroupedLinear(child, bits, group))
     return small
