@@ -171,6 +171,19 @@ def test_a_wrong_kernel_is_named_also_one_that_is_wrong_in_another_layout_than_t
 
 
 @on_simulated
+def test_what_there_was_no_time_to_compare_is_counted_and_never_called_right():
+    each = sound()
+    lab = questions.device.pick("sim")
+    verdict = questions.blame.find(each.whole, each.arguments, lambda value: value, on=lab, seconds=0)
+    assert (verdict.judged, verdict.layers) == (0, ())
+    assert verdict.skipped > 10
+    assert f"{verdict.skipped} more were not compared" in verdict.headline
+    answer = questions.right(each, 1e-9)
+    assert answer.outcome == "unanswered"
+    assert "no time to compare" in answer.sentence
+
+
+@on_simulated
 def test_a_hidden_copy_is_named_with_its_module_and_gets_no_time_of_the_simulation():
     answer = questions.spent(subject_of(Copying(), torch.randn(2, 8)), 60)
     assert answer.outcome == "attention"

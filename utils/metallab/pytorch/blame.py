@@ -26,6 +26,7 @@ import dataclasses
 import html
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -115,12 +116,16 @@ class Verdict:
     """Random operators, with their modules: from there on layers differ without being wrong."""
     unjudged: dict[str, str] = field(default_factory=dict)
     """Operators that were not compared, with the reason."""
+    skipped: int = 0
+    """Calls that were not compared because the time was over."""
 
     @property
     def headline(self) -> str:
         """What is wrong, and where, as one sentence."""
         if self.culprit is None:
-            return f"On {self.device} all {self.judged} calls of operators agree with the CPU in float64."
+            rest = f"; {self.skipped} more were not compared, for the time was over" if self.skipped else ""
+            every = self.judged if self.skipped else f"all {self.judged}"
+            return f"On {self.device} {every} calls of operators agree with the CPU in float64{rest}."
         bad = self.culprit
         where = f"{bad.operator} in {f'{bad.module}, ' if bad.module else ''}{WHERE[bad.direction]}"
         if self.kind == "NaN":
@@ -206,6 +211,7 @@ def find(
     *,
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
     on: Device,
+    seconds: float = math.inf,
 ) -> Verdict:
     """Run ``loss(model(*inputs)).backward()`` on a copy on a device, and find the first operator that is wrong there.
 
@@ -216,6 +222,9 @@ def find(
 
     On an NVIDIA GPU set ``torch.backends.cudnn.allow_tf32 = False`` first: convolutions in TensorFloat-32 are further
     off than float32 explains.
+
+    After ``seconds`` no more calls are compared; what has begun is run to its end, and layers are left out where what
+    is left would not do for them.
 
     The model stays as it is, in its mode (training or evaluation) and its dtypes, float16 and bfloat16 included.
     TypeError if ``inputs`` is neither, ValueError if the model has no floating parameter and no floating input, or
@@ -229,13 +238,16 @@ def find(
     if on.kind == "mps" and any(t.dtype in (torch.float64, torch.complex128) for t in floating):
         raise ValueError("no Apple GPU has float64: give model.float() and inputs in float32")
     run = _Run(model, inputs, loss or _mean_square, optimizer)
-    judge = _Judge(on)
+    began = time.monotonic()
+    judge = _Judge(on, until=began + seconds)
     device = run.layers(on.torch_device, judge=judge)
+    enough = time.monotonic() - began <= seconds / 2
     target = on.torch_device
     conditions, program = _shrunk(judge.call, target) if judge.kind == "wrong kernel" and judge.call else ((), "")
     return Verdict(
         judge.kind, on.label, judge.judged, judge.largest, judge.culprit, conditions, program,
-        _layer_errors(run, device, judge.unjudged), tuple(judge.random), judge.unjudged,
+        _layer_errors(run, device, judge.unjudged) if enough else (), tuple(judge.random), judge.unjudged,
+        judge.skipped,
     )  # fmt: skip
 
 
@@ -403,8 +415,8 @@ class _Call:
 class _Judge:
     """Compares each operator that a device computes, until one is wrong."""
 
-    def __init__(self, on: Device) -> None:
-        self.on, self.modules = on, ModuleTracker()
+    def __init__(self, on: Device, until: float = math.inf) -> None:
+        self.on, self.modules, self.until = on, ModuleTracker(), until
         self.direction: Direction = "forward"
         self.kind: Literal["agrees", "wrong kernel", "NaN"] = "agrees"
         self.culprit: Culprit | None = None
@@ -412,11 +424,15 @@ class _Judge:
         self.judged, self.largest = 0, 0.0
         self.random: dict[str, None] = {}
         self.unjudged: dict[str, str] = {}
+        self.skipped = 0
 
     def see(self, operator: Any, args: tuple, kwargs: dict) -> Any:
         call = _Call(operator, args, kwargs)
         short = call.name.rpartition("::")[2]
         if self.culprit or operator.is_view or short.startswith(UNWRITTEN):
+            return operator(*args, **kwargs)
+        if time.monotonic() > self.until:
+            self.skipped += 1
             return operator(*args, **kwargs)
         with torch.no_grad():
             before = call.moved()

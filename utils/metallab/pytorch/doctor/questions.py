@@ -172,7 +172,9 @@ def right(subject: Subject, seconds: float) -> Answer:
             continue
         began = time.perf_counter()
         try:
-            verdict = blame.find(changed.whole, changed.arguments, lambda value: value, on=on)
+            verdict = blame.find(
+                changed.whole, changed.arguments, lambda value: value, on=on, seconds=0.6 * within.left
+            )
         except Exception as error:
             if not verdicts:
                 raise
@@ -184,19 +186,27 @@ def right(subject: Subject, seconds: float) -> Answer:
             break
     way, verdict = list(verdicts.items())[-1]
     verdict = _without_prefix(verdict)
-    rows = [(name, each.judged, each.kind, f"{each.largest:.1e}") for name, each in verdicts.items()]
+    rows = [(name, each.judged, each.skipped, each.kind, f"{each.largest:.1e}") for name, each in verdicts.items()]
     notes = [f"Not tried: {', '.join(left_out)}."] if left_out else []
-    evidence = [Evidence("Asked", Table(["how", "calls", "result", "rounding"], rows, " ".join(notes)))]
+    evidence = [
+        Evidence(
+            "Asked", Table(["how", "calls compared", "left out for time", "result", "rounding"], rows, " ".join(notes))
+        )
+    ]
     if verdict.unjudged:
         rows = list(verdict.unjudged.items())
         evidence.append(Evidence("Not compared", Table(["operator", "why"], rows)))
     if verdict.culprit is None:
         judged = sum(each.judged for each in verdicts.values())
+        if not judged:
+            return Answer(QUESTIONS[1], "unanswered", "There was no time to compare anything: --minutes gives more.")
         largest = max(each.largest for each in verdicts.values())
         sentence = (
             f"Yes: {judged} calls of operators agree with the CPU in float64 ({', '.join(verdicts)}); they differ by "
             f"up to {largest:.1e} of the root mean square, which is rounding."
         )
+        if skipped := sum(each.skipped for each in verdicts.values()):
+            sentence += f" For {skipped} calls there was no time: --minutes gives more."
         return Answer(QUESTIONS[1], "good", sentence, on.label, tuple(evidence))
     evidence.insert(0, Evidence("The first wrong operator", text=str(verdict)))
     if verdict.program:

@@ -29,7 +29,7 @@ CHILD = "from metallab.pytorch.doctor import questions\nresult = questions.{call
 SHARES = (0.15, 0.25, 0.2, 0.1, 0.1, 0.2)
 """Of the time for all, what each question may take; what one leaves is for the next ones."""
 LEAST_SECONDS = 15.0
-"""That are kept for each question that is still to come: starting a process and importing PyTorch takes some of it."""
+"""That are kept for each question: starting a process and importing PyTorch takes some of it."""
 BUILD_SECONDS = 600.0
 """For the simulated GPU, which is built once and is not counted."""
 APPLE_GPU = (1, 2)
@@ -131,11 +131,11 @@ def examine(
 ) -> Report:
     """Ask the six questions of what ``package.module:factory`` makes.
 
-    ``minutes`` are for all of them together. Each plans with its share, and is stopped when what is left after
-    `LEAST_SECONDS` for each of the next ones is spent. ``memory`` in bytes is that of a machine that question 5 asks
-    about beside this one. A process that needs more than ``process_memory`` bytes, by default four fifths of what is
-    free, is ended. ``progress`` is given a line as each answer comes. Where there is no simulated GPU yet, it is built
-    first.
+    ``minutes`` are for all of them together. Each plans with its share, and is stopped when it would take more than
+    half of the next ones' shares, of which each keeps `LEAST_SECONDS`. ``memory`` in bytes is that of a machine that
+    question 5 asks about beside this one. A process that needs more than ``process_memory`` bytes, by default four
+    fifths of what is free, is ended. ``progress`` is given a line as each answer comes. Where there is no simulated GPU
+    yet, it is built first.
     `Refused` if the factory makes no model that runs on the CPU, ValueError if ``minutes`` is no time.
     """
     if not 0 < minutes < math.inf:
@@ -148,8 +148,10 @@ def examine(
     answers: list[Answer] = []
     for number, question in enumerate(QUESTIONS, 1):
         left = ends - time.monotonic()
-        seconds = max(LEAST_SECONDS, left * SHARES[number - 1] / sum(SHARES[number - 1 :]))
-        limit = max(seconds, left - LEAST_SECONDS * (len(QUESTIONS) - number))
+        seconds, *later = (
+            max(LEAST_SECONDS, left * share / sum(SHARES[number - 1 :])) for share in SHARES[number - 1 :]
+        )
+        limit = max(seconds, left - sum(max(LEAST_SECONDS, each / 2) for each in later))
         apple = number in APPLE_GPU or (number == COPIES and kind in ("cpu", "mps"))
         progress(f"{number} of {len(QUESTIONS)}: {question} (about {seconds:.0f} s)")
         answers.append(_answer(number, factory, (seconds, limit), most, memory, apple))
