@@ -211,7 +211,7 @@ def test_importing_the_core_imports_no_framework(line, imported):
 
 
 def test_the_core_runs_what_its_page_prints_with_numpy_psutil_and_pyperf_alone(core, tmp_path):
-    first, on_torch, compared = blocks(OWN_CODE, "py")
+    first, on_torch, compared, *_ = blocks(OWN_CODE, "py")
     assert len([line for line in first.splitlines() if line]) <= 5
     assert "device.pick()" in on_torch
     (shown,) = blocks(OWN_CODE, "")
@@ -233,7 +233,7 @@ def shape(text):
 def test_the_commands_of_the_page_are_there(core, tmp_path):
     (commands,) = (block for block in blocks(OWN_CODE, "sh") if "metallab time" in block)
     lines = dict(line.split(maxsplit=2)[1:] for line in commands.splitlines())
-    assert lines.keys() == {"time", "coverage", "trace", "report", "versus"}
+    assert lines.keys() == {"time", "coverage", "doctor", "trace", "report", "versus"}
     printed, _ = core("metallab", "time", *shlex.split(lines["time"]), cwd=tmp_path, METALLAB_MODE="fast")
     assert printed.startswith("sum(numbers): ")
     printed, _ = core("metallab", "--help", cwd=tmp_path)
