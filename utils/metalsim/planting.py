@@ -138,7 +138,7 @@ _planted: list[str] = []
 FAULTS: Mapping[str, Fault] = {
     "conv2d, non-contiguous input": Fault(
         "convolutions read a non-contiguous input as if it were contiguous",
-        "https://github.com/pytorch/pytorch/issues/192212",
+        "https://github.com/pytorch/pytorch/issues/180984",
         ("convolution_overrideable", "_mps_convolution"),  # that of the simulated GPU, and that of a Mac
         _convolution,
     ),
