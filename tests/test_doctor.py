@@ -131,6 +131,18 @@ def sound():
     return subject_of(Sound(), torch.randn(4, 3, 8, 8), loss=loss)
 
 
+class Evaluated(nn.Module):
+    """A model that can only be evaluated, as detectors without targets are."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        assert not self.training, "targets should not be none in training mode"
+        return self.layer(x)
+
+
 # ---------------------------------------------------------------- 1, 2, 4: on the simulated GPU
 
 
@@ -141,6 +153,15 @@ def test_sound_models_are_not_accused_on_the_simulated_gpu():
         assert [answer.outcome for answer in answers] == ["good"] * 3, answers
         assert "simulated Apple GPU" in answers[1].on
         assert "Nothing in it is copied" in answers[2].sentence
+
+
+@on_simulated
+def test_a_model_keeps_the_mode_that_the_factory_gave_it():
+    each = subject_of(Evaluated().eval(), torch.ones(2, 4))
+    answers = [question(each, 60) for question in (questions.runs, questions.right, questions.spent)]
+    assert [answer.outcome for answer in answers] == ["good"] * 3, answers
+    assert "as given, in evaluation mode" in answers[1].sentence
+    assert "in training mode (targets should not be none" in answers[1].evidence[0].table.note
 
 
 @on_simulated
@@ -252,6 +273,21 @@ def test_infinities_of_every_format_are_no_overflow():
     answer = questions.formats(subject_of(Attending(), torch.randn(2, 4, 8)), 2)
     assert answer.outcome == "good", answer
     assert "OVERFLOWS" not in answer.sentence
+
+
+class Chosen(nn.Module):
+    """As many outputs as are large: another number in each format, none here in float32."""
+
+    def forward(self, x):
+        return x[x > 1.001]
+
+
+def test_outputs_of_another_size_are_not_compared():
+    answer = questions.formats(subject_of(Chosen(), torch.tensor([1.001, 0.5])), 2)
+    assert "Outputs are empty or of another size than in float64, and were not compared, in float32" in answer.sentence
+    assert "nan" not in answer.sentence
+    rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
+    assert rows["float32"] == "not compared"
 
 
 # ---------------------------------------------------------------- what is not a model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import math
 import os
 import sys
 import threading
@@ -511,11 +512,16 @@ def formats(subject: Subject, seconds: float) -> Answer:
     sentences = [f"{name} OVERFLOWS, first in {_place(fate.first)}." for name, fate in fates.items() if fate.first]
     sentences += [f"{name} raises ({fate.refused})." for name, fate in fates.items() if fate.refused]
     sound = {name: fate for name, fate in fates.items() if not fate.first and not fate.refused}
-    errors = ", ".join(f"{fate.error:.1e} in {name}" for name, fate in sound.items())
-    small = [name for name in sound if name != "float32"]
-    nearest = min(small, key=lambda name: sound[name].error, default="")
+    compared = {name: fate.error for name, fate in sound.items() if not math.isnan(fate.error)}
+    small = [name for name in compared if name != "float32"]
+    nearest = min(small, key=compared.__getitem__, default="")
     choice = f"of the small formats {nearest} is the nearest" if small else "stay with float32"
-    sentences.append(f"Outputs differ from float64 by {errors} of the root mean square: {choice}.")
+    errors = ", ".join(f"{error:.1e} in {name}" for name, error in compared.items())
+    if compared:
+        sentences.append(f"Outputs differ from float64 by {errors} of the root mean square: {choice}.")
+    if len(compared) < len(sound):
+        odd = ", ".join(name for name in sound if name not in compared)
+        sentences.append(f"Outputs are empty or of another size than in float64, and were not compared, in {odd}.")
     outcome = "good" if len(sound) == len(fates) else "attention"
     note = str(within) if within.left_out else ""
     evidence = (Evidence("Formats", Table(headings, rows, note)),)
@@ -527,7 +533,7 @@ class Fate:
     """What a format makes of the outputs."""
 
     error: float = 0.0
-    """Largest difference from float64, over the root mean square."""
+    """Largest difference from float64, over the root mean square; NaN if there is nothing of the same size."""
     beyond: tuple[str, ...] = ()
     """The modules that give an infinite number or a NaN, in the order in which they end."""
     first: str | None = None
@@ -542,7 +548,8 @@ class Fate:
         """For a table."""
         if self.refused:
             return f"raises: {self.refused}"
-        return f"{self.error:.1e}" if self.first is None else f"infinite or NaN, first in {_place(self.first)}"
+        error = "not compared" if math.isnan(self.error) else f"{self.error:.1e}"
+        return error if self.first is None else f"infinite or NaN, first in {_place(self.first)}"
 
 
 def _fate(
@@ -560,8 +567,10 @@ def _fate(
     except (RuntimeError, TypeError, ValueError) as error:  # no kernel for this format, or inputs of another
         return Fate(refused=units.first_line(error).removesuffix("."))
     first = next((name for name in beyond if name not in known), None)
-    errors = [blame._error(right, got) for right, got in zip(exact, outputs, strict=False)]
-    return Fate(max(errors, default=0.0), tuple(beyond), first, seconds=time.perf_counter() - began)
+    pairs = list(zip(exact, outputs, strict=False))
+    errors = [blame._error(right, got) for right, got in pairs if right.numel() and got.shape == right.shape]
+    alike = errors and all(right.shape == got.shape for right, got in pairs)
+    return Fate(max(errors) if alike else math.nan, tuple(beyond), first, seconds=time.perf_counter() - began)
 
 
 def _noting_infinity(name: str, beyond: list[str]) -> Callable[..., None]:

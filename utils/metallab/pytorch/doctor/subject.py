@@ -27,6 +27,7 @@ class WithLoss(nn.Module):
     def __init__(self, model: nn.Module, loss: Callable[[Any], Tensor] | None) -> None:
         super().__init__()
         self.model = model
+        self.training = model.training
         self.loss = loss or _mean_square
         cells = [] if isinstance(loss, nn.Module) else getattr(loss, "__closure__", None) or ()
         self.cells = _Shared(cell for cell in cells if _holds_a_tensor(cell))
@@ -110,11 +111,11 @@ class Subject:
         return infer
 
     def training_step(self) -> Callable[[], Tensor]:
-        """A function that makes one step of SGD with a rate of 0, on a copy, and returns the loss.
+        """A function that makes one step of SGD with a rate of 0, on a copy in its own mode, and returns the loss.
 
         Nothing is learned, so that each step is the same work.
         """
-        whole = copy.deepcopy(self.whole).train(self.whole.training)
+        whole = copy.deepcopy(self.whole)
         optimizer = torch.optim.SGD(whole.parameters(), lr=0.0)
 
         def step() -> Tensor:
