@@ -80,7 +80,11 @@ def test_a_stored_set_is_small_and_names_no_machine(each):
         outputs = [output for cell in nbformat.read(page.path, 4).cells for output in cell.get("outputs", [])]
         assert plain.leaks("\n".join(plain.texts(outputs))) == []
         headline = page.record.headline
-        assert hashlib.sha256(page.picture.read_bytes()).hexdigest() == headline.sha256
+        if page.picture is None:  # its picture is of the simulated GPU, which that machine could not run
+            assert page.entry.status == "incomplete"
+            assert not headline.sha256
+        else:
+            assert hashlib.sha256(page.picture.read_bytes()).hexdigest() == headline.sha256
 
 
 def test_what_readme_shows_is_what_is_stored():
