@@ -149,7 +149,8 @@ def test_time_says_what_is_wrong_with_what_it_was_given(arguments, words, capsys
 def test_time_wants_to_know_whose_device_it_is_where_a_set_up_imports_several(capsys, monkeypatch):
     for name in ("torch", "tensorflow"):
         monkeypatch.setitem(sys.modules, name, sys.modules.get(name) or types.ModuleType(name))
-    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    for name in ("jax", "mlx"):  # whoever was imported before
+        monkeypatch.delitem(sys.modules, name, raising=False)
     assert main(["time", "1"]) == 2
     assert "imports torch and tensorflow: name whose device it is, --framework torch" in capsys.readouterr().err
 

@@ -450,6 +450,7 @@ def picture(words: str = "a line that rises"):
     ('headline.alternative_text or getattr(headline.picture, "get_label", str)()', "headline.alternative_text"),
     ("    if not words:\n", "    if False:\n"),
     (" or isinstance(headline.picture, isolated.NotMade)", ""),
+    ('textwrap.shorten(machine.one_line(str(s)), LONGEST, placeholder=" …")', "machine.one_line(str(s))"),
 )
 def a_page_s_headline_goes_with_its_records(records, tmp_path, monkeypatch):
     """At most three sentences, a picture as a PNG beside the file, and words for whoever cannot see it."""
@@ -469,6 +470,7 @@ def a_page_s_headline_goes_with_its_records(records, tmp_path, monkeypatch):
     file.write_bytes(content)
     assert records.load(save(["One."], file, alternative_text="a line"))[0].headline.alternative_text == "a line"
     assert records.load(save(["One."]))[0].headline.picture is None
+    assert records.load(save(["far off " * 50]))[0].headline.sentences[0].endswith(" …")
     missing = isolated.NotMade("no GPU")
     (read,) = records.load(save([missing.headline], missing))
     assert dataclasses.astuple(read.headline)[:2] == (("Nothing to show: no GPU.",), None)

@@ -25,6 +25,7 @@ import re
 import reprlib
 import statistics
 import tempfile
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -78,7 +79,9 @@ class Compared:
     """What comparisons that differ in size only have in common, with n for the size: ``matrix product, n``."""
 
 
-Sentence = Annotated[str, Bounds(min_length=1, max_length=300)]
+LONGEST = 300
+"""Characters of a headline's sentence."""
+Sentence = Annotated[str, Bounds(min_length=1, max_length=LONGEST)]
 PictureName = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.png$")]
 Digest = Annotated[str, Bounds(pattern=r"^[0-9a-f]{64}$")]
 
@@ -227,7 +230,8 @@ def _with_picture_beside(path: Path, headline: Headline) -> Headline:
     """A headline as a file keeps it, its picture written beside it. ValueError if it is not one."""
     if isinstance(headline.sentences, str) or not 1 <= len(headline.sentences) <= 3:
         raise ValueError(f"a headline has one to three sentences, not {headline.sentences!r}")
-    sentences = tuple(machine.one_line(str(sentence)) for sentence in headline.sentences)
+    # Where outputs differ a sentence quotes values, and may be longer than a file takes: its end is not worth a run.
+    sentences = tuple(textwrap.shorten(machine.one_line(str(s)), LONGEST, placeholder=" …") for s in headline.sentences)
     if headline.picture is None or isinstance(headline.picture, isolated.NotMade):
         return Headline(sentences)
     if isinstance(headline.picture, (str, Path)):
