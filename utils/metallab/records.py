@@ -25,7 +25,6 @@ import re
 import reprlib
 import statistics
 import tempfile
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -231,7 +230,8 @@ def _with_picture_beside(path: Path, headline: Headline) -> Headline:
     if isinstance(headline.sentences, str) or not 1 <= len(headline.sentences) <= 3:
         raise ValueError(f"a headline has one to three sentences, not {headline.sentences!r}")
     # Where outputs differ a sentence quotes values, and may be longer than a file takes: its end is not worth a run.
-    sentences = tuple(textwrap.shorten(machine.one_line(str(s)), LONGEST, placeholder=" …") for s in headline.sentences)
+    lines = [machine.one_line(str(sentence)) for sentence in headline.sentences]
+    sentences = tuple(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…" for line in lines)
     if headline.picture is None or isinstance(headline.picture, isolated.NotMade):
         return Headline(sentences)
     if isinstance(headline.picture, (str, Path)):
