@@ -14,11 +14,37 @@ import numpy as np
 import psutil
 import pytest
 
-from metallab import isolated, needs
+from metallab import forking, isolated, needs
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="what is forked is the simulated GPU's, which is Linux's")
 
 
-def test_what_it_prints_and_its_results_come_back():
-    outcome = isolated.run(
+@pytest.fixture(params=["fresh", pytest.param("forked", marks=linux)])
+def run(request, monkeypatch):
+    """`isolated.run`, in a fresh interpreter and in a forked child: what is true of one is true of the other."""
+    return isolated.run if request.param == "fresh" else forked(monkeypatch)
+
+
+def forked(monkeypatch):
+    """`isolated.run` of any text in a forked child; without one the test fails."""
+    fork = forking.child
+
+    def child(*given):
+        made = fork(*given)
+        assert made is not None, "a fresh interpreter would come instead"
+        return made
+
+    def run(source, **given):
+        monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)  # else each test would start a server of its own
+        return isolated.run(source, device="mps", forked=True, **given)
+
+    monkeypatch.setattr(forking, "may_serve", lambda *_: True)
+    monkeypatch.setattr(forking, "child", child)
+    return run
+
+
+def test_what_it_prints_and_its_results_come_back(run):
+    outcome = run(
         "import numpy as np\nprint('one')\nx, secret = np.arange(3.0), 1\nprint('two', end='')", results=["x"]
     )
     assert outcome.ok
@@ -29,8 +55,8 @@ def test_what_it_prints_and_its_results_come_back():
         outcome["secret"]
 
 
-def test_an_exception_is_a_line_and_the_place_where_it_was():
-    outcome = isolated.run("def f():\n    return 1 / 0\n\nprint('before')\nf()\n", results=["x"])
+def test_an_exception_is_a_line_and_the_place_where_it_was(run):
+    outcome = run("def f():\n    return 1 / 0\n\nprint('before')\nf()\n", results=["x"])
     assert (outcome.ended, outcome.printed) == ("raised", "before\n")
     assert str(outcome) == "raised: ZeroDivisionError: division by zero"
     assert "line 5" in outcome.detail
@@ -48,8 +74,8 @@ def test_an_exception_is_a_line_and_the_place_where_it_was():
         ("import os; print('last', flush=True); os._exit(0)", "the process exited with code 0 before it answered"),
     ],
 )
-def test_a_crash_is_a_sentence(code, reason):
-    outcome = isolated.run(code)
+def test_a_crash_is_a_sentence(run, code, reason):
+    outcome = run(code)
     assert (outcome.ended, outcome.reason, outcome.printed) == ("crashed", reason, "last\n")
 
 
@@ -65,13 +91,13 @@ def test_a_crash_is_a_sentence(code, reason):
         ("x = (", "SyntaxError: '(' was never closed"),
     ],
 )
-def test_whatever_is_raised_is_told(code, reason):
-    outcome = isolated.run(code, results=["x"])
+def test_whatever_is_raised_is_told(run, code, reason):
+    outcome = run(code, results=["x"])
     assert outcome.ended == "raised"
     assert reason in outcome.reason
 
 
-def test_a_hanging_child_is_stopped_with_all_that_it_started(tmp_path, monkeypatch):
+def test_a_hanging_child_is_stopped_with_all_that_it_started(run, tmp_path, monkeypatch):
     """Also a process that it started through another one, which has ended since. Its time is up once it has begun."""
     number = tmp_path / "number"
     code = f"""
@@ -81,19 +107,22 @@ subprocess.run("sleep 40 > /dev/null 2>&1 & echo $! > '{number}'", shell=True)
 time.sleep(40)
 """
 
-    class Impatient(subprocess.Popen):
-        def wait(self, timeout=None):
+    def impatient(wait):
+        def waits(child, timeout=None):
             if timeout == 6:
                 while not (number.exists() and number.read_text().endswith("\n")):
                     time.sleep(0.01)
                 raise subprocess.TimeoutExpired(code, timeout)
             try:
-                return super().wait(3 if timeout is None else timeout)
+                return wait(child, 3 if timeout is None else timeout)
             except subprocess.TimeoutExpired:
                 raise AssertionError("it waits for ever") from None
 
-    monkeypatch.setattr(isolated.subprocess, "Popen", Impatient)
-    outcome = isolated.run(code, timeout=6)
+        return waits
+
+    for kind in (subprocess.Popen, forking.Child):
+        monkeypatch.setattr(kind, "wait", impatient(kind.wait))
+    outcome = run(code, timeout=6)
     monkeypatch.undo()
     assert (outcome.ended, outcome.printed) == ("hung", "started\n")
     assert "longer than 6 s" in outcome.reason
@@ -135,21 +164,21 @@ pid = subprocess.Popen(["sleep", "600"], start_new_session=True, env=empty).pid
         ("import os; os._exit(3)", "the process exited with code 3"),
     ],
 )
-def test_a_childs_child_in_a_session_of_its_own_does_not_survive_it(ending, reason, tmp_path):
+def test_a_childs_child_in_a_session_of_its_own_does_not_survive_it(run, ending, reason, tmp_path):
     """However the child ends, and that is told as it was."""
     number = tmp_path / "number"
     tell = f"from pathlib import Path\nPath({str(number)!r}).write_text(str(pid))\n"
-    outcome = isolated.run(AWAY + tell + ending)
+    outcome = run(AWAY + tell + ending)
     assert gone(int(number.read_text()))
     assert outcome.reason.startswith(reason)
     assert outcome.ok == (not ending)
 
 
-def test_folders_of_modules_are_added_to_those_that_there_are(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", "/usual")
+def test_folders_of_modules_are_added_to_those_that_there_are(run, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/usual", prepend=os.pathsep)
     code = "import sys\nfound = [path for path in sys.path if path in ('/usual', '/given')]"
-    assert isolated.run(code, results=["found"], environment={"PYTHONPATH": "/given"})["found"] == ["/given", "/usual"]
-    assert isolated.run(code, results=["found"])["found"] == ["/usual"]
+    assert run(code, results=["found"], environment={"PYTHONPATH": "/given"})["found"] == ["/given", "/usual"]
+    assert run(code, results=["found"])["found"] == ["/usual"]
 
 
 def test_one_thread_is_one_thread(monkeypatch):
@@ -189,8 +218,8 @@ label = device.cpu(framework="jax").label
     assert outcome["label"].endswith(" CPU, 1 thread")
 
 
-def test_settings_reach_it_before_anything_is_imported():
-    outcome = isolated.run(
+def test_settings_reach_it_before_anything_is_imported(run):
+    outcome = run(
         "import os\nx = os.environ['METALLAB_X'], os.environ['HOME']",
         results=["x"],
         environment={"METALLAB_X": "set"},
@@ -199,20 +228,20 @@ def test_settings_reach_it_before_anything_is_imported():
     assert "METALLAB_X" not in os.environ
 
 
-def test_nothing_of_the_folder_it_runs_in_and_nothing_typed_gets_in(tmp_path, monkeypatch):
+def test_nothing_of_the_folder_it_runs_in_and_nothing_typed_gets_in(run, tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("raise SystemExit('a file beside the notebook was imported')")
     monkeypatch.chdir(tmp_path)
-    assert isolated.run("import json").ok
-    assert isolated.run("import sys\nx = sys.stdin.read()", results=["x"], timeout=20)["x"] == ""
+    assert run("import json").ok
+    assert run("import sys\nx = sys.stdin.read()", results=["x"], timeout=20)["x"] == ""
 
 
 def test_an_apple_gpu_is_asked_for(monkeypatch):
     """The simulated one, where there is no Mac; which is set up before the text runs, and told if it cannot be."""
     asked = {}
 
-    def outcome(command, variables, timeout, folder):
+    def outcome(arguments, variables, *_):
         assert "METALLAB_DEVICE" not in variables
-        asked["device"] = command[5]
+        asked["device"] = arguments[0]
         return isolated.Outcome("well")
 
     monkeypatch.setattr(isolated, "_outcome", outcome)
@@ -411,17 +440,15 @@ def test_the_magic_is_one_of_ipython(capsys):
     assert "isolated.py" not in shown
 
 
-def test_what_a_long_talker_said_last_is_kept_and_it_is_told_how_much_is_not():
-    outcome = isolated.run(
-        "import sys\nfor i in range(60_000): print(i)\nfor i in range(60_000): print(i, file=sys.stderr)"
-    )
-    for shown in (outcome.printed, isolated.run("for i in range(60_000): print(i)\nraise SystemExit(3)").printed):
+def test_what_a_long_talker_said_last_is_kept_and_it_is_told_how_much_is_not(run):
+    outcome = run("import sys\nfor i in range(60_000): print(i)\nfor i in range(60_000): print(i, file=sys.stderr)")
+    for shown in (outcome.printed, run("for i in range(60_000): print(i)\nraise SystemExit(3)").printed):
         first, _, rest = shown.partition("\n")
         assert first == "[243 KiB left out; here is the end]"
         assert rest.endswith("59999\n")
         assert len(rest) == isolated.MOST_SHOWN
     assert outcome.detail.startswith("[243 KiB left out"), "of standard error, too"
-    assert isolated.run(f"print('x' * {isolated.MOST_SHOWN - 1})").printed == "x" * (isolated.MOST_SHOWN - 1) + "\n"
+    assert run(f"print('x' * {isolated.MOST_SHOWN - 1})").printed == "x" * (isolated.MOST_SHOWN - 1) + "\n"
 
 
 def test_a_result_that_cannot_be_sent_back_is_not_the_error_that_was_expected(capsys):

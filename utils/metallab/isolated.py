@@ -47,8 +47,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from metallab import mode, needs, units
+from metallab import forking, mode, needs, units
 from metallab.processes import (
+    MARK,
     adopt_orphans,
     describe_exit,
     find_process,
@@ -123,6 +124,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     modules: Mapping[str, str] | None = None,
     timeout: float = 120.0,
+    forked: bool = False,
 ) -> Outcome:
     """Execute Python text in a fresh interpreter and wait for it, at most ``timeout`` seconds.
 
@@ -131,8 +133,9 @@ def run(
     ``modules`` are texts by name that it can import.
     ``threads=1`` holds frameworks to one CPU thread: by their environment variables, and on Linux also by allowing the
     process one core. ``device="mps"`` gives the text an Apple GPU, where there is none a simulated one; PyTorch's part
-    of that comes when the text imports torch. ValueError for another number of threads or another device, `ChildFailed`
-    if the folder for temporary files cannot be written.
+    of that comes when the text imports torch. With ``forked=True`` a text for the simulated one that begins with that
+    import may get a process that has done it already, and is else as new (`metallab.forking`). ValueError for another
+    number of threads or another device, `ChildFailed` if the folder for temporary files cannot be written.
     """
     if threads not in (None, 1):
         raise ValueError(f"threads is {threads}; a child process runs on all (None) or on 1")
@@ -140,6 +143,8 @@ def run(
         raise ValueError(f"device is {device!r}; a child process has this run's devices (None) or an Apple GPU ('mps')")
     variables = {**os.environ, **(ONE_THREAD if threads else {}), **(environment or {})}
     folders = list(filter(None, [(environment or {}).get("PYTHONPATH"), os.environ.get("PYTHONPATH")]))
+    if folders:
+        variables["PYTHONPATH"] = os.pathsep.join(folders)
     wish = variables.pop("METALLAB_DEVICE", "")  # handed over apart: the child says it when it cannot be had
     if device:
         wish = "mps" if sys.platform == "darwin" else "sim"
@@ -149,25 +154,39 @@ def run(
             task.write_bytes(pickle.dumps((source, tuple(results))))
             for name, text in (modules or {}).items():
                 Path(folder, f"{name}.py").write_text(text, encoding="utf-8")
-            if path := [*([folder] if modules else []), *folders]:
-                variables["PYTHONPATH"] = os.pathsep.join(path)
-            command = [sys.executable, "-P", "-m", "metallab.isolated", folder, wish, *(["1"] if threads else [])]
-            return _outcome(command, variables, timeout, Path(folder))
+            arguments = [wish, *(["1"] if threads else [])]
+            may_fork = forked and wish == "sim" and forking.may_serve(source, modules or {})
+            own = {"PYTHONPATH": os.pathsep.join([folder, *folders])} if modules else {}
+            own[MARK] = marked(variables, Path(folder).name)[MARK]
+            return _outcome(arguments, variables, own, timeout, Path(folder), may_fork)
     except OSError as error:
         where = tempfile.gettempdir()
         raise ChildFailed(f"no child process: {where} cannot be written ({error.strerror}); make room there") from error
 
 
-def _outcome(command: list[str], variables: Mapping[str, str], timeout: float, folder: Path) -> Outcome:
+def _outcome(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    own: Mapping[str, str],
+    timeout: float,
+    folder: Path,
+    may_fork: bool,
+) -> Outcome:
+    """What becomes of the task in a folder. ``own`` are the variables that no other task has."""
+    python = [sys.executable, "-P", "-m", "metallab.isolated"]
     with (folder / "out").open("w+b") as out, (folder / "err").open("w+b") as err:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=marked(variables, folder.name),
-            start_new_session=True,
-        )
+        child = None
+        if may_fork:
+            child = forking.child([*python, "--serve", *arguments], environment, own, folder, (out, err), timeout)
+        if child is None:
+            child = subprocess.Popen(
+                [*python, str(folder), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**environment, **own},
+                start_new_session=True,
+            )
         head = find_process(child.pid)
         try:
             child.wait(timeout)
@@ -205,10 +224,7 @@ def _text(stream) -> str:
 def main(folder: str, device: str = "", threads: str = "") -> int:
     """The child: ``python -m metallab.isolated FOLDER DEVICE [1]`` runs the task that lies in a folder."""
     _leave_nobody_behind()
-    if device:
-        os.environ["METALLAB_DEVICE"] = device
-    if threads and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    _settle(device, threads)
     source, names = pickle.loads(Path(folder, "task").read_bytes())
     answer = _prepared() or _answer(source, names)
     part = Path(folder, "part")
@@ -222,6 +238,34 @@ def main(folder: str, device: str = "", threads: str = "") -> int:
         os._exit(0)
     _flush()
     return 0
+
+
+def _serve(device: str, threads: str = "") -> int:
+    """The server of `forking`: ``python -m metallab.isolated --serve DEVICE [1]``."""
+
+    def prepare() -> None:
+        _settle(device, threads)
+        if _prepared() is not None:
+            sys.exit(1)  # the fresh interpreter that comes instead tells why
+        import torch  # noqa: F401  # and the simulated GPU with it
+
+    def work(folder: str) -> int:
+        import numpy
+        import torch
+
+        numpy.random.seed()  # Python does this by itself
+        torch.default_generator.seed()
+        return main(folder, device, threads)
+
+    forking.serve(prepare, work)
+    return 0
+
+
+def _settle(device: str, threads: str) -> None:
+    if device:
+        os.environ["METALLAB_DEVICE"] = device
+    if threads and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def _leave_nobody_behind() -> None:
@@ -368,6 +412,7 @@ def _cell(shell, line: str, cell: str) -> None:
         environment=dict(pair.split("=", 1) for pair in given.set),
         modules=modules,
         timeout=given.timeout,
+        forked=True,
     )
     if "SimulationError" in outcome.kinds and (gap := needs.other_torch()):
         return _not_run(shell, given.results, [gap], gap.what)
@@ -438,4 +483,4 @@ def apple_gpu() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(_serve(*sys.argv[2:]) if sys.argv[1] == "--serve" else main(*sys.argv[1:]))
