@@ -18,7 +18,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat.v4 import new_code_cell
 
-from metallab import headless, paths, records, workshop
+from metallab import headless, isolated, paths, records, workshop
 from metallab.detection import scenes
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
@@ -477,6 +477,18 @@ def test_keras_gets_no_advice_on_a_device_that_computes_wrongly(kind, tmp_path):
     outputs = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}
     assert "outputs differ: the baseline's is wrong" in outputs["brings-words"]
     assert "no advice on mixed_bfloat16" in outputs["right-quality-code"]
+
+
+def test_keras_trains_on_an_apple_gpu_through_pytorch():
+    """Notebook 06's cell that a quick run leaves out: on `mps`, and as NumPy computes, which the cell asserts."""
+    path = paths.NOTEBOOKS / "06_train_tensorflow_with_mixed_precision.ipynb"
+    cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
+    magic, source = cells["mac-torch-code"].split("\n", 1)
+    assert "--full" in magic
+    outcome = isolated.run(source, device="mps", environment={"KERAS_BACKEND": "torch"})
+    assert outcome.ok, outcome
+    assert "float32 on mps:0 Adam" in outcome.printed
+    assert "mixed_float16 on mps:0 LossScaleOptimizer" in outcome.printed
 
 
 def test_the_detector_s_page_takes_a_reader_s_pictures(kind, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import struct
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
@@ -297,8 +298,11 @@ def test_kinds_train_from_the_same_seeds_while_there_is_time():
     assert trained.losses.keys() == kinds.keys()
 
 
-def test_digits_are_split_once():
+def test_digits_are_scikit_learns_and_split_once():
     data = precision.digits()
+    pixels, classes = load_digits(return_X_y=True)
+    assert np.array_equal(torch.cat([data.train[0], data.test[0]]).flatten(1).numpy(), (pixels / 16).astype("float32"))
+    assert np.array_equal(torch.cat([data.train[1], data.test[1]]).numpy(), classes)
     assert [tuple(part[0].shape) for part in (data.train, data.test)] == [(1257, 1, 8, 8), (540, 1, 8, 8)]
     assert data.train[0].max() == 1
     assert data.train[0].dtype == torch.float32

@@ -137,7 +137,9 @@ def try_all(on: Device) -> Routes:
 def _on_apple(launch: str, tool: str) -> str:
     if needs.say_missing("apple-gpu", tool):
         return NOT_RUN
-    outcome = isolated.run(_ON_APPLE.format(launch=launch), results=["judgement"], device="mps", timeout=600)
+    outcome = isolated.run(
+        _ON_APPLE.format(launch=launch), results=["judgement"], device="mps", timeout=600, forked=True
+    )
     return outcome["judgement"]
 
 
@@ -183,7 +185,7 @@ def gives(text: str, name: str, x: Tensor, lambd: float, expected: Tensor) -> bo
     True
     """
     program = _ONE_KERNEL.format(x=x.tolist(), text=text, name=name, lambd=lambd)
-    outcome = isolated.run(program, results=["out"], device="mps")
+    outcome = isolated.run(program, results=["out"], device="mps", forked=True)
     if outcome.ok:
         return rule.same_bits(torch.tensor(outcome["out"]), expected)
     if outcome.reason.startswith(("Simulation", "NoCompiler")):
