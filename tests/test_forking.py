@@ -110,7 +110,8 @@ def ask(tmp_path):
     def child(prepare="", work="", timeout=20.0):
         command = [sys.executable, "-P", "-c", SERVER.format(prepare=prepare, work=work), "argument"]
         with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
-            return forking.child(command, dict(os.environ), {"TASK": "1"}, tmp_path, (out, err), timeout)
+            environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+            return forking.child(command, environment, {"TASK": "1"}, tmp_path, (out, err), timeout)
 
     yield child
     forking._stop()

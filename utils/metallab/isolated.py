@@ -14,7 +14,8 @@ The cell's own text runs in the child. What it printed appears below it, the nam
 ``seconds``) become variables of the notebook, and the `Outcome` is in ``isolated_outcome``. If it does not end well
 the cell raises `ChildFailed` in the notebook, as a cell does; the named variables are then removed, so that nothing old
 is taken for new. ``--device mps`` is an Apple GPU: the real one on a Mac, the simulated one elsewhere, and the first
-line printed says which.
+line printed says which. On the simulated one the first such cell takes a second or two, for PyTorch; those after it are
+forked from a process that has it, where that makes no difference (`metallab.forking`).
 
 ``--raises NotImplementedError`` is for a cell that teaches a failure: it has to raise that, or a subclass of it.
 ``--needs objective-c++`` names a tool that may be missing (`needs.TOOLS`): where it is, the cell is not run, says so,
