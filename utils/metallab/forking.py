@@ -7,8 +7,8 @@ those that the server was started with; and whenever anything is odd there is no
 interpreter. `isolated` is who asks, and what the server and its children execute.
 
 The server has one thread and computes nothing. It is asked over a socket, one task at a time, and ends, with the child
-that is at work, when the other end is closed: also where that process was killed. Who edits metallab or metalsim restarts
-the notebook's kernel, as for its own imports: the server has read them.
+that is at work, when the other end is closed: also where that process was killed. Who edits metallab or metalsim
+restarts the notebook's kernel, as for its own imports: the server has read them.
 """
 
 from __future__ import annotations
