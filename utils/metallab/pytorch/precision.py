@@ -384,9 +384,7 @@ class Fate:
     """Become infinite."""
 
     def __str__(self) -> str:
-        return (
-            f"{self.vanish:.1%} become 0, {self.coarse:.1%} keep only some of their bits, {self.overflow:.1%} overflow"
-        )
+        return f"{self.vanish:.1%} become 0, {self.coarse:.1%} lose bits, {self.overflow:.1%} overflow"
 
 
 def fate(sizes: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Fate:
