@@ -49,7 +49,7 @@ def test_long_texts_are_broken_between_words():
     assert (first, f"{second} {third.strip()}") == ("short", long)
     assert len(second) <= 79 < len(long)
     assert third.startswith("  ")
-    assert units.lines("its own:\n  second\nthird") == "its own:\n  second\nthird"
+    assert units.lines("its own:\n  the second\nthird", width=10) == "its own:\n  the\n    second\nthird"
     path = "/".join(["folder"] * 20)
     assert units.lines(f"at {path}") == f"at\n  {path}", "a path can be pasted"
     assert units.lines("the float32-network", width=12) == "the\n  float32-network"

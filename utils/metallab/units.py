@@ -72,6 +72,9 @@ def lines(*texts: Any, width: int = 79) -> str:
     float16 takes as
       long
     """
-    split = [line for text in texts for line in str(text).splitlines()]
-    fill = textwrap.TextWrapper(width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False).fill
-    return "\n".join(map(fill, split))
+    options = {"break_long_words": False, "break_on_hyphens": False}
+    filled = []
+    for line in "\n".join(map(str, texts)).splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        filled.append(textwrap.fill(line, width, subsequent_indent=f"{indent}  ", **options))
+    return "\n".join(filled)
