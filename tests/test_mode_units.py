@@ -52,7 +52,7 @@ def test_long_texts_are_broken_between_words():
     assert units.lines("its own:\n  the second\nthird", width=10) == "its own:\n  the\n    second\nthird"
     path = "/".join(["folder"] * 20)
     assert units.lines(f"at {path}") == f"at\n  {path}", "a path can be pasted"
-    assert units.lines("the float32-network", width=12) == "the\n  float32-network"
+    assert units.lines("the mixed-precision", width=12) == "the\n  mixed-precision"
 
 
 def test_a_number_can_be_read_back():
