@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from metallab import device
+from metallab import device, units
 from metallab.tensorflow import mixed
 
 tf.get_logger().setLevel("ERROR")
@@ -109,7 +109,7 @@ def test_what_a_device_lacks_is_left_out(lab, monkeypatch):
     bfloat16, float16 = times.sentences
     assert bfloat16.startswith("mixed_bfloat16: it does not train on this device: UnimplementedError")
     assert "mixed_float16 (a step takes about 288 s)" in float16, "no ratio: nobody asked whether the machine was busy"
-    assert repr(times) == f"{bfloat16}\n{float16}"
+    assert repr(times) == units.lines(bfloat16, float16)
 
 
 def test_trainings_are_paired_by_seed(lab, monkeypatch):

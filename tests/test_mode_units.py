@@ -43,6 +43,18 @@ def test_numbers_have_three_digits_and_a_unit():
     assert units.rate(0, "B/s") == "0 B/s"
 
 
+def test_long_texts_are_broken_between_words():
+    long = "float16 takes 26.4 times as long as float32 (95 % interval 25.2 to 27.3, 20 pairs)"
+    first, second, third = units.lines("short", Exception(long)).splitlines()
+    assert (first, f"{second} {third.strip()}") == ("short", long)
+    assert len(second) <= 79 < len(long)
+    assert third.startswith("  ")
+    assert units.lines("its own:\n  the second\nthird", width=10) == "its own:\n  the\n    second\nthird"
+    path = "/".join(["folder"] * 20)
+    assert units.lines(f"at {path}") == f"at\n  {path}", "a path can be pasted"
+    assert units.lines("the mixed-precision", width=12) == "the\n  mixed-precision"
+
+
 def test_a_number_can_be_read_back():
     scale = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1}
 

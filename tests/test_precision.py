@@ -14,7 +14,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from metallab import quality
+from metallab import device, quality
 from metallab.pytorch import precision
 from metallab.pytorch.dispatch import watching
 
@@ -291,11 +291,42 @@ def test_kinds_train_from_the_same_seeds_while_there_is_time():
         "float32": (2, 2),
         "slow": (2, 2),
     }
-    assert "seeds numbered 2, 3, 4, 5, 6 (the one before took 4 s)" in repr(trained)
+    assert "seeds numbered 2, 3, 4, 5, 6 (the one before took 4 s)" in trained.left_out
     alone = precision.train("float32", build, starter(), torch.float32, data, seeds=2, **options)
     assert np.array_equal(trained["float32"].losses, alone.losses)
     assert np.array_equal(trained["float32"].accuracies, alone.accuracies)
     assert trained.losses.keys() == kinds.keys()
+
+
+def test_steps_are_timed_from_the_same_weights_that_stay_and_a_wrong_loss_gets_no_speed_up(monkeypatch):
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    images, labels = Blobs().data.train
+    models = []
+
+    def watched():
+        models.append(build())
+        return models[-1]
+
+    def wrong(model, dtype):
+        step, optimizer = starter()(model, dtype)
+        return (lambda *batch: 2 * step(*batch)), optimizer
+
+    kinds = {
+        "float32": (starter(), torch.float32),
+        "bfloat16": (starter(), torch.bfloat16),
+        "wrong": (wrong, torch.float32),
+    }
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    compared = precision.step_times(kinds, watched, images[:8], labels[:8], on=device.cpu(), seconds=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (compared.name, compared.baseline) == (f"batch of {(8, *images.shape[1:])}", "float32")
+    assert {*compared.refused} == {"wrong"}
+    assert compared.measurements["bfloat16"].dtype == "bfloat16"
+    weights = [nn.utils.parameters_to_vector(model.parameters()) for model in models]
+    assert torch.equal(weights[0], weights[1])
+    torch.default_generator.manual_seed(0)
+    assert torch.equal(weights[0], nn.utils.parameters_to_vector(build().parameters()))
 
 
 def test_digits_are_scikit_learns_and_split_once():

@@ -430,6 +430,23 @@ def test_the_cells_to_paste_need_nothing_else(trained, tmp_path):
     assert script["does_int8_pay"](*files, pictures, network(pictures).argmax(1)) != "something is broken"
 
 
+@pytest.mark.processor
+def test_page_10b_s_cell_to_paste_makes_the_library_s_files(trained, tmp_path):
+    network, pictures = trained
+    source = quantization.export(network, pictures[:1], tmp_path / "float32.onnx")
+    script = {}
+    exec(cells("10b_take_int8_apart")["script-code"], script)
+    given = []
+    for activations, symmetric in (("uint8", False), ("int8", True)):
+        choice = quantization.Choice(activations, symmetric=symmetric, reduce_range=True)
+        library = quantization.quantize(source, pictures, choice, tmp_path / f"library {activations}.onnx")
+        script["quantize"](source, pictures, tmp_path / "script.onnx", symmetric, seven_bits=True)
+        files = library, tmp_path / "script.onnx"
+        given += [quantization.OnnxFile(file, threads=1)(pictures) for file in files]
+        assert torch.equal(*given[-2:])
+    assert not torch.equal(*given[::2]), "one choice as the other: nothing was tested"
+
+
 def test_the_rival_computes_what_the_network_does(trained):
     network, pictures = trained
     rival = quantization.InPyTorch(network, device.cpu())

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from metallab import mode, timing
+from metallab import mode, timing, units
 from metallab.allowance import Allowance
 from metallab.timing import Ratio, median_interval
 
@@ -64,7 +64,7 @@ class Trainings:
         return {name: training.losses for name, training in self.runs.items()}
 
     def __repr__(self) -> str:
-        return "\n".join([*map(str, self.runs.values()), self.left_out])
+        return units.lines(*self.runs.values(), self.left_out)
 
 
 def assert_trainable(examples: int, *, seeds: int, epochs: int, batch: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import Any
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -58,3 +59,22 @@ def first_line(error: BaseException, *, kind: bool = False) -> str:
     if not lines:
         return name
     return f"{name}: {lines[0]}" if kind else lines[0]
+
+
+def lines(*texts: Any, width: int = 79) -> str:
+    """Texts below each other, for `print`: no line has more than ``width`` columns, and what follows is indented.
+
+    A page shows longer lines broken inside words. A word that is longer, such as a path, stays whole. A text with lines
+    of its own keeps them.
+
+    >>> print(lines("bfloat16 is faster", "float16 takes as long", width=18))
+    bfloat16 is faster
+    float16 takes as
+      long
+    """
+    options = {"break_long_words": False, "break_on_hyphens": False}
+    filled = []
+    for line in "\n".join(map(str, texts)).splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        filled.append(textwrap.fill(line, width, subsequent_indent=f"{indent}  ", **options))
+    return "\n".join(filled)

@@ -66,7 +66,7 @@ class StepTimes:
         return [*self.comparison.sentences, *refused, *filter(None, [self.left_out])]
 
     def __repr__(self) -> str:
-        return "\n".join(self.sentences)
+        return units.lines(*self.sentences)
 
 
 def step_times(
