@@ -237,8 +237,7 @@ WRONG_ANSWERS = {
     },
     "14_compare_with_mlx": {
         "solution-1": (
-            "def seconds(step, model, clock):\n    times = []\n    for _ in range(2):\n        began = clock()\n"
-            "        mx.eval(step())\n        times.append(clock() - began)\n    return times"
+            "def seconds(step, model, clock):\n    began = clock()\n    mx.eval(step())\n    return clock() - began"
         ),
         "solution-2": ("def standardize(x):\n    centred = x - x.mean(axis=0)\n    return centred / x.std(axis=0)"),
     },
