@@ -182,6 +182,9 @@ kernel void words(device int* out, device float* limit, constant int* three, dev
   out[11] = __is_valid_simdgroup_type<half>::value + 2 * __is_valid_simdgroup_type<Pair>::value +
             4 * __is_valid_simdgroup_type<bfloat>::value + 8 * __is_valid_simdgroup_type<uint2>::value +
             16 * __is_valid_simdgroup_type<long>::value;
+  bfloat assigned;
+  assigned = lowest;
+  limit[1] = assigned + bfloat(lowest);
   out[12] = int(lowest) + by_reference(Sum<int>::first);
 #ifdef __HAVE_BFLOAT__
   out[13] = 1;
@@ -197,7 +200,7 @@ template <typename T>
   x[i] = values[k ^ 1];
 }
 template [[host_name("neighbours_float")]] [[kernel]] decltype(neighbours<float>) neighbours<float>;
-template [[host_name("neighbours_int")]] [[kernel]] decltype(neighbours<int>) neighbours<int>;
+template [[host_name("neighbours_int")]] [[kernel]] void neighbours(device int* x, uint, uint);
 template [[host_name("neighbours_not_there")]] [[kernel]] decltype(neighbours<atomic<half>>) neighbours<atomic<half>>;
 
 kernel void tiles(
@@ -216,7 +219,7 @@ kernel void tiles(
   out[row * 8 + column + 1] = sums[1];
 }
 """
-CHOSEN = ("words", "neighbours_float", "tiles")
+CHOSEN = ("words", "neighbours_float", "neighbours_int", "tiles")
 
 
 @pytest.fixture(scope="module")
@@ -226,11 +229,11 @@ def manners():
 
 
 def test_words_that_kernels_of_other_projects_use(manners):
-    out, limit = torch.zeros(14, dtype=torch.int32), torch.zeros(1)
+    out, limit = torch.zeros(14, dtype=torch.int32), torch.zeros(2)
     three, four = (torch.tensor([n], dtype=torch.int32) for n in (3, 4))
     manners.words(out, limit, three, four, threads=1)
     assert out.tolist() == [1, 2, 3, 0, 4, 5, 6, 0, 7, 117, 3, 1 + 8, 27, 1]
-    assert limit.item() == torch.finfo(torch.float32).min
+    assert limit.tolist() == [torch.finfo(torch.float32).min, 14]
 
 
 def test_threadgroup_memory_with_first_values_is_shared(manners):
@@ -238,6 +241,8 @@ def test_threadgroup_memory_with_first_values_is_shared(manners):
     manners.neighbours_float(x, threads=128, group_size=64)
     assert torch.equal(x, torch.arange(128.0).view(-1, 2).flip(1).flatten())
     assert manners.neighbours_float.max_threads_per_threadgroup == 64
+    manners.neighbours_int(i := torch.arange(64, dtype=torch.int32))
+    assert i[:4].tolist() == [1, 0, 3, 2]
 
 
 def test_each_lane_has_the_elements_of_a_tile_that_it_has_on_a_gpu(manners):

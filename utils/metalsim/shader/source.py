@@ -411,7 +411,7 @@ def choose_kernels(text: str, names: Collection[str]) -> str:
         declared = None if expression else _declared(text, word.end())
         if re.search(r"\btemplate\s*<", head) or not (expression or declared):
             continue
-        name, _, _, between = declared or (expression.split("<")[0], "", (), "")
+        between, name = (declared.between, declared.name) if declared else ("", expression.split("<")[0])
         name = _host_name(head + between) or name
         known.add(name)
         if name in names:
@@ -437,23 +437,23 @@ def find_kernels(text: str) -> tuple[Kernel, ...]:
     for word in _KERNEL.finditer(text):
         head = _head(text, word.start()) + word[0]
         if expression := _decltype_instantiation(text, word.end()):
-            found_kernels.append((word.start(), _host_name(head), expression, None, _most_threads(head)))
+            base = expression.split("<")[0]
+            found_kernels.append((word.start(), _host_name(head), base, expression, None, _most_threads(head)))
             continue
         declared = _declared(text, word.end())
         if declared is None:
             continue
-        name, template_arguments, parameters, between = declared
-        host, most = _host_name(head + between), _most_threads(head + between)
+        name, parameters = declared.name, declared.parameters
+        host, most = _host_name(head + declared.between), _most_threads(head + declared.between)
         if re.search(r"\btemplate\b(?!\s*<)", head):
-            found_kernels.append((word.start(), host, name + template_arguments, parameters, most))
+            found_kernels.append((word.start(), host, name, declared.instantiation(), parameters, most))
         else:
             patterns[_last(name)] = parameters, most
             if not re.search(r"\btemplate\s*<", head):
-                found_kernels.append((word.start(), host, name, parameters, most))
+                found_kernels.append((word.start(), host, name, name, parameters, most))
     meeting = meeting_functions(text)
     kernels = []
-    for position, host, expression, parameters, most in found_kernels:
-        base = expression.split("<")[0]
+    for position, host, base, expression, parameters, most in found_kernels:
         pattern, most_of_all = patterns.get(_last(base), (None, MOST_THREADS))
         written_at_definition = parameters is None or not any(p.attribute for p in parameters)
         parameters = pattern if pattern is not None and written_at_definition else parameters
@@ -497,8 +497,29 @@ def _decltype_instantiation(text: str, position: int) -> str | None:
     return re.sub(r"\s+", " ", text[match.end() : _closing(text, match.end() - 1)]).strip()
 
 
-def _declared(text: str, position: int) -> tuple[str, str, tuple[Parameter, ...], str] | None:
-    """Name, template arguments, parameters of a kernel declared at a position, and the text before its name."""
+@dataclass(frozen=True)
+class _Declared:
+    """A function's declaration; `between` is the text before its name, `inside` that between its parentheses."""
+
+    name: str
+    template_arguments: str
+    inside: str
+    between: str
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return tuple(_parameter(one) for one in _split(self.inside))
+
+    def instantiation(self) -> str:
+        """C++ for what an explicit instantiation makes: its types say which, where it has no template arguments."""
+        if self.template_arguments:
+            return self.name + self.template_arguments
+        plain = re.sub(r"\s+", " ", re.sub(r"\[\[.*?\]\]", "", _LINE_MARKER.sub("", self.inside), flags=re.S))
+        return f"(*static_cast<void (*)({plain})>(&{self.name}))"
+
+
+def _declared(text: str, position: int) -> _Declared | None:
+    """The kernel that is declared at a position."""
     start = re.compile(rf"\s*{_ATTRIBUTE}*(?:static\s+|inline\s+)*void\s+{_ATTRIBUTE}*([\w:\s]+?)\s*([<(])")
     match = start.match(text, position)
     if not match:
@@ -511,8 +532,7 @@ def _declared(text: str, position: int) -> tuple[str, str, tuple[Parameter, ...]
         if opening < 0 or text[end:opening].strip():
             return None
     inside = text[opening + 1 : _closing(text, opening)]
-    parameters = tuple(_parameter(one) for one in _split(inside))
-    return re.sub(r"\s+", "", match[1]), template_arguments, parameters, text[position : match.start(1)]
+    return _Declared(re.sub(r"\s+", "", match[1]), template_arguments, inside, text[position : match.start(1)])
 
 
 def _parameter(text: str) -> Parameter:
