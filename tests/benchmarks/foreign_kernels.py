@@ -747,9 +747,9 @@ def looked_at(project: str, name: str, checkout: Path, each: int) -> Row:
 
 
 def revision(checkout: Path) -> str:
-    """The checkout's commit and its date."""
+    """The checkout's commit and its date; empty where it is no git repository."""
     command = ["git", "-C", str(checkout), "log", "-1", "--format=%h of %cs"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def write(project: str, text: str) -> None:
@@ -771,12 +771,14 @@ def main() -> int:
     given = parser.parse_args()
     folder = given.checkout / FOLDERS[given.project]
     names = [path.relative_to(given.checkout).as_posix() for path in sorted(folder.rglob("*.metal"))]
-    if unknown := set(given.only) - {Path(name).stem for name in names}:
-        parser.error(f"no {', '.join(sorted(unknown))} among the {len(names)} Metal files of {folder}")
     if not names:
         parser.error(f"no Metal files in {folder}: CHECKOUT is the root of a checkout of {given.project}")
+    if unknown := set(given.only) - {Path(name).stem for name in names}:
+        parser.error(f"no {', '.join(sorted(unknown))} among the {len(names)} Metal files of {folder}")
     if given.write and given.only:
         parser.error("--write wants all files")
+    if not (commit := revision(given.checkout)):
+        parser.error(f"{given.checkout} is no git repository: its revision belongs to the table")
     rows = []
     for name in names:
         if given.only and Path(name).stem not in given.only:
@@ -789,7 +791,7 @@ def main() -> int:
     )  # fmt: skip
     made_by = compiler.find_compiler().identity.split(" (")[0]
     first = (
-        f"**{given.project}**, commit {revision(given.checkout)}, {made_by}: {load} of {len(rows)} files load; of "
+        f"**{given.project}**, commit {commit}, {made_by}: {load} of {len(rows)} files load; of "
         f"{compared} results compared with NumPy's {compared - differ} are right.\n"
     )
     lines = "\n".join(row.line() for row in rows)
