@@ -362,6 +362,21 @@ def reduce(file: MetalFile) -> Compared:
     yield "layernorm_f32", out, normalised(exact(x), 1e-5, True) * exact(weight) + exact(bias)
 
 
+@check("candle", "conv")
+def pooling(file: MetalFile) -> Compared:
+    lib = file.library("max_pool2d_f32", "avg_pool2d_f32", "upsample_nearest2d_f32")
+    x = numbers(2, 3, 8, 9)
+    layout = (list(x.shape), list(x.stride()), x)
+    windows = np.lib.stride_tricks.sliding_window_view(exact(x), (2, 3), (2, 3))[:, :, ::2, ::3]
+    for name, rule in (("max_pool2d_f32", np.max), ("avg_pool2d_f32", np.mean)):
+        out = torch.zeros(windows.shape[:4])
+        getattr(lib, name)(2, 3, 2, 3, *layout, out, threads=out.numel())
+        yield name, out, rule(windows, (-2, -1))
+    out = torch.zeros(2, 3, 16, 27)
+    lib.upsample_nearest2d_f32(16, 27, 1 / 2, 1 / 3, *layout, out, threads=out.numel())
+    yield "upsample_nearest2d_f32", out, exact(x).repeat(2, 2).repeat(3, 3)
+
+
 @check("candle", "mlx_gemm")
 def candle_gemm(file: MetalFile) -> Compared:
     batches = (torch.zeros(1, dtype=INT), [0])
@@ -500,6 +515,29 @@ def mlx_binary(file: MetalFile) -> Compared:
     shifts = (torch.arange(N) % 7).to(torch.uint32)
     lib.vv_LeftShiftuint32(i, shifts, out := torch.zeros(N).to(torch.uint32), N, threads=N)
     yield "vv_LeftShiftuint32", out, exact(i) << exact(shifts)
+
+
+@check("mlx", "binary_two")
+def binary_two(file: MetalFile) -> Compared:
+    lib = file.library("vv_DivModfloat32", "vvn_DivModint32")
+    for name, dtype, step in (("vv_DivModfloat32", torch.float32, 1), ("vvn_DivModint32", INT, 2)):
+        x, y = numbers(N, low=-90, high=90).to(dtype), numbers(N, low=2, high=9).to(dtype)
+        quotient, rest = torch.zeros_like(x), torch.zeros_like(x)
+        getattr(lib, name)(x, y, quotient, rest, N, threads=-(-N // step))
+        yield f"{name}, quotient", quotient, np.floor_divide(exact(x), exact(y))
+        yield f"{name}, remainder", rest, np.mod(exact(x), exact(y))
+
+
+@check("mlx", "quantized")
+def dequantize(file: MetalFile) -> Compared:
+    for bits in (2, 4, 8):
+        name, groups, each = f"affine_dequantize_float_gs_64_b_{bits}", 6, 8 // bits
+        lib = file.library(name)
+        packed = (torch.arange(groups * 64 // each) * 37 % 256).to(torch.uint8)
+        scales, biases = numbers(groups), numbers(1, groups)[0]
+        getattr(lib, name)(packed, scales, biases, out := torch.zeros(groups, 64), threads=(len(packed), 1))
+        whole = exact(packed)[:, None] >> (bits * np.arange(each)) & 2**bits - 1
+        yield name, out, whole.reshape(groups, 64) * exact(scales)[:, None] + exact(biases)[:, None]
 
 
 @check("mlx", "copy")
@@ -704,6 +742,25 @@ def attention(file: MetalFile) -> Compared:
     k, v = (np.repeat(exact(x), 2, 0) for x in (k, v))
     weights = softmax(np.einsum("hd,hkd->hk", exact(q), k) * scale)
     yield "sdpa_vector_float_64_64", out, np.einsum("hk,hkd->hd", weights, v)
+
+
+@check("mlx", "steel_attention")
+def steel_attention(file: MetalFile) -> Compared:
+    heads, queries, keys, size, scale = 2, 40, 50, 64, 0.125
+    q, k, v = numbers(heads, queries, size), numbers(heads, keys, size), numbers(heads, keys, size, low=0)
+    off = ("align_Q", "align_K", "has_mask", "has_sinks")
+    for causal in (False, True):
+        name = "steel_attention_float32_bq32_bk32_bd64_wm4_wn1_maskbool_"
+        lib = file.library(name, do_causal=causal, **dict.fromkeys(off, False))
+        strides = [(heads * rows * size, rows * size, size) for rows in (queries, keys, keys, queries)]
+        blocks = (2, 2, 1, 1, queries - 32, keys - 32, keys - queries)
+        sizes = in_bytes("6if7i12q", 1, heads, size, queries, keys, 1, scale, *blocks, *np.ravel(strides))
+        arguments = (q, k, v, out := torch.zeros(heads, queries, size), sizes)
+        getattr(lib, name)(*arguments, threads=(32 * 2, 4 * heads, 1), group_size=(32, 4, 1))
+        scores = np.einsum("hqd,hkd->hqk", exact(q), exact(k)) * scale
+        later = np.arange(keys) > np.arange(queries)[:, None] + keys - queries
+        weights = softmax(np.where(later, -np.inf, scores) if causal else scores)
+        yield f"{name}, causal={causal}", out, weights @ exact(v)
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
