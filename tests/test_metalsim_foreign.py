@@ -148,16 +148,17 @@ struct Pair {
   Pair() thread = default;
   Pair() threadgroup = default;
   Pair(uint i, float value) : i(i), value(value) {}
-  operator int() const threadgroup { return i; }
-  operator int() const device { return i; }
+  operator int() threadgroup { return i; }
+  operator int() device { return i; }
 };
 template <>
 struct _numeric_limits_impl<Pair> {
   static Pair lowest() { return Pair(7, numeric_limits<float>::lowest()); }
 };
 
-template <typename T, class U = T> struct Sum {
-  static constexpr constant T first = T(20);
+template <typename T, class U = T> struct Sum {};
+template <> struct Sum<int> {
+  static constexpr constant int first = int(20);
 };
 inline int by_reference(thread const int& x) { return x; }
 
@@ -194,10 +195,10 @@ kernel void words(device int* out, device float* limit, constant int* three, dev
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(64)]] void neighbours(
     device T* x [[buffer(0)]], uint i [[thread_position_in_grid]], uint k [[thread_position_in_threadgroup]]) {
-  threadgroup T values[64] = {0};
-  values[k] = x[i];
+  threadgroup T values[2][32] = {{0}, {0}};
+  values[k / 32][k % 32] = x[i];
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  x[i] = values[k ^ 1];
+  x[i] = values[k / 32][k % 32 ^ 1];
 }
 template [[host_name("neighbours_float")]] [[kernel]] decltype(neighbours<float>) neighbours<float>;
 template [[host_name("neighbours_int")]] [[kernel]] void neighbours(device int* x, uint, uint);

@@ -306,12 +306,13 @@ def _block_around(text: str, position: int) -> int:
 
 def define_constants_of_classes(text: str) -> str:
     """`static constexpr` members become inline: C++14 wants their definition where one is bound to a reference."""
-    member = re.compile(r"\bstatic\s+(?=(?:constexpr\s+)?constant\b|constexpr\b)(?=[^;(){}]*\bconstexpr\b[^;(){}]*=)")
+    member = re.compile(r"\bstatic\s+(?=(?:(?:const|constant)\s+)*constexpr\b[^;(){}]*=)")
 
     def define(match: re.Match) -> str:
         block = _block_around(text, match.start())
-        head = re.sub(r"\btemplate\s*<[^{}]*>", "", text[_declaration(text, block) : block]) if block >= 0 else ""
-        return f"{match[0]}inline " if re.search(r"\b(?:struct|class|union)\b[^()]*$", head) else match[0]
+        head = text[_declaration(text, block) : block] if block >= 0 else ""
+        of_class = re.search(r"\b(?:struct|class|union)\b[^()]*$", head)  # not template <class T> of a function
+        return f"{match[0]}inline " if of_class else match[0]
 
     return member.sub(define, text)
 
@@ -376,7 +377,7 @@ def mark_threadgroup_variables(text: str) -> str:
     """`threadgroup float sums[32];` inside a function becomes static memory in a section of its own."""
     declaration = re.compile(
         r"((?:^|[;{}])\s*(?:#[^\n]*\n\s*)*(?:alignas\s*\([^)]*\)\s*)?)"
-        r"\bthreadgroup\s+([^;{}]*?)(?:=\s*\{([^;{}]*)\}\s*)?;",
+        r"\bthreadgroup\s+([^;{}]*?)(?:=\s*\{((?:[^;{}]|\{[^;{}]*\})*)\}\s*)?;",
         re.S,
     )
 
