@@ -159,7 +159,9 @@ struct _numeric_limits_impl<Pair> {
 template <typename T, class U = T> struct Sum {};
 template <> struct Sum<int> {
   static constexpr constant int first = int(20);
+  static constant constexpr const int defined[2] = {1, 2};
 };
+constant constexpr const int Sum<int>::defined[2];
 inline int by_reference(thread const int& x) { return x; }
 
 template <typename T> int length(constant const T* x, int n) { return n + int(x[0]); }
@@ -186,7 +188,7 @@ kernel void words(device int* out, device float* limit, constant int* three, dev
   bfloat assigned;
   assigned = lowest;
   limit[1] = assigned + bfloat(lowest);
-  out[12] = int(lowest) + by_reference(Sum<int>::first);
+  out[12] = int(lowest) + by_reference(Sum<int>::first) + Sum<int>::defined[1];
 #ifdef __HAVE_BFLOAT__
   out[13] = 1;
 #endif
@@ -233,7 +235,7 @@ def test_words_that_kernels_of_other_projects_use(manners):
     out, limit = torch.zeros(14, dtype=torch.int32), torch.zeros(2)
     three, four = (torch.tensor([n], dtype=torch.int32) for n in (3, 4))
     manners.words(out, limit, three, four, threads=1)
-    assert out.tolist() == [1, 2, 3, 0, 4, 5, 6, 0, 7, 117, 3, 1 + 8, 27, 1]
+    assert out.tolist() == [1, 2, 3, 0, 4, 5, 6, 0, 7, 117, 3, 1 + 8, 29, 1]
     assert limit.tolist() == [torch.finfo(torch.float32).min, 14]
 
 

@@ -306,10 +306,13 @@ def _block_around(text: str, position: int) -> int:
 
 def define_constants_of_classes(text: str) -> str:
     """`static constexpr` members become inline: C++14 wants their definition where one is bound to a reference."""
-    member = re.compile(r"\bstatic\s+(?=(?:(?:const|constant)\s+)*constexpr\b[^;(){}]*=)")
+    member = re.compile(r"\bstatic\s+(?=(?:(?:const|constant)\s+)*constexpr\b[^;(){}=]*?(\w+)\s*(?:\[[^;{}=]*\]\s*)*=)")
+    defined = set(re.findall(r"\bconstexpr\b[^;(){}=]*::\s*(\w+)\s*(?:\[[^;{}=]*\]\s*)*;", text))
 
     def define(match: re.Match) -> str:
         block = _block_around(text, match.start())
+        if match[1] in defined:
+            return match[0]
         head = text[_declaration(text, block) : block] if block >= 0 else ""
         of_class = re.search(r"\b(?:struct|class|union)\b[^()]*$", head)  # not template <class T> of a function
         return f"{match[0]}inline " if of_class else match[0]
