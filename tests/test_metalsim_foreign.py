@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -134,3 +135,150 @@ def test_functions_that_a_header_adds_for_bfloat16_stand_beside_metal_s_own():
     down = torch.where(i % 8 < 5, i + 3, -(i + 3 - 8))
     up = torch.where(i % 8 >= 3, i - 3, -(i + 8 - 3))
     assert lanes.tolist() == [*down.tolist(), *up.tolist()]
+
+
+# What kernels of candle and MLX are written with, each in a few lines of our own.
+MANNERS = """\
+#include <metal_stdlib>
+using namespace metal;
+
+struct Pair {
+  uint i;
+  float value;
+  Pair() thread = default;
+  Pair() threadgroup = default;
+  Pair(uint i, float value) : i(i), value(value) {}
+  operator int() threadgroup { return i; }
+  operator int() device { return i; }
+};
+template <>
+struct _numeric_limits_impl<Pair> {
+  static Pair lowest() { return Pair(7, numeric_limits<float>::lowest()); }
+};
+
+template <typename T, class U = T> struct Sum {};
+template <> struct Sum<int> {
+  static constexpr constant int first = int(20);
+  static constant constexpr const int defined[2] = {1, 2};
+};
+constant constexpr const int Sum<int>::defined[2];
+inline int by_reference(thread const int& x) { return x; }
+
+template <typename T> int length(constant const T* x, int n) { return n + int(x[0]); }
+template <typename T> int length(device const T* x, int n) { return n + int(x[0]); }
+template <typename T> struct pointee {};
+template <typename T> struct pointee<device T*> { static constexpr int bytes() { return sizeof(T); } };
+template <typename T> struct pointee<threadgroup T*> { static constexpr int bytes() { return sizeof(T); } };
+
+kernel void words(device int* out, device float* limit, constant int* three, device const int* four) {
+  uint4 fewer = {1u, 2u, 1u ^ 2u};
+  uint4 with_a_pair = {uint2(4, 5), 6};
+  Pair lowest = numeric_limits<Pair>::lowest();
+  for (int k = 0; k < 4; k++) {
+    out[k] = fewer[k];
+    out[4 + k] = with_a_pair[k];
+  }
+  out[8] = lowest.i;
+  limit[0] = lowest.value;
+  out[9] = length(three, 10) + length(four, 100);
+  out[10] = pointee<device short*>::bytes() + pointee<threadgroup char*>::bytes();
+  out[11] = __is_valid_simdgroup_type<half>::value + 2 * __is_valid_simdgroup_type<Pair>::value +
+            4 * __is_valid_simdgroup_type<bfloat>::value + 8 * __is_valid_simdgroup_type<uint2>::value +
+            16 * __is_valid_simdgroup_type<long>::value;
+  bfloat assigned;
+  assigned = lowest;
+  limit[1] = assigned + bfloat(lowest);
+  out[12] = int(lowest) + by_reference(Sum<int>::first) + Sum<int>::defined[1];
+#ifdef __HAVE_BFLOAT__
+  out[13] = 1;
+#endif
+}
+
+template <typename T>
+[[kernel, max_total_threads_per_threadgroup(64)]] void neighbours(
+    device T* x [[buffer(0)]], uint i [[thread_position_in_grid]], uint k [[thread_position_in_threadgroup]]) {
+  threadgroup T values[2][32] = {{0}, {0}};
+  values[k / 32][k % 32] = x[i];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  x[i] = values[k / 32][k % 32 ^ 1];
+}
+template [[host_name("neighbours_float")]] [[kernel]] decltype(neighbours<float>) neighbours<float>;
+template [[host_name("neighbours_int")]] [[kernel]] void neighbours(device int* x, uint, uint);
+template [[host_name("neighbours_not_there")]] [[kernel]] decltype(neighbours<atomic<half>>) neighbours<atomic<half>>;
+
+kernel void tiles(
+    device float* out, device float2* mine, device const float* a, device const float* b,
+    ushort lane [[thread_index_in_simdgroup]]) {
+  simdgroup_matrix<float, 8, 8> left, right, product;
+  simdgroup_load(left, a);
+  mine[lane] = left.thread_elements();
+  const ushort row = (lane / 4 & 4) + lane / 2 % 4, column = (lane / 4 & 2) * 2 + lane % 2 * 2;
+  right.thread_elements()[0] = b[column * 8 + row];
+  reinterpret_cast<thread float2&>(right.thread_elements()).y = b[(column + 1) * 8 + row];
+  simdgroup_multiply_accumulate(product, left, right, left);
+  product = product * left;
+  thread const auto& sums = product.thread_elements();
+  out[row * 8 + column] = sums[0];
+  out[row * 8 + column + 1] = sums[1];
+}
+"""
+CHOSEN = ("words", "neighbours_float", "neighbours_int", "tiles")
+
+
+@pytest.fixture(scope="module")
+def manners():
+    """The kernels that compile; all would not."""
+    return shader.compile_shader(MANNERS, kernels=CHOSEN)
+
+
+def test_words_that_kernels_of_other_projects_use(manners):
+    out, limit = torch.zeros(14, dtype=torch.int32), torch.zeros(2)
+    three, four = (torch.tensor([n], dtype=torch.int32) for n in (3, 4))
+    manners.words(out, limit, three, four, threads=1)
+    assert out.tolist() == [1, 2, 3, 0, 4, 5, 6, 0, 7, 117, 3, 1 + 8, 29, 1]
+    assert limit.tolist() == [torch.finfo(torch.float32).min, 14]
+
+
+def test_threadgroup_memory_with_first_values_is_shared(manners):
+    x = torch.arange(128.0)
+    manners.neighbours_float(x, threads=128, group_size=64)
+    assert torch.equal(x, torch.arange(128.0).view(-1, 2).flip(1).flatten())
+    assert manners.neighbours_float.max_threads_per_threadgroup == 64
+    manners.neighbours_int(i := torch.arange(64, dtype=torch.int32))
+    assert i[:4].tolist() == [1, 0, 3, 2]
+
+
+def test_each_lane_has_the_elements_of_a_tile_that_it_has_on_a_gpu(manners):
+    a, b = torch.randn(8, 8), torch.randn(8, 8)
+    out, mine = torch.zeros(8, 8), torch.zeros(32, 2)
+    manners.tiles(out, mine, a, b, threads=32)
+    torch.testing.assert_close(out, (a @ b.T + a) @ a)
+    lane = np.arange(32)
+    row, column = (lane // 4 & 4) + lane // 2 % 4, (lane // 4 & 2) * 2 + lane % 2 * 2
+    assert torch.equal(mine, torch.stack((a[row, column], a[row, column + 1]), 1))
+
+
+def test_only_the_chosen_kernels_are_compiled(manners):
+    assert set(dir(manners)) == set(CHOSEN)
+    with pytest.raises(SyntaxError, match="Metal's atomics are"):
+        shader.compile_shader(MANNERS, kernels=["neighbours_not_there"])
+    with pytest.raises(ValueError, match="no kernel 'neighbours'; of its 5 the nearest: neighbours_int, "):
+        shader.compile_shader(MANNERS, kernels=["neighbours"])
+    with pytest.raises(TypeError, match=r"kernels=\['words'\]"):
+        shader.compile_shader(MANNERS, kernels="words")
+
+
+def test_lines_stay_where_kernels_are_not_chosen():
+    text = 'kernel void a() {}\ntemplate [[host_name("b")]] [[kernel]]\ndecltype(c<int>) c<int>;\nint d = e;'
+    chosen = source.choose_kernels(text, ["a"])
+    assert chosen.count("\n") == text.count("\n")
+    assert [line.strip() for line in chosen.split("\n")] == ["kernel void a() {}", "", "", "int d = e;"]
+    assert source.choose_kernels(text, ["b"]).startswith("static void a() {}\n")
+
+
+def test_overloads_that_differ_in_words_and_address_spaces_stay():
+    kept = "template <typename T> struct p<device T*> { T x; }; template <typename T> struct p<thread T*> { T y; };"
+    assert source.drop_equal_specialisations(kept) == kept
+    twice = kept.replace("T y", "T x") + "\nint z;"
+    assert source.drop_equal_specialisations(twice).count("struct") == 1
+    assert source.drop_equal_specialisations(twice).endswith(";\nint z;")

@@ -1265,7 +1265,7 @@ BREAKS = [  # (file, old, new, a test that must then fail)
     ("include/metalsim/types.h", "nan ? x | 0x400000 :", "", lambda: test_conversions_round_to_nearest()),
     ("include/metalsim/simdgroup.h", "simd_shuffle_xor, lane ^ k", "simd_shuffle_xor, lane", lanes),
     ("include/metalsim/simdgroup.h", "METALSIM_REDUCTION(sum, a + b)", "METALSIM_REDUCTION(sum, a - b)", lanes),
-    ("include/metalsim/matrix.h", "[i][k]", "[k][i]", lambda: test_matrix_tiles()),
+    ("include/metalsim/matrix.h", "lane_with(at.row, k)", "lane_with(k, at.row)", lambda: test_matrix_tiles()),
     ("include/metalsim/vector_n.h", "a.at(i) op b.at(i)", "b.at(i) op a.at(i)", lambda: test_four_elements_a_thread(7)),
     (
         "include/metalsim/math.h",

@@ -45,7 +45,10 @@ MOST_MEMORY = 1 << 32  # bytes of address space of the compiler
 
 # and no crash reports, files in /tmp, where a limit ends the compiler
 LANGUAGE = ("-std=c++14", "-x", "c++", "-nostdinc++", "-fno-crash-diagnostics")
-MACROS = ("-D__METAL__=1", "-D__METAL_MACOS__=1", "-D__METAL_VERSION__=320", "-U__linux__", "-Ulinux", "-Uunix")
+MACROS = (
+    *("-D__METAL__=1", "-D__METAL_MACOS__=1", "-D__METAL_VERSION__=320", "-D__HAVE_BFLOAT__=1"),
+    *("-U__linux__", "-Ulinux", "-Uunix"),
+)
 CODE = (
     *("-fPIC", "-fvisibility=hidden", "-fdeclspec", "-fno-exceptions", "-fno-rtti", "-fno-math-errno"),
     "-ffp-contract=off",  # every operation rounds: comparable with PyTorch, alike in every copy of a kernel

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
@@ -39,6 +39,7 @@ def compile_shader(
     strided: bool = False,
     constants: Mapping[str | int, object] | None = None,
     threadgroup: Mapping[int, int] | None = None,
+    kernels: Collection[str] | None = None,
 ) -> Library:
     """Compiles Metal source, unchanged, for the CPU; the counterpart of torch.mps.compile_shader.
 
@@ -49,17 +50,21 @@ def compile_shader(
     threadgroup memory that is a parameter, by its index, for all kernels. Where either is None a source that wants it
     is refused, as on a Mac. Buffers of parameters that a function constant takes away may be given or not.
 
+    `kernels` are the names of those to compile, of a source that has more than one wants to wait for; by default all.
+
     Raises SyntaxError with the line for source that does not compile and for what is not simulated (textures, for
-    instance), or has no value or length; ValueError for a constant that the source has not, and a length that is not a
-    multiple of 16; compiler.NoCompiler with what to install, and SimulationError on an x86 processor without AVX2 and
-    FMA. LIMITS.md says what acceptance here does not prove.
+    instance), or has no value or length; ValueError for a constant or a kernel that the source has not, and a length
+    that is not a multiple of 16; compiler.NoCompiler with what to install, and SimulationError on an x86 processor
+    without AVX2 and FMA. LIMITS.md says what acceptance here does not prove.
     """
     if not isinstance(source, str):
         raise TypeError(f"the source of a Metal library is text, not {type(source).__name__}")
     for index, size in (threadgroup or {}).items():
         if not isinstance(size, int) or size <= 0 or size % 16:
             raise ValueError(f"threadgroup={{{index}: {size!r}}}: Metal takes a positive multiple of 16 bytes")
-    given = msl.Given(constants, threadgroup)
+    if isinstance(kernels, str):
+        raise TypeError(f"kernels is a collection of names, not one: kernels=[{kernels!r}]")
+    given = msl.Given(constants, threadgroup, kernels)
     return Library(source.removeprefix("\ufeff"), strided, given)  # some editors write it before the text
 
 

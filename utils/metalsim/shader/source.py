@@ -9,8 +9,11 @@ What is not simulated raises SyntaxError with its line and is never passed on.
 
 from __future__ import annotations
 
+import bisect
+import difflib
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 MOST_THREADS = 1024  # in a threadgroup, on every Apple GPU
@@ -75,7 +78,8 @@ _NOT_GIVEN = (
 _ATTRIBUTE = r"(?:\[\[[^\]]*\]\]\s*)"
 _LINE_MARKER = re.compile(r'^# (\d+) "([^"]*)".*$', re.M)
 _MEETING = re.compile(
-    r"\b(?:threadgroup_barrier|simdgroup_barrier|simdgroup_store|(?:__metal_)?(?:simd|quad)_[a-z]\w*)\b"
+    r"\b(?:threadgroup_barrier|simdgroup_(?:barrier|load|store|multiply\w*|matrix|[a-z]+8x8)|make_filled_simdgroup_matrix"
+    r"|(?:__metal_)?(?:simd|quad)_[a-z]\w*)\b"
 )
 
 
@@ -97,10 +101,13 @@ class Given:
     """Values of function constants, by name or by index: bool, int, float, or a sequence of them for a vector."""
     threadgroup: Mapping[int, int] | None = None
     """Bytes of the threadgroup memory that is a parameter, by its index."""
+    kernels: Collection[str] | None = None
+    """Names of the kernels to compile; None stands for all."""
 
     def key(self) -> str:
         """What of it goes into the name of a result."""
-        return repr([sorted(map(repr, (each or {}).items())) for each in (self.constants, self.threadgroup)])
+        chosen = None if self.kernels is None else sorted(self.kernels)
+        return repr([*(sorted(map(repr, (each or {}).items())) for each in (self.constants, self.threadgroup)), chosen])
 
 
 @dataclass(frozen=True)
@@ -130,12 +137,16 @@ class Translation:
 def translate(preprocessed: str, given: Given) -> Translation:
     """C++ for a preprocessed Metal source (with `# line "file"` markers). SyntaxError for what is not simulated.
 
-    ValueError for a function constant that the source does not have.
+    ValueError for a function constant or a kernel that the source does not have.
     """
     refuse_what_is_not_simulated(preprocessed, given)
     check_address_spaces(preprocessed)
-    text = single_precision_literals(set_constants(preprocessed, given.constants or {}))
-    text = drop_equal_overloads(drop_address_space_twins(text))
+    text = set_constants(preprocessed, given.constants or {})
+    if given.kernels is not None:
+        text = choose_kernels(text, given.kernels)
+    text = single_precision_literals(text)
+    text = drop_equal_specialisations(drop_equal_overloads(drop_address_space_twins(text)))
+    text = define_constants_of_classes(text)
     kernels = find_kernels(text)
     text = mark_threadgroup_variables(strip_attributes(text))
     launch = launch_code(kernels, given.threadgroup or {})
@@ -145,13 +156,18 @@ def translate(preprocessed: str, given: Given) -> Translation:
 # ---- errors with a line ----------------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=2)
+def _line_markers(text: str) -> list[re.Match]:
+    return list(_LINE_MARKER.finditer(text))
+
+
 def where(text: str, position: int) -> tuple[str, int]:
     """File and line of a position in preprocessed text."""
-    last = None
-    for last in _LINE_MARKER.finditer(text, 0, position):  # noqa: B007 - the last one is wanted
-        pass
-    if last is None:
+    markers = _line_markers(text)
+    before = bisect.bisect_left(markers, position, key=re.Match.start)
+    if not before:
         return PROGRAM, text.count("\n", 0, position) + 1
+    last = markers[before - 1]
     return last[2], int(last[1]) + text.count("\n", last.end(), position) - 1
 
 
@@ -249,25 +265,69 @@ def single_precision_literals(text: str) -> str:
 
 
 def drop_address_space_twins(text: str) -> str:
-    """Of member functions that differ only in the address space of *this, keep the thread one.
+    """Of member functions that differ only in the address space of *this, keep one: the thread's if there is one.
 
     The words expand to nothing here, and the twins would be one function defined twice.
     """
-    twin = re.compile(r"\)\s*(?:const\s+)?(?:threadgroup|device|constant)(?:\s+const)?\s*(?=[:{])")
-    kept, position = [], 0
+    twin = re.compile(r"\)\s*(?:const\s+)?(threadgroup|device|constant)\b(?:\s+const)?\s*(?=[:{=])")
+    kept, position, seen, ends = [], 0, set(), {}
     for match in twin.finditer(text):
         if match.start() < position:
             continue
-        begin = max(text.rfind(c, 0, match.start()) for c in ";{}") + 1
-        brace = text.find("{", match.end())
-        while True:  # past member initialisers such as a{0}
-            end = _closing(text, brace, "{", "}") + 1
-            if not re.compile(r"\s*[,{]").match(text, end):
-                break
-            brace = text.find("{", end)
-        kept += [text[position:begin], _lines_only(text[begin:end])]
+        begin = _declaration(text, match.start())
+        block = _block_around(text, begin)
+        if block not in ends:
+            ends[block] = _closing(text, block, "{", "}") if block >= 0 else len(text)
+        head = r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", text[begin : match.start() + 1])))
+        const = r"\s*const" if re.search(r"\bconst\b", match[0]) else ""
+        of_thread = re.compile(rf"{head}(?:\s*thread)?{const}(?:\s*thread)?\s*[:{{=]")
+        if (block, head, const) in seen or of_thread.search(text, max(block, 0), ends[block]):
+            end = text.find(";", match.end()) + 1 if text[match.end()] == "=" else _end_of_body(text, match.end())
+            kept += [text[position:begin], _lines_only(text[begin:end])]
+        else:
+            seen.add((block, head, const))
+            kept.append(text[position : match.start(1)])
+            end = match.end(1)
         position = end
     return "".join(kept) + text[position:]
+
+
+def _block_around(text: str, position: int) -> int:
+    """Position of the brace that opens the block that a position is in; -1 outside of all."""
+    depth = 1
+    while depth:
+        opening, closing = text.rfind("{", 0, position), text.rfind("}", 0, position)
+        position = max(opening, closing)
+        if position < 0:
+            return -1
+        depth += 1 if closing > opening else -1
+    return position
+
+
+def define_constants_of_classes(text: str) -> str:
+    """`static constexpr` members become inline: C++14 wants their definition where one is bound to a reference."""
+    member = re.compile(r"\bstatic\s+(?=(?:(?:const|constant)\s+)*constexpr\b[^;(){}=]*?(\w+)\s*(?:\[[^;{}=]*\]\s*)*=)")
+    defined = set(re.findall(r"\bconstexpr\b[^;(){}=]*::\s*(\w+)\s*(?:\[[^;{}=]*\]\s*)*;", text))
+
+    def define(match: re.Match) -> str:
+        block = _block_around(text, match.start())
+        if match[1] in defined:
+            return match[0]
+        head = text[_declaration(text, block) : block] if block >= 0 else ""
+        of_class = re.search(r"\b(?:struct|class|union)\b[^()]*$", head)  # not template <class T> of a function
+        return f"{match[0]}inline " if of_class else match[0]
+
+    return member.sub(define, text)
+
+
+def _end_of_body(text: str, position: int) -> int:
+    """Position behind the body of a function whose head ends at a position."""
+    brace = text.find("{", position)
+    while True:  # past member initialisers such as a{0}
+        end = _closing(text, brace, "{", "}") + 1
+        if not re.compile(r"\s*[,{]").match(text, end):
+            return end
+        brace = text.find("{", end)
 
 
 def drop_equal_overloads(text: str) -> str:
@@ -278,10 +338,26 @@ def drop_equal_overloads(text: str) -> str:
     seen, kept, position = set(), [], 0
     for function in _functions(text):
         words = re.sub(r"\bconstant\b", "const", _LINE_MARKER.sub("", text[function.begin : function.end]))
-        key = (function.scope, re.sub(r"\s+", "", re.sub(r"\b(?:device|threadgroup|thread)\b", "", words)))
+        words = re.sub(r"\b(?:device|threadgroup|thread)\b", "", words)
+        key = (function.scope, re.sub(r"\s+", "", re.sub(r"\bconst(?:\s+const)+\b", "const", words)))
         if key in seen and not re.search(r"\bkernel\b", words):
             begin, end = function.begin, function.end
             kept += [text[position:begin], _lines_only(text[begin:end])]
+            position = end
+        seen.add(key)
+    return "".join(kept) + text[position:]
+
+
+def drop_equal_specialisations(text: str) -> str:
+    """Of partial specialisations that are equal but for address spaces (`pointer<device T*>`), keep the first."""
+    head = re.compile(r"\btemplate\s*<[^<>;{}]*>\s*(?:struct|class)\s+\w+\s*<[^;{}]*>\s*(?=\{)")
+    seen, kept, position = set(), [], 0
+    for match in head.finditer(text):
+        end = _closing(text, match.end(), "{", "}") + 1
+        words = re.sub(r"\b(?:device|threadgroup|thread)\b", "", _LINE_MARKER.sub("", text[match.start() : end]))
+        key = re.sub(r"\s+", "", words)
+        if key in seen and match.start() >= position:
+            kept += [text[position : match.start()], _lines_only(text[match.start() : end])]
             position = end
         seen.add(key)
     return "".join(kept) + text[position:]
@@ -303,13 +379,16 @@ def strip_attributes(text: str) -> str:
 def mark_threadgroup_variables(text: str) -> str:
     """`threadgroup float sums[32];` inside a function becomes static memory in a section of its own."""
     declaration = re.compile(
-        r"((?:^|[;{}])\s*(?:#[^\n]*\n\s*)*(?:alignas\s*\([^)]*\)\s*)?)\bthreadgroup\s+([^;{}]*?);", re.S
+        r"((?:^|[;{}])\s*(?:#[^\n]*\n\s*)*(?:alignas\s*\([^)]*\)\s*)?)"
+        r"\bthreadgroup\s+([^;{}]*?)(?:=\s*\{((?:[^;{}]|\{[^;{}]*\})*)\}\s*)?;",
+        re.S,
     )
 
     def mark(match: re.Match) -> str:
         name = match[2].split("[")[0].split("=")[0]
         pointer_or_function = re.search(r"[*&(]", name)
-        return match[0] if pointer_or_function else f"{match[1]}METALSIM_SHARED {match[2]};"
+        lines = "\n" * (match[3] or "").count("\n")  # its first values go: it begins as garbage
+        return match[0] if pointer_or_function else f"{match[1]}METALSIM_SHARED {match[2]}{lines};"
 
     for _ in range(2):  # neighbours share the semicolon between them
         text = declaration.sub(mark, text)
@@ -319,33 +398,70 @@ def mark_threadgroup_variables(text: str) -> str:
 # ---- kernels ---------------------------------------------------------------------------------------------------------
 
 
+# the word, or the attribute, which may say more: [[kernel, max_total_threads_per_threadgroup(64)]]
+_KERNEL = re.compile(r'\[\[[^\[\]"]*\bkernel\b[^\[\]"]*\]\]|\bkernel\b')
+
+
+def choose_kernels(text: str, names: Collection[str]) -> str:
+    """Of the kernels only those named: others are no kernels any more, and not compiled. ValueError for unknown names.
+
+    Templates are named by the host's name of what is instantiated, which is all that is compiled of them.
+    """
+    kept, position, known = [], 0, set()
+    for word in _KERNEL.finditer(text):
+        begin = _declaration(text, word.start())
+        head = _LINE_MARKER.sub("", text[begin : word.end()])
+        expression = _decltype_instantiation(text, word.end())
+        declared = None if expression else _declared(text, word.end())
+        if re.search(r"\btemplate\s*<", head) or not (expression or declared):
+            continue
+        between, name = (declared.between, declared.name) if declared else ("", expression.split("<")[0])
+        name = _host_name(head + between) or name
+        known.add(name)
+        if name in names:
+            continue
+        if re.search(r"\btemplate\b", head):
+            begin += re.search(r"\btemplate\b", text[begin : word.end()]).start()
+            end = text.find(";", word.end()) + 1
+            kept += [text[position:begin], _lines_only(text[begin:end])]
+        else:  # may be called by others; nothing is made of it if not
+            end = word.end()
+            kept += [text[position : word.start()], "static"]
+        position = end
+    if unknown := [name for name in names if name not in known]:
+        near = difflib.get_close_matches(unknown[0], known, 3) or sorted(known)[:3]
+        raise ValueError(f"the source has no kernel {unknown[0]!r}; of its {len(known)} the nearest: {', '.join(near)}")
+    return "".join(kept) + text[position:]
+
+
 def find_kernels(text: str) -> tuple[Kernel, ...]:
     """Kernels that the host can call: functions, and explicit instantiations of templates."""
-    patterns: dict[str, tuple[Parameter, ...]] = {}  # what is written at the definition
+    patterns: dict[str, tuple[tuple[Parameter, ...], int]] = {}  # what is written at the definition
     found_kernels = []
-    for word in re.finditer(r"\bkernel\b|\[\[\s*kernel\s*\]\]", text):
-        head = _head(text, word.start())
+    for word in _KERNEL.finditer(text):
+        head = _head(text, word.start()) + word[0]
         if expression := _decltype_instantiation(text, word.end()):
-            found_kernels.append((word.start(), _host_name(head), expression, None, _most_threads(head)))
+            base = expression.split("<")[0]
+            found_kernels.append((word.start(), _host_name(head), base, expression, None, _most_threads(head)))
             continue
         declared = _declared(text, word.end())
         if declared is None:
             continue
-        name, template_arguments, parameters, between = declared
-        host, most = _host_name(head + between), _most_threads(head + between)
+        name, parameters = declared.name, declared.parameters
+        host, most = _host_name(head + declared.between), _most_threads(head + declared.between)
         if re.search(r"\btemplate\b(?!\s*<)", head):
-            found_kernels.append((word.start(), host, name + template_arguments, parameters, most))
+            found_kernels.append((word.start(), host, name, declared.instantiation(), parameters, most))
         else:
-            patterns[_last(name)] = parameters
+            patterns[_last(name)] = parameters, most
             if not re.search(r"\btemplate\s*<", head):
-                found_kernels.append((word.start(), host, name, parameters, most))
+                found_kernels.append((word.start(), host, name, name, parameters, most))
     meeting = meeting_functions(text)
     kernels = []
-    for position, host, expression, parameters, most in found_kernels:
-        base = expression.split("<")[0]
-        pattern = patterns.get(_last(base))
+    for position, host, base, expression, parameters, most in found_kernels:
+        pattern, most_of_all = patterns.get(_last(base), (None, MOST_THREADS))
         written_at_definition = parameters is None or not any(p.attribute for p in parameters)
         parameters = pattern if pattern is not None and written_at_definition else parameters
+        most = min(most, most_of_all)
         if parameters is not None:
             meets = _last(base) in meeting
             kernels.append(Kernel(host or base, expression, parameters, meets, most, *where(text, position)))
@@ -354,8 +470,13 @@ def find_kernels(text: str) -> tuple[Kernel, ...]:
 
 def _head(text: str, position: int) -> str:
     """The declaration's text before a position, without line markers."""
-    begin = max(text.rfind(c, 0, position) for c in ";{}") + 1
-    return _LINE_MARKER.sub("", text[begin:position])
+    return _LINE_MARKER.sub("", text[_declaration(text, position) : position])
+
+
+def _declaration(text: str, position: int) -> int:
+    """Where the declaration begins that a position is in."""
+    begin = text.rfind(";", 0, position) + 1
+    return max(begin, *(text.rfind(brace, begin, position) + 1 for brace in "{}"))
 
 
 def _last(name: str) -> str:
@@ -380,8 +501,29 @@ def _decltype_instantiation(text: str, position: int) -> str | None:
     return re.sub(r"\s+", " ", text[match.end() : _closing(text, match.end() - 1)]).strip()
 
 
-def _declared(text: str, position: int) -> tuple[str, str, tuple[Parameter, ...], str] | None:
-    """Name, template arguments, parameters of a kernel declared at a position, and the text before its name."""
+@dataclass(frozen=True)
+class _Declared:
+    """A function's declaration; `between` is the text before its name, `inside` that between its parentheses."""
+
+    name: str
+    template_arguments: str
+    inside: str
+    between: str
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return tuple(_parameter(one) for one in _split(self.inside))
+
+    def instantiation(self) -> str:
+        """C++ for what an explicit instantiation makes: its types say which, where it has no template arguments."""
+        if self.template_arguments:
+            return self.name + self.template_arguments
+        plain = re.sub(r"\s+", " ", re.sub(r"\[\[.*?\]\]", "", _LINE_MARKER.sub("", self.inside), flags=re.S))
+        return f"(*static_cast<void (*)({plain})>(&{self.name}))"
+
+
+def _declared(text: str, position: int) -> _Declared | None:
+    """The kernel that is declared at a position."""
     start = re.compile(rf"\s*{_ATTRIBUTE}*(?:static\s+|inline\s+)*void\s+{_ATTRIBUTE}*([\w:\s]+?)\s*([<(])")
     match = start.match(text, position)
     if not match:
@@ -394,8 +536,7 @@ def _declared(text: str, position: int) -> tuple[str, str, tuple[Parameter, ...]
         if opening < 0 or text[end:opening].strip():
             return None
     inside = text[opening + 1 : _closing(text, opening)]
-    parameters = tuple(_parameter(one) for one in _split(inside))
-    return re.sub(r"\s+", "", match[1]), template_arguments, parameters, text[position : match.start(1)]
+    return _Declared(re.sub(r"\s+", "", match[1]), template_arguments, inside, text[position : match.start(1)])
 
 
 def _parameter(text: str) -> Parameter:

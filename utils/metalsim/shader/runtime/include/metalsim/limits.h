@@ -3,8 +3,9 @@
 #pragma clang system_header
 
 namespace metal {
+// Where Apple's own header keeps them, and candle's kernels add those of a structure.
 template <class T>
-struct numeric_limits {
+struct _numeric_limits_impl {
   static constexpr bool is_specialized = true, is_integer = true, is_signed = __is_signed(T);
   static constexpr bool has_infinity = false, has_quiet_NaN = false;
   static constexpr int digits = sizeof(T) * 8 - __is_signed(T);
@@ -16,7 +17,7 @@ struct numeric_limits {
   static constexpr T epsilon() { return 0; }
 };
 template <>
-struct numeric_limits<bool> {
+struct _numeric_limits_impl<bool> {
   static constexpr bool is_specialized = true, is_integer = true, is_signed = false, has_infinity = false;
   static constexpr bool max() { return true; }
   static constexpr bool min() { return false; }
@@ -24,7 +25,7 @@ struct numeric_limits<bool> {
 };
 #define METALSIM_LIMITS(T, largest, smallest, step, bits)                                   \
   template <>                                                                               \
-  struct numeric_limits<T> {                                                                \
+  struct _numeric_limits_impl<T> {                                                          \
     static constexpr bool is_specialized = true, is_integer = false, is_signed = true;      \
     static constexpr bool has_infinity = true, has_quiet_NaN = true;                        \
     static constexpr int digits = bits;                                                     \
@@ -40,4 +41,6 @@ METALSIM_LIMITS(float, 3.402823466e+38f, 1.175494351e-38f, 1.1920928955e-07f, 24
 METALSIM_LIMITS(half, 65504.0f, 6.103515625e-05f, 9.765625e-04f, 11)
 METALSIM_LIMITS(bfloat, 3.38953139e+38f, 1.175494351e-38f, 7.8125e-03f, 8)
 #undef METALSIM_LIMITS
+template <class T>
+struct numeric_limits : _numeric_limits_impl<T> {};
 }  // namespace metal

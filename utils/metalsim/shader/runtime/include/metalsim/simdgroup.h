@@ -30,8 +30,13 @@ METALSIM_INLINE void simdgroup_barrier(mem_flags) { metalsim_barrier(1); }
 
 // What Metal accepts: no bool, no bfloat, no 64-bit integers. (PyTorch's headers write their own for those.)
 template <class T>
-using metalsim_if_simd =
-    enable_if_t<!is_same_v<T, bfloat> && !(is_integral_v<T> && sizeof(T) == 8) && !is_same_v<T, bool>, int>;
+struct __is_valid_simdgroup_type
+    : bool_constant<is_arithmetic_v<T> && !is_same_v<T, bfloat> && !(is_integral_v<T> && sizeof(T) == 8) &&
+                    !is_same_v<T, bool>> {};
+template <class T, int N>
+struct __is_valid_simdgroup_type<vec<T, N>> : __is_valid_simdgroup_type<T> {};
+template <class T>
+using metalsim_if_simd = enable_if_t<__is_valid_simdgroup_type<T>::value, int>;
 
 // The values of all 32 lanes, and which lanes are there.
 template <class T>

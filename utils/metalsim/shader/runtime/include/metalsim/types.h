@@ -26,6 +26,8 @@ typedef _Float16 half;
 struct bfloat {
   template <class I>
   using if_integral = int (*)[__is_integral(I) ? 1 : -1];
+  template <class C>
+  using if_class = int (*)[__is_class(C) && !__is_same(C, bfloat) && __is_convertible(C, float) ? 1 : -1];
 
   ushort bits;
   bfloat() = default;
@@ -33,6 +35,10 @@ struct bfloat {
   constexpr explicit bfloat(half x) : bfloat(static_cast<float>(x)) {}
   template <class I, if_integral<I> = nullptr>
   constexpr bfloat(I x) : bfloat(static_cast<float>(x)) {}
+  template <class C, if_class<C> = nullptr>
+  constexpr explicit bfloat(C x) : bfloat(static_cast<float>(x)) {}
+  template <class C, if_class<C> = nullptr>
+  constexpr bfloat& operator=(C x) { return *this = bfloat(x); }
 
   constexpr operator float() const { return __builtin_bit_cast(float, static_cast<uint>(bits) << 16); }
   explicit constexpr operator half() const { return static_cast<half>(static_cast<float>(*this)); }

@@ -35,7 +35,8 @@ struct alignas(sizeof(T) * (METALSIM_N == 3 ? 4 : METALSIM_N)) vec<T, METALSIM_N
   constexpr vec(packed_vec<T, METALSIM_N> o) : METALSIM_ZERO {
     for (int i = 0; i < N; i++) at(i) = o.at(i);
   }
-  template <class A, class B, class... C, enable_if_t<metalsim_count<A, B, C...>::value == METALSIM_N, int> = 0>
+  // fewer in braces leave the rest 0; Metal takes fewer there only, here parentheses do as well
+  template <class A, class B, class... C, enable_if_t<(metalsim_count<A, B, C...>::value <= METALSIM_N), int> = 0>
   constexpr vec(A a, B b, C... c) : METALSIM_ZERO {
     fill(0, a, b, c...);
   }
