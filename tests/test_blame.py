@@ -271,6 +271,37 @@ def test_dropout_is_random_and_not_wrong():
     assert "It keeps 1" in blame._fault_of_dropout(call, (x, kept))
 
 
+class Repeated(nn.Module):
+    """Three calls of tanh of one kind, one of another size, one of another layout."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return y.tanh().tanh().tanh(), y[0].tanh(), y.mT.tanh()
+
+
+def test_one_call_of_each_layout_or_kind_is_compared_and_what_was_compared_is_not_again():
+    choice, x = blame.Choice(), torch.randn(5, 8)
+    counts = []
+    for run, each in (("a", "layout"), ("a", "layout"), ("a", "kind"), ("b", "kind"), ("a", "call"), ("b", "call")):
+        verdict = blame.find(
+            Repeated(), (x,), lambda outputs: outputs[0].sum(), on=device.cpu(), choice=choice.begin(run, each)
+        )
+        calls = len(choice.met[run])
+        assert (verdict.kind, verdict.judged + verdict.passed_over, verdict.skipped) == ("agrees", calls, 0)
+        counts.append(verdict.judged)
+    tanh = [keys for keys in choice.met["a"] if "tanh.default" in keys["layout"]]
+    assert [len({keys[each] for keys in tanh}) for each in ("layout", "kind", "call")] == [2, 3, 5]
+    first, again, kinds, other, every, all_of_other = counts
+    assert (again, other) == (0, 0)
+    assert first < first + kinds < calls == first + kinds + every == all_of_other
+    assert choice.count("call") == (2 * calls, 2 * calls)
+    assert choice.count("kind") == (first + kinds, first + kinds)
+
+
 @on_simulated
 def test_float64_is_refused_where_the_device_has_none():
     with pytest.raises(ValueError, match=r"give model\.float"):
