@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import os
 import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parents[1]
 CHILD = __name__ == "__main__"
@@ -283,23 +285,43 @@ class Repeated(nn.Module):
         return y.tanh().tanh().tanh(), y[0].tanh(), y.mT.tanh()
 
 
-def test_one_call_of_each_layout_or_kind_is_compared_and_what_was_compared_is_not_again():
-    choice, x = blame.Choice(), torch.randn(5, 8)
-    counts = []
-    for run, each in (("a", "layout"), ("a", "layout"), ("a", "kind"), ("b", "kind"), ("a", "call"), ("b", "call")):
-        verdict = blame.find(
-            Repeated(), (x,), lambda outputs: outputs[0].sum(), on=device.cpu(), choice=choice.begin(run, each)
-        )
+def test_one_call_of_each_kind_is_compared_and_what_was_compared_is_not_again():
+    choice, x, counts = blame.Choice(), torch.randn(5, 8), []
+    for run, each in (("a", "kind"), ("a", "kind"), ("b", "kind"), ("a", "call"), ("b", "call")):
+        given = choice.begin(run, each)
+        verdict = blame.find(Repeated(), (x,), added, on=device.cpu(), choice=given, layers=False)
         calls = len(choice.met[run])
         assert (verdict.kind, verdict.judged + verdict.passed_over, verdict.skipped) == ("agrees", calls, 0)
+        assert verdict.layers == ()
+        assert not choice.left(run, each)
         counts.append(verdict.judged)
     tanh = [keys for keys in choice.met["a"] if "tanh.default" in keys["layout"]]
     assert [len({keys[each] for keys in tanh}) for each in ("layout", "kind", "call")] == [2, 3, 5]
-    first, again, kinds, other, every, all_of_other = counts
+    kinds, again, other, rest, all_of_other = counts
     assert (again, other) == (0, 0)
-    assert first < first + kinds < calls == first + kinds + every == all_of_other
+    assert kinds < calls == kinds + rest == all_of_other
     assert choice.count("call") == (2 * calls, 2 * calls)
-    assert choice.count("kind") == (first + kinds, first + kinds)
+    assert choice.count("kind") == (kinds, kinds)
+
+
+def added(outputs):
+    return outputs[0].sum()
+
+
+def test_when_half_of_the_time_is_over_new_layouts_are_compared_alone(monkeypatch):
+    compared = {}
+    for seconds in (0, 10, 1000):  # the clock goes on by one when it is read, which is twice where a call is compared
+        clock = itertools.count()
+        monkeypatch.setattr(blame, "time", SimpleNamespace(monotonic=lambda clock=clock: next(clock)))
+        choice = blame.Choice("kind")
+        verdict = blame.find(Repeated(), (torch.randn(5, 8),), added, on=device.cpu(), seconds=seconds, choice=choice)
+        assert verdict.judged + verdict.passed_over + verdict.skipped == len(choice.met[""])
+        assert verdict.judged == choice.count("kind")[0]
+        tanh = [keys for keys in choice.met[""] if "tanh.default" in keys["layout"]]
+        compared[seconds] = [keys["kind"] in choice.compared for keys in (tanh[0], tanh[3], tanh[4])]
+    assert compared[0] == [False, False, False]
+    assert compared[10] == [True, False, True]
+    assert compared[1000] == [True, True, True]
 
 
 @on_simulated

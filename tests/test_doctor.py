@@ -254,8 +254,33 @@ def test_a_hidden_copy_is_named_with_its_module_and_gets_no_time_of_the_simulati
     assert answer.outcome == "attention"
     assert "1 hidden copy and 0 fallbacks: _to_copy (to host) in hidden" in answer.sentence
     (copies,) = (each.table for each in answer.evidence if each.title == "Copies and fallbacks")
-    assert [row[-1] for row in copies.rows] == ["not known here"]
+    ((*_, at, _calls, size, time),) = copies.rows
+    file, _, number = at.partition(":")
+    assert "float(x.abs().max().cpu())" in (ROOT / file).read_text().splitlines()[int(number) - 1]
+    assert (size, time) == ("4 B", "not known here")
+    assert "not in yours" not in answer.sentence
     assert answer.on.startswith(questions.device.cpu().label)
+
+
+class Offsets(nn.Module):
+    """`batched_nms` of torchvision, which takes a number to the GPU in each call."""
+
+    def forward(self, boxes, scores):
+        from torchvision.ops import batched_nms
+
+        return boxes[batched_nms(boxes, scores, torch.zeros_like(scores).long(), 0.5)]
+
+
+@on_simulated
+def test_copies_that_an_installed_package_makes_are_told_and_are_not_the_model_s_fault():
+    boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [3.0, 3.0, 4.0, 4.0]])
+    each = subject_of(Offsets(), boxes, torch.ones(2))
+    answer = questions.spent(each, 60)
+    assert answer.outcome == "good", answer
+    assert "1 hidden copy" in answer.sentence
+    assert "That is done in the code of torchvision, not in yours." in answer.sentence
+    each.package = "torchvision"  # of whoever examines a model of torchvision's and may change it
+    assert questions.spent(each, 60).outcome == "attention"
 
 
 @on_simulated

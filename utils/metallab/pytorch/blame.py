@@ -215,8 +215,9 @@ Each = Literal["layout", "kind", "call"]
 class Choice:
     """Which calls `find` compares, and which were compared: give it to one `find` after the other.
 
-    With ``each="layout"`` it is one call of each operator in each layout and dtype of its tensors; with ``"kind"`` one
-    of each in each size and setting, too; with ``"call"`` every one. What was compared before is not compared again.
+    A layout is an operator with the layout and dtype of its tensors; a kind has their sizes and the operator's settings
+    as well. With ``each="kind"`` one call of each kind is compared, with ``"call"`` every one; what was compared before
+    is not compared again. When half of the time is over, only layouts that are new are compared.
     """
 
     each: Each = "call"
@@ -226,9 +227,11 @@ class Choice:
     """Layouts, kinds and calls."""
     met: dict[str, list[dict[Each, Hashable]]] = field(default_factory=dict)
     """By run, its calls in order, each with its layout, its kind and itself."""
+    seconds: float = 0.0
+    """That comparing took, in all runs."""
 
     def begin(self, run: str, each: Each) -> Choice:
-        """From here on calls are of this run, and one of ``each`` is compared."""
+        """From here on calls are of this run, and one of each kind, or each one, is compared."""
         self.run, self.each, self.met[run] = run, each, []
         return self
 
@@ -296,8 +299,8 @@ def find(
     if on.kind == "mps" and any(t.dtype in (torch.float64, torch.complex128) for t in floating):
         raise ValueError("no Apple GPU has float64: give model.float() and inputs in float32")
     run = _Run(model, inputs, loss or mean_square, optimizer)
-    judge = _Judge(on, until=time.monotonic() + seconds, choice=choice or Choice())
-    device = run.layers(on.torch_device, judge=judge)
+    judge = _Judge(on, seconds, choice or Choice())
+    device = run.layers(on.torch_device, judge=judge, note=layers)
     target = on.torch_device
     conditions, program = _shrunk(judge.call, target) if judge.kind == "wrong kernel" and judge.call else ((), "")
     return Verdict(
@@ -322,8 +325,8 @@ class _Run:
     loss: Callable[[Any], Tensor]
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None
 
-    def layers(self, device: Any, wide: bool = False, judge: _Judge | None = None) -> _Layers:
-        """Compute it on a copy, in float64 if ``wide``; a ``judge`` looks at each operator."""
+    def layers(self, device: Any, wide: bool = False, judge: _Judge | None = None, note: bool = True) -> _Layers:
+        """Compute it on a copy, in float64 if ``wide``; a ``judge`` looks at each operator. Empty unless ``note``."""
         model = copy.deepcopy(self.model).to(device)
         if wide:
             for tensor in (*model.parameters(), *model.buffers()):
@@ -334,7 +337,7 @@ class _Run:
         )
         noted: _Layers = []
         for name, module in model.named_modules():
-            if not any(module.children()):
+            if note and not any(module.children()):
                 module.register_forward_hook(_noting(name or type(module).__name__, noted))
 
         def value() -> Tensor:
@@ -419,6 +422,10 @@ def _error(exact: Tensor | None, result: Tensor | None, floor: float = 0.0) -> f
         return math.nan
     wide = torch.complex128 if exact.is_complex() else torch.float64
     exact, result = exact.to(wide), result.to(wide)
+    norm = torch.linalg.vector_norm
+    apart, size = norm(exact - result, math.inf).item(), norm(exact).item() / math.sqrt(exact.numel()) + floor
+    if math.isfinite(apart) and math.isfinite(size) and size:  # as almost always, in two quick passes
+        return apart / size
     apart = torch.where((exact == result) | (exact.isnan() & result.isnan()), 0, (exact - result).abs()).max().item()
     kept = exact[exact.isfinite()].abs()
     size = (kept.square().mean().sqrt().item() if kept.numel() else 0.0) + floor
@@ -475,8 +482,9 @@ class _Call:
 class _Judge:
     """Compares each operator that a device computes, until one is wrong."""
 
-    def __init__(self, on: Device, until: float, choice: Choice) -> None:
-        self.on, self.modules, self.until, self.choice = on, ModuleTracker(), until, choice
+    def __init__(self, on: Device, seconds: float, choice: Choice) -> None:
+        self.on, self.modules, self.seconds, self.choice = on, ModuleTracker(), seconds, choice
+        self.began = time.monotonic()
         self.direction: Direction = "forward"
         self.kind: Literal["agrees", "wrong kernel", "NaN"] = "agrees"
         self.culprit: Culprit | None = None
@@ -493,7 +501,9 @@ class _Judge:
             return operator(*args, **kwargs)
         layouts = _Call(operator, *(tree_map_only(Tensor, _Tensor.of, part) for part in (args, kwargs)))
         keys = self.choice.keys(layouts)
-        wanted, late = self.choice.wants(keys), time.monotonic() > self.until
+        began = time.monotonic()
+        share = 0.5 if keys["layout"] in self.choice.compared else 1.0
+        wanted, late = self.choice.wants(keys), began - self.began > share * self.seconds
         compared = wanted and not late
         with torch.no_grad():
             before = call.moved() if compared else None
@@ -505,6 +515,7 @@ class _Judge:
             with torch.no_grad():
                 if not self.compare(before, layouts, [t.detach().cpu() for t in outputs], result):
                     return result
+            self.choice.seconds += time.monotonic() - began
         self.skipped += wanted and late
         self.passed_over += not wanted
         self.choice.note(keys, compared)
@@ -527,14 +538,14 @@ class _Judge:
             return False
         self.judged += 1
         born = any(_has_nan(t) for t in got) and not any(_has_nan(t) for t in _given(call))
-        errors = [_error(e, g) for e, g in zip(right, got, strict=False)]
-        for error, exact, value in zip(errors, right, got, strict=False):
+        for exact, value in zip(right, got, strict=False):
             words = _mismatch(exact, value) if value.numel() or value.shape != exact.shape else ""
-            if words and not self.explained(call, right, error):
+            if words and not self.explained(call, right, _error(exact, value)):
                 self.blame("wrong kernel", call, layouts, words)
                 return True
-            if error < math.inf and not words:
-                self.largest = max(self.largest, _error(exact, value, floor=1e-2))  # as `checks.TOLERANCES` has it
+            rounding = math.inf if words else _error(exact, value, floor=1e-2)  # as `checks.TOLERANCES` has it
+            if rounding < math.inf:
+                self.largest = max(self.largest, rounding)
         if born:
             self.blame("NaN", call, None, "Its inputs have none.")
         return True
@@ -570,14 +581,16 @@ def _given(call: _Call) -> list[Tensor]:
 
 
 def _has_nan(tensor: Tensor) -> bool:
-    return _floats(tensor) and bool(tensor.isnan().any())
+    if not _floats(tensor) or not tensor.sum().isnan():  # quick; a sum of infinities is NaN as well
+        return False
+    return bool(tensor.isnan().any())
 
 
 def _mismatch(exact: Tensor, value: Tensor) -> str:
     """How two results differ by more than `metallab.checks` allows; empty if they do not."""
     if exact.shape == value.shape and value.is_floating_point():  # most agree number by number, which is asked quickly
         allowed = checks.tolerance(value.dtype)
-        if bool(((exact - value).abs() <= allowed.relative * exact.abs() + allowed.absolute).all()):
+        if bool(((exact - value).abs_() <= exact.abs().mul_(allowed.relative).add_(allowed.absolute)).all()):
             return ""
     try:
         wide = torch.complex128 if value.is_complex() else torch.float64

@@ -8,9 +8,11 @@ import dataclasses
 import math
 import os
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import psutil
 import torch
@@ -109,7 +111,7 @@ def runs(subject: Subject, seconds: float) -> Answer:
     for task, (module, training) in tasks.items():
         try:
             covered[task] = coverage.mps_coverage(
-                module, *subject.inputs, training=training, time_limit=seconds / 4, **subject.named
+                module, *subject.inputs, training=training, time_limit=0.4 * seconds, **subject.named
             )
         except coverage.TraceFailed as error:
             failed[task] = units.first_line(error)
@@ -247,25 +249,20 @@ class _Asked:
 
 
 def _asked(subject: Subject, on: Device, seconds: float) -> _Asked:
-    """Run the subject in each way, and compare one call of each layout, then of each kind, then all, while there is
-    time.
-    """
+    """Run the subject in each way, and compare one call of each kind, then all, while there is time."""
     within, asked = Allowance(seconds), _Asked(blame.Choice())
-    ways = dict(_ways(subject))
-    began = time.perf_counter()
-    _backward_too(subject.to(on.torch_device))
-    on.synchronize()
-    once = 1.5 * (time.perf_counter() - began)  # under a mode that looks at operators it takes longer
-    for each in ("layout", "kind", "call"):
-        waiting = [way for way in ways if each == "layout" or asked.choice.left(way, each)]
+    ways, once = dict(_ways(subject)), 0.0
+    for each in ("kind", "kind", "call"):  # the second time those for which a way had no time
+        waiting = [way for way in ways if not asked.verdicts or asked.choice.left(way, each)]
         for number, way in enumerate(waiting):
-            if within.left < 2 * once and asked.verdicts:
-                asked.left_out += [way] if each == "layout" else []
+            if within.left < once:
+                asked.left_out += [way] if way not in asked.verdicts else []
                 continue
-            share = within.left / (len(waiting) - number) - once
+            share = within.left / (len(waiting) - number) - once if asked.verdicts else within.left / 2
+            before, compared = within.left, asked.choice.seconds
             try:
                 verdict = blame.find(
-                    ways[way].whole, ways[way].arguments, lambda value: value, on=on, seconds=share,
+                    ways[way].whole, ways[way].arguments, lambda value: value, on=on, seconds=max(share, once),
                     choice=asked.choice.begin(way, each), layers=False,
                 )  # fmt: skip
             except Exception as error:
@@ -274,6 +271,7 @@ def _asked(subject: Subject, on: Device, seconds: float) -> _Asked:
                 asked.left_out.append(f"{way} ({units.first_line(error)})")  # such as a .view() of another layout
                 del ways[way], asked.choice.met[way]
                 continue
+            once = max(once, before - within.left - (asked.choice.seconds - compared))  # without comparing anything
             asked.verdicts.setdefault(way, []).append(verdict)
             if verdict.culprit:
                 return asked
@@ -375,6 +373,7 @@ def spent(subject: Subject, seconds: float) -> Answer:
             apple = None
             sentences.append(f"Its copies on an Apple GPU are not known, for it raises: {units.first_line(error)}")
     moved = moving.having("copy", "fallback")
+    packages = _packages(moved, subject)
     if moved:
         rows = _moves(moved, timed=apple is None)
         where = "; ".join(f"{row[0]} ({row[1]}) in {row[2]}" for row in rows[:3])
@@ -383,12 +382,14 @@ def spent(subject: Subject, seconds: float) -> Answer:
         counted = f"{copies} hidden {'copy' if copies == 1 else 'copies'} and {fallbacks} fallback"
         counted += "s" if fallbacks != 1 else ""
         sentences.append(f"Between CPU and GPU it makes {counted}: {where}{more}.")
-        headings = ["operator", "which way", "called by", "calls", "bytes", "ms"]
+        if packages:
+            sentences.append(f"That is done in the code of {', '.join(packages)}, not in yours.")
+        headings = ["operator", "which way", "called by", "at", "calls", "bytes", "ms"]
         evidence.append(Evidence("Copies and fallbacks", Table(headings, rows)))
     elif apple is not None or on.kind != "cpu":
         sentences.append("Nothing in it is copied between CPU and GPU.")
     asked = on.label + (f"; copies and fallbacks: {apple.label}" if apple else "")
-    outcome = "attention" if moved else "good"
+    outcome = "attention" if moved and not packages else "good"
     return Answer(QUESTIONS[3], outcome, " ".join(sentences) + _apart(on), asked, tuple(evidence))
 
 
@@ -422,14 +423,31 @@ def _longest(events: Sequence[trace.Event], whole: float) -> list[tuple]:
 
 
 def _moves(events: Sequence[trace.Event], timed: bool) -> list[tuple]:
-    groups: dict[tuple[str, str, str], list[trace.Event]] = collections.defaultdict(list)
+    groups: dict[tuple[str, str, str, str], list[trace.Event]] = collections.defaultdict(list)
     for event in events:
-        groups[event.short, event.direction or event.kind, _place(event.module)].append(event)
+        line = "" if event.line.startswith("<") else event.line  # of the process that asks
+        groups[event.short, event.direction or event.kind, _place(event.module), line].append(event)
     return [
         (*key, len(group), units.size(sum(event.bytes for event in group)),
          f"{1e3 * sum(event.duration for event in group):.3g}" if timed else "not known here")
         for key, group in groups.items()
     ]  # fmt: skip
+
+
+def _packages(moved: Sequence[trace.Event], subject: Subject) -> list[str]:
+    """The installed packages whose lines make these copies; none if one of them is made elsewhere, or is a fallback.
+
+    The package that has the factory is the reader's own, installed or not.
+    """
+    names = {_package(event.line) if event.kind == "copy" else "" for event in moved}
+    return [] if names & {"", subject.package} else sorted(names)
+
+
+def _package(line: str) -> str:
+    """The installed package in which a line ``file:number`` lies; empty if it lies elsewhere."""
+    file = Path(line.rpartition(":")[0]).absolute()
+    folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    return next((file.relative_to(f).parts[0].removesuffix(".py") for f in folders if file.is_relative_to(f)), "")
 
 
 # ---- 5: does it fit -------------------------------------------------------------------------------------------------

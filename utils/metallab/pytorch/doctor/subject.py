@@ -73,6 +73,8 @@ class Subject:
         self.name, self.model, self.inputs, self.named = name, model, inputs, dict(named or {})
         self.loss = loss
         self.whole = WithLoss(model, loss)
+        self.package = ""
+        """Which has the factory."""
 
     @property
     def arguments(self) -> tuple[Any, ...] | dict[str, Any]:
@@ -194,7 +196,9 @@ def made(factory: str) -> Subject:
         result = function()
     except Exception as error:
         raise NotAModel(f"{factory} raised {units.first_line(error, kind=True)}") from error
-    return checked(result, factory)
+    subject = checked(result, factory)
+    subject.package = module.partition(".")[0]
+    return subject
 
 
 def checked(result: Any, factory: str) -> Subject:
