@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import os
 import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parents[1]
 CHILD = __name__ == "__main__"
@@ -269,6 +271,57 @@ def test_dropout_is_random_and_not_wrong():
     x, kept = torch.ones(4096), torch.ones(4096, dtype=torch.bool)
     call = blame._Call(torch.ops.aten.native_dropout.default, (x, 0.3, True), {})
     assert "It keeps 1" in blame._fault_of_dropout(call, (x, kept))
+
+
+class Repeated(nn.Module):
+    """Three calls of tanh of one kind, one of another size, one of another layout."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return y.tanh().tanh().tanh(), y[0].tanh(), y.mT.tanh()
+
+
+def test_one_call_of_each_kind_is_compared_and_what_was_compared_is_not_again():
+    choice, x, counts = blame.Choice(), torch.randn(5, 8), []
+    for run, each in (("a", "kind"), ("a", "kind"), ("b", "kind"), ("a", "call"), ("b", "call")):
+        given = choice.begin(run, each)
+        verdict = blame.find(Repeated(), (x,), added, on=device.cpu(), choice=given, layers=False)
+        calls = len(choice.met[run])
+        assert (verdict.kind, verdict.judged + verdict.passed_over, verdict.skipped) == ("agrees", calls, 0)
+        assert verdict.layers == ()
+        assert not choice.left(run, each)
+        counts.append(verdict.judged)
+    tanh = [keys for keys in choice.met["a"] if "tanh.default" in keys["layout"]]
+    assert [len({keys[each] for keys in tanh}) for each in ("layout", "kind", "call")] == [2, 3, 5]
+    kinds, again, other, rest, all_of_other = counts
+    assert (again, other) == (0, 0)
+    assert kinds < calls == kinds + rest == all_of_other
+    assert choice.count("call") == (2 * calls, 2 * calls)
+    assert choice.count("kind") == (kinds, kinds)
+
+
+def added(outputs):
+    return outputs[0].sum()
+
+
+def test_when_half_of_the_time_is_over_new_layouts_are_compared_alone(monkeypatch):
+    compared = {}
+    for seconds in (0, 10, 1000):  # the clock goes on by one when it is read, which is twice where a call is compared
+        clock = itertools.count()
+        monkeypatch.setattr(blame, "time", SimpleNamespace(monotonic=lambda clock=clock: next(clock)))
+        choice = blame.Choice("kind")
+        verdict = blame.find(Repeated(), (torch.randn(5, 8),), added, on=device.cpu(), seconds=seconds, choice=choice)
+        assert verdict.judged + verdict.passed_over + verdict.skipped == len(choice.met[""])
+        assert verdict.judged == choice.count("kind")[0]
+        tanh = [keys for keys in choice.met[""] if "tanh.default" in keys["layout"]]
+        compared[seconds] = [keys["kind"] in choice.compared for keys in (tanh[0], tanh[3], tanh[4])]
+    assert compared[0] == [False, False, False]
+    assert compared[10] == [True, False, True]
+    assert compared[1000] == [True, True, True]
 
 
 @on_simulated

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -196,7 +197,7 @@ def test_what_there_was_no_time_to_compare_is_counted_and_never_called_right():
     each = sound()
     lab = questions.device.pick("sim")
     verdict = questions.blame.find(each.whole, each.arguments, lambda value: value, on=lab, seconds=0)
-    assert (verdict.judged, verdict.layers) == (0, ())
+    assert verdict.judged == 0
     assert verdict.skipped > 10
     assert f"{verdict.skipped} more were not compared" in verdict.headline
     answer = questions.right(each, 1e-9)
@@ -205,13 +206,81 @@ def test_what_there_was_no_time_to_compare_is_counted_and_never_called_right():
 
 
 @on_simulated
+def test_the_answer_says_how_many_calls_of_how_many_kinds_were_compared():
+    layers = [nn.Linear(8, 8) for _ in range(4)]
+    answer = questions.right(subject_of(nn.Sequential(*layers), torch.randn(4, 8)), 60)
+    count, kinds = map(
+        int, re.search(r"Yes: all (\d+) calls of operators, of (\d+) kinds, agree", answer.sentence).groups()
+    )
+    assert count > 2 * kinds
+    assert [row[1] for row in answer.evidence[0].table.rows] == [row[2] for row in answer.evidence[0].table.rows]
+    asked = questions._Asked(questions.blame.Choice())
+    asked.verdicts["as given"] = [questions.blame.Verdict("agrees", "a GPU", 1, 1e-7)]
+    one, same, other = ({"layout": "l", "kind": kind, "call": call} for kind, call in (("k", 1), ("k", 2), ("m", 3)))
+    asked.choice.met["as given"] = [one, same, other]
+    asked.choice.compared |= {"k", 1}
+    assert "Yes, as far as there was time: 1 of 3 calls of operators, 1 of 2 kinds, agree" in asked.agreement
+    asked.choice.compared |= {"m", 3}
+    assert "Yes: 2 of 3 calls of operators, one or more of each of 2 kinds, agree" in asked.agreement
+
+
+class Scaled(nn.Module):
+    """A buffer in float64, which no Apple GPU has."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+        self.register_buffer("scale", torch.ones(4, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.layer(x) * self.scale
+
+
+@on_simulated
+def test_what_no_apple_gpu_has_is_told_and_the_rest_is_asked_without_it():
+    each = subject_of(Scaled(), torch.randn(2, 8))
+    runs, right, spent = (question(each, 60) for question in (questions.runs, questions.right, questions.spent))
+    assert runs.outcome == "bad"
+    assert "float64" in runs.sentence
+    assert right.outcome == "good"
+    assert right.sentence.endswith("Asked with float32 in place of float64, which no Apple GPU has.")
+    assert "Nothing in it is copied" in spent.sentence
+    assert each.model.scale.dtype == torch.float64
+
+
+@on_simulated
 def test_a_hidden_copy_is_named_with_its_module_and_gets_no_time_of_the_simulation():
     answer = questions.spent(subject_of(Copying(), torch.randn(2, 8)), 60)
     assert answer.outcome == "attention"
     assert "1 hidden copy and 0 fallbacks: _to_copy (to host) in hidden" in answer.sentence
     (copies,) = (each.table for each in answer.evidence if each.title == "Copies and fallbacks")
-    assert [row[-1] for row in copies.rows] == ["not known here"]
+    ((*_, at, _calls, size, time),) = copies.rows
+    file, _, number = at.partition(":")
+    assert "float(x.abs().max().cpu())" in (ROOT / file).read_text().splitlines()[int(number) - 1]
+    assert (size, time) == ("4 B", "not known here")
+    assert "not in yours" not in answer.sentence
     assert answer.on.startswith(questions.device.cpu().label)
+
+
+class Offsets(nn.Module):
+    """`batched_nms` of torchvision, which takes a number to the GPU in each call."""
+
+    def forward(self, boxes, scores):
+        from torchvision.ops import batched_nms
+
+        return boxes[batched_nms(boxes, scores, torch.zeros_like(scores).long(), 0.5)]
+
+
+@on_simulated
+def test_copies_that_an_installed_package_makes_are_told_and_are_not_the_model_s_fault():
+    boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [3.0, 3.0, 4.0, 4.0]])
+    each = subject_of(Offsets(), boxes, torch.ones(2))
+    answer = questions.spent(each, 60)
+    assert answer.outcome == "good", answer
+    assert "1 hidden copy" in answer.sentence
+    assert "That is done in the code of torchvision, not in yours." in answer.sentence
+    each.package = "torchvision"  # of whoever examines a model of torchvision's and may change it
+    assert questions.spent(each, 60).outcome == "attention"
 
 
 @on_simulated
@@ -282,12 +351,94 @@ class Chosen(nn.Module):
         return x[x > 1.001]
 
 
-def test_outputs_of_another_size_are_not_compared():
-    answer = questions.formats(subject_of(Chosen(), torch.tensor([1.001, 0.5])), 2)
+class Beside(Chosen):
+    """Beside these an output that is as large in each format."""
+
+    def forward(self, x):
+        return 2 * x, super().forward(x)
+
+
+@pytest.mark.parametrize("model", [Chosen, Beside])
+def test_outputs_of_another_size_are_not_compared(model):
+    answer = questions.formats(subject_of(model(), torch.tensor([1.001, 0.5])), 2)
     assert "Outputs are empty or of another size than in float64, and were not compared, in float32" in answer.sentence
     assert "nan" not in answer.sentence
     rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
     assert rows["float32"] == "not compared"
+
+
+class Waves(nn.Module):
+    """Complex weights, and a complex output."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, dtype=torch.complex64))
+
+    def forward(self, x):
+        return torch.fft.rfft(x) * self.weight
+
+
+class Insisting(nn.Module):
+    """Makes float32 of its own on the way."""
+
+    def forward(self, x):
+        return x @ torch.ones(4, 2, dtype=torch.float32)
+
+
+class Classes(nn.Module):
+    """Whole numbers come out."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x).argmax(-1)
+
+
+def test_complex_outputs_are_compared_with_their_imaginary_part():
+    each = subject_of(Waves(), torch.randn(4, 8))
+    answer = questions.formats(each, 2)
+    rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
+    assert float(rows["float32"]) < 1e-5
+    assert each.value().dtype == torch.float32
+    assert each.value().requires_grad
+    assert each.model.weight.dtype == torch.complex64
+
+
+def test_a_model_that_does_not_run_in_float64_is_held_against_itself():
+    answer = questions.formats(subject_of(Insisting(), torch.randn(4, 4)), 2)
+    assert "Outputs differ from the model as it is, which does not run in float64, by 0.0e+00 in float32" in (
+        answer.sentence
+    )
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_model_without_fractions_in_its_output_has_nothing_to_train_and_nothing_to_compare():
+    each = subject_of(Classes(), torch.randn(4, 4))
+    assert each.value() == 0
+    assert not each.value().requires_grad
+    assert "Outputs have no numbers with a fraction, and were not compared, in float32" in (
+        questions.formats(each, 2).sentence
+    )
+
+
+class Listed(nn.Module):
+    """Called with a list of pictures, which have 3 channels."""
+
+    def forward(self, pictures):
+        return torch.stack([picture - torch.zeros(3, 1, 1) for picture in pictures])
+
+
+def test_other_batches_are_left_to_models_that_take_them():
+    listed = subject_of(Listed(), [torch.ones(3, 4, 4)])
+    unbatched = subject_of(nn.Conv2d(3, 2, 1), torch.ones(3, 4, 4))
+    three = subject_of(nn.ReLU(), torch.ones(3, 4))
+    assert [each.batch for each in (listed, unbatched, three)] == [0, 3, 3]
+    assert [each.scales for each in (listed, unbatched, three)] == [False, False, True]
+    sentence = questions.fits(listed, 5, None, 2**40).sentence
+    assert "with the inputs that are given" in sentence
+    assert "largest batch" not in sentence
 
 
 # ---------------------------------------------------------------- what is not a model
@@ -442,6 +593,23 @@ def test_the_command_tells_the_worst_by_its_code(monkeypatch, tmp_path, capsys):
     pretended(monkeypatch, look=refused)
     assert main(["doctor", "mine:example", "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err.endswith("metallab doctor: give one\n")
+
+
+def test_the_example_of_the_docs_is_one_and_its_command_is_understood(tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "your_own_code.md").read_text()
+    (code,) = (block.partition("```")[0] for block in text.split("```py\n") if block.startswith("# my_model.py"))
+    (line,) = (line for line in text.splitlines() if line.startswith("metallab doctor my_model:example"))
+    (tmp_path / "my_model.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    each = subject.made("my_model:example")
+    assert each.value().requires_grad
+    assert each.batch == 8
+    assert each.scales
+    calls = pretended(monkeypatch)
+    from metallab.__main__ import main
+
+    assert main([*line.split()[1:], "--out", str(tmp_path)]) == 0
+    assert any("ask(5, 'my_model:example'" in source and source.endswith("16000000000)") for source, _ in calls)
 
 
 CRASHING = """

@@ -17,6 +17,8 @@ what it keeps; other random operators are named in ``Verdict.random`` and not ju
 
 **What is not judged**: what PyTorch cannot compute on the CPU in float64, listed with the reason; memory that nobody
 wrote (``empty``); views. A fault that is not there when an operator runs again cannot be shrunk.
+
+**Where there is no time for all calls**, `Choice` has `find` compare one of each kind first.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import html
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -118,13 +120,15 @@ class Verdict:
     """Operators that were not compared, with the reason."""
     skipped: int = 0
     """Calls that were not compared because the time was over."""
+    passed_over: int = 0
+    """Calls that were not compared because another like them was: see `Choice`."""
 
     @property
     def headline(self) -> str:
         """What is wrong, and where, as one sentence."""
         if self.culprit is None:
             rest = f"; {self.skipped} more were not compared, for the time was over" if self.skipped else ""
-            every = self.judged if self.skipped else f"all {self.judged}"
+            every = self.judged if self.skipped or self.passed_over else f"all {self.judged}"
             return f"On {self.device} {every} calls of operators agree with the CPU in float64{rest}."
         bad = self.culprit
         where = f"{bad.operator} in {f'{bad.module}, ' if bad.module else ''}{WHERE[bad.direction]}"
@@ -204,6 +208,61 @@ class Verdict:
         return plots.described(figure, f"error of {len(names)} layers, forward and backward; {ending}")
 
 
+Each = Literal["layout", "kind", "call"]
+
+
+@dataclass
+class Choice:
+    """Which calls `find` compares, and which were compared: give it to one `find` after the other.
+
+    A layout is an operator with the layout and dtype of its tensors; a kind has their sizes and the operator's settings
+    as well. With ``each="kind"`` one call of each kind is compared, with ``"call"`` every one; what was compared before
+    is not compared again. When half of the time is over, only layouts that are new are compared.
+    """
+
+    each: Each = "call"
+    run: str = ""
+    """The name of what is run: calls of the same kind in two runs are two calls."""
+    compared: set[Hashable] = field(default_factory=set)
+    """Layouts, kinds and calls."""
+    met: dict[str, list[dict[Each, Hashable]]] = field(default_factory=dict)
+    """By run, its calls in order, each with its layout, its kind and itself."""
+    seconds: float = 0.0
+    """That comparing took, in all runs."""
+
+    def begin(self, run: str, each: Each) -> Choice:
+        """From here on calls are of this run, and one of each kind, or each one, is compared."""
+        self.run, self.each, self.met[run] = run, each, []
+        return self
+
+    def keys(self, call: _Call) -> dict[Each, Hashable]:
+        """Of the next call, whose tensors stand as `_Tensor`: its layout, its kind and itself."""
+        layouts = [
+            (t.dtype, sorted(t.order) == [*t.order], t.gap, bool(t.expanded), t.offset % 2) for t in _tensors(call)
+        ]
+        kind = f"{call.operator} {call.args} {call.kwargs}"
+        number = len(self.met.setdefault(self.run, []))
+        return {"layout": f"{call.operator} {layouts}", "kind": kind, "call": (self.run, number)}
+
+    def wants(self, keys: Mapping[Each, Hashable]) -> bool:
+        """Whether such a call is to be compared."""
+        return keys[self.each] not in self.compared
+
+    def note(self, keys: dict[Each, Hashable], compared: bool) -> None:
+        """There was such a call."""
+        self.met[self.run].append(keys)
+        self.compared.update(keys.values() if compared else ())
+
+    def left(self, run: str, each: Each) -> bool:
+        """Whether a run has calls of which nothing alike was compared."""
+        return any(keys[each] not in self.compared for keys in self.met.get(run, ()))
+
+    def count(self, each: Each) -> tuple[int, int]:
+        """How many of each were compared, and how many there are in all runs."""
+        there = {keys[each] for calls in self.met.values() for keys in calls}
+        return len(there & self.compared), len(there)
+
+
 def find(
     model: nn.Module,
     inputs: Sequence[Any] | Mapping[str, Any],
@@ -212,6 +271,8 @@ def find(
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
     on: Device,
     seconds: float = math.inf,
+    choice: Choice | None = None,
+    layers: bool = True,
 ) -> Verdict:
     """Run ``loss(model(*inputs)).backward()`` on a copy on a device, and find the first operator that is wrong there.
 
@@ -223,8 +284,8 @@ def find(
     On an NVIDIA GPU set ``torch.backends.cudnn.allow_tf32 = False`` first: convolutions in TensorFloat-32 are further
     off than float32 explains.
 
-    After ``seconds`` no more calls are compared; what has begun is run to its end, and layers are left out where what
-    is left would not do for them.
+    After ``seconds`` no more calls are compared; what has begun is run to its end. ``choice`` says which are compared,
+    by default all. Without ``layers`` their errors, which take two more runs on the CPU, are left out.
 
     The model stays as it is, in its mode (training or evaluation) and its dtypes, float16 and bfloat16 included.
     TypeError if ``inputs`` is neither, ValueError if the model has no floating parameter and no floating input, or
@@ -237,17 +298,15 @@ def find(
         raise ValueError("the model has no floating parameter and no floating input: there is nothing to compare")
     if on.kind == "mps" and any(t.dtype in (torch.float64, torch.complex128) for t in floating):
         raise ValueError("no Apple GPU has float64: give model.float() and inputs in float32")
-    run = _Run(model, inputs, loss or _mean_square, optimizer)
-    began = time.monotonic()
-    judge = _Judge(on, until=began + seconds)
-    device = run.layers(on.torch_device, judge=judge)
-    enough = time.monotonic() - began <= seconds / 2
+    run = _Run(model, inputs, loss or mean_square, optimizer)
+    judge = _Judge(on, seconds, choice or Choice())
+    device = run.layers(on.torch_device, judge=judge, note=layers)
     target = on.torch_device
     conditions, program = _shrunk(judge.call, target) if judge.kind == "wrong kernel" and judge.call else ((), "")
     return Verdict(
         judge.kind, on.label, judge.judged, judge.largest, judge.culprit, conditions, program,
-        _layer_errors(run, device, judge.unjudged) if enough else (), tuple(judge.random), judge.unjudged,
-        judge.skipped,
+        _layer_errors(run, device, judge.unjudged) if layers else (), tuple(judge.random), judge.unjudged,
+        judge.skipped, judge.passed_over,
     )  # fmt: skip
 
 
@@ -266,19 +325,19 @@ class _Run:
     loss: Callable[[Any], Tensor]
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None
 
-    def layers(self, device: Any, wide: bool = False, judge: _Judge | None = None) -> _Layers:
-        """Compute it on a copy, in float64 if ``wide``; a ``judge`` looks at each operator."""
+    def layers(self, device: Any, wide: bool = False, judge: _Judge | None = None, note: bool = True) -> _Layers:
+        """Compute it on a copy, in float64 if ``wide``; a ``judge`` looks at each operator. Empty unless ``note``."""
         model = copy.deepcopy(self.model).to(device)
         if wide:
             for tensor in (*model.parameters(), *model.buffers()):
-                tensor.data = _widened(tensor.data)
-        change = _widened if wide else lambda t: t
+                tensor.data = widened(tensor.data)
+        change = widened if wide else lambda t: t
         inputs = tree_map_only(
             Tensor, lambda t: change(t.detach().to(device)).requires_grad_(t.requires_grad), self.inputs
         )
         noted: _Layers = []
         for name, module in model.named_modules():
-            if not any(module.children()):
+            if note and not any(module.children()):
                 module.register_forward_hook(_noting(name or type(module).__name__, noted))
 
         def value() -> Tensor:
@@ -338,12 +397,16 @@ def _layer_errors(run: _Run, device: _Layers, unjudged: dict[str, str]) -> tuple
     )
 
 
-def _widened(tensor: Tensor) -> Tensor:
+def widened(tensor: Tensor) -> Tensor:
+    """In float64 or complex128 where it has fractions; others stay as they are."""
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) if _floats(tensor) else tensor
 
 
-def _mean_square(output: Any) -> Tensor:
-    return sum(t.square().mean() for t in tree_leaves(output) if isinstance(t, Tensor) and _floats(t))
+def mean_square(output: Any) -> Tensor:
+    """The sum of the mean squares of all floating and complex tensors in a model's output; 0 if there are none."""
+    floating = [t for t in tree_leaves(output) if isinstance(t, Tensor) and _floats(t)]
+    real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in floating]
+    return sum(t.square().mean() for t in real) if real else torch.zeros(())
 
 
 def _floats(tensor: Tensor) -> bool:
@@ -359,6 +422,10 @@ def _error(exact: Tensor | None, result: Tensor | None, floor: float = 0.0) -> f
         return math.nan
     wide = torch.complex128 if exact.is_complex() else torch.float64
     exact, result = exact.to(wide), result.to(wide)
+    norm = torch.linalg.vector_norm
+    apart, size = norm(exact - result, math.inf).item(), norm(exact).item() / math.sqrt(exact.numel()) + floor
+    if math.isfinite(apart) and math.isfinite(size) and size:  # as almost always, in two quick passes
+        return apart / size
     apart = torch.where((exact == result) | (exact.isnan() & result.isnan()), 0, (exact - result).abs()).max().item()
     kept = exact[exact.isfinite()].abs()
     size = (kept.square().mean().sqrt().item() if kept.numel() else 0.0) + floor
@@ -403,7 +470,7 @@ class _Call:
             if not isinstance(value, Tensor):
                 return value
             moved = value.detach().to("cpu", copy=True)
-            return _widened(moved) if wide else moved
+            return widened(moved) if wide else moved
 
         return _Call(self.operator, tree_map(move, self.args), tree_map(move, self.kwargs))
 
@@ -415,8 +482,9 @@ class _Call:
 class _Judge:
     """Compares each operator that a device computes, until one is wrong."""
 
-    def __init__(self, on: Device, until: float = math.inf) -> None:
-        self.on, self.modules, self.until = on, ModuleTracker(), until
+    def __init__(self, on: Device, seconds: float, choice: Choice) -> None:
+        self.on, self.modules, self.seconds, self.choice = on, ModuleTracker(), seconds, choice
+        self.began = time.monotonic()
         self.direction: Direction = "forward"
         self.kind: Literal["agrees", "wrong kernel", "NaN"] = "agrees"
         self.culprit: Culprit | None = None
@@ -424,50 +492,63 @@ class _Judge:
         self.judged, self.largest = 0, 0.0
         self.random: dict[str, None] = {}
         self.unjudged: dict[str, str] = {}
-        self.skipped = 0
+        self.skipped = self.passed_over = 0
 
     def see(self, operator: Any, args: tuple, kwargs: dict) -> Any:
         call = _Call(operator, args, kwargs)
         short = call.name.rpartition("::")[2]
         if self.culprit or operator.is_view or short.startswith(UNWRITTEN):
             return operator(*args, **kwargs)
-        if time.monotonic() > self.until:
-            self.skipped += 1
-            return operator(*args, **kwargs)
-        with torch.no_grad():
-            before = call.moved()
         layouts = _Call(operator, *(tree_map_only(Tensor, _Tensor.of, part) for part in (args, kwargs)))
+        keys = self.choice.keys(layouts)
+        began = time.monotonic()
+        share = 0.5 if keys["layout"] in self.choice.compared else 1.0
+        wanted, late = self.choice.wants(keys), began - self.began > share * self.seconds
+        compared = wanted and not late
+        with torch.no_grad():
+            before = call.moved() if compared else None
         result = operator(*args, **kwargs)
         outputs = call.outputs(result)
-        if any(t.device.type == self.on.kind for t in outputs):
+        if all(t.device.type != self.on.kind for t in outputs):
+            return result
+        if before is not None:
             with torch.no_grad():
-                self.compare(before, layouts, [t.detach().cpu() for t in outputs], result)
+                if not self.compare(before, layouts, [t.detach().cpu() for t in outputs], result):
+                    return result
+            self.choice.seconds += time.monotonic() - began
+        self.skipped += wanted and late
+        self.passed_over += not wanted
+        self.choice.note(keys, compared)
         return result
 
-    def compare(self, call: _Call, layouts: _Call, got: list[Tensor], result: Any) -> None:
-        """``call`` holds what the operator was given, ``got`` what the device made of it."""
+    def compare(self, call: _Call, layouts: _Call, got: list[Tensor], result: Any) -> bool:
+        """Whether it could be compared with float64.
+
+        ``call`` holds what the operator was given, ``got`` what the device made of it.
+        """
         if torch.Tag.nondeterministic_seeded in call.operator.tags and not self.drops_nothing(call):
             self.random[f"{call.name} in {self.module() or 'the model'}"] = None
             if fault := _fault_of_dropout(call, result):
                 self.blame("wrong kernel", call, None, fault)
-            return
+            return False
         try:
             right = call.moved(wide=True).computed()
         except (RuntimeError, TypeError, IndexError) as problem:  # no kernel in float64, or none on the CPU at all
             self.unjudged[call.name] = units.first_line(problem).split(". ")[0]
-            return
+            return False
         self.judged += 1
         born = any(_has_nan(t) for t in got) and not any(_has_nan(t) for t in _given(call))
-        errors = [_error(e, g) for e, g in zip(right, got, strict=False)]
-        for error, exact, value in zip(errors, right, got, strict=False):
+        for exact, value in zip(right, got, strict=False):
             words = _mismatch(exact, value) if value.numel() or value.shape != exact.shape else ""
-            if words and not self.explained(call, right, error):
-                return self.blame("wrong kernel", call, layouts, words)
-            if error < math.inf and not words:
-                self.largest = max(self.largest, _error(exact, value, floor=1e-2))  # as `checks.TOLERANCES` has it
+            if words and not self.explained(call, right, _error(exact, value)):
+                self.blame("wrong kernel", call, layouts, words)
+                return True
+            rounding = math.inf if words else _error(exact, value, floor=1e-2)  # as `checks.TOLERANCES` has it
+            if rounding < math.inf:
+                self.largest = max(self.largest, rounding)
         if born:
             self.blame("NaN", call, None, "Its inputs have none.")
-        return None
+        return True
 
     def explained(self, call: _Call, right: list[Tensor], error: float) -> bool:
         """Is the CPU in the same dtype about as far from float64?"""
@@ -500,14 +581,16 @@ def _given(call: _Call) -> list[Tensor]:
 
 
 def _has_nan(tensor: Tensor) -> bool:
-    return _floats(tensor) and bool(tensor.isnan().any())
+    if not _floats(tensor) or not tensor.sum().isnan():  # quick; a sum of infinities is NaN as well
+        return False
+    return bool(tensor.isnan().any())
 
 
 def _mismatch(exact: Tensor, value: Tensor) -> str:
     """How two results differ by more than `metallab.checks` allows; empty if they do not."""
     if exact.shape == value.shape and value.is_floating_point():  # most agree number by number, which is asked quickly
         allowed = checks.tolerance(value.dtype)
-        if bool(((exact - value).abs() <= allowed.relative * exact.abs() + allowed.absolute).all()):
+        if bool(((exact - value).abs_() <= exact.abs().mul_(allowed.relative).add_(allowed.absolute)).all()):
             return ""
     try:
         wide = torch.complex128 if value.is_complex() else torch.float64

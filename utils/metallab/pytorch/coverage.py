@@ -20,14 +20,12 @@ import copy
 import functools
 import html
 import importlib
-import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from metallab import units
@@ -302,10 +300,12 @@ class _Recorder:
 
     def note(self, operator: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
         """Count a call, unless it is a piece of a whole that was counted, and keep what becomes of it on a Mac."""
+        from metallab.pytorch.dispatch import calling_line
+
         if self.inside_a_whole:
             return
         self.calls.setdefault(operator, collections.Counter())[self.module] += 1
-        if line := _calling_line():
+        if line := calling_line(until=_traced_on.__name__):
             self.lines.setdefault(operator, {})[line] = None
         outcome = refusals.outcome(operator, args, kwargs) if args or kwargs else None
         if isinstance(outcome, refusals.Refusal) or (outcome and operator not in self.outcomes):
@@ -438,21 +438,6 @@ class _Recorder:
         patched = mock.patch.object(torch.nn.functional, ATTENTION, attention)
         with patched, self.modules, Functions(), Operators():
             yield
-
-
-def _calling_line() -> str:
-    """The innermost line that runs outside of PyTorch and of this package, ``file:number``; empty if there is none."""
-    import torch
-
-    inside = (os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep, contextlib.__file__)
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != _traced_on.__name__:
-        name = frame.f_code.co_filename
-        if not name.startswith((*inside, "<frozen")):
-            below = os.path.relpath(name)
-            return f"{name if below.startswith('..') else below}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
 
 
 def _as_on_a_mac(attribute: Callable, tensor: Any) -> Any:

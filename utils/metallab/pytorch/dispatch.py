@@ -1,11 +1,15 @@
-"""Watching PyTorch's dispatcher without loading its compiler."""
+"""Watching PyTorch's dispatcher without loading its compiler, and from which line an operator is called."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -26,3 +30,19 @@ def watching(see: Callable[[Any, tuple, dict], Any]) -> TorchDispatchMode:
             return see(operator, args, kwargs or {})
 
     return Watching()
+
+
+def calling_line(until: str = "") -> str:
+    """The innermost line that runs outside of PyTorch and of this package, ``file:number``; empty if there is none.
+
+    Callers from a function named ``until`` on are not asked.
+    """
+    inside = (os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep, contextlib.__file__)
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != until:
+        name = frame.f_code.co_filename
+        if not name.startswith((*inside, "<frozen")):
+            below = os.path.relpath(name)
+            return f"{name if below.startswith('..') else below}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

@@ -48,7 +48,7 @@ from torch.utils.module_tracker import ModuleTracker
 
 from metallab import simulation, units
 from metallab.device import Device
-from metallab.pytorch.dispatch import watching
+from metallab.pytorch.dispatch import calling_line, watching
 from metallab.tables import Table
 from metalsim import operators, refusals
 
@@ -97,6 +97,9 @@ class Event:
     """The innermost `nn.Module` that called it, by its place in the model."""
     thread: int = 0
     """0 for the thread that recorded, other numbers for autograd's."""
+    line: str = ""
+    """Of a copy or a fallback: ``file:number`` of the innermost line outside of PyTorch that called it; empty in a
+    backward pass."""
 
     @property
     def end(self) -> float:
@@ -415,6 +418,7 @@ class _Recorder:
             inferred=inferred,
             module=max(self.modules.parents - {"Global"}, key=lambda path: path.count("."), default=""),
             thread=self.threads.setdefault(threading.get_ident(), len(self.threads)),
+            line=calling_line() if kind in ("copy", "fallback") else "",
         )
 
     def judge(self, call: _Call) -> tuple[EventKind, Direction, bool]:

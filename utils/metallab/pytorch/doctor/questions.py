@@ -8,9 +8,11 @@ import dataclasses
 import math
 import os
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import psutil
 import torch
@@ -29,6 +31,7 @@ NO_APPLE_GPU = "there is no Apple GPU here, nor can a simulated one be used: run
 TOO_MUCH_MEMORY = 77
 """The exit code of a process that needed more memory than it may have."""
 MOST_ROWS = 12
+NO_FLOAT64 = " Asked with float32 in place of float64, which no Apple GPU has."
 ADAMW = 2
 """Numbers that AdamW keeps for each weight."""
 GPU_SHARE = 2 / 3
@@ -108,7 +111,7 @@ def runs(subject: Subject, seconds: float) -> Answer:
     for task, (module, training) in tasks.items():
         try:
             covered[task] = coverage.mps_coverage(
-                module, *subject.inputs, training=training, time_limit=seconds / 4, **subject.named
+                module, *subject.inputs, training=training, time_limit=0.4 * seconds, **subject.named
             )
         except coverage.TraceFailed as error:
             failed[task] = units.first_line(error)
@@ -135,10 +138,7 @@ def runs(subject: Subject, seconds: float) -> Answer:
 def _tried(subject: Subject, on: Device) -> str:
     """What a run, and a step where the model has a gradient, raises on a device; empty if nothing."""
     try:
-        there = subject.to(on.torch_device)
-        value = there.value()
-        if value.requires_grad:
-            value.backward()
+        _backward_too(subject.to(on.torch_device))
         on.synchronize()
     except Exception as error:  # noqa: BLE001 - a model may raise anything; it is told
         return units.first_line(error).removesuffix(".")
@@ -165,56 +165,124 @@ def right(subject: Subject, seconds: float) -> Answer:
     on = _mps()
     if on is None:
         return Answer(QUESTIONS[1], "unanswered", f"Not asked: {NO_APPLE_GPU}.")
-    within, verdicts, left_out = Allowance(seconds), {}, []
-    cost = 0.0
-    for way, changed in _ways(subject):
-        if cost > within.left:
-            left_out.append(way)
-            continue
-        began = time.perf_counter()
-        try:
-            verdict = blame.find(
-                changed.whole, changed.arguments, lambda value: value, on=on, seconds=0.6 * within.left
-            )
-        except Exception as error:
-            if not verdicts:
-                raise
-            left_out.append(f"{way} ({units.first_line(error)})")  # such as a .view() that wants another layout
-            continue
-        cost = max(cost, 1.5 * (time.perf_counter() - began))
-        verdicts[way] = verdict
-        if verdict.culprit:
-            break
-    way, verdict = list(verdicts.items())[-1]
-    verdict = _without_prefix(verdict)
-    rows = [(name, each.judged, each.skipped, each.kind, f"{each.largest:.1e}") for name, each in verdicts.items()]
-    notes = [f"Not tried: {', '.join(left_out)}."] if left_out else []
-    evidence = [
-        Evidence(
-            "Asked", Table(["how", "calls compared", "left out for time", "result", "rounding"], rows, " ".join(notes))
-        )
-    ]
-    if verdict.unjudged:
-        rows = list(verdict.unjudged.items())
-        evidence.append(Evidence("Not compared", Table(["operator", "why"], rows)))
-    if verdict.culprit is None:
-        judged = sum(each.judged for each in verdicts.values())
-        if not judged:
+    narrow = subject.without_float64()
+    narrowed = "" if narrow is subject else NO_FLOAT64
+    asked = _asked(narrow, on, seconds)
+    evidence = [Evidence("Asked", asked.table)]
+    if asked.unjudged:
+        evidence.append(Evidence("Not compared", Table(["operator", "why"], list(asked.unjudged.items()))))
+    if asked.culprit is None:
+        if not asked.judged:
             return Answer(QUESTIONS[1], "unanswered", "There was no time to compare anything: --minutes gives more.")
-        largest = max(each.largest for each in verdicts.values())
-        sentence = (
-            f"Yes: {judged} calls of operators agree with the CPU in float64 ({', '.join(verdicts)}); they differ by "
-            f"up to {largest:.1e} of the root mean square, which is rounding."
-        )
-        if skipped := sum(each.skipped for each in verdicts.values()):
-            sentence += f" For {skipped} calls there was no time: --minutes gives more."
-        return Answer(QUESTIONS[1], "good", sentence, on.label, tuple(evidence))
+        outcome = "good" if asked.every_kind else "attention"
+        return Answer(QUESTIONS[1], outcome, asked.agreement + narrowed, on.label, tuple(evidence))
+    way, verdict = asked.culprit[0], _without_prefix(asked.culprit[1])
     evidence.insert(0, Evidence("The first wrong operator", text=str(verdict)))
     if verdict.program:
         evidence.insert(1, Evidence("A program that shows it", text=verdict.program))
     told = f"No, with the inputs {way}: {verdict.headline}"
     told += f" {verdict.culprit.difference} Way out: {verdict.advice}." if verdict.kind == "wrong kernel" else ""
-    return Answer(QUESTIONS[1], "bad", told, on.label, tuple(evidence))
+    return Answer(QUESTIONS[1], "bad", told + narrowed, on.label, tuple(evidence))
+
+
+@dataclasses.dataclass
+class _Asked:
+    """What was compared, in which ways, and what came of it."""
+
+    choice: blame.Choice
+    verdicts: dict[str, list[blame.Verdict]] = dataclasses.field(default_factory=dict)
+    """By way, of each time that it was run."""
+    left_out: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def _all(self) -> list[blame.Verdict]:
+        return [verdict for each in self.verdicts.values() for verdict in each]
+
+    @property
+    def culprit(self) -> tuple[str, blame.Verdict] | None:
+        """The verdict that accuses an operator, with its way."""
+        return next(((way, each) for way, every in self.verdicts.items() for each in every if each.culprit), None)
+
+    @property
+    def judged(self) -> int:
+        return sum(verdict.judged for verdict in self._all)
+
+    @property
+    def unjudged(self) -> dict[str, str]:
+        return {name: why for verdict in self._all for name, why in verdict.unjudged.items()}
+
+    @property
+    def every_kind(self) -> bool:
+        compared, there = self.choice.count("kind")
+        return compared == there
+
+    @property
+    def agreement(self) -> str:
+        """What may be said where nothing is wrong."""
+        (calls, there), (kinds, all_kinds) = self.choice.count("call"), self.choice.count("kind")
+        largest = max(verdict.largest for verdict in self._all)
+        every = f"all {calls}" if calls == there else f"{calls} of {there}"
+        each = "" if calls == there else "one or more of each " if kinds == all_kinds else f"{kinds} "
+        what = f"{every} calls of operators, {each}of {all_kinds} kinds,"
+        sentences = [
+            f"Yes{'' if self.every_kind else ', as far as there was time'}: {what} agree with the CPU in float64 "
+            f"({', '.join(self.verdicts)}); they differ by up to {largest:.1e} of the root mean square, which is "
+            "rounding."
+        ]
+        if self.unjudged:
+            sentences.append(f"Not compared: {', '.join(self.unjudged)}.")
+        if not self.every_kind:
+            sentences.append("--minutes gives more time.")
+        return " ".join(sentences)
+
+    @property
+    def table(self) -> Table:
+        """A row for each way."""
+        rows = [
+            (way, len(self.choice.met[way]), sum(each.judged for each in verdicts), verdicts[-1].kind,
+             f"{max(each.largest for each in verdicts):.1e}")
+            for way, verdicts in self.verdicts.items()
+        ]  # fmt: skip
+        notes = ["A kind is an operator with its settings, and the size, layout and dtype of its tensors."]
+        notes += [f"Not tried: {', '.join(self.left_out)}."] if self.left_out else []
+        return Table(["how", "calls", "compared", "result", "rounding"], rows, " ".join(notes))
+
+
+def _asked(subject: Subject, on: Device, seconds: float) -> _Asked:
+    """Run the subject in each way, and compare one call of each kind, then all, while there is time."""
+    within, asked = Allowance(seconds), _Asked(blame.Choice())
+    ways, once = dict(_ways(subject)), 0.0
+    for each in ("kind", "kind", "call"):  # the second time those for which a way had no time
+        waiting = [way for way in ways if not asked.verdicts or asked.choice.left(way, each)]
+        for number, way in enumerate(waiting):
+            if within.left < once:
+                asked.left_out += [way] if way not in asked.verdicts else []
+                continue
+            share = within.left / (len(waiting) - number) - once if asked.verdicts else within.left / 2
+            before, compared = within.left, asked.choice.seconds
+            try:
+                verdict = blame.find(
+                    ways[way].whole, ways[way].arguments, lambda value: value, on=on, seconds=max(share, once),
+                    choice=asked.choice.begin(way, each), layers=False,
+                )  # fmt: skip
+            except Exception as error:
+                if not asked.verdicts:
+                    raise
+                asked.left_out.append(f"{way} ({units.first_line(error)})")  # such as a .view() of another layout
+                del ways[way], asked.choice.met[way]
+                continue
+            once = max(once, before - within.left - (asked.choice.seconds - compared))  # without comparing anything
+            asked.verdicts.setdefault(way, []).append(verdict)
+            if verdict.culprit:
+                return asked
+    return asked
+
+
+def _backward_too(subject: Subject) -> None:
+    """Compute the loss, and its gradients if it has any."""
+    value = subject.value()
+    if value.requires_grad:
+        value.backward()
 
 
 def _ways(subject: Subject) -> Iterator[tuple[str, Subject]]:
@@ -239,8 +307,6 @@ def _offset(tensor: Tensor) -> Tensor:
 
 
 def _without_prefix(verdict: blame.Verdict) -> blame.Verdict:
-    if verdict.culprit is None:
-        return verdict
     module = verdict.culprit.module.removeprefix("model").removeprefix(".")
     return dataclasses.replace(verdict, culprit=dataclasses.replace(verdict.culprit, module=module))
 
@@ -263,7 +329,7 @@ def fast(subject: Subject, seconds: float) -> Answer:
     if not trains:
         sentences.append("It has nothing to train.")
     evidence = [Evidence("Measured", text="\n".join(map(str, compared.comparisons)))]
-    if subject.batch and subject.scales:
+    if subject.scales:
         sizes = [1, 4, 16, 64]
         curve = crossover.measure("inference", _over_batches(subject), sizes, on=on, seconds=seconds / 3)
         sentences.append(f"Over batches (n): {curve}")
@@ -302,11 +368,12 @@ def spent(subject: Subject, seconds: float) -> Answer:
     moving = recorded
     if apple is not None:
         try:
-            moving, _ = _recorded(subject, apple)
+            moving, _ = _recorded(subject.without_float64(), apple)
         except Exception as error:  # noqa: BLE001 - a model may raise anything; the CPU's times stand all the same
             apple = None
             sentences.append(f"Its copies on an Apple GPU are not known, for it raises: {units.first_line(error)}")
     moved = moving.having("copy", "fallback")
+    packages = _packages(moved, subject)
     if moved:
         rows = _moves(moved, timed=apple is None)
         where = "; ".join(f"{row[0]} ({row[1]}) in {row[2]}" for row in rows[:3])
@@ -315,12 +382,14 @@ def spent(subject: Subject, seconds: float) -> Answer:
         counted = f"{copies} hidden {'copy' if copies == 1 else 'copies'} and {fallbacks} fallback"
         counted += "s" if fallbacks != 1 else ""
         sentences.append(f"Between CPU and GPU it makes {counted}: {where}{more}.")
-        headings = ["operator", "which way", "called by", "calls", "bytes", "ms"]
+        if packages:
+            sentences.append(f"That is done in the code of {', '.join(packages)}, not in yours.")
+        headings = ["operator", "which way", "called by", "at", "calls", "bytes", "ms"]
         evidence.append(Evidence("Copies and fallbacks", Table(headings, rows)))
     elif apple is not None or on.kind != "cpu":
         sentences.append("Nothing in it is copied between CPU and GPU.")
     asked = on.label + (f"; copies and fallbacks: {apple.label}" if apple else "")
-    outcome = "attention" if moved else "good"
+    outcome = "attention" if moved and not packages else "good"
     return Answer(QUESTIONS[3], outcome, " ".join(sentences) + _apart(on), asked, tuple(evidence))
 
 
@@ -354,14 +423,31 @@ def _longest(events: Sequence[trace.Event], whole: float) -> list[tuple]:
 
 
 def _moves(events: Sequence[trace.Event], timed: bool) -> list[tuple]:
-    groups: dict[tuple[str, str, str], list[trace.Event]] = collections.defaultdict(list)
+    groups: dict[tuple[str, str, str, str], list[trace.Event]] = collections.defaultdict(list)
     for event in events:
-        groups[event.short, event.direction or event.kind, _place(event.module)].append(event)
+        line = "" if event.line.startswith("<") else event.line  # of the process that asks
+        groups[event.short, event.direction or event.kind, _place(event.module), line].append(event)
     return [
         (*key, len(group), units.size(sum(event.bytes for event in group)),
          f"{1e3 * sum(event.duration for event in group):.3g}" if timed else "not known here")
         for key, group in groups.items()
     ]  # fmt: skip
+
+
+def _packages(moved: Sequence[trace.Event], subject: Subject) -> list[str]:
+    """The installed packages whose lines make these copies; none if one of them is made elsewhere, or is a fallback.
+
+    The package that has the factory is the reader's own, installed or not.
+    """
+    names = {_package(event.line) if event.kind == "copy" else "" for event in moved}
+    return [] if names & {"", subject.package} else sorted(names)
+
+
+def _package(line: str) -> str:
+    """The installed package in which a line ``file:number`` lies; empty if it lies elsewhere."""
+    file = Path(line.rpartition(":")[0]).absolute()
+    folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    return next((file.relative_to(f).parts[0].removesuffix(".py") for f in folders if file.is_relative_to(f)), "")
 
 
 # ---- 5: does it fit -------------------------------------------------------------------------------------------------
@@ -379,6 +465,7 @@ class Needs:
     row: float
     """Of the activations, what another row of the batch adds; 0 where batches cannot be changed."""
     batch: int
+    """Rows of the inputs' first dimension."""
 
     @property
     def fixed(self) -> int:
@@ -433,18 +520,20 @@ def fits(subject: Subject, seconds: float, target: int | None, most: int) -> Ans
         fit = counted.training <= usable
         verdicts.append(fit)
         largest = str(counted.largest(usable)) if counted.row else "not known"
-        with_batch = f"; the largest batch that does is {largest}" if counted.row else ""
+        with_batch = f"; the largest batch (first dimension) that does is {largest}" if counted.row else ""
         verb = "fits" if fit else "DOES NOT FIT"
         sentences.append(f"It {verb} into the {units.size(usable)} for it on {machine}{with_batch}.")
         rows.append((machine, units.size(usable), "yes" if fit else "no", largest))
     parts = [
         ("weights", counted.weights), ("gradients", counted.gradients), ("AdamW", counted.optimizer),
-        (f"activations, batch of {counted.batch}", counted.activations), ("training in all", counted.training),
+        (f"activations, batch of {counted.batch}" if counted.row else "activations", counted.activations),
+        ("training in all", counted.training),
     ]  # fmt: skip
     table = [(name, units.size(size), "counted") for name, size in parts]
     table += _peaks(subject, on, counted, min(most, min(machines.values())))
-    head = f"Training with AdamW needs {units.size(counted.training)} at the batch of {counted.batch} that is given, "
-    head += f"inference {units.size(counted.weights)} of weights."
+    given = f"at the batch of {counted.batch} that is given" if counted.row else "with the inputs that are given"
+    head = f"Training with AdamW needs {units.size(counted.training)} {given}, inference {units.size(counted.weights)} "
+    head += "of weights."
     evidence = (
         Evidence("Memory", Table(["part", "size", "how"], table)),
         Evidence("Machines", Table(["machine", "memory for it", "fits", "largest batch"], rows)),
@@ -491,7 +580,7 @@ def formats(subject: Subject, seconds: float) -> Answer:
     """Error, memory and time of float32, and of bfloat16 and float16 under autocast and with everything cast."""
     on, within = _there(), Allowance(seconds)
     there = subject.to(on.torch_device)
-    exact = _floats(_cast(subject, torch.float64).inference()())
+    exact, reference = _exact(subject)
     plain = _fate(there, exact)
     ways = {"float32": (there, None)}
     for dtype in (torch.bfloat16, torch.float16):
@@ -518,10 +607,11 @@ def formats(subject: Subject, seconds: float) -> Answer:
     choice = f"of the small formats {nearest} is the nearest" if small else "stay with float32"
     errors = ", ".join(f"{error:.1e} in {name}" for name, error in compared.items())
     if compared:
-        sentences.append(f"Outputs differ from float64 by {errors} of the root mean square: {choice}.")
+        sentences.append(f"Outputs differ from {reference} by {errors} of the root mean square: {choice}.")
     if len(compared) < len(sound):
         odd = ", ".join(name for name in sound if name not in compared)
-        sentences.append(f"Outputs are empty or of another size than in float64, and were not compared, in {odd}.")
+        why = "have no numbers with a fraction" if not exact else "are empty or of another size than in float64"
+        sentences.append(f"Outputs {why}, and were not compared, in {odd}.")
     outcome = "good" if len(sound) == len(fates) else "attention"
     note = str(within) if within.left_out else ""
     evidence = (Evidence("Formats", Table(headings, rows, note)),)
@@ -533,7 +623,7 @@ class Fate:
     """What a format makes of the outputs."""
 
     error: float = 0.0
-    """Largest difference from float64, over the root mean square; NaN if there is nothing of the same size."""
+    """Largest difference from the exact outputs, over the root mean square; NaN if nothing is of the same size."""
     beyond: tuple[str, ...] = ()
     """The modules that give an infinite number or a NaN, in the order in which they end."""
     first: str | None = None
@@ -564,7 +654,7 @@ def _fate(
     try:
         with torch.no_grad(), torch.autocast(kind, dtype=autocast, enabled=autocast is not None):
             outputs = _floats(model(*subject.inputs, **subject.named))
-    except (RuntimeError, TypeError, ValueError) as error:  # no kernel for this format, or inputs of another
+    except Exception as error:  # noqa: BLE001 - no kernel for this format, inputs of another: it is told
         return Fate(refused=units.first_line(error).removesuffix("."))
     first = next((name for name in beyond if name not in known), None)
     pairs = list(zip(exact, outputs, strict=False))
@@ -583,12 +673,30 @@ def _noting_infinity(name: str, beyond: list[str]) -> Callable[..., None]:
 
 
 def _cast(subject: Subject, dtype: torch.dtype) -> Subject:
-    """A copy with weights, inputs and what is around the loss in a dtype, where they are floating."""
-    changed = copy.copy(subject)
-    changed.whole = copy.deepcopy(subject.whole).to(dtype)
-    changed.model = changed.whole.model
-    changed.inputs, changed.named = subject.changed(lambda t: t.to(dtype) if t.is_floating_point() else t)
-    return changed
+    """A copy with weights, inputs and what is around the loss in a dtype, where they are floating.
+
+    Complex numbers become complex128 for float64 and stay for others; module.to() would drop their imaginary part.
+    """
+
+    def cast(tensor: Tensor) -> Tensor:
+        if tensor.is_complex():
+            return tensor.to(torch.complex128) if dtype == torch.float64 else tensor
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    return subject.cast(cast)
+
+
+def _exact(subject: Subject) -> tuple[list[Tensor], str]:
+    """The outputs of inference in float64, and that name; in the model's own format where it does not run so."""
+    default = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)  # of tensors that the model makes on its way
+        return _floats(_cast(subject, torch.float64).inference()()), "float64"
+    except Exception:  # noqa: BLE001 - whatever a model raises that insists on its own format
+        torch.set_default_dtype(default)
+        return _floats(subject.inference()()), "the model as it is, which does not run in float64,"
+    finally:
+        torch.set_default_dtype(default)
 
 
 def _under_autocast(run: Callable[[], object], on: Device, dtype: torch.dtype | None) -> Callable[[], object]:
@@ -600,8 +708,9 @@ def _under_autocast(run: Callable[[], object], on: Device, dtype: torch.dtype | 
 
 
 def _floats(outputs: object) -> list[Tensor]:
-    tensors = [t for t in tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
-    return [t.detach().cpu().double() for t in tensors]
+    """What has a fraction, in float64 or complex128 on the CPU."""
+    tensors = [t.detach().cpu() for t in tree_leaves(outputs) if isinstance(t, Tensor)]
+    return [blame.widened(t) for t in tensors if t.is_floating_point() or t.is_complex()]
 
 
 def _kept_in_formats(subject: Subject, on: Device) -> dict[str, str]:

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from metallab import units
+from metallab.pytorch import blame
+
+NARROWED = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
 
 class NotAModel(ValueError):
@@ -28,7 +31,7 @@ class WithLoss(nn.Module):
         super().__init__()
         self.model = model
         self.training = model.training
-        self.loss = loss or _mean_square
+        self.loss = loss or blame.mean_square
         cells = [] if isinstance(loss, nn.Module) else getattr(loss, "__closure__", None) or ()
         self.cells = _Shared(cell for cell in cells if _holds_a_tensor(cell))
         for number, cell in enumerate(self.cells):
@@ -56,10 +59,6 @@ def _holds_a_tensor(cell: Any) -> bool:
         return False
 
 
-def _mean_square(output: Any) -> Tensor:
-    return sum(t.square().mean() for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point())
-
-
 class Subject:
     """A model with its inputs and its loss, on the CPU at first."""
 
@@ -74,6 +73,8 @@ class Subject:
         self.name, self.model, self.inputs, self.named = name, model, inputs, dict(named or {})
         self.loss = loss
         self.whole = WithLoss(model, loss)
+        self.package = ""
+        """Which has the factory."""
 
     @property
     def arguments(self) -> tuple[Any, ...] | dict[str, Any]:
@@ -87,6 +88,23 @@ class Subject:
         other.model = other.whole.model
         other.inputs, other.named = self.changed(lambda tensor: tensor.detach().to(device))
         return other
+
+    def cast(self, change: Callable[[Tensor], Tensor]) -> Subject:
+        """A copy with each weight, buffer and input changed."""
+        other = copy.copy(self)
+        other.whole = copy.deepcopy(self.whole)
+        other.model = other.whole.model
+        for tensor in (*other.whole.parameters(), *other.whole.buffers()):
+            tensor.data = change(tensor.data)
+        other.inputs, other.named = self.changed(change)
+        return other
+
+    def without_float64(self) -> Subject:
+        """A copy with float32 in its place, which an Apple GPU has; this one where it has no float64."""
+        tensors = (*self.whole.parameters(), *self.whole.buffers(), *tree_leaves((self.inputs, self.named)))
+        if not any(isinstance(t, Tensor) and t.dtype in NARROWED for t in tensors):
+            return self
+        return self.cast(lambda tensor: tensor.to(NARROWED.get(tensor.dtype, tensor.dtype)))
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Inputs, plain and named, with each tensor changed."""
@@ -129,8 +147,9 @@ class Subject:
 
     @property
     def batch(self) -> int:
-        """Rows of the first tensor among the inputs; 0 if there is none."""
-        return next((len(t) for t in tree_leaves((self.inputs, self.named)) if isinstance(t, Tensor) and t.dim()), 0)
+        """Rows of the first input that is a tensor; 0 if there is none, as where it is a list of pictures."""
+        given = (*self.inputs, *self.named.values())
+        return next((len(each) for each in given if isinstance(each, Tensor) and each.dim()), 0)
 
     def with_batch(self, rows: int) -> Subject:
         """The same model with so many rows in each input that has `batch` of them, repeated or left out."""
@@ -148,8 +167,13 @@ class Subject:
     @property
     def scales(self) -> bool:
         """Whether twice the rows among the inputs make twice the rows of each output."""
-        with torch.no_grad():
-            once, twice = (_rows(each.inference()()) for each in (self, self.with_batch(2 * self.batch)))
+        if not self.batch:
+            return False
+        once = _rows(self.inference()())
+        try:
+            twice = _rows(self.with_batch(2 * self.batch).inference()())
+        except Exception:  # noqa: BLE001 - whatever a model raises that takes no other batch
+            return False
         return bool(once) and twice == [2 * rows for rows in once]
 
 
@@ -172,7 +196,9 @@ def made(factory: str) -> Subject:
         result = function()
     except Exception as error:
         raise NotAModel(f"{factory} raised {units.first_line(error, kind=True)}") from error
-    return checked(result, factory)
+    subject = checked(result, factory)
+    subject.package = module.partition(".")[0]
+    return subject
 
 
 def checked(result: Any, factory: str) -> Subject:
