@@ -87,7 +87,9 @@ os.open("/dev/null", os.O_RDONLY)
 
 
 def test_one_thread_is_one_thread_there_too(monkeypatch):
-    code = "import os, torch\nseen = os.environ['OMP_NUM_THREADS'], len(os.sched_getaffinity(0)), torch.get_num_threads()"
+    code = (
+        "import os, torch\nseen = os.environ['OMP_NUM_THREADS'], len(os.sched_getaffinity(0)), torch.get_num_threads()"
+    )
     assert forked(monkeypatch)(code, results=["seen"], threads=1)["seen"] == ("1", 1, 1)
 
 
