@@ -86,6 +86,13 @@ os.open("/dev/null", os.O_RDONLY)
     assert not set(first["drawn"]) & set(second["drawn"])
 
 
+def test_one_thread_is_one_thread_there_too(monkeypatch):
+    code = (
+        "import os, torch\nseen = os.environ['OMP_NUM_THREADS'], len(os.sched_getaffinity(0)), torch.get_num_threads()"
+    )
+    assert forked(monkeypatch)(code, results=["seen"], threads=1)["seen"] == ("1", 1, 1)
+
+
 def test_a_module_of_the_tasks_own_is_not_taken_for_one_that_the_server_has(monkeypatch):
     mine = {"typing_extensions": "HERE = 1"}  # which torch imports
     run, text = forked(monkeypatch), "import mine\nhere = mine.HERE, __import__('sys').modules['mine'].__file__"

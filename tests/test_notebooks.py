@@ -478,13 +478,30 @@ def test_keras_gets_no_advice_on_a_device_that_computes_wrongly(kind, tmp_path):
     assert "no advice on mixed_bfloat16" in outputs["right-quality-code"]
 
 
+def magic_and_text(page: str, cell_id: str) -> tuple[str, str]:
+    """A cell ``%%isolated``: its first line, and what runs in a process of its own."""
+    cells = {cell.id: cell.source for cell in nbformat.read(paths.NOTEBOOKS / page, as_version=4).cells}
+    magic, text = cells[cell_id].split("\n", 1)
+    return magic, text
+
+
+def test_an_operator_of_one_s_own_trains_as_the_built_in_one():
+    """Notebook 04b's cell that a quick run leaves out."""
+    page = "04b_make_it_an_operator.ipynb"
+    magic, text = magic_and_text(page, "train-code")
+    assert "--full" in magic
+    outcome = isolated.run(text, device="mps", modules={"mine": magic_and_text(page, "recipe")[1]})
+    assert outcome.ok, outcome
+    mine, built_in = (line.partition(":")[2].strip() for line in outcome.printed.splitlines())
+    assert mine == built_in
+    assert mine.startswith("[")
+
+
 def test_keras_trains_on_an_apple_gpu_through_pytorch():
     """Notebook 06's cell that a quick run leaves out: on `mps`, and as NumPy computes, which the cell asserts."""
-    path = paths.NOTEBOOKS / "06_train_tensorflow_with_mixed_precision.ipynb"
-    cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
-    magic, source = cells["mac-torch-code"].split("\n", 1)
+    magic, text = magic_and_text("06_train_tensorflow_with_mixed_precision.ipynb", "mac-torch-code")
     assert "--full" in magic
-    outcome = isolated.run(source, device="mps", environment={"KERAS_BACKEND": "torch"})
+    outcome = isolated.run(text, device="mps", environment={"KERAS_BACKEND": "torch"})
     assert outcome.ok, outcome
     assert "float32 on mps:0 Adam" in outcome.printed
     assert "mixed_float16 on mps:0 LossScaleOptimizer" in outcome.printed
