@@ -258,6 +258,12 @@ def test_each_lane_has_the_elements_of_a_tile_that_it_has_on_a_gpu(manners):
     assert torch.equal(mine, torch.stack((a[row, column], a[row, column + 1]), 1))
 
 
+def test_what_comes_of_metal_4_is_refused_with_its_line():
+    text = "#include <metal_stdlib>\n#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n"
+    with pytest.raises(SyntaxError, match="program_source:3:19: error: Metal 4 tensors are not simulated"):
+        shader.compile_shader(text + "kernel void k() { mpp::tensor_ops::run(); }")
+
+
 def test_only_the_chosen_kernels_are_compiled(manners):
     assert set(dir(manners)) == set(CHOSEN)
     with pytest.raises(SyntaxError, match="Metal's atomics are"):
