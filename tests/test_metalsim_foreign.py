@@ -162,7 +162,7 @@ template <> struct Sum<int> {
   static constant constexpr const int defined[2] = {1, 2};
 };
 constant constexpr const int Sum<int>::defined[2];
-inline int by_reference(thread const int& x) { return x; }
+__attribute__((noinline)) int by_reference(thread const int& x) { return x; }
 
 template <typename T> int length(constant const T* x, int n) { return n + int(x[0]); }
 template <typename T> int length(device const T* x, int n) { return n + int(x[0]); }
@@ -280,6 +280,13 @@ def test_lines_stay_where_kernels_are_not_chosen():
     assert chosen.count("\n") == text.count("\n")
     assert [line.strip() for line in chosen.split("\n")] == ["kernel void a() {}", "", "", "int d = e;"]
     assert source.choose_kernels(text, ["b"]).startswith("static void a() {}\n")
+
+
+def test_constants_of_functions_and_those_that_are_defined_stay():
+    text = "struct A { static constexpr constant int a = 1; static constexpr constant int b[1] = {2}; };"
+    text += " constant constexpr const int A::b[1]; template <class T> int f() { static constexpr int c = 3; }"
+    inline = text.replace("static constexpr constant int a", "static inline constexpr constant int a")
+    assert source.define_constants_of_classes(text) == inline
 
 
 def test_overloads_that_differ_in_words_and_address_spaces_stay():
