@@ -162,7 +162,7 @@ template <> struct Sum<int> {
   static constant constexpr const int defined[2] = {1, 2};
 };
 constant constexpr const int Sum<int>::defined[2];
-__attribute__((noinline)) int by_reference(thread const int& x) { return x; }
+inline int by_reference(thread const volatile int& x) { return x; }
 
 template <typename T> int length(constant const T* x, int n) { return n + int(x[0]); }
 template <typename T> int length(device const T* x, int n) { return n + int(x[0]); }
