@@ -62,7 +62,7 @@ def judged(checkout, monkeypatch):
             expected = foreign_kernels.exact(x) * factor
             file.library("scale_float").scale_float(x, threads=9)
             yield "scale_float", x, expected
-            yield "scale_int", RuntimeError("it hangs"), expected
+            yield "scale_int", RuntimeError("scale_int: it hangs. scale_int.check(...) says more"), expected
 
         monkeypatch.setitem(foreign_kernels.CHECKS["candle"], "doubled", doubled)
         return foreign_kernels.looked_at("candle", "kernels/doubled.metal", checkout, each=2)

@@ -162,7 +162,7 @@ template <> struct Sum<int> {
   static constant constexpr const int defined[2] = {1, 2};
 };
 constant constexpr const int Sum<int>::defined[2];
-inline int by_reference(thread const int& x) { return x; }
+inline int by_reference(thread const volatile int& x) { return x; }
 
 template <typename T> int length(constant const T* x, int n) { return n + int(x[0]); }
 template <typename T> int length(device const T* x, int n) { return n + int(x[0]); }
@@ -258,6 +258,12 @@ def test_each_lane_has_the_elements_of_a_tile_that_it_has_on_a_gpu(manners):
     assert torch.equal(mine, torch.stack((a[row, column], a[row, column + 1]), 1))
 
 
+def test_what_comes_of_metal_4_is_refused_with_its_line():
+    text = "#include <metal_stdlib>\n#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n"
+    with pytest.raises(SyntaxError, match="program_source:3:19: error: Metal 4 tensors are not simulated"):
+        shader.compile_shader(text + "kernel void k() { mpp::tensor_ops::run(); }")
+
+
 def test_only_the_chosen_kernels_are_compiled(manners):
     assert set(dir(manners)) == set(CHOSEN)
     with pytest.raises(SyntaxError, match="Metal's atomics are"):
@@ -274,6 +280,13 @@ def test_lines_stay_where_kernels_are_not_chosen():
     assert chosen.count("\n") == text.count("\n")
     assert [line.strip() for line in chosen.split("\n")] == ["kernel void a() {}", "", "", "int d = e;"]
     assert source.choose_kernels(text, ["b"]).startswith("static void a() {}\n")
+
+
+def test_constants_of_functions_and_those_that_are_defined_stay():
+    text = "struct A { static constexpr constant int a = 1; static constexpr constant int b[1] = {2}; };"
+    text += " constant constexpr const int A::b[1]; template <class T> int f() { static constexpr int c = 3; }"
+    inline = text.replace("static constexpr constant int a", "static inline constexpr constant int a")
+    assert source.define_constants_of_classes(text) == inline
 
 
 def test_overloads_that_differ_in_words_and_address_spaces_stay():

@@ -114,7 +114,7 @@ class MetalFile:
 def failure(error: Exception) -> str:
     """What an error says, in a line."""
     lines = [line for line in str(error).splitlines() if "error:" in line] or str(error).splitlines() or [""]
-    return re.sub(r"\s+", " ", f"{type(error).__name__}: {lines[0]}".replace("|", r"\|"))[:200]
+    return re.sub(r"\s+", " ", f"{type(error).__name__}: {lines[0]}".replace("|", r"\|"))[:300]
 
 
 # ---- what NumPy computes ---------------------------------------------------------------------------------------------
@@ -799,7 +799,11 @@ def looked_at(project: str, name: str, checkout: Path, each: int) -> Row:
             outcomes.append((kernel, outcome(result, expected)))
     except (SyntaxError, RuntimeError, ValueError, TypeError, AttributeError) as error:
         outcomes.append(("the check", failure(error)))
-    differ = tuple(f"{kernel}: {what}" for kernel, what in outcomes if what != RIGHT)
+    differ = tuple(
+        f"{kernel}: {what.split(f'. {kernel}')[0].replace(f'{kernel}: ', '')}"
+        for kernel, what in outcomes
+        if what != RIGHT
+    )
     return Row(short, len(file.kernels), loaded, len(outcomes), differ=differ)
 
 
