@@ -256,7 +256,9 @@ def test_no_operator_of_a_sound_model_is_blamed_on_the_simulated_gpu():
     sound(device.pick())
 
 
+@on_simulated
 def test_no_operator_of_a_sound_model_is_blamed_on_the_cpu():
+    """In the same process, which has imported whatever makes the models."""
     with device.cpu(1).active():
         sound(device.cpu(1))
 

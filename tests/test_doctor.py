@@ -207,8 +207,9 @@ def test_what_there_was_no_time_to_compare_is_counted_and_never_called_right():
 
 @on_simulated
 def test_the_answer_says_how_many_calls_of_how_many_kinds_were_compared():
-    layers = [nn.Linear(8, 8) for _ in range(4)]
-    answer = questions.right(subject_of(nn.Sequential(*layers), torch.randn(4, 8)), 60)
+    layers = [nn.Linear(8, 8) for _ in range(4)]  # between them what is not compared, for it draws numbers
+    model = nn.Sequential(*layers[:2], nn.Dropout(0.5), *layers[2:])
+    answer = questions.right(subject_of(model, torch.randn(4, 8)), 60)
     count, kinds = map(
         int, re.search(r"Yes: all (\d+) calls of operators, of (\d+) kinds, agree", answer.sentence).groups()
     )
@@ -296,11 +297,19 @@ def test_a_target_that_a_loss_has_around_it_is_moved_with_the_model():
 
 def test_times_come_with_batches_and_without_a_conclusion_in_a_fast_run(monkeypatch):
     monkeypatch.setenv("METALLAB_MODE", "fast")
-    answer = questions.fast(sound(), 4)
+    answer = questions.fast(sound(), 60)
     for words in ("inference, latency: ", "training step, throughput: ", "Over batches (n): inference", "fast mode"):
         assert words in answer.sentence
     assert "Of an Apple GPU this says nothing." in answer.sentence
-    assert [row[0] for row in answer.evidence[1].table.rows] == ["1", "4", "16", "64"]
+    assert [row[0] for row in answer.evidence[-1].table.rows] == ["1", "4", "16", "64"]
+
+
+def test_what_there_is_no_time_to_compare_is_measured_alone_and_says_so():
+    answer = questions.fast(sound(), 1e-9)
+    assert answer.outcome == "good"
+    for words in ("inference: ", "training step: ", "There was no time for other batches"):
+        assert words in answer.sentence
+    assert answer.sentence.count("there was no time to compare it, --minutes gives more.") == 2
 
 
 def test_memory_is_counted_and_so_is_the_largest_batch():
@@ -336,6 +345,26 @@ def test_an_overflow_is_named_with_the_module_where_it_begins():
     assert "bfloat16, autocast OVERFLOWS" not in answer.sentence
     rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
     assert float(rows["float32"]) < 1e-5 < float(rows["bfloat16, autocast"]) < 0.1
+
+
+class Raised(nn.Module):
+    """Beyond 65504 in the model's own lines, in none of its layers."""
+
+    def forward(self, x):
+        return x * 1e6
+
+
+def test_an_overflow_in_the_model_s_own_lines_is_named_too():
+    answer = questions.formats(subject_of(Raised(), torch.ones(2, 8)), 2)
+    assert answer.outcome == "attention"
+    assert "float16, cast OVERFLOWS, first in the model itself." in answer.sentence
+    assert "bfloat16, cast OVERFLOWS" not in answer.sentence
+
+
+def test_a_model_in_a_small_format_is_held_against_float32_too():
+    answer = questions.formats(subject_of(nn.Linear(8, 4).bfloat16(), torch.ones(2, 8).bfloat16()), 2)
+    rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
+    assert float(rows["float32"]) < 1e-5 < float(rows["bfloat16, cast"])
 
 
 def test_infinities_of_every_format_are_no_overflow():
@@ -416,6 +445,8 @@ def test_a_model_that_does_not_run_in_float64_is_held_against_itself():
 
 def test_a_model_without_fractions_in_its_output_has_nothing_to_train_and_nothing_to_compare():
     each = subject_of(Classes(), torch.randn(4, 4))
+    assert "Training" not in questions.runs(each, 60).sentence
+    assert "in layer" in questions.spent(each, 60).sentence
     assert each.value() == 0
     assert not each.value().requires_grad
     assert "Outputs have no numbers with a fraction, and were not compared, in float32" in (
@@ -430,12 +461,20 @@ class Listed(nn.Module):
         return torch.stack([picture - torch.zeros(3, 1, 1) for picture in pictures])
 
 
+class Gathered(nn.Module):
+    """Rows that are named by number, of which there must be so many."""
+
+    def forward(self, x, rows):
+        return x.index_add(0, rows, x[rows])
+
+
 def test_other_batches_are_left_to_models_that_take_them():
     listed = subject_of(Listed(), [torch.ones(3, 4, 4)])
     unbatched = subject_of(nn.Conv2d(3, 2, 1), torch.ones(3, 4, 4))
     three = subject_of(nn.ReLU(), torch.ones(3, 4))
-    assert [each.batch for each in (listed, unbatched, three)] == [0, 3, 3]
-    assert [each.scales for each in (listed, unbatched, three)] == [False, False, True]
+    edges = subject_of(Gathered(), torch.ones(3, 4), torch.tensor([0, 2]))
+    assert [each.batch for each in (listed, unbatched, three, edges)] == [0, 3, 3, 3]
+    assert [each.scales for each in (listed, unbatched, three, edges)] == [False, False, True, False]
     sentence = questions.fits(listed, 5, None, 2**40).sentence
     assert "with the inputs that are given" in sentence
     assert "largest batch" not in sentence

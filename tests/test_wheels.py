@@ -187,27 +187,26 @@ def blocks(page, language):
     return [token.content for token in tokens if token.type == "fence" and token.info == language]
 
 
-LOADED = "import sys; print(sorted({name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names))"
+LOADED = "print(sorted({name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names))"
 THIRD_PARTY = re.compile(r"'(?!_|metallab'|cython_runtime')(\w+)'")
 
 
-@pytest.mark.parametrize(
-    ("line", "imported"),
-    [
-        ("import metallab", set()),
-        ("from metallab import device, timing", {"numpy", "psutil"}),
-        (
-            "from metallab import checks, device, isolated, memory, records, timing, units",
-            {"numpy", "psutil", "pyperf"},
-        ),
-        ("from metallab.__main__ import main", set()),
-    ],
-)
-def test_importing_the_core_imports_no_framework(line, imported):
+IMPORTED = {
+    "import metallab": set(),
+    "from metallab.__main__ import main": set(),
+    "from metallab import device, timing": {"numpy", "psutil"},
+    "from metallab import checks, device, isolated, memory, records, timing, units": {"numpy", "psutil", "pyperf"},
+}
+"""What is there after each of these lines, one after the other in a process."""
+
+
+def test_importing_the_core_imports_no_framework():
     """Where all are installed: in an environment without them nobody would notice."""
     environment = {key: value for key, value in os.environ.items() if key != "METALLAB_DEVICE"}
-    printed, _ = run([sys.executable, "-c", f"{line}\n{LOADED}"], env=environment)
-    assert {*THIRD_PARTY.findall(printed)} == imported
+    code = "\n".join(["import sys", *(f"{line}\n{LOADED}" for line in IMPORTED)])
+    printed, _ = run([sys.executable, "-c", code], env=environment)
+    there = [{*THIRD_PARTY.findall(line)} for line in printed.splitlines()]
+    assert dict(zip(IMPORTED, there, strict=True)) == IMPORTED
 
 
 def test_the_core_runs_what_its_page_prints_with_numpy_psutil_and_pyperf_alone(core, tmp_path):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -389,19 +390,26 @@ FAULTS: dict[str, tuple[int, str, str]] = {
 # ---- the runner -----------------------------------------------------------------------------------------------------
 
 
-def examined(name: str, minutes: float) -> tuple[float, dict[str, Any], str]:
-    """Seconds that the command takes on a model, its JSON (empty if it wrote none), and its last words."""
+def examined(name: str, minutes: float) -> tuple[float, float, dict[str, Any], str]:
+    """Seconds that the command takes on a model, and those of processors, its JSON (empty if none), its last words."""
     out = OUT / "doctor" / name
     (out / "doctor.json").unlink(missing_ok=True)
     command = [sys.executable, "-m", "metallab", "doctor", f"doctor_models:{name}", "--out", str(out)]
     command += ["--minutes", str(minutes), "--memory", "0.1GB" if name == "too_large" else "16GB"]
     path = os.pathsep.join([str(Path(__file__).parent), str(ROOT / "utils"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)}
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), _worked()
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     seconds = time.perf_counter() - began
     written = out / "doctor.json"
-    return seconds, json.loads(written.read_text()) if written.exists() else {}, (done.stdout + done.stderr)[-2000:]
+    report = json.loads(written.read_text()) if written.exists() else {}
+    return seconds, _worked() - worked, report, (done.stdout + done.stderr)[-2000:]
+
+
+def _worked() -> float:
+    """Processor seconds of child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def complaints(name: str, seconds: float, report: dict[str, Any], words: str) -> list[str]:
@@ -433,10 +441,10 @@ def main() -> int:
         parser.error(f"there is no model {unknown[0]}: name one of {', '.join(known)}")
     kept = {}
     for name in given.names or known:
-        seconds, report, words = examined(name, given.minutes)
+        seconds, worked, report, words = examined(name, given.minutes)
         wrong = complaints(name, seconds, report, words)
-        kept[name] = {"seconds": round(seconds, 1), "wrong": wrong, "report": report}
-        print(f"{name}: {seconds:.0f} s, {'; '.join(wrong) or 'well'}")
+        kept[name] = {"seconds": round(seconds, 1), "processor": round(worked, 1), "wrong": wrong, "report": report}
+        print(f"{name}: {seconds:.0f} s, {worked:.0f} s of processors, {'; '.join(wrong) or 'well'}")
         for n, answer in enumerate(report.get("answers", ()), 1):
             print(f"   {n} {answer['outcome']}, {answer['seconds']:.0f} s: {answer['sentence']}", flush=True)
     OUT.mkdir(parents=True, exist_ok=True)

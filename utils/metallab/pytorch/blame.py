@@ -229,10 +229,11 @@ class Choice:
     """By run, its calls in order, each with its layout, its kind and itself."""
     seconds: float = 0.0
     """That comparing took, in all runs."""
+    _number: int = 0
 
     def begin(self, run: str, each: Each) -> Choice:
         """From here on calls are of this run, and one of each kind, or each one, is compared."""
-        self.run, self.each, self.met[run] = run, each, []
+        self.run, self.each, self.met[run], self._number = run, each, [], 0
         return self
 
     def keys(self, call: _Call) -> dict[Each, Hashable]:
@@ -241,8 +242,8 @@ class Choice:
             (t.dtype, sorted(t.order) == [*t.order], t.gap, bool(t.expanded), t.offset % 2) for t in _tensors(call)
         ]
         kind = f"{call.operator} {call.args} {call.kwargs}"
-        number = len(self.met.setdefault(self.run, []))
-        return {"layout": f"{call.operator} {layouts}", "kind": kind, "call": (self.run, number)}
+        self._number += 1  # of calls that nothing can be compared with, too
+        return {"layout": f"{call.operator} {layouts}", "kind": kind, "call": (self.run, self._number)}
 
     def wants(self, keys: Mapping[Each, Hashable]) -> bool:
         """Whether such a call is to be compared."""
@@ -250,7 +251,7 @@ class Choice:
 
     def note(self, keys: dict[Each, Hashable], compared: bool) -> None:
         """There was such a call."""
-        self.met[self.run].append(keys)
+        self.met.setdefault(self.run, []).append(keys)
         self.compared.update(keys.values() if compared else ())
 
     def left(self, run: str, each: Each) -> bool:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -282,24 +282,28 @@ class Networks:
 
 
 def measure_networks(
-    makers: Mapping[str, Callable[[], Network]], *, on: Device, seconds: float = 20.0, training: bool = True
+    makers: Mapping[str, Callable[[], Network]],
+    *,
+    on: Device,
+    seconds: float = 20.0,
+    tasks: Sequence[Literal["inference", "training_step"]] = ("inference", "training_step"),
 ) -> Networks:
     """Inference and a training step of each network: the GPU against the whole CPU, or without one a single thread.
 
     Outputs are compared, in training the loss. Inference is timed by latency, and on a GPU, where work runs on after a
-    call returns, by throughput as well; training by throughput, unless ``training`` is
-    False. Networks for which nothing is left of ``seconds`` are left out and named.
+    call returns, by throughput as well; training by throughput. Networks for which nothing is left of ``seconds`` are
+    left out and named.
     """
     on_each = devices(on)
     on_each.pop(ONE_THREAD if on.kind != "cpu" and len(on_each) > 2 else "", None)
-    tasks = [("inference", "latency"), *([("training_step", "throughput")] if training else [])]
-    tasks += [("inference", "throughput")] if on.kind != "cpu" else []
+    asked = [(task, "latency" if task == "inference" else "throughput") for task in tasks]
+    asked += [("inference", "throughput")] if on.kind != "cpu" and "inference" in tasks else []
     comparisons: list[timing.Comparison] = []
     within = allowance.Allowance(seconds)
     with _whole_float32(), timing.sentinel(_fixed_work(on), on=on):
         for name in within.items(makers, "the networks", least=2):
             network = makers[name]()
-            for task, question in tasks:
+            for task, question in asked:
                 variants = {name: getattr(network.to(each.torch_device), task)() for name, each in on_each.items()}
                 compared = timing.compare(
                     variants,
@@ -309,7 +313,7 @@ def measure_networks(
                     question=question,
                     roles=_roles(on_each),
                     name=f"{network.name}, {task.replace('_', ' ')}, {question}",
-                    budget=within.budget(len(tasks) * len(makers) - len(comparisons), _budget(), variants=len(on_each)),
+                    budget=within.budget(len(asked) * len(makers) - len(comparisons), _budget(), variants=len(on_each)),
                 )
                 comparisons.append(compared)
     return Networks(tuple(comparisons), str(within) if within.left_out else "")

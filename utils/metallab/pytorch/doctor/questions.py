@@ -107,7 +107,9 @@ def _place(module: str) -> str:
 def runs(subject: Subject, seconds: float) -> Answer:
     """Which operators of inference and of a training step are missing, refused or leave the GPU; then a trial."""
     covered, failed = {}, {}
-    tasks = {"Inference": (copy.deepcopy(subject.model).eval(), False), "Training": (subject.whole, True)}
+    tasks = {"Inference": (copy.deepcopy(subject.model).eval(), False)}
+    if _trains(subject):
+        tasks["Training"] = (subject.whole, True)
     for task, (module, training) in tasks.items():
         try:
             covered[task] = coverage.mps_coverage(
@@ -133,6 +135,14 @@ def runs(subject: Subject, seconds: float) -> Answer:
     return Answer(
         QUESTIONS[0], outcome, " ".join(sentences), f"{tables} and {on.label}" if on else tables, _of_uses(uses)
     )
+
+
+def _trains(subject: Subject) -> bool:
+    """False where the loss depends on nothing that can be trained; a model that fails in its own mode may be."""
+    try:
+        return subject.value().requires_grad
+    except Exception:  # noqa: BLE001 - the trace tells what it raises
+        return True
 
 
 def _tried(subject: Subject, on: Device) -> str:
@@ -314,32 +324,61 @@ def _without_prefix(verdict: blame.Verdict) -> blame.Verdict:
 # ---- 3: is it fast --------------------------------------------------------------------------------------------------
 
 
+CALLS = 40
+"""That a comparison takes at least, with warming up, for six pairs of a slow model."""
+
+
 def fast(subject: Subject, seconds: float) -> Answer:
     """Inference and a training step on the best device against the CPU, then inference over batches."""
-    on = _there()
-    trains = subject.value().requires_grad
-    compared = crossover.measure_networks({subject.name: lambda: subject}, on=on, seconds=seconds / 2, training=trains)
-    sentences = []
-    for each in compared.comparisons:
-        measured = each[on.kind if on.kind != "cpu" else crossover.baseline()]
-        flags = f" [{', '.join(measured.flags)}]" if measured.flags else ""
-        low, high = map(units.seconds, measured.quartiles)
-        what = each.name.removeprefix(f"{subject.name}, ")
-        sentences.append(f"{what}: {units.seconds(measured.median)} a call ({low} to {high}){flags}; {_against(each)}.")
-    if not trains:
+    on, within = _there(), Allowance(seconds)
+    tasks = {"inference": subject.inference()}
+    if subject.value().requires_grad:
+        tasks["training_step"] = subject.training_step()
+    costs = {task: _second_call(run) for task, run in tasks.items()}
+    sentences, evidence = [], []
+    for number, (task, cost) in enumerate(costs.items()):
+        name, share = task.replace("_", " "), within.left / (len(costs) + 1 - number)
+        if CALLS * cost > share:
+            measured = timing.measure(getattr(subject.to(on.torch_device), task)(), on=on, budget=timing.FAST)
+            sentences.append(f"{name}: {_told(measured)}; there was no time to compare it, --minutes gives more.")
+            evidence.append(Evidence(f"Measured, {name}", text=str(measured)))
+            continue
+        compared = crossover.measure_networks({subject.name: lambda: subject}, on=on, seconds=share, tasks=[task])
+        for each in compared.comparisons:
+            measured = each[on.kind if on.kind != "cpu" else crossover.baseline()]
+            what = each.name.removeprefix(f"{subject.name}, ")
+            sentences.append(f"{what}: {_told(measured)}; {_against(each)}.")
+        evidence.append(Evidence(f"Measured, {name}", text="\n".join(map(str, compared.comparisons))))
+    if len(tasks) == 1:
         sentences.append("It has nothing to train.")
-    evidence = [Evidence("Measured", text="\n".join(map(str, compared.comparisons)))]
-    if subject.scales:
+    if not subject.scales:
+        sentences.append("Its outputs do not grow with the inputs' first dimension, so other batches were not timed.")
+    elif CALLS * costs["inference"] / subject.batch > within.left:
+        sentences.append("There was no time for other batches: --minutes gives more.")
+    else:
         sizes = [1, 4, 16, 64]
-        curve = crossover.measure("inference", _over_batches(subject), sizes, on=on, seconds=seconds / 3)
+        curve = crossover.measure("inference", _over_batches(subject), sizes, on=on, seconds=within.left)
         sentences.append(f"Over batches (n): {curve}")
         rows = [
             (n, *(units.seconds(line[n].median) if n in line else "" for line in curve.times.values())) for n in sizes
         ]
         evidence.append(Evidence("Over batches", Table(["batch", *curve.times], rows)))
-    else:
-        sentences.append("Its outputs do not grow with the inputs' first dimension, so other batches were not timed.")
     return Answer(QUESTIONS[2], "good", " ".join(sentences) + _apart(on), on.label, tuple(evidence))
+
+
+def _second_call(run: Callable[[], object]) -> float:
+    """Seconds of a call that is not the first."""
+    run()
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def _told(measured: timing.Measurement) -> str:
+    """A time with its quartiles and what speaks against it, in words."""
+    low, high = map(units.seconds, measured.quartiles)
+    flags = f" [{', '.join(measured.flags)}]" if measured.flags else ""
+    return f"{units.seconds(measured.median)} a call ({low} to {high}){flags}"
 
 
 def _against(compared: timing.Comparison) -> str:
@@ -402,6 +441,11 @@ def _recorded(subject: Subject, on: Device) -> tuple[trace.Trace, str]:
     on.synchronize()
     with trace.record(on=on) as recorded:
         step()
+    if not trains:  # modules are named from the model on, in training from the loss on
+        recorded.events = [
+            dataclasses.replace(event, module=f"WithLoss.model{event.module.removeprefix(subject.name)}")
+            for event in recorded.events
+        ]
     return recorded, what
 
 
@@ -489,7 +533,7 @@ def needs(subject: Subject) -> Needs:
     trained = sum(p.nbytes for p in subject.model.parameters() if p.requires_grad)
     activations = _kept(subject, lambda each: each.value())
     row = 0.0
-    if subject.batch:
+    if subject.scales:
         try:
             once, twice = (
                 _kept(each, lambda made: made.outputs()) for each in (subject, subject.with_batch(2 * subject.batch))
@@ -579,7 +623,7 @@ WAYS = ("autocast", "cast")
 def formats(subject: Subject, seconds: float) -> Answer:
     """Error, memory and time of float32, and of bfloat16 and float16 under autocast and with everything cast."""
     on, within = _there(), Allowance(seconds)
-    there = subject.to(on.torch_device)
+    there = _cast(subject, torch.float32).to(on.torch_device)
     exact, reference = _exact(subject)
     plain = _fate(there, exact)
     ways = {"float32": (there, None)}
@@ -598,9 +642,11 @@ def formats(subject: Subject, seconds: float) -> Answer:
         (name, fate.words, times.get(name, "not timed"), kept.get(name, "not counted")) for name, fate in fates.items()
     ]
     headings = ["format", "error of the outputs", "inference", "kept for the backward pass"]
-    sentences = [f"{name} OVERFLOWS, first in {_place(fate.first)}." for name, fate in fates.items() if fate.first]
+    sentences = [
+        f"{name} OVERFLOWS, first in {_place(fate.first)}." for name, fate in fates.items() if fate.first is not None
+    ]
     sentences += [f"{name} raises ({fate.refused})." for name, fate in fates.items() if fate.refused]
-    sound = {name: fate for name, fate in fates.items() if not fate.first and not fate.refused}
+    sound = {name: fate for name, fate in fates.items() if fate.first is None and not fate.refused}
     compared = {name: fate.error for name, fate in sound.items() if not math.isnan(fate.error)}
     small = [name for name in compared if name != "float32"]
     nearest = min(small, key=compared.__getitem__, default="")
@@ -612,7 +658,8 @@ def formats(subject: Subject, seconds: float) -> Answer:
         odd = ", ".join(name for name in sound if name not in compared)
         why = "have no numbers with a fraction" if not exact else "are empty or of another size than in float64"
         sentences.append(f"Outputs {why}, and were not compared, in {odd}.")
-    outcome = "good" if len(sound) == len(fates) else "attention"
+    refused_casts = {name for name, fate in fates.items() if fate.refused and name.endswith(", cast")}
+    outcome = "good" if len(sound) + len(refused_casts) == len(fates) else "attention"  # there is autocast as well
     note = str(within) if within.left_out else ""
     evidence = (Evidence("Formats", Table(headings, rows, note)),)
     return Answer(QUESTIONS[5], outcome, " ".join(sentences) + _apart(on), on.label, evidence)
@@ -741,7 +788,5 @@ def _times(
         if within.count(f"timings in {name}", each=max(5 * fates[name].seconds, 1e-6), wanted=1):
             budget = timing.Budget(min_samples=5, min_seconds=0.1, max_seconds=within.left / 2 / len(runs))
             measured = timing.measure(run, on=on, name=name, budget=budget)
-            low, high = map(units.seconds, measured.quartiles)
-            flags = f" [{', '.join(measured.flags)}]" if measured.flags else ""
-            times[name] = f"{units.seconds(measured.median)} ({low} to {high}){flags}"
+            times[name] = _told(measured)
     return times

@@ -166,15 +166,18 @@ class Subject:
 
     @property
     def scales(self) -> bool:
-        """Whether twice the rows among the inputs make twice the rows of each output."""
+        """Whether one row among the inputs, and twice the rows, make as many more or fewer rows of each output."""
         if not self.batch:
             return False
-        once = _rows(self.inference()())
         try:
-            twice = _rows(self.with_batch(2 * self.batch).inference()())
+            first, once, twice = (
+                _rows((self.with_batch(rows) if rows != self.batch else self).inference()())
+                for rows in (1, self.batch, 2 * self.batch)
+            )
         except Exception:  # noqa: BLE001 - whatever a model raises that takes no other batch
             return False
-        return bool(once) and twice == [2 * rows for rows in once]
+        larger = [self.batch * rows for rows in first] == once and twice == [2 * rows for rows in once]
+        return bool(once) and larger
 
 
 def _rows(outputs: Any) -> list[int]:
