@@ -108,17 +108,17 @@ class PairSums:
     """The largest sum of two products, as it is and as ONNX Runtime computes it here; shows itself in words.
 
     >>> PairSums()
-    255 x 127 + 255 x 127 is 64770; on this processor ONNX Runtime makes 64770 of
-      it: nothing saturates here.
+    255 x 127 + 255 x 127 is 64770.
+    On this processor ONNX Runtime makes 64770 of it: nothing saturates.
     """
 
     computed: int = field(default_factory=largest_pair)
 
     def __repr__(self) -> str:
-        made = f"255 x 127 + 255 x 127 is {LARGEST_PAIR}; on this processor ONNX Runtime makes {self.computed} of it"
+        made = f"255 x 127 + 255 x 127 is {LARGEST_PAIR}.\nOn this processor ONNX Runtime makes {self.computed} of it"
         if self.computed == LARGEST_PAIR:
-            return units.lines(f"{made}: nothing saturates here.")
-        return units.lines(f"{made}: sums saturate here, and reduce_range=True is the remedy.")
+            return f"{made}: nothing saturates."
+        return f"{made}: sums saturate,\nand reduce_range=True is the remedy."
 
 
 def saturates() -> bool:
