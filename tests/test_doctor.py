@@ -468,13 +468,22 @@ class Gathered(nn.Module):
         return x.index_add(0, rows, x[rows])
 
 
+class Squeezed(nn.Module):
+    """A batch of one comes out as something else."""
+
+    def forward(self, x):
+        return x.squeeze()
+
+
 def test_other_batches_are_left_to_models_that_take_them():
     listed = subject_of(Listed(), [torch.ones(3, 4, 4)])
     unbatched = subject_of(nn.Conv2d(3, 2, 1), torch.ones(3, 4, 4))
     three = subject_of(nn.ReLU(), torch.ones(3, 4))
     edges = subject_of(Gathered(), torch.ones(3, 4), torch.tensor([0, 2]))
-    assert [each.batch for each in (listed, unbatched, three, edges)] == [0, 3, 3, 3]
-    assert [each.scales for each in (listed, unbatched, three, edges)] == [False, False, True, False]
+    single = subject_of(Squeezed(), torch.ones(3, 4))
+    every = (listed, unbatched, three, edges, single)
+    assert [each.batch for each in every] == [0, 3, 3, 3, 3]
+    assert [each.scales for each in every] == [False, False, True, False, False]
     sentence = questions.fits(listed, 5, None, 2**40).sentence
     assert "with the inputs that are given" in sentence
     assert "largest batch" not in sentence
