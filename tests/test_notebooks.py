@@ -276,7 +276,7 @@ def is_code(cell):
 def global_names(source):
     """The global names that a cell assigns, and those that it uses."""
     top = symtable.symtable(TransformerManager().transform_cell(source), "cell", "exec")
-    assigned = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned()}
+    assigned = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     used, tables = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}, top.get_children()
     while tables:
         table = tables.pop()
@@ -417,6 +417,27 @@ def test_only_its_check_needs_an_exercise(path):
         for other in cells.keys() - own:
             its_own, used = global_names(cells[other])
             assert not (used - its_own) & assigned, f"{other} uses {(used - its_own) & assigned} of {name}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_exercises_need_nothing_that_is_deeper(path):
+    """Who leaves "Deeper" for later can do the exercises: no name that is made only there."""
+    deeper, made, made_deeper = False, set(), set()
+    for cell in nbformat.read(path, as_version=4).cells:
+        if not is_code(cell):
+            for heading in re.findall("^## .*", cell.source, re.MULTILINE):
+                deeper = heading.startswith("## Deeper")
+            continue
+        # of an isolated cell the names that it brings back, before its options
+        isolated_cell = re.match("%%isolated((?: [a-z_0-9]+)*)", cell.source)
+        assigned, used = (set(isolated_cell[1].split()), set()) if isolated_cell else global_names(cell.source)
+        if deeper:
+            made_deeper |= assigned
+            continue
+        if cell.id.startswith(("exercise", "solution", "check")):
+            missing = (used & made_deeper) - made - assigned
+            assert not missing, f"{cell.id} uses {missing}, which only Deeper makes"
+        made |= assigned
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
