@@ -387,8 +387,7 @@ class Fate:
     """Become infinite."""
 
     def __str__(self) -> str:
-        coarse = f"{self.coarse:.1%} lie below the smallest normal number"
-        return f"{self.vanish:.1%} become 0, {coarse}, {self.overflow:.1%} overflow"
+        return f"{self.vanish:.1%} become 0, {self.coarse:.1%} are subnormal, {self.overflow:.1%} overflow"
 
 
 def fate(sizes: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Fate:
