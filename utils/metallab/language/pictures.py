@@ -14,6 +14,18 @@ SHARE = 2 / 3
 """Of its memory, what Metal recommends for the GPU of a Mac with up to 36 GB, people report; of larger ones 3/4."""
 
 
+def fits(parts: tuple[float, float, float], limit: float) -> str:
+    """Whether weights, KV cache and scores fit into ``limit``, in the same unit; within 10 % of it, barely.
+
+    >>> fits((3.5, 2.0, 1.0), 8.0), fits((3.5, 2.0, 2.0), 8.0), fits((3.5, 2.0, 3.0), 8.0), fits((9.0, 2.0, 1.0), 8.0)
+    ('yes', 'yes, barely', 'if attention is fused', 'no')
+    """
+    for total, condition in ((sum(parts), ""), (sum(parts[:2]), "if attention is fused")):
+        if total < limit:
+            return ", ".join(filter(None, (condition or "yes", "barely" if total > 0.9 * limit else "")))
+    return "no"
+
+
 def draw_fit(needs: Mapping[str, tuple[float, float, float]], mac: int) -> Figure:
     """What models need, by name, beside what a Mac with ``mac`` GiB gives its GPU.
 
@@ -30,8 +42,7 @@ def draw_fit(needs: Mapping[str, tuple[float, float, float]], mac: int) -> Figur
             for part, colour, label in zip(parts, plots.COLOURS, labels, strict=False):
                 axes.barh(row, part, left=left, color=colour, label=None if row else label)
                 left += part
-            fits = "yes" if left < limit else "if attention is fused" if sum(parts[:2]) < limit else "no"
-            axes.text(1.03 * edge, row, f"{left:.1f} GiB: {fits}", va="center")
+            axes.text(1.03 * edge, row, f"{left:.1f} GiB: {fits(parts, limit)}", va="center")
         axes.axvline(limit, color=plots.BLACK, linestyle="--", linewidth=1)
         axes.set_yticks(range(len(needs)), list(needs))
         axes.invert_yaxis()

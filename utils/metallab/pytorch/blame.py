@@ -189,12 +189,12 @@ class Verdict:
         with plt.rc_context(plots.STYLE):
             figure, rows = plt.subplots(2, 1, figsize=(7.5, 4.6), sharex=True, sharey=True)
             for axes, part in zip(rows, ("forward", "backward"), strict=True):
-                lines = ((part, "device", "o-", plots.RED), (f"{part}_cpu", "CPU, same dtype", "s--", plots.BLUE))
+                lines = ((part, "device", "o-", plots.RED), (f"{part}_cpu", "rounding on a CPU", "s--", plots.BLUE))
                 for key, label, style, colour in lines:
                     errors = [max(getattr(layer, key), 1e-17) for layer in self.layers]
                     axes.plot(steps, errors, style, color=colour, label=label, markersize=5)
                 axes.set_yscale("log")
-                axes.set_ylabel(f"{part}: error\n(1 is the RMS)")
+                axes.set_ylabel(f"{part}: error\nover RMS")
                 if self.culprit and self.culprit.direction == part and self.culprit.module in names:
                     where = names.index(self.culprit.module)
                     axes.axvline(where, color=plots.GREY, linestyle=":", zorder=0)
@@ -203,7 +203,7 @@ class Verdict:
             step = max(1, len(names) // 16)
             rows[1].set_xticks(steps[::step], names[::step], **({"rotation": 60, "ha": "right"} if step > 1 else {}))
             rows[1].set_xlabel("layer, in the order of the forward pass")
-            plots.title(figure, "The error from layer to layer, beside the CPU in float64", [self.device])
+            plots.title(figure, "The error of each layer, against the CPU in float64", [self.device])
         ending = f"the first wrong operator is {self.culprit.operator}" if self.culprit else "no operator is wrong"
         return plots.described(figure, f"error of {len(names)} layers, forward and backward; {ending}")
 
