@@ -420,6 +420,21 @@ def test_a_side_runs_its_own_files(tmp_path, monkeypatch, capsys, lead, in_old, 
     assert answer.format(old=old, root=root) in told.out + told.err
 
 
+def test_another_case_is_not_blamed_for_what_a_process_has_loaded(repository, monkeypatch):
+    """A package that only B has, and a path that leads A to it: NEW, and the next case has processes of its own."""
+    (repository / "src" / "fresh.py").touch()
+    (repository / "cases.py").write_text(
+        CASES.replace("import of_the_new_side", "import sys; sys.path.append(os.environ['AT']); import fresh")
+    )
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    two = [sides.parse(text, repository) for text in ("HEAD", f".,AT={repository / 'src'}")]
+    both = [dataclasses.replace(each, variables={"AT": str(repository / "src")}).command for each in two]
+    every = cases.load(repository / "cases.py")
+    settings = Settings(repository / "cases.py", seconds=0.0, watched=tuple(each.checkout.resolve() for each in two))
+    got = lockstep.compare([every[name] for name in ("new", "by_side")], both, settings, InOrder())
+    assert {outcome.case.name: outcome.answer for outcome in got} == {"new": "NEW", "by_side": "UNSURE"}
+
+
 def test_a_working_tree_s_commit_is_its_own(repository):
     """Not that of Metal Lab."""
     (repository / "src" / "theirs" / "__init__.py").write_text("CALLS = 9\n")

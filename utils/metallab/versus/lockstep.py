@@ -169,7 +169,8 @@ class _Progress:
         try:
             self.pairs.append(_pair(self.case, live, settings, chance, is_first=not self.pairs, files=self.files))
         except _NoRatioError as why:
-            return Outcome(self.case, why.answer, None, tuple(self.pairs), str(why), self.spent, self.files)
+            spent = self.spent + time.monotonic() - began
+            return Outcome(self.case, why.answer, None, tuple(self.pairs), str(why), spent, self.files)
         finally:
             self.spent += time.monotonic() - began
         count = len(self.pairs)
@@ -293,6 +294,7 @@ def _assert_own_code(
                     "of cases, leads it there; take that away"
                 )
             answer["lacks"] = f"{module} is not in {own}, and was taken from {file}"
+            live[side].is_over = True  # it keeps that module, which other cases would be blamed for
 
 
 def _assert_outputs_agree(a: Path, b: Path, case: Case) -> None:
@@ -317,7 +319,7 @@ class _Side:
         self.name, self.folder, self.patience = name, folder and folder.resolve(), patience
         self.task = ""
         self.is_over = False
-        """True if it has ended, or hangs."""
+        """True if it has ended, hangs, or has loaded another side's code."""
 
     def tell(self, what: Mapping[str, str | int]) -> None:
         """Ask it to set up a case, or for a sample of so many calls."""
