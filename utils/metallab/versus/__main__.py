@@ -53,9 +53,8 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
         given.cases = Path(given.a)
     elif not given.list and not given.b:
         parser.error("name two sides, A and B")
-    before = signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # what ends it politely loses no more than Ctrl-C
+    # what ends it politely loses no more than Ctrl-C
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run(given)
     except _REFUSALS as error:
