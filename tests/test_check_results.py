@@ -154,7 +154,7 @@ def a_device_is_one_that_the_machine_has(check_results, write):
         ({GPU: ("NVIDIA H200", "cuda")}, {"gpu": "NVIDIA H200"}, "its device is 'NVIDIA H200'"),
         ({CPU: (CPU, "mps")}, {}, "its device is 'Apple M2 Max CPU, 12 threads' .mps., and"),
         ({GPU: (GPU, "cuda")}, {}, "its device is 'Apple M2 Max GPU' .cuda., and"),
-        ({GPU: (GPU, "cpu", 1)}, {}, "its device is 'Apple M2 Max GPU' .cpu., and"),
+        ({GPU: (GPU, "cpu", 1)}, {}, "its device is 'Apple M2 Max GPU' .cpu., and .* 'Apple M2 Max CPU, 1 thread'"),
         (
             nvidia | {GPU: ("NVIDIA H200", "mps")},
             XEON | {"gpu": "NVIDIA H200"},

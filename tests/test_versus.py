@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -43,6 +45,10 @@ def by_side():
 @case
 def nothing():
     return work(None)
+
+@case
+def empty():
+    return work([])
 
 @case
 def new():
@@ -105,6 +111,7 @@ def test_ratios_are_those_of_the_sides(file):
     [
         ("by_side", "2000000", "DIFFERS", "2000000"),
         ("nothing", "1000000", "NEITHER", "A: TypeError: the case returns None"),
+        ("empty", "1000000", "NEITHER", "the case returns nothing"),
         ("no_function", "1000000", "NEITHER", "B: TypeError: the case gives a int: return the function to be timed"),
         ("crashes", "2000000", "LOST", "B: its process was killed by SIGKILL"),
     ],
@@ -121,7 +128,7 @@ def test_what_an_old_side_lacks_is_new_and_what_a_new_one_lacks_is_lost(file, tm
     newer = side(PYTHONPATH=str(tmp_path / "newer"))
     compared = outcome(file, "new", side(), newer)
     assert (compared.answer, compared.is_finding) == ("NEW", False)
-    assert "A: ModuleNotFoundError: No module named 'of_the_new_side'" in compared.reason
+    assert "A: ModuleNotFoundError: No module named 'of_the_new_side' (cases.py, line 34)" in compared.reason
     compared = outcome(file, "new", newer, side())
     assert (compared.answer, compared.is_finding) == ("LOST", True)
     assert report.exit_code([compared]) == 1
@@ -178,9 +185,12 @@ def test_cases_share_processes_and_outlive_one_that_ends_them(file, monkeypatch)
     assert len(started) == 2 * 9
 
 
-def test_a_side_that_hangs_is_told(file, monkeypatch):
-    monkeypatch.setattr(lockstep, "PATIENCE", 0.0)
-    assert "no answer within 0 s" in outcome(file, "by_side", side(), side()).reason
+def test_a_side_that_hangs_is_told(file, monkeypatch, capsys):
+    monkeypatch.setattr(lockstep, "NOTICE", 0.0)
+    monkeypatch.setattr(lockstep, "SHORTEST_PATIENCE", 0.01)
+    assert "no answer within 0.01 s" in outcome(file, "by_side", side(), side()).reason
+    assert "versus: A is waited for, by_side: 0 s more" in capsys.readouterr().err
+    assert Settings(file, seconds=1e6).patience == lockstep.PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -239,7 +249,8 @@ def lost():
     (package / "__init__.py").write_text("CALLS = 2\n")
     git(root, "commit", "--quiet", "-am", "two")
     monkeypatch.chdir(root)
-    monkeypatch.setattr(command.paths, "BUILD", tmp_path / "build")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # what imports write is no change of a worktree
     return root
 
 
@@ -250,7 +261,9 @@ def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monke
     given = ["HEAD~1", "HEAD", "cases.py", "--only", "theirs", "--only", "lost", "--device", "cpu", "--out", str(out)]
     assert command.main(given) == 1
     told = capsys.readouterr().out
-    old = tmp_path / "build" / "versus" / "worktrees" / f"project-{git(repository, 'rev-parse', 'HEAD~1')[:12]}"
+    old = sides.parse("HEAD~1", repository).checkout
+    assert old.is_relative_to(tmp_path / "cache" / "metallab")
+    assert (old / "src" / "theirs" / "__pycache__").is_dir()
     assert f"A imports theirs from {old / 'src' / 'theirs' / '__init__.py'}" in told
     assert "SLOWER  theirs: 0.500 (0.500 to 0.500) (8 pairs of processes, 24 rounds" in told
     assert "LOST    lost: only A can do it: B: AttributeError: module 'theirs' has no attribute 'OLD'" in told
@@ -263,6 +276,11 @@ def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monke
         git(repository, "rev-parse", at) for at in ("HEAD~1", "HEAD")
     ]
     assert (out / "versus.png").read_bytes().startswith(b"\x89PNG")
+    answers = json.loads((out / "answers.json").read_text())
+    assert [answers["sides"][name]["git_revision"] for name in "AB"] == [run.machine.git_revision for run in (a, b)]
+    theirs = next(each for each in answers["cases"] if each["name"] == "theirs")
+    assert (theirs["answer"], theirs["low"], theirs["high"]) == ("SLOWER", pytest.approx(0.5), pytest.approx(0.5))
+    assert "revision" in {each["what differs"] for each in answers["differences"]}
 
 
 def test_worktrees_are_kept_and_looked_at(repository):
@@ -289,6 +307,7 @@ def test_a_side_is_its_parts(repository, tmp_path):
         python,
         {"A_B": "c=d"},
     )
+    assert sides.parse(r"A=b\,c,D=e", repository).variables == {"A": "b,c", "D": "e"}
     assert both.source == both.checkout / "src"
     tree = sides.parse(".", repository)
     assert (tree.revision, tree.checkout, tree.python) == (None, repository, Path(sys.executable))
@@ -309,8 +328,13 @@ def test_what_differs_is_told(repository):
     lines = str(sides.differences(two, described)).splitlines()
     named = [line.split("  ")[0] for line in lines]
     assert named[:2] == ["what differs", "revision"]
-    assert {"variable LEVEL", "package torch", "import theirs from"} <= set(named)
+    assert {"variable LEVEL", "package torch", "folder"} <= set(named)
     assert "Python" not in named
+    described["A"].packages.update({f"one{number:02}": "1" for number in range(30)})
+    lines = str(sides.differences(two, described)).splitlines()
+    assert lines[-1] == f"and {30 + len(named) - 1 - sides.MOST_DIFFERENCES} more"
+    packages = [line.split()[1] for line in lines if line.startswith("package")]
+    assert packages == ["torch", *sorted(packages[1:])]
 
 
 def test_the_same_twice_another_s_code_and_no_device_are_refused(repository, capsys):
@@ -340,6 +364,7 @@ def test_the_same_twice_another_s_code_and_no_device_are_refused(repository, cap
         (["--device", "sim"], "a simulated device's times say nothing: name one of auto, cpu, cuda, mps"),
         (["--device", "tpu"], "there is no device 'tpu'"),
         (["--only", "99"], "no case is of 99: groups are 01; --list names all cases"),
+        (["--only", "3"], "no case is of 3: groups are 01"),
     ],
 )
 def test_what_is_asked_for_in_vain_is_told_in_a_line(repository, capsys, given, words):
@@ -347,6 +372,136 @@ def test_what_is_asked_for_in_vain_is_told_in_a_line(repository, capsys, given, 
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+PLAIN = """
+import sys
+from pathlib import Path
+from metallab.versus import case
+LEAD
+
+@case
+def imported():
+    import mine
+    return lambda: mine.VALUE
+"""
+
+
+@pytest.mark.parametrize(
+    ("lead", "in_old", "answer", "code"),
+    [
+        ("", True, "A imports mine from {old}/mine.py", 2),
+        ("sys.path.insert(0, str(Path(__file__).parent))", True, "A imports mine from {root}/mine.py, and not", 2),
+        (
+            "sys.path.append(str(Path(__file__).parent))",
+            False,
+            "NEW     imported: only B can do it: A: mine is not in",
+            2,
+        ),
+    ],
+)
+def test_a_side_runs_its_own_files(tmp_path, monkeypatch, capsys, lead, in_old, answer, code):
+    """Modules without a package, and a path that leads both sides to one state, as a .pth of an environment does."""
+    root = tmp_path / "plain"
+    root.mkdir()
+    (root / "cases.py").write_text(PLAIN.replace("LEAD", lead))
+    (root / ("mine.py" if in_old else "another.py")).write_text("VALUE = 1\n")
+    git(tmp_path, "init", "--quiet", str(root))
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "-m", "one")
+    (root / "mine.py").write_text("VALUE = 1 + 0\n")
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    out = ["--device", "cpu", "--seconds", "1", "--out", str(tmp_path / "out")]
+    assert command.main(["HEAD", ".", "cases.py", *out]) == code
+    old = sides.parse("HEAD", root).checkout
+    told = capsys.readouterr()
+    assert answer.format(old=old, root=root) in told.out + told.err
+
+
+def test_another_case_is_not_blamed_for_what_a_process_has_loaded(repository, monkeypatch):
+    """A package that only B has, and a path that leads A to it: NEW, and the next case has processes of its own."""
+    (repository / "src" / "fresh.py").touch()
+    (repository / "cases.py").write_text(
+        CASES.replace("import of_the_new_side", "import sys; sys.path.append(os.environ['AT']); import fresh")
+    )
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    two = [sides.parse(text, repository) for text in ("HEAD", f".,AT={repository / 'src'}")]
+    both = [dataclasses.replace(each, variables={"AT": str(repository / "src")}).command for each in two]
+    every = cases.load(repository / "cases.py")
+    settings = Settings(repository / "cases.py", seconds=0.0, watched=tuple(each.checkout.resolve() for each in two))
+    got = lockstep.compare([every[name] for name in ("new", "by_side")], both, settings, InOrder())
+    assert {outcome.case.name: outcome.answer for outcome in got} == {"new": "NEW", "by_side": "UNSURE"}
+
+
+def test_a_working_tree_s_commit_is_its_own(repository):
+    """Not that of Metal Lab."""
+    (repository / "src" / "theirs" / "__init__.py").write_text("CALLS = 9\n")
+    assert sides.parse(".", repository).state == (git(repository, "rev-parse", "HEAD"), True)
+    assert sides.parse("HEAD", repository).state == (git(repository, "rev-parse", "HEAD"), False)
+
+
+def test_a_python_that_cannot_hand_over_anything_is_refused(repository, tmp_path):
+    for name, answer, words in (
+        ("chatty", "hello", "answers 'hello', which is no answer of Python's"),
+        ("bare", json.dumps({"python": "3", "packages": {}, "modules": {"numpy": None}, "device": "cpu", "label": ""}),
+         "has no NumPy"),
+    ):  # fmt: skip
+        python = tmp_path / name
+        python.write_text(f"#!/bin/sh\necho '{answer}'\n")
+        python.chmod(0o755)
+        with pytest.raises(sides.SideError, match=words):
+            sides.describe(sides.parse(str(python), repository), [], "cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("1.7", "threads are a whole number from 1 to"), ("100000", "the cores here"), ("-1", "or 0 for as many")],
+)
+def test_threads_are_whole_and_there(repository, capsys, text, words):
+    with pytest.raises(SystemExit):
+        command.main(["HEAD~1", ".", "cases.py", "--threads", text])
+    assert words in capsys.readouterr().err
+
+
+def test_a_tolerance_that_there_is_not_is_told_in_a_line(repository, capsys):
+    (repository / "cases.py").write_text(
+        "from metallab.versus import case\n@case(tolerance='float99')\ndef one(): ...\n"
+    )
+    assert command.main(["HEAD~1", ".", "cases.py"]) == 2
+    assert "one: there is no tolerance for 'float99'" in capsys.readouterr().err
+
+
+def test_an_interruption_before_anything_is_told_in_a_line(repository, tmp_path, capsys, monkeypatch):
+    def compare(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield
+
+    monkeypatch.setattr(lockstep, "compare", compare)
+    given = ["HEAD~1", "HEAD", "cases.py", "--device", "cpu", "--out", str(tmp_path / "out")]
+    assert command.main(given) == 130
+    assert capsys.readouterr().err == "versus: interrupted before anything was compared\n"
+
+
+def test_what_was_decided_before_a_turn_expired_is_kept(file, monkeypatch):
+    @contextlib.contextmanager
+    def turn():
+        yield
+        raise turns.TurnExpired("too long")
+
+    monkeypatch.setattr(lockstep.turns, "turn", turn)
+    got = lockstep.compare([cases.load(file)["nothing"]], [side(), side()], Settings(file))
+    assert next(got).answer == "NEITHER"
+    with pytest.raises(turns.TurnExpired):
+        next(got)
+
+
+def test_a_folder_that_takes_no_files_is_refused_before_anything_is_measured(repository, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(lockstep, "compare", lambda *_: pytest.fail("it was measured"))
+    (tmp_path / "a_file").touch()
+    assert command.main(["HEAD~1", "HEAD", "cases.py", "--out", str(tmp_path / "a_file" / "below")]) == 2
+    assert "a_file" in capsys.readouterr().err
 
 
 def test_the_simulated_device_of_the_environment_is_refused_too(repository, capsys, monkeypatch):
@@ -357,7 +512,10 @@ def test_the_simulated_device_of_the_environment_is_refused_too(repository, caps
 
 def test_cases_are_listed_by_group_and_name(repository, capsys):
     assert command.main(["HEAD", ".", "cases.py", "--only", "01", "--list"]) == 0
-    assert capsys.readouterr().out.split() == ["01", "steady[n=2]", "01", "steady[n=3]"]
+    listed = capsys.readouterr().out
+    assert listed.split() == ["01", "steady[n=2]", "01", "steady[n=3]"]
+    assert command.main(["--list", "cases.py", "--only", "01"]) == 0
+    assert capsys.readouterr().out == listed
 
 
 def test_what_was_compared_before_an_interruption_is_kept(repository, tmp_path, capsys, monkeypatch):
@@ -376,21 +534,27 @@ def test_what_was_compared_before_an_interruption_is_kept(repository, tmp_path, 
         "versus/steady[n=2]/A",
         "versus/steady[n=2]/B",
     }
-    (tmp_path / "a_file").touch()
-    assert command.main([*given[:-1], str(tmp_path / "a_file" / "below")]) == 2
-    assert "a_file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("answers", "code"),
     [(["SAME", "FASTER", "UNSURE", "NEW"], 0), (["SAME", "SLOWER"], 1), (["SAME", "LOST"], 1), (["SAME", "DIFFERS"], 2),
-     (["NEW", "NEITHER"], 2)],
+     (["NEW", "NEITHER"], 2), (["SAME", "no interval"], 2), (["SLOWER", "no interval"], 1)],
 )  # fmt: skip
 def test_exit_codes(answers, code):
     some = lockstep.Interval(1.0, 0.9, 1.1)
     one = cases.Case("one", lambda: None)
+    intervals = {"SAME": some, "SLOWER": some, "FASTER": some, "UNSURE": some, "no interval": lockstep.Interval(1.0)}
     of = [
-        lockstep.Outcome(one, answer, some if answer in ("SAME", "SLOWER", "FASTER", "UNSURE") else None)
+        lockstep.Outcome(one, "UNSURE" if answer == "no interval" else answer, intervals.get(answer))
         for answer in answers
     ]
     assert report.exit_code(of) == code
+
+
+def test_what_is_not_decided_is_said_last():
+    one = cases.Case("one", lambda: None)
+    of = [lockstep.Outcome(one, "UNSURE", lockstep.Interval(1.0, *ends)) for ends in ((), (0.9, 1.1))]
+    assert report.summary(of, 1.01).splitlines()[-1] == (
+        "2 of 2 were not decided, 1 without an interval: more --seconds decide them, or a quieter machine."
+    )

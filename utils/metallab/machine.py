@@ -231,7 +231,7 @@ def describe() -> Machine:
 def _fixed() -> dict[str, Any]:
     """What does not change while this process lives."""
     ask = {"Darwin": _mac, "Linux": _linux}.get(platform.system(), dict)
-    revision, dirty = _git(ROOT)
+    revision, dirty = git_state(ROOT)
     common = {
         "cores_physical": psutil.cpu_count(logical=False),
         "cores_logical": psutil.cpu_count(),
@@ -410,7 +410,7 @@ def without_home(value: str) -> str:
 _GIT_STATUS = ("--porcelain=v2", "--branch", "--untracked-files=normal")  # a user's settings may leave new files out
 
 
-def _git(folder: Path) -> tuple[str | None, bool | None]:
+def git_state(folder: Path) -> tuple[str | None, bool | None]:
     """Revision of the checkout, and whether it differs from it; (None, None) if this is no checkout."""
     if not (folder / ".git").exists():  # else git would answer for a repository further up
         return None, None

@@ -96,7 +96,10 @@ def _against_machine(described: machine.Machine, measured: timing.Measurement) -
         yield f"its chip is {chip!r}, and its system {system!r}: an Apple chip's name is told by macOS alone"
     if not _has(described, measured):
         told = f"its device is {measured.device!r} ({measured.kind})"
-        yield f"{told}, and its machine has the chip {chip!r} and the GPU {described.gpu!r}"
+        if measured.kind == "cpu":
+            yield f"{told}, and its machine's is called {cpu_label(measured.threads or 0, of=chip)!r}"
+        else:
+            yield f"{told}, and its machine has the chip {chip!r} and the GPU {described.gpu!r}"
 
 
 def _has(described: machine.Machine, measured: timing.Measurement) -> bool:

@@ -6,11 +6,14 @@ import argparse
 import importlib.util
 import math
 import os
+import re
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from metallab import machine, paths
+from metallab import checks, machine, paths
+from metallab.device.base import cores
 from metallab.turns import TurnBlocked, TurnExpired
 from metallab.versus import cases, lockstep, report, sides
 from metallab.versus.lockstep import Settings
@@ -29,11 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
     """0 if B is nowhere slower, 1 if it is, or cannot do what A can, 2 if they cannot be compared or outputs differ.
 
+    2 also where a case's budget was too small for an interval; 0 does not say that every case was decided.
+
     130 where it was interrupted: what had been compared until then is told and saved.
     """
     side = "a git revision, '.' for the working tree, a Python or its environment's folder, NAME=value"
-    parser.add_argument("a", metavar="A", help=f"the old side: {side}, or several of these with commas between")
-    parser.add_argument("b", metavar="B", help="the new side")
+    several = "or several of these with commas between ('\\,' is a comma in a value)"
+    parser.add_argument("a", metavar="A", nargs="?", help=f"the old side: {side}, {several}")
+    parser.add_argument("b", metavar="B", nargs="?", help="the new side")
     parser.add_argument("cases", metavar="cases.py", nargs="?", type=Path, default=CASES, help="functions with @case")
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="a group (02b), or part of a name")
     parser.add_argument("--device", metavar="DEVICE", help=f"{', '.join(DEVICES)}; default: METALLAB_DEVICE, or auto")
@@ -41,17 +47,34 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
     parser.add_argument("--threads", type=_threads, default=1, help="of each side: 1, or 0 for as many as it likes")
     parser.add_argument("--factor", type=_factor, default=Settings.factor, help="what is called a difference (1.01)")
     parser.add_argument("--out", type=Path, default=paths.BUILD / "versus", help="folder of versus.json, versus.png")
-    parser.add_argument("--list", action="store_true", help="name the cases, and measure nothing")
+    parser.add_argument("--list", action="store_true", help="name the cases (A and B may be left out), measure nothing")
+    given = parser.parse_args(arguments)
+    if given.list and given.a and not given.b:
+        given.cases = Path(given.a)
+    elif not given.list and not given.b:
+        parser.error("name two sides, A and B")
+    # what ends it politely loses no more than Ctrl-C
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return run(parser.parse_args(arguments))
-    except (cases.CaseError, sides.SideError, TurnBlocked, TurnExpired, OSError) as error:
+        return run(given)
+    except _REFUSALS as error:
         print(f"versus: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("versus: interrupted before anything was compared", file=sys.stderr)
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+_REFUSALS = (cases.CaseError, sides.SideError, lockstep.WrongCodeError, TurnBlocked, TurnExpired, OSError)
 
 
 def run(given: argparse.Namespace) -> int:
     """Parse the sides, say what differs, hold them against each other case by case, and save what came of it."""
     chosen = choose(cases.load(given.cases), given.only)
+    for one in chosen:
+        assert_tolerance(one)
     if given.list:
         print("\n".join(f"{case.group:5}{case.name}" for case in chosen))
         return 0
@@ -59,41 +82,52 @@ def run(given: argparse.Namespace) -> int:
     if wish not in DEVICES:
         why = "a simulated device's times say nothing" if wish == "sim" else f"there is no device {wish!r}"
         raise sides.SideError(f"{why}: name one of {', '.join(DEVICES)} with --device")
+    report.assert_writable(given.out)
     root = sides.repository(Path.cwd())
     two = {name: sides.parse(text, root) for name, text in (("A", given.a), ("B", given.b))}
     modules = sorted(set.union(*(side.modules for side in two.values())))
     described = {name: sides.describe(side, modules, wish) for name, side in two.items()}
     sides.assert_comparable(two, described)
-    settings = Settings(given.cases.resolve(), described["A"].device, given.seconds, given.threads, given.factor)
+    file = given.cases.resolve()
+    watched = {side.checkout.resolve() for side in two.values()}
+    if len(watched) > 1:
+        watched.add(sides.repository(file.parent).resolve())
+    settings = Settings(
+        file, described["A"].device, given.seconds, given.threads, given.factor, watched=tuple(sorted(watched))
+    )
     device = described["A"].label or machine.describe().chip or "CPU"
-    print(sides.differences(two, described))
-    for name, its in described.items():
-        for module, file in its.modules.items():
-            print(f"{name} imports {module} from {file or 'nowhere: it has none'}")
+    different = sides.differences(two, described)
+    print(different)
     threads = f"{given.threads or 'as many as they like'} a side"
     print(f"Cases: {len(chosen)}; device: {device}; threads: {threads}; at most {given.seconds:g} s a case", flush=True)
     commands = [side.command for side in two.values()]
-    outcomes, is_interrupted = [], False
+    outcomes, code, told = [], None, set()
+    groups = dict.fromkeys(case.group for case in chosen)  # frameworks that have not met do not share a process
     try:
-        for group in dict.fromkeys(
-            case.group for case in chosen
-        ):  # frameworks that have not met do not share a process
+        for group in groups:
             for outcome in lockstep.compare([case for case in chosen if case.group == group], commands, settings):
                 outcomes.append(outcome)
-                print(report.sentence(outcome), flush=True)
-    except KeyboardInterrupt:  # minutes of measuring are not lost
-        is_interrupted = True
-        print(f"interrupted after {len(outcomes)} of {len(chosen)} cases", file=sys.stderr)
+                lines = [line for line in report.imports(outcome) if line not in told]
+                told.update(lines)
+                print(*lines, report.sentence(outcome), sep="\n", flush=True)
+    except (KeyboardInterrupt, *_REFUSALS) as why:  # minutes of measuring are not lost
+        if not outcomes:
+            raise
+        code = 130 if isinstance(why, KeyboardInterrupt) else 2
+        reason = f": {why}" if code == 2 else ""
+        print(f"interrupted after {len(outcomes)} of {len(chosen)} cases{reason}", file=sys.stderr)
     print(report.table(outcomes))
-    print(report.summary(outcomes, given.factor))
     if file := report.save(given.out / "versus.json", outcomes, two, described, settings):
         print(f"The samples of both sides: {paths.shown(file)}")
+    answers = report.save_answers(given.out / "answers.json", outcomes, two, different, settings)
+    print(f"Answers, intervals, what differs: {paths.shown(answers)}")
     if not importlib.util.find_spec("matplotlib"):  # nor need it be, where only measuring is installed
         print("There is no picture without matplotlib: pip install matplotlib")
     elif picture := report.draw(outcomes, f"A: {given.a}; B: {given.b}", device):
         picture.savefig(given.out / "versus.png")
         print(f"A picture: {paths.shown(given.out / 'versus.png')}")
-    return 130 if is_interrupted else report.exit_code(outcomes)
+    print(report.summary(outcomes, given.factor))
+    return report.exit_code(outcomes) if code is None else code
 
 
 def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.Case]:
@@ -111,7 +145,16 @@ def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.
 
 
 def _is_meant(one: cases.Case, text: str) -> bool:
-    return one.group == text or text in one.name
+    """A lesson's number is a group alone: 12 is no part of ``product[n=512]``."""
+    return one.group == text or (text in one.name and not re.fullmatch(r"\d+[a-z]?", text))
+
+
+def assert_tolerance(one: cases.Case) -> None:
+    """CaseError if there is no tolerance of that name."""
+    try:
+        checks.tolerance(one.tolerance)
+    except (TypeError, ValueError) as error:
+        raise cases.CaseError(f"{one.name}: {error}; name one of these in @case(tolerance=)") from error
 
 
 def _positive(text: str) -> float:
@@ -123,7 +166,11 @@ def _factor(text: str) -> float:
 
 
 def _threads(text: str) -> int:
-    return int(_number(text, 0, 10_000, "threads are a whole number, 0 for as many as it likes"))
+    wanted = f"threads are a whole number from 1 to {cores()}, the cores here, or 0 for as many as it likes"
+    number = _number(text, 0, cores() + 1, wanted)
+    if not number.is_integer():
+        raise argparse.ArgumentTypeError(wanted)
+    return int(number)
 
 
 def _number(text: str, low: float, high: float, wanted: str) -> float:

@@ -92,9 +92,8 @@ def load(path: Path | str) -> dict[str, Case]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise CaseError(
-            f"{path}: {type(error).__name__}: {error}; import what a case needs inside of its function"
-        ) from error
+        advice = "; import what a case needs inside of its function" if isinstance(error, ImportError) else ""
+        raise CaseError(f"{path}: {type(error).__name__}: {error}{advice}") from error
     marked = [one for function in vars(module).values() for one in getattr(function, "versus_cases", ())]
     cases = {one.name: one for one in marked}
     if len(cases) < len(marked):

@@ -65,8 +65,3 @@ def _rank(pairs: int, risk: float) -> int:
         counts = [a + b for a, b in zip(without, with_it, strict=True)]
     below = itertools.accumulate(counts)
     return sum(1 for _ in itertools.takewhile(lambda count: 2 * count <= risk * 2**pairs, below))
-
-
-def next_look(pairs: int) -> int | None:
-    """The number of pairs at which the interval is looked at next; None after the last."""
-    return next((look for look in LOOKS if look > pairs), None)

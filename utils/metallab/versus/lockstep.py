@@ -19,6 +19,7 @@ import random
 import select
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +40,10 @@ _RESTLESS = 6.0
 _SHARED_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 """JAX and TensorFlow would each take most of a GPU's memory for one side, and leave the other none."""
 PATIENCE = 300.0
-"""Seconds for set-up and first call, and for any sample, before a side is said to hang."""
+"""Seconds for set-up and first call, and for any sample, before a side is said to hang; fewer for a small budget."""
+SHORTEST_PATIENCE = 60.0
+NOTICE = 20.0
+"""Seconds without an answer after which a line says for whom is waited."""
 
 Answer = Literal["SLOWER", "LOST", "DIFFERS", "UNSURE", "SAME", "FASTER", "NEW", "NEITHER"]
 
@@ -68,6 +72,13 @@ class Settings:
     """Threads of each side; 0: as many as it likes."""
     factor: float = 1 + timing.MATTERS
     """What is called a difference: the whole interval lies beyond it."""
+    watched: tuple[Path, ...] = ()
+    """Folders with states of what is compared, without links: a module from there has to be of its side's folder."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a side that does not answer is said to hang."""
+        return min(PATIENCE, max(SHORTEST_PATIENCE, 5 * self.seconds))
 
 
 @dataclass(frozen=True)
@@ -98,6 +109,8 @@ class Outcome:
     reason: str = ""
     """Why there is no ratio, or why it is unsure."""
     seconds: float = 0.0
+    files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of each side, A and B, the file of each module that it has imported from a watched folder."""
 
     @property
     def is_finding(self) -> bool:
@@ -122,20 +135,22 @@ def compare(
     A case goes on until its verdict is clear or its budget is spent. Outputs come first: sides that disagree get no
     ratio. The cases share their processes, which import frameworks once, and come in another order in each pair of
     processes; a pair that a case has ended is followed by another one for the others. Each pair takes a turn, see
-    `metallab.turns`; waiting for it is no part of a budget.
+    `metallab.turns`; waiting for it is no part of a budget. `WrongCodeError` if a side runs another state's code.
     """
     chance = chance or random.Random()
     open_cases = {case.name: _Progress(case) for case in given}
     while open_cases:
         decided: list[Outcome] = []
-        with turns.turn(), _live_pair(sides, settings, chance) as live:
-            for name in chance.sample(list(open_cases), len(open_cases)):
-                if outcome := open_cases[name].one_more(live, settings, chance):
-                    decided.append(outcome)
-                    del open_cases[name]
-                if any(side.is_over for side in live.values()):
-                    break
-        yield from decided
+        try:
+            with turns.turn(), _live_pair(sides, settings, chance) as live:
+                for name in chance.sample(list(open_cases), len(open_cases)):
+                    if outcome := open_cases[name].one_more(live, settings, chance):
+                        decided.append(outcome)
+                        del open_cases[name]
+                    if any(side.is_over for side in live.values()):
+                        break
+        finally:  # an interruption takes nothing from what was decided before
+            yield from decided
 
 
 @dataclass
@@ -146,14 +161,16 @@ class _Progress:
     pairs: list[Pair] = field(default_factory=list)
     spent: float = 0.0
     """Seconds."""
+    files: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     def one_more(self, live: Mapping[str, _Side], settings: Settings, chance: random.Random) -> Outcome | None:
         """Take samples of another pair of processes; the outcome, if that has decided it."""
         began = time.monotonic()
         try:
-            self.pairs.append(_pair(self.case, live, settings, chance, is_first=not self.pairs))
+            self.pairs.append(_pair(self.case, live, settings, chance, is_first=not self.pairs, files=self.files))
         except _NoRatioError as why:
-            return Outcome(self.case, why.answer, None, tuple(self.pairs), str(why), self.spent)
+            spent = self.spent + time.monotonic() - began
+            return Outcome(self.case, why.answer, None, tuple(self.pairs), str(why), spent, self.files)
         finally:
             self.spent += time.monotonic() - began
         count = len(self.pairs)
@@ -164,7 +181,13 @@ class _Progress:
         answer = verdict(of, settings.factor)
         if not is_last and answer == "UNSURE":
             return None
-        return Outcome(self.case, answer, of, tuple(self.pairs), _lacking(self.pairs, self.spent), self.spent)
+        return Outcome(
+            self.case, answer, of, tuple(self.pairs), _lacking(self.pairs, self.spent), self.spent, self.files
+        )
+
+
+class WrongCodeError(ValueError):
+    """A side runs what is another side's; the message says what to do."""
 
 
 class _NoRatioError(Exception):
@@ -180,17 +203,28 @@ def _lacking(pairs: Sequence[Pair], spent: float) -> str:
     fewest = intervals.LOOKS[0]
     if len(pairs) >= fewest:
         return ""
-    return (
-        f"{len(pairs)} of {fewest} pairs of processes: give it --seconds {math.ceil(1.2 * fewest * spent / len(pairs))}"
-    )
+    wanted = math.ceil(2 * fewest * spent / len(pairs))  # more rounds fit in then, and starting may take longer
+    return f"{len(pairs)} of {fewest} pairs of processes: give it --seconds {wanted}"
 
 
-def _pair(case: Case, live: Mapping[str, _Side], settings: Settings, chance: random.Random, is_first: bool) -> Pair:
-    """Set a case up in a live process of each side, and take samples of it in rounds."""
+def _pair(
+    case: Case,
+    live: Mapping[str, _Side],
+    settings: Settings,
+    chance: random.Random,
+    is_first: bool,
+    files: dict[str, Mapping[str, str]] | None = None,
+) -> Pair:
+    """Set a case up in a live process of each side, and take samples of it in rounds.
+
+    ``files`` is given what each side has imported from a watched folder.
+    """
     start = time.monotonic()
     for side in chance.sample("AB", 2):  # both at a time
         live[side].tell({"case": case.name, "output": str(live[side].output) if is_first else ""})
     ready = {side: live[side].read() for side in "AB"}
+    if settings.watched:
+        _assert_own_code(live, ready, settings.watched, {} if files is None else files)
     _assert_both_can({side: answer["lacks"] for side, answer in ready.items() if "lacks" in answer})
     starting = time.monotonic() - start
     if is_first:
@@ -239,13 +273,40 @@ def _assert_both_can(lacking: Mapping[str, str]) -> None:
     raise _NoRatioError("NEITHER" if len(lacking) == 2 else "NEW" if "A" in lacking else "LOST", reason)
 
 
+def _assert_own_code(
+    live: Mapping[str, _Side], ready: Mapping[str, dict], watched: Sequence[Path], files: dict[str, Mapping[str, str]]
+) -> None:
+    """A side that imports what only another state has lacks it, which its answer says then.
+
+    WrongCodeError if it has that file itself: then it was led astray, and times of the wrong code would be compared.
+    """
+    for side, answer in ready.items():
+        own, files[side] = live[side].folder, answer.get("files", {})
+        for module, file in files[side].items():
+            home = max(
+                (folder for folder in watched if Path(file).is_relative_to(folder)), key=lambda at: len(at.parts)
+            )
+            if home == own:
+                continue
+            if (own / Path(file).relative_to(home)).exists():
+                raise WrongCodeError(
+                    f"{side} imports {module} from {file}, and not from {own}: something, such as sys.path in the file "
+                    "of cases, leads it there; take that away"
+                )
+            answer["lacks"] = f"{module} is not in {own}, and was taken from {file}"
+            live[side].is_over = True  # it keeps that module, which other cases would be blamed for
+
+
 def _assert_outputs_agree(a: Path, b: Path, case: Case) -> None:
     import numpy as np
 
     from metallab import checks  # not where only measuring is installed and nothing is compared
 
+    outputs = [dict(np.load(file, allow_pickle=False)) for file in (a, b)]
+    if not any(array.size for arrays in outputs for array in arrays.values()):
+        raise _NoRatioError("NEITHER", "the case returns nothing: let its function return what it computes")
     try:
-        checks.assert_close(*(dict(np.load(file, allow_pickle=False)) for file in (a, b)), case.tolerance)
+        checks.assert_close(*outputs, case.tolerance)
     except AssertionError as difference:
         raise _NoRatioError("DIFFERS", " ".join(str(difference).split())) from None
 
@@ -253,21 +314,28 @@ def _assert_outputs_agree(a: Path, b: Path, case: Case) -> None:
 class _Side:
     """A live process of one side."""
 
-    def __init__(self, process: subprocess.Popen, folder: Path) -> None:
-        self.process, self.output, self.log = process, folder / "output.npz", folder / "log"
+    def __init__(self, process: subprocess.Popen, given: Path, name: str, folder: Path | None, patience: float) -> None:
+        self.process, self.output, self.log = process, given / "output.npz", given / "log"
+        self.name, self.folder, self.patience = name, folder and folder.resolve(), patience
+        self.task = ""
         self.is_over = False
-        """True if it has ended, or hangs."""
+        """True if it has ended, hangs, or has loaded another side's code."""
 
     def tell(self, what: Mapping[str, str | int]) -> None:
         """Ask it to set up a case, or for a sample of so many calls."""
+        self.task = what.get("case", self.task)
         with contextlib.suppress(BrokenPipeError):  # that it has ended is told by what it does not answer
             self.process.stdin.write(f"{json.dumps(what)}\n".encode())
 
     def read(self) -> dict:
         """Its next answer; that it lacks everything if it has ended or hangs."""
-        if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
-            self.is_over = True
-            return {"lacks": f"no answer within {PATIENCE:g} s"}
+        if not self._answers_within(min(NOTICE, self.patience)):
+            rest = self.patience - NOTICE
+            if rest > 0:
+                print(f"versus: {self.name} is waited for, {self.task}: {rest:.0f} s more", file=sys.stderr, flush=True)
+            if not self._answers_within(max(rest, 0.0)):
+                self.is_over = True
+                return {"lacks": f"no answer within {self.patience:g} s"}
         line = self.process.stdout.readline()
         if line.endswith(b"\n"):
             return json.loads(line)
@@ -275,6 +343,9 @@ class _Side:
         ended = processes.describe_exit(self.process.wait())
         words = processes.last_words(self.log, lines=1)
         return {"lacks": f"its process {ended}{f': {words}' if words else ''}"}
+
+    def _answers_within(self, seconds: float) -> bool:
+        return bool(select.select([self.process.stdout], [], [], seconds)[0])
 
 
 @contextlib.contextmanager
@@ -284,15 +355,19 @@ def _live_pair(sides: Sequence[Command], settings: Settings, chance: random.Rand
         cores, live = _cores(settings.threads, chance), {}
         for side in chance.sample("AB", 2):
             given = {"cases": cases.__file__, "file": str(settings.file), "device": settings.device, "cores": cores}
-            given["seed"] = chance.randrange(2**32)
+            given |= {"watched": [str(folder) for folder in settings.watched], "seed": chance.randrange(2**32)}
             variables = environment(sides["AB".index(side)], settings.threads, padding=chance.randrange(4096))
-            started = _started(sides["AB".index(side)], json.dumps(given), variables, Path(folder, side))
+            started = _started(
+                sides["AB".index(side)], json.dumps(given), variables, Path(folder, side), settings.patience
+            )
             live[side] = stack.enter_context(started)
         yield live
 
 
 @contextlib.contextmanager
-def _started(command: Command, given: str, variables: Mapping[str, str], folder: Path) -> Iterator[_Side]:
+def _started(
+    command: Command, given: str, variables: Mapping[str, str], folder: Path, patience: float
+) -> Iterator[_Side]:
     """A side's process, which ends with the block together with whatever it started."""
     folder.mkdir()
     name = f"{folder.parent.name}-{folder.name}"
@@ -309,7 +384,7 @@ def _started(command: Command, given: str, variables: Mapping[str, str], folder:
         )
         head = processes.find_process(process.pid)
         try:
-            yield _Side(process, folder)
+            yield _Side(process, folder, folder.name, command.folder, patience)
         finally:
             process.stdin.close()
             process.stdout.close()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,40 +38,106 @@ def sentence(outcome: Outcome) -> str:
     if outcome.interval is None:
         return f"{told}{MEANS[outcome.answer]}: {outcome.reason}"
     rounds = sum(len(pair.a) for pair in outcome.pairs)
-    count = f"{len(outcome.pairs)} pairs of processes, {rounds} rounds, {outcome.seconds:.0f} s"
+    pairs = f"{len(outcome.pairs)} pair{'s' if len(outcome.pairs) > 1 else ''} of processes"
+    count = f"{pairs}, {rounds} round{'s' if rounds > 1 else ''}, {outcome.seconds:.0f} s"
     return f"{told}{_ratio(outcome)} ({count}){f'; {outcome.reason}' if outcome.reason else ''}"
 
 
+def imports(outcome: Outcome) -> Iterator[str]:
+    """A line for each package or module that a side imported from its folder: the file."""
+    for side, files in outcome.files.items():
+        for module, file in sorted(files.items()):
+            if not any(module.startswith(f"{other}.") for other in files):
+                yield f"{side} imports {module} from {file}"
+
+
 def table(outcomes: Iterable[Outcome]) -> Table:
-    """All cases, the worst first."""
+    """All cases, the worst first; reasons stand below."""
     ordered = sorted(outcomes, key=lambda outcome: WORST_FIRST.index(outcome.answer))
     rows = [
         [
             outcome.answer,
             outcome.case.name,
             *(units.seconds(_median(outcome.pairs, side)) if outcome.pairs else "" for side in "ab"),
-            _ratio(outcome) if outcome.interval else outcome.reason,
+            _ratio(outcome) if outcome.interval else "",
             len(outcome.pairs),
         ]
         for outcome in ordered
     ]
-    return Table(["answer", "case", "A, a call", "B, a call", "B is as fast as A, times (95 %)", "pairs"], rows)
+    note = "\n".join(f"{outcome.case.name}: {outcome.reason}" for outcome in ordered if outcome.reason)
+    return Table(["answer", "case", "A, a call", "B, a call", "B is as fast as A, times (95 %)", "pairs"], rows, note)
 
 
 def summary(outcomes: Sequence[Outcome], factor: float) -> str:
-    """How many of each answer, and what they mean."""
+    """How many of each answer, what they mean, and what would decide what is not decided."""
     counts = Counter(outcome.answer for outcome in outcomes)
     counted = ", ".join(f"{counts[answer]} {answer}" for answer in WORST_FIRST if counts[answer])
     meant = "; ".join(f"{answer}: {MEANS[answer]}" for answer in WORST_FIRST if counts[answer])
-    return f"Cases: {counted}. {meant}. Within a factor of {factor:.4g} is the same."
+    told = f"Cases: {counted}. {meant}. Within a factor of {factor:.4g} is the same."
+    if not counts["UNSURE"]:
+        return told
+    without = sum(not has_interval(outcome) for outcome in outcomes if outcome.answer == "UNSURE")
+    how_many = (
+        f"{counts['UNSURE']} of {len(outcomes)} were not decided{f', {without} without an interval' * bool(without)}"
+    )
+    return f"{told}\n{how_many}: more --seconds decide them, or a quieter machine."
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """1 if B is slower somewhere, or cannot do what A can; 2 if nothing could be compared or outputs differ; else 0."""
+    """1 if B is slower somewhere, or cannot do what A can; 2 if something could not be compared; else 0.
+
+    That is: outputs differ, a budget was too small for an interval, or no case has one.
+    """
     if any(outcome.is_finding for outcome in outcomes):
         return 1
-    comparable = any(outcome.interval for outcome in outcomes)
-    return 0 if comparable and not any(outcome.answer == "DIFFERS" for outcome in outcomes) else 2
+    compared = [outcome for outcome in outcomes if outcome.interval]
+    is_told = bool(compared) and all(map(has_interval, compared))
+    return 0 if is_told and not any(outcome.answer == "DIFFERS" for outcome in outcomes) else 2
+
+
+def has_interval(outcome: Outcome) -> bool:
+    """False where nothing was compared, or in too few pairs."""
+    return outcome.interval is not None and outcome.interval.low > 0
+
+
+def assert_writable(folder: Path) -> None:
+    """OSError if nothing can be written there; makes the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def save_answers(
+    path: Path, outcomes: Sequence[Outcome], sides: Mapping[str, Side], different: Table, settings: Settings
+) -> Path:
+    """Write as JSON what the samples alone do not tell: the sides, what differs, each case's answer and interval."""
+    about = {
+        "sides": {
+            name: {
+                "text": side.text,
+                "git_revision": side.state[0],
+                "git_dirty": side.state[1],
+                "python": str(side.python),
+                "variables": dict(side.variables),
+            }
+            for name, side in sides.items()
+        },
+        "differences": [dict(zip(different.headings, row, strict=True)) for row in different.rows],
+        "factor": settings.factor,
+        "threads": settings.threads,
+        "device": settings.device,
+        "cases": [_answer(outcome) for outcome in outcomes],
+    }
+    path.write_text(f"{json.dumps(about, indent=1)}\n", encoding="utf-8")
+    return path
+
+
+def _answer(outcome: Outcome) -> dict[str, object]:
+    """Ends of an interval that there are not are null."""
+    of = outcome.interval
+    ends = {"low": of.low, "high": of.high} if has_interval(outcome) else {"low": None, "high": None}
+    told = {"name": outcome.case.name, "answer": outcome.answer, "reason": outcome.reason}
+    return {**told, "speed": of and of.speed, **ends, "pairs": len(outcome.pairs), "seconds": outcome.seconds}
 
 
 def save(
@@ -84,11 +152,12 @@ def save(
     The benchmarks are ``versus/case/A`` and ``.../B``, each with its side's revision and versions.
     """
     here, start, rows = machine.describe(), datetime.now(UTC), []
+    machines = {name: _machine_of(here, sides[name], described[name]) for name in sides}
     for outcome in outcomes:
         for number, pair in enumerate(outcome.pairs):
             taken = (start + timedelta(microseconds=number)).isoformat()  # each process has a moment of its own
             for index, name in enumerate(sides):
-                its_machine = _machine_of(here, sides[name], described[name])
+                its_machine = machines[name]
                 measured = _measurement(outcome, pair, index, settings, described[name].label or here.chip or "CPU")
                 rows.append(
                     Record("versus", f"versus/{outcome.case.name}/{name}", taken, measured, None, None, its_machine)
@@ -105,17 +174,21 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
     compared = [outcome for outcome in outcomes if outcome.interval]
     if not compared:
         return None
-    colours = {"SLOWER": plots.RED, "FASTER": plots.GREEN, "SAME": plots.BLUE}
+    colours = {"SLOWER": plots.RED, "FASTER": plots.GREEN, "SAME": plots.BLUE, "UNSURE": plots.ORANGE}
     with plt.rc_context(plots.STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 1.2 + 0.38 * len(compared)))
         for row, outcome in enumerate(compared):
-            colour, of = colours.get(outcome.answer, plots.GREY), outcome.interval
+            colour, of = colours[outcome.answer], outcome.interval
             axes.plot([math.exp(pair.log) for pair in outcome.pairs], [row] * len(outcome.pairs), "|", color=plots.GREY)
-            if of.low > 0:  # pairs enough for an interval
+            if has_interval(outcome):
                 axes.plot([of.low, of.high], [row, row], color=colour, linewidth=3, alpha=0.6)
-            axes.plot(of.speed, row, "o", color=colour)
+            axes.plot(of.speed, row, "o", color=colour, fillstyle="full" if has_interval(outcome) else "none")
         axes.axvline(1, color=plots.BLACK, linewidth=1)
-        axes.set_yticks(range(len(compared)), [f"{outcome.case.name}  {outcome.answer}" for outcome in compared])
+        names = [
+            f"{outcome.case.name}  {outcome.answer}{'' if has_interval(outcome) else ', no interval'}"
+            for outcome in compared
+        ]
+        axes.set_yticks(range(len(compared)), names)
         axes.set_ylim(len(compared) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("time of A / time of B: right of 1 B is faster")
@@ -125,7 +198,7 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
 
 def _ratio(outcome: Outcome) -> str:
     of = outcome.interval
-    if of.low == 0:
+    if not has_interval(outcome):
         return f"{of.speed:.3f} (no interval)"
     return f"{of.speed:.3f} ({of.low:.3f} to {of.high:.3f})"
 
@@ -137,8 +210,8 @@ def _median(pairs: Sequence[Pair], side: str) -> float:
 def _machine_of(here: machine.Machine, side: Side, described: Description) -> machine.Machine:
     """This machine, with what the side has installed and the revision that it is."""
     versions = {name: described.packages.get(name) for name in machine.PACKAGES}
-    committed = {"git_revision": side.revision, "git_dirty": False} if side.revision else {}
-    return replace(here, versions=versions, python=described.python, **committed)
+    revision, is_dirty = side.state
+    return replace(here, versions=versions, python=described.python, git_revision=revision, git_dirty=is_dirty)
 
 
 def _measurement(outcome: Outcome, pair: Pair, index: int, settings: Settings, label: str) -> Measurement:
@@ -149,7 +222,7 @@ def _measurement(outcome: Outcome, pair: Pair, index: int, settings: Settings, l
         first_call=pair.first_calls[index],
         block=pair.calls,
         warmup_calls=0,
-        stop_reason="rounds of a pair of processes",
+        stop_reason="rounds of a pair of processes; what other programs did was not measured",
         mode="full",
         device=label,
         simulated=False,

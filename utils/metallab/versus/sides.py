@@ -1,24 +1,25 @@
 """What is held against what: a git revision, a Python environment, variables, or several of them together.
 
 A side is written as its parts with commas between: ``HEAD~1``, ``/tmp/older``, ``HEAD~1,/tmp/older``,
-``.,OMP_WAIT_POLICY=PASSIVE``; ``.`` is the working tree, which also is meant where no revision is named. A revision is
-a git worktree under ``build/``, made once and kept. Both sides run on one machine by construction, so what differs
-between them is what the parts say, and what follows from these: `differences` lists it.
+``.,OMP_WAIT_POLICY=PASSIVE``; ``.`` is the working tree, which also is meant where no revision is named; ``\\,`` is a
+comma in a value. A revision is a git worktree, made once and kept: see `worktree`. Both sides run on one machine by
+construction, so what differs between them is what the parts say, and what follows from these: `differences` lists it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from metallab import paths, processes
+from metallab import machine, paths, processes
 from metallab.tables import Table
 from metallab.versus.lockstep import WORKER, Command, environment
 
@@ -54,6 +55,11 @@ class Side:
         return {file.parent.name for file in self.source.glob("*/__init__.py")} - {"tests"}
 
     @property
+    def state(self) -> tuple[str | None, bool | None]:
+        """The commit, and whether the checkout differs from it; None for both where it is no checkout."""
+        return (self.revision, False) if self.revision else machine.git_state(self.checkout)
+
+    @property
     def command(self) -> Command:
         """How its processes are started: its packages come first, then a ``PYTHONPATH`` of its own, then this one's."""
         folders = [str(self.source), self.variables.get("PYTHONPATH"), os.environ.get("PYTHONPATH")]
@@ -68,7 +74,7 @@ class Description:
     python: str
     packages: Mapping[str, str]
     modules: Mapping[str, str | None]
-    """The file that each module would be imported from."""
+    """The file that each module would be imported from, as far as can be told before a case imports it."""
     device: str
     """``cpu``, ``cuda`` or ``mps``; empty if the one that was wished for is not there."""
     label: str
@@ -81,7 +87,8 @@ def parse(text: str, root: Path) -> Side:
     SideError, with what to do, for a part that is nothing of the kind, or two of one kind.
     """
     revision, python, variables, is_named = None, None, {}, False
-    for part in filter(None, text.split(",")):
+    parts = [part.replace(r"\,", ",") for part in re.split(r"(?<!\\),", text)]
+    for part in filter(None, parts):
         name, equals, value = part.partition("=")
         if equals and re.fullmatch(r"[A-Za-z_]\w*", name):
             variables[name] = value
@@ -96,9 +103,9 @@ def parse(text: str, root: Path) -> Side:
 
 
 def describe(side: Side, modules: Sequence[str], device: str) -> Description:
-    """Ask a side's Python. SideError if it does not answer."""
+    """Ask a side's Python. SideError if it does not answer, or has no NumPy, which hands over outputs."""
     asked = subprocess.run(
-        [side.python, WORKER, json.dumps({"modules": sorted(modules), "device": device})],
+        [side.python, WORKER, json.dumps({"modules": ["numpy", *sorted(modules)], "device": device})],
         capture_output=True,
         text=True,
         errors="replace",
@@ -109,7 +116,17 @@ def describe(side: Side, modules: Sequence[str], device: str) -> Description:
     if asked.returncode:
         last = (asked.stderr.strip().splitlines() or [processes.describe_exit(asked.returncode)])[-1]
         raise SideError(f"{side.text}: {side.python} does not run what is asked of it: {last}")
-    return Description(**json.loads(asked.stdout))
+    try:
+        told = Description(**json.loads(asked.stdout))
+    except (ValueError, TypeError):
+        printed = (asked.stdout.strip().splitlines() or ["nothing"])[0]
+        raise SideError(
+            f"{side.text}: {side.python} answers {printed[:80]!r}, which is no answer of Python's: name a Python that "
+            "prints nothing of its own when it starts"
+        ) from None
+    if told.modules["numpy"] is None:
+        raise SideError(f"{side.text}: {side.python} has no NumPy, which hands over outputs: install it there")
+    return replace(told, modules={name: file for name, file in told.modules.items() if name in modules})
 
 
 def assert_comparable(sides: Mapping[str, Side], described: Mapping[str, Description]) -> None:
@@ -140,25 +157,29 @@ def assert_comparable(sides: Mapping[str, Side], described: Mapping[str, Descrip
 
 
 def differences(sides: Mapping[str, Side], described: Mapping[str, Description]) -> Table:
-    """What is not the same on both sides: revision, Python, packages, variables, files."""
+    """What is not the same on both sides: revision, folder, Python, variables, packages; `MOST_DIFFERENCES` of it."""
     rows = []
     columns = [_facts(sides[name], described[name]) for name in sides]
-    for what in sorted(set().union(*columns), key=lambda what: _ORDER.index(what.split()[0])):
+    for what in set().union(*columns):
         values = [column.get(what, "none") for column in columns]
         if len(set(values)) > 1:
             rows.append([what, *values])
-    return Table(["what differs", *sides], rows, note="" if rows else "Nothing differs.")
+    rows.sort(key=lambda row: (_ORDER.index(row[0].split()[0]), "none" in row, row[0]))
+    more = len(rows) - MOST_DIFFERENCES
+    note = f"and {more} more" if more > 0 else "" if rows else "Nothing differs."
+    return Table(["what differs", *sides], rows[:MOST_DIFFERENCES], note=note)
 
 
-_ORDER = ("revision", "Python", "environment", "variable", "package", "import")
+MOST_DIFFERENCES = 20
+_ORDER = ("revision", "folder", "Python", "environment", "variable", "package")
+"""What stands first; of packages those that both sides have."""
 
 
 def _facts(side: Side, described: Description) -> dict[str, str]:
     facts = {"revision": side.revision[:12] if side.revision else "working tree", "Python": described.python}
-    facts["environment"] = paths.shown(side.python)
+    facts |= {"folder": paths.shown(side.checkout), "environment": paths.shown(side.python)}
     facts |= {f"variable {name}": value for name, value in sorted(side.variables.items())}
-    facts |= {f"package {name}": version for name, version in sorted(described.packages.items())}
-    return facts | {f"import {name} from": file and paths.shown(Path(file)) for name, file in described.modules.items()}
+    return facts | {f"package {name}": version for name, version in sorted(described.packages.items())}
 
 
 def repository(folder: Path) -> Path:
@@ -170,12 +191,20 @@ def repository(folder: Path) -> Path:
 
 
 def worktree(revision: str, root: Path) -> Path:
-    """The kept worktree of a commit, made if it is not there. SideError if somebody has changed it, or git fails."""
-    folder = paths.BUILD / "versus" / "worktrees" / f"{root.name}-{revision[:12]}"
+    """The kept worktree of a commit, made if it is not there. SideError if somebody has changed it, or git fails.
+
+    Metal Lab's own lie under its ``build/``, those of another repository in the user's cache folder
+    (``XDG_CACHE_HOME``, or ``~/.cache``). A repository that was moved gets new ones.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metallab"
+    where = hashlib.sha256(os.fsencode(root)).hexdigest()[:8]
+    kept = paths.BUILD if root == paths.ROOT else cache
+    folder = kept / "versus" / "worktrees" / f"{root.name}-{where}-{revision[:12]}"
     if not (folder / ".git").exists():
         _git(root, "worktree", "prune")
         _git(root, "worktree", "add", "--detach", "--quiet", str(folder), revision)
-    if _git(folder, "rev-parse", "HEAD") != revision or _git(folder, "status", "--porcelain"):
+    changed = _git(folder, "status", "--porcelain", "--", ".", ":(exclude,glob)**/__pycache__/**")
+    if _git(folder, "rev-parse", "HEAD") != revision or changed:
         raise SideError(f"{folder} is not what was committed as {revision[:12]}: remove that folder, and ask again")
     return folder
 

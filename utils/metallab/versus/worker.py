@@ -17,7 +17,9 @@ import os
 import platform
 import random
 import sys
+import sysconfig
 import time
+import traceback
 from pathlib import Path
 
 SAMPLE_SECONDS = 0.003
@@ -115,6 +117,7 @@ class Work:
         gc.disable()
         self.seconds = warm_up(self.function, self.wait)
         self.ready = {"calls": max(1, math.ceil(SAMPLE_SECONDS / self.seconds)), "first_call": first / 1e9}
+        self.ready["files"] = loaded_files(settings["watched"], settings["file"])
 
 
 def load_cases(path):
@@ -126,9 +129,33 @@ def load_cases(path):
     return module
 
 
+def loaded_files(folders, cases_file):
+    """The file of each module that was loaded from these folders, but for what is installed, and the cases."""
+    installed = tuple(os.path.join(folder, "") for folder in sysconfig.get_paths().values())
+    files = {}
+    for name, module in list(sys.modules.items()) if folders else ():
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or name.startswith(("__main__", "metallab.versus")):
+            continue  # what asks is the working tree's on both sides
+        file = os.path.realpath(file)
+        is_inside = any(file.startswith(os.path.join(folder, "")) for folder in folders)
+        is_installed = file.startswith(installed) or "-packages" in os.path.dirname(file)
+        if is_inside and not is_installed and file != os.path.realpath(cases_file):
+            files[name] = file
+    return files
+
+
 def describe_error(error):
+    """An error in a line, with where it was raised, if that was not here."""
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_internal(frame.filename)]
+    where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return (f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__) + where
+
+
+def is_internal(file):
+    """Whether a file is of those that run the cases, or none at all."""
+    return file.startswith("<") or os.path.dirname(os.path.abspath(file)) == os.path.dirname(os.path.abspath(__file__))
 
 
 class Waiting:
