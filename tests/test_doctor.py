@@ -301,7 +301,17 @@ def test_times_come_with_batches_and_without_a_conclusion_in_a_fast_run(monkeypa
     for words in ("inference, latency: ", "training step, throughput: ", "Over batches (n): inference", "fast mode"):
         assert words in answer.sentence
     assert "Of an Apple GPU this says nothing." in answer.sentence
-    assert [row[0] for row in answer.evidence[-1].table.rows] == ["1", "4", "16", "64"]
+    (batches,) = (evidence.table for evidence in answer.evidence if evidence.title == "Over batches")
+    assert [row[0] for row in batches.rows] == ["1", "4", "16", "64"]
+
+
+def test_a_slow_model_is_timed_over_the_batches_for_which_there_is_time(monkeypatch):
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    monkeypatch.setattr(questions, "_second_call", lambda run: 0.1)  # of its batch of 4
+    seconds = 1.1 * questions.CALLS * 0.1
+    told, (batches,) = questions._times_over_batches(sound(), questions.device.cpu(), seconds)
+    assert [row[0] for row in batches.table.rows] == ["1", "4"]
+    assert "inference" in told
 
 
 def test_what_there_is_no_time_to_compare_is_measured_alone_and_says_so():

@@ -12,6 +12,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -329,41 +330,43 @@ CALLS = 40
 
 
 def fast(subject: Subject, seconds: float) -> Answer:
-    """Inference and a training step on the best device against the CPU, then inference over batches."""
+    """On the best device against the CPU: inference, inference over batches, and a training step."""
     on, within = _there(), Allowance(seconds)
-    tasks = {"inference": subject.inference()}
+    parts = [_task_times(subject, "inference", on, within.left / 3), _times_over_batches(subject, on, within.left / 2)]
     if subject.value().requires_grad:
-        tasks["training_step"] = subject.training_step()
-    costs = {task: _second_call(run) for task, run in tasks.items()}
-    sentences, evidence = [], []
-    for number, (task, cost) in enumerate(costs.items()):
-        name, share = task.replace("_", " "), within.left / (len(costs) + 1 - number)
-        if CALLS * cost > share:
-            measured = timing.measure(getattr(subject.to(on.torch_device), task)(), on=on, budget=timing.FAST)
-            sentences.append(f"{name}: {_told(measured)}; there was no time to compare it, --minutes gives more.")
-            evidence.append(Evidence(f"Measured, {name}", text=str(measured)))
-            continue
-        compared = crossover.measure_networks({subject.name: lambda: subject}, on=on, seconds=share, tasks=[task])
-        for each in compared.comparisons:
-            measured = each[on.kind if on.kind != "cpu" else crossover.baseline()]
-            what = each.name.removeprefix(f"{subject.name}, ")
-            sentences.append(f"{what}: {_told(measured)}; {_against(each)}.")
-        evidence.append(Evidence(f"Measured, {name}", text="\n".join(map(str, compared.comparisons))))
-    if len(tasks) == 1:
-        sentences.append("It has nothing to train.")
-    if not subject.scales:
-        sentences.append("Its outputs do not grow with the inputs' first dimension, so other batches were not timed.")
-    elif CALLS * costs["inference"] / subject.batch > within.left:
-        sentences.append("There was no time for other batches: --minutes gives more.")
+        parts.append(_task_times(subject, "training_step", on, within.left))
     else:
-        sizes = [1, 4, 16, 64]
-        curve = crossover.measure("inference", _over_batches(subject), sizes, on=on, seconds=within.left)
-        sentences.append(f"Over batches (n): {curve}")
-        rows = [
-            (n, *(units.seconds(line[n].median) if n in line else "" for line in curve.times.values())) for n in sizes
-        ]
-        evidence.append(Evidence("Over batches", Table(["batch", *curve.times], rows)))
-    return Answer(QUESTIONS[2], "good", " ".join(sentences) + _apart(on), on.label, tuple(evidence))
+        parts.append(("It has nothing to train.", []))
+    sentences, evidence = zip(*parts, strict=True)
+    return Answer(QUESTIONS[2], "good", " ".join(sentences) + _apart(on), on.label, tuple(chain(*evidence)))
+
+
+def _task_times(subject: Subject, task: str, on: Device, seconds: float) -> tuple[str, list[Evidence]]:
+    """What a task takes and how it compares, in words; alone where so much time does not allow comparing."""
+    name, run = task.replace("_", " "), getattr(subject, task)
+    if CALLS * _second_call(run()) > seconds:
+        measured = timing.measure(getattr(subject.to(on.torch_device), task)(), on=on, budget=timing.FAST)
+        told = f"{name}: {_told(measured)}; there was no time to compare it, --minutes gives more."
+        return told, [Evidence(f"Measured, {name}", text=str(measured))]
+    compared = crossover.measure_networks({subject.name: lambda: subject}, on=on, seconds=seconds, tasks=[task])
+    told = []
+    for each in compared.comparisons:
+        measured = each[on.kind if on.kind != "cpu" else crossover.baseline()]
+        told.append(f"{each.name.removeprefix(f'{subject.name}, ')}: {_told(measured)}; {_against(each)}.")
+    return " ".join(told), [Evidence(f"Measured, {name}", text="\n".join(map(str, compared.comparisons)))]
+
+
+def _times_over_batches(subject: Subject, on: Device, seconds: float) -> tuple[str, list[Evidence]]:
+    """From which batch on a device is faster, of the batches for which there is time."""
+    if not subject.scales:
+        return "Its outputs do not grow with the inputs' first dimension, so other batches were not timed.", []
+    cost = CALLS * _second_call(subject.inference()) / subject.batch
+    sizes = [n for n in (1, 4, 16, 64) if cost * n <= seconds]
+    if not sizes:
+        return "There was no time for other batches: --minutes gives more.", []
+    curve = crossover.measure("inference", _over_batches(subject), sizes, on=on, seconds=seconds)
+    rows = [(n, *(units.seconds(line[n].median) if n in line else "" for line in curve.times.values())) for n in sizes]
+    return f"Over batches (n): {curve}", [Evidence("Over batches", Table(["batch", *curve.times], rows))]
 
 
 def _second_call(run: Callable[[], object]) -> float:

@@ -142,9 +142,11 @@ def examine(
         raise ValueError(f"minutes is {minutes:g}: give a number above 0, such as 3")
     most = process_memory or int(0.8 * psutil.virtual_memory().available)
     progress(f"looking at {factory}")
+    began = time.monotonic()
     model, kind = _look(factory, 60 * minutes, most)
+    left = 60 * minutes - (time.monotonic() - began)
     isolated.run("import torch", device="mps", timeout=BUILD_SECONDS)  # what fails here the answers tell
-    ends = time.monotonic() + 60 * minutes
+    ends = time.monotonic() + left
     answers: list[Answer] = []
     for number, question in enumerate(QUESTIONS, 1):
         left = ends - time.monotonic()
