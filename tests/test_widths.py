@@ -94,8 +94,9 @@ def ways_for(width):
     return {"direct": lambda: x * width, "FFT": lambda: x * width}
 
 
-def test_both_ways_are_timed_and_drawn():
-    measured = widths.measure(ways_for, [3, 9], on=device.cpu(), seconds=2)
+def test_both_ways_are_timed_and_drawn(monkeypatch):
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    measured = widths.measure(ways_for, [3, 9], on=device.cpu(), seconds=20)
     assert [c.name for c in measured.comparisons] == ["3 x 3", "9 x 9"]
     assert [c["FFT"].size.number for c in measured.comparisons] == [3, 9]
     assert set(measured.outcomes) == {3, 9}
@@ -125,8 +126,9 @@ def test_a_larger_picture_gets_in_proportion_more_time(monkeypatch):
     assert widths._budget(5.0).max_seconds == 5 * widths._budget(1.0).max_seconds
 
 
-def test_disturbed_widths_are_gaps_in_the_picture():
-    measured = widths.measure(ways_for, [3, 9], on=device.cpu(), seconds=1)
+def test_disturbed_widths_are_gaps_in_the_picture(monkeypatch):
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    measured = widths.measure(ways_for, [3, 9], on=device.cpu(), seconds=20)
     assert measured.pixels == "64 pixels"
     assert "64 pixels" in measured.sentence
 
