@@ -260,12 +260,11 @@ def test_the_weights_are_those_of_their_record(text):
 
 
 def test_pictures_say_what_they_show():
-    needs = {"16 bits": (12.6, 2.0, 1.0), "8 bits": (7.0, 2.0, 2.0), "4 bits": (3.5, 2.0, 1.0)}
-    needs |= {"6 bits": (5.2, 2.0, 3.0), "fused": (7.9, 2.0, 3.0)}
-    barely = ["10.2 GiB: yes, barely", "12.9 GiB: if attention is fused, barely"]
-    labels = [text.get_text() for text in pictures.draw_fit(needs, 16).axes[0].texts]
-    assert labels == ["15.6 GiB: no", "11.0 GiB: if attention is fused", "6.5 GiB: yes", *barely]
-    assert pictures.draw_fit(needs, 64).axes[0].texts[0].get_text() == "15.6 GiB: yes"
+    needs = {"16 bits": (12.6, 2.0, 1.0), "8 bits": (7.0, 2.0, 2.0), "70B": (130.0, 4.0, 1.0)}
+    labels = [text.get_text() for text in pictures.draw_fit(needs).axes[0].texts]
+    rows = ["15.6 GiB: 24 GB", "11.0 GiB: 24 GB (16 GB if attention is fused)", "135.0 GiB: none"]
+    assert labels == [*rows, "8 GB", "16 GB", "24 GB", "32 GB"]
+    assert "135.0 GiB: 192 GB" in pictures.draw_fit(needs, [64, 192]).get_label()
     cost = bits.Cost("4 bits", np.array([0.1, 0.3]))
     assert "4 bits: +0.2000" in pictures.draw_costs({"4 bits": cost}, {"4 bits": 2**20}, label="here").get_label()
 

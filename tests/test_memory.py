@@ -170,3 +170,8 @@ def test_the_watcher_ends_with_its_block():
     with memory.peak(on=CPU):
         assert any(thread.name == "peak-memory" for thread in threading.enumerate())
     assert not any(thread.name == "peak-memory" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(("installed", "recommended"), [(16, 10.67), (32, 21.33), (36, 27.0), (64, 48.0)])
+def test_a_macs_limit_is_what_logs_of_metal_say(installed, recommended):
+    assert memory.metal_limit(installed * 2**30) / 2**30 == pytest.approx(recommended, abs=0.01)

@@ -23,6 +23,15 @@ INTERVAL = 0.002
 """Seconds between two readings of the resident memory."""
 
 
+def metal_limit(installed: int) -> int:
+    """How many of a Mac's bytes of memory Metal recommends for its GPU, as people's logs of it say.
+
+    Two thirds up to 32 GiB (https://github.com/ollama/ollama/issues/434), three quarters above
+    (https://github.com/ggml-org/llama.cpp/issues/1870). On a Mac ``torch.mps.recommended_max_memory()`` is its own.
+    """
+    return installed * 2 // 3 if installed <= 32 * 2**30 else installed * 3 // 4
+
+
 @dataclass
 class PeakMemory:
     """Peak memory of a ``with peak(on=lab) as memory:`` block, in bytes beyond what was in use at its start."""

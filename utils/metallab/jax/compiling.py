@@ -154,17 +154,22 @@ def _compiled_anew(loop: Callable[[Any, int], Any], x: Any, rounds: int) -> Call
 
 
 def pays_after(comparison: timing.Comparison, compiled: str = "jit") -> str:
-    """How many calls it takes until compiling has paid, in a sentence: the first call costs more, later ones less.
+    """How many calls it takes until compiling has paid, in a sentence: first calls cost more than later ones.
 
-    The baseline is what it is held against. It is told only where the comparison says that the compiled one is faster;
-    else why not. RuntimeError as `metallab.timing.Comparison.drift`.
+    The baseline, whose first call compiles as well, though operation by operation, is what it is held against. It is
+    told only where the comparison says that the compiled one is faster; else why not. RuntimeError as
+    `metallab.timing.Comparison.drift`.
     """
     if withheld := comparison.withheld.get(compiled):
         return f"{comparison.name}: after how many calls {compiled} pays is not told: {withheld}."
     plain, fast = comparison[comparison.baseline], comparison[compiled]
-    first, later, other = (units.seconds(time) for time in (fast.first_call, fast.median, plain.median))
-    costs = f"{comparison.name}, {fast.device}: the first call of {compiled} takes {first}, a later one {later}"
+    told = (
+        f"{comparison.name}, {fast.device}: {comparison.baseline} takes {units.seconds(plain.first_call)} at the first "
+        f"call and {units.seconds(plain.median)} later, {compiled} {units.seconds(fast.first_call)} and "
+        f"{units.seconds(fast.median)}."
+    )
     if comparison.ratios[compiled].verdict != "faster":
-        return f"{costs}; it is not shown to be faster than {comparison.baseline}."
-    calls = math.ceil((fast.first_call - fast.median) / (plain.median - fast.median))
-    return f"{costs}, {comparison.baseline} {other}: compiling pays after {calls} call{'s' * (calls != 1)}."
+        return f"{told} It is not shown to be faster than {comparison.baseline}."
+    dearer = (fast.first_call - fast.median) - (plain.first_call - plain.median)
+    calls = max(1, math.ceil(dearer / (plain.median - fast.median)))
+    return f"{told} Compiling pays after {calls} call{'s' * (calls != 1)}."

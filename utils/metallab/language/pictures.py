@@ -2,56 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from metallab import plots
 from metallab.language.bits import Cost
+from metallab.memory import metal_limit
 
-SHARE = 2 / 3
-"""Of its memory, what Metal recommends for the GPU of a Mac with up to 36 GB, people report; of larger ones 3/4."""
+MACS = (8, 16, 24, 32)
+"""GB of memory that Macs are sold with; GiB, as Apple counts memory."""
 
 
-def fits(parts: tuple[float, float, float], limit: float) -> str:
-    """Whether weights, KV cache and scores fit into ``limit``, in the same unit; within 10 % of it, barely.
+def smallest(total: float, macs: Sequence[int]) -> str:
+    """The first of ``macs``, GiB of memory and ascending, whose GPU may have ``total`` GiB; "none" if there is none.
 
-    >>> fits((3.5, 2.0, 1.0), 8.0), fits((3.5, 2.0, 2.0), 8.0), fits((3.5, 2.0, 3.0), 8.0), fits((9.0, 2.0, 1.0), 8.0)
-    ('yes', 'yes, barely', 'if attention is fused', 'no')
+    >>> smallest(6.5, [8, 16]), smallest(12.6, [8, 16])
+    ('16 GB', 'none')
     """
-    for total, condition in ((sum(parts), ""), (sum(parts[:2]), "if attention is fused")):
-        if total < limit:
-            return ", ".join(filter(None, (condition or "yes", "barely" if total > 0.9 * limit else "")))
-    return "no"
+    return next((f"{mac} GB" for mac in macs if total * 2**30 <= metal_limit(mac * 2**30)), "none")
 
 
-def draw_fit(needs: Mapping[str, tuple[float, float, float]], mac: int) -> Figure:
-    """What models need, by name, beside what a Mac with ``mac`` GiB gives its GPU.
+def draw_fit(needs: Mapping[str, tuple[float, float, float]], macs: Sequence[int] = MACS) -> Figure:
+    """What models need, by name, beside what Macs with so many GiB, ascending, give their GPUs.
 
     Of each the GiB of weights, of the KV cache, and of one layer's scores, which fused attention does not keep.
     """
-    limit = (SHARE if mac <= 36 else 3 / 4) * mac
-    totals = [sum(parts) for parts in needs.values()]
-    edge = max(limit, *totals)
-    labels = ("weights", "KV cache", "scores of a layer, unless attention is fused")
+    limits = [metal_limit(mac * 2**30) / 2**30 for mac in macs]
+    edge = max(*limits, *(sum(parts) for parts in needs.values()))
+    labels = ("weights", "KV cache", "scores of a layer")
+    told = []
     with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 1.5 + 0.45 * len(needs)))
-        for row, parts in enumerate(needs.values()):
+        figure, axes = plt.subplots(figsize=(7.5, 1.7 + 0.45 * len(needs)))
+        for row, (name, parts) in enumerate(needs.items()):
             left = 0.0
             for part, colour, label in zip(parts, plots.COLOURS, labels, strict=False):
                 axes.barh(row, part, left=left, color=colour, label=None if row else label)
                 left += part
-            axes.text(1.03 * edge, row, f"{left:.1f} GiB: {fits(parts, limit)}", va="center")
-        axes.axvline(limit, color=plots.BLACK, linestyle="--", linewidth=1)
+            mac, fused = smallest(left, macs), smallest(sum(parts[:2]), macs)
+            answer = f"{left:.1f} GiB: {mac}" + (f" ({fused} if attention is fused)" if fused != mac else "")
+            axes.text(1.06 * edge, row, answer, va="center")
+            told.append(f"{name}: {answer}")
+        for mac, limit in zip(macs, limits, strict=True):
+            axes.axvline(limit, color=plots.BLACK, linestyle="--", linewidth=1)
+            axes.text(limit, -0.65, f"{mac} GB", ha="center", va="bottom")
         axes.set_yticks(range(len(needs)), list(needs))
-        axes.invert_yaxis()
-        axes.set_xlim(0, 1.6 * edge)
+        axes.set_ylim(len(needs) - 0.4, -0.6)
+        axes.set_xlim(0, 1.02 * edge)
         axes.set_xlabel("GiB")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=3)
-        heading = f"Does it fit into a Mac with {mac} GiB? The line: its GPU's share, some {limit:.1f} GiB"
+        heading = "Which Mac does it fit into? The lines: what its GPU may have"
         plots.title(figure, heading, ["counted, not measured"])
-    told = [f"{name}: {total:.1f} GiB of {limit:.1f}" for name, total in zip(needs, totals, strict=True)]
     return plots.described(figure, "; ".join(told))
 
 

@@ -35,8 +35,6 @@ MOST_ROWS = 12
 NO_FLOAT64 = " Asked with float32 in place of float64, which no Apple GPU has."
 ADAMW = 2
 """Numbers that AdamW keeps for each weight."""
-GPU_SHARE = 2 / 3
-"""Of an Apple machine's memory, what its GPU is recommended to use (as `metalsim` has it for 16 GiB)."""
 
 
 def ask(number: int, factory: str, seconds: float, most: int, target: int | None) -> Answer:
@@ -561,7 +559,7 @@ def fits(subject: Subject, seconds: float, target: int | None, most: int) -> Ans
     counted = needs(subject)
     machines = {f"this machine ({on.label})": _memory_of(on)}
     if target is not None:
-        machines[f"an Apple machine with {_decimal(target)}"] = int(GPU_SHARE * target)
+        machines[f"an Apple machine with {_decimal(target)}"] = memory.metal_limit(target)
     sentences, verdicts, rows = [], [], []
     for machine, usable in machines.items():
         fit = counted.training <= usable
