@@ -24,6 +24,7 @@ names have no capitals."""
 ELSEWHERE = {
     **dict.fromkeys(("instancesRespondToSelector_", "isEqual_"), "NSObject's, in headers of the Objective-C run time"),
     **dict.fromkeys(("blobFileValue", "immediateValue", "mlProgram", "tensorType"), "protocol buffers of Core ML"),
+    "PyTorch_": "a label before a number",
     **dict.fromkeys(("macOS13", "mT", "setLevel", "transAxes"), "Python's: coremltools, PyTorch, logging, Matplotlib"),
 }
 """What looks like a selector of the frameworks and is none, with what it is."""

@@ -152,10 +152,9 @@ def test_two_tensors_elementwise(mac, stem):
 
 def test_whole_numbers_divide_as_in_c_and_give_0_for_0(mac):
     a, b = np.int32([7, -7, 7, 5]), np.int32([2, 2, -2, 0])
-    words = "WithPrimaryTensor:secondaryTensor:name:"
-    assert run(mac, f"division{words}", a, b).tolist() == [3, -3, -3, 0]
-    assert run(mac, f"modulo{words}", a, b).tolist() == [1, -1, 1, 0]
-    assert run(mac, f"floorModulo{words}", a, b).tolist() == [1, 1, -1, 0]
+    assert run(mac, "divisionWithPrimaryTensor:secondaryTensor:name:", a, b).tolist() == [3, -3, -3, 0]
+    assert run(mac, "moduloWithPrimaryTensor:secondaryTensor:name:", a, b).tolist() == [1, -1, 1, 0]
+    assert run(mac, "floorModuloWithPrimaryTensor:secondaryTensor:name:", a, b).tolist() == [1, 1, -1, 0]
 
 
 E = floats(2, 3, 4, 5)
