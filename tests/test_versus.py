@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -222,9 +223,25 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 @pytest.fixture
-def repository(tmp_path, monkeypatch):
-    """Somebody's own project in two states: the second takes twice the time, and cannot do what the first can."""
+def root(tmp_path, monkeypatch):
+    """Somebody's own project, the current folder: a repository without a commit."""
     root = tmp_path / "project"
+    git(tmp_path, "init", "--quiet", str(root))
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # what imports write is no change of a worktree
+    return root
+
+
+def commit(root: Path) -> None:
+    """Commit all that lies in a repository."""
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "-m", "a state")
+
+
+@pytest.fixture
+def repository(root):
+    """The project in two states: the second takes twice the time, and cannot do what the first can."""
     package = root / "src" / "theirs"
     package.mkdir(parents=True)
     (root / "cases.py").write_text(
@@ -243,14 +260,9 @@ def lost():
 """
     )
     (package / "__init__.py").write_text("CALLS, OLD = 1, 1\n")
-    git(tmp_path, "init", "--quiet", str(root))
-    git(root, "add", ".")
-    git(root, "commit", "--quiet", "-m", "one")
+    commit(root)
     (package / "__init__.py").write_text("CALLS = 2\n")
-    git(root, "commit", "--quiet", "-am", "two")
-    monkeypatch.chdir(root)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # what imports write is no change of a worktree
+    commit(root)
     return root
 
 
@@ -284,17 +296,17 @@ def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monke
 
 
 def test_worktrees_are_kept_and_looked_at(repository):
-    commit = git(repository, "rev-parse", "HEAD")
-    folder = sides.worktree(commit, repository)
+    revision = git(repository, "rev-parse", "HEAD")
+    folder = sides.worktree(revision, repository)
     mark = folder / ".git"
     before = mark.stat().st_mtime_ns
-    assert sides.worktree(commit, repository) == folder
+    assert sides.worktree(revision, repository) == folder
     assert mark.stat().st_mtime_ns == before
     (folder / "src" / "theirs" / "__init__.py").write_text("CALLS = 9\n")
     with pytest.raises(sides.SideError, match="remove that folder"):
-        sides.worktree(commit, repository)
-    subprocess.run(["rm", "-r", folder], check=True)  # as make clean does
-    assert sides.worktree(commit, repository) == folder
+        sides.worktree(revision, repository)
+    shutil.rmtree(folder)  # as make clean does
+    assert sides.worktree(revision, repository) == folder
 
 
 def test_a_side_is_its_parts(repository, tmp_path):
@@ -322,7 +334,7 @@ def test_a_side_is_its_parts(repository, tmp_path):
 
 def test_what_differs_is_told(repository):
     two = {"A": sides.parse("HEAD~1", repository), "B": sides.parse(".,LEVEL=2", repository)}
-    described = {name: sides.describe(each, ["theirs"], "cpu") for name, each in two.items()}
+    described = {name: sides.describe(each, "cpu") for name, each in two.items()}
     sides.assert_comparable(two, described)
     described["A"].packages["torch"] = "2.14.0"
     lines = str(sides.differences(two, described)).splitlines()
@@ -338,14 +350,10 @@ def test_what_differs_is_told(repository):
 
 
 def test_the_same_twice_another_s_code_and_no_device_are_refused(repository, capsys):
-    def told(*given: str) -> str:
-        assert command.main([*given, "cases.py", "--device", "cpu"]) == 2
-        return capsys.readouterr().err
-
-    same = told("HEAD", "HEAD")
-    assert "both sides are the same and import theirs from " in same
+    assert command.main(["HEAD", "HEAD", "cases.py", "--device", "cpu"]) == 2
+    assert "both sides are the same and import theirs from " in capsys.readouterr().err
     two = {name: sides.parse(text, repository) for name, text in (("A", "HEAD~1"), ("B", "."))}
-    described = {name: sides.describe(each, ["theirs"], "cpu") for name, each in two.items()}
+    described = {name: sides.describe(each, "cpu") for name, each in two.items()}
     # what an installed package with a finder of its own does: it wins over the folder
     installed = {**described, "A": dataclasses.replace(described["A"], modules=described["B"].modules)}
     with pytest.raises(sides.SideError, match=r"A \(HEAD~1\) imports theirs from .*: uninstall it"):
@@ -361,13 +369,15 @@ def test_the_same_twice_another_s_code_and_no_device_are_refused(repository, cap
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        ([], "a simulated device's times say nothing"),  # the environment's, see below
         (["--device", "sim"], "a simulated device's times say nothing: name one of auto, cpu, cuda, mps"),
         (["--device", "tpu"], "there is no device 'tpu'"),
         (["--only", "99"], "no case is of 99: groups are 01; --list names all cases"),
         (["--only", "3"], "no case is of 3: groups are 01"),
     ],
 )
-def test_what_is_asked_for_in_vain_is_told_in_a_line(repository, capsys, given, words):
+def test_what_is_asked_for_in_vain_is_told_in_a_line(repository, capsys, monkeypatch, given, words):
+    monkeypatch.setenv("METALLAB_DEVICE", "sim")
     assert command.main(["HEAD~1", ".", "cases.py", *given]) == 2
     error = capsys.readouterr().err
     assert words in error
@@ -400,18 +410,12 @@ def imported():
         ),
     ],
 )
-def test_a_side_runs_its_own_files(tmp_path, monkeypatch, capsys, lead, in_old, answer, code):
+def test_a_side_runs_its_own_files(root, tmp_path, monkeypatch, capsys, lead, in_old, answer, code):
     """Modules without a package, and a path that leads both sides to one state, as a .pth of an environment does."""
-    root = tmp_path / "plain"
-    root.mkdir()
     (root / "cases.py").write_text(PLAIN.replace("LEAD", lead))
     (root / ("mine.py" if in_old else "another.py")).write_text("VALUE = 1\n")
-    git(tmp_path, "init", "--quiet", str(root))
-    git(root, "add", ".")
-    git(root, "commit", "--quiet", "-m", "one")
+    commit(root)
     (root / "mine.py").write_text("VALUE = 1 + 0\n")
-    monkeypatch.chdir(root)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
     out = ["--device", "cpu", "--seconds", "1", "--out", str(tmp_path / "out")]
     assert command.main(["HEAD", ".", "cases.py", *out]) == code
@@ -452,7 +456,7 @@ def test_a_python_that_cannot_hand_over_anything_is_refused(repository, tmp_path
         python.write_text(f"#!/bin/sh\necho '{answer}'\n")
         python.chmod(0o755)
         with pytest.raises(sides.SideError, match=words):
-            sides.describe(sides.parse(str(python), repository), [], "cpu")
+            sides.describe(sides.parse(str(python), repository), "cpu")
 
 
 @pytest.mark.parametrize(
@@ -502,12 +506,6 @@ def test_a_folder_that_takes_no_files_is_refused_before_anything_is_measured(rep
     (tmp_path / "a_file").touch()
     assert command.main(["HEAD~1", "HEAD", "cases.py", "--out", str(tmp_path / "a_file" / "below")]) == 2
     assert "a_file" in capsys.readouterr().err
-
-
-def test_the_simulated_device_of_the_environment_is_refused_too(repository, capsys, monkeypatch):
-    monkeypatch.setenv("METALLAB_DEVICE", "sim")
-    assert command.main(["HEAD~1", ".", "cases.py"]) == 2
-    assert "a simulated device's times say nothing" in capsys.readouterr().err
 
 
 def test_cases_are_listed_by_group_and_name(repository, capsys):

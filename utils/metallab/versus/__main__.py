@@ -85,8 +85,7 @@ def run(given: argparse.Namespace) -> int:
     report.assert_writable(given.out)
     root = sides.repository(Path.cwd())
     two = {name: sides.parse(text, root) for name, text in (("A", given.a), ("B", given.b))}
-    modules = sorted(set.union(*(side.modules for side in two.values())))
-    described = {name: sides.describe(side, modules, wish) for name, side in two.items()}
+    described = {name: sides.describe(side, wish) for name, side in two.items()}
     sides.assert_comparable(two, described)
     file = given.cases.resolve()
     watched = {side.checkout.resolve() for side in two.values()}
@@ -100,22 +99,7 @@ def run(given: argparse.Namespace) -> int:
     print(different)
     threads = f"{given.threads or 'as many as they like'} a side"
     print(f"Cases: {len(chosen)}; device: {device}; threads: {threads}; at most {given.seconds:g} s a case", flush=True)
-    commands = [side.command for side in two.values()]
-    outcomes, code, told = [], None, set()
-    groups = dict.fromkeys(case.group for case in chosen)  # frameworks that have not met do not share a process
-    try:
-        for group in groups:
-            for outcome in lockstep.compare([case for case in chosen if case.group == group], commands, settings):
-                outcomes.append(outcome)
-                lines = [line for line in report.imports(outcome) if line not in told]
-                told.update(lines)
-                print(*lines, report.sentence(outcome), sep="\n", flush=True)
-    except (KeyboardInterrupt, *_REFUSALS) as why:  # minutes of measuring are not lost
-        if not outcomes:
-            raise
-        code = 130 if isinstance(why, KeyboardInterrupt) else 2
-        reason = f": {why}" if code == 2 else ""
-        print(f"interrupted after {len(outcomes)} of {len(chosen)} cases{reason}", file=sys.stderr)
+    outcomes, code = compare(chosen, [side.command for side in two.values()], settings)
     print(report.table(outcomes))
     if file := report.save(given.out / "versus.json", outcomes, two, described, settings):
         print(f"The samples of both sides: {paths.shown(file)}")
@@ -128,6 +112,32 @@ def run(given: argparse.Namespace) -> int:
         print(f"A picture: {paths.shown(given.out / 'versus.png')}")
     print(report.summary(outcomes, given.factor))
     return report.exit_code(outcomes) if code is None else code
+
+
+def compare(
+    chosen: Sequence[cases.Case], commands: Sequence[lockstep.Command], settings: Settings
+) -> tuple[list[lockstep.Outcome], int | None]:
+    """Hold the sides against each other, and tell each outcome as it comes; all of them, and the exit code.
+
+    The code is None if all was compared. What ends it before that, and before the first outcome, is raised.
+    """
+    outcomes, imports_told = [], set()
+    groups = dict.fromkeys(case.group for case in chosen)  # frameworks that have not met do not share a process
+    try:
+        for group in groups:
+            for outcome in lockstep.compare([case for case in chosen if case.group == group], commands, settings):
+                outcomes.append(outcome)
+                imports = [line for line in report.imports(outcome) if line not in imports_told]
+                imports_told.update(imports)
+                print(*imports, report.sentence(outcome), sep="\n", flush=True)
+    except (KeyboardInterrupt, *_REFUSALS) as why:  # minutes of measuring are not lost
+        if not outcomes:
+            raise
+        is_refusal = not isinstance(why, KeyboardInterrupt)
+        reason = f": {why}" if is_refusal else ""
+        print(f"interrupted after {len(outcomes)} of {len(chosen)} cases{reason}", file=sys.stderr)
+        return outcomes, 2 if is_refusal else 130
+    return outcomes, None
 
 
 def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.Case]:

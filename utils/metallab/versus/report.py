@@ -19,7 +19,6 @@ from metallab.timing import Measurement
 from metallab.versus.lockstep import Answer, Outcome, Pair, Settings
 from metallab.versus.sides import Description, Side
 
-WORST_FIRST: Sequence[Answer] = ("LOST", "SLOWER", "DIFFERS", "NEITHER", "NEW", "FASTER", "UNSURE", "SAME")
 MEANS: Mapping[Answer, str] = {
     "LOST": "only A can do it",
     "SLOWER": "B takes longer",
@@ -30,6 +29,7 @@ MEANS: Mapping[Answer, str] = {
     "UNSURE": "it cannot be told",
     "SAME": "they take the same time",
 }
+"""The worst first."""
 
 
 def sentence(outcome: Outcome) -> str:
@@ -53,7 +53,7 @@ def imports(outcome: Outcome) -> Iterator[str]:
 
 def table(outcomes: Iterable[Outcome]) -> Table:
     """All cases, the worst first; reasons stand below."""
-    ordered = sorted(outcomes, key=lambda outcome: WORST_FIRST.index(outcome.answer))
+    ordered = sorted(outcomes, key=lambda outcome: list(MEANS).index(outcome.answer))
     rows = [
         [
             outcome.answer,
@@ -71,8 +71,9 @@ def table(outcomes: Iterable[Outcome]) -> Table:
 def summary(outcomes: Sequence[Outcome], factor: float) -> str:
     """How many of each answer, what they mean, and what would decide what is not decided."""
     counts = Counter(outcome.answer for outcome in outcomes)
-    counted = ", ".join(f"{counts[answer]} {answer}" for answer in WORST_FIRST if counts[answer])
-    meant = "; ".join(f"{answer}: {MEANS[answer]}" for answer in WORST_FIRST if counts[answer])
+    answers = [answer for answer in MEANS if counts[answer]]
+    counted = ", ".join(f"{counts[answer]} {answer}" for answer in answers)
+    meant = "; ".join(f"{answer}: {MEANS[answer]}" for answer in answers)
     told = f"Cases: {counted}. {meant}. Within a factor of {factor:.4g} is the same."
     if not counts["UNSURE"]:
         return told
@@ -157,11 +158,9 @@ def save(
         for number, pair in enumerate(outcome.pairs):
             taken = (start + timedelta(microseconds=number)).isoformat()  # each process has a moment of its own
             for index, name in enumerate(sides):
-                its_machine = machines[name]
                 measured = _measurement(outcome, pair, index, settings, described[name].label or here.chip or "CPU")
-                rows.append(
-                    Record("versus", f"versus/{outcome.case.name}/{name}", taken, measured, None, None, its_machine)
-                )
+                benchmark = f"versus/{outcome.case.name}/{name}"
+                rows.append(Record("versus", benchmark, taken, measured, None, None, machines[name]))
     return records.write(path, rows) if rows else None
 
 

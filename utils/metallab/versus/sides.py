@@ -14,10 +14,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from metallab import machine, paths, processes
 from metallab.tables import Table
@@ -74,7 +73,7 @@ class Description:
     python: str
     packages: Mapping[str, str]
     modules: Mapping[str, str | None]
-    """The file that each module would be imported from, as far as can be told before a case imports it."""
+    """The file that each of the side's packages would be imported from, as far as can be told before that."""
     device: str
     """``cpu``, ``cuda`` or ``mps``; empty if the one that was wished for is not there."""
     label: str
@@ -86,26 +85,31 @@ def parse(text: str, root: Path) -> Side:
 
     SideError, with what to do, for a part that is nothing of the kind, or two of one kind.
     """
-    revision, python, variables, is_named = None, None, {}, False
+    revisions, pythons, variables = [], [], {}
     parts = [part.replace(r"\,", ",") for part in re.split(r"(?<!\\),", text)]
     for part in filter(None, parts):
         name, equals, value = part.partition("=")
         if equals and re.fullmatch(r"[A-Za-z_]\w*", name):
             variables[name] = value
-        elif (interpreter := _python(Path(part))) and part != ".":
-            _assert_once(text, "environment", python)
-            python = interpreter
+        elif part == ".":
+            revisions.append(None)
+        elif python := _python(Path(part)):
+            pythons.append(python)
         else:
-            _assert_once(text, "revision", is_named or None)
-            is_named, revision = True, None if part == "." else _commit(part, root)
+            revisions.append(_commit(part, root))
+    for what, given in (("revision", revisions), ("environment", pythons)):
+        if len(given) > 1:
+            raise SideError(f"{text!r} names more than one {what}: one is enough")
+    revision = revisions[0] if revisions else None
+    python = pythons[0] if pythons else Path(sys.executable)
     checkout = worktree(revision, root) if revision else root
-    return Side(text, checkout, revision, python or Path(sys.executable), variables)
+    return Side(text, checkout, revision, python, variables)
 
 
-def describe(side: Side, modules: Sequence[str], device: str) -> Description:
+def describe(side: Side, device: str) -> Description:
     """Ask a side's Python. SideError if it does not answer, or has no NumPy, which hands over outputs."""
     asked = subprocess.run(
-        [side.python, WORKER, json.dumps({"modules": ["numpy", *sorted(modules)], "device": device})],
+        [side.python, WORKER, json.dumps({"modules": ["numpy", *sorted(side.modules)], "device": device})],
         capture_output=True,
         text=True,
         errors="replace",
@@ -126,14 +130,13 @@ def describe(side: Side, modules: Sequence[str], device: str) -> Description:
         ) from None
     if told.modules["numpy"] is None:
         raise SideError(f"{side.text}: {side.python} has no NumPy, which hands over outputs: install it there")
-    return replace(told, modules={name: file for name, file in told.modules.items() if name in modules})
+    return replace(told, modules={name: told.modules[name] for name in sorted(side.modules)})
 
 
 def assert_comparable(sides: Mapping[str, Side], described: Mapping[str, Description]) -> None:
     """SideError if both sides are the same, run other code than they say, or have not one device."""
     for name, side in sides.items():
-        for module in sorted(side.modules):
-            file = described[name].modules[module]
+        for module, file in described[name].modules.items():
             if file is None or not Path(file).is_relative_to(side.source):
                 raise SideError(
                     f"{name} ({side.text}) imports {module} from {file}, and not from {side.source}: "
@@ -144,7 +147,7 @@ def assert_comparable(sides: Mapping[str, Side], described: Mapping[str, Descrip
     a, b = sides.values()
     ours, theirs = described.values()
     if (a.python, a.variables, a.source) == (b.python, b.variables, b.source):
-        what = ", ".join(f"{name} from {file}" for name, file in ours.modules.items() if file)
+        what = ", ".join(f"{name} from {file}" for name, file in ours.modules.items())
         raise SideError(
             f"both sides are the same{f' and import {what}' if what else ''}: name another revision, another "
             "environment or a variable for one of them"
@@ -224,11 +227,6 @@ def _commit(part: str, root: Path) -> str:
         raise SideError(
             f"{part!r} is no revision of {root}, no Python or folder of one, and no NAME=value: name one of these"
         ) from None
-
-
-def _assert_once(text: str, what: str, given: Any) -> None:
-    if given is not None:
-        raise SideError(f"{text!r} names more than one {what}: one is enough")
 
 
 def _git(folder: Path, *arguments: str) -> str:
