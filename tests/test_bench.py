@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -22,13 +23,13 @@ from metallab.headless import bench
 from metallab.headless.jobs import Job, NotebookResult
 
 CPU = {"device": "cpu", "label": "Xeon(R) CPU, 2 threads", "simulated": False}
-STEADY = timing.measure(lambda: None, on=timing.Host(), budget=timing.FAST)
+STEADY = bench._fixed_work()
 HERE = dataclasses.replace(machine.describe(), power_source="AC", low_power_mode=False)
 
 
 @pytest.fixture
 def shelf(tmp_path, monkeypatch) -> Path:
-    """A checkout with two pages and one module, and a bench that looks for no device."""
+    """A checkout with two pages and one module."""
     folders = {"ROOT": "", "NOTEBOOKS": "notebooks", "BUILD": "build"}
     for name, folder in folders.items():
         monkeypatch.setattr(paths, name, tmp_path / folder)
@@ -76,21 +77,27 @@ class Pages:
 
 @pytest.fixture
 def pages(monkeypatch) -> Pages:
-    return Pages()
+    made = Pages()
+    monkeypatch.setattr(bench, "Pool", made)
+    return made
 
 
-def run(bench, pages: Pages, monkeypatch, *arguments: str) -> int:
-    """The command, in a module that may be broken on purpose."""
+@pytest.fixture
+def run(shelf, pages, monkeypatch) -> Callable[..., int]:
+    """The command; ``pages.ran`` tells what ran."""
     monkeypatch.setattr(bench, "resolve_device", lambda name: CPU | {"simulated": name == "sim"})
-    monkeypatch.setattr(bench, "Pool", pages)
     monkeypatch.setattr(bench, "_fixed_work", lambda: STEADY)
-    pages.ran.clear()
-    return bench.main(list(arguments))
+
+    def run(*arguments: str) -> int:
+        pages.ran.clear()
+        return bench.main(list(arguments))
+
+    return run
 
 
-def test_every_page_is_measured_in_several_processes(shelf, pages, monkeypatch, capsys):
+def test_every_page_is_measured_in_several_processes(run, shelf, pages, capsys):
     """Round by round, into one file of that machine, which pyperf's statistics see as several runs."""
-    assert run(bench, pages, monkeypatch) == 0
+    assert run() == 0
     assert pages.ran == [f"run-{number} {page}" for number in (1, 2, 3) for page in ("01_a", "02_b")]
     path = shelf / "build" / "bench" / "xeon_r_cpu_2_threads.json"
     assert (shelf / "build" / "order.txt").read_text() == "bench/xeon_r_cpu_2_threads.json\n", "it is the latest"
@@ -103,26 +110,26 @@ def test_every_page_is_measured_in_several_processes(shelf, pages, monkeypatch, 
     assert lines[7].startswith("2 benchmarks, 6 measurements (flagged: 6 few samples) in ")
 
 
-def test_what_is_finished_is_not_measured_again(shelf, pages, monkeypatch, capsys):
+def test_what_is_finished_is_not_measured_again(run, shelf, pages, capsys):
     pages.happens = lambda job: NotebookResult("02_b", "", "skipped") if job.name == "02_b" else None
-    assert run(bench, pages, monkeypatch, "--runs", "2") == 0
-    assert run(bench, pages, monkeypatch, "--runs", "2") == 0
+    assert run("--runs", "2") == 0
+    assert run("--runs", "2") == 0
     assert pages.ran == []
     assert "Every run is there already" in capsys.readouterr().out
-    assert run(bench, pages, monkeypatch, "--runs", "3") == 0
+    assert run("--runs", "3") == 0
     assert pages.ran == ["run-3 01_a", "run-3 02_b"]
     (results,) = shelf.glob("build/bench/full-cpu-*/run-2/results/01_a.json")
     shutil.copytree(results.parents[1], results.parents[2] / "run-2 copy")
     results.write_text("{")
-    assert run(bench, pages, monkeypatch, "--only", "01") == 0
+    assert run("--only", "01") == 0
     assert pages.ran == ["run-2 01_a"]
-    assert run(bench, pages, monkeypatch, "--only", "01", "--anew", "--runs", "1") == 0
+    assert run("--only", "01", "--anew", "--runs", "1") == 0
     assert pages.ran == ["run-1 01_a"]
     (path,) = shelf.glob("build/bench/*.json")
     assert len(records.load(path)) == 1
 
 
-def test_another_state_of_code_or_machine_is_never_mixed_in(shelf, pages, monkeypatch, capsys):
+def test_another_state_of_code_or_machine_is_never_mixed_in(run, shelf, pages, monkeypatch, capsys):
     """A run in which something changed is not kept; the next bench has a folder of its own; going back goes on."""
     module = shelf / "utils" / "module.py"
 
@@ -131,47 +138,46 @@ def test_another_state_of_code_or_machine_is_never_mixed_in(shelf, pages, monkey
             module.write_text("x = 2\n")
 
     pages.happens = edited
-    assert run(bench, pages, monkeypatch) == 1
+    assert run() == 1
     assert "changed while 02_b ran, and that run is not kept" in capsys.readouterr().err
-    pages.happens = lambda job: None
     (shelf / "utils" / ".DS_Store").write_text("by a Mac's Finder")
     pages.happens = lambda job: (shelf / "utils" / ".module.py.swp").write_text(job.name) and None
-    assert run(bench, pages, monkeypatch, "--runs", "1") == 0
+    assert run("--runs", "1") == 0
     assert pages.ran == ["run-1 01_a", "run-1 02_b"]
     assert "Begun anew: code or machine are not as they were for" in capsys.readouterr().out
     module.write_text("x = 1\n")
-    assert run(bench, pages, monkeypatch, "--runs", "1") == 0
+    assert run("--runs", "1") == 0
     assert pages.ran == ["run-1 02_b"]
     unplugged = dataclasses.replace(HERE, power_source="battery")
     monkeypatch.setattr(machine, "describe", lambda: unplugged)
-    assert run(bench, pages, monkeypatch, "--runs", "1") == 0
+    assert run("--runs", "1") == 0
     assert len(pages.ran) == 2
     assert "On battery" in capsys.readouterr().out
     busier = dataclasses.replace(unplugged, load_average=(9.0, 9.0, 9.0), gpu=None, gpu_cores=None)
     monkeypatch.setattr(machine, "describe", lambda: busier)
-    assert run(bench, pages, monkeypatch, "--runs", "1") == 0
+    assert run("--runs", "1") == 0
     assert pages.ran == []
 
 
-def test_a_page_that_fails_takes_nothing_from_the_others(shelf, pages, monkeypatch, capsys):
+def test_a_page_that_fails_takes_nothing_from_the_others(run, shelf, pages, capsys):
     pages.happens = lambda job: NotebookResult(job.name, "", reason="cell 1: no")
-    assert run(bench, pages, monkeypatch, "--runs", "1") == 2
+    assert run("--runs", "1") == 2
     printed = capsys.readouterr()
     assert "FAILED 01_a: cell 1: no" in printed.out
     assert "no page left any results" in printed.err
     pages.happens = lambda job: (
         NotebookResult("02_b", "", reason="cell 3: ValueError: no") if job.name == "02_b" else None
     )
-    assert run(bench, pages, monkeypatch) == 1
+    assert run() == 1
     (path,) = shelf.glob("build/bench/*.json")
     assert {record.name for record in records.load(path)} == {"01_a/m"}
     assert "FAILED 02_b: cell 3: ValueError: no" in capsys.readouterr().out
     pages.happens = lambda job: None
-    assert run(bench, pages, monkeypatch) == 0
+    assert run() == 0
     assert pages.ran == [f"run-{number} 02_b" for number in (1, 2, 3)]
 
 
-def test_an_incomplete_page_counts_and_is_named(shelf, pages, monkeypatch, capsys):
+def test_an_incomplete_page_counts_and_is_named(run, shelf, pages, capsys):
     """What it measured is as good as a passed page's, and it is not run again."""
 
     def lacking(job):
@@ -179,15 +185,15 @@ def test_an_incomplete_page_counts_and_is_named(shelf, pages, monkeypatch, capsy
         return NotebookResult(job.name, "", "incomplete", seconds=60.0, reason="not run: cell 1. To mend it: make it")
 
     pages.happens = lacking
-    assert run(bench, pages, monkeypatch) == 0
+    assert run() == 0
     assert "INCOMPLETE 02_b: not run: cell 1. To mend it: make it" in capsys.readouterr().out
     (path,) = shelf.glob("build/bench/*.json")
     assert {record.name for record in records.load(path)} == {"01_a/m", "02_b/m"}
-    assert run(bench, pages, monkeypatch) == 0
+    assert run() == 0
     assert pages.ran == []
 
 
-def test_a_full_disk_loses_nothing_that_is_finished(shelf, pages, monkeypatch, capsys):
+def test_a_full_disk_loses_nothing_that_is_finished(run, shelf, pages, monkeypatch, capsys):
     write = records.write
 
     def full(path, made):
@@ -197,16 +203,16 @@ def test_a_full_disk_loses_nothing_that_is_finished(shelf, pages, monkeypatch, c
 
     with monkeypatch.context() as patch:
         patch.setattr(records, "write", full)
-        assert run(bench, pages, monkeypatch) == 1
+        assert run() == 1
     assert "No space left on device; what is finished stays" in capsys.readouterr().err
-    assert run(bench, pages, monkeypatch) == 0
+    assert run() == 0
     assert pages.ran == []
     (path,) = shelf.glob("build/bench/*.json")
     assert len(records.load(path)) == 6
 
 
-def test_a_page_without_a_sentinel_is_given_one(shelf, pages, monkeypatch):
-    steady, times = bench._fixed_work(), iter([1.0, 1.5] * 2)
+def test_a_page_without_a_sentinel_is_given_one(run, shelf, pages, monkeypatch):
+    times = iter([1.0, 1.5] * 2)
 
     def one_of_two(job: Job) -> NotebookResult:
         result, path = pages.passes(job), bench._results(job.out, job.name)
@@ -215,22 +221,20 @@ def test_a_page_without_a_sentinel_is_given_one(shelf, pages, monkeypatch):
         return result
 
     pages.happens = one_of_two
-    monkeypatch.setattr(bench, "_fixed_work", lambda: dataclasses.replace(steady, samples=(next(times),)))
-    monkeypatch.setattr(bench, "resolve_device", lambda name: CPU)
-    monkeypatch.setattr(bench, "Pool", pages)
-    assert bench.main(["--runs", "1", "--only", "01"]) == 0
+    monkeypatch.setattr(bench, "_fixed_work", lambda: dataclasses.replace(STEADY, samples=(next(times),)))
+    assert run("--runs", "1", "--only", "01") == 0
     (path,) = shelf.glob("build/bench/*.json")
     assert {record.name: record.sentinel_drift for record in records.load(path)} == {"01_a/m": 0.5, "01_a/own": 0.25}
 
 
-def test_what_says_nothing_is_not_measured(shelf, pages, monkeypatch, capsys):
-    assert run(bench, pages, monkeypatch, "--device", "sim") == 2
+def test_what_says_nothing_is_not_measured(run, shelf, capsys):
+    assert run("--device", "sim") == 2
     assert "times of the simulated Apple GPU say nothing" in capsys.readouterr().err
-    assert run(bench, pages, monkeypatch, "--only", "99") == 2
+    assert run("--only", "99") == 2
     with pytest.raises(SystemExit):
-        run(bench, pages, monkeypatch, "--runs", "0")
+        run("--runs", "0")
     assert not list(shelf.glob("build/bench/*.json"))
-    assert run(bench, pages, monkeypatch, "--mode", "fast") == 0
+    assert run("--mode", "fast") == 0
     assert [path.name for path in shelf.glob("build/bench/*.json")] == ["fast_xeon_r_cpu_2_threads.json"]
 
 

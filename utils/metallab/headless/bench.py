@@ -90,9 +90,7 @@ class Bench:
     @functools.cached_property
     def rounds(self) -> list[SummaryWriter]:
         """A summary for each run of all pages."""
-        return [
-            SummaryWriter(self.folder / f"run-{number}", self.mode, self.resolved) for number in range(1, self.runs + 1)
-        ]
+        return [self._round(number) for number in range(1, self.runs + 1)]
 
     def jobs(self) -> list[Job]:
         """What is left to do, run by run."""
@@ -128,10 +126,11 @@ class Bench:
 
     def combine(self) -> Path:
         """Write the one file: all that is finished in this state. UsageError if that is nothing."""
+        rounds = self._all_rounds()
         files = [
             _results(summary.path.parent, name)
-            for name in sorted({name for summary in self._all_rounds() for name in summary.entries})
-            for summary in self._all_rounds()
+            for name in sorted({name for summary in rounds for name in summary.entries})
+            for summary in rounds
             if _is_finished(summary, name) and summary.entries[name]["status"] in ENDED
         ]
         if not files:
@@ -143,11 +142,11 @@ class Bench:
 
     def _all_rounds(self) -> list[SummaryWriter]:
         """Those of earlier benches of this state as well, which may have had more runs."""
-        numbers = {path: path.name.removeprefix("run-") for path in self.folder.glob("run-*")}
-        ours = [path for path, number in numbers.items() if number.isdecimal()]  # and no copy that somebody made
-        return [
-            SummaryWriter(path, self.mode, self.resolved) for path in sorted(ours, key=lambda path: int(numbers[path]))
-        ]
+        numbers = [path.name.removeprefix("run-") for path in self.folder.glob("run-*")]
+        return [self._round(number) for number in sorted(int(n) for n in numbers if n.isdecimal())]  # and no copies
+
+    def _round(self, number: int) -> SummaryWriter:
+        return SummaryWriter(self.folder / f"run-{number}", self.mode, self.resolved)
 
     def _summary(self, folder: str) -> SummaryWriter:
         return next(summary for summary in self.rounds if str(summary.path.parent) == folder)
