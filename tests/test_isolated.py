@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import functools
 import os
 import subprocess
 import sys
@@ -131,9 +130,16 @@ time.sleep(40)
         outcome["x"]
 
 
-def gone(pid: int) -> bool:
-    """Whether a process has ended; a zombie that nobody waits for has."""
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+def gone(*pids: int) -> bool:
+    """Whether these processes have ended; a zombie that nobody waits for has."""
+
+    def ended(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    return all(map(ended, pids))
 
 
 def test_a_full_disk_is_a_line(monkeypatch):
@@ -176,9 +182,9 @@ def test_a_childs_child_in_a_session_of_its_own_does_not_survive_it(run, ending,
 
 def test_folders_of_modules_are_added_to_those_that_there_are(run, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/usual", prepend=os.pathsep)
-    code = "import sys\nfound = [path for path in sys.path if path in ('/usual', '/given')]"
-    assert run(code, results=["found"], environment={"PYTHONPATH": "/given"})["found"] == ["/given", "/usual"]
-    assert run(code, results=["found"])["found"] == ["/usual"]
+    code = "import sys\nfolders = [path for path in sys.path if path in ('/usual', '/given')]"
+    assert run(code, results=["folders"], environment={"PYTHONPATH": "/given"})["folders"] == ["/given", "/usual"]
+    assert run(code, results=["folders"])["folders"] == ["/usual"]
 
 
 def test_one_thread_is_one_thread(monkeypatch):
@@ -189,13 +195,15 @@ def test_one_thread_is_one_thread(monkeypatch):
     )
     for name in names:
         monkeypatch.delenv(name, raising=False)
-    code = f"import os\nseen = [os.environ.get(name) for name in {names}]"
-    assert isolated.run(code, results=["seen"], threads=1)["seen"] == ["1"] * 6
-    assert isolated.run(code, results=["seen"])["seen"] == [None] * 6
-    code = "import os\nseen = (os.environ.get('OMP_NUM_THREADS'), len(os.sched_getaffinity(0)))"
+    code = f"""
+import os
+variables = [os.environ.get(name) for name in {names}]
+cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+"""
+    one, all_of_them = (isolated.run(code, results=["variables", "cores"], threads=threads) for threads in (1, None))
+    assert (one["variables"], all_of_them["variables"]) == (["1"] * 6, [None] * 6)
     if sys.platform == "linux":
-        assert isolated.run(code, results=["seen"], threads=1)["seen"] == ("1", 1)
-        assert isolated.run(code, results=["seen"])["seen"] == (None, len(os.sched_getaffinity(0)))
+        assert (one["cores"], all_of_them["cores"]) == (1, len(os.sched_getaffinity(0)))
     with pytest.raises(ValueError, match="threads is 4"):
         isolated.run("", threads=4)
 
@@ -257,20 +265,25 @@ def test_an_apple_gpu_is_asked_for(monkeypatch):
 
 
 class Shell:
-    """Of IPython's shell what a cell magic needs."""
+    """Of IPython's shell what a cell magic needs; ``cell`` is the magic."""
 
     def __init__(self):
-        self.user_ns, self.magics = {}, {}
+        self.user_ns = {}
+        isolated.load_ipython_extension(self)
 
     def register_magic_function(self, function, kind, name):
-        self.magics[kind, name] = function
+        assert (kind, name) == ("cell", "isolated")
+        self.cell = function
 
 
-def test_a_cell_runs_in_a_process_of_its_own(capsys, monkeypatch):
+@pytest.fixture
+def shell():
+    return Shell()
+
+
+def test_a_cell_runs_in_a_process_of_its_own(shell, capsys, monkeypatch):
     """What it prints stands below it, its results become variables, and it fails in the notebook if it fails there."""
-    shell = Shell()
-    isolated.load_ipython_extension(shell)
-    cell = functools.partial(shell.magics["cell", "isolated"])
+    cell = shell.cell
     cell("x y", "x, y = 1, [2]\nprint('hello')\nimport os; mark = os.getpid()")
     assert (shell.user_ns["x"], shell.user_ns["y"]) == (1, [2])
     assert "mark" not in shell.user_ns
@@ -288,12 +301,12 @@ def test_a_cell_runs_in_a_process_of_its_own(capsys, monkeypatch):
         isolated, "run", lambda cell, **options: isolated.Outcome("well", printed=str(options["device"]))
     )
     cell("--device mps", "")
-    assert capsys.readouterr().out.splitlines()[-1] == "mps"
-    cell("--device mps", "")
-    assert "Apple GPU" in capsys.readouterr().out
+    first, last = capsys.readouterr().out.splitlines()
+    assert "Apple GPU" in first
+    assert last == "mps"
 
 
-def test_a_result_that_cannot_be_read_here_is_told_and_nothing_old_stays(capsys):
+def test_a_result_that_cannot_be_read_here_is_told_and_nothing_old_stays(shell):
     """As a tensor of a device that this process does not have."""
     code = "class Odd:\n    def __reduce__(self):\n        return (int, ('not a number',))\nx = Odd()"
     outcome = isolated.run(code, results=["x"])
@@ -302,17 +315,16 @@ def test_a_result_that_cannot_be_read_here_is_told_and_nothing_old_stays(capsys)
     assert "turn it into NumPy arrays" in outcome.reason
     silent = code.replace("(int, ('not a number',))", "(next, (iter([]),))")  # StopIteration has no message
     assert "taken over: StopIteration; turn" in isolated.run(silent, results=["x"]).reason
-    shell = Shell()
     shell.user_ns["x"] = "old"
     with pytest.raises(isolated.ChildFailed, match="a result cannot be taken over"):
-        isolated._cell(shell, "x", code)
+        shell.cell("x", code)
     assert "x" not in shell.user_ns
     assert shell.user_ns["isolated_outcome"].ended == "raised"
 
 
-def test_a_failure_that_is_taught_has_to_come(capsys):
+def test_a_failure_that_is_taught_has_to_come(shell, capsys):
     """``--raises`` takes the exception that it names, or one of its kind, and nothing else."""
-    cell = functools.partial(isolated._cell, Shell())
+    cell = shell.cell
     for kind in ("NotImplementedError", "RuntimeError"):  # the second is the base of the first
         cell(f"--raises {kind}", "raise NotImplementedError('no kernel')")
         printed = capsys.readouterr().out
@@ -326,30 +338,27 @@ def test_a_failure_that_is_taught_has_to_come(capsys):
         cell("--raises RuntimeError", "import os; os._exit(3)")
 
 
-def test_a_fast_run_leaves_out_what_takes_long(capsys, monkeypatch):
-    shell = Shell()
+def test_a_fast_run_leaves_out_what_takes_long(shell, capsys, monkeypatch):
     for mode, printed, ended in (
         ("fast", "A quick run leaves this cell out.\n", "not run"),
         ("full", "it ran\n", "well"),
     ):
         monkeypatch.setenv("METALLAB_MODE", mode)
-        isolated._cell(shell, "x --full", "x = print('it ran')")
+        shell.cell("x --full", "x = print('it ran')")
         assert capsys.readouterr().out == printed
         assert shell.user_ns["isolated_outcome"].ended == ended
         assert str(shell.user_ns["x"]) == ("Nothing to show: a quick run leaves it out." if mode == "fast" else "None")
 
 
-def test_a_cell_whose_tool_is_missing_is_not_run(capsys, monkeypatch):
+def test_a_cell_whose_tool_is_missing_is_not_run(shell, capsys, monkeypatch):
     """It says what was not run and what mends it; what a cell merely wants does not keep it from running."""
     absent = {"coremltools": "make tools", "apple-gpu": "buy one", "sanitizers": "make packages"}
     for name, mend in absent.items():
         tool = dataclasses.replace(needs.TOOLS[name], is_here=lambda: False, mend=lambda mend=mend: mend)
         monkeypatch.setitem(needs.TOOLS, name, tool)
-    shell = Shell()
-    cell = functools.partial(isolated._cell, shell)
     for line, mend in (("x --needs coremltools", "make tools"), ("x --device mps", "buy one")):
         shell.user_ns["x"] = "old"
-        cell(line, "x = print('it ran')")
+        shell.cell(line, "x = print('it ran')")
         printed = capsys.readouterr().out
         assert "it ran" not in printed
         assert printed.startswith("NOT RUN: this cell needs ")
@@ -361,41 +370,39 @@ def test_a_cell_whose_tool_is_missing_is_not_run(capsys, monkeypatch):
         assert shell.user_ns["isolated_outcome"].ended == "not run"
         with pytest.raises(isolated.ChildFailed, match=r"no result 'x' came back.*this cell needs "):
             shell.user_ns["isolated_outcome"]["x"]
-    cell("x --wants sanitizers", "x = print('it ran')")
+    shell.cell("x --wants sanitizers", "x = print('it ran')")
     printed = capsys.readouterr().out
     assert printed.startswith("it ran\nNOT RUN: the part of this cell that needs clang's sanitizers.\nTo mend it: make")
     assert shell.user_ns["isolated_outcome"].ok
 
 
-def test_a_simulation_that_cannot_be_built_for_another_torch_leaves_the_page_incomplete(capsys, monkeypatch):
+def test_a_simulation_that_cannot_be_built_for_another_torch_leaves_the_page_incomplete(shell, capsys, monkeypatch):
     """For the locked PyTorch it has to be there: then the page fails."""
-    shell, code = Shell(), "from metalsim import SimulationError\nraise SimulationError('it could not be built')"
+    code = "from metalsim import SimulationError\nraise SimulationError('it could not be built')"
     with pytest.raises(isolated.ChildFailed, match="could not be built"):
-        isolated._cell(shell, "x", code)
+        shell.cell("x", code)
     monkeypatch.setattr(needs.importlib.metadata, "version", lambda name: "2.11.0+cu130")
-    isolated._cell(shell, "x", code)
+    shell.cell("x", code)
     assert capsys.readouterr().out.startswith("NOT RUN: the simulated Apple GPU is written for torch 2.")
     assert "not 2.11.0" in repr(shell.user_ns["x"])
     with pytest.raises(isolated.ChildFailed, match="KeyError"):
-        isolated._cell(shell, "x", "raise KeyError('x')")
+        shell.cell("x", "raise KeyError('x')")
 
 
-def test_a_cell_kept_as_a_module_is_imported_by_later_ones(capsys, monkeypatch, tmp_path):
+def test_a_cell_kept_as_a_module_is_imported_by_later_ones(shell, capsys, monkeypatch, tmp_path):
     (tmp_path / "of_mine.py").write_text("SIX = 6")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    shell = Shell()
-    cell = functools.partial(isolated._cell, shell)
-    cell("--module mine", "def seven():\n    return 7\n\nif __name__ == '__main__':\n    print('as a script')")
+    shell.cell("--module mine", "def seven():\n    return 7\n\nif __name__ == '__main__':\n    print('as a script')")
     assert capsys.readouterr().out == "as a script\n"
-    cell("n", "from mine import seven\nfrom of_mine import SIX\nn = SIX * seven()")
+    shell.cell("n", "from mine import seven\nfrom of_mine import SIX\nn = SIX * seven()")
     assert shell.user_ns["n"] == 42
     assert capsys.readouterr().out == ""
     with pytest.raises(isolated.ChildFailed, match="No module named 'mine'"):
-        isolated._cell(Shell(), "", "import mine")
+        Shell().cell("", "import mine")
 
 
-def test_warnings_of_a_cell_are_shown(capsys):
-    isolated._cell(Shell(), "", "import warnings; warnings.warn('it falls back'); print('done')")
+def test_warnings_of_a_cell_are_shown(shell, capsys):
+    shell.cell("", "import warnings; warnings.warn('it falls back'); print('done')")
     shown = capsys.readouterr()
     assert shown.out == "done\n"
     assert "it falls back" in shown.err
@@ -404,23 +411,13 @@ def test_warnings_of_a_cell_are_shown(capsys):
 @pytest.mark.parametrize(
     "line",
     [
-        "'y",
-        "--timeout 0",
-        "--timeout nan",
-        "--divice mps",
-        "--device cuda",
-        "2x",
-        "--threads 3",
-        "--set NAME",
-        "--timeout soon",
-        "--needs clangg",
-        "--raises",
-        "--module my-module",
+        *("'y", "2x", "--divice mps", "--device cuda", "--threads 3", "--set NAME", "--needs clangg", "--raises"),
+        *("--timeout 0", "--timeout nan", "--timeout soon", "--module my-module"),
     ],
 )
-def test_a_magic_line_that_is_not_understood_is_told(line):
+def test_a_magic_line_that_is_not_understood_is_told(shell, line):
     with pytest.raises(ValueError, match=r"%%isolated does not understand .*it takes: %%isolated \[RESULT"):
-        isolated._cell(Shell(), line, "")
+        shell.cell(line, "")
 
 
 def test_the_magic_is_one_of_ipython(capsys):
@@ -451,7 +448,7 @@ def test_what_a_long_talker_said_last_is_kept_and_it_is_told_how_much_is_not(run
     assert run(f"print('x' * {isolated.MOST_SHOWN - 1})").printed == "x" * (isolated.MOST_SHOWN - 1) + "\n"
 
 
-def test_a_result_that_cannot_be_sent_back_is_not_the_error_that_was_expected(capsys):
+def test_a_result_that_cannot_be_sent_back_is_not_the_error_that_was_expected(shell, capsys):
     with pytest.raises(isolated.ChildFailed, match=r"cannot be sent back.*where it should raise TypeError"):
-        isolated._cell(Shell(), "lock --raises TypeError", "import threading; lock = threading.Lock()")
+        shell.cell("lock --raises TypeError", "import threading; lock = threading.Lock()")
     assert "is meant to raise" not in capsys.readouterr().out

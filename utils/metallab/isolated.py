@@ -49,15 +49,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from metallab import forking, mode, needs, units
-from metallab.processes import (
-    MARK,
-    adopt_orphans,
-    describe_exit,
-    find_process,
-    kill_descendants,
-    kill_family,
-    marked,
-)
+from metallab.processes import MARK, adopt_orphans, describe_exit, find_process, kill_descendants, kill_family, marked
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",  # PyTorch, OpenBLAS
@@ -201,9 +193,13 @@ def _outcome(
         printed, errors = (_text(stream) for stream in (out, err))
     if hung:
         return Outcome("hung", printed, hung, errors)
-    answer = folder / "answer"
-    if child.returncode != 0 or not answer.exists():
-        how = f"the process {describe_exit(child.returncode)}" + ("" if child.returncode else " before it answered")
+    return _read_answer(folder / "answer", child.returncode, printed, errors)
+
+
+def _read_answer(answer: Path, code: int, printed: str, errors: str) -> Outcome:
+    """The outcome that a child has left in a file, if it has, before it ended with this return code."""
+    if code != 0 or not answer.exists():
+        how = f"the process {describe_exit(code)}" + ("" if code else " before it answered")
         return Outcome("crashed", printed, how, errors)
     ended, reason, detail, values, kinds = pickle.loads(answer.read_bytes())  # our own child wrote it
     try:
@@ -329,13 +325,13 @@ def _answer(source: str, names: Sequence[str]) -> bytes:
         return _answered("raised", why, f"{type(error).__name__}: {error}")  # no kinds: not the text raised it
 
 
-def _raised(error: BaseException, reason: str = "") -> bytes:
+def _raised(error: BaseException) -> bytes:
     """An answer that tells of an exception, with the part of the traceback that lies in the task's text."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _SOURCE]
     where = "".join(traceback.format_list(frames))
     words = "".join(traceback.format_exception_only(error)).strip()
     kinds = tuple(kind.__name__ for kind in type(error).__mro__)
-    return _answered("raised", reason or units.first_line(error, kind=True), f"{where}{words}", kinds=kinds)
+    return _answered("raised", units.first_line(error, kind=True), f"{where}{words}", kinds=kinds)
 
 
 def _answered(

@@ -16,15 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from metallab.headless.jobs import (
-    ELSEWHERE,
-    ENTRY,
-    STATUSES,
-    Job,
-    NotebookResult,
-    UsageError,
-    cannot_write,
-)
+from metallab.headless.jobs import ELSEWHERE, ENTRY, STATUSES, Job, NotebookResult, UsageError, cannot_write
 from metallab.headless.pool import STOP_GRACE, Running
 from metallab.paths import shown, write_atomically
 

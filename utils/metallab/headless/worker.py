@@ -137,7 +137,7 @@ class Page(NotebookClient):
     Counts the executed cells in ``result``.
     """
 
-    def __init__(self, job: Job, notebook, result: NotebookResult, tell: Tell, lifeline: Lifeline | None) -> None:
+    def __init__(self, job: Job, notebook, result: NotebookResult, tell: Tell, lifeline: Lifeline) -> None:
         super().__init__(
             notebook,
             allow_errors=job.allow_errors,
@@ -261,7 +261,7 @@ class Page(NotebookClient):
 
     def failure(self, reason: str, traceback: str = "") -> Failure:
         """What stopped the cell that runs; where the lifeline was cut, that did."""
-        if self.lifeline and self.lifeline.cut:
+        if self.lifeline.cut:
             reason, traceback = INTERRUPTED, ""
         return Failure(reason, self.number or None, self.index, without_colours(traceback))
 
