@@ -118,6 +118,9 @@ def test_what_is_finished_is_not_measured_again(run, shelf, pages, capsys):
     assert "Every run is there already" in capsys.readouterr().out
     assert run("--runs", "3") == 0
     assert pages.ran == ["run-3 01_a", "run-3 02_b"]
+    assert run("--runs", "1") == 0
+    (path,) = shelf.glob("build/bench/*.json")
+    assert len(records.load(path)) == 3, "an earlier bench of this state had more runs"
     (results,) = shelf.glob("build/bench/full-cpu-*/run-2/results/01_a.json")
     shutil.copytree(results.parents[1], results.parents[2] / "run-2 copy")
     results.write_text("{")
@@ -125,7 +128,6 @@ def test_what_is_finished_is_not_measured_again(run, shelf, pages, capsys):
     assert pages.ran == ["run-2 01_a"]
     assert run("--only", "01", "--anew", "--runs", "1") == 0
     assert pages.ran == ["run-1 01_a"]
-    (path,) = shelf.glob("build/bench/*.json")
     assert len(records.load(path)) == 1
 
 

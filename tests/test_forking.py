@@ -201,6 +201,18 @@ def test_a_child_whose_server_is_killed_counts_as_killed(ask):
     assert ask(work="").wait(20) == 0
 
 
+def test_ctrl_c_before_there_is_a_child_ends_the_server(ask, monkeypatch):
+    def interrupted(server, timeout):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forking._Server, "is_ready", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ask()
+    assert forking._server is None
+    assert ask().wait(20) == 0, "the next one is served"
+
+
 def test_ctrl_c_ends_the_child_and_the_next_one_is_served(monkeypatch):
     run, wait, pids = forked(monkeypatch), forking.Child.wait, []
 

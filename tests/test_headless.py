@@ -450,10 +450,17 @@ time.sleep({FOREVER})
     assert text(code(result.read())[0]) == result.reason
 
 
-def test_a_worker_that_breaks_says_why(tmp_path, monkeypatch):
-    (tmp_path / "nbformat.py").write_text("raise ImportError('nbformat is broken here')")
+def test_a_worker_that_breaks_says_why_and_so_does_a_kernel(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    result = headless.run_notebook(make(tmp_path / "01_any.ipynb", "1"), out=tmp_path / "out")
+    path = make(tmp_path / "01_any.ipynb", "1")
+    kernel = tmp_path / "ipykernel_launcher.py"
+    kernel.write_text("raise ImportError('ipykernel is broken here')")
+    result = headless.run_notebook(path, out=tmp_path / "out")
+    assert result.reason.startswith("no kernel: ")
+    assert "ipykernel is broken here" in result.traceback
+    kernel.unlink()
+    (tmp_path / "nbformat.py").write_text("raise ImportError('nbformat is broken here')")
+    result = headless.run_notebook(path, out=tmp_path / "out")
     assert result.reason == "the worker process exited with code 1"
     assert "nbformat is broken here" in result.traceback
     assert "nbformat is broken here" in (tmp_path / "out" / result.failed_copy).read_text()
@@ -764,6 +771,12 @@ def test_nothing_that_no_run_wrote_is_overwritten(tmp_path, command, monkeypatch
     (run / "01_any.ipynb").write_text("a run wrote it")
     assert command("--mode", "fast", copy) == 0
     assert not (run / "01_any.ipynb").exists()
+
+    job = make_job(copy, "fast", "cpu", tmp_path / "later")
+    job.executed.parent.mkdir()
+    job.executed.write_text("keep me: it came while other pages ran")
+    with pytest.raises(headless.UsageError, match="no run wrote it"):
+        job.remove_stale()
 
 
 def test_in_the_build_folder_everything_was_written_by_runs(tmp_path, monkeypatch):

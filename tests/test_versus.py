@@ -309,7 +309,7 @@ def test_worktrees_are_kept_and_looked_at(repository):
     assert sides.worktree(revision, repository) == folder
 
 
-def test_a_side_is_its_parts(repository, tmp_path):
+def test_a_side_is_its_parts(repository, tmp_path, monkeypatch):
     (tmp_path / "env" / "bin").mkdir(parents=True)
     python = tmp_path / "env" / "bin" / "python"
     python.symlink_to(sys.executable)
@@ -330,6 +330,9 @@ def test_a_side_is_its_parts(repository, tmp_path):
     ):
         with pytest.raises(sides.SideError, match=words):
             sides.parse(text, repository)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(sides.SideError, match="git is needed for revisions, and is not there"):
+        sides.parse("HEAD", repository)
 
 
 def test_what_differs_is_told(repository):
@@ -447,25 +450,33 @@ def test_a_working_tree_s_commit_is_its_own(repository):
 
 
 def test_a_python_that_cannot_hand_over_anything_is_refused(repository, tmp_path):
-    for name, answer, words in (
-        ("chatty", "hello", "answers 'hello', which is no answer of Python's"),
-        ("bare", json.dumps({"python": "3", "packages": {}, "modules": {"numpy": None}, "device": "cpu", "label": ""}),
-         "has no NumPy"),
-    ):  # fmt: skip
-        python = tmp_path / name
-        python.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    without = {"python": "3", "packages": {}, "modules": {"numpy": None}, "device": "cpu", "label": ""}
+    python = tmp_path / "python"
+    for program, words in (
+        ("exit 3", "does not run what is asked of it: exited with code 3"),
+        ("echo hello", "answers 'hello', which is no answer of Python's"),
+        (f"echo '{json.dumps(without)}'", "has no NumPy"),
+    ):
+        python.write_text(f"#!/bin/sh\n{program}\n")
         python.chmod(0o755)
         with pytest.raises(sides.SideError, match=words):
             sides.describe(sides.parse(str(python), repository), "cpu")
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [("1.7", "threads are a whole number from 1 to"), ("100000", "the cores here"), ("-1", "or 0 for as many")],
+    ("given", "words"),
+    [
+        (["B", "--threads", "1.7"], "threads are a whole number from 1 to"),
+        (["B", "--threads", "100000"], "the cores here"),
+        (["B", "--threads", "-1"], "or 0 for as many"),
+        (["B", "--factor", "0.9"], "a factor is a number from 1 to below 100"),
+        (["B", "--seconds", "soon"], "seconds are a number from 1 to 86400"),
+        ([], "name two sides, A and B"),
+    ],
 )
-def test_threads_are_whole_and_there(repository, capsys, text, words):
+def test_mistakes_on_the_command_line(capsys, given, words):
     with pytest.raises(SystemExit):
-        command.main(["HEAD~1", ".", "cases.py", "--threads", text])
+        command.main(["A", *given])
     assert words in capsys.readouterr().err
 
 
@@ -524,10 +535,13 @@ def test_what_was_compared_before_an_interruption_is_kept(repository, tmp_path, 
         raise KeyboardInterrupt
 
     monkeypatch.setattr(lockstep, "compare", compare)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # which nothing but the picture needs
     out = tmp_path / "out"
     given = ["HEAD~1", "HEAD", "cases.py", "--only", "01", "--device", "cpu", "--out", str(out)]
     assert command.main(given) == 130
-    assert "interrupted after 1 of 2 cases" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "interrupted after 1 of 2 cases" in printed.err
+    assert "There is no picture without matplotlib: pip install matplotlib" in printed.out
     assert {record.name for record in records.load(out / "versus.json")} == {
         "versus/steady[n=2]/A",
         "versus/steady[n=2]/B",

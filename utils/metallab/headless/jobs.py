@@ -140,20 +140,20 @@ class Job:
         records = Path(self.out, "results", f"{self.name}.json")
         return self.executed, records, self.partial, self.note, self.unreadable
 
-    def foreign(self) -> Path | None:
-        """A file that lies where this run would write, and that no run has written."""
+    def assert_ours(self) -> None:
+        """UsageError if a file lies where this run would write, and no run has written it."""
         if Path(self.out).resolve().is_relative_to(paths.BUILD.resolve()) or self.name in self._registered():
-            return None
-        there = [path for path in self.files if os.path.lexists(path)]
-        return next((path for path in there if path.parent.name != "results" or not _are_records(path)), None)
+            return
+        for path in self.files:
+            if os.path.lexists(path) and not (path.parent.name == "results" and _are_records(path)):
+                raise UsageError(f"{path} is there already, and no run wrote it: {ELSEWHERE}")
 
     def remove_stale(self) -> None:
         """Removes what an earlier run of this notebook left, so that nothing old is taken for new.
 
         UsageError if no run has left it, or if it can't be removed.
         """
-        if path := self.foreign():
-            raise UsageError(f"{path} is there already, and no run wrote it: {ELSEWHERE}")
+        self.assert_ours()
         try:
             for old in self.files:
                 old.unlink(missing_ok=True)
@@ -193,8 +193,7 @@ def make_job(
     job = Job(str(path), path.stem, mode, kind, str(folder), str(Path(failed or default).absolute()), **options)
     if path.resolve() in (job.executed.resolve(), job.partial.resolve()):
         raise UsageError(f"{path} is where its executed copy would go; choose another folder for the run")
-    if theirs := job.foreign():
-        raise UsageError(f"{theirs} is there already, and no run wrote it: {ELSEWHERE}")
+    job.assert_ours()
     return job
 
 

@@ -30,6 +30,10 @@ class SideError(ValueError):
     """Sides that cannot be had or held against each other; the message says what to do."""
 
 
+class _GitError(SideError):
+    """What git says that it cannot do."""
+
+
 @dataclass(frozen=True)
 class Side:
     """One of the two."""
@@ -223,14 +227,14 @@ def _python(path: Path) -> Path | None:
 def _commit(part: str, root: Path) -> str:
     try:
         return _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{part}^{{commit}}")
-    except SideError:
+    except _GitError:
         raise SideError(
             f"{part!r} is no revision of {root}, no Python or folder of one, and no NAME=value: name one of these"
         ) from None
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git answers. SideError, with git's last words, if it fails."""
+    """What git answers. `_GitError`, with its last words, if it fails; SideError if there is no git."""
     # within a hook git names the repository by variables
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
@@ -240,5 +244,5 @@ def _git(folder: Path, *arguments: str) -> str:
     except FileNotFoundError:
         raise SideError("git is needed for revisions, and is not there: install it") from None
     if done.returncode:
-        raise SideError(f"git {arguments[0]}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
+        raise _GitError(f"git {arguments[0]}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
     return done.stdout.strip()
