@@ -199,10 +199,7 @@ def test_a_side_that_hangs_is_told(file, monkeypatch, capsys):
     [
         ("x = 1", "mark functions with @case"),
         ("import of_no_package", "import what a case needs inside of its function"),
-        (
-            "from metallab.versus import case\n@case\ndef one(): ...\ntwo = one",
-            "two cases have one name",
-        ),
+        ("from metallab.versus import case\n@case\ndef one(): ...\ntwo = one", "two cases have one name"),
     ],
 )
 def test_a_file_of_cases_that_cannot_be_used_says_why(tmp_path, text, words):
@@ -284,12 +281,11 @@ def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monke
     assert {name: len(runs) for name, runs in kept.items()} == {"versus/theirs/A": 8, "versus/theirs/B": 8}
     a, b = (kept[f"versus/theirs/{name}"][0] for name in "AB")
     assert (a.measurement.median, b.measurement.median) == (0.001, 0.002)
-    assert [run.machine.git_revision for run in (a, b)] == [
-        git(repository, "rev-parse", at) for at in ("HEAD~1", "HEAD")
-    ]
+    revisions = [git(repository, "rev-parse", "HEAD~1"), git(repository, "rev-parse", "HEAD")]
+    assert [run.machine.git_revision for run in (a, b)] == revisions
     assert (out / "versus.png").read_bytes().startswith(b"\x89PNG")
     answers = json.loads((out / "answers.json").read_text())
-    assert [answers["sides"][name]["git_revision"] for name in "AB"] == [run.machine.git_revision for run in (a, b)]
+    assert [answers["sides"][name]["git_revision"] for name in "AB"] == revisions
     theirs = next(each for each in answers["cases"] if each["name"] == "theirs")
     assert (theirs["answer"], theirs["low"], theirs["high"]) == ("SLOWER", pytest.approx(0.5), pytest.approx(0.5))
     assert "revision" in {each["what differs"] for each in answers["differences"]}
@@ -314,11 +310,8 @@ def test_a_side_is_its_parts(repository, tmp_path, monkeypatch):
     python = tmp_path / "env" / "bin" / "python"
     python.symlink_to(sys.executable)
     both = sides.parse(f"HEAD,{tmp_path / 'env'},A_B=c=d", repository)
-    assert (both.revision, both.python, both.variables) == (
-        git(repository, "rev-parse", "HEAD"),
-        python,
-        {"A_B": "c=d"},
-    )
+    head = git(repository, "rev-parse", "HEAD")
+    assert (both.revision, both.python, both.variables) == (head, python, {"A_B": "c=d"})
     assert sides.parse(r"A=b\,c,D=e", repository).variables == {"A": "b,c", "D": "e"}
     assert both.source == both.checkout / "src"
     tree = sides.parse(".", repository)
@@ -401,19 +394,14 @@ def imported():
 
 
 @pytest.mark.parametrize(
-    ("lead", "in_old", "answer", "code"),
+    ("lead", "in_old", "answer"),
     [
-        ("", True, "A imports mine from {old}/mine.py", 2),
-        ("sys.path.insert(0, str(Path(__file__).parent))", True, "A imports mine from {root}/mine.py, and not", 2),
-        (
-            "sys.path.append(str(Path(__file__).parent))",
-            False,
-            "NEW     imported: only B can do it: A: mine is not in",
-            2,
-        ),
+        ("", True, "A imports mine from {old}/mine.py"),
+        ("sys.path.insert(0, str(Path(__file__).parent))", True, "A imports mine from {root}/mine.py, and not"),
+        ("sys.path.append(str(Path(__file__).parent))", False, "NEW     imported: only B can do it: A: mine is not in"),
     ],
 )
-def test_a_side_runs_its_own_files(root, tmp_path, monkeypatch, capsys, lead, in_old, answer, code):
+def test_a_side_runs_its_own_files(root, tmp_path, monkeypatch, capsys, lead, in_old, answer):
     """Modules without a package, and a path that leads both sides to one state, as a .pth of an environment does."""
     (root / "cases.py").write_text(PLAIN.replace("LEAD", lead))
     (root / ("mine.py" if in_old else "another.py")).write_text("VALUE = 1\n")
@@ -421,7 +409,7 @@ def test_a_side_runs_its_own_files(root, tmp_path, monkeypatch, capsys, lead, in
     (root / "mine.py").write_text("VALUE = 1 + 0\n")
     monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
     out = ["--device", "cpu", "--seconds", "1", "--out", str(tmp_path / "out")]
-    assert command.main(["HEAD", ".", "cases.py", *out]) == code
+    assert command.main(["HEAD", ".", "cases.py", *out]) == 2
     old = sides.parse("HEAD", root).checkout
     told = capsys.readouterr()
     assert answer.format(old=old, root=root) in told.out + told.err
@@ -444,9 +432,10 @@ def test_another_case_is_not_blamed_for_what_a_process_has_loaded(repository, mo
 
 def test_a_working_tree_s_commit_is_its_own(repository):
     """Not that of Metal Lab."""
+    head = git(repository, "rev-parse", "HEAD")
     (repository / "src" / "theirs" / "__init__.py").write_text("CALLS = 9\n")
-    assert sides.parse(".", repository).state == (git(repository, "rev-parse", "HEAD"), True)
-    assert sides.parse("HEAD", repository).state == (git(repository, "rev-parse", "HEAD"), False)
+    assert sides.parse(".", repository).state == (head, True)
+    assert sides.parse("HEAD", repository).state == (head, False)
 
 
 def test_a_python_that_cannot_hand_over_anything_is_refused(repository, tmp_path):

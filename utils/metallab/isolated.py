@@ -134,8 +134,9 @@ def run(
         raise ValueError(f"threads is {threads}; a child process runs on all (None) or on 1")
     if device not in (None, "mps"):
         raise ValueError(f"device is {device!r}; a child process has this run's devices (None) or an Apple GPU ('mps')")
-    variables = {**os.environ, **(ONE_THREAD if threads else {}), **(environment or {})}
-    folders = list(filter(None, [(environment or {}).get("PYTHONPATH"), os.environ.get("PYTHONPATH")]))
+    environment, modules = environment or {}, modules or {}
+    variables = {**os.environ, **(ONE_THREAD if threads else {}), **environment}
+    folders = list(filter(None, [environment.get("PYTHONPATH"), os.environ.get("PYTHONPATH")]))
     if folders:
         variables["PYTHONPATH"] = os.pathsep.join(folders)
     wish = variables.pop("METALLAB_DEVICE", "")  # handed over apart: the child says it when it cannot be had
@@ -145,10 +146,10 @@ def run(
         with tempfile.TemporaryDirectory(prefix="metallab-child-") as folder:
             task = Path(folder, "task")
             task.write_bytes(pickle.dumps((source, tuple(results))))
-            for name, text in (modules or {}).items():
+            for name, text in modules.items():
                 Path(folder, f"{name}.py").write_text(text, encoding="utf-8")
             arguments = [wish, *(["1"] if threads else [])]
-            may_fork = forked and wish == "sim" and forking.may_serve(source, modules or {})
+            may_fork = forked and wish == "sim" and forking.may_serve(source, modules)
             own = {"PYTHONPATH": os.pathsep.join([folder, *folders])} if modules else {}
             own[MARK] = marked(variables, Path(folder).name)[MARK]
             return _outcome(arguments, variables, own, timeout, Path(folder), may_fork)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
-import math
 import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from metallab import checks, machine, paths
@@ -36,23 +36,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
 
     130 where it was interrupted: what had been compared until then is told and saved.
     """
-    side = "a git revision, '.' for the working tree, a Python or its environment's folder, NAME=value"
-    several = "or several of these with commas between ('\\,' is a comma in a value)"
-    parser.add_argument("a", metavar="A", nargs="?", help=f"the old side: {side}, {several}")
-    parser.add_argument("b", metavar="B", nargs="?", help="the new side")
-    parser.add_argument("cases", metavar="cases.py", nargs="?", type=Path, default=CASES, help="functions with @case")
-    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="a group (02b), or part of a name")
-    parser.add_argument("--device", metavar="DEVICE", help=f"{', '.join(DEVICES)}; default: METALLAB_DEVICE, or auto")
-    parser.add_argument("--seconds", type=_positive, default=Settings.seconds, help=f"a case ({Settings.seconds:g})")
-    parser.add_argument("--threads", type=_threads, default=1, help="of each side: 1, or 0 for as many as it likes")
-    parser.add_argument("--factor", type=_factor, default=Settings.factor, help="what is called a difference (1.01)")
-    parser.add_argument("--out", type=Path, default=paths.BUILD / "versus", help="folder of versus.json, versus.png")
-    parser.add_argument("--list", action="store_true", help="name the cases (A and B may be left out), measure nothing")
-    given = parser.parse_args(arguments)
-    if given.list and given.a and not given.b:
-        given.cases = Path(given.a)
-    elif not given.list and not given.b:
-        parser.error("name two sides, A and B")
+    given = _parse(parser, arguments)
     # what ends it politely loses no more than Ctrl-C
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -167,30 +151,42 @@ def assert_tolerance(one: cases.Case) -> None:
         raise cases.CaseError(f"{one.name}: {error}; name one of these in @case(tolerance=)") from error
 
 
-def _positive(text: str) -> float:
-    return _number(text, 1, 86400, "seconds are a number from 1 to 86400")
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    add = parser.add_argument
+    side = "a git revision, '.' for the working tree, a Python or its environment's folder, NAME=value"
+    several = "or several of these with commas between ('\\,' is a comma in a value)"
+    add("a", metavar="A", nargs="?", help=f"the old side: {side}, {several}")
+    add("b", metavar="B", nargs="?", help="the new side")
+    add("cases", metavar="cases.py", nargs="?", type=Path, default=CASES, help="functions with @case")
+    add("--only", action="append", default=[], metavar="TEXT", help="a group (02b), or part of a name")
+    add("--device", metavar="DEVICE", help=f"{', '.join(DEVICES)}; default: METALLAB_DEVICE, or auto")
+    seconds = _number(1, 86400, "seconds are a number from 1 to 86400")
+    add("--seconds", type=seconds, default=Settings.seconds, help=f"a case ({Settings.seconds:g})")
+    whole = f"threads are a whole number from 1 to {cores()}, the cores here, or 0 for as many as it likes"
+    threads = _number(0, cores() + 1, whole, int)
+    add("--threads", type=threads, default=1, help="of each side: 1, or 0 for as many as it likes")
+    factor = _number(1, 100, "a factor is a number from 1 to below 100, such as 1.05 for 5 %")
+    add("--factor", type=factor, default=Settings.factor, help="what is called a difference (1.01)")
+    add("--out", type=Path, default=paths.BUILD / "versus", help="folder of versus.json, versus.png")
+    add("--list", action="store_true", help="name the cases (A and B may be left out), measure nothing")
+    given = parser.parse_args(arguments)
+    if given.list and given.a and not given.b:
+        given.cases = Path(given.a)
+    elif not given.list and not given.b:
+        parser.error("name two sides, A and B")
+    return given
 
 
-def _factor(text: str) -> float:
-    return _number(text, 1, 100, "a factor is a number from 1 to below 100, such as 1.05 for 5 %")
+def _number(low: float, high: float, wanted: str, kind: type = float) -> Callable[[str], float]:
+    """What reads a number from ``low`` to below ``high`` from the command line, or says what is wanted."""
 
-
-def _threads(text: str) -> int:
-    wanted = f"threads are a whole number from 1 to {cores()}, the cores here, or 0 for as many as it likes"
-    number = _number(text, 0, cores() + 1, wanted)
-    if not number.is_integer():
+    def read(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if low <= kind(text) < high:
+                return kind(text)
         raise argparse.ArgumentTypeError(wanted)
-    return int(number)
 
-
-def _number(text: str, low: float, high: float, wanted: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan  # which lies in no range
-    if not low <= number < high:
-        raise argparse.ArgumentTypeError(wanted)
-    return number
+    return read
 
 
 if __name__ == "__main__":
