@@ -51,7 +51,7 @@ class Pages:
         self.passed = 0
         self.happens = lambda job: None
 
-    def __call__(self, jobs, parallel, keep, wake, starting, progress, finished) -> Pages:
+    def __call__(self, jobs, *, keep, stoppable, starting, progress, finished) -> Pages:
         self.jobs, self.starting, self.finished = jobs, starting, finished
         return self
 

@@ -516,25 +516,26 @@ def test_cases_are_listed_by_group_and_name(repository, capsys):
     assert capsys.readouterr().out == listed
 
 
-def test_what_was_compared_before_an_interruption_is_kept(repository, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "code", "reason"), [(KeyboardInterrupt(), 130, ""), (turns.TurnExpired("too long"), 2, ": too long")]
+)
+def test_what_was_compared_before_an_end_is_kept(repository, tmp_path, capsys, monkeypatch, error, code, reason):
     some = lockstep.Pair((0.001,), (0.002,), 3, (0.001, 0.001))
 
     def compare(given, *_):
         yield lockstep.Outcome(given[0], "SLOWER", lockstep.Interval(0.5, 0.4, 0.6), (some,) * 8)
-        raise KeyboardInterrupt
+        raise error
 
     monkeypatch.setattr(lockstep, "compare", compare)
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # which nothing but the picture needs
     out = tmp_path / "out"
     given = ["HEAD~1", "HEAD", "cases.py", "--only", "01", "--device", "cpu", "--out", str(out)]
-    assert command.main(given) == 130
+    assert command.main(given) == code
     printed = capsys.readouterr()
-    assert "interrupted after 1 of 2 cases" in printed.err
+    assert printed.err == f"interrupted after 1 of 2 cases{reason}\n"
     assert "There is no picture without matplotlib: pip install matplotlib" in printed.out
-    assert {record.name for record in records.load(out / "versus.json")} == {
-        "versus/steady[n=2]/A",
-        "versus/steady[n=2]/B",
-    }
+    kept = records.by_name(records.load(out / "versus.json"))
+    assert set(kept) == {"versus/steady[n=2]/A", "versus/steady[n=2]/B"}
 
 
 @pytest.mark.parametrize(

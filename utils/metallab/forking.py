@@ -177,7 +177,13 @@ def child(
         return None
     made = None
     try:
-        made = _child(command, environment, variables, task, streams, timeout)
+        if server := _ready_server(command, environment, timeout):
+            server.send(json.dumps({"task": str(task), "variables": variables}).encode(), streams)
+            answer = server.receive(timeout)
+            if not answer:
+                _stop()
+            elif answer != _REFUSED:
+                made = Child(int(answer), server)
     except TimeoutError:
         _stop()
     except BaseException:  # Ctrl-C: nobody knows what it is at
@@ -189,27 +195,23 @@ def child(
     return made
 
 
-def _child(command, environment, variables, task, streams, timeout) -> Child | None:
+def _ready_server(command: Sequence[str], environment: Mapping[str, str], timeout: float) -> _Server | None:
+    """The server that there is, if all is as it was when that was started, else a new one; None if it is not ready."""
     global _server
-    key = (os.getpid(), command, environment, os.getcwd(), os.sched_getaffinity(0), _limits())
-    if _server is None or _server.key != key:
-        _stop()
-        if _failures.count(key) > 1:  # the first time it may have been built, which takes long and is told
-            return None
-        _server = _Server(key, command, environment)
-        _failures.append(key)
-        if not _server.is_ready(timeout):
-            return _stop()
+    limits = Path("/proc/self/limits").read_bytes()
+    key = (os.getpid(), command, environment, os.getcwd(), os.sched_getaffinity(0), limits)
+    if _server is not None and _server.key == key:
+        return _server
+    _stop()
+    if _failures.count(key) > 1:  # the first time it may have been built, which takes long and is told
+        return None
+    _server = _Server(key, command, environment)
+    _failures.append(key)
+    if _server.is_ready(timeout):
         _failures.remove(key)
-    _server.send(json.dumps({"task": str(task), "variables": variables}).encode(), streams)
-    answer = _server.receive(timeout)
-    if not answer:
-        return _stop()
-    return None if answer == _REFUSED else Child(int(answer), _server)
-
-
-def _limits() -> bytes:
-    return Path("/proc/self/limits").read_bytes()
+    else:
+        _stop()
+    return _server
 
 
 def serve(prepare: Callable[[], object], work: Callable[[str], int]) -> None:

@@ -172,7 +172,8 @@ def _run(given: argparse.Namespace) -> int:
             bench.finish(job, result)
             console.say(_line(bench, jobs, outcomes))
 
-        if not Pool(jobs, 1, (lock,), True, bench.begin, console.progress, finished).run():
+        watching = {"starting": bench.begin, "progress": console.progress, "finished": finished}
+        if not Pool(jobs, keep=(lock,), stoppable=True, **watching).run():
             finished_runs = sum(result.status != "failed" for result in outcomes)
             console.say(f"interrupted; {finished_runs} runs were finished and stay: make bench goes on from there")
             return 130

@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
             console.finished(result)
             summary.add(result)
 
-        through = Pool(jobs, options.jobs, (lock,), True, summary.begin, console.progress, finished).run()
+        watching = {"starting": summary.begin, "progress": console.progress, "finished": finished}
+        through = Pool(jobs, options.jobs, keep=(lock,), stoppable=True, **watching).run()
         console.summary(results, folder, time.monotonic() - summary.clock)
     if not through:
         console.say(f"interrupted; {len(jobs) - len(results)} notebooks were not begun")
