@@ -131,7 +131,7 @@ class Bench:
             _results(summary.path.parent, name)
             for name in sorted({name for summary in rounds for name in summary.entries})
             for summary in rounds
-            if _is_finished(summary, name) and summary.entries[name]["status"] in ENDED
+            if _has_results(summary, name)
         ]
         if not files:
             raise UsageError("no page left any results")
@@ -185,15 +185,23 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _is_finished(summary: SummaryWriter, name: str) -> bool:
-    """Whether a page was skipped in that run, or came to its end and left results that can be read."""
-    status = summary.entries.get(name, {}).get("status")
-    if status not in ENDED:
-        return status == "skipped"
+    """Whether a page was skipped in that run, or has results."""
+    return _status(summary, name) == "skipped" or _has_results(summary, name)
+
+
+def _has_results(summary: SummaryWriter, name: str) -> bool:
+    """Whether a page came to its end in that run, and left results that can be read."""
+    if _status(summary, name) not in ENDED:
+        return False
     try:
         records.load(_results(summary.path.parent, name))
     except records.RecordError:
         return False
     return True
+
+
+def _status(summary: SummaryWriter, name: str) -> str | None:
+    return summary.entries.get(name, {}).get("status")
 
 
 def _results(folder: str | Path, name: str) -> Path:
