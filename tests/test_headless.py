@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import io
+import itertools
 import json
 import os
 import resource
@@ -39,6 +40,8 @@ FOREVER = 600
 PATIENCE = 30
 """Seconds after which something that should happen is taken for not happening."""
 CPU = {"device": "cpu", "label": "a CPU in a test", "simulated": False}
+SKIPPED = {"skip": {"device": ["cpu"], "reason": "needs a GPU"}}
+"""The metadata of a notebook that is not run on it."""
 COMMAND = f"""
 import signal, sys
 from metallab.headless import cli
@@ -295,7 +298,7 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
         make(folder / "07_aborts.ipynb", first, "import os\ndef fall():\n    os.abort()\nfall()", last),
         make(folder / "08_hangs.ipynb", first, f"import time\ndef nap():\n    time.sleep({FOREVER})\nnap()", last),
         make(folder / "09_kernel.ipynb", "1", kernelspec={"name": "ir", "display_name": "R"}),
-        make(folder / "10_skipped.ipynb", "1 / 0", metallab={"skip": {"device": ["cpu"], "reason": "needs a GPU"}}),
+        make(folder / "10_skipped.ipynb", "1 / 0", metallab=SKIPPED),
         make(folder / "11_unsaid.ipynb", "1", metallab={"skip": {"device": ["mps"]}}),
         make(folder / "12_cell.ipynb", "1", {"source": "1 / 0", "metadata": {"tags": ["skip-headless"]}}),
         make(folder / "13_quiet.ipynb", first, "get_ipython().kernel._publish_status = lambda *a, **k: None", last),
@@ -700,31 +703,26 @@ def test_a_full_disk_at_the_end_of_a_page_fails_it(tmp_path, monkeypatch):
     assert result.failed_copy is None
 
 
-@pytest.mark.parametrize("where", ["begin", "finish", "scratch", "lock", "stale"])
-def test_a_full_disk_ends_the_run_in_one_line(tmp_path, command, monkeypatch, capsys, where):
+@pytest.mark.parametrize(
+    ("owner", "name", "call"),
+    [
+        (summary.os, "pwrite", 1),  # the lock
+        (summary, "write_atomically", 1),  # that a notebook is begun
+        (Path, "unlink", 1),  # what an earlier run has left
+        (pool, "start_worker", 1),  # its scratch folder
+        (summary, "write_atomically", 2),  # what became of it
+    ],
+)
+def test_a_full_disk_ends_the_run_in_one_line(tmp_path, command, monkeypatch, capsys, owner, name, call):
     """Wherever the parent meets it; nothing is begun whose end could not be noted, and the next run recovers."""
-    path = make(tmp_path / "01_any.ipynb", "1", metallab={"skip": {"device": ["cpu"], "reason": "only the disk"}})
+    path = make(tmp_path / "01_any.ipynb", "1", metallab=SKIPPED)
+    write, calls = getattr(owner, name), itertools.count(1)
     with monkeypatch.context() as patch:
-        if where in ("begin", "finish"):
-            write, written = summary.write_atomically, []
-
-            def sometimes(file: Path, content: str) -> None:
-                written.append(file)
-                if len(written) == (1 if where == "begin" else 2):
-                    full()
-                write(file, content)
-
-            patch.setattr(summary, "write_atomically", sometimes)
-        elif where == "scratch":
-            patch.setattr(pool, "start_worker", full)
-        elif where == "lock":
-            patch.setattr(summary.os, "pwrite", full)
-        else:
-            patch.setattr(Path, "unlink", full)
+        patch.setattr(owner, name, lambda *given, **more: full() if next(calls) == call else write(*given, **more))
         assert command("--mode", "fast", path) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "cannot be written (No space left on device): make room there" in line
-    if where == "finish":
+    if call == 2:
         entry = entries(tmp_path / "run")["01_any"]
         assert (entry["status"], entry["reason"]) == ("failed", UNFINISHED)
         assert "killed" in UNFINISHED
@@ -743,7 +741,7 @@ def test_a_log_on_a_full_disk_does_not_stop_a_run(monkeypatch):
 def test_nothing_that_no_run_wrote_is_overwritten(tmp_path, command, monkeypatch, capsys):
     """METALLAB_OUT may name any folder, that of the lessons as well, while copies of them are run from elsewhere."""
     lessons, run = tmp_path / "notebooks", tmp_path / "run"
-    copy = make(tmp_path / "copies" / "01_any.ipynb", "1", metallab={"skip": {"device": ["cpu"], "reason": "no need"}})
+    copy = make(tmp_path / "copies" / "01_any.ipynb", "1", metallab=SKIPPED)
     lesson = make(lessons / "01_any.ipynb", "'a lesson'")
     before = lesson.read_bytes()
     monkeypatch.setenv("METALLAB_OUT", str(lessons))
@@ -883,7 +881,7 @@ def test_a_killed_run_leaves_no_process_and_does_not_pass_for_a_good_one(tmp_pat
     run.kill()
     run.communicate()
     # The next run waits until the orphaned worker has let go of the folder.
-    other = make(tmp_path / "02_other.ipynb", "1", metallab={"skip": {"device": ["cpu"], "reason": "only the lock"}})
+    other = make(tmp_path / "02_other.ipynb", "1", metallab=SKIPPED)
     assert command(other) == 0
     assert gone(*pids)
     entry = entries(tmp_path / "run")["01_long"]
@@ -1039,8 +1037,7 @@ def test_the_real_device_answers():
 def test_a_run_notes_that_it_is_the_latest(command, tmp_path, monkeypatch):
     """For the report, which shall not go by clocks alone (`paths.latest`)."""
     monkeypatch.setattr(paths, "BUILD", tmp_path)
-    skipped = make(tmp_path / "01_skipped.ipynb", "1", metallab={"skip": {"device": ["cpu"], "reason": "a test"}})
-    assert command(skipped) == 0
+    assert command(make(tmp_path / "01_skipped.ipynb", "1", metallab=SKIPPED)) == 0
     assert (tmp_path / "order.txt").read_text() == "run\n"
 
 
