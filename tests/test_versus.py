@@ -329,17 +329,17 @@ def test_a_side_is_its_parts(repository, tmp_path, monkeypatch):
 
 
 def test_what_differs_is_told(repository):
-    two = {"A": sides.parse("HEAD~1", repository), "B": sides.parse(".,LEVEL=2", repository)}
-    described = {name: sides.describe(each, "cpu") for name, each in two.items()}
-    sides.assert_comparable(two, described)
+    two = {"A": "HEAD~1", "B": ".,LEVEL=2"}
+    described = {name: sides.describe(sides.parse(text, repository), "cpu") for name, text in two.items()}
+    sides.assert_comparable(described)
     described["A"].packages["torch"] = "2.14.0"
-    lines = str(sides.differences(two, described)).splitlines()
+    lines = str(sides.differences(described)).splitlines()
     named = [line.split("  ")[0] for line in lines]
     assert named[:2] == ["what differs", "revision"]
     assert {"variable LEVEL", "package torch", "folder"} <= set(named)
     assert "Python" not in named
     described["A"].packages.update({f"one{number:02}": "1" for number in range(30)})
-    lines = str(sides.differences(two, described)).splitlines()
+    lines = str(sides.differences(described)).splitlines()
     assert lines[-1] == f"and {30 + len(named) - 1 - sides.MOST_DIFFERENCES} more"
     packages = [line.split()[1] for line in lines if line.startswith("package")]
     assert packages == ["torch", *sorted(packages[1:])]
@@ -348,18 +348,15 @@ def test_what_differs_is_told(repository):
 def test_the_same_twice_another_s_code_and_no_device_are_refused(repository, capsys):
     assert command.main(["HEAD", "HEAD", "cases.py", "--device", "cpu"]) == 2
     assert "both sides are the same and import theirs from " in capsys.readouterr().err
-    two = {name: sides.parse(text, repository) for name, text in (("A", "HEAD~1"), ("B", "."))}
-    described = {name: sides.describe(each, "cpu") for name, each in two.items()}
+    a, b = (sides.describe(sides.parse(text, repository), "cpu") for text in ("HEAD~1", "."))
     # what an installed package with a finder of its own does: it wins over the folder
-    installed = {**described, "A": dataclasses.replace(described["A"], modules=described["B"].modules)}
+    installed = dataclasses.replace(a, modules=b.modules)
     with pytest.raises(sides.SideError, match=r"A \(HEAD~1\) imports theirs from .*: uninstall it"):
-        sides.assert_comparable(two, installed)
+        sides.assert_comparable({"A": installed, "B": b})
     with pytest.raises(sides.SideError, match="has no such device"):
-        sides.assert_comparable(two, {**described, "B": dataclasses.replace(described["B"], device="")})
+        sides.assert_comparable({"A": a, "B": dataclasses.replace(b, device="")})
     with pytest.raises(sides.SideError, match="name one device that both have"):
-        sides.assert_comparable(
-            two, {**described, "B": dataclasses.replace(described["B"], device="cuda", label="NVIDIA")}
-        )
+        sides.assert_comparable({"A": a, "B": dataclasses.replace(b, device="cuda", label="NVIDIA")})
 
 
 @pytest.mark.parametrize(

@@ -68,26 +68,26 @@ def run(given: argparse.Namespace) -> int:
         raise sides.SideError(f"{why}: name one of {', '.join(DEVICES)} with --device")
     report.assert_writable(given.out)
     root = sides.repository(Path.cwd())
-    two = {name: sides.parse(text, root) for name, text in (("A", given.a), ("B", given.b))}
-    described = {name: sides.describe(side, wish) for name, side in two.items()}
-    sides.assert_comparable(two, described)
+    two = [sides.parse(text, root) for text in (given.a, given.b)]
+    described = {name: sides.describe(side, wish) for name, side in zip("AB", two, strict=True)}
+    sides.assert_comparable(described)
     file = given.cases.resolve()
-    watched = {side.checkout.resolve() for side in two.values()}
+    watched = {side.checkout.resolve() for side in two}
     if len(watched) > 1:
         watched.add(sides.repository(file.parent).resolve())
     settings = Settings(
         file, described["A"].device, given.seconds, given.threads, given.factor, watched=tuple(sorted(watched))
     )
     device = described["A"].label or machine.describe().chip or "CPU"
-    different = sides.differences(two, described)
+    different = sides.differences(described)
     print(different)
     threads = f"{given.threads or 'as many as they like'} a side"
     print(f"Cases: {len(chosen)}; device: {device}; threads: {threads}; at most {given.seconds:g} s a case", flush=True)
-    outcomes, code = compare(chosen, [side.command for side in two.values()], settings)
+    outcomes, code = compare(chosen, [side.command for side in two], settings)
     print(report.table(outcomes))
-    if file := report.save(given.out / "versus.json", outcomes, two, described, settings):
-        print(f"The samples of both sides: {paths.shown(file)}")
-    answers = report.save_answers(given.out / "answers.json", outcomes, two, different, settings)
+    if samples := report.save(given.out / "versus.json", outcomes, described, settings):
+        print(f"The samples of both sides: {paths.shown(samples)}")
+    answers = report.save_answers(given.out / "answers.json", outcomes, described, different, settings)
     print(f"Answers, intervals, what differs: {paths.shown(answers)}")
     if not importlib.util.find_spec("matplotlib"):  # nor need it be, where only measuring is installed
         print("There is no picture without matplotlib: pip install matplotlib")

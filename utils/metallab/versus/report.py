@@ -109,20 +109,11 @@ def assert_writable(folder: Path) -> None:
 
 
 def save_answers(
-    path: Path, outcomes: Sequence[Outcome], sides: Mapping[str, Side], different: Table, settings: Settings
+    path: Path, outcomes: Sequence[Outcome], described: Mapping[str, Description], different: Table, settings: Settings
 ) -> Path:
     """Write as JSON what the samples alone do not tell: the sides, what differs, each case's answer and interval."""
     about = {
-        "sides": {
-            name: {
-                "text": side.text,
-                "git_revision": side.state[0],
-                "git_dirty": side.state[1],
-                "python": str(side.python),
-                "variables": dict(side.variables),
-            }
-            for name, side in sides.items()
-        },
+        "sides": {name: _about(description.side) for name, description in described.items()},
         "differences": [dict(zip(different.headings, row, strict=True)) for row in different.rows],
         "factor": settings.factor,
         "threads": settings.threads,
@@ -131,6 +122,12 @@ def save_answers(
     }
     path.write_text(f"{json.dumps(about, indent=1)}\n", encoding="utf-8")
     return path
+
+
+def _about(side: Side) -> dict[str, object]:
+    revision, is_dirty = side.state
+    state = {"git_revision": revision, "git_dirty": is_dirty}
+    return {"text": side.text, **state, "python": str(side.python), "variables": dict(side.variables)}
 
 
 def _answer(outcome: Outcome) -> dict[str, object]:
@@ -142,22 +139,18 @@ def _answer(outcome: Outcome) -> dict[str, object]:
 
 
 def save(
-    path: Path,
-    outcomes: Sequence[Outcome],
-    sides: Mapping[str, Side],
-    described: Mapping[str, Description],
-    settings: Settings,
+    path: Path, outcomes: Sequence[Outcome], described: Mapping[str, Description], settings: Settings
 ) -> Path | None:
     """Write the samples of both sides as pyperf's JSON, one run for each process; None where there are none.
 
     The benchmarks are ``versus/case/A`` and ``.../B``, each with its side's revision and versions.
     """
     here, start, rows = machine.describe(), datetime.now(UTC), []
-    machines = {name: _machine_of(here, sides[name], described[name]) for name in sides}
+    machines = {name: _machine_of(here, description) for name, description in described.items()}
     for outcome in outcomes:
         for number, pair in enumerate(outcome.pairs):
             taken = (start + timedelta(microseconds=number)).isoformat()  # each process has a moment of its own
-            for index, name in enumerate(sides):
+            for index, name in enumerate(described):
                 measured = _measurement(outcome, pair, index, settings, described[name].label or here.chip or "CPU")
                 benchmark = f"versus/{outcome.case.name}/{name}"
                 rows.append(Record("versus", benchmark, taken, measured, None, None, machines[name]))
@@ -206,10 +199,10 @@ def _median(pairs: Sequence[Pair], side: str) -> float:
     return statistics.median(statistics.median(getattr(pair, side)) for pair in pairs)
 
 
-def _machine_of(here: machine.Machine, side: Side, described: Description) -> machine.Machine:
+def _machine_of(here: machine.Machine, described: Description) -> machine.Machine:
     """This machine, with what the side has installed and the revision that it is."""
     versions = {name: described.packages.get(name) for name in machine.PACKAGES}
-    revision, is_dirty = side.state
+    revision, is_dirty = described.side.state
     return replace(here, versions=versions, python=described.python, git_revision=revision, git_dirty=is_dirty)
 
 

@@ -72,8 +72,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Description:
-    """What a side's Python says of itself."""
+    """A side, and what its Python says of itself."""
 
+    side: Side
     python: str
     packages: Mapping[str, str]
     modules: Mapping[str, str | None]
@@ -125,7 +126,7 @@ def describe(side: Side, device: str) -> Description:
         last = (asked.stderr.strip().splitlines() or [processes.describe_exit(asked.returncode)])[-1]
         raise SideError(f"{side.text}: {side.python} does not run what is asked of it: {last}")
     try:
-        told = Description(**json.loads(asked.stdout))
+        told = Description(side, **json.loads(asked.stdout))
     except (ValueError, TypeError):
         printed = (asked.stdout.strip().splitlines() or ["nothing"])[0]
         raise SideError(
@@ -137,36 +138,36 @@ def describe(side: Side, device: str) -> Description:
     return replace(told, modules={name: told.modules[name] for name in sorted(side.modules)})
 
 
-def assert_comparable(sides: Mapping[str, Side], described: Mapping[str, Description]) -> None:
+def assert_comparable(described: Mapping[str, Description]) -> None:
     """SideError if both sides are the same, run other code than they say, or have not one device."""
-    for name, side in sides.items():
-        for module, file in described[name].modules.items():
+    for name, description in described.items():
+        side = description.side
+        for module, file in description.modules.items():
             if file is None or not Path(file).is_relative_to(side.source):
                 raise SideError(
                     f"{name} ({side.text}) imports {module} from {file}, and not from {side.source}: "
                     "uninstall it from that environment"
                 )
-        if not described[name].device:
+        if not description.device:
             raise SideError(f"{name} ({side.text}) has no such device: name another one with --device")
-    a, b = sides.values()
-    ours, theirs = described.values()
-    if (a.python, a.variables, a.source) == (b.python, b.variables, b.source):
-        what = ", ".join(f"{name} from {file}" for name, file in ours.modules.items())
+    a, b = described.values()
+    if (a.side.python, a.side.variables, a.side.source) == (b.side.python, b.side.variables, b.side.source):
+        what = ", ".join(f"{name} from {file}" for name, file in a.modules.items())
         raise SideError(
             f"both sides are the same{f' and import {what}' if what else ''}: name another revision, another "
             "environment or a variable for one of them"
         )
-    if (ours.device, ours.label) != (theirs.device, theirs.label):
+    if (a.device, a.label) != (b.device, b.label):
         raise SideError(
-            f"A would run on {ours.label or ours.device} and B on {theirs.label or theirs.device}: name one device "
-            "that both have with --device"
+            f"A would run on {a.label or a.device} and B on {b.label or b.device}: name one device that both have "
+            "with --device"
         )
 
 
-def differences(sides: Mapping[str, Side], described: Mapping[str, Description]) -> Table:
+def differences(described: Mapping[str, Description]) -> Table:
     """What is not the same on both sides: revision, folder, Python, variables, packages; `MOST_DIFFERENCES` of it."""
     rows = []
-    columns = [_facts(sides[name], described[name]) for name in sides]
+    columns = [_facts(description) for description in described.values()]
     for what in set().union(*columns):
         values = [column.get(what, "none") for column in columns]
         if len(set(values)) > 1:
@@ -174,7 +175,7 @@ def differences(sides: Mapping[str, Side], described: Mapping[str, Description])
     rows.sort(key=lambda row: (_ORDER.index(row[0].split()[0]), "none" in row, row[0]))
     more = len(rows) - MOST_DIFFERENCES
     note = f"and {more} more" if more > 0 else "" if rows else "Nothing differs."
-    return Table(["what differs", *sides], rows[:MOST_DIFFERENCES], note=note)
+    return Table(["what differs", *described], rows[:MOST_DIFFERENCES], note=note)
 
 
 MOST_DIFFERENCES = 20
@@ -182,7 +183,8 @@ _ORDER = ("revision", "folder", "Python", "environment", "variable", "package")
 """What stands first; of packages those that both sides have."""
 
 
-def _facts(side: Side, described: Description) -> dict[str, str]:
+def _facts(described: Description) -> dict[str, str]:
+    side = described.side
     facts = {"revision": side.revision[:12] if side.revision else "working tree", "Python": described.python}
     facts |= {"folder": paths.shown(side.checkout), "environment": paths.shown(side.python)}
     facts |= {f"variable {name}": value for name, value in sorted(side.variables.items())}
