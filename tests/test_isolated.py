@@ -233,7 +233,7 @@ def test_nothing_of_the_folder_it_runs_in_and_nothing_typed_gets_in(run, tmp_pat
 
 
 def test_an_apple_gpu_is_asked_for(monkeypatch):
-    """The simulated one, where there is no Mac; which is set up before the text runs, and told if it cannot be."""
+    """The simulated one, where there is no Mac."""
     asked = {}
 
     def outcome(arguments, variables, *_):
