@@ -143,7 +143,8 @@ class Bench:
     def _all_rounds(self) -> list[SummaryWriter]:
         """Those of earlier benches of this state as well, which may have had more runs."""
         numbers = [path.name.removeprefix("run-") for path in self.folder.glob("run-*")]
-        return [self._round(number) for number in sorted(int(n) for n in numbers if n.isdecimal())]  # and no copies
+        ours = sorted(int(number) for number in numbers if number.isdecimal())  # and no copy that somebody made
+        return [self._round(number) for number in ours]
 
     def _round(self, number: int) -> SummaryWriter:
         return SummaryWriter(self.folder / f"run-{number}", self.mode, self.resolved)

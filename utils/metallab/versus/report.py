@@ -199,11 +199,11 @@ def _median(pairs: Sequence[Pair], side: str) -> float:
     return statistics.median(statistics.median(getattr(pair, side)) for pair in pairs)
 
 
-def _machine_of(here: machine.Machine, described: Description) -> machine.Machine:
+def _machine_of(here: machine.Machine, description: Description) -> machine.Machine:
     """This machine, with what the side has installed and the revision that it is."""
-    versions = {name: described.packages.get(name) for name in machine.PACKAGES}
-    revision, is_dirty = described.side.state
-    return replace(here, versions=versions, python=described.python, git_revision=revision, git_dirty=is_dirty)
+    versions = {name: description.packages.get(name) for name in machine.PACKAGES}
+    revision, is_dirty = description.side.state
+    return replace(here, versions=versions, python=description.python, git_revision=revision, git_dirty=is_dirty)
 
 
 def _measurement(outcome: Outcome, pair: Pair, index: int, settings: Settings, label: str) -> Measurement:

@@ -183,12 +183,12 @@ _ORDER = ("revision", "folder", "Python", "environment", "variable", "package")
 """What stands first; of packages those that both sides have."""
 
 
-def _facts(described: Description) -> dict[str, str]:
-    side = described.side
-    facts = {"revision": side.revision[:12] if side.revision else "working tree", "Python": described.python}
+def _facts(description: Description) -> dict[str, str]:
+    side = description.side
+    facts = {"revision": side.revision[:12] if side.revision else "working tree", "Python": description.python}
     facts |= {"folder": paths.shown(side.checkout), "environment": paths.shown(side.python)}
     facts |= {f"variable {name}": value for name, value in sorted(side.variables.items())}
-    return facts | {f"package {name}": version for name, version in sorted(described.packages.items())}
+    return facts | {f"package {name}": version for name, version in sorted(description.packages.items())}
 
 
 def repository(folder: Path) -> Path:
