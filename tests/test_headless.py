@@ -86,9 +86,9 @@ def make(path: Path, *cells: str | dict, title: str = "Make a test", **metadata:
     return path
 
 
-def code(notebook) -> list:
-    """Its code cells."""
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+def code(path: Path) -> list:
+    """The code cells of a notebook's file."""
+    return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
 
 
 def text(cell) -> str:
@@ -171,7 +171,7 @@ print(json.dumps({**mine, "python": sys.executable, "folder": os.getcwd(), "chil
     assert result.seconds > 0
     assert result.peak_rss_bytes > 300 << 20
     assert result.notebook == out / "01_good.ipynb"
-    cells = code(result.read())
+    cells = code(result.notebook)
     seen = json.loads(text(cells[0]))
     assert (seen["MODE"], seen["DEVICE"], seen["OUT"]) == ("fast", "cpu", str(out))
     assert seen["worker"] == ""  # or importing metallab would arm the simulation there too
@@ -193,7 +193,7 @@ def test_plain_nbconvert_runs_a_notebook_too(tmp_path):
     jupyter = str(Path(sys.executable).with_name("jupyter"))
     arguments = ["nbconvert", "--to", "notebook", "--execute", path.name, "--output-dir", "executed"]
     subprocess.run([jupyter, *arguments], cwd=tmp_path, env=plain, check=True, capture_output=True)
-    assert text(code(nbformat.read(tmp_path / "executed/01_plain.ipynb", 4))[0]) == "'all of it'"
+    assert text(code(tmp_path / "executed/01_plain.ipynb")[0]) == "'all of it'"
 
 
 def test_the_parent_stays_light():
@@ -235,9 +235,9 @@ def test_a_notebook_without_a_tool_is_incomplete(tmp_path, command, capsys):
         *(f"  {gap['where']}: {gap['what']}" for gap in wanted),
         *(f"  to mend it: {gap['mend']}" for gap in wanted),
     ]
-    shown = code(nbformat.read(run / "01_lacking.ipynb", 4))[2]
+    shown = code(run / "01_lacking.ipynb")[2]
     assert text(shown) == f"NOT RUN: {wanted[0]['what']}.\nTo mend it: buy it"
-    assert "42" in text(code(nbformat.read(run / "02_whole.ipynb", 4))[2])
+    assert "42" in text(code(run / "02_whole.ipynb")[2])
 
     result = headless.NotebookResult("03_red", "", reason="cell 2: wrong", not_run=wanted)
     Console().summary([result], run, 1.0)
@@ -264,7 +264,7 @@ def test_an_isolated_cell_that_fails_fails_its_notebook(tmp_path):
     result = headless.run_notebook(path, out=tmp_path / "out", allow_errors=True)
     assert (result.status, result.cell) == ("failed", 2)
     assert result.reason.startswith("cell 2: ChildFailed: ZeroDivisionError: division by zero")
-    ran = code(result.read())
+    ran = code(result.notebook)
     for cell, reason in zip(ran[1:-1], failing.values(), strict=True):
         (error,) = (output for output in cell.outputs if output.output_type == "error")
         assert error.ename == "ChildFailed"
@@ -353,7 +353,7 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
     assert "malformed JSON" in (run / "failed/02_malformed.txt").read_text()
     assert "there is no file" in (run / "failed/03_missing.txt").read_text()
     for name in ("04_raises", "05_killed", "06_exits", "07_aborts", "08_hangs", "13_quiet"):
-        before, stopped, after = code(nbformat.read(run / f"failed/{name}.ipynb", 4))
+        before, stopped, after = code(run / f"failed/{name}.ipynb")
         assert text(before) == "done before\n", name
         errors = [output for output in stopped.outputs if output.output_type == "error"]
         assert reasons[name].removeprefix("cell 2: ").removeprefix("ValueError: ") in errors[-1].evalue
@@ -361,13 +361,13 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
         executed = 2 if name == "04_raises" else 1
         assert (entry_of[name]["cells"], entry_of[name]["executed"]) == (3, executed)
     for name in ("09_kernel", "11_unsaid", "12_cell"):
-        refused = code(nbformat.read(run / f"failed/{name}.ipynb", 4))[0]
+        refused = code(run / f"failed/{name}.ipynb")[0]
         assert (refused.execution_count, text(refused)) == (None, entry_of[name]["reason"])
         assert entry_of[name]["executed"] == 0
-    aborted, hung = (code(nbformat.read(run / f"failed/{n}.ipynb", 4))[1] for n in ("07_aborts", "08_hangs"))
+    aborted, hung = (code(run / f"failed/{n}.ipynb")[1] for n in ("07_aborts", "08_hangs"))
     assert "in fall" in "\n".join(aborted.outputs[-1].traceback)
     assert "in nap" in without_colours("\n".join(hung.outputs[0].traceback))
-    assert "so far" in text(code(nbformat.read(run / "failed/06_exits.ipynb", 4))[1])
+    assert "so far" in text(code(run / "failed/06_exits.ipynb")[1])
     assert all(where in printed for where in ("in fall", "in nap", "in f()"))
 
     make(folder / "04_raises.ipynb", "print('mended')")
@@ -395,7 +395,7 @@ while True:
 """
     result = headless.run_notebook(make(tmp_path / "01_deaf.ipynb", stubborn), out=tmp_path / "out", timeout=5)
     assert result.reason == "cell 1: the notebook took longer than 5 s (--timeout)"
-    (cell,) = code(result.read())
+    (cell,) = code(result.notebook)
     assert gone(int(cell.outputs[0].text))
     assert result.peak_rss_bytes > 400 << 20  # the sum, while both were there
 
@@ -406,7 +406,7 @@ def test_a_killed_worker_leaves_what_was_done(tmp_path):
     result = headless.run_notebook(path, out=tmp_path / "out")
     assert result.reason.startswith("cell 2: the worker process was killed by SIGKILL")
     assert (result.title, result.cells, result.executed, result.cell) == ("Make a test", 3, 1, 2)
-    first, stopped, _ = code(result.read())
+    first, stopped, _ = code(result.notebook)
     assert gone(int(text(first)))
     assert text(stopped) == result.reason
     nbformat.validate(result.read())
@@ -450,7 +450,7 @@ time.sleep({FOREVER})
     (result,) = results
     assert "the worker did not answer" in result.reason
     assert gone(*map(int, told.read_text().split()))
-    assert text(code(result.read())[0]) == result.reason
+    assert text(code(result.notebook)[0]) == result.reason
 
 
 def test_a_worker_that_breaks_says_why_and_so_does_a_kernel(tmp_path, monkeypatch):
@@ -477,7 +477,7 @@ def test_errors_may_be_run_past_but_still_fail(tmp_path):
     result = headless.run_notebook(path, out=tmp_path / "out", failed=tmp_path / "bad", allow_errors=True)
     assert (result.status, result.reason, result.cell) == ("failed", "cell 1: ZeroDivisionError: division by zero", 1)
     assert result.notebook == tmp_path / "bad/01_wrong.ipynb"
-    assert [text(cell) for cell in code(result.read())][1:] == ["'went on'", "name 'undefined' is not defined"]
+    assert [text(cell) for cell in code(result.notebook)][1:] == ["'went on'", "name 'undefined' is not defined"]
     assert "\x1b" not in result.traceback
 
 
@@ -612,7 +612,7 @@ print('x' * {notebooks.MOST_PRINTED + 5}); clear_output(); print('after')
     result = headless.run_notebook(path, out=tmp_path / "out")
     assert result.reason.startswith("cell 4: ValueError: yyyy")
     assert len(result.reason) < 2000
-    flooded, after, cleared, raised = code(result.read())
+    flooded, after, cleared, raised = code(result.notebook)
     assert len(text(flooded)) < notebooks.MOST_PRINTED + 200
     assert f"CUT: {2 * notebooks.MOST_PRINTED} characters more were put out here" in text(flooded)
     assert (text(after), text(cleared)) == ("next\n", "after\n")
@@ -668,7 +668,7 @@ def test_a_page_that_fills_the_disk_fails_in_one_line_and_the_run_goes_on(tmp_pa
     assert entry_of["01_long"]["executed"] == 2
     assert "\n" not in entry_of["01_long"]["reason"]
     assert not (run / "01_long.ipynb").exists()
-    first, second, _ = code(nbformat.read(run / entry_of["01_long"]["failed_copy"], 4))  # as it was at the last save
+    first, second, _ = code(run / entry_of["01_long"]["failed_copy"])  # as it was at the last save
     assert (text(first), text(second)) == ("kept\n", "")
     assert not list(run.rglob(".*.part"))
     no_large_files(resource.RLIM_INFINITY)
@@ -856,7 +856,7 @@ def test_ctrl_c_leaves_no_process_and_keeps_the_partial_notebook(tmp_path, start
         ("passed", ""),
         ("failed", "interrupted"),
     ]
-    before, stopped = code(nbformat.read(tmp_path / "run" / entry_of["02_long"]["failed_copy"], 4))
+    before, stopped = code(tmp_path / "run" / entry_of["02_long"]["failed_copy"])
     assert (text(before), text(stopped)) == ("done before\n", "I was here\ninterrupted")
     assert "1 notebooks were not begun" in printed
 
@@ -887,7 +887,7 @@ def test_a_killed_run_leaves_no_process_and_does_not_pass_for_a_good_one(tmp_pat
     entry = entries(tmp_path / "run")["01_long"]
     assert (entry["status"], entry["reason"]) == ("failed", UNFINISHED)
     assert not (tmp_path / "run/01_long.ipynb").exists()
-    before, stopped = code(nbformat.read(tmp_path / "run/failed/01_long.ipynb", 4))
+    before, stopped = code(tmp_path / "run/failed/01_long.ipynb")
     assert (text(before), text(stopped)) == ("done before\n", "I was here\ninterrupted")
 
 
