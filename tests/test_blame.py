@@ -26,8 +26,10 @@ import metalsim  # noqa: E402
 if CHILD:
     metalsim.install_with_torch()
 
+sys.path.append(str(Path(__file__).parent / "benchmarks"))
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from doctor_models import Turned  # noqa: E402
 from torch import nn  # noqa: E402
 
 from metallab import device  # noqa: E402
@@ -46,15 +48,6 @@ def outcomes():
 on_simulated = children.Session(outcomes)
 # one thread: more wait for each other in work so small
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "utils"), "METALLAB_DEVICE": "sim", "OMP_NUM_THREADS": "1"}
-
-
-class Transposed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)
-
-    def forward(self, x):
-        return self.second(self.first(x).relu().transpose(2, 3))
 
 
 class After(nn.Module):
@@ -103,7 +96,7 @@ PROGRAMS = {}
 @on_simulated
 def test_a_convolution_that_is_wrong_on_a_transposed_input_is_found():
     torch.manual_seed(0)
-    verdict = blamed("conv2d, non-contiguous input", Transposed(), torch.randn(2, 3, 9, 8))
+    verdict = blamed("conv2d, non-contiguous input", Turned(), torch.randn(2, 3, 9, 8))
     assert verdict.culprit.operator == "aten::convolution"
     assert verdict.culprit.module == "second"
     assert verdict.culprit.direction == "forward"
@@ -177,6 +170,11 @@ SHRUNK = {
     "neg of what begins late": ("neg", lambda x: x.storage_offset() > 0, ("self begins at an offset in its storage",)),
 }  # fmt: skip
 """Wrong kernels of one operator each: when it is wrong, and what that takes, without what it says in brackets."""
+ADVICE = {
+    (): "compute it on the CPU, or write it with other operators",
+    ("not in float32",): "compute it in float32",
+    ("a tensor without elements",): "leave it out where there is nothing to compute",
+}
 
 
 @on_simulated
@@ -196,6 +194,7 @@ def test_what_it_takes_is_all_that_it_takes():
         assert verdict.culprit.operator == f"aten::{operator.partition('.')[0]}", name
         got = tuple(condition.removesuffix(" (here 1)") for condition in verdict.conditions)
         assert got == conditions, f"{name}: {verdict}"
+        assert verdict.advice == ADVICE.get(conditions, verdict.advice)
         assert "bfloat16" not in verdict.program or "bfloat16" in name, "float32 is simpler"
         assert "rand(0" not in verdict.program or "nothing" in name, "with elements is simpler"
 

@@ -24,8 +24,11 @@ import metalsim  # noqa: E402
 if CHILD:
     metalsim.install_with_torch()
 
+sys.path.append(str(Path(__file__).parent / "benchmarks"))
+import doctor_models  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from doctor_models import Function  # noqa: E402
 from torch import nn  # noqa: E402
 
 from metallab import isolated  # noqa: E402
@@ -38,8 +41,10 @@ from metallab.tables import Table  # noqa: E402
 if sys.platform == "darwin" and not CHILD:
     pytest.skip("a Mac has no simulated GPU", allow_module_level=True)
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "utils"), "METALLAB_DEVICE": "sim", "METALLAB_MODE": "fast"}
-ENVIRONMENT["PYTORCH_ENABLE_MPS_FALLBACK"] = "0"
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": str(ROOT / "utils"), "METALLAB_DEVICE": "sim", "METALLAB_MODE": "fast",
+    "PYTORCH_ENABLE_MPS_FALLBACK": "0",
+}  # fmt: skip
 
 
 @functools.cache
@@ -50,14 +55,6 @@ def outcomes():
 on_simulated = children.Session(outcomes)
 
 # ---------------------------------------------------------------- models
-
-
-class Function(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.forward = function
 
 
 def layers(**named):
@@ -105,32 +102,13 @@ class Evaluated(nn.Module):
         return self.layer(x)
 
 
-class Scaled(nn.Module):
-    """A buffer in float64, which no Apple GPU has."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 4)
-        self.register_buffer("scale", torch.ones(4, dtype=torch.float64))
-
-    def forward(self, x):
-        return self.layer(x) * self.scale
-
-
-class Waves(nn.Module):
-    """Complex weights, and a complex output."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(5, dtype=torch.complex64))
-
-    def forward(self, x):
-        return torch.fft.rfft(x) * self.weight
-
-
 def subject_of(model, *inputs, loss=None):
     torch.manual_seed(0)
     return subject.checked((model, inputs, loss), "tests:example")
+
+
+def examined(factory):
+    return subject.checked(factory(), "tests:example")
 
 
 def sound():
@@ -176,6 +154,8 @@ def test_a_missing_operator_is_named_with_its_module_its_line_and_a_way_out():
     assert Path(file).name == Path(__file__).name
     assert "self.pool(self.conv(x))" in Path(__file__).read_text().splitlines()[int(number) - 1]
     assert "PYTORCH_ENABLE_MPS_FALLBACK" in way_out
+    spent = questions.spent(subject_of(Volumes(), torch.randn(1, 1, 6, 6, 6)), 60)
+    assert "Its copies on an Apple GPU are not known, for it raises: " in spent.sentence
 
 
 @on_simulated
@@ -226,7 +206,7 @@ def test_the_answer_says_how_many_calls_of_how_many_kinds_were_compared():
 
 @on_simulated
 def test_what_no_apple_gpu_has_is_told_and_the_rest_is_asked_without_it():
-    each = subject_of(Scaled(), torch.randn(2, 8))
+    each = examined(doctor_models.double)
     runs, right, spent = (question(each, 60) for question in (questions.runs, questions.right, questions.spent))
     assert runs.outcome == "bad"
     assert "float64" in runs.sentence
@@ -238,11 +218,9 @@ def test_what_no_apple_gpu_has_is_told_and_the_rest_is_asked_without_it():
 
 @on_simulated
 def test_a_hidden_copy_is_named_with_its_module_and_gets_no_time_of_the_simulation():
-    hidden = lambda x: x * float(x.abs().max().cpu()) ** 0  # part of it works on the CPU, and nobody sees it
-    model = layers(first=nn.Linear(8, 8), hidden=hidden, last=nn.Linear(8, 4))
-    answer = questions.spent(subject_of(model, torch.randn(2, 8)), 60)
+    answer = questions.spent(examined(doctor_models.hidden_copy), 60)
     assert answer.outcome == "attention"
-    assert "1 hidden copy and 0 fallbacks: _to_copy (to host) in hidden" in answer.sentence
+    assert "1 hidden copy and 0 fallbacks: _to_copy (to host) in 1" in answer.sentence
     (copies,) = (each.table for each in answer.evidence if each.title == "Copies and fallbacks")
     ((*_, at, _calls, size, time),) = copies.rows
     file, _, number = at.partition(":")
@@ -275,7 +253,17 @@ def test_a_target_that_a_loss_has_around_it_is_moved_with_the_model():
     assert each.value().device.type == "cpu"
 
 
-# ---------------------------------------------------------------- 3, 5, 6: on the CPU
+# ---------------------------------------------------------------- on the CPU
+
+
+def test_without_an_apple_gpu_the_tables_alone_are_asked():
+    each = subject_of(Evaluated(), torch.ones(2, 4))
+    runs, right = questions.runs(each, 60), questions.right(each, 60)
+    assert runs.outcome == "good"
+    assert "Training: nothing can be foretold (" in runs.sentence
+    assert "targets should not be none in training mode" in runs.sentence
+    assert right.outcome == "unanswered"
+    assert right.sentence.startswith("Not asked: there is no Apple GPU here")
 
 
 def test_times_come_with_batches_and_without_a_conclusion_in_a_fast_run(monkeypatch):
@@ -331,12 +319,9 @@ def test_what_does_not_fit_is_said_and_is_not_run():
 
 
 def test_an_overflow_is_named_with_the_module_where_it_begins():
-    model = layers(first=nn.Linear(8, 8), up=nn.Linear(8, 8), last=nn.Linear(8, 4), down=lambda x: x * 1e-6)
-    for layer in (model.first, model.up):  # beyond 65504 in the middle, and small again at its end
-        nn.init.constant_(layer.weight, 100.0)
-    answer = questions.formats(subject_of(model, torch.ones(2, 8)), 2)
+    answer = questions.formats(examined(doctor_models.overflow), 2)
     assert answer.outcome == "attention"
-    assert "float16, autocast OVERFLOWS, first in up. float16, cast OVERFLOWS, first in up." in answer.sentence
+    assert "float16, autocast OVERFLOWS, first in 1. float16, cast OVERFLOWS, first in 1." in answer.sentence
     assert answer.sentence.startswith("float16, ")
     assert "bfloat16, autocast OVERFLOWS" not in answer.sentence
     rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
@@ -375,7 +360,7 @@ def test_outputs_of_another_size_are_not_compared(function):
 
 
 def test_complex_outputs_are_compared_with_their_imaginary_part():
-    each = subject_of(Waves(), torch.randn(4, 8))
+    each = examined(doctor_models.waves)
     answer = questions.formats(each, 2)
     rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
     assert float(rows["float32"]) < 1e-5
@@ -394,11 +379,11 @@ def test_a_model_that_does_not_run_in_float64_is_held_against_itself():
 
 
 def test_a_model_without_fractions_in_its_output_has_nothing_to_train_and_nothing_to_compare():
-    each = subject_of(layers(layer=nn.Linear(4, 3), best=lambda x: x.argmax(-1)), torch.randn(4, 4))
+    each = examined(doctor_models.classes)
     assert "Training" not in questions.runs(each, 60).sentence
-    assert "in layer" in questions.spent(each, 60).sentence
+    assert "in 0" in questions.spent(each, 60).sentence
     assert each.value() == 0
-    assert not each.value().requires_grad
+    assert "It has nothing to train." in questions.fast(each, 1e-9).sentence
     assert "Outputs have no numbers with a fraction, and were not compared, in float32" in (
         questions.formats(each, 2).sentence
     )
@@ -415,6 +400,7 @@ def test_other_batches_are_left_to_models_that_take_them():
     every = (listed, unbatched, three, edges, single)
     assert [each.batch for each in every] == [0, 3, 3, 3, 3]
     assert [each.scales for each in every] == [False, False, True, False, False]
+    assert "so other batches were not timed" in questions.fast(single, 1e-9).sentence
     sentence = questions.fits(listed, None, 2**40).sentence
     assert "with the inputs that are given" in sentence
     assert "largest batch" not in sentence
@@ -616,6 +602,28 @@ def test_real_processes_bring_answers_back_or_why_there_is_none(tmp_path, monkey
     assert "SIGABRT" in crashed.sentence
     with pytest.raises(doctor.Refused, match=r"it needs more than the 1 GiB that it may have"):
         report._look("greedy_model:example", 300, 1 << 30)
+
+
+# ---------------------------------------------------------------- models that nobody made for it
+
+
+@pytest.mark.parametrize(
+    ("seconds", "number", "outcome", "sentence", "words"),
+    [
+        (9, 1, "good", "Well.", []),
+        (999, 1, "good", "Well.", ["it took 999 s"]),
+        (9, 1, "bad", "No.", ["1 accuses: No."]),
+        (9, 2, "bad", "WRONG KERNEL: aten::convolution in second", []),
+        (9, 2, "good", "Yes.", ["2 does not say 'WRONG KERNEL: aten::convolution in second': Yes."]),
+        (9, 3, "unanswered", "No answer.", ["3 is not answered: No answer."]),
+        (9, 3, "good", "There was no time.", ["3 is not reached: There was no time."]),
+    ],
+)
+def test_what_is_wrong_with_a_report_is_told(seconds, number, outcome, sentence, words):
+    answers = [{"outcome": "good", "sentence": "Well."} for _ in QUESTIONS]
+    answers[number - 1] = {"outcome": outcome, "sentence": sentence}
+    name = "wrong_kernel" if number == 2 else "vit"
+    assert doctor_models.complaints(name, seconds, {"answers": answers}, "") == words
 
 
 if CHILD:
