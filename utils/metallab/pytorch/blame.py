@@ -40,7 +40,7 @@ from torch.utils.module_tracker import ModuleTracker
 
 from metallab import checks, units
 from metallab.device import Device
-from metallab.pytorch.dispatch import watching
+from metallab.pytorch.dispatch import innermost_module, watching
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,15 +98,15 @@ class Culprit:
     """How its result differs, in words."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Verdict:
     """What `find` has found."""
 
     kind: Kind
     device: str
-    judged: int
+    judged: int = 0
     """Calls of operators that were compared."""
-    largest: float
+    largest: float = 0.0
     """The largest difference of those that agree, relative to the root mean square: rounding."""
     culprit: Culprit | None = None
     conditions: tuple[str, ...] = ()
@@ -304,11 +304,8 @@ def find(
     judge = _Judge(on, seconds, choice or Choice())
     device = run.layers(on.torch_device, judge=judge, note=layers)
     conditions, program = _shrunk(judge.call, on.torch_device) if judge.call else ((), "")
-    return Verdict(
-        judge.kind, on.label, judge.judged, judge.largest, judge.culprit, conditions, program,
-        _layer_errors(run, device, judge.unjudged) if layers else (), tuple(judge.random), judge.unjudged,
-        judge.skipped, judge.passed_over,
-    )  # fmt: skip
+    errors = _layer_errors(run, device, judge.verdict.unjudged) if layers else ()
+    return dataclasses.replace(judge.verdict, conditions=conditions, program=program, layers=errors)
 
 
 # ---- layers ---------------------------------------------------------------------------------------------------------
@@ -496,18 +493,13 @@ class _Judge:
         self.on, self.modules, self.seconds, self.choice = on, ModuleTracker(), seconds, choice
         self.began = time.monotonic()
         self.direction: Direction = "forward"
-        self.kind: Kind = "agrees"
-        self.culprit: Culprit | None = None
+        self.verdict = Verdict("agrees", on.label)
         self.call: _Call | None = None
-        self.judged, self.largest = 0, 0.0
-        self.random: dict[str, None] = {}
-        self.unjudged: dict[str, str] = {}
-        self.skipped = self.passed_over = 0
 
     def see(self, operator: Any, args: tuple, kwargs: dict) -> Any:
         call = _Call(operator, args, kwargs)
         short = call.name.rpartition("::")[2]
-        if self.culprit or operator.is_view or short.startswith(UNWRITTEN):
+        if self.verdict.culprit or operator.is_view or short.startswith(UNWRITTEN):
             return operator(*args, **kwargs)
         layouts = call.mapped(Tensor, _Tensor.of)
         keys = self.choice.keys(layouts)
@@ -526,8 +518,8 @@ class _Judge:
                 if not self.compare(before, layouts, [t.detach().cpu() for t in outputs], result):
                     return result
             self.choice.seconds += time.monotonic() - began
-        self.skipped += wanted and late
-        self.passed_over += not wanted
+        self.verdict.skipped += wanted and late
+        self.verdict.passed_over += not wanted
         self.choice.note(keys, compared)
         return result
 
@@ -537,16 +529,17 @@ class _Judge:
         ``call`` holds what the operator was given, ``got`` what the device made of it.
         """
         if torch.Tag.nondeterministic_seeded in call.operator.tags and not self.drops_nothing(call):
-            self.random[f"{call.name} in {self.module() or 'the model'}"] = None
+            name = f"{call.name} in {self.module() or 'the model'}"
+            self.verdict.random += (name,) if name not in self.verdict.random else ()
             if fault := _fault_of_dropout(call, result):
                 self.blame("wrong kernel", call, None, fault)
             return False
         try:
             right = call.moved(wide=True).computed()
         except (RuntimeError, TypeError, IndexError) as problem:  # no kernel in float64, or none on the CPU at all
-            self.unjudged[call.name] = units.first_line(problem).split(". ")[0]
+            self.verdict.unjudged[call.name] = units.first_line(problem).split(". ")[0]
             return False
-        self.judged += 1
+        self.verdict.judged += 1
         born = any(_has_nan(t) for t in got) and not any(_has_nan(t) for t in call.tensors)
         for exact, value in zip(right, got, strict=False):
             words = _mismatch(exact, value) if value.numel() or value.shape != exact.shape else ""
@@ -555,7 +548,7 @@ class _Judge:
                 return True
             rounding = math.inf if words else relative_error(exact, value, floor=1e-2)  # as `checks.TOLERANCES` has it
             if rounding < math.inf:
-                self.largest = max(self.largest, rounding)
+                self.verdict.largest = max(self.verdict.largest, rounding)
         if born:
             self.blame("NaN", call, None, "Its inputs have none.")
         return True
@@ -575,15 +568,14 @@ class _Judge:
 
     def module(self) -> str:
         """The innermost module that is at work, as `named_modules` names it; empty for the model itself."""
-        path = max(self.modules.parents - {"Global"}, key=lambda path: path.count("."), default="")
-        return path.partition(".")[2]
+        return innermost_module(self.modules).partition(".")[2]
 
     def blame(self, kind: Kind, call: _Call, layouts: _Call | None, difference: str) -> None:
         tensors = call.tensors
         dtype = units.dtype_name(tensors[0].dtype) if tensors else ""
         shapes = tuple(tuple(t.shape) for t in tensors)
-        self.kind, self.call = kind, layouts
-        self.culprit = Culprit(call.name, self.module(), self.direction, dtype, shapes, difference)
+        self.call, self.verdict.kind = layouts, kind
+        self.verdict.culprit = Culprit(call.name, self.module(), self.direction, dtype, shapes, difference)
 
 
 def _has_nan(tensor: Tensor) -> bool:

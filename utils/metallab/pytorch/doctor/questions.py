@@ -88,7 +88,7 @@ def _best_device() -> Device:
     return device.cpu() if os.environ.get("METALLAB_DEVICE") == "sim" else device.pick()
 
 
-def _limits(on: Device) -> str:
+def _caveat(on: Device) -> str:
     """What has to be said of times and sizes that are not an Apple GPU's."""
     return "" if on.kind == "mps" and not on.simulated else " Of an Apple GPU this says nothing."
 
@@ -328,7 +328,7 @@ def fast(subject: Subject, seconds: float) -> Answer:
     else:
         parts.append(("It has nothing to train.", []))
     sentences, evidence = zip(*parts, strict=True)
-    return Answer(QUESTIONS[2], "good", " ".join(sentences) + _limits(on), on.label, tuple(chain(*evidence)))
+    return Answer(QUESTIONS[2], "good", " ".join(sentences) + _caveat(on), on.label, tuple(chain(*evidence)))
 
 
 def _task_times(subject: Subject, task: str, on: Device, seconds: float) -> tuple[str, list[Evidence]]:
@@ -412,7 +412,7 @@ def spent(subject: Subject, seconds: float) -> Answer:
         sentences.append("Nothing in it is copied between CPU and GPU.")
     asked = on.label + (f"; copies and fallbacks: {apple.label}" if apple else "")
     outcome = "attention" if moved and not packages else "good"
-    return Answer(QUESTIONS[3], outcome, " ".join(sentences) + _limits(on), asked, tuple(evidence))
+    return Answer(QUESTIONS[3], outcome, " ".join(sentences) + _caveat(on), asked, tuple(evidence))
 
 
 def _recorded(subject: Subject, on: Device) -> tuple[trace.Trace, str]:
@@ -635,7 +635,7 @@ def formats(subject: Subject, seconds: float) -> Answer:
     # where a cast is refused there is autocast as well
     careful = any(fate.first or (fate.refused and not name.endswith(", cast")) for name, fate in fates.items())
     outcome = "attention" if careful else "good"
-    return Answer(QUESTIONS[5], outcome, sentences + _limits(on), on.label, (Evidence("Formats", table),))
+    return Answer(QUESTIONS[5], outcome, sentences + _caveat(on), on.label, (Evidence("Formats", table),))
 
 
 @dataclasses.dataclass(frozen=True)
