@@ -410,12 +410,15 @@ def test_modules_have_their_names_in_the_model_also_one_that_is_called_model():
     inner = layers(up=nn.Conv3d(1, 1, 1), pool=nn.AdaptiveAvgPool3d(2))
     nn.init.constant_(inner.up.weight, 1e6)
     for name in ("model", "models"):
-        each = subject_of(layers(**{name: inner}), torch.ones(1, 1, 4, 4, 4))
+        loss = Function(lambda output: output.square().mean())
+        each = subject_of(layers(**{name: inner}), torch.ones(1, 1, 4, 4, 4), loss=loss)
         rows = questions.runs(each, 60).evidence[0].table.rows  # of the forward and of the backward pass
         assert [row[2] for row in rows] == [f"{name}.pool"] * 2
         assert f"float16, cast OVERFLOWS, first in {name}.up." in questions.formats(each, 2).sentence
         events = questions._recorded(each, questions.device.cpu())[0].events
-        assert {f"{name}.up", f"{name}.pool"} <= {event.module for event in events}
+        modules = {event.short: event.module for event in events}
+        assert (modules["convolution"], modules["_adaptive_avg_pool3d"]) == (f"{name}.up", f"{name}.pool")
+        assert (modules["mean"], modules["add_"]) == ("the loss", "the step itself")  # add_ is the optimizer's
 
 
 def test_named_inputs_may_be_any_mapping():

@@ -245,10 +245,6 @@ class Choice:
         self._number += 1  # of calls that nothing can be compared with, too
         return {"layout": f"{call.operator} {layouts}", "kind": kind, "call": (self.run, self._number)}
 
-    def wants(self, keys: Mapping[Each, Hashable]) -> bool:
-        """Whether such a call is to be compared."""
-        return keys[self.each] not in self.compared
-
     def note(self, keys: dict[Each, Hashable], compared: bool) -> None:
         """There was such a call."""
         self.met.setdefault(self.run, []).append(keys)
@@ -505,7 +501,7 @@ class _Judge:
         keys = self.choice.keys(layouts)
         began = time.monotonic()
         share = 0.5 if keys["layout"] in self.choice.compared else 1.0
-        wanted, late = self.choice.wants(keys), began - self.began > share * self.seconds
+        wanted, late = keys[self.choice.each] not in self.choice.compared, began - self.began > share * self.seconds
         compared = wanted and not late
         with torch.no_grad():
             before = call.moved() if compared else None

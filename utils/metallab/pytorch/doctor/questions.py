@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -93,11 +93,10 @@ def _caveat(on: Device) -> str:
     return "" if on.kind == "mps" and not on.simulated else " Of an Apple GPU this says nothing."
 
 
-def _in_model(module: str, root: str = "") -> str:
-    """A module's name in the model, of its name where the model itself is called ``root``."""
-    if module == "WithLoss":
-        return "the loss"
-    return module.removeprefix(root).removeprefix(".") or "the model itself"
+def _in_model(name: str) -> str:
+    """A module's name in the model, of its name in `WithLoss`."""
+    part, _, inside = name.partition(".")
+    return inside or "the model itself" if part == "model" else "the loss"
 
 
 # ---- 1: does it run -------------------------------------------------------------------------------------------------
@@ -106,10 +105,10 @@ def _in_model(module: str, root: str = "") -> str:
 def runs(subject: Subject, seconds: float) -> Answer:
     """Which operators of inference and of a training step are missing, refused or leave the GPU; then a trial."""
     covered, failed, uses = {}, {}, []
-    tasks = [("Inference", copy.deepcopy(subject.model).eval(), "", False)]
+    tasks = [("Inference", copy.deepcopy(subject.model).eval(), "model.", False)]
     if _may_train(subject):
-        tasks.append(("Training", subject.whole, "model", True))
-    for task, module, root, training in tasks:
+        tasks.append(("Training", subject.whole, "", True))
+    for task, module, path, training in tasks:
         try:
             covered[task] = coverage.mps_coverage(
                 module, *subject.inputs, training=training, time_limit=0.4 * seconds, **subject.named
@@ -118,7 +117,7 @@ def runs(subject: Subject, seconds: float) -> Answer:
             failed[task] = units.first_line(error)
             continue
         uses += [
-            dataclasses.replace(use, modules=tuple(_in_model(name, root) for name in use.modules))
+            dataclasses.replace(use, modules=tuple(_in_model(path + name) for name in use.modules))
             for use in covered[task].uses
         ]
     on = _apple_gpu()
@@ -266,7 +265,7 @@ class _Asked:
 def _asked(subject: Subject, on: Device, seconds: float) -> _Asked:
     """Run the subject in each way, and compare one call of each kind, then all, while there is time."""
     within, asked = Allowance(seconds), _Asked(blame.Choice())
-    ways, once = dict(_ways(subject)), 0.0
+    ways, once = _ways(subject), 0.0
     for each in ("kind", "kind", "call"):  # the second time those for which a way had no time
         waiting = [way for way in ways if not asked.verdicts or asked.choice.left(way, each)]
         for number, way in enumerate(waiting):
@@ -293,15 +292,16 @@ def _asked(subject: Subject, on: Device, seconds: float) -> _Asked:
     return asked
 
 
-def _ways(subject: Subject) -> Iterator[tuple[str, Subject]]:
+def _ways(subject: Subject) -> dict[str, Subject]:
     """The subject as given, in the other mode, and with its inputs in layouts that kernels are known to get wrong."""
-    mode = "training" if subject.whole.training else "evaluation"
-    yield f"as given, in {mode} mode", subject
     switched = copy.deepcopy(subject.whole).train(not subject.whole.training)
-    other_mode = "training" if switched.training else "evaluation"
-    yield f"in {other_mode} mode", dataclasses.replace(subject, whole=switched)
-    yield "with their last two dimensions swapped in memory", subject.with_inputs(_swapped)
-    yield "at an odd offset", subject.with_inputs(_offset)
+    mode, other = ("training" if whole.training else "evaluation" for whole in (subject.whole, switched))
+    return {
+        f"as given, in {mode} mode": subject,
+        f"in {other} mode": dataclasses.replace(subject, whole=switched),
+        "with their last two dimensions swapped in memory": subject.with_inputs(_swapped),
+        "at an odd offset": subject.with_inputs(_offset),
+    }
 
 
 def _swapped(tensor: Tensor) -> Tensor:
@@ -336,15 +336,15 @@ def _task_times(subject: Subject, task: str, on: Device, seconds: float) -> tupl
     name, run = task.replace("_", " "), getattr(subject, task)
     if CALLS * _second_call(run()) > seconds:
         measured = timing.measure(getattr(subject.to(on.torch_device), task)(), on=on, budget=timing.FAST)
-        told = f"{name}: {_time_in_words(measured)}; there was no time to compare it, --minutes gives more."
-        return told, [Evidence(f"Measured, {name}", text=str(measured))]
+        sentence = f"{name}: {_time_in_words(measured)}; there was no time to compare it, --minutes gives more."
+        return sentence, [Evidence(f"Measured, {name}", text=str(measured))]
     compared = crossover.measure_networks({subject.name: lambda: subject}, on=on, seconds=seconds, tasks=[task])
-    told = []
+    sentences = []
     for each in compared.comparisons:
         measured = each[on.kind if on.kind != "cpu" else crossover.baseline()]
         speed_up = " ".join(sentence.removesuffix(".") for sentence in each.sentences)
-        told.append(f"{each.name.removeprefix(f'{subject.name}, ')}: {_time_in_words(measured)}; {speed_up}.")
-    return " ".join(told), [Evidence(f"Measured, {name}", text="\n".join(map(str, compared.comparisons)))]
+        sentences.append(f"{each.name.removeprefix(f'{subject.name}, ')}: {_time_in_words(measured)}; {speed_up}.")
+    return " ".join(sentences), [Evidence(f"Measured, {name}", text="\n".join(map(str, compared.comparisons)))]
 
 
 def _times_over_batches(subject: Subject, on: Device, seconds: float) -> tuple[str, list[Evidence]]:
@@ -424,8 +424,10 @@ def _recorded(subject: Subject, on: Device) -> tuple[trace.Trace, str]:
     on.synchronize()
     with trace.record(on=on) as recorded:
         step()
-    root = "WithLoss.model" if trains else subject.name
-    recorded.events = [dataclasses.replace(event, module=_in_model(event.module, root)) for event in recorded.events]
+    path = "" if trains else "model."
+    for number, event in enumerate(recorded.events):
+        module = _in_model(path + event.module.partition(".")[2]) if event.module else "the step itself"
+        recorded.events[number] = dataclasses.replace(event, module=module)
     return recorded, what
 
 
@@ -700,7 +702,7 @@ def _fate(
             outputs = _widened(run())
     except Exception as error:  # noqa: BLE001 - no kernel for this format, inputs of another: it is told
         return Fate(refused=units.first_line(error).removesuffix("."))
-    first = next((_in_model(name) for name in beyond if name not in known), "")
+    first = next((_in_model(f"model.{name}") for name in beyond if name not in known), "")
     pairs = list(zip(exact, outputs, strict=False))
     alike = all(right.shape == got.shape for right, got in pairs)
     errors = [blame.relative_error(right, got) for right, got in pairs if right.numel()]
