@@ -238,9 +238,7 @@ class Choice:
 
     def keys(self, call: _Call) -> dict[Each, Hashable]:
         """Of the next call, whose tensors stand as `_Tensor`: its layout, its kind and itself."""
-        layouts = [
-            (t.dtype, sorted(t.order) == [*t.order], t.gap, bool(t.expanded), t.offset % 2) for t in call.tensors
-        ]
+        layouts = [(t.dtype, t.permuted, t.gap, bool(t.expanded), t.offset % 2) for t in call.tensors]
         kind = f"{call.operator} {call.args} {call.kwargs}"
         self._number += 1  # of calls that nothing can be compared with, too
         return {"layout": f"{call.operator} {layouts}", "kind": kind, "call": (self.run, self._number)}
@@ -641,6 +639,10 @@ class _Tensor:
         return _Tensor(tuple(tensor.shape), order, gap, tensor.storage_offset(), tensor.dtype, expanded)
 
     @property
+    def permuted(self) -> bool:
+        return self.order != tuple(sorted(self.order))
+
+    @property
     def source(self) -> str:
         inner = [1 if d in self.expanded else self.shape[d] for d in self.order]
         inner[-1:] = [inner[-1] * 2] if self.gap else inner[-1:]
@@ -650,7 +652,7 @@ class _Tensor:
         text += f"[{self.offset}:]" if self.offset else ""
         text += f".view({inner})" if inner != [count] else ""
         text += "[..., ::2]" if self.gap else ""
-        if self.order != tuple(sorted(self.order)):
+        if self.permuted:
             text += f".permute({[self.order.index(d) for d in range(len(self.order))]})"
         return text + (f".expand({list(self.shape)})" if self.expanded else "")
 
@@ -674,9 +676,10 @@ def _shrunk(call: _Call, device: torch.device) -> tuple[tuple[str, ...], str]:
             call = changed
         elif changed != call:
             conditions.append(condition)
-    call, threshold = _smallest(_plainest(call, device), device)
+    call = _smallest(_plainest(call, device), device)
     conditions += _layouts(call, device)
-    conditions += [f"{threshold} elements or more"] if threshold > 1024 else []
+    elements = max(math.prod(t.shape) for t in call.tensors)
+    conditions += [f"{elements} elements or more"] if elements > 1024 else []
     return tuple(conditions), _program(call, str(device))
 
 
@@ -696,9 +699,8 @@ def _layouts(call: _Call, device: torch.device) -> list[str]:
     """Which layouts the fault needs, in words, of a call that fails in no plainer ones."""
     conditions = []
     for index, (name, tensor) in enumerate(zip(_names(call), call.tensors, strict=True)):
-        plain = sorted(tensor.order) == [*tensor.order]
-        if not plain or tensor.gap or tensor.expanded:
-            how = "a permuted view" if not plain else "a view with gaps" if tensor.gap else "an expanded view"
+        if tensor.permuted or tensor.gap or tensor.expanded:
+            how = "a permuted view" if tensor.permuted else "a view with gaps" if tensor.gap else "an expanded view"
             conditions.append(f"{name} is not contiguous ({how})")
         if tensor.offset:
             odd, even = (_fails(_with(call, index, dataclasses.replace(tensor, offset=n)), device) for n in (1, 2))
@@ -721,8 +723,8 @@ def _with_elements(tensor: _Tensor) -> _Tensor:
     return dataclasses.replace(tensor, shape=tuple(n or 1 for n in tensor.shape))
 
 
-def _smallest(call: _Call, device: torch.device) -> tuple[_Call, int]:
-    """Each size made as small as it fails, equal ones together; and the number of elements of the largest tensor."""
+def _smallest(call: _Call, device: torch.device) -> _Call:
+    """Each size made as small as it fails, equal ones together."""
     for size in sorted({n for t in call.tensors for n in t.shape if n > 1}, reverse=True):
         passes, fails = 0, size
         while fails - passes > 1:
@@ -732,7 +734,7 @@ def _smallest(call: _Call, device: torch.device) -> tuple[_Call, int]:
             else:
                 passes = middle
         call = _resized(call, size, fails)
-    return call, max(math.prod(t.shape) for t in call.tensors)
+    return call
 
 
 def _resized(call: _Call, old: int, new: int) -> _Call:
