@@ -174,6 +174,11 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return power / power.sum(-1, keepdims=True)
 
 
+def attended(q: torch.Tensor, k: np.ndarray, v: np.ndarray, scale: float, hidden: Any = False) -> np.ndarray:
+    scores = exact(q) @ k.swapaxes(-1, -2) * scale
+    return softmax(np.where(hidden, -np.inf, scores)) @ v
+
+
 def normalised(x: np.ndarray, epsilon: float, centred: bool) -> np.ndarray:
     x = x - x.mean(-1, keepdims=True) if centred else x
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon)
@@ -387,8 +392,7 @@ def candle_attention(file: MetalFile) -> Compared:
     lib = file.library("sdpa_vector_float_64", sdpa_vector_has_mask=False)
     arguments = (q, k, v, out := torch.zeros(heads, size), 1, keys, keys * size, keys * size, scale, 1.0)
     lib.sdpa_vector_float_64(*arguments, threads=(1024, heads), group_size=(1024, 1))
-    weights = softmax(np.einsum("hd,hkd->hk", exact(q), exact(k)) * scale)
-    yield "sdpa_vector_float_64", out, np.einsum("hk,hkd->hd", weights, exact(v))
+    yield "sdpa_vector_float_64", out[:, None], attended(q[:, None], exact(k), exact(v), scale)
 
 
 # ---- of both ---------------------------------------------------------------------------------------------------------
@@ -735,8 +739,7 @@ def attention(file: MetalFile) -> Compared:
     arguments = (q, k, v, out := torch.zeros(heads, size), 2, keys, *strides, scale)
     lib.sdpa_vector_float_64_64(*arguments, threads=(1024 * heads, 1, 1), group_size=(1024, 1, 1))
     k, v = (np.repeat(exact(x), 2, 0) for x in (k, v))
-    weights = softmax(np.einsum("hd,hkd->hk", exact(q), k) * scale)
-    yield "sdpa_vector_float_64_64", out, np.einsum("hk,hkd->hd", weights, v)
+    yield "sdpa_vector_float_64_64", out[:, None], attended(q[:, None], k, v, scale)
 
 
 @check("mlx", "steel_attention")
@@ -752,10 +755,8 @@ def steel_attention(file: MetalFile) -> Compared:
         sizes = in_bytes("6if7i12q", 1, heads, size, queries, keys, 1, scale, *blocks, *np.ravel(strides))
         arguments = (q, k, v, out := torch.zeros(heads, queries, size), sizes)
         getattr(lib, name)(*arguments, threads=(32 * 2, 4 * heads, 1), group_size=(32, 4, 1))
-        scores = np.einsum("hqd,hkd->hqk", exact(q), exact(k)) * scale
         later = np.arange(keys) > np.arange(queries)[:, None] + keys - queries
-        weights = softmax(np.where(later, -np.inf, scores) if causal else scores)
-        yield f"{name}, causal={causal}", out, weights @ exact(v)
+        yield f"{name}, causal={causal}", out, attended(q, exact(k), exact(v), scale, hidden=causal & later)
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------

@@ -622,12 +622,7 @@ def formats(subject: Subject, seconds: float) -> Answer:
     fates = {name: _fate(each, on, exact, autocast, plain.beyond) for name, (each, autocast) in ways.items()}
     cost = max(sum(fate.seconds for fate in fates.values()), 1e-6)
     kept = _kept_in_formats(there, on) if within.count("counts of what is kept", each=cost, wanted=1) else {}
-    runs = {
-        name: _under_autocast(each.inference(), on, autocast)
-        for name, (each, autocast) in ways.items()
-        if not fates[name].refused
-    }
-    times = _times(runs, fates, on, within)
+    times = _times(ways, fates, on, within)
     rows = [
         (name, fate.words, times.get(name, "not timed"), kept.get(name, "not counted")) for name, fate in fates.items()
     ]
@@ -695,11 +690,10 @@ def _fate(
     model, beyond = copy.deepcopy(subject.model).eval(), []
     for name, module in model.named_modules():
         module.register_forward_hook(_noting_infinity(name, beyond))
-    run = _under_autocast(lambda: model(*subject.inputs, **subject.named), on, autocast)
     began = time.perf_counter()
     try:
-        with torch.no_grad():
-            outputs = _widened(run())
+        with torch.no_grad(), _autocast(on, autocast):
+            outputs = _widened(model(*subject.inputs, **subject.named))
     except Exception as error:  # noqa: BLE001 - no kernel for this format, inputs of another: it is told
         return Fate(refused=units.first_line(error).removesuffix("."))
     first = next((_in_model(f"model.{name}") for name in beyond if name not in known), "")
@@ -740,12 +734,9 @@ def _exact(subject: Subject) -> tuple[list[Tensor], str]:
         torch.set_default_dtype(default)
 
 
-def _under_autocast(run: Callable[[], object], on: Device, dtype: torch.dtype | None) -> Callable[[], object]:
-    def cast() -> object:
-        with torch.autocast(on.kind, dtype=dtype, enabled=dtype is not None):
-            return run()
-
-    return cast
+def _autocast(on: Device, dtype: torch.dtype | None) -> torch.autocast:
+    """To a dtype; to none, the model computes as it is."""
+    return torch.autocast(on.kind, dtype=dtype, enabled=dtype is not None)
 
 
 def _widened(outputs: object) -> list[Tensor]:
@@ -758,7 +749,8 @@ def _kept_in_formats(subject: Subject, on: Device) -> dict[str, str]:
     """What the forward pass keeps for the backward pass, under autocast."""
 
     def outputs(_model: nn.Module, dtype: torch.dtype) -> object:
-        return _under_autocast(subject.outputs, on, None if dtype == torch.float32 else dtype)()
+        with _autocast(on, None if dtype == torch.float32 else dtype):
+            return subject.outputs()
 
     try:
         sizes = precision.kept_in_formats(subject.whole, outputs).sizes
@@ -768,12 +760,14 @@ def _kept_in_formats(subject: Subject, on: Device) -> dict[str, str]:
 
 
 def _times(
-    runs: dict[str, Callable[[], object]], fates: dict[str, Fate], on: Device, within: Allowance
+    ways: dict[str, tuple[Subject, torch.dtype | None]], fates: dict[str, Fate], on: Device, within: Allowance
 ) -> dict[str, str]:
-    """Seconds a call with its quartiles, in words; of formats for which there is no time nothing."""
-    times = {}
-    for name, run in runs.items():
+    """Seconds a call with its quartiles, in words; nothing of formats that are refused or for which no time is left."""
+    times, accepted = {}, [name for name, fate in fates.items() if not fate.refused]
+    for name in accepted:
         if within.count(f"timings in {name}", each=max(5 * fates[name].seconds, 1e-6), wanted=1):
-            budget = timing.Budget(min_samples=5, min_seconds=0.1, max_seconds=within.left / 2 / len(runs))
+            there, autocast = ways[name]
+            run = _autocast(on, autocast)(there.inference())
+            budget = timing.Budget(min_samples=5, min_seconds=0.1, max_seconds=within.left / 2 / len(accepted))
             times[name] = _time_in_words(timing.measure(run, on=on, name=name, budget=budget))
     return times
