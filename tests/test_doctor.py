@@ -251,6 +251,9 @@ def test_a_target_that_a_loss_has_around_it_is_moved_with_the_model():
     there = each.to(questions.device.pick("sim").torch_device)
     assert there.value().item() == pytest.approx(there.to("cpu").value().item(), rel=0.5)  # dropout draws anew
     assert each.value().device.type == "cpu"
+    batch = {"x": torch.ones(3, 4), "target": torch.zeros(3, 2)}
+    each = subject_of(nn.Linear(4, 2), batch["x"], loss=lambda output: (output - batch["target"]).square().mean())
+    assert each.to(questions.device.pick("sim").torch_device).value().device.type == "mps"
 
 
 # ---------------------------------------------------------------- on the CPU

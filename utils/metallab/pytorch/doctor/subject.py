@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +26,8 @@ class NotAModel(ValueError):
 class WithLoss(nn.Module):
     """A model and its loss as one module, which moves together.
 
-    Tensors that the loss has around it, such as targets, are its buffers, so that they are where the outputs are.
+    Tensors that the loss has around it, such as targets, be it in a dict, are its buffers, so that they are where the
+    outputs are.
     """
 
     def __init__(self, model: nn.Module, loss: Callable[[Any], Tensor] | None) -> None:
@@ -34,15 +36,17 @@ class WithLoss(nn.Module):
         self.training = model.training
         self.loss = loss or blame.mean_square
         cells = [] if isinstance(loss, nn.Module) else getattr(loss, "__closure__", None) or ()
-        self.cells = _Shared(cell for cell in cells if _holds_a_tensor(cell))
-        for number, cell in enumerate(self.cells):
-            self.register_buffer(f"around{number}", cell.cell_contents)
+        self.cells = _Shared(cell for cell in cells if _tensors_in(cell))
+        for number, tensor in enumerate(tensor for cell in self.cells for tensor in _tensors_in(cell)):
+            self.register_buffer(f"around{number}", tensor)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """The loss, one number."""
         outputs = self.model(*inputs, **named)
-        for number, cell in enumerate(self.cells):
-            cell.cell_contents = getattr(self, f"around{number}")
+        numbers = itertools.count()
+        for cell in self.cells:
+            around = tree_map_only(Tensor, lambda _: getattr(self, f"around{next(numbers)}"), cell.cell_contents)
+            cell.cell_contents = around
         return self.loss(outputs)
 
 
@@ -53,11 +57,11 @@ class _Shared(list):
         return self
 
 
-def _holds_a_tensor(cell: Any) -> bool:
+def _tensors_in(cell: Any) -> list[Tensor]:
     try:
-        return isinstance(cell.cell_contents, Tensor)
+        return [leaf for leaf in tree_leaves(cell.cell_contents) if isinstance(leaf, Tensor)]
     except ValueError:  # a name that has no value yet
-        return False
+        return []
 
 
 @dataclass
