@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import warnings
+from collections import OrderedDict, UserDict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,11 +24,15 @@ import metalsim  # noqa: E402
 if CHILD:
     metalsim.install_with_torch()
 
+sys.path.append(str(Path(__file__).parent / "benchmarks"))
+import doctor_models  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from doctor_models import Function  # noqa: E402
 from torch import nn  # noqa: E402
 
 from metallab import isolated  # noqa: E402
+from metallab.__main__ import main  # noqa: E402
 from metallab.pytorch import doctor  # noqa: E402
 from metallab.pytorch.doctor import questions, report, subject  # noqa: E402
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence  # noqa: E402
@@ -36,8 +41,10 @@ from metallab.tables import Table  # noqa: E402
 if sys.platform == "darwin" and not CHILD:
     pytest.skip("a Mac has no simulated GPU", allow_module_level=True)
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "utils"), "METALLAB_DEVICE": "sim", "METALLAB_MODE": "fast"}
-ENVIRONMENT["PYTORCH_ENABLE_MPS_FALLBACK"] = "0"
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": str(ROOT / "utils"), "METALLAB_DEVICE": "sim", "METALLAB_MODE": "fast",
+    "PYTORCH_ENABLE_MPS_FALLBACK": "0",
+}  # fmt: skip
 
 
 @functools.cache
@@ -50,16 +57,10 @@ on_simulated = children.Session(outcomes)
 # ---------------------------------------------------------------- models
 
 
-class Sound(nn.Module):
-    """A convolution, a normalisation, dropout, a head."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
-        self.drop, self.head = nn.Dropout(0.1), nn.Linear(8, 10)
-
-    def forward(self, x):
-        return self.head(self.drop(self.norm(self.conv(x)).relu().mean((2, 3))))
+def layers(**named):
+    """Layers and functions, one after the other, by name."""
+    modules = {name: each if isinstance(each, nn.Module) else Function(each) for name, each in named.items()}
+    return nn.Sequential(OrderedDict(modules))
 
 
 class Attending(nn.Module):
@@ -67,17 +68,15 @@ class Attending(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.scores, self.value = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.mask = Masked()
+        self.scores, self.value, self.mask = nn.Linear(8, 8), nn.Linear(8, 8), Function(masked)
 
     def forward(self, x):
         return self.mask(self.scores(x) @ x.mT).softmax(-1) @ self.value(x)
 
 
-class Masked(nn.Module):
-    def forward(self, scores):
-        hidden = torch.ones(scores.shape[-2:], device=scores.device).triu(1).bool()
-        return scores.masked_fill(hidden, -torch.inf)
+def masked(scores):
+    hidden = torch.ones(scores.shape[-2:], device=scores.device).triu(1).bool()
+    return scores.masked_fill(hidden, -torch.inf)
 
 
 class Volumes(nn.Module):
@@ -91,47 +90,6 @@ class Volumes(nn.Module):
         return self.pool(self.conv(x))
 
 
-class Printing(nn.Module):
-    """Part of it works on the CPU, and nobody sees it."""
-
-    def forward(self, x):
-        return x * float(x.abs().max().cpu()) ** 0
-
-
-class Copying(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.hidden, self.last = nn.Linear(8, 8), Printing(), nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.last(self.hidden(self.first(x)))
-
-
-class Large(nn.Module):
-    """Beyond 65504 in the middle, and small again at its end."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.up, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
-        nn.init.constant_(self.first.weight, 100.0)
-        nn.init.constant_(self.up.weight, 100.0)
-
-    def forward(self, x):
-        return self.last(self.up(self.first(x))) * 1e-6
-
-
-def subject_of(model, *inputs, loss=None):
-    torch.manual_seed(0)
-    return subject.checked((model, inputs, loss), "tests:example")
-
-
-def sound():
-    torch.manual_seed(0)
-    target = torch.arange(4)
-    loss = lambda output: nn.functional.cross_entropy(output, target)
-    return subject_of(Sound(), torch.randn(4, 3, 8, 8), loss=loss)
-
-
 class Evaluated(nn.Module):
     """A model that can only be evaluated, as detectors without targets are."""
 
@@ -142,6 +100,25 @@ class Evaluated(nn.Module):
     def forward(self, x):
         assert not self.training, "targets should not be none in training mode"
         return self.layer(x)
+
+
+def subject_of(model, *inputs, loss=None):
+    torch.manual_seed(0)
+    return subject.checked((model, inputs, loss), "tests:example")
+
+
+def examined(factory):
+    return subject.checked(factory(), "tests:example")
+
+
+def sound():
+    torch.manual_seed(0)
+    target = torch.arange(4)
+    model = layers(
+        conv=nn.Conv2d(3, 8, 3), norm=nn.BatchNorm2d(8), relu=nn.ReLU(), mean=lambda x: x.mean((2, 3)),
+        drop=nn.Dropout(0.1), head=nn.Linear(8, 10),
+    )  # fmt: skip
+    return subject_of(model, torch.randn(4, 3, 8, 8), loss=lambda output: nn.functional.cross_entropy(output, target))
 
 
 # ---------------------------------------------------------------- 1, 2, 4: on the simulated GPU
@@ -177,6 +154,8 @@ def test_a_missing_operator_is_named_with_its_module_its_line_and_a_way_out():
     assert Path(file).name == Path(__file__).name
     assert "self.pool(self.conv(x))" in Path(__file__).read_text().splitlines()[int(number) - 1]
     assert "PYTORCH_ENABLE_MPS_FALLBACK" in way_out
+    spent = questions.spent(subject_of(Volumes(), torch.randn(1, 1, 6, 6, 6)), 60)
+    assert "Its copies on an Apple GPU are not known, for it raises: " in spent.sentence
 
 
 @on_simulated
@@ -225,21 +204,9 @@ def test_the_answer_says_how_many_calls_of_how_many_kinds_were_compared():
     assert "Yes: 2 of 3 calls of operators, one or more of each of 2 kinds, agree" in asked.agreement
 
 
-class Scaled(nn.Module):
-    """A buffer in float64, which no Apple GPU has."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 4)
-        self.register_buffer("scale", torch.ones(4, dtype=torch.float64))
-
-    def forward(self, x):
-        return self.layer(x) * self.scale
-
-
 @on_simulated
 def test_what_no_apple_gpu_has_is_told_and_the_rest_is_asked_without_it():
-    each = subject_of(Scaled(), torch.randn(2, 8))
+    each = examined(doctor_models.double)
     runs, right, spent = (question(each, 60) for question in (questions.runs, questions.right, questions.spent))
     assert runs.outcome == "bad"
     assert "float64" in runs.sentence
@@ -251,9 +218,9 @@ def test_what_no_apple_gpu_has_is_told_and_the_rest_is_asked_without_it():
 
 @on_simulated
 def test_a_hidden_copy_is_named_with_its_module_and_gets_no_time_of_the_simulation():
-    answer = questions.spent(subject_of(Copying(), torch.randn(2, 8)), 60)
+    answer = questions.spent(examined(doctor_models.hidden_copy), 60)
     assert answer.outcome == "attention"
-    assert "1 hidden copy and 0 fallbacks: _to_copy (to host) in hidden" in answer.sentence
+    assert "1 hidden copy and 0 fallbacks: _to_copy (to host) in 1" in answer.sentence
     (copies,) = (each.table for each in answer.evidence if each.title == "Copies and fallbacks")
     ((*_, at, _calls, size, time),) = copies.rows
     file, _, number = at.partition(":")
@@ -263,19 +230,13 @@ def test_a_hidden_copy_is_named_with_its_module_and_gets_no_time_of_the_simulati
     assert answer.on.startswith(questions.device.cpu().label)
 
 
-class Offsets(nn.Module):
-    """`batched_nms` of torchvision, which takes a number to the GPU in each call."""
-
-    def forward(self, boxes, scores):
-        from torchvision.ops import batched_nms
-
-        return boxes[batched_nms(boxes, scores, torch.zeros_like(scores).long(), 0.5)]
-
-
 @on_simulated
 def test_copies_that_an_installed_package_makes_are_told_and_are_not_the_model_s_fault():
+    from torchvision.ops import batched_nms  # takes a number to the GPU in each call
+
+    kept = lambda boxes, scores: boxes[batched_nms(boxes, scores, torch.zeros_like(scores).long(), 0.5)]
     boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [3.0, 3.0, 4.0, 4.0]])
-    each = subject_of(Offsets(), boxes, torch.ones(2))
+    each = subject_of(Function(kept), boxes, torch.ones(2))
     answer = questions.spent(each, 60)
     assert answer.outcome == "good", answer
     assert "1 hidden copy" in answer.sentence
@@ -290,9 +251,22 @@ def test_a_target_that_a_loss_has_around_it_is_moved_with_the_model():
     there = each.to(questions.device.pick("sim").torch_device)
     assert there.value().item() == pytest.approx(there.to("cpu").value().item(), rel=0.5)  # dropout draws anew
     assert each.value().device.type == "cpu"
+    batch = {"x": torch.ones(3, 4), "target": torch.zeros(3, 2)}
+    each = subject_of(nn.Linear(4, 2), batch["x"], loss=lambda output: (output - batch["target"]).square().mean())
+    assert each.to(questions.device.pick("sim").torch_device).value().device.type == "mps"
 
 
-# ---------------------------------------------------------------- 3, 5, 6: on the CPU
+# ---------------------------------------------------------------- on the CPU
+
+
+def test_without_an_apple_gpu_the_tables_alone_are_asked():
+    each = subject_of(Evaluated(), torch.ones(2, 4))
+    runs, right = questions.runs(each, 60), questions.right(each, 60)
+    assert runs.outcome == "good"
+    assert "Training: nothing can be foretold (" in runs.sentence
+    assert "targets should not be none in training mode" in runs.sentence
+    assert right.outcome == "unanswered"
+    assert right.sentence.startswith("Not asked: there is no Apple GPU here")
 
 
 def test_times_come_with_batches_and_without_a_conclusion_in_a_fast_run(monkeypatch):
@@ -336,36 +310,29 @@ def test_memory_is_counted_and_so_is_the_largest_batch():
 
 def test_what_does_not_fit_is_said_and_is_not_run():
     each = subject_of(nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10)), torch.randn(512, 1000))
-    answer = questions.fits(each, 10, 10**7, 2**40)
+    answer = questions.fits(each, 10**7, 2**40)
     assert answer.outcome == "bad"
     assert "It DOES NOT FIT into the 6.36 MiB for it on an Apple machine with 0.01 GB; the largest" in answer.sentence
     assert "It fits into the" in answer.sentence
     assert answer.evidence[0].table.rows[-1][1] == "not measured"
-    roomy = questions.fits(each, 10, 16 * 10**9, 2**40)
+    roomy = questions.fits(each, 16 * 10**9, 2**40)
     assert roomy.outcome == "good"
     assert "DOES NOT FIT" not in roomy.sentence
     assert roomy.evidence[0].table.rows[-1][0].startswith("peak of a step")
 
 
 def test_an_overflow_is_named_with_the_module_where_it_begins():
-    answer = questions.formats(subject_of(Large(), torch.ones(2, 8)), 2)
+    answer = questions.formats(examined(doctor_models.overflow), 2)
     assert answer.outcome == "attention"
-    assert "float16, autocast OVERFLOWS, first in up. float16, cast OVERFLOWS, first in up." in answer.sentence
+    assert "float16, autocast OVERFLOWS, first in 1. float16, cast OVERFLOWS, first in 1." in answer.sentence
     assert answer.sentence.startswith("float16, ")
     assert "bfloat16, autocast OVERFLOWS" not in answer.sentence
     rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
     assert float(rows["float32"]) < 1e-5 < float(rows["bfloat16, autocast"]) < 0.1
 
 
-class Raised(nn.Module):
-    """Beyond 65504 in the model's own lines, in none of its layers."""
-
-    def forward(self, x):
-        return x * 1e6
-
-
 def test_an_overflow_in_the_model_s_own_lines_is_named_too():
-    answer = questions.formats(subject_of(Raised(), torch.ones(2, 8)), 2)
+    answer = questions.formats(subject_of(Function(lambda x: x * 1e6), torch.ones(2, 8)), 2)
     assert answer.outcome == "attention"
     assert "float16, cast OVERFLOWS, first in the model itself." in answer.sentence
     assert "bfloat16, cast OVERFLOWS" not in answer.sentence
@@ -383,60 +350,20 @@ def test_infinities_of_every_format_are_no_overflow():
     assert "OVERFLOWS" not in answer.sentence
 
 
-class Chosen(nn.Module):
-    """As many outputs as are large: another number in each format, none here in float32."""
-
-    def forward(self, x):
-        return x[x > 1.001]
+large = lambda x: x[x > 1.001]  # another number in each format, none here in float32
 
 
-class Beside(Chosen):
-    """Beside these an output that is as large in each format."""
-
-    def forward(self, x):
-        return 2 * x, super().forward(x)
-
-
-@pytest.mark.parametrize("model", [Chosen, Beside])
-def test_outputs_of_another_size_are_not_compared(model):
-    answer = questions.formats(subject_of(model(), torch.tensor([1.001, 0.5])), 2)
+@pytest.mark.parametrize("function", [large, lambda x: (2 * x, large(x))])
+def test_outputs_of_another_size_are_not_compared(function):
+    answer = questions.formats(subject_of(Function(function), torch.tensor([1.001, 0.5])), 2)
     assert "Outputs are empty or of another size than in float64, and were not compared, in float32" in answer.sentence
     assert "nan" not in answer.sentence
     rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
     assert rows["float32"] == "not compared"
 
 
-class Waves(nn.Module):
-    """Complex weights, and a complex output."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(5, dtype=torch.complex64))
-
-    def forward(self, x):
-        return torch.fft.rfft(x) * self.weight
-
-
-class Insisting(nn.Module):
-    """Makes float32 of its own on the way."""
-
-    def forward(self, x):
-        return x @ torch.ones(4, 2, dtype=torch.float32)
-
-
-class Classes(nn.Module):
-    """Whole numbers come out."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.layer(x).argmax(-1)
-
-
 def test_complex_outputs_are_compared_with_their_imaginary_part():
-    each = subject_of(Waves(), torch.randn(4, 8))
+    each = examined(doctor_models.waves)
     answer = questions.formats(each, 2)
     rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
     assert float(rows["float32"]) < 1e-5
@@ -446,7 +373,8 @@ def test_complex_outputs_are_compared_with_their_imaginary_part():
 
 
 def test_a_model_that_does_not_run_in_float64_is_held_against_itself():
-    answer = questions.formats(subject_of(Insisting(), torch.randn(4, 4)), 2)
+    insisting = Function(lambda x: x @ torch.ones(4, 2, dtype=torch.float32))
+    answer = questions.formats(subject_of(insisting, torch.randn(4, 4)), 2)
     assert "Outputs differ from the model as it is, which does not run in float64, by 0.0e+00 in float32" in (
         answer.sentence
     )
@@ -454,49 +382,52 @@ def test_a_model_that_does_not_run_in_float64_is_held_against_itself():
 
 
 def test_a_model_without_fractions_in_its_output_has_nothing_to_train_and_nothing_to_compare():
-    each = subject_of(Classes(), torch.randn(4, 4))
+    each = examined(doctor_models.classes)
     assert "Training" not in questions.runs(each, 60).sentence
-    assert "in layer" in questions.spent(each, 60).sentence
+    assert "in 0" in questions.spent(each, 60).sentence
     assert each.value() == 0
-    assert not each.value().requires_grad
+    assert "It has nothing to train." in questions.fast(each, 1e-9).sentence
     assert "Outputs have no numbers with a fraction, and were not compared, in float32" in (
         questions.formats(each, 2).sentence
     )
 
 
-class Listed(nn.Module):
-    """Called with a list of pictures, which have 3 channels."""
-
-    def forward(self, pictures):
-        return torch.stack([picture - torch.zeros(3, 1, 1) for picture in pictures])
-
-
-class Gathered(nn.Module):
-    """Rows that are named by number, of which there must be so many."""
-
-    def forward(self, x, rows):
-        return x.index_add(0, rows, x[rows])
-
-
-class Squeezed(nn.Module):
-    """A batch of one comes out as something else."""
-
-    def forward(self, x):
-        return x.squeeze()
-
-
 def test_other_batches_are_left_to_models_that_take_them():
-    listed = subject_of(Listed(), [torch.ones(3, 4, 4)])
+    stack = lambda pictures: torch.stack([picture - torch.zeros(3, 1, 1) for picture in pictures])
+    listed = subject_of(Function(stack), [torch.ones(3, 4, 4)])
     unbatched = subject_of(nn.Conv2d(3, 2, 1), torch.ones(3, 4, 4))
     three = subject_of(nn.ReLU(), torch.ones(3, 4))
-    edges = subject_of(Gathered(), torch.ones(3, 4), torch.tensor([0, 2]))
-    single = subject_of(Squeezed(), torch.ones(3, 4))
+    add = lambda x, rows: x.index_add(0, rows, x[rows])  # rows that are named by number, of which there must be so many
+    edges = subject_of(Function(add), torch.ones(3, 4), torch.tensor([0, 2]))
+    single = subject_of(Function(lambda x: x.squeeze()), torch.ones(3, 4))  # of a batch of one comes something else
     every = (listed, unbatched, three, edges, single)
     assert [each.batch for each in every] == [0, 3, 3, 3, 3]
     assert [each.scales for each in every] == [False, False, True, False, False]
-    sentence = questions.fits(listed, 5, None, 2**40).sentence
+    assert "so other batches were not timed" in questions.fast(single, 1e-9).sentence
+    sentence = questions.fits(listed, None, 2**40).sentence
     assert "with the inputs that are given" in sentence
     assert "largest batch" not in sentence
+
+
+def test_modules_have_their_names_in_the_model_also_one_that_is_called_model():
+    inner = layers(up=nn.Conv3d(1, 1, 1), pool=nn.AdaptiveAvgPool3d(2))
+    nn.init.constant_(inner.up.weight, 1e6)
+    for name in ("model", "models"):
+        loss = Function(lambda output: output.square().mean())
+        each = subject_of(layers(**{name: inner}), torch.ones(1, 1, 4, 4, 4), loss=loss)
+        rows = questions.runs(each, 60).evidence[0].table.rows  # of the forward and of the backward pass
+        assert [row[2] for row in rows] == [f"{name}.pool"] * 2
+        assert f"float16, cast OVERFLOWS, first in {name}.up." in questions.formats(each, 2).sentence
+        events = questions._recorded(each, questions.device.cpu())[0].events
+        modules = {event.short: event.module for event in events}
+        assert (modules["convolution"], modules["_adaptive_avg_pool3d"]) == (f"{name}.up", f"{name}.pool")
+        assert (modules["mean"], modules["add_"]) == ("the loss", "the step itself")  # add_ is the optimizer's
+
+
+def test_named_inputs_may_be_any_mapping():
+    each = subject.checked((Function(lambda x: 2 * x), UserDict(x=torch.ones(3, 4))), "tests:example")  # a tokenizer's
+    assert each.batch == 3
+    assert each.to("meta").outputs().device.type == "meta"
 
 
 # ---------------------------------------------------------------- what is not a model
@@ -506,20 +437,10 @@ def raising():
     raise OSError("no such file: weights.pt")
 
 
-def a_tensor():
-    return torch.ones(3)
-
-
-def a_list_for_a_model():
-    return [nn.Linear(2, 2)], (torch.ones(2),)
-
-
-def no_tensors():
-    return nn.Linear(2, 2), (3,)
-
-
-def loss_of_no_kind():
-    return nn.Linear(2, 2), torch.ones(2), 7
+a_tensor = lambda: torch.ones(3)
+a_list_for_a_model = lambda: ([nn.Linear(2, 2)], (torch.ones(2),))
+no_tensors = lambda: (nn.Linear(2, 2), (3,))
+loss_of_no_kind = lambda: (nn.Linear(2, 2), torch.ones(2), 7)
 
 
 @pytest.mark.parametrize(
@@ -629,8 +550,6 @@ def test_the_page_and_the_json_hold_every_answer_with_its_evidence(monkeypatch, 
     ],
 )
 def test_misuse_is_told_in_a_line(arguments, words, capsys):
-    from metallab.__main__ import main
-
     with pytest.raises(SystemExit) as end:
         main(["doctor", *arguments])
     assert end.value.code == 2
@@ -638,8 +557,6 @@ def test_misuse_is_told_in_a_line(arguments, words, capsys):
 
 
 def test_the_command_tells_the_worst_by_its_code(monkeypatch, tmp_path, capsys):
-    from metallab.__main__ import main
-
     pretended(monkeypatch)
     assert main(["doctor", "mine:example", "--memory", "16GB", "--out", str(tmp_path)]) == 0
     assert f"the page: {tmp_path / 'doctor.html'}" in capsys.readouterr().out
@@ -664,8 +581,6 @@ def test_the_example_of_the_docs_is_one_and_its_command_is_understood(tmp_path, 
     assert each.batch == 8
     assert each.scales
     calls = pretended(monkeypatch)
-    from metallab.__main__ import main
-
     assert main([*line.split()[1:], "--out", str(tmp_path)]) == 0
     assert any("ask(5, 'my_model:example'" in source and source.endswith("16000000000)") for source, _ in calls)
 
@@ -693,6 +608,28 @@ def test_real_processes_bring_answers_back_or_why_there_is_none(tmp_path, monkey
     assert "SIGABRT" in crashed.sentence
     with pytest.raises(doctor.Refused, match=r"it needs more than the 1 GiB that it may have"):
         report._look("greedy_model:example", 300, 1 << 30)
+
+
+# ---------------------------------------------------------------- models that nobody made for it
+
+
+@pytest.mark.parametrize(
+    ("seconds", "number", "outcome", "sentence", "words"),
+    [
+        (9, 1, "good", "Well.", []),
+        (999, 1, "good", "Well.", ["it took 999 s"]),
+        (9, 1, "bad", "No.", ["1 accuses: No."]),
+        (9, 2, "bad", "WRONG KERNEL: aten::convolution in second", []),
+        (9, 2, "good", "Yes.", ["2 does not say 'WRONG KERNEL: aten::convolution in second': Yes."]),
+        (9, 3, "unanswered", "No answer.", ["3 is not answered: No answer."]),
+        (9, 3, "good", "There was no time.", ["3 is not reached: There was no time."]),
+    ],
+)
+def test_what_is_wrong_with_a_report_is_told(seconds, number, outcome, sentence, words):
+    answers = [{"outcome": "good", "sentence": "Well."} for _ in QUESTIONS]
+    answers[number - 1] = {"outcome": outcome, "sentence": sentence}
+    name = "wrong_kernel" if number == 2 else "vit"
+    assert doctor_models.complaints(name, seconds, {"answers": answers}, "") == words
 
 
 if CHILD:

@@ -138,8 +138,9 @@ class Environment:
 
     def __call__(self, *command, code=0, cwd=None, **environment):
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("METAL", "PYTHON", "PYTEST"))}
-        path = f"{self.bin}{os.pathsep}{kept['PATH']}"
-        return run([*map(str, command)], code, cwd=cwd, env=kept | {"PATH": path} | environment)
+        kept["PATH"] = f"{self.bin}{os.pathsep}{kept['PATH']}"
+        kept["METALSIM_CACHE"] = str(building.cache())  # the checkout's: its sources are equal
+        return run([*map(str, command)], code, cwd=cwd, env=kept | environment)
 
     def python(self, code, **options):
         return self(self.bin / "python", "-c", code, **options)
@@ -147,20 +148,19 @@ class Environment:
 
 def needed(names):
     """Distributions, and what they require here."""
-    there = {}
-    waiting = list(names)
+    installed, waiting = [], list(names)
     while waiting:
         name = waiting.pop()
-        if name in there:
+        if name in installed:
             continue
         try:
             requires = importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:  # wanted by an extra of another one, or on another system
             continue
-        there[name] = name
+        installed.append(name)
         wanted = map(Requirement, requires)
         waiting += [one.name for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
-    return list(there)
+    return installed
 
 
 @pytest.fixture(scope="module")
@@ -187,10 +187,7 @@ def blocks(page, language):
     return [token.content for token in tokens if token.type == "fence" and token.info == language]
 
 
-LOADED = "print(sorted({name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names))"
-THIRD_PARTY = re.compile(r"'(?!_|metallab'|cython_runtime')(\w+)'")
-
-
+LOADED = "print(*{name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names - {'metallab'})"
 IMPORTED = {
     "import metallab": set(),
     "from metallab.__main__ import main": set(),
@@ -205,8 +202,10 @@ def test_importing_the_core_imports_no_framework():
     environment = {key: value for key, value in os.environ.items() if key != "METALLAB_DEVICE"}
     code = "\n".join(["import sys", *(f"{line}\n{LOADED}" for line in IMPORTED)])
     printed, _ = run([sys.executable, "-c", code], env=environment)
-    there = [{*THIRD_PARTY.findall(line)} for line in printed.splitlines()]
-    assert dict(zip(IMPORTED, there, strict=True)) == IMPORTED
+    packages = [
+        {name for name in line.split() if name[0] != "_" and name != "cython_runtime"} for line in printed.splitlines()
+    ]
+    assert dict(zip(IMPORTED, packages, strict=True)) == IMPORTED
 
 
 def test_the_core_runs_what_its_page_prints_with_numpy_psutil_and_pyperf_alone(core, tmp_path):
@@ -277,14 +276,13 @@ def test_mps_is_simulated():
 
 @NOT_ON_A_MAC
 def test_a_program_and_its_tests_run_as_the_page_prints(with_torch, tmp_path):
-    """Also with pytest's workers, each a process of its own. The cache is the checkout's: its sources are equal."""
-    environment = {"METALSIM_CACHE": str(building.cache())}
+    """Also with pytest's workers, each a process of its own."""
     program, *_ = blocks(ON_LINUX, "py")
     (tmp_path / "train.py").write_text(program)
     (shown,) = blocks(ON_LINUX, "")
     commands = next(block for block in blocks(ON_LINUX, "sh") if "train.py" in block).splitlines()
     _, as_script, as_module, _ = map(shlex.split, commands)
-    printed, errors = with_torch(*as_script, code=1, cwd=tmp_path, **environment)
+    printed, errors = with_torch(*as_script, code=1, cwd=tmp_path)
     assert printed == shown
     assert "\nSimulated Apple GPU: PyTorch " in f"\n{errors}"
     raised = re.search(r"raises `(.*)`", ON_LINUX.read_text("utf-8"))[1]
@@ -293,9 +291,8 @@ def test_a_program_and_its_tests_run_as_the_page_prints(with_torch, tmp_path):
     (tmp_path / "tests" / "test_mps.py").write_text(MPS_TEST)
     python, m, name, *rest = as_module
     printed, _ = with_torch(
-        python, m, name, "--pretend", "processor", *rest, "-n1", "-Werror::pytest.PytestWarning",
-        cwd=tmp_path, **environment,
-    )  # fmt: skip
+        python, m, name, "--pretend", "processor", *rest, "-n1", "-Werror::pytest.PytestWarning", cwd=tmp_path
+    )
     assert "1 passed" in printed
     assert "metalsim: torch's mps device is a simulated Apple GPU, computed by this machine's CPU, processor" in printed
 
@@ -327,11 +324,10 @@ def test_the_option_comes_before_any_torch_or_says_so(with_torch, tmp_path):
 
 @NOT_ON_A_MAC
 def test_what_cannot_be_run_is_named(with_torch, tmp_path):
-    environment = {"METALSIM_CACHE": str(building.cache())}
     python = [with_torch.bin / "python", "-m", "metalsim"]
-    _, errors = with_torch(*python, "no_such.py", code=2, cwd=tmp_path, **environment)
+    _, errors = with_torch(*python, "no_such.py", code=2, cwd=tmp_path)
     assert "no_such.py: there is no such file; name a script, -m module or -c code" in errors
-    printed, _ = with_torch(*python, "-c", "import sys; print(sys.argv)", "--more", cwd=tmp_path, **environment)
+    printed, _ = with_torch(*python, "-c", "import sys; print(sys.argv)", "--more", cwd=tmp_path)
     assert printed == "['-c', '--more']\n"
     _, errors = with_torch(*python, "--pretend", "everything", "x.py", code=2, cwd=tmp_path)
     assert "invalid choice: 'everything'" in errors

@@ -13,92 +13,87 @@ fails.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import json
 import os
 import resource
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "build" / "bars"
 LIMIT = 180.0
 """Seconds that the command may take, on 2 cores."""
 
+torch.manual_seed(0)  # each process makes one model
+
 # ---- models of usual size -------------------------------------------------------------------------------------------
 
 
 def resnet50() -> Any:
     """Pictures into classes."""
-    import torch
     from torchvision.models import resnet50
 
-    torch.manual_seed(0)
     classes = torch.arange(2)
-    return resnet50(), torch.randn(2, 3, 224, 224), lambda scores: torch.nn.functional.cross_entropy(scores, classes)
+    return resnet50(), torch.randn(2, 3, 224, 224), lambda scores: nn.functional.cross_entropy(scores, classes)
 
 
 def whisper() -> Any:
     """The encoder of Whisper, in the sizes of "tiny": 30 seconds of sound."""
-    import torch
     from transformers import WhisperConfig
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-    torch.manual_seed(0)
     sizes = {"d_model": 384, "encoder_layers": 4, "encoder_attention_heads": 6, "encoder_ffn_dim": 1536}
     return WhisperEncoder(WhisperConfig(**sizes)), torch.randn(1, 80, 3000)
 
 
+class UNet(nn.Module):
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.enter = nn.Conv2d(3, width, 3, padding=1)
+        self.down = nn.Conv2d(width, 2 * width, 3, padding=1, stride=2)
+        self.norm = nn.GroupNorm(8, 2 * width)
+        self.up = nn.ConvTranspose2d(2 * width, width, 2, stride=2)
+        self.leave = nn.Conv2d(2 * width, 3, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        across = self.enter(x).relu()
+        below = nn.functional.silu(self.norm(self.down(across)))
+        return self.leave(torch.cat([across, self.up(below)], 1))
+
+
 def unet() -> Any:
     """A block of a UNet, down and up again."""
-    import torch
-    from torch import nn
-
-    class UNet(nn.Module):
-        def __init__(self, width: int = 32) -> None:
-            super().__init__()
-            self.enter = nn.Conv2d(3, width, 3, padding=1)
-            self.down = nn.Conv2d(width, 2 * width, 3, padding=1, stride=2)
-            self.norm = nn.GroupNorm(8, 2 * width)
-            self.up = nn.ConvTranspose2d(2 * width, width, 2, stride=2)
-            self.leave = nn.Conv2d(2 * width, 3, 3, padding=1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            across = self.enter(x).relu()
-            below = nn.functional.silu(self.norm(self.down(across)))
-            return self.leave(torch.cat([across, self.up(below)], 1))
-
-    torch.manual_seed(0)
     return UNet(), torch.randn(2, 3, 64, 64)
+
+
+class Speech(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.letters = nn.LSTM(40, 64, 2, bidirectional=True), nn.Linear(128, 29)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.letters(self.lstm(x)[0]).log_softmax(-1)
 
 
 def speech() -> Any:
     """An LSTM with a CTC loss, time first as both want it."""
-    import torch
-    from torch import nn
-
-    class Speech(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lstm = nn.LSTM(40, 64, 2, bidirectional=True)
-            self.letters = nn.Linear(128, 29)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.letters(self.lstm(x)[0]).log_softmax(-1)
-
-    torch.manual_seed(0)
     targets, steps, letters = torch.randint(1, 29, (4, 10)), torch.full((4,), 50), torch.full((4,), 10)
     return Speech(), torch.randn(50, 4, 40), lambda scores: nn.functional.ctc_loss(scores, targets, steps, letters)
 
 
 def detector() -> Any:
     """Pictures into boxes, by non-maximum suppression; called with a list of pictures, as torchvision has it."""
-    import torch
     from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
-    torch.manual_seed(0)
     model = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5)
     return model.eval(), ([torch.rand(3, 320, 320)],)
 
@@ -108,31 +103,29 @@ BARS = ("resnet50", "whisper", "unet", "speech", "detector")
 # ---- of many kinds --------------------------------------------------------------------------------------------------
 
 
+class Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.forward = function
+
+
 def timm_model(name: str) -> Any:
     """A model of timm, for small pictures."""
     import timm
-    import torch
 
-    torch.manual_seed(0)
     return timm.create_model(name, num_classes=10), torch.randn(2, 3, 224, 224)
 
 
-def vit() -> Any:
-    """timm's tiny vision transformer."""
-    return timm_model("vit_tiny_patch16_224")
-
-
-def convnext() -> Any:
-    """timm's smallest ConvNeXt."""
-    return timm_model("convnext_atto")
+vit = functools.partial(timm_model, "vit_tiny_patch16_224")
+convnext = functools.partial(timm_model, "convnext_atto")
 
 
 def bert() -> Any:
     """Tokens and a mask by name, several outputs in an object of transformers."""
-    import torch
     from transformers import BertConfig, BertModel
 
-    torch.manual_seed(0)
     sizes = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
     tokens = torch.randint(1, 999, (4, 32))
     mask = torch.ones_like(tokens)
@@ -140,88 +133,72 @@ def bert() -> Any:
     return BertModel(BertConfig(**sizes, vocab_size=1000)), {"input_ids": tokens, "attention_mask": mask}
 
 
+class Messages(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.message, self.leave = nn.Linear(16, 32), nn.Linear(64, 32), nn.Linear(32, 3)
+
+    def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
+        x = self.enter(nodes).relu()
+        source, target = edges
+        message = self.message(torch.cat([x[source], x[target]], -1)).relu()
+        arrived = torch.zeros_like(x).scatter_add(0, target[:, None].expand_as(message), message)
+        counts = torch.zeros(len(x), device=x.device).index_add_(0, target, torch.ones_like(message[:, 0]))
+        return self.leave(arrived / counts.clamp(min=1)[:, None])
+
+
 def graph() -> Any:
     """Messages along edges, added up where they arrive."""
-    import torch
-    from torch import nn
-
-    class Messages(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.enter, self.message, self.leave = nn.Linear(16, 32), nn.Linear(64, 32), nn.Linear(32, 3)
-
-        def forward(self, nodes: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
-            x = self.enter(nodes).relu()
-            source, target = edges
-            message = self.message(torch.cat([x[source], x[target]], -1)).relu()
-            arrived = torch.zeros_like(x).scatter_add(0, target[:, None].expand_as(message), message)
-            counts = torch.zeros(len(x), device=x.device).index_add_(0, target, torch.ones_like(message[:, 0]))
-            return self.leave(arrived / counts.clamp(min=1)[:, None])
-
-    torch.manual_seed(0)
     return Messages(), (torch.randn(100, 16), torch.randint(0, 100, (2, 400)))
+
+
+class Sound(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("window", torch.hann_window(256))
+        self.conv, self.head = nn.Conv1d(129, 32, 5, padding=2), nn.Linear(32, 8)
+
+    def forward(self, wave: Tensor) -> Tensor:
+        spectrum = torch.stft(wave, 256, hop_length=128, window=self.window, return_complex=True)
+        return self.head(self.conv((spectrum.abs() + 1e-6).log()).relu().mean(-1))
 
 
 def sound() -> Any:
     """Sound into classes, by its spectrogram."""
-    import torch
-    from torch import nn
-
-    class Sound(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("window", torch.hann_window(256))
-            self.conv, self.head = nn.Conv1d(129, 32, 5, padding=2), nn.Linear(32, 8)
-
-        def forward(self, wave: torch.Tensor) -> torch.Tensor:
-            spectrum = torch.stft(wave, 256, hop_length=128, window=self.window, return_complex=True)
-            return self.head(self.conv((spectrum.abs() + 1e-6).log()).relu().mean(-1))
-
-    torch.manual_seed(0)
     return Sound(), torch.randn(4, 16000)
+
+
+class Waves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 9, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.rfft(x) * self.weight
 
 
 def waves() -> Any:
     """Complex numbers: weights, and the output."""
-    import torch
-    from torch import nn
-
-    class Waves(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(8, 9, dtype=torch.complex64))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.fft.rfft(x) * self.weight
-
-    torch.manual_seed(0)
     return Waves(), torch.randn(8, 16)
 
 
 def compiled() -> Any:
     """As `torch.compile` returns it."""
-    import torch
-    from torch import nn
-
-    torch.manual_seed(0)
     return torch.compile(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))), torch.randn(8, 16)
+
+
+class Boxes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix = nn.Embedding(50, 16), nn.Linear(20, 16)
+
+    def forward(self, words: Tensor, where: Tensor, hidden: Tensor) -> dict[str, Any]:
+        x = self.mix(torch.cat([self.embed(words), where], -1)).masked_fill(hidden[..., None], 0.0)
+        return {"features": x, "best": x.argmax(-1), "kept": ~hidden, "levels": (x.mean(1), [x.amax(1)])}
 
 
 def boxes() -> Any:
     """Named inputs of different kinds into a dict: numbers, whole numbers and truth values."""
-    import torch
-    from torch import nn
-
-    class Boxes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.mix = nn.Embedding(50, 16), nn.Linear(20, 16)
-
-        def forward(self, words: torch.Tensor, where: torch.Tensor, hidden: torch.Tensor) -> dict[str, Any]:
-            x = self.mix(torch.cat([self.embed(words), where], -1)).masked_fill(hidden[..., None], 0.0)
-            return {"features": x, "best": x.argmax(-1), "kept": ~hidden, "levels": (x.mean(1), [x.amax(1)])}
-
-    torch.manual_seed(0)
     hidden = torch.zeros(4, 6, dtype=torch.bool)
     hidden[:, 4:] = True
     return Boxes(), {"words": torch.randint(0, 50, (4, 6)), "where": torch.rand(4, 6, 4), "hidden": hidden}
@@ -229,50 +206,31 @@ def boxes() -> Any:
 
 def classes() -> Any:
     """Whole numbers alone come out: there is nothing to train."""
-    import torch
-    from torch import nn
+    return nn.Sequential(nn.Linear(8, 5), Function(lambda x: x.argmax(-1))), torch.randn(16, 8)
 
-    class Classes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(8, 5)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(x).argmax(-1)
+class Mixture(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(16, 4)
+        self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
 
-    torch.manual_seed(0)
-    return Classes(), torch.randn(16, 8)
+    def forward(self, x: Tensor) -> Tensor:
+        weight, chosen = self.router(x).softmax(-1).max(-1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            rows = (chosen == number).nonzero()[:, 0]
+            out = out.index_add(0, rows, expert(x[rows]) * weight[rows, None])
+        return out
 
 
 def mixture() -> Any:
     """Experts, to which a router sends some of the rows: sizes depend on numbers."""
-    import torch
-    from torch import nn
-
-    class Mixture(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.router = nn.Linear(16, 4)
-            self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            weight, chosen = self.router(x).softmax(-1).max(-1)
-            out = torch.zeros_like(x)
-            for number, expert in enumerate(self.experts):
-                rows = (chosen == number).nonzero()[:, 0]
-                out = out.index_add(0, rows, expert(x[rows]) * weight[rows, None])
-            return out
-
-    torch.manual_seed(0)
     return Mixture(), torch.randn(32, 16)
 
 
 def half() -> Any:
     """Weights and inputs in bfloat16."""
-    import torch
-    from torch import nn
-
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.SiLU(), nn.Linear(64, 8))
     return model.bfloat16(), torch.randn(16, 32).bfloat16()
 
@@ -286,65 +244,41 @@ KINDS = (
 
 def volumes() -> Any:
     """An operator that has no MPS kernel."""
-    import torch
-    from torch import nn
-
-    torch.manual_seed(0)
     return nn.Sequential(nn.Conv3d(1, 2, 3), nn.AdaptiveAvgPool3d(2)), torch.randn(1, 1, 6, 6, 6)
+
+
+class Turned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).relu().transpose(2, 3))
 
 
 def wrong_kernel() -> Any:
     """Convolutions that are wrong where their input is a transposed view (`metalsim.plant`)."""
-    import warnings
-
-    import torch
-    from torch import nn
-
     import metalsim
-
-    class Turned(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.second(self.first(x).relu().transpose(2, 3))
 
     if torch.backends.mps.is_available():
         warnings.simplefilter("ignore", metalsim.PlantedFault)
-        _PLANTED.append(metalsim.plant("conv2d, non-contiguous input"))
-        _PLANTED[-1].__enter__()  # until the process ends
-    torch.manual_seed(0)
+        PLANTED.enter_context(metalsim.plant("conv2d, non-contiguous input"))
     return Turned(), torch.randn(2, 3, 16, 15)
 
 
-_PLANTED: list[Any] = []
+PLANTED = contextlib.ExitStack()
+"""Until the process ends."""
 
 
 def hidden_copy() -> Any:
     """A number that is printed on the way."""
-    import torch
-    from torch import nn
-
-    class Watched(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * float(x.abs().max().cpu()) ** 0
-
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 8), Watched(), nn.Linear(8, 4)), torch.randn(4, 8)
+    watched = Function(lambda x: x * float(x.abs().max().cpu()) ** 0)
+    return nn.Sequential(nn.Linear(8, 8), watched, nn.Linear(8, 4)), torch.randn(4, 8)
 
 
 def overflow() -> Any:
     """Beyond 65504 in the middle, and small again at its end."""
-    import torch
-    from torch import nn
-
-    class Small(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * 1e-6
-
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), Small(), nn.Linear(8, 4))
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), Function(lambda x: x * 1e-6), nn.Linear(8, 4))
     for layer in model[:2]:
         nn.init.constant_(layer.weight, 100.0)
     return model, torch.ones(2, 8)
@@ -352,28 +286,21 @@ def overflow() -> Any:
 
 def too_large() -> Any:
     """Weights that do not fit into a machine with 0.1 GB."""
-    import torch
-    from torch import nn
-
-    torch.manual_seed(0)
     return nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048)), torch.randn(8, 2048)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+        self.register_buffer("scale", torch.linspace(0, 1, 4, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * self.scale
 
 
 def double() -> Any:
     """A buffer in float64, which no Apple GPU has."""
-    import torch
-    from torch import nn
-
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(8, 4)
-            self.register_buffer("scale", torch.linspace(0, 1, 4, dtype=torch.float64))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(x) * self.scale
-
-    torch.manual_seed(0)
     return Scaled(), torch.randn(8, 8)
 
 
@@ -432,11 +359,11 @@ def complaints(name: str, seconds: float, report: dict[str, Any], words: str) ->
 
 def main() -> int:
     """Examine the models that are named, or all."""
+    known = (*BARS, *KINDS, *FAULTS)
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", help=f"of {', '.join((*BARS, *KINDS, *FAULTS))}; all if none is named")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(known)}; all if none is named")
     parser.add_argument("--minutes", type=float, default=3.0)
     given = parser.parse_args()
-    known = (*BARS, *KINDS, *FAULTS)
     if unknown := [name for name in given.names if name not in known]:
         parser.error(f"there is no model {unknown[0]}: name one of {', '.join(known)}")
     kept = {}

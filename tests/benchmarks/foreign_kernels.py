@@ -12,6 +12,7 @@ utils/metalsim/shader/FOREIGN.md with ``--write``, and ends with code 1 if a ker
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import posixpath
 import re
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,8 @@ from metalsim.shader import source as msl  # noqa: E402
 TABLES = UTILS / "metalsim" / "shader" / "FOREIGN.md"
 RIGHT = "right"
 FOLDERS = {"candle": "candle-metal-kernels/src/metal_src", "mlx": "mlx/backend/metal/kernels"}
-# What a file asks of its host and does not compile with 1 and true; threadgroup memory by index.
-CONSTANTS: dict[str, dict[str, object]] = {}
 THREADGROUP = dict.fromkeys(range(4), 8192)
+"""Bytes of threadgroup memory by index."""
 
 Compared = Iterator[tuple[str, torch.Tensor | RuntimeError, Any]]
 """Names of kernels, what they computed or raised, and what NumPy computes."""
@@ -70,15 +70,12 @@ def with_includes(file: str, checkout: Path, seen: set[str] | None = None) -> st
 class MetalFile:
     """A Metal file of a project, compiled as far as it is asked for."""
 
-    name: str
     text: str
-    each: int = 4
-    constants: dict[str, object] = field(default_factory=dict)
+    each: int
 
     def __post_init__(self) -> None:
         preprocessed = compiler.preprocess(self.text)
-        for match in msl._CONSTANT.finditer(preprocessed):
-            self.constants.setdefault(match[2], True if match[1] == "bool" else 1)
+        self.constants = {match[2]: True if match[1] == "bool" else 1 for match in msl._CONSTANT.finditer(preprocessed)}
         given = msl.Given(self.constants, THREADGROUP)
         msl.refuse_what_is_not_simulated(preprocessed, given)
         self.kernels = msl.find_kernels(preprocessed)
@@ -125,11 +122,11 @@ CHECKS: dict[str, dict[str, Callable[[MetalFile], Compared]]] = {"candle": {}, "
 CLOSE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}  # relative, and absolute for numbers about 1
 
 
-def check(project: str, *files: str) -> Callable:
-    """Registers a function as the check of files."""
+def check(project: str, file: str) -> Callable:
+    """Registers a function as the check of a file."""
 
     def register(function: Callable[[MetalFile], Compared]) -> Callable[[MetalFile], Compared]:
-        CHECKS[project].update(dict.fromkeys(files, function))
+        CHECKS[project][file] = function
         return function
 
     return register
@@ -177,6 +174,11 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return power / power.sum(-1, keepdims=True)
 
 
+def attended(q: torch.Tensor, k: np.ndarray, v: np.ndarray, scale: float, hidden: Any = False) -> np.ndarray:
+    scores = exact(q) @ k.swapaxes(-1, -2) * scale
+    return softmax(np.where(hidden, -np.inf, scores)) @ v
+
+
 def normalised(x: np.ndarray, epsilon: float, centred: bool) -> np.ndarray:
     x = x - x.mean(-1, keepdims=True) if centred else x
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon)
@@ -185,6 +187,7 @@ def normalised(x: np.ndarray, epsilon: float, centred: bool) -> np.ndarray:
 INT, LONG = torch.int32, torch.int64
 N = 1003  # no power of 2, no multiple of what a thread computes
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+ALL_DTYPES = DTYPES | {"u8": torch.uint8, "u32": torch.uint32, "i64": LONG}
 MLX_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -269,18 +272,17 @@ def binary(file: MetalFile) -> Compared:
 
 @check("candle", "cast")
 def cast(file: MetalFile) -> Compared:
-    types = DTYPES | {"u8": torch.uint8, "u32": torch.uint32, "i64": LONG}
-    pairs = [(a, b) for a in types for b in types if a != b]
+    pairs = list(itertools.permutations(ALL_DTYPES, 2))
     lib = file.library(*(f"cast_{a}_{b}" for a, b in pairs))
     for a, b in pairs:
-        x, out = numbers(N, low=0, high=200).to(types[a]), torch.zeros(N, dtype=torch.int32).to(types[b])
+        x, out = numbers(N, low=0, high=200).to(ALL_DTYPES[a]), torch.zeros(N, dtype=INT).to(ALL_DTYPES[b])
         getattr(lib, f"cast_{a}_{b}")(N, x, out, threads=N)
         yield f"cast_{a}_{b}", out, exact(x) if out.is_floating_point() else np.trunc(exact(x))
 
 
 @check("candle", "fill")
 def fill(file: MetalFile) -> Compared:
-    for name, dtype in (DTYPES | {"u8": torch.uint8, "u32": torch.uint32, "i64": LONG}).items():
+    for name, dtype in ALL_DTYPES.items():
         lib = file.library(f"fill_{name}")
         value = torch.tensor([7]).to(dtype)
         getattr(lib, f"fill_{name}")(out := torch.zeros(N, dtype=LONG).to(dtype), value, N, threads=N + 5)
@@ -383,11 +385,6 @@ def candle_gemm(file: MetalFile) -> Compared:
     yield from _gemm(file, "gemm_{}_f32_f32_32_32_16_2_2", "8i3Q3i4x", batches, do_gather=False)
 
 
-@check("candle", "gemv")
-def candle_gemv(file: MetalFile) -> Compared:
-    yield from _gemv(file, "float32")
-
-
 @check("candle", "scaled_dot_product_attention")
 def candle_attention(file: MetalFile) -> Compared:
     heads, keys, size, scale = 2, 40, 64, 0.125
@@ -395,8 +392,7 @@ def candle_attention(file: MetalFile) -> Compared:
     lib = file.library("sdpa_vector_float_64", sdpa_vector_has_mask=False)
     arguments = (q, k, v, out := torch.zeros(heads, size), 1, keys, keys * size, keys * size, scale, 1.0)
     lib.sdpa_vector_float_64(*arguments, threads=(1024, heads), group_size=(1024, 1))
-    weights = softmax(np.einsum("hd,hkd->hk", exact(q), exact(k)) * scale)
-    yield "sdpa_vector_float_64", out, np.einsum("hk,hkd->hd", weights, exact(v))
+    yield "sdpa_vector_float_64", out[:, None], attended(q[:, None], exact(k), exact(v), scale)
 
 
 # ---- of both ---------------------------------------------------------------------------------------------------------
@@ -420,10 +416,12 @@ def _gemm(file: MetalFile, pattern: str, layout: str, rest: tuple = (), **consta
             yield f"{name}, {m} x {n} x {k}", out, exact(a) @ exact(b)
 
 
-def _gemv(file: MetalFile, dtype: str) -> Compared:
+@check("candle", "gemv")
+@check("mlx", "gemv")
+def gemv(file: MetalFile) -> Compared:
     """A matrix by a vector, and a vector by a matrix, in groups that do and that do not add up what they share."""
-    name, shared = (f"gemv_{dtype}_bm{bm}_bn{bn}_sm1_sn32_tm4_tn4_nc0_axpby0" for bm, bn in ((4, 1), (1, 8)))
-    back = f"gemv_t_{dtype}_bm1_bn4_sm8_sn4_tm4_tn4_nc0_axpby0"
+    name, shared = (f"gemv_float32_bm{bm}_bn{bn}_sm1_sn32_tm4_tn4_nc0_axpby0" for bm, bn in ((4, 1), (1, 8)))
+    back = "gemv_t_float32_bm1_bn4_sm8_sn4_tm4_tn4_nc0_axpby0"
     lib = file.library(name, shared, back)
     rows, columns = 37, 256  # columns that groups divide: in others some threads return before a barrier
     a, x, y = numbers(rows, columns), numbers(columns), numbers(rows)
@@ -450,8 +448,8 @@ def candle_mlx_sort(file: MetalFile) -> Compared:
 
 @check("mlx", "sort")
 def mlx_sort(file: MetalFile) -> Compared:
-    names = ("carg_block_sort_float32_uint32_bn128_tn4", "c_block_sort_float32_float32_bn128_tn4")
-    yield from _block_sort(file, dict(zip(names, (np.argsort, np.sort), strict=True)))
+    rules = {"carg_block_sort_float32_uint32_bn128_tn4": np.argsort, "c_block_sort_float32_float32_bn128_tn4": np.sort}
+    yield from _block_sort(file, rules)
 
 
 def _block_sort(file: MetalFile, rules: dict[str, Callable]) -> Compared:
@@ -566,9 +564,15 @@ def mlx_ternary(file: MetalFile) -> Compared:
 
 
 ROWS, COLUMNS = 3, 1001
-# Four numbers a thread; what loops over a row is launched with as many threads as a group has, and counts on it.
-EACH_ROW = {"threads": ROWS * 256, "group_size": 256}
-LOOPED = {"threads": ROWS * 1024, "group_size": 1024}
+
+
+def launch_of_rows(name: str) -> tuple[int, dict[str, int]]:
+    """Columns for a kernel that computes each row of a matrix, and how it is launched.
+
+    Four numbers a thread; what loops over a row is launched with as many threads as a group has, and counts on it.
+    """
+    columns, group = (5003, 1024) if "looped" in name else (COLUMNS, 256)
+    return columns, {"threads": ROWS * group, "group_size": group}
 
 
 @check("mlx", "softmax")
@@ -576,7 +580,7 @@ def mlx_softmax(file: MetalFile) -> Compared:
     names = [f"{how}_softmax_{dtype}" for how in ("block", "looped") for dtype in MLX_DTYPES]
     lib = file.library(*names)
     for name in names:
-        columns, how = (5003, LOOPED) if "looped" in name else (COLUMNS, EACH_ROW)
+        columns, how = launch_of_rows(name)
         x = numbers(ROWS, columns, low=-3, high=3, dtype=MLX_DTYPES[name.split("_")[-1]])
         getattr(lib, name)(x, out := torch.zeros_like(x), columns, **how)
         yield name, out, softmax(exact(x))
@@ -586,7 +590,7 @@ def mlx_softmax(file: MetalFile) -> Compared:
 def logsumexp(file: MetalFile) -> Compared:
     lib = file.library("block_logsumexp_float32", "looped_logsumexp_float32")
     for name in dir(lib):
-        columns, how = (5003, LOOPED) if "looped" in name else (COLUMNS, EACH_ROW)
+        columns, how = launch_of_rows(name)
         x = numbers(ROWS, columns)
         getattr(lib, name)(x, out := torch.zeros(ROWS), columns, **how)
         yield name, out, np.log(np.exp(exact(x)).sum(-1))
@@ -597,7 +601,7 @@ def rms_norm(file: MetalFile) -> Compared:
     lib = file.library("rmsfloat32", "rmsbfloat16", "rms_loopedfloat32")
     for name in dir(lib):
         dtype = torch.bfloat16 if "bf" in name else torch.float32
-        columns, how = (5003, LOOPED) if "looped" in name else (COLUMNS, EACH_ROW)
+        columns, how = launch_of_rows(name)
         x, weight = numbers(ROWS, columns, dtype=dtype), numbers(columns, dtype=dtype)
         getattr(lib, name)(x, weight, out := torch.zeros_like(x), 1e-5, columns, 1, **how)
         yield name, out, normalised(exact(x), 1e-5, False) * exact(weight)
@@ -608,7 +612,7 @@ def layer_norm(file: MetalFile) -> Compared:
     lib = file.library("layer_normfloat32", "layer_normbfloat16", "layer_norm_loopedfloat32")
     for name in dir(lib):
         dtype = torch.bfloat16 if "bf" in name else torch.float32
-        columns, how = (5003, LOOPED) if "looped" in name else (COLUMNS, EACH_ROW)
+        columns, how = launch_of_rows(name)
         x, weight = numbers(ROWS, columns, dtype=dtype), numbers(columns, dtype=dtype)
         bias = numbers(1, columns, dtype=dtype)[0]
         getattr(lib, name)(x, weight, bias, out := torch.zeros_like(x), 1e-5, columns, 1, 1, **how)
@@ -620,15 +624,15 @@ def scan(file: MetalFile) -> Compared:
     rules = {"sum": np.cumsum, "prod": np.cumprod, "max": np.maximum.accumulate, "min": np.minimum.accumulate}
     names = [f"contig_scan_{how}inclusive_{rule}_float32_float32" for how in ("", "reverse_") for rule in rules]
     lib = file.library(*names, "contig_scan_exclusive_sum_int32_int32")
-    each_row = {"threads": (256, ROWS), "group_size": (256, 1)}
+    how = {"threads": (256, ROWS), "group_size": (256, 1)}
     x = numbers(ROWS, COLUMNS, low=0.9, high=1.1)
     for name in names:
         reverse, rule = "reverse" in name, rules[name.split("inclusive_")[1].split("_")[0]]
-        getattr(lib, name)(x, out := torch.zeros_like(x), COLUMNS, **each_row)
+        getattr(lib, name)(x, out := torch.zeros_like(x), COLUMNS, **how)
         expected = rule(exact(x)[:, ::-1] if reverse else exact(x), -1)
         yield name, out, expected[:, ::-1] if reverse else expected
     i = torch.arange(ROWS * COLUMNS, dtype=INT).reshape(ROWS, COLUMNS)
-    lib.contig_scan_exclusive_sum_int32_int32(i, out := torch.zeros_like(i), COLUMNS, **each_row)
+    lib.contig_scan_exclusive_sum_int32_int32(i, out := torch.zeros_like(i), COLUMNS, **how)
     yield "contig_scan_exclusive_sum_int32_int32", out, np.cumsum(exact(i), -1) - exact(i)
 
 
@@ -720,11 +724,6 @@ def random(file: MetalFile) -> Compared:
     yield "rbitsc", out.view(torch.uint32), expected
 
 
-@check("mlx", "gemv")
-def mlx_gemv(file: MetalFile) -> Compared:
-    yield from _gemv(file, "float32")
-
-
 @check("mlx", "steel_gemm_fused")
 def mlx_gemm(file: MetalFile) -> Compared:
     yield from _gemm(file, "steel_gemm_fused_{}_float32_float32_bm32_bn32_bk16_wm2_wn2", "8i3q3i4x")
@@ -740,8 +739,7 @@ def attention(file: MetalFile) -> Compared:
     arguments = (q, k, v, out := torch.zeros(heads, size), 2, keys, *strides, scale)
     lib.sdpa_vector_float_64_64(*arguments, threads=(1024 * heads, 1, 1), group_size=(1024, 1, 1))
     k, v = (np.repeat(exact(x), 2, 0) for x in (k, v))
-    weights = softmax(np.einsum("hd,hkd->hk", exact(q), k) * scale)
-    yield "sdpa_vector_float_64_64", out, np.einsum("hk,hkd->hd", weights, v)
+    yield "sdpa_vector_float_64_64", out[:, None], attended(q[:, None], k, v, scale)
 
 
 @check("mlx", "steel_attention")
@@ -757,10 +755,8 @@ def steel_attention(file: MetalFile) -> Compared:
         sizes = in_bytes("6if7i12q", 1, heads, size, queries, keys, 1, scale, *blocks, *np.ravel(strides))
         arguments = (q, k, v, out := torch.zeros(heads, queries, size), sizes)
         getattr(lib, name)(*arguments, threads=(32 * 2, 4 * heads, 1), group_size=(32, 4, 1))
-        scores = np.einsum("hqd,hkd->hqk", exact(q), exact(k)) * scale
         later = np.arange(keys) > np.arange(queries)[:, None] + keys - queries
-        weights = softmax(np.where(later, -np.inf, scores) if causal else scores)
-        yield f"{name}, causal={causal}", out, weights @ exact(v)
+        yield f"{name}, causal={causal}", out, attended(q, exact(k), exact(v), scale, hidden=causal & later)
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -788,7 +784,7 @@ def looked_at(project: str, name: str, checkout: Path, each: int) -> Row:
     """Loads a file, and runs its check."""
     short = name.removeprefix(f"{FOLDERS[project]}/").removesuffix(".metal")
     try:
-        file = MetalFile(short, with_includes(name, checkout), each, dict(CONSTANTS.get(short, {})))
+        file = MetalFile(with_includes(name, checkout), each)
         loaded = file.load(file.spread())
     except (SyntaxError, RuntimeError, ValueError, OSError) as error:
         return Row(short, why_not=failure(error))
@@ -805,6 +801,17 @@ def looked_at(project: str, name: str, checkout: Path, each: int) -> Row:
         if what != RIGHT
     )
     return Row(short, len(file.kernels), loaded, len(outcomes), differ=differ)
+
+
+def table(title: str, rows: list[Row]) -> str:
+    """All rows in Markdown, under a sentence that counts them."""
+    load, compared = sum(not row.why_not for row in rows), sum(row.compared for row in rows)
+    right = compared - sum(len(row.differ) for row in rows)
+    made_by = compiler.find_compiler().identity.split(" (")[0]
+    first = f"{title}, {made_by}: {load} of {len(rows)} files load; "
+    first += f"of {compared} results compared with NumPy's {right} are right."
+    headings = "| file | kernels compiled | against NumPy | why not, or how |\n|---|---|---|---|"
+    return "\n".join([first, "", headings, *(row.line() for row in rows), ""])
 
 
 def revision(checkout: Path) -> str:
@@ -847,20 +854,11 @@ def main() -> int:
         begin = time.monotonic()
         rows.append(looked_at(given.project, name, given.checkout, given.each))
         print(rows[-1].line(), f"{time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-    load, compared, differ = (
-        sum(not row.why_not for row in rows), sum(row.compared for row in rows), sum(len(row.differ) for row in rows),
-    )  # fmt: skip
-    made_by = compiler.find_compiler().identity.split(" (")[0]
-    first = (
-        f"**{given.project}**, commit {commit}, {made_by}: {load} of {len(rows)} files load; of "
-        f"{compared} results compared with NumPy's {compared - differ} are right.\n"
-    )
-    lines = "\n".join(row.line() for row in rows)
-    table = f"{first}\n| file | kernels compiled | against NumPy | why not, or how |\n|---|---|---|---|\n{lines}\n"
-    print(table)
+    text = table(f"**{given.project}**, commit {commit}", rows)
+    print(text)
     if given.write:
-        write(given.project, table)
-    return 1 if differ else 0
+        write(given.project, text)
+    return 1 if any(row.differ for row in rows) else 0
 
 
 if __name__ == "__main__":

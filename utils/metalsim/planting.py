@@ -80,15 +80,14 @@ def _library(names: tuple[str, ...]) -> torch.library.Library:
     import torch
 
     library = torch.library.Library("aten", "IMPL")
-    for name, fault in ((name, FAULTS[name]) for name in names):
-        there = [o for o in fault.operators if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{o}", "MPS")]
-        if not there:
-            raise SimulationError(
-                f"{name} cannot be planted: {', '.join(fault.operators)} has no kernel of its own here"
-            )
-        for operator in there:
+    for name in names:
+        wanted = FAULTS[name].operators
+        operators = [o for o in wanted if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{o}", "MPS")]
+        if not operators:
+            raise SimulationError(f"{name} cannot be planted: {', '.join(wanted)} has no kernel of its own here")
+        for operator in operators:
             right = torch.library.get_kernel(f"aten::{operator}", "MPS")
-            library.impl(operator, _kernel(fault, right), "MPS", with_keyset=True)
+            library.impl(operator, _kernel(FAULTS[name], right), "MPS", with_keyset=True)
     return library
 
 

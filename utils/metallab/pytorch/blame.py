@@ -29,18 +29,18 @@ import html
 import itertools
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.module_tracker import ModuleTracker
 
 from metallab import checks, units
 from metallab.device import Device
-from metallab.pytorch.dispatch import watching
+from metallab.pytorch.dispatch import innermost_module, watching
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +61,8 @@ FLOAT32, EMPTY = "not in float32", "a tensor without elements"
 UNWRITTEN = ("empty", "new_empty", "resize", "set_", "detach", "_efficientzerotensor")
 DROPS = ("dropout_p", "dropout", "p")
 
-
+Kind = Literal["agrees", "wrong kernel", "NaN"]
+"""``NaN``: one is born, in a CPU's float32 as on the device."""
 Direction = Literal["forward", "backward", "step"]
 """Where an operator was called; ``step`` is the optimizer's."""
 WHERE = {"forward": "the forward pass", "backward": "the backward pass", "step": "the optimizer's step"}
@@ -97,16 +98,15 @@ class Culprit:
     """How its result differs, in words."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Verdict:
     """What `find` has found."""
 
-    kind: Literal["agrees", "wrong kernel", "NaN"]
-    """``NaN``: one is born, in a CPU's float32 as on the device."""
+    kind: Kind
     device: str
-    judged: int
+    judged: int = 0
     """Calls of operators that were compared."""
-    largest: float
+    largest: float = 0.0
     """The largest difference of those that agree, relative to the root mean square: rounding."""
     culprit: Culprit | None = None
     conditions: tuple[str, ...] = ()
@@ -238,16 +238,10 @@ class Choice:
 
     def keys(self, call: _Call) -> dict[Each, Hashable]:
         """Of the next call, whose tensors stand as `_Tensor`: its layout, its kind and itself."""
-        layouts = [
-            (t.dtype, sorted(t.order) == [*t.order], t.gap, bool(t.expanded), t.offset % 2) for t in _tensors(call)
-        ]
+        layouts = [(t.dtype, t.permuted, t.gap, bool(t.expanded), t.offset % 2) for t in call.tensors]
         kind = f"{call.operator} {call.args} {call.kwargs}"
         self._number += 1  # of calls that nothing can be compared with, too
         return {"layout": f"{call.operator} {layouts}", "kind": kind, "call": (self.run, self._number)}
-
-    def wants(self, keys: Mapping[Each, Hashable]) -> bool:
-        """Whether such a call is to be compared."""
-        return keys[self.each] not in self.compared
 
     def note(self, keys: dict[Each, Hashable], compared: bool) -> None:
         """There was such a call."""
@@ -294,6 +288,7 @@ def find(
     """
     if not isinstance(inputs, list | tuple | Mapping):
         raise TypeError(f"inputs is a {type(inputs).__name__}: give a tuple of what the model is called with, (x,)")
+    inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs  # PyTorch goes through no other mapping
     floating = [t for t in (*model.parameters(), *tree_leaves(inputs)) if isinstance(t, Tensor) and _floats(t)]
     if not floating:
         raise ValueError("the model has no floating parameter and no floating input: there is nothing to compare")
@@ -302,13 +297,9 @@ def find(
     run = _Run(model, inputs, loss or mean_square, optimizer)
     judge = _Judge(on, seconds, choice or Choice())
     device = run.layers(on.torch_device, judge=judge, note=layers)
-    target = on.torch_device
-    conditions, program = _shrunk(judge.call, target) if judge.kind == "wrong kernel" and judge.call else ((), "")
-    return Verdict(
-        judge.kind, on.label, judge.judged, judge.largest, judge.culprit, conditions, program,
-        _layer_errors(run, device, judge.unjudged) if layers else (), tuple(judge.random), judge.unjudged,
-        judge.skipped, judge.passed_over,
-    )  # fmt: skip
+    conditions, program = _shrunk(judge.call, on.torch_device) if judge.call else ((), "")
+    errors = _layer_errors(run, device, judge.verdict.unjudged) if layers else ()
+    return dataclasses.replace(judge.verdict, conditions=conditions, program=program, layers=errors)
 
 
 # ---- layers ---------------------------------------------------------------------------------------------------------
@@ -322,7 +313,7 @@ class _Run:
     """What is computed on each device."""
 
     model: nn.Module
-    inputs: Sequence[Any] | Mapping[str, Any]
+    inputs: Sequence[Any] | dict[str, Any]
     loss: Callable[[Any], Tensor]
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None
 
@@ -342,23 +333,23 @@ class _Run:
                 module.register_forward_hook(_noting(name or type(module).__name__, noted))
 
         def value() -> Tensor:
-            return self.loss(model(**inputs) if isinstance(inputs, Mapping) else model(*inputs))
+            return self.loss(model(**inputs) if isinstance(inputs, dict) else model(*inputs))
 
         if judge is None:
-            _backward(value())
+            backward(value())
             return noted
         optimizer = self.optimizer(model.parameters()) if self.optimizer else None
         with judge.modules, watching(judge.see):
             result = value()
             judge.direction = "backward"
-            _backward(result)
+            backward(result)
             judge.direction = "step"
             if optimizer is not None:
                 optimizer.step()
         return noted
 
 
-def _backward(loss: Tensor) -> None:
+def backward(loss: Tensor) -> None:
     """The backward pass, if there is one: a model without weights may have none."""
     if loss.requires_grad:
         loss.backward()
@@ -393,7 +384,7 @@ def _layer_errors(run: _Run, device: _Layers, unjudged: dict[str, str]) -> tuple
         unjudged["layers"] = "the CPU went through other layers"
         return ()
     return tuple(
-        LayerError(name, *(_error(e, v) for values in (got, own) for e, v in zip(right, values, strict=True)))
+        LayerError(name, *(relative_error(e, v) for values in (got, own) for e, v in zip(right, values, strict=True)))
         for (name, got), (_, right), (_, own) in zip(device, exact, same, strict=True)
     )
 
@@ -414,7 +405,7 @@ def _floats(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _error(exact: Tensor | None, result: Tensor | None, floor: float = 0.0) -> float:
+def relative_error(exact: Tensor | None, result: Tensor | None, floor: float = 0.0) -> float:
     """Largest difference over the root mean square; infinite where one is NaN or infinite and the other is not.
 
     ``floor`` is added to the root mean square.
@@ -448,9 +439,20 @@ class _Call:
     def name(self) -> str:
         return self.operator.name().partition(".")[0]
 
-    def argument(self, name: str) -> Any:
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Those that are given, by name."""
         names = [argument.name for argument in self.operator._schema.arguments]
-        return {**dict(zip(names, self.args, strict=False)), **self.kwargs}.get(name)
+        return dict(zip(names, self.args, strict=False)) | self.kwargs
+
+    @property
+    def tensors(self) -> list[Any]:
+        """Those among the arguments, or what stands for them."""
+        return [t for t in tree_leaves((self.args, self.kwargs)) if isinstance(t, Tensor | _Tensor)]
+
+    def mapped(self, kind: Any, change: Callable[[Any], Any]) -> _Call:
+        """The call with each argument of a type changed, also within lists."""
+        return _Call(self.operator, *tree_map_only(kind, change, (self.args, self.kwargs)))
 
     def written(self) -> list[str]:
         """Names of the arguments that it writes to."""
@@ -458,7 +460,7 @@ class _Call:
 
     def outputs(self, returned: Any) -> list[Tensor]:
         """What it wrote or else returned, without whole numbers beside others: positions, which ties leave open."""
-        values = [self.argument(name) for name in self.written()] or returned
+        values = [self.arguments.get(name) for name in self.written()] or returned
         tensors = [t for t in tree_leaves(values) if isinstance(t, Tensor)]
         return [t for t in tensors if _floats(t)] or tensors
 
@@ -468,12 +470,10 @@ class _Call:
         def move(value: Any) -> Any:
             if isinstance(value, torch.device):
                 return torch.device("cpu")
-            if not isinstance(value, Tensor):
-                return value
             moved = value.detach().to("cpu", copy=True)
             return widened(moved) if wide else moved
 
-        return _Call(self.operator, tree_map(move, self.args), tree_map(move, self.kwargs))
+        return self.mapped((torch.device, Tensor), move)
 
     def computed(self) -> list[Tensor]:
         function = eval(REFERENCES[self.name], {"torch": torch}) if self.name in REFERENCES else self.operator
@@ -487,24 +487,19 @@ class _Judge:
         self.on, self.modules, self.seconds, self.choice = on, ModuleTracker(), seconds, choice
         self.began = time.monotonic()
         self.direction: Direction = "forward"
-        self.kind: Literal["agrees", "wrong kernel", "NaN"] = "agrees"
-        self.culprit: Culprit | None = None
+        self.verdict = Verdict("agrees", on.label)
         self.call: _Call | None = None
-        self.judged, self.largest = 0, 0.0
-        self.random: dict[str, None] = {}
-        self.unjudged: dict[str, str] = {}
-        self.skipped = self.passed_over = 0
 
     def see(self, operator: Any, args: tuple, kwargs: dict) -> Any:
         call = _Call(operator, args, kwargs)
         short = call.name.rpartition("::")[2]
-        if self.culprit or operator.is_view or short.startswith(UNWRITTEN):
+        if self.verdict.culprit or operator.is_view or short.startswith(UNWRITTEN):
             return operator(*args, **kwargs)
-        layouts = _Call(operator, *(tree_map_only(Tensor, _Tensor.of, part) for part in (args, kwargs)))
+        layouts = call.mapped(Tensor, _Tensor.of)
         keys = self.choice.keys(layouts)
         began = time.monotonic()
         share = 0.5 if keys["layout"] in self.choice.compared else 1.0
-        wanted, late = self.choice.wants(keys), began - self.began > share * self.seconds
+        wanted, late = keys[self.choice.each] not in self.choice.compared, began - self.began > share * self.seconds
         compared = wanted and not late
         with torch.no_grad():
             before = call.moved() if compared else None
@@ -517,8 +512,8 @@ class _Judge:
                 if not self.compare(before, layouts, [t.detach().cpu() for t in outputs], result):
                     return result
             self.choice.seconds += time.monotonic() - began
-        self.skipped += wanted and late
-        self.passed_over += not wanted
+        self.verdict.skipped += wanted and late
+        self.verdict.passed_over += not wanted
         self.choice.note(keys, compared)
         return result
 
@@ -528,25 +523,26 @@ class _Judge:
         ``call`` holds what the operator was given, ``got`` what the device made of it.
         """
         if torch.Tag.nondeterministic_seeded in call.operator.tags and not self.drops_nothing(call):
-            self.random[f"{call.name} in {self.module() or 'the model'}"] = None
+            name = f"{call.name} in {self.module() or 'the model'}"
+            self.verdict.random += (name,) if name not in self.verdict.random else ()
             if fault := _fault_of_dropout(call, result):
                 self.blame("wrong kernel", call, None, fault)
             return False
         try:
             right = call.moved(wide=True).computed()
         except (RuntimeError, TypeError, IndexError) as problem:  # no kernel in float64, or none on the CPU at all
-            self.unjudged[call.name] = units.first_line(problem).split(". ")[0]
+            self.verdict.unjudged[call.name] = units.first_line(problem).split(". ")[0]
             return False
-        self.judged += 1
-        born = any(_has_nan(t) for t in got) and not any(_has_nan(t) for t in _given(call))
+        self.verdict.judged += 1
+        born = any(_has_nan(t) for t in got) and not any(_has_nan(t) for t in call.tensors)
         for exact, value in zip(right, got, strict=False):
             words = _mismatch(exact, value) if value.numel() or value.shape != exact.shape else ""
-            if words and not self.explained(call, right, _error(exact, value)):
+            if words and not self.explained(call, right, relative_error(exact, value)):
                 self.blame("wrong kernel", call, layouts, words)
                 return True
-            rounding = math.inf if words else _error(exact, value, floor=1e-2)  # as `checks.TOLERANCES` has it
+            rounding = math.inf if words else relative_error(exact, value, floor=1e-2)  # as `checks.TOLERANCES` has it
             if rounding < math.inf:
-                self.largest = max(self.largest, rounding)
+                self.verdict.largest = max(self.verdict.largest, rounding)
         if born:
             self.blame("NaN", call, None, "Its inputs have none.")
         return True
@@ -557,28 +553,23 @@ class _Judge:
             same = call.moved().computed()
         except (RuntimeError, TypeError):  # the CPU has no kernel in this dtype: float64 alone decides
             return False
-        own = max((_error(e, s) for e, s in zip(right, same, strict=False)), default=0.0)
+        own = max((relative_error(e, s) for e, s in zip(right, same, strict=False)), default=0.0)
         return own * CLOSER >= error > 0
 
     def drops_nothing(self, call: _Call) -> bool:
-        values = [call.argument(name) for name in DROPS]
-        return any(value == 0 for value in values if value is not None) or call.argument("train") is False
+        given = call.arguments
+        return any(given.get(name) == 0 for name in DROPS) or given.get("train") is False
 
     def module(self) -> str:
         """The innermost module that is at work, as `named_modules` names it; empty for the model itself."""
-        path = max(self.modules.parents - {"Global"}, key=lambda path: path.count("."), default="")
-        return path.partition(".")[2]
+        return innermost_module(self.modules).partition(".")[2]
 
-    def blame(self, kind: Any, call: _Call, layouts: _Call | None, difference: str) -> None:
-        tensors = _given(call)
+    def blame(self, kind: Kind, call: _Call, layouts: _Call | None, difference: str) -> None:
+        tensors = call.tensors
         dtype = units.dtype_name(tensors[0].dtype) if tensors else ""
         shapes = tuple(tuple(t.shape) for t in tensors)
-        self.kind, self.call = kind, layouts
-        self.culprit = Culprit(call.name, self.module(), self.direction, dtype, shapes, difference)
-
-
-def _given(call: _Call) -> list[Tensor]:
-    return [t for t in tree_leaves((call.args, call.kwargs)) if isinstance(t, Tensor)]
+        self.call, self.verdict.kind = layouts, kind
+        self.verdict.culprit = Culprit(call.name, self.module(), self.direction, dtype, shapes, difference)
 
 
 def _has_nan(tensor: Tensor) -> bool:
@@ -594,8 +585,7 @@ def _mismatch(exact: Tensor, value: Tensor) -> str:
         if bool(((exact - value).abs_() <= exact.abs().mul_(allowed.relative).add_(allowed.absolute)).all()):
             return ""
     try:
-        wide = torch.complex128 if value.is_complex() else torch.float64
-        checks.assert_close(exact, value.to(wide) if _floats(value) else value, value.dtype)
+        checks.assert_close(exact, widened(value), value.dtype)
     except checks.Mismatch as difference:
         return units.first_line(difference).removeprefix("result: ")
     return ""
@@ -603,10 +593,11 @@ def _mismatch(exact: Tensor, value: Tensor) -> str:
 
 def _fault_of_dropout(call: _Call, result: Any) -> str:
     """What is wrong with a call of dropout or bernoulli; empty if nothing is, or it is another random operator."""
-    if call.name not in ("aten::native_dropout", "aten::bernoulli_") or not isinstance(call.argument("p"), float):
+    share = call.arguments.get("p")
+    if call.name not in ("aten::native_dropout", "aten::bernoulli_") or not isinstance(share, float):
         return ""
     dropout = call.name == "aten::native_dropout"
-    kept = 1 - call.argument("p") if dropout else call.argument("p")
+    kept = 1 - share if dropout else share
     mask = (result[1] if dropout else result).detach().cpu().double()
     spread = math.sqrt(kept * (1 - kept) / max(mask.numel(), 1))
     if mask.numel() and abs(mask.mean().item() - kept) > 6 * spread + 1e-9:
@@ -617,6 +608,8 @@ def _fault_of_dropout(call: _Call, result: Any) -> str:
 
 
 # ---- shrinking ------------------------------------------------------------------------------------------------------
+
+PECULIARITIES = ("offset", "gap", "order", "expanded")
 
 
 @dataclass(frozen=True)
@@ -646,6 +639,10 @@ class _Tensor:
         return _Tensor(tuple(tensor.shape), order, gap, tensor.storage_offset(), tensor.dtype, expanded)
 
     @property
+    def permuted(self) -> bool:
+        return self.order != tuple(sorted(self.order))
+
+    @property
     def source(self) -> str:
         inner = [1 if d in self.expanded else self.shape[d] for d in self.order]
         inner[-1:] = [inner[-1] * 2] if self.gap else inner[-1:]
@@ -655,54 +652,61 @@ class _Tensor:
         text += f"[{self.offset}:]" if self.offset else ""
         text += f".view({inner})" if inner != [count] else ""
         text += "[..., ::2]" if self.gap else ""
-        if self.order != tuple(sorted(self.order)):
+        if self.permuted:
             text += f".permute({[self.order.index(d) for d in range(len(self.order))]})"
         return text + (f".expand({list(self.shape)})" if self.expanded else "")
 
-    def simpler(self) -> Iterator[_Tensor]:
-        """The same with one peculiarity less."""
-        yield dataclasses.replace(self, offset=0)
-        yield dataclasses.replace(self, gap=False)
-        yield dataclasses.replace(self, order=tuple(range(len(self.shape))))
-        yield dataclasses.replace(self, expanded=())
+    def without(self, peculiarity: str) -> _Tensor:
+        """The same as a contiguous tensor has it in one of `PECULIARITIES`."""
+        plain = {"offset": 0, "gap": False, "order": tuple(range(len(self.shape))), "expanded": ()}
+        return dataclasses.replace(self, **{peculiarity: plain[peculiarity]})
 
 
 def _shrunk(call: _Call, device: torch.device) -> tuple[tuple[str, ...], str]:
     """Conditions and program of a wrong call; nothing where no random numbers show the fault."""
-    for fill in ("rand", "randn"):  # positive numbers first: a ReLU hides half of the others
-        filled = _changed(call, lambda t, fill=fill: dataclasses.replace(t, fill=fill))
-        if _fails(filled, device):
-            break
-    else:
+    fills = ("rand", "randn")  # positive numbers first: a ReLU hides half of the others
+    filled = [call.mapped(_Tensor, lambda t, fill=fill: dataclasses.replace(t, fill=fill)) for fill in fills]
+    call = next((each for each in filled if _fails(each, device)), None)
+    if call is None:
         return (), ""
-    call, conditions = filled, []
+    conditions = []
     for change, condition in ((_in_float32, FLOAT32), (_with_elements, EMPTY)):
-        if (changed := _changed(call, change)) != call and _fails(changed, device):
+        changed = call.mapped(_Tensor, change)
+        if changed != call and _fails(changed, device):
             call = changed
         elif changed != call:
             conditions.append(condition)
-    for index, tensor in enumerate(_tensors(call)):
-        for number in range(4):
-            tensor = _tensors(call)[index]
-            simpler = list(tensor.simpler())[number]
-            if simpler != tensor and _fails(changed := _with(call, index, simpler), device):
-                call = changed
-    sizes = _tensors(call)
+    call = _smallest(_plainest(call, device), device)
+    conditions += _layouts(call, device)
+    elements = max(math.prod(t.shape) for t in call.tensors)
+    conditions += [f"{elements} elements or more"] if elements > 1024 else []
+    return tuple(conditions), _program(call, str(device))
+
+
+def _plainest(call: _Call, device: torch.device) -> _Call:
+    """A call that fails as well, of tensors that lie in memory as plainly as they can, in one dimension at best."""
+    for index, peculiarity in itertools.product(range(len(call.tensors)), PECULIARITIES):
+        changed = _with(call, index, call.tensors[index].without(peculiarity))
+        call = changed if changed != call and _fails(changed, device) else call
+    sizes = call.tensors
     if len({t.shape for t in sizes}) == 1 and all(t.shape and not t.gap and not t.expanded for t in sizes):
-        flat = _changed(call, lambda t: dataclasses.replace(t, shape=(math.prod(t.shape),), order=(0,)))
+        flat = call.mapped(_Tensor, lambda t: dataclasses.replace(t, shape=(math.prod(t.shape),), order=(0,)))
         call = flat if _fails(flat, device) else call
-    call, threshold = _smallest(call, device)
-    for index, (which, tensor) in enumerate(zip(_names(call), _tensors(call), strict=True)):
-        plain = tensor.order == tuple(range(len(tensor.shape)))
-        if not plain or tensor.gap or tensor.expanded:
-            how = "a permuted view" if not plain else "a view with gaps" if tensor.gap else "an expanded view"
-            conditions.append(f"{which} is not contiguous ({how})")
+    return call
+
+
+def _layouts(call: _Call, device: torch.device) -> list[str]:
+    """Which layouts the fault needs, in words, of a call that fails in no plainer ones."""
+    conditions = []
+    for index, (name, tensor) in enumerate(zip(_names(call), call.tensors, strict=True)):
+        if tensor.permuted or tensor.gap or tensor.expanded:
+            how = "a permuted view" if tensor.permuted else "a view with gaps" if tensor.gap else "an expanded view"
+            conditions.append(f"{name} is not contiguous ({how})")
         if tensor.offset:
             odd, even = (_fails(_with(call, index, dataclasses.replace(tensor, offset=n)), device) for n in (1, 2))
             kind = "an odd offset" if odd and not even else "an offset"
-            conditions.append(f"{which} begins at {kind} in its storage (here {tensor.offset})")
-    conditions += [f"{threshold} elements or more"] if threshold > 1024 else []
-    return tuple(conditions), _program(call, str(device))
+            conditions.append(f"{name} begins at {kind} in its storage (here {tensor.offset})")
+    return conditions
 
 
 def _which(conditions: Iterable[str], what: str) -> list[str]:
@@ -719,9 +723,9 @@ def _with_elements(tensor: _Tensor) -> _Tensor:
     return dataclasses.replace(tensor, shape=tuple(n or 1 for n in tensor.shape))
 
 
-def _smallest(call: _Call, device: torch.device) -> tuple[_Call, int]:
-    """Each size made as small as it fails, equal ones together; and the number of elements of the largest tensor."""
-    for size in sorted({n for t in _tensors(call) for n in t.shape if n > 1}, reverse=True):
+def _smallest(call: _Call, device: torch.device) -> _Call:
+    """Each size made as small as it fails, equal ones together."""
+    for size in sorted({n for t in call.tensors for n in t.shape if n > 1}, reverse=True):
         passes, fails = 0, size
         while fails - passes > 1:
             middle = 1 if passes == 0 and fails == size else (passes + fails) // 2
@@ -730,30 +734,24 @@ def _smallest(call: _Call, device: torch.device) -> tuple[_Call, int]:
             else:
                 passes = middle
         call = _resized(call, size, fails)
-    return call, max(math.prod(t.shape) for t in _tensors(call))
+    return call
 
 
 def _resized(call: _Call, old: int, new: int) -> _Call:
-    return _changed(call, lambda t: dataclasses.replace(t, shape=tuple(new if n == old else n for n in t.shape)))
+    def resized(tensor: _Tensor) -> _Tensor:
+        return dataclasses.replace(tensor, shape=tuple(new if n == old else n for n in tensor.shape))
+
+    return call.mapped(_Tensor, resized)
 
 
 def _names(call: _Call) -> list[str]:
     """The arguments' names, one for each tensor."""
-    named = [*zip([a.name for a in call.operator._schema.arguments], call.args, strict=False), *call.kwargs.items()]
-    return [name for name, value in named for leaf in tree_leaves(value) if isinstance(leaf, _Tensor)]
-
-
-def _tensors(call: _Call) -> list[_Tensor]:
-    return [t for t in tree_leaves((call.args, call.kwargs)) if isinstance(t, _Tensor)]
-
-
-def _changed(call: _Call, change: Callable[[_Tensor], _Tensor]) -> _Call:
-    return _Call(call.operator, *(tree_map_only(_Tensor, change, part) for part in (call.args, call.kwargs)))
+    return [name for name, value in call.arguments.items() for leaf in tree_leaves(value) if isinstance(leaf, _Tensor)]
 
 
 def _with(call: _Call, index: int, tensor: _Tensor) -> _Call:
     count = itertools.count()
-    return _changed(call, lambda t: tensor if next(count) == index else t)
+    return call.mapped(_Tensor, lambda t: tensor if next(count) == index else t)
 
 
 def _fails(call: _Call, device: torch.device) -> bool:
@@ -774,19 +772,17 @@ def _fails(call: _Call, device: torch.device) -> bool:
 
 def _program(call: _Call, device: str) -> str:
     """Text that computes the call on the device and on the CPU in float64, and asserts that they agree."""
-    tensors = _tensors(call)
+    tensors = call.tensors
     names = [f"{name}{n}" if _names(call).count(name) > 1 else name for n, name in enumerate(_names(call))]
     left = iter(names)
-    args, kwargs = (tree_map_only(_Tensor, lambda _: _Name(next(left)), part) for part in (call.args, call.kwargs))
-    written = _Call(call.operator, args, kwargs)
-    results = [_text(written.argument(name)) for name in written.written()]
-    schema = call.operator._schema
+    named = call.mapped(_Tensor, lambda _: _Name(next(left)))
+    args, kwargs = named.args, named.kwargs
+    results = [_text(named.arguments.get(name)) for name in named.written()]
     if call.name not in REFERENCES:  # whose arguments may have other names
         kept = len(args)
         while kept and not any(isinstance(leaf, _Name) for leaf in tree_leaves(args[kept - 1])):
             kept -= 1
-        kwargs = dict(zip([a.name for a in schema.arguments[kept:]], args[kept:], strict=False)) | kwargs
-        args = args[:kept]
+        args, kwargs = args[:kept], dict([*named.arguments.items()][kept:])
     settings = ", ".join(f"{key}={_text(value)}" for key, value in kwargs.items())
     given = ",\n        ".join(filter(None, [", ".join(map(_text, args)), settings]))
     function = f"torch.ops.{call.operator}"
@@ -798,7 +794,7 @@ def _program(call: _Call, device: str) -> str:
         f"    rtol, a, b = {relative}, a.double(), b.cpu().double()",
         "    torch.testing.assert_close(b, a, rtol=rtol, atol=rtol * a.abs().nanmean().item() + 1e-6, equal_nan=True)",
     ]
-    if not results and [str(part.type) for part in schema.returns] == ["Tensor"]:
+    if not results and [str(part.type) for part in call.operator._schema.returns] == ["Tensor"]:
         moved = (".double()", ".cpu().double()")
         compared = [
             f"allowed = {relative} * right.abs().nanmean().item() + 1e-6",

@@ -295,8 +295,9 @@ class _Recorder:
     @property
     def module(self) -> str:
         """The innermost module that runs, forward or backward, by its place in the model."""
-        innermost = max(self.modules.parents - {"Global"}, key=lambda name: name.count("."), default="")
-        return innermost.partition(".")[2]
+        from metallab.pytorch.dispatch import innermost_module
+
+        return innermost_module(self.modules).partition(".")[2]
 
     def note(self, operator: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
         """Count a call, unless it is a piece of a whole that was counted, and keep what becomes of it on a Mac."""

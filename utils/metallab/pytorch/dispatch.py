@@ -1,4 +1,4 @@
-"""Watching PyTorch's dispatcher without loading its compiler, and from which line an operator is called."""
+"""Watching PyTorch's dispatcher without loading its compiler, and from which module and line an operator is called."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.module_tracker import ModuleTracker
 
 
 def watching(see: Callable[[Any, tuple, dict], Any]) -> TorchDispatchMode:
@@ -30,6 +31,11 @@ def watching(see: Callable[[Any, tuple, dict], Any]) -> TorchDispatchMode:
             return see(operator, args, kwargs or {})
 
     return Watching()
+
+
+def innermost_module(modules: ModuleTracker) -> str:
+    """The path of the innermost module that is at work, forward or backward; empty outside of modules."""
+    return max(modules.parents - {"Global"}, key=lambda path: path.count("."), default="")
 
 
 def calling_line(until: str = "") -> str:

@@ -48,7 +48,7 @@ from torch.utils.module_tracker import ModuleTracker
 
 from metallab import simulation, units
 from metallab.device import Device
-from metallab.pytorch.dispatch import calling_line, watching
+from metallab.pytorch.dispatch import calling_line, innermost_module, watching
 from metallab.tables import Table
 from metalsim import operators, refusals
 
@@ -416,7 +416,7 @@ class _Recorder:
             duration=(stop - start) / 1e9,
             direction=direction,
             inferred=inferred,
-            module=max(self.modules.parents - {"Global"}, key=lambda path: path.count("."), default=""),
+            module=innermost_module(self.modules),
             thread=self.threads.setdefault(threading.get_ident(), len(self.threads)),
             line=calling_line() if kind in ("copy", "fallback") else "",
         )

@@ -60,8 +60,7 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        plain = {name: getattr(self, name) for name in ("question", "outcome", "sentence", "on", "seconds")}
-        return plain | {"evidence": [each.to_json() for each in self.evidence]}
+        return vars(self) | {"evidence": [each.to_json() for each in self.evidence]}
 
     def __str__(self) -> str:
         lines = [f"{self.question} {self.sentence}"]

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -46,8 +46,8 @@ def ask(number: int, factory: str, seconds: float, most: int, target: int | None
     _hold_memory(most)
     subject = made(factory)
     if number == 5:
-        return fits(subject, seconds, target, most)
-    return (runs, right, fast, spent, None, formats)[number - 1](subject, seconds)
+        return fits(subject, target, most)
+    return {1: runs, 2: right, 3: fast, 4: spent, 6: formats}[number](subject, seconds)
 
 
 def look(factory: str, most: int) -> tuple[str, str]:
@@ -60,7 +60,7 @@ def look(factory: str, most: int) -> tuple[str, str]:
         raise NotAModel(f"the model does not run with its inputs on the CPU: {units.first_line(error)}") from error
     weights = sum(p.numel() for p in subject.model.parameters())
     shapes = [tuple(t.shape) for t in tree_leaves(subject.arguments) if isinstance(t, Tensor)]
-    return f"{subject.name}, {weights:,} weights, inputs {', '.join(map(str, shapes))}", _there().kind
+    return f"{subject.name}, {weights:,} weights, inputs {', '.join(map(str, shapes))}", _best_device().kind
 
 
 def _hold_memory(most: int) -> None:
@@ -76,28 +76,27 @@ def _hold_memory(most: int) -> None:
     threading.Thread(target=watch, name="memory-limit", daemon=True).start()
 
 
-def _mps() -> Device | None:
+def _apple_gpu() -> Device | None:
     """An Apple GPU: the real one, or the simulated one where this process was given it."""
     if os.environ.get("METALLAB_DEVICE") == "sim":
         return device.pick("sim")
     return device.pick("mps") if torch.backends.mps.is_available() else None
 
 
-def _there() -> Device:
-    """The best real device."""
+def _best_device() -> Device:
+    """The best real one."""
     return device.cpu() if os.environ.get("METALLAB_DEVICE") == "sim" else device.pick()
 
 
-def _apart(on: Device) -> str:
+def _caveat(on: Device) -> str:
     """What has to be said of times and sizes that are not an Apple GPU's."""
     return "" if on.kind == "mps" and not on.simulated else " Of an Apple GPU this says nothing."
 
 
-def _place(module: str) -> str:
-    """A module's place in the model itself, not in `WithLoss`."""
-    if module == "WithLoss":
-        return "the loss"
-    return module.removeprefix("WithLoss.").removeprefix("model.").removeprefix("model") or "the model itself"
+def _in_model(name: str) -> str:
+    """A module's name in the model, of its name in `WithLoss`."""
+    part, _, inside = name.partition(".")
+    return inside or "the model itself" if part == "model" else "the loss"
 
 
 # ---- 1: does it run -------------------------------------------------------------------------------------------------
@@ -105,59 +104,63 @@ def _place(module: str) -> str:
 
 def runs(subject: Subject, seconds: float) -> Answer:
     """Which operators of inference and of a training step are missing, refused or leave the GPU; then a trial."""
-    covered, failed = {}, {}
-    tasks = {"Inference": (copy.deepcopy(subject.model).eval(), False)}
-    if _trains(subject):
-        tasks["Training"] = (subject.whole, True)
-    for task, (module, training) in tasks.items():
+    covered, failed, uses = {}, {}, []
+    tasks = [("Inference", copy.deepcopy(subject.model).eval(), "model.", False)]
+    if _may_train(subject):
+        tasks.append(("Training", subject.whole, "", True))
+    for task, module, path, training in tasks:
         try:
             covered[task] = coverage.mps_coverage(
                 module, *subject.inputs, training=training, time_limit=0.4 * seconds, **subject.named
             )
         except coverage.TraceFailed as error:
             failed[task] = units.first_line(error)
-    on = _mps()
-    trial = _tried(subject, on) if on else ""
+            continue
+        uses += [
+            dataclasses.replace(use, modules=tuple(_in_model(path + name) for name in use.modules))
+            for use in covered[task].uses
+        ]
+    on = _apple_gpu()
+    raised = _trial(subject, on) if on else ""
     sentences = [f"{task}: {each.answer}" for task, each in covered.items()]
     sentences += [f"{task}: nothing can be foretold ({why})." for task, why in failed.items()]
     held = all(each.runs for each in covered.values())
     if on:
         where = "the simulated Apple GPU" if on.simulated else "this Apple GPU"
-        surprise = ", which was not foretold" if bool(trial) == held and covered else ""
-        sentences.append(f"On {where} it {f'raised{surprise}: {trial}' if trial else f'ran{surprise}'}.")
+        surprise = ", which was not foretold" if bool(raised) == held and covered else ""
+        sentences.append(f"On {where} it {f'raised{surprise}: {raised}' if raised else f'ran{surprise}'}.")
     if not covered and on is None:
         return Answer(QUESTIONS[0], "unanswered", " ".join([*sentences, f"{NO_APPLE_GPU}."]))
-    uses = [use for each in covered.values() for use in each.uses]
     careful = any(use.status in ("falls back", "unknown") for use in uses) or not covered
-    outcome = "bad" if not held or trial else "attention" if careful else "good"
+    outcome = "bad" if not held or raised else "attention" if careful else "good"
     tables = f"the operators of PyTorch {torch.__version__}"
-    return Answer(
-        QUESTIONS[0], outcome, " ".join(sentences), f"{tables} and {on.label}" if on else tables, _of_uses(uses)
-    )
+    asked = f"{tables} and {on.label}" if on else tables
+    return Answer(QUESTIONS[0], outcome, " ".join(sentences), asked, _table_of_uses(uses))
 
 
-def _trains(subject: Subject) -> bool:
-    """False where the loss depends on nothing that can be trained; a model that fails in its own mode may be."""
+def _may_train(subject: Subject) -> bool:
+    """False where the loss depends on nothing that can be trained; a model that fails in its own mode may train."""
     try:
-        return subject.value().requires_grad
+        return subject.trains
     except Exception:  # noqa: BLE001 - the trace tells what it raises
         return True
 
 
-def _tried(subject: Subject, on: Device) -> str:
+def _trial(subject: Subject, on: Device) -> str:
     """What a run, and a step where the model has a gradient, raises on a device; empty if nothing."""
     try:
-        _backward_too(subject.to(on.torch_device))
+        blame.backward(subject.to(on.torch_device).value())
         on.synchronize()
     except Exception as error:  # noqa: BLE001 - a model may raise anything; it is told
         return units.first_line(error).removesuffix(".")
     return ""
 
 
-def _of_uses(uses: Sequence[coverage.Use]) -> tuple[Evidence, ...]:
+def _table_of_uses(uses: Sequence[coverage.Use]) -> tuple[Evidence, ...]:
+    """Of operators that do not run on the GPU; nothing where all do."""
     rows = {
         use.operator: (
-            use.operator, use.status, ", ".join(dict.fromkeys(map(_place, use.modules[:3]))),
+            use.operator, use.status, ", ".join(dict.fromkeys(use.modules[:3])),
             ", ".join(use.lines[:3]) or "in PyTorch's own code", use.advice,
         )
         for use in uses if use.advice
@@ -171,7 +174,7 @@ def _of_uses(uses: Sequence[coverage.Use]) -> tuple[Evidence, ...]:
 
 def right(subject: Subject, seconds: float) -> Answer:
     """Each operator against the CPU in float64: as given, in the other mode, and with inputs laid out in other ways."""
-    on = _mps()
+    on = _apple_gpu()
     if on is None:
         return Answer(QUESTIONS[1], "unanswered", f"Not asked: {NO_APPLE_GPU}.")
     narrow = subject.without_float64()
@@ -185,13 +188,15 @@ def right(subject: Subject, seconds: float) -> Answer:
             return Answer(QUESTIONS[1], "unanswered", "There was no time to compare anything: --minutes gives more.")
         outcome = "good" if asked.every_kind else "attention"
         return Answer(QUESTIONS[1], outcome, asked.agreement + narrowed, on.label, tuple(evidence))
-    way, verdict = asked.culprit[0], _without_prefix(asked.culprit[1])
+    way, verdict = asked.culprit
+    module = verdict.culprit.module.removeprefix("model").removeprefix(".")  # in the model, not in `WithLoss`
+    verdict = dataclasses.replace(verdict, culprit=dataclasses.replace(verdict.culprit, module=module))
     evidence.insert(0, Evidence("The first wrong operator", text=str(verdict)))
     if verdict.program:
         evidence.insert(1, Evidence("A program that shows it", text=verdict.program))
-    told = f"No, with the inputs {way}: {verdict.headline}"
-    told += f" {verdict.culprit.difference} Way out: {verdict.advice}." if verdict.kind == "wrong kernel" else ""
-    return Answer(QUESTIONS[1], "bad", told + narrowed, on.label, tuple(evidence))
+    sentence = f"No, with the inputs {way}: {verdict.headline}"
+    sentence += f" {verdict.culprit.difference} Way out: {verdict.advice}." if verdict.kind == "wrong kernel" else ""
+    return Answer(QUESTIONS[1], "bad", sentence + narrowed, on.label, tuple(evidence))
 
 
 @dataclasses.dataclass
@@ -260,7 +265,7 @@ class _Asked:
 def _asked(subject: Subject, on: Device, seconds: float) -> _Asked:
     """Run the subject in each way, and compare one call of each kind, then all, while there is time."""
     within, asked = Allowance(seconds), _Asked(blame.Choice())
-    ways, once = dict(_ways(subject)), 0.0
+    ways, once = _ways(subject), 0.0
     for each in ("kind", "kind", "call"):  # the second time those for which a way had no time
         waiting = [way for way in ways if not asked.verdicts or asked.choice.left(way, each)]
         for number, way in enumerate(waiting):
@@ -287,24 +292,16 @@ def _asked(subject: Subject, on: Device, seconds: float) -> _Asked:
     return asked
 
 
-def _backward_too(subject: Subject) -> None:
-    """Compute the loss, and its gradients if it has any."""
-    value = subject.value()
-    if value.requires_grad:
-        value.backward()
-
-
-def _ways(subject: Subject) -> Iterator[tuple[str, Subject]]:
+def _ways(subject: Subject) -> dict[str, Subject]:
     """The subject as given, in the other mode, and with its inputs in layouts that kernels are known to get wrong."""
-    mode = "training" if subject.whole.training else "evaluation"
-    yield f"as given, in {mode} mode", subject
-    other = copy.copy(subject)
-    other.whole = copy.deepcopy(subject.whole).train(not subject.whole.training)
-    yield f"in {'evaluation' if subject.whole.training else 'training'} mode", other
-    for way, change in (("with their last two dimensions swapped in memory", _swapped), ("at an odd offset", _offset)):
-        laid = copy.copy(subject)
-        laid.inputs, laid.named = subject.changed(change)
-        yield way, laid
+    switched = copy.deepcopy(subject.whole).train(not subject.whole.training)
+    mode, other = ("training" if whole.training else "evaluation" for whole in (subject.whole, switched))
+    return {
+        f"as given, in {mode} mode": subject,
+        f"in {other} mode": dataclasses.replace(subject, whole=switched),
+        "with their last two dimensions swapped in memory": subject.with_inputs(_swapped),
+        "at an odd offset": subject.with_inputs(_offset),
+    }
 
 
 def _swapped(tensor: Tensor) -> Tensor:
@@ -313,11 +310,6 @@ def _swapped(tensor: Tensor) -> Tensor:
 
 def _offset(tensor: Tensor) -> Tensor:
     return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape)
-
-
-def _without_prefix(verdict: blame.Verdict) -> blame.Verdict:
-    module = verdict.culprit.module.removeprefix("model").removeprefix(".")
-    return dataclasses.replace(verdict, culprit=dataclasses.replace(verdict.culprit, module=module))
 
 
 # ---- 3: is it fast --------------------------------------------------------------------------------------------------
@@ -329,14 +321,14 @@ CALLS = 40
 
 def fast(subject: Subject, seconds: float) -> Answer:
     """On the best device against the CPU: inference, inference over batches, and a training step."""
-    on, within = _there(), Allowance(seconds)
+    on, within = _best_device(), Allowance(seconds)
     parts = [_task_times(subject, "inference", on, within.left / 3), _times_over_batches(subject, on, within.left / 2)]
-    if subject.value().requires_grad:
+    if subject.trains:
         parts.append(_task_times(subject, "training_step", on, within.left))
     else:
         parts.append(("It has nothing to train.", []))
     sentences, evidence = zip(*parts, strict=True)
-    return Answer(QUESTIONS[2], "good", " ".join(sentences) + _apart(on), on.label, tuple(chain(*evidence)))
+    return Answer(QUESTIONS[2], "good", " ".join(sentences) + _caveat(on), on.label, tuple(chain(*evidence)))
 
 
 def _task_times(subject: Subject, task: str, on: Device, seconds: float) -> tuple[str, list[Evidence]]:
@@ -344,14 +336,15 @@ def _task_times(subject: Subject, task: str, on: Device, seconds: float) -> tupl
     name, run = task.replace("_", " "), getattr(subject, task)
     if CALLS * _second_call(run()) > seconds:
         measured = timing.measure(getattr(subject.to(on.torch_device), task)(), on=on, budget=timing.FAST)
-        told = f"{name}: {_told(measured)}; there was no time to compare it, --minutes gives more."
-        return told, [Evidence(f"Measured, {name}", text=str(measured))]
+        sentence = f"{name}: {_time_in_words(measured)}; there was no time to compare it, --minutes gives more."
+        return sentence, [Evidence(f"Measured, {name}", text=str(measured))]
     compared = crossover.measure_networks({subject.name: lambda: subject}, on=on, seconds=seconds, tasks=[task])
-    told = []
+    sentences = []
     for each in compared.comparisons:
         measured = each[on.kind if on.kind != "cpu" else crossover.baseline()]
-        told.append(f"{each.name.removeprefix(f'{subject.name}, ')}: {_told(measured)}; {_against(each)}.")
-    return " ".join(told), [Evidence(f"Measured, {name}", text="\n".join(map(str, compared.comparisons)))]
+        speed_up = " ".join(sentence.removesuffix(".") for sentence in each.sentences)
+        sentences.append(f"{each.name.removeprefix(f'{subject.name}, ')}: {_time_in_words(measured)}; {speed_up}.")
+    return " ".join(sentences), [Evidence(f"Measured, {name}", text="\n".join(map(str, compared.comparisons)))]
 
 
 def _times_over_batches(subject: Subject, on: Device, seconds: float) -> tuple[str, list[Evidence]]:
@@ -362,7 +355,11 @@ def _times_over_batches(subject: Subject, on: Device, seconds: float) -> tuple[s
     sizes = [n for n in (1, 4, 16, 64) if cost * n <= seconds]
     if not sizes:
         return "There was no time for other batches: --minutes gives more.", []
-    curve = crossover.measure("inference", _over_batches(subject), sizes, on=on, seconds=seconds)
+
+    def work(rows: int, where: torch.device) -> Callable[[], object]:
+        return subject.with_batch(rows).to(where).inference()
+
+    curve = crossover.measure("inference", work, sizes, on=on, seconds=seconds)
     rows = [(n, *(units.seconds(line[n].median) if n in line else "" for line in curve.times.values())) for n in sizes]
     return f"Over batches (n): {curve}", [Evidence("Over batches", Table(["batch", *curve.times], rows))]
 
@@ -375,20 +372,11 @@ def _second_call(run: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _told(measured: timing.Measurement) -> str:
+def _time_in_words(measured: timing.Measurement) -> str:
     """A time with its quartiles and what speaks against it, in words."""
     low, high = map(units.seconds, measured.quartiles)
     flags = f" [{', '.join(measured.flags)}]" if measured.flags else ""
     return f"{units.seconds(measured.median)} a call ({low} to {high}){flags}"
-
-
-def _against(compared: timing.Comparison) -> str:
-    """What may be said of the speed-up."""
-    return " ".join(sentence.removesuffix(".") for sentence in compared.sentences)
-
-
-def _over_batches(subject: Subject) -> crossover.Work:
-    return lambda n, where: subject.with_batch(n).to(where).inference()
 
 
 # ---- 4: where does the time go --------------------------------------------------------------------------------------
@@ -396,7 +384,7 @@ def _over_batches(subject: Subject) -> crossover.Work:
 
 def spent(subject: Subject, seconds: float) -> Answer:
     """Operators of a step with their milliseconds on the device that is here; copies and fallbacks of an Apple GPU."""
-    on = _there()
+    on = _best_device()
     recorded, what = _recorded(subject, on)
     whole = sum(event.duration for event in recorded.events) or 1.0
     rows = _longest(recorded.events, whole)
@@ -404,24 +392,18 @@ def spent(subject: Subject, seconds: float) -> Answer:
     sentences = [f"Of {units.seconds(whole)} in operators ({what}, traced), {first}."]
     headings = ["operator", "kind", "called by", "calls", "ms", "share"]
     evidence = [Evidence(f"The longest of {what}", Table(headings, rows))]
-    apple = _mps() if on.kind == "cpu" else None
-    moving = recorded
+    apple = _apple_gpu() if on.kind == "cpu" else None
     if apple is not None:
         try:
-            moving, _ = _recorded(subject.without_float64(), apple)
+            recorded, _ = _recorded(subject.without_float64(), apple)
         except Exception as error:  # noqa: BLE001 - a model may raise anything; the CPU's times stand all the same
             apple = None
             sentences.append(f"Its copies on an Apple GPU are not known, for it raises: {units.first_line(error)}")
-    moved = moving.having("copy", "fallback")
+    moved = recorded.having("copy", "fallback")
     packages = _packages(moved, subject)
     if moved:
         rows = _moves(moved, timed=apple is None)
-        where = "; ".join(f"{row[0]} ({row[1]}) in {row[2]}" for row in rows[:3])
-        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-        copies, fallbacks = (len(moving.having(kind)) for kind in ("copy", "fallback"))
-        counted = f"{copies} hidden {'copy' if copies == 1 else 'copies'} and {fallbacks} fallback"
-        counted += "s" if fallbacks != 1 else ""
-        sentences.append(f"Between CPU and GPU it makes {counted}: {where}{more}.")
+        sentences.append(_moves_in_words(recorded, rows))
         if packages:
             sentences.append(f"That is done in the code of {', '.join(packages)}, not in yours.")
         headings = ["operator", "which way", "called by", "at", "calls", "bytes", "ms"]
@@ -430,27 +412,27 @@ def spent(subject: Subject, seconds: float) -> Answer:
         sentences.append("Nothing in it is copied between CPU and GPU.")
     asked = on.label + (f"; copies and fallbacks: {apple.label}" if apple else "")
     outcome = "attention" if moved and not packages else "good"
-    return Answer(QUESTIONS[3], outcome, " ".join(sentences) + _apart(on), asked, tuple(evidence))
+    return Answer(QUESTIONS[3], outcome, " ".join(sentences) + _caveat(on), asked, tuple(evidence))
 
 
 def _recorded(subject: Subject, on: Device) -> tuple[trace.Trace, str]:
-    """A traced step after one that nobody looked at, and what it was."""
+    """A traced step after one that nobody looked at, and what it was; modules are named as in the model."""
     there = subject.to(on.torch_device)
-    trains = there.value().requires_grad
+    trains = there.trains
     step, what = (there.training_step(), "a training step") if trains else (there.inference(), "inference")
     step()
     on.synchronize()
     with trace.record(on=on) as recorded:
         step()
-    if not trains:  # modules are named from the model on, in training from the loss on
-        recorded.events = [
-            dataclasses.replace(event, module=f"WithLoss.model{event.module.removeprefix(subject.name)}")
-            for event in recorded.events
-        ]
+    path = "" if trains else "model."
+    for number, event in enumerate(recorded.events):
+        module = _in_model(path + event.module.partition(".")[2]) if event.module else "the step itself"
+        recorded.events[number] = dataclasses.replace(event, module=module)
     return recorded, what
 
 
 def _longest(events: Sequence[trace.Event], whole: float) -> list[tuple]:
+    """Rows of the operators that take most of ``whole`` seconds."""
     groups: dict[tuple[str, str], list[trace.Event]] = collections.defaultdict(list)
     for event in events:
         if event.kind != "view":
@@ -460,23 +442,33 @@ def _longest(events: Sequence[trace.Event], whole: float) -> list[tuple]:
     for key in sorted(groups, key=total.__getitem__, reverse=True)[:MOST_ROWS]:
         by_module = collections.Counter()
         for event in groups[key]:
-            by_module[_place(event.module)] += event.duration
-        modules = [name for name, _ in by_module.most_common(2)]
-        places = ", ".join(modules) + (f" and {len(by_module) - 2} more" if len(by_module) > 2 else "")
-        rows.append((*key, places, len(groups[key]), f"{1e3 * total[key]:.3g}", f"{total[key] / whole:.0%}"))
+            by_module[event.module] += event.duration
+        modules = ", ".join(name for name, _ in by_module.most_common(2))
+        modules += f" and {len(by_module) - 2} more" if len(by_module) > 2 else ""
+        rows.append((*key, modules, len(groups[key]), f"{1e3 * total[key]:.3g}", f"{total[key] / whole:.0%}"))
     return rows
 
 
 def _moves(events: Sequence[trace.Event], timed: bool) -> list[tuple]:
+    """Rows of copies and fallbacks, those of one line together."""
     groups: dict[tuple[str, str, str, str], list[trace.Event]] = collections.defaultdict(list)
     for event in events:
         line = "" if event.line.startswith("<") else event.line  # of the process that asks
-        groups[event.short, event.direction or event.kind, _place(event.module), line].append(event)
+        groups[event.short, event.direction or event.kind, event.module, line].append(event)
     return [
         (*key, len(group), units.size(sum(event.bytes for event in group)),
          f"{1e3 * sum(event.duration for event in group):.3g}" if timed else "not known here")
         for key, group in groups.items()
     ]  # fmt: skip
+
+
+def _moves_in_words(recorded: trace.Trace, rows: Sequence[tuple]) -> str:
+    copies, fallbacks = (len(recorded.having(kind)) for kind in ("copy", "fallback"))
+    counted = f"{copies} hidden {'copy' if copies == 1 else 'copies'} and "
+    counted += f"{fallbacks} fallback{'' if fallbacks == 1 else 's'}"
+    first = "; ".join(f"{operator} ({way}) in {module}" for operator, way, module, *_ in rows[:3])
+    more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+    return f"Between CPU and GPU it makes {counted}: {first}{more}."
 
 
 def _packages(moved: Sequence[trace.Event], subject: Subject) -> list[str]:
@@ -532,20 +524,24 @@ def needs(subject: Subject) -> Needs:
     """Counted on the ``meta`` device, where nothing needs memory; on the CPU where the model needs numbers."""
     weights = sum(t.nbytes for t in (*subject.model.parameters(), *subject.model.buffers()))
     trained = sum(p.nbytes for p in subject.model.parameters() if p.requires_grad)
-    activations = _kept(subject, lambda each: each.value())
-    row = 0.0
-    if subject.scales:
-        try:
-            once, twice = (
-                _kept(each, lambda made: made.outputs()) for each in (subject, subject.with_batch(2 * subject.batch))
-            )
-            row = max(0.0, (twice - once) / subject.batch)
-        except Exception:  # noqa: BLE001 - a model that refuses other batches has no largest one
-            row = 0.0
-    return Needs(weights, trained, ADAMW * trained, activations, row, subject.batch)
+    return Needs(
+        weights, trained, ADAMW * trained, _kept(subject, Subject.value), _kept_for_a_row(subject), subject.batch
+    )
+
+
+def _kept_for_a_row(subject: Subject) -> float:
+    if not subject.scales:
+        return 0.0
+    try:
+        larger = subject.with_batch(2 * subject.batch)
+        once, twice = (_kept(each, Subject.outputs) for each in (subject, larger))
+    except Exception:  # noqa: BLE001 - a model that refuses other batches has no largest one
+        return 0.0
+    return max(0.0, (twice - once) / subject.batch)
 
 
 def _kept(subject: Subject, run: Callable[[Subject], object]) -> int:
+    """Bytes that ``run(subject)`` keeps for the backward pass."""
     try:
         on_meta = subject.to("meta")
         return precision.kept_for_backward(on_meta.whole, lambda: run(on_meta))
@@ -553,17 +549,16 @@ def _kept(subject: Subject, run: Callable[[Subject], object]) -> int:
         return precision.kept_for_backward(subject.whole, lambda: run(subject))
 
 
-def fits(subject: Subject, seconds: float, target: int | None, most: int) -> Answer:
+def fits(subject: Subject, target: int | None, most: int) -> Answer:
     """Bytes of weights, gradients, optimiser and activations; whether this machine and another have them; the peak."""
-    on = _there()
+    on = _best_device()
     counted = needs(subject)
     machines = {f"this machine ({on.label})": _memory_of(on)}
     if target is not None:
-        machines[f"an Apple machine with {_decimal(target)}"] = memory.metal_limit(target)
-    sentences, verdicts, rows = [], [], []
+        machines[f"an Apple machine with {target / 1e9:g} GB"] = memory.metal_limit(target)
+    sentences, rows = [], []
     for machine, usable in machines.items():
         fit = counted.training <= usable
-        verdicts.append(fit)
         largest = str(counted.largest(usable)) if counted.row else "not known"
         with_batch = f"; the largest batch (first dimension) that does is {largest}" if counted.row else ""
         verb = "fits" if fit else "DOES NOT FIT"
@@ -583,7 +578,7 @@ def fits(subject: Subject, seconds: float, target: int | None, most: int) -> Ans
         Evidence("Memory", Table(["part", "size", "how"], table)),
         Evidence("Machines", Table(["machine", "memory for it", "fits", "largest batch"], rows)),
     )
-    outcome = "good" if all(verdicts) else "bad"
+    outcome = "good" if counted.training <= min(machines.values()) else "bad"
     return Answer(QUESTIONS[4], outcome, " ".join([head, *sentences]), on.label, evidence)
 
 
@@ -594,17 +589,13 @@ def _memory_of(on: Device) -> int:
     return torch.cuda.mem_get_info()[1] if on.kind == "cuda" else psutil.virtual_memory().total
 
 
-def _decimal(size: int) -> str:
-    return f"{size / 1e9:g} GB"
-
-
 def _peaks(subject: Subject, on: Device, counted: Needs, most: int) -> list[tuple[str, str, str]]:
     """Rows with the peaks of inference and of a step, beyond the weights that lie there."""
     if 2 * counted.training > most:
         return [("peak", "not measured", "it may need more memory than there is for it")]
     there = subject.to(on.torch_device)
     tasks = {"inference": there.inference()}
-    if there.value().requires_grad:
+    if there.trains:
         tasks["a step of SGD"] = there.training_step()
     rows = []
     for name, run in tasks.items():
@@ -617,53 +608,31 @@ def _peaks(subject: Subject, on: Device, counted: Needs, most: int) -> list[tupl
 
 # ---- 6: which number format -----------------------------------------------------------------------------------------
 
-WAYS = ("autocast", "cast")
-"""Autocast leaves the weights in float32; cast makes weights and inputs of the format."""
-
 
 def formats(subject: Subject, seconds: float) -> Answer:
     """Error, memory and time of float32, and of bfloat16 and float16 under autocast and with everything cast."""
-    on, within = _there(), Allowance(seconds)
+    on, within = _best_device(), Allowance(seconds)
     there = _cast(subject, torch.float32).to(on.torch_device)
     exact, reference = _exact(subject)
-    plain = _fate(there, exact)
+    plain = _fate(there, on, exact)
     ways = {"float32": (there, None)}
     for dtype in (torch.bfloat16, torch.float16):
         name = units.dtype_name(dtype)
         ways |= {f"{name}, autocast": (there, dtype), f"{name}, cast": (_cast(there, dtype), None)}
-    fates = {name: _fate(each, exact, autocast, plain.beyond) for name, (each, autocast) in ways.items()}
-    runs = {
-        name: _under_autocast(each.inference(), on, autocast)
-        for name, (each, autocast) in ways.items()
-        if not fates[name].refused
-    }
-    kept = _kept_in_formats(there, on) if within.count("counts of what is kept", each=_cost(fates), wanted=1) else {}
-    times = _times(runs, fates, on, within)
+    fates = {name: _fate(each, on, exact, autocast, plain.beyond) for name, (each, autocast) in ways.items()}
+    cost = max(sum(fate.seconds for fate in fates.values()), 1e-6)
+    kept = _kept_in_formats(there, on) if within.count("counts of what is kept", each=cost, wanted=1) else {}
+    times = _times(ways, fates, on, within)
     rows = [
         (name, fate.words, times.get(name, "not timed"), kept.get(name, "not counted")) for name, fate in fates.items()
     ]
     headings = ["format", "error of the outputs", "inference", "kept for the backward pass"]
-    sentences = [
-        f"{name} OVERFLOWS, first in {_place(fate.first)}." for name, fate in fates.items() if fate.first is not None
-    ]
-    sentences += [f"{name} raises ({fate.refused})." for name, fate in fates.items() if fate.refused]
-    sound = {name: fate for name, fate in fates.items() if fate.first is None and not fate.refused}
-    compared = {name: fate.error for name, fate in sound.items() if not math.isnan(fate.error)}
-    small = [name for name in compared if name != "float32"]
-    nearest = min(small, key=compared.__getitem__, default="")
-    choice = f"of the small formats {nearest} is the nearest" if small else "stay with float32"
-    errors = ", ".join(f"{error:.1e} in {name}" for name, error in compared.items())
-    if compared:
-        sentences.append(f"Outputs differ from {reference} by {errors} of the root mean square: {choice}.")
-    if len(compared) < len(sound):
-        odd = ", ".join(name for name in sound if name not in compared)
-        why = "have no numbers with a fraction" if not exact else "are empty or of another size than in float64"
-        sentences.append(f"Outputs {why}, and were not compared, in {odd}.")
-    refused_casts = {name for name, fate in fates.items() if fate.refused and name.endswith(", cast")}
-    outcome = "good" if len(sound) + len(refused_casts) == len(fates) else "attention"  # there is autocast as well
-    note = str(within) if within.left_out else ""
-    evidence = (Evidence("Formats", Table(headings, rows, note)),)
-    return Answer(QUESTIONS[5], outcome, " ".join(sentences) + _apart(on), on.label, evidence)
+    table = Table(headings, rows, str(within) if within.left_out else "")
+    sentences = _fates_in_words(fates, reference, fractions=bool(exact))
+    # where a cast is refused there is autocast as well
+    careful = any(fate.first or (fate.refused and not name.endswith(", cast")) for name, fate in fates.items())
+    outcome = "attention" if careful else "good"
+    return Answer(QUESTIONS[5], outcome, sentences + _caveat(on), on.label, (Evidence("Formats", table),))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -674,8 +643,8 @@ class Fate:
     """Largest difference from the exact outputs, over the root mean square; NaN if nothing is of the same size."""
     beyond: tuple[str, ...] = ()
     """The modules that give an infinite number or a NaN, in the order in which they end."""
-    first: str | None = None
-    """The first of them that gives none in float32; None if there is none, empty for the model itself."""
+    first: str = ""
+    """The first of them that gives none in float32, in words; empty if there is none."""
     refused: str = ""
     """What was raised."""
     seconds: float = 0.0
@@ -686,29 +655,53 @@ class Fate:
         """For a table."""
         if self.refused:
             return f"raises: {self.refused}"
-        error = "not compared" if math.isnan(self.error) else f"{self.error:.1e}"
-        return error if self.first is None else f"infinite or NaN, first in {_place(self.first)}"
+        if self.first:
+            return f"infinite or NaN, first in {self.first}"
+        return "not compared" if math.isnan(self.error) else f"{self.error:.1e}"
+
+
+def _fates_in_words(fates: dict[str, Fate], reference: str, fractions: bool) -> str:
+    """What overflows, what is refused, how far the others are from the ``reference``, if outputs have ``fractions``."""
+    sentences = [f"{name} OVERFLOWS, first in {fate.first}." for name, fate in fates.items() if fate.first]
+    sentences += [f"{name} raises ({fate.refused})." for name, fate in fates.items() if fate.refused]
+    sound = {name: fate.error for name, fate in fates.items() if not fate.first and not fate.refused}
+    compared = {name: error for name, error in sound.items() if not math.isnan(error)}
+    small = [name for name in compared if name != "float32"]
+    nearest = min(small, key=compared.__getitem__, default="")
+    choice = f"of the small formats {nearest} is the nearest" if small else "stay with float32"
+    errors = ", ".join(f"{error:.1e} in {name}" for name, error in compared.items())
+    if compared:
+        sentences.append(f"Outputs differ from {reference} by {errors} of the root mean square: {choice}.")
+    if len(compared) < len(sound):
+        others = ", ".join(name for name in sound if name not in compared)
+        why = "are empty or of another size than in float64" if fractions else "have no numbers with a fraction"
+        sentences.append(f"Outputs {why}, and were not compared, in {others}.")
+    return " ".join(sentences)
 
 
 def _fate(
-    subject: Subject, exact: Sequence[Tensor], autocast: torch.dtype | None = None, known: Sequence[str] = ()
+    subject: Subject,
+    on: Device,
+    exact: Sequence[Tensor],
+    autocast: torch.dtype | None = None,
+    known: Sequence[str] = (),
 ) -> Fate:
     """Run inference, and look where the first number beyond the format's range comes up, but for those ``known``."""
     model, beyond = copy.deepcopy(subject.model).eval(), []
     for name, module in model.named_modules():
         module.register_forward_hook(_noting_infinity(name, beyond))
-    kind = next((t.device.type for t in tree_leaves(subject.arguments) if isinstance(t, Tensor)), "cpu")
     began = time.perf_counter()
     try:
-        with torch.no_grad(), torch.autocast(kind, dtype=autocast, enabled=autocast is not None):
-            outputs = _floats(model(*subject.inputs, **subject.named))
+        with torch.no_grad(), _autocast(on, autocast):
+            outputs = _widened(model(*subject.inputs, **subject.named))
     except Exception as error:  # noqa: BLE001 - no kernel for this format, inputs of another: it is told
         return Fate(refused=units.first_line(error).removesuffix("."))
-    first = next((name for name in beyond if name not in known), None)
+    first = next((_in_model(f"model.{name}") for name in beyond if name not in known), "")
     pairs = list(zip(exact, outputs, strict=False))
-    errors = [blame._error(right, got) for right, got in pairs if right.numel() and got.shape == right.shape]
-    alike = errors and all(right.shape == got.shape for right, got in pairs)
-    return Fate(max(errors) if alike else math.nan, tuple(beyond), first, seconds=time.perf_counter() - began)
+    alike = all(right.shape == got.shape for right, got in pairs)
+    errors = [blame.relative_error(right, got) for right, got in pairs if right.numel()]
+    error = max(errors) if errors and alike else math.nan
+    return Fate(error, tuple(beyond), first, seconds=time.perf_counter() - began)
 
 
 def _noting_infinity(name: str, beyond: list[str]) -> Callable[..., None]:
@@ -723,15 +716,9 @@ def _noting_infinity(name: str, beyond: list[str]) -> Callable[..., None]:
 def _cast(subject: Subject, dtype: torch.dtype) -> Subject:
     """A copy with weights, inputs and what is around the loss in a dtype, where they are floating.
 
-    Complex numbers become complex128 for float64 and stay for others; module.to() would drop their imaginary part.
+    Complex numbers stay: module.to() would drop their imaginary part.
     """
-
-    def cast(tensor: Tensor) -> Tensor:
-        if tensor.is_complex():
-            return tensor.to(torch.complex128) if dtype == torch.float64 else tensor
-        return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-    return subject.cast(cast)
+    return subject.cast(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 def _exact(subject: Subject) -> tuple[list[Tensor], str]:
@@ -739,23 +726,20 @@ def _exact(subject: Subject) -> tuple[list[Tensor], str]:
     default = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float64)  # of tensors that the model makes on its way
-        return _floats(_cast(subject, torch.float64).inference()()), "float64"
+        return _widened(subject.cast(blame.widened).inference()()), "float64"
     except Exception:  # noqa: BLE001 - whatever a model raises that insists on its own format
         torch.set_default_dtype(default)
-        return _floats(subject.inference()()), "the model as it is, which does not run in float64,"
+        return _widened(subject.inference()()), "the model as it is, which does not run in float64,"
     finally:
         torch.set_default_dtype(default)
 
 
-def _under_autocast(run: Callable[[], object], on: Device, dtype: torch.dtype | None) -> Callable[[], object]:
-    def cast() -> object:
-        with torch.autocast(on.kind, dtype=dtype, enabled=dtype is not None):
-            return run()
-
-    return cast
+def _autocast(on: Device, dtype: torch.dtype | None) -> torch.autocast:
+    """To a dtype; to none, the model computes as it is."""
+    return torch.autocast(on.kind, dtype=dtype, enabled=dtype is not None)
 
 
-def _floats(outputs: object) -> list[Tensor]:
+def _widened(outputs: object) -> list[Tensor]:
     """What has a fraction, in float64 or complex128 on the CPU."""
     tensors = [t.detach().cpu() for t in tree_leaves(outputs) if isinstance(t, Tensor)]
     return [blame.widened(t) for t in tensors if t.is_floating_point() or t.is_complex()]
@@ -765,7 +749,7 @@ def _kept_in_formats(subject: Subject, on: Device) -> dict[str, str]:
     """What the forward pass keeps for the backward pass, under autocast."""
 
     def outputs(_model: nn.Module, dtype: torch.dtype) -> object:
-        with torch.autocast(on.kind, dtype=dtype, enabled=dtype != torch.float32):
+        with _autocast(on, None if dtype == torch.float32 else dtype):
             return subject.outputs()
 
     try:
@@ -775,19 +759,15 @@ def _kept_in_formats(subject: Subject, on: Device) -> dict[str, str]:
     return {name if name == "float32" else f"{name}, autocast": units.size(size) for name, size in sizes.items()}
 
 
-def _cost(fates: dict[str, Fate]) -> float:
-    """Seconds of a forward pass in each format, about."""
-    return max(sum(fate.seconds for fate in fates.values()), 1e-6)
-
-
 def _times(
-    runs: dict[str, Callable[[], object]], fates: dict[str, Fate], on: Device, within: Allowance
+    ways: dict[str, tuple[Subject, torch.dtype | None]], fates: dict[str, Fate], on: Device, within: Allowance
 ) -> dict[str, str]:
-    """Seconds a call with its quartiles, in words; of formats for which there is no time nothing."""
-    times = {}
-    for name, run in runs.items():
+    """Seconds a call with its quartiles, in words; nothing of formats that are refused or for which no time is left."""
+    times, accepted = {}, [name for name, fate in fates.items() if not fate.refused]
+    for name in accepted:
         if within.count(f"timings in {name}", each=max(5 * fates[name].seconds, 1e-6), wanted=1):
-            budget = timing.Budget(min_samples=5, min_seconds=0.1, max_seconds=within.left / 2 / len(runs))
-            measured = timing.measure(run, on=on, name=name, budget=budget)
-            times[name] = _told(measured)
+            there, autocast = ways[name]
+            run = _autocast(on, autocast)(there.inference())
+            budget = timing.Budget(min_samples=5, min_seconds=0.1, max_seconds=within.left / 2 / len(accepted))
+            times[name] = _time_in_words(timing.measure(run, on=on, name=name, budget=budget))
     return times

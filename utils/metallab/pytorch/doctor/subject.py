@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import importlib
+import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,7 +26,8 @@ class NotAModel(ValueError):
 class WithLoss(nn.Module):
     """A model and its loss as one module, which moves together.
 
-    Tensors that the loss has around it, such as targets, are its buffers, so that they are where the outputs are.
+    Tensors that the loss has around it, such as targets, be it in a dict, are its buffers, so that they are where the
+    outputs are.
     """
 
     def __init__(self, model: nn.Module, loss: Callable[[Any], Tensor] | None) -> None:
@@ -33,15 +36,17 @@ class WithLoss(nn.Module):
         self.training = model.training
         self.loss = loss or blame.mean_square
         cells = [] if isinstance(loss, nn.Module) else getattr(loss, "__closure__", None) or ()
-        self.cells = _Shared(cell for cell in cells if _holds_a_tensor(cell))
-        for number, cell in enumerate(self.cells):
-            self.register_buffer(f"around{number}", cell.cell_contents)
+        self.cells = _Shared(cell for cell in cells if _tensors_in(cell))
+        for number, tensor in enumerate(tensor for cell in self.cells for tensor in _tensors_in(cell)):
+            self.register_buffer(f"around{number}", tensor)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """The loss, one number."""
         outputs = self.model(*inputs, **named)
-        for number, cell in enumerate(self.cells):
-            cell.cell_contents = getattr(self, f"around{number}")
+        numbers = itertools.count()
+        for cell in self.cells:
+            around = tree_map_only(Tensor, lambda _: getattr(self, f"around{next(numbers)}"), cell.cell_contents)
+            cell.cell_contents = around
         return self.loss(outputs)
 
 
@@ -52,52 +57,54 @@ class _Shared(list):
         return self
 
 
-def _holds_a_tensor(cell: Any) -> bool:
+def _tensors_in(cell: Any) -> list[Tensor]:
     try:
-        return isinstance(cell.cell_contents, Tensor)
+        return [leaf for leaf in tree_leaves(cell.cell_contents) if isinstance(leaf, Tensor)]
     except ValueError:  # a name that has no value yet
-        return False
+        return []
 
 
+@dataclass
 class Subject:
     """A model with its inputs and its loss, on the CPU at first."""
 
-    def __init__(
-        self,
-        name: str,
-        model: nn.Module,
-        inputs: tuple[Any, ...],
-        named: Mapping[str, Any] | None = None,
-        loss: Callable[[Any], Tensor] | None = None,
-    ) -> None:
-        self.name, self.model, self.inputs, self.named = name, model, inputs, dict(named or {})
-        self.loss = loss
-        self.whole = WithLoss(model, loss)
-        self.package = ""
-        """Which has the factory."""
+    whole: WithLoss
+    inputs: tuple[Any, ...]
+    named: dict[str, Any]
+    package: str
+    """Which has the factory."""
+
+    @property
+    def model(self) -> nn.Module:
+        """Without its loss."""
+        return self.whole.model
+
+    @property
+    def name(self) -> str:
+        """The model's class."""
+        return type(self.model).__name__
 
     @property
     def arguments(self) -> tuple[Any, ...] | dict[str, Any]:
         """The inputs, as `blame.find` takes them."""
         return self.named or self.inputs
 
+    def with_inputs(self, change: Callable[[Tensor], Tensor]) -> Subject:
+        """The same model with each tensor among the inputs changed."""
+        inputs, named = tree_map_only(Tensor, change, (self.inputs, self.named))
+        return replace(self, inputs=inputs, named=named)
+
     def to(self, device: torch.device | str) -> Subject:
         """A copy on a device; this one stays where it is."""
-        other = copy.copy(self)
-        other.whole = copy.deepcopy(self.whole).to(device)
-        other.model = other.whole.model
-        other.inputs, other.named = self.changed(lambda tensor: tensor.detach().to(device))
-        return other
+        there = self.with_inputs(lambda tensor: tensor.detach().to(device))
+        return replace(there, whole=copy.deepcopy(self.whole).to(device))
 
     def cast(self, change: Callable[[Tensor], Tensor]) -> Subject:
         """A copy with each weight, buffer and input changed."""
-        other = copy.copy(self)
-        other.whole = copy.deepcopy(self.whole)
-        other.model = other.whole.model
-        for tensor in (*other.whole.parameters(), *other.whole.buffers()):
+        whole = copy.deepcopy(self.whole)
+        for tensor in (*whole.parameters(), *whole.buffers()):
             tensor.data = change(tensor.data)
-        other.inputs, other.named = self.changed(change)
-        return other
+        return replace(self.with_inputs(change), whole=whole)
 
     def without_float64(self) -> Subject:
         """A copy with float32 in its place, which an Apple GPU has; this one where it has no float64."""
@@ -106,10 +113,6 @@ class Subject:
             return self
         return self.cast(lambda tensor: tensor.to(NARROWED.get(tensor.dtype, tensor.dtype)))
 
-    def changed(self, change: Callable[[Tensor], Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Inputs, plain and named, with each tensor changed."""
-        return tree_map_only(Tensor, change, self.inputs), tree_map_only(Tensor, change, self.named)
-
     def outputs(self) -> Any:
         """Of the model as it is."""
         return self.model(*self.inputs, **self.named)
@@ -117,6 +120,11 @@ class Subject:
     def value(self) -> Tensor:
         """Of the loss."""
         return self.whole(*self.inputs, **self.named)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the loss has a gradient."""
+        return self.value().requires_grad
 
     def inference(self) -> Callable[[], Any]:
         """A function that computes the outputs, without gradients, on a copy in evaluation mode."""
@@ -160,9 +168,7 @@ class Subject:
                 return tensor
             return tensor[torch.arange(rows, device=tensor.device) % batch]
 
-        other = copy.copy(self)
-        other.inputs, other.named = self.changed(change)
-        return other
+        return self.with_inputs(change)
 
     @property
     def scales(self) -> bool:
@@ -170,10 +176,8 @@ class Subject:
         if not self.batch:
             return False
         try:
-            first, once, twice = (
-                _rows((self.with_batch(rows) if rows != self.batch else self).inference()())
-                for rows in (1, self.batch, 2 * self.batch)
-            )
+            batches = (1, self.batch, 2 * self.batch)
+            first, once, twice = (_rows(self.with_batch(rows).inference()()) for rows in batches)
         except Exception:  # noqa: BLE001 - whatever a model raises that takes no other batch
             return False
         larger = [self.batch * rows for rows in first] == once and twice == [2 * rows for rows in once]
@@ -199,13 +203,11 @@ def made(factory: str) -> Subject:
         result = function()
     except Exception as error:
         raise NotAModel(f"{factory} raised {units.first_line(error, kind=True)}") from error
-    subject = checked(result, factory)
-    subject.package = module.partition(".")[0]
-    return subject
+    return checked(result, factory)
 
 
 def checked(result: Any, factory: str) -> Subject:
-    """The subject that a factory's result is; NotAModel if it is none, or does not run on the CPU."""
+    """The subject that a factory's result is; NotAModel, with what to do, if it is none."""
     if not isinstance(result, tuple) or len(result) not in (2, 3):
         what = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
         raise NotAModel(f"{factory} returns {what}: let it return (model, inputs) or (model, inputs, loss)")
@@ -214,11 +216,11 @@ def checked(result: Any, factory: str) -> Subject:
         raise NotAModel(f"{factory} returns a {type(model).__name__} where the model belongs: give an nn.Module")
     if loss is not None and not callable(loss):
         raise NotAModel(f"{factory} returns a {type(loss).__name__} as the loss: give a function of the output")
-    named = inputs if isinstance(inputs, Mapping) else {}
+    named = dict(inputs) if isinstance(inputs, Mapping) else {}  # PyTorch goes through no other mapping
     plain = () if named else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     devices = {t.device.type for t in (*model.parameters(), *model.buffers()) if t.device.type != "meta"}
     if devices - {"cpu"}:
         raise NotAModel(f"the model lies on {', '.join(sorted(devices))}: let the factory leave it on the CPU")
     if not any(isinstance(leaf, Tensor) for leaf in tree_leaves((plain, named))):
         raise NotAModel(f"{factory} gives no tensor among the inputs: let it return (model, a tuple of inputs)")
-    return Subject(type(model).__name__, model, plain, named, loss)
+    return Subject(WithLoss(model, loss), plain, named, package=factory.partition(":")[0].partition(".")[0])
