@@ -257,7 +257,8 @@ def test_no_operator_of_a_sound_model_is_blamed_on_the_cpu():
 @on_simulated
 def test_dropout_is_random_and_not_wrong():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.3), nn.Linear(64, 2))
+    drop = nn.Dropout(0.3)
+    model = nn.Sequential(nn.Linear(8, 64), drop, drop, nn.Linear(64, 2))
     verdict = blame.find(model, (torch.randn(16, 8),), on=device.pick())
     assert (verdict.kind, len(verdict.random)) == ("agrees", 1), verdict
     assert "native_dropout" in verdict.random[0]
