@@ -329,6 +329,13 @@ def test_arguments_may_have_names_and_dtypes_may_be_mixed():
     assert all(layer.forward == layer.forward_cpu < 0.1 for layer in verdict.layers)
 
 
+def test_where_the_model_does_not_run_in_float64_its_operators_are_compared_all_the_same():
+    verdict = blame.find(After(lambda y: y @ torch.ones(4, 2)), (torch.randn(5, 8),), on=device.cpu())
+    assert (verdict.kind, verdict.layers) == ("agrees", ())
+    assert verdict.judged > 2
+    assert "same dtype" in verdict.unjudged["layers"]
+
+
 def test_a_nan_has_a_birthplace_and_rounding_has_none():
     class Root(nn.Module):
         def forward(self, x):
