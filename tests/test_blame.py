@@ -257,7 +257,8 @@ def test_no_operator_of_a_sound_model_is_blamed_on_the_cpu():
 @on_simulated
 def test_dropout_is_random_and_not_wrong():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.3), nn.Linear(64, 2))
+    drop = nn.Dropout(0.3)
+    model = nn.Sequential(nn.Linear(8, 64), drop, drop, nn.Linear(64, 2))
     verdict = blame.find(model, (torch.randn(16, 8),), on=device.pick())
     assert (verdict.kind, len(verdict.random)) == ("agrees", 1), verdict
     assert "native_dropout" in verdict.random[0]
@@ -326,6 +327,13 @@ def test_arguments_may_have_names_and_dtypes_may_be_mixed():
     assert verdict.kind == "agrees", verdict
     assert [layer.module for layer in verdict.layers] == ["layer", "norm"]
     assert all(layer.forward == layer.forward_cpu < 0.1 for layer in verdict.layers)
+
+
+def test_where_the_model_does_not_run_in_float64_its_operators_are_compared_all_the_same():
+    verdict = blame.find(After(lambda y: y @ torch.ones(4, 2)), (torch.randn(5, 8),), on=device.cpu())
+    assert (verdict.kind, verdict.layers) == ("agrees", ())
+    assert verdict.judged > 2
+    assert "same dtype" in verdict.unjudged["layers"]
 
 
 def test_a_nan_has_a_birthplace_and_rounding_has_none():

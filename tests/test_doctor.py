@@ -379,6 +379,8 @@ def test_a_model_that_does_not_run_in_float64_is_held_against_itself():
         answer.sentence
     )
     assert torch.get_default_dtype() == torch.float32
+    assert "bfloat16, cast raises (" in answer.sentence
+    assert answer.outcome == "good", "there is autocast as well"
 
 
 def test_a_model_without_fractions_in_its_output_has_nothing_to_train_and_nothing_to_compare():

@@ -208,8 +208,7 @@ def affine(file: MetalFile) -> Compared:
         getattr(lib, f"affine_{name}")(N, 3.0, 0.5, x, out, threads=N)
         yield f"affine_{name}", out, exact(x) * 3 + 0.5
     x, expected, shape, strides = transposed(7, 9)
-    out = torch.zeros(63)
-    lib.affine_f32_strided(63, 2, shape, strides, 3.0, 0.5, x, out, threads=63)
+    lib.affine_f32_strided(63, 2, shape, strides, 3.0, 0.5, x, out := torch.zeros(63), threads=63)
     yield "affine_f32_strided", out, expected.ravel() * 3 + 0.5
     x = numbers(N)
     lib.elu_f32(N, 0.5, x, out := torch.zeros(N), threads=N)
@@ -228,15 +227,13 @@ def unary(file: MetalFile) -> Compared:
         "gelu_erf": lambda x: x * (1 + erf(x / math.sqrt(2))) / 2, "relu": lambda x: np.maximum(x, 0),
         "gelu": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     }  # fmt: skip
-    lib = file.library(*(f"{rule}_f32" for rule in rules), "exp_f16", "exp_bf16", "exp_f32_strided")
-    x = numbers(N, low=0.1, high=3)
-    for name, rule in rules.items():
-        getattr(lib, f"{name}_f32")(N, x, out := torch.zeros(N), threads=N)
-        yield f"{name}_f32", out, rule(exact(x))
-    for name in ("f16", "bf16"):
-        x, out = numbers(N, dtype=DTYPES[name]), torch.zeros(N, dtype=DTYPES[name])
-        getattr(lib, f"exp_{name}")(N, x, out, threads=N)
-        yield f"exp_{name}", out, np.exp(exact(x))
+    names = [*(f"{rule}_f32" for rule in rules), "exp_f16", "exp_bf16"]
+    lib = file.library(*names, "exp_f32_strided")
+    for name in names:
+        rule, _, dtype = name.rpartition("_")
+        x = numbers(N, low=0.1, high=3, dtype=DTYPES[dtype])
+        getattr(lib, name)(N, x, out := torch.zeros_like(x), threads=N)
+        yield name, out, rules[rule](exact(x))
     x, expected, shape, strides = transposed(7, 9)
     lib.exp_f32_strided(63, 2, shape, strides, x, out := torch.zeros(63), threads=63)
     yield "exp_f32_strided", out, np.exp(expected.ravel())
@@ -272,12 +269,12 @@ def binary(file: MetalFile) -> Compared:
 
 @check("candle", "cast")
 def cast(file: MetalFile) -> Compared:
-    pairs = list(itertools.permutations(ALL_DTYPES, 2))
-    lib = file.library(*(f"cast_{a}_{b}" for a, b in pairs))
-    for a, b in pairs:
-        x, out = numbers(N, low=0, high=200).to(ALL_DTYPES[a]), torch.zeros(N, dtype=INT).to(ALL_DTYPES[b])
-        getattr(lib, f"cast_{a}_{b}")(N, x, out, threads=N)
-        yield f"cast_{a}_{b}", out, exact(x) if out.is_floating_point() else np.trunc(exact(x))
+    pairs = {f"cast_{a}_{b}": (ALL_DTYPES[a], ALL_DTYPES[b]) for a, b in itertools.permutations(ALL_DTYPES, 2)}
+    lib = file.library(*pairs)
+    for name, (given, made) in pairs.items():
+        x, out = numbers(N, low=0, high=200).to(given), torch.zeros(N, dtype=INT).to(made)
+        getattr(lib, name)(N, x, out, threads=N)
+        yield name, out, exact(x) if out.is_floating_point() else np.trunc(exact(x))
 
 
 @check("candle", "fill")
@@ -541,13 +538,12 @@ def dequantize(file: MetalFile) -> Compared:
 @check("mlx", "copy")
 def copy(file: MetalFile) -> Compared:
     types = MLX_DTYPES | {"uint8": torch.uint8, "int32": INT, "int64": LONG, "bool_": torch.bool}
-    names = [f"v_copy{a}{b}" for a in types for b in types]
-    lib = file.library(*names, "g2_copyfloat32float32")
-    for a in types:
-        for b in types:
-            x, out = (torch.arange(N) % 100).to(types[a]), torch.zeros(N).to(types[b])
-            getattr(lib, f"v_copy{a}{b}")(x, out, N, threads=N)
-            yield f"v_copy{a}{b}", out, exact(x) != 0 if b == "bool_" else exact(x)
+    pairs = {f"v_copy{a}{b}": (types[a], types[b]) for a in types for b in types}
+    lib = file.library(*pairs, "g2_copyfloat32float32")
+    for name, (given, made) in pairs.items():
+        x, out = (torch.arange(N) % 100).to(given), torch.zeros(N).to(made)
+        getattr(lib, name)(x, out, N, threads=N)
+        yield name, out, exact(x) != 0 if made == torch.bool else exact(x)
     x, expected, _, strides = transposed(7, 9)
     lib.g2_copyfloat32float32(x, out := torch.zeros(9, 7), 0, strides, threads=(7, 9))
     yield "g2_copyfloat32float32", out, expected
