@@ -17,7 +17,7 @@ import pytest
 
 from metallab import records, turns
 from metallab.versus import __main__ as command
-from metallab.versus import cases, lockstep, report, sides
+from metallab.versus import cases, lockstep, report, sides, worker
 from metallab.versus.lockstep import Command, Settings
 
 CASES = """
@@ -410,6 +410,33 @@ def test_a_side_runs_its_own_files(root, tmp_path, monkeypatch, capsys, lead, in
     old = sides.parse("HEAD", root).checkout
     told = capsys.readouterr()
     assert answer.format(old=old, root=root) in told.out + told.err
+
+
+def test_what_asks_is_no_module_of_a_side(root, tmp_path, monkeypatch, capsys):
+    """Metal Lab's own revisions have the file that runs both sides, which multiprocessing lists by another name."""
+    (root / "cases.py").write_text(PLAIN.replace("LEAD", "").replace("import mine", "import mine, multiprocessing"))
+    (root / "mine.py").write_text("VALUE = 1\n")
+    monkeypatch.setattr(lockstep, "WORKER", Path(shutil.copy(lockstep.WORKER, root)))
+    commit(root)
+    (root / "mine.py").write_text("VALUE = 1 + 0\n")
+    commit(root)
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    given = ["--device", "cpu", "--seconds", "1", "--out", str(tmp_path / "out")]
+    command.main(["HEAD~1", "HEAD", "cases.py", *given])
+    printed = capsys.readouterr()
+    assert "UNSURE  imported: " in printed.out, printed.err
+    old, new = (sides.parse(text, root).checkout for text in ("HEAD~1", "HEAD"))
+    imports = [line for line in printed.out.splitlines() if " imports " in line]
+    assert imports == [f"A imports mine from {old}/mine.py", f"B imports mine from {new}/mine.py"]
+
+
+def test_only_files_that_there_are_are_listed(tmp_path, monkeypatch):
+    """PyTorch gives some of its modules the path ``_ops.py``, which is a file of nobody's folder."""
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    assert torch.ops.__file__ == "_ops.py"
+    assert worker.loaded_files([str(tmp_path)], str(tmp_path / "cases.py")) == {}
 
 
 def test_another_case_is_not_blamed_for_what_a_process_has_loaded(repository, monkeypatch):

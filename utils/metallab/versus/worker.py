@@ -130,13 +130,18 @@ def load_cases(path):
 
 
 def loaded_files(folders, cases_file):
-    """The file of each module that was loaded from these folders, but for what is installed, and the cases."""
+    """The file of each module that was loaded from these folders, but for what is installed, and the cases.
+
+    What asks is the working tree's on both sides and no module of a side, whatever its name: multiprocessing lists it
+    as ``__mp_main__`` as well. A path that is not absolute was not given by an import: ``torch.ops`` has one.
+    """
     installed = tuple(os.path.join(folder, "") for folder in sysconfig.get_paths().values())
     files = {}
     for name, module in list(sys.modules.items()) if folders else ():
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or name.startswith(("__main__", "metallab.versus")):
-            continue  # what asks is the working tree's on both sides
+        is_asking = module is sys.modules["__main__"] or name.startswith("metallab.versus")
+        if is_asking or not isinstance(file, str) or not os.path.isabs(file):
+            continue
         file = os.path.realpath(file)
         is_inside = any(file.startswith(os.path.join(folder, "")) for folder in folders)
         is_installed = file.startswith(installed) or "-packages" in os.path.dirname(file)
