@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import types
 
 import pytest
@@ -87,6 +88,20 @@ def test_a_command_is_imported_when_it_is_asked_for(monkeypatch):
     assert main(["grow", "--size", "3"], listed) == 3
     with pytest.raises(ModuleNotFoundError):
         main(["none"], listed)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"), [("report", "matplotlib", "notebooks"), ("doctor", "torch", "pytorch")]
+)
+def test_a_command_without_its_package_names_the_extra(name, package, extra, capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda asked: None if asked == package else asked)
+    assert main([name, "--help"]) == 2
+    told = capsys.readouterr().err
+    assert told == (
+        f"metallab {name}: {package} is not installed: pip install 'path/to/metal-lab[{extra}]', or make setup\n"
+    )
+    extras = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert any(re.match(rf"{package}\b", line) for line in extras[extra])
 
 
 def test_help_imports_no_framework_and_no_command():

@@ -751,9 +751,22 @@ def test_command_line(monkeypatch, capsys):
     assert "rrelu_with_noise" in capsys.readouterr().out
     factories.bare = lambda: (nn.Linear(2, 2), torch.randn(1, 2))
     assert command(["coverage", "factories:bare"]) == 0, "one input needs no tuple"
-    for misuse in ("factories:odd", "factories:none", "nowhere:x", "factories"):
+    factories.named = lambda: (nn.RReLU(), {"input": torch.ones(2)}, torch.sum)
+    assert command(["coverage", "factories:named"]) == 1, "what doctor takes"
+    capsys.readouterr()
+    factories.failing = lambda: (nn.Linear(2, 2), torch.ones(3))
+    for misuse, words in {
+        "factories:odd": "factories:odd returns a int: let it return (model, inputs)",
+        "factories:none": "factories has no function none: name one, package.module:factory",
+        "nowhere:x": "nowhere cannot be imported (ModuleNotFoundError",
+        "nowhere.py:x": "nowhere.py is a file: leave out .py, nowhere:x",
+        "factories": "'factories' names no factory: write package.module:factory",
+        "factories:failing": "the model could not be run with these inputs (on meta: ",
+    }.items():
         assert command(["coverage", misuse]) == 2
-        assert "package.module:factory" in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert told.startswith(f"metallab coverage: {words}")
+        assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,7 @@ def test_what_there_is_no_time_to_compare_is_measured_alone_and_says_so():
     assert answer.outcome == "good"
     for words in ("inference: ", "training step: ", "There was no time for other batches"):
         assert words in answer.sentence
-    assert answer.sentence.count("there was no time to compare it, --minutes gives more.") == 2
+    assert answer.sentence.count("its share of --minutes was too short to compare it.") == 2
 
 
 def test_memory_is_counted_and_so_is_the_largest_batch():
@@ -312,10 +312,12 @@ def test_what_does_not_fit_is_said_and_is_not_run():
     each = subject_of(nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10)), torch.randn(512, 1000))
     answer = questions.fits(each, 10**7, 2**40)
     assert answer.outcome == "bad"
-    assert "It DOES NOT FIT into the 6.36 MiB for it on an Apple machine with 0.01 GB; the largest" in answer.sentence
+    assert (
+        "It DOES NOT FIT into the 6.36 MiB for it on an Apple machine with 0.00931 GiB; the largest" in answer.sentence
+    )
     assert "It fits into the" in answer.sentence
     assert answer.evidence[0].table.rows[-1][1] == "not measured"
-    roomy = questions.fits(each, 16 * 10**9, 2**40)
+    roomy = questions.fits(each, 16 * 2**30, 2**40)
     assert roomy.outcome == "good"
     assert "DOES NOT FIT" not in roomy.sentence
     assert roomy.evidence[0].table.rows[-1][0].startswith("peak of a step")
@@ -535,6 +537,7 @@ def test_the_page_and_the_json_hold_every_answer_with_its_evidence(monkeypatch, 
     assert "<td>&lt;1&gt;</td><td>2</td>" in text
     assert examined._repr_html_() in text
     assert "http" not in text
+    assert text.count('<div style="overflow-x:auto"><table>') == len(QUESTIONS), "a wide table scrolls in the page"
     told = json.loads((tmp_path / "new" / "doctor.json").read_text())
     assert told["outcome"] == "good"
     assert [each["question"] for each in told["answers"]] == list(QUESTIONS)
@@ -565,11 +568,43 @@ def test_the_command_tells_the_worst_by_its_code(monkeypatch, tmp_path, capsys):
     bad = Answer(QUESTIONS[1], "bad", "No.")
     calls = pretended(monkeypatch, ask2=isolated.Outcome("well", results={"result": bad}))
     assert main(["doctor", "mine:example", "--memory", "16GB", "--out", str(tmp_path)]) == 1
-    assert any(source.endswith(", 16000000000)") for source, _ in calls if "ask(5" in source)
+    assert any(source.endswith(f", {16 * 2**30})") for source, _ in calls if "ask(5" in source)
     refused = isolated.Outcome("raised", reason="NotAModel: give one", kinds=("NotAModel", "ValueError"))
     pretended(monkeypatch, look=refused)
     assert main(["doctor", "mine:example", "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err.endswith("metallab doctor: give one\n")
+
+
+def test_ctrl_c_keeps_the_answers_that_there_are(monkeypatch, tmp_path, capsys):
+    pretended(monkeypatch)
+    answering = report._answer
+
+    def interrupted(number, *rest):
+        if number > last:
+            raise KeyboardInterrupt
+        return answering(number, *rest)
+
+    monkeypatch.setattr(report, "_answer", interrupted)
+    last = 2
+    assert main(["doctor", "mine:example", "--out", str(tmp_path / "two")]) == 130
+    told = json.loads((tmp_path / "two" / "doctor.json").read_text())
+    assert told["interrupted"]
+    assert [each["question"] for each in told["answers"]] == list(QUESTIONS[:2])
+    assert f"the page: {tmp_path / 'two' / 'doctor.html'}" in capsys.readouterr().out
+    last = 0
+    assert main(["doctor", "mine:example", "--out", str(tmp_path / "none")]) == 130
+    assert capsys.readouterr().err.endswith("metallab doctor: interrupted before the first answer\n")
+
+
+@pytest.mark.parametrize("below", [".", "below"])
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_computed(below, monkeypatch, tmp_path, capsys):
+    calls = pretended(monkeypatch)
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / below
+    assert main(["doctor", "mine:example", "--out", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert re.fullmatch(rf"metallab doctor: {re.escape(str(out))} cannot be written \(.+\): name another --out\n", told)
+    assert not calls
 
 
 def test_the_example_of_the_docs_is_one_and_its_command_is_understood(tmp_path, monkeypatch):
@@ -584,7 +619,7 @@ def test_the_example_of_the_docs_is_one_and_its_command_is_understood(tmp_path, 
     assert each.scales
     calls = pretended(monkeypatch)
     assert main([*line.split()[1:], "--out", str(tmp_path)]) == 0
-    assert any("ask(5, 'my_model:example'" in source and source.endswith("16000000000)") for source, _ in calls)
+    assert any("ask(5, 'my_model:example'" in source and source.endswith(f", {16 * 2**30})") for source, _ in calls)
 
 
 CRASHING = """

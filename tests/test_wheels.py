@@ -374,9 +374,10 @@ def test_the_workflow_of_the_page_has_ten_lines_and_follows_the_schema(tmp_path)
     assert done.exit_code == 0, done.output
     steps = yaml.safe_load(text)["jobs"]["mps"]["steps"]
     *_, install, test = (step["run"] for step in steps if "run" in step)
-    assert test == "pytest --metalsim"
-    pip, verb, torch, pytest_, metalsim_ = install.split()
-    assert (pip, verb, torch, pytest_) == ("pip", "install", f"torch=={TORCH}", "pytest")
+    assert test == "pytest --metalsim tests", "the checkout of metal-lab lies in the project, and has tests of its own"
+    *brought, metalsim_, r, of_the_project = install.split()
+    assert brought == ["pip", "install", f"torch=={TORCH}", "numpy", "pytest"]
+    assert (r, of_the_project) == ("-r", "requirements.txt")
     assert ROOT.joinpath(metalsim_.removeprefix("./metal-lab/"), "pyproject.toml").is_file()
 
 

@@ -7,7 +7,7 @@ adds what it takes to the parser, which has name, description and example alread
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -24,14 +24,33 @@ class Command:
     title: str
     example: str
     """What stands behind ``metallab`` in a line that somebody would type."""
+    needs: str = ""
+    """Of `EXTRAS`, the package without which it cannot do anything."""
 
+
+EXTRAS = {"torch": "pytorch", "matplotlib": "notebooks"}
+"""What brings a package that the core does not have."""
 
 COMMANDS = (
-    Command("coverage", "metallab.pytorch.coverage", "will a model run on MPS?", "coverage my_project.model:example"),
-    Command("doctor", "metallab.pytorch.doctor", "six answers about a model", "doctor my_project.model:example"),
-    Command("report", "metallab.results.report", "one page of a run's results", "report build/full-cpu"),
+    Command(
+        "coverage",
+        "metallab.pytorch.coverage",
+        "will a model run on MPS?",
+        "coverage my_project.model:example",
+        "torch",
+    ),
+    Command(
+        "doctor", "metallab.pytorch.doctor", "six answers about a model", "doctor my_project.model:example", "torch"
+    ),
+    Command("report", "metallab.results.report", "one page of a run's results", "report build/full-cpu", "matplotlib"),
     Command("time", "metallab.commands.time_expression", "time an expression", "time 'sorted(a)' --setup 'a = [2, 1]'"),
-    Command("trace", "metallab.pytorch.trace_script", "each operator, copy and fallback of a script", "trace train.py"),
+    Command(
+        "trace",
+        "metallab.pytorch.trace_script",
+        "each operator, copy and fallback of a script",
+        "trace train.py",
+        "torch",
+    ),
     Command("versus", "metallab.versus.__main__", "is B slower than A?", "versus HEAD~1 . cases.py"),
 )
 
@@ -51,6 +70,10 @@ def main(arguments: Sequence[str] | None = None, commands: Sequence[Command] = C
     if (here := os.getcwd()) not in sys.path:  # the script `metallab` is in another folder; python -m does the same
         sys.path.insert(0, here)
     chosen = names[given.command]
+    if chosen.needs and importlib.util.find_spec(chosen.needs) is None:
+        mend = f"pip install 'path/to/metal-lab[{EXTRAS[chosen.needs]}]'"
+        print(f"metallab {chosen.name}: {chosen.needs} is not installed: {mend}, or make setup", file=sys.stderr)
+        return 2
     own = argparse.ArgumentParser(
         prog=f"metallab {chosen.name}", description=chosen.title, epilog=f"example: metallab {chosen.example}"
     )

@@ -53,7 +53,10 @@ class PyTorchDevice(Device):
 def pick(name: str, wanted: str) -> PyTorchDevice:
     """The device for a name, which stands for ``wanted``; see `metallab.device.pick`, which calls this."""
     if importlib.util.find_spec("torch") is None:
-        raise DeviceUnavailable("PyTorch is not installed: name another framework, pick(framework=...), or make setup")
+        raise DeviceUnavailable(
+            "PyTorch is not installed: pip install 'path/to/metal-lab[pytorch]', make setup in a checkout, or name "
+            "another framework, pick(framework=...)"
+        )
     if wanted == "sim":
         return _simulated()
     if wanted != "auto":

@@ -19,7 +19,6 @@ import contextlib
 import copy
 import functools
 import html
-import importlib
 import signal
 import sys
 import threading
@@ -611,20 +610,19 @@ def _shortened(modules: Sequence[str], most: int = 3) -> str:
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """``metallab coverage package.module:factory``: 0 if it runs on MPS, 1 if not, 2 on misuse."""
-    parser.add_argument("factory", help="package.module:factory; the factory returns (model, input) or (model, inputs)")
+    from metallab.pytorch.doctor.subject import NotAModel, made
+
+    takes = (
+        "package.module:factory; it returns (model, inputs) or (model, inputs, loss), of which the loss is not traced"
+    )
+    parser.add_argument("factory", help=takes)
     parser.add_argument("--training", action="store_true", help="trace the backward pass as well")
     given = parser.parse_args(arguments)
-    module, _, name = given.factory.partition(":")
     try:
-        model, inputs = getattr(importlib.import_module(module), name)()
-        inputs = inputs if isinstance(inputs, tuple) else (inputs,)
-        coverage = mps_coverage(model, *inputs, training=given.training)
-    except Exception as error:  # noqa: BLE001 - the factory is somebody's code: whatever it raises is told
-        print(
-            f"{parser.prog}: {given.factory}: {error}; name it package.module:factory, where the factory returns "
-            "(model, input), or (model, a tuple of inputs)",
-            file=sys.stderr,
-        )
+        subject = made(given.factory)
+        coverage = mps_coverage(subject.model, *subject.inputs, training=given.training, **subject.named)
+    except (NotAModel, TraceFailed) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     print(coverage)
     return 0 if coverage.runs else 1

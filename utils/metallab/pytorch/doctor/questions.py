@@ -57,7 +57,9 @@ def look(factory: str, most: int) -> tuple[str, str]:
     try:
         subject.to("cpu").inference()()
     except Exception as error:
-        raise NotAModel(f"the model does not run with its inputs on the CPU: {units.first_line(error)}") from error
+        raise NotAModel(
+            f"the model does not run with its inputs on the CPU: {units.first_line(error, kind=True)}"
+        ) from error
     weights = sum(p.numel() for p in subject.model.parameters())
     shapes = [tuple(t.shape) for t in tree_leaves(subject.arguments) if isinstance(t, Tensor)]
     return f"{subject.name}, {weights:,} weights, inputs {', '.join(map(str, shapes))}", _best_device().kind
@@ -88,9 +90,9 @@ def _best_device() -> Device:
     return device.cpu() if os.environ.get("METALLAB_DEVICE") == "sim" else device.pick()
 
 
-def _caveat(on: Device) -> str:
+def _caveat(on: Device, what: str = "an Apple GPU") -> str:
     """What has to be said of times and sizes that are not an Apple GPU's."""
-    return "" if on.kind == "mps" and not on.simulated else " Of an Apple GPU this says nothing."
+    return "" if on.kind == "mps" and not on.simulated else f" Of {what} this says nothing."
 
 
 def _in_model(name: str) -> str:
@@ -336,7 +338,7 @@ def _task_times(subject: Subject, task: str, on: Device, seconds: float) -> tupl
     name, run = task.replace("_", " "), getattr(subject, task)
     if CALLS * _second_call(run()) > seconds:
         measured = timing.measure(getattr(subject.to(on.torch_device), task)(), on=on, budget=timing.FAST)
-        sentence = f"{name}: {_time_in_words(measured)}; there was no time to compare it, --minutes gives more."
+        sentence = f"{name}: {_time_in_words(measured)}; its share of --minutes was too short to compare it."
         return sentence, [Evidence(f"Measured, {name}", text=str(measured))]
     compared = crossover.measure_networks({subject.name: lambda: subject}, on=on, seconds=seconds, tasks=[task])
     sentences = []
@@ -412,7 +414,8 @@ def spent(subject: Subject, seconds: float) -> Answer:
         sentences.append("Nothing in it is copied between CPU and GPU.")
     asked = on.label + (f"; copies and fallbacks: {apple.label}" if apple else "")
     outcome = "attention" if moved and not packages else "good"
-    return Answer(QUESTIONS[3], outcome, " ".join(sentences) + _caveat(on), asked, tuple(evidence))
+    caveat = _caveat(on, "an Apple GPU's times" if apple else "an Apple GPU")
+    return Answer(QUESTIONS[3], outcome, " ".join(sentences) + caveat, asked, tuple(evidence))
 
 
 def _recorded(subject: Subject, on: Device) -> tuple[trace.Trace, str]:
@@ -555,7 +558,7 @@ def fits(subject: Subject, target: int | None, most: int) -> Answer:
     counted = needs(subject)
     machines = {f"this machine ({on.label})": _memory_of(on)}
     if target is not None:
-        machines[f"an Apple machine with {target / 1e9:g} GB"] = memory.metal_limit(target)
+        machines[f"an Apple machine with {target / 2**30:.3g} GiB"] = memory.metal_limit(target)
     sentences, rows = [], []
     for machine, usable in machines.items():
         fit = counted.training <= usable

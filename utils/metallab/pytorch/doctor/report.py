@@ -13,6 +13,7 @@ import math
 import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -36,8 +37,11 @@ APPLE_GPU = (1, 2)
 """The questions that are asked of an Apple GPU, be it simulated; `COPIES` asks it where there is no real GPU."""
 COPIES = 4
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(MB|GB|TB)", re.IGNORECASE)
-UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS = {"MB": 2**20, "GB": 2**30, "TB": 2**40}
 COLOURS = {"good": "#009e73", "attention": "#e69f00", "bad": "#d55e00", "unanswered": "#666666"}
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
 
 
 class Refused(ValueError):
@@ -46,13 +50,15 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Report:
-    """Six answers about a model."""
+    """Six answers about a model, or fewer where it was interrupted."""
 
     factory: str
     model: str
     answers: tuple[Answer, ...]
     torch: str
     """PyTorch's version."""
+    interrupted: bool = False
+    """Whether somebody stopped it: then only the first of the six are there."""
 
     @property
     def outcome(self) -> str:
@@ -68,6 +74,7 @@ class Report:
             "model": self.model,
             "torch": self.torch,
             "outcome": self.outcome,
+            "interrupted": self.interrupted,
             "answers": [answer.to_json() for answer in self.answers],
         }
 
@@ -97,14 +104,14 @@ PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width">
 <style>body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }}
 table {{ border-collapse: collapse; font-size: 14px }} td, th {{ padding: .2em .8em .2em 0; text-align: left;
-vertical-align: top }} pre {{ overflow-x: auto }}</style></head>
+vertical-align: top }} h1 {{ overflow-wrap: break-word }}</style></head>
 <body><h1>{title}</h1>{body}</body></html>
 """
 
 
 def _section(number: int, answer: Answer) -> str:
     escaped = html.escape
-    style = f"border-left:.4em solid {COLOURS[answer.outcome]};padding:.2em 1em;margin:1em 0"
+    style = f"border-left:.4em solid {COLOURS[answer.outcome]};padding:.2em 1em;margin:1em 0;overflow-wrap:break-word"
     asked = f"<p><small>Asked of {escaped(answer.on)}; {answer.seconds:.0f} s.</small></p>" if answer.on else ""
     details = "".join(
         f"<details><summary>{escaped(each.title)}</summary>{_shown(each)}</details>" for each in answer.evidence
@@ -115,10 +122,10 @@ def _section(number: int, answer: Answer) -> str:
 
 def _shown(evidence: Evidence) -> str:
     if evidence.table is None:
-        return f"<pre>{html.escape(evidence.text)}</pre>"
+        return f'<pre style="white-space:pre-wrap">{html.escape(evidence.text)}</pre>'
     lines = [("th", evidence.table.headings), *(("td", row) for row in evidence.table.rows)]
     rows = "".join(f"<tr>{''.join(f'<{tag}>{html.escape(v)}</{tag}>' for v in row)}</tr>" for tag, row in lines)
-    return f"<table>{rows}</table><p>{html.escape(evidence.table.note)}</p>"
+    return f'<div style="overflow-x:auto"><table>{rows}</table></div><p>{html.escape(evidence.table.note)}</p>'
 
 
 def examine(
@@ -135,7 +142,7 @@ def examine(
     half of the next ones' shares, of which each keeps `LEAST_SECONDS`. ``memory`` in bytes is that of a machine that
     question 5 asks about beside this one. A process that needs more than ``process_memory`` bytes, by default four
     fifths of what is free, is ended. ``progress`` is given a line as each answer comes. Where there is no simulated GPU
-    yet, it is built first.
+    yet, it is built first. Interrupted (Ctrl-C), it returns the answers that there are.
     `Refused` if the factory makes no model that runs on the CPU, ValueError if ``minutes`` is no time.
     """
     if not 0 < minutes < math.inf:
@@ -148,16 +155,21 @@ def examine(
     isolated.run("import torch", device="mps", timeout=BUILD_SECONDS)  # what fails here the answers tell
     ends = time.monotonic() + left
     answers: list[Answer] = []
-    for number, question in enumerate(QUESTIONS, 1):
-        left = ends - time.monotonic()
-        seconds, *later = (
-            max(LEAST_SECONDS, left * share / sum(SHARES[number - 1 :])) for share in SHARES[number - 1 :]
-        )
-        limit = max(seconds, left - sum(max(LEAST_SECONDS, each / 2) for each in later))
-        apple = number in APPLE_GPU or (number == COPIES and kind in ("cpu", "mps"))
-        progress(f"{number} of {len(QUESTIONS)}: {question} (about {seconds:.0f} s)")
-        answers.append(_answer(number, factory, (seconds, limit), most, memory, apple))
-        progress(f"   {answers[-1].sentence}")
+    try:
+        for number, question in enumerate(QUESTIONS, 1):
+            left = ends - time.monotonic()
+            seconds, *later = (
+                max(LEAST_SECONDS, left * share / sum(SHARES[number - 1 :])) for share in SHARES[number - 1 :]
+            )
+            limit = max(seconds, left - sum(max(LEAST_SECONDS, each / 2) for each in later))
+            apple = number in APPLE_GPU or (number == COPIES and kind in ("cpu", "mps"))
+            progress(f"{number} of {len(QUESTIONS)}: {question} (about {seconds:.0f} s)")
+            answers.append(_answer(number, factory, (seconds, limit), most, memory, apple))
+            progress(f"   {answers[-1].sentence}")
+    except KeyboardInterrupt:
+        if not answers:
+            raise
+        return Report(factory, model, tuple(answers), metadata.version("torch"), interrupted=True)
     return Report(factory, model, tuple(answers), metadata.version("torch"))
 
 
@@ -206,7 +218,7 @@ def _why(outcome: isolated.Outcome) -> str:
 
 
 def _size(text: str) -> int:
-    """Bytes of ``16GB``; decimal units, as machines are sold."""
+    """Bytes of ``16GB``, which are 16 GiB, as memory is sold."""
     match = SIZE.fullmatch(text.strip())
     if match is None or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is no size: write it like 16GB")
@@ -221,13 +233,29 @@ def _minutes(text: str) -> float:
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """``metallab doctor``: 0, 1 if an answer is that it fails, is wrong or does not fit, 2 if nothing was asked."""
+    """``metallab doctor``: 0, 1 if an answer is that it fails, is wrong or does not fit, 2 if nothing was asked.
+
+    130 if it was interrupted.
+    """
     parser.add_argument("factory", help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)")
-    parser.add_argument("--minutes", type=_minutes, default=3.0, help="for all answers together (%(default)g)")
+    parser.add_argument(
+        "--minutes",
+        type=_minutes,
+        default=3.0,
+        help="for all answers together, of which each takes at least 15 s (%(default)g)",
+    )
     parser.add_argument("--memory", type=_size, metavar="16GB", help="does it also fit into such a machine?")
     parser.add_argument("--process-memory", type=_size, metavar="8GB", help="that an answer may need at most")
-    parser.add_argument("--out", type=Path, default=paths.BUILD / "doctor", help="a folder for doctor.html and .json")
+    parser.add_argument(
+        "--out", type=Path, default=paths.BUILD / "doctor", help="a folder for doctor.html and .json (%(default)s)"
+    )
     given = parser.parse_args(arguments)
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=given.out).close()
+    except OSError as error:
+        print(f"{parser.prog}: {given.out} cannot be written ({error.strerror}): name another --out", file=sys.stderr)
+        return 2
     try:
         report = examine(
             given.factory,
@@ -239,6 +267,11 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     except Refused as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: interrupted before the first answer", file=sys.stderr)
+        return INTERRUPTED
     print(report)
     print(f"the page: {report.save(given.out)}")
+    if report.interrupted:
+        return INTERRUPTED
     return 1 if report.outcome == "bad" else 0

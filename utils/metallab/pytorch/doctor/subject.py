@@ -196,6 +196,8 @@ def made(factory: str) -> Subject:
     try:
         imported = importlib.import_module(module)
     except Exception as error:
+        if module.endswith(".py"):
+            raise NotAModel(f"{module} is a file: leave out .py, {module.removesuffix('.py')}:{name}") from error
         raise NotAModel(f"{module} cannot be imported ({units.first_line(error, kind=True)})") from error
     if not callable(function := getattr(imported, name, None)):
         raise NotAModel(f"{module} has no function {name}: name one, package.module:factory")
