@@ -227,6 +227,7 @@ def test_a_hidden_copy_is_named_with_its_module_and_gets_no_time_of_the_simulati
     assert "float(x.abs().max().cpu())" in (ROOT / file).read_text().splitlines()[int(number) - 1]
     assert (size, time) == ("4 B", "not known here")
     assert "not in yours" not in answer.sentence
+    assert answer.sentence.endswith("Of an Apple GPU's times this says nothing."), "of its copies it does"
     assert answer.on.startswith(questions.device.cpu().label)
 
 
