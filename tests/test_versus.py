@@ -69,6 +69,15 @@ def crashes():
 @case
 def no_function():
     return 3
+
+@case
+def dtype():
+    import numpy as np
+    return work(np.zeros(3, np.float64 if TAKES == 1000000 else np.float32))
+
+@case
+def parts():
+    return work({"one": 1, "two": 2} if TAKES == 1000000 else {"one": 1})
 """
 
 
@@ -111,6 +120,9 @@ def test_ratios_are_those_of_the_sides(file):
     ("name", "takes", "answer", "reason"),
     [
         ("by_side", "2000000", "DIFFERS", "2000000"),
+        ("by_side", "2000000", "DIFFERS", "; seed what is random in the case"),
+        ("dtype", "2000000", "DIFFERS", "result is float64 of A and float32 of B: if it may be, cast it in the case"),
+        ("parts", "2000000", "DIFFERS", "only A returns result.two"),
         ("nothing", "1000000", "NEITHER", "A: TypeError: the case returns None"),
         ("empty", "1000000", "NEITHER", "the case returns nothing"),
         ("no_function", "1000000", "NEITHER", "B: TypeError: the case gives a int: return the function to be timed"),
@@ -121,6 +133,32 @@ def test_what_cannot_be_compared_gets_no_ratio(file, name, takes, answer, reason
     compared = outcome(file, name, side(), side(TAKES=takes))
     assert (compared.answer, compared.interval) == (answer, None)
     assert reason in compared.reason
+
+
+def test_arrays_of_one_dtype_are_compared(file):
+    assert outcome(file, "dtype", side(), side()).interval
+
+
+def test_a_list_of_numbers_is_one_array(tmp_path):
+    """However many it has: each part of a result costs time."""
+    import numpy as np
+
+    given = {
+        "flat": [1, 2.5], "rows": [(1, 2), (3, 4)], "ragged": [[1], [2, 3]], "mixed": [np.float32(1), np.zeros(2)],
+    }  # fmt: skip
+    dtypes = worker.save_output(given, tmp_path / "output.npz")
+    arrays = dict(np.load(tmp_path / "output.npz"))
+    assert {name: array.shape for name, array in arrays.items()} == {
+        "result.flat": (2,), "result.rows": (2, 2), "result.ragged.0": (1,), "result.ragged.1": (2,),
+        "result.mixed.0": (), "result.mixed.1": (2,),
+    }  # fmt: skip
+    assert dtypes == {"result.mixed.0": "float32", "result.mixed.1": "float64"}
+
+
+def test_a_dtype_has_one_name_in_every_framework(tmp_path):
+    import torch
+
+    assert worker.save_output(torch.zeros(2, dtype=torch.bfloat16), tmp_path / "output.npz") == {"result": "bfloat16"}
 
 
 def test_what_an_old_side_lacks_is_new_and_what_a_new_one_lacks_is_lost(file, tmp_path):
@@ -200,6 +238,8 @@ def test_a_side_that_hangs_is_told(file, monkeypatch, capsys):
         ("x = 1", "mark functions with @case"),
         ("import of_no_package", "import what a case needs inside of its function"),
         ("from metallab.versus import case\n@case\ndef one(): ...\ntwo = one", "two cases have one name"),
+        ("from metallab.versus import case\n@case(sizes={'n': 5})\ndef one(): ...", r"one: .* write {'n': \(5,\)}"),
+        ("from metallab.versus import case\n@case('01')\ndef one(): ...", r"options have names: @case\(group='01'\)"),
     ],
 )
 def test_a_file_of_cases_that_cannot_be_used_says_why(tmp_path, text, words):
