@@ -281,8 +281,9 @@ def a_gate_sees_a_speed_up_that_vanished(compare, file, capsys):
 
 
 @RULES.rule(
-    ("if has_speed_up(record) and not record.doubt]", "if True]"),
-    ("    if different := given[0].machine.differences(machine.describe()):\n", "    if different := []:\n"),
+    ("    given = [record for record in records if has_speed_up(record)]", "    given = records"),
+    ("[record for record in given if not record.doubt]", "given"),
+    ("    if different := believable[0].machine.differences(machine.describe()):\n", "    if different := []:\n"),
     ('    if given.command == "reference":\n', "    if False:\n"),
     ("assert_reference(of_lessons(load(given.before), given.only))", "assert_reference(load(given.before))"),
     ("        return 2\n    return 0\n\n\ndef latest", "        return 0\n    return 0\n\n\ndef latest"),
@@ -295,12 +296,16 @@ def a_gate_is_refused_before_it_measures(compare, file, tmp_path, capsys):
     page = tmp_path / "README.md"
     page.write_text("# Metal Lab\n")
     busy = [dataclasses.replace(one, measurement=dataclasses.replace(one.measurement, others=2.0)) for one in mine]
-    another = "it is not of this machine as it is now \\(chip Apple M2 / "
+    another = "it is not of this machine as it is now \\(the file's / now: chip Apple M2 / "
     for path, only, message in (
         (str(page), [], "not a pyperf file: Expecting value"),
         (f"{page}.missing", [], "there is no such file"),
         (file("lone", *runs([1.0] * 3, machine=here)), [], "it holds no speed-up to hold this machine against"),
-        (file("busy", *busy), [], "it holds no speed-up"),
+        (
+            file("busy", *busy),
+            [],
+            "none of its 3 speed-ups may be concluded from \\(busy machine: 3\\): measure it again",
+        ),
         (file("mine", *mine), ["--only", "02"], "it holds no speed-up"),
         (file("there", *speeds([4.0] * 3)), [], another if here.chip != "Apple M2" else "it is not of this machine"),
     ):

@@ -69,6 +69,15 @@ def crashes():
 @case
 def no_function():
     return 3
+
+@case
+def dtype():
+    import numpy as np
+    return work(np.zeros(3, np.float64 if TAKES == 1000000 else np.float32))
+
+@case
+def parts():
+    return work({"one": 1, "two": 2} if TAKES == 1000000 else {"one": 1})
 """
 
 
@@ -111,6 +120,9 @@ def test_ratios_are_those_of_the_sides(file):
     ("name", "takes", "answer", "reason"),
     [
         ("by_side", "2000000", "DIFFERS", "2000000"),
+        ("by_side", "2000000", "DIFFERS", "; seed what is random in the case"),
+        ("dtype", "2000000", "DIFFERS", "result is float64 of A and float32 of B: if it may be, cast it in the case"),
+        ("parts", "2000000", "DIFFERS", "only A returns result.two"),
         ("nothing", "1000000", "NEITHER", "A: TypeError: the case returns None"),
         ("empty", "1000000", "NEITHER", "the case returns nothing"),
         ("no_function", "1000000", "NEITHER", "B: TypeError: the case gives a int: return the function to be timed"),
@@ -121,6 +133,32 @@ def test_what_cannot_be_compared_gets_no_ratio(file, name, takes, answer, reason
     compared = outcome(file, name, side(), side(TAKES=takes))
     assert (compared.answer, compared.interval) == (answer, None)
     assert reason in compared.reason
+
+
+def test_arrays_of_one_dtype_are_compared(file):
+    assert outcome(file, "dtype", side(), side()).interval
+
+
+def test_a_list_of_numbers_is_one_array(tmp_path):
+    """However many it has: each part of a result costs time."""
+    import numpy as np
+
+    given = {
+        "flat": [1, 2.5], "rows": [(1, 2), (3, 4)], "ragged": [[1], [2, 3]], "mixed": [np.float32(1), np.zeros(2)],
+    }  # fmt: skip
+    dtypes = worker.save_output(given, tmp_path / "output.npz")
+    arrays = dict(np.load(tmp_path / "output.npz"))
+    assert {name: array.shape for name, array in arrays.items()} == {
+        "result.flat": (2,), "result.rows": (2, 2), "result.ragged.0": (1,), "result.ragged.1": (2,),
+        "result.mixed.0": (), "result.mixed.1": (2,),
+    }  # fmt: skip
+    assert dtypes == {"result.mixed.0": "float32", "result.mixed.1": "float64"}
+
+
+def test_a_dtype_has_one_name_in_every_framework(tmp_path):
+    import torch
+
+    assert worker.save_output(torch.zeros(2, dtype=torch.bfloat16), tmp_path / "output.npz") == {"result": "bfloat16"}
 
 
 def test_what_an_old_side_lacks_is_new_and_what_a_new_one_lacks_is_lost(file, tmp_path):
@@ -200,6 +238,8 @@ def test_a_side_that_hangs_is_told(file, monkeypatch, capsys):
         ("x = 1", "mark functions with @case"),
         ("import of_no_package", "import what a case needs inside of its function"),
         ("from metallab.versus import case\n@case\ndef one(): ...\ntwo = one", "two cases have one name"),
+        ("from metallab.versus import case\n@case(sizes={'n': 5})\ndef one(): ...", r"one: .* write {'n': \(5,\)}"),
+        ("from metallab.versus import case\n@case('01')\ndef one(): ...", r"options have names: @case\(group='01'\)"),
     ],
 )
 def test_a_file_of_cases_that_cannot_be_used_says_why(tmp_path, text, words):
@@ -319,10 +359,12 @@ def test_a_side_is_its_parts(repository, tmp_path, monkeypatch):
     for text, words in (
         ("HEAD,HEAD~1", "more than one revision"),
         (f"{python},{python}", "more than one environment"),
-        ("no-such-thing", "is no revision of .*: name one of these"),
+        ("no-such-thing", f"is no revision of {repository}, no Python .*: name one of these"),
     ):
         with pytest.raises(sides.SideError, match=words):
             sides.parse(text, repository)
+    with pytest.raises(sides.SideError, match=r"'HEAD' is no revision \(.* lies in no git repository\)"):
+        sides.parse("HEAD", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(sides.SideError, match="git is needed for revisions, and is not there"):
         sides.parse("HEAD", repository)
@@ -343,6 +385,44 @@ def test_what_differs_is_told(repository):
     assert lines[-1] == f"and {30 + len(named) - 1 - sides.MOST_DIFFERENCES} more"
     packages = [line.split()[1] for line in lines if line.startswith("package")]
     assert packages == ["torch", *sorted(packages[1:])]
+
+
+def test_what_differs_is_what_processes_have(repository, capsys, monkeypatch):
+    """Not what was written: a variable of this process is also the other side's."""
+    monkeypatch.setenv("LEVEL", "1")
+    assert command.main([".", ".,LEVEL=1", "cases.py", "--device", "cpu"]) == 2
+    assert "both sides are the same" in capsys.readouterr().err
+    two = {"A": ".", "B": ".,LEVEL=2"}
+    described = {name: sides.describe(sides.parse(text, repository), "cpu") for name, text in two.items()}
+    sides.assert_comparable(described)
+    assert ["variable LEVEL", "1", "2"] in sides.differences(described).rows
+
+
+def test_numbers_of_threads_are_compared_without_holding_them(repository, capsys):
+    assert command.main([".", ".,OMP_NUM_THREADS=2", "cases.py", "--device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert "B (.,OMP_NUM_THREADS=2) sets OMP_NUM_THREADS, but each side is held to 1 thread" in error
+    assert "compare numbers of threads with --threads 0" in error
+    more = sides.parse(".,OMP_NUM_THREADS=2", repository)
+    sides.assert_held({"A": more, "B": more}, 0)
+    assert lockstep.environment(more.command, 0)["OMP_NUM_THREADS"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("files", "source", "modules"),
+    [
+        (["utils/__init__.py", "utils/deeper/__init__.py", "model/__init__.py"], ".", {"utils", "model"}),
+        (["utils/model/__init__.py", "docs/conf.py"], "utils", {"model"}),
+        (["src/__init__.py", "src/deeper/__init__.py"], ".", {"src"}),
+        (["model.py"], ".", set()),
+    ],
+)
+def test_packages_lie_in_a_folder_that_is_none(tmp_path, files, source, modules):
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    one = sides.Side(".", tmp_path, None, Path(sys.executable))
+    assert (one.source, one.modules) == (tmp_path / source, modules)
 
 
 def test_the_same_twice_another_s_code_and_no_device_are_refused(repository, capsys):
@@ -529,7 +609,36 @@ def test_a_folder_that_takes_no_files_is_refused_before_anything_is_measured(rep
     monkeypatch.setattr(lockstep, "compare", lambda *_: pytest.fail("it was measured"))
     (tmp_path / "a_file").touch()
     assert command.main(["HEAD~1", "HEAD", "cases.py", "--out", str(tmp_path / "a_file" / "below")]) == 2
-    assert "a_file" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert (
+        error
+        == f"versus: {tmp_path / 'a_file' / 'below'} takes no files (Not a directory): name another folder with --out\n"
+    )
+
+
+def test_a_whole_name_means_no_longer_one():
+    every = {
+        name: cases.Case(name, lambda: None, "02") for name in ("blur", "unblur", "sum[n=1]", "sum[n=10]", "sum_up")
+    }
+    chosen = lambda *only: [one.name for one in command.choose(every, only)]
+    assert chosen("blur") == ["blur"]
+    assert chosen("lur") == ["blur", "unblur"]
+    assert chosen("sum") == ["sum[n=1]", "sum[n=10]"]
+    assert chosen("sum[n=1]", "sum_") == ["sum[n=1]", "sum_up"]
+    assert chosen("02") == list(every)
+
+
+def test_somebody_s_project_is_not_timed_by_the_cases_of_metal_lab(repository, capsys):
+    assert command.main(["HEAD~1", "."]) == 2
+    assert capsys.readouterr().err.startswith("versus: name a file of cases behind A and B; ")
+
+
+def test_help_tells_what_the_exit_codes_mean(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--help"])
+    told = capsys.readouterr().out
+    assert command.EXIT_CODES in told
+    assert "example: python -m metallab.versus HEAD~1 . cases.py" in told
 
 
 def test_cases_are_listed_by_group_and_name(repository, capsys):
@@ -557,14 +666,35 @@ def test_what_was_compared_before_an_end_is_kept(repository, tmp_path, capsys, m
     assert command.main(given) == code
     printed = capsys.readouterr()
     assert printed.err == f"interrupted after 1 of 2 cases{reason}\n"
+    assert printed.out.count(report.RATIO) == 1
     assert "There is no picture without matplotlib: pip install matplotlib" in printed.out
     kept = records.by_name(records.load(out / "versus.json"))
     assert set(kept) == {"versus/steady[n=2]/A", "versus/steady[n=2]/B"}
 
 
+def test_a_second_interruption_leaves_what_the_first_one_leaves(repository, tmp_path, capsys, monkeypatch):
+    def compare(given, *_):
+        yield lockstep.Outcome(given[0], "NEITHER", reason="it fails")
+        raise KeyboardInterrupt
+
+    def save_answers(*given):
+        os.kill(os.getpid(), signal.SIGINT)
+        return real(*given)
+
+    real = report.save_answers
+    monkeypatch.setattr(lockstep, "compare", compare)
+    monkeypatch.setattr(report, "save_answers", save_answers)
+    before = signal.getsignal(signal.SIGINT)
+    given = ["HEAD~1", "HEAD", "cases.py", "--device", "cpu", "--out", str(tmp_path / "out")]
+    assert command.main(given) == 130
+    assert "Cases: 1 NEITHER." in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 @pytest.mark.parametrize(
     ("answers", "code"),
-    [(["SAME", "FASTER", "UNSURE", "NEW"], 0), (["SAME", "SLOWER"], 1), (["SAME", "LOST"], 1), (["SAME", "DIFFERS"], 2),
+    [(["SAME", "FASTER", "UNSURE", "NEW"], 0), (["SAME", "NEITHER"], 2), (["LOST", "NEITHER"], 1),
+     (["SAME", "SLOWER"], 1), (["SAME", "LOST"], 1), (["SAME", "DIFFERS"], 2),
      (["NEW", "NEITHER"], 2), (["SAME", "no interval"], 2), (["SLOWER", "no interval"], 1)],
 )  # fmt: skip
 def test_exit_codes(answers, code):
@@ -582,5 +712,14 @@ def test_what_is_not_decided_is_said_last():
     one = cases.Case("one", lambda: None)
     of = [lockstep.Outcome(one, "UNSURE", lockstep.Interval(1.0, *ends)) for ends in ((), (0.9, 1.1))]
     assert report.summary(of, 1.01).splitlines()[-1] == (
-        "2 of 2 were not decided, 1 without an interval: more --seconds decide them, or a quieter machine."
+        "2 of 2 were not decided, 1 without an interval; more --seconds or a quieter machine may decide them."
+    )
+
+
+def test_seconds_are_not_advised_where_all_pairs_were_taken():
+    some = lockstep.Pair((0.001,), (0.001,), 3, (0.001, 0.001))
+    full = lockstep.Outcome(cases.Case("one", lambda: None), "UNSURE", lockstep.Interval(1.0, 0.9, 1.1), (some,) * 40)
+    assert report.summary([full], 1.01).splitlines()[-1] == (
+        "1 of 1 were not decided; 1 had all 40 pairs, which no --seconds add to: a quieter machine may decide, or a "
+        "larger --factor."
     )

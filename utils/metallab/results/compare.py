@@ -161,11 +161,18 @@ def assert_reference(records: Sequence[Record]) -> None:
 
     `DifferentMachines` if it is of another machine, or this one has other versions now.
     """
-    given = [record for record in records if has_speed_up(record) and not record.doubt]
+    given = [record for record in records if has_speed_up(record)]
     if not given:
         raise RecordError("it holds no speed-up to hold this machine against; make bench writes such a file")
-    if different := given[0].machine.differences(machine.describe()):
-        raise DifferentMachines(f"it is not of this machine as it is now ({', '.join(different)})")
+    if not (believable := [record for record in given if not record.doubt]):
+        counts = Counter(record.doubt.kind or record.doubt for record in given)
+        doubts = ", ".join(f"{doubt}: {count}" for doubt, count in counts.items())
+        raise RecordError(
+            f"none of its {len(given)} speed-ups may be concluded from ({doubts}): measure it again, with nothing else "
+            "running"
+        )
+    if different := believable[0].machine.differences(machine.describe()):
+        raise DifferentMachines(f"it is not of this machine as it is now (the file's / now: {', '.join(different)})")
 
 
 def of_lessons(records: Iterable[Record], only: Sequence[str]) -> list[Record]:

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
 from metallab import checks, machine, paths
@@ -21,21 +21,24 @@ from metallab.versus.lockstep import Settings
 CASES = paths.ROOT / "tests" / "versus_cases.py"
 """The project's own: the core of its lessons."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
+EXIT_CODES = """exit codes:
+  0    B is nowhere slower; the last line tells how many cases were not decided
+  1    B is slower in a case, or cannot do what A can
+  2    something could not be compared: outputs differ, neither side can do it, or too few seconds for an interval
+  130  it was interrupted"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m metallab.versus``, see `command`."""
-    parser = argparse.ArgumentParser(prog="python -m metallab.versus", description=__doc__.splitlines()[0])
+    example = "example: python -m metallab.versus HEAD~1 . cases.py --only 'product[n=256]'"
+    parser = argparse.ArgumentParser(
+        prog="python -m metallab.versus", description=__doc__.splitlines()[0], epilog=example
+    )
     return command(parser, arguments)
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
-    """0 if B is nowhere slower, 1 if it is, or cannot do what A can, 2 if they cannot be compared or outputs differ.
-
-    2 also where a case's budget was too small for an interval; 0 does not say that every case was decided.
-
-    130 where it was interrupted: what had been compared until then is told and saved.
-    """
+    """The exit code, see `EXIT_CODES`. Where it was interrupted, what was compared until then is told and saved."""
     given = _parse(parser, arguments)
     # what ends it politely loses no more than Ctrl-C
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -56,7 +59,9 @@ _REFUSALS = (cases.CaseError, sides.SideError, lockstep.WrongCodeError, TurnBloc
 
 def run(given: argparse.Namespace) -> int:
     """Parse the sides, say what differs, hold them against each other case by case, and save what came of it."""
-    chosen = choose(cases.load(given.cases), given.only)
+    root = sides.repository(Path.cwd())
+    file = (given.cases or default_cases(root)).resolve()
+    chosen = choose(cases.load(file), given.only)
     for one in chosen:
         assert_tolerance(one)
     if given.list:
@@ -67,11 +72,10 @@ def run(given: argparse.Namespace) -> int:
         why = "a simulated device's times say nothing" if wish == "sim" else f"there is no device {wish!r}"
         raise sides.SideError(f"{why}: name one of {', '.join(DEVICES)} with --device")
     report.assert_writable(given.out)
-    root = sides.repository(Path.cwd())
     two = [sides.parse(text, root) for text in (given.a, given.b)]
+    sides.assert_held(dict(zip("AB", two, strict=True)), given.threads)
     described = {name: sides.describe(side, wish) for name, side in zip("AB", two, strict=True)}
     sides.assert_comparable(described)
-    file = given.cases.resolve()
     watched = {side.checkout.resolve() for side in two}
     if len(watched) > 1:
         watched.add(sides.repository(file.parent).resolve())
@@ -81,21 +85,43 @@ def run(given: argparse.Namespace) -> int:
     device = described["A"].label or machine.describe().chip or "CPU"
     different = sides.differences(described)
     print(different)
-    threads = f"{given.threads or 'as many as they like'} a side"
-    print(f"Cases: {len(chosen)}; device: {device}; threads: {threads}; at most {given.seconds:g} s a case", flush=True)
+    threads = f"{given.threads} a side" if given.threads else "as many as each side likes"
+    print(f"Cases: {len(chosen)} of {paths.shown(file)}; device: {device}; threads: {threads}", end="")
+    print(f"; at most {given.seconds:g} s a case", flush=True)
     outcomes, code = compare(chosen, [side.command for side in two], settings)
-    print(report.table(outcomes))
-    if samples := report.save(given.out / "versus.json", outcomes, described, settings):
-        print(f"The samples of both sides: {paths.shown(samples)}")
-    answers = report.save_answers(given.out / "answers.json", outcomes, described, different, settings)
-    print(f"Answers, intervals, what differs: {paths.shown(answers)}")
-    if not importlib.util.find_spec("matplotlib"):  # nor need it be, where only measuring is installed
-        print("There is no picture without matplotlib: pip install matplotlib")
-    elif picture := report.draw(outcomes, f"A: {given.a}; B: {given.b}", device):
-        picture.savefig(given.out / "versus.png")
-        print(f"A picture: {paths.shown(given.out / 'versus.png')}")
-    print(report.summary(outcomes, given.factor))
+    with _uninterrupted():
+        if any(outcome.interval for outcome in outcomes):
+            print(report.RATIO)
+        print(report.table(outcomes))
+        if samples := report.save(given.out / "versus.json", outcomes, described, settings):
+            print(f"The samples of both sides: {paths.shown(samples)}")
+        answers = report.save_answers(given.out / "answers.json", outcomes, described, different, settings)
+        print(f"Answers, intervals, what differs: {paths.shown(answers)}")
+        if not importlib.util.find_spec("matplotlib"):  # nor need it be, where only measuring is installed
+            print("There is no picture without matplotlib: pip install matplotlib")
+        elif picture := report.draw(outcomes, f"A: {given.a}; B: {given.b}", device):
+            picture.savefig(given.out / "versus.png")
+            print(f"A picture: {paths.shown(given.out / 'versus.png')}")
+        print(report.summary(outcomes, given.factor))
     return report.exit_code(outcomes) if code is None else code
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A second Ctrl-C takes nothing from what the first one leaves: the seconds that it is written in are not cut."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def default_cases(root: Path) -> Path:
+    """Metal Lab's own, in its checkout. CaseError elsewhere, of which they tell nothing."""
+    if root.resolve() != paths.ROOT.resolve():
+        raise cases.CaseError(f"name a file of cases behind A and B; those of {CASES} are Metal Lab's own")
+    return CASES
 
 
 def compare(
@@ -125,11 +151,12 @@ def compare(
 
 
 def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.Case]:
-    """The cases of these groups, and those with one of these texts in their names; all where nothing is named.
+    """The cases of these groups, of these names, and those with one of these texts in their names; all for none.
 
-    CaseError if there is no such case.
+    A text that is a whole name, with sizes or without, means no longer ones. CaseError if there is no such case.
     """
-    chosen = [one for one in all_cases.values() if not only or any(_is_meant(one, text) for text in only)]
+    names = {name for one in all_cases.values() for name in _names(one)}
+    chosen = [one for one in all_cases.values() if not only or any(_is_meant(one, text, names) for text in only)]
     if not chosen:
         groups = ", ".join(sorted({one.group for one in all_cases.values()} - {""}))
         raise cases.CaseError(
@@ -138,9 +165,16 @@ def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.
     return chosen
 
 
-def _is_meant(one: cases.Case, text: str) -> bool:
+def _names(one: cases.Case) -> tuple[str, str]:
+    """``product[n=512]`` and ``product``."""
+    return one.name, one.name.partition("[")[0]
+
+
+def _is_meant(one: cases.Case, text: str, names: Set[str]) -> bool:
     """A lesson's number is a group alone: 12 is no part of ``product[n=512]``."""
-    return one.group == text or (text in one.name and not re.fullmatch(r"\d+[a-z]?", text))
+    if one.group == text or text in names:
+        return text in (one.group, *_names(one))
+    return text in one.name and not re.fullmatch(r"\d+[a-z]?", text)
 
 
 def assert_tolerance(one: cases.Case) -> None:
@@ -152,13 +186,21 @@ def assert_tolerance(one: cases.Case) -> None:
 
 
 def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n\n".join(filter(None, [EXIT_CODES, parser.epilog]))
     add = parser.add_argument
     side = "a git revision, '.' for the working tree, a Python or its environment's folder, NAME=value"
     several = "or several of these with commas between ('\\,' is a comma in a value)"
     add("a", metavar="A", nargs="?", help=f"the old side: {side}, {several}")
     add("b", metavar="B", nargs="?", help="the new side")
-    add("cases", metavar="cases.py", nargs="?", type=Path, default=CASES, help="functions with @case")
-    add("--only", action="append", default=[], metavar="TEXT", help="a group (02b), or part of a name")
+    add("cases", metavar="cases.py", nargs="?", type=Path, help="functions with @case; Metal Lab's own in its checkout")
+    add(
+        "--only",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a group (02b), a name, or part of one; again for more",
+    )
     add("--device", metavar="DEVICE", help=f"{', '.join(DEVICES)}; default: METALLAB_DEVICE, or auto")
     seconds = _number(1, 86400, "seconds are a number from 1 to 86400")
     add("--seconds", type=seconds, default=Settings.seconds, help=f"a case ({Settings.seconds:g})")

@@ -12,6 +12,7 @@
 The function is the set-up, which is not timed. It is given a value of each of its sizes, and ``device`` (``cpu``,
 ``cuda``, ``mps``) if it has a parameter of that name, and returns the function that is timed. What that one returns is
 the output, which both sides must agree on before any time is compared: arrays or numbers, or lists and dicts of them.
+Arrays must have one dtype on both sides.
 
 This module needs nothing but Python: it is also read in environments where Metal Lab is not installed.
 """
@@ -22,7 +23,7 @@ import importlib.util
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,18 @@ def case(
     """Mark a function as a case, with or without options: one case for each combination of its ``sizes``.
 
     ``tolerance`` names a dtype of `metallab.checks.TOLERANCES`. What is random in it must be seeded, or the sides
-    disagree.
+    disagree. CaseError, with what to write, for an option without a name, and for sizes that are none.
     """
 
+    if function is not None and not callable(function):
+        raise CaseError(f"@case({function!r}): options have names: @case(group={function!r})")
+
     def mark(set_up: Callable) -> Callable:
+        for name, several in (sizes or {}).items():
+            if isinstance(several, str) or not isinstance(several, Iterable):
+                raise CaseError(
+                    f"{set_up.__name__}: sizes of {name} are {several!r}: write {{{name!r}: ({several!r},)}}"
+                )
         names = list(sizes or {})
         values = itertools.product(*(sizes or {}).values())
         set_up.versus_cases = [
@@ -91,6 +100,8 @@ def load(path: Path | str) -> dict[str, Case]:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
+    except CaseError as error:
+        raise CaseError(f"{path}: {error}") from error
     except Exception as error:
         advice = "; import what a case needs inside of its function" if isinstance(error, ImportError) else ""
         raise CaseError(f"{path}: {type(error).__name__}: {error}{advice}") from error

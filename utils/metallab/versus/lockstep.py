@@ -228,7 +228,8 @@ def _pair(
     _assert_both_can({side: answer["lacks"] for side, answer in ready.items() if "lacks" in answer})
     starting = time.monotonic() - start
     if is_first:
-        _assert_outputs_agree(live["A"].output, live["B"].output, case)
+        dtypes = [ready[side].get("dtypes", {}) for side in "AB"]
+        _assert_outputs_agree([live[side].output for side in "AB"], dtypes, case)
     calls = max(answer["calls"] for answer in ready.values())
     samples: dict[str, list[float]] = {"A": [], "B": []}
     rounds = 1
@@ -297,18 +298,27 @@ def _assert_own_code(
             live[side].is_over = True  # it keeps that module, which other cases would be blamed for
 
 
-def _assert_outputs_agree(a: Path, b: Path, case: Case) -> None:
+def _assert_outputs_agree(files: Sequence[Path], dtypes: Sequence[Mapping[str, str]], case: Case) -> None:
+    """They have the same parts, which are close, and arrays of one dtype: a cheaper one is no faster way."""
     import numpy as np
 
     from metallab import checks  # not where only measuring is installed and nothing is compared
 
-    outputs = [dict(np.load(file, allow_pickle=False)) for file in (a, b)]
+    outputs = [dict(np.load(file, allow_pickle=False)) for file in files]
     if not any(array.size for arrays in outputs for array in arrays.values()):
         raise _NoRatioError("NEITHER", "the case returns nothing: let its function return what it computes")
+    for side, own, others in (("A", *outputs), ("B", *reversed(outputs))):
+        if only := [name for name in own if name not in others]:
+            raise _NoRatioError("DIFFERS", f"only {side} returns {', '.join(only[:3])}{', ...' * (len(only) > 3)}")
     try:
         checks.assert_close(*outputs, case.tolerance)
     except AssertionError as difference:
-        raise _NoRatioError("DIFFERS", " ".join(str(difference).split())) from None
+        advice = "seed what is random in the case"
+        raise _NoRatioError("DIFFERS", f"{' '.join(str(difference).split())}; {advice}") from None
+    for name in dtypes[0].keys() & dtypes[1].keys():
+        if dtypes[0][name] != dtypes[1][name]:
+            reason = f"{name} is {dtypes[0][name]} of A and {dtypes[1][name]} of B: if it may be, cast it in the case"
+            raise _NoRatioError("DIFFERS", reason)
 
 
 class _Side:

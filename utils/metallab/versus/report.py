@@ -16,6 +16,7 @@ from metallab import machine, records, units
 from metallab.records import Record
 from metallab.tables import Table
 from metallab.timing import Measurement
+from metallab.versus.intervals import LOOKS
 from metallab.versus.lockstep import Answer, Outcome, Pair, Settings
 from metallab.versus.sides import Description, Side
 
@@ -30,6 +31,10 @@ MEANS: Mapping[Answer, str] = {
     "SAME": "they take the same time",
 }
 """The worst first."""
+
+RATIO = (
+    "time A / time B: above 1 B is faster. Of samples taken in turns, so it need not be that of the medians beside it."
+)
 
 
 def sentence(outcome: Outcome) -> str:
@@ -52,7 +57,7 @@ def imports(outcome: Outcome) -> Iterator[str]:
 
 
 def table(outcomes: Iterable[Outcome]) -> Table:
-    """All cases, the worst first; reasons stand below."""
+    """All cases, the worst first."""
     ordered = sorted(outcomes, key=lambda outcome: list(MEANS).index(outcome.answer))
     rows = [
         [
@@ -64,36 +69,44 @@ def table(outcomes: Iterable[Outcome]) -> Table:
         ]
         for outcome in ordered
     ]
-    note = "\n".join(f"{outcome.case.name}: {outcome.reason}" for outcome in ordered if outcome.reason)
-    return Table(["answer", "case", "A, a call", "B, a call", "B is as fast as A, times (95 %)", "pairs"], rows, note)
+    return Table(["answer", "case", "A, a call", "B, a call", "time A / time B (95 %)", "pairs"], rows)
 
 
 def summary(outcomes: Sequence[Outcome], factor: float) -> str:
-    """How many of each answer, what they mean, and what would decide what is not decided."""
+    """How many of each answer, what they mean, and what may decide what is not decided."""
     counts = Counter(outcome.answer for outcome in outcomes)
     answers = [answer for answer in MEANS if counts[answer]]
     counted = ", ".join(f"{counts[answer]} {answer}" for answer in answers)
     meant = "; ".join(f"{answer}: {MEANS[answer]}" for answer in answers)
     told = f"Cases: {counted}. {meant}. Within a factor of {factor:.4g} is the same."
-    if not counts["UNSURE"]:
+    undecided = [outcome for outcome in outcomes if outcome.answer == "UNSURE"]
+    if not undecided:
         return told
-    without = sum(not has_interval(outcome) for outcome in outcomes if outcome.answer == "UNSURE")
-    how_many = (
-        f"{counts['UNSURE']} of {len(outcomes)} were not decided{f', {without} without an interval' * bool(without)}"
-    )
-    return f"{told}\n{how_many}: more --seconds decide them, or a quieter machine."
+    without = len(undecided) - sum(map(has_interval, undecided))
+    full = sum(len(outcome.pairs) == LOOKS[-1] for outcome in undecided)
+    parts = [
+        f"{len(undecided)} of {len(outcomes)} were not decided{f', {without} without an interval' * bool(without)}"
+    ]
+    if full < len(undecided):
+        parts.append("more --seconds or a quieter machine may decide them")
+    if full:
+        parts.append(
+            f"{full} had all {LOOKS[-1]} pairs, which no --seconds add to: a quieter machine may decide, or a larger "
+            "--factor"
+        )
+    return f"{told}\n{'; '.join(parts)}."
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
     """1 if B is slower somewhere, or cannot do what A can; 2 if something could not be compared; else 0.
 
-    That is: outputs differ, a budget was too small for an interval, or no case has one.
+    That is: outputs differ, neither side can do it, a budget was too small for an interval, or no case has one.
     """
     if any(outcome.is_finding for outcome in outcomes):
         return 1
     compared = [outcome for outcome in outcomes if outcome.interval]
     is_told = bool(compared) and all(map(has_interval, compared))
-    return 0 if is_told and not any(outcome.answer == "DIFFERS" for outcome in outcomes) else 2
+    return 0 if is_told and not any(outcome.answer in ("DIFFERS", "NEITHER") for outcome in outcomes) else 2
 
 
 def has_interval(outcome: Outcome) -> bool:
@@ -102,10 +115,13 @@ def has_interval(outcome: Outcome) -> bool:
 
 
 def assert_writable(folder: Path) -> None:
-    """OSError if nothing can be written there; makes the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-        pass
+    """OSError, with what to do, if nothing can be written there; makes the folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(f"{folder} takes no files ({error.strerror}): name another folder with --out") from error
 
 
 def save_answers(

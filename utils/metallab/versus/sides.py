@@ -19,11 +19,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from metallab import machine, paths, processes
+from metallab.isolated import ONE_THREAD
 from metallab.tables import Table
 from metallab.versus.lockstep import WORKER, Command, environment
 
 _SOURCES = ("utils", "src", ".")
-"""Where a checkout may have its packages; the first that has some."""
+"""Where a checkout may have its packages; the first that has some, and is not one itself."""
 
 
 class SideError(ValueError):
@@ -49,7 +50,7 @@ class Side:
     @property
     def source(self) -> Path:
         """The folder with the checkout's packages."""
-        folders = [self.checkout / name for name in _SOURCES]
+        folders = [self.checkout / name for name in _SOURCES if not (self.checkout / name / "__init__.py").exists()]
         return next((folder for folder in folders if any(folder.glob("*/__init__.py"))), self.checkout)
 
     @property
@@ -124,18 +125,29 @@ def describe(side: Side, device: str) -> Description:
     )
     if asked.returncode:
         last = (asked.stderr.strip().splitlines() or [processes.describe_exit(asked.returncode)])[-1]
-        raise SideError(f"{side.text}: {side.python} does not run what is asked of it: {last}")
+        raise SideError(f"{side.python} does not run what is asked of it: {last}")
     try:
         told = Description(side, **json.loads(asked.stdout))
     except (ValueError, TypeError):
         printed = (asked.stdout.strip().splitlines() or ["nothing"])[0]
         raise SideError(
-            f"{side.text}: {side.python} answers {printed[:80]!r}, which is no answer of Python's: name a Python that "
+            f"{side.python} answers {printed[:80]!r}, which is no answer of Python's: name a Python that "
             "prints nothing of its own when it starts"
         ) from None
     if told.modules["numpy"] is None:
-        raise SideError(f"{side.text}: {side.python} has no NumPy, which hands over outputs: install it there")
+        raise SideError(f"{side.python} has no NumPy, which hands over outputs: install it there")
     return replace(told, modules={name: told.modules[name] for name in sorted(side.modules)})
+
+
+def assert_held(sides: Mapping[str, Side], threads: int) -> None:
+    """SideError if a side sets its own number of threads, where each is held to so many, and to as many cores."""
+    for name, side in sides.items():
+        if threads and (own := sorted(ONE_THREAD.keys() & side.variables)):
+            raise SideError(
+                f"{name} ({side.text}) sets {', '.join(own)}, but each side is held to {threads} thread"
+                f"{'s' * (threads > 1)} and as many cores, where more threads would only take more of what others "
+                "leave: compare numbers of threads with --threads 0"
+            )
 
 
 def assert_comparable(described: Mapping[str, Description]) -> None:
@@ -151,7 +163,8 @@ def assert_comparable(described: Mapping[str, Description]) -> None:
         if not description.device:
             raise SideError(f"{name} ({side.text}) has no such device: name another one with --device")
     a, b = described.values()
-    if (a.side.python, a.side.variables, a.side.source) == (b.side.python, b.side.variables, b.side.source):
+    variables = [_variables(description.side, described) for description in (a, b)]
+    if (a.side.python, a.side.source) == (b.side.python, b.side.source) and variables[0] == variables[1]:
         what = ", ".join(f"{name} from {file}" for name, file in a.modules.items())
         raise SideError(
             f"both sides are the same{f' and import {what}' if what else ''}: name another revision, another "
@@ -167,7 +180,7 @@ def assert_comparable(described: Mapping[str, Description]) -> None:
 def differences(described: Mapping[str, Description]) -> Table:
     """What is not the same on both sides: revision, folder, Python, variables, packages; `MOST_DIFFERENCES` of it."""
     rows = []
-    columns = [_facts(description) for description in described.values()]
+    columns = [_facts(description, described) for description in described.values()]
     for what in set().union(*columns):
         values = [column.get(what, "none") for column in columns]
         if len(set(values)) > 1:
@@ -183,11 +196,18 @@ _ORDER = ("revision", "folder", "Python", "environment", "variable", "package")
 """What stands first; of packages those that both sides have."""
 
 
-def _facts(description: Description) -> dict[str, str]:
+def _variables(side: Side, described: Mapping[str, Description]) -> dict[str, str]:
+    """Of the variables that any side names, those that this side's processes have, however they come by them."""
+    named = set().union(*(description.side.variables for description in described.values()))
+    has = environment(side.command, 0)
+    return {name: has[name] for name in named & has.keys()}
+
+
+def _facts(description: Description, described: Mapping[str, Description]) -> dict[str, str]:
     side = description.side
     facts = {"revision": side.revision[:12] if side.revision else "working tree", "Python": description.python}
     facts |= {"folder": paths.shown(side.checkout), "environment": paths.shown(side.python)}
-    facts |= {f"variable {name}": value for name, value in sorted(side.variables.items())}
+    facts |= {f"variable {name}": value for name, value in _variables(side, described).items()}
     return facts | {f"package {name}": version for name, version in sorted(description.packages.items())}
 
 
@@ -230,8 +250,9 @@ def _commit(part: str, root: Path) -> str:
     try:
         return _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{part}^{{commit}}")
     except _GitError:
+        whose = f"of {root}" if (root / ".git").exists() else f"({root} lies in no git repository)"
         raise SideError(
-            f"{part!r} is no revision of {root}, no Python or folder of one, and no NAME=value: name one of these"
+            f"{part!r} is no revision {whose}, no Python or folder of one, and no NAME=value: name one of these"
         ) from None
 
 

@@ -13,6 +13,7 @@ import importlib.metadata
 import importlib.util
 import json
 import math
+import numbers
 import os
 import platform
 import random
@@ -110,7 +111,7 @@ class Work:
         self.wait.all(result)
         first = time.perf_counter_ns() - start
         if output:
-            save_output(result, output)
+            dtypes = save_output(result, output)
         del result
         pin(settings["cores"])
         gc.collect()
@@ -118,6 +119,8 @@ class Work:
         self.seconds = warm_up(self.function, self.wait)
         self.ready = {"calls": max(1, math.ceil(SAMPLE_SECONDS / self.seconds)), "first_call": first / 1e9}
         self.ready["files"] = loaded_files(settings["watched"], settings["file"])
+        if output:
+            self.ready["dtypes"] = dtypes
 
 
 def load_cases(path):
@@ -218,25 +221,42 @@ def pin(cores):
 
 
 def leaves(result, name="result"):
-    """What a result is made of, however nested, each with its name."""
+    """What a result is made of, however nested, each with its name; a list of numbers is one."""
     if isinstance(result, dict):
         for key, part in result.items():
             yield from leaves(part, f"{name}.{key}")
-    elif isinstance(result, (list, tuple)):
+    elif isinstance(result, (list, tuple)) and shape_of_numbers(result) is None:
         for index, part in enumerate(result):
             yield from leaves(part, f"{name}.{index}")
     else:
         yield name, result
 
 
+def shape_of_numbers(result):
+    """The shape of a number, or of lists of numbers in lists of one length; None of anything else."""
+    if isinstance(result, numbers.Number):
+        return ()
+    if not isinstance(result, (list, tuple)) or not result:
+        return None
+    inner = shape_of_numbers(result[0])
+    if inner is None or any(shape_of_numbers(part) != inner for part in result):
+        return None
+    return (len(result), *inner)
+
+
 def save_output(result, path):
-    """The output as a file of arrays that the parent can read, whatever framework made it."""
+    """The output as a file of arrays that the parent can read, whatever framework made it; the dtype of each array.
+
+    Numbers of Python have none.
+    """
     import numpy as np
 
-    arrays = {}
+    arrays, dtypes = {}, {}
     for name, leaf in leaves(result):
         if leaf is None:
             raise TypeError("the case returns None: let its function return what it computes")
+        if (dtype := getattr(leaf, "dtype", None)) is not None:
+            dtypes[name] = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # that of PyTorch has no name
         if hasattr(leaf, "detach"):
             leaf = leaf.detach().cpu()
             leaf = leaf.float() if str(leaf.dtype) == "torch.bfloat16" else leaf
@@ -247,6 +267,7 @@ def save_output(result, path):
             raise TypeError(f"the case returns a {type(leaf).__name__}: let it return arrays or numbers")
         arrays[name] = array
     np.savez(path, **arrays)
+    return dtypes
 
 
 if __name__ == "__main__":
