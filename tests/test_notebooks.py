@@ -242,7 +242,7 @@ WRONG_ANSWERS = {
         "solution-2": ("def standardize(x):\n    centred = x - x.mean(axis=0)\n    return centred / x.std(axis=0)"),
     },
     "15_run_a_language_model": {
-        "solution-1": "def together():\n    return sum(needs(8.03e9, 4.5, 32, 32, 32, 128, 32768)[:2])",
+        "solution-1": "def together():\n    return sum(needs(4.5, 32768, **llama | {'parameters': 8.03e9})[:2])",
         "solution-2": "def most_tokens(weights, cache, bandwidth):\n    return bandwidth / weights",
     },
     "15b_shrink_a_language_model": {
