@@ -203,19 +203,19 @@ compare: setup ## is B faster than A? Two files of one machine: make compare A=b
 versus: setup ## is B slower than A? Two live processes, in turns: make versus A=HEAD~1 B=HEAD (ONLY=02b)
 	$(serially)
 	@test -n '$(A)' && test -n '$(B)' || { echo 'Name two revisions, or environments: make versus A=HEAD~1 B=HEAD'; exit 2; }
-	$(BIN)/python -m metallab.versus '$(A)' '$(B)' --device '$(DEVICE)' $(only) $(factor)
+	$(BIN)/python -m metallab versus '$(A)' '$(B)' --device '$(DEVICE)' $(only) $(factor)
 
 define against_a_file
 @$(BIN)/python -m metallab.results.compare reference '$(REF)' $(only)
 $(measure)
 $(BIN)/python -m metallab.results.compare gate '$(REF)' $(only) $(factor)
 endef
-against_a_revision = $(BIN)/python -m metallab.versus '$(REF)' . --device '$(DEVICE)' $(only) --factor '$(or $(FACTOR),1.05)'
+against_a_revision = $(BIN)/python -m metallab versus '$(REF)' . --device '$(DEVICE)' $(only) --factor '$(or $(FACTOR),1.05)'
 
 gate: setup ## what is slower since REF? A revision, or a file: speed-ups, after measuring what make bench has not yet
 	$(serially)
 	@test -f '$(REF)' || git rev-parse --verify --quiet '$(REF)^{commit}' > /dev/null || { echo 'Name what to hold this state against, results or a revision: make gate REF=before.json, make gate REF=HEAD~1'; exit 2; }
-	$(if $(wildcard $(REF)),$(against_a_file),$(against_a_revision))
+	$(if $(shell test -f '$(REF)' && echo file),$(against_a_file),$(against_a_revision))
 
 check-results: setup ## may this file of results be shown beside others? make check-results FILE=build/bench/mine.json
 	@test -n '$(FILE)' || { echo 'Name one file of results: make check-results FILE=build/bench/mine.json'; exit 2; }

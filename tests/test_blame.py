@@ -374,3 +374,12 @@ def test_the_model_stays_as_it_is():
 
 if CHILD:
     children.answer(on_simulated.checks, Path(sys.argv[2]))
+
+
+@pytest.mark.parametrize("tensor", [torch.arange(8.0)[1:], torch.rand(3, 4, 5).mT[1:], torch.zeros(3, 0)[1:]])
+def test_an_input_is_moved_with_its_offset(tensor):
+    """To another device, be it one without numbers."""
+    there = blame._moved(tensor, "meta")
+    wanted = (tensor.shape, tensor.stride(), tensor.storage_offset() if tensor.numel() else 0)
+    assert (there.shape, there.stride(), there.storage_offset()) == wanted
+    assert blame._moved(tensor, "cpu").data_ptr() == tensor.data_ptr()

@@ -32,6 +32,20 @@ def ran(*arguments: str, cwd: os.PathLike | None = None, **environment: str) -> 
     return done.returncode, done.stdout, done.stderr
 
 
+def test_a_reader_that_has_seen_enough_ends_it_without_a_traceback(monkeypatch, capfd):
+    def prints(parser, arguments):
+        os.close(reader)
+        print("line\n" * 10_000)
+        return 0
+
+    monkeypatch.setitem(sys.modules, "printing_command", types.SimpleNamespace(command=prints))
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as narrow:
+        monkeypatch.setattr(sys, "stdout", narrow)
+        assert main(["long"], [Command("long", "printing_command", "prints", "long")]) == 1
+    assert capfd.readouterr().err == ""
+
+
 # ---------------------------------------------------------------- the list
 
 
@@ -91,17 +105,32 @@ def test_a_command_is_imported_when_it_is_asked_for(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "package", "extra"), [("report", "matplotlib", "notebooks"), ("doctor", "torch", "pytorch")]
+    ("name", "package", "extra"),
+    [
+        ("report", "matplotlib", "notebooks"),
+        ("doctor", "torch", "pytorch"),
+        ("coverage", "torch", "pytorch"),
+        ("trace", "torch", "pytorch"),
+        ("trace", "pandas", "notebooks"),
+    ],
 )
 def test_a_command_without_its_package_names_the_extra(name, package, extra, capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda asked: None if asked == package else asked)
     assert main([name, "--help"]) == 2
     told = capsys.readouterr().err
     assert told == (
-        f"metallab {name}: {package} is not installed: pip install 'path/to/metal-lab[{extra}]', or make setup\n"
+        f"metallab {name}: {package} is not installed: pip install 'path/to/metal-lab[{extra}]', or make setup in a "
+        "checkout\n"
     )
     extras = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert any(re.match(rf"{package}\b", line) for line in extras[extra])
+
+
+def test_a_command_without_two_packages_names_both_extras(capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert main(["trace", "--help"]) == 2
+    told = capsys.readouterr().err
+    assert "torch and pandas are not installed: pip install 'path/to/metal-lab[pytorch,notebooks]'" in told
 
 
 def test_help_imports_no_framework_and_no_command():
@@ -251,6 +280,23 @@ def test_a_script_s_exit_code_is_that_of_trace(script, ending, code, monkeypatch
     script.write_text(f"import sys\n{ending}\n")
     assert trace_script._run(script, []) == code
     assert ("words" in capsys.readouterr().err) == (code == 1)
+
+
+@pytest.mark.parametrize("option", ["--chrome", "--picture"])
+@pytest.mark.parametrize(("below", "words"), [("x.json", "takes no files (File exists)"), ("", "")])
+def test_where_a_trace_cannot_be_written_nothing_runs(option, below, words, script, capsys):
+    script.write_text("print('it ran')\n")
+    out = script / below if below else script.parent
+    assert main(["trace", "--device", "cpu", option, str(out), str(script)]) == 2
+    told = capsys.readouterr()
+    where = f"{script} {words}: name another folder with" if below else f"{script.parent} is a folder: name a file with"
+    assert told.err == f"metallab trace: {where} {option}\n"
+    assert not told.out
+
+
+def test_a_picture_of_no_known_kind_is_refused_before_the_script_runs(script, capsys):
+    assert main(["trace", "--device", "cpu", "--picture", str(script.with_suffix(".xyz")), str(script)]) == 2
+    assert capsys.readouterr().err.endswith("script.xyz is no picture: let its name end with .png, .svg, .pdf\n")
 
 
 def test_trace_of_no_file_says_so(capsys):

@@ -11,14 +11,17 @@ import sys
 import threading
 import time
 import types
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torchvision
 from refused import REFUSED
 from torch import nn
 
+from metallab import paths
 from metallab.__main__ import main as command
 from metallab.pytorch import coverage, networks
 from metallab.pytorch.coverage import mps_coverage
@@ -246,7 +249,11 @@ class LeavesATensorBehind(nn.Module):
 def test_a_tensor_left_on_the_cpu_is_found():
     covered = mps_coverage(nn.Sequential(LeavesATensorBehind()), torch.randn(2, 8))
     assert not covered.runs
-    assert "stays on the CPU where aten::add.Tensor meets it in 0" in covered.answer
+    assert "stays on the CPU where aten::add.Tensor meets it in 0, at tests/test_coverage.py:" in covered.answer
+    assert covered.answer.endswith("what the model keeps, such as in a list, give to register_buffer).")
+    twice = mps_coverage(lambda x: (x + torch.ones(2)) * torch.ones(2), torch.ones(2))
+    assert [each.operator for each in twice.cpu_tensors] == ["aten::add.Tensor", "aten::mul.Tensor"]
+    assert ", and 1 more like it (build it" in twice.answer
     assert of(covered, "sin"), "the trace ended there"
     assert mps_coverage(lambda x: x + torch.tensor(1.0), torch.randn(2)).runs, "a number without dimensions is allowed"
 
@@ -331,6 +338,80 @@ class OtherWayOnMeta(nn.Module):
         except self.caught:
             return x.sin()
         return nn.functional.rrelu(x) if positive else x
+
+
+class OnTheCpu(nn.Module):
+    """One call of an operator that has no kernel, by way of the CPU."""
+
+    def __init__(self, reads=lambda x: x):
+        super().__init__()
+        self.first, self.reads = nn.Conv2d(1, 4, 3), reads
+
+    def forward(self, x):
+        given = self.first(x).cpu()
+        there = torch.nn.functional.fractional_max_pool2d(given, 2, output_size=3)
+        self.reads(there)
+        return there.to(x.device) * 2
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_what_a_model_computes_on_the_cpu_by_itself_needs_no_kernel(training):
+    covered = mps_coverage(OnTheCpu(), torch.rand(1, 1, 16, 16), training=training)
+    assert (covered.runs, covered.traced_on) == (True, "meta"), covered.answer
+    assert "aten::_to_copy.default" in {use.operator for use in covered.uses}
+    assert not any("fractional" in use.operator for use in covered.uses)
+
+
+class Routed(nn.Module):
+    """Attention beside something that asks for numbers, and so is traced on the CPU, whose own kernel is another."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.first(x)
+        attended = nn.functional.scaled_dot_product_attention(x, x, x)
+        return attended if len(attended.sum(-1).nonzero()) else x
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_cpus_own_attention_is_no_missing_operator(training):
+    covered = mps_coverage(Routed(), torch.rand(1, 2, 6, 8), training=training)
+    assert (covered.runs, covered.traced_on) == (True, "cpu"), covered.answer
+
+
+@pytest.mark.parametrize(
+    ("reads", "words"),
+    [
+        (lambda x: x.detach().numpy(), f"is no NumPy array at {paths.shown(Path(__file__))}:"),
+        (lambda x: np.asarray(x.detach()), "a tensor on the GPU is no NumPy array"),
+        (lambda x: x.detach().cpu().numpy(), ""),
+        (lambda x: x.tolist(), ""),
+    ],
+)
+def test_a_tensor_on_the_gpu_is_no_array(reads, words):
+    covered = mps_coverage(lambda x: (reads(x * 2), x + 1)[1], torch.ones(3))
+    assert covered.traced_on == "cpu"
+    assert covered.runs is not bool(words)
+    assert words in covered.answer
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        lambda x: x.sum().item(),
+        lambda x: float(x.sum()),
+        lambda x: x.nonzero(),
+        lambda x: x[x > 0.5],
+        lambda x: x.detach().numpy(),
+        lambda x: np.asarray(x.detach()),
+        lambda x: x.tolist(),
+    ],
+)
+def test_numbers_that_came_from_the_gpu_are_asked_of_the_cpu(reads):
+    """Of the zeros in their place nothing may follow."""
+    assert mps_coverage(OnTheCpu(reads), torch.rand(1, 1, 16, 16)).traced_on == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -483,7 +564,7 @@ def test_indices_may_stay_on_the_cpu():
         return x
 
     assert mps_coverage(read, torch.ones(3)).answer.startswith("Yes: ")
-    assert mps_coverage(write, torch.ones(3)).problems == ("a tensor stays on the CPU where aten::index_put_ meets it",)
+    assert [each.operator for each in mps_coverage(write, torch.ones(3)).cpu_tensors] == ["aten::index_put_"]
 
 
 def test_outside_of_the_main_thread_operators_are_stopped_too():
@@ -761,7 +842,7 @@ def test_command_line(monkeypatch, capsys):
         "nowhere:x": "nowhere cannot be imported (ModuleNotFoundError",
         "nowhere.py:x": "nowhere.py is a file: leave out .py, nowhere:x",
         "factories": "'factories' names no factory: write package.module:factory",
-        "factories:failing": "the model could not be run with these inputs (on meta: ",
+        "factories:failing": "the model does not run with these inputs on the CPU: RuntimeError: ",
     }.items():
         assert command(["coverage", misuse]) == 2
         told = capsys.readouterr().err
@@ -793,6 +874,10 @@ def test_confirm_runs_the_model_where_there_is_a_mac(monkeypatch, raises, messag
 
     covered = coverage.Coverage("m", (), "2.15", "meta")
     assert coverage.confirm(covered, model, torch.ones(1), more=torch.ones(1)).startswith(message)
+    missing = (coverage.Use("aten::rrelu", "missing", 1, ("",)),)
+    monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", "1")
+    helped = coverage.Coverage("m", missing, "2.15", "meta")
+    assert coverage.confirm(helped, model, torch.ones(1), more=torch.ones(1)).startswith(message)
 
 
 def test_confirm_wants_a_mac():

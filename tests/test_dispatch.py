@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from metallab import isolated
+import torch
+from torch import nn
+
+from metallab import device, isolated
+from metallab.pytorch import trace
 
 LOOKS = """
 import sys
@@ -23,3 +27,26 @@ def test_neither_a_trace_nor_autocast_s_choices_load_the_compiler():
     ran = isolated.run(LOOKS, results=["seen", "loaded"])
     assert all(ran["seen"]), "nothing was seen"
     assert not ran["loaded"], "the compiler was loaded, which takes seconds"
+
+
+class Halved(nn.Module):
+    def forward(self, x):
+        x = x.clone()
+        x[:, 0] *= 0.5  # autograd makes a node for the slice after the operator
+        return x
+
+
+class Shifted(nn.Module):
+    def forward(self, x):
+        return x + torch.arange(4.0)  # begins with what has no gradient
+
+
+def test_a_node_of_which_no_operator_was_seen_belongs_to_the_module_that_had_run():
+    x = torch.ones(2, 4, requires_grad=True)
+    with trace.record(on=device.cpu()) as recorded:
+        loss = nn.Sequential(Halved(), Shifted())(x).sum()
+        forward = len(recorded.events)
+        loss.backward()
+    backward = [event for event in recorded.events[forward:] if event.kind != "view"]
+    assert {event.module for event in backward if event.short == "mul"} == {"Sequential.0"}
+    assert "Sequential.1" not in {event.module for event in backward}, "its one gradient needs no operator"

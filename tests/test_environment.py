@@ -426,9 +426,11 @@ def test_a_gate_takes_a_revision_too(make):
     subprocess.run(["git", "init", "--quiet", make.folder], check=True)
     identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
     subprocess.run(["git", "-C", make.folder, *identity, "commit", "--quiet", "--allow-empty", "-m", "one"], check=True)
-    held = "python -m metallab.versus HEAD . --device auto --only 02b --factor"
+    held = "python -m metallab versus HEAD . --device auto --only 02b --factor"
     assert make("gate", "REF=HEAD", "ONLY=02b")[2][1:] == [f"{held} 1.05"]
     assert make("gate", "REF=HEAD", "ONLY=02b", "FACTOR=1.2")[2][1:] == [f"{held} 1.2"]
+    subprocess.run(["git", "-C", make.folder, "branch", "tests"], check=True)  # which also is a folder
+    assert make("gate", "REF=tests", "ONLY=02b")[2][1:] == [f"{held.replace('HEAD', 'tests')} 1.05"]
     status, printed, calls = make("gate", "REF=HEAD~1")
     assert (status != 0, calls) == (True, [SETUP])
     assert "make gate REF=HEAD~1" in printed
@@ -436,7 +438,7 @@ def test_a_gate_takes_a_revision_too(make):
 
 def test_versus_wants_two_sides(make):
     assert make("versus", "A=HEAD~1", "B=.", "ONLY=02b")[2][-1] == (
-        "python -m metallab.versus HEAD~1 . --device auto --only 02b"
+        "python -m metallab versus HEAD~1 . --device auto --only 02b"
     )
     status, printed, calls = make("versus", "A=HEAD~1")
     assert (status != 0, calls) == (True, [SETUP])

@@ -379,12 +379,19 @@ def what_was_measured_just_now_is_not_missing(findings, build):
     ('if record.measurement.mode == "full" and not record.measurement.simulated]', "]"),
     ('sum(conclusion.outcome == "withheld" for', 'sum(conclusion.outcome == "faster" for'),
     ("for record in [*busy, *drifted]}", "for record in busy}"),
+    ('{"noisy", "unreliable"}', "set()"),
 )
 def a_line_says_whether_a_run_may_be_believed(findings):
     good = [baseline(), record("mps", 2.0)]
     assert findings.trust([]) == findings.trust([record("mps", 2.0, mode="fast")]) == ""
     assert findings.trust([record("mps", 2.0, simulated=True)]) == ""
-    assert findings.trust(good) == "All 2 measurements were made on a quiet, steady machine."
+    assert findings.trust(good) == "2 measurements: no other program was busy meanwhile, and the machine's speed held."
+    scattered = dataclasses.replace(good[0].measurement, samples=(1.0, 1.0, 2.0, 2.0) * 9)
+    noisy = dataclasses.replace(good[0], measurement=scattered)
+    assert findings.trust([noisy]) == (
+        "1 measurement: no other program was busy meanwhile, and the machine's speed held. "
+        "The times of 1 vary by more than 10 %: they are flagged."
+    )
     busy = [baseline("d", others=2.0), record("mps", 2.0, "d", others=2.0)]
     moved = dataclasses.replace(record("x", 2.0, lesson="07_jax"), sentinel_drift=0.77, comparison=None)
     fast = record("mps", 2.0, "e", mode="fast", others=3.0)

@@ -215,6 +215,35 @@ label = device.cpu(framework="jax").label
     assert outcome["label"].endswith(" CPU, 1 thread")
 
 
+@linux
+def test_without_a_device_it_is_forked_too_and_has_none(monkeypatch):
+    code = """
+import torch
+import atexit
+atexit.register(print, "at its end")
+seen = torch.backends.mps.is_available(), torch.ones(2).sum().item()
+"""
+    assert isolated.run(code, results=["seen"], forked=True).ok
+    forks = _counted(monkeypatch)
+    outcome = isolated.run(code, results=["seen"], forked=True)
+    assert outcome["seen"] == (False, 2.0)
+    assert outcome.printed == "at its end\n"
+    assert forks == [True]
+
+
+def _counted(monkeypatch):
+    """Whether each process that is asked for comes from the server."""
+    made, fork = [], forking.child
+
+    def child(*given):
+        forked = fork(*given)
+        made.append(forked is not None)
+        return forked
+
+    monkeypatch.setattr(forking, "child", child)
+    return made
+
+
 def test_settings_reach_it_before_anything_is_imported(run):
     outcome = run(
         "import os\nx = os.environ['METALLAB_X'], os.environ['HOME']",

@@ -189,8 +189,11 @@ def test_any_model_can_be_shrunk():
     x = torch.zeros(2, 64)  # what is left is the biases' doing
     assert model(x).abs().max() > 0
     torch.testing.assert_close(small(x), model(x), atol=0.01, rtol=0)
+    alone = shrink.shrunk(model[0], 8)
+    assert isinstance(alone, shrink.GroupedLinear)
+    assert alone.bias is not model[0].bias
     with pytest.raises(ValueError, match="no linear layer inside"):
-        shrink.shrunk(nn.Linear(64, 8), 4)
+        shrink.shrunk(nn.ReLU(), 4)
 
 
 def test_a_shrunk_decoder_computes_nearly_the_same(small):

@@ -1206,13 +1206,17 @@ def test_broken_cpp_goes_red(what, tmp_path, monkeypatch):
 
 
 def test_arming_after_torch_says_what_to_do():
-    with pytest.raises(metalsim.SimulationError, match=r"torch was imported before .* or begin with"):
+    with pytest.raises(metalsim.SimulationError, match=re.escape(f"or begin with {preload.FIRST}")):
         metalsim.arm()  # pytest's process has torch
 
 
 def test_asking_for_mps_before_install_says_what_to_do():
     code = "import metalsim; metalsim.arm(); import torch; torch._C._mps_is_available(); metalsim.install()"
-    assert "torch was asked for its MPS device before the simulated one was installed" in python("-c", code).stderr
+    told = python("-c", code).stderr
+    assert "torch was asked for its MPS device before the simulated one was installed" in told
+    assert f"begin with {preload.FIRST}" in told
+    docs = (ROOT / "docs" / "test_mps_on_linux.md").read_text()
+    assert preload.FIRST.strip("`").replace("; ", "\n\n") in docs
 
 
 def test_a_process_that_is_armed_and_not_installed_has_no_accelerator():

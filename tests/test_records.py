@@ -519,7 +519,7 @@ def test_a_new_field_is_one_edit(tmp_path):
 
 @RULES.rule(
     (
-        "part.write_bytes(content)\n        os.replace(part, path)",
+        "part.write_bytes(content)\n            os.replace(part, path)",
         "path.write_bytes(content)",
     ),
     (
@@ -808,6 +808,14 @@ def a_damaged_file_is_refused_or_read_and_nothing_else(records, tmp_path):
             place = place[key]
         place[key] = chance.choice([None, True, -1, 0, 1e308, 10**30, "", "x", "\x00", [], {}, [1], {"a": 1}, [[1, 2]]])
         try_it(json.dumps(data).encode())
+
+
+def test_what_cannot_be_written_names_the_file_and_another_place(tmp_path):
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "mine.json"
+    words = rf"{path} cannot be written \(.+\): make room, or name another place, folder= or METALLAB_BUILD"
+    with pytest.raises(OSError, match=words):
+        records.write(path, [record()])
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):

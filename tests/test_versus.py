@@ -6,18 +6,23 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from metallab import records, turns
-from metallab.versus import __main__ as command
-from metallab.versus import cases, lockstep, report, sides, worker
+from metallab import machine, paths, records, turns
+from metallab.__main__ import main
+from metallab.versus import cases, command, lockstep, report, sides, worker
 from metallab.versus.lockstep import Command, Settings
 
 CASES = """
@@ -82,15 +87,22 @@ def parts():
 
 
 @pytest.fixture(autouse=True)
-def the_clock_runs_again_afterwards(monkeypatch):
-    """The file of cases stops it in this process as well, where it is loaded to be listed."""
+def nothing_stays_behind(monkeypatch):
+    """No clock that stands (the file of cases is loaded in this process to be listed), folder to import from or job."""
+    monkeypatch.setattr(sys, "path", sys.path.copy())
     monkeypatch.setattr(time, "perf_counter_ns", time.perf_counter_ns)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
 
 
 @pytest.fixture
 def file(tmp_path):
     (tmp_path / "cases.py").write_text(CASES)
     return tmp_path / "cases.py"
+
+
+def versus(arguments: list[str]) -> int:
+    """``metallab versus``, in this process; its exit code."""
+    return main(["versus", *arguments])
 
 
 def side(**variables: str) -> Command:
@@ -123,9 +135,9 @@ def test_ratios_are_those_of_the_sides(file):
         ("by_side", "2000000", "DIFFERS", "; seed what is random in the case"),
         ("dtype", "2000000", "DIFFERS", "result is float64 of A and float32 of B: if it may be, cast it in the case"),
         ("parts", "2000000", "DIFFERS", "only A returns result.two"),
-        ("nothing", "1000000", "NEITHER", "A: TypeError: the case returns None"),
+        ("nothing", "1000000", "NEITHER", "both: TypeError: the case returns None"),
         ("empty", "1000000", "NEITHER", "the case returns nothing"),
-        ("no_function", "1000000", "NEITHER", "B: TypeError: the case gives a int: return the function to be timed"),
+        ("no_function", "1000000", "NEITHER", "both: TypeError: the case gives a int: return the function to be timed"),
         ("crashes", "2000000", "LOST", "B: its process was killed by SIGKILL"),
     ],
 )
@@ -147,12 +159,39 @@ def test_a_list_of_numbers_is_one_array(tmp_path):
         "flat": [1, 2.5], "rows": [(1, 2), (3, 4)], "ragged": [[1], [2, 3]], "mixed": [np.float32(1), np.zeros(2)],
     }  # fmt: skip
     dtypes = worker.save_output(given, tmp_path / "output.npz")
-    arrays = dict(np.load(tmp_path / "output.npz"))
+    arrays = worker.load_output(tmp_path / "output.npz")
     assert {name: array.shape for name, array in arrays.items()} == {
         "result.flat": (2,), "result.rows": (2, 2), "result.ragged.0": (1,), "result.ragged.1": (2,),
         "result.mixed.0": (), "result.mixed.1": (2,),
     }  # fmt: skip
     assert dtypes == {"result.mixed.0": "float32", "result.mixed.1": "float64"}
+
+
+def test_an_output_is_read_as_it_was_written(tmp_path):
+    """From one array for each dtype: a dictionary of thousands of numbers would take many seconds in as many files."""
+    import numpy as np
+
+    numbers = np.arange(6.0).reshape(2, 3)
+    given = {
+        "turned": numbers.T, "swapped": numbers.astype(">f8"), "none": np.zeros((0, 4)), "yes": True, "i": 1j,
+        "single": np.float32(0.1), "half": np.ones((2, 1), np.float16), **{f"n{n}": n for n in range(99)},
+    }  # fmt: skip
+    worker.save_output(given, tmp_path / "output.npz")
+    arrays = worker.load_output(tmp_path / "output.npz")
+    assert list(arrays) == [f"result.{name}" for name in given]
+    for name, value in given.items():
+        np.testing.assert_array_equal(arrays[f"result.{name}"], value)
+        assert arrays[f"result.{name}"].shape == np.shape(value)
+        assert arrays[f"result.{name}"].dtype == np.asarray(value).dtype.newbyteorder("=")
+    with np.load(tmp_path / "output.npz") as file:
+        assert set(file.files) == {"index", *(f"of_{dtype}" for dtype in (
+            "float64", "bool", "complex128", "float32", "float16", np.asarray(1).dtype.name))}  # fmt: skip
+
+
+def test_parts_of_one_name_are_refused(tmp_path):
+    for given, name in (({"1": 2, 1: 1.0}, "result.1"), ({"a.b": 1, "a": {"b": 2}}, "result.a.b")):
+        with pytest.raises(TypeError, match=f"two parts of the output are called {name}: give its keys other names"):
+            worker.save_output(given, tmp_path / "output.npz")
 
 
 def test_a_dtype_has_one_name_in_every_framework(tmp_path):
@@ -221,7 +260,44 @@ def test_cases_share_processes_and_outlive_one_that_ends_them(file, monkeypatch)
         "steady[n=2]": "SLOWER", "steady[n=3]": "SLOWER", "crashes": "LOST", "no_function": "NEITHER",
     }  # fmt: skip
     assert len(got["steady[n=2]"].pairs) == len(got["steady[n=3]"].pairs) == 8
-    assert len(started) == 2 * 9
+    assert len(started) == 2 * (2 + 8)  # what has ended is tried once more
+
+
+KILLED = lockstep._NoRatioError("LOST", "B: its process was killed by SIGKILL")
+ALIKE = lockstep.Pair((1.0,), (1.0,), 1, (1.0, 1.0))
+ONCE_FASTER = [lockstep.Pair((1.0,), (0.98,), 1, (1.0, 1.0)), *[lockstep.Pair((1.0,), (1.6,), 1, (1.0, 1.0))] * 9]
+
+
+@pytest.mark.parametrize(
+    ("came", "is_gone", "answer", "pairs", "reason"),
+    [
+        ([KILLED, *[ALIKE] * 8], True, "SAME", 8, ""),
+        ([ALIKE, KILLED, ALIKE, KILLED, *[ALIKE] * 6], True, "SAME", 8, ""),
+        ([KILLED, KILLED], True, "LOST", 0, "B: its process was killed by SIGKILL"),
+        ([KILLED], False, "LOST", 0, "B: its process was killed by SIGKILL"),
+        ([ALIKE, KILLED, KILLED], True, "UNSURE", 1, "a further pair of processes failed: B: its process was killed"),
+        ([ALIKE, KILLED, KILLED], False, "UNSURE", 1, "a further pair of processes failed: B: its process was killed"),
+        ([*ONCE_FASTER, KILLED, KILLED], True, "SLOWER", 10, "a further pair of processes failed"),
+    ],
+)
+def test_a_pair_that_fails_is_tried_once_more_and_takes_nothing_from_the_others(
+    file, monkeypatch, came, is_gone, answer, pairs, reason
+):
+    """A process may be killed where memory is short, and B has done what it is said to lose then."""
+    left = iter(came)
+
+    def pair(*_, **__):
+        if isinstance(one := next(left), Exception):
+            raise one
+        return one
+
+    side = types.SimpleNamespace(is_over=is_gone, is_gone=is_gone)
+    monkeypatch.setattr(lockstep, "_pair", pair)
+    monkeypatch.setattr(lockstep, "_live_pair", lambda *_: contextlib.nullcontext({"B": side}))
+    (got,) = lockstep.compare([cases.load(file)["by_side"]], [], Settings(file, seconds=1e9))
+    assert (got.answer, len(got.pairs), next(left, None)) == (answer, pairs, None)
+    assert got.reason.startswith(reason)
+    assert bool(got.reason) == bool(reason)
 
 
 def test_a_side_that_hangs_is_told(file, monkeypatch, capsys):
@@ -239,15 +315,24 @@ def test_a_side_that_hangs_is_told(file, monkeypatch, capsys):
         ("import of_no_package", "import what a case needs inside of its function"),
         ("from metallab.versus import case\n@case\ndef one(): ...\ntwo = one", "two cases have one name"),
         ("from metallab.versus import case\n@case(sizes={'n': 5})\ndef one(): ...", r"one: .* write {'n': \(5,\)}"),
-        ("from metallab.versus import case\n@case('01')\ndef one(): ...", r"options have names: @case\(group='01'\)"),
+        ("from metallab.versus import case\n@case(sizes=[5])\ndef one(n): ...", r"one: .* write {'n': \[5\]}"),
+        ("from metallab.versus import case\n@case(sizes={'n': ()})\ndef one(n): ...", r"one: there are no sizes of n"),
+        ("import helper", "write what helper.py beside it has into this file"),
+        ("import sys; sys.exit(3)", "SystemExit: 3; let it define cases, and not end the program"),
+        ("raise ValueError('one\\ntwo')", "ValueError: one two$"),
+        ("from metallab.versus import case\n@case('01')\ndef one(): ...", r"one: .* write @case\(group='01'\)"),
     ],
 )
 def test_a_file_of_cases_that_cannot_be_used_says_why(tmp_path, text, words):
     (tmp_path / "cases.py").write_text(text)
+    (tmp_path / "helper.py").touch()
     with pytest.raises(cases.CaseError, match=words):
         cases.load(tmp_path / "cases.py")
     with pytest.raises(cases.CaseError, match="there is no such file"):
         cases.load(tmp_path / "none.py")
+    shutil.copy(tmp_path / "cases.py", tmp_path / "cases")
+    with pytest.raises(cases.CaseError, match=r"it is no file of Python: give it a name that ends in \.py"):
+        cases.load(tmp_path / "cases")
 
 
 # --- sides ---
@@ -306,9 +391,10 @@ def lost():
 def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monkeypatch):
     """All of it: the worktree, what differs, the files that are imported, the verdict, the results, the exit code."""
     monkeypatch.setattr(lockstep, "MOST_ROUNDS", 3)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "job.md"))
     out = tmp_path / "out"
     given = ["HEAD~1", "HEAD", "cases.py", "--only", "theirs", "--only", "lost", "--device", "cpu", "--out", str(out)]
-    assert command.main(given) == 1
+    assert versus(given) == 1
     told = capsys.readouterr().out
     old = sides.parse("HEAD~1", repository).checkout
     assert old.is_relative_to(tmp_path / "cache" / "metallab")
@@ -317,6 +403,12 @@ def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monke
     assert "SLOWER  theirs: 0.500 (0.500 to 0.500) (8 pairs of processes, 24 rounds" in told
     assert "LOST    lost: only A can do it: B: AttributeError: module 'theirs' has no attribute 'OLD'" in told
     assert "Cases: 1 LOST, 1 SLOWER." in told
+    assert told.splitlines()[-1] == "Exit code 1: B is slower in a case, or cannot do what A can."
+    job = (tmp_path / "job.md").read_text()
+    assert job.startswith("### B is slower in a case, or cannot do what A can\n\n```\nwhat differs  A ")
+    assert "LOST    lost: only A can do it: B: AttributeError" in job
+    assert re.search(r"\nSLOWER  theirs  1\S* ms +2\S* ms +0.500 \(0.500 to 0.500\) +8\n", job)
+    assert job.endswith("is the same.\n```\n")
     kept = records.by_name(records.load(out / "versus.json"))
     assert {name: len(runs) for name, runs in kept.items()} == {"versus/theirs/A": 8, "versus/theirs/B": 8}
     a, b = (kept[f"versus/theirs/{name}"][0] for name in "AB")
@@ -329,6 +421,22 @@ def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monke
     theirs = next(each for each in answers["cases"] if each["name"] == "theirs")
     assert (theirs["answer"], theirs["low"], theirs["high"]) == ("SLOWER", pytest.approx(0.5), pytest.approx(0.5))
     assert "revision" in {each["what differs"] for each in answers["differences"]}
+
+
+def test_the_docs_example_runs_as_it_is_printed(root, capsys, monkeypatch, tmp_path):
+    text = (paths.ROOT / "docs" / "your_own_code.md").read_text()
+    (code,) = (block.partition("```")[0] for block in text.split("```python\n") if block.startswith("# cases.py"))
+    line = next(line for line in text.splitlines() if line.startswith("metallab versus HEAD~1 . cases.py"))
+    (root / "cases.py").write_text(code)
+    for total in ("sum(numbers) * 1.0", "sum(numbers)"):
+        (root / "theirs.py").write_text(f"def total(numbers):\n    return {total}\n")
+        commit(root)
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    arguments = ["--device", "cpu", "--seconds", "1", "--out", str(tmp_path / "out")]
+    assert versus([*shlex.split(line)[2:], *arguments]) in (0, 1, 2)  # which is a matter of times
+    told = capsys.readouterr().out
+    assert re.search(r"^(SLOWER|FASTER|SAME|UNSURE) +total\[n=100\]: \d", told, re.MULTILINE)
+    assert re.search(r"^(SLOWER|FASTER|SAME|UNSURE) +total\[n=10000\]: \d", told, re.MULTILINE)
 
 
 def test_worktrees_are_kept_and_looked_at(repository):
@@ -345,6 +453,36 @@ def test_worktrees_are_kept_and_looked_at(repository):
     assert sides.worktree(revision, repository) == folder
 
 
+def test_a_worktree_is_made_by_one_command_at_a_time(repository, monkeypatch):
+    """Another one that asks meanwhile gets it whole."""
+    revision, asked, second = git(repository, "rev-parse", "HEAD"), [], threading.Event()
+    real = sides._git
+
+    def slow(folder, *arguments):
+        if arguments[:2] == ("worktree", "add"):
+            asked.append(arguments)
+            second.wait(0.5) if len(asked) == 1 else second.set()
+        return real(folder, *arguments)
+
+    monkeypatch.setattr(sides, "_git", slow)
+    with ThreadPoolExecutor(2) as pool:
+        folders = set(pool.map(sides.worktree, [revision] * 2, [repository] * 2))
+    assert len(asked) == len(folders) == 1
+
+
+def test_folders_to_import_from_are_those_of_the_current_folder(repository, tmp_path, monkeypatch):
+    """A side's processes have another one, whose folder of that name would be taken."""
+    (repository / "src" / "old").mkdir()
+    monkeypatch.chdir(repository / "src")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "kept").mkdir()
+    of = lambda folders: sides.parse(f"HEAD,PYTHONPATH={folders}", repository).variables["PYTHONPATH"]
+    assert of("old") == str(repository / "src" / "old")
+    assert of(f"~/kept{os.pathsep}..") == f"{tmp_path / 'kept'}{os.pathsep}{repository}"
+    with pytest.raises(sides.SideError, match=f"PYTHONPATH names {repository / 'src' / 'new'}, which is not there"):
+        of("new")
+
+
 def test_a_side_is_its_parts(repository, tmp_path, monkeypatch):
     (tmp_path / "env" / "bin").mkdir(parents=True)
     python = tmp_path / "env" / "bin" / "python"
@@ -359,7 +497,8 @@ def test_a_side_is_its_parts(repository, tmp_path, monkeypatch):
     for text, words in (
         ("HEAD,HEAD~1", "more than one revision"),
         (f"{python},{python}", "more than one environment"),
-        ("no-such-thing", f"is no revision of {repository}, no Python .*: name one of these"),
+        ("no-such-thing", f"is no revision of {repository}, and no Python .*; a variable is NAME=value"),
+        (".,FOO", "'FOO' is no revision .*; a variable is FOO=value"),
     ):
         with pytest.raises(sides.SideError, match=words):
             sides.parse(text, repository)
@@ -387,10 +526,23 @@ def test_what_differs_is_told(repository):
     assert packages == ["torch", *sorted(packages[1:])]
 
 
+def test_environments_that_run_one_working_tree_are_told_so(repository, tmp_path):
+    """Each may have another version of it installed, and who compares environments may mean these."""
+    (tmp_path / "python").symlink_to(sys.executable)
+    of = {name: sides.parse(text, repository) for name, text in (("A", "."), ("B", str(tmp_path / "python")))}
+    described = {name: sides.Description(side, "3", {}, {"theirs": ""}, "cpu", "") for name, side in of.items()}
+    told = str(sides.differences(described)).splitlines()[-1]
+    assert told.startswith(
+        f"Both run theirs of {repository / 'src'}. To compare what environments have installed of it"
+    )
+    described["B"] = dataclasses.replace(described["A"], side=sides.parse("HEAD", repository))
+    assert "Both run" not in str(sides.differences(described))
+
+
 def test_what_differs_is_what_processes_have(repository, capsys, monkeypatch):
     """Not what was written: a variable of this process is also the other side's."""
     monkeypatch.setenv("LEVEL", "1")
-    assert command.main([".", ".,LEVEL=1", "cases.py", "--device", "cpu"]) == 2
+    assert versus([".", ".,LEVEL=1", "cases.py", "--device", "cpu"]) == 2
     assert "both sides are the same" in capsys.readouterr().err
     two = {"A": ".", "B": ".,LEVEL=2"}
     described = {name: sides.describe(sides.parse(text, repository), "cpu") for name, text in two.items()}
@@ -399,7 +551,7 @@ def test_what_differs_is_what_processes_have(repository, capsys, monkeypatch):
 
 
 def test_numbers_of_threads_are_compared_without_holding_them(repository, capsys):
-    assert command.main([".", ".,OMP_NUM_THREADS=2", "cases.py", "--device", "cpu"]) == 2
+    assert versus([".", ".,OMP_NUM_THREADS=2", "cases.py", "--device", "cpu"]) == 2
     error = capsys.readouterr().err
     assert "B (.,OMP_NUM_THREADS=2) sets OMP_NUM_THREADS, but each side is held to 1 thread" in error
     assert "compare numbers of threads with --threads 0" in error
@@ -408,16 +560,26 @@ def test_numbers_of_threads_are_compared_without_holding_them(repository, capsys
     assert lockstep.environment(more.command, 0)["OMP_NUM_THREADS"] == "2"
 
 
+FIND = '[tool.setuptools.packages.find]\nwhere = ["lib"]\n'
+PACKAGE_DIR = '[tool.setuptools]\npackages = ["model"]\npackage-dir = {"" = "lib", "more" = "lib/more"}\n'
+
+
 @pytest.mark.parametrize(
-    ("files", "source", "modules"),
+    ("files", "project", "source", "modules"),
     [
-        (["utils/__init__.py", "utils/deeper/__init__.py", "model/__init__.py"], ".", {"utils", "model"}),
-        (["utils/model/__init__.py", "docs/conf.py"], "utils", {"model"}),
-        (["src/__init__.py", "src/deeper/__init__.py"], ".", {"src"}),
-        (["model.py"], ".", set()),
+        (["utils/__init__.py", "utils/deeper/__init__.py", "model/__init__.py"], "", ".", {"utils", "model"}),
+        (["utils/deeper/__init__.py", "model/__init__.py"], "", ".", {"model"}),
+        (["lib/model/__init__.py", "src/gen.py"], FIND, "lib", {"model"}),
+        (["lib/model/__init__.py", "src/gen.py"], PACKAGE_DIR, "lib", {"model"}),
+        (["src/model/__init__.py", "utils/__init__.py"], FIND, "src", {"model"}),  # of another revision
+        (["src/theirs/model/core.py", "tests/__init__.py"], "", "src", set()),
+        (["src/kernels.c", "model/__init__.py"], "", ".", {"model"}),
+        (["src/__init__.py", "src/deeper/__init__.py"], "", ".", {"src"}),
+        (["model.py"], "", ".", set()),
     ],
 )
-def test_packages_lie_in_a_folder_that_is_none(tmp_path, files, source, modules):
+def test_packages_lie_where_pip_finds_them(tmp_path, files, project, source, modules):
+    (tmp_path / "pyproject.toml").write_text(project)
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
@@ -425,8 +587,26 @@ def test_packages_lie_in_a_folder_that_is_none(tmp_path, files, source, modules)
     assert (one.source, one.modules) == (tmp_path / source, modules)
 
 
+def test_a_repository_may_have_its_project_in_a_folder(repository, monkeypatch):
+    (repository / "python" / "theirs").mkdir(parents=True)
+    (repository / "python" / "theirs" / "__init__.py").touch()
+    (repository / "python" / "pyproject.toml").touch()
+    assert sides.parse(".", repository).source == repository / "src"
+    monkeypatch.chdir(repository / "python" / "theirs")
+    for one in (sides.parse(text, repository) for text in (".", "HEAD")):
+        assert one.source == one.checkout / "python"
+
+
+def test_a_project_s_file_that_is_none_is_told_in_a_line(repository, capsys):
+    (repository / "pyproject.toml").write_text("[tool")
+    assert versus(["HEAD~1", ".", "cases.py", "--device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert f"versus: {repository / 'pyproject.toml'}: " in error
+    assert error.count("\n") == 1
+
+
 def test_the_same_twice_another_s_code_and_no_device_are_refused(repository, capsys):
-    assert command.main(["HEAD", "HEAD", "cases.py", "--device", "cpu"]) == 2
+    assert versus(["HEAD", "HEAD", "cases.py", "--device", "cpu"]) == 2
     assert "both sides are the same and import theirs from " in capsys.readouterr().err
     a, b = (sides.describe(sides.parse(text, repository), "cpu") for text in ("HEAD~1", "."))
     # what an installed package with a finder of its own does: it wins over the folder
@@ -451,7 +631,7 @@ def test_the_same_twice_another_s_code_and_no_device_are_refused(repository, cap
 )
 def test_what_is_asked_for_in_vain_is_told_in_a_line(repository, capsys, monkeypatch, given, words):
     monkeypatch.setenv("METALLAB_DEVICE", "sim")
-    assert command.main(["HEAD~1", ".", "cases.py", *given]) == 2
+    assert versus(["HEAD~1", ".", "cases.py", *given]) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
@@ -486,10 +666,57 @@ def test_a_side_runs_its_own_files(root, tmp_path, monkeypatch, capsys, lead, in
     (root / "mine.py").write_text("VALUE = 1 + 0\n")
     monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
     out = ["--device", "cpu", "--seconds", "1", "--out", str(tmp_path / "out")]
-    assert command.main(["HEAD", ".", "cases.py", *out]) == 2
+    assert versus(["HEAD", ".", "cases.py", *out]) != 1
     old = sides.parse("HEAD", root).checkout
     told = capsys.readouterr()
     assert answer.format(old=old, root=root) in told.out + told.err
+
+
+def test_what_only_the_environment_has_is_no_comparison_of_revisions(root, tmp_path, monkeypatch, capsys):
+    """Packages in a folder that nothing names, and both sides import the installed one; and what to do is right."""
+    (root / "cases.py").write_text(CASES.replace("import of_the_new_side", "import theirs"))
+    for folder in (root / "lib", tmp_path / "installed"):
+        (folder / "theirs").mkdir(parents=True)
+        (folder / "theirs" / "__init__.py").write_text("VALUE = 1\n")
+    commit(root)
+    (root / "lib" / "theirs" / "__init__.py").write_text("VALUE = 1 + 0\n")
+    installed = filter(None, [os.environ.get("PYTHONPATH"), str(tmp_path / "installed")])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(installed))
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    out = tmp_path / "out"
+    given = ["cases.py", "--only", "new", "--device", "cpu", "--out", str(out)]
+    assert versus(["HEAD", ".", *given]) == 2
+    told = capsys.readouterr().out
+    assert f"; {lockstep.NO_OWN_FILE}\n" in told
+    assert json.loads((out / "answers.json").read_text())["cases"][0]["reason"] == lockstep.NO_OWN_FILE
+    a, b = re.search(r"each side's packages: A,(\S+) and B,(\S+); or", told).groups()
+    assert versus([f"HEAD,{a}".replace("FOLDER", "lib"), f".,{b}".replace("FOLDER", "lib"), *given]) == 0
+    told = capsys.readouterr().out
+    assert f"B imports theirs from {root}/lib/theirs/__init__.py" in told
+    assert lockstep.NO_OWN_FILE not in told
+    versus([".", ".,LEVEL=2", *given, "--seconds", "1"])
+    told = capsys.readouterr().out
+    assert "LEVEL" in told
+    assert lockstep.NO_OWN_FILE not in told, "no revision was named"
+
+
+def test_a_case_beside_others_may_import_nothing(file):
+    """What another case has loaded into their processes is not its own, in whatever order they came."""
+    every = cases.load(file)
+    here = Path(__file__).resolve().parent
+    live = {name: types.SimpleNamespace(folder=here, is_over=False) for name in "AB"}
+    files: dict[str, dict[str, str]] = {}
+    for loaded in ({"theirs": f"{here}/theirs.py"}, {}, {"theirs": f"{here}/theirs.py"}):
+        ready = {name: {"files": loaded} for name in "AB"}
+        lockstep._assert_own_code(live, ready, (here,), files)
+    both, theirs = Settings(file, watched=(here, here.parent)), {"A": {}, "B": {"theirs": "theirs.py"}}
+    of = lambda files, settings: lockstep._Progress(every["new"], [ALIKE] * 8, files=files).outcome(settings, "why")
+    of_nothing, of_theirs, of_one_state = of(files, both), of(theirs, both), of(files, Settings(file, watched=(here,)))
+    assert [one.is_same_code for one in (of_nothing, of_theirs, of_one_state)] == [True, False, False]
+    assert [one.reason for one in (of_nothing, of_theirs)] == [f"{lockstep.NO_OWN_FILE}; why", "why"]
+    assert report.exit_code([of_nothing, of_theirs]) == 0
+    assert report.exit_code([of_nothing, dataclasses.replace(of_nothing, answer="SLOWER")]) == 2
+    assert report.exit_code([of_one_state]) == 0
 
 
 def test_what_asks_is_no_module_of_a_side(root, tmp_path, monkeypatch, capsys):
@@ -502,7 +729,7 @@ def test_what_asks_is_no_module_of_a_side(root, tmp_path, monkeypatch, capsys):
     commit(root)
     monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
     given = ["--device", "cpu", "--seconds", "1", "--out", str(tmp_path / "out")]
-    command.main(["HEAD~1", "HEAD", "cases.py", *given])
+    versus(["HEAD~1", "HEAD", "cases.py", *given])
     printed = capsys.readouterr()
     assert "UNSURE  imported: " in printed.out, printed.err
     old, new = (sides.parse(text, root).checkout for text in ("HEAD~1", "HEAD"))
@@ -569,16 +796,20 @@ def test_a_python_that_cannot_hand_over_anything_is_refused(repository, tmp_path
 )
 def test_mistakes_on_the_command_line(capsys, given, words):
     with pytest.raises(SystemExit):
-        command.main(["A", *given])
+        versus(["A", *given])
     assert words in capsys.readouterr().err
 
 
-def test_a_tolerance_that_there_is_not_is_told_in_a_line(repository, capsys):
+def test_a_tolerance_that_there_is_not_is_told_in_a_line(repository, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "job.md"))
     (repository / "cases.py").write_text(
         "from metallab.versus import case\n@case(tolerance='float99')\ndef one(): ...\n"
     )
-    assert command.main(["HEAD~1", ".", "cases.py"]) == 2
+    assert versus(["HEAD~1", ".", "cases.py"]) == 2
     assert "one: there is no tolerance for 'float99'" in capsys.readouterr().err
+    job = (tmp_path / "job.md").read_text()
+    assert job.startswith("### something could not be compared: a mistake, ")
+    assert "\n```\nversus: one: there is no tolerance for 'float99'" in job
 
 
 def test_an_interruption_before_anything_is_told_in_a_line(repository, tmp_path, capsys, monkeypatch):
@@ -588,7 +819,7 @@ def test_an_interruption_before_anything_is_told_in_a_line(repository, tmp_path,
 
     monkeypatch.setattr(lockstep, "compare", compare)
     given = ["HEAD~1", "HEAD", "cases.py", "--device", "cpu", "--out", str(tmp_path / "out")]
-    assert command.main(given) == 130
+    assert versus(given) == 130
     assert capsys.readouterr().err == "versus: interrupted before anything was compared\n"
 
 
@@ -608,7 +839,7 @@ def test_what_was_decided_before_a_turn_expired_is_kept(file, monkeypatch):
 def test_a_folder_that_takes_no_files_is_refused_before_anything_is_measured(repository, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(lockstep, "compare", lambda *_: pytest.fail("it was measured"))
     (tmp_path / "a_file").touch()
-    assert command.main(["HEAD~1", "HEAD", "cases.py", "--out", str(tmp_path / "a_file" / "below")]) == 2
+    assert versus(["HEAD~1", "HEAD", "cases.py", "--out", str(tmp_path / "a_file" / "below")]) == 2
     error = capsys.readouterr().err
     assert (
         error
@@ -629,23 +860,23 @@ def test_a_whole_name_means_no_longer_one():
 
 
 def test_somebody_s_project_is_not_timed_by_the_cases_of_metal_lab(repository, capsys):
-    assert command.main(["HEAD~1", "."]) == 2
-    assert capsys.readouterr().err.startswith("versus: name a file of cases behind A and B; ")
+    assert versus(["HEAD~1", "."]) == 2
+    assert capsys.readouterr().err.startswith("versus: name a file of cases behind A and B: ")
 
 
 def test_help_tells_what_the_exit_codes_mean(capsys):
     with pytest.raises(SystemExit):
-        command.main(["--help"])
+        versus(["--help"])
     told = capsys.readouterr().out
-    assert command.EXIT_CODES in told
-    assert "example: python -m metallab.versus HEAD~1 . cases.py" in told
+    assert "  1    B is slower in a case, or cannot do what A can\n" in told
+    assert "example: metallab versus HEAD~1 . cases.py" in told
 
 
 def test_cases_are_listed_by_group_and_name(repository, capsys):
-    assert command.main(["HEAD", ".", "cases.py", "--only", "01", "--list"]) == 0
+    assert versus(["HEAD", ".", "cases.py", "--only", "01", "--list"]) == 0
     listed = capsys.readouterr().out
     assert listed.split() == ["01", "steady[n=2]", "01", "steady[n=3]"]
-    assert command.main(["--list", "cases.py", "--only", "01"]) == 0
+    assert versus(["--list", "cases.py", "--only", "01"]) == 0
     assert capsys.readouterr().out == listed
 
 
@@ -663,13 +894,34 @@ def test_what_was_compared_before_an_end_is_kept(repository, tmp_path, capsys, m
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # which nothing but the picture needs
     out = tmp_path / "out"
     given = ["HEAD~1", "HEAD", "cases.py", "--only", "01", "--device", "cpu", "--out", str(out)]
-    assert command.main(given) == code
+    assert versus(given) == code
     printed = capsys.readouterr()
     assert printed.err == f"interrupted after 1 of 2 cases{reason}\n"
     assert printed.out.count(report.RATIO) == 1
     assert "There is no picture without matplotlib: pip install matplotlib" in printed.out
     kept = records.by_name(records.load(out / "versus.json"))
     assert set(kept) == {"versus/steady[n=2]/A", "versus/steady[n=2]/B"}
+
+
+def test_the_pairs_of_a_case_under_way_outlive_an_interruption(repository, tmp_path, capsys, monkeypatch):
+    some = lockstep.Pair((0.001,), (0.002,), 3, (0.001, 0.001))
+    pairs = iter([some] * 5)  # of two cases
+
+    def pair(*_, **__):
+        if taken := next(pairs, None):
+            return taken
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lockstep, "_pair", pair)
+    monkeypatch.setattr(lockstep, "_live_pair", lambda *_: contextlib.nullcontext({}))
+    monkeypatch.setattr(report, "draw", lambda *_: None)
+    out = tmp_path / "out"
+    given = ["HEAD~1", "HEAD", "cases.py", "--only", "01", "--device", "cpu", "--out", str(out)]
+    assert versus(given) == 130
+    assert capsys.readouterr().err == "interrupted after 0 of 2 cases\n"
+    kept = json.loads((out / "answers.json").read_text())["cases"]
+    assert [(each["answer"], each["reason"]) for each in kept] == [("UNSURE", "interrupted")] * 2
+    assert sorted(each["pairs"] for each in kept) == [2, 3]
 
 
 def test_a_second_interruption_leaves_what_the_first_one_leaves(repository, tmp_path, capsys, monkeypatch):
@@ -686,7 +938,7 @@ def test_a_second_interruption_leaves_what_the_first_one_leaves(repository, tmp_
     monkeypatch.setattr(report, "save_answers", save_answers)
     before = signal.getsignal(signal.SIGINT)
     given = ["HEAD~1", "HEAD", "cases.py", "--device", "cpu", "--out", str(tmp_path / "out")]
-    assert command.main(given) == 130
+    assert versus(given) == 130
     assert "Cases: 1 NEITHER." in capsys.readouterr().out
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -716,6 +968,24 @@ def test_what_is_not_decided_is_said_last():
     )
 
 
+def test_a_busy_machine_is_told_below_the_table(repository, tmp_path, capsys, monkeypatch):
+    """A minute's load average above the number of cores, when it begins or when it ends."""
+    here = machine.describe()
+    busy, quiet = (dataclasses.replace(here, load_average=(load, 0.0, 0.0), cores_logical=2) for load in (7.93, 2.0))
+    unknown = dataclasses.replace(here, load_average=None, cores_logical=2)
+    assert report.Load.between(quiet, busy).note.startswith("The load average was 7.93 on 2 cores: the longer sample")
+    assert report.Load.between(quiet, quiet).note == report.Load.between(unknown, quiet).note == ""
+    monkeypatch.setattr(lockstep, "compare", lambda given, *_: iter([lockstep.Outcome(given[0], "NEITHER")]))
+    moments = iter([here, busy])
+    monkeypatch.setattr(command.machine, "describe", lambda: next(moments, quiet))
+    given = ["HEAD~1", "HEAD", "cases.py", "--device", "cpu", "--out", str(tmp_path / "out")]
+    assert versus(given) == 2
+    assert "\nThe load average was 7.93 on 2 cores: " in capsys.readouterr().out
+    load = json.loads((tmp_path / "out" / "answers.json").read_text())["load_average"]
+    assert (load["began"], load["ended"], load["cores"]) == (7.93, 2.0, 2)
+    assert load["note"].startswith("The load average was 7.9")
+
+
 def test_seconds_are_not_advised_where_all_pairs_were_taken():
     some = lockstep.Pair((0.001,), (0.001,), 3, (0.001, 0.001))
     full = lockstep.Outcome(cases.Case("one", lambda: None), "UNSURE", lockstep.Interval(1.0, 0.9, 1.1), (some,) * 40)
@@ -723,3 +993,28 @@ def test_seconds_are_not_advised_where_all_pairs_were_taken():
         "1 of 1 were not decided; 1 had all 40 pairs, which no --seconds add to: a quieter machine may decide, or a "
         "larger --factor."
     )
+
+
+def test_the_picture_shows_every_case_and_no_ratio_hides_another():
+    some = lockstep.Pair((0.001,), (0.001,), 3, (0.001, 0.001))
+    one = lambda name, answer, *of: lockstep.Outcome(
+        cases.Case(name, lambda: None), answer, lockstep.Interval(*of) if of else None, (some,), "it fails"
+    )
+    compared = [
+        one("near", "SLOWER", 0.95, 0.94, 0.96),
+        one("far", "FASTER", 40.0, 39.0, 41.0),
+        one("few", "UNSURE", 1.0),
+    ]
+    figure = report.draw([*compared, one("blur[n=2]", "LOST"), one("fresh", "NEW")], "A: x; B: y", "CPU")
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "near\nSLOWER", "far\nFASTER", "few\nUNSURE, no interval",
+    ]  # fmt: skip
+    assert figure.get_supxlabel() == "Without a ratio: blur[n=2] LOST, fresh NEW"
+    low, high = axes.get_xlim()
+    assert low < report._position(0.94) < report._position(41) < high
+    assert report._position(1) - report._position(0.95) > (high - low) / 10
+    ticks = {float(label.get_text()): at for label, at in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True)}
+    assert {1, 5} <= ticks.keys()
+    assert all(at == report._position(ratio) for ratio, at in ticks.items())
+    assert report.draw([one("blur", "LOST")], "A: x; B: y", "CPU") is None

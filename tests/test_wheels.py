@@ -250,6 +250,18 @@ def test_what_the_core_writes_lies_where_it_was_started(core, tmp_path):
     assert json.loads(written.read_text())["benchmarks"]
 
 
+def test_what_the_core_writes_is_no_change_of_somebody_s_project(core, tmp_path):
+    """Neither results nor a comparison: git ignores them, unless somebody chose the folder."""
+    run(["git", "init", "--quiet", str(tmp_path)])
+    make = "from metallab import paths; paths.make_output(paths.BUILD / 'versus')"
+    status = ["git", "-C", str(tmp_path), "status", "--porcelain", "--untracked-files=all"]
+    core.python(make, cwd=tmp_path, METALLAB_BUILD="chosen")
+    assert [path.name for path in (tmp_path / "chosen").iterdir()] == ["versus"]
+    core.python(make, cwd=tmp_path)
+    (tmp_path / "build" / "metallab" / "versus" / "versus.json").touch()
+    assert run(status)[0] == ""
+
+
 def test_readme_shows_the_five_lines_of_the_page():
     (first, *_) = blocks(OWN_CODE, "py")
     assert first in blocks(ROOT / "README.md", "py")

@@ -1,7 +1,7 @@
 """The core of the lessons as cases: what `make versus` and `make gate REF=revision` time on both sides.
 
 Groups are numbers of lessons. A case imports what it needs inside of its function, from its own side; where that side
-is a revision that does not have it yet, the case is listed as new. ``python -m metallab.versus A B --only 02b``.
+is a revision that does not have it yet, the case is listed as new. ``metallab versus A B --only 02b``.
 """
 
 from __future__ import annotations

@@ -163,6 +163,48 @@ def a_round_is_one_sample_of_each_in_random_order(lockstep, monkeypatch):
     assert live["A"].asked == {"calls": 3}
 
 
+@LOCKSTEP.rule(
+    ("self.spent += seconds", "self.spent += 0"),
+    ("progress.share(beside / len(asked))", "progress.share(beside)"),
+    ("_rounds(starting + beside,", "_rounds(starting,"),
+    ("beside=self.beside", "beside=0.0"),
+    ("(2 if count < intervals.LOOKS[0] else 1)", "1"),
+    ("(2 if count < intervals.LOOKS[0] else 1)", "2"),
+)
+def starting_and_ending_processes_belong_to_the_budget(lockstep, monkeypatch):
+    """Of 2 s and 3 s in each pair half is each of two cases', beside its own 5 s; and rounds are fewer for it.
+
+    The budget is doubled for the pairs that the first interval needs, and for no others.
+    """
+    clock, beside_of_pairs, costs = [0.0], [], []
+
+    @contextlib.contextmanager
+    def live_pair(*_):
+        clock[0] += 2.0
+        yield {}
+        clock[0] += 3.0
+
+    def pair(*_, beside, **__):
+        beside_of_pairs.append(beside)
+        clock[0] += 5.0
+        return lockstep.Pair((1.0,), (1.0 + 0.2 * (len(beside_of_pairs) // 2 % 3 - 1),), 1, (1.0, 1.0))
+
+    monkeypatch.setattr(lockstep, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(lockstep, "_live_pair", live_pair)
+    given = [cases.Case(name, lambda: None) for name in "ab"]
+    with monkeypatch.context() as context:
+        context.setattr(lockstep, "_pair", pair)
+        for seconds, spent, pairs_taken in ((10.0, 15.0, 2), (55.0, 60.0, 8)):
+            beside_of_pairs.clear()
+            outcomes = list(lockstep.compare(given, (), lockstep.Settings(Path("cases.py"), seconds=seconds)))
+            assert [(outcome.seconds, len(outcome.pairs)) for outcome in outcomes] == [(spent, pairs_taken)] * 2
+    assert beside_of_pairs[:4] == [0.0, 0.0, 2.5, 2.5]
+    monkeypatch.setattr(lockstep, "_rounds", lambda cost, *_: costs.append(cost) or 1)
+    live = {name: Answering(name, []) for name in "AB"}
+    lockstep._pair(CASE, live, lockstep.Settings(Path("cases.py")), random.Random(0), is_first=False, beside=2.5)
+    assert costs == [2.5]
+
+
 @LOCKSTEP.rule(("chance.sample(list(open_cases), len(open_cases))", "list(open_cases)"))
 def cases_come_in_another_order_in_each_pair_of_processes(lockstep, monkeypatch):
     """So that none always follows the same one, and its memory."""
@@ -229,13 +271,21 @@ def a_sample_follows_a_call_that_does_not_count_and_waits_for_all(worker, monkey
 
 
 @WORKER.rule(
-    ('os.listdir("/proc/self/task")', '["self"][:0]'), ("int(thread), cores", "int(thread), cores[:0] or {0, 1}")
+    ('os.listdir("/proc/self/task")', '["self"][:0]'),
+    ("contextlib.suppress(ProcessLookupError)", "contextlib.nullcontext()"),
+    ("int(thread), cores", "int(thread), cores[:0] or {0, 1}"),
 )
 def all_threads_of_a_process_are_held_to_its_cores(worker, monkeypatch):
-    """Also those that a framework has started before."""
+    """Also those that a framework has started before; one may end meanwhile."""
     held = []
-    monkeypatch.setattr(worker.os, "sched_setaffinity", lambda *given: held.append(given), raising=False)
-    monkeypatch.setattr(worker.os, "listdir", lambda folder: ["7", "8"] if folder == "/proc/self/task" else [])
+
+    def hold(thread, cores):
+        if thread == 6:
+            raise ProcessLookupError
+        held.append((thread, cores))
+
+    monkeypatch.setattr(worker.os, "sched_setaffinity", hold, raising=False)
+    monkeypatch.setattr(worker.os, "listdir", lambda folder: ["6", "7", "8"] if folder == "/proc/self/task" else [])
     worker.pin([3])
     assert held == [(7, [3]), (8, [3])]
 

@@ -140,7 +140,7 @@ def state() -> str:
     from metallab import versus
 
     files = [Path(__file__), *sorted(Path(versus.__file__).parent.glob("*.py"))]
-    judged = [file for file in files if file.name not in ("report.py", "sides.py", "__main__.py")]
+    judged = [file for file in files if file.name not in ("report.py", "sides.py", "command.py")]
     return hashlib.sha256(b"".join(file.read_bytes() for file in judged)).hexdigest()[:12]
 
 

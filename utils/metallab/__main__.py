@@ -24,11 +24,11 @@ class Command:
     title: str
     example: str
     """What stands behind ``metallab`` in a line that somebody would type."""
-    needs: str = ""
-    """Of `EXTRAS`, the package without which it cannot do anything."""
+    needs: tuple[str, ...] = ()
+    """Of `EXTRAS`, the packages without which it cannot do anything."""
 
 
-EXTRAS = {"torch": "pytorch", "matplotlib": "notebooks"}
+EXTRAS = {"torch": "pytorch", "matplotlib": "notebooks", "pandas": "notebooks"}
 """What brings a package that the core does not have."""
 
 COMMANDS = (
@@ -37,21 +37,23 @@ COMMANDS = (
         "metallab.pytorch.coverage",
         "will a model run on MPS?",
         "coverage my_project.model:example",
-        "torch",
+        ("torch",),
     ),
     Command(
-        "doctor", "metallab.pytorch.doctor", "six answers about a model", "doctor my_project.model:example", "torch"
+        "doctor", "metallab.pytorch.doctor", "six answers about a model", "doctor my_project.model:example", ("torch",)
     ),
-    Command("report", "metallab.results.report", "one page of a run's results", "report build/full-cpu", "matplotlib"),
+    Command(
+        "report", "metallab.results.report", "one page of a run's results", "report build/full-cpu", ("matplotlib",)
+    ),
     Command("time", "metallab.commands.time_expression", "time an expression", "time 'sorted(a)' --setup 'a = [2, 1]'"),
     Command(
         "trace",
         "metallab.pytorch.trace_script",
         "each operator, copy and fallback of a script",
         "trace train.py",
-        "torch",
+        ("torch", "pandas"),
     ),
-    Command("versus", "metallab.versus.__main__", "is B slower than A?", "versus HEAD~1 . cases.py"),
+    Command("versus", "metallab.versus.command", "is B slower than A?", "versus HEAD~1 . cases.py"),
 )
 
 
@@ -70,14 +72,21 @@ def main(arguments: Sequence[str] | None = None, commands: Sequence[Command] = C
     if (here := os.getcwd()) not in sys.path:  # the script `metallab` is in another folder; python -m does the same
         sys.path.insert(0, here)
     chosen = names[given.command]
-    if chosen.needs and importlib.util.find_spec(chosen.needs) is None:
-        mend = f"pip install 'path/to/metal-lab[{EXTRAS[chosen.needs]}]'"
-        print(f"metallab {chosen.name}: {chosen.needs} is not installed: {mend}, or make setup", file=sys.stderr)
+    if missing := [name for name in chosen.needs if importlib.util.find_spec(name) is None]:
+        mend = f"pip install 'path/to/metal-lab[{','.join(EXTRAS[name] for name in missing)}]'"
+        what = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        print(f"metallab {chosen.name}: {what}: {mend}, or make setup in a checkout", file=sys.stderr)
         return 2
     own = argparse.ArgumentParser(
         prog=f"metallab {chosen.name}", description=chosen.title, epilog=f"example: metallab {chosen.example}"
     )
-    return importlib.import_module(chosen.module).command(own, given.arguments)
+    try:
+        code = importlib.import_module(chosen.module).command(own, given.arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # what reads it has seen enough, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
 
 
 def _line(command: Command) -> str:

@@ -390,9 +390,8 @@ def _assert_arrays_close(reference: np.ndarray, result: np.ndarray, allowed: Tol
         worst = np.unravel_index(np.argmax(difference - limit), reference.shape)
         raise Mismatch(
             f"{part}: {wrong} of {reference.size} values differ too much, worst {_at(worst)}{result[worst]:.6g} for "
-            f"{reference[worst]:.6g}: {difference[worst]:.3g} apart, allowed {limit[worst]:.3g} (the sum of "
-            f"{allowed.relative:g} of the value, as much of {size:.3g}, the root mean square without zeros, "
-            f"and {allowed.absolute:g})"
+            f"{reference[worst]:.6g}: {difference[worst]:.3g} apart, and rounding explains at most "
+            f"{limit[worst]:.3g}"
         )
     return None
 

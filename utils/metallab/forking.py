@@ -1,4 +1,4 @@
-"""A process that has imported PyTorch with the simulated Apple GPU, and forks a child for each task that it is handed.
+"""A process that has imported PyTorch, with the simulated Apple GPU or without, and forks a child for each task.
 
 A fresh interpreter takes 1.5 s for that before the first line of a cell runs. A forked child begins where the fresh one
 stands after its ``import torch``, with everything as new: memory, counters, generators, caches. So only a text that

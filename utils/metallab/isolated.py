@@ -126,8 +126,8 @@ def run(
     ``modules`` are texts by name that it can import.
     ``threads=1`` holds frameworks to one CPU thread: by their environment variables, and on Linux also by allowing the
     process one core. ``device="mps"`` gives the text an Apple GPU, where there is none a simulated one; PyTorch's part
-    of that comes when the text imports torch. With ``forked=True`` a text for the simulated one that begins with that
-    import may get a process that has done it already, and is else as new (`metallab.forking`). ValueError for another
+    of that comes when the text imports torch. With ``forked=True`` a text that begins with that import may get a
+    process that has done it already, and is else as new (`metallab.forking`). ValueError for another
     number of threads or another device, `ChildFailed` if the folder for temporary files cannot be written.
     """
     if threads not in (None, 1):
@@ -149,7 +149,7 @@ def run(
             for name, text in modules.items():
                 Path(folder, f"{name}.py").write_text(text, encoding="utf-8")
             arguments = [wish, *(["1"] if threads else [])]
-            may_fork = forked and wish == "sim" and forking.may_serve(source, modules)
+            may_fork = forked and forking.may_serve(source, modules)
             own = {"PYTHONPATH": os.pathsep.join([folder, *folders])} if modules else {}
             own[MARK] = marked(variables, Path(folder).name)[MARK]
             return _outcome(arguments, variables, own, timeout, Path(folder), may_fork)
@@ -253,7 +253,9 @@ def _serve(device: str, threads: str = "") -> int:
 
         numpy.random.seed()  # Python does this by itself
         torch.default_generator.seed()
-        return main(folder, device, threads)
+        code = main(folder, device, threads)
+        atexit._run_exitfuncs()
+        return code
 
     forking.serve(prepare, work)
     return 0
@@ -410,7 +412,7 @@ def _cell(shell, line: str, cell: str) -> None:
         environment=dict(pair.split("=", 1) for pair in given.set),
         modules=modules,
         timeout=given.timeout,
-        forked=True,
+        forked=bool(given.device),
     )
     if "SimulationError" in outcome.kinds and (gap := needs.other_torch()):
         return _not_run(shell, given.results, [gap], gap.what)

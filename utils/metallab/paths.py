@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import re
+import tempfile
 import time
 import warnings
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ IN_CHECKOUT = (ROOT / "pyproject.toml").is_file()
 BUILD = Path(os.environ.get("METALLAB_BUILD") or (ROOT / "build" if IN_CHECKOUT else Path.cwd() / "build" / "metallab"))
 """``METALLAB_BUILD`` names another folder for all that is written, where the checkout is not one's own: a classroom.
 
-Without a checkout it is ``build/metallab`` in the folder where the program was started."""
+Without a checkout it is ``build/metallab`` in the folder where the program was started, with a ``.gitignore``."""
 FAILED = BUILD / "failed"
 REPORT = BUILD / "report"
 CONSTRAINTS = ROOT / "constraints.txt"
@@ -35,6 +36,18 @@ def run_folder(mode: str, device: str) -> Path:
     return Path(os.environ.get("METALLAB_OUT") or BUILD / f"{mode}-{device}")
 
 
+def make_output(folder: Path, option: str = "--out") -> None:
+    """Make a folder for what a command's ``option`` writes. OSError, with what to do, if it takes no files."""
+    try:
+        if Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(BUILD)):
+            _make_build()
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(f"{folder} takes no files ({error.strerror}): name another folder with {option}") from error
+
+
 def note(path: Path) -> None:
     """Note that results begin to be written there: `latest` goes by the order of these notes, ``build/order.txt``.
 
@@ -43,7 +56,7 @@ def note(path: Path) -> None:
     if not (name := _name(path)):
         return
     try:
-        BUILD.mkdir(parents=True, exist_ok=True)
+        _make_build()
         with (BUILD / _ORDER).open("a", encoding="utf-8") as order:
             order.write(f"{name}\n")
     except OSError as error:
@@ -98,6 +111,13 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 _ORDER = "order.txt"
+
+
+def _make_build() -> None:
+    """Make `BUILD`. Where nobody chose it, it may lie in somebody's own project, whose git is told to ignore it."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    if not IN_CHECKOUT and not os.environ.get("METALLAB_BUILD"):
+        (BUILD / ".gitignore").write_text("*\n", encoding="utf-8")
 
 
 def _name(path: Path) -> str:

@@ -216,12 +216,16 @@ def write(path: Path, records: Iterable[Record]) -> Path:
 
 
 def _put(path: Path, content: bytes) -> Path:
-    """Write a file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as folder:
-        part = Path(folder) / path.name
-        part.write_bytes(content)
-        os.replace(part, path)
+    """Write a file, whole or not at all. OSError, with what to do, if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as folder:
+            part = Path(folder) / path.name
+            part.write_bytes(content)
+            os.replace(part, path)
+    except OSError as error:
+        mend = "make room, or name another place, folder= or METALLAB_BUILD"
+        raise OSError(error.errno, f"{path} cannot be written ({error.strerror}): {mend}") from error
     return path
 
 

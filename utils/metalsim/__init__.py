@@ -1,14 +1,12 @@
 """A simulated Apple GPU for machines without one: torch programs for ``device="mps"`` run, and nothing is timed.
 
-Order matters::
+A program begins with it::
 
     import metalsim
-    metalsim.arm()                                  # before torch is imported
-    metalsim.install()                              # imports torch, builds the device once, switches it on
+    metalsim.install_with_torch(required=True)      # before torch is imported: with torch comes the device
 
-    metalsim.install_with_torch()                   # or both: now, and when torch is imported
-
-``python -m metalsim script.py`` and ``pytest --metalsim`` do it for a whole program.
+which is `arm` now and `install` later. ``python -m metalsim script.py`` and ``pytest --metalsim`` do it for a whole
+program.
 
 What it knows, what it does not, and how it works is told in `metalsim.device`. (PYTEST_DONT_REWRITE: pytest, which
 loads the plugin, is not to change this package's assertions, of which there are none.)

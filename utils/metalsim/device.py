@@ -176,8 +176,8 @@ def _switched_on() -> ModuleType:
     module = _import(_built(torch.__version__))
     if not torch._C._mps_is_available():
         raise SimulationError(
-            "torch was asked for its MPS device before the simulated one was installed: restart Python and call "
-            "metalsim.install() right after torch is imported, or metalsim.install_with_torch() before"
+            "torch was asked for its MPS device before the simulated one was installed: restart Python and begin with "
+            f"{preload.FIRST}, before torch is imported"
         )
     module.install(_decider(), _asker(), torch.version.git_version)
     module.register_native(_operators_with_kernel())

@@ -24,6 +24,8 @@ from metalsim import building
 from metalsim.errors import SimulationError
 
 SYSTEM = ("Linux", "x86_64")
+FIRST = "`import metalsim; metalsim.install_with_torch(required=True)`"
+"""What a program begins with."""
 _library: ctypes.CDLL | None = None
 _forgiving = False
 
@@ -42,7 +44,7 @@ def arm() -> None:
     if "torch" in sys.modules:
         raise SimulationError(
             "torch was imported before the simulated Apple GPU was armed: restart Python with `python -m metalsim`, or "
-            "begin with `import metalsim; metalsim.arm()` (`import metallab` under METALLAB_DEVICE=sim does that)"
+            f"begin with {FIRST} (`import metallab` under METALLAB_DEVICE=sim does that)"
         )
     library = ctypes.CDLL(str(_answer()), mode=ctypes.RTLD_GLOBAL)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -57,7 +59,7 @@ def armed() -> bool:
 def answer_mps(yes: bool) -> None:
     """From now on torch is told that its accelerator is ``mps``, or that there is none."""
     if _library is None:
-        raise SimulationError("the simulated Apple GPU is not armed: call metalsim.arm() before torch is imported")
+        raise SimulationError(f"the simulated Apple GPU is not armed: begin with {FIRST}, before torch is imported")
     _library.metalsim_set_accelerator(int(yes))
 
 

@@ -27,7 +27,9 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """``metallab time``: prints a `metallab.timing.Measurement`; 0, or 2 where nothing was measured."""
     parser.add_argument("expression", help="a Python expression, quoted; its result is what is waited for")
     parser.add_argument("--setup", action="append", default=[], help="statements that run once before; may be repeated")
-    parser.add_argument("--device", choices=NAMES[1:], help="where the expression computes; else it is looked up")
+    parser.add_argument(
+        "--device", choices=NAMES[1:], help="where the expression computes, which is waited for; else looked up"
+    )
     parser.add_argument("--framework", choices=TITLES, help="whose device it is, where the set-up imports several")
     parser.add_argument("--throughput", action="store_true", help="many calls in a row, instead of each waited for")
     given = parser.parse_args(arguments)

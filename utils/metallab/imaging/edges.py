@@ -142,7 +142,7 @@ def _complex(operator: str) -> list[Case]:
         "|z|": (torch.abs, np.abs),
         "angle": (torch.angle, np.angle),
         "conjugate": (torch.conj_physical, np.conj),
-        "z * z": (torch.square, np.square),
+        "square": (torch.square, np.square),
         "1 / z": (torch.reciprocal, np.reciprocal),
         "sum": (torch.sum, np.sum),
         "matrix product": (lambda z: z @ z.mT, lambda z: z @ z.T),

@@ -169,8 +169,10 @@ class Race:
                 of = f"{question}, mean of {len(ratios)} network{'s' * (len(ratios) > 1)}{aside}"
                 mean = timing.geometric_mean(ratios)
                 few = f"{rival} against {mean.baseline}: too few pairs for a 95 % interval"
-                single = sorted(ratio.median for ratio in ratios)
-                each = f"; single networks {units.times(single[0])} to {units.times(single[-1])} times as fast"
+                is_slower = mean.verdict == "slower"  # then the mean's words are of times, too
+                single = sorted(1 / ratio.median if is_slower else ratio.median for ratio in ratios)
+                each = f"; single networks {units.times(single[0])} to {units.times(single[-1])} times as "
+                each += "long" if is_slower else "fast"
                 finite = math.isfinite(mean.high)
                 sentences.append(f"{of}: {mean if finite else few}{each if finite and len(single) > 1 else ''}.")
         return sentences

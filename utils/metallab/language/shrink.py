@@ -53,9 +53,14 @@ class GroupedLinear(nn.Module):
         return functional.linear(x, self.weight(x.dtype), self.bias)
 
 
-def shrunk(model: Model, bits: int, group: int = 32) -> Model:
-    """A copy with each `nn.Linear` inside as `GroupedLinear`; all else stays. ValueError as there, or if none is."""
+def shrunk(model: Model, bits: int, group: int = 32) -> Model | GroupedLinear:
+    """A copy with each `nn.Linear` as `GroupedLinear`, be it the model itself; all else stays.
+
+    ValueError as there, or if there is none.
+    """
     small = copy.deepcopy(model)
+    if type(small) is nn.Linear:
+        return GroupedLinear(small, bits, group)
     linear = [
         (module, name, child)
         for module in small.modules()
@@ -63,9 +68,7 @@ def shrunk(model: Model, bits: int, group: int = 32) -> Model:
         if type(child) is nn.Linear  # who inherits from it may read its weight
     ]
     if not linear:
-        raise ValueError(
-            "no linear layer inside: give a model that has some; for one alone take GroupedLinear(layer, 4, 32)"
-        )
+        raise ValueError("no linear layer inside: give a model that has some")
     for module, name, child in linear:
         setattr(module, name, GroupedLinear(child, bits, group))
     return small

@@ -36,11 +36,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.module_tracker import ModuleTracker
 
 from metallab import checks, units
 from metallab.device import Device
-from metallab.pytorch.dispatch import innermost_module, watching
+from metallab.pytorch.dispatch import CallingModules, watching
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,6 +121,8 @@ class Verdict:
     """Calls that were not compared because the time was over."""
     passed_over: int = 0
     """Calls that were not compared because another like them was: see `Choice`."""
+    operators: dict[str, None] = field(default_factory=dict)
+    """Each that was called, compared or not, with its overload: ``aten::add.Tensor``."""
 
     @property
     def headline(self) -> str:
@@ -302,6 +303,16 @@ def find(
     return dataclasses.replace(judge.verdict, conditions=conditions, program=program, layers=errors)
 
 
+def _moved(tensor: Tensor, device: Any) -> Tensor:
+    """On a device, at the same offset in its memory, which `Tensor.to` forgets."""
+    there = tensor.to(device)
+    offset = tensor.storage_offset()
+    if there.storage_offset() == offset or not there.numel():
+        return there
+    last = sum((count - 1) * step for count, step in zip(there.shape, there.stride(), strict=True))
+    return there.new_zeros(offset + last + 1).as_strided(there.shape, there.stride(), offset).copy_(there)
+
+
 # ---- layers ---------------------------------------------------------------------------------------------------------
 
 _Layers = list[tuple[str, list[Tensor | None]]]
@@ -325,7 +336,7 @@ class _Run:
                 tensor.data = widened(tensor.data)
         change = widened if wide else lambda t: t
         inputs = tree_map_only(
-            Tensor, lambda t: change(t.detach().to(device)).requires_grad_(t.requires_grad), self.inputs
+            Tensor, lambda t: change(_moved(t.detach(), device)).requires_grad_(t.requires_grad), self.inputs
         )
         noted: _Layers = []
         for name, module in model.named_modules():
@@ -484,13 +495,16 @@ class _Judge:
     """Compares each operator that a device computes, until one is wrong."""
 
     def __init__(self, on: Device, seconds: float, choice: Choice) -> None:
-        self.on, self.modules, self.seconds, self.choice = on, ModuleTracker(), seconds, choice
+        self.on, self.modules, self.seconds, self.choice = on, CallingModules(), seconds, choice
+        self.path = ""
         self.began = time.monotonic()
         self.direction: Direction = "forward"
         self.verdict = Verdict("agrees", on.label)
         self.call: _Call | None = None
 
     def see(self, operator: Any, args: tuple, kwargs: dict) -> Any:
+        self.path = self.modules.innermost()
+        self.verdict.operators[operator.name()] = None
         call = _Call(operator, args, kwargs)
         short = call.name.rpartition("::")[2]
         if self.verdict.culprit or operator.is_view or short.startswith(UNWRITTEN):
@@ -561,8 +575,8 @@ class _Judge:
         return any(given.get(name) == 0 for name in DROPS) or given.get("train") is False
 
     def module(self) -> str:
-        """The innermost module that is at work, as `named_modules` names it; empty for the model itself."""
-        return innermost_module(self.modules).partition(".")[2]
+        """The innermost module, as `named_modules` names it; empty for the model itself, and where it is not known."""
+        return self.path.partition(".")[2]
 
     def blame(self, kind: Kind, call: _Call, layouts: _Call | None, difference: str) -> None:
         tensors = call.tensors

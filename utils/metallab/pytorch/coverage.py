@@ -19,6 +19,7 @@ import contextlib
 import copy
 import functools
 import html
+import os
 import signal
 import sys
 import threading
@@ -55,7 +56,11 @@ class _Stopped(BaseException):
 
 
 class _NeedsNumbers(BaseException):
-    """Ends a trace on the meta device, where something failed."""
+    """Ends a trace on the meta device, where something failed; ``problem`` if it fails on MPS as well."""
+
+    def __init__(self, message: str, problem: str = "") -> None:
+        super().__init__(message)
+        self.problem = problem
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,23 @@ class Use:
 
 
 @dataclass(frozen=True)
+class CpuTensor:
+    """A tensor on the CPU that an operator is given beside tensors of the GPU, which raises on MPS."""
+
+    operator: str
+    module: str
+    """The innermost module, by its place in the model; empty for the model itself."""
+    line: str
+    """Which line calls the operator, ``file:number``; empty in a backward pass."""
+
+    ADVICE = "build it with device=x.device; what the model keeps, such as in a list, give to register_buffer"
+
+    def __str__(self) -> str:
+        where = ", ".join(filter(None, [self.module and f"in {self.module}", self.line and f"at {self.line}"]))
+        return f"a tensor stays on the CPU where {self.operator} meets it{where and f' {where}'}"
+
+
+@dataclass(frozen=True)
 class Coverage:
     """Every operator that a model called, the problematic ones first."""
 
@@ -105,7 +127,9 @@ class Coverage:
     torch_version: str
     traced_on: str
     problems: tuple[str, ...] = field(default=())
-    """What would raise beside a missing operator: float64, tensors left on the CPU, an LSTM with projections."""
+    """What would raise beside a missing operator and a tensor on the CPU: float64."""
+    cpu_tensors: tuple[CpuTensor, ...] = ()
+    """Tensors left on the CPU, which raise, too."""
 
     def having(self, *statuses: How) -> tuple[Use, ...]:
         """The uses with one of these statuses."""
@@ -114,15 +138,19 @@ class Coverage:
     @property
     def runs(self) -> bool:
         """True if nothing raises, as far as this can see."""
-        return not self.having("missing", "refused") and not self.problems
+        return not self.having("missing", "refused") and not self.problems and not self.cpu_tensors
 
     @property
     def answer(self) -> str:
         """One line."""
         missing, slow = self.having("missing"), self.having("falls back", "unknown")
         sentences = list(self.problems)
+        if self.cpu_tensors:
+            more = f", and {len(self.cpu_tensors) - 1} more like it" if len(self.cpu_tensors) > 1 else ""
+            sentences.append(f"{self.cpu_tensors[0]}{more} ({CpuTensor.ADVICE})")
         if missing:
-            sentences.append(f"{_listed(missing)} has no MPS kernel (with {FALLBACK_VARIABLE}=1 it runs on the CPU)")
+            has = "has" if len(missing) == 1 else "have"
+            sentences.append(f"{_listed(missing)} {has} no MPS kernel (with {FALLBACK_VARIABLE}=1 it runs on the CPU)")
         sentences += [
             f'{_listed([use])} refuses these arguments, "{_first_sentence(use.reason)}"'
             for use in self.having("refused")
@@ -189,8 +217,10 @@ def mps_coverage(
     worst_first = ("missing", "refused", "falls back", "unknown", "composite", "native")
     uses.sort(key=lambda use: (worst_first.index(use.status), use.operator))
     name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", str(model))
-    problems = _float64(model, (inputs, named)) or list(recorder.float64)[:1]
-    return Coverage(name, tuple(uses), torch.__version__, traced_on, (*problems, *recorder.problems))
+    problems = [*(_float64(model, (inputs, named)) or list(recorder.float64)[:1]), *filter(None, [recorder.problem])]
+    # a backward pass meets what the forward pass has kept
+    left = tuple(each for each in recorder.cpu_tensors if each.line) or tuple(recorder.cpu_tensors)
+    return Coverage(name, tuple(uses), torch.__version__, traced_on, tuple(problems), left)
 
 
 def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any, **named: Any) -> str:
@@ -203,14 +233,16 @@ def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any, **named
     if not torch.backends.mps.is_available():
         raise RuntimeError("there is no MPS device here; a prediction can be confirmed on a Mac only")
     device = torch.device("mps")
+    helped = os.environ.get(FALLBACK_VARIABLE) == "1" and not (coverage.having("refused") or coverage.problems)
+    foretold = coverage.runs or (helped and not coverage.cpu_tensors)
     try:
         with torch.no_grad():
             _moved(model, device)(*_moved(inputs, device), **_moved(named, device))
         torch.mps.synchronize()
     except Exception as error:  # noqa: BLE001 - a model may raise anything; it is told
-        held = "as predicted" if not coverage.runs else "NOT predicted"
+        held = "as predicted" if not foretold else "NOT predicted"
         return f"It raised, {held}: {units.first_line(error)}"
-    return f"It ran, {'as predicted' if coverage.runs else 'NOT predicted'}."
+    return f"It ran, {'as predicted' if foretold else 'NOT predicted'}."
 
 
 @contextlib.contextmanager
@@ -229,7 +261,7 @@ def _limited(seconds: float) -> Iterator[None]:
     except _Stopped as stopped:
         why = (
             str(stopped)
-            or f"has not ended after {seconds:g} s: is there a loop that never ends (time_limit= sets more)"
+            or f"has not ended after {seconds:.3g} s: is there a loop that never ends (time_limit= sets more)"
         )
         raise TraceFailed(f"the model {why}") from None
     finally:
@@ -244,13 +276,18 @@ def _stop(*_: Any) -> None:
 
 def _trace(model: Callable, inputs: Any, named: Any, training: bool, until: float) -> tuple[str, _Recorder]:
     """Where it was traced, and what was recorded."""
-    reasons = []
+    from metallab.pytorch.dispatch import explain
+
+    problem = ""
     for device in ("meta", "cpu"):
         try:
-            return device, _traced_on(device, model, inputs, named, training, until)
+            recorder = _traced_on(device, model, inputs, named, training, until)
+            recorder.problem = problem
+            return device, recorder
         except (Exception, _NeedsNumbers) as error:  # noqa: BLE001 - a model may raise anything; it is told below
-            reasons.append(f"on {device}: {units.first_line(error)}")
-    raise TraceFailed(f"the model could not be run with these inputs ({'; '.join(reasons)}); do they fit it?")
+            why = explain(error)  # the CPU's, which is what the model raises anywhere
+            problem = getattr(error, "problem", "")
+    raise TraceFailed(f"the model does not run with these inputs on the CPU: {why}; do they fit it?")
 
 
 def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: bool, until: float) -> _Recorder:
@@ -263,8 +300,10 @@ def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: 
         # the fused encoder of the CPU does not exist on MPS: keep to the path that an MPS run takes
         fast_path = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
+        # nor does its fused attention
+        math = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
         try:
-            with recorder.recording():
+            with recorder.recording(), math if device == "cpu" else contextlib.nullcontext():
                 outputs = subject(*arguments, **keywords)
                 if training:
                     _summed(outputs).backward()
@@ -279,24 +318,28 @@ class _Recorder:
     """Counts operators by the module that calls them, and takes for one what is one operator on MPS."""
 
     def __init__(self, device: str, training: bool, until: float) -> None:
-        from torch.utils.module_tracker import ModuleTracker
+        from metallab.pytorch.dispatch import CallingModules
 
         self.device, self.training, self.until = device, training, until
         self.ended_by: BaseException | None = None
-        self.modules = ModuleTracker()
+        self.modules = CallingModules()
         self.calls: dict[str, collections.Counter] = {}
-        self.problems: dict[str, None] = {}
+        self.cpu_tensors: dict[CpuTensor, None] = {}
         self.float64: dict[str, None] = {}
         self.outcomes: dict[str, refusals.Refusal | refusals.Detour] = {}
         self.lines: dict[str, dict[str, None]] = {}
         self.inside_a_whole = False
+        self.problem = ""
+        """What ended a trace on the meta device, and would fail on MPS, too."""
+        self.has_zeros = False
+        """Whether tensors on the CPU have zeros for numbers: those that came from the meta device, which has none."""
 
     @property
     def module(self) -> str:
         """The innermost module that runs, forward or backward, by its place in the model."""
-        from metallab.pytorch.dispatch import innermost_module
+        from metallab.pytorch.dispatch import below_root
 
-        return innermost_module(self.modules).partition(".")[2]
+        return below_root(self.modules.innermost())
 
     def note(self, operator: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
         """Count a call, unless it is a piece of a whole that was counted, and keep what becomes of it on a Mac."""
@@ -346,8 +389,15 @@ class _Recorder:
         """Call a function, counting it once if it is one operator on MPS."""
         import torch
 
+        from metallab.pytorch.dispatch import calling_line
+
         name = getattr(function, "__name__", "")
-        if self.inside_a_whole or name not in (*WHOLE_ON_MPS, ATTENTION):
+        if name in ("numpy", "tolist", "__array__") and (self.has_zeros or args[0].is_meta):
+            on_gpu = name != "tolist" and args[0].is_meta
+            line = calling_line(until=_traced_on.__name__)
+            problem = f"a tensor on the GPU is no NumPy array{line and f' at {line}'} (write .cpu().numpy())"
+            raise _NeedsNumbers(f"{name} asks for numbers", problem if on_gpu else "")
+        if self.inside_a_whole or name not in (*WHOLE_ON_MPS, ATTENTION) or self._is_on_the_cpu((args, kwargs)):
             return function(*args, **kwargs)
         if name == ATTENTION:
             given = {**dict(zip(ATTENTION_TAKES, args, strict=False)), **kwargs}
@@ -375,19 +425,42 @@ class _Recorder:
         name = function.name() + ("" if "." in function.name() else ".default")
         where = f" in {self.module}" if self.module else ""
         _require_dense((args, kwargs), f"meet {name}{where}")
-        self.note(name, args, kwargs)
         if self.device == "meta":
             args, kwargs = self._gathered(function, args, kwargs)
-        result = function(*args, **kwargs)
+        result = self._computed(function, args, kwargs)
+        if not self._is_on_the_cpu((args, kwargs, result)):
+            self.note(name, args, kwargs)
         _require_dense(result, f"are made by {name}{where}")
         for leaf in torch.utils._pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and leaf.device.type == self.device and leaf.dtype in _refused():
                 self.float64[f"MPS has no {str(leaf.dtype)[6:]}, which {function.name()} makes{where}"] = None
         return result
 
+    def _is_on_the_cpu(self, values: Any) -> bool:
+        """Whether a model on the GPU computes this on the CPU, as it says itself: not known of a CPU's trace."""
+        import torch
+
+        leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+        return self.device == "meta" and bool(leaves) and all(leaf.device.type == "cpu" for leaf in leaves)
+
+    def _computed(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """What an operator gives. To the CPU the meta device brings zeros, whose numbers nothing may depend on."""
+        import torch
+
+        to_the_cpu = function == torch.ops.aten._to_copy.default and str(kwargs.get("device")) == "cpu"
+        if self.device == "meta" and to_the_cpu and args[0].is_meta:
+            self.has_zeros = True
+            return torch.zeros_like(args[0], dtype=kwargs.get("dtype"), device="cpu")
+        asks = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(function.tags)
+        if self.has_zeros and asks and self._is_on_the_cpu(args):
+            raise _NeedsNumbers(f"{function.name()} asks for numbers")
+        return function(*args, **kwargs)
+
     def _gathered(self, function: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Tensors left on the CPU beside others raise on MPS: noted, then moved, so that the trace goes on."""
         import torch
+
+        from metallab.pytorch.dispatch import calling_line
 
         def kinds(values: Any) -> set[str]:
             leaves = torch.utils._pytree.tree_leaves(values)
@@ -399,8 +472,8 @@ class _Recorder:
         given = zip(function._schema.arguments, args, strict=False)
         plain = [value for argument, value in given if str(argument.type) != "List[Optional[Tensor]]"]
         if "cpu" in kinds((plain, kwargs)):
-            where = f" in {self.module}" if self.module else ""
-            self.problems[f"a tensor stays on the CPU where {function.name()} meets it{where}"] = None
+            line = calling_line(until=_traced_on.__name__)
+            self.cpu_tensors[CpuTensor(function.name(), self.module, line)] = None
         return torch.utils._pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to("meta"), (args, kwargs))
 
     @contextlib.contextmanager

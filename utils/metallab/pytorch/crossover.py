@@ -260,7 +260,7 @@ def stored(work: str) -> Curve:
         else:
             of_doubts[size] = doubt
     if not times:
-        raise ValueError(f"{STORED.name} has no curve of {work!r}: ask for 'matrix product'")
+        raise ValueError(f"{STORED.name} has no curve of {work!r}: ask for 'matrix product' or 'elementwise'")
     return Curve(work, base, times, verdicts, doubts, stored=True)
 
 

@@ -1,17 +1,25 @@
-"""Watching PyTorch's dispatcher without loading its compiler, and from which module and line an operator is called."""
+"""Watching PyTorch's dispatcher without loading its compiler; which module and line call an operator, or raise."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import sys
+import sysconfig
+import textwrap
+import threading
+import traceback
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.module_tracker import ModuleTracker
 
 
 def watching(see: Callable[[Any, tuple, dict], Any]) -> TorchDispatchMode:
@@ -33,9 +41,76 @@ def watching(see: Callable[[Any, tuple, dict], Any]) -> TorchDispatchMode:
     return Watching()
 
 
-def innermost_module(modules: ModuleTracker) -> str:
-    """The path of the innermost module that is at work, forward or backward; empty outside of modules."""
-    return max(modules.parents - {"Global"}, key=lambda path: path.count("."), default="")
+BACKWARD = "the backward pass"
+INSIDE = (os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep, contextlib.__file__)
+"""PyTorch's code and this package's."""
+
+
+class CallingModules:
+    """Which module an operator belongs to: while this is entered with ``with``, ask `innermost` of each.
+
+    In a backward pass autograd knows it: a node has the number of the operator whose gradient it is, and operators
+    were counted as they ran. Each thread counts for itself, so a number that two threads have used belongs to nobody.
+    """
+
+    def __init__(self) -> None:
+        self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._at_work: dict[int, list[tuple[int, str]]] = collections.defaultdict(list)
+        """By thread, the modules that were entered, each with the backward pass that was under way."""
+        self._paths: dict[int, dict[int, str]] = collections.defaultdict(dict)
+        """By number and thread."""
+        self._noted: dict[int, int] = {}
+        """The last number, by thread."""
+        self._entered = contextlib.ExitStack()
+
+    def __enter__(self) -> CallingModules:
+        self._note("")  # of what ran before
+        self._entered.callback(register_module_forward_pre_hook(self._enter_module).remove)
+        self._entered.callback(register_module_forward_hook(self._leave_module, always_call=True).remove)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered.close()
+
+    def innermost(self) -> str:
+        """The path of the innermost module, from its root's class on; empty outside of modules.
+
+        In a backward pass that of the operator whose gradient is computed, and `BACKWARD` where that is not known; of
+        what is computed a second time there (checkpointing) the module that does it.
+        """
+        entered = self._at_work[threading.get_ident()]
+        task, path = entered[-1] if entered else (-1, "")
+        if task != torch._C._current_graph_task_id():  # not in the forward pass of a module, nor in a second one
+            node = torch._C._current_autograd_node()
+            paths = set(self._paths[node._sequence_nr()].values()) if node is not None else {""}
+            path = (paths.pop() if len(paths) == 1 else "") or BACKWARD
+        self._note(path)
+        return path
+
+    def _enter_module(self, module: nn.Module, _: object) -> None:
+        self.innermost()
+        if module not in self._names:
+            root = type(module).__name__
+            self._names.update((each, f"{root}.{name}" if name else root) for name, each in module.named_modules())
+        self._at_work[threading.get_ident()].append((torch._C._current_graph_task_id(), self._names[module]))
+
+    def _leave_module(self, *_: object) -> None:
+        self.innermost()
+        if entered := self._at_work[threading.get_ident()]:  # none where it was entered before this was
+            entered.pop()
+
+    def _note(self, path: str) -> None:
+        """Nodes that were made since the last time belong to this path, as it is noted before each change of module."""
+        thread = threading.get_ident()
+        number = torch.autograd._get_sequence_nr() - 1  # of the last node, which is made before its operator is seen
+        for each in range(self._noted.get(thread, number - 1) + 1, number + 1):
+            self._paths[each][thread] = path
+        self._noted[thread] = number
+
+
+def below_root(path: str) -> str:
+    """A path as `named_modules` has it, without the root's class: empty for the root. `BACKWARD` stays."""
+    return path if path == BACKWARD else path.partition(".")[2]
 
 
 def calling_line(until: str = "") -> str:
@@ -43,12 +118,64 @@ def calling_line(until: str = "") -> str:
 
     Callers from a function named ``until`` on are not asked.
     """
-    inside = (os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep, contextlib.__file__)
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != until:
         name = frame.f_code.co_filename
-        if not name.startswith((*inside, "<frozen")):
-            below = os.path.relpath(name)
-            return f"{name if below.startswith('..') else below}:{frame.f_lineno}"
+        if not name.startswith((*INSIDE, "<frozen")):
+            return _line(name, frame.f_lineno)
         frame = frame.f_back
     return ""
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception; as text a line, ``KeyError: 'words' (in embed, at my_model.py:7)``."""
+
+    text: str
+    """Its kind and the first sentence of what it says."""
+    module: str
+    """The innermost module that was at work, by its place in the model; empty for the model itself and elsewhere."""
+    line: str
+    """See `raising_line`."""
+
+    def __str__(self) -> str:
+        where = ", ".join(filter(None, [self.module and f"in {self.module}", self.line and f"at {self.line}"]))
+        return self.text + (f" ({where})" if where else "")
+
+
+def explain(error: BaseException, outside: tuple[type[nn.Module], ...] = ()) -> Raised:
+    """What an exception says, and where in a model it was raised.
+
+    The model is the outermost module that was at work, beside those of the classes ``outside``.
+    """
+    text = textwrap.shorten(str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".!"), 200)
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    modules = [each for frame in frames if isinstance(each := frame.f_locals.get("self"), nn.Module)]
+    modules = [each for each in modules if not isinstance(each, outside)]
+    names = {id(module): name for name, module in modules[0].named_modules()} if modules else {}
+    module = next(filter(None, (names.get(id(each)) for each in reversed(modules))), "")
+    return Raised(type(error).__name__ + (f": {text}" if text else ""), module, raising_line(error))
+
+
+def raising_line(error: BaseException) -> str:
+    """The line from which an exception came, ``file:number``: the innermost of the reader's own code.
+
+    That of an installed package where no code of the reader's was at work; empty if only PyTorch and this one were.
+    """
+    lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    lines = [line for line in reversed(lines) if not line[0].startswith((*INSIDE, "<"))]
+    own = (line for line in lines if not installed_package(line[0]))
+    return next((_line(*line) for line in (*own, *lines)), "")
+
+
+def installed_package(file: str | Path) -> str:
+    """The installed package, or part of Python's own library, to which a file belongs; empty if to none."""
+    folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "platstdlib")}
+    path = Path(file).absolute()
+    inside = [path.relative_to(folder) for folder in folders if path.is_relative_to(folder)]
+    return min(inside, key=lambda rest: len(rest.parts)).parts[0].removesuffix(".py") if inside else ""
+
+
+def _line(file: str, number: int) -> str:
+    below = os.path.relpath(file)
+    return f"{file if below.startswith('..') else below}:{number}"

@@ -44,11 +44,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils.module_tracker import ModuleTracker
 
 from metallab import simulation, units
 from metallab.device import Device
-from metallab.pytorch.dispatch import calling_line, innermost_module, watching
+from metallab.pytorch.dispatch import CallingModules, calling_line, watching
 from metallab.tables import Table
 from metalsim import operators, refusals
 
@@ -94,7 +93,8 @@ class Event:
     inferred: bool = False
     """True for a fallback that was not seen but deduced, see the module's text."""
     module: str = ""
-    """The innermost `nn.Module` that called it, by its place in the model."""
+    """The innermost `nn.Module` that called it, by its place in the model; in a backward pass the one whose gradient it
+    computes, or `dispatch.BACKWARD` where that is not known."""
     thread: int = 0
     """0 for the thread that recorded, other numbers for autograd's."""
     line: str = ""
@@ -346,7 +346,7 @@ class _Recorder:
     def __init__(self, on: Device) -> None:
         self.on = on
         self.trace = Trace(on.label, "" if on.kind == "cpu" else on.kind, on.simulated)
-        self.modules = ModuleTracker()
+        self.modules = CallingModules()
         self.threads = {threading.get_ident(): 0}
         self.told = threading.local()
         self.zero = 0
@@ -416,7 +416,7 @@ class _Recorder:
             duration=(stop - start) / 1e9,
             direction=direction,
             inferred=inferred,
-            module=innermost_module(self.modules),
+            module=self.modules.innermost(),
             thread=self.threads.setdefault(threading.get_ident(), len(self.threads)),
             line=calling_line() if kind in ("copy", "fallback") else "",
         )

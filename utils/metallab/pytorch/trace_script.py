@@ -13,8 +13,10 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from metallab import device, simulation
+from metallab import device, paths, simulation
 from metallab.device.base import NAMES
+
+PICTURES = (".png", ".svg", ".pdf")
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
@@ -32,13 +34,25 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     if given.device != "auto":
         os.environ["METALLAB_DEVICE"] = given.device  # so that the script, and what it starts, picks the same
     try:
+        for option, file in (("--chrome", given.chrome), ("--picture", given.picture)):
+            if file is not None:
+                _assert_takes(option, file)
+        if given.picture and given.picture.suffix.lower() not in PICTURES:
+            raise OSError(f"{given.picture} is no picture: let its name end with {', '.join(PICTURES)}")
         if given.device == "sim":
             simulation.arm(required=True)
         lab = device.pick(given.device)
-    except (device.DeviceUnavailable, simulation.SimulationUnavailable) as error:
+    except (device.DeviceUnavailable, simulation.SimulationUnavailable, OSError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     return _traced(given, lab)
+
+
+def _assert_takes(option: str, file: Path) -> None:
+    """OSError, with what to do, if a file cannot be written; its folder is made."""
+    if file.is_dir():
+        raise OSError(f"{file} is a folder: name a file with {option}")
+    paths.make_output(file.parent, option)
 
 
 def _traced(given: argparse.Namespace, lab: device.Device) -> int:

@@ -163,7 +163,10 @@ def trust(records: Sequence[Record]) -> str:
         return ""
     busy, drifted = doubted(real)
     if not busy and not drifted:
-        return f"All {len(real)} measurements were made on a quiet, steady machine."
+        noisy = sum(bool({"noisy", "unreliable"} & set(record.measurement.flags)) for record in real)
+        spread = f" The times of {noisy} vary by more than 10 %: they are flagged." if noisy else ""
+        made = f"{len(real)} measurement{'s' * (len(real) > 1)}"
+        return f"{made}: no other program was busy meanwhile, and the machine's speed held.{spread}"
     doubts = ((busy, "while other programs were busy"), (drifted, "while the machine's speed drifted"))
     made = " and ".join(f"{len(doubted)} of {len(real)} {how}" for doubted, how in doubts if doubted)
     every = conclusions(real)

@@ -70,24 +70,28 @@ def case(
     disagree. CaseError, with what to write, for an option without a name, and for sizes that are none.
     """
 
-    if function is not None and not callable(function):
-        raise CaseError(f"@case({function!r}): options have names: @case(group={function!r})")
-
     def mark(set_up: Callable) -> Callable:
+        if function is not None and function is not set_up:
+            raise CaseError(f"{set_up.__name__}: options have names: write @case(group={function!r})")
+        if not isinstance(sizes or {}, Mapping):
+            raise CaseError(f"{set_up.__name__}: sizes are {sizes!r}: write {{'n': {sizes!r}}}, for a parameter n")
         for name, several in (sizes or {}).items():
             if isinstance(several, str) or not isinstance(several, Iterable):
                 raise CaseError(
                     f"{set_up.__name__}: sizes of {name} are {several!r}: write {{{name!r}: ({several!r},)}}"
                 )
         names = list(sizes or {})
-        values = itertools.product(*(sizes or {}).values())
+        values = [tuple(several) for several in (sizes or {}).values()]
+        for name, several in zip(names, values, strict=True):
+            if not several:
+                raise CaseError(f"{set_up.__name__}: there are no sizes of {name}: name one at least, or leave it out")
         set_up.versus_cases = [
             Case(_name(set_up.__name__, chosen), set_up, group, tolerance, chosen)
-            for chosen in (dict(zip(names, row, strict=True)) for row in values)
+            for chosen in (dict(zip(names, row, strict=True)) for row in itertools.product(*values))
         ]
         return set_up
 
-    return mark if function is None else mark(function)
+    return mark(function) if callable(function) else mark
 
 
 def load(path: Path | str) -> dict[str, Case]:
@@ -96,15 +100,22 @@ def load(path: Path | str) -> dict[str, Case]:
     if not path.is_file():
         raise CaseError(f"{path}: there is no such file; name a file of functions marked with @case")
     spec = importlib.util.spec_from_file_location(f"versus_{path.stem}", path)
+    if spec is None:
+        raise CaseError(f"{path}: it is no file of Python: give it a name that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
     except CaseError as error:
         raise CaseError(f"{path}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         advice = "; import what a case needs inside of its function" if isinstance(error, ImportError) else ""
-        raise CaseError(f"{path}: {type(error).__name__}: {error}{advice}") from error
+        if isinstance(error, ImportError) and path.with_name(f"{error.name}.py").exists():
+            advice = f"; write what {error.name}.py beside it has into this file, which both sides read"
+        if isinstance(error, SystemExit):
+            advice = "; let it define cases, and not end the program"
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CaseError(f"{path}: {message}{advice}") from error
     marked = [one for function in vars(module).values() for one in getattr(function, "versus_cases", ())]
     cases = {one.name: one for one in marked}
     if len(cases) < len(marked):

@@ -23,17 +23,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from metallab import processes, timing, turns
 from metallab.isolated import ONE_THREAD
-from metallab.versus import cases, intervals
+from metallab.versus import cases, intervals, worker
 from metallab.versus.cases import Case
 from metallab.versus.intervals import Interval
 
-WORKER = Path(__file__).with_name("worker.py")
+WORKER = Path(worker.__file__)
 MOST_ROUNDS = 100
 _RESTLESS = 6.0
 """How many times as much rounds vary as processes do: 2 to 20 were seen."""
@@ -44,6 +44,10 @@ PATIENCE = 300.0
 SHORTEST_PATIENCE = 60.0
 NOTICE = 20.0
 """Seconds without an answer after which a line says for whom is waited."""
+INTERRUPTED = "interrupted"
+"""Why a case has no more pairs of processes."""
+NO_OWN_FILE = "neither side imported a file of its own, so the revisions are not compared"
+"""What is said of a case in which two states of one project are not told apart."""
 
 Answer = Literal["SLOWER", "LOST", "DIFFERS", "UNSURE", "SAME", "FASTER", "NEW", "NEITHER"]
 
@@ -67,13 +71,15 @@ class Settings:
     """The file of cases."""
     device: str = "cpu"
     seconds: float = 55.0
-    """For one case; a few more if the last pair takes longer than those before it."""
+    """For one case, with its share of starting and ending processes; a few more if the last pair takes longer than
+    those before it, and up to twice as many where pairs lack for an interval."""
     threads: int = 1
     """Threads of each side; 0: as many as it likes."""
     factor: float = 1 + timing.MATTERS
     """What is called a difference: the whole interval lies beyond it."""
     watched: tuple[Path, ...] = ()
-    """Folders with states of what is compared, without links: a module from there has to be of its side's folder."""
+    """Folders with states of what is compared, without links: a module from there has to be of its side's folder. One
+    where both sides have the same."""
 
     @property
     def patience(self) -> float:
@@ -111,6 +117,8 @@ class Outcome:
     seconds: float = 0.0
     files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Of each side, A and B, the file of each module that it has imported from a watched folder."""
+    is_same_code: bool = False
+    """True if times of two states of a project are given, and neither side has imported a file of its own."""
 
     @property
     def is_finding(self) -> bool:
@@ -132,25 +140,37 @@ def compare(
 ) -> Iterator[Outcome]:
     """Hold two sides against each other in several cases: each one's outcome as soon as it is known.
 
-    A case goes on until its verdict is clear or its budget is spent. Outputs come first: sides that disagree get no
-    ratio. The cases share their processes, which import frameworks once, and come in another order in each pair of
-    processes; a pair that a case has ended is followed by another one for the others. Each pair takes a turn, see
-    `metallab.turns`; waiting for it is no part of a budget. `WrongCodeError` if a side runs another state's code.
+    A case goes on until its verdict is clear, its budget is spent, or it has the pairs of the last look. Outputs come
+    first: sides that disagree get no ratio. The cases share their processes, which import frameworks once, and come in
+    another order in each pair of processes; a pair that a case has ended is followed by another one, for it as well if
+    that was the first time. Each pair takes a turn, see `metallab.turns`; waiting for it is no part of a budget. An
+    interruption is raised after the outcomes of what has pairs until then. `WrongCodeError` if a side runs another
+    state's code.
     """
     chance = chance or random.Random()
     open_cases = {case.name: _Progress(case) for case in given}
-    while open_cases:
-        decided: list[Outcome] = []
-        try:
-            with turns.turn(), _live_pair(sides, settings, chance) as live:
-                for name in chance.sample(list(open_cases), len(open_cases)):
-                    if outcome := open_cases[name].one_more(live, settings, chance):
-                        decided.append(outcome)
-                        del open_cases[name]
-                    if any(side.is_over for side in live.values()):
-                        break
-        finally:  # an interruption takes nothing from what was decided before
-            yield from decided
+    try:
+        while open_cases:
+            asked: list[_Progress] = []
+            try:
+                with turns.turn():
+                    began = time.monotonic()
+                    with _live_pair(sides, settings, chance) as live:
+                        for name in chance.sample(list(open_cases), len(open_cases)):
+                            open_cases[name].one_more(live, settings, chance)
+                            asked.append(open_cases[name])
+                            if any(side.is_over for side in live.values()):
+                                break
+                    beside = time.monotonic() - began - sum(progress.latest for progress in asked)
+                for progress in asked:
+                    progress.share(beside / len(asked))
+            finally:  # an end takes nothing from what was decided before
+                for outcome in filter(None, [progress.decided(settings) for progress in asked]):
+                    del open_cases[outcome.case.name]
+                    yield outcome
+    except KeyboardInterrupt:
+        yield from (progress.outcome(settings, INTERRUPTED) for progress in open_cases.values() if progress.pairs)
+        raise
 
 
 @dataclass
@@ -161,29 +181,66 @@ class _Progress:
     pairs: list[Pair] = field(default_factory=list)
     spent: float = 0.0
     """Seconds."""
+    latest: float = 0.0
+    """Those of its set-up and rounds in the latest pair of processes."""
+    beside: float = 0.0
+    """Those of its share of starting and ending that pair."""
     files: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    failures: int = 0
+    """How many pairs in a row have failed that may do better: see `one_more`."""
+    without_ratio: Outcome | None = None
+    """Of what neither a further pair nor those before it decide."""
+    reason: str = ""
+    """Why its latest pair of processes failed after others that did not."""
 
-    def one_more(self, live: Mapping[str, _Side], settings: Settings, chance: random.Random) -> Outcome | None:
-        """Take samples of another pair of processes; the outcome, if that has decided it."""
+    def one_more(self, live: Mapping[str, _Side], settings: Settings, chance: random.Random) -> None:
+        """Take samples of another pair of processes.
+
+        What ended or hung is tried once more, and so is what failed after pairs that did not: a process may be killed
+        where memory is short. If that fails as well, the pairs that there are decide.
+        """
         began = time.monotonic()
         try:
-            self.pairs.append(_pair(self.case, live, settings, chance, is_first=not self.pairs, files=self.files))
+            self.pairs.append(
+                _pair(self.case, live, settings, chance, not self.pairs, beside=self.beside, files=self.files)
+            )
+            self.failures, self.reason = 0, ""
         except _NoRatioError as why:
-            spent = self.spent + time.monotonic() - began
-            return Outcome(self.case, why.answer, None, tuple(self.pairs), str(why), spent, self.files)
+            self.failures += 1
+            if self.pairs:
+                self.reason = f"a further pair of processes failed: {why}"
+            elif self.failures == 2 or not any(side.is_gone for side in live.values()):
+                self.without_ratio = Outcome(self.case, why.answer, reason=str(why))
         finally:
-            self.spent += time.monotonic() - began
+            self.latest = time.monotonic() - began
+            self.spent += self.latest
+
+    def share(self, seconds: float) -> None:
+        """Count what starting and ending its latest pair of processes took of its time."""
+        self.beside = seconds
+        self.spent += seconds
+
+    def decided(self, settings: Settings) -> Outcome | None:
+        """The outcome, if its pairs or its budget decide it: twice the budget where pairs lack for an interval."""
+        if self.without_ratio:
+            return replace(self.without_ratio, seconds=self.spent, files=self.files)
         count = len(self.pairs)
-        is_last = self.spent * (1 + 1 / count) > settings.seconds or count == intervals.LOOKS[-1]
+        if not count:
+            return None
+        budget = settings.seconds * (2 if count < intervals.LOOKS[0] else 1)
+        is_last = self.spent * (1 + 1 / count) > budget or count == intervals.LOOKS[-1] or self.failures == 2
         if not is_last and count not in intervals.LOOKS:
             return None
+        outcome = self.outcome(settings, self.reason or _lacking(self.pairs, self.spent))
+        return outcome if is_last or outcome.answer != "UNSURE" else None
+
+    def outcome(self, settings: Settings, reason: str) -> Outcome:
+        """What its pairs say until now."""
         of = intervals.interval([pair.log for pair in self.pairs])
-        answer = verdict(of, settings.factor)
-        if not is_last and answer == "UNSURE":
-            return None
-        return Outcome(
-            self.case, answer, of, tuple(self.pairs), _lacking(self.pairs, self.spent), self.spent, self.files
-        )
+        got = Outcome(self.case, verdict(of, settings.factor), of, tuple(self.pairs), reason, self.spent, self.files)
+        if len(settings.watched) > 1 and self.files and not any(self.files.values()):
+            return replace(got, reason="; ".join(filter(None, [NO_OWN_FILE, reason])), is_same_code=True)
+        return got
 
 
 class WrongCodeError(ValueError):
@@ -203,7 +260,7 @@ def _lacking(pairs: Sequence[Pair], spent: float) -> str:
     fewest = intervals.LOOKS[0]
     if len(pairs) >= fewest:
         return ""
-    wanted = math.ceil(2 * fewest * spent / len(pairs))  # more rounds fit in then, and starting may take longer
+    wanted = math.ceil(fewest * spent / len(pairs))  # which may be doubled, if starting takes longer then
     return f"{len(pairs)} of {fewest} pairs of processes: give it --seconds {wanted}"
 
 
@@ -213,11 +270,13 @@ def _pair(
     settings: Settings,
     chance: random.Random,
     is_first: bool,
+    beside: float = 0.0,
     files: dict[str, Mapping[str, str]] | None = None,
 ) -> Pair:
     """Set a case up in a live process of each side, and take samples of it in rounds.
 
-    ``files`` is given what each side has imported from a watched folder.
+    ``beside`` are the seconds that its processes cost before and after; ``files`` is given what each side has imported
+    from a watched folder in every pair: what only some have is another case's, which came before in these processes.
     """
     start = time.monotonic()
     for side in chance.sample("AB", 2):  # both at a time
@@ -241,13 +300,13 @@ def _pair(
             _assert_both_can({side: answer["lacks"]} if "lacks" in answer else {})
             samples[side].append(answer["nanoseconds"] / 1e9 / calls)
         if rounds == 1:
-            rounds = _rounds(starting, time.monotonic() - start, settings.seconds)
+            rounds = _rounds(starting + beside, time.monotonic() - start, settings.seconds)
     first_calls = tuple(ready[side]["first_call"] for side in "AB")
     return Pair(tuple(samples["A"]), tuple(samples["B"]), calls, first_calls)
 
 
 def _rounds(starting: float, round_time: float, budget: float) -> int:
-    """How many rounds a pair is worth, by the seconds that it took to start and that a round takes.
+    """How many rounds a pair is worth, by the seconds that its processes cost and that a round takes.
 
     Where processes cost c, rounds cost r, and rounds vary by q times as much as processes, q times the root of c / r
     rounds are best (Kalibera and Jones, section 9). Fewer, if else the pairs that the first look needs were too dear;
@@ -271,6 +330,8 @@ def _assert_both_can(lacking: Mapping[str, str]) -> None:
     if not lacking:
         return
     reason = "; ".join(f"{side}: {why}" for side, why in lacking.items())
+    if len(lacking) == 2 and len(set(lacking.values())) == 1:
+        reason = f"both: {lacking['A']}"
     raise _NoRatioError("NEITHER" if len(lacking) == 2 else "NEW" if "A" in lacking else "LOST", reason)
 
 
@@ -282,8 +343,10 @@ def _assert_own_code(
     WrongCodeError if it has that file itself: then it was led astray, and times of the wrong code would be compared.
     """
     for side, answer in ready.items():
-        own, files[side] = live[side].folder, answer.get("files", {})
-        for module, file in files[side].items():
+        own, loaded = live[side].folder, answer.get("files", {})
+        if "files" in answer:
+            files[side] = dict(files.get(side, loaded).items() & loaded.items())
+        for module, file in loaded.items():
             home = max(
                 (folder for folder in watched if Path(file).is_relative_to(folder)), key=lambda at: len(at.parts)
             )
@@ -292,7 +355,7 @@ def _assert_own_code(
             if (own / Path(file).relative_to(home)).exists():
                 raise WrongCodeError(
                     f"{side} imports {module} from {file}, and not from {own}: something, such as sys.path in the file "
-                    "of cases, leads it there; take that away"
+                    "of cases or a PYTHONPATH, leads it there; take that away"
                 )
             answer["lacks"] = f"{module} is not in {own}, and was taken from {file}"
             live[side].is_over = True  # it keeps that module, which other cases would be blamed for
@@ -300,11 +363,9 @@ def _assert_own_code(
 
 def _assert_outputs_agree(files: Sequence[Path], dtypes: Sequence[Mapping[str, str]], case: Case) -> None:
     """They have the same parts, which are close, and arrays of one dtype: a cheaper one is no faster way."""
-    import numpy as np
-
     from metallab import checks  # not where only measuring is installed and nothing is compared
 
-    outputs = [dict(np.load(file, allow_pickle=False)) for file in files]
+    outputs = [worker.load_output(file) for file in files]
     if not any(array.size for arrays in outputs for array in arrays.values()):
         raise _NoRatioError("NEITHER", "the case returns nothing: let its function return what it computes")
     for side, own, others in (("A", *outputs), ("B", *reversed(outputs))):
@@ -328,8 +389,10 @@ class _Side:
         self.process, self.output, self.log = process, given / "output.npz", given / "log"
         self.name, self.folder, self.patience = name, folder and folder.resolve(), patience
         self.task = ""
+        self.is_gone = False
+        """True if it has ended or hangs."""
         self.is_over = False
-        """True if it has ended, hangs, or has loaded another side's code."""
+        """True if it is of no more use: it is gone, or has loaded another side's code."""
 
     def tell(self, what: Mapping[str, str | int]) -> None:
         """Ask it to set up a case, or for a sample of so many calls."""
@@ -344,12 +407,12 @@ class _Side:
             if rest > 0:
                 print(f"versus: {self.name} is waited for, {self.task}: {rest:.0f} s more", file=sys.stderr, flush=True)
             if not self._answers_within(max(rest, 0.0)):
-                self.is_over = True
+                self.is_over = self.is_gone = True
                 return {"lacks": f"no answer within {self.patience:g} s"}
         line = self.process.stdout.readline()
         if line.endswith(b"\n"):
             return json.loads(line)
-        self.is_over = True
+        self.is_over = self.is_gone = True
         ended = processes.describe_exit(self.process.wait())
         words = processes.last_words(self.log, lines=1)
         return {"lacks": f"its process {ended}{f': {words}' if words else ''}"}

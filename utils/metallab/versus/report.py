@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -35,6 +35,32 @@ MEANS: Mapping[Answer, str] = {
 RATIO = (
     "time A / time B: above 1 B is faster. Of samples taken in turns, so it need not be that of the medians beside it."
 )
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy the machine was: its load averages of a minute, where it has them, and its cores."""
+
+    began: float | None
+    ended: float | None
+    cores: int
+
+    @classmethod
+    def between(cls, before: machine.Machine, after: machine.Machine) -> Load:
+        """When a comparison began and when it ended."""
+        began, ended = ((each.load_average or [None])[0] for each in (before, after))
+        return cls(began, ended, after.cores_logical or 1)
+
+    @property
+    def note(self) -> str:
+        """What more programs than cores do to ratios; empty where there were not."""
+        highest = max(self.began or 0.0, self.ended or 0.0)
+        if highest <= self.cores:
+            return ""
+        return (
+            f"The load average was {highest:.2f} on {self.cores} core{'s' * (self.cores > 1)}: the longer sample is "
+            "interrupted more often then, so a large ratio may be smaller than it looks."
+        )
 
 
 def sentence(outcome: Outcome) -> str:
@@ -69,7 +95,8 @@ def table(outcomes: Iterable[Outcome]) -> Table:
         ]
         for outcome in ordered
     ]
-    return Table(["answer", "case", "A, a call", "B, a call", "time A / time B (95 %)", "pairs"], rows)
+    headings = ["answer", "case", "A, a call", "B, a call", "time A / time B (95 %)", "pairs"]
+    return Table(headings, rows, note=RATIO if any(outcome.interval for outcome in ordered) else "")
 
 
 def summary(outcomes: Sequence[Outcome], factor: float) -> str:
@@ -100,8 +127,11 @@ def summary(outcomes: Sequence[Outcome], factor: float) -> str:
 def exit_code(outcomes: Sequence[Outcome]) -> int:
     """1 if B is slower somewhere, or cannot do what A can; 2 if something could not be compared; else 0.
 
-    That is: outputs differ, neither side can do it, a budget was too small for an interval, or no case has one.
+    That is: outputs differ, neither side can do it, a budget was too small for an interval, or no case has one; or no
+    case has run what is a side's own, whatever its times are.
     """
+    if all(outcome.is_same_code for outcome in outcomes):
+        return 2
     if any(outcome.is_finding for outcome in outcomes):
         return 1
     compared = [outcome for outcome in outcomes if outcome.interval]
@@ -114,18 +144,13 @@ def has_interval(outcome: Outcome) -> bool:
     return outcome.interval is not None and outcome.interval.low > 0
 
 
-def assert_writable(folder: Path) -> None:
-    """OSError, with what to do, if nothing can be written there; makes the folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise OSError(f"{folder} takes no files ({error.strerror}): name another folder with --out") from error
-
-
 def save_answers(
-    path: Path, outcomes: Sequence[Outcome], described: Mapping[str, Description], different: Table, settings: Settings
+    path: Path,
+    outcomes: Sequence[Outcome],
+    described: Mapping[str, Description],
+    different: Table,
+    settings: Settings,
+    load: Load,
 ) -> Path:
     """Write as JSON what the samples alone do not tell: the sides, what differs, each case's answer and interval."""
     about = {
@@ -134,6 +159,7 @@ def save_answers(
         "factor": settings.factor,
         "threads": settings.threads,
         "device": settings.device,
+        "load_average": asdict(load) | {"note": load.note},
         "cases": [_answer(outcome) for outcome in outcomes],
     }
     path.write_text(f"{json.dumps(about, indent=1)}\n", encoding="utf-8")
@@ -174,7 +200,10 @@ def save(
 
 
 def draw(outcomes: Sequence[Outcome], heading: str, device: str):
-    """A figure: each case's ratio with its interval, and the single pairs; None where there are no ratios."""
+    """A figure: each case's ratio with its interval, and the single pairs; None where there are no ratios.
+
+    Cases without a ratio are named below. The axis is drawn together far from 1, where one ratio would hide the others.
+    """
     import matplotlib.pyplot as plt
 
     from metallab import plots
@@ -183,25 +212,52 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
     if not compared:
         return None
     colours = {"SLOWER": plots.RED, "FASTER": plots.GREEN, "SAME": plots.BLUE, "UNSURE": plots.ORANGE}
+    without = ", ".join(f"{outcome.case.name} {outcome.answer}" for outcome in outcomes if not outcome.interval)
+    below = textwrap.wrap(f"Without a ratio: {without}", 100) if without else []
     with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 1.2 + 0.38 * len(compared)))
+        figure, axes = plt.subplots(figsize=(7.5, 1.4 + 0.45 * len(compared) + 0.17 * len(below)))
+        names = []
         for row, outcome in enumerate(compared):
-            colour, of = colours[outcome.answer], outcome.interval
-            axes.plot([math.exp(pair.log) for pair in outcome.pairs], [row] * len(outcome.pairs), "|", color=plots.GREY)
-            if has_interval(outcome):
-                axes.plot([of.low, of.high], [row, row], color=colour, linewidth=3, alpha=0.6)
-            axes.plot(of.speed, row, "o", color=colour, fillstyle="full" if has_interval(outcome) else "none")
-        axes.axvline(1, color=plots.BLACK, linewidth=1)
-        names = [
-            f"{outcome.case.name}  {outcome.answer}{'' if has_interval(outcome) else ', no interval'}"
-            for outcome in compared
-        ]
-        axes.set_yticks(range(len(compared)), names)
+            colour, of, is_told = colours[outcome.answer], outcome.interval, has_interval(outcome)
+            single = [_position(math.exp(pair.log)) for pair in outcome.pairs]
+            axes.plot(single, [row] * len(single), "|", color=plots.GREY)
+            if is_told:
+                axes.plot([_position(of.low), _position(of.high)], [row, row], color=colour, linewidth=3, alpha=0.6)
+            axes.plot(_position(of.speed), row, "o", color=colour, fillstyle="full" if is_told else "none")
+            answer = outcome.answer if is_told else f"{outcome.answer}, no interval"
+            names.append("\n".join([*textwrap.wrap(outcome.case.name, 32), answer]))
+        axes.axvline(_position(1), color=plots.BLACK, linewidth=1)
+        low, high = axes.get_xlim()
+        axes.set_xlim(min(low, _position(0.98)), max(high, _position(1.02)))
+        ticks = _ticks(*axes.get_xlim())
+        axes.set_xticks(list(map(_position, ticks)), [f"{ratio:g}" for ratio in ticks])
+        axes.set_yticks(range(len(compared)), names, fontsize=9)
         axes.set_ylim(len(compared) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("time of A / time of B: right of 1 B is faster")
+        figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=9)
         plots.title(figure, f"{heading} (95 % intervals; each stroke is a pair of processes)", [device])
-    return plots.described(figure, "; ".join(sentence(outcome) for outcome in compared))
+    return plots.described(figure, "; ".join(map(sentence, outcomes)))
+
+
+def _position(ratio: float) -> float:
+    """Where a ratio is on the axis: at its logarithm up to some 5 %, and beyond that at the logarithm of that."""
+    return math.asinh(math.log(ratio) / 0.05)
+
+
+_FASTER = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+_SLOWER = (0.99, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """1, and round ratios from one position on the axis to another, each at least a tenth of it from the last one."""
+    ticks = [1.0]
+    for ratios in (_FASTER, _SLOWER):
+        last = 1.0
+        for ratio in ratios:
+            if low <= _position(ratio) <= high and abs(_position(ratio) - _position(last)) >= (high - low) / 10:
+                ticks.append(last := ratio)
+    return ticks
 
 
 def _ratio(outcome: Outcome) -> str:

@@ -8,13 +8,16 @@ construction, so what differs between them is what the parts say, and what follo
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,9 +25,6 @@ from metallab import machine, paths, processes
 from metallab.isolated import ONE_THREAD
 from metallab.tables import Table
 from metallab.versus.lockstep import WORKER, Command, environment
-
-_SOURCES = ("utils", "src", ".")
-"""Where a checkout may have its packages; the first that has some, and is not one itself."""
 
 
 class SideError(ValueError):
@@ -46,12 +46,17 @@ class Side:
     """The commit's hash; None for the working tree."""
     python: Path
     variables: Mapping[str, str] = field(default_factory=dict)
+    project: Path = Path()
+    """Below the checkout, the folder with ``pyproject.toml``."""
 
     @property
     def source(self) -> Path:
-        """The folder with the checkout's packages."""
-        folders = [self.checkout / name for name in _SOURCES if not (self.checkout / name / "__init__.py").exists()]
-        return next((folder for folder in folders if any(folder.glob("*/__init__.py"))), self.checkout)
+        """The folder with the project's packages: what setuptools is told, or else finds: ``src``, or the project."""
+        project = self.checkout / self.project
+        src = project / "src"
+        is_layout = any(src.rglob("*.py")) and not (src / "__init__.py").exists()
+        told = [project / name for name in _told_sources(project / "pyproject.toml")]
+        return next((folder for folder in told if folder.is_dir()), src if is_layout else project)
 
     @property
     def modules(self) -> set[str]:
@@ -89,14 +94,14 @@ class Description:
 def parse(text: str, root: Path) -> Side:
     """A side from its text; ``root`` is the working tree, whose repository has the revisions. Makes the worktree.
 
-    SideError, with what to do, for a part that is nothing of the kind, or two of one kind.
+    SideError, with what to do, for a part that is nothing of the kind, two of one kind, or a folder that is not there.
     """
     revisions, pythons, variables = [], [], {}
     parts = [part.replace(r"\,", ",") for part in re.split(r"(?<!\\),", text)]
     for part in filter(None, parts):
         name, equals, value = part.partition("=")
         if equals and re.fullmatch(r"[A-Za-z_]\w*", name):
-            variables[name] = value
+            variables[name] = _folders(value) if name == "PYTHONPATH" else value
         elif part == ".":
             revisions.append(None)
         elif python := _python(Path(part)):
@@ -109,7 +114,7 @@ def parse(text: str, root: Path) -> Side:
     revision = revisions[0] if revisions else None
     python = pythons[0] if pythons else Path(sys.executable)
     checkout = worktree(revision, root) if revision else root
-    return Side(text, checkout, revision, python, variables)
+    return Side(text, checkout, revision, python, variables, _project(root))
 
 
 def describe(side: Side, device: str) -> Description:
@@ -161,7 +166,9 @@ def assert_comparable(described: Mapping[str, Description]) -> None:
                     "uninstall it from that environment"
                 )
         if not description.device:
-            raise SideError(f"{name} ({side.text}) has no such device: name another one with --device")
+            raise SideError(
+                f"{name} ({side.text}) has no such device, or no PyTorch that finds it: name another one with --device"
+            )
     a, b = described.values()
     variables = [_variables(description.side, described) for description in (a, b)]
     if (a.side.python, a.side.source) == (b.side.python, b.side.source) and variables[0] == variables[1]:
@@ -187,8 +194,14 @@ def differences(described: Mapping[str, Description]) -> Table:
             rows.append([what, *values])
     rows.sort(key=lambda row: (_ORDER.index(row[0].split()[0]), "none" in row, row[0]))
     more = len(rows) - MOST_DIFFERENCES
-    note = f"and {more} more" if more > 0 else "" if rows else "Nothing differs."
-    return Table(["what differs", *described], rows[:MOST_DIFFERENCES], note=note)
+    a, b = described.values()
+    notes = [f"and {more} more"] if more > 0 else [] if rows else ["Nothing differs."]
+    if a.side.source == b.side.source and a.side.python != b.side.python and a.modules:
+        notes.append(
+            f"Both run {', '.join(a.modules)} of {a.side.source}. To compare what environments have installed of it, "
+            "start in a folder outside of that one."
+        )
+    return Table(["what differs", *described], rows[:MOST_DIFFERENCES], note="\n".join(notes))
 
 
 MOST_DIFFERENCES = 20
@@ -219,6 +232,13 @@ def repository(folder: Path) -> Path:
         return folder
 
 
+def _project(root: Path) -> Path:
+    """Below the working tree, the project that the current folder belongs to; the tree itself if none is nearer."""
+    here = Path.cwd()
+    inner = [folder for folder in (here, *here.parents) if folder.is_relative_to(root)]
+    return next((folder for folder in inner if (folder / "pyproject.toml").is_file()), root).relative_to(root)
+
+
 def worktree(revision: str, root: Path) -> Path:
     """The kept worktree of a commit, made if it is not there. SideError if somebody has changed it, or git fails.
 
@@ -229,13 +249,47 @@ def worktree(revision: str, root: Path) -> Path:
     where = hashlib.sha256(os.fsencode(root)).hexdigest()[:8]
     kept = paths.BUILD if root == paths.ROOT else cache
     folder = kept / "versus" / "worktrees" / f"{root.name}-{where}-{revision[:12]}"
-    if not (folder / ".git").exists():
-        _git(root, "worktree", "prune")
-        _git(root, "worktree", "add", "--detach", "--quiet", str(folder), revision)
+    with _locked(folder.with_name(f"{folder.name}.lock")):  # another command may be making it
+        if not (folder / ".git").exists():
+            _git(root, "worktree", "prune")
+            _git(root, "worktree", "add", "--detach", "--quiet", str(folder), revision)
     changed = _git(folder, "status", "--porcelain", "--", ".", ":(exclude,glob)**/__pycache__/**")
     if _git(folder, "rev-parse", "HEAD") != revision or changed:
         raise SideError(f"{folder} is not what was committed as {revision[:12]}: remove that folder, and ask again")
     return folder
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Hold a file beside what only one process may make at a time."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _folders(text: str) -> str:
+    """A ``PYTHONPATH`` as seen from the current folder, which is not that of a side's processes.
+
+    SideError if one of its folders is not there.
+    """
+    folders = [Path(os.path.abspath(Path(folder).expanduser())) for folder in text.split(os.pathsep) if folder]
+    for folder in folders:
+        if not folder.exists():
+            raise SideError(f"PYTHONPATH names {folder}, which is not there: name a folder that is")
+    return os.pathsep.join(map(str, folders))
+
+
+def _told_sources(file: Path) -> list[str]:
+    """Folders with packages that a project's file names to setuptools. SideError if the file cannot be read."""
+    try:
+        tools = tomllib.loads(file.read_text("utf-8")).get("tool", {}) if file.is_file() else {}
+    except ValueError as error:
+        raise SideError(f"{file}: {error}; mend it, or name a revision where it is right") from error
+    told = tools.get("setuptools", {})
+    packages = told.get("packages")  # a table, or a list of names
+    where = packages.get("find", {}).get("where", []) if isinstance(packages, dict) else []
+    return [folder for name, folder in told.get("package-dir", {}).items() if not name] + where
 
 
 def _python(path: Path) -> Path | None:
@@ -251,8 +305,9 @@ def _commit(part: str, root: Path) -> str:
         return _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{part}^{{commit}}")
     except _GitError:
         whose = f"of {root}" if (root / ".git").exists() else f"({root} lies in no git repository)"
+        name = part if part.isidentifier() else "NAME"
         raise SideError(
-            f"{part!r} is no revision {whose}, no Python or folder of one, and no NAME=value: name one of these"
+            f"{part!r} is no revision {whose}, and no Python or folder of one; a variable is {name}=value"
         ) from None
 
 

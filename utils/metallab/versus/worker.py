@@ -8,6 +8,7 @@ another one: a case to be set up, or a number of calls to be timed. What a case 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.metadata
 import importlib.util
@@ -217,7 +218,8 @@ def warm_up(work, wait):
 def pin(cores):
     """Allow this process, with every thread that it has, these cores alone; nothing changes if there are none."""
     for thread in os.listdir("/proc/self/task") if cores else ():
-        os.sched_setaffinity(int(thread), cores)
+        with contextlib.suppress(ProcessLookupError):  # a thread that has ended since
+            os.sched_setaffinity(int(thread), cores)
 
 
 def leaves(result, name="result"):
@@ -245,14 +247,17 @@ def shape_of_numbers(result):
 
 
 def save_output(result, path):
-    """The output as a file of arrays that the parent can read, whatever framework made it; the dtype of each array.
+    """The output as a file that `load_output` reads, whatever framework made it; the dtype of each array.
 
-    Numbers of Python have none.
+    Numbers of Python have none. The file has one array for each dtype, since each one costs time to read, and as JSON
+    the name, dtype and shape of each part. TypeError for what is no array or number, or two parts of one name.
     """
     import numpy as np
 
     arrays, dtypes = {}, {}
     for name, leaf in leaves(result):
+        if name in arrays:
+            raise TypeError(f"two parts of the output are called {name}: give its keys other names")
         if leaf is None:
             raise TypeError("the case returns None: let its function return what it computes")
         if (dtype := getattr(leaf, "dtype", None)) is not None:
@@ -266,8 +271,28 @@ def save_output(result, path):
         if array.dtype.kind not in "biufc":
             raise TypeError(f"the case returns a {type(leaf).__name__}: let it return arrays or numbers")
         arrays[name] = array
-    np.savez(path, **arrays)
+    index, joined = [], {}
+    for name, array in arrays.items():
+        index.append([name, array.dtype.name, array.shape])
+        joined.setdefault(array.dtype.name, []).append(array.ravel())
+    text = np.frombuffer(json.dumps(index).encode(), np.uint8)
+    np.savez(path, index=text, **{f"of_{dtype}": np.concatenate(parts) for dtype, parts in joined.items()})
     return dtypes
+
+
+def load_output(path):
+    """The parts of an output that `save_output` wrote, by name."""
+    import numpy as np
+
+    with np.load(path, allow_pickle=False) as file:
+        joined = {name.partition("_")[2]: file[name] for name in file.files if name != "index"}
+        index = json.loads(bytes(file["index"]))
+    arrays, used = {}, dict.fromkeys(joined, 0)
+    for name, dtype, shape in index:
+        start = used[dtype]
+        used[dtype] += math.prod(shape)
+        arrays[name] = joined[dtype][start : used[dtype]].reshape(shape)
+    return arrays
 
 
 if __name__ == "__main__":

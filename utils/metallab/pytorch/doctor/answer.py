@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import pickle
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from metallab.tables import Table
@@ -19,6 +24,8 @@ QUESTIONS = (
     "Does it fit?",
     "Which number format?",
 )
+
+TWO_STOPS = re.compile(r"(?<!\.)([.!?])\.(?=\s|$)")
 
 
 @dataclass(frozen=True)
@@ -52,17 +59,61 @@ class Answer:
     question: str
     outcome: Outcome
     sentence: str
+    """What there is to say, each part of it on a line."""
     on: str = ""
     """What was asked: the hardware's name, or PyTorch's tables; empty where nothing was."""
     evidence: tuple[Evidence, ...] = ()
     seconds: float = 0.0
     """That it took, with starting its process."""
 
+    def __post_init__(self) -> None:
+        # it quotes what others raise, which may end with a stop or a mark of its own
+        object.__setattr__(self, "sentence", TWO_STOPS.sub(r"\1", self.sentence))
+
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return vars(self) | {"evidence": [each.to_json() for each in self.evidence]}
 
     def __str__(self) -> str:
-        lines = [f"{self.question} {self.sentence}"]
+        lines = [self.question, *(f"  {line}" for line in self.sentence.splitlines())]
         lines += [f"  (asked of {self.on})"] if self.on else []
         return "\n".join([*lines, *(f"  {line}" for each in self.evidence for line in str(each).splitlines())])
+
+
+def broken_off(question: str, draft: Answer | None, outcome: Outcome, why: str, *evidence: Evidence) -> Answer:
+    """The answer of a process that did not come to its end: what it had (its ``draft``), if anything, and why.
+
+    The ``outcome`` is that; what is ``bad`` already stays so.
+    """
+    if draft is None:
+        return Answer(question, "unanswered", f"No answer: {why}.", evidence=evidence)
+    outcome = "bad" if draft.outcome == "bad" else outcome
+    sentence = f"{draft.sentence}\nThat is all, for {why}."
+    return replace(draft, outcome=outcome, sentence=sentence, evidence=(*draft.evidence, *evidence))
+
+
+_draft: Path | None = None
+
+
+@contextlib.contextmanager
+def drafting(file: Path) -> Iterator[None]:
+    """In here `so_far` writes into this file."""
+    global _draft
+    _draft = file
+    try:
+        yield
+    finally:
+        _draft = None
+
+
+def so_far(answer: Answer) -> None:
+    """Keep what is known by now: the reader gets it if this process does not come to the whole answer."""
+    if _draft is not None:
+        part = _draft.with_suffix(".part")
+        part.write_bytes(pickle.dumps(answer))
+        part.replace(_draft)
+
+
+def draft_in(file: Path) -> Answer | None:
+    """What another process kept last; None if nothing."""
+    return pickle.loads(file.read_bytes()) if file.exists() else None

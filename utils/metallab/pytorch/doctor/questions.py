@@ -7,62 +7,118 @@ import copy
 import dataclasses
 import math
 import os
+import re
 import sys
-import sysconfig
 import threading
 import time
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import accumulate, chain
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from metallab import device, memory, timing, units
+from metallab import device, memory, simulation, timing, units
 from metallab.allowance import Allowance
 from metallab.device import Device
 from metallab.pytorch import blame, coverage, crossover, precision, trace
-from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
-from metallab.pytorch.doctor.subject import NotAModel, Subject, made
+from metallab.pytorch.dispatch import (
+    BACKWARD,
+    CallingModules,
+    Raised,
+    below_root,
+    calling_line,
+    explain,
+    installed_package,
+    watching,
+)
+from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence, drafting, so_far
+from metallab.pytorch.doctor.subject import NotAModel, Subject, WithLoss, made
 from metallab.tables import Table
+from metalsim import operators
 
 NO_APPLE_GPU = "there is no Apple GPU here, nor can a simulated one be used: run make setup, or ask on a Mac"
 TOO_MUCH_MEMORY = 77
 """The exit code of a process that needed more memory than it may have."""
 MOST_ROWS = 12
-NO_FLOAT64 = " Asked with float32 in place of float64, which no Apple GPU has."
+ON_TWO_DEVICES = re.compile("same device|CPU tensor|Placeholder storage")
+"""What PyTorch says of a tensor on the CPU among others, on a Mac or elsewhere."""
+NO_FLOAT64 = "\nAsked with float32 in place of float64, which no Apple GPU has."
+INFERENCES = 5
+"""For which each question gets time at least."""
+PLANNED = 0.8
+"""Of the time for a question; the rest is for what cannot be interrupted."""
 ADAMW = 2
 """Numbers that AdamW keeps for each weight."""
 
 
-def ask(number: int, factory: str, seconds: float, most: int, target: int | None) -> Answer:
+def ask(number: int, factory: str, ends: float, most: int, target: int | None, draft: str) -> Answer:
     """The answer to a question, from 1 on, in this process, which ends if it needs more than ``most`` bytes.
 
-    ``target`` is the memory in bytes that question 5 asks about beside this machine's. Whatever the factory, the model
-    or the device raises comes through.
+    It plans to be done when `time.monotonic`, which is the same for all processes, is at ``ends``, and keeps what it
+    has so far in the file ``draft``. ``target`` is the memory in bytes that question 5 asks about beside this
+    machine's. Whatever the factory raises comes through; what the model or the device raises is the answer.
     """
     _hold_memory(most)
     subject = made(factory)
-    if number == 5:
-        return fits(subject, target, most)
-    return {1: runs, 2: right, 3: fast, 4: spent, 6: formats}[number](subject, seconds)
+    seconds = max(0.1, PLANNED * (ends - time.monotonic()))
+    with drafting(Path(draft)):
+        return answered(number, subject, seconds, most, target)
 
 
-def look(factory: str, most: int) -> tuple[str, str]:
-    """The model's class with its size, in words, and the kind of the best device: `NotAModel` if it cannot be asked."""
-    _hold_memory(most)
-    subject = made(factory)
+def answered(number: int, subject: Subject, seconds: float, most: int, target: int | None = None) -> Answer:
+    """See `ask`."""
     try:
-        subject.to("cpu").inference()()
+        if number == 5:
+            return fits(subject, target, most)
+        return {1: runs, 2: right, 3: fast, 4: spent, 6: formats}[number](subject, seconds)
+    except simulation.SimulationUnavailable:
+        raise
+    except Exception as error:  # noqa: BLE001 - a model may raise anything; it is told
+        on = _apple_gpu() if number == 2 else _best_device()
+        failed = on is not None and on.kind == "mps" and _trial(subject.without_float64(), on)
+        why = f"{_it_raises(on)}: see answer 1" if failed else f"No answer: {explain(error, (WithLoss,))}"
+        return Answer(QUESTIONS[number - 1], "unanswered", f"{why}.")
+
+
+def _it_raises(on: Device) -> str:
+    return f"It raises on {'the simulated' if on.simulated else 'this'} Apple GPU"
+
+
+def look(factory: str, most: int) -> tuple[str, str, float]:
+    """The model's class with its size, in words, the kind of the best device, and the seconds that a question needs.
+
+    Those are what importing and making the model took, and `INFERENCES` on the CPU. `NotAModel` if it cannot be asked.
+    """
+    _hold_memory(most)
+    began = time.perf_counter()
+    subject = made(factory)
+    seconds = time.perf_counter() - began
+    try:
+        seconds += INFERENCES * _second_call(subject.to("cpu").inference())
     except Exception as error:
-        raise NotAModel(
-            f"the model does not run with its inputs on the CPU: {units.first_line(error, kind=True)}"
-        ) from error
+        raise NotAModel(f"the model does not run with its inputs on the CPU: {explain(error)}") from error
+    _assert_loss(subject)
     weights = sum(p.numel() for p in subject.model.parameters())
     shapes = [tuple(t.shape) for t in tree_leaves(subject.arguments) if isinstance(t, Tensor)]
-    return f"{subject.name}, {weights:,} weights, inputs {', '.join(map(str, shapes))}", _best_device().kind
+    words = f"{subject.name}, {weights:,} weights, inputs {', '.join(map(str, shapes))}"
+    return words, _best_device().kind, seconds
+
+
+def _assert_loss(subject: Subject) -> None:
+    """NotAModel if the factory's loss gives no number, or none that a weight could be trained by."""
+    try:
+        loss = subject.value()
+    except Exception:  # noqa: BLE001 - what fails in training alone is an answer
+        return
+    what = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise NotAModel(f"the loss gives {what}: let it return one number, such as loss.mean()")
+    if subject.has_loss and not loss.requires_grad and any(p.requires_grad for p in subject.model.parameters()):
+        raise NotAModel("the loss depends on no weight (is something detached?): mend it, or leave it out")
 
 
 def _hold_memory(most: int) -> None:
@@ -92,11 +148,13 @@ def _best_device() -> Device:
 
 def _caveat(on: Device, what: str = "an Apple GPU") -> str:
     """What has to be said of times and sizes that are not an Apple GPU's."""
-    return "" if on.kind == "mps" and not on.simulated else f" Of {what} this says nothing."
+    return "" if on.kind == "mps" and not on.simulated else f"\nOf {what} this says nothing."
 
 
 def _in_model(name: str) -> str:
-    """A module's name in the model, of its name in `WithLoss`."""
+    """A module's name in the model, of its name in `WithLoss`; `BACKWARD` stays."""
+    if name == BACKWARD:
+        return name
     part, _, inside = name.partition(".")
     return inside or "the model itself" if part == "model" else "the loss"
 
@@ -106,38 +164,46 @@ def _in_model(name: str) -> str:
 
 def runs(subject: Subject, seconds: float) -> Answer:
     """Which operators of inference and of a training step are missing, refused or leave the GPU; then a trial."""
-    covered, failed, uses = {}, {}, []
+    covered, failed, uses, left, within = {}, {}, [], [], Allowance(seconds)
     tasks = [("Inference", copy.deepcopy(subject.model).eval(), "model.", False)]
     if _may_train(subject):
         tasks.append(("Training", subject.whole, "", True))
     for task, module, path, training in tasks:
         try:
             covered[task] = coverage.mps_coverage(
-                module, *subject.inputs, training=training, time_limit=0.4 * seconds, **subject.named
+                module, *subject.inputs, training=training, time_limit=0.6 * within.left, **subject.named
             )
         except coverage.TraceFailed as error:
             failed[task] = units.first_line(error)
             continue
-        uses += [
-            dataclasses.replace(use, modules=tuple(_in_model(path + name) for name in use.modules))
-            for use in covered[task].uses
-        ]
-    on = _apple_gpu()
-    raised = _trial(subject, on) if on else ""
-    sentences = [f"{task}: {each.answer}" for task, each in covered.items()]
+        renamed = lambda name, path=path: _in_model(name if name == BACKWARD else path + name)
+        uses += [dataclasses.replace(use, modules=tuple(map(renamed, use.modules))) for use in covered[task].uses]
+        here = tuple(dataclasses.replace(each, module=renamed(each.module)) for each in covered[task].cpu_tensors)
+        covered[task] = dataclasses.replace(covered[task], cpu_tensors=here)
+        left += here
+    told: dict[str, list[str]] = {}
+    for task, each in covered.items():
+        told.setdefault(each.answer, []).append(task)
+    sentences = [f"{' and '.join(same).capitalize()}: {answer}" for answer, same in told.items()]
     sentences += [f"{task}: nothing can be foretold ({why})." for task, why in failed.items()]
     held = all(each.runs for each in covered.values())
+    tables = f"the operators of PyTorch {torch.__version__}"
+    so_far(Answer(QUESTIONS[0], "good" if held else "bad", "\n".join(sentences), tables, _table_of_uses(uses, left)))
+    on = _apple_gpu()
+    raised = _trial(subject, on) if on else None
     if on:
         where = "the simulated Apple GPU" if on.simulated else "this Apple GPU"
         surprise = ", which was not foretold" if bool(raised) == held and covered else ""
         sentences.append(f"On {where} it {f'raised{surprise}: {raised}' if raised else f'ran{surprise}'}.")
     if not covered and on is None:
-        return Answer(QUESTIONS[0], "unanswered", " ".join([*sentences, f"{NO_APPLE_GPU}."]))
+        return Answer(QUESTIONS[0], "unanswered", "\n".join([*sentences, f"{NO_APPLE_GPU}."]))
+    if raised and not left and ON_TWO_DEVICES.search(raised.text):  # where the trace saw no device
+        left.append(coverage.CpuTensor("not known", raised.module, raised.line))
+        sentences.append(f"Way out: {coverage.CpuTensor.ADVICE}.")
     careful = any(use.status in ("falls back", "unknown") for use in uses) or not covered
     outcome = "bad" if not held or raised else "attention" if careful else "good"
-    tables = f"the operators of PyTorch {torch.__version__}"
     asked = f"{tables} and {on.label}" if on else tables
-    return Answer(QUESTIONS[0], outcome, " ".join(sentences), asked, _table_of_uses(uses))
+    return Answer(QUESTIONS[0], outcome, "\n".join(sentences), asked, _table_of_uses(uses, left))
 
 
 def _may_train(subject: Subject) -> bool:
@@ -148,18 +214,18 @@ def _may_train(subject: Subject) -> bool:
         return True
 
 
-def _trial(subject: Subject, on: Device) -> str:
-    """What a run, and a step where the model has a gradient, raises on a device; empty if nothing."""
+def _trial(subject: Subject, on: Device) -> Raised | None:
+    """What a run, and a step where the model has a gradient, raises on a device."""
     try:
         blame.backward(subject.to(on.torch_device).value())
         on.synchronize()
     except Exception as error:  # noqa: BLE001 - a model may raise anything; it is told
-        return units.first_line(error).removesuffix(".")
-    return ""
+        return explain(error, (WithLoss,))
+    return None
 
 
-def _table_of_uses(uses: Sequence[coverage.Use]) -> tuple[Evidence, ...]:
-    """Of operators that do not run on the GPU; nothing where all do."""
+def _table_of_uses(uses: Sequence[coverage.Use], left: Sequence[coverage.CpuTensor]) -> tuple[Evidence, ...]:
+    """Of operators that do not run on the GPU, or meet what was left on the CPU; nothing where all is well."""
     rows = {
         use.operator: (
             use.operator, use.status, ", ".join(dict.fromkeys(use.modules[:3])),
@@ -167,6 +233,10 @@ def _table_of_uses(uses: Sequence[coverage.Use]) -> tuple[Evidence, ...]:
         )
         for use in uses if use.advice
     }  # fmt: skip
+    rows |= {
+        each: (each.operator, "raises: a tensor is on the CPU", each.module, each.line or BACKWARD, each.ADVICE)
+        for each in left
+    }
     headings = ["operator", "on MPS", "called by", "at", "way out"]
     return (Evidence("Operators that do not run on the GPU", Table(headings, list(rows.values()))),) if rows else ()
 
@@ -189,7 +259,8 @@ def right(subject: Subject, seconds: float) -> Answer:
         if not asked.judged:
             return Answer(QUESTIONS[1], "unanswered", "There was no time to compare anything: --minutes gives more.")
         outcome = "good" if asked.every_kind else "attention"
-        return Answer(QUESTIONS[1], outcome, asked.agreement + narrowed, on.label, tuple(evidence))
+        sentence = asked.agreement + _ran_on_the_cpu(asked.operators) + narrowed
+        return Answer(QUESTIONS[1], outcome, sentence, on.label, tuple(evidence))
     way, verdict = asked.culprit
     module = verdict.culprit.module.removeprefix("model").removeprefix(".")  # in the model, not in `WithLoss`
     verdict = dataclasses.replace(verdict, culprit=dataclasses.replace(verdict.culprit, module=module))
@@ -199,6 +270,17 @@ def right(subject: Subject, seconds: float) -> Answer:
     sentence = f"No, with the inputs {way}: {verdict.headline}"
     sentence += f" {verdict.culprit.difference} Way out: {verdict.advice}." if verdict.kind == "wrong kernel" else ""
     return Answer(QUESTIONS[1], "bad", sentence + narrowed, on.label, tuple(evidence))
+
+
+def _ran_on_the_cpu(called: Iterable[str]) -> str:
+    """Of the operators that have no MPS kernel, how they could be run, as a sentence; empty if all have one."""
+    missing = [name.partition("::")[2] for name in called if operators.status(name) == "missing"]
+    if not missing:
+        return ""
+    return (
+        f"\nWithout MPS kernel, see answer 1: {', '.join(missing)}. For this answer PyTorch ran them on the CPU "
+        f"({coverage.FALLBACK_VARIABLE}=1)."
+    )
 
 
 @dataclasses.dataclass
@@ -220,6 +302,11 @@ class _Asked:
         return next(((way, each) for way, every in self.verdicts.items() for each in every if each.culprit), None)
 
     @property
+    def operators(self) -> list[str]:
+        """Each that was called."""
+        return list(dict.fromkeys(name for verdict in self._all for name in verdict.operators))
+
+    @property
     def judged(self) -> int:
         return sum(verdict.judged for verdict in self._all)
 
@@ -239,7 +326,8 @@ class _Asked:
         largest = max(verdict.largest for verdict in self._all)
         every = f"all {calls}" if calls == there else f"{calls} of {there}"
         each = "" if calls == there else "one or more of each " if kinds == all_kinds else f"{kinds} "
-        what = f"{every} calls of operators, {each}of {all_kinds} kinds,"
+        which = " that can be compared" if self.unjudged else ""
+        what = f"{every} calls of operators{which}, {each}of {all_kinds} kinds,"
         sentences = [
             f"Yes{'' if self.every_kind else ', as far as there was time'}: {what} agree with the CPU in float64 "
             f"({', '.join(self.verdicts)}); they differ by up to {largest:.1e} of the root mean square, which is "
@@ -291,6 +379,9 @@ def _asked(subject: Subject, on: Device, seconds: float) -> _Asked:
             asked.verdicts.setdefault(way, []).append(verdict)
             if verdict.culprit:
                 return asked
+            if asked.judged:
+                table = Evidence("Asked", asked.table)
+                so_far(Answer(QUESTIONS[1], "attention", asked.agreement, on.label, (table,)))
     return asked
 
 
@@ -298,12 +389,15 @@ def _ways(subject: Subject) -> dict[str, Subject]:
     """The subject as given, in the other mode, and with its inputs in layouts that kernels are known to get wrong."""
     switched = copy.deepcopy(subject.whole).train(not subject.whole.training)
     mode, other = ("training" if whole.training else "evaluation" for whole in (subject.whole, switched))
-    return {
+    ways = {
         f"as given, in {mode} mode": subject,
         f"in {other} mode": dataclasses.replace(subject, whole=switched),
         "with their last two dimensions swapped in memory": subject.with_inputs(_swapped),
         "at an odd offset": subject.with_inputs(_offset),
     }
+    if not any(isinstance(t, Tensor) and t.dim() > 1 for t in tree_leaves(subject.arguments)):
+        del ways["with their last two dimensions swapped in memory"]  # as given
+    return ways
 
 
 def _swapped(tensor: Tensor) -> Tensor:
@@ -324,46 +418,64 @@ CALLS = 40
 def fast(subject: Subject, seconds: float) -> Answer:
     """On the best device against the CPU: inference, inference over batches, and a training step."""
     on, within = _best_device(), Allowance(seconds)
-    parts = [_task_times(subject, "inference", on, within.left / 3), _times_over_batches(subject, on, within.left / 2)]
-    if subject.trains:
-        parts.append(_task_times(subject, "training_step", on, within.left))
-    else:
-        parts.append(("It has nothing to train.", []))
-    sentences, evidence = zip(*parts, strict=True)
-    return Answer(QUESTIONS[2], "good", " ".join(sentences) + _caveat(on), on.label, tuple(chain(*evidence)))
+    parts: list[tuple[str, list[Evidence], bool]] = []
+
+    def answer() -> Answer:
+        sentences, evidence, is_settled = zip(*parts, strict=True)
+        outcome = "good" if all(is_settled) else "attention"
+        return Answer(QUESTIONS[2], outcome, "\n".join(sentences) + _caveat(on), on.label, tuple(chain(*evidence)))
+
+    parts.append(_task_times(subject, "inference", on, within.left / 3))
+    so_far(answer())
+    parts.append(_times_over_batches(subject, on, within.left / 2))
+    so_far(answer())
+    trains = subject.trains
+    nothing = ("It has nothing to train.", [], True)
+    parts.append(_task_times(subject, "training_step", on, within.left) if trains else nothing)
+    return answer()
 
 
-def _task_times(subject: Subject, task: str, on: Device, seconds: float) -> tuple[str, list[Evidence]]:
-    """What a task takes and how it compares, in words; alone where so much time does not allow comparing."""
+def _task_times(subject: Subject, task: str, on: Device, seconds: float) -> tuple[str, list[Evidence], bool]:
+    """What a task takes and how it compares, in words; alone where so much time does not allow comparing.
+
+    The last is whether that may be concluded.
+    """
     name, run = task.replace("_", " "), getattr(subject, task)
     if CALLS * _second_call(run()) > seconds:
         measured = timing.measure(getattr(subject.to(on.torch_device), task)(), on=on, budget=timing.FAST)
-        sentence = f"{name}: {_time_in_words(measured)}; its share of --minutes was too short to compare it."
-        return sentence, [Evidence(f"Measured, {name}", text=str(measured))]
+        sentence = (
+            f"{name.capitalize()}: {_time_in_words(measured)}; its share of --minutes was too short to compare it."
+        )
+        return sentence, [Evidence(f"Measured, {name}", text=str(measured))], False
     compared = crossover.measure_networks({subject.name: lambda: subject}, on=on, seconds=seconds, tasks=[task])
     sentences = []
     for each in compared.comparisons:
         measured = each[on.kind if on.kind != "cpu" else crossover.baseline()]
         speed_up = " ".join(sentence.removesuffix(".") for sentence in each.sentences)
-        sentences.append(f"{each.name.removeprefix(f'{subject.name}, ')}: {_time_in_words(measured)}; {speed_up}.")
-    return " ".join(sentences), [Evidence(f"Measured, {name}", text="\n".join(map(str, compared.comparisons)))]
+        what = each.name.removeprefix(f"{subject.name}, ").capitalize()
+        sentences.append(f"{what}: {_time_in_words(measured)}; {speed_up}.")
+    is_settled = not any(each.withheld for each in compared.comparisons)
+    evidence = [Evidence(f"Measured, {name}", text="\n".join(map(str, compared.comparisons)))]
+    return "\n".join(sentences), evidence, is_settled
 
 
-def _times_over_batches(subject: Subject, on: Device, seconds: float) -> tuple[str, list[Evidence]]:
-    """From which batch on a device is faster, of the batches for which there is time."""
+def _times_over_batches(subject: Subject, on: Device, seconds: float) -> tuple[str, list[Evidence], bool]:
+    """From which batch on a device is faster, of the batches for which there is time; whether there was any."""
     if not subject.scales:
-        return "Its outputs do not grow with the inputs' first dimension, so other batches were not timed.", []
+        return "Its outputs do not grow with the inputs' first dimension, so other batches were not timed.", [], True
     cost = CALLS * _second_call(subject.inference()) / subject.batch
     sizes = [n for n in (1, 4, 16, 64) if cost * n <= seconds]
     if not sizes:
-        return "There was no time for other batches: --minutes gives more.", []
+        return "There was no time for other batches: --minutes gives more.", [], False
 
     def work(rows: int, where: torch.device) -> Callable[[], object]:
         return subject.with_batch(rows).to(where).inference()
 
     curve = crossover.measure("inference", work, sizes, on=on, seconds=seconds)
-    rows = [(n, *(units.seconds(line[n].median) if n in line else "" for line in curve.times.values())) for n in sizes]
-    return f"Over batches (n): {curve}", [Evidence("Over batches", Table(["batch", *curve.times], rows))]
+    lines = curve.times.values()
+    rows = [(n, *(units.seconds(line[n].median) for line in lines)) for n in sizes if all(n in line for line in lines)]
+    table = Table(["batch", *curve.times], rows)
+    return f"Over batches (n): {curve}", [Evidence("Over batches", table)], not curve.doubt
 
 
 def _second_call(run: Callable[[], object]) -> float:
@@ -394,13 +506,14 @@ def spent(subject: Subject, seconds: float) -> Answer:
     sentences = [f"Of {units.seconds(whole)} in operators ({what}, traced), {first}."]
     headings = ["operator", "kind", "called by", "calls", "ms", "share"]
     evidence = [Evidence(f"The longest of {what}", Table(headings, rows))]
-    apple = _apple_gpu() if on.kind == "cpu" else None
+    so_far(Answer(QUESTIONS[3], "good", sentences[0] + _caveat(on), on.label, tuple(evidence)))
+    apple, are_copies_known = _apple_gpu() if on.kind == "cpu" else None, True
     if apple is not None:
         try:
             recorded, _ = _recorded(subject.without_float64(), apple)
-        except Exception as error:  # noqa: BLE001 - a model may raise anything; the CPU's times stand all the same
-            apple = None
-            sentences.append(f"Its copies on an Apple GPU are not known, for it raises: {units.first_line(error)}")
+        except Exception:  # noqa: BLE001 - a model may raise anything; the CPU's times stand all the same
+            sentences.append(f"{_it_raises(apple)}, so its copies are not known: see answer 1.")
+            apple, are_copies_known = None, False
     moved = recorded.having("copy", "fallback")
     packages = _packages(moved, subject)
     if moved:
@@ -413,9 +526,9 @@ def spent(subject: Subject, seconds: float) -> Answer:
     elif apple is not None or on.kind != "cpu":
         sentences.append("Nothing in it is copied between CPU and GPU.")
     asked = on.label + (f"; copies and fallbacks: {apple.label}" if apple else "")
-    outcome = "attention" if moved and not packages else "good"
+    outcome = "good" if are_copies_known and (packages or not moved) else "attention"
     caveat = _caveat(on, "an Apple GPU's times" if apple else "an Apple GPU")
-    return Answer(QUESTIONS[3], outcome, " ".join(sentences) + caveat, asked, tuple(evidence))
+    return Answer(QUESTIONS[3], outcome, "\n".join(sentences) + caveat, asked, tuple(evidence))
 
 
 def _recorded(subject: Subject, on: Device) -> tuple[trace.Trace, str]:
@@ -429,7 +542,9 @@ def _recorded(subject: Subject, on: Device) -> tuple[trace.Trace, str]:
         step()
     path = "" if trains else "model."
     for number, event in enumerate(recorded.events):
-        module = _in_model(path + event.module.partition(".")[2]) if event.module else "the step itself"
+        module = below_root(event.module)
+        if module != BACKWARD:
+            module = _in_model(path + module) if event.module else "the step itself"
         recorded.events[number] = dataclasses.replace(event, module=module)
     return recorded, what
 
@@ -457,7 +572,8 @@ def _moves(events: Sequence[trace.Event], timed: bool) -> list[tuple]:
     groups: dict[tuple[str, str, str, str], list[trace.Event]] = collections.defaultdict(list)
     for event in events:
         line = "" if event.line.startswith("<") else event.line  # of the process that asks
-        groups[event.short, event.direction or event.kind, event.module, line].append(event)
+        name = ".item()" if event.name == trace.ITEM else event.short  # as people write it
+        groups[name, event.direction or event.kind, event.module, line].append(event)
     return [
         (*key, len(group), units.size(sum(event.bytes for event in group)),
          f"{1e3 * sum(event.duration for event in group):.3g}" if timed else "not known here")
@@ -469,7 +585,9 @@ def _moves_in_words(recorded: trace.Trace, rows: Sequence[tuple]) -> str:
     copies, fallbacks = (len(recorded.having(kind)) for kind in ("copy", "fallback"))
     counted = f"{copies} hidden {'copy' if copies == 1 else 'copies'} and "
     counted += f"{fallbacks} fallback{'' if fallbacks == 1 else 's'}"
-    first = "; ".join(f"{operator} ({way}) in {module}" for operator, way, module, *_ in rows[:3])
+    first = "; ".join(
+        f"{operator} ({way}) in {module}{line and f' at {line}'}" for operator, way, module, line, *_ in rows[:3]
+    )
     more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
     return f"Between CPU and GPU it makes {counted}: {first}{more}."
 
@@ -479,15 +597,8 @@ def _packages(moved: Sequence[trace.Event], subject: Subject) -> list[str]:
 
     The package that has the factory is the reader's own, installed or not.
     """
-    names = {_package(event.line) if event.kind == "copy" else "" for event in moved}
+    names = {installed_package(event.line.rpartition(":")[0]) if event.kind == "copy" else "" for event in moved}
     return [] if names & {"", subject.package} else sorted(names)
-
-
-def _package(line: str) -> str:
-    """The installed package in which a line ``file:number`` lies; empty if it lies elsewhere."""
-    file = Path(line.rpartition(":")[0]).absolute()
-    folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
-    return next((file.relative_to(f).parts[0].removesuffix(".py") for f in folders if file.is_relative_to(f)), "")
 
 
 # ---- 5: does it fit -------------------------------------------------------------------------------------------------
@@ -516,6 +627,15 @@ class Needs:
     def training(self) -> int:
         """At the batch that is given."""
         return self.fixed + self.activations
+
+    def with_peak(self, step: int) -> Needs:
+        """With what a step of SGD was seen to take beyond the weights, such as gradients of activations.
+
+        What is more than was counted is taken for the batch's.
+        """
+        activations = max(self.activations, step - self.gradients)
+        more = (activations - self.activations) / self.batch if self.row else 0.0
+        return dataclasses.replace(self, activations=activations, row=self.row + more)
 
     def largest(self, usable: float) -> int:
         """The largest batch that fits into so many bytes; 0 if none does."""
@@ -556,57 +676,92 @@ def fits(subject: Subject, target: int | None, most: int) -> Answer:
     """Bytes of weights, gradients, optimiser and activations; whether this machine and another have them; the peak."""
     on = _best_device()
     counted = needs(subject)
-    machines = {f"this machine ({on.label})": _memory_of(on)}
+    installed, free = _memory_of(on)
+    machines = {f"this machine ({on.label})": installed}
     if target is not None:
         machines[f"an Apple machine with {target / 2**30:.3g} GiB"] = memory.metal_limit(target)
+    not_run = [("peak", "not measured", "it was not run yet")]
+    so_far(_fit_of(counted, "counted", machines, free, on, not_run))
+    peaks, step = _peaks(subject, on, counted, min(most, free, *machines.values()))
+    seen = counted.with_peak(step)
+    how = "counted" if seen == counted else "the peak of a step, without the gradients"
+    return _fit_of(seen, how, machines, free, on, peaks)
+
+
+def _fit_of(
+    counted: Needs, how: str, machines: Mapping[str, int], free: int, on: Device, peaks: Sequence[tuple[str, str, str]]
+) -> Answer:
+    """Whether what is needed fits into each machine's bytes, this one's first; ``how`` activations were found."""
     sentences, rows = [], []
-    for machine, usable in machines.items():
+    for number, (machine, usable) in enumerate(machines.items()):
         fit = counted.training <= usable
         largest = str(counted.largest(usable)) if counted.row else "not known"
-        with_batch = f"; the largest batch (first dimension) that does is {largest}" if counted.row else ""
+        with_batch = f"; the largest batch (first dimension) that does is about {largest}" if counted.row else ""
         verb = "fits" if fit else "DOES NOT FIT"
-        sentences.append(f"It {verb} into the {units.size(usable)} for it on {machine}{with_batch}.")
-        rows.append((machine, units.size(usable), "yes" if fit else "no", largest))
+        now = "" if number else f", of which {units.size(free)} are free now"
+        sentences.append(f"It {verb} into the {units.size(usable)} for it on {machine}{now}{with_batch}.")
+        if fit and now and counted.training > free:
+            sentences.append("What other programs hold must become free first.")
+        rows.append((machine, units.size(usable), now and units.size(free), "yes" if fit else "no", largest))
+    batch = f"activations, batch of {counted.batch}" if counted.row else "activations"
     parts = [
-        ("weights", counted.weights), ("gradients", counted.gradients), ("AdamW", counted.optimizer),
-        (f"activations, batch of {counted.batch}" if counted.row else "activations", counted.activations),
-        ("training in all", counted.training),
+        ("weights", counted.weights, "counted"), ("gradients", counted.gradients, "counted"),
+        ("AdamW", counted.optimizer, "counted"), (batch, counted.activations, how),
+        ("training in all", counted.training, "their sum"),
     ]  # fmt: skip
-    table = [(name, units.size(size), "counted") for name, size in parts]
-    table += _peaks(subject, on, counted, min(most, min(machines.values())))
+    table = [(name, units.size(size), source) for name, size, source in parts]
     given = f"at the batch of {counted.batch} that is given" if counted.row else "with the inputs that are given"
     head = f"Training with AdamW needs {units.size(counted.training)} {given}, inference {units.size(counted.weights)} "
     head += "of weights."
+    fitting = counted.training <= min(machines.values())
+    outcome = "bad" if not fitting else "good" if counted.training <= free else "attention"
     evidence = (
-        Evidence("Memory", Table(["part", "size", "how"], table)),
-        Evidence("Machines", Table(["machine", "memory for it", "fits", "largest batch"], rows)),
+        Evidence("Memory", Table(["part", "size", "how"], [*table, *peaks])),
+        Evidence("Machines", Table(["machine", "memory for it", "free now", "fits", "largest batch"], rows)),
     )
-    outcome = "good" if counted.training <= min(machines.values()) else "bad"
-    return Answer(QUESTIONS[4], outcome, " ".join([head, *sentences]), on.label, evidence)
+    return Answer(QUESTIONS[4], outcome, "\n".join([head, *sentences]), on.label, evidence)
 
 
-def _memory_of(on: Device) -> int:
-    """Bytes that a device may use."""
-    if on.kind == "mps":
-        return torch.mps.recommended_max_memory()
-    return torch.cuda.mem_get_info()[1] if on.kind == "cuda" else psutil.virtual_memory().total
+def _memory_of(on: Device) -> tuple[int, int]:
+    """Bytes that a device may use, and how many of them are free."""
+    if on.kind == "cuda":
+        free, installed = torch.cuda.mem_get_info()
+        return installed, free
+    machine = psutil.virtual_memory()  # an Apple GPU's, too
+    usable = torch.mps.recommended_max_memory() if on.kind == "mps" else machine.total
+    return usable, min(usable, machine.available)
 
 
-def _peaks(subject: Subject, on: Device, counted: Needs, most: int) -> list[tuple[str, str, str]]:
-    """Rows with the peaks of inference and of a step, beyond the weights that lie there."""
+def _peaks(subject: Subject, on: Device, counted: Needs, most: int) -> tuple[list[tuple[str, str, str]], int]:
+    """Rows with the peaks of inference and of a step, beyond the weights that lie there; bytes of the step, or 0."""
     if 2 * counted.training > most:
-        return [("peak", "not measured", "it may need more memory than there is for it")]
+        return [("peak", "not measured", "it may need more memory than there is for it")], 0
     there = subject.to(on.torch_device)
     tasks = {"inference": there.inference()}
     if there.trains:
         tasks["a step of SGD"] = there.training_step()
-    rows = []
+    rows, step = [], 0
     for name, run in tasks.items():
-        with memory.peak(on=on) as peak:
-            run()
-        least = "at least, " if peak.how == "sampled" else ""
-        rows.append((f"peak of {name}, beyond the weights", units.size(peak.bytes), f"measured ({least}{peak.how})"))
-    return rows
+        if on.kind == "cpu":
+            peak = _allocated_peak(run)
+        else:
+            with memory.peak(on=on) as measured:
+                run()
+            peak = measured.bytes
+        rows.append((f"peak of {name}, beyond the weights", units.size(peak), "counted by PyTorch's allocator"))
+        step = peak if name == "a step of SGD" else 0
+    return rows, step
+
+
+def _allocated_peak(run: Callable[[], object]) -> int:
+    """The most bytes that PyTorch held on the CPU during a call, beyond those that it held before."""
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[cpu], profile_memory=True) as profiled:
+        result = run()
+    del result
+    events = profiled.profiler.kineto_results.events()
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    return max(accumulate((change for _, change in changes), initial=0))
 
 
 # ---- 6: which number format -----------------------------------------------------------------------------------------
@@ -617,25 +772,31 @@ def formats(subject: Subject, seconds: float) -> Answer:
     on, within = _best_device(), Allowance(seconds)
     there = _cast(subject, torch.float32).to(on.torch_device)
     exact, reference = _exact(subject)
-    plain = _fate(there, on, exact)
+    plain = _fate(there, on, exact, there)
     ways = {"float32": (there, None)}
     for dtype in (torch.bfloat16, torch.float16):
         name = units.dtype_name(dtype)
         ways |= {f"{name}, autocast": (there, dtype), f"{name}, cast": (_cast(there, dtype), None)}
-    fates = {name: _fate(each, on, exact, autocast, plain.beyond) for name, (each, autocast) in ways.items()}
+    fates = {name: _fate(each, on, exact, there, autocast, plain.beyond) for name, (each, autocast) in ways.items()}
     cost = max(sum(fate.seconds for fate in fates.values()), 1e-6)
-    kept = _kept_in_formats(there, on) if within.count("counts of what is kept", each=cost, wanted=1) else {}
-    times = _times(ways, fates, on, within)
-    rows = [
-        (name, fate.words, times.get(name, "not timed"), kept.get(name, "not counted")) for name, fate in fates.items()
-    ]
-    headings = ["format", "error of the outputs", "inference", "kept for the backward pass"]
-    table = Table(headings, rows, str(within) if within.left_out else "")
     sentences = _fates_in_words(fates, reference, fractions=bool(exact))
     # where a cast is refused there is autocast as well
     careful = any(fate.first or (fate.refused and not name.endswith(", cast")) for name, fate in fates.items())
     outcome = "attention" if careful else "good"
-    return Answer(QUESTIONS[5], outcome, sentences + _caveat(on), on.label, (Evidence("Formats", table),))
+
+    def answer(times: Mapping[str, str], kept: Mapping[str, str]) -> Answer:
+        rows = [
+            (name, fate.words, times.get(name, "not timed"), kept.get(name, "not counted"))
+            for name, fate in fates.items()
+        ]
+        headings = ["format", "error of the outputs", "inference", "kept for the backward pass"]
+        table = Table(headings, rows, str(within) if within.left_out else "")
+        return Answer(QUESTIONS[5], outcome, sentences + _caveat(on), on.label, (Evidence("Formats", table),))
+
+    so_far(answer({}, {}))
+    kept = _kept_in_formats(there, on) if within.count("counts of what is kept", each=cost, wanted=1) else {}
+    so_far(answer({}, kept))
+    return answer(_times(ways, fates, on, within), kept)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -644,10 +805,14 @@ class Fate:
 
     error: float = 0.0
     """Largest difference from the exact outputs, over the root mean square; NaN if nothing is of the same size."""
-    beyond: tuple[str, ...] = ()
-    """The modules that give an infinite number or a NaN, in the order in which they end."""
+    beyond: tuple[_OperatorCall, ...] = ()
+    """The operators that make an infinite number or a NaN of finite ones, in order."""
     first: str = ""
-    """The first of them that gives none in float32, in words; empty if there is none."""
+    """The module that calls the first of them that makes none in float32, in words; empty if there is none."""
+    at: str = ""
+    """That operator, with the line that calls it."""
+    shows: bool = True
+    """Whether the outputs have an infinite number or a NaN."""
     refused: str = ""
     """What was raised."""
     seconds: float = 0.0
@@ -659,61 +824,119 @@ class Fate:
         if self.refused:
             return f"raises: {self.refused}"
         if self.first:
-            return f"infinite or NaN, first in {self.first}"
+            return f"infinite or NaN, first in {self.first}, {self.at}"
         return "not compared" if math.isnan(self.error) else f"{self.error:.1e}"
 
 
 def _fates_in_words(fates: dict[str, Fate], reference: str, fractions: bool) -> str:
     """What overflows, what is refused, how far the others are from the ``reference``, if outputs have ``fractions``."""
-    sentences = [f"{name} OVERFLOWS, first in {fate.first}." for name, fate in fates.items() if fate.first]
+    hidden = "; its outputs are finite and may be wrong all the same"
+    sentences = [
+        f"{name} OVERFLOWS, first in {fate.first}{'' if fate.shows else hidden}."
+        for name, fate in fates.items() if fate.first
+    ]  # fmt: skip
     sentences += [f"{name} raises ({fate.refused})." for name, fate in fates.items() if fate.refused]
     sound = {name: fate.error for name, fate in fates.items() if not fate.first and not fate.refused}
     compared = {name: error for name, error in sound.items() if not math.isnan(error)}
-    small = [name for name in compared if name != "float32"]
+    # where nothing is computed in it, autocast leaves float32's error
+    small = [name for name, error in compared.items() if name != "float32" and error != compared.get("float32")]
     nearest = min(small, key=compared.__getitem__, default="")
     choice = f"of the small formats {nearest} is the nearest" if small else "stay with float32"
     errors = ", ".join(f"{error:.1e} in {name}" for name, error in compared.items())
     if compared:
-        sentences.append(f"Outputs differ from {reference} by {errors} of the root mean square: {choice}.")
+        sentences.append(f"Outputs differ from {reference} by up to {errors} of the root mean square: {choice}.")
     if len(compared) < len(sound):
         others = ", ".join(name for name in sound if name not in compared)
         why = "are empty or of another size than in float64" if fractions else "have no numbers with a fraction"
         sentences.append(f"Outputs {why}, and were not compared, in {others}.")
-    return " ".join(sentences)
+    return "\n".join(sentences)
 
 
 def _fate(
     subject: Subject,
     on: Device,
     exact: Sequence[Tensor],
+    plain: Subject,
     autocast: torch.dtype | None = None,
-    known: Sequence[str] = (),
+    known: Sequence[_OperatorCall] = (),
 ) -> Fate:
-    """Run inference, and look where the first number beyond the format's range comes up, but for those ``known``."""
-    model, beyond = copy.deepcopy(subject.model).eval(), []
-    for name, module in model.named_modules():
-        module.register_forward_hook(_noting_infinity(name, beyond))
+    """Run inference, and look where the first number beyond the format's range comes up, but for those ``known``.
+
+    ``plain`` is the subject in float32.
+    """
+    subject = dataclasses.replace(subject, whole=copy.deepcopy(subject.whole).eval())
+    watched = _Infinities(_infinite_by_cast(subject, plain))
     began = time.perf_counter()
     try:
-        with torch.no_grad(), _autocast(on, autocast):
-            outputs = _widened(model(*subject.inputs, **subject.named))
+        with torch.no_grad(), _autocast(on, autocast), watched.modules, watching(watched.see):
+            outputs = subject.outputs()
+        outputs = _widened(outputs)
     except Exception as error:  # noqa: BLE001 - no kernel for this format, inputs of another: it is told
-        return Fate(refused=units.first_line(error).removesuffix("."))
-    first = next((_in_model(f"model.{name}") for name in beyond if name not in known), "")
+        return Fate(refused=str(explain(error)))
+    first = next((call for call in watched.born if call not in known), None)
+    overflow = {"first": _in_model(f"model.{first.module}"), "at": watched.born[first]} if first is not None else {}
+    shows = _has_infinite(outputs)
     pairs = list(zip(exact, outputs, strict=False))
     alike = all(right.shape == got.shape for right, got in pairs)
     errors = [blame.relative_error(right, got) for right, got in pairs if right.numel()]
     error = max(errors) if errors and alike else math.nan
-    return Fate(error, tuple(beyond), first, seconds=time.perf_counter() - began)
+    return Fate(error, tuple(watched.born), **overflow, shows=shows, seconds=time.perf_counter() - began)
 
 
-def _noting_infinity(name: str, beyond: list[str]) -> Callable[..., None]:
-    def see(_module: nn.Module, _inputs: object, output: object) -> None:
-        tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point()]
-        if any(not t.isfinite().all() for t in tensors):
-            beyond.append(name)
+@dataclasses.dataclass(frozen=True)
+class _OperatorCall:
+    """The same in each format, however many conversions are between."""
 
-    return see
+    module: str
+    operator: str
+    number: int
+    """Of this operator's calls in this module."""
+
+
+class _Infinities:
+    """Operators that make an infinite number or a NaN of finite ones; `see` is for `watching`."""
+
+    def __init__(self, cast: set[int]) -> None:
+        self.cast = cast
+        self.modules = CallingModules()
+        self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
+        self.born: dict[_OperatorCall, str] = {}
+        """With the line that calls it, in words."""
+
+    def see(self, operator: Any, args: tuple, kwargs: dict) -> Any:
+        """Run an operator and look at its result."""
+        result = operator(*args, **kwargs)
+        name, module = operator.name(), below_root(self.modules.innermost())
+        self.counts[module, name] += 1
+        short = name.partition("::")[2].partition(".")[0]
+        if operator.is_view or short.startswith(blame.UNWRITTEN) or not _has_infinite(result):
+            return result
+        written = [a.alias_info is not None and a.alias_info.is_write for a in operator._schema.arguments]
+        given = [value for value, changed in zip(args, written, strict=False) if not changed]
+        constants = [v for v in tree_leaves((args, kwargs)) if isinstance(v, float)]
+        if all(map(math.isfinite, constants)) and not _has_infinite((given, kwargs), but=self.cast):
+            line = calling_line(until=_fate.__name__)
+            self.born[_OperatorCall(module, name, self.counts[module, name])] = short + (line and f" at {line}")
+        return result
+
+
+def _has_infinite(values: object, but: Container[int] = ()) -> bool:
+    """Whether a tensor among values has an infinite number or a NaN, beside those whose memory is at ``but``."""
+    tensors = [t for t in tree_leaves(values) if isinstance(t, Tensor) and t.is_floating_point()]
+    tensors = [t for t in tensors if t.layout == torch.strided and not t.is_nested and t.itemsize > 1]  # no float8
+    # a sum is quick, and finite only if all of them are
+    infinite = (t for t in tensors if not t.sum().isfinite() and not t.isfinite().all())
+    return any(t.untyped_storage().data_ptr() not in but for t in infinite)
+
+
+def _infinite_by_cast(subject: Subject, plain: Subject) -> set[int]:
+    """Where weights, buffers and inputs lie that are finite in float32 and not in the subject's format."""
+    held = [
+        [*each.model.parameters(), *each.model.buffers(), *tree_leaves((each.inputs, each.named))]
+        for each in (subject, plain)
+    ]
+    pairs = zip(*held, strict=True)
+    return {t.untyped_storage().data_ptr() for t, wide in pairs if _has_infinite(t) and not _has_infinite(wide)}
 
 
 def _cast(subject: Subject, dtype: torch.dtype) -> Subject:

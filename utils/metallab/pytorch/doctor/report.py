@@ -24,22 +24,49 @@ from typing import Any
 import psutil
 
 from metallab import isolated, paths
-from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
+from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence, broken_off, draft_in
 
-CHILD = "from metallab.pytorch.doctor import questions\nresult = questions.{call}"
-SHARES = (0.15, 0.25, 0.2, 0.1, 0.1, 0.2)
-"""Of the time for all, what each question may take; what one leaves is for the next ones."""
-LEAST_SECONDS = 15.0
-"""That are kept for each question: starting a process and importing PyTorch takes some of it."""
+CHILD = "import torch\nfrom metallab.pytorch.doctor import questions\nresult = questions.{call}"
+SHARES = {1: 0.25, 5: 0.1, 4: 0.15, 2: 0.15, 6: 0.15, 3: 0.2}
+"""Of the time for all, what each question may take, in the order in which they are asked.
+
+What one leaves is for the next ones: first come those that do the same work however long they have. Those of the same
+device follow each other where they can, for they are forked from one process (`metallab.forking`).
+"""
+LEAST_SECONDS = 3.0
+"""That each question gets at least, beside the time to import and make the model and to run it a few times."""
+PAGE_SECONDS = 1.0
+"""For writing the page."""
 BUILD_SECONDS = 600.0
 """For the simulated GPU, which is built once and is not counted."""
+LOOK_SECONDS = 60.0
+"""That looking at the model may take at least: what it takes tells how many minutes are enough."""
 APPLE_GPU = (1, 2)
 """The questions that are asked of an Apple GPU, be it simulated; `COPIES` asks it where there is no real GPU."""
 COPIES = 4
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(MB|GB|TB)", re.IGNORECASE)
 UNITS = {"MB": 2**20, "GB": 2**30, "TB": 2**40}
-COLOURS = {"good": "#009e73", "attention": "#e69f00", "bad": "#d55e00", "unanswered": "#666666"}
+MEANINGS = {
+    "good": "nothing speaks against it",
+    "attention": "it runs, and could be better",
+    "bad": "it fails on an Apple GPU, is wrong there, or does not fit",
+    "unanswered": "the sentence says why",
+}
+"""What the four outcomes mean, for the reader of the page."""
+FINDINGS = {
+    (1, "bad"): ("it does not run on an Apple GPU as it is", "see answer 1 for what to do"),
+    (1, "attention"): ("some of it may leave the Apple GPU", "look at the operators in answer 1"),
+    (2, "bad"): ("it computes wrongly on an Apple GPU", "take the way out in answer 2, and report its program"),
+    (2, "attention"): ("not all of it was compared with the CPU", "read in answer 2 what was left out"),
+    (3, "attention"): ("not every time may be compared", "read in answer 3 why"),
+    (4, "attention"): ("its steps copy between CPU and GPU", "remove the copies at the lines in answer 4"),
+    (5, "bad"): ("it does not fit into memory", "take the batch of answer 5, or a smaller model"),
+    (5, "attention"): ("other programs hold memory that it needs", "close them"),
+    (6, "attention"): ("a small number format fails", "take one that answer 6 finds sound"),
+}
+"""What is the matter, by question and outcome, and what to do about it."""
 
+WORST_FIRST = ("bad", "unanswered", "attention", "good")
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
 
@@ -64,7 +91,24 @@ class Report:
     def outcome(self) -> str:
         """The worst of the answers."""
         outcomes = {answer.outcome for answer in self.answers}
-        return next(name for name in ("bad", "unanswered", "attention", "good") if name in outcomes)
+        return next(name for name in WORST_FIRST if name in outcomes)
+
+    @property
+    def headline(self) -> str:
+        """What is the worst, and what to do first, in a sentence."""
+        name = self.model.partition(",")[0]
+        if self.interrupted:
+            name += f", interrupted after {len(self.answers)} of {len(QUESTIONS)} questions"
+        careful = [each for each in self.answers if each.outcome != "good"]
+        if not careful:
+            return f"{name}: nothing speaks against it."
+        worst = min(careful, key=lambda each: WORST_FIRST.index(each.outcome))
+        number = _number(worst)
+        lack = "has no answer" if worst.outcome == "unanswered" else f"is {worst.outcome}"
+        otherwise = f"question {number} {lack}"
+        what, do = FINDINGS.get((number, worst.outcome), (otherwise, "read there why"))
+        others = ", ".join(str(_number(each)) for each in careful if each is not worst)
+        return f"{name}: {what}; first, {do}." + (f" Then look at {others}." if others else "")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -74,6 +118,7 @@ class Report:
             "model": self.model,
             "torch": self.torch,
             "outcome": self.outcome,
+            "headline": self.headline,
             "interrupted": self.interrupted,
             "answers": [answer.to_json() for answer in self.answers],
         }
@@ -88,44 +133,75 @@ class Report:
         return page
 
     def __str__(self) -> str:
-        head = f"{self.factory}: {self.model}, PyTorch {self.torch}"
-        return "\n".join([head, *(f"{number}. {answer}" for number, answer in enumerate(self.answers, 1))])
+        head = [self.headline, f"{self.factory}: {self.model}, PyTorch {self.torch}"]
+        return "\n".join([*head, *(f"{_number(answer)}. {answer}" for answer in self.answers)])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        about = html.escape(f"{self.model}, PyTorch {self.torch}")
-        head = f"<p><b>{html.escape(self.factory)}</b>: {about}</p>"
-        return head + "".join(_section(number, answer) for number, answer in enumerate(self.answers, 1))
+        escaped = html.escape
+        head = f"<p><b>{escaped(self.headline)}</b></p>"
+        head += f"<p>{escaped(f'{self.factory}: {self.model}, PyTorch {self.torch}')}</p>"
+        legend = "".join(f"<li>{_mark(outcome)}: {words}</li>" for outcome, words in MEANINGS.items())
+        sections = "".join(map(_section, self.answers))
+        return f'<style>{STYLE}</style><div class="doctor">{head}<ul>{legend}</ul>{sections}</div>'
 
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width">
-<style>body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }}
-table {{ border-collapse: collapse; font-size: 14px }} td, th {{ padding: .2em .8em .2em 0; text-align: left;
-vertical-align: top }} h1 {{ overflow-wrap: break-word }}</style></head>
+<style>:root {{ color-scheme: light dark }} body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60em;
+margin: 2em auto; padding: 0 1em }} h1 {{ overflow-wrap: anywhere }}</style></head>
 <body><h1>{title}</h1>{body}</body></html>
+"""
+STYLE = """
+.doctor { overflow-wrap: anywhere } .doctor ul { list-style: none; padding: 0; font-size: 14px }
+.doctor section { border-left: .4em solid var(--mark); padding: .2em 1em; margin: 1em 0 }
+.doctor mark { background: none; color: inherit; white-space: nowrap }
+.doctor mark::before { content: ""; display: inline-block; width: .8em; height: .8em; margin-right: .3em;
+border-radius: 50%; background: var(--mark) }
+.doctor h3 mark { font-weight: normal; font-size: 14px; margin-left: .6em }
+.doctor .good { --mark: #009e73 } .doctor .attention { --mark: #e69f00 } .doctor .bad { --mark: #d55e00 }
+.doctor .unanswered { --mark: #888 }
+.doctor .table { overflow-x: auto; overflow-wrap: break-word } .doctor pre { white-space: pre-wrap; font-size: 13px }
+.doctor table { border-collapse: collapse; font-size: 14px }
+.doctor td, .doctor th { padding: .2em .8em .2em 0; text-align: left; vertical-align: top; max-width: 24em }
+@media (max-width: 600px) { .doctor th { display: none } .doctor .table { overflow-wrap: anywhere }
+.doctor td { display: block; padding: 0; max-width: none } .doctor td::before { content: attr(data-heading) ": " }
+.doctor tr { display: block; padding: .4em 0 } .doctor section { padding: .2em .6em } }
 """
 
 
-def _section(number: int, answer: Answer) -> str:
+def _number(answer: Answer) -> int:
+    return QUESTIONS.index(answer.question) + 1
+
+
+def _mark(outcome: str) -> str:
+    """An outcome as a colour and as a word."""
+    return f'<mark class="{outcome}">{outcome}</mark>'
+
+
+def _section(answer: Answer) -> str:
     escaped = html.escape
-    style = f"border-left:.4em solid {COLOURS[answer.outcome]};padding:.2em 1em;margin:1em 0;overflow-wrap:break-word"
     asked = f"<p><small>Asked of {escaped(answer.on)}; {answer.seconds:.0f} s.</small></p>" if answer.on else ""
     details = "".join(
         f"<details><summary>{escaped(each.title)}</summary>{_shown(each)}</details>" for each in answer.evidence
     )
-    head = f"<h3>{number}. {escaped(answer.question)}</h3><p>{escaped(answer.sentence)}</p>"
-    return f'<section style="{style}">{head}{asked}{details}</section>'
+    head = f"<h3>{_number(answer)}. {escaped(answer.question)}{_mark(answer.outcome)}</h3>"
+    head += "".join(f"<p>{escaped(line)}</p>" for line in answer.sentence.splitlines())
+    return f'<section class="{answer.outcome}">{head}{asked}{details}</section>'
 
 
 def _shown(evidence: Evidence) -> str:
     if evidence.table is None:
-        return f'<pre style="white-space:pre-wrap">{html.escape(evidence.text)}</pre>'
-    lines = [("th", evidence.table.headings), *(("td", row) for row in evidence.table.rows)]
-    rows = "".join(f"<tr>{''.join(f'<{tag}>{html.escape(v)}</{tag}>' for v in row)}</tr>" for tag, row in lines)
-    return f'<div style="overflow-x:auto"><table>{rows}</table></div><p>{html.escape(evidence.table.note)}</p>'
+        return f"<pre>{html.escape(evidence.text)}</pre>"
+    headings = [html.escape(heading) for heading in evidence.table.headings]
+    rows = [
+        "".join(f'<td data-heading="{heading}">{html.escape(v)}</td>' for heading, v in zip(headings, row, strict=True))
+        for row in evidence.table.rows
+    ]
+    lines = "".join(f"<tr>{row}</tr>" for row in ["".join(f"<th>{heading}</th>" for heading in headings), *rows])
+    return f'<div class="table"><table>{lines}</table></div><p>{html.escape(evidence.table.note)}</p>'
 
 
 def examine(
@@ -138,50 +214,62 @@ def examine(
 ) -> Report:
     """Ask the six questions of what ``package.module:factory`` makes.
 
-    ``minutes`` are for all of them together. Each plans with its share, and is stopped when it would take more than
-    half of the next ones' shares, of which each keeps `LEAST_SECONDS`. ``memory`` in bytes is that of a machine that
-    question 5 asks about beside this one. A process that needs more than ``process_memory`` bytes, by default four
-    fifths of what is free, is ended. ``progress`` is given a line as each answer comes. Where there is no simulated GPU
-    yet, it is built first. Interrupted (Ctrl-C), it returns the answers that there are.
-    `Refused` if the factory makes no model that runs on the CPU, ValueError if ``minutes`` is no time.
+    ``minutes`` are for all of them together. Each plans with its share of what is left, and is stopped when less than
+    half of their shares, or of the least that makes sense, would be left for the next ones; what it has then is its
+    answer. ``memory`` in bytes is that of a machine that question 5 asks about beside this one. A process that needs
+    more than ``process_memory`` bytes, by default four fifths of what is free, is ended. ``progress`` is given a line
+    as each answer comes. Where there is no simulated GPU yet, it is built first, which is not counted. Interrupted
+    (Ctrl-C), it returns the answers that there are. `Refused` if the factory makes no model that runs on the CPU, or
+    one that wants more minutes, ValueError if ``minutes`` is no time.
     """
     if not 0 < minutes < math.inf:
         raise ValueError(f"minutes is {minutes:g}: give a number above 0, such as 3")
     most = process_memory or int(0.8 * psutil.virtual_memory().available)
     progress(f"looking at {factory}")
     began = time.monotonic()
-    model, kind = _look(factory, 60 * minutes, most)
-    left = 60 * minutes - (time.monotonic() - began)
-    isolated.run("import torch", device="mps", timeout=BUILD_SECONDS)  # what fails here the answers tell
-    ends = time.monotonic() + left
-    answers: list[Answer] = []
-    try:
-        for number, question in enumerate(QUESTIONS, 1):
+    model, kind, least = _look(factory, max(60 * minutes, LOOK_SECONDS), most)
+    looked = time.monotonic() - began
+    least += LEAST_SECONDS
+    if 60 * minutes < (needed := looked + len(QUESTIONS) * least):
+        enough = f"{math.ceil(needed / 6) / 10:g}"
+        raise Refused(
+            f"{minutes:g} minutes are too few: to make {factory} and ask something takes {least:.0f} s, six times; "
+            f"give --minutes {enough} or more"
+        )
+    began = time.monotonic()
+    _run("import torch", 1, BUILD_SECONDS, device="mps")  # what fails here the answers tell
+    started = min(looked, time.monotonic() - began)  # more than that it was building
+    whole = 60 * minutes - looked - started - PAGE_SECONDS
+    ends = time.monotonic() + whole
+    answers: dict[int, Answer] = {}
+    is_whole = False
+    with contextlib.suppress(KeyboardInterrupt):
+        waiting = list(SHARES)
+        while waiting:
             left = ends - time.monotonic()
-            seconds, *later = (
-                max(LEAST_SECONDS, left * share / sum(SHARES[number - 1 :])) for share in SHARES[number - 1 :]
-            )
-            limit = max(seconds, left - sum(max(LEAST_SECONDS, each / 2) for each in later))
+            seconds = max(least, left * SHARES[waiting[0]] / sum(SHARES[each] for each in waiting))
+            number, *waiting = waiting
+            limit = max(seconds, left - sum(max(least, whole * SHARES[each] / 2) for each in waiting))
+            progress(f"{number} of {len(QUESTIONS)}: {QUESTIONS[number - 1]} (at most {limit:.0f} s)")
             apple = number in APPLE_GPU or (number == COPIES and kind in ("cpu", "mps"))
-            progress(f"{number} of {len(QUESTIONS)}: {question} (about {seconds:.0f} s)")
-            answers.append(_answer(number, factory, (seconds, limit), most, memory, apple))
-            progress(f"   {answers[-1].sentence}")
-    except KeyboardInterrupt:
-        if not answers:
-            raise
-        return Report(factory, model, tuple(answers), metadata.version("torch"), interrupted=True)
-    return Report(factory, model, tuple(answers), metadata.version("torch"))
+            answers[number] = _answer(number, factory, (seconds, limit), most, memory, apple)
+            progress("\n".join(f"   {line}" for line in answers[number].sentence.splitlines()))
+        is_whole = True
+    if not answers:
+        raise KeyboardInterrupt
+    told = tuple(answers[number] for number in sorted(answers))
+    return Report(factory, model, told, metadata.version("torch"), interrupted=not is_whole)
 
 
-def _environment(number: int) -> dict[str, str]:
-    """Of a child: where this process finds modules; from question 2 on operators without a kernel run on the CPU."""
+def _run(source: str, number: int, seconds: float, **settings: Any) -> isolated.Outcome:
+    """In a process that finds modules where this one does; from question 2 on what has no kernel runs on the CPU."""
     variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    return variables | ({"PYTORCH_ENABLE_MPS_FALLBACK": "1"} if number > 1 else {})
+    variables |= {"PYTORCH_ENABLE_MPS_FALLBACK": "1"} if number != 1 else {}
+    return isolated.run(source, environment=variables, timeout=round(seconds, 1), forked=True, **settings)
 
 
-def _look(factory: str, seconds: float, most: int) -> tuple[str, str]:
-    source = CHILD.format(call=f"look({factory!r}, {most})")
-    outcome = isolated.run(source, results=["result"], environment=_environment(0), timeout=seconds)
+def _look(factory: str, seconds: float, most: int) -> tuple[str, str, float]:
+    outcome = _run(CHILD.format(call=f"look({factory!r}, {most})"), 0, seconds, results=["result"])
     if "NotAModel" in outcome.kinds:
         raise Refused(outcome.reason.removeprefix("NotAModel: "))
     if not outcome.ok:
@@ -194,19 +282,22 @@ def _answer(
 ) -> Answer:
     """``seconds`` are those to plan with and those after which it is stopped."""
     began = time.monotonic()
-    # a fifth, and at least 4 s, is kept for starting and for what cannot be interrupted
-    planned = min(0.8 * seconds[0], seconds[0] - 4)
-    source = CHILD.format(call=f"ask({number}, {factory!r}, {planned}, {most}, {target})")
-    settings = {"results": ["result"], "environment": _environment(number), "timeout": round(seconds[1], 1)}
-    outcome = isolated.run(source, device="mps" if apple else None, **settings)
-    if apple and "SimulationUnavailable" in outcome.kinds:
-        outcome = isolated.run(source, **settings)
-    passed = round(time.monotonic() - began, 1)
-    if outcome.ok:
-        return replace(outcome["result"], seconds=passed)
-    evidence = (Evidence("What it printed last", text=outcome.detail[-4000:]),) if outcome.detail else ()
-    sentence = f"No answer: {_why(outcome)}."
-    return Answer(QUESTIONS[number - 1], "unanswered", sentence, evidence=evidence, seconds=passed)
+    with tempfile.TemporaryDirectory(prefix="metallab-doctor-") as folder:
+        draft = Path(folder, "draft")
+        call = f"ask({number}, {factory!r}, {began + seconds[0]}, {most}, {target}, {str(draft)!r})"
+        source = CHILD.format(call=call)
+        outcome = _run(source, number, seconds[1], results=["result"], device="mps" if apple else None)
+        if apple and "SimulationUnavailable" in outcome.kinds:
+            outcome = _run(source, number, seconds[1], results=["result"])
+        if outcome.ok:
+            answer = outcome["result"]
+        else:
+            # what was raised is in the reason, and the lines that it came through are ours
+            last = "" if outcome.ended == "raised" else outcome.detail[-4000:]
+            words = [Evidence("What it printed last", text=last)] if last else []
+            stopped = "attention" if outcome.ended == "hung" else "unanswered"
+            answer = broken_off(QUESTIONS[number - 1], draft_in(draft), stopped, _why(outcome), *words)
+    return replace(answer, seconds=round(time.monotonic() - began, 1))
 
 
 def _why(outcome: isolated.Outcome) -> str:
@@ -229,7 +320,7 @@ def _minutes(text: str) -> float:
     with contextlib.suppress(ValueError):
         if 0 < float(text) < math.inf:
             return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes: write it like 3")
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes above 0: write it like 3")
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
@@ -238,12 +329,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     130 if it was interrupted.
     """
     parser.add_argument("factory", help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)")
-    parser.add_argument(
-        "--minutes",
-        type=_minutes,
-        default=3.0,
-        help="for all answers together, of which each takes at least 15 s (%(default)g)",
-    )
+    parser.add_argument("--minutes", type=_minutes, default=3.0, help="for all answers together (%(default)g)")
     parser.add_argument("--memory", type=_size, metavar="16GB", help="does it also fit into such a machine?")
     parser.add_argument("--process-memory", type=_size, metavar="8GB", help="that an answer may need at most")
     parser.add_argument(
@@ -251,10 +337,9 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     )
     given = parser.parse_args(arguments)
     try:
-        given.out.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=given.out).close()
+        paths.make_output(given.out)
     except OSError as error:
-        print(f"{parser.prog}: {given.out} cannot be written ({error.strerror}): name another --out", file=sys.stderr)
+        print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     try:
         report = examine(

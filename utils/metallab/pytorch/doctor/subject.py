@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from metallab import units
 from metallab.pytorch import blame
+from metallab.pytorch.dispatch import explain
 
 NARROWED = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
@@ -78,6 +78,11 @@ class Subject:
     def model(self) -> nn.Module:
         """Without its loss."""
         return self.whole.model
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the factory gave one."""
+        return self.whole.loss is not blame.mean_square
 
     @property
     def name(self) -> str:
@@ -198,13 +203,13 @@ def made(factory: str) -> Subject:
     except Exception as error:
         if module.endswith(".py"):
             raise NotAModel(f"{module} is a file: leave out .py, {module.removesuffix('.py')}:{name}") from error
-        raise NotAModel(f"{module} cannot be imported ({units.first_line(error, kind=True)})") from error
+        raise NotAModel(f"{module} cannot be imported ({explain(error)})") from error
     if not callable(function := getattr(imported, name, None)):
         raise NotAModel(f"{module} has no function {name}: name one, package.module:factory")
     try:
         result = function()
     except Exception as error:
-        raise NotAModel(f"{factory} raised {units.first_line(error, kind=True)}") from error
+        raise NotAModel(f"{factory} raised {explain(error)}") from error
     return checked(result, factory)
 
 

@@ -1,4 +1,4 @@
-"""Is B slower than A? ``python -m metallab.versus A B [cases.py]``."""
+"""Is B slower than A? ``metallab versus A B [cases.py]``."""
 
 from __future__ import annotations
 
@@ -21,44 +21,45 @@ from metallab.versus.lockstep import Settings
 CASES = paths.ROOT / "tests" / "versus_cases.py"
 """The project's own: the core of its lessons."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
-EXIT_CODES = """exit codes:
-  0    B is nowhere slower; the last line tells how many cases were not decided
-  1    B is slower in a case, or cannot do what A can
-  2    something could not be compared: outputs differ, neither side can do it, or too few seconds for an interval
-  130  it was interrupted"""
+EXIT_CODES = {
+    0: "B is nowhere slower, as far as cases were decided",
+    1: "B is slower in a case, or cannot do what A can",
+    2: "something could not be compared: a mistake, outputs differ, neither side can do it, no case ran a side's own "
+    "files, or too few seconds for an interval",
+    130: "it was interrupted",
+}
+"""What they mean."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m metallab.versus``, see `command`."""
-    example = "example: python -m metallab.versus HEAD~1 . cases.py --only 'product[n=256]'"
-    parser = argparse.ArgumentParser(
-        prog="python -m metallab.versus", description=__doc__.splitlines()[0], epilog=example
-    )
-    return command(parser, arguments)
-
-
-def command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """The exit code, see `EXIT_CODES`. Where it was interrupted, what was compared until then is told and saved."""
     given = _parse(parser, arguments)
     # what ends it politely loses no more than Ctrl-C
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return run(given)
+        code, text = run(given)
     except _REFUSALS as error:
-        print(f"versus: {error}", file=sys.stderr)
-        return 2
+        code, text = 2, f"versus: {error}"
+        print(text, file=sys.stderr)
     except KeyboardInterrupt:
-        print("versus: interrupted before anything was compared", file=sys.stderr)
-        return 130
+        code, text = 130, "versus: interrupted before anything was compared"
+        print(text, file=sys.stderr)
     finally:
         signal.signal(signal.SIGTERM, before)
+    if text and (file := os.environ.get("GITHUB_STEP_SUMMARY")):  # a job there only says that make failed
+        with open(file, "a", encoding="utf-8") as job:
+            job.write(f"### {EXIT_CODES[code]}\n\n```\n{text}\n```\n")
+    return code
 
 
 _REFUSALS = (cases.CaseError, sides.SideError, lockstep.WrongCodeError, TurnBlocked, TurnExpired, OSError)
 
 
-def run(given: argparse.Namespace) -> int:
-    """Parse the sides, say what differs, hold them against each other case by case, and save what came of it."""
+def run(given: argparse.Namespace) -> tuple[int, str]:
+    """Parse the sides, say what differs, hold them against each other case by case, and save what came of it.
+
+    The exit code, and what a reader who was not there should see; empty where nothing was to be compared.
+    """
     root = sides.repository(Path.cwd())
     file = (given.cases or default_cases(root)).resolve()
     chosen = choose(cases.load(file), given.only)
@@ -66,12 +67,12 @@ def run(given: argparse.Namespace) -> int:
         assert_tolerance(one)
     if given.list:
         print("\n".join(f"{case.group:5}{case.name}" for case in chosen))
-        return 0
+        return 0, ""
     wish = given.device or os.environ.get("METALLAB_DEVICE") or "auto"
     if wish not in DEVICES:
         why = "a simulated device's times say nothing" if wish == "sim" else f"there is no device {wish!r}"
         raise sides.SideError(f"{why}: name one of {', '.join(DEVICES)} with --device")
-    report.assert_writable(given.out)
+    paths.make_output(given.out)
     two = [sides.parse(text, root) for text in (given.a, given.b)]
     sides.assert_held(dict(zip("AB", two, strict=True)), given.threads)
     described = {name: sides.describe(side, wish) for name, side in zip("AB", two, strict=True)}
@@ -87,23 +88,41 @@ def run(given: argparse.Namespace) -> int:
     print(different)
     threads = f"{given.threads} a side" if given.threads else "as many as each side likes"
     print(f"Cases: {len(chosen)} of {paths.shown(file)}; device: {device}; threads: {threads}", end="")
-    print(f"; at most {given.seconds:g} s a case", flush=True)
+    print(f"; about {given.seconds:g} s a case, twice that where pairs lack for an interval", flush=True)
+    before = machine.describe()
     outcomes, code = compare(chosen, [side.command for side in two], settings)
+    code = report.exit_code(outcomes) if code is None else code
     with _uninterrupted():
-        if any(outcome.interval for outcome in outcomes):
-            print(report.RATIO)
-        print(report.table(outcomes))
+        load = report.Load.between(before, machine.describe())
+        summary = "\n".join(
+            filter(None, [str(report.table(outcomes)), load.note, report.summary(outcomes, given.factor)])
+        )
+        if all(outcome.is_same_code for outcome in outcomes):
+            summary += f"\n{_how_to_run_own_code(two)}"
+        print(summary)
         if samples := report.save(given.out / "versus.json", outcomes, described, settings):
             print(f"The samples of both sides: {paths.shown(samples)}")
-        answers = report.save_answers(given.out / "answers.json", outcomes, described, different, settings)
+        answers = report.save_answers(given.out / "answers.json", outcomes, described, different, settings, load)
         print(f"Answers, intervals, what differs: {paths.shown(answers)}")
         if not importlib.util.find_spec("matplotlib"):  # nor need it be, where only measuring is installed
             print("There is no picture without matplotlib: pip install matplotlib")
         elif picture := report.draw(outcomes, f"A: {given.a}; B: {given.b}", device):
             picture.savefig(given.out / "versus.png")
             print(f"A picture: {paths.shown(given.out / 'versus.png')}")
-        print(report.summary(outcomes, given.factor))
-    return report.exit_code(outcomes) if code is None else code
+        print(f"Exit code {code}: {EXIT_CODES[code]}.")
+    return code, "\n".join([str(different), *map(report.sentence, outcomes), summary])
+
+
+def _how_to_run_own_code(two: Sequence[sides.Side]) -> str:
+    """What to do where no case has run a file of either side's checkout."""
+    named = " and ".join(
+        f"{name},PYTHONPATH={side.checkout / 'FOLDER'}" for name, side in zip(("A", "B"), two, strict=True)
+    )
+    return (
+        "No case has run a file of either side's own, so the revisions are not compared: what they import is installed "
+        f"in the environment. Uninstall it there, and name the folder of each side's packages: {named}; or let cases "
+        "import what is to be compared."
+    )
 
 
 @contextlib.contextmanager
@@ -120,7 +139,7 @@ def _uninterrupted() -> Iterator[None]:
 def default_cases(root: Path) -> Path:
     """Metal Lab's own, in its checkout. CaseError elsewhere, of which they tell nothing."""
     if root.resolve() != paths.ROOT.resolve():
-        raise cases.CaseError(f"name a file of cases behind A and B; those of {CASES} are Metal Lab's own")
+        raise cases.CaseError("name a file of cases behind A and B: functions with @case of metallab.versus")
     return CASES
 
 
@@ -145,7 +164,8 @@ def compare(
             raise
         is_refusal = not isinstance(why, KeyboardInterrupt)
         reason = f": {why}" if is_refusal else ""
-        print(f"interrupted after {len(outcomes)} of {len(chosen)} cases{reason}", file=sys.stderr)
+        whole = sum(outcome.reason != lockstep.INTERRUPTED for outcome in outcomes)
+        print(f"interrupted after {whole} of {len(chosen)} cases{reason}", file=sys.stderr)
         return outcomes, 2 if is_refusal else 130
     return outcomes, None
 
@@ -185,9 +205,10 @@ def assert_tolerance(one: cases.Case) -> None:
         raise cases.CaseError(f"{one.name}: {error}; name one of these in @case(tolerance=)") from error
 
 
-def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "\n\n".join(filter(None, [EXIT_CODES, parser.epilog]))
+    codes = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())])
+    parser.epilog = f"{codes}\n\n{parser.epilog}"
     add = parser.add_argument
     side = "a git revision, '.' for the working tree, a Python or its environment's folder, NAME=value"
     several = "or several of these with commas between ('\\,' is a comma in a value)"
@@ -209,7 +230,12 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> 
     add("--threads", type=threads, default=1, help="of each side: 1, or 0 for as many as it likes")
     factor = _number(1, 100, "a factor is a number from 1 to below 100, such as 1.05 for 5 %")
     add("--factor", type=factor, default=Settings.factor, help="what is called a difference (1.01)")
-    add("--out", type=Path, default=paths.BUILD / "versus", help="folder of versus.json, versus.png")
+    add(
+        "--out",
+        type=Path,
+        default=paths.BUILD / "versus",
+        help="folder for versus.json, answers.json, versus.png (%(default)s)",
+    )
     add("--list", action="store_true", help="name the cases (A and B may be left out), measure nothing")
     given = parser.parse_args(arguments)
     if given.list and given.a and not given.b:
@@ -229,7 +255,3 @@ def _number(low: float, high: float, wanted: str, kind: type = float) -> Callabl
         raise argparse.ArgumentTypeError(wanted)
 
     return read
-
-
-if __name__ == "__main__":
-    sys.exit(main())
