@@ -1,6 +1,7 @@
 """What the pages for people say is there: links to files and headings, commands, notebooks, one version."""
 
 import re
+import textwrap
 import tomllib
 from collections import Counter
 
@@ -74,6 +75,11 @@ def broken(path):
             yield target
 
 
+def programs(path):
+    """The Python programs that it shows."""
+    return [token.content for token in tokens(path) if token.type == "fence" and token.info in ("python", "py")]
+
+
 def commands(path):
     """The words behind each ``make`` that begins a command in its code, settings of the environment aside."""
     code = (token.content for token in tokens(path) if token.type in ("fence", "code_block", "code_inline"))
@@ -103,6 +109,14 @@ def test_commands_are_targets_of_the_makefile_with_its_variables(path):
         for word in words:
             name, given, _ = word.partition("=")
             assert name in (VARIABLES if given else TARGETS), f"make {' '.join(words)}: the Makefile has no {name}"
+
+
+def test_programs_are_python():
+    pages = [*DOCUMENTS, *paths.NOTEBOOKS.glob("*.ipynb")]
+    shown = [(path, text) for path in pages for text in programs(path)]
+    assert len(shown) > 20
+    for path, text in shown:
+        compile(textwrap.dedent(text), named(path), "exec")
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "teaching.md"], ids=named)

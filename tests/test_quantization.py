@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
+import re
 import sys
 import types
 import warnings
@@ -412,7 +413,9 @@ def test_the_block_for_scripts_decides(tmp_path, capsys, factor, turned, speed, 
     assert block["does_int8_pay"](*files, torch.zeros(100, 3), labels) == decision
     shown = capsys.readouterr().out
     assert f"0.25 of the size, {quantization.sqnr(scores, small):.1f} dB, {turned}.0 points lost" in shown
-    assert f"{later * speed:.2f} to {speed / later:.2f} times as fast" in shown
+    is_sound = decision not in ("too many wrong answers", "something is broken")
+    speeds = [f"{later * speed:.2f} to {speed / later:.2f}"] if is_sound else []
+    assert re.findall(r"(\S+ to \S+) times as fast", shown) == speeds
     assert block["does_int8_pay"](*files, torch.zeros(100, 3), labels * 0) == "float32 only guesses: train it first"
 
 
