@@ -5,6 +5,7 @@ What needs an Apple GPU runs in a child with the simulated device (children.py).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -14,6 +15,7 @@ import sys
 import warnings
 from collections import OrderedDict, UserDict
 from pathlib import Path
+from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parents[1]
 CHILD = __name__ == "__main__"
@@ -460,6 +462,38 @@ def test_memory_is_counted_and_so_is_the_largest_batch():
     seen = counted.with_peak(counted.gradients + 2 * counted.activations)
     assert (seen.activations, seen.row) == (2 * counted.activations, counted.row + counted.activations / 8)
     assert counted.with_peak(counted.gradients) == counted
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0"), (137, "137"), (1742, "1,740"), (284_085, "284,000")])
+def test_the_largest_batch_is_said_as_exactly_as_it_is_known(count, said):
+    assert questions._about(count) == said
+
+
+def test_what_a_library_takes_once_is_not_counted_as_the_batch_s(monkeypatch):
+    """As cuBLAS takes 32 MiB for itself at the first product."""
+    events = []
+    each = subject_of(Function(lambda x: (events.append("call"), x)[1]), torch.ones(2))
+
+    @contextlib.contextmanager
+    def peak(on):
+        events.append("peak")
+        yield SimpleNamespace(bytes=0)
+
+    monkeypatch.setattr(questions.memory, "peak", peak)
+    on = SimpleNamespace(kind="cuda", torch_device=torch.device("cpu"))
+    counted = questions.needs(each)
+    monkeypatch.setattr(subject.Subject, "trains", False)
+    events.clear()
+    questions._peaks(each, on, counted, 2**40)
+    assert events == ["call", "peak", "call"]
+
+
+def test_float32_is_computed_in_full_on_nvidia_too():
+    seen = []
+    each = subject_of(Function(lambda x: (seen.append(torch.backends.cudnn.allow_tf32), x)[1]), torch.ones(2))
+    assert torch.backends.cudnn.allow_tf32
+    questions.answered(6, each, 5, 2**40)
+    assert set(seen) == {False}
 
 
 def test_what_does_not_fit_is_said_and_is_not_run():

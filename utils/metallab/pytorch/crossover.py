@@ -202,7 +202,7 @@ def measure(
     comparisons: dict[int, timing.Comparison] = {}
     within = allowance.Allowance(seconds)
     on_each = devices(on)
-    with _whole_float32(), timing.sentinel(_fixed_work(on), on=on):
+    with whole_float32(), timing.sentinel(_fixed_work(on), on=on):
         for n in within.items(sizes, "n ="):
             budget = within.budget(len(sizes) - len(comparisons), _budget(), variants=len(on_each))
             comparisons[n] = timing.compare(
@@ -300,7 +300,7 @@ def measure_networks(
     asked += [("inference", "throughput")] if on.kind != "cpu" and "inference" in tasks else []
     comparisons: list[timing.Comparison] = []
     within = allowance.Allowance(seconds)
-    with _whole_float32(), timing.sentinel(_fixed_work(on), on=on):
+    with whole_float32(), timing.sentinel(_fixed_work(on), on=on):
         for name in within.items(makers, "the networks", least=2):
             network = makers[name]()
             for task, question in asked:
@@ -319,6 +319,12 @@ def measure_networks(
     return Networks(tuple(comparisons), str(within) if within.left_out else "")
 
 
+def whole_float32() -> contextlib.AbstractContextManager:
+    """cuDNN convolves float32 in TensorFloat-32 unless it is told not to; elsewhere this does nothing."""
+    cudnn = torch.backends.cudnn
+    return cudnn.flags(cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic, allow_tf32=False)
+
+
 def _made(make: Work, n: int, on: Device) -> Callable[[], Any]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(n)
@@ -328,9 +334,3 @@ def _made(make: Work, n: int, on: Device) -> Callable[[], Any]:
 def _fixed_work(on: Device) -> Callable[[], Any]:
     matrix = torch.ones(512, 512, device=on.torch_device)
     return lambda: matrix @ matrix
-
-
-def _whole_float32() -> contextlib.AbstractContextManager:
-    """cuDNN convolves float32 in TensorFloat-32 unless it is told not to; elsewhere this does nothing."""
-    cudnn = torch.backends.cudnn
-    return cudnn.flags(cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic, allow_tf32=False)

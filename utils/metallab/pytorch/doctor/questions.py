@@ -72,9 +72,10 @@ def ask(number: int, factory: str, ends: float, most: int, target: int | None, d
 def answered(number: int, subject: Subject, seconds: float, most: int, target: int | None = None) -> Answer:
     """See `ask`."""
     try:
-        if number == 5:
-            return fits(subject, target, most)
-        return {1: runs, 2: right, 3: fast, 4: spent, 6: formats}[number](subject, seconds)
+        with crossover.whole_float32():
+            if number == 5:
+                return fits(subject, target, most)
+            return {1: runs, 2: right, 3: fast, 4: spent, 6: formats}[number](subject, seconds)
     except simulation.SimulationUnavailable:
         raise
     except Exception as error:  # noqa: BLE001 - a model may raise anything; it is told
@@ -148,7 +149,10 @@ def _best_device() -> Device:
 
 def _caveat(on: Device, what: str = "an Apple GPU") -> str:
     """What has to be said of times and sizes that are not an Apple GPU's."""
-    return "" if on.kind == "mps" and not on.simulated else f"\nOf {what} this says nothing."
+    if on.kind == "mps" and not on.simulated:
+        return ""
+    precise = "\nFloat32 is computed in full here, without TF32." if on.kind == "cuda" else ""
+    return f"{precise}\nOf {what} this says nothing."
 
 
 def _in_model(name: str) -> str:
@@ -695,7 +699,7 @@ def _fit_of(
     sentences, rows = [], []
     for number, (machine, usable) in enumerate(machines.items()):
         fit = counted.training <= usable
-        largest = str(counted.largest(usable)) if counted.row else "not known"
+        largest = _about(counted.largest(usable)) if counted.row else "not known"
         with_batch = f"; the largest batch (first dimension) that does is about {largest}" if counted.row else ""
         verb = "fits" if fit else "DOES NOT FIT"
         now = "" if number else f", of which {units.size(free)} are free now"
@@ -722,6 +726,12 @@ def _fit_of(
     return Answer(QUESTIONS[4], outcome, "\n".join([head, *sentences]), on.label, evidence)
 
 
+def _about(count: int) -> str:
+    """Its first three digits, so that ``_about(284_085)`` is "284,000"."""
+    unit = 10 ** max(0, len(str(count)) - 3)
+    return f"{count // unit * unit:,}"
+
+
 def _memory_of(on: Device) -> tuple[int, int]:
     """Bytes that a device may use, and how many of them are free."""
     if on.kind == "cuda":
@@ -737,14 +747,16 @@ def _peaks(subject: Subject, on: Device, counted: Needs, most: int) -> tuple[lis
     if 2 * counted.training > most:
         return [("peak", "not measured", "it may need more memory than there is for it")], 0
     there = subject.to(on.torch_device)
-    tasks = {"inference": there.inference()}
+    tasks = {"inference": there.inference}
     if there.trains:
-        tasks["a step of SGD"] = there.training_step()
+        tasks["a step of SGD"] = there.training_step
     rows, step = [], 0
-    for name, run in tasks.items():
+    for name, make in tasks.items():
         if on.kind == "cpu":
-            peak = _allocated_peak(run)
+            peak = _allocated_peak(make())
         else:
+            make()()  # so that what a library takes once, as cuBLAS does 32 MiB, is not counted as the batch's
+            run = make()
             with memory.peak(on=on) as measured:
                 run()
             peak = measured.bytes
