@@ -56,6 +56,9 @@ def the_gpu_wins_from_a_size_on_that_is_not_luck(crossover):
     ('wins = f"nothing may be said: {withheld[0]}"', "pass"),
     ("wins += timing.not_counted(self._won)", "pass"),
     (' on" if n > min(sizes) else', ' on" if n else'),
+    ("if len(sizes) == 1 else wins", "if False else wins"),
+    ("if sizes]", "]"),
+    ('== "inconclusive"]', "is None]"),
     ('heading += f"', 'f"'),
     ("and self.gpu and n > min(self._sizes) else", "and self.gpu else"),
     ("self.device(name) if name == self.gpu else name: line", "name: line"),
@@ -67,6 +70,10 @@ def a_curve_says_who_wins_from_where_on(crossover):
         f"work, {GPU} against {CPU}: wins from n = 2 on (nothing may be said of n = 4). Left out: n = 16."
     )
     assert "no size from which on it wins, of 1 to 2." in str(curve(crossover, ("slower", "slower")))
+    assert str(curve(crossover, ("faster", "faster", "inconclusive"))).endswith(
+        ": no size from which on it wins, of 1 to 4; it wins at n = 1, 2; its samples do not decide n = 4."
+    )
+    assert str(curve(crossover, ("faster",))).endswith(": wins at n = 1, the only size.")
     assert "wins at every size, 2 to 4 (nothing" in str(curve(crossover, (DRIFTED, "faster", "faster")))
     fast = str(curve(crossover, [timing.Doubt("fast mode", "a look")] * 2, stored=True))
     assert fast.endswith("nothing may be said: fast mode: a look. Stored, not measured here.")

@@ -106,6 +106,14 @@ class Curve:
         return sorted([*self.verdicts[self.rival], *self.doubts[self.rival]])
 
     @property
+    def _undecided(self) -> list[str]:
+        """Where it wins, and where samples are too few or too noisy to say, though there is no `crossover`."""
+        won = [str(n) for n, wins in self._won.items() if wins]
+        open_ = [str(n) for n in self._won if self.verdicts[self.rival].get(n) == "inconclusive"]
+        told = {f"it wins at n = {', '.join(won)}": won, f"its samples do not decide n = {', '.join(open_)}": open_}
+        return [text for text, sizes in told.items() if sizes]
+
+    @property
     def rival(self) -> str:
         """The device that is held against the baseline: the GPU, or where there is none one thread."""
         return self.gpu or ONE_THREAD
@@ -175,9 +183,11 @@ class Curve:
     def __str__(self) -> str:
         ours, theirs = (self.gpu, self.baseline) if self.gpu else (self.baseline, self.rival)
         sizes = [n for n in self._sizes if n not in self.withheld] or [0]
-        wins = f"no size from which on it wins, of {min(sizes)} to {max(sizes)}"
         if n := self.crossover:
             wins = f"wins from n = {n} on" if n > min(sizes) else f"wins at every size, {n} to {max(sizes)}"
+            wins = f"wins at n = {n}, the only size" if len(sizes) == 1 else wins
+        else:
+            wins = "; ".join([f"no size from which on it wins, of {min(sizes)} to {max(sizes)}", *self._undecided])
         withheld = list(self.withheld.values())
         if len(withheld) == len(self._sizes):
             wins = f"nothing may be said: {withheld[0]}"
