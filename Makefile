@@ -79,8 +79,11 @@ packages: ## Debian, Ubuntu: install what set-up and some tests use besides Pyth
 	$(if $(filter 0,$(shell id -u)),,sudo) apt-get update --quiet
 	$(if $(filter 0,$(shell id -u)),,sudo) apt-get install --quiet --yes --no-install-recommends $(PACKAGES)
 
+# The whole checkout is served and opened at the folder: pages show pictures of data/images and link to docs.
+inside = --notebook-dir='$(CURDIR)' $(if $(filter %.ipynb,$(LAB)),,--preferred-dir=)'$(CURDIR)/$(LAB)'
+
 lab: setup ## open the notebooks in JupyterLab (LAB=build/workshop: the student copies)
-	$(BIN)/jupyter lab --ip=127.0.0.1 $(LABFLAGS) '$(LAB)'
+	$(BIN)/jupyter lab --ip=127.0.0.1 $(if $(filter /%,$(LAB)),'$(LAB)',$(inside)) $(LABFLAGS)
 
 # What is missing is said before minutes are spent on installing.
 a-class:

@@ -461,8 +461,13 @@ def test_a_contributor_s_file_is_checked(make):
 
 
 def test_lab_listens_here_only_and_keeps_its_token(make):
-    (call,) = make("lab")[2][1:]
-    assert call == "jupyter lab --ip=127.0.0.1 notebooks"
+    at = f"--notebook-dir={make.folder}"
+    calls = [make("lab", *given)[2][-1] for given in ((), ("LAB=notebooks/01.ipynb",), ("LAB=/tmp/mine",))]
+    assert calls == [
+        f"jupyter lab --ip=127.0.0.1 {at} --preferred-dir={make.folder}/notebooks",
+        f"jupyter lab --ip=127.0.0.1 {at} {make.folder}/notebooks/01.ipynb",
+        "jupyter lab --ip=127.0.0.1 /tmp/mine",
+    ]
 
 
 def test_an_extra_is_installed_for_its_target_once_and_again_after_a_new_lock(make):

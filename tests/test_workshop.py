@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 
 import nbformat
@@ -40,6 +41,22 @@ def test_a_page_that_does_not_pair_up_is_named_and_nothing_is_written(tmp_path):
     with pytest.raises(workshop.Unpaired, match=r"^02_bad\.ipynb: each cell"):
         workshop.make(sorted(tmp_path.glob("*.ipynb")), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_pictures_travel_with_the_copy_and_stay_in_the_original(tmp_path, monkeypatch):
+    """A student's folder at the hub holds nothing but copies."""
+    folder, picture = tmp_path / "notebooks", tmp_path / "data" / "cat.png"
+    for path in (folder, picture.parent):
+        path.mkdir()
+    picture.write_bytes(b"a cat")
+    monkeypatch.setattr(paths, "NOTEBOOKS", folder)
+    original = lesson()
+    original.cells[0].source = "![A cat](../data/cat.png) and ![a dog](https://example.org/dog.png)"
+    nbformat.write(original, folder / "01.ipynb")
+    (copy,) = workshop.make([folder / "01.ipynb"], tmp_path / "elsewhere")
+    (cell,) = nbformat.read(copy, 4).cells
+    assert cell.source == "![A cat](attachment:cat.png) and ![a dog](https://example.org/dog.png)"
+    assert cell.attachments == {"cat.png": {"image/png": base64.b64encode(b"a cat").decode()}}
 
 
 DAMAGED = {

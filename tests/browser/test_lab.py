@@ -6,6 +6,7 @@ one green. The machine may be slow: nothing here asserts on a time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -16,9 +17,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urljoin
 
 import nbformat
 import pytest
+import requests
 from playwright.sync_api import Locator, Page, expect
 from test_notebooks import WRONG_ANSWERS
 
@@ -27,7 +30,7 @@ from metallab.processes import find_process, kill_family
 
 PAGES = ("00_check_your_machine", "01_time_it_right")
 STUDENT = "00_check_your_machine"
-EXERCISE = "2"  # it needs nothing of its page but the imports
+EXERCISE = "2"
 
 A_START, A_RUN = 180.0, 600_000  # seconds that make lab may take, and milliseconds that a notebook may
 expect.set_options(timeout=60_000)  # milliseconds for all else: the machine may be busy
@@ -57,16 +60,25 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """``make lab LAB=folder``, the folder with copies of the notebooks, with the settings of nobody."""
+    """``make lab LAB=folder``, the folder with copies of notebooks and pictures, with the settings of nobody."""
     folder = tmp_path_factory.mktemp("lab")
-    served, log = folder / "served", folder / "log"
-    served.mkdir()
+    served = folder / "served"
+    (served / "notebooks").mkdir(parents=True)
     for name in PAGES:
-        shutil.copy(paths.NOTEBOOKS / f"{name}.ipynb", served)
+        shutil.copy(paths.NOTEBOOKS / f"{name}.ipynb", served / "notebooks")
+    shutil.copytree(paths.ROOT / "data" / "images", served / "data" / "images")
     workshop.make([paths.NOTEBOOKS / f"{STUDENT}.ipynb"], served / "workshop")
+    with serving(folder, served, f"LAB={served}") as started:
+        yield started
+
+
+@contextlib.contextmanager
+def serving(folder: Path, served: Path, *given: str) -> Iterator[Lab]:
+    """``make lab`` with what is given, as long as it is used; its settings and its log are in a folder."""
+    log = folder / "log"
     with log.open("wb") as output:
         server = subprocess.Popen(
-            ["make", "lab", f"LAB={served}", f"LABFLAGS={_options()}"],
+            ["make", "lab", *given, f"LABFLAGS={_options()}"],
             cwd=paths.ROOT,
             env=_environment(folder),
             stdin=subprocess.DEVNULL,
@@ -166,7 +178,7 @@ def colour(element: Locator, which: str) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_notebook_runs_from_top_to_bottom_and_shows_its_plots(page, lab, name):
-    panel = lab.open(page, f"{name}.ipynb")
+    panel = lab.open(page, f"notebooks/{name}.ipynb")
     run_all(page, panel)
     sources = [cell.source for cell in code(name)]
     assert errors(panel).all_text_contents() == []
@@ -187,9 +199,7 @@ def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
     stub = the_cell(panel, sources[f"exercise-{EXERCISE}"].splitlines()[0])
     check = the_cell(panel, f'checks.exercise("Exercise {EXERCISE}"')
     expect(stub).to_have_count(1)
-    run(page, panel.locator(".jp-CodeCell").first)
-    run(page, stub)
-    run(page, check)
+    run_all(page, panel)
     expect(check.locator(".jp-OutputArea")).to_contain_text("not attempted yet")
 
     answer(page, stub, WRONG_ANSWERS[STUDENT][f"solution-{EXERCISE}"])
@@ -205,6 +215,15 @@ def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
     verdict = check.locator(".jp-OutputArea div", has_text=re.compile(f"^Exercise {EXERCISE}: right$")).last
     red, green, _ = colour(verdict, "borderLeftColor")
     assert green > red + 20
+
+
+def test_pictures_and_documents_are_found_from_where_the_notebooks_are_opened(tmp_path):
+    with serving(tmp_path, paths.ROOT) as lab:
+        for page in paths.NOTEBOOKS.glob("*.ipynb"):
+            folder = f"{lab.address}/files/notebooks/"
+            for target in set(re.findall(r"\]\((\.\./[^)#]+)", page.read_text(encoding="utf-8"))):
+                answer = requests.get(f"{urljoin(folder, target)}?token={lab.token}", timeout=60)
+                assert answer.ok, f"{page.name}: {target}"
 
 
 def test_nothing_is_served_without_the_token(page, lab):

@@ -6,7 +6,10 @@ two cannot drift apart. A copy runs from top to bottom: an exercise that is not 
 
 from __future__ import annotations
 
+import base64
+import mimetypes
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,9 +65,23 @@ def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> list[Path]:
     for target, copy in copies:
         for cell in copy.cells:
             if cell.cell_type == "markdown":  # links to other pages stay: those lie beside the copy as well
+                _embed_pictures(cell)
                 cell.source = cell.source.replace("](../", f"]({checkout}/")
         nbformat.write(copy, target)
     return targets
+
+
+def _embed_pictures(cell: nbformat.NotebookNode) -> None:
+    """Pictures of the checkout become attachments: a student's folder at the hub has no way to them."""
+
+    def embed(found: re.Match[str]) -> str:
+        picture = paths.NOTEBOOKS / found[2]
+        kind, _ = mimetypes.guess_type(picture)
+        of_cell = cell.setdefault("attachments", nbformat.NotebookNode())
+        of_cell[picture.name] = {kind: base64.b64encode(picture.read_bytes()).decode()}
+        return f"{found[1]}(attachment:{picture.name})"
+
+    cell.source = re.sub(r"(!\[[^]]*\])\((\.\./[^)]+)\)", embed, cell.source)
 
 
 def _read(path: Path) -> nbformat.NotebookNode:
