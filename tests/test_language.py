@@ -158,7 +158,7 @@ def test_a_cost_is_paired():
 def test_few_bits_are_off_by_half_a_step(number, most):
     linear = nn.Linear(64, 16, bias=False)
     packed = shrink.GroupedLinear(linear, number, 32)
-    weight = packed.weight(torch.float32)
+    weight = packed.weight
     groups = linear.weight.detach().unflatten(1, (-1, 32))
     step = (groups.amax(2) - groups.amin(2)) / (2**number - 1)
     error = (weight.unflatten(1, (-1, 32)) - groups).abs().amax(2)
@@ -194,6 +194,20 @@ def test_any_model_can_be_shrunk():
     assert alone.bias is not model[0].bias
     with pytest.raises(ValueError, match="no linear layer inside"):
         shrink.shrunk(nn.ReLU(), 4)
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_of_pytorch_can_be_shrunk_though_it_reads_its_layers_weights(gradients, dtype):
+    """In evaluation without gradients it computes in one call, which takes the weights of the layers."""
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval().to(dtype)
+    small = shrink.shrunk(model, 8)
+    assert type(small.self_attn.out_proj) is shrink.GroupedLinear
+    x = torch.randn(2, 5, 64).to(dtype)
+    with torch.set_grad_enabled(gradients):
+        torch.testing.assert_close(small(x), model(x), rtol=0, atol=0.02 if dtype == torch.float32 else 0.1)
+        assert not torch.equal(small(x), model(x))
 
 
 def test_a_shrunk_decoder_computes_nearly_the_same(small):

@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 BITS = (8, 4)
 Model = TypeVar("Model", bound=nn.Module)
@@ -40,21 +41,23 @@ class GroupedLinear(nn.Module):
         self.register_buffer("levels", levels if bits == 8 else levels[:, ::2] | levels[:, 1::2] << 4)
         self.register_buffer("scale", scale)
         self.register_buffer("low", low)
+        self.register_buffer("like", linear.weight.new_empty(0), persistent=False)  # has the dtype of what is computed
 
-    def weight(self, dtype: torch.dtype) -> Tensor:
-        """The weights as numbers again, (outputs, inputs)."""
-        levels = self.levels
+    @property
+    def weight(self) -> Tensor:
+        """The weights as numbers again, (outputs, inputs): PyTorch's attention reads its layers' by this name."""
+        levels, dtype = self.levels, self.like.dtype
         if self.bits == 4:
             levels = torch.stack([levels & 15, levels >> 4], 2).flatten(1)
         return (levels.unflatten(1, (-1, self.group)).to(dtype) * self.scale.to(dtype) + self.low.to(dtype)).flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x``, (..., inputs), times the weights, plus the bias: (..., outputs)."""
-        return functional.linear(x, self.weight(x.dtype), self.bias)
+        return functional.linear(x, self.weight, self.bias)
 
 
 def shrunk(model: Model, bits: int, group: int = 32) -> Model | GroupedLinear:
-    """A copy with each `nn.Linear` as `GroupedLinear`, be it the model itself; all else stays.
+    """A copy with each `nn.Linear` as `GroupedLinear`, be it the model itself, and attention's last; all else stays.
 
     ValueError as there, or if there is none.
     """
@@ -65,7 +68,7 @@ def shrunk(model: Model, bits: int, group: int = 32) -> Model | GroupedLinear:
         (module, name, child)
         for module in small.modules()
         for name, child in module.named_children()
-        if type(child) is nn.Linear  # who inherits from it may read its weight
+        if type(child) in (nn.Linear, NonDynamicallyQuantizableLinear)  # others that inherit may compute otherwise
     ]
     if not linear:
         raise ValueError("no linear layer inside: give a model that has some")
