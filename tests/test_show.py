@@ -53,6 +53,11 @@ def test_a_stored_page_has_the_code_of_its_notebook_or_says_of_which_revision_it
 
 
 @pytest.mark.parametrize("page", STORED_PAGES, ids=named)
+def test_a_stored_page_has_the_text_of_its_notebook(page):
+    assert show.renew(page) == page.path.read_text(encoding="utf-8"), "its text has changed since: make show"
+
+
+@pytest.mark.parametrize("page", STORED_PAGES, ids=named)
 def test_a_stored_page_shows_what_every_viewer_can(page):
     executed = nbformat.read(page.path, 4)
     nbformat.validate(executed)
@@ -264,6 +269,29 @@ def test_a_set_of_another_machine_may_be_older_if_its_revision_is_known(run):
     run.results("01_a", revision=None)
     with pytest.raises(show.ShowError, match="nobody knows of which revision"):
         run.make()
+
+
+def test_a_stored_page_gets_today_s_text_and_keeps_its_caption_and_what_it_printed(run):
+    folder, _ = run.make()
+    before = nbformat.read(folder / "01_a.ipynb", 4)
+    for name, program in (("01_a", "measure()"), ("02_b", "changed()")):
+        text = [
+            v4.new_markdown_cell("# Time it\n\nSee [it](../README.md)."),
+            code(program),
+            v4.new_markdown_cell("So."),
+        ]
+        metadata = {"metallab": {"needs": ["torch"]}}
+        nbformat.write(v4.new_notebook(cells=text, metadata=metadata), run.notebooks / f"{name}.ipynb")
+    readme = run.executed / "top.md"
+    readme.write_text(EMPTY)
+    other = (folder / "02_b.ipynb").read_text()
+    show.update(run.executed, readme)
+    top, cell, last = nbformat.read(folder / "01_a.ipynb", 4).cells
+    caption = before.cells[0].source.split("\n\n")[1]
+    assert caption.startswith("> **Executed**")
+    assert (top.source, last.source) == (f"# Time it\n\n{caption}\n\nSee [it](../../../README.md).", "So.")
+    assert cell.outputs == before.cells[1].outputs
+    assert (folder / "02_b.ipynb").read_text() == other, "of other code the text stays as well"
 
 
 def test_a_page_that_the_run_lacks_is_named_with_the_reason(run):

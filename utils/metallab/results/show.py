@@ -8,7 +8,9 @@ from one finished run in full mode, or from several of one machine, of which the
 from __future__ import annotations
 
 import argparse
+import copy
 import hashlib
+import itertools
 import json
 import re
 import shutil
@@ -182,13 +184,32 @@ def _write_page(entry: report.Notebook, run: Path, summary: report.RunSummary, m
         raise ShowError(f"its code has changed since it ran, and nobody knows of which revision it is; {again}")
     plain.make_plain(executed)
     words = caption(entry, measured, summary.label, today.metadata["metallab"]["needs"])
+    _write_text(executed, executed if changed else today, words)
+    _write_record(made / "results", run / "results", measured)
+    paths.write_atomically(made / f"{name}.ipynb", nbformat.writes(executed) + "\n")
+
+
+def _write_text(executed: nbformat.NotebookNode, text: nbformat.NotebookNode, words: str) -> None:
+    """Around an executed notebook's code another's text, with its links from here, and a caption under its title."""
+    ran = iter([cell for cell in executed.cells if cell.cell_type == "code"])
+    executed.cells = [next(ran) if cell.cell_type == "code" else copy.deepcopy(cell) for cell in text.cells]
     for cell in executed.cells:
         if cell.cell_type == "markdown":
             cell.source = cell.source.replace("](../", "](../../../")
     title, _, rest = executed.cells[0].source.partition("\n")
     executed.cells[0].source = f"{title}\n\n{words}\n{rest}"
-    _write_record(made / "results", run / "results", measured)
-    paths.write_atomically(made / f"{name}.ipynb", nbformat.writes(executed) + "\n")
+
+
+def renew(page: Executed) -> str:
+    """The file of a stored page with the text of today's notebook, if that has the same code still: as it should be."""
+    stored = page.path.read_text(encoding="utf-8")
+    executed, original = nbformat.reads(stored, 4), paths.NOTEBOOKS / page.path.name
+    if not original.exists() or code(executed) != code(today := nbformat.read(original, 4)):
+        return stored
+    _, _, *lines = executed.cells[0].source.split("\n")
+    words = "\n".join(itertools.takewhile(lambda line: line.startswith(">"), lines))
+    _write_text(executed, today, words)
+    return nbformat.writes(executed) + "\n"
 
 
 def _assert_as_told(executed: nbformat.NotebookNode, entry: report.Notebook, again: str) -> None:
@@ -332,8 +353,10 @@ def read_sets(folder: Path = EXECUTED) -> list[ExecutedSet]:
 
 
 def update(folder: Path = EXECUTED, readme: Path = README) -> None:
-    """Write what README and ``data/executed/README.md`` show of the sets."""
+    """Write today's text into the stored pages, and what README and ``data/executed/README.md`` show of the sets."""
     sets = read_sets(folder)
+    for page in (page for each in sets for page in each.pages.values()):
+        paths.write_atomically(page.path, renew(page))
     paths.write_atomically(readme, with_pages(readme.read_text(encoding="utf-8"), sets))
     paths.write_atomically(folder / "README.md", index(sets))
 
@@ -427,7 +450,8 @@ _INTRODUCTION = """\
 
 The notebooks as they ran, in full mode, for whoever wants to read before installing anything. `make show` writes this
 folder from a finished run, and never by hand: `make run`, then `make show RUN=build/full-cpu`. Each page says under its
-title when, where and at which revision it ran; a set of another machine may be older than the notebooks.
+title when, where and at which revision it ran; a set of another machine may be older than the notebooks. Around code that
+has not changed since, the text is today's.
 
 Against the run, pictures have fewer colours, films fewer frames, tables no colours (what was coloured is bold), and
 paths begin at the checkout. `results` holds the picture of each page's headline and one of its measurements, which
@@ -455,7 +479,7 @@ def _of_set(each: ExecutedSet) -> Iterator[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0; 1 if pages of a run were refused; 2 if nothing was written."""
     parser = argparse.ArgumentParser(prog="python -m metallab.results.show", description=__doc__.splitlines()[0])
-    what = "folder of a finished run in full mode; without one, README alone is written anew from the stored sets"
+    what = "folder of a finished run in full mode; without one, text and README are written anew for the stored sets"
     parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help=what)
     runs = parser.parse_args(arguments).runs
     refused: dict[str, str] = {}
