@@ -375,7 +375,8 @@ def test_networks_race_only_if_their_scores_are_kept(trained):
     [
         (0.99, 0, 2.0, 0.9, "int8 beats float32; no rival was raced"),
         (0.99, 1, 2.0, 0.9, "int8 beats float32; no rival was raced"),
-        (0.99, 0, 1.0, 0.9, "int8 saves size alone"),
+        (0.99, 0, 1.0, 0.9, "inconclusive: int8 saves size, and may not be faster"),
+        (0.99, 0, 0.5, 0.9, "int8 saves size alone, and costs time"),
         (0.99, 3, 2.0, 0.9, "too many wrong answers"),
         (0.5, 0, 2.0, 0.9, "something is broken"),
         (0.99, 0, 4.0, 0.5, "too noisy to decide: repeat on a quiet machine"),

@@ -450,8 +450,8 @@ _INTRODUCTION = """\
 
 The notebooks as they ran, in full mode, for whoever wants to read before installing anything. `make show` writes this
 folder from a finished run, and never by hand: `make run`, then `make show RUN=build/full-cpu`. Each page says under its
-title when, where and at which revision it ran; a set of another machine may be older than the notebooks. Around code that
-has not changed since, the text is today's.
+title when, where and at which revision it ran; a set of another machine may be older than the notebooks. Around code
+that has not changed since, the text is today's.
 
 Against the run, pictures have fewer colours, films fewer frames, tables no colours (what was coloured is bold), and
 paths begin at the checkout. `results` holds the picture of each page's headline and one of its measurements, which
