@@ -390,7 +390,7 @@ def a_line_says_whether_a_run_may_be_believed(findings):
     noisy = dataclasses.replace(good[0], measurement=scattered)
     assert findings.trust([noisy]) == (
         "1 measurement: no other program was busy meanwhile, and the machine's speed held. "
-        "The times of 1 vary by more than 10 %: they are flagged."
+        "The times of 1 vary by more than 10 %: take them as rough."
     )
     busy = [baseline("d", others=2.0), record("mps", 2.0, "d", others=2.0)]
     moved = dataclasses.replace(record("x", 2.0, lesson="07_jax"), sentinel_drift=0.77, comparison=None)

@@ -427,7 +427,7 @@ def test_the_first_line_says_whether_the_run_may_be_believed(run):
     trust = run.page().select_one(".trust")
     wanted = "2 measurements: no other program was busy meanwhile, and the machine's speed held."
     assert (text_of(trust), trust["class"]) == (
-        f"{wanted} The times of 1 vary by more than 10 %: they are flagged.",
+        f"{wanted} The times of 1 vary by more than 10 %: take them as rough.",
         ["trust"],
     )
     run.records(record("v", (1.2, 1.3, 1.4), mode="fast"))

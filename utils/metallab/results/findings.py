@@ -164,7 +164,7 @@ def trust(records: Sequence[Record]) -> str:
     busy, drifted = doubted(real)
     if not busy and not drifted:
         noisy = sum(bool({"noisy", "unreliable"} & set(record.measurement.flags)) for record in real)
-        spread = f" The times of {noisy} vary by more than 10 %: they are flagged." if noisy else ""
+        spread = f" The times of {noisy} vary by more than 10 %: take them as rough." if noisy else ""
         made = f"{len(real)} measurement{'s' * (len(real) > 1)}"
         return f"{made}: no other program was busy meanwhile, and the machine's speed held.{spread}"
     doubts = ((busy, "while other programs were busy"), (drifted, "while the machine's speed drifted"))
