@@ -191,6 +191,31 @@ def drafted(question, *given):
         return kept, question(*given)
 
 
+def blinded(x):
+    """Attention of which one row may look at nothing."""
+    scores = x @ x.mT
+    scores[0] = -torch.inf
+    return scores.softmax(-1)
+
+
+@on_simulated
+def test_a_nan_that_the_cpu_has_as_well_is_no_fault_of_the_simulated_gpu_s():
+    tidy = layers(scores=blinded, tidy=lambda x: x.detach().nan_to_num(0.0), head=nn.Linear(4, 2))
+    answer = questions.right(subject_of(tidy, torch.randn(4, 4)), 10)
+    assert answer.outcome == "good"
+    line = row_of("return scores.softmax(-1)")
+    born = f"On the CPU as well a NaN is born of numbers, by aten::_softmax in scores, the forward pass, at {line}: "
+    assert f"{born}it reaches no output and no gradient of a weight." in answer.sentence
+    assert re.search(r"Yes: all \d+ calls .*at an odd offset", answer.sentence), "and the others are compared"
+    kept = layers(enter=nn.Linear(4, 4), log=lambda x: (x - 100).log())
+    answer = questions.right(subject_of(kept, torch.randn(4, 4)), 10)
+    assert (answer.outcome, "it reaches outputs and gradients of weights." in answer.sentence) == ("attention", True)
+    lost = subject_of(nn.Linear(2, 2), torch.ones(2, 2), loss=lambda y: (y - 100).log().sum())
+    answer = questions.right(lost, 10)
+    assert "a NaN is born of numbers, by aten::log in the loss, the forward pass, at " in answer.sentence
+    assert answer.sentence.endswith(": it reaches the loss.")
+
+
 @on_simulated
 def test_what_is_known_on_the_way_is_kept_on_the_simulated_gpu():
     for number, question in ((1, questions.runs), (2, questions.right), (4, questions.spent)):
@@ -532,10 +557,29 @@ def test_the_peak_is_counted_and_has_every_tensor_that_lives_at_a_time():
     assert step >= weights + 2 * hidden
 
 
+def test_outputs_that_are_nan_or_random_have_no_error():
+    answer = questions.formats(subject_of(layers(nan=lambda x: x * torch.nan), torch.ones(2, 4)), 2)
+    assert answer.sentence.startswith("Outputs are all NaN in float64 as well, and were not compared, in float32, ")
+    assert (answer.outcome, {row[1] for row in answer.evidence[0].table.rows}) == ("attention", {"not compared"})
+    some = layers(enter=nn.Linear(4, 4), scores=blinded)
+    answer = questions.formats(subject_of(some, torch.randn(4, 4)), 2)
+    assert answer.sentence.startswith("4 of 16 outputs are NaN in float64 as well.\nOutputs differ from float64 by up")
+    assert answer.outcome == "attention"
+    noisy = layers(enter=nn.Linear(4, 4), draw=lambda x: x + torch.randn_like(x))
+    answer = questions.formats(subject_of(noisy, torch.randn(4, 4)), 2)
+    assert answer.sentence.startswith("Outputs differ from call to call, since something in it is random, and were not")
+
+
+def test_a_model_that_computes_nothing_has_no_times():
+    answer = questions.spent(subject_of(nn.Identity(), torch.ones(2, 4)), 2)
+    assert answer.sentence.startswith("It calls no operator (inference, traced).\n")
+
+
 def test_an_overflow_is_named_with_the_module_where_it_begins():
     answer = questions.formats(examined(doctor_models.overflow), 2)
     assert answer.outcome == "attention"
-    assert "float16, autocast OVERFLOWS, first in 1.\nfloat16, cast OVERFLOWS, first in 1." in answer.sentence
+    for name in ("float16, autocast", "float16, cast"):
+        assert f"{name} OVERFLOWS, first in 1, " in answer.sentence
     assert answer.sentence.startswith("float16, ")
     assert "bfloat16, autocast OVERFLOWS" not in answer.sentence
     rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
@@ -545,7 +589,7 @@ def test_an_overflow_is_named_with_the_module_where_it_begins():
 def test_an_overflow_in_the_model_s_own_lines_is_named_too():
     answer = questions.formats(subject_of(Function(lambda x: x * 1e6), torch.ones(2, 8)), 2)
     assert answer.outcome == "attention"
-    assert "float16, cast OVERFLOWS, first in the model itself." in answer.sentence
+    assert "float16, cast OVERFLOWS, first in the model itself, " in answer.sentence
     assert "bfloat16, cast OVERFLOWS" not in answer.sentence
 
 
@@ -554,7 +598,7 @@ def test_an_overflow_that_ends_in_finite_numbers_is_named():
     answer = questions.formats(subject_of(model, torch.randn(2, 4) + 20), 2)
     assert answer.outcome == "attention"
     for name in ("float16, autocast", "float16, cast"):
-        assert f"{name} OVERFLOWS, first in energy; its outputs are finite and may be wrong" in answer.sentence
+        assert f"{name} OVERFLOWS, first in energy, pow at {row_of('return (x * 40)')}; its outputs" in answer.sentence
         (words,) = (row[1] for row in answer.evidence[0].table.rows if row[0] == name)
         assert words == f"infinite or NaN, first in energy, pow at {row_of('return (x * 40)')}"
     assert not re.search("bfloat16, [a-z]+ OVERFLOWS", answer.sentence)
@@ -563,18 +607,18 @@ def test_an_overflow_that_ends_in_finite_numbers_is_named():
 def test_an_overflow_in_bfloat16_is_named_too():
     model = layers(large=lambda x: 3.4e38 * x, small=torch.reciprocal)
     answer = questions.formats(subject_of(model, torch.ones(2, 4)), 2)
-    assert "bfloat16, cast OVERFLOWS, first in large;" in answer.sentence
+    assert "bfloat16, cast OVERFLOWS, first in large, mul at " in answer.sentence
 
 
 def test_what_a_cast_makes_of_weights_and_in_place_is_an_overflow_and_a_constant_is_none():
     scaled = layers(head=nn.Linear(4, 4), scale=lambda x: x.clone().mul_(1e6).reciprocal())
     assert (
-        "float16, cast OVERFLOWS, first in scale;"
+        "float16, cast OVERFLOWS, first in scale, "
         in questions.formats(subject_of(scaled, torch.ones(2, 4)), 2).sentence
     )
     nn.init.constant_(scaled.head.weight, 1e6)
     answer = questions.formats(subject_of(scaled, torch.ones(2, 4)), 2)
-    assert "float16, cast OVERFLOWS, first in head;" in answer.sentence
+    assert "float16, cast OVERFLOWS, first in head, " in answer.sentence
     bounds = layers(least=lambda x: x.clamp(min=-torch.inf), fill=lambda x: torch.full_like(x, -torch.inf).exp() + x)
     assert "OVERFLOWS" not in questions.formats(subject_of(bounds, torch.ones(2, 4)), 2).sentence
 
@@ -661,7 +705,7 @@ def test_modules_have_their_names_in_the_model_also_one_that_is_called_model():
         each = subject_of(layers(**{name: inner}), torch.ones(1, 1, 4, 4, 4), loss=loss)
         rows = questions.runs(each, 60).evidence[0].table.rows  # of the forward and of the backward pass
         assert [row[2] for row in rows] == [f"{name}.pool"] * 2
-        assert f"float16, cast OVERFLOWS, first in {name}.up." in questions.formats(each, 2).sentence
+        assert f"float16, cast OVERFLOWS, first in {name}.up, " in questions.formats(each, 2).sentence
         events = questions._recorded(each, questions.device.cpu())[0].events
         modules = {event.short: event.module for event in events}
         assert (modules["convolution"], modules["_adaptive_avg_pool3d"]) == (f"{name}.up", f"{name}.pool")

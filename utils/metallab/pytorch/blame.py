@@ -39,7 +39,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from metallab import checks, units
 from metallab.device import Device
-from metallab.pytorch.dispatch import CallingModules, watching
+from metallab.pytorch.dispatch import CallingModules, calling_line, watching
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -123,6 +123,8 @@ class Verdict:
     """Calls that were not compared because another like them was: see `Choice`."""
     operators: dict[str, None] = field(default_factory=dict)
     """Each that was called, compared or not, with its overload: ``aten::add.Tensor``."""
+    born: dict[str, None] = field(default_factory=dict)
+    """With ``past_nans`` where a NaN is born, in a CPU's float32 as on the device, in words."""
 
     @property
     def headline(self) -> str:
@@ -269,6 +271,7 @@ def find(
     seconds: float = math.inf,
     choice: Choice | None = None,
     layers: bool = True,
+    past_nans: bool = False,
 ) -> Verdict:
     """Run ``loss(model(*inputs)).backward()`` on a copy on a device, and find the first operator that is wrong there.
 
@@ -281,7 +284,8 @@ def find(
     off than float32 explains.
 
     After ``seconds`` no more calls are compared; what has begun is run to its end. ``choice`` says which are compared,
-    by default all. Without ``layers`` their errors, which take two more runs on the CPU, are left out.
+    by default all. Without ``layers`` their errors, which take two more runs on the CPU, are left out. A NaN that is
+    born, in a CPU's float32 as well, ends the search, unless it is to go ``past_nans``: then it is only noted.
 
     The model stays as it is, in its mode (training or evaluation) and its dtypes, float16 and bfloat16 included.
     TypeError if ``inputs`` is neither, ValueError if the model has no floating parameter and no floating input, or
@@ -296,7 +300,7 @@ def find(
     if on.kind == "mps" and any(t.dtype in (torch.float64, torch.complex128) for t in floating):
         raise ValueError("no Apple GPU has float64: give model.float() and inputs in float32")
     run = _Run(model, inputs, loss or mean_square, optimizer)
-    judge = _Judge(on, seconds, choice or Choice())
+    judge = _Judge(on, seconds, choice or Choice(), past_nans)
     device = run.layers(on.torch_device, judge=judge, note=layers)
     conditions, program = _shrunk(judge.call, on.torch_device) if judge.call else ((), "")
     errors = _layer_errors(run, device, judge.verdict.unjudged) if layers else ()
@@ -494,8 +498,9 @@ class _Call:
 class _Judge:
     """Compares each operator that a device computes, until one is wrong."""
 
-    def __init__(self, on: Device, seconds: float, choice: Choice) -> None:
+    def __init__(self, on: Device, seconds: float, choice: Choice, past_nans: bool) -> None:
         self.on, self.modules, self.seconds, self.choice = on, CallingModules(), seconds, choice
+        self.past_nans = past_nans
         self.path = ""
         self.began = time.monotonic()
         self.direction: Direction = "forward"
@@ -557,7 +562,11 @@ class _Judge:
             rounding = math.inf if words else relative_error(exact, value, floor=1e-2)  # as `checks.TOLERANCES` has it
             if rounding < math.inf:
                 self.verdict.largest = max(self.verdict.largest, rounding)
-        if born:
+        if born and self.past_nans:
+            line = calling_line(until=_Run.layers.__name__)
+            where = f"{call.name} in {self.module() or 'the model itself'}, {WHERE[self.direction]}"
+            self.verdict.born[where + (line and f", at {line}")] = None
+        elif born:
             self.blame("NaN", call, None, "Its inputs have none.")
         return True
 

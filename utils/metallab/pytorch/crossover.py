@@ -184,7 +184,8 @@ class Curve:
         ours, theirs = (self.gpu, self.baseline) if self.gpu else (self.baseline, self.rival)
         sizes = [n for n in self._sizes if n not in self.withheld] or [0]
         if n := self.crossover:
-            wins = f"wins from n = {n} on" if n > min(sizes) else f"wins at every size, {n} to {max(sizes)}"
+            every = "wherever something may be said" if self.withheld else "at every size"
+            wins = f"wins from n = {n} on" if n > min(sizes) else f"wins {every}, {n} to {max(sizes)}"
             wins = f"wins at n = {n}, the only size" if len(sizes) == 1 else wins
         else:
             wins = "; ".join([f"no size from which on it wins, of {min(sizes)} to {max(sizes)}", *self._undecided])

@@ -46,6 +46,8 @@ TOO_MUCH_MEMORY = 77
 MOST_ROWS = 12
 ON_TWO_DEVICES = re.compile("same device|CPU tensor|Placeholder storage")
 """What PyTorch says of a tensor on the CPU among others, on a Mac or elsewhere."""
+RANDOM = 1e-3
+"""Outputs that are further apart from call to call, over their root mean square, are random: no rounding does that."""
 NO_FLOAT64 = "\nAsked with float32 in place of float64, which no Apple GPU has."
 INFERENCES = 5
 """For which each question gets time at least."""
@@ -262,8 +264,9 @@ def right(subject: Subject, seconds: float) -> Answer:
     if asked.culprit is None:
         if not asked.judged:
             return Answer(QUESTIONS[1], "unanswered", "There was no time to compare anything: --minutes gives more.")
-        outcome = "good" if asked.every_kind else "attention"
-        sentence = asked.agreement + _ran_on_the_cpu(asked.operators) + narrowed
+        nans, are_harmless = _nans_in_words(asked.born, subject)
+        outcome = "good" if asked.every_kind and are_harmless else "attention"
+        sentence = asked.agreement + nans + _ran_on_the_cpu(asked.operators) + narrowed
         return Answer(QUESTIONS[1], outcome, sentence, on.label, tuple(evidence))
     way, verdict = asked.culprit
     module = verdict.culprit.module.removeprefix("model").removeprefix(".")  # in the model, not in `WithLoss`
@@ -274,6 +277,30 @@ def right(subject: Subject, seconds: float) -> Answer:
     sentence = f"No, with the inputs {way}: {verdict.headline}"
     sentence += f" {verdict.culprit.difference} Way out: {verdict.advice}." if verdict.kind == "wrong kernel" else ""
     return Answer(QUESTIONS[1], "bad", sentence + narrowed, on.label, tuple(evidence))
+
+
+def _nans_in_words(born: Sequence[str], subject: Subject) -> tuple[str, bool]:
+    """Where a NaN is born and what it spoils, on the CPU as well, as a line; whether that is nothing."""
+    if not born:
+        return "", True
+    step = dataclasses.replace(subject, whole=copy.deepcopy(subject.whole))
+    loss = step.value()
+    blame.backward(loss)
+    gradients = [weight.grad for weight in step.whole.parameters() if weight.grad is not None]
+    arrivals = [("outputs", _widened(subject.inference()())), ("the loss", [loss] if subject.has_loss else [])]
+    arrivals.append(("gradients of weights", gradients))
+    reached = [name for name, tensors in arrivals if any(t.isnan().any() for t in tensors)]
+    more = f" and {len(born) - 2} more" if len(born) > 2 else ""
+    fate = f"it reaches {' and '.join(reached)}" if reached else "it reaches no output and no gradient of a weight"
+    where = "; ".join(_in_a_call(each) for each in born[:2])
+    return f"\nOn the CPU as well a NaN is born of numbers, by {where}{more}: {fate}.", not reached
+
+
+def _in_a_call(where: str) -> str:
+    """What `blame.Verdict.born` says of a place, with the module as the model names it."""
+    place, _, rest = where.partition(", ")
+    operator, _, module = place.partition(" in ")
+    return f"{operator} in {_in_model(module) if module.startswith('model') else 'the loss'}, {rest}"
 
 
 def _ran_on_the_cpu(called: Iterable[str]) -> str:
@@ -309,6 +336,11 @@ class _Asked:
     def operators(self) -> list[str]:
         """Each that was called."""
         return list(dict.fromkeys(name for verdict in self._all for name in verdict.operators))
+
+    @property
+    def born(self) -> list[str]:
+        """Where a NaN is, on the CPU as well."""
+        return list(dict.fromkeys(where for verdict in self._all for where in verdict.born))
 
     @property
     def judged(self) -> int:
@@ -371,7 +403,7 @@ def _asked(subject: Subject, on: Device, seconds: float) -> _Asked:
             try:
                 verdict = blame.find(
                     ways[way].whole, ways[way].arguments, lambda value: value, on=on, seconds=max(share, once),
-                    choice=asked.choice.begin(way, each), layers=False,
+                    choice=asked.choice.begin(way, each), layers=False, past_nans=True,
                 )  # fmt: skip
             except Exception as error:
                 if not asked.verdicts:
@@ -459,6 +491,8 @@ def _task_times(subject: Subject, task: str, on: Device, seconds: float) -> tupl
         what = each.name.removeprefix(f"{subject.name}, ").capitalize()
         sentences.append(f"{what}: {_time_in_words(measured)}; {speed_up}.")
     is_settled = not any(each.withheld for each in compared.comparisons)
+    if any(doubt.kind == "outputs differ" for each in compared.comparisons for doubt in each.withheld.values()):
+        sentences += ["They differ from call to call: seed what is random in it, to compare."] * _is_random(subject)
     evidence = [Evidence(f"Measured, {name}", text="\n".join(map(str, compared.comparisons)))]
     return "\n".join(sentences), evidence, is_settled
 
@@ -504,10 +538,12 @@ def spent(subject: Subject, seconds: float) -> Answer:
     """Operators of a step with their milliseconds on the device that is here; copies and fallbacks of an Apple GPU."""
     on = _best_device()
     recorded, what = _recorded(subject, on)
-    whole = sum(event.duration for event in recorded.events) or 1.0
+    whole = sum(event.duration for event in recorded.events)
     rows = _longest(recorded.events, whole)
-    first = f"{rows[0][0]} takes {rows[0][-1]} of it, in {rows[0][2]}" if rows else "there are no operators"
+    first = f"{rows[0][0]} takes {rows[0][-1]} of it, in {rows[0][2]}" if rows else ""
     sentences = [f"Of {units.seconds(whole)} in operators ({what}, traced), {first}."]
+    if not rows:
+        sentences = [f"It calls no operator ({what}, traced)."]
     headings = ["operator", "kind", "called by", "calls", "ms", "share"]
     evidence = [Evidence(f"The longest of {what}", Table(headings, rows))]
     so_far(Answer(QUESTIONS[3], "good", sentences[0] + _caveat(on), on.label, tuple(evidence)))
@@ -572,7 +608,7 @@ def _longest(events: Sequence[trace.Event], whole: float) -> list[tuple]:
 
 
 def _moves(events: Sequence[trace.Event], timed: bool) -> list[tuple]:
-    """Rows of copies and fallbacks, those of one line together."""
+    """Rows of copies and fallbacks, those of one line together, the most frequent first."""
     groups: dict[tuple[str, str, str, str], list[trace.Event]] = collections.defaultdict(list)
     for event in events:
         line = "" if event.line.startswith("<") else event.line  # of the process that asks
@@ -581,7 +617,7 @@ def _moves(events: Sequence[trace.Event], timed: bool) -> list[tuple]:
     return [
         (*key, len(group), units.size(sum(event.bytes for event in group)),
          f"{1e3 * sum(event.duration for event in group):.3g}" if timed else "not known here")
-        for key, group in groups.items()
+        for key, group in sorted(groups.items(), key=lambda each: -len(each[1]))
     ]  # fmt: skip
 
 
@@ -791,9 +827,14 @@ def formats(subject: Subject, seconds: float) -> Answer:
         ways |= {f"{name}, autocast": (there, dtype), f"{name}, cast": (_cast(there, dtype), None)}
     fates = {name: _fate(each, on, exact, there, autocast, plain.beyond) for name, (each, autocast) in ways.items()}
     cost = max(sum(fate.seconds for fate in fates.values()), 1e-6)
-    sentences = _fates_in_words(fates, reference, fractions=bool(exact))
+    if why := _not_comparable(subject, exact):
+        fates = {name: dataclasses.replace(fate, error=math.nan) for name, fate in fates.items()}
+    sentences = _fates_in_words(fates, reference, why or "are empty or of another size than in float64")
+    nans = sum(int(t.isnan().sum()) for t in exact)
+    if nans and not why:
+        sentences = f"{nans} of {sum(t.numel() for t in exact)} outputs are NaN in float64 as well.\n{sentences}"
     # where a cast is refused there is autocast as well
-    careful = any(fate.first or (fate.refused and not name.endswith(", cast")) for name, fate in fates.items())
+    careful = nans or any(fate.first or (fate.refused and not name.endswith(", cast")) for name, fate in fates.items())
     outcome = "attention" if careful else "good"
 
     def answer(times: Mapping[str, str], kept: Mapping[str, str]) -> Answer:
@@ -840,11 +881,26 @@ class Fate:
         return "not compared" if math.isnan(self.error) else f"{self.error:.1e}"
 
 
-def _fates_in_words(fates: dict[str, Fate], reference: str, fractions: bool) -> str:
-    """What overflows, what is refused, how far the others are from the ``reference``, if outputs have ``fractions``."""
+def _not_comparable(subject: Subject, exact: Sequence[Tensor]) -> str:
+    """What outputs are that no format's may be held against the exact ones; empty if they may."""
+    if not exact:
+        return "have no numbers with a fraction"
+    if all(t.isnan().all() for t in exact):
+        return "are all NaN in float64 as well"
+    return "differ from call to call, since something in it is random" if _is_random(subject) else ""
+
+
+def _is_random(subject: Subject) -> bool:
+    """Whether inference gives other outputs when it is called again."""
+    once, again = (_widened(subject.inference()()) for _ in range(2))
+    return any(blame.relative_error(a, b) > RANDOM for a, b in zip(once, again, strict=False))
+
+
+def _fates_in_words(fates: dict[str, Fate], reference: str, why: str) -> str:
+    """What overflows, what is refused, how far the others are from the ``reference``; or ``why`` it is not told."""
     hidden = "; its outputs are finite and may be wrong all the same"
     sentences = [
-        f"{name} OVERFLOWS, first in {fate.first}{'' if fate.shows else hidden}."
+        f"{name} OVERFLOWS, first in {fate.first}, {fate.at}{'' if fate.shows else hidden}."
         for name, fate in fates.items() if fate.first
     ]  # fmt: skip
     sentences += [f"{name} raises ({fate.refused})." for name, fate in fates.items() if fate.refused]
@@ -859,7 +915,6 @@ def _fates_in_words(fates: dict[str, Fate], reference: str, fractions: bool) -> 
         sentences.append(f"Outputs differ from {reference} by up to {errors} of the root mean square: {choice}.")
     if len(compared) < len(sound):
         others = ", ".join(name for name in sound if name not in compared)
-        why = "are empty or of another size than in float64" if fractions else "have no numbers with a fraction"
         sentences.append(f"Outputs {why}, and were not compared, in {others}.")
     return "\n".join(sentences)
 
