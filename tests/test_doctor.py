@@ -209,7 +209,7 @@ def test_a_nan_that_the_cpu_has_as_well_is_no_fault_of_the_simulated_gpu_s():
     assert re.search(r"Yes: all \d+ calls .*at an odd offset", answer.sentence), "and the others are compared"
     kept = layers(enter=nn.Linear(4, 4), log=lambda x: (x - 100).log())
     answer = questions.right(subject_of(kept, torch.randn(4, 4)), 10)
-    assert (answer.outcome, "it reaches outputs and gradients of weights." in answer.sentence) == ("attention", True)
+    assert (answer.outcome, "it reaches outputs, gradients of weights." in answer.sentence) == ("attention", True)
     lost = subject_of(nn.Linear(2, 2), torch.ones(2, 2), loss=lambda y: (y - 100).log().sum())
     answer = questions.right(lost, 10)
     assert "a NaN is born of numbers, by aten::log in the loss, the forward pass, at " in answer.sentence

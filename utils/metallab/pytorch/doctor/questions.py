@@ -291,7 +291,7 @@ def _nans_in_words(born: Sequence[str], subject: Subject) -> tuple[str, bool]:
     arrivals.append(("gradients of weights", gradients))
     reached = [name for name, tensors in arrivals if any(t.isnan().any() for t in tensors)]
     more = f" and {len(born) - 2} more" if len(born) > 2 else ""
-    fate = f"it reaches {' and '.join(reached)}" if reached else "it reaches no output and no gradient of a weight"
+    fate = f"it reaches {', '.join(reached)}" if reached else "it reaches no output and no gradient of a weight"
     where = "; ".join(_in_a_call(each) for each in born[:2])
     return f"\nOn the CPU as well a NaN is born of numbers, by {where}{more}: {fate}.", not reached
 

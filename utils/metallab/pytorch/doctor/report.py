@@ -57,7 +57,7 @@ FINDINGS = {
     (1, "bad"): ("it does not run on an Apple GPU as it is", "see answer 1 for what to do"),
     (1, "attention"): ("some of it may leave the Apple GPU", "look at the operators in answer 1"),
     (2, "bad"): ("it computes wrongly on an Apple GPU", "take the way out in answer 2, and report its program"),
-    (2, "attention"): ("not all of it was compared with the CPU", "read in answer 2 what was left out"),
+    (2, "attention"): ("not all of it is known to be right", "read in answer 2 why"),
     (3, "attention"): ("not every time may be compared", "read in answer 3 why"),
     (4, "attention"): ("its steps copy between CPU and GPU", "remove the copies at the lines in answer 4"),
     (5, "bad"): ("it does not fit into memory", "take the batch of answer 5, or a smaller model"),
