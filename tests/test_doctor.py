@@ -853,9 +853,18 @@ def test_what_the_others_leave_is_for_the_last(monkeypatch):
         (lambda output: output.square(), r"the loss gives a tensor of (4, 10): let it return one number"),
         (lambda output: output.mean().item(), "the loss gives a float: let it return one number"),
         (lambda output: output.detach().mean(), "the loss depends on no weight"),
+        (
+            lambda output: nn.functional.cross_entropy(output, torch.zeros(7).long()),
+            "the loss does not run with these outputs on the CPU: ValueError: Expected input batch_size (4) to match "
+            f"target batch_size (7) (at {row_of('cross_entropy(output, torch.zeros(7)')})",
+        ),
+        (
+            lambda output: nn.functional.cross_entropy(output, torch.full((4,), 99)),
+            "the loss does not run with these outputs on the CPU: IndexError: Target 99 is out of bounds (at ",
+        ),
     ],
 )
-def test_a_loss_that_trains_nothing_is_refused(loss, words):
+def test_a_loss_that_fails_or_trains_nothing_is_refused(loss, words):
     with pytest.raises(subject.NotAModel, match=re.escape(words)):
         questions._assert_loss(dataclasses.replace(sound(), whole=subject.WithLoss(sound().model, loss)))
 
@@ -864,6 +873,13 @@ def test_a_model_without_weights_to_train_needs_no_loss_that_trains():
     frozen = sound().model.requires_grad_(False)
     questions._assert_loss(dataclasses.replace(sound(), whole=subject.WithLoss(frozen, lambda output: output.mean())))
     questions._assert_loss(sound())
+
+
+def test_a_model_that_fails_in_its_own_mode_alone_is_not_refused_for_its_loss():
+    each = subject_of(nn.BatchNorm1d(2), torch.ones(1, 2), loss=lambda output: output.mean())
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        each.outputs()
+    questions._assert_loss(each)
 
 
 def test_layouts_are_tried_where_they_are_others():

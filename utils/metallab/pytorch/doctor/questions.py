@@ -110,11 +110,18 @@ def look(factory: str, most: int) -> tuple[str, str, float]:
 
 
 def _assert_loss(subject: Subject) -> None:
-    """NotAModel if the factory's loss gives no number, or none that a weight could be trained by."""
+    """NotAModel if the factory's loss raises, gives no number, or none that a weight could be trained by."""
     try:
-        loss = subject.value()
-    except Exception:  # noqa: BLE001 - what fails in training alone is an answer
+        outputs = subject.outputs()
+    except Exception:  # noqa: BLE001 - a model that fails in its own mode alone is an answer
         return
+    try:
+        loss = subject.whole.loss_of(outputs)
+    except Exception as error:
+        if not subject.has_loss:  # nor can it be helped that outputs have no mean square
+            return
+        told = explain(error, (WithLoss,))
+        raise NotAModel(f"the loss does not run with these outputs on the CPU: {told}") from error
     what = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise NotAModel(f"the loss gives {what}: let it return one number, such as loss.mean()")
