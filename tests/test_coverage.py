@@ -840,7 +840,7 @@ def test_command_line(monkeypatch, capsys):
         "factories:odd": "factories:odd returns a int: let it return (model, inputs)",
         "factories:none": "factories has no function none: name one, package.module:factory",
         "nowhere:x": "nowhere cannot be imported (ModuleNotFoundError",
-        "nowhere.py:x": "nowhere.py is a file: leave out .py, nowhere:x",
+        "nowhere.py:x": "nowhere.py is a file: write nowhere:x",
         "factories": "'factories' names no factory: write package.module:factory",
         "factories:failing": "the model does not run with these inputs on the CPU: RuntimeError: ",
     }.items():

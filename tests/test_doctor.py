@@ -749,6 +749,52 @@ def test_what_is_no_model_is_refused_in_one_line(factory, words):
     assert "\n" not in str(refusal.value)
 
 
+FACTORIES = """
+import sys
+from torch import nn
+def needs(n, *more, size=3): return nn.Linear(n, 2), None
+def ends(): sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        ("rv/wrong.py:none", "rv/wrong.py is a file: write rv.wrong:none"),
+        ("./rv/wrong:none", "./rv/wrong is a file: write rv.wrong:none"),
+        ("wrong.py:none", "wrong.py is a file: write wrong:none"),
+        ("../rv/wrong.py:none", "../rv/wrong.py is a file: go to its folder and write wrong:none"),
+        ("factories:needs", "factories:needs wants n: a factory takes nothing and returns (model, inputs) or (model, "),
+        (
+            "factories:ends",
+            "factories:ends ends the process (SystemExit: 3 (at factories.py:5)): let it return (model, ",
+        ),
+        (
+            "no_python:example",
+            "no_python cannot be imported (SyntaxError: invalid syntax (no_python.py, line 2) (at no",
+        ),
+        (
+            "no_such_module_here:example",
+            "cannot be imported (ModuleNotFoundError: No module named 'no_such_module_here')",
+        ),
+        ("imports_more:example", "(ModuleNotFoundError: No module named 'no_such' (at imports_more.py:1))"),
+        ("a_script:example", "a_script cannot be imported (SystemExit: 2 (at a_script.py:1))"),
+    ],
+)
+def test_a_factory_s_mistake_is_told_with_what_to_write_or_with_the_file_s_line(factory, words, tmp_path, monkeypatch):
+    for name, text in {
+        "factories": FACTORIES, "no_python": "x = 1\nsyntax error here\n", "imports_more": "import no_such\n",
+        "a_script": "raise SystemExit(2)\n",
+    }.items():  # fmt: skip
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(subject.NotAModel) as refusal:
+        subject.made(factory)
+    assert words in str(refusal.value)
+
+
 # ---------------------------------------------------------------- the report
 
 
