@@ -926,6 +926,8 @@ def test_a_model_that_fails_in_its_own_mode_alone_is_not_refused_for_its_loss():
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         each.outputs()
     questions._assert_loss(each)
+    sparse = Function(lambda x: (x * 2).to_sparse())  # of which there is no mean square, the loss that is ours
+    questions._assert_loss(subject_of(sparse, torch.eye(2)))
 
 
 def test_layouts_are_tried_where_they_are_others():

@@ -118,7 +118,7 @@ def _assert_loss(subject: Subject) -> None:
     try:
         loss = subject.whole.loss_of(outputs)
     except Exception as error:
-        if not subject.has_loss:  # nor can it be helped that outputs have no mean square
+        if not subject.has_loss:  # ours, the mean square, which not all outputs have
             return
         told = explain(error, (WithLoss,))
         raise NotAModel(f"the loss does not run with these outputs on the CPU: {told}") from error
