@@ -120,6 +120,15 @@ class Positions(nn.Module):
         return x * self.scales[0]
 
 
+class Waves(nn.Module):
+    """Makes float64 and complex128 on its way, and computes on with them."""
+
+    def forward(self, x):
+        steps = torch.arange(8, dtype=torch.float64, device=x.device)
+        turned = torch.view_as_complex(x.reshape(-1, 4, 2)).to(torch.complex128)
+        return x * steps.neg().exp().float() + turned.abs().sum().float()
+
+
 class Rated(nn.Module):
     """Embeddings of whole numbers, which have no gradient by which a backward pass could leave their module."""
 
@@ -342,11 +351,34 @@ def test_the_answer_says_how_many_calls_of_how_many_kinds_were_compared():
 
 
 @on_simulated
+def test_float64_on_the_way_is_named_with_module_line_and_way_out_each_place_once():
+    lines = row_of("steps = torch.arange(8"), row_of("turned = torch.view_as_complex")
+    answer = questions.runs(subject_of(layers(enter=nn.Linear(8, 8), waves=Waves()), torch.randn(3, 8)), 60)
+    foretold, trial = answer.sentence.splitlines()
+    assert foretold == (
+        "Inference and training: No: "
+        f"MPS has no float64, which aten::arange makes in waves, at {lines[0]} "
+        "(write torch.arange(..., dtype=torch.float32)); "
+        f"MPS has no complex128, which aten::_to_copy makes in waves, at {lines[1]} (write .to(torch.complex64))."
+    )
+    assert f"doesn't support float64 (in waves, at {lines[0]})" in trial
+    assert [tuple(row) for row in answer.evidence[0].table.rows] == [
+        ("aten::arange", "raises: makes float64", "waves", lines[0], "write torch.arange(..., dtype=torch.float32)"),
+        ("aten::_to_copy", "raises: makes complex128", "waves", lines[1], "write .to(torch.complex64)"),
+    ]
+    itself = questions.runs(subject_of(Waves(), torch.randn(3, 8)), 60)
+    foretold = "Inference: No: MPS has no float64, which aten::arange makes in the model itself, at "
+    assert itself.sentence.startswith(foretold)
+
+
+@on_simulated
 def test_what_no_apple_gpu_has_is_told_and_the_rest_is_asked_without_it():
     each = examined(doctor_models.double)
     runs, right, spent = (question(each, 60) for question in (questions.runs, questions.right, questions.spent))
     assert runs.outcome == "bad"
-    assert "float64" in runs.sentence
+    assert runs.sentence.startswith(
+        "Inference and training: No: MPS has no float64, but scale is; call .float() first."
+    )
     assert right.outcome == "good"
     assert right.sentence.endswith("Asked with float32 in place of float64, which no Apple GPU has.")
     assert "Nothing in it is copied" in spent.sentence
@@ -402,7 +434,7 @@ def test_without_an_apple_gpu_the_tables_alone_are_asked():
     runs, right = questions.runs(each, 60), questions.right(each, 60)
     assert runs.outcome == "good"
     assert "Training: nothing can be foretold (" in runs.sentence
-    assert "targets should not be none in training mode" in runs.sentence
+    assert "targets should not be none in training mode (at " in runs.sentence, "of the model itself"
     assert right.outcome == "unanswered"
     assert right.sentence.startswith("Not asked: there is no Apple GPU here")
 
