@@ -273,6 +273,32 @@ def test_float64_on_the_way_is_found(model, inputs):
     assert "MPS has no" in covered.answer
 
 
+def test_float64_is_told_where_it_is_made_and_not_of_what_follows():
+    """Nor of what a model makes where it is given float64 itself."""
+
+    def model(x):
+        y = x.double().cumsum(-1) * torch.linspace(0, 1, 2, dtype=torch.float64, device=x.device)
+        return y.exp().float()
+
+    places = lambda covered: [(each.operator, each.way_out) for each in covered.wide]
+    covered = mps_coverage(model, torch.randn(2, requires_grad=True), training=True)
+    made = [
+        ("aten::_to_copy", "write .to(torch.float32)"),
+        ("aten::linspace", "write torch.linspace(..., dtype=torch.float32)"),
+    ]
+    assert places(covered) == made
+    assert all(each.line.startswith("tests/test_coverage.py:") for each in covered.wide)
+    kept = torch.ones(2, dtype=torch.float64)
+    on_the_cpu = mps_coverage(lambda x: x[x.nonzero()[:, 0]] * kept, torch.ones(2))
+    assert on_the_cpu.traced_on == "cpu"
+    assert places(on_the_cpu) == [("aten::mul.Tensor", "compute it in torch.float32")]
+    (given,) = mps_coverage(lambda x: x + torch.zeros(2, dtype=x.dtype, device=x.device), torch.ones(2).double()).wide
+    assert str(given) == "MPS has no float64, but input 0 is; call .float() first"
+    (held,) = mps_coverage(nn.Linear(2, 2, dtype=torch.complex128), torch.ones(2, dtype=torch.complex128)).wide
+    told = "MPS has no complex128, but input 0, weight, bias is; make it with dtype=torch.complex64"
+    assert str(held) == told
+
+
 def test_inference_mode_hides_nothing():
     class Hidden(nn.Module):
         @torch.inference_mode()
@@ -840,7 +866,7 @@ def test_command_line(monkeypatch, capsys):
         "factories:odd": "factories:odd returns a int: let it return (model, inputs)",
         "factories:none": "factories has no function none: name one, package.module:factory",
         "nowhere:x": "nowhere cannot be imported (ModuleNotFoundError",
-        "nowhere.py:x": "nowhere.py is a file: leave out .py, nowhere:x",
+        "nowhere.py:x": "nowhere.py is a file: write nowhere:x",
         "factories": "'factories' names no factory: write package.module:factory",
         "factories:failing": "the model does not run with these inputs on the CPU: RuntimeError: ",
     }.items():

@@ -120,6 +120,15 @@ class Positions(nn.Module):
         return x * self.scales[0]
 
 
+class Waves(nn.Module):
+    """Makes float64 and complex128 on its way, and computes on with them."""
+
+    def forward(self, x):
+        steps = torch.arange(8, dtype=torch.float64, device=x.device)
+        turned = torch.view_as_complex(x.reshape(-1, 4, 2)).to(torch.complex128)
+        return x * steps.neg().exp().float() + turned.abs().sum().float()
+
+
 class Rated(nn.Module):
     """Embeddings of whole numbers, which have no gradient by which a backward pass could leave their module."""
 
@@ -367,11 +376,34 @@ def test_the_answer_says_how_many_calls_of_how_many_kinds_were_compared():
 
 
 @on_simulated
+def test_float64_on_the_way_is_named_with_module_line_and_way_out_each_place_once():
+    lines = row_of("steps = torch.arange(8"), row_of("turned = torch.view_as_complex")
+    answer = questions.runs(subject_of(layers(enter=nn.Linear(8, 8), waves=Waves()), torch.randn(3, 8)), 60)
+    foretold, trial = answer.sentence.splitlines()
+    assert foretold == (
+        "Inference and training: No: "
+        f"MPS has no float64, which aten::arange makes in waves, at {lines[0]} "
+        "(write torch.arange(..., dtype=torch.float32)); "
+        f"MPS has no complex128, which aten::_to_copy makes in waves, at {lines[1]} (write .to(torch.complex64))."
+    )
+    assert f"doesn't support float64 (in waves, at {lines[0]})" in trial
+    assert [tuple(row) for row in answer.evidence[0].table.rows] == [
+        ("aten::arange", "raises: makes float64", "waves", lines[0], "write torch.arange(..., dtype=torch.float32)"),
+        ("aten::_to_copy", "raises: makes complex128", "waves", lines[1], "write .to(torch.complex64)"),
+    ]
+    itself = questions.runs(subject_of(Waves(), torch.randn(3, 8)), 60)
+    foretold = "Inference: No: MPS has no float64, which aten::arange makes in the model itself, at "
+    assert itself.sentence.startswith(foretold)
+
+
+@on_simulated
 def test_what_no_apple_gpu_has_is_told_and_the_rest_is_asked_without_it():
     each = examined(doctor_models.double)
     runs, right, spent = (question(each, 60) for question in (questions.runs, questions.right, questions.spent))
     assert runs.outcome == "bad"
-    assert "float64" in runs.sentence
+    assert runs.sentence.startswith(
+        "Inference and training: No: MPS has no float64, but scale is; call .float() first."
+    )
     assert right.outcome == "good"
     assert right.sentence.endswith("Asked with float32 in place of float64, which no Apple GPU has.")
     assert "Nothing in it is copied" in spent.sentence
@@ -427,7 +459,7 @@ def test_without_an_apple_gpu_the_tables_alone_are_asked():
     runs, right = questions.runs(each, 60), questions.right(each, 60)
     assert runs.outcome == "good"
     assert "Training: nothing can be foretold (" in runs.sentence
-    assert "targets should not be none in training mode" in runs.sentence
+    assert "targets should not be none in training mode (at " in runs.sentence, "of the model itself"
     assert right.outcome == "unanswered"
     assert right.sentence.startswith("Not asked: there is no Apple GPU here")
 
@@ -793,6 +825,52 @@ def test_what_is_no_model_is_refused_in_one_line(factory, words):
     assert "\n" not in str(refusal.value)
 
 
+FACTORIES = """
+import sys
+from torch import nn
+def needs(n, *more, size=3): return nn.Linear(n, 2), None
+def ends(): sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        ("rv/wrong.py:none", "rv/wrong.py is a file: write rv.wrong:none"),
+        ("./rv/wrong:none", "./rv/wrong is a file: write rv.wrong:none"),
+        ("wrong.py:none", "wrong.py is a file: write wrong:none"),
+        ("../rv/wrong.py:none", "../rv/wrong.py is a file: go to its folder and write wrong:none"),
+        ("factories:needs", "factories:needs wants n: a factory takes nothing and returns (model, inputs) or (model, "),
+        (
+            "factories:ends",
+            "factories:ends ends the process (SystemExit: 3 (at factories.py:5)): let it return (model, ",
+        ),
+        (
+            "no_python:example",
+            "no_python cannot be imported (SyntaxError: invalid syntax (no_python.py, line 2) (at no",
+        ),
+        (
+            "no_such_module_here:example",
+            "cannot be imported (ModuleNotFoundError: No module named 'no_such_module_here')",
+        ),
+        ("imports_more:example", "(ModuleNotFoundError: No module named 'no_such' (at imports_more.py:1))"),
+        ("a_script:example", "a_script cannot be imported (SystemExit: 2 (at a_script.py:1))"),
+    ],
+)
+def test_a_factory_s_mistake_is_told_with_what_to_write_or_with_the_file_s_line(factory, words, tmp_path, monkeypatch):
+    for name, text in {
+        "factories": FACTORIES, "no_python": "x = 1\nsyntax error here\n", "imports_more": "import no_such\n",
+        "a_script": "raise SystemExit(2)\n",
+    }.items():  # fmt: skip
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(subject.NotAModel) as refusal:
+        subject.made(factory)
+    assert words in str(refusal.value)
+
+
 # ---------------------------------------------------------------- the report
 
 
@@ -897,9 +975,18 @@ def test_what_the_others_leave_is_for_the_last(monkeypatch):
         (lambda output: output.square(), r"the loss gives a tensor of (4, 10): let it return one number"),
         (lambda output: output.mean().item(), "the loss gives a float: let it return one number"),
         (lambda output: output.detach().mean(), "the loss depends on no weight"),
+        (
+            lambda output: nn.functional.cross_entropy(output, torch.zeros(7).long()),
+            "the loss does not run with these outputs on the CPU: ValueError: Expected input batch_size (4) to match "
+            f"target batch_size (7) (at {row_of('cross_entropy(output, torch.zeros(7)')})",
+        ),
+        (
+            lambda output: nn.functional.cross_entropy(output, torch.full((4,), 99)),
+            "the loss does not run with these outputs on the CPU: IndexError: Target 99 is out of bounds (at ",
+        ),
     ],
 )
-def test_a_loss_that_trains_nothing_is_refused(loss, words):
+def test_a_loss_that_fails_or_trains_nothing_is_refused(loss, words):
     with pytest.raises(subject.NotAModel, match=re.escape(words)):
         questions._assert_loss(dataclasses.replace(sound(), whole=subject.WithLoss(sound().model, loss)))
 
@@ -908,6 +995,15 @@ def test_a_model_without_weights_to_train_needs_no_loss_that_trains():
     frozen = sound().model.requires_grad_(False)
     questions._assert_loss(dataclasses.replace(sound(), whole=subject.WithLoss(frozen, lambda output: output.mean())))
     questions._assert_loss(sound())
+
+
+def test_a_model_that_fails_in_its_own_mode_alone_is_not_refused_for_its_loss():
+    each = subject_of(nn.BatchNorm1d(2), torch.ones(1, 2), loss=lambda output: output.mean())
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        each.outputs()
+    questions._assert_loss(each)
+    sparse = Function(lambda x: (x * 2).to_sparse())  # of which there is no mean square, the loss that is ours
+    questions._assert_loss(subject_of(sparse, torch.eye(2)))
 
 
 def test_layouts_are_tried_where_they_are_others():

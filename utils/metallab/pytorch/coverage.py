@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from metallab import units
@@ -45,6 +45,8 @@ ATTENTION = "scaled_dot_product_attention"
 ATTENTION_TAKES = ("query", "key", "value", "attn_mask", "dropout_p")
 ATTENTION_ON_MPS = "aten::_scaled_dot_product_attention_math_for_mps"
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
+NARROWER = {"float64": "float32", "complex128": "complex64"}
+"""The dtypes that MPS does not have, each with the one to take in its place."""
 
 
 class TraceFailed(RuntimeError):
@@ -119,6 +121,44 @@ class CpuTensor:
 
 
 @dataclass(frozen=True)
+class WideTensor:
+    """A tensor of a dtype that MPS does not have, at the operator that makes it of others: there it raises."""
+
+    dtype: str
+    """A key of `NARROWER`."""
+    operator: str
+    modules: tuple[str, ...]
+    """The innermost ones, by their place in the model; ``""`` is the model itself."""
+    line: str
+    """Which line calls the operator, ``file:number``; empty in a backward pass."""
+    way_out: str
+
+    def __str__(self) -> str:
+        modules = _shortened(self.modules) if any(self.modules) else ""
+        where = ", ".join(filter(None, [modules and f"in {modules}", self.line and f"at {self.line}"]))
+        return f"MPS has no {self.dtype}, which {self.operator} makes{where and f' {where}'} ({self.way_out})"
+
+
+@dataclass(frozen=True)
+class WideValues:
+    """What a model holds or is given in a dtype that MPS does not have: it cannot be moved there."""
+
+    dtype: str
+    """A key of `NARROWER`."""
+    inputs: tuple[str, ...]
+    names: tuple[str, ...]
+    """Of parameters and buffers."""
+
+    @property
+    def way_out(self) -> str:
+        """What to do."""
+        return "call .float() first" if self.dtype == "float64" else f"make it with dtype=torch.{NARROWER[self.dtype]}"
+
+    def __str__(self) -> str:
+        return f"MPS has no {self.dtype}, but {_shortened((*self.inputs, *self.names))} is; {self.way_out}"
+
+
+@dataclass(frozen=True)
 class Coverage:
     """Every operator that a model called, the problematic ones first."""
 
@@ -127,9 +167,11 @@ class Coverage:
     torch_version: str
     traced_on: str
     problems: tuple[str, ...] = field(default=())
-    """What would raise beside a missing operator and a tensor on the CPU: float64."""
+    """What would raise beside all else that is here: a tensor on the GPU that is made a NumPy array."""
     cpu_tensors: tuple[CpuTensor, ...] = ()
     """Tensors left on the CPU, which raise, too."""
+    wide: tuple[WideValues | WideTensor, ...] = ()
+    """Where float64 and complex128 come from, which raise as well. What follows from them is not among it."""
 
     def having(self, *statuses: How) -> tuple[Use, ...]:
         """The uses with one of these statuses."""
@@ -138,13 +180,13 @@ class Coverage:
     @property
     def runs(self) -> bool:
         """True if nothing raises, as far as this can see."""
-        return not self.having("missing", "refused") and not self.problems and not self.cpu_tensors
+        return not (self.having("missing", "refused") or self.problems or self.cpu_tensors or self.wide)
 
     @property
     def answer(self) -> str:
         """One line."""
         missing, slow = self.having("missing"), self.having("falls back", "unknown")
-        sentences = list(self.problems)
+        sentences = [*map(str, self.wide), *self.problems]
         if self.cpu_tensors:
             more = f", and {len(self.cpu_tensors) - 1} more like it" if len(self.cpu_tensors) > 1 else ""
             sentences.append(f"{self.cpu_tensors[0]}{more} ({CpuTensor.ADVICE})")
@@ -166,6 +208,24 @@ class Coverage:
         )
         every = f"all {len(self.uses)} operators run" if len(self.uses) != 1 else "its one operator runs"
         return f"Yes: {every} on MPS in PyTorch {self.torch_version}.{unseen}"
+
+    def renamed(self, name: Callable[[str], str]) -> Coverage:
+        """The same, with another name for each module, parameter and buffer."""
+
+        def names(old: Sequence[str]) -> tuple[str, ...]:
+            return tuple(dict.fromkeys(map(name, old)))
+
+        def wide(each: WideValues | WideTensor) -> WideValues | WideTensor:
+            if isinstance(each, WideTensor):
+                return replace(each, modules=names(each.modules))
+            return replace(each, names=names(each.names))
+
+        return replace(
+            self,
+            uses=tuple(replace(use, modules=names(use.modules)) for use in self.uses),
+            cpu_tensors=tuple(replace(each, module=name(each.module)) for each in self.cpu_tensors),
+            wide=tuple(map(wide, self.wide)),
+        )
 
     def __str__(self) -> str:
         rows = [(use.operator, use.status, str(use.calls), _shortened(use.modules)) for use in self.uses]
@@ -217,10 +277,12 @@ def mps_coverage(
     worst_first = ("missing", "refused", "falls back", "unknown", "composite", "native")
     uses.sort(key=lambda use: (worst_first.index(use.status), use.operator))
     name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", str(model))
-    problems = [*(_float64(model, (inputs, named)) or list(recorder.float64)[:1]), *filter(None, [recorder.problem])]
+    problems = tuple(filter(None, [recorder.problem]))
     # a backward pass meets what the forward pass has kept
     left = tuple(each for each in recorder.cpu_tensors if each.line) or tuple(recorder.cpu_tensors)
-    return Coverage(name, tuple(uses), torch.__version__, traced_on, tuple(problems), left)
+    # and a model makes more of what it holds or is given
+    wide = _wide_values(model, (inputs, named)) or recorder.wide_tensors()
+    return Coverage(name, tuple(uses), torch.__version__, traced_on, problems, left, wide)
 
 
 def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any, **named: Any) -> str:
@@ -233,8 +295,8 @@ def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any, **named
     if not torch.backends.mps.is_available():
         raise RuntimeError("there is no MPS device here; a prediction can be confirmed on a Mac only")
     device = torch.device("mps")
-    helped = os.environ.get(FALLBACK_VARIABLE) == "1" and not (coverage.having("refused") or coverage.problems)
-    foretold = coverage.runs or (helped and not coverage.cpu_tensors)
+    helped = os.environ.get(FALLBACK_VARIABLE) == "1" and replace(coverage, uses=coverage.having("refused")).runs
+    foretold = coverage.runs or helped
     try:
         with torch.no_grad():
             _moved(model, device)(*_moved(inputs, device), **_moved(named, device))
@@ -285,9 +347,11 @@ def _trace(model: Callable, inputs: Any, named: Any, training: bool, until: floa
             recorder.problem = problem
             return device, recorder
         except (Exception, _NeedsNumbers) as error:  # noqa: BLE001 - a model may raise anything; it is told below
-            why = explain(error)  # the CPU's, which is what the model raises anywhere
+            failure = error  # the CPU's, which is what the model raises anywhere
             problem = getattr(error, "problem", "")
-    raise TraceFailed(f"the model does not run with these inputs on the CPU: {why}; do they fit it?")
+    raise TraceFailed(
+        f"the model does not run with these inputs on the CPU: {explain(failure)}; do they fit it?"
+    ) from failure
 
 
 def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: bool, until: float) -> _Recorder:
@@ -325,7 +389,8 @@ class _Recorder:
         self.modules = CallingModules()
         self.calls: dict[str, collections.Counter] = {}
         self.cpu_tensors: dict[CpuTensor, None] = {}
-        self.float64: dict[str, None] = {}
+        self.wide: dict[tuple[str, str, str, str], dict[str, None]] = {}
+        """Modules by what a `WideTensor` has beside them: dtype, operator, line, way out."""
         self.outcomes: dict[str, refusals.Refusal | refusals.Detour] = {}
         self.lines: dict[str, dict[str, None]] = {}
         self.inside_a_whole = False
@@ -420,9 +485,10 @@ class _Recorder:
 
     def operator(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Note an operator that reached the dispatcher, and what would go wrong with it on MPS."""
-        import torch
+        from metallab.pytorch.dispatch import calling_line
 
         name = function.name() + ("" if "." in function.name() else ".default")
+        given = (args, kwargs)
         where = f" in {self.module}" if self.module else ""
         _require_dense((args, kwargs), f"meet {name}{where}")
         if self.device == "meta":
@@ -431,10 +497,30 @@ class _Recorder:
         if not self._is_on_the_cpu((args, kwargs, result)):
             self.note(name, args, kwargs)
         _require_dense(result, f"are made by {name}{where}")
-        for leaf in torch.utils._pytree.tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and leaf.device.type == self.device and leaf.dtype in _refused():
-                self.float64[f"MPS has no {str(leaf.dtype)[6:]}, which {function.name()} makes{where}"] = None
+        made = self._wide_dtypes(result)
+        # what is made of such a tensor follows from it; the first may be one that a closure has
+        if made and not (self.wide and self._wide_dtypes(given)):
+            line = calling_line(until=_traced_on.__name__)
+            for dtype in made:
+                key = (dtype, function.name(), line, _way_out_of(dtype, function))
+                self.wide.setdefault(key, {})[self.module] = None
         return result
+
+    def wide_tensors(self) -> tuple[WideTensor, ...]:
+        """Those of the forward pass, for a backward pass makes more of them; its own if there are no others."""
+        made = [
+            WideTensor(dtype, operator, tuple(modules), line, way_out)
+            for (dtype, operator, line, way_out), modules in self.wide.items()
+        ]
+        return tuple(each for each in made if each.line) or tuple(made)
+
+    def _wide_dtypes(self, values: Any) -> list[str]:
+        """The dtypes among values on the traced device that MPS does not have."""
+        import torch
+
+        leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+        dtypes = dict.fromkeys(_name_of(leaf.dtype) for leaf in leaves if leaf.device.type == self.device)
+        return [dtype for dtype in dtypes if dtype in NARROWER]
 
     def _is_on_the_cpu(self, values: Any) -> bool:
         """Whether a model on the GPU computes this on the CPU, as it says itself: not known of a CPU's trace."""
@@ -634,11 +720,20 @@ def _copied(tensor: Any, device: Any) -> Any:
     return there.requires_grad_(tensor.requires_grad)
 
 
-def _refused() -> tuple[Any, ...]:
-    """The dtypes that MPS does not have."""
+def _name_of(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _way_out_of(dtype: str, operator: Any) -> str:
+    """How to write a call of an operator that makes a dtype that MPS does not have."""
     import torch
 
-    return torch.float64, torch.complex128
+    name, narrower = operator.name().partition("::")[2].partition(".")[0], f"torch.{NARROWER[dtype]}"
+    if name == "_to_copy":
+        return f"write .to({narrower})"
+    if hasattr(torch, name) and any(argument.name == "dtype" for argument in operator._schema.arguments):
+        return f"write torch.{name}(..., dtype={narrower})"
+    return f"compute it in {narrower}"
 
 
 def _summed(outputs: Any) -> Any:
@@ -649,15 +744,18 @@ def _summed(outputs: Any) -> Any:
     return sum((leaf.abs() if leaf.is_complex() else leaf).sum() for leaf in wanted)
 
 
-def _float64(model: Any, inputs: Any) -> list[str]:
-    """What of parameters, buffers and inputs MPS cannot hold, as a sentence if there is any."""
+def _wide_values(model: Any, inputs: Any) -> tuple[WideValues, ...]:
+    """The parameters, buffers and inputs that MPS cannot hold."""
     import torch
 
-    named = [(f"input {i}", leaf) for i, leaf in enumerate(_tensors(inputs))]
-    if isinstance(model, torch.nn.Module):
-        named += [*model.named_parameters(), *model.named_buffers()]
-    names = [name for name, value in named if value.dtype in _refused()]
-    return [f"MPS has no float64, but {_shortened(names)} is; call .float() first"] if names else []
+    given = [(f"input {i}", leaf) for i, leaf in enumerate(_tensors(inputs))]
+    is_module = isinstance(model, torch.nn.Module)
+    held = [*model.named_parameters(), *model.named_buffers()] if is_module else []
+    found = []
+    for dtype in NARROWER:
+        named = (tuple(name for name, value in values if _name_of(value.dtype) == dtype) for values in (given, held))
+        found.append(WideValues(dtype, *named))
+    return tuple(each for each in found if each.inputs or each.names)
 
 
 def _cell(text: str, tag: str = "td") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import importlib
 import os
 import sys
 import sysconfig
@@ -42,8 +43,11 @@ def watching(see: Callable[[Any, tuple, dict], Any]) -> TorchDispatchMode:
 
 
 BACKWARD = "the backward pass"
-INSIDE = (os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep, contextlib.__file__)
-"""PyTorch's code and this package's."""
+INSIDE = (
+    os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep,
+    contextlib.__file__, importlib.__file__,
+)  # fmt: skip
+"""PyTorch's code and this package's, and what of Python's own they go through."""
 
 
 class CallingModules:
@@ -160,8 +164,11 @@ def explain(error: BaseException, outside: tuple[type[nn.Module], ...] = ()) -> 
 def raising_line(error: BaseException) -> str:
     """The line from which an exception came, ``file:number``: the innermost of the reader's own code.
 
-    That of an installed package where no code of the reader's was at work; empty if only PyTorch and this one were.
+    That of an installed package where no code of the reader's was at work; empty if only PyTorch and this one were. Of
+    a file that is no Python it is that file's.
     """
+    if isinstance(error, SyntaxError) and error.filename and os.path.exists(error.filename):
+        return _line(error.filename, error.lineno or 1)
     lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
     lines = [line for line in reversed(lines) if not line[0].startswith((*INSIDE, "<"))]
     own = (line for line in lines if not installed_package(line[0]))

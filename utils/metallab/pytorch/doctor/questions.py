@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -112,11 +112,18 @@ def look(factory: str, most: int) -> tuple[str, str, float]:
 
 
 def _assert_loss(subject: Subject) -> None:
-    """NotAModel if the factory's loss gives no number, or none that a weight could be trained by."""
+    """NotAModel if the factory's loss raises, gives no number, or none that a weight could be trained by."""
     try:
-        loss = subject.value()
-    except Exception:  # noqa: BLE001 - what fails in training alone is an answer
+        outputs = subject.outputs()
+    except Exception:  # noqa: BLE001 - a model that fails in its own mode alone is an answer
         return
+    try:
+        loss = subject.whole.loss_of(outputs)
+    except Exception as error:
+        if not subject.has_loss:  # ours, the mean square, which not all outputs have
+            return
+        told = explain(error, (WithLoss,))
+        raise NotAModel(f"the loss does not run with these outputs on the CPU: {told}") from error
     what = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise NotAModel(f"the loss gives {what}: let it return one number, such as loss.mean()")
@@ -170,23 +177,21 @@ def _in_model(name: str) -> str:
 
 def runs(subject: Subject, seconds: float) -> Answer:
     """Which operators of inference and of a training step are missing, refused or leave the GPU; then a trial."""
-    covered, failed, uses, left, within = {}, {}, [], [], Allowance(seconds)
+    covered, failed, left, within = {}, {}, [], Allowance(seconds)
     tasks = [("Inference", copy.deepcopy(subject.model).eval(), "model.", False)]
     if _may_train(subject):
         tasks.append(("Training", subject.whole, "", True))
     for task, module, path, training in tasks:
         try:
-            covered[task] = coverage.mps_coverage(
+            traced = coverage.mps_coverage(
                 module, *subject.inputs, training=training, time_limit=0.6 * within.left, **subject.named
             )
         except coverage.TraceFailed as error:
-            failed[task] = units.first_line(error)
+            cause = error.__cause__  # whose modules are named as in the model
+            failed[task] = str(explain(cause, (WithLoss,))) if cause else units.first_line(error)
             continue
-        renamed = lambda name, path=path: _in_model(name if name == BACKWARD else path + name)
-        uses += [dataclasses.replace(use, modules=tuple(map(renamed, use.modules))) for use in covered[task].uses]
-        here = tuple(dataclasses.replace(each, module=renamed(each.module)) for each in covered[task].cpu_tensors)
-        covered[task] = dataclasses.replace(covered[task], cpu_tensors=here)
-        left += here
+        covered[task] = traced.renamed(lambda name, path=path: _in_model(name if name == BACKWARD else path + name))
+        left += covered[task].cpu_tensors
     told: dict[str, list[str]] = {}
     for task, each in covered.items():
         told.setdefault(each.answer, []).append(task)
@@ -194,7 +199,8 @@ def runs(subject: Subject, seconds: float) -> Answer:
     sentences += [f"{task}: nothing can be foretold ({why})." for task, why in failed.items()]
     held = all(each.runs for each in covered.values())
     tables = f"the operators of PyTorch {torch.__version__}"
-    so_far(Answer(QUESTIONS[0], "good" if held else "bad", "\n".join(sentences), tables, _table_of_uses(uses, left)))
+    table = _table_of_trouble(covered.values(), left)
+    so_far(Answer(QUESTIONS[0], "good" if held else "bad", "\n".join(sentences), tables, table))
     on = _apple_gpu()
     raised = _trial(subject, on) if on else None
     if on:
@@ -206,10 +212,10 @@ def runs(subject: Subject, seconds: float) -> Answer:
     if raised and not left and ON_TWO_DEVICES.search(raised.text):  # where the trace saw no device
         left.append(coverage.CpuTensor("not known", raised.module, raised.line))
         sentences.append(f"Way out: {coverage.CpuTensor.ADVICE}.")
-    careful = any(use.status in ("falls back", "unknown") for use in uses) or not covered
+    careful = any(each.having("falls back", "unknown") for each in covered.values()) or not covered
     outcome = "bad" if not held or raised else "attention" if careful else "good"
     asked = f"{tables} and {on.label}" if on else tables
-    return Answer(QUESTIONS[0], outcome, "\n".join(sentences), asked, _table_of_uses(uses, left))
+    return Answer(QUESTIONS[0], outcome, "\n".join(sentences), asked, _table_of_trouble(covered.values(), left))
 
 
 def _may_train(subject: Subject) -> bool:
@@ -230,14 +236,27 @@ def _trial(subject: Subject, on: Device) -> Raised | None:
     return None
 
 
-def _table_of_uses(uses: Sequence[coverage.Use], left: Sequence[coverage.CpuTensor]) -> tuple[Evidence, ...]:
-    """Of operators that do not run on the GPU, or meet what was left on the CPU; nothing where all is well."""
-    rows = {
+def _table_of_trouble(
+    covered: Collection[coverage.Coverage], left: Sequence[coverage.CpuTensor]
+) -> tuple[Evidence, ...]:
+    """Of operators that do not run on the GPU, make float64, or meet what was left on the CPU; nothing if all is well.
+
+    Parameters, buffers and inputs in float64 are no operators: the sentence names them.
+    """
+    elsewhere = "in PyTorch's own code"
+    rows: dict[Any, tuple[str, ...]] = {
         use.operator: (
-            use.operator, use.status, ", ".join(dict.fromkeys(use.modules[:3])),
-            ", ".join(use.lines[:3]) or "in PyTorch's own code", use.advice,
+            use.operator, use.status, ", ".join(use.modules[:3]),
+            ", ".join(use.lines[:3]) or elsewhere, use.advice,
         )
-        for use in uses if use.advice
+        for each in covered for use in each.uses if use.advice
+    }  # fmt: skip
+    rows |= {
+        (wide.operator, wide.dtype, wide.line): (
+            wide.operator, f"raises: makes {wide.dtype}", ", ".join(wide.modules[:3]), wide.line or elsewhere,
+            wide.way_out,
+        )
+        for each in covered for wide in each.wide if isinstance(wide, coverage.WideTensor)
     }  # fmt: skip
     rows |= {
         each: (each.operator, "raises: a tensor is on the CPU", each.module, each.line or BACKWARD, each.ADVICE)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 import itertools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +19,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from metallab.pytorch import blame
 from metallab.pytorch.dispatch import explain
 
+RETURNS = "(model, inputs) or (model, inputs, loss)"
+"""What a factory has to."""
 NARROWED = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
 
@@ -42,7 +47,10 @@ class WithLoss(nn.Module):
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """The loss, one number."""
-        outputs = self.model(*inputs, **named)
+        return self.loss_of(self.model(*inputs, **named))
+
+    def loss_of(self, outputs: Any) -> Tensor:
+        """The loss of what the model gives."""
         numbers = itertools.count()
         for cell in self.cells:
             around = tree_map_only(Tensor, lambda _: getattr(self, f"around{next(numbers)}"), cell.cell_contents)
@@ -200,24 +208,47 @@ def made(factory: str) -> Subject:
         raise NotAModel(f"{factory!r} names no factory: write package.module:factory")
     try:
         imported = importlib.import_module(module)
-    except Exception as error:
-        if module.endswith(".py"):
-            raise NotAModel(f"{module} is a file: leave out .py, {module.removesuffix('.py')}:{name}") from error
+    except (Exception, SystemExit) as error:
+        if module.endswith(".py") or os.sep in module:
+            raise NotAModel(f"{module} is a file: {_module_in_words(module)}:{name}") from error
         raise NotAModel(f"{module} cannot be imported ({explain(error)})") from error
     if not callable(function := getattr(imported, name, None)):
         raise NotAModel(f"{module} has no function {name}: name one, package.module:factory")
+    if wanted := _wanted(function):
+        raise NotAModel(f"{factory} wants {', '.join(wanted)}: a factory takes nothing and returns {RETURNS}")
     try:
         result = function()
+    except SystemExit as error:
+        raise NotAModel(f"{factory} ends the process ({explain(error)}): let it return {RETURNS}") from error
     except Exception as error:
         raise NotAModel(f"{factory} raised {explain(error)}") from error
     return checked(result, factory)
+
+
+def _module_in_words(file: str) -> str:
+    """How to name the module that a file is, which is looked for from the current folder on."""
+    *folders, name = Path(os.path.relpath(file)).parts
+    module = name.removesuffix(".py")
+    if os.pardir in folders:
+        return f"go to its folder and write {module}"
+    return f"write {'.'.join([*folders, module])}"
+
+
+def _wanted(function: Callable) -> list[str]:
+    """The arguments without which a function cannot be called."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of some that are written in C nobody knows
+        return []
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in several]
 
 
 def checked(result: Any, factory: str) -> Subject:
     """The subject that a factory's result is; NotAModel, with what to do, if it is none."""
     if not isinstance(result, tuple) or len(result) not in (2, 3):
         what = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
-        raise NotAModel(f"{factory} returns {what}: let it return (model, inputs) or (model, inputs, loss)")
+        raise NotAModel(f"{factory} returns {what}: let it return {RETURNS}")
     model, inputs, loss = (*result, None)[:3]
     if not isinstance(model, nn.Module):
         raise NotAModel(f"{factory} returns a {type(model).__name__} where the model belongs: give an nn.Module")
