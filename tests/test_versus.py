@@ -81,6 +81,29 @@ def dtype():
     return work(np.zeros(3, np.float64 if TAKES == 1000000 else np.float32))
 
 @case
+def shapes():
+    import numpy as np
+    return work(np.zeros((TAKES // 1000000, 2)))
+
+@case
+def near():
+    import numpy as np
+    return work(np.array([1.0, TAKES / 1000000]))
+
+@case
+def prints():
+    print("noise of another case")
+    return work(1)
+
+@case
+def exits():
+    sys.exit(0)
+
+@case
+def ends():
+    os._exit(7)
+
+@case
 def parts():
     return work({"one": 1, "two": 2} if TAKES == 1000000 else {"one": 1})
 """
@@ -131,7 +154,9 @@ def test_ratios_are_those_of_the_sides(file):
 @pytest.mark.parametrize(
     ("name", "takes", "answer", "reason"),
     [
-        ("by_side", "2000000", "DIFFERS", "2000000"),
+        ("by_side", "2000000", "DIFFERS", "first B's 2000000 for A's 1000000; int64 must be equal"),
+        ("shapes", "2000000", "DIFFERS", "shapes differ, A's (1, 2) and B's (2, 2)"),
+        ("near", "2000000", "DIFFERS", "worst at (1,): B's 2 for A's 1: 1 apart"),
         ("by_side", "2000000", "DIFFERS", "; seed what is random in the case"),
         ("dtype", "2000000", "DIFFERS", "result is float64 of A and float32 of B: if it may be, cast it in the case"),
         ("parts", "2000000", "DIFFERS", "only A returns result.two"),
@@ -139,6 +164,7 @@ def test_ratios_are_those_of_the_sides(file):
         ("empty", "1000000", "NEITHER", "the case returns nothing"),
         ("no_function", "1000000", "NEITHER", "both: TypeError: the case gives a int: return the function to be timed"),
         ("crashes", "2000000", "LOST", "B: its process was killed by SIGKILL"),
+        ("exits", "1000000", "NEITHER", "both: the case ends its process, which it must not: SystemExit: 0 (cases.py,"),
     ],
 )
 def test_what_cannot_be_compared_gets_no_ratio(file, name, takes, answer, reason):
@@ -261,6 +287,15 @@ def test_cases_share_processes_and_outlive_one_that_ends_them(file, monkeypatch)
     }  # fmt: skip
     assert len(got["steady[n=2]"].pairs) == len(got["steady[n=3]"].pairs) == 8
     assert len(started) == 2 * (2 + 8)  # what has ended is tried once more
+
+
+def test_what_another_case_has_printed_is_not_quoted(file, monkeypatch):
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    every = cases.load(file)
+    given = [every[name] for name in ("prints", "ends")]
+    got = lockstep.compare(given, [side(), side()], Settings(file, seconds=0.0), InOrder())
+    reasons = {outcome.case.name: outcome.reason for outcome in got}
+    assert reasons["ends"] == "both: its process exited with code 7"
 
 
 KILLED = lockstep._NoRatioError("LOST", "B: its process was killed by SIGKILL")

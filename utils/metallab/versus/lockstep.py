@@ -16,6 +16,7 @@ import json
 import math
 import os
 import random
+import re
 import select
 import statistics
 import subprocess
@@ -375,11 +376,17 @@ def _assert_outputs_agree(files: Sequence[Path], dtypes: Sequence[Mapping[str, s
         checks.assert_close(*outputs, case.tolerance)
     except AssertionError as difference:
         advice = "seed what is random in the case"
-        raise _NoRatioError("DIFFERS", f"{' '.join(str(difference).split())}; {advice}") from None
+        raise _NoRatioError("DIFFERS", f"{_with_sides(' '.join(str(difference).split()))}; {advice}") from None
     for name in dtypes[0].keys() & dtypes[1].keys():
         if dtypes[0][name] != dtypes[1][name]:
             reason = f"{name} is {dtypes[0][name]} of A and {dtypes[1][name]} of B: if it may be, cast it in the case"
             raise _NoRatioError("DIFFERS", reason)
+
+
+def _with_sides(difference: str) -> str:
+    """What `metallab.checks` says of A's output as the reference and B's as the result, with the sides' names."""
+    named = re.sub(r"(\S+) for (\S+)(?=[:;])", r"B's \1 for A's \2", difference)
+    return re.sub(r"shapes differ, (\(.*?\)) and (\(.*?\))", r"shapes differ, A's \1 and B's \2", named)
 
 
 class _Side:
@@ -389,6 +396,8 @@ class _Side:
         self.process, self.output, self.log = process, given / "output.npz", given / "log"
         self.name, self.folder, self.patience = name, folder and folder.resolve(), patience
         self.task = ""
+        self.printed = 0
+        """How many bytes of its log were there before its task."""
         self.is_gone = False
         """True if it has ended or hangs."""
         self.is_over = False
@@ -396,7 +405,8 @@ class _Side:
 
     def tell(self, what: Mapping[str, str | int]) -> None:
         """Ask it to set up a case, or for a sample of so many calls."""
-        self.task = what.get("case", self.task)
+        if "case" in what:
+            self.task, self.printed = what["case"], self.log.stat().st_size
         with contextlib.suppress(BrokenPipeError):  # that it has ended is told by what it does not answer
             self.process.stdin.write(f"{json.dumps(what)}\n".encode())
 
@@ -414,7 +424,7 @@ class _Side:
             return json.loads(line)
         self.is_over = self.is_gone = True
         ended = processes.describe_exit(self.process.wait())
-        words = processes.last_words(self.log, lines=1)
+        words = processes.last_words(self.log, lines=1, start=self.printed)
         return {"lacks": f"its process {ended}{f': {words}' if words else ''}"}
 
     def _answers_within(self, seconds: float) -> bool:

@@ -92,8 +92,11 @@ def serve(settings, answers):
                 answer = work.ready
             else:
                 answer = {"nanoseconds": sample(work.function, work.wait, asked["calls"], work.seconds < SLOW_CALL)}
+        except SystemExit as error:  # what other cases have in this process outlives it
+            answer = {"lacks": f"the case ends its process, which it must not: {describe_error(error)}"}
         except Exception as error:  # noqa: BLE001  # whatever a case raises on this side is the answer
             answer = {"lacks": describe_error(error)}
+        print(end="", flush=True)  # what a case has printed is not taken for the next one's
         print(json.dumps(answer), file=answers)
 
 
