@@ -574,6 +574,22 @@ def test_environments_that_run_one_working_tree_are_told_so(repository, tmp_path
     assert "Both run" not in str(sides.differences(described))
 
 
+def test_a_clean_working_tree_has_the_files_of_its_commit(repository):
+    of = {name: sides.parse(text, repository) for name, text in (("A", "HEAD"), ("B", "."))}
+    described = {name: sides.Description(side, "3", {}, {}, "cpu", "") for name, side in of.items()}
+    told = lambda: str(sides.differences(described)).splitlines()[-1]
+    commit_of_both = git(repository, "rev-parse", "HEAD")[:12]
+    assert told() == (
+        "Both sides have the same files, but for those that git ignores: the working tree is a clean checkout of "
+        f"{commit_of_both}."
+    )
+    (repository / "src" / "theirs" / "__init__.py").write_text("CALLS = 9\n")
+    assert "the same files" not in told()
+    git(repository, "checkout", "--quiet", "src")
+    described["A"] = dataclasses.replace(described["A"], side=sides.parse("HEAD~1", repository))
+    assert "the same files" not in told()
+
+
 def test_what_differs_is_what_processes_have(repository, capsys, monkeypatch):
     """Not what was written: a variable of this process is also the other side's."""
     monkeypatch.setenv("LEVEL", "1")

@@ -201,6 +201,11 @@ def differences(described: Mapping[str, Description]) -> Table:
             f"Both run {', '.join(a.modules)} of {a.side.source}. To compare what environments have installed of it, "
             "start in a folder outside of that one."
         )
+    if a.side.checkout != b.side.checkout and a.side.state == b.side.state and a.side.state[1] is False:
+        notes.append(
+            f"Both sides have the same files, but for those that git ignores: the working tree is a clean checkout of "
+            f"{a.side.state[0][:12]}."
+        )
     return Table(["what differs", *described], rows[:MOST_DIFFERENCES], note="\n".join(notes))
 
 
