@@ -1026,12 +1026,14 @@ def test_a_busy_machine_is_told_below_the_table(repository, tmp_path, capsys, mo
     unknown = dataclasses.replace(here, load_average=None, cores_logical=2)
     assert report.Load.between(quiet, busy).note.startswith("The load average was 7.93 on 2 cores: the longer sample")
     assert report.Load.between(quiet, quiet).note == report.Load.between(unknown, quiet).note == ""
-    monkeypatch.setattr(lockstep, "compare", lambda given, *_: iter([lockstep.Outcome(given[0], "NEITHER")]))
-    moments = iter([here, busy])
-    monkeypatch.setattr(command.machine, "describe", lambda: next(moments, quiet))
     given = ["HEAD~1", "HEAD", "cases.py", "--device", "cpu", "--out", str(tmp_path / "out")]
-    assert versus(given) == 2
-    assert "\nThe load average was 7.93 on 2 cores: " in capsys.readouterr().out
+    timed = lambda one: lockstep.Outcome(one, "SAME", lockstep.Interval(1.0, 0.999, 1.001), (ALIKE,) * 8)
+    for outcome, code in ((lambda one: lockstep.Outcome(one, "NEITHER"), 2), (timed, 0)):
+        monkeypatch.setattr(lockstep, "compare", lambda given, *_, outcome=outcome: iter([outcome(given[0])]))
+        moments = iter([here, busy])
+        monkeypatch.setattr(command.machine, "describe", lambda moments=moments: next(moments, quiet))
+        assert versus(given) == code
+        assert ("\nThe load average was 7.93 on 2 cores: " in capsys.readouterr().out) == (outcome is timed)
     load = json.loads((tmp_path / "out" / "answers.json").read_text())["load_average"]
     assert (load["began"], load["ended"], load["cores"]) == (7.93, 2.0, 2)
     assert load["note"].startswith("The load average was 7.9")

@@ -94,8 +94,9 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
     code = report.exit_code(outcomes) if code is None else code
     with _uninterrupted():
         load = report.Load.between(before, machine.describe())
+        is_timed = any(outcome.interval for outcome in outcomes)
         summary = "\n".join(
-            filter(None, [str(report.table(outcomes)), load.note, report.summary(outcomes, given.factor)])
+            filter(None, [str(report.table(outcomes)), is_timed * load.note, report.summary(outcomes, given.factor)])
         )
         if all(outcome.is_same_code for outcome in outcomes):
             summary += f"\n{_how_to_run_own_code(two)}"
