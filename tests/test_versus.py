@@ -740,7 +740,8 @@ def test_what_only_the_environment_has_is_no_comparison_of_revisions(root, tmp_p
     told = capsys.readouterr().out
     assert f"; {lockstep.NO_OWN_FILE}\n" in told
     assert json.loads((out / "answers.json").read_text())["cases"][0]["reason"] == lockstep.NO_OWN_FILE
-    a, b = re.search(r"each side's packages: A,(\S+) and B,(\S+); or", told).groups()
+    assert told.splitlines()[-1] == f"Exit code 2: something could not be compared: {lockstep.NO_OWN_FILE}."
+    a, b = re.search(r"each side's packages: A,(\S+) and B,(\S+); and", told).groups()
     assert versus([f"HEAD,{a}".replace("FOLDER", "lib"), f".,{b}".replace("FOLDER", "lib"), *given]) == 0
     told = capsys.readouterr().out
     assert f"B imports theirs from {root}/lib/theirs/__init__.py" in told
@@ -763,11 +764,107 @@ def test_a_case_beside_others_may_import_nothing(file):
     both, theirs = Settings(file, watched=(here, here.parent)), {"A": {}, "B": {"theirs": "theirs.py"}}
     of = lambda files, settings: lockstep._Progress(every["new"], [ALIKE] * 8, files=files).outcome(settings, "why")
     of_nothing, of_theirs, of_one_state = of(files, both), of(theirs, both), of(files, Settings(file, watched=(here,)))
-    assert [one.is_same_code for one in (of_nothing, of_theirs, of_one_state)] == [True, False, False]
+    assert [one.same_code for one in (of_nothing, of_theirs, of_one_state)] == [lockstep.NO_OWN_FILE, "", ""]
     assert [one.reason for one in (of_nothing, of_theirs)] == [f"{lockstep.NO_OWN_FILE}; why", "why"]
     assert report.exit_code([of_nothing, of_theirs]) == 0
     assert report.exit_code([of_nothing, dataclasses.replace(of_nothing, answer="SLOWER")]) == 2
     assert report.exit_code([of_one_state]) == 0
+
+
+def test_no_more_is_said_of_a_case_without_imports_than_was_seen(repository, tmp_path, monkeypatch, capsys):
+    """Nothing is installed, and more seconds do not help."""
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    out = ["--device", "cpu", "--seconds", "1", "--out", str(tmp_path / "out")]
+    assert versus(["HEAD~1", "HEAD", "cases.py", "--only", "steady[n=2]", *out]) == 2
+    told = capsys.readouterr().out
+    assert "what they import is installed" not in told
+    assert "If they do, they have found it elsewhere" in told
+    assert "--seconds" not in told
+
+
+@pytest.fixture
+def environments(tmp_path, monkeypatch):
+    """Of one Python, with editable installs of ``mine``: A and C of one folder, B of another. We are in a third."""
+    import numpy
+
+    installed = Path(numpy.__file__).parents[1]
+    python = Path(sys.executable).resolve()
+    for name, checkout in (("A", "one"), ("B", "other"), ("C", "one")):
+        (tmp_path / checkout).mkdir(exist_ok=True)
+        (tmp_path / checkout / "mine.py").write_text("VALUE = 1\n")
+        folder = tmp_path / name
+        site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+        site.mkdir(parents=True)
+        (site / "mine.pth").write_text(f"{tmp_path / checkout}\n{installed}\n")
+        (folder / "bin").mkdir()
+        (folder / "bin" / "python").symlink_to(python)
+        (folder / "pyvenv.cfg").write_text(f"home = {python.parent}\n")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    (tmp_path / "here" / "cases.py").write_text(PLAIN.replace("LEAD", ""))
+    return tmp_path
+
+
+def test_environments_that_run_the_same_files_are_not_compared(environments, capsys):
+    """Each has what the other has, from one folder, as editable installs have."""
+    given = ["cases.py", "--device", "cpu", "--seconds", "1", "--out", str(environments / "out")]
+    assert versus([str(environments / "A"), str(environments / "C"), *given]) == 2
+    told = capsys.readouterr().out
+    assert f"\nA and B import mine from the same file: {environments}/one/mine.py\n" in told
+    assert f"; {lockstep.SAME_FILES}\n" in told
+    assert "install each into an environment of its own" in told
+    assert told.splitlines()[-1] == f"Exit code 2: something could not be compared: {lockstep.SAME_FILES}."
+
+
+def test_files_of_two_environments_are_listed(environments, capsys):
+    given = ["cases.py", "--device", "cpu", "--seconds", "1", "--out", str(environments / "out")]
+    versus([str(environments / "A"), str(environments / "B"), *given])
+    told = capsys.readouterr().out
+    imports = [line for line in told.splitlines() if " imports " in line]
+    assert imports == [
+        f"A imports mine from {environments}/one/mine.py", f"B imports mine from {environments}/other/mine.py",
+    ]  # fmt: skip
+    assert lockstep.SAME_FILES not in told
+
+
+@pytest.mark.parametrize(
+    ("of_b", "different", "is_same"),
+    [
+        ("one.py", [], True),
+        ("one.py", ["package my-one"], True),  # an editable install keeps the version that its files had
+        ("one.py", ["package torch"], False),
+        ("one.py", ["variable LEVEL"], False),
+        ("other.py", [], False),
+    ],
+)
+def test_the_same_files_are_compared_where_something_else_differs(file, of_b, different, is_same):
+    settings = Settings(file, watched=(Path("/"),), different=frozenset(different))
+    files = {"A": {"my_one": "one.py"}, "B": {"my_one": of_b}}
+    got = lockstep._Progress(cases.load(file)["new"], [ALIKE], files=files).outcome(settings, "", "more")
+    assert (got.same_code, got.reason) == ((lockstep.SAME_FILES,) * 2 if is_same else ("", "more"))
+
+
+def test_environments_of_two_pythons_differ(repository, tmp_path):
+    (tmp_path / "python").symlink_to(sys.executable)
+    (tmp_path / "another").touch(mode=0o755)
+    of = lambda *pythons: sides.different({
+        str(python): sides.Description(sides.parse(str(python), repository), "3", {}, {}, "cpu", "")
+        for python in pythons
+    })  # fmt: skip
+    assert of(sys.executable, tmp_path / "python") == set()
+    assert of(sys.executable, tmp_path / "another") == {"environment"}
+
+
+def test_what_an_installed_package_writes_is_not_listed(tmp_path, monkeypatch):
+    """As torch.compile does, and TensorFlow, which calls its files ``__autograph_generated_file``."""
+    for name in ("pytest.written", "__written", "mine"):
+        module = types.ModuleType(name)
+        module.__file__ = str(tmp_path / f"{name}.py")
+        monkeypatch.setitem(sys.modules, name, module)
+    listed = worker.loaded_files(["/"], str(tmp_path / "cases.py"))
+    assert {name: file for name, file in listed.items() if str(tmp_path) in file} == {"mine": f"{tmp_path}/mine.py"}
+    assert not {"os", "pytest", "numpy"} & listed.keys()
 
 
 def test_what_asks_is_no_module_of_a_side(root, tmp_path, monkeypatch, capsys):
@@ -1009,6 +1106,21 @@ def test_exit_codes(answers, code):
         for answer in answers
     ]
     assert report.exit_code(of) == code
+
+
+def test_code_2_says_the_reason_that_applies(repository, tmp_path, capsys, monkeypatch):
+    outcome = lambda answer, of=None: lockstep.Outcome(cases.Case("one", lambda: None), answer, of)
+    assert report.not_compared([outcome("NEW")]) == ["no case could be timed on both sides"]
+    assert report.not_compared([outcome("NEW"), outcome("DIFFERS")]) == ["outputs differ"]
+    assert report.not_compared([outcome("NEITHER"), outcome("UNSURE", lockstep.Interval(1.0))]) == [
+        "neither side can do a case", "too few pairs of processes for an interval",
+    ]  # fmt: skip
+    assert report.not_compared([outcome("NEW"), outcome("SAME", lockstep.Interval(1.0, 0.9, 1.1))]) == []
+    monkeypatch.setattr(lockstep, "compare", lambda given, *_: iter([outcome("NEW")]))
+    given = ["HEAD~1", "HEAD", "cases.py", "--only", "new", "--device", "cpu", "--out", str(tmp_path / "out")]
+    assert versus(given) == 2
+    told = capsys.readouterr().out
+    assert told.endswith("\nExit code 2: something could not be compared: no case could be timed on both sides.\n")
 
 
 def test_what_is_not_decided_is_said_last():

@@ -49,6 +49,8 @@ INTERRUPTED = "interrupted"
 """Why a case has no more pairs of processes."""
 NO_OWN_FILE = "neither side imported a file of its own, so the revisions are not compared"
 """What is said of a case in which two states of one project are not told apart."""
+SAME_FILES = "both sides imported the same files, and all else is of the same version, so nothing is compared"
+"""What is said of a case in which two environments are not told apart."""
 
 Answer = Literal["SLOWER", "LOST", "DIFFERS", "UNSURE", "SAME", "FASTER", "NEW", "NEITHER"]
 
@@ -80,7 +82,9 @@ class Settings:
     """What is called a difference: the whole interval lies beyond it."""
     watched: tuple[Path, ...] = ()
     """Folders with states of what is compared, without links: a module from there has to be of its side's folder. One
-    where both sides have the same."""
+    where both sides have the same; of two environments ``/``, so that whatever is not installed in them is listed."""
+    different: frozenset[str] = frozenset()
+    """What is not the same on both sides beside the files that cases import, see `metallab.versus.sides.different`."""
 
     @property
     def patience(self) -> float:
@@ -118,8 +122,8 @@ class Outcome:
     seconds: float = 0.0
     files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Of each side, A and B, the file of each module that it has imported from a watched folder."""
-    is_same_code: bool = False
-    """True if times of two states of a project are given, and neither side has imported a file of its own."""
+    same_code: str = ""
+    """Why times are given that compare nothing: `NO_OWN_FILE` or `SAME_FILES`; empty where they do."""
 
     @property
     def is_finding(self) -> bool:
@@ -232,16 +236,25 @@ class _Progress:
         is_last = self.spent * (1 + 1 / count) > budget or count == intervals.LOOKS[-1] or self.failures == 2
         if not is_last and count not in intervals.LOOKS:
             return None
-        outcome = self.outcome(settings, self.reason or _lacking(self.pairs, self.spent))
+        outcome = self.outcome(settings, self.reason, _lacking(self.pairs, self.spent))
         return outcome if is_last or outcome.answer != "UNSURE" else None
 
-    def outcome(self, settings: Settings, reason: str) -> Outcome:
-        """What its pairs say until now."""
+    def outcome(self, settings: Settings, reason: str, advice: str = "") -> Outcome:
+        """What its pairs say until now. The advice is given where it can help and there is no reason."""
         of = intervals.interval([pair.log for pair in self.pairs])
-        got = Outcome(self.case, verdict(of, settings.factor), of, tuple(self.pairs), reason, self.spent, self.files)
-        if len(settings.watched) > 1 and self.files and not any(self.files.values()):
-            return replace(got, reason="; ".join(filter(None, [NO_OWN_FILE, reason])), is_same_code=True)
-        return got
+        same_code = _same_code(self.files, settings)
+        told = "; ".join(filter(None, [same_code, reason])) or advice
+        answer, pairs = verdict(of, settings.factor), tuple(self.pairs)
+        return Outcome(self.case, answer, of, pairs, told, self.spent, self.files, same_code)
+
+
+def _same_code(files: Mapping[str, Mapping[str, str]], settings: Settings) -> str:
+    """Why a case with these files of each side compares nothing; empty if it does, as far as is known."""
+    if not any(files.values()):
+        return NO_OWN_FILE if files and len(settings.watched) > 1 else ""
+    packages = {f"package {module.partition('.')[0].lower().replace('_', '-')}" for module in files["A"]}
+    is_same = files["A"] == files["B"] and settings.different <= packages  # its version may be that of an older file
+    return SAME_FILES if is_same else ""
 
 
 class WrongCodeError(ValueError):
@@ -347,7 +360,7 @@ def _assert_own_code(
         own, loaded = live[side].folder, answer.get("files", {})
         if "files" in answer:
             files[side] = dict(files.get(side, loaded).items() & loaded.items())
-        for module, file in loaded.items():
+        for module, file in loaded.items() if len(watched) > 1 else ():
             home = max(
                 (folder for folder in watched if Path(file).is_relative_to(folder)), key=lambda at: len(at.parts)
             )

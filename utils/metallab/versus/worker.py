@@ -9,6 +9,7 @@ another one: a case to be set up, or a number of calls to be timed. What a case 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.metadata
 import importlib.util
@@ -140,9 +141,9 @@ def loaded_files(folders, cases_file):
     """The file of each module that was loaded from these folders, but for what is installed, and the cases.
 
     What asks is the working tree's on both sides and no module of a side, whatever its name: multiprocessing lists it
-    as ``__mp_main__`` as well. A path that is not absolute was not given by an import: ``torch.ops`` has one.
+    as ``__mp_main__`` as well. A path that is not absolute was not given by an import: ``torch.ops`` has one. Of
+    all folders, ``/``, what an installed package has written and loaded is a part of it.
     """
-    installed = tuple(os.path.join(folder, "") for folder in sysconfig.get_paths().values())
     files = {}
     for name, module in list(sys.modules.items()) if folders else ():
         file = getattr(module, "__file__", None)
@@ -151,10 +152,27 @@ def loaded_files(folders, cases_file):
             continue
         file = os.path.realpath(file)
         is_inside = any(file.startswith(os.path.join(folder, "")) for folder in folders)
-        is_installed = file.startswith(installed) or "-packages" in os.path.dirname(file)
-        if is_inside and not is_installed and file != os.path.realpath(cases_file):
+        is_part = folders == ["/"] and is_part_of_installed(name)
+        if is_inside and not is_part and not is_installed(file) and file != os.path.realpath(cases_file):
             files[name] = file
     return files
+
+
+def is_installed(file):
+    """Whether a file, without links in its path, belongs to this Python or its environment."""
+    return file.startswith(installed_folders()) or "-packages" in os.path.dirname(file)
+
+
+@functools.cache
+def installed_folders():
+    return tuple(os.path.join(os.path.realpath(folder), "") for folder in sysconfig.get_paths().values())
+
+
+def is_part_of_installed(name):
+    """Whether a module's package is installed, or its name is one that programs give to what they write."""
+    package = name.partition(".")[0]
+    file = getattr(sys.modules.get(package), "__file__", None)
+    return package.startswith("__") or (isinstance(file, str) and is_installed(os.path.realpath(file)))
 
 
 def describe_error(error):
