@@ -103,6 +103,17 @@ def exits():
 def ends():
     os._exit(7)
 
+left = []
+
+@case
+def leaves_something():
+    left.append(1)
+    return work(1)
+
+@case
+def finds_something():
+    return work({"found": len(left), "array": __import__("numpy").arange(3.0)})
+
 @case
 def parts():
     return work({"one": 1, "two": 2} if TAKES == 1000000 else {"one": 1})
@@ -296,6 +307,39 @@ def test_what_another_case_has_printed_is_not_quoted(file, monkeypatch):
     got = lockstep.compare(given, [side(), side()], Settings(file, seconds=0.0), InOrder())
     reasons = {outcome.case.name: outcome.reason for outcome in got}
     assert reasons["ends"] == "both: its process exited with code 7"
+
+
+def test_a_case_that_changes_what_another_one_returns_is_told(file, monkeypatch):
+    """Both sides are wrong alike then, wherever it came first."""
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    every = cases.load(file)
+    given = [every[name] for name in ("leaves_something", "finds_something")]
+    got = lockstep.compare(given, [side(), side()], Settings(file), lockstep.random.Random(0))
+    found = {outcome.case.name: outcome for outcome in got}
+    assert {name: outcome.answer for name, outcome in found.items()} == {
+        "leaves_something": "SAME", "finds_something": "DIFFERS",
+    }  # fmt: skip
+    assert "output of a further pair of processes is not A's of the first: result['result.found']: 1 of 1 values" in (
+        found["finds_something"].reason
+    )
+
+
+def test_an_output_is_known_by_all_that_it_has():
+    """And plain numbers without NumPy, which takes longer to import than Python."""
+    import numpy as np
+    import torch
+
+    one = {"a": [1, 2.5], "b": np.arange(4.0), "c": torch.ones(2, dtype=torch.bfloat16)}
+    others = [
+        one | {"a": [1, 2.5000001]}, one | {"b": np.arange(4.0).reshape(2, 2)}, one | {"b": np.arange(4.0) + 1e-9},
+        one | {"b": np.arange(4)}, one | {"c": torch.ones(2)}, {"a": [1, 2.5], "b": np.arange(4.0)},
+    ]  # fmt: skip
+    prints = [worker.fingerprint(each) for each in (one, *others)]
+    assert worker.fingerprint(dict(one)) == prints[0]
+    assert len(set(prints)) == len(prints)
+    code = f"import sys; sys.path.insert(0, {os.fspath(lockstep.WORKER.parent)!r}); import worker; "
+    asked = "worker.fingerprint({'a': [1, 2.5]}); assert 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-S", "-c", code + asked], check=True)
 
 
 KILLED = lockstep._NoRatioError("LOST", "B: its process was killed by SIGKILL")

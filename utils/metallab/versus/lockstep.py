@@ -18,6 +18,7 @@ import os
 import random
 import re
 import select
+import shutil
 import statistics
 import subprocess
 import sys
@@ -146,14 +147,17 @@ def compare(
     """Hold two sides against each other in several cases: each one's outcome as soon as it is known.
 
     A case goes on until its verdict is clear, its budget is spent, or it has the pairs of the last look. Outputs come
-    first: sides that disagree get no ratio. The cases share their processes, which import frameworks once, and come in
-    another order in each pair of processes; a pair that a case has ended is followed by another one, for it as well if
-    that was the first time. Each pair takes a turn, see `metallab.turns`; waiting for it is no part of a budget. An
-    interruption is raised after the outcomes of what has pairs until then. `WrongCodeError` if a side runs another
-    state's code.
+    first: sides that disagree get no ratio, nor does a case whose outputs change from pair to pair. The cases share
+    their processes, which import frameworks once, and come in another order in each pair of processes; a pair that a
+    case has ended is followed by another one, for it as well if that was the first time. Each pair takes a turn, see
+    `metallab.turns`; waiting for it is no part of a budget. An interruption is raised after the outcomes of what has
+    pairs until then. `WrongCodeError` if a side runs another state's code.
     """
     chance = chance or random.Random()
-    open_cases = {case.name: _Progress(case) for case in given}
+    kept = tempfile.TemporaryDirectory(prefix="metallab-versus-outputs-")
+    open_cases = {
+        case.name: _Progress(case, outputs=_Outputs(Path(kept.name, f"{n}.npz"))) for n, case in enumerate(given)
+    }
     try:
         while open_cases:
             asked: list[_Progress] = []
@@ -176,6 +180,18 @@ def compare(
     except KeyboardInterrupt:
         yield from (progress.outcome(settings, INTERRUPTED) for progress in open_cases.values() if progress.pairs)
         raise
+    finally:
+        kept.cleanup()
+
+
+@dataclass
+class _Outputs:
+    """What a case has returned until now."""
+
+    file: Path = Path()
+    """A's first output."""
+    known: dict[str, str] = field(default_factory=dict)
+    """The fingerprint of each side's first one."""
 
 
 @dataclass
@@ -191,6 +207,7 @@ class _Progress:
     beside: float = 0.0
     """Those of its share of starting and ending that pair."""
     files: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    outputs: _Outputs = field(default_factory=_Outputs)
     failures: int = 0
     """How many pairs in a row have failed that may do better: see `one_more`."""
     without_ratio: Outcome | None = None
@@ -202,17 +219,18 @@ class _Progress:
         """Take samples of another pair of processes.
 
         What ended or hung is tried once more, and so is what failed after pairs that did not: a process may be killed
-        where memory is short. If that fails as well, the pairs that there are decide.
+        where memory is short. If that fails as well, the pairs that there are decide; but nothing makes up for outputs
+        that differ.
         """
         began = time.monotonic()
         try:
             self.pairs.append(
-                _pair(self.case, live, settings, chance, not self.pairs, beside=self.beside, files=self.files)
+                _pair(self.case, live, settings, chance, self.outputs, beside=self.beside, files=self.files)
             )
             self.failures, self.reason = 0, ""
         except _NoRatioError as why:
             self.failures += 1
-            if self.pairs:
+            if self.pairs and why.answer != "DIFFERS":
                 self.reason = f"a further pair of processes failed: {why}"
             elif self.failures == 2 or not any(side.is_gone for side in live.values()):
                 self.without_ratio = Outcome(self.case, why.answer, reason=str(why))
@@ -283,7 +301,7 @@ def _pair(
     live: Mapping[str, _Side],
     settings: Settings,
     chance: random.Random,
-    is_first: bool,
+    outputs: _Outputs,
     beside: float = 0.0,
     files: dict[str, Mapping[str, str]] | None = None,
 ) -> Pair:
@@ -294,15 +312,20 @@ def _pair(
     """
     start = time.monotonic()
     for side in chance.sample("AB", 2):  # both at a time
-        live[side].tell({"case": case.name, "output": str(live[side].output) if is_first else ""})
+        known = outputs.known.get(side, "")
+        live[side].tell({"case": case.name, "output": str(live[side].output), "known": known})
     ready = {side: live[side].read() for side in "AB"}
     if settings.watched:
         _assert_own_code(live, ready, settings.watched, {} if files is None else files)
     _assert_both_can({side: answer["lacks"] for side, answer in ready.items() if "lacks" in answer})
     starting = time.monotonic() - start
-    if is_first:
-        dtypes = [ready[side].get("dtypes", {}) for side in "AB"]
-        _assert_outputs_agree([live[side].output for side in "AB"], dtypes, case)
+    if not outputs.known:
+        _assert_outputs_agree([live[side].output for side in "AB"], [ready[side]["dtypes"] for side in "AB"], case)
+        shutil.move(live["A"].output, outputs.file)
+        outputs.known |= {side: ready[side]["fingerprint"] for side in "AB"}
+    for side in "AB":
+        if ready[side]["fingerprint"] != outputs.known[side]:
+            _assert_as_before(outputs.file, live[side], case)
     calls = max(answer["calls"] for answer in ready.values())
     samples: dict[str, list[float]] = {"A": [], "B": []}
     rounds = 1
@@ -394,6 +417,20 @@ def _assert_outputs_agree(files: Sequence[Path], dtypes: Sequence[Mapping[str, s
         if dtypes[0][name] != dtypes[1][name]:
             reason = f"{name} is {dtypes[0][name]} of A and {dtypes[1][name]} of B: if it may be, cast it in the case"
             raise _NoRatioError("DIFFERS", reason)
+
+
+def _assert_as_before(first: Path, side: _Side, case: Case) -> None:
+    """The output of a further pair of processes is close to A's first one."""
+    from metallab import checks
+
+    try:
+        checks.assert_close(worker.load_output(first), worker.load_output(side.output), case.tolerance)
+    except AssertionError as difference:
+        raise _NoRatioError(
+            "DIFFERS",
+            f"{side.name}'s output of a further pair of processes is not A's of the first: "
+            f"{' '.join(str(difference).split())}; let each case that shares its processes leave nothing behind",
+        ) from None
 
 
 def _with_sides(difference: str) -> str:
