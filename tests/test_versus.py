@@ -81,6 +81,40 @@ def dtype():
     return work(np.zeros(3, np.float64 if TAKES == 1000000 else np.float32))
 
 @case
+def shapes():
+    import numpy as np
+    return work(np.zeros((TAKES // 1000000, 2)))
+
+@case
+def near():
+    import numpy as np
+    return work(np.array([1.0, TAKES / 1000000]))
+
+@case
+def prints():
+    print("noise of another case")
+    return work(1)
+
+@case
+def exits():
+    sys.exit(0)
+
+@case
+def ends():
+    os._exit(7)
+
+left = []
+
+@case
+def leaves_something():
+    left.append(1)
+    return work(1)
+
+@case
+def finds_something():
+    return work({"found": len(left), "array": __import__("numpy").arange(3.0)})
+
+@case
 def parts():
     return work({"one": 1, "two": 2} if TAKES == 1000000 else {"one": 1})
 """
@@ -131,7 +165,9 @@ def test_ratios_are_those_of_the_sides(file):
 @pytest.mark.parametrize(
     ("name", "takes", "answer", "reason"),
     [
-        ("by_side", "2000000", "DIFFERS", "2000000"),
+        ("by_side", "2000000", "DIFFERS", "first B's 2000000 for A's 1000000; int64 must be equal"),
+        ("shapes", "2000000", "DIFFERS", "shapes differ, A's (1, 2) and B's (2, 2)"),
+        ("near", "2000000", "DIFFERS", "worst at (1,): B's 2 for A's 1: 1 apart"),
         ("by_side", "2000000", "DIFFERS", "; seed what is random in the case"),
         ("dtype", "2000000", "DIFFERS", "result is float64 of A and float32 of B: if it may be, cast it in the case"),
         ("parts", "2000000", "DIFFERS", "only A returns result.two"),
@@ -139,6 +175,7 @@ def test_ratios_are_those_of_the_sides(file):
         ("empty", "1000000", "NEITHER", "the case returns nothing"),
         ("no_function", "1000000", "NEITHER", "both: TypeError: the case gives a int: return the function to be timed"),
         ("crashes", "2000000", "LOST", "B: its process was killed by SIGKILL"),
+        ("exits", "1000000", "NEITHER", "both: the case ends its process, which it must not: SystemExit: 0 (cases.py,"),
     ],
 )
 def test_what_cannot_be_compared_gets_no_ratio(file, name, takes, answer, reason):
@@ -261,6 +298,48 @@ def test_cases_share_processes_and_outlive_one_that_ends_them(file, monkeypatch)
     }  # fmt: skip
     assert len(got["steady[n=2]"].pairs) == len(got["steady[n=3]"].pairs) == 8
     assert len(started) == 2 * (2 + 8)  # what has ended is tried once more
+
+
+def test_what_another_case_has_printed_is_not_quoted(file, monkeypatch):
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    every = cases.load(file)
+    given = [every[name] for name in ("prints", "ends")]
+    got = lockstep.compare(given, [side(), side()], Settings(file, seconds=0.0), InOrder())
+    reasons = {outcome.case.name: outcome.reason for outcome in got}
+    assert reasons["ends"] == "both: its process exited with code 7"
+
+
+def test_a_case_that_changes_what_another_one_returns_is_told(file, monkeypatch):
+    """Both sides are wrong alike then, wherever it came first."""
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    every = cases.load(file)
+    given = [every[name] for name in ("leaves_something", "finds_something")]
+    got = lockstep.compare(given, [side(), side()], Settings(file), lockstep.random.Random(0))
+    found = {outcome.case.name: outcome for outcome in got}
+    assert {name: outcome.answer for name, outcome in found.items()} == {
+        "leaves_something": "SAME", "finds_something": "DIFFERS",
+    }  # fmt: skip
+    assert "output of a further pair of processes is not A's of the first: result['result.found']: 1 of 1 values" in (
+        found["finds_something"].reason
+    )
+
+
+def test_an_output_is_known_by_all_that_it_has():
+    """And plain numbers without NumPy, which takes longer to import than Python."""
+    import numpy as np
+    import torch
+
+    one = {"a": [1, 2.5], "b": np.arange(4.0), "c": torch.ones(2, dtype=torch.bfloat16)}
+    others = [
+        one | {"a": [1, 2.5000001]}, one | {"b": np.arange(4.0).reshape(2, 2)}, one | {"b": np.arange(4.0) + 1e-9},
+        one | {"b": np.arange(4)}, one | {"c": torch.ones(2)}, {"a": [1, 2.5], "b": np.arange(4.0)},
+    ]  # fmt: skip
+    prints = [worker.fingerprint(each) for each in (one, *others)]
+    assert worker.fingerprint(dict(one)) == prints[0]
+    assert len(set(prints)) == len(prints)
+    code = f"import sys; sys.path.insert(0, {os.fspath(lockstep.WORKER.parent)!r}); import worker; "
+    asked = "worker.fingerprint({'a': [1, 2.5]}); assert 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-S", "-c", code + asked], check=True)
 
 
 KILLED = lockstep._NoRatioError("LOST", "B: its process was killed by SIGKILL")
@@ -539,6 +618,22 @@ def test_environments_that_run_one_working_tree_are_told_so(repository, tmp_path
     assert "Both run" not in str(sides.differences(described))
 
 
+def test_a_clean_working_tree_has_the_files_of_its_commit(repository):
+    of = {name: sides.parse(text, repository) for name, text in (("A", "HEAD"), ("B", "."))}
+    described = {name: sides.Description(side, "3", {}, {}, "cpu", "") for name, side in of.items()}
+    told = lambda: str(sides.differences(described)).splitlines()[-1]
+    commit_of_both = git(repository, "rev-parse", "HEAD")[:12]
+    assert told() == (
+        "Both sides have the same files, but for those that git ignores: the working tree is a clean checkout of "
+        f"{commit_of_both}."
+    )
+    (repository / "src" / "theirs" / "__init__.py").write_text("CALLS = 9\n")
+    assert "the same files" not in told()
+    git(repository, "checkout", "--quiet", "src")
+    described["A"] = dataclasses.replace(described["A"], side=sides.parse("HEAD~1", repository))
+    assert "the same files" not in told()
+
+
 def test_what_differs_is_what_processes_have(repository, capsys, monkeypatch):
     """Not what was written: a variable of this process is also the other side's."""
     monkeypatch.setenv("LEVEL", "1")
@@ -689,7 +784,8 @@ def test_what_only_the_environment_has_is_no_comparison_of_revisions(root, tmp_p
     told = capsys.readouterr().out
     assert f"; {lockstep.NO_OWN_FILE}\n" in told
     assert json.loads((out / "answers.json").read_text())["cases"][0]["reason"] == lockstep.NO_OWN_FILE
-    a, b = re.search(r"each side's packages: A,(\S+) and B,(\S+); or", told).groups()
+    assert told.splitlines()[-1] == f"Exit code 2: something could not be compared: {lockstep.NO_OWN_FILE}."
+    a, b = re.search(r"each side's packages: A,(\S+) and B,(\S+); and", told).groups()
     assert versus([f"HEAD,{a}".replace("FOLDER", "lib"), f".,{b}".replace("FOLDER", "lib"), *given]) == 0
     told = capsys.readouterr().out
     assert f"B imports theirs from {root}/lib/theirs/__init__.py" in told
@@ -712,11 +808,107 @@ def test_a_case_beside_others_may_import_nothing(file):
     both, theirs = Settings(file, watched=(here, here.parent)), {"A": {}, "B": {"theirs": "theirs.py"}}
     of = lambda files, settings: lockstep._Progress(every["new"], [ALIKE] * 8, files=files).outcome(settings, "why")
     of_nothing, of_theirs, of_one_state = of(files, both), of(theirs, both), of(files, Settings(file, watched=(here,)))
-    assert [one.is_same_code for one in (of_nothing, of_theirs, of_one_state)] == [True, False, False]
+    assert [one.same_code for one in (of_nothing, of_theirs, of_one_state)] == [lockstep.NO_OWN_FILE, "", ""]
     assert [one.reason for one in (of_nothing, of_theirs)] == [f"{lockstep.NO_OWN_FILE}; why", "why"]
     assert report.exit_code([of_nothing, of_theirs]) == 0
     assert report.exit_code([of_nothing, dataclasses.replace(of_nothing, answer="SLOWER")]) == 2
     assert report.exit_code([of_one_state]) == 0
+
+
+def test_no_more_is_said_of_a_case_without_imports_than_was_seen(repository, tmp_path, monkeypatch, capsys):
+    """Nothing is installed, and more seconds do not help."""
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    out = ["--device", "cpu", "--seconds", "1", "--out", str(tmp_path / "out")]
+    assert versus(["HEAD~1", "HEAD", "cases.py", "--only", "steady[n=2]", *out]) == 2
+    told = capsys.readouterr().out
+    assert "what they import is installed" not in told
+    assert "If they do, they have found it elsewhere" in told
+    assert "--seconds" not in told
+
+
+@pytest.fixture
+def environments(tmp_path, monkeypatch):
+    """Of one Python, with editable installs of ``mine``: A and C of one folder, B of another. We are in a third."""
+    import numpy
+
+    installed = Path(numpy.__file__).parents[1]
+    python = Path(sys.executable).resolve()
+    for name, checkout in (("A", "one"), ("B", "other"), ("C", "one")):
+        (tmp_path / checkout).mkdir(exist_ok=True)
+        (tmp_path / checkout / "mine.py").write_text("VALUE = 1\n")
+        folder = tmp_path / name
+        site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+        site.mkdir(parents=True)
+        (site / "mine.pth").write_text(f"{tmp_path / checkout}\n{installed}\n")
+        (folder / "bin").mkdir()
+        (folder / "bin" / "python").symlink_to(python)
+        (folder / "pyvenv.cfg").write_text(f"home = {python.parent}\n")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+    (tmp_path / "here" / "cases.py").write_text(PLAIN.replace("LEAD", ""))
+    return tmp_path
+
+
+def test_environments_that_run_the_same_files_are_not_compared(environments, capsys):
+    """Each has what the other has, from one folder, as editable installs have."""
+    given = ["cases.py", "--device", "cpu", "--seconds", "1", "--out", str(environments / "out")]
+    assert versus([str(environments / "A"), str(environments / "C"), *given]) == 2
+    told = capsys.readouterr().out
+    assert f"\nA and B import mine from the same file: {environments}/one/mine.py\n" in told
+    assert f"; {lockstep.SAME_FILES}\n" in told
+    assert "install each into an environment of its own" in told
+    assert told.splitlines()[-1] == f"Exit code 2: something could not be compared: {lockstep.SAME_FILES}."
+
+
+def test_files_of_two_environments_are_listed(environments, capsys):
+    given = ["cases.py", "--device", "cpu", "--seconds", "1", "--out", str(environments / "out")]
+    versus([str(environments / "A"), str(environments / "B"), *given])
+    told = capsys.readouterr().out
+    imports = [line for line in told.splitlines() if " imports " in line]
+    assert imports == [
+        f"A imports mine from {environments}/one/mine.py", f"B imports mine from {environments}/other/mine.py",
+    ]  # fmt: skip
+    assert lockstep.SAME_FILES not in told
+
+
+@pytest.mark.parametrize(
+    ("of_b", "different", "is_same"),
+    [
+        ("one.py", [], True),
+        ("one.py", ["package my-one"], True),  # an editable install keeps the version that its files had
+        ("one.py", ["package torch"], False),
+        ("one.py", ["variable LEVEL"], False),
+        ("other.py", [], False),
+    ],
+)
+def test_the_same_files_are_compared_where_something_else_differs(file, of_b, different, is_same):
+    settings = Settings(file, watched=(Path("/"),), different=frozenset(different))
+    files = {"A": {"my_one": "one.py"}, "B": {"my_one": of_b}}
+    got = lockstep._Progress(cases.load(file)["new"], [ALIKE], files=files).outcome(settings, "", "more")
+    assert (got.same_code, got.reason) == ((lockstep.SAME_FILES,) * 2 if is_same else ("", "more"))
+
+
+def test_environments_of_two_pythons_differ(repository, tmp_path):
+    (tmp_path / "python").symlink_to(sys.executable)
+    (tmp_path / "another").touch(mode=0o755)
+    of = lambda *pythons: sides.different({
+        str(python): sides.Description(sides.parse(str(python), repository), "3", {}, {}, "cpu", "")
+        for python in pythons
+    })  # fmt: skip
+    assert of(sys.executable, tmp_path / "python") == set()
+    assert of(sys.executable, tmp_path / "another") == {"environment"}
+
+
+def test_what_an_installed_package_writes_is_not_listed(tmp_path, monkeypatch):
+    """As torch.compile does, and TensorFlow, which calls its files ``__autograph_generated_file``."""
+    for name in ("pytest.written", "__written", "mine"):
+        module = types.ModuleType(name)
+        module.__file__ = str(tmp_path / f"{name}.py")
+        monkeypatch.setitem(sys.modules, name, module)
+    listed = worker.loaded_files(["/"], str(tmp_path / "cases.py"))
+    assert {name: file for name, file in listed.items() if str(tmp_path) in file} == {"mine": f"{tmp_path}/mine.py"}
+    assert not {"os", "pytest", "numpy"} & listed.keys()
 
 
 def test_what_asks_is_no_module_of_a_side(root, tmp_path, monkeypatch, capsys):
@@ -960,6 +1152,21 @@ def test_exit_codes(answers, code):
     assert report.exit_code(of) == code
 
 
+def test_code_2_says_the_reason_that_applies(repository, tmp_path, capsys, monkeypatch):
+    outcome = lambda answer, of=None: lockstep.Outcome(cases.Case("one", lambda: None), answer, of)
+    assert report.not_compared([outcome("NEW")]) == ["no case could be timed on both sides"]
+    assert report.not_compared([outcome("NEW"), outcome("DIFFERS")]) == ["outputs differ"]
+    assert report.not_compared([outcome("NEITHER"), outcome("UNSURE", lockstep.Interval(1.0))]) == [
+        "neither side can do a case", "too few pairs of processes for an interval",
+    ]  # fmt: skip
+    assert report.not_compared([outcome("NEW"), outcome("SAME", lockstep.Interval(1.0, 0.9, 1.1))]) == []
+    monkeypatch.setattr(lockstep, "compare", lambda given, *_: iter([outcome("NEW")]))
+    given = ["HEAD~1", "HEAD", "cases.py", "--only", "new", "--device", "cpu", "--out", str(tmp_path / "out")]
+    assert versus(given) == 2
+    told = capsys.readouterr().out
+    assert told.endswith("\nExit code 2: something could not be compared: no case could be timed on both sides.\n")
+
+
 def test_what_is_not_decided_is_said_last():
     one = cases.Case("one", lambda: None)
     of = [lockstep.Outcome(one, "UNSURE", lockstep.Interval(1.0, *ends)) for ends in ((), (0.9, 1.1))]
@@ -975,12 +1182,14 @@ def test_a_busy_machine_is_told_below_the_table(repository, tmp_path, capsys, mo
     unknown = dataclasses.replace(here, load_average=None, cores_logical=2)
     assert report.Load.between(quiet, busy).note.startswith("The load average was 7.93 on 2 cores: the longer sample")
     assert report.Load.between(quiet, quiet).note == report.Load.between(unknown, quiet).note == ""
-    monkeypatch.setattr(lockstep, "compare", lambda given, *_: iter([lockstep.Outcome(given[0], "NEITHER")]))
-    moments = iter([here, busy])
-    monkeypatch.setattr(command.machine, "describe", lambda: next(moments, quiet))
     given = ["HEAD~1", "HEAD", "cases.py", "--device", "cpu", "--out", str(tmp_path / "out")]
-    assert versus(given) == 2
-    assert "\nThe load average was 7.93 on 2 cores: " in capsys.readouterr().out
+    timed = lambda one: lockstep.Outcome(one, "SAME", lockstep.Interval(1.0, 0.999, 1.001), (ALIKE,) * 8)
+    for outcome, code in ((lambda one: lockstep.Outcome(one, "NEITHER"), 2), (timed, 0)):
+        monkeypatch.setattr(lockstep, "compare", lambda given, *_, outcome=outcome: iter([outcome(given[0])]))
+        moments = iter([here, busy])
+        monkeypatch.setattr(command.machine, "describe", lambda moments=moments: next(moments, quiet))
+        assert versus(given) == code
+        assert ("\nThe load average was 7.93 on 2 cores: " in capsys.readouterr().out) == (outcome is timed)
     load = json.loads((tmp_path / "out" / "answers.json").read_text())["load_average"]
     assert (load["began"], load["ended"], load["cores"]) == (7.93, 2.0, 2)
     assert load["note"].startswith("The load average was 7.9")

@@ -138,14 +138,14 @@ class Answering:
     """A side that notes when it is asked for a sample."""
 
     def __init__(self, name: str, log: list[str]) -> None:
-        self.name, self.log, self.asked = name, log, {}
+        self.name, self.log, self.asked, self.output = name, log, {}, Path("output.npz")
 
     def tell(self, what: dict) -> None:
         self.asked = what
         self.log += [self.name] if "calls" in what else []
 
     def read(self) -> dict:
-        return {"nanoseconds": 9} if "calls" in self.asked else {"calls": 3, "first_call": 1.0}
+        return {"nanoseconds": 9} if "calls" in self.asked else {"calls": 3, "first_call": 1.0, "fingerprint": "it"}
 
 
 @LOCKSTEP.rule(
@@ -156,7 +156,8 @@ def a_round_is_one_sample_of_each_in_random_order(lockstep, monkeypatch):
     log: list[str] = []
     live = {name: Answering(name, log) for name in "AB"}
     monkeypatch.setattr(lockstep, "_rounds", lambda *_: 20)
-    pair = lockstep._pair(CASE, live, lockstep.Settings(Path("cases.py")), random.Random(0), is_first=False)
+    known = lockstep._Outputs(known={"A": "it", "B": "it"})
+    pair = lockstep._pair(CASE, live, lockstep.Settings(Path("cases.py")), random.Random(0), known)
     rounds = ["".join(log[index : index + 2]) for index in range(0, 40, 2)]
     assert len(pair.a) == len(pair.b) == 20
     assert set(rounds) == {"AB", "BA"}
@@ -201,7 +202,8 @@ def starting_and_ending_processes_belong_to_the_budget(lockstep, monkeypatch):
     assert beside_of_pairs[:4] == [0.0, 0.0, 2.5, 2.5]
     monkeypatch.setattr(lockstep, "_rounds", lambda cost, *_: costs.append(cost) or 1)
     live = {name: Answering(name, []) for name in "AB"}
-    lockstep._pair(CASE, live, lockstep.Settings(Path("cases.py")), random.Random(0), is_first=False, beside=2.5)
+    known = lockstep._Outputs(known={"A": "it", "B": "it"})
+    lockstep._pair(CASE, live, lockstep.Settings(Path("cases.py")), random.Random(0), known, beside=2.5)
     assert costs == [2.5]
 
 

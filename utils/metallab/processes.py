@@ -126,10 +126,13 @@ def describe_exit(code: int | None) -> str:
     return f"was killed by {name}" + (" (often the system, for lack of memory)" if name == "SIGKILL" else "")
 
 
-def last_words(log: Path, lines: int = 12) -> str:
-    """What a log, if there is one, says of the end: a crash's Python stack, innermost call first, or its last lines."""
+def last_words(log: Path, lines: int = 12, start: int = 0) -> str:
+    """What a log, if there is one, says of the end: a crash's Python stack, innermost call first, or its last lines.
+
+    Its first ``start`` bytes are not looked at.
+    """
     if not log.exists():
         return ""
-    log_lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    log_lines = log.read_bytes()[start:].decode("utf-8", errors="replace").splitlines()
     crash = next((i for i, line in enumerate(log_lines) if line.startswith("Fatal Python error")), None)
     return "\n".join(log_lines[-lines:] if crash is None else log_lines[crash : crash + lines])

@@ -41,8 +41,8 @@ class Case:
     """The function's name, with its sizes in brackets: ``product[n=256]``."""
     set_up: Callable[..., Callable[[], Any]]
     group: str = ""
-    """What it belongs to, such as the number of a lesson: ``make versus ONLY=02b``. Cases of a group share
-    their processes, which import frameworks once."""
+    """What it belongs to, such as the number of a lesson: ``make versus ONLY=02b``. Cases of a group, and all without
+    one, share their processes, which import frameworks once: what one leaves behind is there for the next."""
     tolerance: str = "float32"
     """The dtype whose tolerance decides whether outputs agree, see `metallab.checks.TOLERANCES`."""
     sizes: Mapping[str, Any] = field(default_factory=dict)

@@ -25,7 +25,8 @@ EXIT_CODES = {
     0: "B is nowhere slower, as far as cases were decided",
     1: "B is slower in a case, or cannot do what A can",
     2: "something could not be compared: a mistake, outputs differ, neither side can do it, no case ran a side's own "
-    "files, or too few seconds for an interval",
+    "files, both sides ran the same ones, too few pairs of processes for an interval, or no case could be timed on "
+    "both sides",
     130: "it was interrupted",
 }
 """What they mean."""
@@ -80,8 +81,16 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
     watched = {side.checkout.resolve() for side in two}
     if len(watched) > 1:
         watched.add(sides.repository(file.parent).resolve())
+    elif two[0].python != two[1].python:
+        watched = {Path("/")}
     settings = Settings(
-        file, described["A"].device, given.seconds, given.threads, given.factor, watched=tuple(sorted(watched))
+        file,
+        described["A"].device,
+        given.seconds,
+        given.threads,
+        given.factor,
+        watched=tuple(sorted(watched)),
+        different=sides.different(described),
     )
     device = described["A"].label or machine.describe().chip or "CPU"
     different = sides.differences(described)
@@ -90,15 +99,19 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
     print(f"Cases: {len(chosen)} of {paths.shown(file)}; device: {device}; threads: {threads}", end="")
     print(f"; about {given.seconds:g} s a case, twice that where pairs lack for an interval", flush=True)
     before = machine.describe()
-    outcomes, code = compare(chosen, [side.command for side in two], settings)
-    code = report.exit_code(outcomes) if code is None else code
+    outcomes, ended = compare(chosen, [side.command for side in two], settings)
+    code = report.exit_code(outcomes) if ended is None else ended
+    meaning = EXIT_CODES[code]
+    if code == 2 and ended is None:
+        meaning = f"something could not be compared: {', '.join(report.not_compared(outcomes))}"
     with _uninterrupted():
         load = report.Load.between(before, machine.describe())
+        is_timed = any(outcome.interval for outcome in outcomes)
         summary = "\n".join(
-            filter(None, [str(report.table(outcomes)), load.note, report.summary(outcomes, given.factor)])
+            filter(None, [str(report.table(outcomes)), is_timed * load.note, report.summary(outcomes, given.factor)])
         )
-        if all(outcome.is_same_code for outcome in outcomes):
-            summary += f"\n{_how_to_run_own_code(two)}"
+        if all(outcome.same_code for outcome in outcomes):
+            summary += f"\n{_how_to_run_own_code(two, outcomes[0].same_code)}"
         print(summary)
         if samples := report.save(given.out / "versus.json", outcomes, described, settings):
             print(f"The samples of both sides: {paths.shown(samples)}")
@@ -109,19 +122,24 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
         elif picture := report.draw(outcomes, f"A: {given.a}; B: {given.b}", device):
             picture.savefig(given.out / "versus.png")
             print(f"A picture: {paths.shown(given.out / 'versus.png')}")
-        print(f"Exit code {code}: {EXIT_CODES[code]}.")
+        print(f"Exit code {code}: {meaning}.")
     return code, "\n".join([str(different), *map(report.sentence, outcomes), summary])
 
 
-def _how_to_run_own_code(two: Sequence[sides.Side]) -> str:
-    """What to do where no case has run a file of either side's checkout."""
+def _how_to_run_own_code(two: Sequence[sides.Side], same_code: str) -> str:
+    """What to do where no case has run code that differs."""
+    if same_code == lockstep.SAME_FILES:
+        return (
+            "In no case have the sides run different files. To compare two versions of a package, install each into an "
+            "environment of its own, without -e, and start in a folder outside of its repository."
+        )
     named = " and ".join(
         f"{name},PYTHONPATH={side.checkout / 'FOLDER'}" for name, side in zip(("A", "B"), two, strict=True)
     )
     return (
-        "No case has run a file of either side's own, so the revisions are not compared: what they import is installed "
-        f"in the environment. Uninstall it there, and name the folder of each side's packages: {named}; or let cases "
-        "import what is to be compared."
+        "No case has run a file of either side's own, so the revisions are not compared. Let cases import what is to "
+        "be compared. If they do, they have found it elsewhere, such as installed in the environment: name the folder "
+        f"of each side's packages: {named}; and uninstall what still comes before these."
     )
 
 

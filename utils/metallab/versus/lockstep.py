@@ -16,7 +16,9 @@ import json
 import math
 import os
 import random
+import re
 import select
+import shutil
 import statistics
 import subprocess
 import sys
@@ -48,6 +50,8 @@ INTERRUPTED = "interrupted"
 """Why a case has no more pairs of processes."""
 NO_OWN_FILE = "neither side imported a file of its own, so the revisions are not compared"
 """What is said of a case in which two states of one project are not told apart."""
+SAME_FILES = "both sides imported the same files, and all else is of the same version, so nothing is compared"
+"""What is said of a case in which two environments are not told apart."""
 
 Answer = Literal["SLOWER", "LOST", "DIFFERS", "UNSURE", "SAME", "FASTER", "NEW", "NEITHER"]
 
@@ -79,7 +83,9 @@ class Settings:
     """What is called a difference: the whole interval lies beyond it."""
     watched: tuple[Path, ...] = ()
     """Folders with states of what is compared, without links: a module from there has to be of its side's folder. One
-    where both sides have the same."""
+    where both sides have the same; of two environments ``/``, so that whatever is not installed in them is listed."""
+    different: frozenset[str] = frozenset()
+    """What is not the same on both sides beside the files that cases import, see `metallab.versus.sides.different`."""
 
     @property
     def patience(self) -> float:
@@ -117,8 +123,8 @@ class Outcome:
     seconds: float = 0.0
     files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Of each side, A and B, the file of each module that it has imported from a watched folder."""
-    is_same_code: bool = False
-    """True if times of two states of a project are given, and neither side has imported a file of its own."""
+    same_code: str = ""
+    """Why times are given that compare nothing: `NO_OWN_FILE` or `SAME_FILES`; empty where they do."""
 
     @property
     def is_finding(self) -> bool:
@@ -141,14 +147,17 @@ def compare(
     """Hold two sides against each other in several cases: each one's outcome as soon as it is known.
 
     A case goes on until its verdict is clear, its budget is spent, or it has the pairs of the last look. Outputs come
-    first: sides that disagree get no ratio. The cases share their processes, which import frameworks once, and come in
-    another order in each pair of processes; a pair that a case has ended is followed by another one, for it as well if
-    that was the first time. Each pair takes a turn, see `metallab.turns`; waiting for it is no part of a budget. An
-    interruption is raised after the outcomes of what has pairs until then. `WrongCodeError` if a side runs another
-    state's code.
+    first: sides that disagree get no ratio, nor does a case whose outputs change from pair to pair. The cases share
+    their processes, which import frameworks once, and come in another order in each pair of processes; a pair that a
+    case has ended is followed by another one, for it as well if that was the first time. Each pair takes a turn, see
+    `metallab.turns`; waiting for it is no part of a budget. An interruption is raised after the outcomes of what has
+    pairs until then. `WrongCodeError` if a side runs another state's code.
     """
     chance = chance or random.Random()
-    open_cases = {case.name: _Progress(case) for case in given}
+    kept = tempfile.TemporaryDirectory(prefix="metallab-versus-outputs-")
+    open_cases = {
+        case.name: _Progress(case, outputs=_Outputs(Path(kept.name, f"{n}.npz"))) for n, case in enumerate(given)
+    }
     try:
         while open_cases:
             asked: list[_Progress] = []
@@ -171,6 +180,18 @@ def compare(
     except KeyboardInterrupt:
         yield from (progress.outcome(settings, INTERRUPTED) for progress in open_cases.values() if progress.pairs)
         raise
+    finally:
+        kept.cleanup()
+
+
+@dataclass
+class _Outputs:
+    """What a case has returned until now."""
+
+    file: Path = Path()
+    """A's first output."""
+    known: dict[str, str] = field(default_factory=dict)
+    """The fingerprint of each side's first one."""
 
 
 @dataclass
@@ -186,6 +207,7 @@ class _Progress:
     beside: float = 0.0
     """Those of its share of starting and ending that pair."""
     files: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    outputs: _Outputs = field(default_factory=_Outputs)
     failures: int = 0
     """How many pairs in a row have failed that may do better: see `one_more`."""
     without_ratio: Outcome | None = None
@@ -197,17 +219,18 @@ class _Progress:
         """Take samples of another pair of processes.
 
         What ended or hung is tried once more, and so is what failed after pairs that did not: a process may be killed
-        where memory is short. If that fails as well, the pairs that there are decide.
+        where memory is short. If that fails as well, the pairs that there are decide; but nothing makes up for outputs
+        that differ.
         """
         began = time.monotonic()
         try:
             self.pairs.append(
-                _pair(self.case, live, settings, chance, not self.pairs, beside=self.beside, files=self.files)
+                _pair(self.case, live, settings, chance, self.outputs, beside=self.beside, files=self.files)
             )
             self.failures, self.reason = 0, ""
         except _NoRatioError as why:
             self.failures += 1
-            if self.pairs:
+            if self.pairs and why.answer != "DIFFERS":
                 self.reason = f"a further pair of processes failed: {why}"
             elif self.failures == 2 or not any(side.is_gone for side in live.values()):
                 self.without_ratio = Outcome(self.case, why.answer, reason=str(why))
@@ -231,16 +254,25 @@ class _Progress:
         is_last = self.spent * (1 + 1 / count) > budget or count == intervals.LOOKS[-1] or self.failures == 2
         if not is_last and count not in intervals.LOOKS:
             return None
-        outcome = self.outcome(settings, self.reason or _lacking(self.pairs, self.spent))
+        outcome = self.outcome(settings, self.reason, _lacking(self.pairs, self.spent))
         return outcome if is_last or outcome.answer != "UNSURE" else None
 
-    def outcome(self, settings: Settings, reason: str) -> Outcome:
-        """What its pairs say until now."""
+    def outcome(self, settings: Settings, reason: str, advice: str = "") -> Outcome:
+        """What its pairs say until now. The advice is given where it can help and there is no reason."""
         of = intervals.interval([pair.log for pair in self.pairs])
-        got = Outcome(self.case, verdict(of, settings.factor), of, tuple(self.pairs), reason, self.spent, self.files)
-        if len(settings.watched) > 1 and self.files and not any(self.files.values()):
-            return replace(got, reason="; ".join(filter(None, [NO_OWN_FILE, reason])), is_same_code=True)
-        return got
+        same_code = _same_code(self.files, settings)
+        told = "; ".join(filter(None, [same_code, reason])) or advice
+        answer, pairs = verdict(of, settings.factor), tuple(self.pairs)
+        return Outcome(self.case, answer, of, pairs, told, self.spent, self.files, same_code)
+
+
+def _same_code(files: Mapping[str, Mapping[str, str]], settings: Settings) -> str:
+    """Why a case with these files of each side compares nothing; empty if it does, as far as is known."""
+    if not any(files.values()):
+        return NO_OWN_FILE if files and len(settings.watched) > 1 else ""
+    packages = {f"package {module.partition('.')[0].lower().replace('_', '-')}" for module in files["A"]}
+    is_same = files["A"] == files["B"] and settings.different <= packages  # its version may be that of an older file
+    return SAME_FILES if is_same else ""
 
 
 class WrongCodeError(ValueError):
@@ -269,7 +301,7 @@ def _pair(
     live: Mapping[str, _Side],
     settings: Settings,
     chance: random.Random,
-    is_first: bool,
+    outputs: _Outputs,
     beside: float = 0.0,
     files: dict[str, Mapping[str, str]] | None = None,
 ) -> Pair:
@@ -280,15 +312,20 @@ def _pair(
     """
     start = time.monotonic()
     for side in chance.sample("AB", 2):  # both at a time
-        live[side].tell({"case": case.name, "output": str(live[side].output) if is_first else ""})
+        known = outputs.known.get(side, "")
+        live[side].tell({"case": case.name, "output": str(live[side].output), "known": known})
     ready = {side: live[side].read() for side in "AB"}
     if settings.watched:
         _assert_own_code(live, ready, settings.watched, {} if files is None else files)
     _assert_both_can({side: answer["lacks"] for side, answer in ready.items() if "lacks" in answer})
     starting = time.monotonic() - start
-    if is_first:
-        dtypes = [ready[side].get("dtypes", {}) for side in "AB"]
-        _assert_outputs_agree([live[side].output for side in "AB"], dtypes, case)
+    if not outputs.known:
+        _assert_outputs_agree([live[side].output for side in "AB"], [ready[side]["dtypes"] for side in "AB"], case)
+        shutil.move(live["A"].output, outputs.file)
+        outputs.known |= {side: ready[side]["fingerprint"] for side in "AB"}
+    for side in "AB":
+        if ready[side]["fingerprint"] != outputs.known[side]:
+            _assert_as_before(outputs.file, live[side], case)
     calls = max(answer["calls"] for answer in ready.values())
     samples: dict[str, list[float]] = {"A": [], "B": []}
     rounds = 1
@@ -346,7 +383,7 @@ def _assert_own_code(
         own, loaded = live[side].folder, answer.get("files", {})
         if "files" in answer:
             files[side] = dict(files.get(side, loaded).items() & loaded.items())
-        for module, file in loaded.items():
+        for module, file in loaded.items() if len(watched) > 1 else ():
             home = max(
                 (folder for folder in watched if Path(file).is_relative_to(folder)), key=lambda at: len(at.parts)
             )
@@ -375,11 +412,31 @@ def _assert_outputs_agree(files: Sequence[Path], dtypes: Sequence[Mapping[str, s
         checks.assert_close(*outputs, case.tolerance)
     except AssertionError as difference:
         advice = "seed what is random in the case"
-        raise _NoRatioError("DIFFERS", f"{' '.join(str(difference).split())}; {advice}") from None
+        raise _NoRatioError("DIFFERS", f"{_with_sides(' '.join(str(difference).split()))}; {advice}") from None
     for name in dtypes[0].keys() & dtypes[1].keys():
         if dtypes[0][name] != dtypes[1][name]:
             reason = f"{name} is {dtypes[0][name]} of A and {dtypes[1][name]} of B: if it may be, cast it in the case"
             raise _NoRatioError("DIFFERS", reason)
+
+
+def _assert_as_before(first: Path, side: _Side, case: Case) -> None:
+    """The output of a further pair of processes is close to A's first one."""
+    from metallab import checks
+
+    try:
+        checks.assert_close(worker.load_output(first), worker.load_output(side.output), case.tolerance)
+    except AssertionError as difference:
+        raise _NoRatioError(
+            "DIFFERS",
+            f"{side.name}'s output of a further pair of processes is not A's of the first: "
+            f"{' '.join(str(difference).split())}; let each case that shares its processes leave nothing behind",
+        ) from None
+
+
+def _with_sides(difference: str) -> str:
+    """What `metallab.checks` says of A's output as the reference and B's as the result, with the sides' names."""
+    named = re.sub(r"(\S+) for (\S+)(?=[:;])", r"B's \1 for A's \2", difference)
+    return re.sub(r"shapes differ, (\(.*?\)) and (\(.*?\))", r"shapes differ, A's \1 and B's \2", named)
 
 
 class _Side:
@@ -389,6 +446,8 @@ class _Side:
         self.process, self.output, self.log = process, given / "output.npz", given / "log"
         self.name, self.folder, self.patience = name, folder and folder.resolve(), patience
         self.task = ""
+        self.printed = 0
+        """How many bytes of its log were there before its task."""
         self.is_gone = False
         """True if it has ended or hangs."""
         self.is_over = False
@@ -396,7 +455,8 @@ class _Side:
 
     def tell(self, what: Mapping[str, str | int]) -> None:
         """Ask it to set up a case, or for a sample of so many calls."""
-        self.task = what.get("case", self.task)
+        if "case" in what:
+            self.task, self.printed = what["case"], self.log.stat().st_size
         with contextlib.suppress(BrokenPipeError):  # that it has ended is told by what it does not answer
             self.process.stdin.write(f"{json.dumps(what)}\n".encode())
 
@@ -414,7 +474,7 @@ class _Side:
             return json.loads(line)
         self.is_over = self.is_gone = True
         ended = processes.describe_exit(self.process.wait())
-        words = processes.last_words(self.log, lines=1)
+        words = processes.last_words(self.log, lines=1, start=self.printed)
         return {"lacks": f"its process {ended}{f': {words}' if words else ''}"}
 
     def _answers_within(self, seconds: float) -> bool:

@@ -75,11 +75,16 @@ def sentence(outcome: Outcome) -> str:
 
 
 def imports(outcome: Outcome) -> Iterator[str]:
-    """A line for each package or module that a side imported from its folder: the file."""
-    for side, files in outcome.files.items():
+    """A line for each package or module that a side imported from a watched folder: the file, which may be both's."""
+    of_both = outcome.files.get("A", {}).items() & outcome.files.get("B", {}).items()
+    for side, files in sorted(outcome.files.items()):
         for module, file in sorted(files.items()):
-            if not any(module.startswith(f"{other}.") for other in files):
+            if any(module.startswith(f"{other}.") for other in files):
+                continue
+            if (module, file) not in of_both:
                 yield f"{side} imports {module} from {file}"
+            elif side == "A":
+                yield f"A and B import {module} from the same file: {file}"
 
 
 def table(outcomes: Iterable[Outcome]) -> Table:
@@ -110,11 +115,12 @@ def summary(outcomes: Sequence[Outcome], factor: float) -> str:
     if not undecided:
         return told
     without = len(undecided) - sum(map(has_interval, undecided))
-    full = sum(len(outcome.pairs) == LOOKS[-1] for outcome in undecided)
+    open_ones = [outcome for outcome in undecided if not outcome.same_code]
+    full = sum(len(outcome.pairs) == LOOKS[-1] for outcome in open_ones)
     parts = [
         f"{len(undecided)} of {len(outcomes)} were not decided{f', {without} without an interval' * bool(without)}"
     ]
-    if full < len(undecided):
+    if full < len(open_ones):
         parts.append("more --seconds or a quieter machine may decide them")
     if full:
         parts.append(
@@ -125,18 +131,29 @@ def summary(outcomes: Sequence[Outcome], factor: float) -> str:
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """1 if B is slower somewhere, or cannot do what A can; 2 if something could not be compared; else 0.
-
-    That is: outputs differ, neither side can do it, a budget was too small for an interval, or no case has one; or no
-    case has run what is a side's own, whatever its times are.
-    """
-    if all(outcome.is_same_code for outcome in outcomes):
-        return 2
-    if any(outcome.is_finding for outcome in outcomes):
+    """1 if B is slower somewhere, or cannot do what A can; 2 if something could not be compared; else 0."""
+    if any(outcome.is_finding for outcome in outcomes) and not all(outcome.same_code for outcome in outcomes):
         return 1
+    return 2 if not_compared(outcomes) else 0
+
+
+def not_compared(outcomes: Sequence[Outcome]) -> list[str]:
+    """Why something could not be compared, each reason in words; empty where all could.
+
+    That no case has run code that differs stands alone, whatever its times are.
+    """
+    if all(outcome.same_code for outcome in outcomes):
+        return list(dict.fromkeys(outcome.same_code for outcome in outcomes))
     compared = [outcome for outcome in outcomes if outcome.interval]
-    is_told = bool(compared) and all(map(has_interval, compared))
-    return 0 if is_told and not any(outcome.answer in ("DIFFERS", "NEITHER") for outcome in outcomes) else 2
+    answers = {outcome.answer for outcome in outcomes}
+    reasons = {
+        "outputs differ": "DIFFERS" in answers,
+        "neither side can do a case": "NEITHER" in answers,
+        "too few pairs of processes for an interval": not all(map(has_interval, compared)),
+    }
+    return [reason for reason, holds in reasons.items() if holds] or ["no case could be timed on both sides"] * (
+        not compared
+    )
 
 
 def has_interval(outcome: Outcome) -> bool:

@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -186,12 +186,8 @@ def assert_comparable(described: Mapping[str, Description]) -> None:
 
 def differences(described: Mapping[str, Description]) -> Table:
     """What is not the same on both sides: revision, folder, Python, variables, packages; `MOST_DIFFERENCES` of it."""
-    rows = []
     columns = [_facts(description, described) for description in described.values()]
-    for what in set().union(*columns):
-        values = [column.get(what, "none") for column in columns]
-        if len(set(values)) > 1:
-            rows.append([what, *values])
+    rows = [[what, *(column.get(what, "none") for column in columns)] for what in _unequal(columns)]
     rows.sort(key=lambda row: (_ORDER.index(row[0].split()[0]), "none" in row, row[0]))
     more = len(rows) - MOST_DIFFERENCES
     a, b = described.values()
@@ -201,7 +197,23 @@ def differences(described: Mapping[str, Description]) -> Table:
             f"Both run {', '.join(a.modules)} of {a.side.source}. To compare what environments have installed of it, "
             "start in a folder outside of that one."
         )
+    if a.side.checkout != b.side.checkout and a.side.state == b.side.state and a.side.state[1] is False:
+        notes.append(
+            f"Both sides have the same files, but for those that git ignores: the working tree is a clean checkout of "
+            f"{a.side.state[0][:12]}."
+        )
     return Table(["what differs", *described], rows[:MOST_DIFFERENCES], note="\n".join(notes))
+
+
+def different(described: Mapping[str, Description]) -> frozenset[str]:
+    """What is not the same on both sides, as `differences` names it; environments of one Python are not for that."""
+    unequal = _unequal([_facts(description, described) for description in described.values()])
+    pythons = {description.side.python.resolve() for description in described.values()}
+    return frozenset(unequal - ({"environment"} if len(pythons) == 1 else set()))
+
+
+def _unequal(columns: Sequence[Mapping[str, str]]) -> set[str]:
+    return {what for what in set().union(*columns) if len({column.get(what, "none") for column in columns}) > 1}
 
 
 MOST_DIFFERENCES = 20

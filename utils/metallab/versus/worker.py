@@ -9,7 +9,9 @@ another one: a case to be set up, or a number of calls to be timed. What a case 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -88,19 +90,22 @@ def serve(settings, answers):
             if "case" in asked:
                 work = None  # its memory is free before the next one's is taken
                 cases = cases or module.load(settings["file"])
-                work = Work(cases[asked["case"]], settings, asked["output"], chance)
+                work = Work(cases[asked["case"]], settings, asked["output"], asked["known"], chance)
                 answer = work.ready
             else:
                 answer = {"nanoseconds": sample(work.function, work.wait, asked["calls"], work.seconds < SLOW_CALL)}
+        except SystemExit as error:  # what other cases have in this process outlives it
+            answer = {"lacks": f"the case ends its process, which it must not: {describe_error(error)}"}
         except Exception as error:  # noqa: BLE001  # whatever a case raises on this side is the answer
             answer = {"lacks": describe_error(error)}
+        print(end="", flush=True)  # what a case has printed is not taken for the next one's
         print(json.dumps(answer), file=answers)
 
 
 class Work:
     """A case that is set up and warm."""
 
-    def __init__(self, case, settings, output, chance):
+    def __init__(self, case, settings, output, known, chance):
         gc.enable()
         pin(settings["cores"] and EVERY_CORE)
         self.ballast = [bytearray(chance.randrange(1, 2**size)) for size in (8, 12, 16, 20, 22)]  # moves what follows
@@ -111,8 +116,8 @@ class Work:
         self.wait = Waiting(result, settings["device"])
         self.wait.all(result)
         first = time.perf_counter_ns() - start
-        if output:
-            dtypes = save_output(result, output)
+        mark = fingerprint(result)
+        dtypes = save_output(result, output) if mark != known else {}
         del result
         pin(settings["cores"])
         gc.collect()
@@ -120,8 +125,7 @@ class Work:
         self.seconds = warm_up(self.function, self.wait)
         self.ready = {"calls": max(1, math.ceil(SAMPLE_SECONDS / self.seconds)), "first_call": first / 1e9}
         self.ready["files"] = loaded_files(settings["watched"], settings["file"])
-        if output:
-            self.ready["dtypes"] = dtypes
+        self.ready |= {"fingerprint": mark, "dtypes": dtypes}
 
 
 def load_cases(path):
@@ -137,9 +141,9 @@ def loaded_files(folders, cases_file):
     """The file of each module that was loaded from these folders, but for what is installed, and the cases.
 
     What asks is the working tree's on both sides and no module of a side, whatever its name: multiprocessing lists it
-    as ``__mp_main__`` as well. A path that is not absolute was not given by an import: ``torch.ops`` has one.
+    as ``__mp_main__`` as well. A path that is not absolute was not given by an import: ``torch.ops`` has one. Of
+    all folders, ``/``, what an installed package has written and loaded is a part of it.
     """
-    installed = tuple(os.path.join(folder, "") for folder in sysconfig.get_paths().values())
     files = {}
     for name, module in list(sys.modules.items()) if folders else ():
         file = getattr(module, "__file__", None)
@@ -148,10 +152,27 @@ def loaded_files(folders, cases_file):
             continue
         file = os.path.realpath(file)
         is_inside = any(file.startswith(os.path.join(folder, "")) for folder in folders)
-        is_installed = file.startswith(installed) or "-packages" in os.path.dirname(file)
-        if is_inside and not is_installed and file != os.path.realpath(cases_file):
+        is_part = folders == ["/"] and is_part_of_installed(name)
+        if is_inside and not is_part and not is_installed(file) and file != os.path.realpath(cases_file):
             files[name] = file
     return files
+
+
+def is_installed(file):
+    """Whether a file, without links in its path, belongs to this Python or its environment."""
+    return file.startswith(installed_folders()) or "-packages" in os.path.dirname(file)
+
+
+@functools.cache
+def installed_folders():
+    return tuple(os.path.join(os.path.realpath(folder), "") for folder in sysconfig.get_paths().values())
+
+
+def is_part_of_installed(name):
+    """Whether a module's package is installed, or its name is one that programs give to what they write."""
+    package = name.partition(".")[0]
+    file = getattr(sys.modules.get(package), "__file__", None)
+    return package.startswith("__") or (isinstance(file, str) and is_installed(os.path.realpath(file)))
 
 
 def describe_error(error):
@@ -246,6 +267,35 @@ def shape_of_numbers(result):
     return (len(result), *inner)
 
 
+def fingerprint(result):
+    """Of an output: another one if any of its numbers is another, or what they are called."""
+    whole = hashlib.blake2b()
+    for name, leaf in leaves(result):
+        array = to_numpy(leaf) if hasattr(leaf, "dtype") else None  # plain numbers need no NumPy, which takes time
+        whole.update(repr((name, leaf if array is None else (str(leaf.dtype), array.shape))).encode())
+        if array is not None:
+            whole.update(array.tobytes())
+    return whole.hexdigest()
+
+
+def to_numpy(leaf):
+    """An array or number of whatever framework; TypeError for what is none."""
+    import numpy as np
+
+    if leaf is None:
+        raise TypeError("the case returns None: let its function return what it computes")
+    array = leaf
+    if hasattr(leaf, "detach"):
+        array = leaf.detach().cpu()
+        array = array.float() if str(array.dtype) == "torch.bfloat16" else array
+    array = np.asarray(array)
+    if array.dtype.kind == "V":  # bfloat16 of JAX and TensorFlow is no number to NumPy
+        array = array.astype(np.float32)
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"the case returns a {type(leaf).__name__}: let it return arrays or numbers")
+    return array
+
+
 def save_output(result, path):
     """The output as a file that `load_output` reads, whatever framework made it; the dtype of each array.
 
@@ -258,19 +308,9 @@ def save_output(result, path):
     for name, leaf in leaves(result):
         if name in arrays:
             raise TypeError(f"two parts of the output are called {name}: give its keys other names")
-        if leaf is None:
-            raise TypeError("the case returns None: let its function return what it computes")
         if (dtype := getattr(leaf, "dtype", None)) is not None:
             dtypes[name] = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # that of PyTorch has no name
-        if hasattr(leaf, "detach"):
-            leaf = leaf.detach().cpu()
-            leaf = leaf.float() if str(leaf.dtype) == "torch.bfloat16" else leaf
-        array = np.asarray(leaf)
-        if array.dtype.kind == "V":  # bfloat16 of JAX and TensorFlow is no number to NumPy
-            array = array.astype(np.float32)
-        if array.dtype.kind not in "biufc":
-            raise TypeError(f"the case returns a {type(leaf).__name__}: let it return arrays or numbers")
-        arrays[name] = array
+        arrays[name] = to_numpy(leaf)
     index, joined = [], {}
     for name, array in arrays.items():
         index.append([name, array.dtype.name, array.shape])
