@@ -12,6 +12,7 @@ import os
 import pickle
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import types
@@ -1185,6 +1186,21 @@ def test_a_source_that_becomes_too_large_is_refused(limit, value, tens, message,
         shader.compile_shader(statements(tens))
     assert message in str(caught.value)
     assert [path.name for path in (tmp_path / "shader").iterdir() if "kernels" in path.name] == []
+
+
+@pytest.mark.parametrize(
+    ("status", "errors", "limit"),
+    [
+        (-signal.SIGABRT, "", "with its macros expanded"),  # of zig 0.17
+        (-signal.SIGSEGV, "\n", "compiling it takes more than 4096 MiB"),
+        (-signal.SIGABRT, "panic: unreachable", None),
+        (-signal.SIGSEGV, "a stack dump", None),
+        (1, "", None),
+    ],
+)
+def test_a_compiler_that_dies_without_a_word_has_passed_a_limit(status, errors, limit):
+    passed = compiler._passed_limit(status, errors, 1.0)
+    assert passed is None if limit is None else limit in passed
 
 
 def test_a_failed_compilation_leaves_nothing(monkeypatch, tmp_path):

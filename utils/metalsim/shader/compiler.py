@@ -291,12 +291,16 @@ def _passed_limit(status: int, errors: str, seconds: float) -> str | None:
     """In words, which limit of the compiler a source passed; None if it failed for another reason.
 
     Time is judged by what was used: clang catches the signal of the limit, and what it says and returns then varies.
+    Zig says nothing at all: it aborts where it may write no more, and crashes where there is no memory.
     """
+    silent = not errors.strip()
     if -status == signal.SIGXCPU or seconds >= MOST_SECONDS:
         return f"compiling it takes more than {MOST_SECONDS} s of the processor's time"
-    if -status == signal.SIGXFSZ or re.search("File size limit exceeded|File too large", errors):
+    is_full = -status == signal.SIGXFSZ or (silent and -status == signal.SIGABRT)
+    if is_full or re.search("File size limit exceeded|File too large", errors):
         return f"what it becomes with its macros expanded has more than {MOST_WRITTEN >> 20} MiB"
-    if re.search(r"out of memory|bad_alloc|OutOfMemory|cannot allocate memory|failed to map segment", errors, re.I):
+    words = r"out of memory|bad_alloc|OutOfMemory|cannot allocate memory|failed to map segment"
+    if (silent and -status == signal.SIGSEGV) or re.search(words, errors, re.I):
         return f"compiling it takes more than {MOST_MEMORY >> 20} MiB"
     return None
 
