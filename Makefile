@@ -34,7 +34,7 @@ PROXY := .venv/lib/node_modules/configurable-http-proxy
 JAX := .venv-jax
 BOOTSTRAP := $(PYTHON) -I utils/metallab/bootstrap.py
 UV := $(BOOTSTRAP) uv
-SRC := utils tests book classroom/*.py
+SRC := utils metalsim tests book classroom/*.py
 # A compiler; what OpenCV loads; the clang whose sanitizers look into Metal shaders, and which runs Objective-C++; what
 # emulates another processor.
 PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
@@ -127,6 +127,7 @@ else
 	@rm -rf build/mutants
 	@mkdir -p build/mutants/mutants
 	@cp -R utils build/mutants/src
+	@cp -R metalsim/src/metalsim build/mutants/src
 	@cp -R tests pyproject.toml build/mutants/mutants
 	@for name in $(filter-out build utils tests pyproject.toml,$(wildcard *)); do ln -s "../../../$$name" build/mutants/mutants; done
 	@printf '%s\n' '[mutmut]' 'source_paths = src/$(MUTATED)' 'also_copy = src' 'pytest_add_cli_args_test_selection =' $(TESTS:%='  %') > build/mutants/setup.cfg
@@ -154,7 +155,7 @@ $(JAX)/complete: lock-jax.txt | setup
 	rm -rf $(JAX)
 	$(UV) venv --quiet --no-project --python .venv/bin/python $(JAX)
 	$(UV) pip install --quiet --python $(JAX)/bin/python --require-hashes -r lock-jax.txt
-	$(UV) pip install --quiet --python $(JAX)/bin/python --no-deps --no-build-isolation -e .
+	$(UV) pip install --quiet --python $(JAX)/bin/python --no-deps --no-build-isolation -e . -e metalsim
 	touch $@
 
 test-hub: .venv/extra-classroom $(PROXY) ## 20 students at the hub, in fast mode; some tests want root, and 16 GB of memory

@@ -36,7 +36,10 @@ EXECUTED = paths.ROOT / "data" / "executed"
 _LEFT_OUT = ("README.md", "notebooks", "build", "book")
 _GUIDES = ("docs/*.md", "classroom/*.md")
 _BEHIND = ("CONTRIBUTING", "CHANGELOG", "data/README", "data/executed/README", "data/results/README")
-_SIMULATED = tuple(f"utils/metalsim/{name}" for name in ("README", "graph/README", "shader/LIMITS", "shader/FOREIGN"))
+_SIMULATED = tuple(
+    f"metalsim/{name}"
+    for name in ("README", *(f"src/metalsim/{page}" for page in ("graph/README", "shader/LIMITS", "shader/FOREIGN")))
+)
 _RUBBISH = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.ipynb")
 _LINK = re.compile(r"""(\]\(|\shref=")(?=[^)"\s])([^)"#\s]*)(#[^)"\s]*)?""")
 _OUR_OUTPUTS = "application/vnd.metallab."  # what programs read of an output; people read the text beside it

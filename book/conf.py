@@ -24,7 +24,7 @@ include_patterns = [
     "CHANGELOG.md",
     "notebooks/**.ipynb",
     "notebooks/*/index.md",
-    *(f"{folder}/**.md" for folder in ("classroom", "data", "docs", "utils/metalsim")),
+    *(f"{folder}/**.md" for folder in ("classroom", "data", "docs", "metalsim")),
 ]
 
 nb_execution_mode = "off"

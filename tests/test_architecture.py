@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import pytest
-from test_imports import UTILS, imports
+from test_imports import ROOT, files, imports
 
 HALLWAY_FOLDERS = {"device"}
 DOOR = "metallab.__main__"
@@ -39,8 +39,9 @@ class Arrow(NamedTuple):
 
 def sources() -> dict[str, str]:
     """Our own modules and their text."""
-    files = {file.relative_to(UTILS).with_suffix("").parts: file for file in sorted(UTILS.rglob("*.py"))}
-    return {".".join(parts).removesuffix(".__init__"): file.read_text("utf-8") for parts, file in files.items()}
+    return {
+        ".".join(parts).removesuffix(".__init__"): file.read_text("utf-8") for parts, file in sorted(files().items())
+    }
 
 
 def arrows(texts: Mapping[str, str]) -> list[Arrow]:
@@ -79,7 +80,7 @@ def _named(tree: ast.AST, modules: frozenset[str]) -> Iterator[tuple[str, int, b
 def room(module: str) -> str:
     """The room that a module of metallab lies in; empty for the hallway and for what is not metallab's."""
     top, _, rest = module.removeprefix("metallab.").partition(".")
-    folder = (UTILS / "metallab" / top).is_dir() or rest
+    folder = (ROOT / "utils" / "metallab" / top).is_dir() or rest
     return top if module.startswith("metallab.") and folder and top not in HALLWAY_FOLDERS else ""
 
 
@@ -140,8 +141,11 @@ def rows_of_the_hallway(text: str) -> list[str]:
 
 
 def test_every_module_of_the_hallway_has_its_row():
-    modules = {file.stem for file in (UTILS / "metallab").glob("*.py")} - {"__init__", "__main__"} | HALLWAY_FOLDERS
-    assert sorted(rows_of_the_hallway((UTILS.parent / "CONTRIBUTING.md").read_text("utf-8"))) == sorted(modules)
+    modules = {file.stem for file in (ROOT / "utils" / "metallab").glob("*.py")} - {
+        "__init__",
+        "__main__",
+    } | HALLWAY_FOLDERS
+    assert sorted(rows_of_the_hallway((ROOT / "CONTRIBUTING.md").read_text("utf-8"))) == sorted(modules)
 
 
 def test_what_is_only_told_is_no_arrow():

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-UTILS = Path(__file__).parents[1] / "utils"
+ROOT = Path(__file__).parents[1]
+SOURCES = {"metallab": ROOT / "utils", "metalsim": ROOT / "metalsim" / "src"}
 
 
 def module_file(name: str) -> Path | None:
     """The file of a module of ours."""
-    path = UTILS.joinpath(*name.split("."))
+    path = SOURCES[name.split(".")[0]].joinpath(*name.split("."))
     return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
 
 
@@ -55,10 +56,19 @@ def missing(source: str, package: str) -> Iterator[str]:
             yield f"{module}.{name}"
 
 
-@pytest.mark.parametrize("file", sorted(UTILS.rglob("*.py")), ids=lambda file: str(file.relative_to(UTILS)))
-def test_what_is_imported_is_there(file):
-    package = ".".join(file.relative_to(UTILS).parts[:-1])
-    assert list(missing(file.read_text("utf-8"), package)) == []
+def files() -> dict[tuple[str, ...], Path]:
+    """The modules of both packages, by the parts of their names."""
+    folders = SOURCES.values()
+    return {file.relative_to(folder).with_suffix("").parts: file for folder in folders for file in folder.rglob("*.py")}
+
+
+def test_what_is_imported_is_there():
+    faults = {
+        str(file): names
+        for parts, file in sorted(files().items())
+        if (names := list(missing(file.read_text("utf-8"), ".".join(parts[:-1]))))
+    }
+    assert faults == {}
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ DIFFERENCES: Mapping[tuple[str, str], str] = {
     ("linalg.lstsq", GRADIENTS): _KERNELS_TAKE_IT,
     ("linalg.lstsq.grad_oriented", GRADIENTS): _KERNELS_TAKE_IT,
 }
-"""Entries that do not agree, and why; in `utils/metalsim/README.md` as well."""
+"""Entries that do not agree, and why; in `metalsim/README.md` as well."""
 
 
 def agreement(outcomes: Iterable[Outcome]) -> dict[str, tuple[int, int]]:

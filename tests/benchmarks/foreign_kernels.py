@@ -6,7 +6,7 @@ CHECKOUT is a folder with the project's source; FILE names some of its Metal fil
 as its project's build reads it, with quoted includes put where they stand. Of every template some kernels are compiled,
 spread over those that the file makes of it (``--each``), and of all else everything. A file is loaded when all these
 are. What NumPy has an answer for is run and compared. Prints a Markdown table with the revision, writes it into
-utils/metalsim/shader/FOREIGN.md with ``--write``, and ends with code 1 if a kernel differs.
+metalsim/src/metalsim/shader/FOREIGN.md with ``--write``, and ends with code 1 if a kernel differs.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from typing import Any
 import numpy as np
 import torch
 
-UTILS = Path(__file__).resolve().parents[2] / "utils"
-sys.path[:0] = [str(UTILS)]
+SOURCES = Path(__file__).resolve().parents[2] / "metalsim" / "src"
+sys.path[:0] = [str(SOURCES)]
 from metalsim import shader  # noqa: E402
 from metalsim.shader import compiler  # noqa: E402
 from metalsim.shader import source as msl  # noqa: E402
 
-TABLES = UTILS / "metalsim" / "shader" / "FOREIGN.md"
+TABLES = SOURCES / "metalsim" / "shader" / "FOREIGN.md"
 RIGHT = "right"
 FOLDERS = {"candle": "candle-metal-kernels/src/metal_src", "mlx": "mlx/backend/metal/kernels"}
 THREADGROUP = dict.fromkeys(range(4), 8192)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-UTILS = Path(__file__).resolve().parents[2] / "utils"
+SOURCES = Path(__file__).resolve().parents[2] / "metalsim" / "src"
 AGREED = "agrees"
 LIMIT = 1800  # seconds for the programs of one package
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}
@@ -300,7 +300,7 @@ PACKAGES = (transformers, timm, torchvision, diffusers, ultralytics, accelerate,
 
 def _child(package: str) -> None:
     """Runs the programs of a package in this process; a JSON line for each."""
-    sys.path[:0] = [str(UTILS)]
+    sys.path[:0] = [str(SOURCES)]
     sys.path.remove(str(Path(__file__).parent))
     import metalsim
 

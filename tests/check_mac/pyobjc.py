@@ -70,7 +70,7 @@ class Use:
 
     name: str
     where: str
-    """``utils/metalsim/graph/metal.py:12``."""
+    """``metalsim/src/metalsim/graph/metal.py:12``."""
 
     @property
     def is_selector(self) -> bool:
@@ -122,7 +122,7 @@ def _in_a_string(text: str, place: str) -> Iterator[Use]:
 
 def of_the_project(root: Path) -> list[Use]:
     """Each name and selector where it is used first."""
-    folders = ("utils/metallab/mpsgraph", "tests/conformance", "utils/metalsim/graph")
+    folders = ("utils/metallab/mpsgraph", "tests/conformance", "metalsim/src/metalsim/graph")
     texts = {path: path.read_text() for folder in folders for path in sorted((root / folder).rglob("*.py"))}
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]

@@ -41,7 +41,7 @@ class Group:
     def __init__(self, config: pytest.Config, file: Path, device: str, environment: Mapping[str, str]) -> None:
         self.used = False
         self.output = tempfile.TemporaryFile()  # what tests print, also those that end the process  # noqa: SIM115
-        folders = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        folders = [str(TESTS), str(TESTS.parent / "metalsim" / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         variables = kept | {child.VARIABLE: "1", "PYTHONPATH": os.pathsep.join(folders), "METALLAB_DEVICE": device}
         command = [sys.executable, "-m", "conformance.child"]

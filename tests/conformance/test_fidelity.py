@@ -7,7 +7,7 @@ import torch
 
 from conformance.claims import ON_A_MAC
 
-LIMITS = "utils/metalsim/shader/LIMITS.md"
+LIMITS = "metalsim/src/metalsim/shader/LIMITS.md"
 pytestmark = pytest.mark.claim(on="gpu", used_in=LIMITS)
 KERNELS = """
 #include <metal_stdlib>

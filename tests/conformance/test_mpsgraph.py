@@ -1,7 +1,7 @@
 """MPSGraph from Python: what each operation gives, packages, orders, and what Apple's headers leave open
 
 Results are compared with NumPy in float64, with SciPy, or with functions of PyTorch that the simulation does not use.
-Where the headers say nothing, what the simulation chose is the claim (utils/metalsim/graph/README.md).
+Where the headers say nothing, what the simulation chose is the claim (metalsim/src/metalsim/graph/README.md).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from conformance.graph_programs import (
 from metallab import checks, isolated, mpsgraph, paths
 from metalsim.graph import contract, datatypes
 
-README = "utils/metalsim/graph/README.md"
+README = "metalsim/src/metalsim/graph/README.md"
 pytestmark = pytest.mark.claim(on="gpu", used_in="notebooks 09b to 11b")
 
 
@@ -902,7 +902,7 @@ def test_invalid_graph_ends_the_process(evidence):
         assert "aborts" in ended.detail
 
 
-@pytest.mark.claim(on="mac", used_in="utils/metalsim/graph/selectors.json, which the simulation is made from")
+@pytest.mark.claim(on="mac", used_in="metalsim/src/metalsim/graph/selectors.json, which the simulation is made from")
 def test_selectors_exist(evidence):
     """Every class of MPSGraph in our table has the selectors that this version of macOS should have.
 

@@ -1,6 +1,6 @@
 """what a PyTorch program meets on the GPU: views, memory, storages, files, random numbers, streams, errors' words
 
-The checks of the simulated device that should be as true of a Mac. tests/test_metalsim_device.py runs them in
+The checks of the simulated device that should be as true of a Mac. metalsim/tests/test_metalsim_device.py runs them in
 ``make test``, and the breaks of each; here are not those that say what the simulation alone does: that memory which
 nobody wrote is NaN, that results are the CPU's to the last bit, what it counts.
 """
@@ -43,7 +43,7 @@ CHECKS = [
 ]
 
 
-@pytest.mark.claim(on="gpu", used_in="utils/metalsim/README.md", slow=True)
+@pytest.mark.claim(on="gpu", used_in="metalsim/README.md", slow=True)
 @pytest.mark.parametrize("check", CHECKS)
 def test_program(check: str) -> None:
     simulated.plain.checks[f"test_{check}"]()

@@ -25,7 +25,7 @@ class Command:
     example: str
     """What stands behind ``metallab`` in a line that somebody would type."""
     needs: tuple[str, ...] = ()
-    """Of `EXTRAS`, the packages without which it cannot do anything."""
+    """The packages, `metalsim` or one of `EXTRAS`, without which it cannot do anything."""
 
 
 EXTRAS = {"torch": "pytorch", "matplotlib": "notebooks", "pandas": "notebooks"}
@@ -37,10 +37,14 @@ COMMANDS = (
         "metallab.pytorch.coverage",
         "will a model run on MPS?",
         "coverage my_project.model:example",
-        ("torch",),
+        ("torch", "metalsim"),
     ),
     Command(
-        "doctor", "metallab.pytorch.doctor", "six answers about a model", "doctor my_project.model:example", ("torch",)
+        "doctor",
+        "metallab.pytorch.doctor",
+        "six answers about a model",
+        "doctor my_project.model:example",
+        ("torch", "metalsim"),
     ),
     Command(
         "report", "metallab.results.report", "one page of a run's results", "report build/full-cpu", ("matplotlib",)
@@ -51,7 +55,7 @@ COMMANDS = (
         "metallab.pytorch.trace_script",
         "each operator, copy and fallback of a script",
         "trace train.py",
-        ("torch", "pandas"),
+        ("torch", "pandas", "metalsim"),
     ),
     Command("versus", "metallab.versus.command", "is B slower than A?", "versus HEAD~1 . cases.py"),
 )
@@ -73,7 +77,11 @@ def main(arguments: Sequence[str] | None = None, commands: Sequence[Command] = C
         sys.path.insert(0, here)
     chosen = names[given.command]
     if missing := [name for name in chosen.needs if importlib.util.find_spec(name) is None]:
-        mend = f"pip install 'path/to/metal-lab[{','.join(EXTRAS[name] for name in missing)}]'"
+        extras = ",".join(EXTRAS[name] for name in missing if name in EXTRAS)
+        folders = [f"'path/to/metal-lab[{extras}]'"] * bool(extras) + ["path/to/metal-lab/metalsim"] * (
+            "metalsim" in missing
+        )
+        mend = f"pip install {' '.join(folders)}"
         what = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
         print(f"metallab {chosen.name}: {what}: {mend}, or make setup in a checkout", file=sys.stderr)
         return 2

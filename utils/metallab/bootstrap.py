@@ -644,7 +644,7 @@ def install_commands(project, options):
     extras = [word for extra in wanted for word in ("--extra", extra)]
     return [
         [*install, *options, "--require-hashes", "-r", "pyproject.toml", *extras, "-c", "lock.txt"],
-        [*install, "--offline", "--no-deps", "--no-build-isolation", "--editable", "."],
+        [*install, "--offline", "--no-deps", "--no-build-isolation", "--editable", ".", "--editable", "metalsim"],
     ]
 
 

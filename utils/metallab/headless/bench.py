@@ -60,7 +60,13 @@ def state() -> str:
     # without the load, which changes by the minute, and the GPU, which a Mac may be too busy to name: the device tells
     described = replace(machine.describe(), load_average=None, gpu=None, gpu_cores=None)
     digest = hashlib.sha256(described.to_json().encode())
-    for path in sorted([*paths.NOTEBOOKS.glob("*.ipynb"), *(paths.ROOT / "utils").rglob("*")]):
+    for path in sorted(
+        [
+            *paths.NOTEBOOKS.glob("*.ipynb"),
+            *(paths.ROOT / "utils").rglob("*"),
+            *(paths.ROOT / "metalsim" / "src").rglob("*"),
+        ]
+    ):
         inside = path.relative_to(paths.ROOT)
         hidden = any(part.startswith(".") for part in inside.parts)  # what a Mac's Finder and editors leave is no code
         if path.is_file() and not hidden and "__pycache__" not in inside.parts and ".egg-info" not in str(inside):

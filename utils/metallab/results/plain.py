@@ -37,7 +37,7 @@ _COLOURED = re.compile(r"#(T_\w+_row\d+_col\d+)\b")
 _BEGIN = r"(?<![\w.:/~<}$-])"
 _CELL = re.compile(rf"{_BEGIN}(?:/[^\s/:\"'<>]+)*/ipykernel_\d+/\d+\.py")
 _PACKAGES = re.compile(rf"{_BEGIN}(?:/[^\s/:\"'<>]+)+?/(?:site|dist)-packages/")
-_CHECKOUT = re.compile(rf"{_BEGIN}(?:/[^\s/:\"'<>]+)+?/(?=(?:\.venv[\w-]*|build|utils|notebooks|data|tests)/)")
+_CHECKOUT = re.compile(rf"{_BEGIN}(?:/[^\s/:\"'<>]+)+?/(?=(?:\.venv[\w-]*|build|utils|metalsim|notebooks|data|tests)/)")
 _SYSTEM = {"usr", "bin", "lib", "lib64", "etc", "dev", "proc", "sys", "System", "Library", "Applications"}
 _OWN = {
     "home",

@@ -51,12 +51,8 @@ class Side:
 
     @property
     def source(self) -> Path:
-        """The folder with the project's packages: what setuptools is told, or else finds: ``src``, or the project."""
-        project = self.checkout / self.project
-        src = project / "src"
-        is_layout = any(src.rglob("*.py")) and not (src / "__init__.py").exists()
-        told = [project / name for name in _told_sources(project / "pyproject.toml")]
-        return next((folder for folder in told if folder.is_dir()), src if is_layout else project)
+        """The folder with the project's packages."""
+        return _source(self.checkout / self.project)
 
     @property
     def modules(self) -> set[str]:
@@ -71,7 +67,9 @@ class Side:
     @property
     def command(self) -> Command:
         """How its processes are started: its packages come first, then a ``PYTHONPATH`` of its own, then this one's."""
-        folders = [str(self.source), self.variables.get("PYTHONPATH"), os.environ.get("PYTHONPATH")]
+        beside = (folder.parent for folder in sorted(self.checkout.glob("*/pyproject.toml")))
+        sources = dict.fromkeys([self.source, *map(_source, beside)])  # a checkout may hold several projects
+        folders = [*map(str, sources), self.variables.get("PYTHONPATH"), os.environ.get("PYTHONPATH")]
         path = os.pathsep.join(filter(None, folders))
         return Command(self.python, {**self.variables, "PYTHONPATH": path}, self.checkout)
 
@@ -89,6 +87,14 @@ class Description:
     """``cpu``, ``cuda`` or ``mps``; empty if the one that was wished for is not there."""
     label: str
     """The device's name, where it is no CPU."""
+
+
+def _source(project: Path) -> Path:
+    """The folder with a project's packages: what setuptools is told, or else finds: ``src``, or the project."""
+    src = project / "src"
+    is_layout = any(src.rglob("*.py")) and not (src / "__init__.py").exists()
+    told = [project / name for name in _told_sources(project / "pyproject.toml")]
+    return next((folder for folder in told if folder.is_dir()), src if is_layout else project)
 
 
 def parse(text: str, root: Path) -> Side:

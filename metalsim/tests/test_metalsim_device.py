@@ -25,7 +25,8 @@ from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "metalsim" / "src"
 CHILD = __name__ == "__main__"
 
 import children  # noqa: E402
@@ -1107,7 +1108,7 @@ def python(*arguments: str, package: Path | None = None, **changes: str | None) 
 def variables(package: Path | None = None, **changes: str | None) -> dict[str, str]:
     """The environment of a child."""
     given = {"METALSIM_CACHE": str(building.cache()), **os.environ, "PYTORCH_ENABLE_MPS_FALLBACK": "0"}
-    given |= {"PYTHONPATH": str(package or ROOT / "utils"), **changes}
+    given |= {"PYTHONPATH": os.pathsep.join(map(str, (package or SOURCES, ROOT / "tests"))), **changes}
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -1135,12 +1136,12 @@ if not CHILD:
 
 def broken_package(folder: Path, file: str, old: str, new: str) -> Path:
     """A copy of metalsim with one piece of its text replaced."""
-    shutil.copytree(ROOT / "utils", folder / "utils", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    path = folder / "utils/metalsim" / file
+    shutil.copytree(SOURCES, folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    path = folder / "src/metalsim" / file
     text = path.read_text()
     assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times: adapt the test"
     path.write_text(text.replace(old, new))
-    return folder / "utils"
+    return folder / "src"
 
 
 BREAKS_OF_CPP = {  # file, old text, new text, and a check that must fail then
@@ -1252,7 +1253,7 @@ def counted(command, **options):
 preload.subprocess.run = counted
 preload.arm()
 """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "utils"), "METALSIM_CACHE": str(tmp_path / "cache")}
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES), "METALSIM_CACHE": str(tmp_path / "cache")}
     builders = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(3)]
     assert [one.wait(timeout=120) for one in builders] == [0, 0, 0]
     assert len(list(tmp_path.glob("build-*"))) == 1

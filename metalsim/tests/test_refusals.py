@@ -18,9 +18,9 @@ from dylibs import FUNCTIONS, MPS, library
 from metalsim import operators, refusals
 from metalsim.refusals import detours, rules, wheel
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RULES = [rule for kept in rules.RULES.values() for rule in kept]
-UNMODELLED = json.loads((ROOT / "utils/metalsim/refusals/unmodelled.json").read_text())
+UNMODELLED = json.loads((ROOT / "metalsim/src/metalsim/refusals/unmodelled.json").read_text())
 PIECES = {
     piece for words in (*(rule.words for rule in RULES), *detours.WARNINGS) for piece in re.split(r"{\w+}", words)
 }
@@ -207,7 +207,10 @@ def test_the_simulated_device_raises_where_pytorch_s_macs_do(tmp_path):
     """
     out = tmp_path / "outcomes.json"
     command = [sys.executable, "tests/benchmarks/expected_on_macs.py", "--quick", "--json", str(out)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, ["utils", os.environ.get("PYTHONPATH")]))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, ["metalsim/src", os.environ.get("PYTHONPATH")])),
+    }
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -221,7 +224,7 @@ def test_the_simulated_device_raises_where_pytorch_s_macs_do(tmp_path):
     assert any(o["of"] == "gradients" for o in outcomes)
 
     printed = re.findall(r"^(\S+) \((?:forward|gradients); .*\): (.*)$", done.stdout, re.MULTILINE)
-    page = (ROOT / "utils/metalsim/README.md").read_text()
+    page = (ROOT / "metalsim/README.md").read_text()
     assert printed
     assert set(printed) == set(re.findall(r"^\| `([^`]+)` \|[^|]*\| (.*) \|$", page, re.MULTILINE))
 

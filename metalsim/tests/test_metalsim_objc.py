@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 CHILD = __name__ == "__main__"
 
 import metallab  # noqa: E402, F401, I001 - arms the simulation in a child, before torch
@@ -251,7 +252,7 @@ def program() -> Any:
     """tests/objective_c/program.mm, with a function that calls one of its functions."""
     import ctypes
 
-    loaded = ctypes.CDLL(built("metal_program", ROOT / "tests/objective_c/program.mm", is_python_module=False))
+    loaded = ctypes.CDLL(built("metal_program", HERE / "objective_c/program.mm", is_python_module=False))
 
     def call(function: str) -> str:
         getattr(loaded, function).restype = ctypes.c_char_p
@@ -301,13 +302,13 @@ def test_handlers_and_who_asks_see_the_status():
 @in_program
 def test_a_selector_that_metal_has_not_does_not_compile():
     """On a Mac it is a warning, which load() does not show, and the process ends when the message is sent."""
-    assert "dispatchThreadgroup:threadsPerThreadgroup:' not found" in misspelt(ROOT / "tests/objective_c/program.mm")
+    assert "dispatchThreadgroup:threadsPerThreadgroup:' not found" in misspelt(HERE / "objective_c/program.mm")
 
 
 @in_program
 def test_what_the_language_lacks_here_does_not_compile():
     with pytest.raises(RuntimeError, match=r"fobjc-arc is not supported|has no ARC"):
-        built("arc", ROOT / "tests/objective_c/program.mm", flags=["-fobjc-arc"], is_python_module=False)
+        built("arc", HERE / "objective_c/program.mm", flags=["-fobjc-arc"], is_python_module=False)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "try.mm"
         source.write_text(
@@ -598,7 +599,12 @@ def checks_of(session: str) -> dict[str, Callable[[], str | None]]:
 @functools.cache
 def child(session: str) -> dict[str, str]:
     """What came of a session."""
-    environment = {"METALSIM_CACHE": str(building.cache()), **os.environ, "METALLAB_DEVICE": "sim"}
+    environment = {
+        "METALSIM_CACHE": str(building.cache()),
+        **os.environ,
+        "METALLAB_DEVICE": "sim",
+        "PYTHONPATH": str(ROOT / "tests"),
+    }
     return children.run(__file__, session, checks_of(session), environment)
 
 

@@ -53,8 +53,8 @@ def cache(*inside: str) -> Path:
 def _base() -> Path:
     if folder := os.environ.get(CACHE_VARIABLE):
         return Path(folder).absolute()
-    checkout = Path(__file__).resolve().parents[2]
-    if (checkout / "pyproject.toml").is_file():
+    checkout = Path(__file__).resolve().parents[3]
+    if (checkout / "metalsim" / "pyproject.toml").is_file():
         return checkout / "build" / "metalsim"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "metalsim"
 
