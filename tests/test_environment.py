@@ -51,7 +51,7 @@ def environment_yml():
 def test_environment_yml_installs_this_project_with_the_lock():
     conda, pip = environment_yml()
     assert conda == ["python=3.11", "pip"]
-    assert pip[:2] == ["--constraint constraints.txt", "--editable .[lab,mlx,dev]"]
+    assert pip[:3] == ["--constraint constraints.txt", "--editable ./metalsim", "--editable .[lab,mlx,dev]"]
 
 
 def test_the_list_for_conda_is_the_lock_without_its_hashes():
@@ -70,7 +70,7 @@ def test_pip_resolves_environment_yml_to_what_is_installed(tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (would,) = re.findall("Would install (.*)", done.stdout)
-    assert would == f"metal-lab-{PYPROJECT['version']}"
+    assert set(would.split()) == {f"metal-lab-{PYPROJECT['version']}", f"metalsim-{PYPROJECT['version']}"}
 
 
 MEASURES_ALONE = """
@@ -113,12 +113,12 @@ def test_measuring_needs_numpy_psutil_and_pyperf_alone(tmp_path):
 
 def test_environment_yml_repeats_the_headline_packages_exactly():
     ours = {name_of(dependency): dependency for dependency in reversed(DEPENDENCIES)}
-    assert environment_yml()[1][2:] == [ours[name] for name in HEADLINE]
+    assert environment_yml()[1][3:] == [ours[name] for name in HEADLINE]
 
 
 def test_every_dependency_gives_its_reason():
     conda, pip = environment_yml()
-    listed = [("pyproject.toml", '"{}",', DEPENDENCIES), ("environment.yml", "- {} ", conda + pip[2:])]
+    listed = [("pyproject.toml", '"{}",', DEPENDENCIES), ("environment.yml", "- {} ", conda + pip[3:])]
     for file, form, dependencies in listed:
         of_the_project = (ROOT / file).read_text().split("[dependency-groups]")[0]
         lines = [line.strip() for line in of_the_project.splitlines()]
@@ -283,6 +283,7 @@ def test_fuzz_looks_for_so_many_minutes(make):
 
 def test_mutants_are_made_of_a_copy(make):
     (make.folder / "utils/metallab").mkdir(parents=True)
+    (make.folder / "metalsim/src/metalsim").mkdir(parents=True)
     (make.folder / "utils/metallab/units.py").write_text("one = 1\n")
     (make.folder / "pyproject.toml").touch()
     (make.folder / "tests/test_units.py").touch()
@@ -336,9 +337,9 @@ def test_measuring_in_parallel_is_refused(make, target):
 def test_test_lints_and_ends_with_pytest(make):
     calls = make("test", "JOBS=3")[2]
     assert calls[1:] == [
-        "ruff check --quiet utils tests book classroom/*.py notebooks",
+        "ruff check --quiet utils metalsim tests book classroom/*.py notebooks",
         "ruff check --quiet --select E501 --line-length 88 notebooks",
-        "ruff format --quiet --check utils tests book classroom/*.py",
+        "ruff format --quiet --check utils metalsim tests book classroom/*.py",
         "python -m pytest -n 3 --dist worksteal",
     ]
     for failing in ("check*", "format*", "*pytest*"):
@@ -565,7 +566,7 @@ def test_a_newer_jax_has_an_environment_of_its_own_and_runs_the_same_pages(make)
     into = "--quiet --python .venv-jax/bin/python"
     assert installed(calls) == [
         f"{into} --require-hashes -r lock-jax.txt out=",
-        f"{into} --no-deps --no-build-isolation -e . out=",
+        f"{into} --no-deps --no-build-isolation -e . -e metalsim out=",
     ]
     assert calls[-3:] == runs
     _, _, calls = make("test-jax", "DEVICE=cpu")
