@@ -259,7 +259,16 @@ def test_uv_holds_what_others_made_against_the_lock_and_installs_the_project_alo
     extras = ["--extra", "lab", "--extra", "dev"] + ["--extra", "mlx"] * and_mlx
     into = ["pip", "install", "--python", str(setup.venv / "bin" / "python")]
     assert installed == [*into, "--require-hashes", "-r", "pyproject.toml", *extras, "-c", "lock.txt"]
-    assert linked == [*into, "--offline", "--no-deps", "--no-build-isolation", "--editable", "."]
+    assert linked == [
+        *into,
+        "--offline",
+        "--no-deps",
+        "--no-build-isolation",
+        "--editable",
+        ".",
+        "--editable",
+        "metalsim",
+    ]
 
 
 PIP_KNOWS = """
@@ -348,6 +357,9 @@ def test_a_file_with_another_hash_is_not_installed(setup, monkeypatch, tmp_path)
         '[project]\nname = "metal-lab"\nversion = "1.0"\n'
         '[project.optional-dependencies]\nlab = ["one"]\nmlx = []\ndev = []\n'
     )
+    (setup.root / "metalsim").mkdir()
+    second = (setup.root / "pyproject.toml").read_text().replace("metal-lab", "metalsim")
+    (setup.root / "metalsim" / "pyproject.toml").write_text(second)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
     lock = setup.root / "lock.txt"
