@@ -122,7 +122,7 @@ def test_imports_run_one_way():
         ("metallab.results.report", "RUN = ['-m', 'metallab.headless']", "the room results into the room headless"),
         ("metalsim.errors", "from metallab import units", "the simulation knows nothing of metallab: metalsim.errors"),
         ("metalsim.errors", "TEXT = 'import metallab.paths'", "the simulation knows nothing of metallab"),
-        ("metalsim.graph.program", "from metalsim.graph import mpsgraph", "in a circle: metalsim.graph."),
+        ("metalsim.graph.tensors", "from metalsim.graph import coreml", "in a circle: metalsim.graph"),
         ("metallab.units", "from metallab import timing", "in a circle: metallab."),
         ("metallab.results.report", "from metallab.__main__ import Command", "the door is no part of the house"),
     ],

@@ -16,7 +16,7 @@ from check_mac import checks, macho, pyobjc, wheels
 from check_mac.checks import CheckResult
 from metallab import paths
 from metalsim import operators
-from metalsim.graph import contract
+from metalsim.graph import mpsgraph
 from metalsim.refusals import wheel as refusals
 
 FOLDER = paths.BUILD / "check-mac"
@@ -39,9 +39,8 @@ def planned(locked: Sequence[wheels.Locked], cache: Path) -> Iterator[Callable[[
     frameworks = {name: package for name, package in packages.items() if name.startswith("pyobjc-framework-")}
     archives = [wheels.fetched(package.sdist, cache) for package in frameworks.values()]
     metadata = pyobjc.read(archives)
-    version = str(packages["pyobjc-core"].version)
     yield lambda: checks.pyobjc_has_the_names(metadata, pyobjc.of_the_project(paths.ROOT))
-    yield lambda: checks.contract_is_pyobjcs(metadata, contract.SOURCE, version)
+    yield lambda: checks.constants_are_pyobjcs(metadata, mpsgraph.CONSTANTS)
     for name in ("torch", "torchvision"):
         yield lambda name=name: checks.python_files_are_linuxs(wheel(name), checks.installed(name))
     yield lambda: _operators(wheel("torch"))

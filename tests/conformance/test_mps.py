@@ -411,7 +411,7 @@ def test_large_inner_sizes_are_right(evidence):
 
 
 @pytest.mark.claim(used_in="notebook 11b")
-@pytest.mark.parametrize("operator", edges.GRAPH_TESTS)
+@pytest.mark.parametrize("operator", edges.OPERATORS)
 def test_operators_agree_at_their_edges(operator, evidence):
     """Of nothing, one element, ties, NaN and odd sizes, operators give what NumPy gives.
 

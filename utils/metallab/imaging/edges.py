@@ -25,23 +25,10 @@ from metallab import parity, tables
 from metallab.device import Device
 from metallab.imaging import references
 
-GRAPH_TESTS = {
-    "complex64": ["test_complex_to_complex"],
-    "complex32": ["test_half_precision_spectra_are_rounded_from_single"],
-    "fftn": ["test_complex_to_complex"],
-    "ifftn": ["test_complex_to_complex"],
-    "rfftn": ["test_real_to_hermitean_and_back"],
-    "irfftn": ["test_real_to_hermitean_and_back"],
-    "conv3d": ["test_convolution_in_three_dimensions"],
-    "grid_sample": ["test_grid_sampling"],
-    "sort": ["test_operation", "test_sorting_puts_nan_last"],
-    "argsort": ["test_operation"],
-    "cumsum": ["test_cumulative_operations", "test_cumulative_operations_carry_nan"],
-    "cumprod": ["test_cumulative_operations"],
-    "cummin": ["test_cumulative_operations", "test_cumulative_operations_carry_nan"],
-    "cummax": ["test_cumulative_operations", "test_cumulative_operations_carry_nan"],
-}
-"""By operator: the tests in ``tests/conformance/test_mpsgraph.py`` that ask the same of Apple's MPSGraph."""
+OPERATORS = (
+    "complex64", "complex32", "fftn", "ifftn", "rfftn", "irfftn", "conv3d", "grid_sample", "sort", "argsort", "cumsum",
+    "cumprod", "cummin", "cummax",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,12 +105,12 @@ def _not_agreeing(cases: Mapping[str, str]) -> str:
 
 def survey(*, on: Device) -> Survey:
     """Run every case on a device. Asking a GPU's library for what it does not have may end the process."""
-    outcomes = {name: {case.name: case.outcome(on) for case in cases(name)} for name in GRAPH_TESTS}
+    outcomes = {name: {case.name: case.outcome(on) for case in cases(name)} for name in OPERATORS}
     return Survey(on.label, outcomes)
 
 
 def cases(operator: str) -> list[Case]:
-    """The cases of one operator, a key of `GRAPH_TESTS`; KeyError for another."""
+    """The cases of one operator, one of `OPERATORS`; KeyError for another."""
     if operator in ("complex64", "complex32"):
         return _complex(operator)
     if operator.endswith("fftn"):

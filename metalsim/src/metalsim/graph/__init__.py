@@ -1,60 +1,81 @@
 """A simulated MPSGraph: PyObjC's modules as stand-ins, so that the Python code of a Mac runs where there is none.
 
-``metalsim.graph.install()``, and these can be imported: ``Metal``, ``MetalPerformanceShaders``,
-``MetalPerformanceShadersGraph``, ``Foundation`` and ``objc``, as far as MPSGraph needs them. Selectors, arguments and
-the macOS that brought each are checked against PyObjC's own metadata; PyTorch computes, on the CPU. No compiler, no GPU
-and no simulated ``mps`` device are needed. `README.md` beside this file has an example and the limits.
+After ``metalsim.graph.install()`` these can be imported: ``Metal``, ``MetalPerformanceShaders``,
+``MetalPerformanceShadersGraph``, ``Foundation`` and ``objc``, with what `metalsim.graph.mpsgraph`
+has. PyTorch computes, on the CPU. No compiler and no simulated ``mps`` device are needed.
 """
 
 from __future__ import annotations
 
-from metalsim.graph import contract
-from metalsim.graph.errors import InvalidGraph, NeedsNewerMacOS, NotSimulated, PackageError
-from metalsim.graph.importing import hook, hooked, unhook
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
 
-__all__ = [
-    "InvalidGraph",
-    "NeedsNewerMacOS",
-    "NotSimulated",
-    "PackageError",
-    "install",
-    "installed",
-    "macos_version",
-    "set_macos_version",
-    "uninstall",
-]
+from metalsim import preload
+from metalsim.errors import InvalidGraph, SimulationError
+
+__all__ = ["InvalidGraph", "install", "installed", "uninstall"]
+
+MODULES = ("Foundation", "Metal", "MetalPerformanceShaders", "MetalPerformanceShadersGraph", "objc")
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Find the stand-ins, and nothing else; torch is imported with the first of them."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.util.spec_from_loader(name, self, origin="simulated") if name in MODULES else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        with preload.forgiving():  # graphs are computed on the CPU, without torch's simulated device
+            from metalsim.graph import mpsgraph
+        module.__doc__ = f"A simulated {module.__name__}: the part of it that MPSGraph needs. See metalsim.graph."
+        module.__simulated__ = True
+        vars(module).update(mpsgraph.CONTENT[module.__name__])
+
+
+_finder = _Finder()
 
 
 def install() -> str:
-    """Make the stand-ins importable, and return a line that says what is simulated. Nothing is imported yet.
+    """Make the stand-ins importable. A second call changes nothing.
 
-    SimulationError on a Mac, which has the real ones, and where a module of one of their names is there already.
+    Returns
+    -------
+    str
+        A line that names what is simulated.
+
+    Raises
+    ------
+    SimulationError
+        On a Mac, which has the real modules, and where a module of one of their names is there already.
     """
-    hook()
-    return (
-        f"Simulated MPSGraph of macOS {macos_version()}: selectors as PyObjC 12.2.2 has them, computed by PyTorch on "
-        "the CPU. No time measured here is a GPU's."
-    )
+    if not installed():
+        if sys.platform == "darwin":
+            raise SimulationError("this is a Mac, which has the real MPSGraph: import it, and do not simulate it")
+        for name in MODULES:
+            if name in sys.modules or importlib.util.find_spec(name) is not None:
+                raise SimulationError(
+                    f"there is a module {name} already, which would be taken for the simulated one: rename the file, "
+                    "or uninstall the package, that it comes from"
+                )
+        sys.meta_path.append(_finder)
+    return "Simulated MPSGraph, computed by PyTorch on the CPU. No time measured here is a GPU's."
 
 
 def uninstall() -> None:
-    """Take the stand-ins out again. Objects made by them stay what they are."""
-    unhook()
+    """Remove the stand-ins. Objects made by them stay what they are."""
+    if installed():
+        sys.meta_path.remove(_finder)
+    for name in MODULES:
+        if getattr(sys.modules.get(name), "__simulated__", False):
+            del sys.modules[name]
 
 
 def installed() -> bool:
-    """True after `install`."""
-    return hooked()
-
-
-def macos_version() -> str:
-    """The macOS that is simulated: ``"15.0"`` unless `set_macos_version` said otherwise."""
-    return contract.version_text(contract.macos())
-
-
-def set_macos_version(version: str) -> None:
-    """Simulate another macOS: selectors and classes that came later are then missing, as on a Mac that has it.
-
-    ValueError for what is no version.
-    """
-    contract.set_macos(version)
+    """Return True after `install`."""
+    return _finder in sys.meta_path
