@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from mutate import Rules
 from results_files import claim, honest
 
 from metallab import device, machine, paths, records, timing
 from metallab.results import findings, machines
 from metallab.timing import Measurement, Size
 
-RULES = Rules(findings)
-BESIDE = Rules(machines)
 HERE = machine.describe()
 GPU, CPU = "NVIDIA H200", "Xeon CPU, 16 threads"
 
@@ -45,13 +42,7 @@ def sized(n: int, speed_up: float, name: str = "product, n = {n}", **changes) ->
     return [baseline(name, **about), record("cuda", speed_up, name, role="GPU", **about, **changes)]
 
 
-@RULES.rule(
-    ("compare.interval([run.comparison.median for run in sound])", "compare.Interval(median, low, high)"),
-    ("    if len(sound) > 1:\n", "    if False:\n"),
-    ("    sound, doubt = believed(runs)\n", "    sound, doubt = list(runs), ''\n"),
-    ("    sound, doubt = believed(runs)\n", "    sound, doubt = believed(runs[:1])\n"),
-)
-def each_process_counts_once(findings):
+def test_each_process_counts_once():
     """Three processes that agree say more than one; three that do not say less, however narrow each one's interval."""
     agree = findings.conclusion_of([record("mps", speed_up, run=n) for n, speed_up in enumerate((2.0, 2.01, 1.99))])
     assert (agree.outcome, agree.reason) == ("faster", "2.00 times as fast, 3 processes")
@@ -69,13 +60,7 @@ def each_process_counts_once(findings):
     assert findings.conclusion_of([drifted]).words == "drifted: no speed-up is given"
 
 
-@RULES.rule(
-    ("if base.taken == run.taken", "if True"),
-    ("ratio.in_every_pair or ", ""),
-    ("tuple(b / a for a, b in", "tuple(a / b for a, b in"),
-    ("return _judged_by_pairs(sound[0], baseline)", "return _judged_by_pairs(sound[0], ())"),
-)
-def few_pairs_are_told_as_the_page_told_them(findings):
+def test_few_pairs_are_what_each_of_them_showed():
     """What each showed, from the samples of the same process; inconclusive only where they point both ways."""
 
     def told(*pairs: float) -> list[tuple[str, ...]]:
@@ -95,14 +80,7 @@ def with_samples(made: records.Record, samples: list[float]) -> records.Record:
     return dataclasses.replace(made, measurement=dataclasses.replace(made.measurement, samples=tuple(samples)))
 
 
-@RULES.rule(
-    ("if shared and (", "if ("),
-    ("rank = each.by_gpu, shared", "rank = False, shared"),
-    ("rank > best[each.lesson][0]", "rank < best[each.lesson][0]"),
-    ("abs(math.log(each.ratio[1]))", "each.ratio[1]"),
-    ("{_row(each): each for each in one.conclusions if each.ratio}", "{_row(each): each for each in one.conclusions}"),
-)
-def of_each_lesson_the_largest_difference_that_another_machine_has_too(findings):
+def test_side_by_side_is_the_largest_shared_difference():
     def column(title: str, **speed_ups: float) -> findings.Column:
         made = [
             one for name, value in speed_ups.items() for one in (baseline(name), record("v", value, name, role="GPU"))
@@ -123,13 +101,7 @@ def of_each_lesson_the_largest_difference_that_another_machine_has_too(findings)
     assert findings.side_by_side([here]) == []
 
 
-@RULES.rule(
-    ("    if not judged:\n        return []\n    gpu", "    gpu"),
-    ("reverse=True)[:3]", "reverse=True)[:9]"),
-    ("each.ratio[1] > best[each.lesson].ratio[1]", "True"),
-    ('if "from n =" in words', "if True"),
-)
-def a_minute_tells_the_gpu_its_sizes_and_the_largest_gains(findings):
+def test_in_short_has_the_gpu_its_sizes_and_the_largest_gains():
     series = [one for n, value in ((64, 0.5), (128, 2.0), (256, 4.0)) for one in sized(n, value)]
     always = [one for n in (64, 128, 256) for one in sized(n, 3.0, "copy, n = {n}")]
     lessons = [
@@ -158,13 +130,7 @@ def a_minute_tells_the_gpu_its_sizes_and_the_largest_gains(findings):
     ]
 
 
-@RULES.rule(
-    ("_refused(doubt) if doubt else", "_refused(doubt) if doubt and not sound and False else"),
-    ('    if doubt.kind == "simulated":\n', "    if False:\n"),
-    ('    if doubt.kind == "fast mode":\n', "    if False:\n"),
-    ('{"outputs differ": "differ", "simulated"', '{"simulated"'),
-)
-def one_process_that_may_not_speak_silences_all(findings):
+def test_one_process_that_may_not_speak_silences_all():
     good = [record("mps", 2.0, run=n) for n in range(2)]
     wrong = record("mps", 2.0, run=2, outcome="withheld", doubt="outputs differ", withheld="by 3")
     silenced = findings.conclusion_of([*good, wrong])
@@ -181,7 +147,7 @@ def one_process_that_may_not_speak_silences_all(findings):
         assert got.ratio is None
 
 
-def test_a_speed_up_is_of_a_gpu_if_its_baseline_ran_on_a_cpu():
+def test_a_speed_up_is_of_a_gpu_if_its_baseline_is_of_a_cpu():
     threads = record("CPU, 1 thread", 0.5, device=CPU, kind="cpu", threads=1)
     of_gpu, of_threads = findings.conclusions([baseline(), record("cuda", 2.0, role="GPU"), threads])
     assert (of_gpu.by_gpu, of_threads.by_gpu) == (True, False)
@@ -191,17 +157,7 @@ def test_a_speed_up_is_of_a_gpu_if_its_baseline_ran_on_a_cpu():
 # --- crossovers and dtypes ---
 
 
-@RULES.rule(
-    ("timing.crossover(won)", "min(won)"),
-    ("if n in judged else None", "if True else None"),
-    ('if outcome != "withheld"]', "]"),
-    ('if outcomes[last] not in ("faster", "slower"):', "if False:"),
-    ("if len(outcomes) < 3:", "if False:"),
-    ("if outcome in _OUTCOMES}", 'if outcome in ("faster", "slower")}'),
-    ("if each.series and", "if True and"),
-    ("if size > smallest else everywhere", "if True else everywhere"),
-)
-def a_crossover_holds_at_every_larger_size(findings):
+def test_a_crossover_holds_at_every_larger_size():
     def crossover_cell(*speed_ups: float, **last) -> str:
         made = []
         for n in (1, 2, 3):  # of no series
@@ -224,8 +180,7 @@ def a_crossover_holds_at_every_larger_size(findings):
     assert crossover_cell(0.5, 2.0, 2.0, **busy) == "faster from n = 2 on (nothing may be said of n = 1024)"
 
 
-@RULES.rule((", key=_in_order)", ")"))
-def a_series_is_a_row_and_rows_are_in_order(findings):
+def test_a_series_is_a_row_and_rows_are_in_order():
     made = []
     for batch in (32, 1, 16):
         for width in (8, 32, 64):
@@ -259,14 +214,7 @@ def columns(findings, *own: records.Record) -> list:
     return [*here, *there, *findings.wanted([*here, *there])]
 
 
-@RULES.rule(
-    ('f"SIMULATED {self.title}" if self.simulated', "self.title if True"),
-    ('        return "SIMULATED: none given"\n', '        return "–"\n'),
-    ("    return [] if real else", "    return [] if measured else"),
-    ("each.by_gpu == by_gpu}", "True}"),
-    ('key=lambda m: (m.kind == "cpu", -(m.threads or 0))', "key=lambda m: 0"),
-)
-def what_is_simulated_and_what_is_missing_is_unmistakable(findings, build, monkeypatch):
+def test_simulated_and_missing_machines_are_labelled(build, monkeypatch):
     monkeypatch.setattr(findings, "REFERENCES", build / "results")
     records.write(build / "results" / "h200.json", honest([baseline(), record("cuda", 2.0)]))
     mac = dataclasses.replace(HERE, os_name="macOS")
@@ -289,8 +237,7 @@ def what_is_simulated_and_what_is_missing_is_unmistakable(findings, build, monke
     assert findings.wanted([findings.column([real], "x")]) == []
 
 
-@RULES.rule(("if number > 1 else one", "if number > 2 else one"), ("seen[one.title] += 1", "seen[one.title] = 1"))
-def two_machines_of_one_kind_keep_their_own_names(findings):
+def test_two_machines_of_one_kind_keep_their_own_names():
     mac = findings.Column("Apple M2 GPU", "mine")
     other, third = dataclasses.replace(mac, origin="a friend's"), dataclasses.replace(mac, origin="another's")
     named = findings.distinct([mac, findings.Column("NVIDIA H200", "b"), other, third])
@@ -298,8 +245,7 @@ def two_machines_of_one_kind_keep_their_own_names(findings):
     assert [one.origin for one in named] == ["mine", "b", "a friend's", "another's"]
 
 
-@RULES.rule(("        except RecordError as error:\n", "        except ZeroDivisionError as error:\n"))
-def a_broken_reference_is_named_and_the_rest_goes_on(findings, build, monkeypatch):
+def test_a_broken_reference_is_named_and_the_rest_goes_on(build, monkeypatch):
     monkeypatch.setattr(findings, "REFERENCES", build / "results")
     made = honest([baseline(), record("cuda", 2.0)])
     records.write(build / "results" / "good.json", made)
@@ -311,15 +257,7 @@ def a_broken_reference_is_named_and_the_rest_goes_on(findings, build, monkeypatc
     assert problems[1].reason.endswith("claims another interval of its speed-up than its samples say")
 
 
-@RULES.rule(
-    ("paths.latest({run: _last_taken(records) for run, records in of_runs.items()})", "min(of_runs)"),
-    ("paths.latest({run: _last_taken(records) for", "paths.latest({run: 0.0 for"),
-    ("        if any(_is_of(record, here) for record in records):\n", "        if records:\n"),
-    ("    except RecordError:  #", "    except ZeroDivisionError:  #"),
-    ('same and measured.mode == "full" and not measured.simulated', "same"),
-    ('for path in build.glob("bench/*.json"):', "for path in ():"),
-)
-def this_machine_s_latest_run_is_found(findings, build):
+def test_this_machine_s_latest_run_is_found(build):
     def file(place: str, run: int, described=HERE, **changes) -> None:
         refused = {"outcome": "withheld", "doubt": "simulated"} if "simulated" in changes else {}
         made = [baseline(run=run, **changes), record("cuda", None if refused else 2.0, run=run, **changes, **refused)]
@@ -347,12 +285,7 @@ def this_machine_s_latest_run_is_found(findings, build):
     assert findings.latest().origin == "this machine, full-cuda"
 
 
-@RULES.rule(
-    ("if before is None or before.title != now.title:", "if before is None:"),
-    ("if before is None or before.title != now.title:", "if True:"),
-    ("if record.lesson not in lessons]", "if True]"),
-)
-def what_was_measured_just_now_is_not_missing(findings, build):
+def test_what_was_measured_just_now_is_not_missing(build):
     """The sizes that a page has timed stand in its table beside the lessons of an earlier run."""
 
     def product(n: int, run: int, **changes) -> list[records.Record]:
@@ -373,15 +306,7 @@ def what_was_measured_just_now_is_not_missing(findings, build):
     assert findings.with_now(of_another) is of_another
 
 
-@RULES.rule(
-    ("if record.measurement.others > timing.BUSY]", "if False]"),
-    ("if abs(record.sentinel_drift or 0) > timing.DRIFT]", "if False]"),
-    ('if record.measurement.mode == "full" and not record.measurement.simulated]', "]"),
-    ('sum(conclusion.outcome == "withheld" for', 'sum(conclusion.outcome == "faster" for'),
-    ("for record in [*busy, *drifted]}", "for record in busy}"),
-    ('{"noisy", "unreliable"}', "set()"),
-)
-def a_line_says_whether_a_run_may_be_believed(findings):
+def test_a_line_says_whether_a_run_may_be_believed():
     good = [baseline(), record("mps", 2.0)]
     assert findings.trust([]) == findings.trust([record("mps", 2.0, mode="fast")]) == ""
     assert findings.trust([record("mps", 2.0, simulated=True)]) == ""
@@ -408,18 +333,7 @@ def a_line_says_whether_a_run_may_be_believed(findings):
 # --- this machine beside others, as notebook 12 shows them ---
 
 
-@BESIDE.rule(
-    ("key=lambda each: not each.by_gpu)", "key=lambda each: each.by_gpu)"),
-    ("if each.series == series and", "if"),
-    ("if each.ratio}", "if True}"),
-    ("if each.by_gpu and each.ratio:", "if each.ratio:"),
-    ('title=f"here, {now.title}"', "title=now.title"),
-    ('." if words else', '." if False else'),
-    ('in ("faster", "slower")', "in ()"),
-    ('"" if any(each.ratio', '"" if True or any(each.ratio'),
-    ("each.series not in again]", "True]"),
-)
-def a_gpu_stands_beside_another_by_its_own_cpu(machines):
+def test_a_gpu_stands_beside_another_by_its_own_cpu():
     threads = {"device": CPU, "kind": "cpu", "threads": 1, "series": "product, n"}
 
     def column(name: str, *speed_ups: float, **last) -> findings.Column:
@@ -465,7 +379,3 @@ def measured_here(series: str) -> timing.Comparison:
     return timing.compare(
         {"one": int, "two": int}, on=cpu, baseline="one", parity=timing.Unchecked("of a test"), series=series, size=3
     )
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()
-test_machines_hold, test_broken_machines_go_red = BESIDE.tests()

@@ -305,10 +305,8 @@ def _write_record(target: Path, results: Path, measured: Sequence[Record]) -> No
     It is a doubted one, if there is any.
     """
     alone = [each for each in measured if each.comparison is None or each.comparison.outcome == "baseline"]
-    kept, headline = (
-        min(alone, key=lambda each: (not _doubted(each), each.measurement.n)),
-        records.headline_of(measured),
-    )
+    kept = min(alone, key=lambda each: (not _doubted(each), each.measurement.n))
+    headline = records.headline_of(measured)
     if traces := plain.leaks(f"{kept.machine.to_json()} {headline}"):
         raise ShowError(f"its results name {traces[0]!r}, which is of the machine that it ran on")
     target.parent.mkdir(exist_ok=True)
