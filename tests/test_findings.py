@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from results_files import claim, honest
@@ -42,10 +43,14 @@ def sized(n: int, speed_up: float, name: str = "product, n = {n}", **changes) ->
     return [baseline(name, **about), record("cuda", speed_up, name, role="GPU", **about, **changes)]
 
 
+def numbers(text: str) -> list[str]:
+    return re.findall(r"(?<![\w.])\d[\d.]*\b", text)
+
+
 def test_each_process_counts_once():
     """Three processes that agree say more than one; three that do not say less, however narrow each one's interval."""
     agree = findings.conclusion_of([record("mps", speed_up, run=n) for n, speed_up in enumerate((2.0, 2.01, 1.99))])
-    assert (agree.outcome, agree.reason) == ("faster", "2.00 times as fast, 3 processes")
+    assert (agree.outcome, numbers(agree.reason)) == ("faster", ["2.00", "3"])
     apart = findings.conclusion_of([record("mps", speed_up, run=n) for n, speed_up in enumerate((1.0, 2.0, 1.2))])
     assert apart.outcome == "inconclusive"
     assert apart.ratio[0] < 0.9
@@ -53,11 +58,10 @@ def test_each_process_counts_once():
     with_busy = [record("mps", 2.0), record("mps", 9.0, run=1, others=3.0)]
     assert findings.conclusion_of(with_busy).ratio == pytest.approx((1.98, 2.0, 2.02))
     busy = findings.conclusion_of(with_busy[1:])
-    assert (busy.outcome, busy.words) == ("withheld", "busy machine: no speed-up is given")
-    assert busy.reason.startswith("other programs used 3.0 cores")
+    assert (busy.outcome, busy.words.partition(":")[0], numbers(busy.reason)) == ("withheld", "busy machine", ["3.0"])
     drifted = record("mps", 9.0, run=2, outcome="withheld", doubt="drifted", withheld="by 77 %")
     assert findings.conclusion_of([*with_busy, drifted]).ratio == pytest.approx((1.98, 2.0, 2.02))
-    assert findings.conclusion_of([drifted]).words == "drifted: no speed-up is given"
+    assert findings.conclusion_of([drifted]).words.startswith("drifted:")
 
 
 def test_few_pairs_are_what_each_of_them_showed():
@@ -67,13 +71,11 @@ def test_few_pairs_are_what_each_of_them_showed():
         compared = dataclasses.replace(record("mps", 1.0).comparison, low=0.0, high=None)
         slow = with_samples(dataclasses.replace(record("mps", 1.0), comparison=compared), [2 / pair for pair in pairs])
         bases = [with_samples(baseline(run=run), [seconds] * len(pairs)) for run, seconds in ((1, 99.0), (0, 2.0))]
-        return [(v.outcome, v.words, v.reason) for v in findings.conclusions([*bases, slow])]
+        return [(v.outcome, v.words.split()[0], *numbers(v.reason)) for v in findings.conclusions([*bases, slow])]
 
-    few = "too few for a 95 % interval, which needs 6"
-    same = "slower in each of 3 pairs", f"each of 3 pairs took 16.7 to 25.0 times as long; {few}"
-    assert told(0.05, 0.04, 0.06) == [("inconclusive", *same)]
-    assert told(2.0) == [("inconclusive", "faster in the only pair", f"the only pair was 2.00 times as fast; {few}")]
-    assert told(0.5, 2.0) == [("inconclusive", "inconclusive", f"2 pairs were 0.50 to 2.00 times as fast; {few}")]
+    assert told(0.05, 0.04, 0.06) == [("inconclusive", "slower", "3", "16.7", "25.0", "95", "6")]
+    assert told(2.0) == [("inconclusive", "faster", "2.00", "95", "6")]
+    assert told(0.5, 2.0) == [("inconclusive", "inconclusive", "2", "0.50", "2.00", "95", "6")]
 
 
 def with_samples(made: records.Record, samples: list[float]) -> records.Record:
@@ -114,20 +116,13 @@ def test_in_short_has_the_gpu_its_sizes_and_the_largest_gains():
         )
     ]
     told = findings.in_short(findings.column([*series, *always, *lessons], "here"))
-    assert told == [
-        "The GPU beside this machine's CPU: speed-up 0.50 to 9.00, median 3.00 (11 faster, 1 slower).",
-        "From which size on: 02b product, n: GPU over CPU: faster from n = 128 on.",
-        "The largest gains: 9.00× (03 c0: GPU over CPU); 8.00× (05 c1: GPU over CPU); "
-        "4.00× (02b product, n = 256: GPU over CPU).",
-    ]
+    assert [*map(numbers, told[:2])] == [["0.50", "9.00", "3.00", "11", "1"], ["128"]]
+    assert re.findall(r"[\d.]+×|c\d|n = \d+", told[2]) == ["9.00×", "c0", "8.00×", "c1", "4.00×", "n = 256"]
     alone = findings.column([baseline("c"), record("v", 2.0, "c", simulated=True)], "here")
     assert findings.in_short(alone) == []
     cpu = {"device": CPU, "kind": "cpu", "threads": 16}
     low = [baseline("c", dtype="float32"), record("v", 2.0, "c", role="half", dtype="float16", **cpu)]
-    assert findings.in_short(findings.column(low, "here"))[:2] == [
-        "No GPU was measured against a CPU.",
-        "Low precision on the same device: speed-up 2.00 (1 faster).",
-    ]
+    assert [*map(numbers, findings.in_short(findings.column(low, "here"))[:2])] == [[], ["2.00", "1"]]
 
 
 def test_one_process_that_may_not_speak_silences_all():
@@ -223,11 +218,11 @@ def test_simulated_and_missing_machines_are_labelled(build, monkeypatch):
     machines = columns(findings, *own)
     assert [column.head for column in machines] == ["SIMULATED simulated Apple GPU", "NVIDIA H200", "Apple GPU"]
     told = dict(findings.provenance(machines))
-    assert told["measured on"] == ("SIMULATED: no time of it is compared", "real hardware", "–")
-    assert told["results"][1:] == ("reference run, h200.json", findings.WANTED)
-    assert findings.by_lesson(machines, by_gpu=True) == [
-        ("02b_compare", ("SIMULATED: none given", "2.00 (1 faster)", "–"))
-    ]
+    assert told["measured on"][0].startswith("SIMULATED")
+    assert told["results"][2] == findings.WANTED
+    ((lesson, cells),) = findings.by_lesson(machines, by_gpu=True)
+    assert (lesson, [*map(numbers, cells)]) == ("02b_compare", [[], ["2.00", "1"], []])
+    assert cells[0].startswith("SIMULATED")
     assert findings.by_lesson(machines, by_gpu=False) == []
     tables = [findings.crossovers(machines), findings.dtypes(machines)]
     everything = str([told, *tables, findings.every(machines)])
@@ -254,7 +249,7 @@ def test_a_broken_reference_is_named_and_the_rest_goes_on(build, monkeypatch):
     references, problems = findings.references()
     assert [column.origin for column in references] == ["reference run, good.json"]
     assert [problem.what for problem in problems] == ["bad.json", "claim.json"]
-    assert problems[1].reason.endswith("claims another interval of its speed-up than its samples say")
+    assert "interval" in problems[1].reason
 
 
 def test_this_machine_s_latest_run_is_found(build):
@@ -310,22 +305,17 @@ def test_a_line_says_whether_a_run_may_be_believed():
     good = [baseline(), record("mps", 2.0)]
     assert findings.trust([]) == findings.trust([record("mps", 2.0, mode="fast")]) == ""
     assert findings.trust([record("mps", 2.0, simulated=True)]) == ""
-    assert findings.trust(good) == "2 measurements: no other program was busy meanwhile, and the machine's speed held."
+    assert numbers(findings.trust(good)) == ["2"]
     scattered = dataclasses.replace(good[0].measurement, samples=(1.0, 1.0, 2.0, 2.0) * 9)
     noisy = dataclasses.replace(good[0], measurement=scattered)
-    assert findings.trust([noisy]) == (
-        "1 measurement: no other program was busy meanwhile, and the machine's speed held. "
-        "The times of 1 vary by more than 10 %: take them as rough."
-    )
+    assert numbers(findings.trust([noisy])) == ["1", "1", "10"]
     busy = [baseline("d", others=2.0), record("mps", 2.0, "d", others=2.0)]
     moved = dataclasses.replace(record("x", 2.0, lesson="07_jax"), sentinel_drift=0.77, comparison=None)
     fast = record("mps", 2.0, "e", mode="fast", others=3.0)
-    assert findings.trust([*good, *busy, moved, fast]) == (
-        "Measured 2 of 5 while other programs were busy and 1 of 5 while the machine's speed drifted: of 2 speed-ups 1 "
-        "had to be withheld for it. Close other programs and run again: "
-        "make run ONLY=02b; make run ONLY=07."
-    )
-    assert "of 1 speed-ups none had to be withheld" in findings.trust([*good, moved])
+    told = findings.trust([*good, *busy, moved, fast])
+    assert numbers(told)[:6] == ["2", "5", "1", "5", "2", "1"], "busy, drifted, withheld"
+    assert told.endswith("make run ONLY=02b; make run ONLY=07.")
+    assert "of 1 speed-ups none" in findings.trust([*good, moved])
     everywhere = [dataclasses.replace(moved, lesson=f"0{n}_x", name=f"0{n}_x/x") for n in range(5)]
     assert findings.trust(everywhere).endswith("run again: make run.")
 
@@ -345,18 +335,13 @@ def test_a_gpu_stands_beside_another_by_its_own_cpu():
 
     fast = column("Slow", 0.25, 2.0, 3.0, mode="fast", outcome="withheld", doubt="fast mode")
     two = machines.Machines((column("Chip A", 0.5, 2.0, 4.0), fast))
-    assert two.sentences("product, n") == [
-        "Chip A, product: the GPU is faster than the whole CPU from n = 2 on.",
-        "Slow, product: fast mode: no conclusion.",
-    ]
-    words = two.of_size("product, n").get_label()
-    assert words == (
-        "Chip A, the GPU over the whole CPU: 0.50 at n = 1, 2.00 at n = 2, 4.00 at n = 4; "
-        "Chip A, one CPU thread over the whole CPU: 0.50 at n = 1, 0.50 at n = 2, 0.50 at n = 4; "
-        "Slow, one CPU thread over the whole CPU: 0.50 at n = 1, 0.50 at n = 2, 0.50 at n = 4"
-    )
+    faster, none = two.sentences("product, n")
+    assert (faster[:6], numbers(faster), "fast mode" in none) == ("Chip A", ["2"], True)
+    gpu, *threads_ = two.of_size("product, n").get_label().split("; ")
+    assert (gpu[:6], numbers(gpu)) == ("Chip A", ["0.50", "1", "2.00", "2", "4.00", "4"])
+    assert [(words[:4], numbers(words)[::2]) for words in threads_] == [("Chip", ["0.50"] * 3), ("Slow", ["0.50"] * 3)]
     assert [len(ratios) for ratios in two.gpus["Chip A"].values()] == [5]
-    with pytest.raises(ValueError, match="there is no speed-up to draw"):
+    with pytest.raises(ValueError, match="speed-up"):
         two.of_size("nothing, n")
     here, *others = machines.beside("12_a", measured_here("product, n")).columns
     assert here.head.startswith("here, ")
@@ -368,9 +353,8 @@ def test_a_gpu_stands_beside_another_by_its_own_cpu():
         "product, n = 1", "product, n = 2", "sum, n = 4"
     ]  # fmt: skip
     busy = machines.Machines((column("Busy", 2.0, 3.0, 4.0, outcome="withheld", doubt="busy machine"),))
-    assert busy.sentences("product, n") == [
-        "Busy, product: the GPU beside the whole CPU: withheld at every size (busy machine: no speed-up is given)."
-    ]
+    (withheld,) = busy.sentences("product, n")
+    assert "busy machine" in withheld
 
 
 def measured_here(series: str) -> timing.Comparison:
