@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import random
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
