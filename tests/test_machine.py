@@ -330,6 +330,7 @@ def test_only_the_environment_of_frameworks_is_recorded(monkeypatch, tmp_path):
         "PYTORCH_ENABLE_MPS_FALLBACK": "1",
         "METALLAB_OUT": f"{home}/out",
         "METALLAB_BUILD": "/srv/students/dora/build",
+        "METALLAB_NOTEBOOKS": "/srv/students/dora/lessons",
         "METALLAB_DEVICE": "cpu",
         "XLA_FLAGS": f"--xla_dump_to={home}/dump --x=/Users/bob/y:/home/carol",
         "OMP_NUM_THREADS": "2\n3",
@@ -344,7 +345,7 @@ def test_only_the_environment_of_frameworks_is_recorded(monkeypatch, tmp_path):
     }.items():
         monkeypatch.setenv(name, value)
     described = machine.describe()
-    assert {"METALLAB_OUT", "METALLAB_BUILD"}.isdisjoint(described.environment), (
+    assert {"METALLAB_OUT", "METALLAB_BUILD", "METALLAB_NOTEBOOKS"}.isdisjoint(described.environment), (
         "where a run writes is nobody's business"
     )
     assert described.environment["METALLAB_DEVICE"] == "cpu"

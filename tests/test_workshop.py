@@ -108,3 +108,28 @@ def test_a_cell_is_not_its_own_exercise():
     page.cells[1].metadata["tags"] = ["exercise", "solution"]
     with pytest.raises(workshop.Unpaired, match="'exercise and solution'"):
         workshop.student_copy(page)
+
+
+def test_other_accounts_read_no_solutions(tmp_path):
+    files = ["notebooks/01.ipynb", "data/executed/cpu/01.ipynb", "tests/test_notebooks.py", "docs/teaching.md"]
+    files += [".git/HEAD", "build/full-cpu/01.ipynb", "build/book/01.html", "my_answers.ipynb"]
+    needed = ["utils/metallab/__init__.py", "data/results/a.json", ".venv/bin/python", "pyproject.toml"]
+    needed += ["build/workshop/01.ipynb", "classroom/student_server.py"]
+    for name in [*files, *needed]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o755)
+    outside = tmp_path.with_name(f"{tmp_path.name}-outside")
+    outside.mkdir(mode=0o755)
+    (tmp_path / "link").symlink_to(outside)
+    workshop.hide_solutions(tmp_path / "build" / "workshop", tmp_path)
+
+    def is_open(name: str) -> bool:
+        above = [path for path in (tmp_path / name).parents if path.is_relative_to(tmp_path)]
+        return all(path.stat().st_mode & 0o005 == 0o005 for path in (tmp_path / name, *above))
+
+    assert [name for name in files if is_open(name)] == []
+    assert [name for name in needed if not is_open(name)] == []
+    assert outside.stat().st_mode & 0o777 == 0o755
+    assert all((tmp_path / name).stat().st_mode & 0o700 == 0o700 for name in files), "the owner keeps all rights"

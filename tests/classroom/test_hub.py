@@ -28,6 +28,7 @@ from metallab import paths, workshop
 
 CONFIG = paths.ROOT / "classroom" / "jupyterhub_config.py"
 CLASS = [f"student-{number:02}" for number in range(1, 21)]
+LESSONS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 TIMING, TORCH = "01_time_it_right.ipynb", "02_run_pytorch_on_mps.ipynb"
 WAITING = "Waiting for a turn to measure"
 
@@ -40,7 +41,7 @@ class Hub:
     def __init__(self, room: Path, people: list[str], **settings: str) -> None:
         self.room, self.port = room, _three_free_ports()
         (room / "class.txt").write_text("\n".join(people))
-        workshop.make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), room / "lessons")
+        workshop.make(LESSONS, room / "lessons")
         self.environment = os.environ | {
             "METALLAB_CLASS": str(room / "class.txt"),
             "METALLAB_CLASSROOM": str(room),
@@ -166,6 +167,9 @@ def test_a_student_sees_nobody_elses_work(hub):
     for path in (hub.file(bob.name, TIMING), hub.room / "passwords", hub.room / "hub" / "jupyterhub.sqlite"):
         assert ada.run(f"open({str(path)!r}).read()").startswith("PermissionError")
     assert ada.run(f"import os; os.listdir({str(hub.room / 'students')!r})").startswith("PermissionError")
+    for path in (paths.NOTEBOOKS / TIMING, paths.ROOT / "data" / "executed" / "README.md", Path(__file__)):
+        assert ada.run(f"open({str(path)!r}).read()").startswith("PermissionError")
+    assert ada.run("from metallab import probes; print(len(probes.lessons()))") == f"{len(LESSONS)}\n"
     mine = hub.file(ada.name, TIMING)
     assert ada.run(f"print(len(open({str(mine)!r}).read()) > 1000)") == "True\n"
     accounts_ = {hub.file(name, TIMING).stat().st_uid for name in CLASS[:2]}

@@ -64,7 +64,7 @@ CoreCount = Annotated[int, Bounds(gt=0, le=10_000)]
 Bytes = Annotated[int, Bounds(gt=0, le=2**50)]
 # TF_CONFIG and the addresses of JAX's coordinator name hosts.
 _HIDDEN = re.compile(r"TF_CONFIG|TOKEN|SECRET|PASSW|CREDENTIAL|KEY|ADDRESS|HOST", re.IGNORECASE)
-_WHERE_IT_WRITES = ("METALLAB_BUILD", "METALLAB_OUT")  # which says nothing about a number, and may name a person
+_FOLDERS = ("METALLAB_BUILD", "METALLAB_NOTEBOOKS", "METALLAB_OUT")  # say nothing about a number, may name a person
 # A name may have blanks, if a folder follows by which that can be told.
 _ANY_HOME = re.compile(r"/(Users|home)/[^/:;,\s\"']+(?:(?:\s[\w.\\-]*\w\\?){1,3}(?=/))?")
 _SECRET = re.compile(
@@ -376,7 +376,7 @@ def _environment() -> dict[str, str]:
     return {
         name: "(hidden)" if _HIDDEN.search(name) else one_line(_without_secrets(without_home(value)))
         for name, value in sorted(os.environ.items())
-        if re.search(_RECORDED, name) and name not in _WHERE_IT_WRITES
+        if re.search(_RECORDED, name) and name not in _FOLDERS
     }
 
 

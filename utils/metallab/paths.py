@@ -7,9 +7,11 @@ Every file that a run writes lies under ``build/`` of the checkout, in a folder 
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import re
+import stat
 import tempfile
 import time
 import warnings
@@ -19,7 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout: there metallab is installed editable, so its own file tells. Installed from a wheel there is none."""
 
-NOTEBOOKS = ROOT / "notebooks"
+NOTEBOOKS = Path(os.environ.get("METALLAB_NOTEBOOKS") or ROOT / "notebooks")
+"""``METALLAB_NOTEBOOKS`` names another folder where those of the checkout may not be read: a classroom."""
 IN_CHECKOUT = (ROOT / "pyproject.toml").is_file()
 BUILD = Path(os.environ.get("METALLAB_BUILD") or (ROOT / "build" if IN_CHECKOUT else Path.cwd() / "build" / "metallab"))
 """``METALLAB_BUILD`` names another folder for all that is written, where the checkout is not one's own: a classroom.
@@ -91,6 +94,17 @@ def shown(path: Path) -> str:
     path = Path(os.path.normpath(path))
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def read_regular(path: Path, most: int = -1) -> bytes:
+    """Read a regular file, at most ``most`` bytes of it.
+
+    OSError for anything else: no link is followed, and no pipe waited for.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read(most)
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -89,7 +89,7 @@ Digest = Annotated[str, Bounds(pattern=r"^[0-9a-f]{64}$")]
 class Headline:
     """What a page found, for whoever reads no further: up to three sentences and a picture.
 
-    The sentences are the page's own, computed by it; nobody can compute them again from a file.
+    The sentences are the page's own. `headline_of` gives those that the file's samples support.
     """
 
     sentences: Annotated[tuple[Sentence, ...], Bounds(min_length=1, max_length=3)]
@@ -234,8 +234,7 @@ def _with_picture_beside(path: Path, headline: Headline) -> Headline:
     if isinstance(headline.sentences, str) or not 1 <= len(headline.sentences) <= 3:
         raise ValueError(f"a headline has one to three sentences, not {headline.sentences!r}")
     # Where outputs differ a sentence quotes values, and may be longer than a file takes: its end is not worth a run.
-    lines = [machine.one_line(str(sentence)) for sentence in headline.sentences]
-    sentences = tuple(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…" for line in lines)
+    sentences = tuple(_shortened(str(sentence)) for sentence in headline.sentences)
     if headline.picture is None or isinstance(headline.picture, isolated.NotMade):
         return Headline(sentences)
     if isinstance(headline.picture, (str, Path)):
@@ -304,6 +303,54 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
     if not lines:
         raise ValueError(f"{file} has no comparison {comparison!r} of {lesson}: ask for one that it has")
     return "\n".join(lines)
+
+
+_CLAIM = re.compile(r"(?<![\w.])\d|\b(?:fast|slow|quick|speed|times|twice)", re.IGNORECASE)
+"""A number that stands by itself, or a word that compares speeds."""
+
+
+def headline_of(records: Sequence[Record]) -> Headline | None:
+    """Return the headline that a file's last process saved, with the sentences that its samples support.
+
+    A sentence of the page is kept if, besides what the comparisons of the file give, it has neither a number nor a word
+    about speed. If none is kept, the first comparison's is taken, or else the first measurement in words.
+    """
+    last = max(records, key=lambda record: record.moment)
+    if last.headline is None:
+        return None
+    runs = {record.name: record for record in records if record.taken == last.taken}
+    given: list[str] = []
+    for run in runs.values():
+        compared = run.comparison
+        if compared and compared.outcome != "baseline":
+            base = runs[f"{run.lesson}/{compared.name}/{compared.baseline}"]
+            (sentence,) = _comparison_of(run, base).sentences
+            given += [f"{compared.name}: {sentence}", sentence]
+
+    def is_supported(sentence: str) -> bool:
+        for each in given:
+            sentence = sentence.replace(each, "")
+        return not _CLAIM.search(sentence)
+
+    kept = tuple(filter(is_supported, last.headline.sentences))
+    return replace(last.headline, sentences=kept or (_shortened(given[0] if given else str(records[0].measurement)),))
+
+
+def _shortened(sentence: str) -> str:
+    line = machine.one_line(sentence)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+
+
+def read_picture(results: Path, headline: Headline) -> bytes:
+    """Return the picture that `save` wrote beside a file of results. RecordError if another one, or none, is there."""
+    file = results.with_suffix(".png")
+    try:
+        content = paths.read_regular(file, PICTURE_BYTES + 1)
+    except OSError as error:
+        raise RecordError(f"the picture {file.name} cannot be read ({error.strerror}): run the page again") from error
+    if hashlib.sha256(content).hexdigest() != headline.sha256:
+        raise RecordError(f"{file.name} is not the picture that was saved with the results: run the page again")
+    return content
 
 
 def believed(runs: Sequence[Record]) -> tuple[list[Record], Doubt]:

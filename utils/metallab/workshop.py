@@ -20,6 +20,8 @@ from nbconvert.preprocessors import ClearOutputPreprocessor, TagRemovePreprocess
 from metallab import paths, units
 
 WORKSHOP = paths.BUILD / "workshop"
+FOR_STUDENTS = (".venv", ".venv-python", "classroom", "constraints.txt", "data", "pyproject.toml", "utils")
+"""What a student's account reads of the checkout, besides the copies."""
 
 
 class Unpaired(ValueError):
@@ -69,6 +71,18 @@ def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> list[Path]:
                 cell.source = cell.source.replace("](../", f"]({checkout}/")
         nbformat.write(copy, target)
     return targets
+
+
+def hide_solutions(copies: Path, checkout: Path = paths.ROOT) -> None:
+    """Close a checkout to other accounts, except for `FOR_STUDENTS` and a folder of student copies.
+
+    Solutions are in its notebooks, executed pages, tests, documents, history and ``build``. OSError if rights cannot be
+    changed. Links are left as they are.
+    """
+    needed = [checkout / name for name in FOR_STUDENTS] + [Path(os.path.abspath(copies))]
+    for path in (*checkout.iterdir(), *checkout.glob("build/*"), checkout / "data" / "executed"):
+        if path.exists() and not path.is_symlink() and not any(each.is_relative_to(path) for each in needed):
+            path.chmod(path.stat().st_mode & ~0o007)
 
 
 def _embed_pictures(cell: nbformat.NotebookNode) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from metallab import plots, units
+from metallab import paths, plots, units
 from metallab.notebook import cut_outputs
 from metallab.paths import NOTEBOOKS, REPORT, ROOT
 
@@ -57,7 +57,7 @@ def read_notebook(path: Path) -> NotebookNode:
     from nbformat.v4.rwbase import rejoin_lines
 
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
+        given = json.loads(paths.read_regular(path))
     except FileNotFoundError as problem:
         raise PageError("there is no such file; did the run stop before it was written?") from problem
     except OSError as problem:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import base64
 import functools
-import hashlib
 import html
 import io
 import json
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from metallab import machine, paths, units
 from metallab.notebook import cuts
 from metallab.paths import write_atomically
-from metallab.records import PICTURE_BYTES, Headline, Record, RecordError, by_name, load
+from metallab.records import Headline, Record, RecordError, by_name, headline_of, load, read_picture
 from metallab.results import findings, pages
 from metallab.results.findings import Conclusion, Unreadable
 from metallab.timing import DRIFT
@@ -176,7 +175,7 @@ def _summary_of_folder(run: Path) -> RunSummary:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
+        given = json.loads(paths.read_regular(path))
     except FileNotFoundError as problem:
         raise ReportError("there is no such file; did the run stop before its end?") from problem
     except OSError as problem:
@@ -508,7 +507,7 @@ def _shown(path: Path) -> str:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return paths.read_regular(path).decode(errors="replace")
     except OSError as problem:
         raise ReportError(f"what it left cannot be read: {problem.strerror}") from problem
 
@@ -610,28 +609,20 @@ def _tell_drift(page: ReportPage, name: str, records: Sequence[Record]) -> None:
 
 def _tell_headline(page: ReportPage, path: Path, records: Sequence[Record]) -> None:
     """Put what a page found, as it was last saved, on the card of its notebook."""
-    last = max(records, key=lambda record: record.moment).headline
+    last = headline_of(records)
     for card in page.cards if last else ():
         if card.notebook.name == path.stem:
             card.headline = last
             try:
-                card.headline_picture = _headline_picture(path.parent, last)
-            except ReportError as problem:
+                card.headline_picture = _headline_picture(path, last)
+            except (RecordError, ReportError) as problem:
                 page.problems.append(Unreadable(f"results/{path.stem}, picture of its headline", str(problem)))
 
 
-def _headline_picture(folder: Path, headline: Headline) -> Picture | None:
+def _headline_picture(results: Path, headline: Headline) -> Picture | None:
     if headline.picture is None:
         return None
-    file = folder / headline.picture
-    try:
-        if file.is_symlink() or not file.is_file() or file.stat().st_size > PICTURE_BYTES:
-            raise ReportError(f"{headline.picture} is not a plain file of at most {PICTURE_BYTES // 2**20} MiB")
-        data = file.read_bytes()
-    except OSError as problem:
-        raise ReportError(f"{headline.picture} cannot be read: {problem.strerror}") from problem
-    if hashlib.sha256(data).hexdigest() != headline.sha256:
-        raise ReportError(f"{headline.picture} is not the picture that was saved with the results")
+    data = read_picture(results, headline)
     source = f"data:image/png;base64,{base64.b64encode(data).decode()}"
     return Picture(source, headline.alternative_text, *png_size(data))
 

@@ -1,8 +1,8 @@
 """Executed pages for the repository, and the pictures in README: ``python -m metallab.results.show RUN ...``.
 
 A set, ``data/executed/<machine>``, reads like a run's folder: ``NN_name.ipynb``, ``summary.json``, and in ``results``
-for each page the PNG of its headline and one record, which tells headline and machine. It is written anew as a whole
-from one finished run in full mode, or from several of one machine, of which the last that has a page counts.
+for each page the PNG of its headline and one record, with headline and machine. It is made from finished runs in full
+mode of that machine: a page of a later run replaces itself, and the other pages stay.
 """
 
 from __future__ import annotations
@@ -96,18 +96,20 @@ class ExecutedSet:
 class _Draft:
     """What a set is made of."""
 
-    shown: dict[str, tuple[report.Notebook, Path]] = field(default_factory=dict)
-    """Each page's entry in the summary of its run, and the run."""
+    shown: dict[str, report.Notebook] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     lacking: dict[str, str] = field(default_factory=dict)
+    stored: dict[str, report.Notebook] = field(default_factory=dict)
+    """The pages that the set has from before."""
 
 
 def make(runs: Sequence[Path], folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
-    """Write the set of a machine, and return its folder and why any page of the runs is not in it.
+    """Put the pages of runs into the set of their machine, and return its folder and the reason for each refused page.
 
     ShowError if nothing is written: a run is not finished, fast or simulated, the runs are of several machines, no page
-    may be shown, or they are too large.
+    may be shown, or the set would be too large.
     """
+    runs = [run.resolve() for run in runs]
     summaries = [_finished(run) for run in runs]
     labels = {summary.label for summary in summaries}
     if len(labels) > 1:
@@ -115,8 +117,8 @@ def make(runs: Sequence[Path], folder: Path = EXECUTED) -> tuple[Path, dict[str,
             f"the runs are of several machines, {' and '.join(sorted(labels))}: show each of them by itself"
         )
     with tempfile.TemporaryDirectory(prefix="metallab-show-") as work:
-        draft, made = _Draft(), Path(work, "set")
-        made.mkdir()
+        target, made = folder / Path(paths.results_file(summaries[-1].label)).stem, Path(work, "set")
+        draft = _draft_of(target, made)
         for run, summary in zip(runs, summaries, strict=True):
             for entry in summary.notebooks:
                 _try_page(draft, entry, run, summary, made)
@@ -124,13 +126,28 @@ def make(runs: Sequence[Path], folder: Path = EXECUTED) -> tuple[Path, dict[str,
             raise ShowError("no page of it may be shown: " + "; ".join(draft.refused.values() or ["it has none"]))
         _write_summary(made, summaries[-1], draft)
         _assert_small(made)
-        target = folder / Path(paths.results_file(summaries[-1].label)).stem
         if target.exists():
-            if not (target / "summary.json").is_file():
-                raise ShowError(f"{target} is there and is no set of executed pages: move it away")
             shutil.rmtree(target)
         shutil.copytree(made, target)
     return target, draft.refused
+
+
+def _draft_of(target: Path, made: Path) -> _Draft:
+    """Copy the stored set, less the pages that the checkout no longer has. ShowError if its folder holds no set."""
+    if not target.exists():
+        made.mkdir()
+        return _Draft()
+    summary, problems = report.read_summary(target)
+    if problems:
+        raise ShowError(f"{target} is there and is no set of executed pages: move it away")
+    shutil.copytree(target, made)
+    lacking = {entry.name: entry.reason for entry in summary.notebooks if entry.status == "skipped"}
+    there = {path.stem for path in paths.NOTEBOOKS.glob("[0-9]*.ipynb")}
+    stored = {entry.name: entry for entry in summary.notebooks if entry.name in there - lacking.keys()}
+    for file in (*made.glob("*.ipynb"), *made.glob("results/*")):
+        if file.stem not in stored:
+            file.unlink()
+    return _Draft(lacking=lacking, stored=stored)
 
 
 def _finished(run: Path) -> report.RunSummary:
@@ -145,7 +162,7 @@ def _finished(run: Path) -> report.RunSummary:
 
 
 def _try_page(draft: _Draft, entry: report.Notebook, run: Path, summary: report.RunSummary, made: Path) -> None:
-    """Put a page among those that are shown, or say why it is not; an earlier run's stays then."""
+    """Put a page among those that are shown, or say why it is not; an earlier one stays then."""
     name = entry.name
     if entry.status == "skipped":
         draft.lacking[name] = entry.reason or "skipped"
@@ -159,7 +176,7 @@ def _try_page(draft: _Draft, entry: report.Notebook, run: Path, summary: report.
                 "it failed there" if entry.status == "failed" else "what it did there may not be shown"
             )
         return
-    draft.shown[name] = entry, run
+    draft.shown[name] = entry
     draft.refused.pop(name, None)
 
 
@@ -170,7 +187,12 @@ def _write_page(entry: report.Notebook, run: Path, summary: report.RunSummary, m
         raise ShowError(f"it failed: {units.first_line(entry.reason) if entry.reason else 'see the run'}; {again}")
     executed = pages.read_notebook(run / f"{name}.ipynb")
     _assert_as_told(executed, entry, again)
-    measured = records.load(run / "results" / f"{name}.json")
+    results = run / "results" / f"{name}.json"
+    if results.resolve() != results:
+        raise ShowError(f"results/{name}.json is reached through a link, which is not followed; {again}")
+    measured = records.load(results)
+    if any(each.lesson != name for each in measured):
+        raise ShowError(f"results/{name}.json is of another page; {again}")
     if any(each.measurement.simulated or each.measurement.mode != "full" for each in measured):
         raise ShowError(f"its results are simulated or of fast mode, although the run says otherwise; {again}")
     original = paths.NOTEBOOKS / f"{name}.ipynb"
@@ -185,7 +207,7 @@ def _write_page(entry: report.Notebook, run: Path, summary: report.RunSummary, m
     plain.make_plain(executed)
     words = caption(entry, measured, summary.label, today.metadata["metallab"]["needs"])
     _write_text(executed, executed if changed else today, words)
-    _write_record(made / "results", run / "results", measured)
+    _write_record(made / "results" / f"{name}.json", results, measured)
     paths.write_atomically(made / f"{name}.ipynb", nbformat.writes(executed) + "\n")
 
 
@@ -277,23 +299,25 @@ def unlocked(described: machine.Machine) -> list[str]:
     ]
 
 
-def _write_record(folder: Path, results: Path, measured: Sequence[Record]) -> None:
+def _write_record(target: Path, results: Path, measured: Sequence[Record]) -> None:
     """Write a small record that stands alone, with the page's headline, and the headline's picture, small.
 
     It is a doubted one, if there is any.
     """
     alone = [each for each in measured if each.comparison is None or each.comparison.outcome == "baseline"]
-    kept, headline = min(alone, key=lambda each: (not _doubted(each), each.measurement.n)), measured[-1].headline
+    kept = min(alone, key=lambda each: (not _doubted(each), each.measurement.n))
+    headline = records.headline_of(measured)
     if traces := plain.leaks(f"{kept.machine.to_json()} {headline}"):
         raise ShowError(f"its results name {traces[0]!r}, which is of the machine that it ran on")
-    folder.mkdir(exist_ok=True)
+    target.parent.mkdir(exist_ok=True)
+    drawn = target.with_suffix(".png")
     if headline and headline.picture:
-        if not (results / headline.picture).is_file():
-            raise ShowError(f"results/{headline.picture}, the picture of its headline, is missing; run it again")
-        picture = plain.small_png((results / headline.picture).read_bytes(), PICTURE_WIDTH)
-        (folder / headline.picture).write_bytes(picture)
-        headline = replace(headline, sha256=hashlib.sha256(picture).hexdigest())
-    records.write(folder / f"{kept.lesson}.json", [replace(kept, headline=headline)])
+        picture = plain.small_png(records.read_picture(results, headline), PICTURE_WIDTH)
+        drawn.write_bytes(picture)
+        headline = replace(headline, picture=drawn.name, sha256=hashlib.sha256(picture).hexdigest())
+    else:
+        drawn.unlink(missing_ok=True)
+    records.write(target, [replace(kept, headline=headline)])
 
 
 def _doubted(record: Record) -> bool:
@@ -302,8 +326,8 @@ def _doubted(record: Record) -> bool:
 
 def _write_summary(made: Path, summary: report.RunSummary, draft: _Draft) -> None:
     """Write summary.json: the pages that are shown, and each notebook of the checkout that is not, with the reason."""
-    shown = {name: replace(entry, failed_copy="") for name, (entry, _) in draft.shown.items()}
-    described = next(records.load(made / "results" / f"{name}.json")[0].machine for name in shown)
+    shown = {name: replace(entry, failed_copy="") for name, entry in (draft.stored | draft.shown).items()}
+    described = next(records.load(made / "results" / f"{name}.json")[0].machine for name in draft.shown)
     entries = []
     for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
         original = nbformat.read(path, 4)
@@ -485,7 +509,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     refused: dict[str, str] = {}
     try:
         if runs:
-            folder, refused = make([run.resolve() for run in runs], EXECUTED)
+            folder, refused = make(runs, EXECUTED)
             print(f"show: {paths.shown(folder)}")
         update(EXECUTED, README)
     except (ShowError, records.RecordError) as problem:
