@@ -14,11 +14,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
 import pytest
+from test_turns import until
 
 SOURCE = Path(__file__).parents[1] / "utils" / "metallab" / "bootstrap.py"
 
@@ -75,14 +75,6 @@ bootstrap.disk_free = lambda folder: 2**40
 bootstrap.catch_signals()
 sys.exit(bootstrap.main([], bootstrap.Project({root!r})))
 """
-
-
-def until(happened):
-    """Return once it has happened."""
-    deadline = time.monotonic() + 300
-    while not happened():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.01)
 
 
 class Setup:
