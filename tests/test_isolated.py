@@ -22,13 +22,14 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="what is forked is th
 @pytest.fixture(params=["fresh", pytest.param("forked", marks=linux)])
 def run(request, monkeypatch):
     """`isolated.run`, in a fresh interpreter and in a forked child: what is true of one is true of the other."""
-    return isolated.run if request.param == "fresh" else forked(monkeypatch)
+    run = isolated.run if request.param == "fresh" else forked(monkeypatch)
+    return lambda source, **given: run(source, **{"timeout": 1800, **given})
 
 
 @functools.cache
 def _build():
     """The simulated GPU is there: a server that has to build it says so, and is not used."""
-    assert isolated.run("", device="mps").ok
+    assert isolated.run("", device="mps", timeout=1800).ok
 
 
 def forked(monkeypatch):
