@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT = 500  # seconds: the first child builds the device
+LIMIT = 1800  # seconds: the first child builds the device
 PASSED = "passed"
 
 Check = Callable[[], None]

@@ -2,6 +2,8 @@
 
 import math
 import os
+import random
+import sys
 
 import pytest
 
@@ -10,8 +12,28 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption(
+        "--shuffle", metavar="SEED", help="shuffle the files, and the tests of each: no test needs another"
+    )
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers():
+    """Whatever ran before."""
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.manual_seed(0)
+
+
+def pytest_collection_modifyitems(config, items):
     """Pages first, dealt out among the workers: the tests left at the end are short, and no core waits long."""
+    if seed := config.getoption("--shuffle"):
+        place = lambda name: random.Random(f"{seed} {name}").random()
+        items.sort(key=lambda item: (place(item.path), place(item.nodeid)))
+        return
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers == 1:
         return

@@ -8,7 +8,6 @@ and one test has the real pip fetch and the real uv install wheels that it made,
 import ast
 import hashlib
 import importlib.util
-import io
 import itertools
 import json
 import os
@@ -17,12 +16,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from test_turns import until
 
 SOURCE = Path(__file__).parents[1] / "utils" / "metallab" / "bootstrap.py"
 
@@ -44,15 +43,13 @@ for line in plan:
     word, _, rest = line.partition(" ")
     if word == "say":
         print(rest, flush=True)
-    elif word == "sleep":
-        time.sleep(float(rest))
     elif word == "wait":
         (root / "waiting.txt").touch()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while not (root / rest).exists() and time.monotonic() < deadline:
             time.sleep(0.01)
     elif word == "child":
-        child = subprocess.Popen([{python!r}, "-c", "import time; time.sleep(60)"])
+        child = subprocess.Popen([{python!r}, "-c", "import time; time.sleep(600)"])
         (root / "child.new").write_text(str(child.pid))
         (root / "child.new").rename(root / "child.txt")
     elif word == "module":
@@ -155,10 +152,7 @@ class Setup:
         )
 
     def wait_for(self, path):
-        deadline = time.monotonic() + 20
-        while not path.exists():
-            assert time.monotonic() < deadline, f"{path} never appeared"
-            time.sleep(0.01)
+        until(path.exists)
 
     def stamp(self):
         return json.loads((self.venv / "metallab-setup.json").read_text())
@@ -296,17 +290,6 @@ def test_what_pip_was_told_of_mirrors_uv_is_told(setup, monkeypatch):
     assert told["UV_INSECURE_HOST"] == "three.example"
     assert told["SSL_CERT_FILE"] == "/newer.pem", "a variable wins over a file"
     assert "--no-index" not in setup.uv_calls()[1][0]
-
-
-def test_what_uv_was_told_itself_comes_first(setup, monkeypatch):
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://mine.example/simple")
-    monkeypatch.setenv("UV_FIND_LINKS", "/mine")
-    (setup.root / "pip-settings.txt").write_text(PIP_KNOWS + ":env:.no-index='1'\n")
-    setup.works_and_is_current()
-    arguments, told = setup.uv_calls()[1]
-    assert (told["UV_DEFAULT_INDEX"], told["UV_FIND_LINKS"]) == ("https://mine.example/simple", "/mine")
-    assert "UV_INDEX" not in told
-    assert "--no-index" in arguments
 
 
 def test_a_cache_that_cannot_be_written_is_replaced_by_one_of_ours(setup, monkeypatch, tmp_path):
@@ -456,14 +439,6 @@ def test_a_python_that_is_too_old_for_uv_is_told_so(setup, monkeypatch):
     assert not setup.venv.exists()
 
 
-def test_the_python_inside_venv_does_not_remove_itself(setup, monkeypatch):
-    """Somebody activated it: its base is what .venv is made from."""
-    monkeypatch.setattr(sys, "prefix", str(setup.venv))
-    monkeypatch.setattr(sys, "base_prefix", "/usr")
-    setup.works_and_is_current()
-    assert setup.uv_calls()[0][0][-2] == sys._base_executable
-
-
 # ---------------------------------------------------------------- checks before anything is made
 
 
@@ -488,42 +463,11 @@ def test_everything_that_is_missing_is_told_in_one_go_and_nothing_is_made(setup,
     setup.works_and_is_current()
 
 
-@pytest.mark.parametrize(
-    ("system", "phrase"), [("Linux", "sudo apt-get install g++"), ("Darwin", "xcode-select --install")]
-)
-def test_no_compiler(setup, monkeypatch, tmp_path, system, phrase):
-    monkeypatch.setattr("platform.system", lambda: system)
-    monkeypatch.setattr(subprocess, "call", lambda *a, **k: 0)  # xcode-select finds its folder
-    monkeypatch.setenv("CXX", "")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(setup.bootstrap.SetupError, match="There is no C") as problem:
-        setup.bootstrap.check_compiler()
-    assert phrase in str(problem.value)
-
-
 def test_a_mac_without_command_line_tools_is_not_asked_through_the_stub(setup, monkeypatch):
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     monkeypatch.setattr(subprocess, "call", lambda *a, **k: 2)
     with pytest.raises(setup.bootstrap.SetupError, match="xcode-select --install"):
         setup.bootstrap.check_compiler()
-
-
-def test_clang_without_gcc_will_not_do_on_linux(setup, monkeypatch, tmp_path):
-    """PyTorch's AOTInductor, which page 09 uses, calls g++ there; on a Mac it calls clang++."""
-    compiler = tmp_path / "clang++"
-    compiler.write_text("#!/bin/sh\nexit 0\n")
-    compiler.chmod(0o755)
-    compiler.with_name("c++").symlink_to(compiler)
-    monkeypatch.setattr(subprocess, "call", lambda *a, **k: 0)  # xcode-select finds its folder
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CXX", "")
-    monkeypatch.setattr("platform.system", lambda: "Darwin")
-    setup.bootstrap.check_compiler()
-    monkeypatch.setattr("platform.system", lambda: "Linux")
-    with pytest.raises(setup.bootstrap.SetupError, match=r"no C\+\+ compiler \(g\+\+\)"):
-        setup.bootstrap.check_compiler()
-    monkeypatch.setenv("CXX", str(compiler))
-    setup.bootstrap.check_compiler()
 
 
 def test_a_compiler_that_does_not_work(setup, monkeypatch, tmp_path):
@@ -632,14 +576,6 @@ def test_uv_fails(setup, plan, phrases):
     assert "Removing .venv" in setup.works_and_is_current()
 
 
-def test_a_wheel_that_the_reader_s_own_folder_lacks_is_no_fault_of_the_lists(setup, monkeypatch):
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    setup.plan(NONE_FOUND + "fail\n")
-    printed = refused(setup, "PIP_FIND_LINKS")
-    assert "same version of Python" in printed
-    assert "make lock" not in printed
-
-
 def test_a_failed_update_keeps_venv_unless_uv_may_have_begun_to_install(setup):
     setup.works_and_is_current()
     mine = setup.venv / "still-the-same-folder"
@@ -668,15 +604,6 @@ def test_what_cannot_be_fetched_removes_no_environment(setup, monkeypatch):
     assert setup.run("--force")[0] == 1
     assert mine.exists()
     assert setup.run() == (0, "")
-
-
-def test_making_the_environment_fails(setup):
-    uv = Path(setup.project.uv)
-    works = uv.read_text()
-    uv.write_text("#!/bin/sh\necho 'no room for a venv'\nexit 1\n")
-    refused(setup, "Installing failed", "no room for a venv", "build/setup.log")
-    uv.write_text(works)
-    setup.works_and_is_current()
 
 
 def test_uv_runs_with_the_settings_of_set_up(setup, monkeypatch):
@@ -711,35 +638,6 @@ def test_another_failure_of_opencv_does_not_name_packages(setup):
     printed = setup.works_and_is_current()
     assert "numpy is too new" in printed
     assert "apt-get" not in printed
-
-
-@pytest.mark.parametrize("module", ["tensorflow", "jax", "onnxruntime", "coremltools", "mlx.core"])
-def test_what_only_some_pages_need_is_a_warning(setup, module):
-    setup.plan(WORKS + f"module {module} raise OSError('torn file')\n")
-    printed = setup.works_and_is_current()
-    assert "does not import. Only " in printed
-    assert "  OSError: torn file" in printed
-    assert list(setup.stamp()["broken"]) == [module]
-    assert "torn file" in setup.run("--check")[1]
-
-
-def test_why_mlx_was_left_out_is_told(setup, monkeypatch):
-    setup.plan(WORKS + "module mlx.core raise ModuleNotFoundError('No module named mlx')\n")
-    for libc, told in (("2.34", True), ("2.35", False)):
-        monkeypatch.setattr("platform.libc_ver", lambda libc=libc: ("glibc", libc))
-        printed = setup.run("--force")[1]
-        assert "MLX does not import. Only 14 of the pages need it" in printed
-        assert ("It was left out: its wheel needs glibc 2.35 or newer." in printed) == told
-
-
-def test_a_warning_names_the_pages_that_say_so(setup):
-    needed = {}
-    for page in sorted(SOURCE.parents[2].glob("notebooks/[0-9]*.ipynb")):
-        needed[page.name.split("_")[0]] = json.loads(page.read_text())["metadata"]["metallab"]["needs"]
-    for module, _, pages_of in setup.bootstrap.PARTS:
-        package = {"cv2": "opencv-python", "mlx.core": "mlx"}.get(module, module)
-        pages = [page for page, packages in needed.items() if package in packages]
-        assert re.findall(r"\d+\w?", pages_of) == pages, module
 
 
 @pytest.mark.parametrize("system", ["Linux", "Darwin"])
@@ -839,42 +737,17 @@ def test_a_folder_that_is_no_environment_is_left_alone(setup):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted(setup, number, status):
-    setup.plan("child\nsleep 60\n")
+    setup.plan("child\nwait for ever\n")
     process = setup.start()
     setup.wait_for(setup.root / "child.txt")
     process.send_signal(number)
-    printed, _ = process.communicate(timeout=20)
+    printed, _ = process.communicate(timeout=300)
     assert process.returncode == status, printed
     assert "Set-up was interrupted" in printed
     assert "Traceback" not in printed
-    assert not alive(int((setup.root / "child.txt").read_text()))
+    until(lambda: not alive(int((setup.root / "child.txt").read_text())))
     setup.plan(WORKS)
     assert "Removing .venv" in setup.works_and_is_current()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="it is built on Linux only")
-def test_interrupted_while_the_simulated_gpu_is_built(setup):
-    code = "import os, pathlib, time\ndef arm(required):\n    pathlib.Path('new').write_text(str(os.getpid()))\n"
-    code += "    pathlib.Path('new').rename('built-by.txt')\n    time.sleep(60)\n"
-    simulation = setup.root / "utils" / "metallab" / "simulation.py"
-    simulation.write_text(code)
-    process = setup.start()
-    setup.wait_for(setup.root / "built-by.txt")
-    process.send_signal(signal.SIGTERM)
-    printed, _ = process.communicate(timeout=20)
-    assert process.returncode == 143, printed
-    assert "Set-up was interrupted" in printed
-    assert not alive(int((setup.root / "built-by.txt").read_text()))
-    simulation.write_text("def arm(required):\n    pass\n")
-    assert "Removing .venv" in setup.works_and_is_current()
-
-
-def test_a_crash_of_an_import_is_told_as_one(setup):
-    setup.plan(WORKS + "module jax import os, sys; print('a note', file=sys.stderr, flush=True); os.abort()\n")
-    printed = setup.works_and_is_current()
-    assert "JAX does not import. Only 07, 07b and 14 of the pages need it" in printed
-    assert "it was killed by signal 6" in printed
-    assert "a note" not in printed
 
 
 def alive(pid):
@@ -890,10 +763,10 @@ def test_the_second_of_two_waits_and_has_nothing_left_to_do(setup):
     second = setup.start()
     assert "Another set-up of this checkout is running: waiting" in second.stdout.readline()
     (setup.root / "go").touch()
-    printed, _ = second.communicate(timeout=20)
+    printed, _ = second.communicate(timeout=300)
     assert second.returncode == 0, printed
     assert "The other set-up has finished" in printed
-    first.communicate(timeout=20)
+    first.communicate(timeout=300)
     assert first.returncode == 0
     assert setup.calls() == 1
 
@@ -903,12 +776,12 @@ def test_a_killed_set_up_leaves_the_lock_to_the_uv_that_is_still_writing(setup):
     first = setup.start()
     setup.wait_for(setup.root / "waiting.txt")
     first.kill()
-    first.communicate(timeout=20)
+    first.communicate(timeout=300)
     second = setup.start()
     assert "waiting" in second.stdout.readline()
     setup.plan(WORKS)
     (setup.root / "go").touch()
-    printed, _ = second.communicate(timeout=20)
+    printed, _ = second.communicate(timeout=300)
     assert second.returncode == 0, printed
     assert "Removing .venv" in printed
     assert setup.run() == (0, "")
@@ -917,38 +790,12 @@ def test_a_killed_set_up_leaves_the_lock_to_the_uv_that_is_still_writing(setup):
 # ---------------------------------------------------------------- progress
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_progress_is_a_line_now_and_then_or_one_line_that_changes(setup):
-    now = [0.0]
-    plain, terminal = io.StringIO(), Terminal()
-    both = [setup.bootstrap.Progress(stream, clock=lambda: now[0]) for stream in (plain, terminal)]
-    for second in range(66):
-        now[0] = float(second)
-        for progress in both:
-            progress.update(f"step {second}")
-    lines = plain.getvalue().splitlines()
-    assert lines[0] == "[0:00] step 0"
-    assert lines[-1] == "[1:00] step 60"
-    assert len(lines) == 7
-    assert "\n" not in terminal.getvalue()
-    assert terminal.getvalue().endswith("[1:05] step 65")
-
-
-def test_what_uv_says_is_progress_and_its_list_of_packages_is_not(setup, monkeypatch):
-    monkeypatch.setattr(setup.bootstrap, "SHOW_EVERY", 0.0)
-    setup.plan("say Downloading torch (530.1MiB)\nsay  + six==1.17.0\n" + WORKS)
-    printed = setup.works_and_is_current()
-    assert "] Downloading torch (530.1MiB)\n" in printed
-    assert "six" not in printed
-
-
 def test_a_silent_uv_still_shows_progress(setup, monkeypatch):
-    monkeypatch.setattr(setup.bootstrap, "SHOW_EVERY", 0.5)
-    setup.plan("say Prepared 2 packages\nsleep 2.3\n" + WORKS)
+    """The stand-in goes on once that has happened."""
+    again = setup.bootstrap.Progress.again
+    monkeypatch.setattr(setup.bootstrap, "SHOW_EVERY", 0.0)
+    monkeypatch.setattr(setup.bootstrap.Progress, "again", lambda one: again(one) or (setup.root / "go").touch())
+    setup.plan("say Prepared 2 packages\nwait go\n" + WORKS)
     assert setup.works_and_is_current().count("] Prepared 2 packages\n") >= 2
 
 

@@ -303,7 +303,7 @@ def validator(part: str):
     derandomize=True,
     database=None,
     phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(made=pages())
 def test_what_we_write_is_as_the_published_schema_says(tmp_path, made):

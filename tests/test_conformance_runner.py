@@ -85,7 +85,7 @@ def test_wants_a_fresh_process():
 @pytest.mark.claim(seconds=3)
 def test_hangs():
     """It comes to an end."""
-    time.sleep(60)
+    time.sleep(600)
 
 
 @pytest.mark.parametrize("thing", ["this | that"])
@@ -147,7 +147,7 @@ def started(folder: Path, *options: str, **more) -> subprocess.Popen:
 def ran(folder: Path, *options: str, **more) -> tuple[int, str]:
     """The exit code, and what was printed."""
     run = started(folder, *options, **more)
-    out, _ = run.communicate(timeout=300)
+    out, _ = run.communicate(timeout=900)
     return run.returncode, out
 
 
@@ -254,7 +254,7 @@ def test_the_machine_is_left_as_it_was(made):
 
 def test_a_process_that_ended_between_two_claims_is_told_as_one(tmp_path, pytestconfig):
     group = groups.Group(pytestconfig, tmp_path / "nothing.py", "cpu", {})
-    group.process.wait(60)
+    group.process.wait(300)
     with pytest.raises(groups.Ended, match="the process exited with code 4"):
         list(group.answers({"run": "any", "next": None}, "done", 60))
     group.stop()
@@ -268,7 +268,7 @@ pytestmark = pytest.mark.claim(on="cpu", used_in="a test")
 def test_first(): pass
 def test_second():
     Path(__file__).with_name("pid").write_text(str(os.getpid()))
-    time.sleep(300)
+    time.sleep(900)
 def test_third(): pass
 """
 
@@ -276,7 +276,7 @@ def test_third(): pass
 def in_the_second(folder: Path, run: subprocess.Popen) -> list[psutil.Process]:
     """Wait until the second of `SLOW` runs; the processes of the run's group."""
     try:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while not (folder / "pid").exists() or not (folder / "pid").read_text():
             assert time.monotonic() < end, "the second test does not come"
             time.sleep(0.05)
@@ -291,7 +291,7 @@ def test_control_c_loses_one_result(tmp_path):
     run = started(project(tmp_path, SLOW), start_new_session=True)
     in_the_second(tmp_path, run)
     run.send_signal(signal.SIGINT)
-    out, _ = run.communicate(timeout=60)
+    out, _ = run.communicate(timeout=300)
     data = report.read(tmp_path / "report.md")
     assert [each["outcome"] for each in data["results"]] == ["confirmed", "not run", "not run"]
     assert "Control-C" in data["results"][1]["message"]
@@ -303,13 +303,13 @@ def test_what_a_killed_run_had_found_is_on_disk(tmp_path):
     run = started(project(tmp_path, SLOW), start_new_session=True)
     group = in_the_second(tmp_path, run)
     run.kill()
-    run.communicate(timeout=60)
-    psutil.wait_procs(group, timeout=60)
+    run.communicate(timeout=300)
+    psutil.wait_procs(group, timeout=300)
     assert not [process for process in group if process.is_running()], "the group's process is left behind"
     with (tmp_path / "report.jsonl").open("a") as file:
         file.write('{"name": "half a li')
     remade = [sys.executable, report.__file__, str(tmp_path / "report.jsonl")]
-    printed = subprocess.run(remade, capture_output=True, text=True, check=True, timeout=60).stdout
+    printed = subprocess.run(remade, capture_output=True, text=True, check=True, timeout=300).stdout
     assert printed == f"The report: {tmp_path / 'report.md'}\n"
     data = report.read(tmp_path / "report.md")
     assert [each["name"] for each in data["results"]] == ["some.first"]

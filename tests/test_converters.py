@@ -57,7 +57,7 @@ def test_without_the_tool_a_line_says_what_it_would_do(tmp_path, monkeypatch):
 
 
 def test_a_tool_that_hangs_is_stopped(tmp_path, monkeypatch):
-    script(tmp_path, "mpsgraphtool", "#!/bin/sh\nexec sleep 3\n")
+    script(tmp_path, "mpsgraphtool", "#!/bin/sh\nexec sleep 600\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert "longer than 0.2 s and was stopped" in str(converters.mpsgraphtool(timeout=0.2))
 

@@ -1,12 +1,10 @@
 """The lists of dependencies agree, the lock covers both systems, and the Makefile does what it says."""
 
-import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -116,17 +114,6 @@ def test_environment_yml_repeats_the_headline_packages_exactly():
     assert environment_yml()[1][3:] == [ours[name] for name in HEADLINE]
 
 
-def test_every_dependency_gives_its_reason():
-    conda, pip = environment_yml()
-    listed = [("pyproject.toml", '"{}",', DEPENDENCIES), ("environment.yml", "- {} ", conda + pip[3:])]
-    for file, form, dependencies in listed:
-        of_the_project = (ROOT / file).read_text().split("[dependency-groups]")[0]
-        lines = [line.strip() for line in of_the_project.splitlines()]
-        for dependency in dependencies:
-            (line,) = [line for line in lines if line.startswith(form.format(dependency))]
-            assert re.search(r"\s# \w+", line[len(dependency) :]), f"{file} gives no reason for {dependency}"
-
-
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
 def test_every_dependency_is_pinned_exactly_on(system, python):
@@ -183,6 +170,8 @@ def locked(text):
 
 # ---------------------------------------------------------------- the Makefile
 
+SETUP = "python -I utils/metallab/bootstrap.py"
+UV = f"{SETUP} uv"
 PROGRAM = """#!/bin/sh
 echo "$(basename "$0") $*${PYTHONDONTWRITEBYTECODE:+ (compiles everything anew)}" >> calls.txt
 case "$*" in $FAILING) exit 3;; esac
@@ -200,10 +189,7 @@ class Make:
         for name in ("python", "ruff", "jupyter"):
             (programs / name).write_text(PROGRAM)
             (programs / name).chmod(0o755)
-        benchmarks = folder / "tests" / "benchmarks"
-        benchmarks.mkdir(parents=True)
-        for name in ("a.py", "b.py"):
-            (benchmarks / name).touch()
+        (folder / "tests").mkdir()
 
     def __call__(self, *arguments, failing=""):
         """(exit status, output, the calls made)"""
@@ -222,57 +208,50 @@ class Make:
         return done.returncode, done.stdout, calls.read_text().splitlines()
 
 
-SETUP = "python -I utils/metallab/bootstrap.py"
-UV = f"{SETUP} uv"
-
-
 @pytest.fixture
 def make(tmp_path):
     return Make(tmp_path)
 
 
-def test_help_is_the_default_and_explains_every_target_and_variable(make):
+NO_SET_UP = {"help", "packages", "lock", "clean", "distclean"}
+NAMED = ("A=a", "B=b", "REF=Makefile", "FILE=c", "CLASS=Makefile", "ONLY=03")
+
+
+def test_every_target_is_explained_and_can_be_made(make):
+    """Set-up comes first where a target needs what it installs."""
     status, printed, calls = make()
-    assert status == 0
-    assert calls == []
-    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
-    assert {"setup", "lab", "run", "test", "bench", "gate", "report", "compare", "check-results", "lint"} < {*targets}
-    for target in targets:
+    assert (status, calls) == (0, [])
+    (make.folder / "lock.txt").touch()
+    for target in re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split():
         assert re.search(rf"^  {target} +\w", printed, re.MULTILINE), f"{target} is not explained"
-    for variable in ("ONLY=03", "A= B=", "REF=", "FILE="):
-        assert variable in printed
-    defaults = dict(re.findall(r"^(\w+) +\?= (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for variable in ("DEVICE", "MODE", "JOBS", "CPU", "RUNS", "PORT"):
-        assert re.search(rf"^  {variable}={defaults[variable]} ", printed, re.MULTILINE), "help tells another default"
+        status, would, _ = make("-n", target, *NAMED)
+        assert status == 0, would
+        assert (SETUP in would.replace(UV, "")) == (target not in NO_SET_UP), target
 
 
 @pytest.mark.parametrize(
-    "target",
+    "arguments",
     [
-        "lab",
-        "run",
-        "test",
-        "fuzz",
-        "test-cpu",
-        "bench",
-        "bars",
-        "report",
-        "compare",
-        "versus",
-        "gate",
-        "check-results",
-        "lint",
+        *(["run", "JOBS=2"], ["gate", "JOBS=2", "REF=Makefile"]),
+        *(["compare", "A=a"], ["versus", "A=a"], ["gate", "REF=missing"], ["check-results"], ["hub"], ["mutants"]),
     ],
 )
-def test_set_up_comes_first(make, target):
-    files = ("A=a", "B=b", "REF=Makefile", "FILE=c")
-    status, printed, calls = make(target, *files)
-    assert status == 0, printed
-    assert calls[0] == SETUP
-    assert len(calls) > 1
-    status, _, calls = make(target, *files, failing="*bootstrap.py")
-    assert status != 0
-    assert calls == [SETUP]
+def test_what_is_missing_or_parallel_is_refused(make, arguments):
+    status, _, calls = make(*arguments)
+    assert (status, [call for call in calls if call != SETUP]) == (2, [])
+
+
+def test_a_gate_wants_a_reference_before_it_measures(make):
+    """A file of results, or a revision, which `metallab versus` takes."""
+    words = [call.split()[2] for call in make("gate", "REF=Makefile")[2][1:]]
+    assert words == ["metallab.results.compare", "metallab.headless.bench", "metallab.results.compare"]
+    status, _, calls = make("gate", "REF=Makefile", failing="*compare reference*")
+    assert (status, len(calls)) == (2, 2)
+    assert make("gate", "REF=Makefile", failing="*compare gate*")[0] == 2
+    subprocess.run(["git", "init", "--quiet", make.folder], check=True)
+    identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", make.folder, *identity, "commit", "--quiet", "--allow-empty", "-m", "one"], check=True)
+    assert make("gate", "REF=HEAD")[2][1].startswith("python -m metallab versus HEAD . ")
 
 
 def test_fuzz_looks_for_so_many_minutes(make):
@@ -281,41 +260,10 @@ def test_fuzz_looks_for_so_many_minutes(make):
         assert f"METALLAB_FUZZ='{minutes}' " in make("-n", "fuzz", *arguments)[1]
 
 
-def test_mutants_are_made_of_a_copy(make):
-    (make.folder / "utils/metallab").mkdir(parents=True)
-    (make.folder / "metalsim/src/metalsim").mkdir(parents=True)
-    (make.folder / "utils/metallab/units.py").write_text("one = 1\n")
-    (make.folder / "pyproject.toml").touch()
-    (make.folder / "tests/test_units.py").touch()
-    named = ("MODULE=metallab.units", "TESTS=tests/test_units.py")
-    status, printed, calls = make("mutants", *named)
-    assert status == 0, printed
-    ran = f"{UV} run --directory build/mutants --quiet --no-project --active --with mutmut=="
-    assert [call.partition(ran)[2].split()[1:] for call in calls[1:]] == [
-        ["mutmut", "run", "--max-children", "1"],
-        ["mutmut", "results"],
-    ]
-    assert (make.folder / "build/mutants/src/metallab/units.py").read_text() == "one = 1\n"
-    settings = (make.folder / "build/mutants/setup.cfg").read_text()
-    assert "source_paths = src/metallab/units.py\n" in settings
-    assert settings.endswith("test_selection =\n  tests/test_units.py\n")
-    assert make("mutants", "MUTANT=metallab.units.x")[2][-1].endswith("mutmut show metallab.units.x")
-    assert make("mutants", "MODULE=metallab.nothing", named[1])[0] == 2
-
-
 def test_what_python_compiled_is_kept(make, monkeypatch):
     """Containers set this variable; each process would then compile PyTorch again, for seconds."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     assert not any("compiles everything anew" in call for call in make("test")[2])
-
-
-def test_run_passes_its_variables_on(make):
-    assert make("run")[2][1:] == [
-        "python -m metallab.headless --mode full --device auto",
-        "python -m metallab report",
-    ]
-    narrowed = make("run", "ONLY=03", "DEVICE=sim", "MODE=fast")[2]
-    assert narrowed[1] == "python -m metallab.headless --mode fast --device sim --only 03"
 
 
 @pytest.mark.parametrize("failing", ["*headless*", "*report*"])
@@ -324,26 +272,6 @@ def test_run_makes_the_report_also_after_a_failure_and_fails(make, failing):
     assert status != 0
     assert "Error 3" in printed
     assert calls[-1] == "python -m metallab report"
-
-
-@pytest.mark.parametrize("target", ["run", "bench", "bars", "versus", "gate"])
-def test_measuring_in_parallel_is_refused(make, target):
-    status, printed, calls = make(target, "JOBS=2", "REF=Makefile", "A=a", "B=b")
-    assert status != 0
-    assert "JOBS is for make test" in printed
-    assert calls == [SETUP]
-
-
-def test_test_lints_and_ends_with_pytest(make):
-    calls = make("test", "JOBS=3")[2]
-    assert calls[1:] == [
-        "ruff check --quiet utils metalsim tests book classroom/*.py notebooks",
-        "ruff check --quiet --select E501 --line-length 88 notebooks",
-        "ruff format --quiet --check utils metalsim tests book classroom/*.py",
-        "python -m pytest -n 3 --dist worksteal",
-    ]
-    for failing in ("check*", "format*", "*pytest*"):
-        assert make("test", failing=failing)[0] != 0
 
 
 @pytest.mark.parametrize(
@@ -372,159 +300,6 @@ def test_test_is_narrowed_to_one_notebook(make, arguments, chosen):
         check=False,
     ).stdout
     assert re.findall(r"\[(.*)\]", collected) == chosen
-
-
-def test_test_cpu_names_a_processor_and_fails_when_pytest_does(make):
-    emulated = "python tests/emulated.py Haswell -n 2 --dist worksteal"
-    assert make("test-cpu", "JOBS=2")[2] == [SETUP, emulated]
-    assert make("test-cpu", "CPU=EPYC", "JOBS=4")[2][-1] == emulated.replace("Haswell -n 2", "EPYC -n 4")
-    assert make("test-cpu", failing="*emulated*")[0] != 0
-
-
-def test_bench_passes_its_variables_on(make):
-    assert make("bench")[2][1:] == ["python -m metallab.headless.bench --runs 3 --device auto"]
-    narrowed = make("bench", "ONLY=03", "DEVICE=cpu", "RUNS=5", "ANEW=1")[2]
-    assert narrowed[1:] == ["python -m metallab.headless.bench --runs 5 --device cpu --only 03 --anew"]
-
-
-def test_bars_runs_every_script_and_fails_when_one_does(make):
-    status, _, calls = make("bars")
-    assert status == 0
-    assert calls[1:] == ["python tests/benchmarks/a.py", "python tests/benchmarks/b.py"]
-    status, printed, calls = make("bars", failing="*a.py")
-    assert status != 0
-    assert "failed: tests/benchmarks/a.py" in printed
-    assert calls[-1] == "python tests/benchmarks/b.py"
-
-
-def test_compare_wants_two_files(make):
-    assert make("compare", "A=before.json", "B=after.json")[2][-1] == (
-        "python -m metallab.results.compare times before.json after.json"
-    )
-    assert make("compare", "A=a", "B=b", "FACTOR=1.1")[2][-1].endswith("a b --factor 1.1")
-    status, printed, calls = make("compare", "A=before.json")
-    assert status != 0
-    assert "make compare A=before.json B=after.json" in printed
-    assert calls == [SETUP]
-
-
-def test_a_gate_measures_and_then_judges(make):
-    """And before an hour of measuring it looks whether there is something to hold it against."""
-    asked, measured, judged = make("gate", "REF=Makefile", "ONLY=03")[2][1:]
-    assert asked == "python -m metallab.results.compare reference Makefile --only 03"
-    assert measured == "python -m metallab.headless.bench --runs 3 --device auto --only 03"
-    assert judged == "python -m metallab.results.compare gate Makefile --only 03"
-    assert make("gate", "REF=Makefile", failing="*compare reference*")[2][1:] == [asked.removesuffix(" --only 03")]
-    status, printed, calls = make("gate", "REF=missing.json")
-    assert (status != 0, calls) == (True, [SETUP])
-    assert "make gate REF=before.json" in printed
-    assert make("gate", "REF=Makefile", failing="*metallab.headless.bench*")[2][-1] == measured.removesuffix(
-        " --only 03"
-    )
-
-
-def test_a_gate_takes_a_revision_too(make):
-    subprocess.run(["git", "init", "--quiet", make.folder], check=True)
-    identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", "-C", make.folder, *identity, "commit", "--quiet", "--allow-empty", "-m", "one"], check=True)
-    held = "python -m metallab versus HEAD . --device auto --only 02b --factor"
-    assert make("gate", "REF=HEAD", "ONLY=02b")[2][1:] == [f"{held} 1.05"]
-    assert make("gate", "REF=HEAD", "ONLY=02b", "FACTOR=1.2")[2][1:] == [f"{held} 1.2"]
-    subprocess.run(["git", "-C", make.folder, "branch", "tests"], check=True)  # which also is a folder
-    assert make("gate", "REF=tests", "ONLY=02b")[2][1:] == [f"{held.replace('HEAD', 'tests')} 1.05"]
-    status, printed, calls = make("gate", "REF=HEAD~1")
-    assert (status != 0, calls) == (True, [SETUP])
-    assert "make gate REF=HEAD~1" in printed
-
-
-def test_versus_wants_two_sides(make):
-    assert make("versus", "A=HEAD~1", "B=.", "ONLY=02b")[2][-1] == (
-        "python -m metallab versus HEAD~1 . --device auto --only 02b"
-    )
-    status, printed, calls = make("versus", "A=HEAD~1")
-    assert (status != 0, calls) == (True, [SETUP])
-    assert "make versus A=HEAD~1 B=HEAD" in printed
-
-
-def test_a_contributor_s_file_is_checked(make):
-    assert make("check-results", "FILE=mine.json")[2][-1] == "python -m metallab.results.check_results mine.json"
-    status, printed, calls = make("check-results")
-    assert (status != 0, calls) == (True, [SETUP])
-    assert "make check-results FILE=" in printed
-    benches = make.folder / "build" / "bench"
-    benches.mkdir(parents=True)
-    (benches / "ours.json").touch()
-    assert make("check-results")[2][-1].endswith(" build/bench/ours.json"), "after make bench it needs no name"
-    (benches / "others.json").touch()
-    status, printed, calls = make("check-results")
-    assert (status != 0, calls) == (True, [SETUP]), "of two files one has to be named"
-    assert "Name one file" in printed
-
-
-def test_lab_listens_here_only_and_keeps_its_token(make):
-    at = f"--notebook-dir={make.folder}"
-    calls = [make("lab", *given)[2][-1] for given in ((), ("LAB=notebooks/01.ipynb",), ("LAB=/tmp/mine",))]
-    assert calls == [
-        f"jupyter lab --ip=127.0.0.1 {at} --preferred-dir={make.folder}/notebooks",
-        f"jupyter lab --ip=127.0.0.1 {at} {make.folder}/notebooks/01.ipynb",
-        "jupyter lab --ip=127.0.0.1 /tmp/mine",
-    ]
-
-
-def test_an_extra_is_installed_for_its_target_once_and_again_after_a_new_lock(make):
-    lock = make.folder / "lock.txt"
-    lock.touch()
-    into = "--quiet --python .venv/bin/python --require-hashes"
-    installs = f"{UV} pip install {into} -r pyproject.toml --extra book -c lock.txt"
-    assert make("book", failing="*--extra book*")[0] != 0
-    assert make("book")[2] == [SETUP, installs, "python book/build.py"]
-    assert make("book", "RUN=build/full-mps")[2] == [SETUP, "python book/build.py build/full-mps"]
-    later = time.time() + 5
-    os.utime(lock, (later, later))
-    assert installs in make("book")[2]
-
-
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [("hub", "make hub CLASS=names.txt"), ("mutants", "make mutants MODULE=")],
-)
-def test_what_is_missing_is_said_before_anything_is_installed(make, target, message):
-    status, printed, calls = make(target)
-    assert (status, calls) == (2, [])
-    assert message in printed
-
-
-RUN_BY = {  # what a target runs beside metallab and metalsim, which do with what set-up installs
-    "test": ["tests/*.py"],
-    "bars": ["tests/benchmarks/*.py"],
-    "test-lab": [f"tests/browser/{name}.py" for name in ("conftest", "chrome", "test_chrome", "test_lab")],
-    "test-book": ["tests/browser/*.py", "book/*.py"],
-    "book": ["book/*.py"],
-    "test-hub": ["tests/classroom/*.py", "classroom/*.py"],
-    "hub": ["classroom/*.py"],
-    "setup": ["utils/**/*.py"],
-}
-
-
-@pytest.mark.parametrize("target", RUN_BY)
-def test_a_target_installs_the_extras_that_its_files_import(target):
-    """Whoever has them all would never notice."""
-    makefile = (ROOT / "Makefile").read_text()
-    installs = set(re.findall(r"\.venv/extra-(\w+)", re.search(rf"^{target}:([^#]*)", makefile, re.MULTILINE)[1]))
-    extras = EXTRAS.keys() - {"lab", *LAB.extras}
-    owner = {name_of(text).replace("-", "_"): extra for extra in extras for text in EXTRAS[extra]}
-    files = [path for pattern in RUN_BY[target] for path in ROOT.glob(pattern)]
-    assert files
-    wanted = {owner[name]: path for path in files for name in imported(path) & set(owner)}
-    assert set(wanted) - {"mlx", "dev"} <= installs, {extra: str(path) for extra, path in wanted.items()}
-
-
-def imported(path: Path) -> set[str]:
-    """The packages that a file imports, also inside functions."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
-    return {name.partition(".")[0] for name in names}
 
 
 def test_clean_keeps_the_environment_and_distclean_does_not(make):
@@ -571,23 +346,9 @@ def test_a_newer_jax_has_an_environment_of_its_own_and_runs_the_same_pages(make)
     assert calls[-3:] == runs
     _, _, calls = make("test-jax", "DEVICE=cpu")
     assert (installed(calls), calls[-3:]) == ([], runs)
-    os.utime(lock, (time.time() + 5, time.time() + 5))
+    os.utime(make.folder / ".venv-jax/complete", (0, 0))  # older than the lock
     assert len(installed(make("test-jax")[2])) == 2
     assert make("test-jax", failing="*--only 07b")[0] != 0
-
-
-def test_jax_mps_is_for_apple_silicon(make):
-    (make.folder / ".venv/bin/python").write_text(PYTHON_THAT_MAKES_ENVIRONMENTS)
-    (make.folder / "lock-jax.txt").touch()
-    names = make.folder / "names"
-    names.mkdir()
-    for system, made in (("Linux x86_64", False), ("Darwin x86_64", False), ("Darwin arm64", True)):
-        (names / "uname").write_text(f"#!/bin/sh\necho '{system}'\n")
-        (names / "uname").chmod(0o755)
-        status, printed, _ = make("setup-jax-mps", f"PATH={names}:{os.environ['PATH']}")
-        assert (status == 0) == made, printed
-        assert (make.folder / ".venv-jax/complete").exists() == made
-        assert ("make lab BIN=.venv-jax/bin" if made else "make test-jax") in printed
 
 
 LOCK_TOOL = """#!/bin/sh
@@ -633,81 +394,31 @@ def test_lock_keeps_versions_writes_how_it_was_made_and_lets_no_host_in(make):
 
 # ---------------------------------------------------------------- continuous integration
 
-
 CI_MAKEFILE = """
 test test-cpu:
-	@echo $@ in $(CURDIR); cat; case " $(FAILING) " in *" $@ "*) exit 5;; esac
+	@cat; case " $(FAILING) " in *" $@ "*) exit 5;; esac
 """
 
 
-class Ci:
-    """`.ci/run` in a folder of its own, where nothing is installed but what it is started with."""
-
-    def __init__(self, folder, programs):
-        self.folder, self.programs = folder, programs
-        self.script = folder / ".ci" / "run"
-        self.script.parent.mkdir(parents=True)
-        shutil.copy(ROOT / ".ci" / "run", self.script)
-        (folder / "Makefile").write_text(CI_MAKEFILE)
-        programs.mkdir()
-        for name in ("bash", "env", "dirname", "make", "sh", "cat"):
-            (programs / name).symlink_to(shutil.which(name))
-        self.program("id", "echo 0")
-
-    def program(self, name, text):
-        (self.programs / name).write_text(f"#!/bin/sh\n{text}\n")
-        (self.programs / name).chmod(0o755)
-
-    def __call__(self, failing=""):
-        """(exit status, the targets that were made, the closing lines), from another folder and with an open stdin."""
-        inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-        never_ends, _ = os.pipe()
-        done = subprocess.run(
-            [str(self.script)],
-            cwd="/",
-            env=inherited | {"CI": "true", "PATH": str(self.programs), "FAILING": failing},
-            stdin=never_ends,
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
-        made = re.findall(rf"^(\S+) in {re.escape(str(self.folder))}$", done.stdout, re.MULTILINE)
-        return done.returncode, made, done.stdout.rpartition("\n\n")[2].splitlines()
-
-
-@pytest.fixture
-def ci(tmp_path):
-    return Ci(tmp_path / "project", tmp_path / "programs")
-
-
-NO_CLANG = "no clang-19: the sanitizers of shaders are not tested"
-NO_QEMU = "make test-cpu: not run, there is no qemu-user"
-
-
-def test_ci_fails_where_a_command_does_and_says_which(ci):
-    assert os.access(ROOT / ".ci" / "run", os.X_OK)
-    ci.program("clang++-19", "")
-    ci.program("qemu-x86_64", "")
+def test_ci_fails_where_a_command_does_and_says_which(tmp_path):
+    """Also where it is started elsewhere, with a standard input that never ends."""
+    (tmp_path / ".ci").mkdir()
+    script = Path(shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci"))
+    (tmp_path / "Makefile").write_text(CI_MAKEFILE)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("bash", "env", "dirname", "make", "sh", "cat"):
+        (programs / name).symlink_to(shutil.which(name))
+    for name in ("clang++-19", "qemu-x86_64"):
+        (programs / name).symlink_to("sh")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    reader, writer = os.pipe()
     for failing in ([], ["test"], ["test-cpu"], ["test", "test-cpu"]):
-        status, made, closing = ci(" ".join(failing))
-        assert (status != 0) == bool(failing)
-        assert made == ["test", "test-cpu"]
-        assert closing == [f"make {name}: {'FAILED' if name in failing else 'passed'}" for name in made]
-
-
-def test_ci_asks_for_packages_and_says_what_is_not_tested_without(ci):
-    """With stand-ins for the package manager: that it fails, or is not there, keeps nobody from testing."""
-    asked = ci.folder / "asked"
-    for apt, closing in (
-        (None, [NO_CLANG, "make test: passed", NO_QEMU]),
-        ("exit 1", [NO_CLANG, "make test: passed", NO_QEMU]),
-        ("exit 0", ["make test: passed", "make test-cpu: passed"]),
-    ):
-        if apt:
-            ci.program("apt-get", f'echo "$*" >> {asked}\n{apt}')
-        assert ci() == (0, [line.split()[1].rstrip(":") for line in closing if "passed" in line], closing)
-    installs = [line for line in asked.read_text().splitlines() if line != "update"]
-    assert [line.split("recommends ")[1] for line in installs] == ["clang-19 libclang-rt-19-dev", "qemu-user"]
-    ci.program("id", "echo 1000")
-    assert ci()[2] == [NO_CLANG, "make test: passed", NO_QEMU], "only root may install"
+        variables = inherited | {"PATH": str(programs), "FAILING": " ".join(failing)}
+        options = {"cwd": "/", "env": variables, "stdin": reader, "capture_output": True, "text": True}
+        done = subprocess.run([script], **options, timeout=120, check=False)
+        assert (done.returncode != 0) == bool(failing)
+        closing = [f"make {name}: {'FAILED' if name in failing else 'passed'}" for name in ("test", "test-cpu")]
+        assert done.stdout.splitlines()[-2:] == closing
+    os.close(reader)
+    os.close(writer)

@@ -6,7 +6,6 @@ Notebooks are made on the spot. Nothing here asserts on a duration; what a limit
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import io
 import itertools
@@ -23,7 +22,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
-import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from test_isolated import gone
@@ -37,7 +35,7 @@ from metallab.notebook import Failure, first_unexecuted, read_notebook, skip_rea
 from metallab.paths import write_atomically
 
 FOREVER = 600
-PATIENCE = 30
+PATIENCE = 300
 """Seconds after which something that should happen is taken for not happening."""
 CPU = {"device": "cpu", "label": "a CPU in a test", "simulated": False}
 SKIPPED = {"skip": {"device": ["cpu"], "reason": "needs a GPU"}}
@@ -103,7 +101,6 @@ def whisper(path: Path) -> str:
     """A cell that leaves the numbers of its kernel, its worker and a child in a file, and hangs."""
     return f"""
 import os, pathlib, subprocess, time
-print("I was here", flush=True)
 child = subprocess.Popen(["sleep", "{FOREVER}"])
 draft = pathlib.Path({str(path)!r}).with_suffix(".draft")
 draft.write_text(f"{{os.getpid()}} {{os.getppid()}} {{child.pid}}")
@@ -185,15 +182,6 @@ print(json.dumps({**mine, "python": sys.executable, "folder": os.getcwd(), "chil
     assert [cell.execution_count for cell in cells] == [1, 2, None, None, 3, None, 4]
     assert not any(file.exists() for file in stale[1:])
     assert other.read_text() == "old"
-
-
-def test_plain_nbconvert_runs_a_notebook_too(tmp_path):
-    path = make(tmp_path / "01_plain.ipynb", "import metallab\nmetallab.by_mode(full='all of it', fast='a bit')")
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("METALLAB_")}
-    jupyter = str(Path(sys.executable).with_name("jupyter"))
-    arguments = ["nbconvert", "--to", "notebook", "--execute", path.name, "--output-dir", "executed"]
-    subprocess.run([jupyter, *arguments], cwd=tmp_path, env=plain, check=True, capture_output=True)
-    assert text(code(tmp_path / "executed/01_plain.ipynb")[0]) == "'all of it'"
 
 
 def test_the_parent_stays_light():
@@ -294,14 +282,12 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
         folder / "03_missing.ipynb",
         make(folder / "04_raises.ipynb", first, "def f():\n    raise ValueError('boo')\nf()", last),
         make(folder / "05_killed.ipynb", first, "import os\nos.kill(os.getpid(), 9)", last),
-        make(folder / "06_exits.ipynb", first, "import os, time\nprint('so far')\ntime.sleep(0.5)\nos._exit(3)", last),
+        make(folder / "06_exits.ipynb", first, "import os\nos._exit(3)", last),
         make(folder / "07_aborts.ipynb", first, "import os\ndef fall():\n    os.abort()\nfall()", last),
-        make(folder / "08_hangs.ipynb", first, f"import time\ndef nap():\n    time.sleep({FOREVER})\nnap()", last),
         make(folder / "09_kernel.ipynb", "1", kernelspec={"name": "ir", "display_name": "R"}),
         make(folder / "10_skipped.ipynb", "1 / 0", metallab=SKIPPED),
         make(folder / "11_unsaid.ipynb", "1", metallab={"skip": {"device": ["mps"]}}),
         make(folder / "12_cell.ipynb", "1", {"source": "1 / 0", "metadata": {"tags": ["skip-headless"]}}),
-        make(folder / "13_quiet.ipynb", first, "get_ipython().kernel._publish_status = lambda *a, **k: None", last),
         make(folder / "14_count.ipynb", first, "get_ipython().execution_count = 0", last),
         make(folder / "15_good.ipynb", "1 + 1"),
         make(folder / "16_without.ipynb", "1 / 0", metallab={"skip": without("no_such_package")}),
@@ -315,15 +301,13 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
         "05_killed": "cell 2: the kernel was killed by SIGKILL",
         "06_exits": "cell 2: the kernel exited with code 3",
         "07_aborts": "cell 2: the kernel was killed by SIGABRT",
-        "08_hangs": "cell 2 took longer than 2.5 s",
         "09_kernel": "unknown kernel 'ir'",
         "11_unsaid": "metadata.metallab.skip gives no reason",
         "12_cell": "cell 2 is tagged skip-headless but its metadata has no reason",
-        "13_quiet": "cell 2 ended, but its outputs did not all arrive",
         "14_count": "cell 3 was not executed in order",
         "18_unclear": "metadata.metallab.skip.without must be a list of packages",
     }
-    assert command("--mode", "fast", "--jobs", 3, "--cell-timeout", 2.5, *made) == 1
+    assert command("--mode", "fast", "--jobs", 3, *made) == 1
     run, printed = tmp_path / "run", capsys.readouterr().out
 
     summary = json.loads((run / "summary.json").read_text())
@@ -352,7 +336,7 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
     assert (run / "failed/02_malformed.unreadable").read_text() == '{"cells": ['
     assert "malformed JSON" in (run / "failed/02_malformed.txt").read_text()
     assert "there is no file" in (run / "failed/03_missing.txt").read_text()
-    for name in ("04_raises", "05_killed", "06_exits", "07_aborts", "08_hangs", "13_quiet"):
+    for name in ("04_raises", "05_killed", "06_exits", "07_aborts"):
         before, stopped, after = code(run / f"failed/{name}.ipynb")
         assert text(before) == "done before\n", name
         errors = [output for output in stopped.outputs if output.output_type == "error"]
@@ -364,11 +348,8 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
         refused = code(run / f"failed/{name}.ipynb")[0]
         assert (refused.execution_count, text(refused)) == (None, entry_of[name]["reason"])
         assert entry_of[name]["executed"] == 0
-    aborted, hung = (code(run / f"failed/{n}.ipynb")[1] for n in ("07_aborts", "08_hangs"))
-    assert "in fall" in "\n".join(aborted.outputs[-1].traceback)
-    assert "in nap" in without_colours("\n".join(hung.outputs[0].traceback))
-    assert "so far" in text(code(run / "failed/06_exits.ipynb")[1])
-    assert all(where in printed for where in ("in fall", "in nap", "in f()"))
+    assert "in fall" in "\n".join(code(run / "failed/07_aborts.ipynb")[1].outputs[-1].traceback)
+    assert all(where in printed for where in ("in fall", "in f()"))
 
     make(folder / "04_raises.ipynb", "print('mended')")
     assert command("--mode", "fast", made[3]) == 0
@@ -380,7 +361,64 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
     }
 
 
-def test_a_kernel_that_ignores_the_interrupt_ends_with_its_children(tmp_path):
+CLOCK = """
+import os, time
+time.monotonic = lambda clock=time.monotonic: clock() + 3600 * os.path.getsize({!r})
+"""
+
+
+@pytest.fixture
+def hours(monkeypatch, tmp_path_factory) -> Path:
+    """A file each of whose bytes is an hour on the clock of the processes that are started: a limit comes when a page
+    or a test says so, however fast this machine is.
+    """
+    folder = tmp_path_factory.mktemp("clock")
+    passed = folder / "hours"
+    passed.touch()
+    (folder / "sitecustomize.py").write_text(CLOCK.format(str(passed)))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    return passed
+
+
+def an_hour(passed: Path) -> None:
+    with passed.open("a") as file:
+        file.write("1")
+
+
+def test_a_cell_that_hangs_is_interrupted(tmp_path, command, hours):
+    hang = f"""
+import time
+def nap():
+    open({str(hours)!r}, "a").write("1")
+    time.sleep({FOREVER})
+nap()
+"""
+    long = make(tmp_path / "01_hangs.ipynb", "print('done before')", hang, "3")
+    assert command("--mode", "fast", "--timeout", 0, "--cell-timeout", 3000, long) == 1
+    assert entries(tmp_path / "run")["01_hangs"]["reason"] == "cell 2 took longer than 3000 s (--cell-timeout)"
+    before, hung, after = code(tmp_path / "run/failed/01_hangs.ipynb")
+    assert (text(before), after.outputs) == ("done before\n", [])
+    assert "in nap" in without_colours("\n".join(hung.outputs[0].traceback))
+
+
+def test_a_cell_whose_outputs_do_not_arrive_fails(tmp_path, hours):
+    """Time passes as soon as it ends, and goes on."""
+    quiet = f"""
+import threading, time
+get_ipython().kernel._publish_status = lambda *a, **k: None
+def pass_time():
+    while True:
+        time.sleep(0.1)
+        open({str(hours)!r}, "a").write("1")
+threading.Thread(target=pass_time, daemon=True).start()
+"""
+    path = make(tmp_path / "01_quiet.ipynb", quiet)
+    result = headless.run_notebook(path, out=tmp_path / "out", cell_timeout=0, timeout=0)
+    assert result.reason.startswith("cell 1 ended, but its outputs did not all arrive")
+
+
+def test_a_kernel_that_ignores_the_interrupt_ends_with_its_children(tmp_path, hours):
+    """Time passes once the memory of both has been seen."""
     stubborn = f"""
 import signal, subprocess, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -393,11 +431,13 @@ import time
 while True:
     time.sleep({FOREVER})
 """
-    result = headless.run_notebook(make(tmp_path / "01_deaf.ipynb", stubborn), out=tmp_path / "out", timeout=5)
-    assert result.reason == "cell 1: the notebook took longer than 5 s (--timeout)"
-    (cell,) = code(result.notebook)
+    job = make_job(make(tmp_path / "01_deaf.ipynb", stubborn), "fast", "cpu", tmp_path / "out", timeout=3000)
+    look = lambda running: any(one.peak > 400 << 20 for one in running) and an_hour(hours)
+    results: list[headless.NotebookResult] = []
+    pool.Pool([job], progress=look, finished=results.append).run()
+    assert results[0].reason == "cell 1: the notebook took longer than 3000 s (--timeout)"
+    (cell,) = code(results[0].notebook)
     assert gone(int(cell.outputs[0].text))
-    assert result.peak_rss_bytes > 400 << 20  # the sum, while both were there
 
 
 def test_a_killed_worker_leaves_what_was_done(tmp_path):
@@ -412,20 +452,6 @@ def test_a_killed_worker_leaves_what_was_done(tmp_path):
     nbformat.validate(result.read())
 
 
-def test_a_worker_may_be_killed_in_the_middle_of_a_line(tmp_path):
-    async def heard() -> dict:
-        reader = asyncio.StreamReader()
-        reader.feed_data(b'{"title": "Whole"}\n{"title": "Ha')
-        reader.feed_eof()
-        job = make_job(tmp_path / "01_any.ipynb", "fast", "cpu", tmp_path / "out")
-        running = pool.Running(job, SimpleNamespace(stdout=reader))
-        while await running.listen():
-            continue
-        return running.known
-
-    assert asyncio.run(heard())["title"] == "Whole"
-
-
 def test_a_worker_that_hangs_is_killed(tmp_path):
     """Once its time is up, which comes here as soon as it hangs."""
     told = tmp_path / "pids"
@@ -436,11 +462,11 @@ os.kill(os.getppid(), signal.SIGSTOP)
 time.sleep({FOREVER})
 """
     path = make(tmp_path / "01_frozen.ipynb", freeze)
-    job = make_job(path, "fast", "cpu", tmp_path / "out", timeout=20)
+    job = make_job(path, "fast", "cpu", tmp_path / "out", timeout=3000)
 
     def look(running: list[pool.Running]) -> None:
         for one in running:
-            planned = one.started + 20 + pool.HANG_GRACE
+            planned = one.started + 3000 + pool.HANG_GRACE
             assert one.deadline == planned or told.exists()
             if told.exists() and told.read_text().endswith("\n"):
                 one.deadline = time.monotonic()
@@ -562,18 +588,6 @@ print(subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subproce
         assert not gone(orphan)
         processes.kill_family(None, name)
         assert gone(orphan)
-
-
-def test_waiting_for_the_dead_takes_no_time(monkeypatch):
-    """A zombie whose parent does not ask for it stays; nothing is waited for then."""
-    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    pauses: list[float] = []
-    pause = time.sleep
-    monkeypatch.setattr(processes.time, "sleep", lambda seconds: (pauses.append(seconds), pause(seconds)))
-    processes.kill_family(processes.find_process(child.pid))
-    assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
-    assert sum(pauses) < 1
-    child.wait()
 
 
 # ------------------------------------------------------------------------------------------------- what is too much
@@ -703,33 +717,18 @@ def test_a_full_disk_at_the_end_of_a_page_fails_it(tmp_path, monkeypatch):
     assert result.failed_copy is None
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "call"),
-    [
-        (summary.os, "pwrite", 1),  # the lock
-        (summary, "write_atomically", 1),  # that a notebook is begun
-        (Path, "unlink", 1),  # what an earlier run has left
-        (pool, "start_worker", 1),  # its scratch folder
-        (summary, "write_atomically", 2),  # what became of it
-    ],
-)
-def test_a_full_disk_ends_the_run_in_one_line(tmp_path, command, monkeypatch, capsys, owner, name, call):
-    """Wherever the parent meets it; nothing is begun whose end could not be noted, and the next run recovers."""
+def test_a_full_disk_ends_the_run_in_one_line(tmp_path, command, monkeypatch, capsys):
+    """Where what became of a page cannot be noted it counts as unfinished, and the next run recovers."""
     path = make(tmp_path / "01_any.ipynb", "1", metallab=SKIPPED)
-    write, calls = getattr(owner, name), itertools.count(1)
+    write, calls = summary.write_atomically, itertools.count(1)
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, lambda *given, **more: full() if next(calls) == call else write(*given, **more))
+        patch.setattr(summary, "write_atomically", lambda *given: full() if next(calls) == 2 else write(*given))
         assert command("--mode", "fast", path) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "cannot be written (No space left on device): make room there" in line
-    if call == 2:
-        entry = entries(tmp_path / "run")["01_any"]
-        assert (entry["status"], entry["reason"]) == ("failed", UNFINISHED)
-        assert "killed" in UNFINISHED
-        assert "could not write" in UNFINISHED
-    assert not list((tmp_path / "run").rglob(".*.part"))
+    assert "summary.json" in line
+    entry = entries(tmp_path / "run")["01_any"]
+    assert (entry["status"], entry["reason"]) == ("failed", UNFINISHED)
     assert command("--mode", "fast", path) == 0
-    assert entries(tmp_path / "run")["01_any"]["status"] == "skipped"
 
 
 def test_a_log_on_a_full_disk_does_not_stop_a_run(monkeypatch):
@@ -785,37 +784,6 @@ def test_in_the_build_folder_everything_was_written_by_runs(tmp_path, monkeypatc
     assert not (tmp_path / "fast-cpu/01_any.ipynb").exists()
 
 
-@pytest.mark.parametrize("where", ["run", "run/failed", "run/summary.json", "run/.lock", "run/01_any.ipynb"])
-def test_a_file_where_a_folder_should_be_is_one_line(tmp_path, command, capsys, where):
-    """And the other way round."""
-    path = make(tmp_path / "01_any.ipynb", "1")
-    (tmp_path / where).parent.mkdir(exist_ok=True)
-    if Path(where).suffix or where.endswith(".lock"):
-        (tmp_path / where / "inside").mkdir(parents=True)
-    else:
-        (tmp_path / where).write_text("")
-    assert command("--mode", "fast", path) in (1, 2)
-    printed = capsys.readouterr()
-    lines = [line for line in (printed.out + printed.err).splitlines() if str(tmp_path / "run") in line]
-    assert lines, printed
-    assert "Traceback" not in printed.out + printed.err
-    assert "METALLAB_OUT" in lines[-1]
-
-
-def test_a_umask_that_locks_its_owner_out_is_refused(tmp_path, command, capsys):
-    path = make(tmp_path / "01_any.ipynb", "1")
-    before = os.umask(0o777)
-    try:
-        assert command("--mode", "fast", path) == 2
-        assert os.umask(0o777) == 0o777
-    finally:
-        os.umask(before)
-    assert (
-        "umask 777 makes files that you could not read yourself: umask 022, then try again" in capsys.readouterr().err
-    )
-    assert not (tmp_path / "run").exists()
-
-
 # -------------------------------------------------------------------------------------------------- being stopped
 
 
@@ -857,19 +825,8 @@ def test_ctrl_c_leaves_no_process_and_keeps_the_partial_notebook(tmp_path, start
         ("failed", "interrupted"),
     ]
     before, stopped = code(tmp_path / "run" / entry_of["02_long"]["failed_copy"])
-    assert (text(before), text(stopped)) == ("done before\n", "I was here\ninterrupted")
+    assert (text(before), text(stopped)) == ("done before\n", "interrupted")
     assert "1 notebooks were not begun" in printed
-
-
-def test_sigterm_stops_parallel_notebooks_even_if_nobody_reads(tmp_path, start):
-    made = [make(tmp_path / f"0{n}_long.ipynb", whisper(tmp_path / f"pids{n}")) for n in (1, 2)]
-    run = start("--mode", "fast", "--jobs", 2, *made)
-    pids = heard(tmp_path / "pids1") + heard(tmp_path / "pids2")
-    run.stdout.close()
-    run.terminate()
-    assert run.wait(PATIENCE) == 130
-    assert gone(*pids)
-    assert {entry["reason"] for entry in entries(tmp_path / "run").values()} == {"interrupted"}
 
 
 def test_a_killed_run_leaves_no_process_and_does_not_pass_for_a_good_one(tmp_path, start, command):
@@ -888,20 +845,7 @@ def test_a_killed_run_leaves_no_process_and_does_not_pass_for_a_good_one(tmp_pat
     assert (entry["status"], entry["reason"]) == ("failed", UNFINISHED)
     assert not (tmp_path / "run/01_long.ipynb").exists()
     before, stopped = code(tmp_path / "run/failed/01_long.ipynb")
-    assert (text(before), text(stopped)) == ("done before\n", "I was here\ninterrupted")
-
-
-def test_an_exception_in_the_caller_leaves_no_process(tmp_path):
-    """As when pytest itself is interrupted."""
-    job = make_job(make(tmp_path / "01_long.ipynb", whisper(tmp_path / "pids")), "fast", "cpu", tmp_path / "out")
-
-    def interrupted(running: list) -> None:
-        if (tmp_path / "pids").exists():
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pool.Pool([job], progress=interrupted).run()
-    assert gone(*heard(tmp_path / "pids"))
+    assert (text(before), text(stopped)) == ("done before\n", "interrupted")
 
 
 # ----------------------------------------------------------------------------------------------- the command line
@@ -937,40 +881,27 @@ def test_only_that_matches_nothing(shelf, only, command, capsys):
     assert f"--only {only} matches no notebook; there are: {', '.join(shelf)}" in capsys.readouterr().err
 
 
-def test_mistakes_on_the_command_line(tmp_path, command, monkeypatch, capsys):
-    def refused(*arguments: object) -> str:
-        with pytest.raises(SystemExit) as exit_:
-            command(*arguments)
-        assert exit_.value.code == 2
-        return capsys.readouterr().err
-
-    assert "measuring in parallel would make the notebooks disturb each other's numbers; JOBS is for make test" in (
-        refused("--jobs", 2)
-    )
-    assert "--jobs must be 1 or more" in refused("--jobs", 0, "--mode", "fast")
-    assert "invalid choice: 'tpu'" in refused("--device", "tpu")
-    assert "0 for no limit" in refused("--timeout", -1)
-    assert "0 for no limit" in refused("--cell-timeout", "inf")
-    assert "0 for no limit" in refused("--cell-timeout", "ten")
-    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
-    assert command() == 2
-    assert "there are no notebooks in" in capsys.readouterr().err
-    assert command(tmp_path / "a/01_x.ipynb", tmp_path / "b/01_x.ipynb") == 2
-    assert "two notebooks are called 01_x" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["--jobs", 2], ["--jobs", 0, "--mode", "fast"], ["--device", "tpu"]),
+        *(["--timeout", -1], ["--cell-timeout", "inf"], ["--cell-timeout", "ten"]),
+    ],
+)
+def test_mistakes_on_the_command_line(command, arguments):
+    """Several at a time are for the fast mode alone, which measures nothing."""
+    with pytest.raises(SystemExit) as ended:
+        command(*arguments)
+    assert ended.value.code == 2
 
 
-def test_wrong_arguments_raise(tmp_path):
+def test_nothing_is_written_over_the_notebook_itself(tmp_path, command):
     path = make(tmp_path / "01_any.ipynb", "1")
     for folders in ({"out": tmp_path}, {"out": tmp_path / "out", "failed": tmp_path}):
-        with pytest.raises(ValueError, match="is where its executed copy would go"):
+        with pytest.raises(ValueError, match=r"01_any\.ipynb"):
             headless.run_notebook(path, **folders)
     assert path.exists()
-    with pytest.raises(ValueError, match="no cell with the id c9"):
-        headless.run_notebook(path, replace={"c1": "2", "c9": "2"})
-    with pytest.raises(ValueError, match="mode is one of"):
-        headless.run_notebook(path, mode="slow")
-    with pytest.raises(ValueError, match="device one of"):
-        headless.run_notebook(path, device="tpu")
+    assert command(tmp_path / "a/01_x.ipynb", tmp_path / "b/01_x.ipynb") == 2, "two of one name"
 
 
 def test_folders_follow_mode_and_device(monkeypatch, tmp_path):
@@ -1069,18 +1000,6 @@ def test_a_reader_never_finds_half_a_file(tmp_path, monkeypatch):
     with pytest.raises(InterruptedError):
         write_atomically(path, "new")
     assert path.read_text() == "old"
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_terminal_shows_the_cell_that_runs(terminal):
-    stream = io.StringIO()
-    stream.isatty = lambda: terminal
-    console = Console(stream)
-    job = SimpleNamespace(name="03_where")
-    console.progress([SimpleNamespace(job=job, known={"cell": 7, "cells": 31}, started=time.monotonic())])
-    assert ("03_where  cell 7/31" in stream.getvalue()) == terminal
-    console.finished(headless.NotebookResult("03_where", "Where", "passed", 12.34))
-    assert stream.getvalue().endswith("passed     03_where                                      12.3 s\n")
 
 
 def test_half_a_character_is_saved_and_read_again(tmp_path):

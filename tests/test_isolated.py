@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import os
 import subprocess
 import sys
@@ -21,11 +22,19 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="what is forked is th
 @pytest.fixture(params=["fresh", pytest.param("forked", marks=linux)])
 def run(request, monkeypatch):
     """`isolated.run`, in a fresh interpreter and in a forked child: what is true of one is true of the other."""
-    return isolated.run if request.param == "fresh" else forked(monkeypatch)
+    run = isolated.run if request.param == "fresh" else forked(monkeypatch)
+    return lambda source, **given: run(source, **{"timeout": 1800, **given})
+
+
+@functools.cache
+def _build():
+    """The simulated GPU is there: a server that has to build it says so, and is not used."""
+    assert isolated.run("", device="mps", timeout=1800).ok
 
 
 def forked(monkeypatch):
     """`isolated.run` of any text in a forked child; without one the test fails."""
+    _build()
     fork = forking.child
 
     def child(*given):
@@ -89,18 +98,18 @@ def test_a_hanging_child_is_stopped_with_all_that_it_started(run, tmp_path, monk
     code = f"""
 import subprocess, time
 print("started", flush=True)
-subprocess.run("sleep 40 > /dev/null 2>&1 & echo $! > '{number}'", shell=True)
-time.sleep(40)
+subprocess.run("sleep 600 > /dev/null 2>&1 & echo $! > '{number}'", shell=True)
+time.sleep(600)
 """
 
     def impatient(wait):
         def waits(child, timeout=None):
-            if timeout == 6:
+            if timeout == 5000:
                 while not (number.exists() and number.read_text().endswith("\n")):
                     time.sleep(0.01)
                 raise subprocess.TimeoutExpired(code, timeout)
             try:
-                return wait(child, 3 if timeout is None else timeout)
+                return wait(child, 300 if timeout is None else timeout)
             except subprocess.TimeoutExpired:
                 raise AssertionError("it waits for ever") from None
 
@@ -108,12 +117,12 @@ time.sleep(40)
 
     for kind in (subprocess.Popen, forking.Child):
         monkeypatch.setattr(kind, "wait", impatient(kind.wait))
-    outcome = run(code, timeout=6)
+    outcome = run(code, timeout=5000)
     monkeypatch.undo()
     assert (outcome.ended, outcome.printed) == ("hung", "started\n")
-    assert "longer than 6 s" in outcome.reason
+    assert "longer than 5000 s" in outcome.reason
     assert gone(int(number.read_text()))
-    with pytest.raises(isolated.ChildFailed, match="longer than 6 s"):
+    with pytest.raises(isolated.ChildFailed, match="longer than 5000 s"):
         outcome["x"]
 
 
@@ -197,24 +206,6 @@ cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else No
         isolated.run("", threads=4)
 
 
-def test_a_framework_is_held_to_one_thread_indeed():
-    """JAX's matrix products on one thread use the time of one core, and not more."""
-    code = """
-import time, jax, jax.numpy as jnp
-from metallab import device
-f, x = jax.jit(lambda x: x @ x), jnp.ones((1200, 1200))
-f(x).block_until_ready()
-wall, cpu = time.perf_counter(), time.process_time()
-for _ in range(5):
-    f(x).block_until_ready()
-cores = (time.process_time() - cpu) / (time.perf_counter() - wall)
-label = device.cpu(framework="jax").label
-"""
-    outcome = isolated.run(code, results=["cores", "label"], threads=1)
-    assert outcome["cores"] < 1.2
-    assert outcome["label"].endswith(" CPU, 1 thread")
-
-
 @linux
 def test_without_a_device_it_is_forked_too_and_has_none(monkeypatch):
     code = """
@@ -258,7 +249,7 @@ def test_nothing_of_the_folder_it_runs_in_and_nothing_typed_gets_in(run, tmp_pat
     (tmp_path / "json.py").write_text("raise SystemExit('a file beside the notebook was imported')")
     monkeypatch.chdir(tmp_path)
     assert run("import json").ok
-    assert run("import sys\nx = sys.stdin.read()", results=["x"], timeout=20)["x"] == ""
+    assert run("import sys\nx = sys.stdin.read()", results=["x"])["x"] == ""
 
 
 def test_an_apple_gpu_is_asked_for(monkeypatch):
@@ -311,10 +302,10 @@ def test_a_cell_runs_in_a_process_of_its_own(shell, capsys, monkeypatch):
     assert capsys.readouterr().out == "before\n"
     assert "x" not in shell.user_ns, "an old result must not be taken for a new one"
     assert shell.user_ns["isolated_outcome"].ended == "crashed"
-    cell("n --threads 1 --set NAME='a b' --timeout 30", "import os\nn = os.environ['NPROC'], os.environ['NAME']")
+    cell("n --threads 1 --set NAME='a b' --timeout 3000", "import os\nn = os.environ['NPROC'], os.environ['NAME']")
     assert shell.user_ns["n"] == ("1", "a b")
     with pytest.raises(isolated.ChildFailed, match=r"took longer than 1 s .*this cell hung in its own process"):
-        cell("--timeout 1", "import time; time.sleep(4)")
+        cell("--timeout 1", "import time; time.sleep(600)")
     monkeypatch.setattr(
         isolated, "run", lambda cell, **options: isolated.Outcome("well", printed=str(options["device"]))
     )

@@ -23,7 +23,7 @@ def test_every_pane_shows_its_picture_of_the_last_frame():
     frames = [FRAME, FRAME + 100]
     view = live.Live({"as it is": lambda f: f, "darker": lambda f: f // 2}, frames, close=lambda: closed.append(1))
     assert view.start() is view.widget
-    assert view.wait(20) == 2
+    assert view.wait(300) == 2
     shown = [np.asarray(Image.open(io.BytesIO(picture.value))) for picture in view.pictures.values()]
     assert [picture.shape for picture in shown] == [(384, 640, 3)] * 2
     assert [picture[:300].mean() for picture in shown] == pytest.approx([200, 100], abs=2)
@@ -50,14 +50,14 @@ def test_every_pane_tells_its_own_rate(monkeypatch):
     busy = SimpleNamespace(BUSY=0.25, Others=lambda: SimpleNamespace(cores=lambda: 0.0))
     monkeypatch.setattr(live, "timing", busy)
     view.start()
-    view.wait(20)
+    view.wait(300)
     assert shown == ["slow: 10.0 frames/s", "quick: 100.0 frames/s"] * 4
 
     def captions(**about):
         shown.clear()
         view = live.Live({"slow": taking(0.1)}, [FRAME], **about)
         view.start()
-        view.wait(20)
+        view.wait(300)
         return shown
 
     assert captions(simulated=True) == ["slow: no rate, simulated"]
@@ -68,22 +68,21 @@ def test_every_pane_tells_its_own_rate(monkeypatch):
 
 
 def test_the_button_stops_an_endless_view():
-    view = live.Live({"slow": lambda f: time.sleep(0.01) or f}, itertools.islice(itertools.repeat(FRAME), 300))
+    view = live.Live({"slow": lambda f: time.sleep(0.01) or f}, itertools.repeat(FRAME))
     view.start()
     with pytest.raises(TimeoutError, match=r"goes on after 0\.05 s"):
         view.wait(0.05)
     view.button.click()
-    assert view.wait(10) < 250
+    view.wait(300)
 
 
 def test_a_second_view_stops_the_first():
-    views = [live.Live({"slow": lambda f: time.sleep(0.01) or f}, [FRAME] * 150) for _ in range(2)]
+    views = [live.Live({"slow": lambda f: time.sleep(0.01) or f}, itertools.repeat(FRAME)) for _ in range(2)]
     views[0].start()
     views[1].start()
     assert not views[0].thread.is_alive()
-    assert views[0].wait(0) < 150
     views[1].stop()
-    views[1].wait(10)
+    views[1].wait(300)
 
 
 def test_what_goes_wrong_is_raised():
@@ -93,7 +92,7 @@ def test_what_goes_wrong_is_raised():
     view = live.Live({"a": fails}, [FRAME])
     view.start()
     with pytest.raises(ValueError, match="out of memory"):
-        view.wait(10)
+        view.wait(300)
     assert view.state.value == "stopped: ValueError"
 
 
@@ -112,7 +111,7 @@ def test_a_view_of_a_source_begins_again_and_a_camera_goes_on(monkeypatch):
     """With what a film has taken; without a person a camera ends as well."""
     shown = []
     make = type("Pane", (), {"on": Host(), "__call__": lambda _, frame: (shown.append(frame[0, 0, 0]) or frame, [])})()
-    taken, more = [FRAME, FRAME + 1], [FRAME + 2] * 500
+    taken, more = [FRAME, FRAME + 1], itertools.repeat(FRAME + 2)
 
     def play(most, **about):
         shown.clear()
@@ -134,4 +133,4 @@ def test_a_view_of_a_source_begins_again_and_a_camera_goes_on(monkeypatch):
     view = play(3, live=True)
     assert view.report(0.01) == "The live view goes on after 0.01 s; press Stop, or call stop()."
     view.stop()
-    assert view.wait(20) > 0
+    assert view.wait(300) > 0

@@ -91,6 +91,8 @@ def commands(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
+    for limit in ("_COMMAND_SECONDS", "_FACT_SECONDS"):
+        monkeypatch.setattr(machine, limit, 300.0)
 
     def put(**scripts):
         for name, script in scripts.items():
@@ -230,14 +232,14 @@ GARBAGE = "\x00\x1b[31mnot: what: a Mac says ½ -1 0 99999999999999999999999\n: 
         "#!/bin/sh\nprintf '\\377\\376'",
         "#!/bin/sh\nexit 3",
         "#!/no/such/interpreter",
-        "#!/bin/sh\nexec /bin/sleep 60",
+        "#!/bin/sh\nexec /bin/sleep 600",
     ],
     ids=["missing", "garbage", "bytes", "failing", "broken", "hanging"],
 )
 def test_a_silent_mac_is_unknown(commands, mac, monkeypatch, script):
     """Whatever the commands do, nothing is raised and nothing invented. Not checked on a Mac."""
     for name in ("_COMMAND_SECONDS", "_FACT_SECONDS"):
-        monkeypatch.setattr(machine, name, 0.05 if script and "sleep" in script else 5.0)
+        monkeypatch.setattr(machine, name, 0.05 if script and "sleep" in script else 300.0)
     if script is not None:
         commands(sysctl=script, sw_vers=script, pmset=script, system_profiler=script)
     described = machine.describe()
@@ -247,25 +249,36 @@ def test_a_silent_mac_is_unknown(commands, mac, monkeypatch, script):
 
 def test_a_slow_report_does_not_make_another_machine(commands, mac, monkeypatch):
     """Two processes of one Mac, of which the first gets no answer about the GPU. Formats not checked on a Mac."""
-    commands(sysctl=SYSCTL, sw_vers="15.5", system_profiler="#!/bin/sh\nexec /bin/sleep 60")
+    commands(sysctl=SYSCTL, sw_vers="15.5", system_profiler=PROFILER)
+    run = subprocess.run
+
+    def slow(command, **options):
+        if "system_profiler" in command[0]:
+            raise subprocess.TimeoutExpired(command, options["timeout"])
+        return run(command, **options)
+
     with monkeypatch.context() as impatient:
-        impatient.setattr(machine, "_FACT_SECONDS", 0.5)
+        impatient.setattr(machine.subprocess, "run", slow)
         first = machine.describe()
     assert (first.chip, first.gpu, first.gpu_cores) == ("Apple M2 Max", None, None)
     machine._fixed.cache_clear()
-    commands(system_profiler=PROFILER)
     second = machine.describe()
     assert (second.gpu, second.gpu_cores) == ("Apple M2 Max", 38)
     assert first.identity() == second.identity()
     assert first.differences(second) == []
 
 
-def test_facts_are_waited_for_longer_than_what_is_asked_each_time(commands, mac):
+def test_facts_are_waited_for_longer_than_what_is_asked_each_time(mac, monkeypatch):
     """Asked again and again: the power. Once: the report on displays, which may take seconds."""
-    slow = f"#!/bin/sh\n/bin/sleep 2.5\n{printing(PROFILER)}\n"
-    commands(sysctl=SYSCTL, sw_vers="15.5", system_profiler=slow)
-    assert machine.describe().gpu_cores == 38
-    assert machine._COMMAND_SECONDS < 2.5
+    patience = {}
+
+    def ask(command, **options):
+        patience[command[0]] = options["timeout"]
+        return subprocess.CompletedProcess(command, 1, b"")
+
+    monkeypatch.setattr(machine.subprocess, "run", ask)
+    machine.describe()
+    assert patience["system_profiler"] > 2 * patience["pmset"] > 0
 
 
 @pytest.mark.parametrize("value", ["-8", "0", "8 GB", "½", "٣", "9" * 30, ""])

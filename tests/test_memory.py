@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -111,11 +111,22 @@ def test_the_counters_exist():
     assert callable(torch.mps.driver_allocated_memory)
 
 
-def test_touched_memory_is_seen():
-    """200 MB that are allocated, touched and freed inside the block."""
+def test_touched_memory_is_seen(monkeypatch):
+    """200 MB that are allocated, touched and, once they have been sampled, freed inside the block."""
+    sampled = threading.Semaphore(0)
+
+    class Watched(psutil.Process):
+        def memory_info(self):
+            sampled.release()
+            return super().memory_info()
+
+    monkeypatch.setattr(memory.psutil, "Process", Watched)
     with memory.peak(on=CPU) as peak:
         array = np.ones(200 * MB, np.uint8)
-        time.sleep(0.3)  # long enough to be sampled, were the system's record of an earlier test
+        while sampled.acquire(blocking=False):
+            continue
+        for _ in range(2):  # the first may have been under way
+            assert sampled.acquire(timeout=300)
         del array
     assert 190 * MB < peak.bytes < 300 * MB, f"{peak.bytes / MB} MB"
     assert (peak.how, peak.pool_bytes) == ("sampled", None)
@@ -142,7 +153,7 @@ def test_samples_and_the_systems_record_are_put_together(monkeypatch):
     monkeypatch.setattr(memory, "_highest_ever", lambda: record[0])
     with memory.peak(on=CPU) as peak:
         process.rss = 4000
-        process.sampled.wait(2)
+        process.sampled.wait(300)
         process.rss = 500
     assert peak.bytes == 3000, "a record from before the block is not the block's"
     process.rss = 1000
@@ -156,8 +167,6 @@ def test_samples_and_the_systems_record_are_put_together(monkeypatch):
 
 
 def test_the_systems_record_is_in_bytes(monkeypatch):
-    import psutil
-
     resident = psutil.Process().memory_info().rss
     assert 0.9 * resident < memory._highest_ever() < 1e12
     if memory.sys.platform != "darwin":  # macOS counts bytes, Linux KiB

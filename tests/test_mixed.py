@@ -21,6 +21,10 @@ IMAGES = RNG.normal(size=(96, 4)).astype("float32")
 CLASSES = (IMAGES.sum(axis=1) > 0).astype("int32")
 
 
+FAST = {"seconds": 3, "clock": lambda: 0.0}
+"""A machine that takes no time: nothing is left out for want of it."""
+
+
 @pytest.fixture
 def lab():
     return device.cpu(framework="tensorflow")
@@ -50,7 +54,7 @@ def test_a_step_is_that_of_fit():
 
 
 def test_steps_of_all_policies_are_compared(lab):
-    times = mixed.step_times(build, IMAGES, CLASSES, on=lab, name="tiny", seconds=3)
+    times = mixed.step_times(build, IMAGES, CLASSES, on=lab, name="tiny", **FAST)
     assert set(times.comparison.measurements) == set(mixed.POLICIES)
     assert (times.refused, times.left_out) == ({}, "")
     assert times.comparison.measurements["mixed_float16"].dtype == "float16"
@@ -60,7 +64,7 @@ def test_steps_of_all_policies_are_compared(lab):
 def test_a_wrong_graph_gets_no_speed_up(lab, monkeypatch):
     relu = tf.nn.relu
     monkeypatch.setattr(tf.nn, "relu", lambda x: relu(x) * (0.2 if tf.inside_function() else 1))
-    times = mixed.step_times(build, IMAGES, CLASSES, on=lab, name="tiny", seconds=1, policies=mixed.POLICIES[:2])
+    times = mixed.step_times(build, IMAGES, CLASSES, on=lab, name="tiny", policies=mixed.POLICIES[:2], **FAST)
     assert "the baseline's is wrong" in times.sentences[0]
 
 
@@ -71,7 +75,7 @@ def test_steps_of_models_that_are_compiled_by_name_are_compared(lab):
         return model
 
     answers = np.stack([CLASSES, 1 - CLASSES], axis=1).astype("float32")
-    times = mixed.step_times(by_name, IMAGES, answers, on=lab, name="tiny", seconds=1, policies=mixed.POLICIES[:2])
+    times = mixed.step_times(by_name, IMAGES, answers, on=lab, name="tiny", policies=mixed.POLICIES[:2], **FAST)
     assert not times.comparison.refused
 
 
@@ -83,7 +87,7 @@ def test_layers_that_train_otherwise(lab, layer):
         model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
         return model
 
-    timed = functools.partial(mixed.step_times, on=lab, name="tiny", seconds=1, policies=mixed.POLICIES[:2])
+    timed = functools.partial(mixed.step_times, on=lab, name="tiny", policies=mixed.POLICIES[:2], **FAST)
     if layer is keras.layers.BatchNormalization:
         assert not timed(other, IMAGES, CLASSES).comparison.refused
     else:
@@ -116,7 +120,7 @@ def test_trainings_are_paired_by_seed(lab, monkeypatch):
     monkeypatch.setenv("METALLAB_MODE", "full")
     data = (IMAGES, CLASSES), (IMAGES[:32], CLASSES[:32])
     trained = mixed.train_in_turns(
-        build, ["float32", "mixed_bfloat16"], *data, on=lab, seeds=3, epochs=4, seconds=60, batch=16
+        build, ["float32", "mixed_bfloat16"], *data, on=lab, seeds=3, epochs=4, batch=16, **FAST
     )
     assert trained.left_out == "Nothing was left out for time."
     plain, small = trained["float32"], trained["mixed_bfloat16"]
@@ -126,14 +130,14 @@ def test_trainings_are_paired_by_seed(lab, monkeypatch):
     assert np.abs(plain.losses[0] - plain.losses[1]).max() > 0.005, "seeds differ"
     assert len({tuple(row) for row in plain.losses}) == 3
     assert (plain.accuracies > 0.5).all()
-    options = {"on": lab, "seeds": 2, "epochs": 1, "seconds": 60, "batch": len(IMAGES)}  # whatever the order
+    options = {"on": lab, "seeds": 2, "epochs": 1, "batch": len(IMAGES), **FAST}  # whatever the order
     first = mixed.train_in_turns(build, ["float32"], *data, **options)["float32"].losses[:, 0]
     assert np.abs(first[0] - first[1]) > 0.005, "seeds differ in their first weights, too"
 
 
 def test_one_training_does_not_begin_where_another_ended(lab):
     data = (IMAGES, CLASSES), (IMAGES[:32], CLASSES[:32])
-    options = {"on": lab, "seeds": 2, "epochs": 2, "seconds": 60, "batch": 16}
+    options = {"on": lab, "seeds": 2, "epochs": 2, "batch": 16, **FAST}
     once, again = (mixed.train_in_turns(build, ["float32"], *data, **options)["float32"] for _ in range(2))
     np.testing.assert_allclose(once.losses, again.losses, rtol=1e-4)
     assert np.abs(once.losses[0, 0] - once.losses[1, 0]) < 1, "the second seed starts anew"

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metallab import mode, units
@@ -58,6 +58,7 @@ def test_long_texts_are_broken_between_words():
 def test_a_number_can_be_read_back():
     scale = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1}
 
+    @settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(st.integers(1000, 9999), st.integers(-13, 2))
     def reads_back(digits, exponent):
         value = digits * 10.0**exponent

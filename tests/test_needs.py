@@ -16,6 +16,21 @@ from metallab.notebook import not_run
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks for what Linux has")
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_known():
+    """What another test has found on this machine is not known here, and the other way round."""
+    from metallab.pytorch.kernels import nvrtc
+    from metalsim.objc import toolchain
+    from metalsim.shader import compiler
+
+    found = (compiler._find_compiler, toolchain._find, nvrtc._headers)
+    for cache in found:
+        cache.cache_clear()
+    yield
+    for cache in found:
+        cache.cache_clear()
+
+
 @pytest.fixture
 def no_tools(monkeypatch, tmp_path):
     """A PATH without any program; nothing else names a compiler."""
@@ -46,12 +61,8 @@ def test_python_packages_are_missed_when_they_are_hidden(no_tools, monkeypatch):
         raise nvrtc.NoNvidiaCompiler(part)
 
     monkeypatch.setattr(nvrtc, "_bindings", no_bindings)
-    from metalsim.shader import compiler
-
-    compiler._find_compiler.cache_clear()
     names = ("coremltools", "shader-compiler", "nvidia-compiler")
     assert [tool.mend() for tool in needs.missing(names)] == ["make setup FORCE=1"] * 3
-    compiler._find_compiler.cache_clear()
 
 
 def test_a_mac_has_an_apple_gpu_and_lacks_nothing_that_it_cannot_have(monkeypatch):

@@ -15,7 +15,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from torch import nn
@@ -43,8 +43,14 @@ def written_by_hand() -> ModuleType:
 by_hand = written_by_hand()
 SIZES = st.floats(-1e6, 1e6, width=32).map(lambda number: number if abs(number) > 1e-12 else 0.0)
 NUMBERS = arrays(np.float32, array_shapes(min_dims=1, max_dims=2), elements=SIZES)
-# the same examples each time, and none made smaller
-CHECKED = settings(max_examples=150, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+CHECKED = settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,  # the same examples each time
+    database=None,
+    phases=[Phase.generate],  # and none made smaller
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 
 def test_a_number_in_the_range_comes_back_within_half_a_step():

@@ -13,7 +13,7 @@ from metallab import isolated, paths
 from metalsim import operators
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
-LIMIT = 300  # seconds: the first run builds the device
+LIMIT = 1800  # seconds: the first run builds the device
 
 
 def ran(code: str, **environment: str) -> str:

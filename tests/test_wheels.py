@@ -38,7 +38,7 @@ SOURCES = {"metallab": ROOT / "utils", "metalsim": ROOT / "metalsim" / "src"}
 PROJECTS = {name: tomllib.loads((folder / "pyproject.toml").read_text()) for name, folder in DISTS.items()}
 OWN_CODE = ROOT / "docs" / "your_own_code.md"
 ON_LINUX = ROOT / "docs" / "test_mps_on_linux.md"
-LIMIT = 300  # seconds: the first run builds the simulated device
+LIMIT = 1800  # seconds: the first run builds the simulated device
 NOT_ON_A_MAC = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
 
 

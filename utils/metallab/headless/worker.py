@@ -251,12 +251,11 @@ class Page(NotebookClient):
         return None if seconds == float("inf") else max(seconds, 0.001)  # nbclient takes 0 for no limit
 
     async def interrupt(self, cell) -> None:
-        """Interrupts the cell and gives its traceback two seconds to arrive: it shows where the cell hung."""
+        """Interrupt the cell and give its traceback ten seconds to arrive: it shows where the cell hung."""
         await self.km.interrupt_kernel()
-        for _ in range(20):
+        end = time.monotonic() + 10
+        while time.monotonic() < end and not any(output.output_type == "error" for output in cell.outputs):
             await asyncio.sleep(0.1)  # lets nbclient's task, which still listens, add the output
-            if any(output.output_type == "error" for output in cell.outputs):
-                break
         self.lifeline.kill()  # it may ignore the interrupt, and nbclient would wait 5 s for it
 
     def failure(self, reason: str, traceback: str = "") -> Failure:
