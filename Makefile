@@ -28,6 +28,7 @@ MINUTES ?= 10
 MODULE ?=
 TESTS  ?=
 MUTANT ?=
+NIGHTLY ?=
 
 BIN := .venv/bin
 PROXY := .venv/lib/node_modules/configurable-http-proxy
@@ -57,6 +58,7 @@ help: ## this text
 	@echo '  DEVICE=auto   run, test, bench, gate, versus, hub, test-jax: auto, mps, cuda, cpu or sim (verify-mac: mps or sim)'
 	@echo '  MODE=full     run, hub: full, or fast (small sizes, for a quick look)'
 	@echo '  JOBS=3        test, test-cpu: how many tests at a time; measuring is never parallel'
+	@echo '  NIGHTLY=1     test: also what takes long, and each page on its other device'
 	@echo '  MINUTES=10    fuzz: how long all fuzzers look together'
 	@echo '  MODULE= TESTS= mutants: what is changed, and the tests that should notice'
 	@echo '  CPU=Haswell   test-cpu: a processor that qemu-user knows (qemu-x86_64 -cpu help)'
@@ -106,7 +108,7 @@ run: setup ## run every notebook on this machine and make the report
 
 # Tests share the cores: threads that wait for each other shall sleep, and not spin where another could compute.
 test: lint ## lint, then every test; the notebooks in fast mode are among them
-	OMP_WAIT_POLICY=PASSIVE METALLAB_TEST_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal $(chosen)
+	OMP_WAIT_POLICY=PASSIVE METALLAB_TEST_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal $(if $(NIGHTLY),-m '') $(chosen)
 
 # The same fuzzers look for some seconds in make test, at the same examples each time; here at random ones.
 fuzz: setup ## look for what the checks believe and should not, at random, for MINUTES=10
@@ -174,7 +176,7 @@ bench: setup ## measure every notebook in RUNS fresh processes, into one file to
 # What only a Mac can answer, asked of one; without a Mac of the simulated GPU, so that the questions are known to work.
 verify-mac: setup ## on a Mac: try what this project could not, and write one report to send back (ONLY=mps: a group)
 	$(serially)
-	@$(BIN)/python -m pytest tests/conformance -vv --tb=no --report --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)')
+	@$(BIN)/python -m pytest tests/conformance -m '' -vv --tb=no --report --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)')
 
 # What can be proved of a Mac without one, of what pip would install there.
 check-mac: setup ## Linux: read a Mac's wheels and hold them against what this project says; downloads 0.9 GB once

@@ -28,6 +28,7 @@ def same_random_numbers():
         sys.modules["torch"].default_generator.manual_seed(0)
 
 
+@pytest.hookimpl(trylast=True)  # what is not chosen is no longer there
 def pytest_collection_modifyitems(config, items):
     """Pages first, dealt out among the workers: the tests left at the end are short, and no core waits long."""
     if seed := config.getoption("--shuffle"):
@@ -44,24 +45,10 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for hand in hands for item in hand]
 
 
-@pytest.fixture
-def noted(record_property):
-    """Passes a page's result on. If a tool was missing, the end of the session says which page was incomplete."""
-
-    def note(result):
-        if result.lacking:
-            record_property("incomplete", [result.name, result.lacking])
-        return result
-
-    return note
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Pages that are incomplete, and why; on a machine with everything there are none, and nothing is said."""
-    reports = [report for reports in terminalreporter.stats.values() for report in reports]
-    properties = [each for report in reports for each in getattr(report, "user_properties", ())]
-    pages = dict.fromkeys(tuple(value) for name, value in properties if name == "incomplete")
-    if count := len({page for page, _ in pages}):
-        terminalreporter.section(f"{count} page{'s' if count > 1 else ''} incomplete", yellow=True)
-        for page, lacking in pages:
-            terminalreporter.line(f"{page}: {lacking}")
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """A file of tests that holds none is an error, whichever of the tests are chosen."""
+    report = yield
+    if isinstance(collector, pytest.Module) and report.passed and not report.result:
+        report.outcome, report.longrepr = "failed", f"{collector.path.name} holds no test"
+    return report

@@ -1,7 +1,8 @@
 """Every notebook runs: as it is, and then with a wrong answer to each of its exercises, which must go red.
 
-Notebooks run in fast mode on the best device of this machine. `headless` itself fails a notebook in which any code cell
-was not executed.
+Each page runs once, in fast mode: 00, 01, 02, ... on the simulated Apple GPU, and 02b, 02c, 04b, ... on the best device
+of this machine, as do the pages that are not simulated, and all pages on a Mac. What is marked nightly runs each on the
+other device, too. `headless` itself fails a notebook in which any code cell was not executed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import shutil
 import symtable
 import sys
+import warnings
 
 import nbformat
 import pytest
@@ -291,13 +293,25 @@ def kind():
     return headless.resolve_device(os.environ.get("METALLAB_TEST_DEVICE") or "auto")["device"]
 
 
+def devices_of(page, path, kind):
+    """The device that a page runs on, and the other one: a Mac runs all on its GPU."""
+    if "sim" in page.metadata.metallab.get("skip", {}).get("device", []) or sys.platform == "darwin":
+        return kind, "sim"
+    return ("sim", kind) if path.stem[2] == "_" else (kind, "sim")
+
+
+NIGHTLY = [pytest.mark.nightly, pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")]
+
+
+@pytest.mark.parametrize("turn", [0, pytest.param(1, marks=NIGHTLY)], ids=["own", "other"])
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
-def test_runs_from_top_to_bottom_and_its_checks_go_red(path, kind, tmp_path, noted):
+def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_path):
     """The page as it is; behind its last cell each exercise again, untouched and with a plausible mistake.
 
     One run for three questions: executing a page is what this file spends its time on.
     """
     page = nbformat.read(path, as_version=4)
+    device, skip = devices_of(page, path, kind)[turn], page.metadata.metallab.get("skip", {})
     cells = {cell.id: cell for cell in page.cells}
     wanted = {}
     for solution, mistake in wrong_answers(path).items():
@@ -308,10 +322,13 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, kind, tmp_path, not
         wanted[f"check-wrong-{number}"] = "WrongAnswer"
     longer = tmp_path / path.name
     nbformat.write(page, longer)
-    result = noted(headless.run_notebook(longer, device=kind, out=tmp_path / "out", allow_errors=True, **LIMITS))
-    if lacking := [name for name in without(page) if importlib.util.find_spec(name) is None]:
-        assert (result.status, result.reason) == ("skipped", page.metadata.metallab.skip.reason)
-        pytest.skip(f"set-up left out {', '.join(lacking)}: {result.reason}")
+    result = headless.run_notebook(longer, device=device, out=tmp_path / "out", allow_errors=True, **LIMITS)
+    if result.lacking:
+        warnings.warn(f"{path.stem} is incomplete: {result.lacking}", stacklevel=1)
+    lacking = [name for name in without(page) if importlib.util.find_spec(name) is None]
+    if lacking or device in skip.get("device", []):
+        assert (result.status, result.reason) == ("skipped", skip.reason)
+        pytest.skip(result.reason)
     ran = {cell.id: cell for cell in result.read().cells}
     raised = {name: error for name, cell in ran.items() if (error := error_of(cell)) is not None}
     assert raised == wanted, f"{result.reason}\n{result.traceback}\nthe partial notebook: {result.failed_copy}"
@@ -325,20 +342,9 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, kind, tmp_path, not
     assert all(record.measurement.mode == "fast" for record in saved)
     told = {name: speed_ups for name, cell in ran.items() if (speed_ups := speed_ups_in(cell))}
     assert not told, "what the report withholds, as of fast mode or a busy machine, the page withholds"
-
-
-@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac runs these pages on its real Apple GPU")
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
-def test_runs_on_the_simulated_apple_gpu(path, noted):
-    """The code that a Mac runs; nothing that it times is ever compared. Pages that are not simulated say why."""
-    result = noted(headless.run_notebook(path, device="sim", **LIMITS))
-    page = nbformat.read(path, as_version=4)
-    if "sim" in page.metadata.metallab.get("skip", {}).get("device", []):
-        assert (result.status, result.reason) == ("skipped", page.metadata.metallab.skip.reason)
+    if device != "sim":
         return
-    assert result.status in ("passed", "incomplete"), f"{result.reason}\nthe partial notebook: {result.failed_copy}"
-    assert "SIMULATED" in "".join(str(cell.outputs) for cell in result.read().cells if cell.cell_type == "code")
-    saved = records.load(paths.run_folder("fast", "sim") / "results" / f"{path.stem}.json")
+    assert "SIMULATED" in "".join(str(cell.outputs) for cell in ran.values() if is_code(cell))
     simulated = [record for record in saved if record.measurement.simulated]
     assert simulated or path.stem.startswith("00"), "nothing was measured on the simulated GPU"
     compared = [record.comparison for record in simulated if record.comparison]
@@ -386,6 +392,7 @@ def test_what_an_isolated_cell_did_not_make_is_not_asked_for():
             assert not asked, f"{path.name}, {cell.id}: ask isolated_outcome.ok first, or name the result"
 
 
+@pytest.mark.nightly
 def test_page_13_is_incomplete_without_an_apple_gpu(tmp_path):
     """Most of its cells want one, and what they made is used in nearly all of the others."""
     path = paths.NOTEBOOKS / "13_find_the_layer.ipynb"
@@ -440,6 +447,7 @@ def test_exercises_need_nothing_that_is_deeper(path):
         made |= assigned
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
 @pytest.mark.parametrize("breaks", ["accelerator.cpp", "device.cpp"])
 def test_a_kernel_is_not_judged_without_the_simulated_gpu(breaks, tmp_path, monkeypatch):
@@ -469,6 +477,7 @@ PLANTED_RELU = (
 """A ReLU that is wrong in every graph, remapped or not, as is reported of an Apple GPU."""
 
 
+@pytest.mark.nightly
 def test_tensorflow_gets_no_advice_on_a_device_that_computes_wrongly(kind, tmp_path):
     """Notebook 06b on such a device: tables, comparisons and advice all say so."""
     path = paths.NOTEBOOKS / "06b_look_into_tensorflow_graphs.ipynb"
@@ -487,6 +496,7 @@ def test_tensorflow_gets_no_advice_on_a_device_that_computes_wrongly(kind, tmp_p
     assert "now agrees: " in outputs["workaround-effect"], "the fault was not planted there"
 
 
+@pytest.mark.nightly
 def test_keras_gets_no_advice_on_a_device_that_computes_wrongly(kind, tmp_path):
     """Notebook 06 where gradients and losses of a graph are those of another network."""
     path = paths.NOTEBOOKS / "06_train_tensorflow_with_mixed_precision.ipynb"
@@ -518,6 +528,7 @@ def test_an_operator_of_one_s_own_trains_as_the_built_in_one():
     assert mine.startswith("[")
 
 
+@pytest.mark.nightly
 def test_keras_trains_on_an_apple_gpu_through_pytorch():
     """Notebook 06's cell that a quick run leaves out: on `mps`, and as NumPy computes, which the cell asserts."""
     magic, text = magic_and_text("06_train_tensorflow_with_mixed_precision.ipynb", "mac-torch-code")
@@ -528,6 +539,7 @@ def test_keras_trains_on_an_apple_gpu_through_pytorch():
     assert "mixed_float16 on mps:0 LossScaleOptimizer" in outcome.printed
 
 
+@pytest.mark.nightly
 def test_the_detector_s_page_takes_a_reader_s_pictures(kind, tmp_path, monkeypatch):
     """Notebook 08 with a folder of pictures of several shapes, one of them without anything to find."""
     from PIL import Image
