@@ -134,20 +134,6 @@ def test_an_arrow_that_was_planted_is_named(module, line, words):
     assert module in told
 
 
-def rows_of_the_hallway(text: str) -> list[str]:
-    """The modules that CONTRIBUTING.md's table of the hallway names, as often as it does."""
-    rows = text.partition("\n| the hallway: ")[2].partition("\n\n")[0].splitlines()[2:]
-    return [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
-
-
-def test_every_module_of_the_hallway_has_its_row():
-    modules = {file.stem for file in (ROOT / "utils" / "metallab").glob("*.py")} - {
-        "__init__",
-        "__main__",
-    } | HALLWAY_FOLDERS
-    assert sorted(rows_of_the_hallway((ROOT / "CONTRIBUTING.md").read_text("utf-8"))) == sorted(modules)
-
-
 def test_what_is_only_told_is_no_arrow():
     texts = sources()
     docstring = (

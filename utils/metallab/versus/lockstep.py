@@ -1,7 +1,7 @@
 """Two live processes, one of each side, asked in turns for one sample of the same work.
 
 A fresh process of the same code differs from the last by several per cent, so files that were measured one after the
-other tell little apart (CONTRIBUTING.md, "How small a regression is found"). Here both sides live at the same time and
+other tell little apart (docs/versus.md). Here both sides live at the same time and
 never compute at the same time: a **round** takes one sample of each, in random order, some tens of milliseconds apart,
 after a call that does not count, and is one ratio, from which cancels what the machine does to both. What a process
 keeps (where its memory lies) does not cancel within its life, so there are several **pairs** of processes, each at
