@@ -94,7 +94,7 @@ PROGRAMS = {}
 
 
 @on_simulated
-def test_a_convolution_that_is_wrong_on_a_transposed_input_is_found():
+def test_a_convolution_wrong_on_a_transposed_input_is_found():
     torch.manual_seed(0)
     verdict = blamed("conv2d, non-contiguous input", Turned(), torch.randn(2, 3, 9, 8))
     found = verdict.culprit
@@ -128,7 +128,7 @@ def test_addcdiv_that_is_wrong_at_an_odd_offset_is_found():
 
 
 @on_simulated
-def test_a_step_that_leaves_a_transposed_weight_as_it_was_is_found():
+def test_a_step_that_leaves_a_transposed_weight_is_found():
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     x = torch.randn(5, 8)
     name = "addcdiv_, non-contiguous result"
@@ -192,7 +192,7 @@ def test_what_it_takes_is_all_that_it_takes():
 
 
 @on_simulated
-def test_each_program_ends_badly_where_its_fault_is_planted_and_only_there():
+def test_each_program_fails_only_where_its_fault_is_planted():
     """In another process, which knows nothing of the models."""
     assert len(PROGRAMS) == 4, "the planted faults were not found"
     text = "import warnings, metalsim\nmetalsim.install_with_torch()\nimport torch\nwarnings.simplefilter('ignore')\n"
@@ -235,12 +235,12 @@ def sound(on):
 
 
 @on_simulated
-def test_no_operator_of_a_sound_model_is_blamed_on_the_simulated_gpu():
+def test_no_sound_model_is_blamed_on_the_simulated_gpu():
     sound(device.pick())
 
 
 @on_simulated
-def test_no_operator_of_a_sound_model_is_blamed_on_the_cpu():
+def test_no_sound_model_is_blamed_on_the_cpu():
     """In the same process, which has imported whatever makes the models."""
     with device.cpu(1).active():
         sound(device.cpu(1))
@@ -259,7 +259,7 @@ def test_dropout_is_random_and_not_wrong():
     assert blame._fault_of_dropout(call, (x, kept))
 
 
-def test_one_call_of_each_kind_is_compared_and_what_was_compared_is_not_again():
+def test_one_call_of_each_kind_is_compared_once():
     choice, x, counts = blame.Choice(), torch.randn(5, 8), []
     for run, each in (("a", "kind"), ("a", "kind"), ("b", "kind"), ("a", "call"), ("b", "call")):
         given = choice.begin(run, each)
@@ -282,7 +282,7 @@ def added(outputs):
     return outputs[0].sum()
 
 
-def test_when_half_of_the_time_is_over_new_layouts_are_compared_alone(monkeypatch):
+def test_after_half_of_the_time_new_layouts_alone_are_compared(monkeypatch):
     compared = {}
     for seconds in (0, 10, 1000):  # the clock goes on by one when it is read, which is twice where a call is compared
         clock = itertools.count()
@@ -321,7 +321,7 @@ def test_arguments_may_have_names_and_dtypes_may_be_mixed():
     assert all(layer.forward == layer.forward_cpu < 0.1 for layer in verdict.layers)
 
 
-def test_where_the_model_does_not_run_in_float64_its_operators_are_compared():
+def test_operators_are_compared_where_the_model_has_no_float64():
     verdict = blame.find(After(lambda y: y @ torch.ones(4, 2)), (torch.randn(5, 8),), on=device.cpu())
     assert (verdict.kind, verdict.layers, "layers" in verdict.unjudged) == ("agrees", (), True)
     assert verdict.judged > 2

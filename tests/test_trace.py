@@ -43,13 +43,9 @@ def profiled(step, names):
     return collections.Counter(name for name in kernels(roots, names) if name.startswith("aten::"))
 
 
-@pytest.fixture
-def quiet_profiler(monkeypatch):
-    monkeypatch.setenv("KINETO_LOG_LEVEL", "99")
-
-
-def test_every_operator_is_seen_once(cpu, quiet_profiler):
+def test_every_operator_is_seen_once(cpu, monkeypatch):
     """As PyTorch's profiler counts them: forward, backward and optimizer, and under autocast."""
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "99")
     plain = networks.talk_mlp(8).training_step()
 
     def cast():
@@ -391,7 +387,7 @@ def test_copies_and_fallbacks_are_those_that_the_device_counts(case, expected):
 
 
 @on_the_simulated_gpu
-def test_what_runs_on_the_cpu_is_on_its_lane_and_starves_the_accelerator():
+def test_what_runs_on_the_cpu_starves_the_accelerator():
     detour, _ = simulated()["detour"]
     softshrinks = [event for event in detour.events if event.short.startswith("softshrink")]
     assert [(event.lane, event.device) for event in softshrinks] == [("CPU", "cpu")] * 6
@@ -440,7 +436,7 @@ def test_another_device_than_the_one_that_is_waited_for_raises():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
-def test_on_an_nvidia_gpu_the_backward_pass_is_seen_on_its_thread():
+def test_an_nvidia_gpu_s_backward_pass_is_seen_on_its_thread():
     """And each copy of a round trip, in both passes, with the GPU starving meanwhile."""
 
     class Detour(nn.Module):
