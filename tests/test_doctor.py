@@ -789,7 +789,7 @@ lazy_misfit = lambda: (nn.Sequential(nn.LazyLinear(2), nn.Linear(3, 3)), torch.o
         ("test_doctor:loss_of_no_kind", "loss"),
         ("test_doctor:needs", "wants n:"),
         ("test_doctor:ends", "SystemExit: 3"),
-        ("test_doctor:lazy_misfit", subject.DOES_NOT_RUN),
+        ("test_doctor:lazy_misfit", "does not run"),
     ],
 )
 def test_what_is_no_model_is_refused_in_one_line(factory, word):
