@@ -29,7 +29,7 @@ if CHILD:
 sys.path.append(str(Path(__file__).parent / "benchmarks"))
 import pytest  # noqa: E402
 import torch  # noqa: E402
-from doctor_models import Turned  # noqa: E402
+from doctor_models import Function, Turned  # noqa: E402
 from torch import nn  # noqa: E402
 
 from metallab import device  # noqa: E402
@@ -94,22 +94,19 @@ PROGRAMS = {}
 
 
 @on_simulated
-def test_a_convolution_that_is_wrong_on_a_transposed_input_is_found():
+def test_a_convolution_wrong_on_a_transposed_input_is_found():
     torch.manual_seed(0)
     verdict = blamed("conv2d, non-contiguous input", Turned(), torch.randn(2, 3, 9, 8))
-    assert verdict.culprit.operator == "aten::convolution"
-    assert verdict.culprit.module == "second"
-    assert verdict.culprit.direction == "forward"
+    found = verdict.culprit
+    assert (found.operator, found.module, found.direction) == ("aten::convolution", "second", "forward")
     assert verdict.conditions == ("input is not contiguous (a permuted view)",)
     first, second = verdict.layers
     assert first.forward < 1e-5 < 1e-2 < second.forward
     assert second.forward_cpu < 1e-5
-    assert verdict.advice == "give it input.contiguous() in place of input"
-    assert "def run(operator, input, weight, bias):" in verdict.program
+    assert "input.contiguous()" in verdict.advice
     assert "stride=[1, 1], padding=[0, 0]" in verdict.program
-    assert "The fault needs: input is not contiguous" in str(verdict)
-    assert "aten::convolution" in verdict.draw().get_label()
-    assert "WRONG KERNEL: aten::convolution in second, the forward pass" in verdict._repr_html_()
+    for text in (str(verdict), verdict.draw().get_label(), verdict._repr_html_()):
+        assert "aten::convolution" in text
 
 
 @on_simulated
@@ -117,10 +114,8 @@ def test_a_gradient_that_is_wrong_above_32768_elements_is_found():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 300), nn.ReLU(), nn.Linear(300, 2))
     verdict = blamed("ReLU's gradient, above 32768 elements", model, torch.randn(128, 4))
-    assert verdict.culprit.operator == "aten::threshold_backward"
-    assert verdict.culprit.direction == "backward"
+    assert (verdict.culprit.operator, verdict.culprit.direction) == ("aten::threshold_backward", "backward")
     assert verdict.conditions == ("32769 elements or more",), verdict
-    assert "fewer elements" in str(verdict)
 
 
 @on_simulated
@@ -129,11 +124,11 @@ def test_addcdiv_that_is_wrong_at_an_odd_offset_is_found():
     verdict = blamed("addcdiv, odd offset", After(averaged, 9), torch.randn(8, 8))
     assert verdict.culprit.operator == "aten::addcdiv"
     assert verdict.conditions == ("tensor1 begins at an odd offset in its storage (here 1)",)
-    assert verdict.advice == "give it tensor1.clone() in place of tensor1"
+    assert "tensor1.clone()" in verdict.advice
 
 
 @on_simulated
-def test_a_step_that_leaves_a_transposed_weight_as_it_was_is_found():
+def test_a_step_that_leaves_a_transposed_weight_is_found():
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     x = torch.randn(5, 8)
     name = "addcdiv_, non-contiguous result"
@@ -170,11 +165,8 @@ SHRUNK = {
     "neg of what begins late": ("neg", lambda x: x.storage_offset() > 0, ("self begins at an offset in its storage",)),
 }  # fmt: skip
 """Wrong kernels of one operator each: when it is wrong, and what that takes, without what it says in brackets."""
-ADVICE = {
-    (): "compute it on the CPU, or write it with other operators",
-    ("not in float32",): "compute it in float32",
-    ("a tensor without elements",): "leave it out where there is nothing to compute",
-}
+ADVICE = {(): "CPU", ("not in float32",): "float32", ("a tensor without elements",): "nothing"}
+"""A word of each that is not about a layout."""
 
 
 @on_simulated
@@ -194,13 +186,13 @@ def test_what_it_takes_is_all_that_it_takes():
         assert verdict.culprit.operator == f"aten::{operator.partition('.')[0]}", name
         got = tuple(condition.removesuffix(" (here 1)") for condition in verdict.conditions)
         assert got == conditions, f"{name}: {verdict}"
-        assert verdict.advice == ADVICE.get(conditions, verdict.advice)
+        assert ADVICE.get(conditions, "") in verdict.advice
         assert "bfloat16" not in verdict.program or "bfloat16" in name, "float32 is simpler"
         assert "rand(0" not in verdict.program or "nothing" in name, "with elements is simpler"
 
 
 @on_simulated
-def test_each_program_ends_badly_where_its_fault_is_planted_and_only_there():
+def test_each_program_fails_only_where_its_fault_is_planted():
     """In another process, which knows nothing of the models."""
     assert len(PROGRAMS) == 4, "the planted faults were not found"
     text = "import warnings, metalsim\nmetalsim.install_with_torch()\nimport torch\nwarnings.simplefilter('ignore')\n"
@@ -243,12 +235,12 @@ def sound(on):
 
 
 @on_simulated
-def test_no_operator_of_a_sound_model_is_blamed_on_the_simulated_gpu():
+def test_no_sound_model_is_blamed_on_the_simulated_gpu():
     sound(device.pick())
 
 
 @on_simulated
-def test_no_operator_of_a_sound_model_is_blamed_on_the_cpu():
+def test_no_sound_model_is_blamed_on_the_cpu():
     """In the same process, which has imported whatever makes the models."""
     with device.cpu(1).active():
         sound(device.cpu(1))
@@ -264,10 +256,10 @@ def test_dropout_is_random_and_not_wrong():
     assert "native_dropout" in verdict.random[0]
     x, kept = torch.ones(4096), torch.ones(4096, dtype=torch.bool)
     call = blame._Call(torch.ops.aten.native_dropout.default, (x, 0.3, True), {})
-    assert "It keeps 1" in blame._fault_of_dropout(call, (x, kept))
+    assert blame._fault_of_dropout(call, (x, kept))
 
 
-def test_one_call_of_each_kind_is_compared_and_what_was_compared_is_not_again():
+def test_one_call_of_each_kind_is_compared_once():
     choice, x, counts = blame.Choice(), torch.randn(5, 8), []
     for run, each in (("a", "kind"), ("a", "kind"), ("b", "kind"), ("a", "call"), ("b", "call")):
         given = choice.begin(run, each)
@@ -290,7 +282,7 @@ def added(outputs):
     return outputs[0].sum()
 
 
-def test_when_half_of_the_time_is_over_new_layouts_are_compared_alone(monkeypatch):
+def test_after_half_of_the_time_new_layouts_alone_are_compared(monkeypatch):
     compared = {}
     for seconds in (0, 10, 1000):  # the clock goes on by one when it is read, which is twice where a call is compared
         clock = itertools.count()
@@ -309,7 +301,7 @@ def test_when_half_of_the_time_is_over_new_layouts_are_compared_alone(monkeypatc
 
 @on_simulated
 def test_float64_is_refused_where_the_device_has_none():
-    with pytest.raises(ValueError, match=r"give model\.float"):
+    with pytest.raises(ValueError, match="float64"):
         blame.find(nn.Linear(2, 2).double(), (torch.ones(1, 2).double(),), on=device.pick())
 
 
@@ -329,38 +321,30 @@ def test_arguments_may_have_names_and_dtypes_may_be_mixed():
     assert all(layer.forward == layer.forward_cpu < 0.1 for layer in verdict.layers)
 
 
-def test_where_the_model_does_not_run_in_float64_its_operators_are_compared_all_the_same():
+def test_operators_are_compared_where_the_model_has_no_float64():
     verdict = blame.find(After(lambda y: y @ torch.ones(4, 2)), (torch.randn(5, 8),), on=device.cpu())
-    assert (verdict.kind, verdict.layers) == ("agrees", ())
+    assert (verdict.kind, verdict.layers, "layers" in verdict.unjudged) == ("agrees", (), True)
     assert verdict.judged > 2
-    assert "same dtype" in verdict.unjudged["layers"]
 
 
 def test_a_nan_has_a_birthplace_and_rounding_has_none():
-    class Root(nn.Module):
-        def forward(self, x):
-            return (x - 1).sqrt() * 2
-
-    x = torch.tensor([4.0, 0.5])
-    verdict = blame.find(Root(), (x,), torch.sum, on=device.cpu())
-    assert (verdict.kind, verdict.culprit.operator) == ("NaN", "aten::sqrt"), verdict
-    assert "NaN is born by aten::sqrt" in str(verdict)
-    slope = blame.find(Root(), (torch.ones(2).requires_grad_(),), lambda y: 0 * y.sum(), on=device.cpu())
-    assert (slope.kind, slope.culprit.direction) == ("NaN", "backward"), slope
-
-    class Cancelled(nn.Module):
-        def forward(self, x):
-            return (x + 1e4).var(0, correction=0)
-
+    root = Function(lambda x: (x - 1).sqrt() * 2)
+    for x, loss, direction in (
+        (torch.tensor([4.0, 0.5]), torch.sum, "forward"),
+        (torch.ones(2).requires_grad_(), lambda y: 0 * y.sum(), "backward"),
+    ):
+        verdict = blame.find(root, (x,), loss, on=device.cpu())
+        assert (verdict.kind, verdict.culprit.direction) == ("NaN", direction), verdict
+        assert verdict.culprit.operator == "aten::sqrt" or direction == "backward"
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 4), Cancelled())
+    model = nn.Sequential(nn.Linear(4, 4), Function(lambda x: (x + 1e4).var(0, correction=0)))
     assert blame.find(model, (torch.randn(64, 4),), on=device.cpu()).kind == "agrees"
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(TypeError, match="give a tuple"):
+    with pytest.raises(TypeError, match="tuple"):
         blame.find(nn.Linear(2, 2), torch.ones(1, 2), on=device.cpu())
-    with pytest.raises(ValueError, match="nothing to compare"):
+    with pytest.raises(ValueError, match="nothing"):
         blame.find(nn.Identity(), (torch.ones(2, dtype=torch.int64),), on=device.cpu())
 
 

@@ -180,16 +180,65 @@ def sound():
     return subject_of(model, torch.randn(4, 3, 8, 8), loss=lambda output: nn.functional.cross_entropy(output, target))
 
 
+class Keeping(nn.Module):
+    """Keeps a result, in a buffer and in an object, and has one weight twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.scores, self.kept = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False), SimpleNamespace()
+        self.scores.weight = self.words.weight
+        self.register_buffer("mean", self.words.weight.mean(0))
+        self(torch.ones(1, dtype=torch.long))
+
+    def forward(self, x):
+        self.kept.last = self.scores(self.words(x) - self.mean)
+        return self.kept.last
+
+
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+    more: list
+
+
+class Batched(nn.Linear):
+    def forward(self, batch):
+        return super().forward(batch.x) * batch.more[0]
+
+
+def around():
+    layer = nn.Linear(4, 4)
+    target = layer(torch.ones(3, 4))  # a result
+    return layer, torch.ones(3, 4, requires_grad=True) * 2, lambda output: (output - target).square().mean()
+
+
+UNUSUAL = {
+    "weight_norm": lambda: (nn.utils.weight_norm(nn.Linear(4, 3)), torch.randn(2, 4)),
+    "its parametrization": lambda: (nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), torch.randn(2, 4)),
+    "spectral_norm": lambda: (nn.utils.spectral_norm(nn.Linear(4, 3)), torch.randn(2, 4)),
+    "keeping": lambda: (Keeping(), torch.tensor([[1, 4, 2]])),
+    "lazy": lambda: (nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d()), torch.randn(4, 5)),
+    "scripted": lambda: (torch.jit.script(nn.Linear(4, 3)), torch.randn(2, 4)),
+    "a dataclass": lambda: (Batched(4, 3), Batch(torch.randn(2, 4), [torch.ones(3)])),
+    "around the loss": around,
+}
+"""Models that ``deepcopy`` refuses, or which need more than that; all of them run on a Mac."""
+
+
 # ---------------------------------------------------------------- 1, 2, 4: on the simulated GPU
 
 
 @on_simulated
-def test_sound_models_are_not_accused_on_the_simulated_gpu():
-    for each in (sound(), subject_of(Attending(), torch.randn(2, 4, 8))):
-        answers = [question(each, 60) for question in (questions.runs, questions.right, questions.spent)]
-        assert [answer.outcome for answer in answers] == ["good"] * 3, answers
-        assert "simulated Apple GPU" in answers[1].on
-        assert "Nothing in it is copied" in answers[2].sentence
+def test_sound_models_are_not_accused():
+    with warnings.catch_warnings(action="ignore"):  # some are deprecated
+        unusual = {name: examined(make) for name, make in UNUSUAL.items()}
+    for name, each in {"sound": sound(), "attending": subject_of(Attending(), torch.randn(2, 4, 8)), **unusual}.items():
+        answers = [questions.answered(number, each, 60, 2**40) for number in (1, 2, 4, 5, 6)]
+        assert [answer.outcome for answer in answers] == ["good"] * 5, (name, answers)
+        assert "Copies and fallbacks" not in {evidence.title for evidence in answers[2].evidence}
+        questions._assert_loss(each)
+        step = each.training_step()
+        assert step().isfinite() & step().isfinite()
 
 
 def drafted(question, *given):
@@ -208,32 +257,27 @@ def blinded(x):
 
 
 @on_simulated
-def test_a_nan_that_the_cpu_has_as_well_is_no_fault_of_the_simulated_gpu_s():
+def test_a_nan_that_the_cpu_has_as_well_is_no_fault():
     tidy = layers(scores=blinded, tidy=lambda x: x.detach().nan_to_num(0.0), head=nn.Linear(4, 2))
-    answer = questions.right(subject_of(tidy, torch.randn(4, 4)), 10)
-    assert answer.outcome == "good"
-    line = row_of("return scores.softmax(-1)")
-    born = f"On the CPU as well a NaN is born of numbers, by aten::_softmax in scores, the forward pass, at {line}: "
-    assert f"{born}it reaches no output and no gradient of a weight." in answer.sentence
-    assert re.search(r"Yes: all \d+ calls .*at an odd offset", answer.sentence), "and the others are compared"
     kept = layers(enter=nn.Linear(4, 4), log=lambda x: (x - 100).log())
-    answer = questions.right(subject_of(kept, torch.randn(4, 4)), 10)
-    assert (answer.outcome, "it reaches outputs, gradients of weights." in answer.sentence) == ("attention", True)
     lost = subject_of(nn.Linear(2, 2), torch.ones(2, 2), loss=lambda y: (y - 100).log().sum())
-    answer = questions.right(lost, 10)
-    assert "a NaN is born of numbers, by aten::log in the loss, the forward pass, at " in answer.sentence
-    assert answer.sentence.endswith(": it reaches the loss.")
+    for each, outcome, place in (
+        (subject_of(tidy, torch.randn(4, 4)), "good", "aten::_softmax in scores"),
+        (subject_of(kept, torch.randn(4, 4)), "attention", "aten::log in log"),
+        (lost, "attention", "aten::log in the loss"),
+    ):
+        answer = questions.right(each, 60)
+        assert (answer.outcome, place in answer.sentence) == (outcome, True), answer
+        assert all(row[2] for row in answer.evidence[0].table.rows), "and the others are compared"
+        assert row_of("return scores.softmax(-1)") in answer.sentence or outcome == "attention"
 
 
 @on_simulated
-def test_what_is_known_on_the_way_is_kept_on_the_simulated_gpu():
+def test_drafts_are_kept_on_the_simulated_gpu():
     for number, question in ((1, questions.runs), (2, questions.right), (4, questions.spent)):
         kept, answer = drafted(question, sound(), 60)
-        assert kept, number
-        for each in kept:
-            assert each.question == answer.question == QUESTIONS[number - 1]
-            assert each.evidence or number == 1
-        assert kept[0].sentence.partition(".")[0].split()[0] == answer.sentence.split()[0]
+        assert {each.question for each in kept} == {answer.question} == {QUESTIONS[number - 1]}
+        assert all(each.evidence or number == 1 for each in kept)
         assert kept[0] != answer, "not yet all of it"
 
 
@@ -242,65 +286,49 @@ def test_a_model_keeps_the_mode_that_the_factory_gave_it():
     each = subject_of(Evaluated().eval(), torch.ones(2, 4))
     answers = [question(each, 60) for question in (questions.runs, questions.right, questions.spent)]
     assert [answer.outcome for answer in answers] == ["good"] * 3, answers
-    assert "as given, in evaluation mode" in answers[1].sentence
-    assert "in training mode (targets should not be none" in answers[1].evidence[0].table.note
+    asked = answers[1].evidence[0].table
+    assert not any("training" in row[0] for row in asked.rows)
+    assert "in training mode" in asked.note
 
 
 @on_simulated
-def test_a_missing_operator_is_named_with_its_module_its_line_and_a_way_out():
-    answer = questions.runs(subject_of(Volumes(), torch.randn(1, 1, 6, 6, 6)), 60)
-    assert answer.outcome == "bad"
-    assert "_adaptive_avg_pool3d has no MPS kernel" in answer.sentence
-    assert "On the simulated Apple GPU it raised: " in answer.sentence
+def test_a_missing_operator_is_named_with_module_and_line():
+    volumes = subject_of(Volumes(), torch.randn(1, 1, 6, 6, 6))
+    answer, right, spent = (questions.answered(number, volumes, 60, 2**40) for number in (1, 2, 4))
     ((operator, how, module, line, way_out),) = (row for row in answer.evidence[0].table.rows if "pool3d." in row[0])
     assert (operator, how, module) == ("aten::_adaptive_avg_pool3d.default", "missing", "pool")
-    file, _, number = line.partition(":")
-    assert Path(file).name == Path(__file__).name
-    assert "self.pool(self.conv(x))" in Path(__file__).read_text().splitlines()[int(number) - 1]
+    assert line == row_of("return self.pool(self.conv(x))")
     assert "PYTORCH_ENABLE_MPS_FALLBACK" in way_out
-    volumes = subject_of(Volumes(), torch.randn(1, 1, 6, 6, 6))
-    assert "not currently implemented for the MPS device (in pool, at " in answer.sentence
-    spent, right = (questions.answered(number, volumes, 60, 2**40) for number in (4, 2))
-    assert "It raises on the simulated Apple GPU, so its copies are not known: see answer 1." in spent.sentence
-    assert (right.outcome, right.sentence) == ("unanswered", "It raises on the simulated Apple GPU: see answer 1.")
-    for each in (answer, spent, right):
-        assert "github" not in str(each)
+    assert f"in pool, at {line}" in answer.sentence, "the trial"
+    assert (answer.outcome, right.outcome, right.ended, spent.outcome) == ("bad", "unanswered", "raised", "attention")
+    assert not any("github" in str(each) for each in (answer, spent, right))
 
 
 @on_simulated
-def test_a_tensor_on_the_cpu_is_named_with_module_line_and_way_out_and_the_other_answers_refer_to_that():
+def test_a_tensor_on_the_cpu_is_named_with_module_and_line():
     lines = {True: row_of("return x + torch.linspace(0, 1, 8)"), False: row_of("return x * self.scales[0]")}
     for adds, line in lines.items():
         model = layers(enter=nn.Linear(8, 8), positions=Positions(adds), head=nn.Linear(8, 2))
         each = subject_of(model, torch.randn(3, 8))
         runs, right, spent = (questions.answered(number, each, 60, 2**40) for number in (1, 2, 4))
-        operator = "aten::add.Tensor" if adds else "aten::mul.Tensor"
-        assert runs.outcome == "bad"
-        assert f"a tensor stays on the CPU where {operator} meets it in positions, at {line} (build" in runs.sentence
-        assert runs.sentence.startswith("Inference and training: No: a tensor stays")
-        assert f"and cpu (in positions, at {line})." in runs.sentence
-        ((*_, module, at, way_out),) = runs.evidence[0].table.rows
-        assert (module, at) == ("positions", line)
-        assert "device=x.device" in way_out
+        ((operator, _, module, at, way_out),) = runs.evidence[0].table.rows
+        assert (operator, module, at) == ("aten::add.Tensor" if adds else "aten::mul.Tensor", "positions", line)
         assert "register_buffer" in way_out
-        assert right.sentence == "It raises on the simulated Apple GPU: see answer 1."
-        assert "so its copies are not known: see answer 1." in spent.sentence
+        assert (runs.outcome, right.ended, spent.outcome) == ("bad", "raised", "attention")
+        assert all("see answer 1" in other.sentence for other in (right, spent))
 
 
 @on_simulated
-def test_a_tensor_on_the_cpu_that_the_trace_cannot_see_is_named_by_the_trial():
+def test_a_tensor_on_the_cpu_that_the_trace_cannot_see():
     chosen = lambda x: x[x.abs().sum(-1).nonzero()[:, 0].tolist()]  # needs numbers, so it is traced on the CPU
     answer = questions.runs(subject_of(layers(chosen=chosen, positions=Positions(adds=True)), torch.ones(3, 8)), 60)
-    assert (answer.outcome, "which was not foretold" in answer.sentence) == ("bad", True)
-    assert answer.sentence.endswith(
-        "Way out: build it with device=x.device; what the model keeps, such as in a list, give to register_buffer."
-    )
     ((operator, _, module, at, _),) = answer.evidence[0].table.rows
-    assert (operator, module, at) == ("not known", "positions", row_of("return x + torch.linspace(0, 1, 8)"))
+    line = row_of("return x + torch.linspace(0, 1, 8)")
+    assert (answer.outcome, operator, module, at) == ("bad", "not known", "positions", line)
 
 
 @on_simulated
-def test_backward_operators_have_their_modules_also_where_a_block_is_computed_twice():
+def test_backward_operators_of_a_checkpoint_have_modules():
     class Twice(nn.Sequential):
         def forward(self, x):
             return checkpoint(super().forward, x, use_reentrant=False)
@@ -324,124 +352,93 @@ def test_reading_a_number_is_called_as_people_write_it():
         return x
 
     answer = questions.spent(subject_of(layers(cut=cut), torch.randn(3, 8)), 60)
-    line = row_of("x = x * row.max().item()")
-    assert f"3 hidden copies and 0 fallbacks: .item() (to host) in cut at {line}." in answer.sentence
-    assert "_local_scalar_dense" not in str(answer.evidence[-1])
+    ((operator, _, module, line, calls, *_),) = answer.evidence[-1].table.rows
+    assert (operator, module, line, calls) == (".item()", "cut", row_of("x = x * row.max().item()"), "3")
 
 
 @on_simulated
-def test_a_wrong_kernel_is_named_also_one_that_is_wrong_in_another_layout_than_the_given():
+def test_a_kernel_that_is_wrong_in_another_layout_is_named():
     with warnings.catch_warnings(action="ignore"), metalsim.plant("conv2d, non-contiguous input"):
         answer = questions.right(sound(), 60)
+    evidence = {each.title: each for each in answer.evidence}
     assert answer.outcome == "bad"
-    assert "No, with the inputs with their last two dimensions swapped in memory: WRONG KERNEL" in answer.sentence
-    assert "aten::convolution in conv, the forward pass" in answer.sentence
-    assert "contiguous" in answer.sentence.partition("Way out: ")[2]
-    assert (
-        "torch.testing.assert_close" in {each.title: each.text for each in answer.evidence}["A program that shows it"]
-    )
+    assert "aten::convolution in conv" in evidence["The first wrong operator"].text
+    assert "swapped in memory" in evidence["Asked"].table.rows[-1][0]
+    assert "torch.testing.assert_close" in evidence["A program that shows it"].text
 
 
 @on_simulated
-def test_what_there_was_no_time_to_compare_is_counted_and_never_called_right():
+def test_what_there_was_no_time_to_compare_is_never_called_right():
     each = sound()
     lab = questions.device.pick("sim")
     verdict = questions.blame.find(each.whole, each.arguments, lambda value: value, on=lab, seconds=0)
     assert verdict.judged == 0
     assert verdict.skipped > 10
-    assert f"{verdict.skipped} more were not compared" in verdict.headline
     answer = questions.right(each, 1e-9)
-    assert answer.outcome == "unanswered"
-    assert "no time to compare" in answer.sentence
+    assert (answer.outcome, answer.ended) == ("unanswered", "hung")
 
 
-@on_simulated
-def test_the_answer_says_how_many_calls_of_how_many_kinds_were_compared():
-    layers = [nn.Linear(8, 8) for _ in range(4)]  # between them what is not compared, for it draws numbers
-    model = nn.Sequential(*layers[:2], nn.Dropout(0.5), *layers[2:])
-    answer = questions.right(subject_of(model, torch.randn(4, 8)), 60)
-    count, kinds = map(
-        int, re.search(r"Yes: all (\d+) calls of operators, of (\d+) kinds, agree", answer.sentence).groups()
-    )
-    assert count > 2 * kinds
-    assert [row[1] for row in answer.evidence[0].table.rows] == [row[2] for row in answer.evidence[0].table.rows]
+def test_each_kind_has_to_be_compared():
     asked = questions._Asked(questions.blame.Choice())
     asked.verdicts["as given"] = [questions.blame.Verdict("agrees", "a GPU", 1, 1e-7)]
     one, same, other = ({"layout": "l", "kind": kind, "call": call} for kind, call in (("k", 1), ("k", 2), ("m", 3)))
     asked.choice.met["as given"] = [one, same, other]
     asked.choice.compared |= {"k", 1}
-    assert "Yes, as far as there was time: 1 of 3 calls of operators, 1 of 2 kinds, agree" in asked.agreement
+    assert (asked.every_kind, "1 of 3" in asked.agreement) == (False, True)
     asked.choice.compared |= {"m", 3}
-    assert "Yes: 2 of 3 calls of operators, one or more of each of 2 kinds, agree" in asked.agreement
+    assert (asked.every_kind, "2 of 3" in asked.agreement) == (True, True)
 
 
 @on_simulated
-def test_float64_on_the_way_is_named_with_module_line_and_way_out_each_place_once():
+def test_float64_on_the_way_is_named_once_with_its_line():
     lines = row_of("steps = torch.arange(8"), row_of("turned = torch.view_as_complex")
     answer = questions.runs(subject_of(layers(enter=nn.Linear(8, 8), waves=Waves()), torch.randn(3, 8)), 60)
-    foretold, trial = answer.sentence.splitlines()
-    assert foretold == (
-        "Inference and training: No: "
-        f"MPS has no float64, which aten::arange makes in waves, at {lines[0]} "
-        "(write torch.arange(..., dtype=torch.float32)); "
-        f"MPS has no complex128, which aten::_to_copy makes in waves, at {lines[1]} (write .to(torch.complex64))."
-    )
-    assert f"doesn't support float64 (in waves, at {lines[0]})" in trial
+    assert (answer.outcome, lines[0] in answer.sentence) == ("bad", True)
     assert [tuple(row) for row in answer.evidence[0].table.rows] == [
         ("aten::arange", "raises: makes float64", "waves", lines[0], "write torch.arange(..., dtype=torch.float32)"),
         ("aten::_to_copy", "raises: makes complex128", "waves", lines[1], "write .to(torch.complex64)"),
     ]
     itself = questions.runs(subject_of(Waves(), torch.randn(3, 8)), 60)
-    foretold = "Inference: No: MPS has no float64, which aten::arange makes in the model itself, at "
-    assert itself.sentence.startswith(foretold)
+    assert itself.evidence[0].table.rows[0][2] == "the model itself"
 
 
 @on_simulated
-def test_what_no_apple_gpu_has_is_told_and_the_rest_is_asked_without_it():
+def test_the_rest_is_asked_without_float64():
     each = examined(doctor_models.double)
     runs, right, spent = (question(each, 60) for question in (questions.runs, questions.right, questions.spent))
-    assert runs.outcome == "bad"
-    assert runs.sentence.startswith(
-        "Inference and training: No: MPS has no float64, but scale is; call .float() first."
-    )
-    assert right.outcome == "good"
-    assert right.sentence.endswith("Asked with float32 in place of float64, which no Apple GPU has.")
-    assert "Nothing in it is copied" in spent.sentence
+    assert (runs.outcome, right.outcome, spent.outcome) == ("bad", "good", "good")
+    assert "scale" in runs.sentence
+    assert questions.NO_FLOAT64 in right.sentence
     assert each.model.scale.dtype == torch.float64
 
 
 @on_simulated
-def test_a_hidden_copy_is_named_with_its_module_and_gets_no_time_of_the_simulation():
+def test_a_hidden_copy_is_named_without_a_simulated_time():
     answer = questions.spent(examined(doctor_models.hidden_copy), 60)
-    assert answer.outcome == "attention"
-    assert "1 hidden copy and 0 fallbacks: _to_copy (to host) in 1 at " in answer.sentence
-    (copies,) = (each.table for each in answer.evidence if each.title == "Copies and fallbacks")
-    ((*_, at, _calls, size, time),) = copies.rows
+    ((operator, way, module, at, calls, size, time),) = answer.evidence[-1].table.rows
+    assert (answer.outcome, operator, way, module, calls) == ("attention", "_to_copy", "to host", "1", "1")
     file, _, number = at.partition(":")
     assert "float(x.abs().max().cpu())" in (ROOT / file).read_text().splitlines()[int(number) - 1]
     assert (size, time) == ("4 B", "not known here")
-    assert "not in yours" not in answer.sentence
-    assert answer.sentence.endswith("Of an Apple GPU's times this says nothing."), "of its copies it does"
     assert answer.on.startswith(questions.device.cpu().label)
 
 
 @on_simulated
-def test_copies_that_an_installed_package_makes_are_told_and_are_not_the_model_s_fault():
+def test_copies_of_an_installed_package_are_no_fault():
     from torchvision.ops import batched_nms  # takes a number to the GPU in each call
 
     kept = lambda boxes, scores: boxes[batched_nms(boxes, scores, torch.zeros_like(scores).long(), 0.5)]
     boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [3.0, 3.0, 4.0, 4.0]])
     each = subject_of(Function(kept), boxes, torch.ones(2))
     answer = questions.spent(each, 60)
-    assert answer.outcome == "good", answer
-    assert "1 hidden copy" in answer.sentence
-    assert "That is done in the code of torchvision, not in yours." in answer.sentence
+    assert (answer.outcome, "torchvision" in answer.sentence) == ("good", True)
+    assert len(answer.evidence[-1].table.rows) == 1
     each.package = "torchvision"  # of whoever examines a model of torchvision's and may change it
     assert questions.spent(each, 60).outcome == "attention"
 
 
 @on_simulated
-def test_a_target_that_a_loss_has_around_it_is_moved_with_the_model():
+def test_a_target_around_the_loss_is_moved_with_the_model():
     each = sound()
     there = each.to(questions.device.pick("sim").torch_device)
     assert there.value().item() == pytest.approx(there.to("cpu").value().item(), rel=0.5)  # dropout draws anew
@@ -457,53 +454,65 @@ def test_a_target_that_a_loss_has_around_it_is_moved_with_the_model():
 def test_without_an_apple_gpu_the_tables_alone_are_asked():
     each = subject_of(Evaluated(), torch.ones(2, 4))
     runs, right = questions.runs(each, 60), questions.right(each, 60)
-    assert runs.outcome == "good"
-    assert "Training: nothing can be foretold (" in runs.sentence
-    assert "targets should not be none in training mode (at " in runs.sentence, "of the model itself"
-    assert right.outcome == "unanswered"
-    assert right.sentence.startswith("Not asked: there is no Apple GPU here")
+    assert (runs.outcome, right.outcome) == ("good", "unanswered")
+    assert "in training mode (at " in runs.sentence, "of the model itself"
 
 
-def test_times_come_with_batches_and_without_a_conclusion_in_a_fast_run(monkeypatch):
+def test_a_trace_that_has_no_time_makes_no_whole_answer(monkeypatch):
+    def late(*_, training, **__):
+        if training:
+            raise questions.coverage.OutOfTime("it had not ended")
+        return questions.coverage.Coverage("m", (), "2.15", "meta")
+
+    monkeypatch.setattr(questions.coverage, "mps_coverage", late)
+    answer = questions.runs(subject_of(nn.Linear(4, 2), torch.ones(2, 4)), 60)
+    assert (answer.outcome, answer.ended) == ("attention", "hung")
+
+
+def test_a_question_with_no_time_left_is_not_started(monkeypatch):
+    monkeypatch.setattr(questions, "made", lambda factory: sound())
+    monkeypatch.setattr(questions, "_hold_memory", lambda most: None)
+    late = questions.ask(3, "mine:example", 0.0, 2**40, None, "")
+    assert (late.outcome, late.ended) == ("unanswered", "not started")
+    now = [0.0]
+    monkeypatch.setattr(report.time, "monotonic", lambda: now[0])
+
+    def run(source, **_):
+        now[0] += 12.0
+        return isolated.Outcome("well", results={"result": late})
+
+    monkeypatch.setattr(isolated, "run", run)
+    answer = report._answer(3, "mine:example", (9, 10), 2**40, None, apple=False)
+    assert (answer.ended, answer.seconds) == ("not started", 12.0)
+    assert "--minutes 1.7 " in answer.sentence  # 12 s to look, 12 s to import, and (12 + 3) s, which are a fifth
+
+
+def test_times_come_without_a_conclusion_in_a_fast_run(monkeypatch):
     monkeypatch.setenv("METALLAB_MODE", "fast")
+    monkeypatch.setattr(questions, "_second_call", lambda run: 1e-4)
     answer = questions.fast(sound(), 60)
-    for words in ("Inference, latency: ", "Training step, throughput: ", "Over batches (n): inference", "fast mode"):
-        assert words in answer.sentence
-    assert "Of an Apple GPU this says nothing." in answer.sentence
-    (batches,) = (evidence.table for evidence in answer.evidence if evidence.title == "Over batches")
-    assert [row[0] for row in batches.rows] == ["1", "4", "16", "64"]
+    titles = [each.title for each in answer.evidence]
+    assert (answer.outcome, titles) == ("attention", ["Measured, inference", "Over batches", "Measured, training step"])
 
 
-def test_a_slow_model_is_timed_over_the_batches_for_which_there_is_time(monkeypatch):
-    monkeypatch.setenv("METALLAB_MODE", "fast")
-    monkeypatch.setattr(questions, "_second_call", lambda run: 0.1)  # of its batch of 4
-    seconds = 1.1 * questions.CALLS * 0.1
-    told, (batches,), _ = questions._times_over_batches(sound(), questions.device.cpu(), seconds)
-    assert [row[0] for row in batches.table.rows] == ["1", "4"]
-    assert "inference" in told
-
-
-def test_what_there_is_no_time_to_compare_is_measured_alone_and_says_so():
-    answer = questions.fast(sound(), 1e-9)
-    assert answer.outcome == "attention"
-    for words in ("Inference: ", "Training step: ", "There was no time for other batches"):
-        assert words in answer.sentence
-    assert answer.sentence.count("its share of --minutes was too short to compare it.") == 2
+@pytest.mark.parametrize(("seconds", "sizes"), [(0.01, [1, 4, 16, 64]), (0.1, [1, 4])])
+def test_as_many_batches_are_timed_as_there_is_time_for(seconds, sizes, monkeypatch):
+    curve = SimpleNamespace(times={}, doubt="")
+    monkeypatch.setattr(questions, "_second_call", lambda run: seconds)  # of its batch of 4
+    monkeypatch.setattr(questions.crossover, "measure", lambda *_, **__: curve)
+    _, (batches,), _ = questions._times_over_batches(sound(), questions.device.cpu(), 1.1 * questions.CALLS * 0.16)
+    assert [row[0] for row in batches.table.rows][: len(sizes)] == list(map(str, sizes))
+    assert len(batches.table.rows) == len(sizes)
 
 
 @pytest.mark.parametrize(("number", "count"), [(3, 2), (5, 1), (6, 2)])
-def test_what_is_known_on_the_way_is_kept(number, count, monkeypatch):
+def test_drafts_are_kept(number, count, monkeypatch):
     monkeypatch.setenv("METALLAB_MODE", "fast")
     question = {3: questions.fast, 5: questions.fits, 6: questions.formats}[number]
     kept, answer = drafted(question, sound(), *([None, 2**40] if number == 5 else [1e-9]))
     assert len(kept) == count
-    for each in kept:
-        assert each.question == answer.question == QUESTIONS[number - 1]
-        assert answer.sentence.startswith(each.sentence[:20])
-        assert each.evidence
-    if number == 3:
-        assert "Training step" not in kept[-1].sentence
-        assert "Training step" in answer.sentence
+    assert {each.question for each in (*kept, answer)} == {QUESTIONS[number - 1]}
+    assert all(each.evidence and each != answer for each in kept)
 
 
 def test_memory_is_counted_and_so_is_the_largest_batch():
@@ -519,11 +528,6 @@ def test_memory_is_counted_and_so_is_the_largest_batch():
     seen = counted.with_peak(counted.gradients + 2 * counted.activations)
     assert (seen.activations, seen.row) == (2 * counted.activations, counted.row + counted.activations / 8)
     assert counted.with_peak(counted.gradients) == counted
-
-
-@pytest.mark.parametrize(("count", "said"), [(0, "0"), (137, "137"), (1742, "1,740"), (284_085, "284,000")])
-def test_the_largest_batch_is_said_as_exactly_as_it_is_known(count, said):
-    assert questions._about(count) == said
 
 
 def test_what_a_library_takes_once_is_not_counted_as_the_batch_s(monkeypatch):
@@ -555,32 +559,21 @@ def test_float32_is_computed_in_full_on_nvidia_too():
 
 def test_what_does_not_fit_is_said_and_is_not_run():
     each = subject_of(nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10)), torch.randn(512, 1000))
-    answer = questions.fits(each, 10**7, 2**40)
-    assert answer.outcome == "bad"
-    assert (
-        "It DOES NOT FIT into the 6.36 MiB for it on an Apple machine with 0.00931 GiB; the largest" in answer.sentence
-    )
-    assert "It fits into the" in answer.sentence
+    answer, roomy = (questions.fits(each, target, 2**40) for target in (10**7, 16 * 2**30))
+    assert (answer.outcome, roomy.outcome) == ("bad", "good")
+    assert [row[3] for row in answer.evidence[1].table.rows] == ["yes", "no"]
+    assert answer.evidence[1].table.rows[1][1] == "6.36 MiB"
     assert answer.evidence[0].table.rows[-1][1] == "not measured"
-    roomy = questions.fits(each, 16 * 2**30, 2**40)
-    assert roomy.outcome == "good"
-    assert "DOES NOT FIT" not in roomy.sentence
-    assert re.search(
-        r"It fits into the [\d.]+ GiB for it on this machine \(.+\), of which .+ are free now", roomy.sentence
-    )
     assert roomy.evidence[0].table.rows[-1][0].startswith("peak of a step")
 
 
-def test_what_fits_only_when_others_let_go_of_their_memory_says_so(monkeypatch):
-    each = subject_of(nn.Linear(100, 100), torch.randn(8, 100))
+def test_what_fits_only_when_others_let_go_of_their_memory(monkeypatch):
     monkeypatch.setattr(questions, "_memory_of", lambda on: (2**30, 2**10))
-    answer = questions.fits(each, None, 2**40)
-    assert answer.outcome == "attention"
-    assert "of which 1 KiB are free now" in answer.sentence
-    assert "What other programs hold must become free first." in answer.sentence
+    answer = questions.fits(subject_of(nn.Linear(100, 100), torch.randn(8, 100)), None, 2**40)
+    assert (answer.outcome, answer.evidence[1].table.rows[0][2]) == ("attention", "1 KiB")
 
 
-def test_the_peak_is_counted_and_has_every_tensor_that_lives_at_a_time():
+def test_the_peak_has_every_tensor_that_lives_at_a_time():
     model = nn.Sequential(nn.Linear(100, 1000, bias=False), nn.ReLU(), nn.Linear(1000, 100, bias=False))
     each = subject_of(model, torch.randn(512, 100))
     inference, step = map(questions._allocated_peak, (each.inference(), each.training_step()))
@@ -591,68 +584,57 @@ def test_the_peak_is_counted_and_has_every_tensor_that_lives_at_a_time():
 
 def test_outputs_that_are_nan_or_random_have_no_error():
     answer = questions.formats(subject_of(layers(nan=lambda x: x * torch.nan), torch.ones(2, 4)), 2)
-    assert answer.sentence.startswith("Outputs are all NaN in float64 as well, and were not compared, in float32, ")
     assert (answer.outcome, {row[1] for row in answer.evidence[0].table.rows}) == ("attention", {"not compared"})
     some = layers(enter=nn.Linear(4, 4), scores=blinded)
     answer = questions.formats(subject_of(some, torch.randn(4, 4)), 2)
-    assert answer.sentence.startswith("4 of 16 outputs are NaN in float64 as well.\nOutputs differ from float64 by up")
-    assert answer.outcome == "attention"
+    assert (answer.outcome, answer.sentence.startswith("4 of 16 ")) == ("attention", True)
     noisy = layers(enter=nn.Linear(4, 4), draw=lambda x: x + torch.randn_like(x))
     answer = questions.formats(subject_of(noisy, torch.randn(4, 4)), 2)
-    assert answer.sentence.startswith("Outputs differ from call to call, since something in it is random, and were not")
+    assert {row[1] for row in answer.evidence[0].table.rows} == {"not compared"}
 
 
 def test_a_model_that_computes_nothing_has_no_times():
     answer = questions.spent(subject_of(nn.Identity(), torch.ones(2, 4)), 2)
-    assert answer.sentence.startswith("It calls no operator (inference, traced).\n")
+    assert (answer.outcome, answer.evidence[0].table.rows) == ("good", [])
 
 
 def test_an_overflow_is_named_with_the_module_where_it_begins():
     answer = questions.formats(examined(doctor_models.overflow), 2)
     assert answer.outcome == "attention"
-    for name in ("float16, autocast", "float16, cast"):
-        assert f"{name} OVERFLOWS, first in 1, " in answer.sentence
-    assert answer.sentence.startswith("float16, ")
-    assert "bfloat16, autocast OVERFLOWS" not in answer.sentence
     rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
+    for name in ("float16, autocast", "float16, cast"):
+        assert "first in 1, " in rows[name]
     assert float(rows["float32"]) < 1e-5 < float(rows["bfloat16, autocast"]) < 0.1
 
 
-def test_an_overflow_in_the_model_s_own_lines_is_named_too():
-    answer = questions.formats(subject_of(Function(lambda x: x * 1e6), torch.ones(2, 8)), 2)
-    assert answer.outcome == "attention"
-    assert "float16, cast OVERFLOWS, first in the model itself, " in answer.sentence
-    assert "bfloat16, cast OVERFLOWS" not in answer.sentence
+def first_infinite(model, *inputs):
+    """Where each format makes its first infinite number or NaN, by format; the others are left out."""
+    answer = questions.formats(subject_of(model, *inputs), 2)
+    rows = {row[0]: row[1] for row in answer.evidence[0].table.rows if row[1].startswith("infinite")}
+    assert answer.outcome == ("attention" if rows else "good")
+    return {name: words.partition("first in ")[2] for name, words in rows.items()}
 
 
-def test_an_overflow_that_ends_in_finite_numbers_is_named():
-    model = layers(enter=nn.Linear(4, 4), energy=energies, head=nn.Linear(1, 3))
-    answer = questions.formats(subject_of(model, torch.randn(2, 4) + 20), 2)
-    assert answer.outcome == "attention"
-    for name in ("float16, autocast", "float16, cast"):
-        assert f"{name} OVERFLOWS, first in energy, pow at {row_of('return (x * 40)')}; its outputs" in answer.sentence
-        (words,) = (row[1] for row in answer.evidence[0].table.rows if row[0] == name)
-        assert words == f"infinite or NaN, first in energy, pow at {row_of('return (x * 40)')}"
-    assert not re.search("bfloat16, [a-z]+ OVERFLOWS", answer.sentence)
-
-
-def test_an_overflow_in_bfloat16_is_named_too():
+def test_an_overflow_is_named_wherever_it_is():
+    own = first_infinite(Function(lambda x: x * 1e6), torch.ones(2, 8))
+    assert own["float16, cast"].startswith("the model itself, ")
+    assert "bfloat16, cast" not in own
+    model = layers(enter=nn.Linear(4, 4), energy=energies, head=nn.Linear(1, 3))  # ends in finite numbers
+    place = f"energy, pow at {row_of('return (x * 40)')}"
+    expected = {"float16, autocast": place, "float16, cast": place}
+    assert first_infinite(model, torch.randn(2, 4) + 20) == expected
     model = layers(large=lambda x: 3.4e38 * x, small=torch.reciprocal)
-    answer = questions.formats(subject_of(model, torch.ones(2, 4)), 2)
-    assert "bfloat16, cast OVERFLOWS, first in large, mul at " in answer.sentence
+    assert first_infinite(model, torch.ones(2, 4))["bfloat16, cast"].startswith("large, mul at ")
 
 
-def test_what_a_cast_makes_of_weights_and_in_place_is_an_overflow_and_a_constant_is_none():
+def test_an_overflow_of_a_cast_and_a_constant_that_is_none():
     scaled = layers(head=nn.Linear(4, 4), scale=lambda x: x.clone().mul_(1e6).reciprocal())
-    assert (
-        "float16, cast OVERFLOWS, first in scale, "
-        in questions.formats(subject_of(scaled, torch.ones(2, 4)), 2).sentence
-    )
+    assert first_infinite(scaled, torch.ones(2, 4))["float16, cast"].startswith("scale, ")
     nn.init.constant_(scaled.head.weight, 1e6)
-    answer = questions.formats(subject_of(scaled, torch.ones(2, 4)), 2)
-    assert "float16, cast OVERFLOWS, first in head, " in answer.sentence
+    assert first_infinite(scaled, torch.ones(2, 4))["float16, cast"].startswith("head, ")
     bounds = layers(least=lambda x: x.clamp(min=-torch.inf), fill=lambda x: torch.full_like(x, -torch.inf).exp() + x)
-    assert "OVERFLOWS" not in questions.formats(subject_of(bounds, torch.ones(2, 4)), 2).sentence
+    assert first_infinite(bounds, torch.ones(2, 4)) == {}
+    assert first_infinite(Attending(), torch.randn(2, 4, 8)) == {}
 
 
 def test_a_model_in_a_small_format_is_held_against_float32_too():
@@ -661,22 +643,13 @@ def test_a_model_in_a_small_format_is_held_against_float32_too():
     assert float(rows["float32"]) < 1e-5 < float(rows["bfloat16, cast"])
 
 
-def test_infinities_of_every_format_are_no_overflow():
-    answer = questions.formats(subject_of(Attending(), torch.randn(2, 4, 8)), 2)
-    assert answer.outcome == "good", answer
-    assert "OVERFLOWS" not in answer.sentence
-
-
 large = lambda x: x[x > 1.001]  # another number in each format, none here in float32
 
 
 @pytest.mark.parametrize("function", [large, lambda x: (2 * x, large(x))])
 def test_outputs_of_another_size_are_not_compared(function):
     answer = questions.formats(subject_of(Function(function), torch.tensor([1.001, 0.5])), 2)
-    assert "Outputs are empty or of another size than in float64, and were not compared, in float32" in answer.sentence
-    assert "nan" not in answer.sentence
-    rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
-    assert rows["float32"] == "not compared"
+    assert {row[0]: row[1] for row in answer.evidence[0].table.rows}["float32"] == "not compared"
 
 
 def test_complex_outputs_are_compared_with_their_imaginary_part():
@@ -689,27 +662,25 @@ def test_complex_outputs_are_compared_with_their_imaginary_part():
     assert each.model.weight.dtype == torch.complex64
 
 
-def test_a_model_that_does_not_run_in_float64_is_held_against_itself():
+def test_a_model_without_float64_is_compared_with_itself():
     insisting = Function(lambda x: x @ torch.ones(4, 2, dtype=torch.float32))
     answer = questions.formats(subject_of(insisting, torch.randn(4, 4)), 2)
-    assert "Outputs differ from the model as it is, which does not run in float64, by up to 0.0e+00 in float32" in (
-        answer.sentence
-    )
+    rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
+    assert rows["float32"] == "0.0e+00"
     assert torch.get_default_dtype() == torch.float32
-    line = row_of("insisting = Function(")
-    assert re.search(rf"bfloat16, cast raises \(RuntimeError: .+ \(at {re.escape(line)}\)\)", answer.sentence)
+    assert rows["bfloat16, cast"].startswith("raises: ")
+    assert row_of("insisting = Function(") in rows["bfloat16, cast"]
     assert answer.outcome == "good", "there is autocast as well"
 
 
-def test_a_model_without_fractions_in_its_output_has_nothing_to_train_and_nothing_to_compare():
+def test_a_model_of_whole_numbers_has_nothing_to_train():
     each = examined(doctor_models.classes)
     assert "Training" not in questions.runs(each, 60).sentence
     assert {row[2] for row in questions.spent(each, 60).evidence[0].table.rows} == {"0", "1"}
     assert each.value() == 0
-    assert "It has nothing to train." in questions.fast(each, 1e-9).sentence
-    assert "Outputs have no numbers with a fraction, and were not compared, in float32" in (
-        questions.formats(each, 2).sentence
-    )
+    timed = questions.fast(each, 1e-9)
+    assert (timed.outcome, [each.title for each in timed.evidence]) == ("attention", ["Measured, inference"])
+    assert {row[1] for row in questions.formats(each, 2).evidence[0].table.rows} == {"not compared"}
 
 
 def test_other_batches_are_left_to_models_that_take_them():
@@ -723,13 +694,11 @@ def test_other_batches_are_left_to_models_that_take_them():
     every = (listed, unbatched, three, edges, single)
     assert [each.batch for each in every] == [0, 3, 3, 3, 3]
     assert [each.scales for each in every] == [False, False, True, False, False]
-    assert "so other batches were not timed" in questions.fast(single, 1e-9).sentence
-    sentence = questions.fits(listed, None, 2**40).sentence
-    assert "with the inputs that are given" in sentence
-    assert "largest batch" not in sentence
+    assert "Over batches" not in {evidence.title for evidence in questions.fast(single, 1e-9).evidence}
+    assert questions.fits(listed, None, 2**40).evidence[1].table.rows[0][-1] == "not known"
 
 
-def test_modules_have_their_names_in_the_model_also_one_that_is_called_model():
+def test_modules_have_their_names_also_one_called_model():
     inner = layers(up=nn.Conv3d(1, 1, 1), pool=nn.AdaptiveAvgPool3d(2))
     nn.init.constant_(inner.up.weight, 1e6)
     for name in ("model", "models"):
@@ -737,14 +706,15 @@ def test_modules_have_their_names_in_the_model_also_one_that_is_called_model():
         each = subject_of(layers(**{name: inner}), torch.ones(1, 1, 4, 4, 4), loss=loss)
         rows = questions.runs(each, 60).evidence[0].table.rows  # of the forward and of the backward pass
         assert [row[2] for row in rows] == [f"{name}.pool"] * 2
-        assert f"float16, cast OVERFLOWS, first in {name}.up, " in questions.formats(each, 2).sentence
+        formats = {row[0]: row[1] for row in questions.formats(each, 2).evidence[0].table.rows}
+        assert f"first in {name}.up, " in formats["float16, cast"]
         events = questions._recorded(each, questions.device.cpu())[0].events
         modules = {event.short: event.module for event in events}
         assert (modules["convolution"], modules["_adaptive_avg_pool3d"]) == (f"{name}.up", f"{name}.pool")
         assert (modules["mean"], modules["add_"]) == ("the loss", "the step itself")  # add_ is the optimizer's
 
 
-def test_a_backward_operator_has_the_module_whose_gradient_it_computes():
+def test_a_backward_operator_has_the_module_of_its_gradient():
     classes = torch.tensor([0, 1, 2])
     each = subject_of(
         Rated(), torch.ones(3, 2, dtype=torch.long), loss=lambda x: nn.functional.cross_entropy(x, classes)
@@ -762,28 +732,24 @@ def test_a_backward_operator_has_the_module_whose_gradient_it_computes():
     assert set(covered["aten::embedding_dense_backward.default"]) == {"user", "item"}
 
 
-def test_a_model_that_fails_on_the_cpu_is_told_with_module_and_line(monkeypatch):
+def test_a_failure_on_the_cpu_has_its_module_and_line(monkeypatch):
     each = subject_of(layers(words=Words()), torch.ones(2))
     told = f"KeyError: 'words' (in words, at {row_of('return {')})"
     monkeypatch.setattr(questions, "made", lambda factory: each)
     monkeypatch.setattr(questions, "_hold_memory", lambda most: None)  # its thread would outlive this test
-    with pytest.raises(subject.NotAModel, match=re.escape(f"does not run with its inputs on the CPU: {told}")):
+    with pytest.raises(subject.NotAModel, match=re.escape(told)):
         questions.look("tests:example", 2**40)
     assert told in questions.answered(3, each, 60, 2**40).sentence
-    with pytest.raises(questions.coverage.TraceFailed, match=re.escape(f"inputs on the CPU: {told}; do they fit it?")):
+    with pytest.raises(questions.coverage.TraceFailed, match=re.escape(told)):
         questions.coverage.mps_coverage(each.model, *each.inputs)
 
 
-def test_what_ran_on_the_cpu_for_want_of_a_kernel_is_told_with_the_answer():
+def test_what_ran_on_the_cpu_without_a_kernel_is_named():
     each = subject_of(Volumes(), torch.randn(1, 1, 6, 6, 6))
     on = questions.device.cpu()
     verdict = questions.blame.find(each.whole, each.arguments, lambda value: value, on=on, layers=False)
-    asked = questions._Asked(questions.blame.Choice(), {"as given": [verdict]})
-    told = questions._ran_on_the_cpu(asked.operators)
-    assert "Without MPS kernel, see answer 1: _adaptive_avg_pool3d" in told
-    assert "PYTORCH_ENABLE_MPS_FALLBACK=1" in told
-    assert "convolution" not in told
-    assert questions._ran_on_the_cpu(["aten::add.Tensor"]) == ""
+    told = questions._ran_on_the_cpu(verdict.operators)
+    assert ("_adaptive_avg_pool3d" in told, "convolution" in told) == (True, False)
 
 
 def test_named_inputs_may_be_any_mapping():
@@ -803,72 +769,34 @@ a_tensor = lambda: torch.ones(3)
 a_list_for_a_model = lambda: ([nn.Linear(2, 2)], (torch.ones(2),))
 no_tensors = lambda: (nn.Linear(2, 2), (3,))
 loss_of_no_kind = lambda: (nn.Linear(2, 2), torch.ones(2), 7)
+needs = lambda n, *more, size=3: (nn.Linear(n, 2), None)
+ends = lambda: sys.exit(3)
+lazy_misfit = lambda: (nn.Sequential(nn.LazyLinear(2), nn.Linear(3, 3)), torch.ones(2))
 
 
 @pytest.mark.parametrize(
-    ("factory", "words"),
+    ("factory", "word"),
     [
-        ("nothing", "names no factory: write package.module:factory"),
-        ("no_such_module_here:example", "no_such_module_here cannot be imported (ModuleNotFoundError"),
-        ("test_doctor:nobody", "test_doctor has no function nobody"),
-        ("test_doctor:raising", "raised OSError: no such file: weights.pt"),
-        ("test_doctor:a_tensor", "returns a Tensor: let it return (model, inputs) or (model, inputs, loss)"),
-        ("test_doctor:a_list_for_a_model", "returns a list where the model belongs: give an nn.Module"),
-        ("test_doctor:no_tensors", "gives no tensor among the inputs"),
-        ("test_doctor:loss_of_no_kind", "returns a int as the loss: give a function of the output"),
+        ("nothing", "package.module:factory"),
+        ("no_such_module_here:example", "ModuleNotFoundError"),
+        ("rv/wrong.py:none", "write rv.wrong:none"),
+        ("../rv/wrong.py:none", "write wrong:none"),
+        ("test_doctor:nobody", "nobody"),
+        ("test_doctor:raising", "weights.pt"),
+        ("test_doctor:a_tensor", "Tensor"),
+        ("test_doctor:a_list_for_a_model", "list"),
+        ("test_doctor:no_tensors", "no tensor"),
+        ("test_doctor:loss_of_no_kind", "loss"),
+        ("test_doctor:needs", "wants n:"),
+        ("test_doctor:ends", "SystemExit: 3"),
+        ("test_doctor:lazy_misfit", "does not run"),
     ],
 )
-def test_what_is_no_model_is_refused_in_one_line(factory, words):
+def test_what_is_no_model_is_refused_in_one_line(factory, word):
     with pytest.raises(subject.NotAModel) as refusal:
         subject.made(factory)
-    assert words in str(refusal.value)
+    assert word in str(refusal.value)
     assert "\n" not in str(refusal.value)
-
-
-FACTORIES = """
-import sys
-from torch import nn
-def needs(n, *more, size=3): return nn.Linear(n, 2), None
-def ends(): sys.exit(3)
-"""
-
-
-@pytest.mark.parametrize(
-    ("factory", "words"),
-    [
-        ("rv/wrong.py:none", "rv/wrong.py is a file: write rv.wrong:none"),
-        ("./rv/wrong:none", "./rv/wrong is a file: write rv.wrong:none"),
-        ("wrong.py:none", "wrong.py is a file: write wrong:none"),
-        ("../rv/wrong.py:none", "../rv/wrong.py is a file: go to its folder and write wrong:none"),
-        ("factories:needs", "factories:needs wants n: a factory takes nothing and returns (model, inputs) or (model, "),
-        (
-            "factories:ends",
-            "factories:ends ends the process (SystemExit: 3 (at factories.py:5)): let it return (model, ",
-        ),
-        (
-            "no_python:example",
-            "no_python cannot be imported (SyntaxError: invalid syntax (no_python.py, line 2) (at no",
-        ),
-        (
-            "no_such_module_here:example",
-            "cannot be imported (ModuleNotFoundError: No module named 'no_such_module_here')",
-        ),
-        ("imports_more:example", "(ModuleNotFoundError: No module named 'no_such' (at imports_more.py:1))"),
-        ("a_script:example", "a_script cannot be imported (SystemExit: 2 (at a_script.py:1))"),
-    ],
-)
-def test_a_factory_s_mistake_is_told_with_what_to_write_or_with_the_file_s_line(factory, words, tmp_path, monkeypatch):
-    for name, text in {
-        "factories": FACTORIES, "no_python": "x = 1\nsyntax error here\n", "imports_more": "import no_such\n",
-        "a_script": "raise SystemExit(2)\n",
-    }.items():  # fmt: skip
-        (tmp_path / f"{name}.py").write_text(text)
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(subject.NotAModel) as refusal:
-        subject.made(factory)
-    assert words in str(refusal.value)
 
 
 # ---------------------------------------------------------------- the report
@@ -898,25 +826,27 @@ def pretended(monkeypatch, **ends):
     return calls
 
 
-def test_an_answer_that_crashes_hangs_or_needs_too_much_leaves_the_others(monkeypatch):
+def test_an_answer_that_crashes_or_hangs_leaves_the_others(monkeypatch):
     limit = "it needs more than the 1 GiB that it may have\n"
+    detail = 'File "<isolated>", line 3, in <module>\nKeyError: labels'
     calls = pretended(
         monkeypatch,
         ask2=isolated.Outcome("crashed", reason="the process was ended by SIGABRT", detail="dyld: gone"),
         ask3=isolated.Outcome("hung", reason="took longer than 9 s and was stopped"),
         ask5=isolated.Outcome("crashed", reason="the process ended with 77", detail=limit),
+        ask6=isolated.Outcome("raised", reason="KeyError: labels", detail=detail),
     )
-    seen = []
-    examined = doctor.examine("mine:example", minutes=3, progress=seen.append)
-    assert [answer.outcome for answer in examined.answers] == [
-        "good", "unanswered", "unanswered", "good", "unanswered", "good",
+    examined = doctor.examine("mine:example", minutes=3, progress=str)
+    assert [(answer.outcome, answer.ended) for answer in examined.answers] == [
+        ("good", "well"), ("unanswered", "crashed"), ("unanswered", "hung"), ("good", "well"),
+        ("unanswered", "crashed"), ("unanswered", "raised"),
     ]  # fmt: skip
-    sentences = [answer.sentence for answer in examined.answers]
-    assert sentences[1] == "No answer: the process was ended by SIGABRT."
+    for answer, word in zip(
+        examined.answers, ("", "SIGABRT", "--minutes", "", "--process-memory", "labels"), strict=True
+    ):
+        assert word in answer.sentence
     assert "dyld: gone" in str(examined)
-    assert sentences[2] == "No answer: it took longer than 9 s and was stopped; --minutes gives more."
-    assert sentences[4].endswith("1 GiB that it may have; --process-memory gives more.")
-    assert sum("of 6: " in line for line in seen) == 6
+    assert "<isolated>" not in str(examined), "our own lines"
     asked = {source.partition("ask(")[2][:1]: settings for source, settings in calls if "ask(" in source}
     assert {number for number, settings in asked.items() if settings["device"] == "mps"} == {"1", "2", "4"}
     assert "PYTORCH_ENABLE_MPS_FALLBACK" not in asked["1"]["environment"]
@@ -947,7 +877,7 @@ class Clock:
         monkeypatch.setattr(isolated, "run", run)
 
 
-def test_no_question_takes_what_later_ones_need_and_all_keep_to_the_minutes(monkeypatch):
+def test_no_question_takes_what_later_ones_need(monkeypatch):
     clock = Clock(monkeypatch, greedy=range(1, 7))
     doctor.examine("mine:example", minutes=3, progress=str)
     assert clock.now - 1000 == pytest.approx(179, abs=0.9)
@@ -970,52 +900,38 @@ def test_what_the_others_leave_is_for_the_last(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("loss", "words"),
+    ("loss", "word"),
     [
-        (lambda output: output.square(), r"the loss gives a tensor of (4, 10): let it return one number"),
-        (lambda output: output.mean().item(), "the loss gives a float: let it return one number"),
-        (lambda output: output.detach().mean(), "the loss depends on no weight"),
-        (
-            lambda output: nn.functional.cross_entropy(output, torch.zeros(7).long()),
-            "the loss does not run with these outputs on the CPU: ValueError: Expected input batch_size (4) to match "
-            f"target batch_size (7) (at {row_of('cross_entropy(output, torch.zeros(7)')})",
-        ),
-        (
-            lambda output: nn.functional.cross_entropy(output, torch.full((4,), 99)),
-            "the loss does not run with these outputs on the CPU: IndexError: Target 99 is out of bounds (at ",
-        ),
+        (lambda output: output.square(), "(4, 10)"),
+        (lambda output: output.mean().item(), "float"),
+        (lambda output: output.detach().mean(), "detached"),
+        (lambda output: nn.functional.cross_entropy(output, torch.zeros(7).long()), row_of("output, torch.zeros(7)")),
+        (lambda output: nn.functional.cross_entropy(output, torch.full((4,), 99)), "IndexError"),
     ],
 )
-def test_a_loss_that_fails_or_trains_nothing_is_refused(loss, words):
-    with pytest.raises(subject.NotAModel, match=re.escape(words)):
+def test_a_loss_that_fails_or_trains_nothing_is_refused(loss, word):
+    with pytest.raises(subject.NotAModel, match=re.escape(word)):
         questions._assert_loss(dataclasses.replace(sound(), whole=subject.WithLoss(sound().model, loss)))
 
 
-def test_a_model_without_weights_to_train_needs_no_loss_that_trains():
-    frozen = sound().model.requires_grad_(False)
-    questions._assert_loss(dataclasses.replace(sound(), whole=subject.WithLoss(frozen, lambda output: output.mean())))
-    questions._assert_loss(sound())
-
-
-def test_a_model_that_fails_in_its_own_mode_alone_is_not_refused_for_its_loss():
-    each = subject_of(nn.BatchNorm1d(2), torch.ones(1, 2), loss=lambda output: output.mean())
-    with pytest.raises(ValueError, match="more than 1 value per channel"):
-        each.outputs()
-    questions._assert_loss(each)
+def test_a_loss_is_not_refused_for_what_is_the_model_s():
+    one = nn.BatchNorm1d(2), torch.ones(1, 2)  # fails in its own mode
+    frozen = sound().model.requires_grad_(False), torch.randn(4, 3, 8, 8)
+    for model, given in (one, frozen):
+        questions._assert_loss(subject_of(model, given, loss=lambda output: output.mean()))
     sparse = Function(lambda x: (x * 2).to_sparse())  # of which there is no mean square, the loss that is ours
     questions._assert_loss(subject_of(sparse, torch.eye(2)))
 
 
 def test_layouts_are_tried_where_they_are_others():
-    swapped = "with their last two dimensions swapped in memory"
-    assert swapped in questions._ways(sound())
-    assert swapped not in questions._ways(subject_of(nn.Embedding(5, 3), torch.tensor([1, 4])))
+    assert len(questions._ways(sound())) == 1 + len(
+        questions._ways(subject_of(nn.Embedding(5, 3), torch.tensor([1, 4])))
+    )
 
 
 def test_too_few_minutes_are_refused_with_what_would_do(monkeypatch):
     clock = Clock(monkeypatch, looking=5.0, needs=2.0)
-    words = "to make mine:example and ask something takes 5 s, six times; give --minutes 0.6 or more"
-    with pytest.raises(doctor.Refused, match=re.escape(words)):
+    with pytest.raises(doctor.Refused, match=r"--minutes 0\.6 "):
         doctor.examine("mine:example", minutes=0.3, progress=str)
     assert not clock.limits, "nothing was asked"
     assert len(doctor.examine("mine:example", minutes=0.6, progress=str).answers) == 6
@@ -1042,167 +958,120 @@ def test_a_question_that_is_stopped_gives_what_it_has(draft, ended, outcome, mon
 
     monkeypatch.setattr(isolated, "run", run)
     answer = report._answer(3, "mine:example", (8, 9), 2**40, None, apple=False)
-    assert answer.outcome == outcome
-    assert ("--minutes gives more" in answer.sentence) == (ended == "hung"), "only where time was the reason"
-    if draft:
-        assert answer.sentence.startswith("It is fast.\nThat is all, for it ")
-        assert str(answer.evidence) == str(answered(3).evidence)
-    else:
-        assert answer.sentence.startswith("No answer: it took longer")
+    assert (answer.outcome, answer.ended) == (outcome, ended)
+    assert ("--minutes" in answer.sentence) == (ended == "hung"), "only where time was the reason"
+    assert answer.sentence.startswith("It is fast.") == bool(draft)
+    assert len(answer.evidence) == bool(draft)
 
 
-def test_what_was_raised_comes_without_our_own_lines(monkeypatch):
-    detail = 'File "<isolated>", line 3, in <module>\nKeyError: labels'
-    raised = isolated.Outcome("raised", reason="KeyError: labels", detail=detail)
-    pretended(monkeypatch, ask3=raised)
-    answer = report._answer(3, "mine:example", (8, 9), 2**40, None, apple=False)
-    assert answer.sentence == "No answer: KeyError: labels."
-    assert "<isolated>" not in str(answer)
-
-
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [
-        ("It raised: use the cpu!.", "It raised: use the cpu!"),
-        ("Not on MPS.. It ends.", "Not on MPS. It ends."),
-        ("Why?. So.", "Why? So."),
-        ("It goes on... and ends. 0.5", "It goes on... and ends. 0.5"),
-    ],
-)
-def test_a_sentence_ends_once(given, shown):
-    assert Answer(QUESTIONS[0], "bad", given).sentence == shown
-
-
-def test_where_no_gpu_can_be_simulated_the_question_is_asked_without(monkeypatch):
+def test_without_a_simulated_gpu_the_question_is_asked(monkeypatch):
     gone = isolated.Outcome("raised", reason="no compiler", kinds=("SimulationUnavailable", "RuntimeError"))
     plain = isolated.Outcome("well", results={"result": answered(1)})
     pretended(monkeypatch, ask1=gone, plain1=plain)
-    assert doctor.examine("mine:example", progress=str).answers[0].sentence == "Answer 1 & more."
+    assert doctor.examine("mine:example", progress=str).answers[0].outcome == "good"
 
 
-def test_the_page_and_the_json_hold_every_answer_with_its_evidence(monkeypatch, tmp_path):
+def test_page_and_json_hold_every_answer_with_its_evidence(monkeypatch, tmp_path):
     pretended(monkeypatch)
     examined = doctor.examine("mine:example", progress=str)
-    page = examined.save(tmp_path / "new")
-    text = page.read_text()
-    mark = '<mark class="good">good</mark>'
+    text = examined.save(tmp_path / "new").read_text()
     for number, question in enumerate(QUESTIONS, 1):
-        assert f"<h3>{number}. {question}{mark}</h3><p>Answer {number} &amp; more.</p>" in text
-    assert "<b>Net: nothing speaks against it.</b>" in text
+        assert f"{number}. {question}" in text
+        assert f"Answer {number} &amp; more." in text
     for outcome, words in report.MEANINGS.items():
-        assert f'<mark class="{outcome}">{outcome}</mark>: {words}' in text, "a colour is a word, too"
-        assert f".doctor .{outcome} {{ --mark: #" in text
-    assert '<td data-heading="a">&lt;1&gt;</td><td data-heading="b">2</td>' in text, (
-        "where there is no room for headings"
-    )
+        assert f"{outcome}</mark>: {words}" in text, "a colour is a word, too"
+        assert f".doctor .{outcome} {{" in text
+    assert '<td data-heading="a">&lt;1&gt;</td>' in text, "where there is no room for headings"
     assert examined._repr_html_() in text
     assert "http" not in text
     assert text.count('<div class="table"><table>') == len(QUESTIONS), "a wide table scrolls in the page"
     told = json.loads((tmp_path / "new" / "doctor.json").read_text())
-    assert told["outcome"] == "good"
-    assert told["headline"] == "Net: nothing speaks against it."
-    assert [each["question"] for each in told["answers"]] == list(QUESTIONS)
+    assert (told["outcome"], told["headline"]) == ("good", examined.headline)
+    assert [(each["question"], each["ended"]) for each in told["answers"]] == [(each, "well") for each in QUESTIONS]
     assert told["answers"][0]["evidence"] == [
         {"title": "Seen", "headings": ["a", "b"], "rows": [["<1>", "2"]], "note": "a note"}
     ]
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "headline"),
-    [
-        ({}, "Net: nothing speaks against it."),
-        ({5: "bad"}, "Net: it does not fit into memory; first, take the batch of answer 5, or a smaller model."),
-        (
-            {6: "attention", 2: "bad", 3: "unanswered"},
-            "Net: it computes wrongly on an Apple GPU; first, take the way out in answer 2, and report its program. "
-            "Then look at 3, 6.",
-        ),
-        ({4: "unanswered", 1: "attention"}, "Net: question 4 has no answer; first, read there why. Then look at 1."),
-    ],
+    ("outcomes", "first", "others"),
+    [({5: "bad"}, 5, ""), ({6: "attention", 2: "bad", 3: "unanswered"}, 2, "3, 6"), ({4: "unanswered"}, 4, "")],
 )
-def test_the_headline_says_what_is_the_worst_and_what_to_do_first(outcomes, headline):
+def test_the_headline_names_the_worst_first(outcomes, first, others):
     answers = (Answer(question, outcomes.get(n, "good"), "So.") for n, question in enumerate(QUESTIONS, 1))
-    assert doctor.Report("mine:example", "Net, 3 weights", tuple(answers), "2").headline == headline
+    headline = doctor.Report("mine:example", "Net, 3 weights", tuple(answers), "2").headline
+    numbers = ", ".join(re.findall(r"\d", headline))
+    assert numbers == f"{first}{others and ', '}{others}"
+
+
+@pytest.mark.parametrize("given", ["--minutes=soon", "--minutes=0", "--memory=16"])
+def test_misuse_ends_with_2(given, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", "mine:example", given])
+    assert end.value.code == 2
+    assert given.partition("=")[0] in capsys.readouterr().err
+
+
+CRASHED = isolated.Outcome("crashed", reason="it ended")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("code", "ends"),
     [
-        (["mine:example", "--minutes", "soon"], "'soon' is no number of minutes above 0: write it like 3"),
-        (["mine:example", "--minutes", "0"], "'0' is no number of minutes"),
-        (["mine:example", "--memory", "16"], "'16' is no size: write it like 16GB"),
+        (0, {}),
+        (0, {"ask3": Answer(QUESTIONS[2], "attention", "Slow.")}),
+        (1, {"ask2": Answer(QUESTIONS[1], "bad", "No.")}),
+        (1, {"ask2": Answer(QUESTIONS[1], "bad", "No."), "ask1": CRASHED}),
+        (2, {"ask1": CRASHED}),
+        (2, {"ask3": isolated.Outcome("hung", reason="took longer")}),
+        (2, {"ask1": Answer(QUESTIONS[0], "attention", "In part.", ended="hung")}),
+        (2, {"ask2": Answer(QUESTIONS[1], "unanswered", "Not started.", ended="not started")}),
+        (2, {"ask2": Answer(QUESTIONS[1], "unanswered", "There is no Apple GPU.")}),
+        (2, {"look": isolated.Outcome("raised", reason="NotAModel: give one", kinds=("NotAModel", "ValueError"))}),
     ],
 )
-def test_misuse_is_told_in_a_line(arguments, words, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["doctor", *arguments])
-    assert end.value.code == 2
-    assert words in capsys.readouterr().err
+def test_the_command_tells_the_worst_by_its_code(code, ends, monkeypatch, tmp_path, capsys):
+    whole = {name: isolated.Outcome("well", results={"result": e}) for name, e in ends.items() if isinstance(e, Answer)}
+    calls = pretended(monkeypatch, **{**ends, **whole})
+    assert main(["doctor", "mine:example", "--memory", "16GB", "--out", str(tmp_path)]) == code
+    told = capsys.readouterr()
+    assert (str(tmp_path / "doctor.html") in told.out, "give one" in told.err) == ("look" not in ends, "look" in ends)
+    assert ("look" in ends) != any("ask(5" in source and f", {16 * 2**30}, " in source for source, _ in calls)
 
 
-def test_the_command_tells_the_worst_by_its_code(monkeypatch, tmp_path, capsys):
-    pretended(monkeypatch)
-    assert main(["doctor", "mine:example", "--memory", "16GB", "--out", str(tmp_path)]) == 0
-    assert f"the page: {tmp_path / 'doctor.html'}" in capsys.readouterr().out
-    bad = Answer(QUESTIONS[1], "bad", "No.")
-    calls = pretended(monkeypatch, ask2=isolated.Outcome("well", results={"result": bad}))
-    assert main(["doctor", "mine:example", "--memory", "16GB", "--out", str(tmp_path)]) == 1
-    assert any(f", {16 * 2**30}, " in source for source, _ in calls if "ask(5" in source)
-    refused = isolated.Outcome("raised", reason="NotAModel: give one", kinds=("NotAModel", "ValueError"))
-    pretended(monkeypatch, look=refused)
-    assert main(["doctor", "mine:example", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.endswith("metallab doctor: give one\n")
-
-
-def test_ctrl_c_keeps_the_answers_that_there_are(monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("count", [2, 0])
+def test_ctrl_c_keeps_the_answers_that_there_are(count, monkeypatch, tmp_path):
     pretended(monkeypatch)
     answering = report._answer
 
     def interrupted(number, *rest):
-        if list(report.SHARES).index(number) >= last:
+        if list(report.SHARES).index(number) >= count:
             raise KeyboardInterrupt
         return answering(number, *rest)
 
     monkeypatch.setattr(report, "_answer", interrupted)
-    last = 2
-    assert main(["doctor", "mine:example", "--out", str(tmp_path / "two")]) == 130
-    told = json.loads((tmp_path / "two" / "doctor.json").read_text())
-    assert told["interrupted"]
-    assert ", interrupted after 2 of 6 questions: " in told["headline"]
-    assert [each["question"] for each in told["answers"]] == [QUESTIONS[0], QUESTIONS[4]]
-    assert "\n5. Does it fit?" in capsys.readouterr().out, "each with its own number"
-    assert main(["doctor", "mine:example", "--out", str(tmp_path / "two")]) == 130
-    assert f"the page: {tmp_path / 'two' / 'doctor.html'}" in capsys.readouterr().out
-    last = 0
-    assert main(["doctor", "mine:example", "--out", str(tmp_path / "none")]) == 130
-    assert capsys.readouterr().err.endswith("metallab doctor: interrupted before the first answer\n")
+    assert main(["doctor", "mine:example", "--out", str(tmp_path)]) == 130
+    assert (tmp_path / "doctor.json").exists() == bool(count)
+    if count:
+        told = json.loads((tmp_path / "doctor.json").read_text())
+        assert told["interrupted"]
+        assert [each["question"] for each in told["answers"]] == [QUESTIONS[0], QUESTIONS[4]]
 
 
-@pytest.mark.parametrize("below", [".", "below"])
-def test_a_folder_that_cannot_be_written_is_told_before_anything_is_computed(below, monkeypatch, tmp_path, capsys):
+def test_a_folder_that_takes_no_files_is_refused_first(monkeypatch, tmp_path, capsys):
     calls = pretended(monkeypatch)
     (tmp_path / "file").touch()
-    out = tmp_path / "file" / below
-    assert main(["doctor", "mine:example", "--out", str(out)]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"metallab doctor: {out} takes no files (")
-    assert told.endswith("): name another folder with --out\n")
-    assert not calls
+    assert main(["doctor", "mine:example", "--out", str(tmp_path / "file" / "below")]) == 2
+    assert ("--out" in capsys.readouterr().err, calls) == (True, [])
 
 
-def test_the_example_of_the_docs_is_one_and_its_command_is_understood(tmp_path, monkeypatch):
+def test_the_example_of_the_docs_is_one(tmp_path, monkeypatch):
     text = (ROOT / "docs" / "your_own_code.md").read_text()
     (code,) = (block.partition("```")[0] for block in text.split("```py\n") if block.startswith("# my_model.py"))
-    (line,) = (line for line in text.splitlines() if line.startswith("metallab doctor my_model:example"))
     (tmp_path / "my_model.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     each = subject.made("my_model:example")
-    assert each.value().requires_grad
-    assert each.batch == 8
-    assert each.scales
-    calls = pretended(monkeypatch)
-    assert main([*line.split()[1:], "--out", str(tmp_path)]) == 0
-    assert any("ask(5, 'my_model:example'" in source and f", {16 * 2**30}, " in source for source, _ in calls)
+    assert (each.value().requires_grad, each.batch, each.scales) == (True, 8, True)
 
 
 CRASHING = """
@@ -1231,25 +1100,6 @@ def test_real_processes_bring_answers_back_or_why_there_is_none(tmp_path, monkey
 
 
 # ---------------------------------------------------------------- models that nobody made for it
-
-
-@pytest.mark.parametrize(
-    ("seconds", "number", "outcome", "sentence", "words"),
-    [
-        (9, 1, "good", "Well.", []),
-        (999, 1, "good", "Well.", ["it took 999 s"]),
-        (9, 1, "bad", "No.", ["1 accuses: No."]),
-        (9, 2, "bad", "WRONG KERNEL: aten::convolution in second", []),
-        (9, 2, "good", "Yes.", ["2 does not say 'WRONG KERNEL: aten::convolution in second': Yes."]),
-        (9, 3, "unanswered", "No answer.", ["3 is not answered: No answer."]),
-        (9, 3, "good", "There was no time.", ["3 is not reached: There was no time."]),
-    ],
-)
-def test_what_is_wrong_with_a_report_is_told(seconds, number, outcome, sentence, words):
-    answers = [{"outcome": "good", "sentence": "Well."} for _ in QUESTIONS]
-    answers[number - 1] = {"outcome": outcome, "sentence": sentence}
-    name = "wrong_kernel" if number == 2 else "vit"
-    assert doctor_models.complaints(name, seconds, {"answers": answers}, "") == words
 
 
 if CHILD:

@@ -23,7 +23,6 @@ wrote (``empty``); views. A fault that is not there when an operator runs again 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import html
 import itertools
@@ -39,6 +38,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from metallab import checks, units
 from metallab.device import Device
+from metallab.pytorch.copies import copied, mapped, tensors_in
 from metallab.pytorch.dispatch import CallingModules, calling_line, watching
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def find(
     if not isinstance(inputs, list | tuple | Mapping):
         raise TypeError(f"inputs is a {type(inputs).__name__}: give a tuple of what the model is called with, (x,)")
     inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs  # PyTorch goes through no other mapping
-    floating = [t for t in (*model.parameters(), *tree_leaves(inputs)) if isinstance(t, Tensor) and _floats(t)]
+    floating = [t for t in (*model.parameters(), *tensors_in(inputs)) if _floats(t)]
     if not floating:
         raise ValueError("the model has no floating parameter and no floating input: there is nothing to compare")
     if on.kind == "mps" and any(t.dtype in (torch.float64, torch.complex128) for t in floating):
@@ -334,14 +334,12 @@ class _Run:
 
     def layers(self, device: Any, wide: bool = False, judge: _Judge | None = None, note: bool = True) -> _Layers:
         """Compute it on a copy, in float64 if ``wide``; a ``judge`` looks at each operator. Empty unless ``note``."""
-        model = copy.deepcopy(self.model).to(device)
+        model = copied(self.model).to(device)
         if wide:
             for tensor in (*model.parameters(), *model.buffers()):
                 tensor.data = widened(tensor.data)
         change = widened if wide else lambda t: t
-        inputs = tree_map_only(
-            Tensor, lambda t: change(_moved(t.detach(), device)).requires_grad_(t.requires_grad), self.inputs
-        )
+        inputs = mapped(lambda t: change(_moved(t.detach(), device)).requires_grad_(t.requires_grad), self.inputs)
         noted: _Layers = []
         for name, module in model.named_modules():
             if note and not any(module.children()):
@@ -374,7 +372,7 @@ def _noting(name: str, noted: _Layers) -> Callable[..., None]:
     """A forward hook that notes a layer's output and the gradient by it."""
 
     def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        tensor = next((t for t in tree_leaves(output) if isinstance(t, Tensor) and _floats(t)), None)
+        tensor = next(filter(_floats, tensors_in(output)), None)
         values = [None if tensor is None else tensor.detach().cpu(), None]
         noted.append((name, values))
         if tensor is not None and tensor.requires_grad:
@@ -411,7 +409,7 @@ def widened(tensor: Tensor) -> Tensor:
 
 def mean_square(output: Any) -> Tensor:
     """The sum of the mean squares of all floating and complex tensors in a model's output; 0 if there are none."""
-    floating = [t for t in tree_leaves(output) if isinstance(t, Tensor) and _floats(t)]
+    floating = list(filter(_floats, tensors_in(output)))
     real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in floating]
     return sum(t.square().mean() for t in real) if real else torch.zeros(())
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import copy
 import functools
 import html
 import os
@@ -51,6 +50,10 @@ NARROWER = {"float64": "float32", "complex128": "complex64"}
 
 class TraceFailed(RuntimeError):
     """The model could not be run (to its end) with the inputs given: neither on the meta device nor on the CPU."""
+
+
+class OutOfTime(TraceFailed):
+    """The model had not ended at the limit."""
 
 
 class _Stopped(BaseException):
@@ -257,8 +260,8 @@ def mps_coverage(
 
     ``model`` is an `nn.Module`, traced as a copy, or any function of tensors; a module inside a function is not seen
     and therefore not copied. With ``training`` the backward pass of the summed outputs is traced as well.
-    `TraceFailed` if the model does not run, has not ended after ``time_limit`` seconds, or computes with sparse or
-    nested tensors, whose kernels are others. TypeError for an iterator among the inputs, ValueError for a
+    `TraceFailed` if the model does not run, has not ended after ``time_limit`` seconds (`OutOfTime`), or computes with
+    sparse or nested tensors, whose kernels are others. TypeError for an iterator among the inputs, ValueError for a
     ``time_limit`` that is no number of seconds; infinite means none.
     """
     import torch
@@ -309,7 +312,7 @@ def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any, **named
 
 @contextlib.contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """`TraceFailed` once a block has taken so long.
+    """`OutOfTime` once a block has taken so long.
 
     The recorder looks at the clock at every operator, where it is safe to stop. A model that calls none any more is
     interrupted by a signal a second later; outside of the main thread, or beside another timer, it is not.
@@ -321,11 +324,11 @@ def _limited(seconds: float) -> Iterator[None]:
     try:
         yield
     except _Stopped as stopped:
-        why = (
-            str(stopped)
-            or f"has not ended after {seconds:.3g} s: is there a loop that never ends (time_limit= sets more)"
-        )
-        raise TraceFailed(f"the model {why}") from None
+        if str(stopped):
+            raise TraceFailed(f"the model {stopped}") from None
+        raise OutOfTime(
+            f"the model has not ended after {seconds:.3g} s: is there a loop that never ends (time_limit= sets more)"
+        ) from None
     finally:
         if alarm:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -657,46 +660,14 @@ def _moved(value: Any, device: Any) -> Any:
     """
     import torch
 
+    from metallab.pytorch.copies import copied, mapped
+
     if isinstance(value, torch.jit.ScriptModule):  # its parameters lie in C++, where deepcopy's memo does not reach
-        return copy.deepcopy(value).to(device)
+        return copied(value).to(device)
     if isinstance(value, torch.nn.Module):
         moved = {id(p): torch.nn.Parameter(_copied(p, device), p.requires_grad) for p in value.parameters()}
-        moved |= {id(b): _copied(b, device) for b in value.buffers()}
-        for module in value.modules():  # results that it keeps, which deepcopy refuses
-            for leaf in torch.utils._pytree.tree_leaves(vars(module)):
-                if isinstance(leaf, torch.Tensor) and not leaf.is_leaf:
-                    moved[id(leaf)] = _copied(leaf, leaf.device)
-        return copy.deepcopy(value, moved)
-    return _mapped(lambda tensor: _copied(tensor, device), value, lambda module: _moved(module, device))
-
-
-def _mapped(do: Callable, value: Any, do_module: Callable = lambda module: module) -> Any:
-    """A copy of a value, with its containers, dataclasses and objects; ``do`` makes what each tensor is replaced by."""
-    from unittest import mock
-
-    import torch
-
-    def mapped(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return do(leaf)
-        if isinstance(leaf, torch.nn.Module):
-            return do_module(leaf)
-        with contextlib.ExitStack() as patched:
-            for kind in (torch.Tensor, torch.nn.Parameter):
-                patched.enter_context(mock.patch.object(kind, "__deepcopy__", lambda tensor, memo: do(tensor)))
-            try:
-                return copy.deepcopy(leaf)
-            except Exception:  # noqa: BLE001 - what cannot be copied, such as a lock, is given as it is
-                return leaf
-
-    return torch.utils._pytree.tree_map(mapped, value)
-
-
-def _tensors(value: Any) -> list[Any]:
-    """Every tensor in a value, however deep it lies, but those of modules."""
-    tensors: list[Any] = []
-    _mapped(lambda tensor: tensors.append(tensor) or tensor, value)
-    return tensors
+        return copied(value, moved | {id(b): _copied(b, device) for b in value.buffers()})
+    return mapped(lambda tensor: _copied(tensor, device), value, lambda module: _moved(module, device))
 
 
 def _require_dense(values: Any, where: str) -> None:
@@ -738,7 +709,9 @@ def _way_out_of(dtype: str, operator: Any) -> str:
 
 def _summed(outputs: Any) -> Any:
     """The sum of all differentiable outputs; ValueError if there is none."""
-    wanted = [leaf for leaf in _tensors(outputs) if leaf.requires_grad]
+    from metallab.pytorch.copies import tensors_in
+
+    wanted = [leaf for leaf in tensors_in(outputs) if leaf.requires_grad]
     if not wanted:
         raise ValueError("training=True, but no output depends on a parameter or input that requires a gradient")
     return sum((leaf.abs() if leaf.is_complex() else leaf).sum() for leaf in wanted)
@@ -748,7 +721,9 @@ def _wide_values(model: Any, inputs: Any) -> tuple[WideValues, ...]:
     """The parameters, buffers and inputs that MPS cannot hold."""
     import torch
 
-    given = [(f"input {i}", leaf) for i, leaf in enumerate(_tensors(inputs))]
+    from metallab.pytorch.copies import tensors_in
+
+    given = [(f"input {i}", leaf) for i, leaf in enumerate(tensors_in(inputs))]
     is_module = isinstance(model, torch.nn.Module)
     held = [*model.named_parameters(), *model.named_buffers()] if is_module else []
     found = []

@@ -15,6 +15,8 @@ from metallab.tables import Table
 Outcome = Literal["good", "attention", "bad", "unanswered"]
 """``bad``: it fails on an Apple GPU, computes wrongly there, or does not fit. ``attention``: it runs, and could be
 better. ``unanswered``: the sentence says why."""
+Ended = Literal["well", "raised", "crashed", "hung", "not started"]
+"""As in `isolated.Outcome`; ``hung`` also where a part of the question had no time."""
 
 QUESTIONS = (
     "Does it run on MPS?",
@@ -65,6 +67,8 @@ class Answer:
     evidence: tuple[Evidence, ...] = ()
     seconds: float = 0.0
     """That it took, with starting its process."""
+    ended: Ended = "well"
+    """How its process ended; the answer is not whole unless ``well``."""
 
     def __post_init__(self) -> None:
         # it quotes what others raise, which may end with a stop or a mark of its own
@@ -80,16 +84,16 @@ class Answer:
         return "\n".join([*lines, *(f"  {line}" for each in self.evidence for line in str(each).splitlines())])
 
 
-def broken_off(question: str, draft: Answer | None, outcome: Outcome, why: str, *evidence: Evidence) -> Answer:
+def broken_off(question: str, draft: Answer | None, ended: Ended, why: str, *evidence: Evidence) -> Answer:
     """The answer of a process that did not come to its end: what it had (its ``draft``), if anything, and why.
 
-    The ``outcome`` is that; what is ``bad`` already stays so.
+    What is ``bad`` already stays so.
     """
     if draft is None:
-        return Answer(question, "unanswered", f"No answer: {why}.", evidence=evidence)
-    outcome = "bad" if draft.outcome == "bad" else outcome
+        return Answer(question, "unanswered", f"No answer: {why}.", evidence=evidence, ended=ended)
+    outcome = "bad" if draft.outcome == "bad" else "attention" if ended == "hung" else "unanswered"
     sentence = f"{draft.sentence}\nThat is all, for {why}."
-    return replace(draft, outcome=outcome, sentence=sentence, evidence=(*draft.evidence, *evidence))
+    return replace(draft, outcome=outcome, sentence=sentence, evidence=(*draft.evidence, *evidence), ended=ended)
 
 
 _draft: Path | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import copy
 import dataclasses
 import math
 import os
@@ -25,6 +24,7 @@ from metallab import device, memory, simulation, timing, units
 from metallab.allowance import Allowance
 from metallab.device import Device
 from metallab.pytorch import blame, coverage, crossover, precision, trace
+from metallab.pytorch.copies import copied, tensors_in
 from metallab.pytorch.dispatch import (
     BACKWARD,
     CallingModules,
@@ -36,7 +36,7 @@ from metallab.pytorch.dispatch import (
     watching,
 )
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence, drafting, so_far
-from metallab.pytorch.doctor.subject import NotAModel, Subject, WithLoss, made
+from metallab.pytorch.doctor.subject import DOES_NOT_RUN, NotAModel, Subject, WithLoss, made
 from metallab.tables import Table
 from metalsim import operators
 
@@ -53,6 +53,8 @@ INFERENCES = 5
 """For which each question gets time at least."""
 PLANNED = 0.8
 """Of the time for a question; the rest is for what cannot be interrupted."""
+SOONEST = 0.1
+"""Seconds without which a question is not started."""
 ADAMW = 2
 """Numbers that AdamW keeps for each weight."""
 
@@ -66,7 +68,9 @@ def ask(number: int, factory: str, ends: float, most: int, target: int | None, d
     """
     _hold_memory(most)
     subject = made(factory)
-    seconds = max(0.1, PLANNED * (ends - time.monotonic()))
+    seconds = PLANNED * (ends - time.monotonic())
+    if seconds < SOONEST:
+        return Answer(QUESTIONS[number - 1], "unanswered", "Not started.", ended="not started")
     with drafting(Path(draft)):
         return answered(number, subject, seconds, most, target)
 
@@ -84,7 +88,7 @@ def answered(number: int, subject: Subject, seconds: float, most: int, target: i
         on = _apple_gpu() if number == 2 else _best_device()
         failed = on is not None and on.kind == "mps" and _trial(subject.without_float64(), on)
         why = f"{_it_raises(on)}: see answer 1" if failed else f"No answer: {explain(error, (WithLoss,))}"
-        return Answer(QUESTIONS[number - 1], "unanswered", f"{why}.")
+        return Answer(QUESTIONS[number - 1], "unanswered", f"{why}.", ended="raised")
 
 
 def _it_raises(on: Device) -> str:
@@ -103,10 +107,10 @@ def look(factory: str, most: int) -> tuple[str, str, float]:
     try:
         seconds += INFERENCES * _second_call(subject.to("cpu").inference())
     except Exception as error:
-        raise NotAModel(f"the model does not run with its inputs on the CPU: {explain(error)}") from error
+        raise NotAModel(f"{DOES_NOT_RUN}: {explain(error)}") from error
     _assert_loss(subject)
     weights = sum(p.numel() for p in subject.model.parameters())
-    shapes = [tuple(t.shape) for t in tree_leaves(subject.arguments) if isinstance(t, Tensor)]
+    shapes = [tuple(t.shape) for t in tensors_in(subject.arguments)]
     words = f"{subject.name}, {weights:,} weights, inputs {', '.join(map(str, shapes))}"
     return words, _best_device().kind, seconds
 
@@ -177,15 +181,19 @@ def _in_model(name: str) -> str:
 
 def runs(subject: Subject, seconds: float) -> Answer:
     """Which operators of inference and of a training step are missing, refused or leave the GPU; then a trial."""
-    covered, failed, left, within = {}, {}, [], Allowance(seconds)
-    tasks = [("Inference", copy.deepcopy(subject.model).eval(), "model.", False)]
+    covered, failed, left, within, ended = {}, {}, [], Allowance(seconds), "well"
+    tasks = [("Inference", copied(subject.model).eval(), "model.", False)]
     if _may_train(subject):
         tasks.append(("Training", subject.whole, "", True))
     for task, module, path, training in tasks:
+        limit = 0.6 * within.left
         try:
             traced = coverage.mps_coverage(
-                module, *subject.inputs, training=training, time_limit=0.6 * within.left, **subject.named
+                module, *subject.inputs, training=training, time_limit=limit, **subject.named
             )
+        except coverage.OutOfTime:
+            failed[task], ended = f"{limit:.1f} s were too few; --minutes gives more", "hung"
+            continue
         except coverage.TraceFailed as error:
             cause = error.__cause__  # whose modules are named as in the model
             failed[task] = str(explain(cause, (WithLoss,))) if cause else units.first_line(error)
@@ -200,7 +208,7 @@ def runs(subject: Subject, seconds: float) -> Answer:
     held = all(each.runs for each in covered.values())
     tables = f"the operators of PyTorch {torch.__version__}"
     table = _table_of_trouble(covered.values(), left)
-    so_far(Answer(QUESTIONS[0], "good" if held else "bad", "\n".join(sentences), tables, table))
+    so_far(Answer(QUESTIONS[0], "good" if held else "bad", "\n".join(sentences), tables, table, ended=ended))
     on = _apple_gpu()
     raised = _trial(subject, on) if on else None
     if on:
@@ -208,14 +216,15 @@ def runs(subject: Subject, seconds: float) -> Answer:
         surprise = ", which was not foretold" if bool(raised) == held and covered else ""
         sentences.append(f"On {where} it {f'raised{surprise}: {raised}' if raised else f'ran{surprise}'}.")
     if not covered and on is None:
-        return Answer(QUESTIONS[0], "unanswered", "\n".join([*sentences, f"{NO_APPLE_GPU}."]))
+        return Answer(QUESTIONS[0], "unanswered", "\n".join([*sentences, f"{NO_APPLE_GPU}."]), ended=ended)
     if raised and not left and ON_TWO_DEVICES.search(raised.text):  # where the trace saw no device
         left.append(coverage.CpuTensor("not known", raised.module, raised.line))
         sentences.append(f"Way out: {coverage.CpuTensor.ADVICE}.")
-    careful = any(each.having("falls back", "unknown") for each in covered.values()) or not covered
+    careful = any(each.having("falls back", "unknown") for each in covered.values()) or not covered or ended != "well"
     outcome = "bad" if not held or raised else "attention" if careful else "good"
     asked = f"{tables} and {on.label}" if on else tables
-    return Answer(QUESTIONS[0], outcome, "\n".join(sentences), asked, _table_of_trouble(covered.values(), left))
+    table = _table_of_trouble(covered.values(), left)
+    return Answer(QUESTIONS[0], outcome, "\n".join(sentences), asked, table, ended=ended)
 
 
 def _may_train(subject: Subject) -> bool:
@@ -282,7 +291,8 @@ def right(subject: Subject, seconds: float) -> Answer:
         evidence.append(Evidence("Not compared", Table(["operator", "why"], list(asked.unjudged.items()))))
     if asked.culprit is None:
         if not asked.judged:
-            return Answer(QUESTIONS[1], "unanswered", "There was no time to compare anything: --minutes gives more.")
+            why = "There was no time to compare anything: --minutes gives more."
+            return Answer(QUESTIONS[1], "unanswered", why, ended="hung")
         nans, are_harmless = _nans_in_words(asked.born, subject)
         outcome = "good" if asked.every_kind and are_harmless else "attention"
         sentence = asked.agreement + nans + _ran_on_the_cpu(asked.operators) + narrowed
@@ -302,7 +312,7 @@ def _nans_in_words(born: Sequence[str], subject: Subject) -> tuple[str, bool]:
     """Where a NaN is born and what it spoils, on the CPU as well, as a line; whether that is nothing."""
     if not born:
         return "", True
-    step = dataclasses.replace(subject, whole=copy.deepcopy(subject.whole))
+    step = dataclasses.replace(subject, whole=copied(subject.whole))
     loss = step.value()
     blame.backward(loss)
     gradients = [weight.grad for weight in step.whole.parameters() if weight.grad is not None]
@@ -442,7 +452,7 @@ def _asked(subject: Subject, on: Device, seconds: float) -> _Asked:
 
 def _ways(subject: Subject) -> dict[str, Subject]:
     """The subject as given, in the other mode, and with its inputs in layouts that kernels are known to get wrong."""
-    switched = copy.deepcopy(subject.whole).train(not subject.whole.training)
+    switched = copied(subject.whole).train(not subject.whole.training)
     mode, other = ("training" if whole.training else "evaluation" for whole in (subject.whole, switched))
     ways = {
         f"as given, in {mode} mode": subject,
@@ -450,7 +460,7 @@ def _ways(subject: Subject) -> dict[str, Subject]:
         "with their last two dimensions swapped in memory": subject.with_inputs(_swapped),
         "at an odd offset": subject.with_inputs(_offset),
     }
-    if not any(isinstance(t, Tensor) and t.dim() > 1 for t in tree_leaves(subject.arguments)):
+    if not any(t.dim() > 1 for t in tensors_in(subject.arguments)):
         del ways["with their last two dimensions swapped in memory"]  # as given
     return ways
 
@@ -950,7 +960,7 @@ def _fate(
 
     ``plain`` is the subject in float32.
     """
-    subject = dataclasses.replace(subject, whole=copy.deepcopy(subject.whole).eval())
+    subject = dataclasses.replace(subject, whole=copied(subject.whole).eval())
     watched = _Infinities(_infinite_by_cast(subject, plain))
     began = time.perf_counter()
     try:
@@ -1018,7 +1028,7 @@ def _has_infinite(values: object, but: Container[int] = ()) -> bool:
 def _infinite_by_cast(subject: Subject, plain: Subject) -> set[int]:
     """Where weights, buffers and inputs lie that are finite in float32 and not in the subject's format."""
     held = [
-        [*each.model.parameters(), *each.model.buffers(), *tree_leaves((each.inputs, each.named))]
+        [*each.model.parameters(), *each.model.buffers(), *tensors_in((each.inputs, each.named))]
         for each in (subject, plain)
     ]
     pairs = zip(*held, strict=True)
@@ -1053,8 +1063,8 @@ def _autocast(on: Device, dtype: torch.dtype | None) -> torch.autocast:
 
 def _widened(outputs: object) -> list[Tensor]:
     """What has a fraction, in float64 or complex128 on the CPU."""
-    tensors = [t.detach().cpu() for t in tree_leaves(outputs) if isinstance(t, Tensor)]
-    return [blame.widened(t) for t in tensors if t.is_floating_point() or t.is_complex()]
+    found = [t.detach().cpu() for t in tensors_in(outputs)]
+    return [blame.widened(t) for t in found if t.is_floating_point() or t.is_complex()]
 
 
 def _kept_in_formats(subject: Subject, on: Device) -> dict[str, str]:

@@ -104,9 +104,9 @@ class Report:
             return f"{name}: nothing speaks against it."
         worst = min(careful, key=lambda each: WORST_FIRST.index(each.outcome))
         number = _number(worst)
-        lack = "has no answer" if worst.outcome == "unanswered" else f"is {worst.outcome}"
-        otherwise = f"question {number} {lack}"
-        what, do = FINDINGS.get((number, worst.outcome), (otherwise, "read there why"))
+        lack = "has no answer" if worst.outcome == "unanswered" else "has no whole answer"
+        found = FINDINGS.get((number, worst.outcome)) if worst.ended == "well" or worst.outcome == "bad" else None
+        what, do = found or (f"question {number} {lack}", "read there why")
         others = ", ".join(str(_number(each)) for each in careful if each is not worst)
         return f"{name}: {what}; first, {do}." + (f" Then look at {others}." if others else "")
 
@@ -295,9 +295,13 @@ def _answer(
             # what was raised is in the reason, and the lines that it came through are ours
             last = "" if outcome.ended == "raised" else outcome.detail[-4000:]
             words = [Evidence("What it printed last", text=last)] if last else []
-            stopped = "attention" if outcome.ended == "hung" else "unanswered"
-            answer = broken_off(QUESTIONS[number - 1], draft_in(draft), stopped, _why(outcome), *words)
-    return replace(answer, seconds=round(time.monotonic() - began, 1))
+            answer = broken_off(QUESTIONS[number - 1], draft_in(draft), outcome.ended, _why(outcome), *words)
+    took = time.monotonic() - began
+    if answer.ended == "not started":
+        enough = math.ceil((2 * took + (took + LEAST_SECONDS) / SHARES[number]) / 6) / 10
+        why = f"Not started: making the model took all of its {seconds[0]:.0f} s; give --minutes {enough:g} or more."
+        answer = replace(answer, sentence=why)
+    return replace(answer, seconds=round(took, 1))
 
 
 def _why(outcome: isolated.Outcome) -> str:
@@ -324,7 +328,7 @@ def _minutes(text: str) -> float:
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """``metallab doctor``: 0, 1 if an answer is that it fails, is wrong or does not fit, 2 if nothing was asked.
+    """``metallab doctor``: 0, 1 if an answer is bad, 2 if one is missing or not whole, or nothing was asked.
 
     130 if it was interrupted.
     """
@@ -359,4 +363,5 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     print(f"the page: {report.save(given.out)}")
     if report.interrupted:
         return INTERRUPTED
-    return 1 if report.outcome == "bad" else 0
+    whole = all(answer.outcome != "unanswered" and answer.ended == "well" for answer in report.answers)
+    return 1 if report.outcome == "bad" else 0 if whole else 2

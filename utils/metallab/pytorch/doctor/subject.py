@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import inspect
 import itertools
@@ -14,13 +13,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from metallab.pytorch import blame
+from metallab.pytorch.copies import copied, mapped, tensors_in
 from metallab.pytorch.dispatch import explain
 
 RETURNS = "(model, inputs) or (model, inputs, loss)"
 """What a factory has to."""
+DOES_NOT_RUN = "the model does not run with its inputs on the CPU"
 NARROWED = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
 
@@ -41,8 +43,8 @@ class WithLoss(nn.Module):
         self.training = model.training
         self.loss = loss or blame.mean_square
         cells = [] if isinstance(loss, nn.Module) else getattr(loss, "__closure__", None) or ()
-        self.cells = _Shared(cell for cell in cells if _tensors_in(cell))
-        for number, tensor in enumerate(tensor for cell in self.cells for tensor in _tensors_in(cell)):
+        self.cells = _Shared(cell for cell in cells if _tensors_of(cell))
+        for number, tensor in enumerate(tensor for cell in self.cells for tensor in _tensors_of(cell)):
             self.register_buffer(f"around{number}", tensor)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
@@ -65,7 +67,7 @@ class _Shared(list):
         return self
 
 
-def _tensors_in(cell: Any) -> list[Tensor]:
+def _tensors_of(cell: Any) -> list[Tensor]:
     try:
         return [leaf for leaf in tree_leaves(cell.cell_contents) if isinstance(leaf, Tensor)]
     except ValueError:  # a name that has no value yet
@@ -104,25 +106,25 @@ class Subject:
 
     def with_inputs(self, change: Callable[[Tensor], Tensor]) -> Subject:
         """The same model with each tensor among the inputs changed."""
-        inputs, named = tree_map_only(Tensor, change, (self.inputs, self.named))
+        inputs, named = mapped(change, (self.inputs, self.named))
         return replace(self, inputs=inputs, named=named)
 
     def to(self, device: torch.device | str) -> Subject:
         """A copy on a device; this one stays where it is."""
         there = self.with_inputs(lambda tensor: tensor.detach().to(device))
-        return replace(there, whole=copy.deepcopy(self.whole).to(device))
+        return replace(there, whole=copied(self.whole).to(device))
 
     def cast(self, change: Callable[[Tensor], Tensor]) -> Subject:
         """A copy with each weight, buffer and input changed."""
-        whole = copy.deepcopy(self.whole)
+        whole = copied(self.whole)
         for tensor in (*whole.parameters(), *whole.buffers()):
             tensor.data = change(tensor.data)
         return replace(self.with_inputs(change), whole=whole)
 
     def without_float64(self) -> Subject:
         """A copy with float32 in its place, which an Apple GPU has; this one where it has no float64."""
-        tensors = (*self.whole.parameters(), *self.whole.buffers(), *tree_leaves((self.inputs, self.named)))
-        if not any(isinstance(t, Tensor) and t.dtype in NARROWED for t in tensors):
+        held = (*self.whole.parameters(), *self.whole.buffers(), *tensors_in((self.inputs, self.named)))
+        if not any(each.dtype in NARROWED for each in held):
             return self
         return self.cast(lambda tensor: tensor.to(NARROWED.get(tensor.dtype, tensor.dtype)))
 
@@ -141,7 +143,7 @@ class Subject:
 
     def inference(self) -> Callable[[], Any]:
         """A function that computes the outputs, without gradients, on a copy in evaluation mode."""
-        model = copy.deepcopy(self.model).eval()
+        model = copied(self.model).eval()
 
         def infer() -> Any:
             with torch.no_grad():
@@ -154,7 +156,7 @@ class Subject:
 
         Nothing is learned, so that each step is the same work.
         """
-        whole = copy.deepcopy(self.whole)
+        whole = copied(self.whole)
         optimizer = torch.optim.SGD(whole.parameters(), lr=0.0)
 
         def step() -> Tensor:
@@ -198,7 +200,7 @@ class Subject:
 
 
 def _rows(outputs: Any) -> list[int]:
-    return [len(t) if t.dim() else 0 for t in tree_leaves(outputs) if isinstance(t, Tensor)]
+    return [len(t) if t.dim() else 0 for t in tensors_in(outputs)]
 
 
 def made(factory: str) -> Subject:
@@ -256,9 +258,16 @@ def checked(result: Any, factory: str) -> Subject:
         raise NotAModel(f"{factory} returns a {type(loss).__name__} as the loss: give a function of the output")
     named = dict(inputs) if isinstance(inputs, Mapping) else {}  # PyTorch goes through no other mapping
     plain = () if named else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    plain, named = mapped(lambda tensor: tensor if tensor.is_leaf else tensor.detach(), (plain, named))
     devices = {t.device.type for t in (*model.parameters(), *model.buffers()) if t.device.type != "meta"}
     if devices - {"cpu"}:
         raise NotAModel(f"the model lies on {', '.join(sorted(devices))}: let the factory leave it on the CPU")
-    if not any(isinstance(leaf, Tensor) for leaf in tree_leaves((plain, named))):
+    if not tensors_in((plain, named)):
         raise NotAModel(f"{factory} gives no tensor among the inputs: let it return (model, a tuple of inputs)")
+    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):  # its first call gives the weights their sizes
+        try:
+            with torch.no_grad():
+                model(*plain, **named)
+        except Exception as error:
+            raise NotAModel(f"{DOES_NOT_RUN}: {explain(error)}") from error
     return Subject(WithLoss(model, loss), plain, named, package=factory.partition(":")[0].partition(".")[0])
