@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
         "_has_mps": True,
         "_mps_get_name": lambda: NAME,
         "_mps_get_core_count": lambda: CORES,
-        "_mps_compileShader": lambda source: Library(source, host_view),
+        "_mps_compileShader": lambda source: Library(source, host_view, _for_generated_code()),
         "_mps_profilerStartTrace": start,
         "_mps_profilerStopTrace": profiler.stop,
         "_mps_isCaptureEnabled": profiler.capture_enabled,
@@ -55,11 +56,11 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
 class Library:
     """A compiled shader source: its kernels are attributes, as those of ``torch.mps.compile_shader``."""
 
-    def __init__(self, source: str, host_view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, source: str, host_view: Callable[[torch.Tensor], torch.Tensor], strided: bool = False) -> None:
         from metalsim import shader
 
         self._host_view = host_view
-        self._library = shader.compile_shader(source)
+        self._library = shader.compile_shader(source, strided=strided)
 
     def __getattr__(self, name: str) -> Any:
         kernel = getattr(self._library, name)
@@ -108,6 +109,12 @@ class Kernel:
         if argument.device.type != "mps" and argument.dim() > 0:
             raise RuntimeError("Passed CPU tensor to MPS op")
         return self._host_view(argument.detach())
+
+
+def _for_generated_code() -> bool:
+    """Whether torch.compile asks, whose kernels are made for the strides of their tensors."""
+    caller = sys._getframe(3)  # of torch.mps.compile_shader, which calls the lambda above
+    return caller.f_globals.get("__name__", "").startswith("torch._inductor.")
 
 
 def _host_storage(storage: Any, host_view: Callable[[torch.Tensor], torch.Tensor]) -> Any:
