@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -205,6 +206,9 @@ def _refuse_other_processes() -> None:
 
     def reduce_storage(storage: Any) -> Any:
         if storage.device.type == "mps":
+            if torch.utils.data.get_worker_info():  # an error in the thread that sends would reach nobody
+                sys.stderr.write("a DataLoader's worker cannot pass mps tensors on: move them to mps in the parent\n")
+                os._exit(1)
             storage._share_filename_cpu_()
         return plain(storage)
 
