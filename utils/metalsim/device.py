@@ -9,7 +9,8 @@ What it knows:
   (`metalsim.refusals`).
 - *What is copied.* Copies between CPU and device, and those that a fallback makes, are counted and told.
 - *What raises.* Mixed devices, float64, ``.numpy()`` of a device tensor, too much memory, a CPU tensor given to a
-  shader. Memory that nobody wrote reads as NaN (whole numbers as -1).
+  shader. Memory that nobody wrote reads as NaN (whole numbers as -1), or as PyTorch fills it under
+  ``torch.use_deterministic_algorithms``. The child of a fork cannot use its parent's device.
 - *autocast*: PyTorch's own lists for MPS, which every build of it carries.
 
 What it does not know:
