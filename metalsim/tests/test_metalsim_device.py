@@ -142,6 +142,30 @@ def test_memory_that_nobody_wrote_is_nan():
     assert torch.ones(2, device="mps").resize_(1000)[2:].isnan().all()
 
 
+@plain
+def test_deterministic_memory_is_what_it_is_on_the_cpu():
+    whole = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.bool
+    torch.use_deterministic_algorithms(True)
+    try:
+        for dtype in (*whole, torch.float32, torch.float16, torch.bfloat16, torch.complex64):
+            for make in (torch.empty, lambda n, **how: torch.empty_strided((n,), (2,), **how)):
+                assert str(make(2, dtype=dtype, device="mps").tolist()) == str(make(2, dtype=dtype).tolist()), dtype
+            grown = [torch.ones(2, dtype=dtype, device=device).resize_(4).tolist() for device in ("mps", "cpu")]
+            assert str(grown[0]) == str(grown[1]), dtype
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@plain
+def test_pinned_memory_is_known_as_such():
+    pinned = torch.ones(3).pin_memory()
+    assert (pinned.device.type, pinned.tolist()) == ("cpu", [1, 1, 1])
+    for tensor in (pinned, pinned[1:], torch.empty(3, pin_memory=True), pinned.untyped_storage()):
+        assert tensor.is_pinned()
+    for tensor in (torch.ones(3), pinned.clone(), torch.ones(3, device="mps")):
+        assert not tensor.is_pinned()
+
+
 CNN = lambda: nn.Sequential(
     nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, groups=2),
     nn.GroupNorm(2, 8), nn.Softshrink(), nn.Dropout(0.2), nn.ConvTranspose2d(8, 4, 2), nn.Flatten(), nn.Linear(36, 10),
@@ -238,6 +262,33 @@ def test_autocast_keeps_pytorchs_lists():
             assert (x @ x).dtype == F.linear(x, x).dtype == F.conv1d(x[None], x[:, :, None]).dtype == dtype
             assert (x @ x).softmax(0).dtype == (x @ x).exp().dtype == torch.float32
     assert torch.amp.autocast_mode.is_autocast_available("mps")
+
+
+@plain
+def test_autocast_of_the_cpu_leaves_the_device_alone():
+    torch.manual_seed(0)
+    x, heads = torch.randn(3, 5, 8, device="mps"), torch.randn(2, 2, 6, 8, device="mps")
+    attend = lambda q: F.scaled_dot_product_attention(q, q, q)
+    modules = nn.Linear(8, 4), nn.LSTM(8, 6, 2), nn.GRU(8, 6), nn.Conv1d(5, 4, 3), nn.TransformerEncoderLayer(8, 2, 16)
+    bilinear, multihead = nn.Bilinear(8, 8, 4).to("mps"), nn.MultiheadAttention(8, 2).to("mps")
+    functions = (lambda x: bilinear(x, x), lambda x: multihead(x, x, x)[0], lambda x: torch.einsum("abc,dbc->ad", x, x))
+    runs = [(run, x) for run in (*(module.to("mps").eval() for module in modules), *functions)] + [(attend, heads)]
+
+    def values(run, given):
+        """With and without a gradient, which choose other operators, and the gradient."""
+        leaf = given.clone().requires_grad_()
+        with torch.no_grad():
+            alone = run(given)
+        y = run(leaf)
+        first = lambda y: y[0] if isinstance(y, tuple) else y
+        return [first(alone), first(y).detach(), *torch.autograd.grad(first(y).square().sum(), leaf)]
+
+    for run, given in runs:
+        expected = values(run, given)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for value, other in zip(values(run, given), expected, strict=True):
+                assert value.dtype == torch.float32, run
+                assert torch.equal(value, other), run
 
 
 @plain
@@ -512,6 +563,44 @@ def test_a_data_loader_with_workers_feeds_the_device():
     assert sum(batch.to("mps").sum().item() for batch in loader) == sum(i**2 for i in range(20))
 
 
+class OnDevice(Squares):
+    """Makes its items on the GPU, or takes them from there."""
+
+    def __init__(self, item: Callable[[int], torch.Tensor]) -> None:
+        self.item = item
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return self.item(i)
+
+
+def read_by_a_worker(item: Callable[[int], torch.Tensor], batch_size: int | None = 5) -> None:
+    for _ in torch.utils.data.DataLoader(OnDevice(item), batch_size=batch_size, num_workers=1):
+        pass
+
+
+@plain
+def test_a_worker_that_uses_the_device_is_refused():
+    inherited = torch.arange(20.0, device="mps")
+    for item in (lambda i: torch.ones(2).to("mps"), lambda i: inherited[i], lambda i: inherited[i].cpu()):
+        error, text = raised(lambda item=item: read_by_a_worker(item))
+        assert (error, "on the CPU" in text) == (RuntimeError, True), text
+    assert raised(lambda: read_by_a_worker(lambda i: inherited, None))[0] is RuntimeError  # as it is, without a use
+    assert inherited.sum().item() == 190
+
+
+def test_a_worker_that_is_the_first_to_use_it_is_refused():
+    code = """
+import metalsim; metalsim.install_with_torch(required=True)
+import torch
+class Items(torch.utils.data.Dataset):
+    __len__ = lambda self: 4
+    __getitem__ = lambda self, i: torch.ones(2, device="mps")
+try: next(iter(torch.utils.data.DataLoader(Items(), num_workers=1)))
+except RuntimeError as error: print("on the CPU" in str(error))
+"""
+    assert python("-c", code).stdout == "True\n"
+
+
 @plain
 def test_each_side_draws_its_own_random_numbers():
     torch.manual_seed(3)
@@ -696,24 +785,6 @@ def test_events_and_streams():
     assert torch.mps.current_stream() == torch.mps.default_stream() != stream
 
 
-@plain
-def test_the_profiler_starts_and_stops():
-    with torch.mps.profiler.profile(mode="interval", wait_until_completed=True):
-        torch.ones(3, device="mps").sum()
-    torch.mps.profiler.start(" Event")
-    with pytest.raises(RuntimeError, match="already enabled"):
-        torch.mps.profiler.start()
-    torch.mps.profiler.stop()
-    torch.mps.profiler.stop()
-    for arguments, refusal in ((("intervals",), "Invalid Signpost trace mode"), (("event", 2), "boolean")):
-        with pytest.raises(RuntimeError, match=refusal):
-            torch.mps.profiler.start(*arguments)
-    with pytest.raises(RuntimeError, match="Failed to start capture"), torch.mps.profiler.metal_capture("x"):
-        pass
-    assert not torch.mps.profiler.is_capturing_metal()
-    assert not torch.mps.profiler.is_metal_capture_enabled()
-
-
 # ---- in the child: what raises --------------------------------------------------------------------------------------
 
 FLOAT64 = (
@@ -749,17 +820,37 @@ def test_float64_raises_as_on_a_mac():
 
 
 @plain
+def test_one_type_of_8_bits_is_there():
+    for name in (name for name in dir(torch) if re.match("float[48]_", name)):
+        make = lambda name=name: torch.empty(2, dtype=getattr(torch, name), device="mps")
+        if name == "float8_e4m3fn":
+            assert make().float().cpu().isnan().all()
+        else:
+            error, text = raised(make)
+            assert (error, name.capitalize() in text) == (TypeError, True), text
+
+
+@plain
 def test_mixed_devices_raise_as_on_a_mac():
     x, y = torch.ones(2, 2, device="mps"), torch.ones(2, 2)
     for do in (
         lambda: x + y, lambda: y * x, lambda: x.add_(y), lambda: y.add_(x), lambda: x @ y, lambda: torch.cat([x, y]),
         lambda: torch.where(x > 0, y, y), lambda: torch.add(x, x, out=y),
-        lambda: F.cross_entropy(x, torch.tensor([0, 1])),
+        lambda: F.cross_entropy(x, torch.tensor([0, 1])), lambda: F.cross_entropy(x[0], torch.tensor(1)),
+        lambda: torch.searchsorted(x[0], torch.tensor(1.0)), lambda: F.scaled_dot_product_attention(x, x, x, y),
+        lambda: F.scaled_dot_product_attention(x, x, x, y > 0),
     ):  # fmt: skip
         assert raised(do) == (RuntimeError, TWO_DEVICES)
     assert (x + torch.tensor(2.0)).sum().item() == 12, "one number may be on the CPU"
     assert raised(lambda: F.linear(x, y)) == (RuntimeError, "Tensor for argument weight is on cpu but expected on mps")
     assert raised(lambda: F.linear(y, x)) == (RuntimeError, "Tensor for argument input is on cpu but expected on mps")
+    assert raised(lambda: F.linear(x, x, y[0])) == (
+        RuntimeError, "Tensor for argument bias is on cpu but expected on mps"
+    )  # fmt: skip
+    lstm, states = nn.LSTM(2, 2).to("mps"), (torch.ones(1, 2),) * 2
+    for do in (lambda: lstm(y), lambda: lstm(x, states)):
+        error, text = raised(do)
+        assert (error, "not at the same device" in text) == (RuntimeError, True), text
     image, weight = torch.ones(1, 1, 4, 4, device="mps"), torch.ones(1, 1, 2, 2)
     assert raised(lambda: F.conv2d(image, weight)) == (
         RuntimeError, "Input type (MPSFloatType) and weight type (torch.FloatTensor) should be the same",
@@ -858,6 +949,32 @@ def test_attention_drops_where_a_gradient_is_wanted_and_nowhere_else():
         assert raised(lambda: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)) == (
             NotImplementedError, "scaled_dot_product_attention for MPS does not support dropout."
         )  # fmt: skip
+
+
+@plain
+def test_attention_wants_what_it_wants_on_the_cpu():
+    def wrong(device: str) -> list[Callable]:
+        attend, q, mask = F.scaled_dot_product_attention, torch.ones(1, 1, 4, 8, device=device), torch.ones(4, 4)
+        mask = mask.to(device)
+        return [
+            lambda: attend(q, q, q, mask.long()), lambda: attend(q, q, q, mask.half()), lambda: attend(q, q.half(), q),
+            lambda: attend(q, q, q.bfloat16()), lambda: attend(*[q[0, 0, 0]] * 3),
+            lambda: attend(q, q, q, mask, is_causal=True),
+        ]  # fmt: skip
+
+    for on_cpu, on_mps in zip(wrong("cpu"), wrong("mps"), strict=True):
+        assert raised(on_mps)[0] is raised(on_cpu)[0] is RuntimeError
+
+
+@plain
+def test_attention_is_mapped_over_batches():
+    q, mask = torch.rand(2, 1, 4, 8, device="mps"), torch.rand(2, 4, 4, device="mps") > 0.1
+    attend = lambda q, mask: F.scaled_dot_product_attention(q, q.sin(), q, mask)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it has no batching rule, there neither
+        for function in (attend, torch.func.grad(lambda q, mask: attend(q, mask).sin().sum())):
+            expected = torch.stack([function(*one) for one in zip(q, mask, strict=True)])
+            torch.testing.assert_close(torch.vmap(function)(q, mask), expected)
 
 
 @plain
@@ -1097,31 +1214,25 @@ def test_gradients_flow_through_a_fallback():
 # ---- running the child ----------------------------------------------------------------------------------------------
 
 
-def python(*arguments: str, package: Path | None = None, **changes: str | None) -> subprocess.CompletedProcess:
-    """Run Python with the package, or with another copy of it; a change of None takes the variable away."""
+def python(*arguments: str, **changes: str) -> subprocess.CompletedProcess:
+    """Run Python with the package."""
     return subprocess.run(
         [sys.executable, *arguments],
-        capture_output=True, text=True, env=variables(package, **changes), timeout=children.LIMIT, cwd=ROOT,
+        capture_output=True, text=True, env=variables(**changes), timeout=children.LIMIT, cwd=ROOT,
     )  # fmt: skip
 
 
-def variables(package: Path | None = None, **changes: str | None) -> dict[str, str]:
+def variables(**changes: str) -> dict[str, str]:
     """The environment of a child."""
     given = {"METALSIM_CACHE": str(building.cache()), **os.environ, "PYTORCH_ENABLE_MPS_FALLBACK": "0"}
-    given |= {"PYTHONPATH": os.pathsep.join(map(str, (package or SOURCES, ROOT / "tests"))), **changes}
-    return {name: value for name, value in given.items() if value is not None}
+    return {**given, "PYTHONPATH": os.pathsep.join(map(str, (SOURCES, ROOT / "tests"))), **changes}
 
 
 @functools.cache
 def child(session: str) -> dict[str, str]:
     """What came of a session's checks."""
-    return run_child(session)
-
-
-def run_child(session: str, only: str = "", package: Path | None = None) -> dict[str, str]:
-    """Outcomes by check, of all checks of a session or of one."""
-    environment = variables(package, PYTORCH_ENABLE_MPS_FALLBACK=str(int(session == "fallback")))
-    return children.run(__file__, session, SESSIONS[session].checks, environment, only)
+    environment = variables(PYTORCH_ENABLE_MPS_FALLBACK=str(int(session == "fallback")))
+    return children.run(__file__, session, SESSIONS[session].checks, environment)
 
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="the simulated device is built with g++")
@@ -1134,90 +1245,12 @@ if not CHILD:
     ]
 
 
-def broken_package(folder: Path, file: str, old: str, new: str) -> Path:
-    """A copy of metalsim with one piece of its text replaced."""
-    shutil.copytree(SOURCES, folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    path = folder / "src/metalsim" / file
-    text = path.read_text()
-    assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times: adapt the test"
-    path.write_text(text.replace(old, new))
-    return folder / "src"
-
-
-BREAKS_OF_CPP = {  # file, old text, new text, and a check that must fail then
-    "the device has no generator": (
-        "csrc/host_call.h",
-        "host_generator(default_generator())) : value", "at::detail::getDefaultCPUGenerator()) : value",
-        "test_each_side_draws_its_own_random_numbers",
-    ),
-    "arguments do not follow": (
-        "csrc/host_call.h", "      follow(pair);", "      (void)pair;", "test_results_go_where_out_says",
-    ),
-    "the device's generator draws for the CPU": (
-        "csrc/host_call.h", "!generator_ || !on_cpu_", "true", "test_each_side_draws_its_own_random_numbers",
-    ),
-    "mixed devices pass": (
-        "csrc/host_call.h", "pairs_.empty() || !on_cpu_", "true", "test_mixed_devices_raise_as_on_a_mac",
-    ),
-    "a limited kernel warns each time": (
-        "csrc/host_call.h", "!info_of(op).warned.exchange(true)", "true",
-        "test_an_svd_stays_on_the_device_within_its_limit",
-    ),
-    "special kernels take anything": (
-        "csrc/host_call.h", "found = ask(name, arguments))", "found = ask(name, arguments); false)",
-        "test_a_kernel_refuses_arguments_as_on_a_mac",
-    ),
-    "memory is clean": ("csrc/memory.h", "0xff, bytes", "0, bytes", "test_memory_that_nobody_wrote_is_nan"),
-    "dropout is forgotten": (
-        "csrc/kernels.h", "    cpu.set_state(host_view(z_state));\n", "",
-        "test_an_lstm_drops_the_same_values_in_both_passes",
-    ),
-    "what torch wraps is taken for nothing": (
-        "csrc/memory.h", "storage.data() == nullptr ?", "true ?",
-        "test_what_leaves_a_storage_and_comes_back_is_what_it_was",
-    ),
-    "any pointer is a buffer": (
-        "csrc/memory.h", "    if (found == all_.end())\n      return nullptr;\n", "",
-        "test_what_cannot_leave_the_device_raises",
-    ),
-    "lists of masks are passed on": (
-        "csrc/host_call.h", "    if (info_.indices[argument]) {", "    if (false) {",
-        "test_torchscript_indexes_with_masks_and_lists",
-    ),
-    "parts of a storage grow": (
-        "csrc/memory.h",
-        '  TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");\n  usage().check_room',
-        "  usage().check_room",
-        "test_dlpack_and_storages_share_memory",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.skipif("METALSIM_SLOW_TESTS" not in os.environ, reason="a build each; set METALSIM_SLOW_TESTS=1")
-@pytest.mark.parametrize("what", BREAKS_OF_CPP)
-def test_broken_cpp_goes_red(what, tmp_path, monkeypatch):
-    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "cache"))
-    file, old, new, check = BREAKS_OF_CPP[what]
-    outcome = run_child("plain", check, broken_package(tmp_path, file, old, new))[check]
-    assert outcome != "passed"
-    assert "could not be built" not in outcome, outcome
-
-
 # ---- without a child, or in one that is made to fail ----------------------------------------------------------------
 
 
 def test_arming_after_torch_says_what_to_do():
     with pytest.raises(metalsim.SimulationError, match=re.escape(f"or begin with {preload.FIRST}")):
         metalsim.arm()  # pytest's process has torch
-
-
-def test_asking_for_mps_before_install_says_what_to_do():
-    code = "import metalsim; metalsim.arm(); import torch; torch._C._mps_is_available(); metalsim.install()"
-    told = python("-c", code).stderr
-    assert "torch was asked for its MPS device before the simulated one was installed" in told
-    assert f"begin with {preload.FIRST}" in told
-    docs = (ROOT / "docs" / "test_mps_on_linux.md").read_text()
-    assert preload.FIRST.strip("`").replace("; ", "\n\n") in docs
 
 
 def test_a_process_that_is_armed_and_not_installed_has_no_accelerator():
@@ -1242,20 +1275,23 @@ def test_without_a_compiler_it_says_what_to_install(tmp_path):
 def test_two_first_builds_at_once_give_one(tmp_path):
     """Of the small library: both ways of building share their lock and their rename."""
     code = f"""
-import os, sys, time
+import os, time
+from pathlib import Path
 from metalsim import building, preload
-run = preload.subprocess.run
+folder, run = Path({str(tmp_path)!r}), preload.subprocess.run
 def counted(command, **options):
     if "-shared" in command:
-        open(os.path.join({str(tmp_path)!r}, f"build-{{os.getpid()}}"), "w").close()
-        time.sleep(0.5)
+        (folder / f"build-{{os.getpid()}}").touch()
+        while len(list(folder.glob("here-*"))) < 3:
+            time.sleep(0.01)
     return run(command, **options)
 preload.subprocess.run = counted
+(folder / f"here-{{os.getpid()}}").touch()
 preload.arm()
 """
     environment = {**os.environ, "PYTHONPATH": str(SOURCES), "METALSIM_CACHE": str(tmp_path / "cache")}
     builders = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(3)]
-    assert [one.wait(timeout=120) for one in builders] == [0, 0, 0]
+    assert [one.wait(children.LIMIT) for one in builders] == [0, 0, 0]
     assert len(list(tmp_path.glob("build-*"))) == 1
     assert len(list((tmp_path / "cache").glob("accelerator-*/accelerator.so"))) == 1
 
@@ -1295,9 +1331,7 @@ def test_a_slow_build_that_failed_is_told_at_once_for_a_while(tmp_path, monkeypa
     tried.clear()
     memory = tmp_path / "slow-1.failed"
     assert failing("slow-1") == "no such header"
-    told = failing("slow-1")
-    assert told.startswith("no such header\nThis build failed 0 s ago and is tried again 600 s after that.")
-    assert f"delete {memory} and try again" in told
+    assert str(memory) in failing("slow-1")
     assert len(tried) == 1
     assert failing("slow-2") == "no such header"
     os.utime(memory, (0, 0))
@@ -1321,28 +1355,19 @@ def test_a_key_knows_everything_that_matters(tmp_path):
 def test_a_build_tells_that_it_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
     building.built_once("thing", "out", lambda folder: (folder / "out").write_text("1"), progress="building it")
-    assert re.fullmatch(r"building it\nbuilding it 0 s\n", capsys.readouterr().err)
+    assert re.fullmatch(r"building it\nbuilding it \d+ s\n", capsys.readouterr().err)
 
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
+    def build(folder):
+        while sys.stderr.getvalue().count("\rit ") < 3:
+            time.sleep(0.01)
+
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(building, "TICK_SECONDS", 0.01)
-    building.built_once("other", "out", lambda folder: time.sleep(0.1), "it")
-    assert sys.stderr.getvalue().count("\rit 0 s") > 2
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(metalsim.SimulationError, match=r"cannot be kept in .*file/cache .* METALSIM_CACHE names"):
-        building.cache()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("METALSIM_CACHE", "here")
-    assert building.cache("shader") == tmp_path / "here" / "shader", "compilers run in other folders"
-    monkeypatch.delenv("METALSIM_CACHE")
-    assert building.cache() == ROOT / "build" / "metalsim"
+    building.built_once("other", "out", build, "it")
 
 
 def test_another_torch_whose_build_fails_is_named_with_its_log(tmp_path, monkeypatch):
@@ -1361,20 +1386,6 @@ def test_another_torch_whose_build_fails_is_named_with_its_log(tmp_path, monkeyp
     assert Path(log).read_text() == "no member named getAccelerator"
 
 
-@pytest.mark.parametrize(
-    ("system", "message"),
-    [
-        (("Darwin", "arm64"), "this Mac has a real Apple GPU"),
-        (("Windows", "AMD64"), "runs on Linux x86_64; this is Windows"),
-    ],
-)
-def test_other_systems_are_told(system, message, monkeypatch):
-    monkeypatch.setattr(preload.platform, "system", lambda: system[0])
-    monkeypatch.setattr(preload.platform, "machine", lambda: system[1])
-    with pytest.raises(metalsim.SimulationError, match=message):
-        metalsim.arm()
-
-
 def test_a_torch_with_mps_is_left_alone(monkeypatch):
     monkeypatch.setattr(preload, "armed", lambda: True)
     monkeypatch.setattr(torch.backends.mps, "is_built", lambda: True)
@@ -1386,11 +1397,11 @@ def test_what_is_decided_about_an_operator(monkeypatch):
     for value, missing in (("0", device.MISSING), ("", device.MISSING), ("1", device.FALLS_BACK)):
         monkeypatch.setenv(device.FALLBACK_VARIABLE, value)
         decide = device._decider()
-        assert decide("aten::add.out") == (device.NATIVE, ())
-        assert decide("aten::dot") == (device.NATIVE, ("Bool",))
-        assert decide("aten::mode") == (missing, ())
-        assert decide("aten::_linalg_svd.U") == decide("aten::addr") == (device.LIMITED, ())
-        assert decide("aten::embedding_renorm_") == (device.FALLS_BACK, ())
+        assert decide("aten::add.out") == decide("aten::logaddexp") == (device.NATIVE, (), True)
+        assert decide("aten::dot") == (device.NATIVE, ("Bool",), False)
+        assert decide("aten::mode") == (missing, (), False)
+        assert decide("aten::_linalg_svd.U") == decide("aten::addr") == (device.LIMITED, (), False)
+        assert decide("aten::embedding_renorm_") == (device.FALLS_BACK, (), False)
 
 
 def test_which_operators_are_registered():
@@ -1442,6 +1453,4 @@ def test_torchs_database_agrees(tmp_path):
 
 
 if CHILD:
-    session, out, only = sys.argv[1:]
-    checks = SESSIONS[session].checks
-    children.answer({only: checks[only]} if only else checks, Path(out))
+    children.answer(SESSIONS[sys.argv[1]].checks, Path(sys.argv[2]))

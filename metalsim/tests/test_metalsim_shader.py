@@ -5,26 +5,23 @@ The judges are PyTorch's own kernels, its own Metal headers, and the Metal kerne
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import math
 import os
-import pickle
 import platform
-import shutil
-import signal
 import subprocess
 import sys
 import types
 from dataclasses import dataclass
 from pathlib import Path
 
+import children
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from metalsim import SimulationError, patches, shader
+from metalsim import SimulationError, shader
 from metalsim.shader import binding, check, compiler, source
 
 SHADERS = Path(__file__).parent / "shaders"
@@ -626,28 +623,32 @@ def test_a_kernel_without_end_is_called_that_and_nothing_else(name, monkeypatch)
     text = "".join(f"kernel void {name}(device float* x, {POSITION}) {{ {body} }}\n" for name, body in ENDLESS.items())
     report = getattr(shader.compile_shader(HEAD + text), name).check(torch.zeros(4), timeout=0.5)
     assert [finding.kind for finding in report.findings] == ["hang"], report
-    assert "did not end within 0.5 s" in report.findings[0].message
     assert report.ran == ("a plain run",)
-    assert any("no result to compare" in reason for reason in report.skipped)
 
 
 @sanitized
-def test_why_a_kernel_does_not_end_is_found_beside_it():
+def test_why_a_kernel_does_not_end_is_found_beside_it(monkeypatch):
+    run = check.Program.run
+    slow = lambda self, tool, call, timeout: run(self, tool, call, timeout if tool == "plain" else children.LIMIT)
+    monkeypatch.setattr(check.Program, "run", slow)
     report = kernel("while (x[i + 4] != 12345) { ((device volatile float*)x)[i] = 1; }").check(
-        torch.zeros(4), threads=1, timeout=3.0
+        torch.zeros(4), threads=1, timeout=0.5
     )
     assert "address" in {finding.kind for finding in report.findings}, report
 
 
 def test_a_kernel_that_ends_in_one_order_only_is_told_which():
     body = "device volatile float* y = x; if (i > 0) { while (y[i - 1] == 0) {} } y[i] = 1;"
-    program = types.SimpleNamespace(run=kernel_program(body, 4))
+    run = kernel_program(body, 4)
     call = binding.bind((torch.zeros(4),), None, None, None, False)
-    usual = program.run("plain", call, 1.0)
+    usual = run("plain", call, children.LIMIT)
     assert usual.status == 0
-    findings = check._compared(program, call, 1.0, usual)
+    limited = lambda tool, call, timeout, order=0, **more: run(
+        tool, call, timeout if order else children.LIMIT, order, **more
+    )
+    findings = check._compared(types.SimpleNamespace(run=limited), call, 1.0, usual)
     assert [finding.kind for finding in findings] == ["hang"], findings
-    assert "did not end within 1 s when threads run backwards" in findings[0].message
+    assert "backwards" in findings[0].message
 
 
 def kernel_program(body: str, n: int):
@@ -680,14 +681,6 @@ def test_check_says_what_it_skipped():
     assert large.ok
     assert any("group_size" in skipped or "sanitizers" in skipped for skipped in large.skipped)
     assert "skipped" in str(large)
-
-
-@pytest.mark.skipif("zig" not in COMPILERS, reason="there is no ziglang")
-def test_without_clang_the_orders_still_run(monkeypatch):
-    monkeypatch.setenv("METALSIM_CXX", "zig")
-    report, _ = checked("softmax_tree", (f"{BARRIER}  // 2", ""), 1000)
-    assert [finding.kind for finding in report.findings] == ["thread order"]
-    assert "they come with clang++ 19" in report.skipped[0]
 
 
 # ---- a kernel gone wrong in an ordinary call -------------------------------------------------------------------------
@@ -725,7 +718,7 @@ for meeting in ("", "metal::threadgroup_barrier(metal::mem_flags::mem_device);")
 library = shader.compile_shader(source)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background begins with it ignored
 moments, ended = random.Random(0), 0
-for name in 600 * dir(library):
+for name in 30 * dir(library):
     try:
         threading.Timer(0.003 * moments.random(), os.kill, (os.getpid(), signal.SIGINT)).start()
         getattr(library, name)(torch.zeros(4))
@@ -737,8 +730,8 @@ print(ended, "ended")
 
 def test_ctrl_c_ends_a_kernel():
     """Whenever it comes: before the call, while the call is prepared, between two groups, and in the kernel."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=100)
-    assert done.stdout == "1200 ended\n", done.stdout + done.stderr
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=children.LIMIT)
+    assert done.stdout == "60 ended\n", done.stdout + done.stderr
 
 
 def test_writing_beside_a_buffer_is_an_error_and_changes_nothing():
@@ -789,20 +782,6 @@ def test_sizes_are_pytorch_s():
         bound(binding, x, threads=(3, 1024), group_size=(3, 1024))
 
 
-def test_sizes_that_make_no_sense_raise():
-    x = torch.zeros(10)
-    with pytest.raises(RuntimeError, match="Number of threads is undefined or has wrong dimension"):
-        bound(binding, 12)
-    with pytest.raises(RuntimeError, match=r"vec.size\(\) < 4"):
-        bound(binding, x, threads=(1, 1, 1, 1))
-    with pytest.raises(RuntimeError, match=r"threads->size\(\) == group_size->size\(\)"):
-        bound(binding, x, threads=(2, 2), group_size=2)
-    with pytest.raises(RuntimeError, match="an int, or up to three of them, not a float"):
-        bound(binding, x, threads=4.0)
-    with pytest.raises(RuntimeError, match="counts from 0"):
-        bound(binding, x, threads=-1)
-
-
 def numbers_in(buffer) -> list:
     return buffer.owner.tolist()
 
@@ -819,30 +798,6 @@ def test_numbers_are_float_and_int64_unless_cast():
     assert numbers_in(bound(binding, x, 2.75, arg_casts="int8").buffers[1]) == [2]
 
 
-def test_arguments_that_are_none_raise_as_in_pytorch():
-    x = torch.zeros(1)
-    for args, casts, message in (
-        ((x, "a"), None, "Unsupported argument type"),
-        ((x, None), None, "Unsupported argument type"),
-        ((x, ["a"]), None, "Unexpected argument types"),
-        ((x, []), None, "Empty list/tuple can not be an argument"),
-        ((x, [x, x]), None, "argument buffers are not simulated"),
-        ((x, 1), 5, "Unexpected caster arg type int"),
-        ((x, 1), "int64", "Unsupported cast instruction int64"),
-    ):
-        with pytest.raises(RuntimeError, match=message):
-            bound(binding, *args, arg_casts=casts)
-
-
-def test_signs_that_memory_does_not_have_are_refused():
-    z, x = torch.complex(torch.ones(3), torch.ones(3)), torch.ones(3)
-    with pytest.raises(RuntimeError, match=r"argument 0 is the conjugate of what its memory holds.*resolve_conj\(\)"):
-        bound(binding, z.conj())
-    with pytest.raises(RuntimeError, match=r"argument 0 is the negative of what its memory holds.*resolve_neg\(\)"):
-        bound(binding, torch._neg_view(x))
-    assert bound(binding, z.conj().resolve_conj()).buffers[0].bytes == 24
-
-
 def test_tensors_are_contiguous_and_have_no_float64():
     with pytest.raises(TypeError, match="doesn't support float64"):
         bound(binding, torch.zeros(3, dtype=torch.float64))
@@ -852,39 +807,6 @@ def test_tensors_are_contiguous_and_have_no_float64():
     assert bound(binding, turned, strided=True).buffers[0].bytes == 48
     assert bound(binding, torch.zeros(9)[2:5]).buffers[0].bytes == 12
     assert bound(binding, torch.zeros(4, 4)[:, 1:2], strided=True).buffers[0].bytes == 60
-
-
-def test_what_metal_would_take_for_something_else_raises():
-    def want(kind, scalar, size, reference=1):
-        return binding.Parameter(0, reference, ord(kind), scalar, size, 1)
-
-    def given(*args, **casts):
-        return bound(binding, *args, threads=1, **casts).buffers
-
-    for parameter, buffers, message in (
-        (want("f", 4, 4), given(), "is not bound"),
-        (want("f", 4, 16), given(torch.zeros(3)), "has 12 bytes, the kernel reads 16"),
-        (want("f", 4, 4), given(1), "holds 8-byte integer, the kernel declares float"),
-        (want("h", 2, 2, 0), given(torch.zeros(3)), "holds float, the kernel declares half"),
-        (want("i", 4, 4, 0), given(torch.zeros(3)), "holds float, the kernel declares integer"),
-        (
-            want("i", 4, 4, 0),
-            given(torch.zeros(3, dtype=torch.long)),
-            "holds 8-byte integer, the kernel declares 4-byte",
-        ),
-        (want("u", 4, 4), given(-1), "is -1, which 4 bytes cannot hold"),
-        (want("i", 4, 4), given(2**31), "cannot hold"),
-    ):
-        with pytest.raises(RuntimeError, match=message):
-            binding.check_parameters("k", [parameter], buffers)
-    for parameter, buffers in (
-        (want("u", 4, 4), given(5)),
-        (want("B", 1, 1), given(True)),
-        (want("u", 4, 4, 0), given(torch.zeros(3, dtype=torch.int32))),
-        (want("s", 40, 40, 0), given(torch.zeros(3, dtype=torch.uint8))),
-        (want("h", 2, 2), given(0.5, arg_casts="fp16")),
-    ):
-        binding.check_parameters("k", [parameter], buffers)
 
 
 def test_overlapping_buffers_are_one_region():
@@ -1117,21 +1039,6 @@ def test_the_key_has_everything_in_it(monkeypatch):
     assert compiler.key("source") == before
 
 
-def test_a_file_of_ours_that_changes_makes_another_key(monkeypatch, tmp_path):
-    """Also the one that names the compiler's options."""
-    shutil.copytree(compiler.HERE, tmp_path / "shader")
-    monkeypatch.setattr(compiler, "HERE", tmp_path / "shader")
-    monkeypatch.setattr(compiler, "RUNTIME", tmp_path / "shader" / "runtime")
-    before = compiler._our_files.__wrapped__()
-    for name in ("compiler.py", "source.py", "runtime/rt.cpp", "runtime/include/metalsim/types.h"):
-        path = tmp_path / "shader" / name
-        text = path.read_text(encoding="utf-8")
-        path.write_text(f"{text}//", encoding="utf-8")
-        assert compiler._our_files.__wrapped__() != before, name
-        path.write_text(text, encoding="utf-8")
-    assert compiler._our_files.__wrapped__() == before
-
-
 THREE_AT_ONCE = f"""
 import multiprocessing, os, torch
 from metalsim import shader
@@ -1145,7 +1052,7 @@ started = [multiprocessing.get_context("fork").Process(target=compute) for _ in 
 for process in started:
     process.start()
 for process in started:
-    process.join(100)
+    process.join()
 print([process.exitcode for process in started])
 """
 
@@ -1153,16 +1060,9 @@ print([process.exitcode for process in started])
 def test_processes_do_not_disturb_each_other(monkeypatch, tmp_path):
     """Three forks of a process that has imported torch and done nothing yet: no thread of it can be missing."""
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", THREE_AT_ONCE], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", THREE_AT_ONCE], capture_output=True, text=True, timeout=children.LIMIT)
     assert done.stdout == "[0, 0, 0]\n", done.stdout + done.stderr
     assert not list(tmp_path.rglob(".*-*"))
-
-
-def statements(tens: int) -> str:
-    """A short source that becomes 10**tens statements."""
-    macros = [f"#define X{n + 1} {' '.join([f'X{n}'] * 10)}" for n in range(tens)]
-    text = "\n".join(["#define X0 x[i] = x[i] * 1.5 + sin(x[i]);", *macros])
-    return f"{HEAD}{text}\nkernel void k(device float* x, {POSITION}) {{ X{tens} }}"
 
 
 def test_a_source_that_is_too_large_is_refused_at_once():
@@ -1172,35 +1072,13 @@ def test_a_source_that_is_too_large_is_refused_at_once():
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "tens", "message"),
-    [
-        ("MOST_SECONDS", 1, 4, "takes more than 1 s of the processor's time"),
-        ("MOST_WRITTEN", 1 << 20, 9, "with its macros expanded has more than 1 MiB"),
-        ("MOST_MEMORY", 64 << 20, 1, "compiling it takes more than 64 MiB"),  # clang itself has more
-    ],
+    ("limit", "value", "command", "words"),
+    [("MOST_SECONDS", 1, "while :; do :; done", "1 s"), ("MOST_WRITTEN", 1 << 20, "exec yes", "1 MiB")],
 )
-def test_a_source_that_becomes_too_large_is_refused(limit, value, tens, message, monkeypatch, tmp_path):
-    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
+def test_a_compiler_ends_at_its_limits(limit, value, command, words, monkeypatch):
     monkeypatch.setattr(compiler, limit, value)
-    with pytest.raises(RuntimeError, match=r"too large for the simulation: .*Split it") as caught:
-        shader.compile_shader(statements(tens))
-    assert message in str(caught.value)
-    assert [path.name for path in (tmp_path / "shader").iterdir() if "kernels" in path.name] == []
-
-
-@pytest.mark.parametrize(
-    ("status", "errors", "limit"),
-    [
-        (-signal.SIGABRT, "", "with its macros expanded"),  # of zig 0.17
-        (-signal.SIGSEGV, "\n", "compiling it takes more than 4096 MiB"),
-        (-signal.SIGABRT, "panic: unreachable", None),
-        (-signal.SIGSEGV, "a stack dump", None),
-        (1, "", None),
-    ],
-)
-def test_a_compiler_that_dies_without_a_word_has_passed_a_limit(status, errors, limit):
-    passed = compiler._passed_limit(status, errors, 1.0)
-    assert passed is None if limit is None else limit in passed
+    with pytest.raises(RuntimeError, match=words):
+        compiler._run(["sh", "-c", command])
 
 
 def test_a_failed_compilation_leaves_nothing(monkeypatch, tmp_path):
@@ -1208,22 +1086,6 @@ def test_a_failed_compilation_leaves_nothing(monkeypatch, tmp_path):
     with pytest.raises(SyntaxError):
         shader.compile_shader("Syntax error")
     assert [path.name for path in (tmp_path / "shader").iterdir() if "kernels" in path.name] == []
-
-
-def test_a_source_is_text_and_may_begin_with_a_mark():
-    with pytest.raises(TypeError, match="the source of a Metal library is text, not bytes"):
-        shader.compile_shader(b"kernel void k() {}")
-    x = torch.zeros(2)
-    shader.compile_shader(f"\ufeffkernel void k(device float* x, {POSITION}) {{ x[i] = 3; }}").k(x)
-    assert x.tolist() == [3, 3]
-
-
-@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_what_is_compiled_is_neither_copied_nor_pickled(way):
-    one = kernel("x[i] = 1;")
-    for compiled in (one, one._library, patches.Kernel(one, None)):
-        with pytest.raises(TypeError, match="cannot be copied or pickled: keep its source"):
-            way(compiled)
 
 
 def test_no_compiler_says_what_to_install(monkeypatch):
@@ -1254,55 +1116,6 @@ def test_ziglang_is_taken_where_there_is_no_clang(monkeypatch):
     assert (chosen.kind, chosen.identity) == ("zig", "ziglang 0.17.0")
     assert chosen.command == ("/packages/ziglang/zig", "c++")
     assert "clang++ 19" in chosen.missing_sanitizers
-
-
-# ---- the headers and the run time can be broken as well --------------------------------------------------------------
-
-
-def positions() -> None:
-    test_positions_in_a_grid_that_groups_do_not_divide()
-
-
-def lanes() -> None:
-    test_simdgroup_functions_see_the_lanes_that_are_there(40)
-
-
-BREAKS = [  # (file, old, new, a test that must then fail)
-    ("rt.cpp", "least(d.group[0], d.grid[0] - x * d.group[0])", "d.group[0]", positions),
-    ("rt.cpp", "(z * size.y + y) * size.x + x", "(z * size.x + y) * size.y + x", positions),
-    (
-        "rt.cpp",
-        "if (shared) fill_unwatched(",
-        "if (false) fill_unwatched(",
-        lambda: test_threadgroup_memory_begins_as_garbage(),
-    ),
-    ("rt.cpp", "first[i]->present = mask;", "first[i]->present = ~0u;", lanes),
-    ("include/metalsim/types.h", "(x >> 16 & 1)", "1", lambda: test_conversions_round_to_nearest()),
-    ("include/metalsim/types.h", "nan ? x | 0x400000 :", "", lambda: test_conversions_round_to_nearest()),
-    ("include/metalsim/simdgroup.h", "simd_shuffle_xor, lane ^ k", "simd_shuffle_xor, lane", lanes),
-    ("include/metalsim/simdgroup.h", "METALSIM_REDUCTION(sum, a + b)", "METALSIM_REDUCTION(sum, a - b)", lanes),
-    ("include/metalsim/matrix.h", "lane_with(at.row, k)", "lane_with(k, at.row)", lambda: test_matrix_tiles()),
-    ("include/metalsim/vector_n.h", "a.at(i) op b.at(i)", "b.at(i) op a.at(i)", lambda: test_four_elements_a_thread(7)),
-    (
-        "include/metalsim/math.h",
-        "__builtin_expf(a)",
-        "__builtin_exp2f(a)",
-        lambda: test_softmax_in_threadgroup_memory("softmax_tree", 5, 33, 64),
-    ),
-]
-
-
-@pytest.mark.parametrize(("file", "old", "new", "broken_test"), BREAKS, ids=[f"{b[0]}: {b[1]}" for b in BREAKS])
-def test_a_broken_run_time_goes_red(file, old, new, broken_test, monkeypatch, tmp_path):
-    runtime = tmp_path / "runtime"
-    shutil.copytree(compiler.RUNTIME, runtime)
-    text = (runtime / file).read_text(encoding="utf-8")
-    assert old in text, f"{file} has no {old!r}: adapt the break"
-    (runtime / file).write_text(text.replace(old, new, 1), encoding="utf-8")
-    monkeypatch.setattr(compiler, "RUNTIME", runtime)
-    monkeypatch.setattr(compiler, "_our_files", compiler._our_files.__wrapped__)
-    with pytest.raises((AssertionError, RuntimeError)):
-        broken_test()
 
 
 @pytest.mark.parametrize("far", [5 * 10**8, 10**9, -(2**31), 2**31 - 1])

@@ -42,6 +42,16 @@ def test_torch_compile_is_right(network):
     checks.assert_close(gradient, ours[0].weight.grad.cpu(), "float32")
 
 
+@pytest.mark.claim(on="gpu", used_in="notebooks 02b and 04: torch.compile fuses", seconds=180)
+@pytest.mark.usefixtures("shaders")
+def test_compiled_functions_take_any_layout():
+    """A compiled function is right for dense tensors of any layout: transposed and channels_last ones."""
+    f = lambda x: x.relu() + 1
+    compiled = torch.compile(f)
+    for x in (torch.randn(4, 5).t(), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)):
+        checks.assert_close(f(x), compiled(x.to("mps")).cpu(), "float32")
+
+
 @pytest.mark.claim(on="gpu", used_in="notebook 09, AOTInductor", seconds=300, slow=True)
 def test_package_runs_in_another_process(network, evidence):
     """An AOTInductor package made for MPS loads in a fresh process and agrees with the CPU.

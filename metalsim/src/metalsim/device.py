@@ -9,7 +9,8 @@ What it knows:
   (`metalsim.refusals`).
 - *What is copied.* Copies between CPU and device, and those that a fallback makes, are counted and told.
 - *What raises.* Mixed devices, float64, ``.numpy()`` of a device tensor, too much memory, a CPU tensor given to a
-  shader. Memory that nobody wrote reads as NaN (whole numbers as -1).
+  shader. Memory that nobody wrote reads as NaN (whole numbers as -1), or as PyTorch fills it under
+  ``torch.use_deterministic_algorithms``. The child of a fork cannot use its parent's device.
 - *autocast*: PyTorch's own lists for MPS, which every build of it carries.
 
 What it does not know:
@@ -193,18 +194,19 @@ def _switched_on() -> ModuleType:
     return module
 
 
-def _decider() -> Callable[[str], tuple[int, Sequence[str]]]:
-    """What to do with an operator, and which dtypes to compute in float32 because the CPU has no kernel for them."""
+def _decider() -> Callable[[str], tuple[int, Sequence[str], bool]]:
+    """What to do with an operator, which dtypes to compute in float32 because the CPU has no kernel for them, and
+    whether it takes numbers that are on the CPU."""
     falls_back = _fallback_enabled()
 
-    def decide(name: str) -> tuple[int, Sequence[str]]:
-        how = operators.status(name)
+    def decide(name: str) -> tuple[int, Sequence[str], bool]:
+        how, numbers = operators.status(name), operators.takes_numbers(name)
         if how == "falls back":
-            return FALLS_BACK, ()
+            return FALLS_BACK, (), numbers
         if how in ("native", "composite"):
             decision = LIMITED if refusals.looks_at_arguments(name) else NATIVE
-            return decision, operators.WITHOUT_CPU_KERNEL.get(name.partition(".")[0], ())
-        return (FALLS_BACK if falls_back else MISSING), ()
+            return decision, operators.WITHOUT_CPU_KERNEL.get(name.partition(".")[0], ()), numbers
+        return (FALLS_BACK if falls_back else MISSING), (), numbers
 
     return decide
 

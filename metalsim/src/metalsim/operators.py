@@ -66,15 +66,29 @@ def has_kernel(operator: str) -> bool:
     return status(operator) in ("native", "composite")
 
 
+def takes_numbers(operator: str) -> bool:
+    """Does an operator take a number that is on the CPU beside tensors of the device, as those that iterate do?"""
+    entry = _entries().get(operator.removeprefix("aten::").removesuffix(".default"))
+    if entry is None:  # not PyTorch's own, or generated
+        return True
+    entry = {**_entries().get(entry.get("structured_delegate"), {}), **entry}
+    return entry.get("device_check") == "NoCheck" or entry.get("structured_inherits") == "TensorIteratorBase"
+
+
 @functools.cache
-def table() -> Mapping[str, Status]:
-    """Status of every ATen operator, by name and overload (``add.Tensor``), read from the installed PyTorch."""
+def _entries() -> Mapping[str, Mapping[str, Any]]:
     import torchgen
     import yaml
 
     path = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
     entries = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    by_name = {entry["func"].split("(", 1)[0]: entry for entry in entries}
+    return {entry["func"].split("(", 1)[0]: entry for entry in entries}
+
+
+@functools.cache
+def table() -> Mapping[str, Status]:
+    """Status of every ATen operator, by name and overload (``add.Tensor``), read from the installed PyTorch."""
+    by_name = _entries()
     statuses = {name: _status_of(entry, by_name) for name, entry in by_name.items()}
     for name, entry in by_name.items():
         # variants that are generated from this entry do what it does

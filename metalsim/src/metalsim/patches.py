@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +32,7 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
         "_has_mps": True,
         "_mps_get_name": lambda: NAME,
         "_mps_get_core_count": lambda: CORES,
-        "_mps_compileShader": lambda source: Library(source, host_view),
+        "_mps_compileShader": lambda source: Library(source, host_view, _for_generated_code()),
         "_mps_profilerStartTrace": start,
         "_mps_profilerStopTrace": profiler.stop,
         "_mps_isCaptureEnabled": profiler.capture_enabled,
@@ -55,11 +57,11 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
 class Library:
     """A compiled shader source: its kernels are attributes, as those of ``torch.mps.compile_shader``."""
 
-    def __init__(self, source: str, host_view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, source: str, host_view: Callable[[torch.Tensor], torch.Tensor], strided: bool = False) -> None:
         from metalsim import shader
 
         self._host_view = host_view
-        self._library = shader.compile_shader(source)
+        self._library = shader.compile_shader(source, strided=strided)
 
     def __getattr__(self, name: str) -> Any:
         kernel = getattr(self._library, name)
@@ -108,6 +110,12 @@ class Kernel:
         if argument.device.type != "mps" and argument.dim() > 0:
             raise RuntimeError("Passed CPU tensor to MPS op")
         return self._host_view(argument.detach())
+
+
+def _for_generated_code() -> bool:
+    """Whether torch.compile asks, whose kernels are made for the strides of their tensors."""
+    caller = sys._getframe(3)  # of torch.mps.compile_shader, which calls the lambda above
+    return caller.f_globals.get("__name__", "").startswith("torch._inductor.")
 
 
 def _host_storage(storage: Any, host_view: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -198,6 +206,9 @@ def _refuse_other_processes() -> None:
 
     def reduce_storage(storage: Any) -> Any:
         if storage.device.type == "mps":
+            if torch.utils.data.get_worker_info():  # an error in the thread that sends would reach nobody
+                sys.stderr.write("a DataLoader's worker cannot pass mps tensors on: move them to mps in the parent\n")
+                os._exit(1)
             storage._share_filename_cpu_()
         return plain(storage)
 

@@ -68,6 +68,10 @@ TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
   m.impl("scaled_dot_product_attention", &choose_attention);
 }
 
+TORCH_LIBRARY_IMPL(aten, FuncTorchVmapMode, m) {
+  m.impl("scaled_dot_product_attention", &batched_attention);
+}
+
 } // namespace
 
 // Put `run_any` under the device's key for these operators, as a Mac's PyTorch has a kernel there. Without it the
@@ -83,6 +87,7 @@ void install(py::object decide_by_name, py::object outcome_of_call, std::string 
   decide = decide_by_name.release().ptr();
   outcome = outcome_of_call.release().ptr();
   commit_hash = std::move(commit);
+  watch_forks();
 }
 
 void listen(py::object callback) {

@@ -119,7 +119,10 @@ struct Hooks final : at::MPSHooksInterface {
     return &device_memory();
   }
   c10::Allocator* getPinnedMemoryAllocator() const override {
-    return c10::GetAllocator(c10::kCPU);
+    return &pinned_memory();
+  }
+  bool isPinnedPtr(const void* data) const override {
+    return pinned_memory().holds(data);
   }
   c10::Device getDeviceFromPtr(void*) const override {
     return device();

@@ -21,9 +21,12 @@ namespace metalsim {
 enum class Decision { native, falls_back, missing, limited };
 
 // Set once by install.
-inline PyObject* decide = nullptr; // name -> int(Decision), names of the dtypes that are computed in float32
+inline PyObject* decide = nullptr; // name -> int(Decision), names of dtypes that are computed in float32, takes_numbers
 inline PyObject* outcome = nullptr; // name, arguments -> None, or an `Outcome` as two strings
 inline std::string commit_hash; // of the torch that is running, for the message about a missing operator
+
+constexpr const char* kTwoDevices =
+    "Expected all tensors to be on the same device, but found at least two devices, mps:0 and cpu!";
 
 // What is known of an operator before its arguments are.
 struct OpInfo {
@@ -33,6 +36,7 @@ struct OpInfo {
   std::vector<bool> indices; // per argument: a list of optional tensors, which may stay on the CPU
   std::vector<bool> written; // per argument
   std::vector<int> returned_argument; // per result: which argument it is, or -1
+  bool takes_numbers = true; // of the CPU, which may stand beside device tensors in a kernel for elements
   std::vector<std::string> widened; // dtypes that Metal computes with and the CPU does not, as its errors call them
   mutable std::atomic<bool> warned = false;
 };
@@ -74,6 +78,7 @@ inline std::unique_ptr<OpInfo> look_up(const c10::OperatorHandle& op) {
   const py::tuple decision = py::reinterpret_borrow<py::object>(decide)(c10::toString(op.operator_name()));
   info.decision = Decision(py::cast<int>(decision[0]));
   info.widened = py::cast<std::vector<std::string>>(decision[1]);
+  info.takes_numbers = py::cast<bool>(decision[2]);
   return made;
 }
 
@@ -120,10 +125,7 @@ class HostCall {
     arguments_.assign(stack_->begin() + int64_t(first), stack_->end());
     for (size_t i = 0; i < count; ++i)
       (*stack_)[first + i] = to_host(arguments_[i], i);
-    // a number that lives on the CPU may stand beside device tensors, but nothing can be written to it
-    TORCH_CHECK(
-        pairs_.empty() || !on_cpu_,
-        "Expected all tensors to be on the same device, but found at least two devices, mps:0 and cpu!");
+    TORCH_CHECK(pairs_.empty() || !on_cpu_, kTwoDevices);
     // the device's generator brings the call of a CPU tensor here; a Mac's kernels refuse it, each in words of its own
     TORCH_CHECK(!generator_ || !on_cpu_, "Passed CPU tensor to MPS op");
   }
@@ -158,7 +160,8 @@ class HostCall {
     if (!tensor.defined())
       return tensor;
     if (!tensor.is_mps()) {
-      on_cpu_ |= tensor.is_cpu() && !info_.indices[argument] && (tensor.dim() > 0 || info_.written[argument]);
+      const bool number = tensor.dim() == 0 && info_.takes_numbers && !info_.written[argument];
+      on_cpu_ |= tensor.is_cpu() && !info_.indices[argument] && !number;
       return tensor;
     }
     note_copy(tensor);
@@ -217,7 +220,7 @@ class HostCall {
   }
 
   void call_kernel() {
-    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    OnHost on_host;
     op_.redispatchBoxed(kHostKeys, stack_);
   }
 

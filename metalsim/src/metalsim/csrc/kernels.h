@@ -40,7 +40,7 @@ inline std::vector<Tensor> device_tensors(const std::vector<Tensor>& results) {
 // ---- copies ---------------------------------------------------------------------------------------------------------
 
 inline void copy_bytes(const Tensor& from, const Tensor& to) {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  OnHost on_host;
   host_view(to).copy_(host_view(from));
   const bool to_device = to.is_mps();
   if (to_device == from.is_mps())
@@ -80,11 +80,15 @@ inline Tensor& set_nothing(Tensor& self) {
 // torch's own code for these two moves the bytes of a storage that is too small; here it never is.
 inline const Tensor& resize_(const Tensor& self, IntArrayRef size, std::optional<at::MemoryFormat> format) {
   settle();
+  const size_t before = self.storage().nbytes();
   if (c10::multiply_integers(size) > 0)
     grow_storage(
         self.storage(),
         at::detail::computeStorageNbytesContiguous(size, self.element_size(), size_t(self.storage_offset())));
-  return at::native::resize_(self, size, format);
+  at::native::resize_(self, size, format);
+  if (fills_new_memory())
+    at::native::fill_resize_deterministic_(host_view(self), int64_t(before));
+  return self;
 }
 
 inline Tensor& set_storage(Tensor& self, c10::Storage source, int64_t offset, IntArrayRef size, IntArrayRef stride) {
@@ -112,10 +116,10 @@ inline Tensor efficient_zeros(
 
 // ---- matrix products and convolutions -------------------------------------------------------------------------------
 
-inline void check_on_device(const Tensor& tensor, const char* name) {
+inline void check_on_device(const OptionalTensor& tensor, const char* name) {
   TORCH_CHECK(
-      !tensor.defined() || tensor.is_mps(),
-      "Tensor for argument ", name, " is on ", tensor.device(), " but expected on mps");
+      !tensor || !tensor->defined() || tensor->is_mps(),
+      "Tensor for argument ", name, " is on ", tensor->device(), " but expected on mps");
 }
 
 // torch takes this for a convolution whose weights are on the device and whose input is not.
@@ -149,8 +153,9 @@ inline Tensor narrowed(const Tensor& result, const Tensor& like) {
 inline Tensor linear(const Tensor& input, const Tensor& weight, const OptionalTensor& bias) {
   check_on_device(input, "input");
   check_on_device(weight, "weight");
+  check_on_device(bias, "bias");
   check_arguments("aten::linear", {input, weight, bias});
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  OnHost on_host;
   auto result = at::linear(host_view(input), host_view(weight), host_view(bias));
   count_op("aten::linear");
   return device_tensor(result);
@@ -162,7 +167,7 @@ inline std::tuple<Tensor, Tensor, Tensor> linear_backward(
     const Tensor& grad_output,
     const Tensor& weight,
     std::array<bool, 3> mask) {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  OnHost on_host;
   const Tensor input = host_view(self);
   const bool one_output = weight.dim() == 1;
   const Tensor matrix = one_output ? host_view(weight).unsqueeze(0) : host_view(weight);
@@ -200,7 +205,7 @@ inline Tensor convolution(
   check_arguments(
       "aten::convolution_overrideable",
       {input, weight, bias, stride, padding, dilation, transposed, output_padding, groups});
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  OnHost on_host;
   auto result = at::convolution(
       widened(input), widened(weight), widened(bias), stride, padding, dilation, transposed, output_padding, groups);
   count_op(transposed ? "aten::_mps_convolution_transpose" : "aten::_mps_convolution");
@@ -218,7 +223,7 @@ inline std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     IntArrayRef output_padding,
     int64_t groups,
     std::array<bool, 3> mask) {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  OnHost on_host;
   const std::vector<int64_t> bias_size{transposed ? weight.size(1) * groups : weight.size(0)};
   auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(
       widened(grad_output), widened(input), widened(weight), IntArrayRef(bias_size), stride, padding, dilation,
@@ -239,15 +244,48 @@ inline std::tuple<Tensor, Tensor> attention(
     const OptionalTensor& dropout_mask,
     std::optional<double> scale,
     bool grouped) {
+  for (const OptionalTensor& tensor : {OptionalTensor(query), OptionalTensor(key), OptionalTensor(value), mask})
+    TORCH_CHECK(!tensor || !tensor->defined() || tensor->is_mps(), kTwoDevices);
   check_arguments(
       "aten::_scaled_dot_product_attention_math_for_mps",
       {query, key, value, mask, dropout, causal, dropout_mask, scale, grouped});
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  OnHost on_host;
   auto [result, weights] = at::_scaled_dot_product_attention_math(
       host_view(query), host_view(key), host_view(value), host_view(mask), dropout, causal, host_view(dropout_mask),
       scale, grouped);
   count_op("aten::_scaled_dot_product_attention_math_for_mps");
   return {device_tensor(result), device_tensor(weights)};
+}
+
+// What PyTorch asks of these arguments on every device.
+inline void check_attention(
+    const Tensor& query,
+    const Tensor& key,
+    const Tensor& value,
+    const OptionalTensor& mask,
+    bool causal) {
+  const auto alike = [&](auto property) { return property(query) == property(key) && property(query) == property(value); };
+  TORCH_CHECK(
+      alike([](const Tensor& tensor) { return tensor.scalar_type(); }),
+      "Expected query, key, and value to have the same dtype, but got query.dtype: ", query.dtype(), " key.dtype: ",
+      key.dtype(), " and value.dtype: ", value.dtype(), " instead.");
+  TORCH_CHECK(
+      alike([](const Tensor& tensor) { return tensor.device(); }),
+      "Expected query, key, and value to have the same device type, but got query.device: ", query.device(),
+      " key.device: ", key.device(), " and value.device: ", value.device(), " instead.");
+  TORCH_CHECK(
+      query.dim() >= 2 && key.dim() >= 2 && value.dim() >= 2,
+      "Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: ", query.dim(),
+      " key.dim: ", key.dim(), " and value.dim: ", value.dim(), " instead.");
+  if (!mask || !mask->defined())
+    return;
+  const auto dtype = mask->scalar_type();
+  TORCH_CHECK(
+      dtype == at::kBool || dtype == at::kFloat || dtype == query.scalar_type(),
+      "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: ",
+      mask->dtype(), " and  query.dtype: ", query.dtype(), " instead.");
+  TORCH_CHECK(
+      !causal, "scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True");
 }
 
 // As on a Mac: one operator where nothing needs a gradient, else its pieces. That operator refuses to drop anything.
@@ -260,9 +298,7 @@ inline Tensor choose_attention(
     bool causal,
     std::optional<double> scale,
     bool grouped) {
-  TORCH_CHECK(
-      !(causal && mask && mask->defined()),
-      "scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True");
+  check_attention(query, key, value, mask, causal);
   OptionalTensor added = mask;
   if (mask && mask->defined() && mask->scalar_type() == at::kBool)
     added = at::zeros_like(*mask, query.options()).masked_fill_(mask->logical_not(), -INFINITY);
@@ -275,9 +311,23 @@ inline Tensor choose_attention(
       query, key, value, added, dropout, causal, std::nullopt, scale, grouped));
 }
 
+// Under vmap. torch's own function, which was there, asks a table in which a build for Linux has no mps.
+inline Tensor batched_attention(
+    const Tensor& query,
+    const Tensor& key,
+    const Tensor& value,
+    const OptionalTensor& mask,
+    double dropout,
+    bool causal,
+    std::optional<double> scale,
+    bool grouped) {
+  const auto function = query.device().is_mps() ? &choose_attention : &at::native::scaled_dot_product_attention;
+  return function(query, key, value, mask, dropout, causal, scale, grouped);
+}
+
 inline std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
   check_arguments("aten::native_dropout", {input, p, train});
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  OnHost on_host;
   const Tensor x = host_view(input);
   Tensor mask = at::ones_like(x, x.options().dtype(at::kBool)); // its strides, which decide the order of the draws
   Tensor result = x.clone();
@@ -317,7 +367,7 @@ inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> lstm_mps(
     bool train,
     bool bidirectional,
     bool batch_first) {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  OnHost on_host;
   const Tensor state = host_generator(default_generator()).get_state();
   DrawFromDevice draw(train && dropout > 0 && layers > 1);
   auto [output, h, c] = lstm_on_host(
@@ -361,7 +411,7 @@ inline std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> lstm_mps_bac
   // below autograd nothing is recorded: let this repetition be
   const auto keys = c10::impl::tls_local_dispatch_key_set();
   c10::impl::ForceDispatchKeyGuard record(
-      keys.included_, keys.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+      keys.included_, (keys.excluded_ | c10::autocast_dispatch_keyset) - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
   at::AutoGradMode grad_mode(true);
   auto wanted = leaves({input});
   for (at::TensorList list : {hx, params})
@@ -408,6 +458,16 @@ inline Triple lstm(
     bool bidirectional,
     bool batch_first) {
   TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
+  const auto check = [&](const char* name, const Tensor& tensor) {
+    TORCH_CHECK(
+        tensor.device() == input.device(),
+        "Input and ", name, " tensors are not at the same device, found input tensor at ", input.device(), " and ",
+        name, " tensor at ", tensor.device());
+  };
+  for (const auto& tensor : hx)
+    check("hidden", tensor);
+  for (const auto& tensor : params)
+    check("parameter", tensor);
   check_arguments("aten::_lstm_mps", {input, hx.vec(), params.vec()});
   auto [output, h, c, state, cells, layers_outputs] = at::_lstm_mps(
       input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first);

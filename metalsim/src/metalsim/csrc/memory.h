@@ -9,7 +9,11 @@
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
+#include <ATen/native/TensorFactories.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <pthread.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <atomic>
@@ -30,6 +34,12 @@ constexpr int64_t kMaxDims = 16;
 inline c10::Device device() {
   return {c10::kMPS, 0};
 }
+
+// While CPU kernels compute for the device: neither autograd nor the CPU's autocast sees what they call.
+struct OnHost {
+  c10::impl::ExcludeDispatchKeyGuard guard{
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset};
+};
 
 // Bytes held by tensors now and at most, and how many allocations there were.
 class Usage {
@@ -108,9 +118,36 @@ inline Usage& usage() {
 // Commands in Objective-C, once its run time is connected.
 inline std::atomic<MetalStream*> metal{nullptr};
 
+// The child of a fork inherits tensors and no GPU. A worker of a DataLoader gets none even if its parent used none yet:
+// tensors of mps do not pass to another process, and the parent would wait for them for ever.
+enum class Process { unused, in_use, forked, refused };
+inline std::atomic<Process> process{Process::unused};
+
+inline void watch_forks() {
+  pthread_atfork(nullptr, nullptr, [] {
+    process = process == Process::unused || process == Process::forked ? Process::forked : Process::refused;
+  });
+}
+
+inline bool is_worker() {
+  py::gil_scoped_acquire gil;
+  return !py::module_::import("torch.utils.data").attr("get_worker_info")().is_none();
+}
+
+inline void check_process() {
+  if (process == Process::in_use)
+    return;
+  TORCH_CHECK(
+      process != Process::refused && !(process == Process::forked && is_worker()),
+      "a forked process cannot use the GPU of its parent, nor a DataLoader's worker pass mps tensors on: make tensors on "
+      "the CPU there, and move them to mps in the parent");
+  process = Process::in_use;
+}
+
 // Before the device does anything: what was encoded and not committed runs first, as on a Mac, where PyTorch encodes its
 // own operators behind it. Costs a load where there is no Objective-C.
 inline void settle() {
+  check_process();
   MetalStream* stream = metal.load(std::memory_order_acquire);
   if (stream != nullptr && stream->busy.load(std::memory_order_acquire) != 0)
     stream->settle();
@@ -172,6 +209,7 @@ inline Blocks& blocks() {
 }
 
 inline Block::Block(c10::Storage storage) : host(std::move(storage)), counted(host.nbytes()) {
+  check_process();
   destroy = [](MetalBuffer* self) { delete static_cast<Block*>(self); };
   follow();
   usage().add(counted);
@@ -240,6 +278,41 @@ struct DeviceMemory final : c10::DeviceAllocator {
     return {kRecommendedBytes - std::min(used, kRecommendedBytes), kRecommendedBytes};
   }
 };
+
+// Memory of the CPU that the GPU can use as well, as `pin_memory` asks for: which addresses those are.
+struct PinnedMemory final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    auto* owner = new c10::DataPtr(c10::GetAllocator(c10::kCPU)->allocate(bytes));
+    std::lock_guard<std::mutex> lock(mutex);
+    all.insert(owner->get());
+    return {owner->get(), owner, &release, c10::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return nullptr;
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+  bool holds(const void* pointer) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return all.count(pointer) > 0;
+  }
+  static void release(void* owner);
+
+  std::mutex mutex;
+  std::unordered_set<const void*> all;
+};
+
+inline PinnedMemory& pinned_memory() {
+  static auto* memory = new PinnedMemory;
+  return *memory;
+}
+
+inline void PinnedMemory::release(void* owner) {
+  std::unique_ptr<c10::DataPtr> memory(static_cast<c10::DataPtr*>(owner));
+  std::lock_guard<std::mutex> lock(pinned_memory().mutex);
+  pinned_memory().all.erase(memory->get());
+}
 
 inline DeviceMemory& device_memory() {
   static auto* memory = new DeviceMemory;
@@ -328,14 +401,20 @@ inline at::Tensor host_view(const at::Tensor& tensor) {
   return tensor_over(host_storage(tensor.storage()), kHostKeys, tensor);
 }
 
+inline bool fills_new_memory() {
+  const auto& context = at::globalContext();
+  return context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory();
+}
+
 inline void check_dtype(at::ScalarType dtype) {
   TORCH_CHECK_TYPE(
       dtype != at::kDouble,
       "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
       "Please use float32 instead.");
+  const bool narrow = c10::isFloat8Type(dtype) || dtype == at::kFloat4_e2m1fn_x2;
   TORCH_CHECK_TYPE(
-      dtype != at::kComplexDouble,
-      "Trying to convert ComplexDouble to the MPS backend but it does not have support for that dtype.");
+      dtype != at::kComplexDouble && (!narrow || dtype == at::kFloat8_e4m3fn),
+      "Trying to convert ", dtype, " to the MPS backend but it does not have support for that dtype.");
 }
 
 // A device storage over a CPU storage, without a copy.
@@ -352,6 +431,15 @@ inline at::Tensor device_tensor(const at::Tensor& result) {
   return tensor_over(device_storage(result.storage()), kDeviceKeys, result);
 }
 
+// Under torch.use_deterministic_algorithms: elements of a new tensor get the values that they get on the CPU.
+inline at::Tensor filled(at::Tensor made) {
+  if (fills_new_memory()) {
+    at::Tensor host = host_view(made);
+    at::native::fill_empty_deterministic_(host);
+  }
+  return made;
+}
+
 inline at::Tensor empty(
     at::IntArrayRef size,
     std::optional<at::ScalarType> dtype,
@@ -365,7 +453,7 @@ inline at::Tensor empty(
       int64_t(size.size()) <= kMaxDims, "MPS supports tensors with dimensions <= 16, but got ", size.size(), ".");
   const auto scalar_type = at::dtype_or_default(dtype);
   check_dtype(scalar_type);
-  return at::detail::empty_generic(size, &device_memory(), kDeviceKeys, scalar_type, format);
+  return filled(at::detail::empty_generic(size, &device_memory(), kDeviceKeys, scalar_type, format));
 }
 
 inline at::Tensor empty_strided(
@@ -377,7 +465,7 @@ inline at::Tensor empty_strided(
     std::optional<bool>) {
   const auto scalar_type = at::dtype_or_default(dtype);
   check_dtype(scalar_type);
-  return at::detail::empty_strided_generic(size, stride, &device_memory(), kDeviceKeys, scalar_type);
+  return filled(at::detail::empty_strided_generic(size, stride, &device_memory(), kDeviceKeys, scalar_type));
 }
 
 } // namespace metalsim
