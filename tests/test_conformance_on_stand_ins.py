@@ -16,6 +16,8 @@ import pytest
 import torch
 from conformance import test_converting, test_machines, test_mps, test_mpsgraph, test_profiler, test_shaders
 from pretend import pretend
+from test_isolated import gone
+from test_turns import until
 
 from metallab import checks, isolated, machine
 from metallab.detection import video
@@ -66,7 +68,7 @@ def mac(tmp_path, monkeypatch):
               export) echo '<row><subsystem>PyTorchMPS</subsystem></row>' ;;
               *) echo xctrace version 16.0 ;;
             esac""",
-        log="echo 'signpost PyTorchMPS PyTorchKernelIntervals softshrink'; exec sleep 30",
+        log="echo 'signpost PyTorchMPS PyTorchKernelIntervals softshrink'; exec sleep 600",
     )
     return types.SimpleNamespace(bin=bin, folder=tmp_path)
 
@@ -105,13 +107,17 @@ def test_without_xcode_claims_are_not_applicable(mac):
 
 def test_signposts_are_listened_to_while_work_is_done(mac, monkeypatch):
     worked = []
-    monkeypatch.setattr(test_profiler, "PAUSE", 0.5)
+    heard, ended = Path("heard.txt"), Path("ended")
+    wait_for = lambda happened: types.SimpleNamespace(sleep=lambda _: until(happened))
+    monkeypatch.setattr(test_profiler, "time", wait_for(lambda: heard.read_text().endswith("\n")))
     monkeypatch.setattr(isolated, "run", lambda source, **_: worked.append(source) or isolated.Outcome("well"))
     assert judge(test_profiler.test_signposts_of_operators_are_seen) == CONFIRMED
     assert judge(test_profiler.test_signposts_of_own_kernels_are_not_seen)[0] == "refuted"
     assert "nn.functional.softshrink(x, 0.5)" in worked[0]
     assert "library.softshrink_forward_float(out, x, 0.5)" in worked[1]
-    put(mac.bin, log="echo log: must be admin; exit 77")
+    put(mac.bin, log="echo log: must be admin; echo $$ > ended; exit 77")
+    left = lambda: ended.exists() and ended.read_text().endswith("\n") and gone(int(ended.read_text()))
+    monkeypatch.setattr(test_profiler, "time", wait_for(left))
     outcome, message = judge(test_profiler.test_signposts_of_operators_are_seen)
     assert (outcome, "must be admin" in message) == ("not applicable", True)
 

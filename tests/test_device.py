@@ -261,8 +261,6 @@ class Jax(timing.Host):
 
 
 def test_every_result_of_jax_is_waited_for():
-    import time
-
     import jax
 
     x = jax.numpy.ones((300, 300))
@@ -276,7 +274,7 @@ def test_every_result_of_jax_is_waited_for():
 
     def clock():
         unready.append(sum(not result.is_ready() for result in results))
-        return time.perf_counter_ns()
+        return 1_000_000 * len(results)  # a millisecond each
 
     budget = timing.Budget(min_samples=3, max_samples=3, warmup_calls=2, warmup_seconds=0, block_seconds=0.02)
     for question in ("latency", "throughput"):

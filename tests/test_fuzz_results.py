@@ -391,16 +391,6 @@ def test_no_reader_believes_a_claim_that_the_samples_do_not_say(place, monkeypat
     assert not any("claims" in answer for answer in answers.values())
 
 
-def test_files_of_results_are_read_in_one_place():
-    """Whoever reads one, the book too, goes through `records.load`."""
-    texts = [*(paths.ROOT / "utils" / "metallab").rglob("*.py"), *(paths.ROOT / "book").rglob("*.py")]
-    texts += sorted(paths.NOTEBOOKS.glob("*.ipynb"))
-    readers = {
-        path.name for path in texts if re.search(r"import pyperf|BenchmarkSuite|\[.benchmarks.\]", path.read_text())
-    }
-    assert readers == {"records.py"}
-
-
 def test_the_oracle_finds_a_reader_that_believes_a_claim(place, monkeypatch):
     """The fuzzer itself can fail: with a reader that takes speed-ups from the file it does."""
     monkeypatch.setattr(records, "_computed", lambda run, runs: run)

@@ -172,7 +172,7 @@ print(json.dumps({**mine, "python": sys.executable, "folder": os.getcwd(), "chil
     seen = json.loads(text(cells[0]))
     assert (seen["MODE"], seen["DEVICE"], seen["OUT"]) == ("fast", "cpu", str(out))
     assert seen["worker"] == ""  # or importing metallab would arm the simulation there too
-    assert Path(seen["python"]) == Path(sys.executable)
+    assert seen["python"] == os.path.abspath(sys.executable)
     assert Path(seen["folder"]) == path.parent
     assert "inline" in seen["backend"]
     assert not Path(seen["profile"]).exists()  # a fresh one, gone with the run
