@@ -1063,7 +1063,7 @@ RULES = (
         measuring_stops_when_enough_is_known,
         (
             ("min_seconds: float = 0.5", "min_seconds: float = 0.1"),
-            ("max_seconds: float = 8.0", "max_seconds: float = 60.0"),
+            ("max_seconds: float = 4.0", "max_seconds: float = 60.0"),
             ("_noise(column) < 0.05", "_noise(column) < 5"),
             ("self.seen >= 2 * budget.min_samples and", "False and"),
         ),
