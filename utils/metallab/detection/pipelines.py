@@ -231,7 +231,7 @@ def race(ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], seconds: fl
             kept[name] = ways[name]
     frame = frames[int(np.argmax([len(each) for each in reference]))]
     passes = {name: timing.Stages(way.stages(frame), on=way.on) for name, way in kept.items()}
-    budget = by_mode(full=timing.Budget(min_samples=20, min_seconds=0.4, max_seconds=2.0), fast=timing.FAST)
+    budget = by_mode(full=timing.Budget(min_samples=20, min_seconds=0.25, max_seconds=2.0), fast=timing.FAST)
     compared = timing.compare(
         passes,
         on={name: way.on for name, way in kept.items()},

@@ -296,7 +296,7 @@ def measure_networks(
     makers: Mapping[str, Callable[[], Network]],
     *,
     on: Device,
-    seconds: float = 12.0,
+    seconds: float = 10.0,
     tasks: Sequence[Literal["inference", "training_step"]] = ("inference", "training_step"),
 ) -> Networks:
     """Inference and a training step of each network: the GPU against the whole CPU, or without one a single thread.
