@@ -328,6 +328,7 @@ def spoilt(line):
     return line.replace(digest, digest[::-1])
 
 
+@pytest.mark.nightly
 def test_a_file_with_another_hash_is_not_installed(setup, monkeypatch, tmp_path):
     """With the real pip, which fetches uv, and the real uv, which the wheel that it fetches only calls."""
     real = shutil.which("uv", path=os.path.dirname(sys.executable))

@@ -418,6 +418,7 @@ other = str({cpus[1]})
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", ["07_transform_with_jax", "07b_compile_with_jit"])
 def test_pages_run_with_an_apple_gpu(page, tmp_path):
     """A second CPU device of JAX stands in for the GPU; not run on a Mac."""

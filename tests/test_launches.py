@@ -112,6 +112,22 @@ def test_slow_routes_get_fewer_processes_and_it_is_said(here, monkeypatch):
     assert launches.compare(measured, "quick", "slow").n == 2
 
 
+def test_a_spare_route_is_left_out_when_time_is_up(here, monkeypatch):
+    spent = [0.0]
+
+    def launch(name, route, folder, samples, timed=launches._timed_launch):
+        spent[0] += 8.0
+        timed(name, route, folder, samples)
+        return 8.0
+
+    monkeypatch.setattr(launches, "_timed_launch", launch)
+    within = allowance.Allowance(20, clock=lambda: spent[0])
+    spare = dataclasses.replace(ROUTE, spare=True)
+    routes = {"a": ROUTE, "b": spare, "c": ROUTE, "d": spare, "e": ROUTE}
+    assert list(launches.measure(routes, here, processes=1, on=CPU, within=within)) == ["a", "b", "c", "e"]
+    assert within.left_out == ["d"]
+
+
 def test_a_crash_names_the_route(here):
     crash = launches.Route(ROUTE.imports, "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)")
     with pytest.raises(isolated.ChildFailed, match=r"^b: no result 'early' .* killed by SIGSEGV"):

@@ -119,7 +119,7 @@ def test_a_larger_picture_gets_in_proportion_more_time(monkeypatch):
         return allowed(0.001)
 
     monkeypatch.setattr(widths.allowance, "Allowance", noted)
-    for shape, wanted in (((10, 10), 16.0), ((500, 2000), 80.0)):
+    for shape, wanted in (((10, 10), 7.0), ((500, 2000), 35.0)):
         x = torch.ones(shape)
         widths.measure(lambda width, x=x: dict.fromkeys(("direct", "FFT"), lambda: x * 2), [3], on=device.cpu())
         assert given.pop() == pytest.approx(wanted)

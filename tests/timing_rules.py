@@ -229,7 +229,7 @@ def slow_calls_stand_in_a_row_too(timing: ModuleType) -> None:
 
 
 def measuring_stops_when_enough_is_known(timing: ModuleType) -> None:
-    """Quiet samples stop at half a second, restless ones once their noise is known or at 8 s; the reason is kept."""
+    """Quiet samples stop at half a second, restless ones once their noise is known or at 4 s; the reason is kept."""
     rng = random.Random(1)
     cases = {
         "quiet": lambda: 0.010,
@@ -280,7 +280,7 @@ def slow_variants_get_the_pairs_that_an_interval_needs(timing: ModuleType) -> No
         return made.paired["fast"], clock.now / 1e9
 
     short = timing.Budget(min_samples=20, min_seconds=0.2, max_seconds=1.0)
-    for slow, budget, most in ((2.0, None, 40), (3.0, None, 60), (0.8, short, 20), (1.2, short, 20)):
+    for slow, budget, most in ((1.0, None, 20), (1.5, None, 30), (0.8, short, 20), (1.2, short, 20)):
         ratio, seconds = race(slow, budget)
         assert ratio.n >= 6, f"{slow} s: {ratio.n} pairs"
         assert ratio.verdict == "faster"
@@ -1063,7 +1063,7 @@ RULES = (
         measuring_stops_when_enough_is_known,
         (
             ("min_seconds: float = 0.5", "min_seconds: float = 0.1"),
-            ("max_seconds: float = 8.0", "max_seconds: float = 60.0"),
+            ("max_seconds: float = 4.0", "max_seconds: float = 60.0"),
             ("_noise(column) < 0.05", "_noise(column) < 5"),
             ("self.seen >= 2 * budget.min_samples and", "False and"),
         ),

@@ -83,6 +83,7 @@ def test_package_for_the_cpu_is_right(network):
         checks.assert_close(truth, alone.boxed_run([x])[0], "float32")
 
 
+@pytest.mark.nightly
 @pytest.mark.claim(on="cpu", used_in="notebook 09, torch.compile", seconds=240)
 def test_compiled_for_the_cpu_is_right():
     """``torch.compile`` for an Apple processor needs no OpenMP from elsewhere: what macOS and PyTorch bring will do.

@@ -76,6 +76,8 @@ class Route:
     """A folder in ``HERE`` that is deleted before each process: a cache that shall be cold."""
     device: str = "cpu"
     """``METALLAB_DEVICE`` of the process; ``mps`` is an Apple GPU, simulated where there is none."""
+    spare: bool = False
+    """Whether it is left out where nothing is left of an allowance when its turn comes."""
 
     def __str__(self) -> str:
         set_first = "".join(f"# with {name}={value}\n" for name, value in self.environment.items())
@@ -109,14 +111,19 @@ options.add_session_config_entry("session.intra_op.allow_spinning", "0")
 session = onnxruntime.InferenceSession(f"{HERE}/model.onnx", options, providers=["CPUExecutionProvider"])
 answer = lambda x: session.run(None, {"input": x})[0]
 """
-_CACHE = {"TORCHINDUCTOR_CACHE_DIR": "{here}/inductor", "TRITON_CACHE_DIR": "{here}/inductor/triton"}
+_CACHE = {
+    "TORCHINDUCTOR_CACHE_DIR": "{here}/inductor",
+    "TRITON_CACHE_DIR": "{here}/inductor/triton",
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",  # they would lie outside of the folder, and not be cold
+    "TORCHINDUCTOR_VEC_ISA_OK": "0",  # no trial of each kind of vector instructions, which takes longer than the rest
+}
 
 PORTABLE: dict[str, Route] = {
     "eager": Route(TORCH, EAGER),
     "torch.compile, cold": Route(TORCH, COMPILED, _CACHE, emptied="inductor"),
     # in every round it finds the cache that the route before has left
-    "torch.compile, warm": Route(TORCH, COMPILED, _CACHE),
-    "AOTInductor package": Route("import torch", AOT),  # its load imports the compiler
+    "torch.compile, warm": Route(TORCH, COMPILED, _CACHE, spare=True),
+    "AOTInductor package": Route("import torch", AOT, spare=True),  # its load imports the compiler
     "AOTInductor, loader alone": Route("import torch", ALONE),
     "ONNX Runtime": Route("import onnxruntime", ONNX),
 }
@@ -203,9 +210,9 @@ def measure(
 
     A route on the simulated Apple GPU gets one process: its times are never shown.
 
-    ``within`` is what all of it may take: each route then gets one process in any case, and what that took decides how
-    many follow. Those of quick routes come first, and a quarter of the allowance is kept for them. A route that gets no
-    second process counts its first; what is missing is noted in the allowance.
+    ``within`` is what all of it may take: each route that is not ``spare`` then gets one process in any case, and what
+    that took decides how many follow. Those of quick routes come first, and a quarter of the allowance is kept for
+    them. A route that gets no second process counts its first; what is missing is noted in the allowance.
 
     A route with a cache to be ``emptied`` gets no such process. It should not come first: what it shares with others,
     such as the frameworks' files, is in memory once they have run.
@@ -221,13 +228,17 @@ def measure(
     asked = {name: 1 if simulated else processes for name, (_, simulated) in hardware.items()}
     wanted = {name: asked[name] + (asked[name] > 1 and not (route.emptied or warm)) for name, route in routes.items()}
     by_route: dict[str, list[_Sample]] = {name: [] for name in routes}
-    while waiting := [name for name in routes if len(by_route[name]) < wanted[name]]:
+    while waiting := [name for name in by_route if len(by_route[name]) < wanted[name]]:
+        first, seconds = not any(by_route.values()), {}
         with turns.turn():  # its processes have it too: a turn inside a turn is the same
-            seconds = {name: _timed_launch(name, routes[name], here.resolve(), by_route[name]) for name in waiting}
-        if within and waiting == list(routes) and all(len(samples) == 1 for samples in by_route.values()):
-            more = within.counts(
-                "processes", seconds, {name: count - 1 for name, count in wanted.items()}, reserve=0.25
-            )
+            for name in waiting:
+                if within and first and routes[name].spare and not within.left:
+                    del by_route[name]
+                    within.left_out.append(name)
+                else:
+                    seconds[name] = _timed_launch(name, routes[name], here.resolve(), by_route[name])
+        if within and first:
+            more = within.counts("processes", seconds, {name: wanted[name] - 1 for name in seconds}, reserve=0.25)
             wanted = {name: 1 + count for name, count in more.items()}
     launches = {}
     for name, samples in by_route.items():

@@ -110,7 +110,7 @@ class Budget:
 
     min_samples: int = 10
     min_seconds: float = 0.5
-    max_seconds: float = 8.0
+    max_seconds: float = 4.0
     max_samples: int | None = None
     warmup_calls: int = 3
     warmup_seconds: float = 0.025

@@ -125,7 +125,7 @@ def rivals(network: nn.Module, lab: device.Device) -> dict[str, Pipeline]:
     return ways
 
 
-def film(panes: Mapping[str, Pipeline], frames: Sequence[np.ndarray], seconds: float = 9.0) -> video.Filmed:
+def film(panes: Mapping[str, Pipeline], frames: Sequence[np.ndarray], seconds: float = 5.0) -> video.Filmed:
     """`video.film` of pipelines, the first of which is the baseline, with a line that counts the frames."""
     first = next(iter(panes))
     shown = live.progress(frames, "frames made ready")
@@ -210,7 +210,7 @@ class Race:
         return plots.stages(imagined, heading=f"CALCULATED, with {stage} {units.times(factor)} times as fast")
 
 
-def race(ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], seconds: float = 12.0) -> Race:
+def race(ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], seconds: float = 7.0) -> Race:
     """Compare the boxes of all ways with those of the first, then time those that agree, in turns and stage by stage.
 
     Timed is the frame with the most boxes. Each stage is waited for. A slow way is shown fewer frames, and one that
@@ -231,7 +231,7 @@ def race(ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], seconds: fl
             kept[name] = ways[name]
     frame = frames[int(np.argmax([len(each) for each in reference]))]
     passes = {name: timing.Stages(way.stages(frame), on=way.on) for name, way in kept.items()}
-    budget = by_mode(full=timing.Budget(min_samples=20, min_seconds=0.4, max_seconds=2.0), fast=timing.FAST)
+    budget = by_mode(full=timing.Budget(min_samples=20, min_seconds=0.25, max_seconds=2.0), fast=timing.FAST)
     compared = timing.compare(
         passes,
         on={name: way.on for name, way in kept.items()},
@@ -305,7 +305,7 @@ class Sweep:
 
 
 def sweep_batches(
-    ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], counts: Sequence[int], seconds: float = 8.0
+    ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], counts: Sequence[int], seconds: float = 4.0
 ) -> Sweep:
     """Time the network alone with several frames in a batch, in turns; what does not fit into ``seconds`` is left out.
 
@@ -317,7 +317,7 @@ def sweep_batches(
 
 
 def sweep_sizes(
-    ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], sides: Sequence[int], seconds: float = 8.0
+    ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], sides: Sequence[int], seconds: float = 4.0
 ) -> Sweep:
     """As `sweep_batches`, with one frame that is scaled to squares of so many pixels a side, multiples of 32."""
     sizes = {side: (1, side) for side in sides}

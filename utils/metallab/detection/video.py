@@ -282,7 +282,7 @@ def film(
     on: Mapping[str, timing.DeviceLike],
     baseline: str,
     parity: Mapping[str, Callable[[Sequence[Any], Sequence[Any]], None]],
-    seconds: float = 9.0,
+    seconds: float = 5.0,
 ) -> Filmed:
     """Give each frame to every pane in turn, and time it; the first frame once more before, as a warm-up.
 

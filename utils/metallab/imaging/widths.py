@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LESSON, SERIES = "11_filter_with_fft", "n x n"
 DIRECT, FFT = "direct", "FFT"
-SECONDS, PIXELS = 16.0, 200_000
+SECONDS, PIXELS = 7.0, 200_000
 """How long all widths may take together, and the pixels that this is for: larger pictures take in proportion longer."""
 
 Ways = Callable[[int], Mapping[str, Callable[[], Any]]]
@@ -107,7 +107,7 @@ def measure(ways_for: Ways, widths: Sequence[int], *, on: Device, seconds: float
     """Time both ways at each width, in turns, after checking that they give the same picture in float32.
 
     ``ways_for(width)`` returns functions without arguments named ``direct`` and ``FFT``. Widths for which nothing is
-    left of ``seconds`` are left out, and named: 16 s where the picture has at most 0.2 megapixels, and 80 s for each
+    left of ``seconds`` are left out, and named: 7 s where the picture has at most 0.2 megapixels, and 35 s for each
     megapixel of a larger one, if it is not given. A sentinel watches the machine meanwhile; on NVIDIA GPUs float32
     means float32. ValueError for no widths, KeyError if a way is missing.
     """

@@ -129,7 +129,7 @@ def first_calls(
     rounds: Sequence[int],
     *,
     on: device.JaxDevice,
-    seconds: float = 8.0,
+    seconds: float = 5.0,
 ) -> FirstCalls:
     """Time first calls of each ``loop(x, rounds)`` under `jax.jit`: a new function each time, so each is compiled.
 

@@ -187,7 +187,7 @@ class Race:
         return "\n".join([*self.means, *filter(None, [self.left_out])])
 
 
-def race(names: Sequence[str], *, on: device.JaxDevice, seconds: float = 24.0) -> Race:
+def race(names: Sequence[str], *, on: device.JaxDevice, seconds: float = 9.0) -> Race:
     """Inference and gradient of some of `MEASURED`, as one program: a GPU against the whole CPU.
 
     Where ``on`` is the CPU, ways to run there: as one program (``jit``), with one call of JAX for each operation (``op

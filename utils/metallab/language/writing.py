@@ -139,7 +139,7 @@ def large_decoder(on: Device) -> Decoder:
         return Decoder(Shape(width, 6, width // 64, 3 * width, context=128)).eval().requires_grad_(False)
 
 
-def limit(step: Callable[[], Tensor], model: torch.nn.Module, *, on: Device, name: str, seconds: float = 4.0) -> Limit:
+def limit(step: Callable[[], Tensor], model: torch.nn.Module, *, on: Device, name: str, seconds: float = 3.0) -> Limit:
     """Time ``step``, which makes one token of ``model``, in turns with a copy of half as many bytes as it reads.
 
     A copy reads and writes, and so moves each byte twice. A token reads every weight but the table of embeddings, of

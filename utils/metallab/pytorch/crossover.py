@@ -200,7 +200,7 @@ class Curve:
 
 
 def measure(
-    work: str, make: Work, sizes: Sequence[int], *, on: Device, seconds: float = 8.0, floats: str = "float32"
+    work: str, make: Work, sizes: Sequence[int], *, on: Device, seconds: float = 4.0, floats: str = "float32"
 ) -> Curve:
     """Time work of growing size on every device, in turns at each size, after checking that all compute the same.
 
@@ -296,7 +296,7 @@ def measure_networks(
     makers: Mapping[str, Callable[[], Network]],
     *,
     on: Device,
-    seconds: float = 20.0,
+    seconds: float = 9.0,
     tasks: Sequence[Literal["inference", "training_step"]] = ("inference", "training_step"),
 ) -> Networks:
     """Inference and a training step of each network: the GPU against the whole CPU, or without one a single thread.

@@ -14,7 +14,7 @@ COPY = timing.Unchecked("a copy gives something else, and moves as many bytes")
 
 
 def compare(
-    variants: Mapping[str, Callable[[], Tensor]], x: Tensor, *, on: DeviceLike, name: str, seconds: float = 12
+    variants: Mapping[str, Callable[[], Tensor]], x: Tensor, *, on: DeviceLike, name: str, seconds: float = 6
 ) -> Comparison:
     """Time functions that make a tensor like ``x`` from ``x``, in turns with a copy of ``x``, launches back to back.
 
