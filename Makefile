@@ -44,7 +44,7 @@ PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages lab hub run test fuzz mutants test-book test-lab bench report show book compare versus gate check-results bars workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac check-mac
+.PHONY: help setup packages lab hub run test fuzz mutants test-book test-lab bench report show book compare versus gate check-results workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac check-mac
 .NOTPARALLEL:  # make -j would measure several things at once
 
 help: ## this text
@@ -178,16 +178,6 @@ verify-mac: setup ## on a Mac: try what this project could not, and write one re
 # What can be proved of a Mac without one, of what pip would install there.
 check-mac: setup ## Linux: read a Mac's wheels and hold them against what this project says; downloads 0.9 GB once
 	PYTHONPATH=tests $(BIN)/python -m check_mac
-
-# Not tests: they measure, or take long. Each names its bars and says what it missed; some then end with code 1.
-bars: setup ## run the scripts in tests/benchmarks one after the other; wants a quiet machine
-	$(serially)
-	@ls tests/benchmarks/*.py > /dev/null || exit 1; failed=; \
-	for script in tests/benchmarks/*.py; do \
-	  echo "== $$script"; \
-	  $(BIN)/python "$$script" || failed="$$failed $$script"; \
-	done; \
-	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 book: .venv/extra-book ## make a site of the executed pages in data/executed, in build/book (RUN=build/full-mps: of that run)
 	$(BIN)/python book/build.py $(if $(RUN),'$(RUN)')

@@ -200,10 +200,7 @@ class Make:
         for name in ("python", "ruff", "jupyter"):
             (programs / name).write_text(PROGRAM)
             (programs / name).chmod(0o755)
-        benchmarks = folder / "tests" / "benchmarks"
-        benchmarks.mkdir(parents=True)
-        for name in ("a.py", "b.py"):
-            (benchmarks / name).touch()
+        (folder / "tests").mkdir()
 
     def __call__(self, *arguments, failing=""):
         """(exit status, output, the calls made)"""
@@ -255,7 +252,6 @@ def test_help_is_the_default_and_explains_every_target_and_variable(make):
         "fuzz",
         "test-cpu",
         "bench",
-        "bars",
         "report",
         "compare",
         "versus",
@@ -325,7 +321,7 @@ def test_run_makes_the_report_also_after_a_failure_and_fails(make, failing):
     assert calls[-1] == "python -m metallab report"
 
 
-@pytest.mark.parametrize("target", ["run", "bench", "bars", "versus", "gate"])
+@pytest.mark.parametrize("target", ["run", "bench", "versus", "gate"])
 def test_measuring_in_parallel_is_refused(make, target):
     status, printed, calls = make(target, "JOBS=2", "REF=Makefile", "A=a", "B=b")
     assert status != 0
@@ -384,16 +380,6 @@ def test_bench_passes_its_variables_on(make):
     assert make("bench")[2][1:] == ["python -m metallab.headless.bench --runs 3 --device auto"]
     narrowed = make("bench", "ONLY=03", "DEVICE=cpu", "RUNS=5", "ANEW=1")[2]
     assert narrowed[1:] == ["python -m metallab.headless.bench --runs 5 --device cpu --only 03 --anew"]
-
-
-def test_bars_runs_every_script_and_fails_when_one_does(make):
-    status, _, calls = make("bars")
-    assert status == 0
-    assert calls[1:] == ["python tests/benchmarks/a.py", "python tests/benchmarks/b.py"]
-    status, printed, calls = make("bars", failing="*a.py")
-    assert status != 0
-    assert "failed: tests/benchmarks/a.py" in printed
-    assert calls[-1] == "python tests/benchmarks/b.py"
 
 
 def test_compare_wants_two_files(make):
@@ -495,7 +481,6 @@ def test_what_is_missing_is_said_before_anything_is_installed(make, target, mess
 
 RUN_BY = {  # what a target runs beside metallab and metalsim, which do with what set-up installs
     "test": ["tests/*.py"],
-    "bars": ["tests/benchmarks/*.py"],
     "test-lab": [f"tests/browser/{name}.py" for name in ("conftest", "chrome", "test_chrome", "test_lab")],
     "test-book": ["tests/browser/*.py", "book/*.py"],
     "book": ["book/*.py"],

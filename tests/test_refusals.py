@@ -200,13 +200,13 @@ def test_a_refusal_is_known_by_type_and_words():
 
 
 def test_the_simulated_device_raises_where_pytorch_s_macs_do(tmp_path):
-    """`tests/benchmarks/expected_on_macs.py` of all of float32 and a sample of each other entry, in one process.
+    """`expected_on_macs.py` of all of float32 and a sample of each other entry, in one process.
 
     At least 99.5 % of float32 and 99 % of the other dtypes agree, and every difference has its reason, which stands in
     the table for people as well.
     """
     out = tmp_path / "outcomes.json"
-    command = [sys.executable, "tests/benchmarks/expected_on_macs.py", "--quick", "--json", str(out)]
+    command = [sys.executable, "tests/expected_on_macs.py", "--quick", "--json", str(out)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, ["utils", os.environ.get("PYTHONPATH")]))}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
