@@ -233,7 +233,7 @@ def test_help_is_the_default_and_explains_every_target_and_variable(make):
     assert status == 0
     assert calls == []
     targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
-    assert {"setup", "lab", "run", "test", "bench", "gate", "report", "compare", "check-results", "lint"} < {*targets}
+    assert {"setup", "lab", "run", "test", "bench", "gate", "report", "check-results", "lint"} < {*targets}
     for target in targets:
         assert re.search(rf"^  {target} +\w", printed, re.MULTILINE), f"{target} is not explained"
     for variable in ("ONLY=03", "A= B=", "REF=", "FILE="):
@@ -253,15 +253,13 @@ def test_help_is_the_default_and_explains_every_target_and_variable(make):
         "test-cpu",
         "bench",
         "report",
-        "compare",
         "versus",
-        "gate",
         "check-results",
         "lint",
     ],
 )
 def test_set_up_comes_first(make, target):
-    files = ("A=a", "B=b", "REF=Makefile", "FILE=c")
+    files = ("A=a", "B=b", "FILE=c")
     status, printed, calls = make(target, *files)
     assert status == 0, printed
     assert calls[0] == SETUP
@@ -323,7 +321,7 @@ def test_run_makes_the_report_also_after_a_failure_and_fails(make, failing):
 
 @pytest.mark.parametrize("target", ["run", "bench", "versus", "gate"])
 def test_measuring_in_parallel_is_refused(make, target):
-    status, printed, calls = make(target, "JOBS=2", "REF=Makefile", "A=a", "B=b")
+    status, printed, calls = make(target, "JOBS=2", "REF=HEAD", "A=a", "B=b")
     assert status != 0
     assert "JOBS is for make test" in printed
     assert calls == [SETUP]
@@ -382,33 +380,7 @@ def test_bench_passes_its_variables_on(make):
     assert narrowed[1:] == ["python -m metallab.headless.bench --runs 5 --device cpu --only 03 --anew"]
 
 
-def test_compare_wants_two_files(make):
-    assert make("compare", "A=before.json", "B=after.json")[2][-1] == (
-        "python -m metallab.results.compare times before.json after.json"
-    )
-    assert make("compare", "A=a", "B=b", "FACTOR=1.1")[2][-1].endswith("a b --factor 1.1")
-    status, printed, calls = make("compare", "A=before.json")
-    assert status != 0
-    assert "make compare A=before.json B=after.json" in printed
-    assert calls == [SETUP]
-
-
-def test_a_gate_measures_and_then_judges(make):
-    """And before an hour of measuring it looks whether there is something to hold it against."""
-    asked, measured, judged = make("gate", "REF=Makefile", "ONLY=03")[2][1:]
-    assert asked == "python -m metallab.results.compare reference Makefile --only 03"
-    assert measured == "python -m metallab.headless.bench --runs 3 --device auto --only 03"
-    assert judged == "python -m metallab.results.compare gate Makefile --only 03"
-    assert make("gate", "REF=Makefile", failing="*compare reference*")[2][1:] == [asked.removesuffix(" --only 03")]
-    status, printed, calls = make("gate", "REF=missing.json")
-    assert (status != 0, calls) == (True, [SETUP])
-    assert "make gate REF=before.json" in printed
-    assert make("gate", "REF=Makefile", failing="*metallab.headless.bench*")[2][-1] == measured.removesuffix(
-        " --only 03"
-    )
-
-
-def test_a_gate_takes_a_revision_too(make):
+def test_a_gate_takes_a_revision(make):
     subprocess.run(["git", "init", "--quiet", make.folder], check=True)
     identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
     subprocess.run(["git", "-C", make.folder, *identity, "commit", "--quiet", "--allow-empty", "-m", "one"], check=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from mutate import Rules
 from results_files import claim, honest
@@ -46,7 +47,7 @@ def sized(n: int, speed_up: float, name: str = "product, n = {n}", **changes) ->
 
 
 @RULES.rule(
-    ("compare.interval([run.comparison.median for run in sound])", "compare.Interval(median, low, high)"),
+    ("_interval([run.comparison.median for run in sound])", "(low, median, high)"),
     ("    if len(sound) > 1:\n", "    if False:\n"),
     ("    sound, doubt = believed(runs)\n", "    sound, doubt = list(runs), ''\n"),
     ("    sound, doubt = believed(runs)\n", "    sound, doubt = believed(runs[:1])\n"),
@@ -469,3 +470,12 @@ def measured_here(series: str) -> timing.Comparison:
 
 test_rule_holds, test_broken_rule_goes_red = RULES.tests()
 test_machines_hold, test_broken_machines_go_red = BESIDE.tests()
+
+
+def test_the_interval_of_processes_is_student_s():
+    medians = [1.0, 1.04, 1.01, 1.02]
+    low, median, high = findings._interval(medians)
+    half = 3.182446 * np.log(medians).std(ddof=1) / 2  # Student's t of three degrees of freedom, from a table
+    assert np.log([low, median, high]) == pytest.approx(np.log(medians).mean() + half * np.array([-1, 0, 1]), rel=1e-5)
+    assert findings._interval([1e300, 1e-300])[2] < float("inf")
+    assert findings._interval([2.0, 2.0])[0] < 2
