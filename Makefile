@@ -45,7 +45,7 @@ PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages lab hub run test fuzz mutants test-book test-lab bench report show book compare versus gate check-results bars workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac check-mac
+.PHONY: help setup packages lab hub run test fuzz mutants test-book test-lab bench report show book versus gate check-results workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac check-mac
 .NOTPARALLEL:  # make -j would measure several things at once
 
 help: ## this text
@@ -66,11 +66,11 @@ help: ## this text
 	@echo '  CLASS=        hub: the file with the names of a class'
 	@echo '  ADDRESS= TLS= hub: where it listens (127.0.0.1), and the folder with key.pem and cert.pem'
 	@echo '  PORT=8000     hub: this port and the next two'
-	@echo '  RUNS=3        bench, gate: processes for each notebook'
+	@echo '  RUNS=3        bench: processes for each notebook'
 	@echo '  RUN=          book, show: the folder of a run (show: or of several of one machine, in quotes)'
-	@echo '  A= B=         compare: two files of results of one machine; versus: revisions, environments, NAME=value'
-	@echo '  REF=          gate: the file of results, or the revision, to hold this state against'
-	@echo '  FACTOR=1.02   compare, versus, gate: what is called a difference (versus: 1.01, gate: 1.05)'
+	@echo '  A= B=         versus: revisions, environments, NAME=value'
+	@echo '  REF=          gate: the revision to compare this state with'
+	@echo '  FACTOR=1.05   versus, gate: what is called a difference (versus: 1.01, gate: 1.05)'
 	@echo '  FILE=         check-results: a file of results (default: the one that make bench wrote)'
 
 setup: ## make .venv and install everything into it; nothing if that is done (FORCE=1: make it anew)
@@ -169,9 +169,9 @@ test-book: .venv/extra-book .venv/extra-browser ## make a small book and read it
 test-lab: .venv/extra-browser ## open the notebooks in JupyterLab in a real browser and run them
 	$(BIN)/python -m pytest tests/browser/test_chrome.py tests/browser/test_lab.py
 
-bench: setup ## measure every notebook in RUNS fresh processes, into one file to compare or send (ANEW=1: again)
+bench: setup ## measure every notebook in RUNS fresh processes, into one file to send (ANEW=1: again)
 	$(serially)
-	$(measure)
+	$(BIN)/python -m metallab.headless.bench --runs '$(RUNS)' --device '$(DEVICE)' $(only) $(if $(ANEW),--anew)
 
 # What only a Mac can answer, asked of one; without a Mac of the simulated GPU, so that the questions are known to work.
 verify-mac: setup ## on a Mac: try what this project could not, and write one report to send back (ONLY=mps: a group)
@@ -181,16 +181,6 @@ verify-mac: setup ## on a Mac: try what this project could not, and write one re
 # What can be proved of a Mac without one, of what pip would install there.
 check-mac: setup ## Linux: read a Mac's wheels and hold them against what this project says; downloads 0.9 GB once
 	PYTHONPATH=tests $(BIN)/python -m check_mac
-
-# Not tests: they measure, or take long. Each names its bars and says what it missed; some then end with code 1.
-bars: setup ## run the scripts in tests/benchmarks one after the other; wants a quiet machine
-	$(serially)
-	@ls tests/benchmarks/*.py > /dev/null || exit 1; failed=; \
-	for script in tests/benchmarks/*.py; do \
-	  echo "== $$script"; \
-	  $(BIN)/python "$$script" || failed="$$failed $$script"; \
-	done; \
-	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 book: .venv/extra-book ## make a site of the executed pages in data/executed, in build/book (RUN=build/full-mps: of that run)
 	$(BIN)/python book/build.py $(if $(RUN),'$(RUN)')
@@ -202,26 +192,15 @@ show: setup ## put the pages of a finished run into data/executed and their pict
 report: setup ## make the report again from the results in build/
 	$(BIN)/python -m metallab report
 
-compare: setup ## is B faster than A? Two files of one machine: make compare A=before.json B=after.json
-	@test -n '$(A)' && test -n '$(B)' || { echo 'Name two files of results: make compare A=before.json B=after.json'; exit 2; }
-	$(BIN)/python -m metallab.results.compare times '$(A)' '$(B)' $(factor)
-
 versus: setup ## is B slower than A? Two live processes, in turns: make versus A=HEAD~1 B=HEAD (ONLY=02b)
 	$(serially)
 	@test -n '$(A)' && test -n '$(B)' || { echo 'Name two revisions, or environments: make versus A=HEAD~1 B=HEAD'; exit 2; }
 	$(BIN)/python -m metallab versus '$(A)' '$(B)' --device '$(DEVICE)' $(only) $(factor)
 
-define against_a_file
-@$(BIN)/python -m metallab.results.compare reference '$(REF)' $(only)
-$(measure)
-$(BIN)/python -m metallab.results.compare gate '$(REF)' $(only) $(factor)
-endef
-against_a_revision = $(BIN)/python -m metallab versus '$(REF)' . --device '$(DEVICE)' $(only) --factor '$(or $(FACTOR),1.05)'
-
-gate: setup ## what is slower since REF? A revision, or a file: speed-ups, after measuring what make bench has not yet
+gate: setup ## what is slower than at a revision? As make versus, with 5 %: make gate REF=HEAD~1 (ONLY=02b)
 	$(serially)
-	@test -f '$(REF)' || git rev-parse --verify --quiet '$(REF)^{commit}' > /dev/null || { echo 'Name what to hold this state against, results or a revision: make gate REF=before.json, make gate REF=HEAD~1'; exit 2; }
-	$(if $(shell test -f '$(REF)' && echo file),$(against_a_file),$(against_a_revision))
+	@git rev-parse --verify --quiet '$(REF)^{commit}' > /dev/null || { echo 'Name the revision to compare with: make gate REF=HEAD~1'; exit 2; }
+	$(BIN)/python -m metallab versus '$(REF)' . --device '$(DEVICE)' $(only) --factor '$(or $(FACTOR),1.05)'
 
 check-results: setup ## may this file of results be shown beside others? make check-results FILE=build/bench/mine.json
 	@test -n '$(FILE)' || { echo 'Name one file of results: make check-results FILE=build/bench/mine.json'; exit 2; }
@@ -281,8 +260,6 @@ clean: ## remove build/: executed notebooks, results, reports
 distclean: clean ## remove build/ and the environments
 	rm -rf .venv .venv-python $(JAX)
 
-measure = $(BIN)/python -m metallab.headless.bench --runs '$(RUNS)' --device '$(DEVICE)' \
-  $(only) $(if $(ANEW),--anew)
 only = $(if $(ONLY),--only '$(ONLY)')
 factor = $(if $(FACTOR),--factor '$(FACTOR)')
 

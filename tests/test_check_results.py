@@ -50,7 +50,7 @@ def write(tmp_path):
 @RULES.rule(
     ("_show(findings.column(runs", "(lambda *_: None)(findings.column(runs"),
     ("    for note in _notes(one.records):\n", "    for note in ():\n"),
-    ("number < compare.MIN_RUNS", "number"),
+    ("number < _PROCESSES", "number"),
 )
 def of_a_good_file_is_told_what_would_be_shown(check_results, write, capsys):
     assert check_results.main([str(write(contribution()))]) == 0

@@ -103,6 +103,12 @@ def test_the_list_of_questions_leads_to_each_of_them_in_order():
     assert len(listed) == 30
 
 
+def test_continuous_integration_runs_targets():
+    """Those of workflows: tests/test_workflows.py."""
+    asked = set(re.findall(r"\brun ([a-z-]+)$|\brun ([a-z-]+);", (ROOT / ".ci/run").read_text(), re.MULTILINE))
+    assert {"test"} < {name for names in asked for name in names if name} <= TARGETS
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_commands_are_targets_of_the_makefile_with_its_variables(path):
     for words in commands(path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import numpy as np
 import pytest
 from results_files import claim, honest
 
@@ -363,3 +364,12 @@ def measured_here(series: str) -> timing.Comparison:
     return timing.compare(
         {"one": int, "two": int}, on=cpu, baseline="one", parity=timing.Unchecked("of a test"), series=series, size=3
     )
+
+
+def test_the_interval_of_processes_is_student_s():
+    medians = [1.0, 1.04, 1.01, 1.02]
+    low, median, high = findings._interval(medians)
+    half = 3.182446 * np.log(medians).std(ddof=1) / 2  # Student's t of three degrees of freedom, from a table
+    assert np.log([low, median, high]) == pytest.approx(np.log(medians).mean() + half * np.array([-1, 0, 1]), rel=1e-5)
+    assert findings._interval([1e300, 1e-300])[2] < float("inf")
+    assert findings._interval([2.0, 2.0])[0] < 2

@@ -648,6 +648,7 @@ HOSTILE = {
     "ours is cut off": (put("metadata", "metallab", '{"schema"'), "not a record of ours"),
     "ours has NaN": (change("sentinel_drift", math.nan), "NaN is no number of JSON"),
     "other schema": (change("schema", 3), "another version of metallab"),
+    "older schema": (change("schema", 1), "another version of metallab"),
     "schema is true": (change("schema", True), "another version of metallab"),
     "no machine": (lambda data: data["metadata"].pop("machine"), "missing required field `machine`"),
     "machine is a list": (put("metadata", "machine", "[]"), "expected an object"),

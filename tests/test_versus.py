@@ -1015,16 +1015,16 @@ def test_an_interruption_before_anything_is_told_in_a_line(repository, tmp_path,
     assert capsys.readouterr().err == "versus: interrupted before anything was compared\n"
 
 
-def test_what_was_decided_before_a_turn_expired_is_kept(file, monkeypatch):
+def test_what_was_decided_before_a_blocked_turn_is_kept(file, monkeypatch):
     @contextlib.contextmanager
     def turn():
         yield
-        raise turns.TurnExpired("too long")
+        raise turns.TurnBlocked("too long")
 
     monkeypatch.setattr(lockstep.turns, "turn", turn)
     got = lockstep.compare([cases.load(file)["nothing"]], [side(), side()], Settings(file))
     assert next(got).answer == "NEITHER"
-    with pytest.raises(turns.TurnExpired):
+    with pytest.raises(turns.TurnBlocked):
         next(got)
 
 
@@ -1073,7 +1073,7 @@ def test_cases_are_listed_by_group_and_name(repository, capsys):
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "reason"), [(KeyboardInterrupt(), 130, ""), (turns.TurnExpired("too long"), 2, ": too long")]
+    ("error", "code", "reason"), [(KeyboardInterrupt(), 130, ""), (turns.TurnBlocked("too long"), 2, ": too long")]
 )
 def test_what_was_compared_before_an_end_is_kept(repository, tmp_path, capsys, monkeypatch, error, code, reason):
     some = lockstep.Pair((0.001,), (0.002,), 3, (0.001, 0.001))

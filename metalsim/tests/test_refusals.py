@@ -201,7 +201,7 @@ def test_a_refusal_is_known_by_type_and_words():
 
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.nightly)])
 def test_the_simulated_device_raises_where_pytorch_s_macs_do(every, tmp_path):
-    """`tests/benchmarks/expected_on_macs.py` of all of float32 and a sample of each other entry, in one process.
+    """`tests/expected_on_macs.py` of all of float32 and a sample of each other entry, in one process.
 
     At least 99.5 % of float32 and 99 % of the other dtypes agree, and every difference has its reason, which stands in
     the table for people as well. By default only every eighth name is tried.
@@ -210,7 +210,7 @@ def test_the_simulated_device_raises_where_pytorch_s_macs_do(every, tmp_path):
 
     names = sorted({op.name for op in op_db})[::every] if every > 1 else []  # none: all
     out = tmp_path / "outcomes.json"
-    command = [sys.executable, "tests/benchmarks/expected_on_macs.py", "--quick", "--json", str(out)]
+    command = [sys.executable, "tests/expected_on_macs.py", "--quick", "--json", str(out)]
     command += ["--only", ",".join(names)]
     environment = {
         **os.environ,

@@ -28,8 +28,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metallab import paths
+
 ROOT = Path(__file__).resolve().parents[2]
-OUT = ROOT / "build" / "bars"
+OUT = paths.BUILD / "bars"
 LIMIT = 180.0
 """Seconds that the command may take, on 2 cores."""
 

@@ -1,4 +1,4 @@
-"""Every page several times, each time in a fresh process: ``make bench``; one file of results to compare or to send.
+"""Every page several times, each time in a fresh process: ``make bench``; one file of results to send.
 
 A run of a page is a run of `metallab.headless` in full mode: a new kernel, whose records go into a folder of their own.
 Runs go round the pages, first all pages once, then all again, so that what changes slowly (heat, other programs) falls

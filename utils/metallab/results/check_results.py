@@ -21,7 +21,7 @@ from pathlib import Path
 from metallab import machine, paths, records, timing
 from metallab.device.base import PRODUCTS_APART, cpu_label
 from metallab.records import Record
-from metallab.results import compare, findings
+from metallab.results import findings
 
 
 def check(path: Path) -> list[Record]:
@@ -156,12 +156,14 @@ def _show(one: findings.Column) -> None:
         print(f"Note: {note}")
 
 
+_PROCESSES = 3
+
+
 def _notes(runs: Sequence[Record]) -> Iterator[str]:
     """What is no fault and takes away from the numbers."""
     counts = [len(each) for each in records.by_name(runs).values()]
-    if few := sum(number < compare.MIN_RUNS for number in counts):
-        fewest = f"fewer than {compare.MIN_RUNS} processes, the fewest to compare later"
-        yield f"{few} of {len(counts)} benchmarks were measured in {fewest}; make bench runs {compare.MIN_RUNS}"
+    if few := sum(number < _PROCESSES for number in counts):
+        yield f"{few} of {len(counts)} benchmarks were measured in fewer than {_PROCESSES} processes: make bench"
     if busy := sum(run.measurement.others > timing.BUSY for run in runs):
         yield f"{busy} of {len(runs)} measurements were made while other programs ran: close them and run again"
     if any(run.machine.git_dirty for run in runs):

@@ -2,7 +2,10 @@
 
 Machines are never compared by their times. What stands side by side are ratios, each taken within one process on one
 machine: a variant's speed-up over the baseline that ran in turn with it. Where a benchmark was measured in several
-processes, each process counts once (see `metallab.results.compare`).
+processes, each process counts once, with its median: two processes of the same code differ by where the system puts
+their memory, by what else runs, by how warm the chip is, and hundreds of samples of one say nothing about that. So
+advise Georges, Buytaert and Eeckhout, *Statistically rigorous Java performance evaluation* (2007), and Kalibera and
+Jones, *Rigorous benchmarking in reasonable time* (2013).
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from pathlib import Path
 
 from metallab import machine, paths, timing, units
 from metallab.records import Record, RecordError, believed, by_name, load
-from metallab.results import compare
 from metallab.timing import Measurement
 
 REFERENCES = paths.ROOT / "data" / "results"
@@ -138,8 +140,7 @@ def _judged(sound: Sequence[Record], baseline: Sequence[Record]) -> _Judged:
     one = sound[0].comparison
     low, median, high = one.low, one.median, one.high
     if len(sound) > 1:
-        of_processes = compare.interval([run.comparison.median for run in sound])
-        low, median, high = of_processes.low, of_processes.ratio, of_processes.high
+        low, median, high = _interval([run.comparison.median for run in sound])
     elif high is None:
         return _judged_by_pairs(sound[0], baseline)
     verdict = timing.verdict(low, high)
@@ -151,6 +152,20 @@ def _judged(sound: Sequence[Record], baseline: Sequence[Record]) -> _Judged:
     }
     among = f", {len(sound)} processes" if len(sound) > 1 else ""
     return verdict, verdict, explained[verdict] + among, (low, median, high)
+
+
+# Processes may agree by accident better than processes do: none is taken to vary by less than 0.1 %.
+_LEAST_DEVIATION = 0.001
+
+
+def _interval(medians: Sequence[float]) -> tuple[float, float, float]:
+    """The geometric mean of one number from each process between its 95 % limits (Student's t of the logarithms)."""
+    from scipy.special import stdtrit
+
+    logs = [math.log(median) for median in medians]
+    half = stdtrit(len(logs) - 1, 0.975) * max(statistics.stdev(logs), _LEAST_DEVIATION) / math.sqrt(len(logs))
+    mean = statistics.fmean(logs)
+    return tuple(math.exp(min(log, 700.0)) for log in (mean - half, mean, mean + half))  # e^710 is no float
 
 
 def trust(records: Sequence[Record]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from metallab import checks, machine, paths
 from metallab.device.base import cores
-from metallab.turns import TurnBlocked, TurnExpired
+from metallab.turns import TurnBlocked
 from metallab.versus import cases, lockstep, report, sides
 from metallab.versus.lockstep import Settings
 
@@ -53,7 +53,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     return code
 
 
-_REFUSALS = (cases.CaseError, sides.SideError, lockstep.WrongCodeError, TurnBlocked, TurnExpired, OSError)
+_REFUSALS = (cases.CaseError, sides.SideError, lockstep.WrongCodeError, TurnBlocked, OSError)
 
 
 def run(given: argparse.Namespace) -> tuple[int, str]:

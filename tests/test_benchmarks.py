@@ -1,0 +1,37 @@
+"""Each script in tests/benchmarks starts and ends as it says, at its smallest size."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from metallab import paths
+
+FOLDER = paths.ROOT / "tests" / "benchmarks"
+SMALLEST = {  # by script: its arguments, its exit codes (1: a busy machine was too slow), and what it prints
+    "doctor_models": (["double", "--minutes", "0.05"], {0, 1}, "1 models"),
+    "foreign_programs": (["ultralytics"], {0}, "| 3 | 3 |"),
+    "planted_regressions": (["--minutes", "0.1"], {1, 3}, "% planted"),
+    "sound_models": (["test_resnet"], {0}, "0 of 2 accused"),
+}
+
+
+def test_each_script_has_a_smallest_size():
+    assert {path.stem for path in FOLDER.glob("*.py")} == {*SMALLEST, "simulated_operators"}  # test_metalsim_device
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+def test_the_script_runs(name, tmp_path):
+    arguments, codes, printed = SMALLEST[name]
+    environment = {**os.environ, "METALLAB_BUILD": str(tmp_path), "PYTHONPATH": str(paths.ROOT / "utils")}
+    command = [sys.executable, FOLDER / f"{name}.py", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    assert done.returncode in codes, done.stdout + done.stderr
+    assert printed in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    for path in (tmp_path / "bars").glob("*.json"):
+        assert json.loads(path.read_text())["double"]["seconds"] > 0
