@@ -225,14 +225,14 @@ class Waiting:
         packages = {array_type(leaf)[0] for leaf in parts if array_type(leaf) in ARRAYS}
         self.evaluate = sys.modules["mlx.core"].eval if "mlx" in packages else None
         self.each = bool(self.evaluate) or any(hasattr(leaf, "block_until_ready") for leaf in parts)
-        torch = sys.modules.get("torch")
+        is_gpu = device in ("cuda", "mps")
         self.synchronize = []
-        if device in ("cuda", "mps") and torch is not None:
-            self.synchronize.append(getattr(torch, device).synchronize)
+        if is_gpu and "torch" in sys.modules:
+            self.synchronize.append(getattr(sys.modules["torch"], device).synchronize)
         for at in {leaf.device for leaf in parts if array_type(leaf)[0] == "torch"}:
             if at.type != "cpu":  # also where the cases' device is another one
                 self.synchronize.append(synchronizer(at))
-        if "tensorflow" in packages or (device in ("cuda", "mps") and "tensorflow" in sys.modules):
+        if "tensorflow" in packages or (is_gpu and "tensorflow" in sys.modules):
             self.synchronize.append(sys.modules["tensorflow"].test.experimental.sync_devices)
 
     def all(self, result):
