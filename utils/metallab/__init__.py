@@ -9,6 +9,7 @@ import os
 # ONNX Runtime would send usage data and keep a device id in the home folder, from its import on.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
+from metallab import interrupts as interrupts
 from metallab.mode import by_mode
 
 if os.environ.get("METALLAB_DEVICE") == "sim":

@@ -10,8 +10,10 @@ import argparse
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from metallab import interrupts
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,30 @@ COMMANDS = (
 
 
 def main(arguments: Sequence[str] | None = None, commands: Sequence[Command] = COMMANDS) -> int:
-    """Run the command that the first argument names; its exit code, 2 on misuse."""
+    """Run the command that the first argument names; its exit code, 2 on misuse, 130 after Ctrl-C.
+
+    A program ignores Ctrl-C after that, while Python shuts down.
+    """
+    try:
+        code = _load(arguments, commands)
+        if callable(code):
+            interrupts.running = True
+            code = code()
+        sys.stdout.flush()
+    except BrokenPipeError:  # what reads it has seen enough, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except KeyboardInterrupt:
+        interrupts.ignore()
+        print("metallab: interrupted", file=sys.stderr)
+        code = 130
+    finally:
+        interrupts.ignore()
+    return code
+
+
+def _load(arguments: Sequence[str] | None, commands: Sequence[Command]) -> Callable[[], int] | int:
+    """The command that is asked for, imported, with its arguments; an exit code where it lacks a package."""
     parser = argparse.ArgumentParser(
         prog="metallab",
         description="Measure, check and trace code of your own.",
@@ -88,13 +113,8 @@ def main(arguments: Sequence[str] | None = None, commands: Sequence[Command] = C
     own = argparse.ArgumentParser(
         prog=f"metallab {chosen.name}", description=chosen.title, epilog=f"example: metallab {chosen.example}"
     )
-    try:
-        code = importlib.import_module(chosen.module).command(own, given.arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:  # what reads it has seen enough, such as `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return code
+    command = importlib.import_module(chosen.module).command
+    return lambda: command(own, given.arguments)
 
 
 def _line(command: Command) -> str:

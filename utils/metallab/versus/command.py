@@ -74,6 +74,7 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
         why = "a simulated device's times say nothing" if wish == "sim" else f"there is no device {wish!r}"
         raise sides.SideError(f"{why}: name one of {', '.join(DEVICES)} with --device")
     paths.make_output(given.out)
+    report.assert_own(given.out)
     two = [sides.parse(text, root) for text in (given.a, given.b)]
     sides.assert_held(dict(zip("AB", two, strict=True)), given.threads)
     described = {name: sides.describe(side, wish) for name, side in zip("AB", two, strict=True)}
@@ -120,7 +121,7 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
         if not importlib.util.find_spec("matplotlib"):  # nor need it be, where only measuring is installed
             print("There is no picture without matplotlib: pip install matplotlib")
         elif picture := report.draw(outcomes, f"A: {given.a}; B: {given.b}", device):
-            picture.savefig(given.out / "versus.png")
+            picture.savefig(given.out / "versus.png", metadata={"Software": "metallab versus"})
             print(f"A picture: {paths.shown(given.out / 'versus.png')}")
         print(f"Exit code {code}: {meaning}.")
     return code, "\n".join([str(different), *map(report.sentence, outcomes), summary])

@@ -435,6 +435,7 @@ def _assert_as_before(first: Path, side: _Side, case: Case) -> None:
 
 def _with_sides(difference: str) -> str:
     """What `metallab.checks` says of A's output as the reference and B's as the result, with the sides' names."""
+    difference = re.sub(r"first (.+) for (.+)(?=; <U)", r"first B's \1 for A's \2", difference)  # texts have spaces
     named = re.sub(r"(\S+) for (\S+)(?=[:;])", r"B's \1 for A's \2", difference)
     return re.sub(r"shapes differ, (\(.*?\)) and (\(.*?\))", r"shapes differ, A's \1 and B's \2", named)
 

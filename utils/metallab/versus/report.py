@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import textwrap
 from collections import Counter
@@ -35,6 +36,14 @@ MEANS: Mapping[Answer, str] = {
 RATIO = (
     "time A / time B: above 1 B is faster. Of samples taken in turns, so it need not be that of the medians beside it."
 )
+
+
+_WRITTEN = {
+    "versus.json": rb"\"lesson\": \"versus\"",
+    "answers.json": b'"made_by": "metallab versus"',
+    "versus.png": b"metallab versus",
+}
+"""The files of a run, and what each of them contains."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +170,14 @@ def has_interval(outcome: Outcome) -> bool:
     return outcome.interval is not None and outcome.interval.low > 0
 
 
+def assert_own(folder: Path) -> None:
+    """OSError, with what to do, if a folder has a file of a run's name that no run has written."""
+    for name, mark in _WRITTEN.items():
+        file = folder / name
+        if os.path.lexists(file) and not (file.is_file() and mark in file.read_bytes()):
+            raise OSError(f"{file} is not of metallab versus, which would overwrite it: name another folder with --out")
+
+
 def save_answers(
     path: Path,
     outcomes: Sequence[Outcome],
@@ -171,6 +188,7 @@ def save_answers(
 ) -> Path:
     """Write as JSON what the samples alone do not tell: the sides, what differs, each case's answer and interval."""
     about = {
+        "made_by": "metallab versus",
         "sides": {name: _about(description.side) for name, description in described.items()},
         "differences": [dict(zip(different.headings, row, strict=True)) for row in different.rows],
         "factor": settings.factor,

@@ -9,6 +9,7 @@ another one: a case to be set up, or a number of calls to be timed. What a case 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import hashlib
@@ -16,7 +17,6 @@ import importlib.metadata
 import importlib.util
 import json
 import math
-import numbers
 import os
 import platform
 import random
@@ -34,6 +34,17 @@ EVERY_CORE = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
 """What this process may use while a case is set up."""
 SLOW_CALL = 0.5
 """Seconds of a call from which on an uncounted call before each sample costs more than it gives."""
+ARRAYS = {
+    ("numpy", "ndarray"),
+    ("torch", "Tensor"),
+    ("torch", "Parameter"),
+    ("jax", "ArrayImpl"),
+    ("jaxlib", "ArrayImpl"),
+    ("tensorflow", "EagerTensor"),
+    ("tensorflow", "ResourceVariable"),
+    ("mlx", "array"),
+}
+"""Package and name of each type of array of which `Waiting` knows when it is computed; a subclass may be lazy."""
 
 
 def main():
@@ -113,6 +124,7 @@ class Work:
         self.function = case.prepare(settings["device"])
         start = time.perf_counter_ns()
         result = self.function()
+        assert_concrete(result)
         self.wait = Waiting(result, settings["device"])
         self.wait.all(result)
         first = time.perf_counter_ns() - start
@@ -188,26 +200,59 @@ def is_internal(file):
     return file.startswith("<") or os.path.dirname(os.path.abspath(file)) == os.path.dirname(os.path.abspath(__file__))
 
 
+def assert_concrete(result):
+    """TypeError for a part of a type that is not known to be computed when `Waiting` has waited for it."""
+    numpy = sys.modules.get("numpy")
+    known = (int, float, complex, str, bytes, list, tuple, type(None), *([numpy.generic] if numpy else []))
+    for name, leaf in leaves(result):
+        if array_type(leaf) not in ARRAYS and not issubclass(type(leaf), known):
+            raise TypeError(
+                f"{name} is a {type(leaf).__name__}, which may be computed after the clock is read: return "
+                "numbers, text, arrays of NumPy, PyTorch, JAX, TensorFlow or MLX, lists, tuples, dicts or dataclasses"
+            )
+
+
+def array_type(leaf):
+    """Package and name of a type, which need not be imported for it. What poses as another type does not here."""
+    return type(leaf).__module__.partition(".")[0], type(leaf).__name__
+
+
 class Waiting:
-    """How to wait for results: for each (JAX), for the device (CUDA, MPS), or not at all."""
+    """How to wait for results: for each (JAX, MLX), for the device (CUDA, MPS), or not at all."""
 
     def __init__(self, result, device):
-        self.each = any(hasattr(leaf, "block_until_ready") for _, leaf in leaves(result))
-        torch = sys.modules.get("torch")
+        parts = [leaf for _, leaf in leaves(result)]
+        packages = {array_type(leaf)[0] for leaf in parts if array_type(leaf) in ARRAYS}
+        self.evaluate = sys.modules["mlx.core"].eval if "mlx" in packages else None
+        self.each = bool(self.evaluate) or any(hasattr(leaf, "block_until_ready") for leaf in parts)
+        is_gpu = device in ("cuda", "mps")
         self.synchronize = []
-        if device in ("cuda", "mps"):
-            if torch is not None:
-                self.synchronize.append(getattr(torch, device).synchronize)
-            if "tensorflow" in sys.modules:
-                self.synchronize.append(sys.modules["tensorflow"].test.experimental.sync_devices)
+        if is_gpu and "torch" in sys.modules:
+            self.synchronize.append(getattr(sys.modules["torch"], device).synchronize)
+        for at in {leaf.device for leaf in parts if array_type(leaf)[0] == "torch"}:
+            if at.type != "cpu":  # also where the cases' device is another one
+                self.synchronize.append(synchronizer(at))
+        if "tensorflow" in packages or (is_gpu and "tensorflow" in sys.modules):
+            self.synchronize.append(sys.modules["tensorflow"].test.experimental.sync_devices)
 
     def all(self, result):
         if self.each:
-            for _, leaf in leaves(result):
+            parts = [leaf for _, leaf in leaves(result)]
+            if self.evaluate:
+                self.evaluate(parts)
+            for leaf in parts:
                 if hasattr(leaf, "block_until_ready"):
                     leaf.block_until_ready()
         for synchronize in self.synchronize:
             synchronize()
+
+
+def synchronizer(device):
+    """What waits for a device of PyTorch. TypeError if nothing does."""
+    wait = getattr(getattr(sys.modules["torch"], device.type, None), "synchronize", None)
+    if wait is None:
+        raise TypeError(f"the case returns a tensor on {device}, for which nothing waits: return a copy on the CPU")
+    return wait if device.type == "mps" else functools.partial(wait, device)
 
 
 def sample(work, wait, calls, uncounted):
@@ -245,21 +290,31 @@ def pin(cores):
 
 def leaves(result, name="result"):
     """What a result is made of, however nested, each with its name; a list of numbers is one."""
-    if isinstance(result, dict):
-        for key, part in result.items():
-            yield from leaves(part, f"{name}.{key}")
-    elif isinstance(result, (list, tuple)) and shape_of_numbers(result) is None:
-        for index, part in enumerate(result):
-            yield from leaves(part, f"{name}.{index}")
+    kind = type(result)
+    if dataclasses.is_dataclass(kind):
+        parts = ((field.name, getattr(result, field.name)) for field in dataclasses.fields(kind))
+    elif issubclass(kind, dict):
+        parts = result.items()
+    elif issubclass(kind, (list, tuple)) and shape_of_numbers(result) is None:
+        parts = enumerate(result)
     else:
         yield name, result
+        return
+    for key, part in parts:
+        yield from leaves(part, f"{name}.{key}")
+
+
+def is_number(leaf):
+    """Whether it is a number of Python that an array of its kind holds exactly: whole ones in an int64."""
+    kind = type(leaf)
+    return -(2**63) <= leaf < 2**63 if issubclass(kind, int) else issubclass(kind, (float, complex))
 
 
 def shape_of_numbers(result):
     """The shape of a number, or of lists of numbers in lists of one length; None of anything else."""
-    if isinstance(result, numbers.Number):
+    if is_number(result):
         return ()
-    if not isinstance(result, (list, tuple)) or not result:
+    if not issubclass(type(result), (list, tuple)) or not result:
         return None
     inner = shape_of_numbers(result[0])
     if inner is None or any(shape_of_numbers(part) != inner for part in result):
@@ -267,32 +322,45 @@ def shape_of_numbers(result):
     return (len(result), *inner)
 
 
+def text_of(leaf):
+    """A text of its own for a text, or a whole number that is neither an int64 nor a uint64; None of anything else."""
+    kind = type(leaf)
+    if issubclass(kind, (str, bytes)):
+        text = (str if issubclass(kind, str) else bytes).__repr__(leaf)  # ends of zeros count, which NumPy drops
+    elif issubclass(kind, int) and not -(2**63) <= leaf < 2**64:
+        text = hex(leaf)  # of any length
+    else:
+        return None
+    return text if len(text) < 100 else f"{text[:40]}...{hashlib.blake2b(text.encode()).hexdigest()}"
+
+
 def fingerprint(result):
     """Of an output: another one if any of its numbers is another, or what they are called."""
     whole = hashlib.blake2b()
     for name, leaf in leaves(result):
         array = to_numpy(leaf) if hasattr(leaf, "dtype") else None  # plain numbers need no NumPy, which takes time
-        whole.update(repr((name, leaf if array is None else (str(leaf.dtype), array.shape))).encode())
+        plain = text_of(leaf) or leaf
+        whole.update(repr((name, plain if array is None else (str(leaf.dtype), array.shape))).encode())
         if array is not None:
             whole.update(array.tobytes())
     return whole.hexdigest()
 
 
 def to_numpy(leaf):
-    """An array or number of whatever framework; TypeError for what is none."""
+    """An array, number or text of whatever framework; TypeError for what is none. None is empty."""
     import numpy as np
 
-    if leaf is None:
-        raise TypeError("the case returns None: let its function return what it computes")
-    array = leaf
+    array = [] if leaf is None else text_of(leaf) or leaf
     if hasattr(leaf, "detach"):
         array = leaf.detach().cpu()
         array = array.float() if str(array.dtype) == "torch.bfloat16" else array
+    elif str(getattr(leaf, "dtype", "")) == "mlx.core.bfloat16":
+        array = leaf.astype(sys.modules["mlx.core"].float32)
     array = np.asarray(array)
-    if array.dtype.kind == "V":  # bfloat16 of JAX and TensorFlow is no number to NumPy
+    if array.dtype.kind == "V" and array.dtype.names is None:  # bfloat16 of JAX and TensorFlow is no number to NumPy
         array = array.astype(np.float32)
-    if array.dtype.kind not in "biufc":
-        raise TypeError(f"the case returns a {type(leaf).__name__}: let it return arrays or numbers")
+    if array.dtype.kind not in "biufcSU":
+        raise TypeError(f"the case returns a {type(leaf).__name__} of {array.dtype}: let it return numbers or text")
     return array
 
 
