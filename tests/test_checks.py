@@ -9,13 +9,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from mutate import Rules
 from pretend import pretend
 
 from metallab import checks, peaks, timing
 from metallab.device import PyTorchDevice
 
-RULES = Rules(checks)
 MPS = PyTorchDevice("mps", "Apple M2 GPU")
 RNG = np.random.default_rng(0)
 KINDS = ("numpy", "torch", "tensorflow", "jax")
@@ -31,13 +29,7 @@ def arrays(value: np.ndarray):
 # --- tolerances ---
 
 
-@RULES.rule(
-    ("units.dtype_name(dtype)\n    if re", "str(dtype)\n    if re"),
-    ('"complex64": "float32"', '"complex64": "float16"'),
-    (r"q?u?int\d*|bool_?", r"int\d*"),
-    ("        return Tolerance(0.0, 0.0)", '        return TOLERANCES["float32"]'),
-)
-def every_way_to_name_a_dtype_has_its_tolerance(checks):
+def test_every_way_to_name_a_dtype_has_its_tolerance():
     import jax.numpy as jnp
 
     for dtype in ("float32", torch.float32, np.float32, np.dtype("float32"), jnp.float32, torch.complex64):
@@ -50,11 +42,7 @@ def every_way_to_name_a_dtype_has_its_tolerance(checks):
     assert str(checks.tolerance("float16")) == "0.01 of the value plus 0.01 of the array's root mean square"
 
 
-@RULES.rule(
-    ("    tolerance(dtype)\n    return", "    return"),
-    ('        raise ValueError(f"there is no tolerance', '        return str(f"there is no tolerance'),
-)
-def a_dtype_without_tolerance_is_named_before_anything_runs(checks):
+def test_a_dtype_without_tolerance_is_named_before_anything_runs():
     for dtype in ("fp32", "float8_e4m3fn", "torch.floaty", None):
         with pytest.raises(ValueError, match=r"no tolerance for .*float64.* and whole numbers"):
             checks.matches(dtype)
@@ -74,14 +62,7 @@ def product(a: np.ndarray, b: np.ndarray, dtype=np.float32) -> np.ndarray:
     return total
 
 
-@RULES.rule(
-    ('"float32": Tolerance(1e-4, 1e-6)', '"float32": Tolerance(1e-6, 1e-6)'),
-    ('"float32": Tolerance(1e-4, 1e-6)', '"float32": Tolerance(2e-3, 1e-6)'),
-    ("(allowed.relative * size + allowed.absolute)", "1e-4"),
-    ('"float16": Tolerance(1e-2, 1e-4)', '"float16": Tolerance(5e-4, 1e-4)'),
-    ('"bfloat16": Tolerance(5e-2, 5e-4)', '"bfloat16": Tolerance(4e-3, 5e-4)'),
-)
-def every_order_of_adding_passes_and_no_lower_precision(checks):
+def test_every_order_of_adding_passes_and_no_lower_precision():
     """A large matrix product: an absolute tolerance of 1e-4 refuses a right one, of 1e-2 lets TensorFloat-32 pass."""
     a = RNG.standard_normal((128, 8192), dtype=np.float32)
     b = RNG.standard_normal((8192, 128), dtype=np.float32)
@@ -96,14 +77,7 @@ def every_order_of_adding_passes_and_no_lower_precision(checks):
         checks.assert_close(right[:8, :8], product(a[:8], b[:, :8], np.float16), "float16")
 
 
-@RULES.rule(
-    ("(allowed.relative * size + allowed.absolute)", "allowed.relative"),
-    ("sizes = sizes[sizes <= 1000 * np.median(sizes)]", "pass"),
-    ("& (sizes > 0)", ""),
-    ("sizes[np.isfinite(sizes) &", "sizes[~np.isnan(sizes) &"),
-    (" + allowed.absolute)", ")"),
-)
-def tolerance_goes_with_the_size_of_an_array(checks):
+def test_tolerance_goes_with_the_size_of_an_array():
     """Small outputs are looked at as closely as large ones, and a mask does not make any difference look small."""
     for size in (1e-30, 1e-5, 1.0, 1e30):
         values = RNG.standard_normal(1000).astype(np.float32)
@@ -143,14 +117,7 @@ MASKS = {
 }
 
 
-@RULES.rule(
-    ("sizes = _without_masks(sizes)", "pass"),
-    ("counts[groups[lowest - 1]].sum() >= 3", "counts[groups[lowest - 1]].sum() >= 900"),
-    ("for below, group in itertools.pairwise(groups[max(lowest - 1, 0) :]):",
-     "for below, group in itertools.pairwise(groups[-2:]):"),
-    ("MASK_BINS = 27", "MASK_BINS = 900"),
-)  # fmt: skip
-def masks_in_any_number_hide_no_difference(checks):
+def test_masks_in_any_number_hide_no_difference():
     """600 of 1000 at -1e9 on both sides, the other 400 random against zeros: only those 400 carry information."""
     for (name, mask), share in itertools.product(MASKS.items(), (3, 300, 600, 990)):
         logits = RNG.standard_normal(1000).astype(np.float32)
@@ -169,12 +136,7 @@ def masks_in_any_number_hide_no_difference(checks):
         checks.assert_close(few, np.float32([-1e9, -1e9, -1e9, 0.8]), "float32")
 
 
-@RULES.rule(
-    ("len(groups[lowest - 1]) <= 2 and ", ""),
-    ("if group[0] - below[-1] > MASK_BINS:", "if group[0] - below[-1] > 1:"),
-    ('if reference.dtype.kind != "c":', "if True:"),
-)
-def what_is_no_mask_counts(checks):
+def test_what_is_no_mask_counts():
     """What cancels among large values carries their error, whether these are alike or not."""
     gradient = (RNG.uniform(50, 150, 900) * RNG.choice([-1, 1], 900)).astype(np.float32)
     gradient[300:600] = RNG.standard_normal(300) * 1e-5  # of the keys' bias: 0 but for rounding
@@ -189,15 +151,7 @@ def what_is_no_mask_counts(checks):
 # --- what is compared ---
 
 
-@RULES.rule(
-    ("value = value.detach()", "value = value"),
-    ("            value = value.cfloat()\n", "            pass\n"),
-    (".resolve_conj()", ""),
-    (".resolve_neg()", ""),
-    ("(value.float() if foreign else value)", "value"),
-    ('array.dtype.name.startswith(("bfloat16", "float8"))', "False"),
-)
-def arrays_of_every_framework_are_compared(checks):
+def test_arrays_of_every_framework_are_compared():
     import jax.numpy as jnp
 
     values = RNG.standard_normal((3, 4)).astype(np.float32)
@@ -232,8 +186,7 @@ class Eager:
         return self.value
 
 
-@RULES.rule(('array.dtype.kind not in "biufcSU"', "False"))
-def anything_with_an_array_is_compared_and_nothing_else(checks):
+def test_anything_with_an_array_is_compared_and_nothing_else():
     checks.assert_close(Eager(np.ones(3)), np.ones(3), "float32")
     with pytest.raises(checks.Mismatch):
         checks.assert_close(Eager(np.ones(3)), np.zeros(3), "float32")
@@ -265,14 +218,7 @@ except checks.Mismatch as found:
     assert done.stdout.startswith("result: 6 of 6 values differ too much"), done.stderr
 
 
-@RULES.rule(
-    ("    if isinstance(value, Mapping):", "    if isinstance(value, Mapping) and not value:"),
-    ("        for index, item in enumerate(value):", "        for index, item in enumerate(value[:1]):"),
-    ("expected.keys() != got.keys()", "len(expected) != len(got)"),
-    ('f"{part}[{key!r}]"', "part"),
-    ("    if value is None:\n        return\n", ""),
-)  # fmt: skip
-def nested_results_are_compared_part_by_part(checks):
+def test_nested_results_are_compared_part_by_part():
     one = np.ones(2)
     reference = {"loss": 1.0, "layers": [one, (one, None)]}
     checks.assert_close(reference, {"layers": (one + 1e-9, [one + 1e-9, None]), "loss": 1.0}, "float32")
@@ -287,11 +233,7 @@ def nested_results_are_compared_part_by_part(checks):
             checks.assert_close(reference, wrong, "float32")
 
 
-@RULES.rule(
-    ("    if not expected or not got:", "    if False:"),
-    ("    if not sum([", "    if None is sum(["),
-)
-def nothing_is_no_agreement(checks):
+def test_nothing_is_no_agreement():
     for empty in (None, [], {}, (None, {"a": None})):
         for a, b in ((empty, empty), (empty, np.ones(2)), (np.ones(2), empty)):
             with pytest.raises(checks.Mismatch, match=r"nothing to compare: .* let it return its result"):
@@ -314,11 +256,7 @@ def kinds_of_tensors(values: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
-@RULES.rule(
-    ('value if layout == "torch.strided" else value.to_dense()', "value"),
-    ("value.numel() > DENSE_MOST", "False"),
-)
-def sparse_tensors_are_compared_as_dense_ones(checks):
+def test_sparse_tensors_are_compared_as_dense_ones():
     values = torch.tensor(RNG.standard_normal((8, 8)).astype(np.float32)) * (torch.rand(8, 8) > 0.5)
     values[0, 0] = 1.0
     wrong = values.clone()
@@ -334,8 +272,7 @@ def sparse_tensors_are_compared_as_dense_ones(checks):
 
 
 @pytest.mark.filterwarnings("ignore")  # of quantised tensors, which PyTorch is about to give up
-@RULES.rule(("value.dequantize() if value.is_quantized else ", ""))
-def quantised_tensors_are_compared_by_the_numbers_they_stand_for(checks):
+def test_quantised_tensors_are_compared_by_the_numbers_they_stand_for():
     values = torch.arange(6.0).reshape(3, 2)
     whole = torch.quantize_per_tensor(values, 0.5, 3, torch.qint8)
     finer = torch.quantize_per_tensor(values, 0.25, 0, torch.qint32)
@@ -349,11 +286,7 @@ def quantised_tensors_are_compared_by_the_numbers_they_stand_for(checks):
             checks.assert_close(values + 0.25, quantised, "float32")
 
 
-@RULES.rule(
-    ('    if getattr(value, "is_nested", False):', "    if False:"),
-    ("        value = list(value.unbind())", "        value = list(value.unbind())[:1]"),
-)  # fmt: skip
-def nested_tensors_are_compared_part_by_part(checks):
+def test_nested_tensors_are_compared_part_by_part():
     parts = [torch.ones(2, 3), torch.zeros(4, 3)]
     for layout in (torch.strided, torch.jagged):
         nested = torch.nested.nested_tensor(parts, layout=layout)
@@ -365,12 +298,7 @@ def nested_tensors_are_compared_part_by_part(checks):
             checks.assert_close(parts[:1], nested, "float32")
 
 
-@RULES.rule(
-    ("    if value.is_meta:", "    if False:"),
-    ("    except (RuntimeError, TypeError) as refusal:  #", "    except ZeroDivisionError as refusal:  #"),
-    (" or isinstance(value, np.ma.MaskedArray)", ""),
-)
-def what_has_no_numbers_is_refused_in_a_line(checks):
+def test_what_has_no_numbers_is_refused_in_a_line():
     """Of the meta device, of a trace, in a dtype of bits alone, or hidden under a mask."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -388,19 +316,7 @@ def what_has_no_numbers_is_refused_in_a_line(checks):
             assert "\n" not in str(refused.value)
 
 
-@RULES.rule(
-    ("    if _share_memory(reference, result):", "    if False:"),
-    ('    if not hasattr(value, "untyped_storage"):', "    if True:"),
-    ("    if isinstance(value, np.ndarray):\n", "    if False:\n"),
-    ("np.shares_memory(extents[0][1], extents[1][1], max_work=10**6)",
-     "extents[0][1].ctypes.data == extents[1][1].ctypes.data"),
-    ("np.shares_memory(extents[0][1], extents[1][1], max_work=10**6)",
-     "np.may_share_memory(extents[0][1], extents[1][1])"),
-    ("step * tensor.storage_offset()", "0"),
-    ('.layout).startswith("torch.sparse")', '.layout).startswith("no")'),
-    ('owner = "cpu" if value.device.type == "cpu" else', "owner ="),
-)  # fmt: skip
-def one_memory_is_no_agreement(checks):
+def test_one_memory_is_no_agreement():
     """Two functions that write into the same ``out=``, whole or in part: the second overwrites what the first found."""
     out, array, square = torch.zeros(4), np.zeros(4), torch.zeros(4, 4)
     pairs = [(shared, shared) for shared in (out, array, [array], out.numpy(), torch.eye(4).to_sparse_csr())]
@@ -427,17 +343,7 @@ def one_memory_is_no_agreement(checks):
     assert not compared.paired
 
 
-@RULES.rule(
-    ("    if reference.shape != result.shape:", "    if False:"),
-    ("    if one_sided := np.count_nonzero(functools", "    if one_sided := 0 * np.count_nonzero(functools"),
-    ("(a == b) | np.isnan(a)", "np.isnan(a)"),
-    ("(a == b) | np.isnan(a)", "a == b"),
-    ("np.where(np.isfinite(limit), limit, 0)", "limit"),
-    ('(array.real, array.imag) if array.dtype.kind == "c" else (array,)', "(array,)"),
-    ("np.where(np.isnan(a), 0, np.abs(a))", "np.abs(a)"),
-    ("np.result_type(reference.dtype, result.dtype, np.float32)", "np.result_type(reference, result, np.float32)"),
-)
-def shapes_nan_and_infinities_are_seen(checks):
+def test_shapes_nan_and_infinities_are_seen():
     ones, nan, inf = np.ones(3), np.array([1, np.nan, 1]), np.array([1, np.inf, 1])
     undefined = np.array([complex(np.nan, 5), complex(1, np.nan), complex(np.nan, np.inf), complex(np.nan, np.nan)])
     for good in (nan, inf, -inf, inf * (1 + 1j), undefined):
@@ -469,17 +375,7 @@ def shapes_nan_and_infinities_are_seen(checks):
         checks.assert_close(1.0, 1.0 + 1e-9, "float64")  # single numbers have their precision, too
 
 
-@RULES.rule(
-    ("    if not {reference.dtype.kind, result.dtype.kind} <= set(\"fc\"):", "    if False:"),
-    ("    if not {reference.dtype.kind, result.dtype.kind} <= set(\"fc\"):",
-     "    if not {reference.dtype.kind, result.dtype.kind} & set(\"fc\"):"),
-    ("    if wrong := np.count_nonzero(differ):", "    if wrong := 0:"),
-    ("        _look_closely(differ, reference, result)\n", "        pass\n"),
-    (">= 2**53))", ">= 2**63))"),
-    ("    if texts and texts != [reference.dtype.kind] * 2:", "    if False:"),
-    ('reference.dtype if reference.dtype.kind not in "fc" else result.dtype', "reference.dtype"),
-)  # fmt: skip
-def whole_numbers_and_texts_must_be_equal(checks):
+def test_whole_numbers_and_texts_must_be_equal():
     """argsort and its like are right or wrong: no tolerance of a float helps them."""
     big = np.arange(100_000, 100_003)
     checks.assert_close(big, torch.tensor(big), "float32")
@@ -514,11 +410,7 @@ def whole_numbers_and_texts_must_be_equal(checks):
     checks.assert_close(True, 1.0, "float32")
 
 
-@RULES.rule(
-    ("np.argmax(difference - limit)", "np.argmax(difference)"),
-    ("{wrong} of {reference.size}", "{reference.size} of {reference.size}"),
-)
-def the_worst_value_is_the_one_that_is_wrong(checks):
+def test_the_worst_value_is_the_one_that_is_wrong():
     """The large value differs by more, and may."""
     reference, result = np.array([1e3, 1.0, 1.0] + [1.0] * 97), np.array([1e3 + 0.05, 1.0, 1.04] + [1.0] * 97)
     with pytest.raises(
@@ -528,10 +420,7 @@ def the_worst_value_is_the_one_that_is_wrong(checks):
         checks.assert_close(reference, result, "float32")
 
 
-@RULES.rule(
-    ("_Matches(units.dtype_name(dtype), truth)", '_Matches("bfloat16")'), ("{self.dtype} tolerance", "tolerance")
-)
-def a_parity_check_for_the_timer_withholds_what_differs(checks):
+def test_a_parity_check_for_the_timer_withholds_what_differs():
     parity = checks.matches(torch.float32)
     assert str(parity) == "outputs compared at float32 tolerance"
     one = np.ones(3)
@@ -553,12 +442,7 @@ def a_parity_check_for_the_timer_withholds_what_differs(checks):
 # --- against the CPU ---
 
 
-@RULES.rule(
-    ("    assert_close(reference, result, name)\n", ""),
-    ("(*_moved(inputs, on.torch_device, wanted))", "(*_moved(inputs, 'cpu', exact))"),
-    ("    on.synchronize()\n", ""),
-)  # fmt: skip
-def a_function_is_compared_with_the_cpu(checks, monkeypatch):
+def test_a_function_is_compared_with_the_cpu(monkeypatch):
     x, y = torch.randn(4, 4), torch.randn(4, 4)
     asked = pretend(monkeypatch, "mps")
     checks.assert_matches_cpu(torch.matmul, x, y, on=MPS)
@@ -571,12 +455,7 @@ def a_function_is_compared_with_the_cpu(checks, monkeypatch):
         checks.assert_matches_cpu(torch.matmul, x, y, on=MPS)
 
 
-@RULES.rule(
-    ('torch.float64 if name == "float64" else torch.float32', "wanted"),
-    ("    wanted = getattr(torch, name)\n", "    wanted = torch.float32\n"),
-    ("dtype if value.is_floating_point() else value.dtype", "dtype"),
-)
-def dtypes_are_those_asked_for(checks, monkeypatch):
+def test_dtypes_are_those_asked_for(monkeypatch):
     asked, seen = pretend(monkeypatch, "mps"), []
 
     def fn(x, indices):
@@ -599,8 +478,7 @@ def dtypes_are_those_asked_for(checks, monkeypatch):
         checks.assert_matches_cpu(fn, torch.randn(5), on=MPS, dtype=torch.int8)
 
 
-@RULES.rule(("copy.deepcopy(value).to(device, dtype)", "value.to(device, dtype)"))
-def a_module_is_copied_and_not_moved(checks, monkeypatch):
+def test_a_module_is_copied_and_not_moved(monkeypatch):
     pretend(monkeypatch, "mps")
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)).double()
     before = {name: value.clone() for name, value in net.state_dict().items()}
@@ -613,8 +491,7 @@ def a_module_is_copied_and_not_moved(checks, monkeypatch):
         checks.assert_matches_cpu(net, torch.randn(8, 4), on=MPS)
 
 
-@RULES.rule((", copy=True)", ")"), ("moved.requires_grad_(value.requires_grad)", "moved"))
-def functions_may_work_in_place_and_differentiate(checks, monkeypatch):
+def test_functions_may_work_in_place_and_differentiate(monkeypatch):
     pretend(monkeypatch, "mps")
     x = torch.ones(3)
     checks.assert_matches_cpu(lambda x: x.add_(1), x, on=MPS)
@@ -637,18 +514,7 @@ def measured(seconds: float, on: PyTorchDevice) -> timing.Measurement:
     return timing.Measurement("work", "latency", (seconds,) * 10, 1.0, 1, 3, "quiet", "full", on.label, False)
 
 
-@RULES.rule(
-    ("            raise Implausible(", "            Implausible("),
-    ("rate = amount / measurement.median", "rate = amount / measurement.first_call"),
-    ("(amount - free) / measurement.median > peak.value", "(amount - free) / measurement.median > 2 * peak.value"),
-    ("(amount - free)", "amount"),
-    ("(bytes, peaks.CACHE,", "(bytes, 2 * peaks.CACHE,"),
-    ("peaks.flops(on, dtype)", "None"),
-    ("peaks.flops(on, dtype)", "peaks.flops(on, 'float16')"),
-    ("peaks.bandwidth(on)", "None"),
-    ("if share >= 0.01 else", "if True else"),
-)
-def a_rate_above_the_peak_is_an_error(checks):
+def test_a_rate_above_the_peak_is_an_error():
     sentence = checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=1.8e12, bytes=50e9)
     assert sentence == "work: 1.8 TFLOP/s (50% of the peak), 50 GB/s (50% of the peak)"
     sentence = checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=3.6e9)
@@ -665,15 +531,13 @@ def a_rate_above_the_peak_is_an_error(checks):
     assert sentence == "work: 671 GB/s (above the memory's peak, so partly from caches)"
 
 
-@RULES.rule(("    if peak is None:\n        return", "    if peak is None:\n        raise"))
-def an_unknown_device_is_no_error_and_is_told(checks):
+def test_an_unknown_device_is_no_error_and_is_told():
     lab = PyTorchDevice("cuda", "NVIDIA B999")
     sentence = checks.assert_plausible(measured(1.0, lab), on=lab, flops=1e18)
     assert sentence == "work: 1000000 TFLOP/s (no peak is known for this device)"
 
 
-@RULES.rule(("    if not (flops >= 0 and bytes >= 0 and flops + bytes > 0):", "    if False:"))
-def no_work_stated_is_an_error(checks):
+def test_no_work_stated_is_an_error():
     for work in ({}, {"flops": -1}, {"flops": math.nan}, {"bytes": 0}, {"flops": 1, "bytes": -1}):
         with pytest.raises(ValueError, match=r"work: state what one call computes \(flops=\) or moves"):
             checks.assert_plausible(measured(1.0, MPS), on=MPS, **work)
@@ -686,8 +550,7 @@ class Alike:
         return "key"
 
 
-@RULES.rule(("        if part in named:", "        if False:"))
-def keys_that_read_alike_hide_nothing(checks):
+def test_keys_that_read_alike_hide_nothing():
     one, other, good, bad = Alike(), Alike(), np.ones(3), np.zeros(3)
     twice = r"^result\[key\] is there twice, since two keys of a dict read alike; return keys that do not$"
     for reference, result in (
@@ -705,22 +568,7 @@ def keys_that_read_alike_hide_nothing(checks):
 # --- exercises ---
 
 
-@RULES.rule(
-    ("    if answer is ... or (", "    if not answer or ("),
-    ("    if judged is False:", "    if False:"),
-    ("    if judged is not True:", "    if not judged:"),
-    ('if getattr(judged, "ndim", None) == 0:', "if False:"),
-    ("LookupError, RuntimeError)", "LookupError)"),
-    ("{str(error) or type(error).__name__}", "{error}"),
-    (". Hint: {hint}\") from error", "\") from error"),
-    ("    if judged is None:", "    if False:"),
-    ("{reprlib.repr(answer)} is not it", "{answer!r} is not it"),
-    (" or (isinstance(answer, list) and any(part is ... for part in answer))", ""),
-    ('return f"{name}: not attempted yet"', 'return Right(f"{name}: not attempted yet")'),
-    ("{html.escape(self)}", "{self}"),
-    ('return [f"{type(self).__name__}: {self}"]', "return []"),
-)  # fmt: skip
-def exercises_are_judged(checks):
+def test_exercises_are_judged():
     def asserting(answer):
         assert answer == 4, f"{answer} is not 4"
         return True
@@ -769,12 +617,7 @@ def test_errors_are_assertion_errors():
         checks.tolerance("float32").relative = 1
 
 
-@RULES.rule(
-    ("        if self.truth is None:\n            assert_close", "        if True:\n            assert_close"),
-    ('(("the baseline\'s", reference), ', "("),
-    ('("the variant\'s", result)):', "):"),
-)
-def two_that_are_wrong_alike_are_found_out_by_a_result_from_elsewhere(checks):
+def test_two_that_are_wrong_alike_are_found_out_by_a_result_from_elsewhere():
     right, wrong = np.arange(5.0), np.arange(5.0) / 2
     known = checks.matches("float32", truth=right)
     known(right.copy(), right.copy())
@@ -784,6 +627,3 @@ def two_that_are_wrong_alike_are_found_out_by_a_result_from_elsewhere(checks):
         known(wrong, right.copy())
     with pytest.raises(checks.Mismatch, match="the variant's is wrong"):
         known(right.copy(), wrong)
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()

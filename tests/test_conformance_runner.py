@@ -17,7 +17,6 @@ from pathlib import Path
 import psutil
 import pytest
 from conformance import claims, groups, privacy, report, workplace
-from mutate import Rules
 
 from metallab import machine, paths
 
@@ -372,21 +371,7 @@ def test_what_is_not_there_is_refused(tmp_path, options, message):
     assert message in out
 
 
-RULES = Rules(privacy)
-
-
-@RULES.rule(
-    ("if f not in usual), key=lambda pair: -len(pair[0]))", "if f not in usual), key=lambda pair: len(pair[0]))"),
-    ("names.items(), key=lambda pair: -len(pair[0]))", "names.items(), key=lambda pair: len(pair[0]))"),
-    ("(?<![A-Za-z0-9_])", ""),
-    ("flags=re.IGNORECASE", "flags=0"),
-    ("_TEMPORARY.sub", "(lambda word, text: text) or _TEMPORARY.sub"),
-    ('|= {name.partition(".")[0] for name in names}', "|= set()"),
-    (r"(?![\w-]|\.\w)", r"(?![\w.-])"),
-    (r"(?![\w-]|\.\w)", ""),
-    ("for name, word in self.names:", "for name, word in ():"),
-)
-def names_and_folders_are_replaced_as_whole_words(privacy, monkeypatch):
+def test_names_and_folders_are_replaced_as_whole_words(monkeypatch):
     entry = types.SimpleNamespace(pw_name="anna", pw_gecos="Anna Lena Muster,,,", pw_dir="/Users/anna")
     monkeypatch.setattr("pwd.getpwuid", lambda number: entry)
     monkeypatch.setattr("getpass.getuser", lambda: "anna")
@@ -404,9 +389,6 @@ def names_and_folders_are_replaced_as_whole_words(privacy, monkeypatch):
         clean("Annas-Air.local, annas-air, Anna Lena Muster, ANNA, susanna")
         == "(host), (host), (user), (user), susanna"
     )
-
-
-test_rule_holds, test_broken_rule_goes_red = RULES.tests()
 
 
 def test_a_computers_own_name_is_asked_of_macos(monkeypatch):

@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from mutate import Rules
 
 from metallab.pytorch import kernels
 from metallab.pytorch.kernels import extension, nvrtc, rule, softshrink
 from metalsim import shader
 
-RULE, EXTENSION, NVRTC = Rules(rule), Rules(extension), Rules(nvrtc)
 DTYPES = {"float": torch.float32, "half": torch.float16, "bfloat": torch.bfloat16}
 LAMBDS = (0.5, 0.1, 0.0)  # 0.1 is another number in each dtype
 LAYOUTS = {
@@ -45,14 +43,7 @@ def one_by_one(function, lambd: float, *tensors: torch.Tensor) -> torch.Tensor:
 # ---- the rule --------------------------------------------------------------------------------------------------------
 
 
-@RULE.rule(
-    ("0 * v)", "torch.zeros_like(v))"),
-    ("v < -limit, v", "v <= -limit, v"),
-    ("dtype=x.dtype, device", "device"),
-    ("torch.promote_types(x.dtype, torch.float32)", "torch.float32"),
-    ("(v >= -limit) & (v <= limit), torch.zeros_like(grad), grad", "(v < -limit) | (v > limit), grad, 0 * grad"),
-)
-def the_rule_is_pytorch_s_for_one_number(rule):
+def test_the_rule_is_pytorch_s_for_one_number():
     for dtype in (*DTYPES.values(), torch.float64):
         x, grad = numbers(dtype), numbers(dtype).flip(0)
         for lambd in LAMBDS:
@@ -61,13 +52,7 @@ def the_rule_is_pytorch_s_for_one_number(rule):
             assert rule.same_bits(rule.gradient(grad, x, lambd), passed)
 
 
-@RULE.rule(
-    ("a.view(whole)[numbers], b.view(whole)[numbers]", "a[numbers], b[numbers]"),
-    ("torch.equal(numbers, ~b.isnan()) and ", ""),
-    ("a.dtype != b.dtype or ", ""),
-    ("numbers = ~a.isnan()", "numbers = torch.ones_like(a, dtype=bool)"),
-)
-def bits_are_compared(rule):
+def test_bits_are_compared():
     tensor = torch.tensor
     assert rule.same_bits(tensor([1.0, math.nan]), tensor([2.0, -math.nan]) - tensor([1.0, 0.0]))
     assert not rule.same_bits(tensor([0.0]), tensor([-0.0]))
@@ -269,13 +254,7 @@ def test_softmax_has_no_race_and_the_page_s_has_one():
 # ---- building --------------------------------------------------------------------------------------------------------
 
 
-@EXTENSION.rule(
-    ("if fault := _missing(name)", "if (fault := _missing(name)) and False"),
-    ("if shutil.which(compiler) is None:", "if False:"),
-    ("if not cpp_extension.is_ninja_available():", "if False:"),
-    ('name.endswith(".mm") and not torch', 'name.endswith(".nn") and not torch'),
-)
-def what_is_missing_is_told(extension, monkeypatch):
+def test_what_is_missing_is_told(monkeypatch):
     from torch.utils import cpp_extension
 
     load = extension.load.__wrapped__  # without its memory
@@ -293,11 +272,7 @@ def what_is_missing_is_told(extension, monkeypatch):
         load("softshrink.mm")
 
 
-@EXTENSION.rule(
-    ('"error:" in line', '"warning:" in line'),
-    ("(OSError, ImportError, RuntimeError)", "(OSError, ImportError)"),
-)
-def a_source_that_does_not_compile_is_a_line(extension, monkeypatch, tmp_path):
+def test_a_source_that_does_not_compile_is_a_line(monkeypatch, tmp_path):
     (tmp_path / "wrong.cpp").write_text("int f() {\n  return nonsense;\n}\n")
     monkeypatch.setattr(extension.kernels, "FOLDER", tmp_path)
     monkeypatch.setattr(extension.paths, "BUILD", tmp_path)
@@ -305,11 +280,7 @@ def a_source_that_does_not_compile_is_a_line(extension, monkeypatch, tmp_path):
         extension.load("wrong.cpp")
 
 
-@EXTENSION.rule(
-    ("kernels.source(name), torch", "torch"),
-    ("platform.machine(), *flags", "platform.machine()"),
-)
-def nothing_stale_is_loaded(extension, monkeypatch, tmp_path):
+def test_nothing_stale_is_loaded(monkeypatch, tmp_path):
     monkeypatch.setattr(extension.paths, "BUILD", tmp_path)
     before = extension._folder("softshrink.cpp", ["-O3"])
     assert extension._folder("softshrink.cpp", ["-O3"]) == before
@@ -318,13 +289,7 @@ def nothing_stale_is_loaded(extension, monkeypatch, tmp_path):
     assert extension._folder("softshrink.cpp", ["-O3"]) != before
 
 
-@EXTENSION.rule(
-    (
-        'with building.sealed(folder, "*.so"):\n',
-        "folder.mkdir(parents=True, exist_ok=True)\n        if True:\n",
-    )
-)
-def a_damaged_extension_is_built_again(extension, monkeypatch, tmp_path, capsys):
+def test_a_damaged_extension_is_built_again(monkeypatch, tmp_path, capsys):
     from torch.utils import cpp_extension
 
     built = []
@@ -391,13 +356,7 @@ kernel void meeting(device atomic_less* x) { simd_sum(1); }
 """
 
 
-@NVRTC.rule(
-    ("int(number) if number else len(taken)", "len(taken)"),
-    ("types.get(p.scalar, p.scalar)", "p.scalar"),
-    ('or "simd_" in body', ""),
-    ('sign == "*")', 'sign == "&")'),
-)
-def a_kernel_s_parameters_are_understood(nvrtc):
+def test_a_kernel_s_parameters_are_understood():
     scale, meeting = nvrtc.translate(KERNEL).entries
     assert (scale.name, scale.expression, scale.meets) == ("scale_half", "scale<half>", False)
     assert [(p.name, p.scalar, p.is_memory) for p in scale.parameters] == [
@@ -409,12 +368,7 @@ def a_kernel_s_parameters_are_understood(nvrtc):
     assert (meeting.name, meeting.meets) == ("meeting", True)
 
 
-@NVRTC.rule(
-    ('lines = "\\n" * text.count("\\n", match.start(), brace)', 'lines = ""'),
-    ('"\\n" * match[0].count("\\n")', '""'),
-    ("(?m)^[ \\t]*#[ \\t]*(?:include", "(?m)^\\s*#[ \\t]*(?:include"),
-)
-def an_error_keeps_its_line(nvrtc):
+def test_an_error_keeps_its_line():
     needs_nvrtc()
     text = f"// one line\n/* and\ntwo */{KERNEL}kernel void k(device float* x) {{\n  x[0] = nonsense;\n}}"
     with pytest.raises(SyntaxError, match="nonsense") as caught:
@@ -422,11 +376,7 @@ def an_error_keeps_its_line(nvrtc):
     assert caught.value.lineno == text[: text.index("nonsense")].count("\n") + 1
 
 
-@NVRTC.rule(
-    ("if not entries:", "if False:"),
-    ('("constant", "*"), ("constant", "&"))', '("device", "&"), ("constant", "&"))'),
-)
-def what_is_not_understood_is_refused(nvrtc):
+def test_what_is_not_understood_is_refused():
     for text, message in {
         "": "no kernel",
         "kernel void k(texture2d<float> x) {}": "not understood",
@@ -439,20 +389,7 @@ def what_is_not_understood_is_refused(nvrtc):
             nvrtc.translate(text)
 
 
-@NVRTC.rule(
-    ("-(-t // g)", "t // g"),
-    ("GROUP_SIZE if group_size is None", "1 if group_size is None"),
-    ("if 0 in total:", "if False:"),
-    ("values += total", "values += group"),
-    ("% 32 or any", "% 1 or any"),
-    ("any(t % g", "any(t % 1"),
-    ("value.device != device or not value.is_contiguous()", "value.device != device"),
-    ("value.device != device or ", ""),
-    ("if wanted not in (None, value.dtype)", "if False"),
-    ("if len(args) != len(entry.parameters):", "if False:"),
-    ("    if not 1 <= len(given) <= 3:\n", "    if False:\n"),
-)
-def a_call_is_a_launch(nvrtc, monkeypatch):
+def test_a_call_is_a_launch(monkeypatch):
     launched = []
     scale, meeting = nvrtc.translate(KERNEL.replace("atomic_less", "float")).entries
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: type("Stream", (), {"cuda_stream": 5}))
@@ -491,11 +428,3 @@ def a_call_is_a_launch(nvrtc, monkeypatch):
     for threads, group in ((64, 16), (60, 32)):
         with pytest.raises(ValueError, match="wait for each other"):
             whole(floats, threads=threads, group_size=group)
-
-
-rules = [module.tests() for module in (RULE, EXTENSION, NVRTC)]
-(
-    (test_rule_of_the_rule, test_broken_rule_goes_red),
-    (test_rule_of_building, test_broken_building_goes_red),
-    (test_rule_of_nvrtc, test_broken_nvrtc_goes_red),
-) = rules

@@ -1,8 +1,4 @@
-"""The measuring rules, each as a check of a timing module, with the change to the module that must break it.
-
-A check is given a module, so that the real one and a broken one are judged alike: `test_timing.py` runs every check on
-the real module and wants it to pass, then on a copy with the rule's lines changed and wants it to fail.
-"""
+"""The rules of measuring, each on a clock or a device whose true times are known."""
 
 from __future__ import annotations
 
@@ -14,12 +10,12 @@ import itertools
 import random
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from metallab import timing
 from metallab.fake_device import FakeDevice, LazyFakeDevice
 
 QUICK = {"min_samples": 6, "min_seconds": 0.0, "max_seconds": 1.0}
@@ -57,7 +53,7 @@ class SpyClock:
         return time.perf_counter_ns()
 
 
-def nothing_runs_when_the_clock_is_read(timing: ModuleType) -> None:
+def test_nothing_runs_when_the_clock_is_read() -> None:
     """Latency and throughput: at both readings of every sample the device has finished all it was given."""
     for question in ("latency", "throughput"):
         with FakeDevice() as device:
@@ -70,7 +66,7 @@ def nothing_runs_when_the_clock_is_read(timing: ModuleType) -> None:
             assert not any(clock.pending), f"{question}: the clock was read while {max(clock.pending)} kernels ran"
 
 
-def a_slept_time_is_never_undercut(timing: ModuleType) -> None:
+def test_a_slept_time_is_never_undercut() -> None:
     """A kernel sleeps at least as long as it is told: no true measurement of it can be shorter."""
     for question in ("latency", "throughput"):
         with FakeDevice() as device:
@@ -81,7 +77,7 @@ def a_slept_time_is_never_undercut(timing: ModuleType) -> None:
             assert got.first_call >= 0.002
 
 
-def comparisons_wait_too(timing: ModuleType) -> None:
+def test_comparisons_wait_too() -> None:
     """The same for `compare` and `Stages`."""
     with FakeDevice() as device:
         clock = SpyClock(device)
@@ -102,7 +98,7 @@ def comparisons_wait_too(timing: ModuleType) -> None:
         assert not any(clock.pending)
 
 
-def stages_of_a_race_are_those_of_its_samples(timing: ModuleType) -> None:
+def test_stages_of_a_race_are_those_of_its_samples() -> None:
     """What a compared pass took is what its stages took; calls that are no samples (the first is slow) are left out."""
     calls = []
 
@@ -127,7 +123,7 @@ def stages_of_a_race_are_those_of_its_samples(timing: ModuleType) -> None:
             assert load + compute_seconds <= total
 
 
-def lazy_results_are_consumed(timing: ModuleType) -> None:
+def test_lazy_results_are_consumed() -> None:
     """Where only a result can be waited for, each one of a block is."""
     with LazyFakeDevice() as device:
         calls = 0
@@ -144,7 +140,7 @@ def lazy_results_are_consumed(timing: ModuleType) -> None:
         assert min(got.samples) >= 0.001
 
 
-def kept_results_fit_into_memory(timing: ModuleType) -> None:
+def test_kept_results_fit_into_memory() -> None:
     """Where results are kept until they are waited for, a block keeps 256 MiB of them at most, however nested."""
     kept = np.empty(2**24, dtype=np.uint8)  # never touched: it takes no memory
     for result, most in (([{"a": kept}, (kept, 1)], 8), (kept, 16), (np.empty(0), None), (None, None)):
@@ -155,7 +151,7 @@ def kept_results_fit_into_memory(timing: ModuleType) -> None:
         assert got.block == most if most else got.block > 256, f"{got.block} results of {most} were kept"
 
 
-def garbage_is_not_collected_meanwhile(timing: ModuleType) -> None:
+def test_garbage_is_not_collected_meanwhile() -> None:
     """The collector is off inside a sample and as it was afterwards."""
     seen = []
     for was_on in (True, False):
@@ -168,7 +164,7 @@ def garbage_is_not_collected_meanwhile(timing: ModuleType) -> None:
     assert not any(seen)
 
 
-def the_first_call_is_kept_apart(timing: ModuleType) -> None:
+def test_the_first_call_is_kept_apart() -> None:
     """A first call that compiles shows in `first_call` and in no sample."""
     clock = FakeClock()
     durations = iter([1.0])
@@ -179,7 +175,7 @@ def the_first_call_is_kept_apart(timing: ModuleType) -> None:
     assert max(got.samples) == 0.010
 
 
-def a_slow_start_is_warmed_away(timing: ModuleType) -> None:
+def test_a_slow_start_is_warmed_away() -> None:
     """At least 3 calls and 25 ms, and on until both halves agree; 40 slow calls leave no trace."""
     clock = FakeClock()
     got = timing.measure(clock.taking(lambda: 0.020), on=timing.Host(), clock=clock, budget=timing.Budget())
@@ -194,7 +190,7 @@ def a_slow_start_is_warmed_away(timing: ModuleType) -> None:
     assert max(got.samples) < 0.0012, f"a sample of {max(got.samples)} s is from the slow start"
 
 
-def blocks_fill_their_time(timing: ModuleType) -> None:
+def test_blocks_fill_their_time() -> None:
     """Throughput doubles the block until it lasts 20 ms; latency is one call."""
     for question, block in (("throughput", 32), ("latency", 1)):
         clock = FakeClock()
@@ -206,7 +202,7 @@ def blocks_fill_their_time(timing: ModuleType) -> None:
         assert got.n * got.block * got.median < 0.7, f"{question}: half a second became {got.n * got.block * 0.001} s"
 
 
-def slow_calls_stand_in_a_row_too(timing: ModuleType) -> None:
+def test_slow_calls_stand_in_a_row_too() -> None:
     """Where a device runs on after a call, throughput takes 8 calls in a row, but no block of more than 0.4 s."""
     ahead = SimpleNamespace(kind="mps", waits_for_results=False)
     handed_over = SimpleNamespace(kind="cpu", waits_for_results=True)
@@ -228,7 +224,7 @@ def slow_calls_stand_in_a_row_too(timing: ModuleType) -> None:
         assert got.median == seconds, "the median is not per call"
 
 
-def measuring_stops_when_enough_is_known(timing: ModuleType) -> None:
+def test_measuring_stops_when_enough_is_known() -> None:
     """Quiet samples stop at half a second, restless ones once their noise is known or at 4 s; the reason is kept."""
     rng = random.Random(1)
     cases = {
@@ -254,7 +250,7 @@ def measuring_stops_when_enough_is_known(timing: ModuleType) -> None:
     assert clock.now < 12e9, f"{clock.now / 1e9:.1f} s, where 8 s of work are the limit"
 
 
-def waiting_between_samples_is_limited_too(timing: ModuleType) -> None:
+def test_waiting_between_samples_is_limited_too() -> None:
     """Microseconds of measured work with a second of waiting before each: ends all the same."""
     clock = FakeClock()
 
@@ -270,7 +266,7 @@ def waiting_between_samples_is_limited_too(timing: ModuleType) -> None:
     assert got.stop_reason == "time limit"
 
 
-def slow_variants_get_the_pairs_that_an_interval_needs(timing: ModuleType) -> None:
+def test_slow_variants_get_the_pairs_that_an_interval_needs() -> None:
     """Functions of about a second get six pairs, also in a page's short budget; of many seconds they do not."""
 
     def race(slow: float, budget=None):
@@ -290,7 +286,7 @@ def slow_variants_get_the_pairs_that_an_interval_needs(timing: ModuleType) -> No
     assert seconds < 150, "minutes for a comparison"
 
 
-def half_a_second_passes_and_not_half_a_second_of_work(timing: ModuleType) -> None:
+def test_half_a_second_passes_and_not_half_a_second_of_work() -> None:
     """Calls of a microsecond with a millisecond of waiting before each are known long before they add up."""
     clock = FakeClock()
 
@@ -303,7 +299,7 @@ def half_a_second_passes_and_not_half_a_second_of_work(timing: ModuleType) -> No
     assert got.stop_reason == "quiet"
 
 
-def samples_are_described_without_a_mean(timing: ModuleType) -> None:
+def test_samples_are_described_without_a_mean() -> None:
     """Median, quartiles and percentiles against NumPy; noise flags at 10 and 25 %."""
     base = {"question": "latency", "first_call": 1.0, "block": 1, "warmup_calls": 3, "stop_reason": "quiet"}
     base |= {"mode": "full", "device": "x", "simulated": False, "name": "x"}
@@ -318,7 +314,7 @@ def samples_are_described_without_a_mean(timing: ModuleType) -> None:
     assert "few samples" in timing.Measurement(samples=(1.0, 1.0), **base).flags
 
 
-def what_ran_and_where_stands_in_fields(timing: ModuleType) -> None:
+def test_what_ran_and_where_stands_in_fields() -> None:
     """Nobody has to read it out of a name: kind and threads of the place, number format, size, series and roles."""
     same, clock = timing.Unchecked("the same twice"), FakeClock()
     work = clock.taking(lambda: 0.001)
@@ -366,7 +362,7 @@ def what_ran_and_where_stands_in_fields(timing: ModuleType) -> None:
     assert refusal(alone).startswith("a size is one of a series: name what")
 
 
-def a_busy_machine_is_flagged(timing: ModuleType) -> None:
+def test_a_busy_machine_is_flagged() -> None:
     """Cores that other programs keep busy are counted: three of them, and none; this process's own work is not."""
     import time
 
@@ -396,7 +392,7 @@ def a_busy_machine_is_flagged(timing: ModuleType) -> None:
     assert counted() - before > 0.1, "the system's count of busy time does not move"
 
 
-def a_measurement_waits_for_its_turn(timing: ModuleType) -> None:
+def test_a_measurement_waits_for_its_turn() -> None:
     """A measurement or comparison is one turn, and waiting for it is no part of a time or of other programs' work."""
     clock, log, busy = FakeClock(), [], [0.0]
 
@@ -432,7 +428,7 @@ def a_measurement_waits_for_its_turn(timing: ModuleType) -> None:
         timing.turns, timing._busy_seconds, timing.time = kept
 
 
-def fast_mode_takes_three_marked_samples(timing: ModuleType) -> None:
+def test_fast_mode_takes_three_marked_samples() -> None:
     """Fast mode: three samples, and the record says so; three pairs never make a verdict."""
     clock = FakeClock()
     with environment(METALLAB_MODE="fast"):
@@ -452,7 +448,7 @@ def fast_mode_takes_three_marked_samples(timing: ModuleType) -> None:
     assert pair.withheld["b"].startswith("fast mode: ")
 
 
-def variants_are_interleaved_at_random(timing: ModuleType) -> None:
+def test_variants_are_interleaved_at_random() -> None:
     """A machine that slows down all the while, or in step with the rounds, blames no variant."""
     clock = FakeClock()
     order = []
@@ -479,7 +475,7 @@ def variants_are_interleaved_at_random(timing: ModuleType) -> None:
     assert 5 < sum(pair == ("a", "b") for pair in rounds) < 35, "the order within a round is not random"
 
 
-def a_switch_is_not_paid_by_the_sample(timing: ModuleType) -> None:
+def test_a_switch_is_not_paid_by_the_sample() -> None:
     """The first call after another variant finds cold caches and sleeping threads: it is not sampled."""
     clock, last = FakeClock(), []
 
@@ -519,7 +515,7 @@ def noise(kind: str, rng: random.Random) -> Callable[[], float]:
     return draw
 
 
-def trials(timing: ModuleType, kind: str, ratio: float, count: int, samples: int) -> list:
+def trials(kind: str, ratio: float, count: int, samples: int) -> list:
     """``count`` seeded comparisons of a function with one that is ``ratio`` times as fast, ``samples`` pairs each."""
     budget = timing.Budget(min_samples=samples, max_samples=samples, warmup_calls=1, warmup_seconds=0, warmup_limit=0)
     results = []
@@ -539,29 +535,29 @@ def trials(timing: ModuleType, kind: str, ratio: float, count: int, samples: int
     return results
 
 
-def intervals_cover_the_truth(timing: ModuleType, count: int = 500) -> None:
+def test_intervals_cover_the_truth() -> None:
     """On five kinds of noise the interval holds the true ratio in at least 93 % of the trials."""
     for kind in ("normal", "skewed", "bimodal", "drifting", "outliers"):
         for ratio in (1.0, 1.3):
-            covered = sum(r.low <= ratio <= r.high for r in trials(timing, kind, ratio, count, samples=24))
-            assert covered >= 0.93 * count, f"{kind}, {ratio}: covered in {covered} of {count}"
+            covered = sum(r.low <= ratio <= r.high for r in trials(kind, ratio, 500, samples=24))
+            assert covered >= 0.93 * 500, f"{kind}, {ratio}: covered in {covered} of {500}"
 
 
-def nothing_is_found_where_nothing_is(timing: ModuleType, count: int = 500) -> None:
+def test_nothing_is_found_where_nothing_is() -> None:
     """A function against itself is inconclusive in at least 93 % of the trials."""
     for kind in ("normal", "skewed", "bimodal", "drifting", "outliers"):
-        quiet = sum(r.verdict == "inconclusive" for r in trials(timing, kind, 1.0, count, samples=20))
-        assert quiet >= 0.93 * count, f"{kind}: inconclusive in {quiet} of {count}"
+        quiet = sum(r.verdict == "inconclusive" for r in trials(kind, 1.0, 500, samples=20))
+        assert quiet >= 0.93 * 500, f"{kind}: inconclusive in {quiet} of {500}"
 
 
-def ten_percent_is_found(timing: ModuleType, count: int = 500) -> None:
+def test_ten_percent_is_found() -> None:
     """A true 1.10 at 5 % noise is called in at least 95 % of the trials with 20 samples, in the right direction."""
     for ratio, verdict in ((1.10, "faster"), (1 / 1.10, "slower")):
-        hits = sum(r.verdict == verdict for r in trials(timing, "normal", ratio, count, samples=20))
-        assert hits >= 0.95 * count, f"{verdict}: found in {hits} of {count}"
+        hits = sum(r.verdict == verdict for r in trials("normal", ratio, 500, samples=20))
+        assert hits >= 0.95 * 500, f"{verdict}: found in {hits} of {500}"
 
 
-def a_difference_that_matters_to_nobody_is_no_verdict(timing: ModuleType) -> None:
+def test_a_difference_that_matters_to_nobody_is_no_verdict() -> None:
     """Half a per cent, however sure, is neither faster nor slower; two per cent is."""
     for percent, verdicts in ((0.5, ("same", "same")), (2.0, ("faster", "slower"))):
         for other, verdict in zip((0.1 / (1 + percent / 100), 0.1 * (1 + percent / 100)), verdicts, strict=True):
@@ -576,7 +572,7 @@ def a_difference_that_matters_to_nobody_is_no_verdict(timing: ModuleType) -> Non
             assert got.paired["b"].verdict == verdict, str(got.paired["b"])
 
 
-def a_full_comparison_takes_twenty_pairs(timing: ModuleType) -> None:
+def test_a_full_comparison_takes_twenty_pairs() -> None:
     """By default at least 20 pairs."""
     clock = FakeClock()
     got = timing.compare(
@@ -590,7 +586,7 @@ def a_full_comparison_takes_twenty_pairs(timing: ModuleType) -> None:
     assert got["b"].stop_reason == "quiet"
 
 
-def differing_outputs_get_no_speed_up(timing: ModuleType) -> None:
+def test_differing_outputs_get_no_speed_up() -> None:
     """A variant whose result is refused by the parity check is timed but has no ratio."""
     clock = FakeClock()
 
@@ -613,7 +609,7 @@ def differing_outputs_get_no_speed_up(timing: ModuleType) -> None:
     assert "no speed-up" in str(got)
 
 
-def each_variant_is_judged_by_its_own_parity(timing: ModuleType) -> None:
+def test_each_variant_is_judged_by_its_own_parity() -> None:
     """One of half precision is allowed more than another of single precision."""
     clock = FakeClock()
 
@@ -640,7 +636,7 @@ def each_variant_is_judged_by_its_own_parity(timing: ModuleType) -> None:
     assert got.parity == "outputs checked by within 0.1; outputs checked by within 0.01"
 
 
-def simulated_places_get_no_speed_up(timing: ModuleType) -> None:
+def test_simulated_places_get_no_speed_up() -> None:
     """No timing from a simulation enters a comparison."""
     clock = FakeClock()
     got = timing.compare(
@@ -656,7 +652,7 @@ def simulated_places_get_no_speed_up(timing: ModuleType) -> None:
     assert "simulated" in got["sim"].flags
 
 
-def a_crossover_holds_at_every_larger_size(timing: ModuleType) -> None:
+def test_a_crossover_holds_at_every_larger_size() -> None:
     """One lucky size does not count; that there is none is said where the largest is lost."""
     assert timing.crossover({1: False, 2: True, 4: False, 8: True, 16: True}) == 8
     assert timing.crossover({16: True, 8: True}) == 8
@@ -668,7 +664,7 @@ def a_crossover_holds_at_every_larger_size(timing: ModuleType) -> None:
     assert timing.not_counted({2: True, 4: False}) == ""
 
 
-def what_is_in_doubt_gets_no_speed_up(timing: ModuleType) -> None:
+def test_what_is_in_doubt_gets_no_speed_up() -> None:
     """Busy, drifted, simulated or fast, of the variant or of its baseline: no ratio is given, and it is said why."""
     clock, speed = FakeClock(), [1.0]
     fixed = clock.taking(lambda: 0.010 * speed[0])
@@ -710,7 +706,7 @@ def what_is_in_doubt_gets_no_speed_up(timing: ModuleType) -> None:
         assert compared().ratios, "what comes after a sentinel is none of its business"
 
 
-def a_parity_is_judged_by_its_truth(timing: ModuleType) -> None:
+def test_a_parity_is_judged_by_its_truth() -> None:
     """A check may raise or return its answer; what is neither true nor false is refused."""
     clock = FakeClock()
 
@@ -738,7 +734,7 @@ def a_parity_is_judged_by_its_truth(timing: ModuleType) -> None:
     assert "\n" not in lines
 
 
-def what_computes_nothing_is_not_timed(timing: ModuleType) -> None:
+def test_what_computes_nothing_is_not_timed() -> None:
     """A generator or a coroutine is made in no time; a result, or nothing, instead of a function cannot be called."""
 
     def generator():
@@ -765,7 +761,7 @@ def what_computes_nothing_is_not_timed(timing: ModuleType) -> None:
             raise AssertionError(timing.compare({"a": int, "b": int}, baseline="a", parity=parity, **told))
 
 
-def one_sample_is_the_least(timing: ModuleType) -> None:
+def test_one_sample_is_the_least() -> None:
     """However little time a budget gives, and however few samples: without one there is no number."""
     for budget in (timing.Budget(max_seconds=0.0), timing.Budget(min_samples=0, min_seconds=0.0)):
         clock = FakeClock()
@@ -773,7 +769,7 @@ def one_sample_is_the_least(timing: ModuleType) -> None:
         assert got.n >= 1, f"no sample, and {got.stop_reason}"
 
 
-def last_outputs_are_compared_too(timing: ModuleType) -> None:
+def test_last_outputs_are_compared_too() -> None:
     """Right at first is not enough: of the variant, of the baseline, and of what a variant does to an input of both."""
     clock = FakeClock()
 
@@ -825,7 +821,7 @@ def last_outputs_are_compared_too(timing: ModuleType) -> None:
     )
 
 
-def the_check_of_the_last_outputs_costs_no_sample_anything(timing: ModuleType) -> None:
+def test_the_check_of_the_last_outputs_costs_no_sample_anything() -> None:
     """One call more of each, only where something is judged; and while samples are taken no result is kept."""
     clock = FakeClock()
 
@@ -867,7 +863,7 @@ def the_check_of_the_last_outputs_costs_no_sample_anything(timing: ModuleType) -
     assert {len(seen) - got[name].warmup_calls for name, seen in calls.items()} == {7}, "there is nothing left to judge"
 
 
-def a_tensor_with_a_gradient_is_copied(timing: ModuleType) -> None:
+def test_a_tensor_with_a_gradient_is_copied() -> None:
     """Also in a dict, and beside what cannot be copied."""
     import torch
 
@@ -884,7 +880,7 @@ def a_tensor_with_a_gradient_is_copied(timing: ModuleType) -> None:
     assert timing._copied(generator) is generator
 
 
-def the_words_name_the_check(timing: ModuleType) -> None:
+def test_the_words_name_the_check() -> None:
     """A lambda by what it calls, a partial by its function and what it is given, an object by its text or its kind."""
     near = functools.partial(np.allclose, rtol=0.1)
     for parity, words in (
@@ -906,7 +902,7 @@ class Close:
         return True
 
 
-def settings_hold_for_their_variant_only(timing: ModuleType) -> None:
+def test_settings_hold_for_their_variant_only() -> None:
     """What `DeviceLike.active` sets holds for every call of its variant and for no call of another."""
     active, seen = [], {"a": set(), "b": set()}
 
@@ -931,7 +927,7 @@ def settings_hold_for_their_variant_only(timing: ModuleType) -> None:
     assert not active
 
 
-def the_sentinel_sees_drift(timing: ModuleType) -> None:
+def test_the_sentinel_sees_drift() -> None:
     """A machine that is 20 % slower afterwards is reported, one that is as before is not."""
     for factor, throttled in ((1.2, True), (0.8, True), (1.05, False)):
         clock, speed = FakeClock(), [1.0]
@@ -961,329 +957,3 @@ def environment(**values: str):
                 del os.environ[key]
             else:
                 os.environ[key] = value
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A check, and changes of timing.py (old text, new text) each of which must make it fail."""
-
-    check: Callable[..., None]
-    breaks: tuple[tuple[str, str], ...]
-
-
-WAIT_BEFORE = ("        synchronize()  # whatever was launched before belongs to nobody's sample\n", "")
-WAIT_AFTER = ("            synchronize(result)\n            stop = clock()", "            stop = clock()")
-READ_LATE = (
-    "            synchronize(result)\n            stop = clock()",
-    "            stop = clock()\n            synchronize(result)",
-)
-
-RULES = (
-    Rule(
-        a_difference_that_matters_to_nobody_is_no_verdict,
-        (
-            ("MATTERS = 0.01", "MATTERS = 0.0"),
-            ("MATTERS = 0.01", "MATTERS = 0.05"),
-            ("if high < 1 / (1 + MATTERS)", "if high < 1"),
-        ),
-    ),
-    Rule(nothing_runs_when_the_clock_is_read, (WAIT_BEFORE, WAIT_AFTER, READ_LATE)),
-    Rule(a_slept_time_is_never_undercut, (WAIT_AFTER, READ_LATE, (") / self.block", ") / self.block / 2"))),
-    Rule(
-        comparisons_wait_too,
-        (WAIT_AFTER, ("            self.on.synchronize(result)\n", ""), ("        self.on.synchronize()\n", "")),
-    ),
-    Rule(
-        stages_of_a_race_are_those_of_its_samples,
-        (
-            ("self.fn.samples.append(self.fn.latest)", "self.fn.samples.append(self.fn.first)"),
-            ("self.latest\n        return result", "self.latest\n        return None"),
-        ),
-    ),
-    Rule(lazy_results_are_consumed, (("synchronize(*results)\n", "synchronize(results[-1])\n"),)),
-    Rule(
-        kept_results_fit_into_memory,
-        (
-            (" or 2 * self.block > self._most_calls()", ""),
-            ("if self.waits_for_results else 0", "if False else 0"),
-            ("KEPT_BYTES = 2**28", "KEPT_BYTES = 2**40"),
-            ("        result = list(result.values())\n", "        result = []\n"),
-            ("isinstance(result, (list, tuple))", "isinstance(result, list)"),
-        ),
-    ),
-    Rule(
-        garbage_is_not_collected_meanwhile,
-        (("        gc.disable()\n", ""), ("            gc.enable()\n", "            gc.disable()\n")),
-    ),
-    Rule(
-        a_measurement_waits_for_its_turn,
-        (
-            ("    with turns.turn():\n", "    if True:\n"),
-            (
-                "    with turns.turn():\n        load = Others()",
-                "    load = Others()\n    with turns.turn():",
-            ),
-            (
-                "            with sampler.device.active():\n                sampler.prepare(budget)",
-                "            with turns.turn():\n                sampler.prepare(budget)",
-            ),
-        ),
-    ),
-    Rule(
-        the_first_call_is_kept_apart,
-        (("self.first_call = self._timed_block(keep_result=True)", "self.first_call = 0.0"),),
-    ),
-    Rule(
-        a_slow_start_is_warmed_away,
-        (
-            ("warmup_calls: int = 3", "warmup_calls: int = 1"),
-            ("warmup_seconds: float = 0.025", "warmup_seconds: float = 0.0"),
-            ("or _halves_agree(times)", "or True"),
-        ),
-    ),
-    Rule(
-        blocks_fill_their_time,
-        (
-            ("block_seconds: float = 0.020", "block_seconds: float = 0.005"),
-            ("seconds = self._timed_block() / self.block", "seconds = self._timed_block()"),
-            ('while self.question == "throughput" and', "while"),
-            ("(seconds >= budget.block_seconds and is_row)", "is_row"),
-        ),
-    ),
-    Rule(
-        slow_calls_stand_in_a_row_too,
-        (
-            ("ROW_CALLS = 8", "ROW_CALLS = 1"),
-            ("LONGEST_ROW = 20", "LONGEST_ROW = 200"),
-            ("is_row = not overlap or", "is_row ="),
-            ('self.device.kind != "cpu" or self.waits_for_results', 'self.device.kind != "cpu"'),
-        ),
-    ),
-    Rule(
-        measuring_stops_when_enough_is_known,
-        (
-            ("min_seconds: float = 0.5", "min_seconds: float = 0.1"),
-            ("max_seconds: float = 4.0", "max_seconds: float = 60.0"),
-            ("_noise(column) < 0.05", "_noise(column) < 5"),
-            ("self.seen >= 2 * budget.min_samples and", "False and"),
-        ),
-    ),
-    Rule(
-        waiting_between_samples_is_limited_too,
-        (
-            (
-                "if passed >= self._patience(budget, enough) else",
-                "if sum(map(sum, self.rows)) >= self._patience(budget, enough) else",
-            ),
-            ("out_of_patience = _since(start, clock) >= budget.warmup_limit > 0", "pass"),
-        ),
-    ),
-    Rule(
-        slow_variants_get_the_pairs_that_an_interval_needs,
-        (
-            ("max(2 * budget.max_seconds * self.columns, SECONDS_FOR_PAIRS)", "budget.max_seconds * self.columns"),
-            ("SECONDS_FOR_PAIRS = 10.0", "SECONDS_FOR_PAIRS = 5.0"),
-            ("SECONDS_FOR_PAIRS = 10.0", "SECONDS_FOR_PAIRS = 300.0"),
-            ("if self.seen >= FEWEST_PAIRS or", "if"),
-            ("if self.last_call < SLOW_CALL:", "if True:"),
-        ),
-    ),
-    Rule(
-        half_a_second_passes_and_not_half_a_second_of_work,
-        (("passed >= budget.min_seconds", "sum(map(sum, self.rows)) >= budget.min_seconds"),),
-    ),
-    Rule(
-        samples_are_described_without_a_mean,
-        (
-            ("return self.percentile(50)", "return float(np.mean(self.samples))"),
-            ("self.noise > 0.25", "self.noise > 0.5"),
-            ("self.noise > 0.10", "self.noise > 0.2"),
-            ("elif self.n < FULL.min_samples:", "elif False:"),
-        ),
-    ),
-    Rule(
-        a_busy_machine_is_flagged,
-        (
-            ("self.others > BUSY", "False"),
-            (" - (time.process_time() - self.own)", ""),
-            ('("user", "nice", ', '("nice", '),
-        ),
-    ),
-    Rule(
-        fast_mode_takes_three_marked_samples,
-        (
-            ("    min_samples=3,\n    max_samples=3,", "    min_samples=9,\n    max_samples=9,"),
-            ('if self.mode == "fast":', "if False:"),
-            (
-                '(FULL if mode.current() == "full" else FAST)\n    sampler = _Sampler',
-                "FULL\n    sampler = _Sampler",
-            ),
-        ),
-    ),
-    Rule(variants_are_interleaved_at_random, (("        rng.shuffle(order)\n", ""),)),
-    Rule(a_switch_is_not_paid_by_the_sample, (("                sampler.take_over()\n", ""),)),
-    Rule(
-        intervals_cover_the_truth,
-        (("return ordered[k - 1], ordered[n - k]", "return ordered[k + 1], ordered[n - k - 2]"),),
-    ),
-    Rule(
-        nothing_is_found_where_nothing_is,
-        (("float], confidence: float = 0.95", "float], confidence: float = 0.6"),),
-    ),
-    Rule(ten_percent_is_found, (("return ordered[k - 1], ordered[n - k]", "return ordered[0], ordered[-1]"),)),
-    Rule(
-        a_full_comparison_takes_twenty_pairs,
-        (("FULL_COMPARISON = Budget(min_samples=20)", "FULL_COMPARISON = Budget()"),),
-    ),
-    Rule(
-        each_variant_is_judged_by_its_own_parity,
-        (
-            (
-                "judges = dict(parity) if isinstance(parity, Mapping)",
-                "judges = dict.fromkeys(variants, next(iter(parity.values()))) if isinstance(parity, Mapping)",
-            ),
-            ("(_in_words(judges[key]) for", "(_in_words(parity) for"),
-        ),
-    ),
-    Rule(differing_outputs_get_no_speed_up, (("self.refused.get(variant) or doubt(", "doubt("),)),
-    Rule(
-        simulated_places_get_no_speed_up,
-        (("if sampler.device.simulated or samplers[baseline].device.simulated:", "if False:"),),
-    ),
-    Rule(
-        settings_hold_for_their_variant_only,
-        (
-            (
-                "            with sampler.device.active():\n                sampler.take_over()",
-                "            if True:\n                sampler.take_over()",
-            ),
-        ),
-    ),
-    Rule(
-        the_sentinel_sees_drift,
-        (
-            ("DRIFT = 0.10", "DRIFT = 0.30"),
-            ("abs(self.drift)", "self.drift"),
-            ('self.before.mode == "full" and abs', "abs"),
-        ),
-    ),
-    Rule(
-        what_is_in_doubt_gets_no_speed_up,
-        (
-            ("    if any(each.simulated for each in measured):\n", "    if False:\n"),
-            ('if any(each.mode != "full" for each in measured):', "if False:"),
-            ("if (others := max((each.others for each in measured), default=0.0)) > BUSY:", "if False:"),
-            ("if drift is not None and abs(drift) > DRIFT:", "if False:"),
-            ("if drift is not None and abs(drift) > DRIFT:", "if drift is not None and drift > DRIFT:"),
-            ("doubt(base, measured, drift=drift)", "doubt(base, drift=drift)"),
-            ("doubt(base, measured, drift=drift)", "doubt(measured, drift=drift)"),
-            (
-                "for variant, ratio in self.paired.items() if variant not in withheld}",
-                "for variant, ratio in self.paired.items()}",
-            ),
-            ("        _watching.remove(watch)\n", "        pass\n"),
-            (
-                "    _watching.append(watch)\n",
-                "    _watching[:] = [watch, watch]\n    _watching.pop()\n    watch.after = watch.before\n",
-            ),
-        ),
-    ),
-    Rule(
-        a_parity_is_judged_by_its_truth,
-        (
-            ('    return "" if agrees else', '    return "" if True else'),
-            ("        agrees = bool(answer)\n", "        agrees = answer is not False\n"),
-            ("    if answer is None:\n", "    if False:\n"),
-            ("if answer is NotImplemented or ", "if "),
-            ("_NO_TRUTHS = (str, ", "_NO_TRUTHS = ("),
-            ("bytes, float, ", "bytes, "),
-            (" np.floating,", ""),
-            (" tuple, Mapping, Set)", " Mapping, Set)"),
-            (" tuple, Mapping, Set)", " tuple, Set)"),
-            ('" ".join(str(difference).split())', "str(difference)"),
-        ),
-    ),
-    Rule(
-        what_ran_and_where_stands_in_fields,
-        (
-            ('threads = getattr(device, "threads", None)', "threads = None"),
-            ('"kind": device.kind, ', ""),
-            ('{"dtype": _dtype(dtype), "size": _size(size)}', '{"dtype": _dtype(dtype)}'),
-            ('{"dtype": _dtype(dtypes.get(key)), "size": size}', '{"size": size}'),
-            ("    if name not in (None, *get_args(Dtype)):\n", "    if False:\n"),
-            ("    if size is not None and not series:\n", "    if False:\n"),
-            ('f"{series} = {size.number:g}" if size else', '"" if size else'),
-            ("        series=series,\n", ""),
-            ("        roles=dict(roles or {}),\n", ""),
-            (
-                "            others=others,\n            **described(self.device)",
-                '            others=0.0, device="", simulated=False',
-            ),
-        ),
-    ),
-    Rule(
-        what_computes_nothing_is_not_timed,
-        (
-            ("inspect.isgenerator(result) or ", ""),
-            ("inspect.isasyncgen(result) or ", ""),
-            (" or inspect.iscoroutine(result)", ""),
-            ("        if not callable(fn):\n", "        if False:\n"),
-            ("if not callable(judge)]", "if False]"),
-        ),
-    ),
-    Rule(one_sample_is_the_least, (("self.next_look = 1 ", "self.next_look = 0 "),)),
-    Rule(
-        last_outputs_are_compared_too,
-        (
-            ("    refused |= _refused_in_the_end(", "    _refused_in_the_end("),
-            ("_difference(parity[key], first, result)", "_difference(parity[key], result, result)"),
-            ("for called in (baseline, *parity)", "for called in parity"),
-            ("for called in (baseline, *parity)", "for called in (baseline,)"),
-            ("if called == baseline else [called]", "if called == baseline else []"),
-            ("first = _copied(samplers[baseline].first_result)", "first = samplers[baseline].first_result"),
-        ),
-    ),
-    Rule(
-        the_check_of_the_last_outputs_costs_no_sample_anything,
-        (
-            ("            sampler.first_result = None  #", "            pass  #"),
-            (
-                "        self.last_call = seconds / self.block\n",
-                "        self.last_call, self.kept = seconds / self.block, result\n",
-            ),
-            ("if not isinstance(judge, Unchecked)}", "if True}"),
-            ("if key not in {baseline, *refused}}", "if key != baseline}"),
-            ("            result = self.fn()\n", "            result = self.fn() and self.fn()\n"),
-        ),
-    ),
-    Rule(
-        a_tensor_with_a_gradient_is_copied,
-        (
-            (
-                '[leaf for leaf in _leaves(result) if hasattr(leaf, "detach")',
-                '[leaf for leaf in () if hasattr(leaf, "detach")',
-            ),
-            (".detach().clone() for tensor in tensors", " for tensor in tensors"),
-            ("        return copy.deepcopy(result,", "        return result or (result,"),
-        ),
-    ),
-    Rule(
-        a_crossover_holds_at_every_larger_size,
-        (
-            ("size > max(lost, default=-1)", "size > min(lost, default=-1)"),
-            ("size > max(lost, default=-1)", "size not in lost"),
-            ("    return min((size for size, wins", "    return max((size for size, wins"),
-            ("if wins is False]", "if not wins]"),
-            ("if wins and size >", "if size >"),
-            ("for size, wins in won.items() if wins is None]", "for size, wins in won.items() if not wins]"),
-        ),
-    ),
-    Rule(
-        the_words_name_the_check,
-        (
-            ('if name == "<lambda>":', "if False:"),
-            ("if isinstance(parity, functools.partial):", "if False:"),
-            ("if name is None and (kind", "if False and (kind"),
-        ),
-    ),
-)
