@@ -1,0 +1,22 @@
+"""The project stays small enough to be picked up: a change that needs more lines says what goes for them."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from metallab import paths
+
+LIMITS = {"code": (("utils", "metalsim/src"), 34_900), "tests": (("tests", "metalsim/tests"), 37_900)}
+"""Lines of Python below these folders, at most. A limit is only lowered."""
+
+
+@pytest.mark.parametrize("part", LIMITS)
+def test_lines_of_python_stay_below_the_limit(part):
+    folders, limit = LIMITS[part]
+    listed = subprocess.run(["git", "ls-files", "--", *folders], cwd=paths.ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    files = [paths.ROOT / name for name in listed.stdout.splitlines() if name.endswith(".py")]
+    assert 0 < sum(len(file.read_text("utf-8").splitlines()) for file in files if file.exists()) <= limit
