@@ -1,6 +1,6 @@
 """Does the simulated Apple GPU raise where PyTorch's own Macs do? Held against the list that PyTorch tests them by.
 
-    python tests/expected_on_macs.py [--quick] [--json FILE]
+    python tests/expected_on_macs.py [--quick] [--only addr,conv3d] [--json FILE]
 
 ``torch/testing/_internal/common_mps.py``, which is in every wheel, says of each entry of PyTorch's database of
 operators and each dtype whether its tests on a Mac are expected to fail. Here all samples of an entry are run forward
@@ -118,16 +118,18 @@ class Outcome:
         return self.expected in (_RUNS, _FAILS)
 
 
-def outcomes(quick: bool = False) -> Iterator[Outcome]:
-    """All entries, in every dtype that PyTorch tests them in on a Mac."""
-    listed = common_mps.mps_ops_modifier([copy.copy(op) for op in op_db])
+def outcomes(only: Iterable[str] = (), quick: bool = False) -> Iterator[Outcome]:
+    """All entries, or those with these names, in every dtype that PyTorch tests them in on a Mac."""
+    wanted = set(only)
+    plain = [op for op in op_db if not wanted or {op.name, op.full_name} & wanted]
+    listed = common_mps.mps_ops_modifier([copy.copy(op) for op in plain])
     for op in listed:
         for dtype in DTYPES:
             if getattr(torch, dtype) in op.supported_dtypes("mps"):
                 yield _forward(op, dtype, quick and dtype != DTYPES[0])
     common_mps.MACOS_VERSION = 15.0  # else it expects what older ones refuse
-    with_gradients = common_mps.mps_ops_grad_modifier([copy.copy(op) for op in op_db])
-    for op, before in zip(with_gradients, op_db, strict=True):
+    with_gradients = common_mps.mps_ops_grad_modifier([copy.copy(op) for op in plain])
+    for op, before in zip(with_gradients, plain, strict=True):
         for dtype in DTYPES:
             speaks = len(op.decorators) > len(before.decorators) and _listed(op, dtype) != _RUNS
             if speaks and getattr(torch, dtype) in op.supported_backward_dtypes("mps"):
@@ -247,20 +249,22 @@ def report(outcomes: list[Outcome]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one sample of what is not float32")
+    parser.add_argument("--only", default="", help="names of entries, with commas")
     parser.add_argument("--json", type=Path, help="write the outcomes here")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)  # the samples are tiny
-    judged = list(outcomes(arguments.quick))
+    only = [name for name in arguments.only.split(",") if name]
+    judged = list(outcomes(only, arguments.quick))
     print(report(judged))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(outcome) for outcome in judged], indent=1))
-    wrong = unexplained(judged)
+    wrong = unexplained(judged) if not only else []
     print("\n".join(wrong))
     figures = agreement(judged)
     enough = all(figures[name][0] >= least * figures[name][1] for name, least in LEAST.items())
     enough &= sum(not outcome.counts for outcome in judged) <= MOST_LEFT_OUT
-    return 0 if enough and not wrong else 1
+    return 0 if only or (enough and not wrong) else 1
 
 
 if __name__ == "__main__":

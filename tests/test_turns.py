@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import filelock
@@ -40,6 +41,16 @@ for _ in range(10):
         (folder / who).unlink()
     assert together == [who], together
 """
+
+PATIENCE = 120.0  # seconds; what is waited for comes much sooner
+
+
+def until(happened) -> None:
+    """Return when something has happened; fail if it does not."""
+    end = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
 
 
 class Other:
