@@ -211,7 +211,9 @@ class Lazy:
 
 
 @pytest.mark.parametrize(
-    "given", [Lazy(), [1.0, Lazy()], Output(Lazy()), Future(), map(abs, [1]), range(3), {1}, print]
+    "given",
+    [Lazy(), [1.0, Lazy()], Output(Lazy()), Future(), map(abs, [1]), range(3), {1}, print],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_may_not_be_computed_is_refused(given):
     with pytest.raises(TypeError, match="return numbers"):
