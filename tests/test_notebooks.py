@@ -17,6 +17,7 @@ import warnings
 
 import nbformat
 import pytest
+import scope
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat.v4 import new_code_cell
 
@@ -336,6 +337,7 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
         error = next(output for output in ran[name].outputs if output.output_type == "error")
         assert error.traceback == [f"WrongAnswer: {error.evalue}"], "a learner sees more than message and hint"
     assert result.executed == result.cells > 0
+    assert scope.not_shown(path.stem, ran) == []
     for name in (name for name in ran if name.startswith("check-untouched-")):
         assert "not attempted yet" in str(ran[name].outputs), f"{name} said {ran[name].outputs}"
     saved = records.load(tmp_path / "out" / "results" / f"{path.stem}.json")
