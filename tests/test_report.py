@@ -23,7 +23,6 @@ from results_files import claim, honest
 from metallab import machine, paths, records
 from metallab.__main__ import main as command
 from metallab.device import Device
-from metallab.headless import jobs
 from metallab.results import findings, pages, report
 from metallab.timing import Measurement
 
@@ -861,7 +860,7 @@ def test_a_full_disk_leaves_no_half_a_report(run, unconverted, monkeypatch, caps
         raise OSError(errno.ENOSPC, "No space left on device", "index.html")
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs.os, "replace", full)
+        patch.setattr(paths.os, "replace", full)
         assert command(["report", str(run.folder)]) == 2
     assert "index.html" in capsys.readouterr().err
     assert list(run.report.iterdir()) == []

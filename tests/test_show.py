@@ -36,13 +36,13 @@ def faults_of(page: show.Executed) -> Iterator[str]:
         yield "it does not name its revision"
     if show.renew(page) != page.path.read_text(encoding="utf-8"):
         yield "its text has changed since: make show"
-    if notebook.first_error(executed) or notebook.first_unexecuted(executed):
+    if notebook.fault(executed):
         yield "it did not come to its end"
     outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
     if traces := plain.leaks("\n".join(plain.texts(outputs))):
         yield f"it names {traces}"
     kinds = {kind for output in outputs for kind in output.get("data", ())}
-    if kinds - {"text/plain", "text/html", "image/png", needs.MIME, notebook.CUT}:
+    if kinds - {"text/plain", "text/html", "image/png", needs.MIME}:
         yield "an output is not for every viewer"
     drawn = page.picture and hashlib.sha256(page.picture.read_bytes()).hexdigest()
     if drawn != page.record.headline.sha256 or not (drawn or page.entry.not_run):

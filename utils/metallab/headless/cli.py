@@ -1,68 +1,158 @@
-"""The command line."""
+"""The command line: which notebooks, on which device, progress, ``summary.json``."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import os
+import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+
+import filelock
 
 from metallab import mode as modes
 from metallab import paths
 from metallab.device import NAMES
-from metallab.headless.devices import resolve_device
-from metallab.headless.jobs import CELL_TIMEOUT, TIMEOUT, NotebookResult, UsageError, make_job
-from metallab.headless.pool import Pool
-from metallab.headless.summary import Console, SummaryWriter, locked
+from metallab.headless.runner import (
+    CELL_TIMEOUT,
+    ENTRY,
+    STATUSES,
+    TIMEOUT,
+    USED,
+    Job,
+    NotebookResult,
+    UsageError,
+    cannot_write,
+    execute,
+    make_job,
+)
+from metallab.paths import shown
+from metallab.processes import describe_exit
+
+UNFINISHED = "no result: the run ended while this notebook was running; it was killed, or could not write"
+PICK_SECONDS = 300.0
+"""A first search compiles what it imports, and the simulated GPU; a driver that hangs takes for ever."""
+PICK_MARK = "metallab-device:"
+PICK = f"""
+import json
+from metallab import device
+try:
+    picked = device.pick(framework=device.first_framework())
+except (device.DeviceUnavailable, ValueError) as error:
+    answer = dict(error=str(error))
+else:
+    kind = "sim" if picked.simulated else picked.kind
+    answer = dict(device=kind, label=picked.label, simulated=bool(picked.simulated))
+print({PICK_MARK!r} + json.dumps(answer))
+"""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command: 0 if nothing failed, 1 if something did, 2 if it can't be done, 130 if it was interrupted.
-
-    What can't be done is said in one line: a mistake on the command line, a device that is not here, another run in the
-    same folder, a folder that can't be written, a full disk. A notebook that is incomplete, because a tool is missing
-    here, did not fail: the last lines name what to install.
-    """
+    """Run the command: 0 if nothing failed, 1 if something did, 2 if it cannot be done, 130 if it was interrupted."""
     try:
-        return run(parse(argv))
+        with stoppable():
+            return run(parse(argv))
     except UsageError as error:
         print(f"metallab.headless: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # before the first notebook, or after the last: nothing to clean up
+    except KeyboardInterrupt:  # before the first notebook, or after the last
         return 130
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs what the command line asks for; the exit code."""
+    """Run what the command line asks for; return the exit code."""
     chosen = choose(options.paths, options.only)
     resolved = resolve_device(options.device)
     limits = {"cell_timeout": options.cell_timeout, "timeout": options.timeout}
     jobs = [make_job(path, options.mode, resolved["device"], **limits) for path in chosen]
-    folder = Path(jobs[0].out)
+    folder, began = Path(jobs[0].out), time.monotonic()
+    say(f"{len(jobs)} notebooks, {options.mode} mode, on {resolved['label']}")
     results: list[NotebookResult] = []
-    console = Console()
-    with locked(folder) as lock:
-        summary = SummaryWriter(folder, options.mode, resolved)
+    with locked(folder):
+        summary = Summary(folder, options.mode, resolved)
         paths.note(folder)
-        console.say(f"{len(jobs)} notebooks, {options.mode} mode, on {resolved['label']}")
-
-        def finished(result: NotebookResult) -> None:
-            results.append(result)
-            console.finished(result)
-            summary.add(result)
-
-        watching = {"starting": summary.begin, "progress": console.progress, "finished": finished}
-        through = Pool(jobs, options.jobs, keep=(lock,), stoppable=True, **watching).run()
-        console.summary(results, folder, time.monotonic() - summary.clock)
-    if not through:
-        console.say(f"interrupted; {len(jobs) - len(results)} notebooks were not begun")
-        return 130
+        try:
+            for job in jobs:
+                summary.add(NotebookResult(job.name, job.name, reason=UNFINISHED))
+                results.append(run_job(job))
+                summary.add(results[-1])
+                say(line_of(results[-1]))
+        except KeyboardInterrupt as error:
+            if result := getattr(error, "result", None):
+                results.append(result)
+                summary.add(result)
+            print_table(results, folder, time.monotonic() - began)
+            say(f"interrupted; {len(jobs) - len(results)} notebooks were not begun")
+            return 130
+    print_table(results, folder, time.monotonic() - began)
     return int(any(result.status == "failed" for result in results))
 
 
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Treat SIGTERM and SIGHUP as Ctrl-C within this block."""
+    before = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            before[number] = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which the system frees when this process ends; UsageError if another run has it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder / USED, timeout=0):
+            yield
+    except filelock.Timeout:
+        raise UsageError(f"another run is writing to {folder}; wait until it is through, or end it") from None
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+class Summary:
+    """``summary.json``: an entry for each notebook, that of its last run; written after each notebook.
+
+    ``started`` (ISO 8601, UTC) and ``seconds`` are those of the latest run; entries of other notebooks stay.
+    """
+
+    def __init__(self, folder: Path, mode: str, resolved: dict) -> None:
+        self.path = folder / "summary.json"
+        self.head = {"mode": mode, **resolved, "started": datetime.now(UTC).isoformat(timespec="seconds")}
+        self.clock = time.monotonic()
+        self.entries: dict[str, dict] = {}
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                for entry in json.loads(self.path.read_text(encoding="utf-8"))["notebooks"]:
+                    self.entries[entry["name"]] = {name: entry[name] for name in ENTRY}
+            except (ValueError, KeyError, TypeError) as error:
+                raise UsageError(f"{self.path} is not a run's summary: move it away ({error})") from error
+
+    def add(self, result: NotebookResult) -> None:
+        """Put in one result in place of an older one, and write the file. UsageError if that cannot be done."""
+        self.entries[result.name] = result.entry()
+        seconds = round(time.monotonic() - self.clock, 3)
+        notebooks = [self.entries[name] for name in sorted(self.entries)]
+        text = json.dumps({**self.head, "seconds": seconds, "notebooks": notebooks}, indent=1, ensure_ascii=False)
+        try:
+            paths.write_atomically(self.path, text + "\n")
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+
 def choose(given: list[Path], only: list[str]) -> list[Path]:
-    """The notebooks to run: those given or all in ``notebooks/``, narrowed by ``only``.
+    """Return the notebooks to run: those given or all in ``notebooks/``, narrowed by ``only``.
 
     An entry of ``only`` is a number (02 is 02_*, not 02b_*) or a stem. UsageError if one matches nothing, or if two
     notebooks have the same name and would overwrite each other.
@@ -79,13 +169,40 @@ def choose(given: list[Path], only: list[str]) -> list[Path]:
     return [path for path in chosen if not only or {path.stem, path.stem.split("_")[0]} & set(only)]
 
 
+def resolve_device(name: str) -> dict:
+    """Return ``device``, ``label`` and ``simulated`` of what `metallab.device.pick` finds in a process of its own.
+
+    Frameworks are imported there, not here. UsageError, with its message, if there is no such device, and after
+    `PICK_SECONDS`.
+    """
+    environment = dict(os.environ) if name == "auto" else os.environ | {"METALLAB_DEVICE": name}
+    try:
+        picked = subprocess.run(
+            [sys.executable, "-P", "-c", PICK], env=environment, capture_output=True, text=True, errors="replace",
+            stdin=subprocess.DEVNULL, timeout=PICK_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"looking for a device took longer than {PICK_SECONDS:g} s: its driver may hang; "
+            "try DEVICE=cpu, or restart this machine"
+        ) from None
+    answers = [line for line in picked.stdout.splitlines() if line.startswith(PICK_MARK)]
+    if not answers:
+        lines = picked.stderr.strip().splitlines() or [describe_exit(picked.returncode)]
+        raise UsageError(f"looking for a device failed: {lines[-1]}; call metallab.device.pick() in Python")
+    answer = json.loads(answers[-1].removeprefix(PICK_MARK))
+    if "error" in answer:
+        raise UsageError(answer["error"])
+    return answer
+
+
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The command line; exits with code 2 on a mistake."""
+    """Parse the command line; exits with code 2 on a mistake."""
     parser = argparse.ArgumentParser(
         prog="python -m metallab.headless",
-        description="Runs notebooks without a person.",
-        epilog="Exit codes: 0 nothing failed, 1 a notebook failed, 2 it can't be done (a line says why: a mistake, no "
-        "such device, nothing can be written), 130 it was interrupted.",
+        description="Run notebooks without a person.",
+        epilog="Exit codes: 0 nothing failed, 1 a notebook failed, 2 it cannot be done (a line says why), "
+        "130 it was interrupted.",
     )
     add = parser.add_argument
     add("--mode", choices=modes.MODES, default="full", help="sizes and samples (default: full)")
@@ -93,21 +210,63 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--only", action="append", default=[], metavar="03", help="only this number or name; may be repeated")
     add("--cell-timeout", type=seconds_argument, default=CELL_TIMEOUT, metavar="S", help="seconds a cell may take")
     add("--timeout", type=seconds_argument, default=TIMEOUT, metavar="S", help="seconds a notebook may take")
-    add("--jobs", type=int, default=1, metavar="N", help="notebooks at a time, in fast mode only")
     add("paths", nargs="*", type=Path, help="notebooks (default: all numbered ones in notebooks/)")
-    options = parser.parse_args(argv)
-    if options.jobs < 1:
-        parser.error("--jobs must be 1 or more")
-    if options.jobs > 1 and options.mode == "full":
-        parser.error(
-            "measuring in parallel would make the notebooks disturb each other's numbers; JOBS is for make test"
-        )
-    return options
+    return parser.parse_args(argv)
 
 
 def seconds_argument(text: str) -> float:
-    """A time limit from the command line: seconds, 0 for none."""
+    """Return a time limit from the command line: seconds, 0 for none."""
     with contextlib.suppress(ValueError):
         if 0 <= float(text) < float("inf"):
             return float(text)
     raise argparse.ArgumentTypeError("give a number of seconds, 0 for no limit")
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print a line. Where nobody reads any more (``make run | head``), the run goes on without printing."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def run_job(job: Job, execute: Callable = execute) -> NotebookResult:
+    """Run a job; on a terminal with a line that shows the cell that runs."""
+    if not sys.stdout.isatty():
+        return execute(job)
+    show = lambda result, seconds: say(
+        f"\r\x1b[K{job.name}  cell {result.executed + 1}/{result.cells}  {seconds:.0f} s", end=""
+    )
+    result = execute(job, show)
+    say("\r\x1b[K", end="")
+    return result
+
+
+def line_of(result: NotebookResult) -> str:
+    """Return a notebook's line of progress."""
+    reason = " ".join(result.reason.split())
+    return f"{result.status:<11}{result.name:<42}{result.seconds:>8.1f} s  {reason[:100]}".rstrip()
+
+
+def print_table(results: Iterable[NotebookResult], folder: Path, seconds: float) -> None:
+    """Print the closing table; for each failure where it happened, and last what did not run for lack of a tool."""
+    say(f"\n{'notebook':<42}{'status':<11}{'time':>10}{'cells':>10}{'peak memory':>14}")
+    for r in results:
+        ran, memory = f"{r.executed}/{r.cells}", f"{r.peak_rss_bytes / 2**20:.0f} MiB"
+        say(f"{r.name:<42}{r.status:<11}{r.seconds:>8.1f} s{ran:>10}{memory:>14}")
+    counts = [f"{sum(r.status == s for r in results)} {s}" for s in STATUSES]
+    say(f"{', '.join(counts)} in {seconds:.1f} s; {shown(folder / 'summary.json')}")
+    for r in results:
+        if r.status == "failed":
+            say(f"\n{r.name}: {r.reason}")
+            for line in r.traceback.splitlines()[-12:]:
+                say(f"    {line}")
+            if r.failed_copy:
+                say(f"  left in {shown(folder / r.failed_copy)}")
+    for r in results:
+        if r.not_run:
+            say(f"\n{r.name} is incomplete. Not run:")
+            for gap in r.not_run:
+                say(f"  {gap['where']}: {gap['what']}")
+            for mend in dict.fromkeys(gap["mend"] for gap in r.not_run):
+                say(f"  to mend it: {mend}")

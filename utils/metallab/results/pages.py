@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from metallab import paths, plots, units
-from metallab.notebook import cut_outputs
 from metallab.paths import NOTEBOOKS, REPORT, ROOT
 
 if TYPE_CHECKING:
@@ -73,7 +72,6 @@ def read_notebook(path: Path) -> NotebookNode:
         # nbformat mends what it can before it looks, and stumbles where nothing is as it should be
         raise PageError(f"not a valid notebook: {units.first_line(problem)}") from problem
     notebook = rejoin_lines(notebook)  # files hold long texts as lists of lines
-    cut_outputs(notebook)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             _forget_folders(output)

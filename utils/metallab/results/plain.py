@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metallab import machine, needs
-from metallab.notebook import CUT, numbered, without_colours
+from metallab.notebook import numbered, without_colours
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup
@@ -28,7 +28,7 @@ FILM_WIDTH = 640
 """Pixels, at most."""
 COLOURS = 256
 
-_KEPT = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", needs.MIME, CUT)
+_KEPT = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", needs.MIME)
 _ELEMENTS = {"table", "thead", "tbody", "tr", "th", "td", "p", "div", "pre", "br", "b", "strong", "i", "em", "code"}
 _ELEMENTS |= {"ul", "ol", "li", "sub", "sup"}
 _COLOURED = re.compile(r"#(T_\w+_row\d+_col\d+)\b")

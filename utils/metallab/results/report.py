@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metallab import machine, paths, units
-from metallab.notebook import cuts
 from metallab.paths import write_atomically
 from metallab.records import Headline, Record, RecordError, by_name, headline_of, load, read_picture
 from metallab.results import findings, pages
@@ -481,7 +480,6 @@ def _fill(card: Card, page: ReportPage, run: Path, folder: Path, names: Sequence
             card.traceback = _last_lines(_text(path))
             return
     executed = pages.read_notebook(path)
-    page.problems += [Unreadable(f"{name}, cell {number}", why) for number, why in cuts(executed)]
     card.traceback = traceback_tail(executed)
     banner = " ".join(text for _, text in page.banners)
     card.page = _write(folder / f"{name}.html", pages.to_html(executed, name, banner=banner, pages=names)).name

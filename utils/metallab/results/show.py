@@ -236,7 +236,7 @@ def renew(page: Executed) -> str:
 
 def _assert_as_told(executed: nbformat.NotebookNode, entry: report.Notebook, again: str) -> None:
     """ShowError if a page did not come to its end, or is incomplete and its summary does not say so."""
-    fault = notebook.first_error(executed) or notebook.first_unexecuted(executed)
+    fault = notebook.fault(executed)
     if fault:
         raise ShowError(f"{fault.reason}, although the run calls the page {entry.status}; {again}")
     gaps = notebook.not_run(executed)

@@ -1,0 +1,329 @@
+"""Run one notebook in a process of its own, watch it, and report the result."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from metallab import mode as modes
+from metallab import paths
+from metallab.device import NAMES
+from metallab.notebook import Failure, check_replaced, save, show_failure
+from metallab.processes import describe_exit, find_process, kill_family, last_words, resident_bytes
+
+CELL_TIMEOUT = 600.0
+TIMEOUT = 1800.0
+STOP_GRACE = 15.0
+"""Seconds that a worker has to end after its input was closed; then it is killed."""
+HANG_GRACE = 60.0
+"""Seconds after the notebook's time limit at which a worker that did not enforce it is killed."""
+SAMPLE_EVERY = 1.0
+"""Seconds between two readings of the kernel's memory: seldom, because reading disturbs what is measured."""
+INTERRUPTED = "interrupted"
+USED = ".lock"
+"""The file by which a folder outside of ``build/`` is known to belong to runs."""
+STATUSES = ("passed", "incomplete", "failed", "skipped")
+ENDED = ("passed", "incomplete")
+"""Statuses of a notebook that reached its end: its results can be used."""
+
+
+class UsageError(ValueError):
+    """The request cannot be carried out; the message says what to do. Exit code 2."""
+
+
+@dataclass
+class NotebookResult:
+    """The result of one notebook: an entry of ``summary.json``, and what else a person or a test wants to know."""
+
+    name: str
+    """The file's stem, such as ``03_where_it_ran``."""
+    title: str = ""
+    """Its H1, or the name if it has none."""
+    status: str = "failed"
+    """One of `STATUSES`."""
+    seconds: float = 0.0
+    """Wall time, with starting and stopping the kernel."""
+    reason: str = ""
+    """Why it failed, was skipped or is incomplete; empty when it passed."""
+    cells: int = 0
+    """Code cells that are not blank."""
+    executed: int = 0
+    """How many of them ended, with or without an error."""
+    peak_rss_bytes: int = 0
+    """Peak resident memory of the kernel and its children, sampled every second."""
+    not_run: list[dict[str, str]] = field(default_factory=list)
+    """Cells that did not run because a tool is missing: ``where``, ``what``, and how to ``mend`` it."""
+    failed_copy: str | None = None
+    """The partial notebook, or a text with the reason; relative to the folder of ``summary.json``."""
+    notebook: Path | None = None
+    """The executed notebook: in the run's folder if it reached its end, else the partial one if there is one."""
+    cell: int | None = None
+    """The number of the cell that failed."""
+    traceback: str = ""
+    """Its traceback, without colours."""
+
+    @property
+    def lacking(self) -> str:
+        """What did not run and how to fix it, in one line; empty if everything ran."""
+        parts = [f"{gap['where']}: {gap['what']}" for gap in self.not_run]
+        mends = ", ".join(dict.fromkeys(gap["mend"] for gap in self.not_run))
+        return f"not run: {'; '.join(parts)}. To mend it: {mends}" if parts else ""
+
+    def entry(self) -> dict[str, Any]:
+        """Return the entry for ``summary.json``."""
+        return {name: getattr(self, name) for name in ENTRY}
+
+    def read(self):
+        """Return the executed notebook as a NotebookNode; ValueError if there is none."""
+        if self.notebook is None:
+            raise ValueError(f"{self.name} left no notebook to read: {self.reason}")
+        import nbformat
+
+        return nbformat.read(self.notebook, as_version=4)
+
+
+ENTRY = tuple(f.name for f in fields(NotebookResult) if f.name not in ("notebook", "cell", "traceback"))
+
+
+@dataclass
+class Job:
+    """One notebook to run, and how. Times in seconds; 0 means no limit. All folders are absolute."""
+
+    path: str
+    mode: str
+    device: str
+    out: str
+    failed: str
+    cell_timeout: float = CELL_TIMEOUT
+    timeout: float = TIMEOUT
+    replace: dict[str, str] = field(default_factory=dict)
+    allow_errors: bool = False
+    scratch: str = ""
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).stem
+
+    @property
+    def executed(self) -> Path:
+        """Where the executed notebook goes if it reaches its end."""
+        return Path(self.out, f"{self.name}.ipynb")
+
+    @property
+    def partial(self) -> Path:
+        """Where the notebook is while it runs, and stays if it fails."""
+        return Path(self.failed, f"{self.name}.ipynb")
+
+    @property
+    def state(self) -> Path:
+        """The file in which the worker writes fields of `NotebookResult`, ``kernel`` (pid), ``index`` and ``done``."""
+        return Path(self.scratch, "state.json")
+
+
+def make_job(
+    path: Path, mode: str, kind: str, out: str | Path | None = None, failed: str | Path | None = None, **options: Any
+) -> Job:
+    """Return the job for one notebook, with the folders of its mode and device unless others are given.
+
+    Raises
+    ------
+    UsageError
+        If the run would write over the notebook itself, or into a folder with notebooks that belongs to no run.
+    """
+    elsewhere = out or os.environ.get("METALLAB_OUT")
+    folder = Path(out or paths.run_folder(mode, kind)).absolute()
+    default = folder / "failed" if elsewhere else paths.FAILED / f"{mode}-{kind}"
+    job = Job(str(path), mode, kind, str(folder), str(Path(failed or default).absolute()), **options)
+    if path.resolve() in (job.executed.resolve(), job.partial.resolve()):
+        raise UsageError(f"{path} is where its executed copy would go; choose another folder for the run")
+    ours = folder.resolve().is_relative_to(paths.BUILD.resolve()) or (folder / USED).exists()
+    if not ours and any(folder.glob("*.ipynb")):
+        raise UsageError(f"{folder} holds notebooks that no run wrote: name another folder with METALLAB_OUT")
+    return job
+
+
+def run_notebook(
+    path: str | Path,
+    *,
+    mode: str = "fast",
+    device: str = "cpu",
+    out: str | Path | None = None,
+    failed: str | Path | None = None,
+    cell_timeout: float = CELL_TIMEOUT,
+    timeout: float = TIMEOUT,
+    replace: Mapping[str, str] | None = None,
+    allow_errors: bool = False,
+) -> NotebookResult:
+    """Run one notebook in a process of its own and wait for it. ``summary.json`` is not written.
+
+    Parameters
+    ----------
+    path : str or Path
+    mode : {"fast", "full"}
+    device : str
+        One of `metallab.device.NAMES`.
+    out, failed : str or Path, optional
+        Folders for the executed notebook with its results, and for a partial one.
+    cell_timeout, timeout : float
+        Seconds that a cell and the notebook may take; 0 for no limit.
+    replace : mapping of str to str, optional
+        By cell id, the source that a cell gets before the run.
+    allow_errors : bool
+        Run the cells after an error as well; the notebook has failed all the same.
+
+    Returns
+    -------
+    NotebookResult
+
+    Raises
+    ------
+    ValueError
+        For an unknown mode, device or cell id, or if the run would write over the notebook.
+    UsageError
+        If the device is not available.
+    """
+    if mode not in modes.MODES or device not in NAMES:
+        raise ValueError(f"mode {mode!r}, device {device!r}: take one of {modes.MODES} and one of {NAMES}")
+    path = Path(path).absolute()
+    check_replaced(path, replace or {})
+    if device == "auto":
+        from metallab.headless.cli import resolve_device
+
+        device = resolve_device(device)["device"]
+    options = {"cell_timeout": cell_timeout, "timeout": timeout, "replace": dict(replace or {})}
+    return execute(make_job(path, mode, device, out, failed, allow_errors=allow_errors, **options))
+
+
+def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lambda *_: None) -> NotebookResult:
+    """Run a job to its end. ``progress`` gets the result so far and the seconds, about once a second.
+
+    An interrupt (KeyboardInterrupt) is raised again after the notebook was saved and its processes have ended.
+    """
+    began = time.monotonic()
+    try:
+        for old in (job.executed, job.partial, job.partial.with_suffix(".txt"), _results(job)):
+            old.unlink(missing_ok=True)
+        Path(job.out).mkdir(parents=True, exist_ok=True)
+        Path(job.out, USED).touch()
+        usual = tempfile.gettempdir()  # sockets are made in it: their paths have at most 104 bytes
+        job.scratch = tempfile.mkdtemp(prefix="metallab-", dir=usual if len(usual) < 70 else "/tmp")
+    except OSError as error:
+        raise cannot_write(error.filename or job.out, error) from error
+    # Without METALLAB_DEVICE: importing metallab would arm the simulation in the worker as well.
+    environment = {name: value for name, value in os.environ.items() if name != "METALLAB_DEVICE"}
+    log, why, peak, interrupt = Path(job.scratch, "worker.log"), "", 0, None
+    with log.open("wb") as errors:
+        worker = subprocess.Popen(
+            [sys.executable, "-P", "-m", "metallab.headless.worker"],
+            stdin=subprocess.PIPE, stdout=errors, stderr=errors, env=environment, text=True, start_new_session=True,
+        )  # fmt: skip
+    head = find_process(worker.pid)
+    try:
+        # The pipe stays open: when this process ends, however that happens, the worker ends as well.
+        worker.stdin.write(json.dumps(asdict(job)) + "\n")
+        worker.stdin.flush()
+        while worker.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.wait(SAMPLE_EVERY)
+            known, seconds = _known(job), time.monotonic() - began
+            if kernel := find_process(known.get("kernel", 0)):
+                peak = max(peak, resident_bytes(kernel))
+            progress(_result(job, known), seconds)
+            if job.timeout and seconds > job.timeout + HANG_GRACE:
+                why = f"the worker did not answer {HANG_GRACE:g} s after the notebook's timeout"
+                kill_family(head)
+    except BrokenPipeError:
+        worker.wait()
+    except KeyboardInterrupt as error:
+        interrupt, why = error, INTERRUPTED
+        with contextlib.suppress(OSError):
+            worker.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.wait(STOP_GRACE)
+    finally:
+        if worker.poll() is None:
+            kill_family(head)
+        kill_family(_as_process(_known(job).get("kernel")), Path(job.scratch).name)  # and what cells left running
+        with contextlib.suppress(OSError):
+            worker.stdin.close()
+    known = _known(job)
+    result = _result(job, known)
+    if "done" not in known:
+        where = f"cell {result.cell}: " if result.cell else ""
+        reason = why or f"{where}the worker process {describe_exit(worker.wait())}"
+        fail(job, result, Failure(reason, result.cell, known.get("index"), "" if why else last_words(log)))
+    shutil.rmtree(job.scratch, ignore_errors=True)
+    result.peak_rss_bytes = max(result.peak_rss_bytes, peak)
+    result.seconds = round(time.monotonic() - began, 3)
+    if interrupt:
+        interrupt.result = result
+        raise interrupt
+    return result
+
+
+def fail(job: Job, result: NotebookResult, failure: Failure, notebook: Mapping | None = None) -> NotebookResult:
+    """Fill in why a notebook failed, and keep it, or what was last saved of it, among the failed.
+
+    Where there is none, a text file holds the reason.
+    """
+    result.status, result.reason = "failed", failure.reason
+    result.cell, result.traceback = failure.cell, failure.traceback
+    left = job.partial
+    try:
+        if notebook is None and left.exists():
+            notebook = json.loads(left.read_text(encoding="utf-8"))
+        if notebook is None:
+            left = left.with_suffix(".txt")
+            paths.write_atomically(left, f"{job.path}\n{failure.reason}\n{failure.traceback}\n")
+        else:
+            show_failure(notebook, failure)
+            save(notebook, left)
+    except OSError as error:
+        if "cannot be written" not in failure.reason:
+            result.reason += f"; and {cannot_write(left, error)}"
+    if left.exists():
+        result.failed_copy = os.path.relpath(left, job.out)
+        result.notebook = left if left == job.partial else None
+    return result
+
+
+def cannot_write(path: str | Path, error: OSError) -> UsageError:
+    """Return the error for a file that a run cannot write."""
+    return UsageError(
+        f"{path} cannot be written ({error.strerror or error}): make room, or name another folder with METALLAB_OUT"
+    )
+
+
+def _results(job: Job) -> Path:
+    return Path(job.out, "results", f"{job.name}.json")
+
+
+def _known(job: Job) -> dict[str, Any]:
+    """What the worker has written so far."""
+    with contextlib.suppress(OSError):
+        return json.loads(job.state.read_text(encoding="utf-8"))
+    return {}
+
+
+def _result(job: Job, known: Mapping[str, Any]) -> NotebookResult:
+    names = {f.name for f in fields(NotebookResult)}
+    result = NotebookResult(**{"name": job.name, **{name: known[name] for name in known if name in names}})
+    result.title = result.title or job.name
+    result.notebook = Path(result.notebook) if result.notebook else None
+    return result
+
+
+def _as_process(pid: int | None) -> psutil.Process | None:
+    return find_process(pid) if pid else None
