@@ -75,7 +75,7 @@ def run(folder: Path, only: str, minutes: float, journal: Path, work: Path) -> d
         raise SystemExit(collected.returncode)
     found = {nodeid: Claim(**each) for nodeid, each in json.loads(listed.read_text()).items()}
     report.start(journal, machine.describe(), found)
-    groups = sorted(dict.fromkeys(map(_group, found.values())), key=lambda name: (name in LAST, name))
+    groups = sorted({*map(_group, found.values())}, key=lambda name: (name in LAST and LAST.index(name) + 1, name))
     print(f"{len(found)} tests{'' if ON_A_MAC else ', SIMULATED where they are about a GPU'}; stops after {minutes:g} "
           "minutes. If macOS says that Python quit unexpectedly, choose Ignore.", flush=True)  # fmt: skip
     end = time.monotonic() + 60 * minutes
@@ -93,7 +93,7 @@ def run(folder: Path, only: str, minutes: float, journal: Path, work: Path) -> d
                 "--dist=load",
                 "--max-worker-restart=999",
                 "--no-summary",
-                "-v",
+                "-vv",
             ]
             command += ["--only", only, "--journal", str(journal), "--until", str(end)]
             _wait(subprocess.Popen(command, env=variables | own))

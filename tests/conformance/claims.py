@@ -64,10 +64,13 @@ def claim(item: pytest.Item) -> Claim:
     return Claim(f"{item.path.stem.removeprefix('test_')}.{name}", about, words, " ".join(how.split()), **marks)
 
 
-def chosen(items: list[pytest.Item], words: set[str]) -> list[pytest.Item]:
-    """Return the tests of the groups or with the names in ``words``; all for none. UsageError for an unknown word."""
+def chosen(items: list[pytest.Item], words: set[str], strict: bool) -> list[pytest.Item]:
+    """Return the tests of the groups or with the names in ``words``; all for none.
+
+    If ``strict``, an unknown word is a UsageError.
+    """
     names = {item.nodeid: _names(claim(item).name) for item in items}
-    if unknown := words - set().union(*names.values()):
+    if strict and (unknown := words - set().union(*names.values())):
         groups = sorted({name.partition(".")[0] for known in names.values() for name in known if "." in name})
         raise pytest.UsageError(
             f"ONLY={min(unknown)} is no group and no test: groups are {', '.join(groups)}; "

@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     words = set(config.getoption("--only", "").replace(",", " ").split())
-    items[:] = claims.chosen(items, words)
+    items[:] = claims.chosen(items, words, strict=config.getoption("--until", None) is None)
     patient = PATIENCE if config.getoption("--journal", None) is None else 1.0
     for item in items:
         claim = claims.claim(item)
@@ -65,9 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """End the process if neither the test nor its time limit returns to Python. Begin nothing when the time is up."""
-    if (until := item.config.getoption("--until", None)) and time.monotonic() > until:
-        item.session.shouldstop = "the time is up"
+    """End the process if neither the test nor its time limit returns to Python."""
     if (mark := item.get_closest_marker("timeout")) is None:
         return (yield)
     faulthandler.dump_traceback_later(mark.args[0] + MERCY, exit=True, file=sys.__stderr__)
@@ -75,6 +73,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if (until := item.config.getoption("--until", None)) and time.monotonic() > until:
+        item.user_properties.append(("outcome", "not run"))
+        pytest.skip("the time was up")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -121,7 +126,8 @@ def _result(reports: list[pytest.TestReport], seconds: float) -> dict[str, Any]:
     message = "; ".join(texts) or "as claimed"
     for report in reports:
         if report.skipped:
-            outcome, message = "not applicable", report.longrepr[2].removeprefix("Skipped: ")
+            outcome = dict(report.user_properties).get("outcome", "not applicable")
+            message = report.longrepr[2].removeprefix("Skipped: ")
         elif report.failed:
             found = dict(report.user_properties)
             outcome, message = found.get("outcome", "crashed"), found.get("raised", "its process has ended")
