@@ -109,6 +109,7 @@ run: setup ## run every notebook on this machine and make the report
 # Tests share the cores: threads that wait for each other shall sleep, and not spin where another could compute.
 test: lint ## lint, then every test; the notebooks in fast mode are among them
 	OMP_WAIT_POLICY=PASSIVE METALLAB_TEST_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal $(if $(NIGHTLY),-m '') $(chosen)
+	$(if $(ONLY),,OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest tests/conformance -n '$(JOBS)' --dist worksteal $(if $(NIGHTLY),-m ''))
 
 # The same fuzzers look for some seconds in make test, at the same examples each time; here at random ones.
 fuzz: setup ## look for what the checks believe and should not, at random, for MINUTES=10
@@ -176,10 +177,10 @@ bench: setup ## measure every notebook in RUNS fresh processes, into one file to
 # What only a Mac can answer, asked of one; without a Mac of the simulated GPU, so that the questions are known to work.
 verify-mac: setup ## on a Mac: try what this project could not, and write one report to send back (ONLY=mps: a group)
 	$(serially)
-	@$(BIN)/python -m pytest tests/conformance -m '' -vv --tb=no --report --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)')
+	@PYTHONPATH=tests $(BIN)/python -m conformance --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)')
 
 # What can be proved of a Mac without one, of what pip would install there.
-check-mac: setup ## Linux: read a Mac's wheels and hold them against what this project says; downloads 0.9 GB once
+check-mac: setup ## Linux: read a Mac's wheels and compare them with what this project says; downloads 0.2 GB once
 	PYTHONPATH=tests $(BIN)/python -m check_mac
 
 book: .venv/extra-book ## make a site of the executed pages in data/executed, in build/book (RUN=build/full-mps: of that run)

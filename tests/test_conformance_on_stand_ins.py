@@ -277,13 +277,3 @@ def test_on_a_mac_an_invalid_graph_is_expected_to_crash(monkeypatch, ended, outc
     monkeypatch.setattr(isolated, "run", lambda *_, **__: isolated.Outcome(ended))
     monkeypatch.setattr(test_mpsgraph, "ON_A_MAC", True)
     assert judge(test_mpsgraph.test_invalid_graph_ends_the_process)[0] == outcome
-
-
-def test_every_claim_of_a_mac_alone_is_run_by_these_tests():
-    here = Path(__file__).read_text()
-    for file in CONFORMANCE.glob("test_*.py"):
-        text = file.read_text()
-        assert 'pytestmark = pytest.mark.claim(on="mac"' not in text
-        for part in text.split('claim(on="mac"')[1:]:
-            name = part.partition("\ndef ")[2].partition("(")[0]
-            assert f"{file.stem}.{name}" in here, f"{file.name}: {name}"

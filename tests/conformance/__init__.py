@@ -1,17 +1,15 @@
 """What this project says of Apple's GPU and frameworks, as tests that run on either of two backends.
 
 On a Mac they ask the real thing; nothing is simulated there. Elsewhere the simulated Apple GPU takes its place, and
-what only a Mac has is *not applicable*, never passed. ``make test`` runs all of it; ``make verify-mac`` runs it with a
+what only a Mac has is *not applicable*, never passed. ``make test`` runs them. ``make verify-mac`` runs them with a
 report that can be sent (docs/first_hour_on_a_mac.md).
 
 ==================  ====================================================================================
-`test_*`            the claims, by group: a file is a group, and has a process of its own
-`conftest`          pytest's hooks: each test is run by its group's process; fixtures; the options
-`groups`            the processes of groups, what becomes of a test in one, and what becomes of a crash
-`child`             such a process
-`claims`            what a test claims, and what came of it
-`report`            one Markdown file to read, with the same as JSON at its end; the journal it is made of
-`privacy`           nothing personal goes into the report
+`test_*`            the claims, by group: a file is a group
+`conftest`          the pytest plugin: device, time limits, outcomes, and each result on disk at once
+`claims`            what a test claims
+`__main__`          ``make verify-mac``: one pytest process after the other, for one group each
+`report`            one Markdown file to read, with the same as JSON at its end
 ==================  ====================================================================================
 
 A claim is a test: the first paragraph of its docstring, or its name, is what is claimed; it passes if that holds. ::

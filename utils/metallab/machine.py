@@ -7,13 +7,10 @@ holds no host name, user name or serial number, because results files are meant 
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import getpass
 import json
 import os
 import platform
-import pwd
 import re
 import subprocess
 from collections.abc import Mapping
@@ -27,6 +24,7 @@ import psutil
 from metallab import units
 from metallab.fields import TEXT_LIMIT, Bounds, FieldError, Line, Load, read
 from metallab.paths import ROOT
+from metallab.private import user_names, without_home
 from metallab.tables import Table
 
 SCHEMA = 1
@@ -65,8 +63,6 @@ Bytes = Annotated[int, Bounds(gt=0, le=2**50)]
 # TF_CONFIG and the addresses of JAX's coordinator name hosts.
 _HIDDEN = re.compile(r"TF_CONFIG|TOKEN|SECRET|PASSW|CREDENTIAL|KEY|ADDRESS|HOST", re.IGNORECASE)
 _FOLDERS = ("METALLAB_BUILD", "METALLAB_NOTEBOOKS", "METALLAB_OUT")  # say nothing about a number, may name a person
-# A name may have blanks, if a folder follows by which that can be told.
-_ANY_HOME = re.compile(r"/(Users|home)/[^/:;,\s\"']+(?:(?:\s[\w.\\-]*\w\\?){1,3}(?=/))?")
 _SECRET = re.compile(
     r"(?P<before>\w://)[^\s\"']*@"  # of an address: the name and the password before its host
     r"|(?P<named>(?:token|secret|passw\w*|credential\w*|key|signature)=)[^\s\"'&;,]+",
@@ -388,23 +384,6 @@ def _without_secrets(value: str) -> str:
     for name in sorted(user_names(), key=len, reverse=True):
         value = re.sub(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])", "(user)", value, flags=re.IGNORECASE)
     return value
-
-
-def user_names() -> frozenset[str]:
-    """What the system calls who runs this: the account, and the person if it knows."""
-    names: set[str] = set()
-    with contextlib.suppress(KeyError):  # an account that is a bare number, as in some containers
-        names.add(getpass.getuser())
-        entry = pwd.getpwuid(os.getuid())
-        names |= {entry.pw_name, entry.pw_gecos.split(",")[0].strip()}
-    return frozenset(names - {""})
-
-
-def without_home(value: str) -> str:
-    """The value with each home folder in it written as ``~``."""
-    for home in {os.path.expanduser("~"), os.path.realpath(os.path.expanduser("~"))} - {"/"}:
-        value = re.sub(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])", "~", value)
-    return _ANY_HOME.sub("~", value)
 
 
 _GIT_STATUS = ("--porcelain=v2", "--branch", "--untracked-files=normal")  # a user's settings may leave new files out

@@ -4,8 +4,7 @@
 settings, so it can be asked of tensors on any device, ``meta`` among them. Nothing is known here of operators without
 a kernel.
 
-`rules` holds what is refused, `detours` what is left to the CPU, `wheel` reads a Mac's words from PyTorch's wheel for
-macOS, and `unmodelled` names those that no rule says, with the reason.
+`rules` holds what is refused, `detours` what is left to the CPU.
 """
 
 from __future__ import annotations

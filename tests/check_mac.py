@@ -1,0 +1,233 @@
+"""``make check-mac``: compare what this project says of Macs with the wheels that a Mac would install.
+
+uv names the files of each locked version, `packaging` chooses as an installer does, LIEF reads the symbols. Nothing
+of the wheels is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import urllib.request
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import lief
+from packaging import tags
+from packaging.markers import default_environment
+from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock, PylockSelectError
+
+from metallab import paths
+from metalsim import operators
+from metalsim.graph import mpsgraph
+from metalsim.refusals import detours, rules
+
+MACOS = (15, 0)
+PYTHONS = ("3.11.0", "3.11.15", "3.12.12")
+WHEELS = paths.BUILD / "check-mac" / "wheels"
+LIBRARIES = {"torch": "torch/lib/libtorch_cpu.dylib", "torchvision": "torchvision/_C_stable.so"}
+WRAPPER = re.compile(r"_GLOBAL__N_1(\d+)(wrapper_MPS_\w+)")
+"""What PyTorch's generator makes for an operator on MPS, in a mangled name: its length, what follows."""
+LAUNCH = re.compile(r"__ZN6vision3ops12_GLOBAL__N_1\d+?(?=[a-z])([a-z]\w*?)_encodeEP")
+"""The function of torchvision that launches a Metal kernel."""
+NAME = re.compile(r"(MPS|MTL|NS)[A-Z]\w*")
+SELECTOR = re.compile(r"[A-Za-z]\w*[a-z0-9][A-Z]\w*_|[a-z]+[A-Z]\w*")
+"""As Python spells it. One word without arguments (``shape``) could be anything and is not looked at."""
+NO_SELECTORS = {
+    *("instancesRespondToSelector_", "isEqual_"),  # of the Objective-C run time
+    *("blobFileValue", "immediateValue", "mlProgram", "tensorType"),  # protocol buffers of Core ML
+    *("PyTorch_", "macOS13", "mT", "setLevel", "transAxes"),  # Python's
+}
+
+
+def locked(lock: Path) -> list[Package]:
+    """Ask the package index, through uv, for the files of the versions in a lock."""
+    options = ["--no-deps", "--universal", "--python-version", "3.11", "--quiet", "--format", "pylock.toml"]
+    command = [sys.executable, "-m", "uv", "pip", "compile", *options, str(lock)]
+    written = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return list(Pylock.from_dict(tomllib.loads(written)).packages)
+
+
+def for_a_mac(packages: Iterable[Package], python: str) -> tuple[dict[str, PackageWheel], list[str]]:
+    """Return the wheel of each package on macOS 15 with Apple silicon, and the packages that have none."""
+    minor = ".".join(python.split(".")[:2])
+    version, platforms = tuple(map(int, minor.split("."))), list(tags.mac_platforms(MACOS, "arm64"))
+    accepted = [*tags.cpython_tags(version, platforms=platforms)]
+    accepted += tags.compatible_tags(version, f"cp{minor.replace('.', '')}", platforms)
+    environment = default_environment() | {"sys_platform": "darwin", "platform_system": "Darwin"}
+    environment |= {"platform_machine": "arm64", "python_version": minor, "python_full_version": python}
+    wheels, without = {}, []
+    for package in packages:
+        alone = Pylock(lock_version="1.0", created_by="uv", packages=[package])  # else the first failure ends it
+        try:
+            files = [file for _, file in alone.select(environment=environment, tags=accepted)]
+        except PylockSelectError:
+            files = [package.sdist]
+        for file in files:  # one, or none if its marker names other systems
+            if isinstance(file, PackageWheel):
+                wheels[package.name] = file
+            else:
+                without.append(f"Python {python}: {package.name} {package.version} has no wheel")
+    return wheels, without
+
+
+def fetched(file: PackageWheel | PackageSdist) -> Path:
+    """Return the file, downloaded if it is not there. ValueError if it is not what was locked."""
+    path = WHEELS / file.filename
+    if not path.exists():
+        WHEELS.mkdir(parents=True, exist_ok=True)
+        with urllib.request.urlopen(file.url, timeout=60) as answer:
+            content = answer.read()
+        if hashlib.sha256(content).hexdigest() != file.hashes["sha256"]:
+            raise ValueError(f"{file.url} is not the file that the index promises: try again later")
+        path.write_bytes(content)
+    return path
+
+
+def symbols_of(library: str) -> set[str]:
+    """Return the symbols of a library for Apple silicon, those that it keeps to itself included."""
+    settings = lief.MachO.ParserConfig()
+    settings.parse_dyld_exports = settings.parse_dyld_bindings = settings.parse_dyld_rebases = False
+    binary = lief.MachO.parse(library, settings).take(lief.MachO.Header.CPU_TYPE.ARM64)
+    return {symbol.name for symbol in binary.symbols}
+
+
+def wrong_operators(symbols: Iterable[str], table: Mapping[str, str]) -> Iterator[str]:
+    """Operators that the table calls native without a function for MPS in PyTorch's library, and the reverse."""
+    import torchgen
+    from torchgen.api import cpp, native
+    from torchgen.gen import parse_native_yaml
+
+    folder = Path(torchgen.__file__).parent / "packaged/ATen/native"
+    parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
+    there = {match[2][: int(match[1])] for name in symbols for match in WRAPPER.finditer(name)}
+    expected = set()
+    for each in parsed.native_functions:  # names as in torchgen/dest/register_dispatch_key.py
+        if "generated" in each.tags or table.get(str(each.func.name)) != "native":
+            continue
+        plain = f"wrapper_MPS_{each.func.name.overload_name}_{cpp.name(each.func)}"
+        expected.add(f"wrapper_MPS_{native.name(each.func)}" if each.part_of_structured_group else plain)
+    yield from (f"{name} is native here or there only" for name in sorted(there ^ expected))
+
+
+def wrong_torchvision_operators(symbols: Iterable[str], table: Iterable[str]) -> Iterator[str]:
+    """The same of torchvision."""
+    launched = {match[1] for name in symbols if (match := LAUNCH.match(name))}
+    there = {re.sub(r"^(\w+)_backward$", r"_\1_backward", re.sub("_(forward|im2col)$", "", name)) for name in launched}
+    yield from (f"torchvision::{name} is native here or there only" for name in sorted(there ^ {*table}))
+
+
+def unknown_words(library: bytes, messages: Iterable[str]) -> Iterator[str]:
+    """Messages that the simulated GPU raises and that the library does not hold.
+
+    A third of a piece between the fields has to be in there: the compiler keeps some pieces in two.
+    """
+    for words in messages:
+        pieces = [piece for piece in re.split(r'{\w+}|"', words) if len(piece.strip()) > 3]
+        thirds = [(piece, max(12, len(piece) // 3)) for piece in pieces]
+        if not all(p[:n].encode() in library or p[-n:].encode() in library for p, n in thirds):
+            yield f"no kernel says {words!r}"
+
+
+def definitions(archives: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """What PyObjC read in Apple's headers (``metadata/**/arm64-*.fwinfo`` of its source archives)."""
+    for path in archives:
+        with tarfile.open(path) as archive:
+            for member in archive.getmembers():
+                if re.search(r"/metadata/.*/arm64-[\d.]+\.fwinfo$", member.name):
+                    text = archive.extractfile(member).read().decode()
+                    yield json.loads(text[text.index("{") :])["definitions"]
+
+
+def wrong_names(frameworks: Iterable[Mapping[str, Any]], used: Mapping[str, str]) -> Iterator[str]:
+    """Names and selectors that PyObjC does not have, or that came after macOS 15, and constants of another value."""
+    names: set[str] = set()
+    values: dict[str, int] = {}
+    since: dict[str, tuple[int, ...]] = {}
+    for each in frameworks:
+        names.update(name for kind in each.values() if isinstance(kind, dict) for name in kind)
+        values |= {name: constant["value"] for name, constant in each["enum"].items()}
+        for owner in (*each["formal_protocols"].values(), *each["classes"].values()):
+            for part in (owner, *each["informal_protocols"].values(), *owner.get("categories", ())):
+                for method in part.get("methods", ()) if isinstance(part, dict) else ():
+                    name = method["selector"].replace(":", "_")
+                    first = tuple(map(int, re.findall(r"\d+", method.get("introduced") or "")))
+                    since[name] = min(since.get(name, first), first)
+    for name, where in sorted(used.items()):
+        if NAME.fullmatch(name) and name not in names:
+            yield f"{where}: PyObjC has no name {name}"
+        elif not NAME.fullmatch(name) and since.get(name, (99,)) > MACOS:
+            yield f"{where}: macOS {MACOS[0]} has no selector {name}"
+    yield from (f"{name} is {value}" for name, value in mpsgraph.CONSTANTS.items() if values.get(name) != value)
+
+
+def names_in(source: str) -> Iterator[str]:
+    """Names and selectors of Apple's frameworks in Python code, that in its strings included."""
+    tree = ast.parse(source)
+    pieces = {piece for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for piece in node.values}
+    for node in ast.walk(tree):
+        found = {ast.Attribute: "attr", ast.FunctionDef: "name"}.get(type(node))
+        if found and (NAME.fullmatch(name := getattr(node, found)) or SELECTOR.fullmatch(name)):
+            yield name
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in pieces:
+            text = node.value
+            if re.fullmatch(r"\w+:(\w+:)*|\w+_", text) and SELECTOR.fullmatch(text.replace(":", "_")):
+                yield text.replace(":", "_")
+            elif "\n" in text and "import " in text:
+                try:
+                    yield from names_in(text)
+                except SyntaxError:  # prose
+                    continue
+
+
+def of_the_project(root: Path) -> dict[str, str]:
+    """Names and selectors that the project uses, each with a file that does."""
+    folders = ("utils/metallab/mpsgraph", "tests/conformance", "metalsim/src/metalsim/graph")
+    texts = {path: path.read_text() for folder in folders for path in (root / folder).rglob("*.py")}
+    for path in (root / "notebooks").glob("*.ipynb"):
+        cells = [cell["source"] for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+        texts[path] = re.sub(r"(?m)^(\s*)[%!].*", r"\1pass", "\n".join("".join(source) for source in cells))
+    used = {name: str(path.relative_to(root)) for path, text in texts.items() for name in names_in(text)}
+    return {name: where for name, where in used.items() if name not in NO_SELECTORS}
+
+
+def checks(locks: Iterable[Path]) -> Iterator[tuple[str, list[str]]]:
+    """Each check's title, and what contradicts it."""
+    packages, *others = map(locked, locks)
+    missing = [each for lock in (packages, *others) for python in PYTHONS for each in for_a_mac(lock, python)[1]]
+    yield "every package has a wheel", missing
+    archives = [fetched(each.sdist) for each in packages if each.name.startswith("pyobjc-framework-")]
+    yield "PyObjC has the names that are used", list(wrong_names(definitions(archives), of_the_project(paths.ROOT)))
+    wheels, libraries, symbols = for_a_mac(packages, PYTHONS[1])[0], b"", {}
+    for name, library in LIBRARIES.items():
+        with zipfile.ZipFile(fetched(wheels[name])) as archive, tempfile.TemporaryDirectory() as folder:
+            extracted = archive.extract(library, folder)
+            libraries += Path(extracted).read_bytes()
+            symbols[name] = symbols_of(extracted)
+    yield "PyTorch's operators are as said", list(wrong_operators(symbols["torch"], operators.table()))
+    wrong = list(wrong_torchvision_operators(symbols["torchvision"], operators.TORCHVISION))
+    yield "torchvision's operators are as said", wrong
+    messages = {*(rule.words for kept in rules.RULES.values() for rule in kept), *detours.WARNINGS}
+    yield "the kernels have the simulated GPU's messages", list(unknown_words(libraries, sorted(messages)))
+
+
+def main() -> int:
+    """0 if nothing contradicts, 1 if something does."""
+    code = 0
+    for title, contradictions in checks([paths.ROOT / "lock.txt", paths.ROOT / "lock-jax.txt"]):
+        print("\n    ".join([f"{'no ' if contradictions else 'yes'} {title}", *contradictions]), flush=True)
+        code |= bool(contradictions)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""``make verify-mac``: run each group of claims in a pytest process of its own, then write the report.
+
+A worker of pytest-xdist runs the tests of a group, and another one the rest if a test ends it. Each result is on disk
+before the next test begins: Control-C and a killed run lose one, and ``--report JOURNAL`` makes the report again.
+Tests write into a temporary folder, which is deleted at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from conformance import report
+from conformance.claims import ON_A_MAC, Claim
+from metallab import machine, paths
+
+MINUTES = 20.0
+LAST = ("converting", "inductor", "jax", "tensorflow", "operators")
+"""Groups that take minutes: what is quick and basic comes first."""
+PYTEST = (sys.executable, "-m", "pytest", "-c", str(paths.ROOT / "pyproject.toml"), "-m", "", "--tb=short")
+
+
+def environment(work: Path) -> dict[str, str]:
+    """Return the variables of every process: what a test writes stays inside of the folder ``work``."""
+    home, cache = work / "home", work / "home" / "cache"
+    inside = {
+        "HOME": home,
+        "CFFIXED_USER_HOME": home,  # where Apple's frameworks look for the home folder
+        "TMPDIR": work / "tmp",
+        "XDG_CACHE_HOME": cache,
+        "XDG_CONFIG_HOME": home / "config",
+        "MPLCONFIGDIR": cache / "matplotlib",
+        "TORCHINDUCTOR_CACHE_DIR": cache / "inductor",
+        "TORCH_EXTENSIONS_DIR": cache / "extensions",
+        "TORCH_HOME": cache / "torch",
+        "KERAS_HOME": cache / "keras",
+        "YOLO_CONFIG_DIR": cache / "ultralytics",
+        "METALLAB_OUT": work / "out",
+        "METALLAB_BUILD": work / "build",
+    }
+    for folder in (home, work / "tmp"):
+        folder.mkdir()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return kept | {name: str(path) for name, path in inside.items()} | QUIET
+
+
+QUIET = {
+    "METALLAB_DEVICE": "auto",
+    "PYTORCH_ENABLE_MPS_FALLBACK": "0",  # a claim that is about it says so
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TQDM_DISABLE": "1",
+    "YOLO_OFFLINE": "1",
+    "YOLO_AUTOINSTALL": "false",
+    "ENABLE_PJRT_COMPATIBILITY": "1",  # jax-metal does not start without it
+}
+
+
+def run(folder: Path, only: str, minutes: float, journal: Path, work: Path) -> dict[str, Claim]:
+    """Run the claims, and return all of them by node id. SystemExit with pytest's code if they cannot be collected."""
+    variables, listed = environment(work), work / "claims.json"
+    options = ["--only", only, "--claims", str(listed)]
+    command = [*PYTEST, f"--rootdir={folder}", str(folder), "--collect-only", "-qq", *options]
+    collected = subprocess.run(command, env=variables, check=False)
+    if collected.returncode:
+        raise SystemExit(collected.returncode)
+    found = {nodeid: Claim(**each) for nodeid, each in json.loads(listed.read_text()).items()}
+    report.start(journal, machine.describe(), found)
+    groups = sorted({*map(_group, found.values())}, key=lambda name: (name in LAST and LAST.index(name) + 1, name))
+    print(f"{len(found)} tests{'' if ON_A_MAC else ', SIMULATED where they are about a GPU'}; stops after {minutes:g} "
+          "minutes. If macOS says that Python quit unexpectedly, choose Ignore.", flush=True)  # fmt: skip
+    end = time.monotonic() + 60 * minutes
+    with contextlib.suppress(KeyboardInterrupt):
+        for group in groups:
+            if time.monotonic() > end:
+                break
+            own = {name: value for claim in found.values() if _group(claim) == group
+                   for name, value in claim.environment.items()}  # fmt: skip
+            command = [
+                *PYTEST,
+                f"--rootdir={folder}",
+                str(folder / f"test_{group}.py"),
+                "-n1",
+                "--dist=load",
+                "--max-worker-restart=999",
+                "--no-summary",
+                "-vv",
+            ]
+            command += ["--only", only, "--journal", str(journal), "--until", str(end)]
+            _wait(subprocess.Popen(command, env=variables | own))
+    return found
+
+
+def _group(claim: Claim) -> str:
+    return claim.name.partition(".")[0]
+
+
+def _wait(process: subprocess.Popen) -> None:
+    """Wait for pytest, which hears Control-C as well: it ends its test and its worker."""
+    try:
+        process.wait()
+    except KeyboardInterrupt:
+        process.wait()
+        raise
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 if each claim is confirmed or not applicable, 1 if not, 2 or 4 if it cannot be run."""
+    here = "mps" if ON_A_MAC else "sim"
+    parser = argparse.ArgumentParser(prog="make verify-mac", description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", default="auto", choices=["auto", here], help="the Apple GPU that is here")
+    parser.add_argument("--only", default="", metavar="WORDS", help="groups and tests, by name")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="begin no test after so many minutes")
+    parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="the claims")
+    parser.add_argument("--out", type=Path, help="the report's file (default: in build/verify-mac)")
+    parser.add_argument("--report", type=Path, metavar="JOURNAL", help="write the report of a run that was killed")
+    given = parser.parse_args(arguments)
+    path = given.report or given.out or paths.BUILD / "verify-mac" / report.file_name(machine.describe())
+    journal = path.with_suffix(".jsonl")
+    if not given.report:
+        with tempfile.TemporaryDirectory(prefix="metallab-verify-", ignore_cleanup_errors=True) as work:
+            run(given.folder, given.only, given.minutes, journal, Path(work).resolve())
+    return _report(journal)
+
+
+def _report(journal: Path) -> int:
+    head, results = report.read_journal(journal)
+    path = journal.with_suffix(".md")
+    path.write_text(report.markdown(head, results), encoding="utf-8", errors="backslashreplace")
+    counts: Mapping[str, Any] = Counter(result["outcome"] for result in results)
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    print(f"The report: {path}")
+    if ON_A_MAC:
+        print("Read it, then attach it to an issue: docs/first_hour_on_a_mac.md says where.")
+    return 0 if counts.keys() <= {"confirmed", "not applicable"} else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
