@@ -29,6 +29,8 @@ MODULE ?=
 TESTS  ?=
 MUTANT ?=
 NIGHTLY ?=
+SUITE  ?=
+ALL    ?=
 
 BIN := .venv/bin
 PROXY := .venv/lib/node_modules/configurable-http-proxy
@@ -45,39 +47,49 @@ PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages lab hub run test fuzz mutants test-book test-lab bench report show book versus gate check-results workshop lint format lock clean distclean test-cpu test-jax test-hub setup-jax-mps verify-mac check-mac
+.PHONY: help setup packages lab hub run test mutants bench report show book versus gate check-results workshop lint format lock clean setup-jax-mps verify-mac check-mac
 .NOTPARALLEL:  # make -j would measure several things at once
 
-help: ## this text
+ifneq ($(firstword $(sort 3.81 $(MAKE_VERSION))),3.81)
+$(error GNU make 3.81 or newer is needed: install it, and call it by its name, such as gmake)
+endif
+
+# Behind ## is what `make help` prints, behind ### what `make help ALL=1` prints as well; and so it is with variables.
+help: ## this text, and with ALL=1 all targets and variables
 	@echo 'make TARGET [VARIABLE=value ...]'
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.* ##+ ' '/^[a-z-]+:.* ##$(if $(ALL),#?) / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo 'Variables'
-	@echo '  ONLY=03       run, test, bench, gate, versus: only the notebook with this number'
-	@echo '  DEVICE=auto   run, test, bench, gate, versus, hub, test-jax: auto, mps, cuda, cpu or sim (verify-mac: mps or sim)'
-	@echo '  MODE=full     run, hub: full, or fast (small sizes, for a quick look)'
-	@echo '  JOBS=3        test, test-cpu: how many tests at a time; measuring is never parallel'
-	@echo '  NIGHTLY=1     test: also what takes long, and each page on its other device'
-	@echo '  MINUTES=10    fuzz: how long all fuzzers look together'
-	@echo '  MODULE= TESTS= mutants: what is changed, and the tests that should notice'
-	@echo '  CPU=Haswell   test-cpu: a processor that qemu-user knows (qemu-x86_64 -cpu help)'
-	@echo '  LABFLAGS=     lab: more options, such as --allow-root in a container'
-	@echo '  CLASS=        hub: the file with the names of a class'
-	@echo '  ADDRESS= TLS= hub: where it listens (127.0.0.1), and the folder with key.pem and cert.pem'
-	@echo '  PORT=8000     hub: this port and the next two'
-	@echo '  RUNS=3        bench: processes for each notebook'
-	@echo '  RUN=          book, show: the folder of a run (show: or of several of one machine, in quotes)'
-	@echo '  A= B=         versus: revisions, environments, NAME=value'
-	@echo '  REF=          gate: the revision to compare this state with'
-	@echo '  FACTOR=1.05   versus, gate: what is called a difference (versus: 1.01, gate: 1.05)'
-	@echo '  FILE=         check-results: a file of results (default: the one that make bench wrote)'
+	@awk -F '\t' '/^##$(if $(ALL),#?)\t/ { printf "  %-13s %s\n", $$2, $$3 }' $(MAKEFILE_LIST)
+
+##	ONLY=03	run, test, bench, gate, versus: only the notebook with this number
+##	DEVICE=auto	run, test, bench, gate, versus, hub: auto, mps, cuda, cpu or sim (verify-mac: mps or sim)
+##	MODE=full	run, hub: full, or fast (small sizes, for a quick look)
+##	FORCE=1	setup: make .venv anew
+##	SUITE=	test: another suite, in place of all tests: book, cpu, fuzz, hub, jax, lab
+##	CLASS=	hub: the file with the names of a class
+##	A= B=	versus: revisions, environments, NAME=value
+##	FILE=	check-results: a file of results (default: the one that make bench wrote)
+###	JOBS=3	test: how many tests at a time; measuring is never parallel
+###	NIGHTLY=1	test: also what takes long, and each page on its other device
+###	BOOK=	test SUITE=book: read this one, such as build/book
+###	CPU=Haswell	test SUITE=cpu: a processor that qemu-user knows (qemu-x86_64 -cpu help)
+###	MINUTES=10	test SUITE=fuzz: how long all fuzzers look together
+###	MODULE= TESTS=	mutants: what is changed, and the tests that should notice
+###	LABFLAGS=	lab: more options, such as --allow-root in a container
+###	ADDRESS= TLS=	hub: where it listens (127.0.0.1), and the folder with key.pem and cert.pem
+###	PORT=8000	hub: this port and the next two
+###	RUNS=3	bench: processes for each notebook
+###	RUN=	book, show: the folder of a run (show: or of several of one machine, in quotes)
+###	REF=	gate: the revision to compare this state with
+###	FACTOR=1.05	versus, gate: what is called a difference (versus: 1.01, gate: 1.05)
+###	ALL=1	clean: the environments as well
 
 setup: ## make .venv and install everything into it; nothing if that is done (FORCE=1: make it anew)
 	@command -v '$(PYTHON)' > /dev/null || { echo 'There is no $(PYTHON) on PATH: install Python 3.11 or 3.12, or name any Python 3: make PYTHON=/path/to/python3'; exit 1; }
 	@$(BOOTSTRAP) $(if $(FORCE),--force)
 
-packages: ## Debian, Ubuntu: install what set-up and some tests use besides Python, with apt-get (asks for root)
+packages: ### Debian, Ubuntu: install what set-up and some tests use besides Python, with apt-get (asks for root)
 	$(if $(filter 0,$(shell id -u)),,sudo) apt-get update --quiet
 	$(if $(filter 0,$(shell id -u)),,sudo) apt-get install --quiet --yes --no-install-recommends $(PACKAGES)
 
@@ -106,14 +118,33 @@ run: setup ## run every notebook on this machine and make the report
 	test $$status -eq 2 || $(BIN)/python -m metallab report || { reported=$$?; test $$status -ne 0 || status=$$reported; }; \
 	exit $$status
 
+# The book, and JupyterLab with the notebooks, in a real browser.
+needs-book = .venv/extra-book .venv/extra-browser
+suite-book = METALLAB_BOOK='$(BOOK)' $(BIN)/python -m pytest tests/browser/test_chrome.py tests/browser/test_book.py
+needs-lab = .venv/extra-browser
+suite-lab = $(BIN)/python -m pytest tests/browser/test_chrome.py tests/browser/test_lab.py
+# 20 students at the hub, in fast mode; some tests want root, and 16 GB of memory.
+needs-hub = .venv/extra-classroom $(PROXY)
+suite-hub = $(BIN)/python -m pytest tests/classroom
+# The tests marked `processor` on an emulated one: CONTRIBUTING.md, "Another processor".
+suite-cpu = OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/emulated.py '$(CPU)' -n '$(JOBS)' --dist worksteal
+# The fuzzers that look for some seconds in make test, at random examples.
+suite-fuzz = METALLAB_FUZZ='$(MINUTES)' $(BIN)/python -m pytest tests/test_fuzz*.py
+# Notebooks 07 and 07b in fast mode, with this environment's JAX and with that of .venv-jax.
+needs-jax = $(JAX)/complete
+jax-pages = -m metallab.headless --mode fast --device '$(DEVICE)' --only 07 --only 07b
+suite-jax = $(BIN)/python $(jax-pages) && $(JAX)/bin/python -m pytest tests/test_jax.py \
+	&& METALLAB_OUT=build/fast-jax $(JAX)/bin/python $(jax-pages)
+
 # Tests share the cores: threads that wait for each other shall sleep, and not spin where another could compute.
+ifndef SUITE
 test: lint ## lint, then every test; the notebooks in fast mode are among them
 	OMP_WAIT_POLICY=PASSIVE METALLAB_TEST_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal $(if $(NIGHTLY),-m '') $(chosen)
 	$(if $(ONLY),,OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest tests/conformance -n '$(JOBS)' --dist worksteal $(if $(NIGHTLY),-m ''))
-
-# The same fuzzers look for some seconds in make test, at the same examples each time; here at random ones.
-fuzz: setup ## look for what the checks believe and should not, at random, for MINUTES=10
-	METALLAB_FUZZ='$(MINUTES)' $(BIN)/python -m pytest tests/test_fuzz*.py
+else
+test: setup $(needs-$(SUITE))
+	$(or $(suite-$(SUITE)),@echo 'SUITE is one of book, cpu, fuzz, hub, jax and lab, not $(SUITE).'; exit 2)
+endif
 
 # mutmut, which uv fetches when it is asked for, changes a copy: what is here stays as it is. The copy is called src, as
 # mutmut wants it; beside it lies what tests read.
@@ -123,7 +154,7 @@ a-module:
 	@test '$(MUTANT)' || test -f 'utils/$(MUTATED)' -a -f '$(firstword $(TESTS))' || { \
 	  echo 'Name a module and its tests: make mutants MODULE=metallab.units TESTS=tests/test_mode_units.py'; exit 2; }
 
-mutants: a-module setup ## change a module, a little at a time: which changes do its tests not notice? (MODULE= TESTS=, then MUTANT=)
+mutants: a-module setup ### change a module, a little at a time: which changes do its tests not notice? (MODULE= TESTS=, then MUTANT=)
 ifdef MUTANT
 	@$(MUTMUT) show '$(MUTANT)'
 else
@@ -139,17 +170,8 @@ else
 	@echo 'To see one of them: make mutants MUTANT=its.name'
 endif
 
-# Those marked `processor`, through qemu-user. What it shows and what it cannot: CONTRIBUTING.md, "Another processor".
-test-cpu: setup ## Linux: the tests that depend on the processor, on an emulated one (CPU=Haswell: no AVX-512, no VNNI)
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/emulated.py '$(CPU)' -n '$(JOBS)' --dist worksteal
-
-test-jax: $(JAX)/complete ## notebooks 07 and 07b in fast mode, with this environment's JAX and with that of .venv-jax
-	$(BIN)/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07 --only 07b
-	$(JAX)/bin/python -m pytest tests/test_jax.py
-	METALLAB_OUT=build/fast-jax $(JAX)/bin/python -m metallab.headless --mode fast --device '$(DEVICE)' --only 07 --only 07b
-
-setup-jax-mps: ## on a Mac: make .venv-jax, a newer JAX with jax-mps (make lab BIN=.venv-jax/bin)
-	@test "$$(uname -sm)" = 'Darwin arm64' || { echo 'jax-mps is for Apple silicon; make test-jax makes the same environment without it.'; exit 1; }
+setup-jax-mps: ### on a Mac: make .venv-jax, a newer JAX with jax-mps (make lab BIN=.venv-jax/bin)
+	@test "$$(uname -sm)" = 'Darwin arm64' || { echo 'jax-mps is for Apple silicon; make test SUITE=jax makes the same environment without it.'; exit 1; }
 	@$(MAKE) --no-print-directory $(JAX)/complete
 	@echo 'Open notebooks 07 and 07b with it: make lab BIN=$(JAX)/bin. Or run them: METALLAB_OUT=build/full-jax-mps $(JAX)/bin/python -m metallab.headless --only 07 --only 07b'
 
@@ -161,15 +183,6 @@ $(JAX)/complete: lock-jax.txt | setup
 	$(UV) pip install --quiet --python $(JAX)/bin/python --no-deps --no-build-isolation -e . -e metalsim
 	touch $@
 
-test-hub: .venv/extra-classroom $(PROXY) ## 20 students at the hub, in fast mode; some tests want root, and 16 GB of memory
-	$(BIN)/python -m pytest tests/classroom
-
-test-book: .venv/extra-book .venv/extra-browser ## make a small book and read it in a real browser (BOOK=build/book: that one)
-	METALLAB_BOOK='$(BOOK)' $(BIN)/python -m pytest tests/browser/test_chrome.py tests/browser/test_book.py
-
-test-lab: .venv/extra-browser ## open the notebooks in JupyterLab in a real browser and run them
-	$(BIN)/python -m pytest tests/browser/test_chrome.py tests/browser/test_lab.py
-
 bench: setup ## measure every notebook in RUNS fresh processes, into one file to send (ANEW=1: again)
 	$(serially)
 	$(BIN)/python -m metallab.headless.bench --runs '$(RUNS)' --device '$(DEVICE)' $(only) $(if $(ANEW),--anew)
@@ -180,17 +193,17 @@ verify-mac: setup ## on a Mac: try what this project could not, and write one re
 	@PYTHONPATH=tests $(BIN)/python -m conformance --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)')
 
 # What can be proved of a Mac without one, of what pip would install there.
-check-mac: setup ## Linux: read a Mac's wheels and compare them with what this project says; downloads 0.2 GB once
+check-mac: setup ### Linux: read a Mac's wheels and compare them with what this project says; downloads 0.2 GB once
 	PYTHONPATH=tests $(BIN)/python -m check_mac
 
 book: .venv/extra-book ## make a site of the executed pages in data/executed, in build/book (RUN=build/full-mps: of that run)
 	$(BIN)/python book/build.py $(if $(RUN),'$(RUN)')
 
 # What is in the repository for whoever reads before installing. Without RUN= README alone is written anew.
-show: setup ## put the pages of a finished run into data/executed and their pictures into README (RUN=build/full-cpu)
+show: setup ### put the pages of a finished run into data/executed and their pictures into README (RUN=build/full-cpu)
 	$(BIN)/python -m metallab.results.show $(RUN)
 
-report: setup ## make the report again from the results in build/
+report: setup ### make the report again from the results in build/
 	$(BIN)/python -m metallab report
 
 versus: setup ## is B slower than A? Two live processes, in turns: make versus A=HEAD~1 B=HEAD (ONLY=02b)
@@ -198,26 +211,26 @@ versus: setup ## is B slower than A? Two live processes, in turns: make versus A
 	@test -n '$(A)' && test -n '$(B)' || { echo 'Name two revisions, or environments: make versus A=HEAD~1 B=HEAD'; exit 2; }
 	$(BIN)/python -m metallab versus '$(A)' '$(B)' --device '$(DEVICE)' $(only) $(factor)
 
-gate: setup ## what is slower than at a revision? As make versus, with 5 %: make gate REF=HEAD~1 (ONLY=02b)
+gate: setup ### what is slower than at a revision? As make versus, with 5 %: make gate REF=HEAD~1 (ONLY=02b)
 	$(serially)
 	@git rev-parse --verify --quiet '$(REF)^{commit}' > /dev/null || { echo 'Name the revision to compare with: make gate REF=HEAD~1'; exit 2; }
 	$(BIN)/python -m metallab versus '$(REF)' . --device '$(DEVICE)' $(only) --factor '$(or $(FACTOR),1.05)'
 
-check-results: setup ## may this file of results be shown beside others? make check-results FILE=build/bench/mine.json
+check-results: setup ### may this file of results be shown beside others? make check-results FILE=build/bench/mine.json
 	@test -n '$(FILE)' || { echo 'Name one file of results: make check-results FILE=build/bench/mine.json'; exit 2; }
 	$(BIN)/python -m metallab.results.check_results '$(FILE)'
 
 workshop: setup ## write student copies, without the solutions, into build/workshop
 	$(BIN)/python -m metallab.workshop
 
-lint: setup ## check style and common mistakes
+lint: setup ### check style and common mistakes
 	$(BIN)/ruff check --quiet $(SRC) notebooks
 	$(BIN)/ruff check --quiet --select E501 --line-length 88 notebooks
 	$(BIN)/ruff format --quiet --check $(SRC)
 
 # Running a page writes its outputs into it, and what Jupyter says of the kernel's language.
 LANGUAGE = $(addprefix metadata.language_info.,codemirror_mode file_extension mimetype nbconvert_exporter pygments_lexer version)
-format: setup ## mend what lint can mend by itself, and take the outputs out of the notebooks
+format: setup ## correct what lint can correct by itself, and take the outputs out of the notebooks
 	$(BIN)/ruff check --quiet --fix $(SRC)
 	$(BIN)/ruff format --quiet $(SRC)
 	$(BIN)/nbstripout --keep-id --extra-keys '$(LANGUAGE)' notebooks/*.ipynb
@@ -239,7 +252,7 @@ NEW = build/lock/$@
 lock.txt: WHAT := pyproject.toml --all-extras
 lock-jax.txt: WHAT := --group pyproject.toml:jax
 
-lock: ## resolve lock*.txt and constraints.txt again after a change to pyproject.toml (UPGRADE=1: newest versions)
+lock: ### resolve lock*.txt and constraints.txt again after a change to pyproject.toml (UPGRADE=1: newest versions)
 	@$(MAKE) --no-print-directory --always-make lock.txt lock-jax.txt constraints.txt
 
 lock.txt lock-jax.txt:
@@ -255,11 +268,8 @@ constraints.txt:
 	@{ echo '# lock.txt without its hashes, for environment.yml. Made by make lock.'; \
 	   sed -e '/^#/d' -e '/^ *--hash/d' -e 's/ *\\$$//' lock.txt; } > $@
 
-clean: ## remove build/: executed notebooks, results, reports
-	rm -rf build
-
-distclean: clean ## remove build/ and the environments
-	rm -rf .venv .venv-python $(JAX)
+clean: ### remove build/: executed notebooks, results, reports (ALL=1: and the environments)
+	rm -rf build $(if $(ALL),.venv .venv-python $(JAX))
 
 only = $(if $(ONLY),--only '$(ONLY)')
 factor = $(if $(FACTOR),--factor '$(FACTOR)')

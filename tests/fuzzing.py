@@ -1,4 +1,4 @@
-"""How long a fuzzer looks: at some hundred examples, the same each time, in `make test`; for minutes in `make fuzz`.
+"""How long a fuzzer looks: at some hundred examples, the same each time, in `make test`; for minutes with `SUITE=fuzz`.
 
 ``METALLAB_FUZZ`` is the number of minutes for all fuzzers together: half of them for files of results, which take long,
 and half for the others, which share it evenly. Examples are then random.

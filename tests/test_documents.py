@@ -20,7 +20,7 @@ FILES = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in folder.rgl
 DOCUMENTS = sorted(path for path in FILES if not path.is_symlink())  # a link is looked at where it leads
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
-VARIABLES = set(re.findall(r"\$\(([A-Z]+)\)", MAKEFILE))
+VARIABLES = set(re.findall(r"^([A-Z]+) *\?=", MAKEFILE, re.MULTILINE)) | {"BIN"}
 
 
 def named(path):
@@ -103,18 +103,25 @@ def test_the_list_of_questions_leads_to_each_of_them_in_order():
     assert len(listed) == 30
 
 
-def test_continuous_integration_runs_targets():
-    """Those of workflows: tests/test_workflows.py."""
-    asked = set(re.findall(r"\brun ([a-z-]+)$|\brun ([a-z-]+);", (ROOT / ".ci/run").read_text(), re.MULTILINE))
-    assert {"test"} < {name for names in asked for name in names if name} <= TARGETS
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+@pytest.mark.parametrize("path", [*DOCUMENTS, *sorted(paths.NOTEBOOKS.glob("*.ipynb"))], ids=named)
 def test_commands_are_targets_of_the_makefile_with_its_variables(path):
     for words in commands(path):
         for word in words:
             name, given, _ = word.partition("=")
             assert name in (VARIABLES if given else TARGETS), f"make {' '.join(words)}: the Makefile has no {name}"
+
+
+def test_continuous_integration_and_forms_call_targets():
+    files = [ROOT / ".ci" / "run", *ROOT.glob(".github/**/*.yml")]
+    asked = {
+        (named(path), target)
+        for path in files
+        for target in re.findall(
+            r"^\s*(?:- )?(?:run: make|run|.*then run|- make) ([a-z-]+)", path.read_text(), re.MULTILINE
+        )
+    }
+    assert len(asked) > 10
+    assert {target for _, target in asked} <= TARGETS, asked
 
 
 def test_programs_are_python():

@@ -5,8 +5,8 @@ that are missing, doubled or exchanged; texts cut off; bytes. What then reads it
 refuse it as it is documented, or to say what an oracle here reads off the samples in the file, which knows nothing of
 `metallab.records`.
 
-`make test` gives it some seconds, always with the same changes; `make fuzz` minutes (`fuzzing`), with new ones. A
-failure prints the file.
+`make test` gives it some seconds, always with the same changes; `SUITE=fuzz` minutes (`fuzzing`), with new ones.
+A failure prints the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that open a browser. They stand apart from ``make test``: ``make test-book``, ``test-lab``."""
+"""Fixtures of the tests that open a browser. They stand apart from ``make test``: ``SUITE=book``, ``SUITE=lab``."""
 
 from __future__ import annotations
 

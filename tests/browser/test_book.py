@@ -6,15 +6,11 @@ copy that claims to be another machine's and lacks one of them; the other pages 
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -29,7 +25,6 @@ from metallab import paths
 EXECUTED = ("01", "03")
 ELSEWHERE = "Another machine"
 LACKS = "03"
-FORMULA = r"$$\frac{2 n^3}{t}$$"
 REASON = "its framework is not there"
 
 
@@ -51,7 +46,7 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def elsewhere(run, tmp_path_factory) -> Path:
-    """The same run as if of another machine, which lacks one of the two; the other has a formula, as no lesson has."""
+    """The same run as if of another machine, which lacks one of the two."""
     folder = tmp_path_factory.mktemp("elsewhere") / "elsewhere"
     shutil.copytree(run, folder, ignore=shutil.ignore_patterns(f"{LACKS}_*"))
     summary = json.loads((folder / "summary.json").read_text())
@@ -59,10 +54,6 @@ def elsewhere(run, tmp_path_factory) -> Path:
         if notebook["name"].startswith(f"{LACKS}_"):
             notebook.update(status="skipped", reason=REASON)
     (folder / "summary.json").write_text(json.dumps(summary | {"label": ELSEWHERE}))
-    (path,) = folder.glob("01_*.ipynb")
-    notebook = nbformat.read(path, 4)
-    notebook.cells.append(nbformat.v4.new_markdown_cell(FORMULA))
-    nbformat.write(notebook, path)
     return folder
 
 
@@ -80,20 +71,6 @@ def book(request) -> Path:
     """The folder of the book to read."""
     given = os.environ.get("METALLAB_BOOK")
     return Path(given).resolve() if given else request.getfixturevalue("made")
-
-
-@pytest.fixture(scope="session")
-def served(book) -> Iterator[str]:
-    """The address of the book on a server of this machine."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=book)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def lessons(book: Path) -> list[Path]:
@@ -127,21 +104,6 @@ def test_search_finds_a_term_from_a_folder(book, page):
     expect(page.locator("article h1")).to_contain_text("Profile and find fallbacks: where does the time go?")
 
 
-def test_search_shows_what_it_found_from_a_server(served, page):
-    page.goto(f"{served}/index.html")
-    summary = search(page, "Softshrink").locator("#search-results li p.context")
-    expect(summary.filter(has_text="Softshrink").first).to_be_visible()
-
-
-def test_search_finds_each_lesson_once(book, page):
-    page.goto((book / "index.html").as_uri())
-    results = search(page, "synchronize").locator("#search-results li a")
-    expect(results.filter(has_text="Time it right").first).to_be_visible()
-    lessons_found = [link for link in results.evaluate_all("all => all.map(it => it.href)") if "/notebooks/" in link]
-    names = [urlsplit(link).path.rpartition("/")[2] for link in lessons_found]
-    assert len(names) == len(set(names)), names
-
-
 def test_the_switch_leads_to_the_same_page_on_another_machine_without_a_script(run, made, browser: Browser):
     here = json.loads((run / "summary.json").read_text())["label"]
     with chrome.watched(browser, scripts=False) as page:
@@ -170,21 +132,6 @@ def test_a_page_that_a_machine_lacks_says_so_with_the_reason(made, page):
     row = page.get_by_role("row", name="Time it right")
     expect(row).to_contain_text("executed")
     expect(page.get_by_role("row", name="Profile and find")).to_contain_text("not executed")
-
-
-def test_the_switch_fits_a_phone(made, browser: Browser):
-    with chrome.watched(browser, size=chrome.PHONE) as page:
-        page.goto(one(made, "01"))
-        for link in page.locator(".machines a").all():
-            box = link.bounding_box()
-            assert box["x"] >= 0
-            assert box["x"] + box["width"] <= chrome.PHONE[0]
-            assert box["height"] >= 24, "a finger finds it"
-
-
-def test_a_page_says_how_to_run_it(made, page):
-    page.goto(one(made, "01"))
-    expect(page.locator(".executed code").first).to_have_text("make lab LAB=notebooks/01_time_it_right.ipynb")
 
 
 def test_a_solution_is_reached_and_unfolded_by_keyboard(book, page):
@@ -262,14 +209,6 @@ def test_a_page_says_what_it_ran_on_and_how(run, made, page):
             expect(page.locator(".executed").get_by_role("row", name="Chip")).to_be_visible()
         else:
             assert "Not executed on" in executed
-
-
-def test_a_formula_is_drawn_without_a_script(made, browser: Browser):
-    with chrome.watched(browser, scripts=False) as page:
-        page.goto(next((made / "notebooks/elsewhere").glob("01_*.html")).as_uri())
-        formula = page.locator(".formula math")
-        expect(formula).to_be_visible()
-        assert formula.bounding_box()["height"] > 10
 
 
 def test_every_link_within_the_book_leads_somewhere(book):

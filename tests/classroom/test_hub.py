@@ -1,4 +1,4 @@
-"""A class at the hub: `make test-hub`. Students' accounts need root; without it those tests are skipped."""
+"""A class at the hub: `make test SUITE=hub`. Students' accounts need root; without it those tests are skipped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ LESSONS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 TIMING, TORCH = "01_time_it_right.ipynb", "02_run_pytorch_on_mps.ipynb"
 WAITING = "Waiting for a turn to measure"
 
-accounts = pytest.mark.skipif(os.geteuid() != 0, reason="one account for each student needs root: sudo make test-hub")
+accounts = pytest.mark.skipif(
+    os.geteuid() != 0, reason="one account for each student needs root: sudo make test SUITE=hub"
+)
 
 
 class Hub:
