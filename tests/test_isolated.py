@@ -245,7 +245,7 @@ def test_a_crash_is_one_sentence_and_the_next_cell_runs(shell, capsys):
 
 def test_a_cell_that_takes_too_long_is_stopped(shell):
     cell(shell, "x", "import os; x = os.getpid()")
-    with pytest.raises(isolated.ChildFailed, match="longer than 0.1 s"):
+    with pytest.raises(isolated.ChildFailed, match=r"longer than 0\.1 s"):
         cell(shell, "--timeout 0.1", "import time; time.sleep(600)")
     assert gone(shell.user_ns["x"])
 
