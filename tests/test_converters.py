@@ -171,7 +171,7 @@ def test_a_map_of_routes_shows_what_agreed_and_what_did_not_run():
     answers = {
         "MPSGraph": truth.copy(),
         "MPSGraphPackage": truth + 1,
-        "ONNX in ONNX Runtime": isolated.NotMade("no tool"),
+        "ONNX in ONNX Runtime": isolated.Skipped("no tool"),
     }
     verdicts = {route: parity.agreement(truth, answer) for route, answer in answers.items()}
     figure = converters.draw_routes(verdicts, {"ONNX in ONNX Runtime": "only the CPU"}, device="a CPU")

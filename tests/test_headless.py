@@ -186,7 +186,7 @@ def test_the_parent_stays_light():
 PLANTED = """
 import dataclasses
 from metallab import needs
-needs.TOOLS["sanitizers"] = dataclasses.replace(needs.TOOLS["sanitizers"], is_here=lambda: False, mend=lambda: "buy it")
+needs.TOOLS["sanitizers"] = dataclasses.replace(needs.TOOLS["sanitizers"], is_here=lambda: False, fix=lambda: "buy it")
 """
 """A cell that takes a tool away."""
 
@@ -209,7 +209,7 @@ def test_a_notebook_without_a_tool_is_incomplete(tmp_path, command, capsys):
     assert [entry_of["02_whole"][name] for name in ("status", "reason", "not_run")] == ["passed", "", []]
     assert "  to mend it: buy it" in lines
     shown = code(run / "01_lacking.ipynb")[2]
-    assert text(shown) == f"NOT RUN: {wanted[0]['what']}.\nTo mend it: buy it"
+    assert text(shown) == f"NOT RUN: {wanted[0]['what']}.\nTo fix it: buy it"
     assert "42" in text(code(run / "02_whole.ipynb")[2])
 
 

@@ -16,7 +16,7 @@ from metallab.timing import Comparison, Measurement
 
 def test_what_differs_in_a_bit_is_marked():
     columns = {"x": [-0.3, math.nan, 2.0], "right": [-0.0, math.nan, 1.5], "mine": [0.0, math.nan, 1.5]}
-    values = pictures.Values(columns | {"theirs": isolated.NotMade("no tool")}, truth="right")
+    values = pictures.Values(columns | {"theirs": isolated.Skipped("no tool")}, truth="right")
     assert values.wrong("x") == [False] * 3
     assert values.wrong("mine") == [True, False, False]
     assert repr(values).splitlines()[1].split() == ["-0.3", "-0", "0", "(wrong)"]
@@ -27,7 +27,7 @@ def test_what_differs_in_a_bit_is_marked():
 
 
 def test_a_picture_of_what_was_not_made_is_the_reason():
-    figure = pictures.graph(torch.zeros(2), isolated.NotMade("this cell needs a compiler"), "heading")
+    figure = pictures.graph(torch.zeros(2), isolated.Skipped("this cell needs a compiler"), "heading")
     assert figure.get_label() == "Nothing to show: this cell needs a compiler."
     assert pictures.graph(torch.zeros(2), torch.ones(2), "heading").get_label().startswith("out goes from 1 to 1")
 
@@ -74,7 +74,7 @@ def test_a_kernel_is_timed_beside_a_copy_and_compared_with_its_like(monkeypatch)
 
 
 def test_a_route_is_green_only_where_every_bit_is_right(monkeypatch):
-    monkeypatch.setattr(routes.needs, "say_missing", lambda *tools: "objective-c++" in tools)
+    monkeypatch.setattr(routes.needs, "report_missing", lambda *tools: "objective-c++" in tools)
     ran = lambda *_, **__: isolated.Outcome("well", results={"judgement": rule.RIGHT})
     monkeypatch.setattr(routes.isolated, "run", ran)
     monkeypatch.setattr(routes, "_on_cpu", lambda: rule.RIGHT)
@@ -94,7 +94,7 @@ def test_a_route_is_green_only_where_every_bit_is_right(monkeypatch):
 
 
 def test_a_route_that_gives_other_bits_is_an_error(monkeypatch):
-    monkeypatch.setattr(routes.needs, "say_missing", lambda *_: False)
+    monkeypatch.setattr(routes.needs, "report_missing", lambda *_: False)
     asked = []
 
     def run(source, results, **_):
@@ -118,7 +118,7 @@ def test_an_answer_is_right_wrong_or_not_judged(monkeypatch):
     assert given(outcome("well", out=[0.0, math.inf])) is True
     assert given(outcome("well", out=[-0.0, math.inf])) is False
     missing = given(isolated.Outcome("raised", reason="SimulationUnavailable: no g++"))
-    assert isinstance(missing, isolated.NotMade)
+    assert isinstance(missing, isolated.Skipped)
     judged = checks.exercise("Exercise 1", "text", lambda _: missing, "hint")
     assert judged == "Exercise 1: not judged. Nothing to show: SimulationUnavailable: no g++."
     with pytest.raises(kernels.CannotCompile, match="undeclared"):

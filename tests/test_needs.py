@@ -62,7 +62,7 @@ def test_python_packages_are_missed_when_they_are_hidden(no_tools, monkeypatch):
 
     monkeypatch.setattr(nvrtc, "_bindings", no_bindings)
     names = ("coremltools", "shader-compiler", "nvidia-compiler")
-    assert [tool.mend() for tool in needs.missing(names)] == ["make setup FORCE=1"] * 3
+    assert [tool.fix() for tool in needs.missing(names)] == ["make setup FORCE=1"] * 3
 
 
 def test_a_mac_has_an_apple_gpu_and_lacks_nothing_that_it_cannot_have(monkeypatch):
@@ -80,15 +80,15 @@ def test_a_mac_has_an_apple_gpu_and_lacks_nothing_that_it_cannot_have(monkeypatc
         monkeypatch.setattr(
             subprocess, "run", lambda command, code=code, **_: subprocess.CompletedProcess(command, code)
         )
-        assert [tool.mend() for tool in needs.missing(needs.TOOLS)] == lacking
+        assert [tool.fix() for tool in needs.missing(needs.TOOLS)] == lacking
 
 
 def test_another_linux_is_told_what_to_install(no_tools, monkeypatch):
     """`make packages` calls apt-get; and an ARM machine gets no simulated GPU by installing g++."""
     monkeypatch.setattr(sys, "platform", "linux")
-    assert needs.TOOLS["objective-c++"].mend().startswith("install clang 19 or newer")
+    assert needs.TOOLS["objective-c++"].fix().startswith("install clang 19 or newer")
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert needs.TOOLS["objective-c++"].mend() == "make packages"
+    assert needs.TOOLS["objective-c++"].fix() == "make packages"
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     for machine, has in (("x86_64", True), ("aarch64", False)):
         monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
@@ -97,9 +97,9 @@ def test_another_linux_is_told_what_to_install(no_tools, monkeypatch):
 
 def test_what_is_shown_is_what_the_runner_reads(capsys):
     """One object: words for a reader, a type of its own for the runner, nothing that a page would execute."""
-    gap = needs.Gap("the <model>", "make it")
-    bundle = gap._repr_mimebundle_()
-    assert bundle["text/plain"] == "NOT RUN: the <model>.\nTo mend it: make it"
+    missing = needs.MissingTool("the <model>", "make it")
+    bundle = missing._repr_mimebundle_()
+    assert bundle["text/plain"] == "NOT RUN: the <model>.\nTo fix it: make it"
     assert "&lt;model&gt;" in bundle["text/html"]
     from nbformat import v4
 
@@ -111,5 +111,5 @@ def test_what_is_shown_is_what_the_runner_reads(capsys):
         {"where": "cell 1 (Two)", "what": "the <model>", "mend": "make it"}
     ]
     needs.incomplete("the <model>", "make it")
-    assert capsys.readouterr().out == "NOT RUN: the <model>.\nTo mend it: make it\n"
-    assert needs.say_missing() is False
+    assert capsys.readouterr().out == "NOT RUN: the <model>.\nTo fix it: make it\n"
+    assert needs.report_missing() is False

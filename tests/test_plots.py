@@ -238,7 +238,7 @@ def test_losses_are_a_line_and_a_band_over_seeds():
 
 
 def test_a_picture_of_what_was_not_made_says_why(monkeypatch):
-    missing = isolated.NotMade("no GPU")
+    missing = isolated.Skipped("no GPU")
     words = "Nothing to show: no GPU."
     assert plots.losses({"CPU": [missing], "GPU": [missing]}, device=missing).get_label() == words
     some = plots.losses({"CPU": [[2.0, 1.0]], "GPU": [missing]}, device="Chip X")

@@ -380,7 +380,7 @@ def test_a_page_s_headline_goes_with_its_records(tmp_path, monkeypatch):
     assert records.load(save(["One."], file, alternative_text="a line"))[0].headline.alternative_text == "a line"
     assert records.load(save(["One."]))[0].headline.picture is None
     assert records.load(save(["a" * 301]))[0].headline.sentences == ("a" * 299 + "…",)
-    missing = isolated.NotMade("no GPU")
+    missing = isolated.Skipped("no GPU")
     (read,) = records.load(save([missing.headline], missing))
     assert dataclasses.astuple(read.headline)[:2] == (("Nothing to show: no GPU.",), None)
     assert records.load(records.save("01_a", measurement(), on=CPU, folder=tmp_path))[0].headline is None

@@ -23,7 +23,7 @@ from metallab import machine, needs, notebook, paths, records
 from metallab.results import plain, report, show
 
 REVISION = "a" * 40
-GAP = needs.Gap("the model was not converted", "make packages")
+GAP = needs.MissingTool("the model was not converted", "make packages")
 
 
 # --- what is stored ---
@@ -242,7 +242,7 @@ def test_a_page_of_one_run_is_shown_where_the_other_failed(run, tmp_path):
 
 
 def test_an_incomplete_page_names_what_was_not_run(run):
-    gap = {"where": "cell 1 (Measure it)", "what": GAP.what, "mend": GAP.mend}
+    gap = {"where": "cell 1 (Measure it)", "what": GAP.what, "mend": GAP.fix}
     run.summary(entry("01_a", status="incomplete", reason="not run", not_run=[gap]), entry("02_b"))
     run.page_of("01_a", v4.new_output("display_data", GAP._repr_mimebundle_()))
     assert f"{GAP.what} (cell 1)" in run.shown("01_a").cells[0].source

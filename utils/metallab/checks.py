@@ -207,7 +207,7 @@ def exercise(name: str, answer: Any, accepts: Callable[[Any], Any], hint: str) -
 
     ``...``, or a list with one in it, is not attempted yet.
 
-    Returns a sentence to show; where ``accepts`` returns `isolated.NotMade`, that it was not judged, and why.
+    Returns a sentence to show; where ``accepts`` returns `isolated.Skipped`, that it was not judged, and why.
     `WrongAnswer`, with the hint, if it is refused, or if what the check returns of it is
     neither True nor False, such as a list or a number; TypeError if ``accepts`` returns None.
     """
@@ -220,7 +220,7 @@ def exercise(name: str, answer: Any, accepts: Callable[[Any], Any], hint: str) -
     except (AssertionError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError) as error:
         # RuntimeError is what PyTorch raises for shapes and dtypes that do not fit
         raise WrongAnswer(f"{name}: {str(error) or type(error).__name__}. Hint: {hint}") from error
-    if isinstance(judged, isolated.NotMade):
+    if isinstance(judged, isolated.Skipped):
         return f"{name}: not judged. {judged}"
     if judged is None:
         raise TypeError(f"{name}: the check returned nothing, which is neither right nor wrong; let it return a bool")

@@ -1,55 +1,52 @@
-"""Code that may abort, hang, or needs a setting of its own, in a child process: whatever happens there is a result.
+"""Code that may abort, hang, or needs settings of its own, in another process: whatever happens there is a result.
 
 ``run(source)`` executes a piece of Python text in a fresh interpreter and returns an `Outcome`: what it printed, the
 named results, and how it ended. A crash is a sentence and not a dead kernel.
 
-In a notebook the same is a cell magic, after ``%load_ext metallab.isolated``::
+In a notebook, after ``%load_ext metallab.isolated``, the cell magic executes a cell in a second Jupyter kernel::
 
-    %%isolated y seconds --device mps
+    %%isolated y --device mps
     import torch
     y = torch.arange(3.0, device="mps").cpu().numpy()
-    ...
 
-The cell's own text runs in the child. What it printed appears below it, the named results (here ``y`` and
-``seconds``) become variables of the notebook, and the `Outcome` is in ``isolated_outcome``. If it does not end well
-the cell raises `ChildFailed` in the notebook, as a cell does; the named variables are then removed, so that nothing old
-is taken for new. ``--device mps`` is an Apple GPU: the real one on a Mac, the simulated one elsewhere, and the first
-line printed says which. On the simulated one the first such cell takes a second or two, for PyTorch; those after it are
-forked from a process that has it, where that makes no difference (`metallab.forking`).
+Text, tables and figures appear below the cell, and the named results (here ``y``) become variables of the notebook.
+``--device mps`` is an Apple GPU: the real one on a Mac, the simulated one elsewhere, and the first line printed says
+which. Cells with the same ``--device``, ``--threads``, ``--set`` and working directory share a kernel, so that a later
+one sees the names of an earlier one; other options start a new kernel and end the one before. A cell that ends its
+kernel, or takes longer than ``--timeout``, raises `ChildFailed` in the notebook, and the next cell gets a new kernel.
+Processes that a cell starts end with the cell; the second kernel ends with the notebook's own.
 
 ``--raises NotImplementedError`` is for a cell that teaches a failure: it has to raise that, or a subclass of it.
-``--needs objective-c++`` names a tool that may be missing (`needs.TOOLS`): where it is, the cell is not run, says so,
-and the page is incomplete (`needs.incomplete`); its results then show the reason (`NotMade`). With ``--wants
-sanitizers`` it runs all the same, without what the tool would have added.
-
-A cell with ``--full`` takes long: a fast run (`metallab.mode`) leaves it out, and says so.
-
-``--module mine`` keeps the cell's text as a file ``mine.py`` would: later cells of the kind may ``import mine``.
+``--needs objective-c++`` names a tool that may be missing (`needs.TOOLS`): without it the cell is not run and the page
+is incomplete (`needs.incomplete`); its results are then `Skipped`. With ``--wants sanitizers`` it runs all the same,
+without what the tool would have added. A cell with ``--full`` takes long: fast mode (`metallab.mode`) skips it.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import atexit
+import base64
 import contextlib
 import functools
 import linecache
 import os
 import pickle
-import resource
+import queue
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from metallab import forking, mode, needs, units
-from metallab.processes import MARK, adopt_orphans, describe_exit, find_process, kill_descendants, kill_family, marked
+from metallab import mode, needs, units
+from metallab.processes import adopt_orphans, describe_exit, find_process, kill_descendants, kill_family, marked
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",  # PyTorch, OpenBLAS
@@ -61,8 +58,6 @@ ONE_THREAD = {
 }
 """Environment variables that hold frameworks to one thread. They are read once, when a framework starts its pools."""
 
-MOST_SHOWN = 100_000
-"""Bytes of what a child prints that are brought back."""
 _SOURCE = "<isolated>"
 
 
@@ -76,21 +71,19 @@ class ChildFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a piece of code in a child process."""
+    """How a piece of code in another process ended."""
 
-    ended: Literal["well", "raised", "crashed", "hung", "not run"]
-    """``well``; with an exception; by a signal or an exit of its own; stopped, because it took too long; or not begun,
-    because a tool is missing."""
+    ended: Literal["well", "raised", "crashed", "hung"]
+    """``well``; with an exception; by a signal or an exit of its own; or stopped, because it took too long."""
     printed: str = ""
-    """What it wrote to standard output, up to its end; of more than `MOST_SHOWN` bytes the last ones, after a line that
-    says how many are left out."""
+    """What it wrote to standard output, up to its end."""
     reason: str = ""
     """One line that says what happened; empty if it ended well."""
     detail: str = ""
-    """The traceback, or the last words on standard error."""
+    """The traceback, or what it wrote to standard error."""
     results: Mapping[str, Any] = field(default_factory=dict)
     kinds: tuple[str, ...] = ()
-    """Of what it raised: the names of the exception's class and of those that this is derived from."""
+    """Of what it raised: the names of the exception's class and of its base classes."""
 
     @property
     def ok(self) -> bool:
@@ -115,86 +108,85 @@ def run(
     threads: int | None = None,
     device: Literal["mps"] | None = None,
     environment: Mapping[str, str] | None = None,
-    modules: Mapping[str, str] | None = None,
     timeout: float = 120.0,
-    forked: bool = False,
 ) -> Outcome:
     """Execute Python text in a fresh interpreter and wait for it, at most ``timeout`` seconds.
 
-    ``results`` names variables of the text whose values come back; they must survive pickling, so turn a framework's
-    arrays into NumPy's. ``environment`` is added to this process's, a ``PYTHONPATH`` before the one there is.
-    ``modules`` are texts by name that it can import.
-    ``threads=1`` holds frameworks to one CPU thread: by their environment variables, and on Linux also by allowing the
-    process one core. ``device="mps"`` gives the text an Apple GPU, where there is none a simulated one; PyTorch's part
-    of that comes when the text imports torch. With ``forked=True`` a text that begins with that import may get a
-    process that has done it already, and is else as new (`metallab.forking`). ValueError for another
-    number of threads or another device, `ChildFailed` if the folder for temporary files cannot be written.
+    Parameters
+    ----------
+    source
+        The text.
+    results
+        Variables of the text whose values come back, by pickle: turn a framework's arrays into NumPy's.
+    threads
+        1 holds frameworks to one CPU thread: by their environment variables, and on Linux also by allowing the process
+        one core. None is all threads.
+    device
+        ``"mps"`` gives the text an Apple GPU, where there is none a simulated one; PyTorch's part of that comes when
+        the text imports torch. None is this run's devices.
+    environment
+        Added to this process's; a ``PYTHONPATH`` comes before the one there is.
+    timeout
+        Seconds after which it is stopped.
+
+    Raises
+    ------
+    ValueError
+        For another number of threads or another device.
+    ChildFailed
+        If the folder for temporary files cannot be written.
     """
-    if threads not in (None, 1):
-        raise ValueError(f"threads is {threads}; a child process runs on all (None) or on 1")
-    if device not in (None, "mps"):
-        raise ValueError(f"device is {device!r}; a child process has this run's devices (None) or an Apple GPU ('mps')")
-    environment, modules = environment or {}, modules or {}
-    variables = {**os.environ, **(ONE_THREAD if threads else {}), **environment}
-    folders = list(filter(None, [environment.get("PYTHONPATH"), os.environ.get("PYTHONPATH")]))
-    if folders:
-        variables["PYTHONPATH"] = os.pathsep.join(folders)
-    wish = variables.pop("METALLAB_DEVICE", "")  # handed over apart: the child says it when it cannot be had
-    if device:
-        wish = "mps" if sys.platform == "darwin" else "sim"
+    variables = _environment(device, threads, environment or {})
+    wish = variables.pop("METALLAB_DEVICE", "")  # passed apart: the child reports if it cannot be had
+    command = [sys.executable, "-P", "-m", "metallab.isolated"]
     try:
-        with tempfile.TemporaryDirectory(prefix="metallab-child-") as folder:
-            task = Path(folder, "task")
-            task.write_bytes(pickle.dumps((source, tuple(results))))
-            for name, text in modules.items():
-                Path(folder, f"{name}.py").write_text(text, encoding="utf-8")
-            arguments = [wish, *(["1"] if threads else [])]
-            may_fork = forked and forking.may_serve(source, modules)
-            own = {"PYTHONPATH": os.pathsep.join([folder, *folders])} if modules else {}
-            own[MARK] = marked(variables, Path(folder).name)[MARK]
-            return _outcome(arguments, variables, own, timeout, Path(folder), may_fork)
+        with tempfile.TemporaryDirectory(prefix="metallab-child-") as name:
+            folder = Path(name)
+            (folder / "task").write_bytes(pickle.dumps((source, tuple(results), wish, threads)))
+            with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+                child = subprocess.Popen(
+                    [*command, name],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    env=marked(variables, folder.name),
+                    start_new_session=True,
+                )
+                hung = _wait(child, timeout, folder.name)
+            printed, errors = ((folder / stream).read_text("utf-8", "replace") for stream in ("out", "err"))
+            if hung:
+                return Outcome("hung", printed, hung, errors)
+            return _read_answer(folder / "answer", child.returncode, printed, errors)
     except OSError as error:
         where = tempfile.gettempdir()
         raise ChildFailed(f"no child process: {where} cannot be written ({error.strerror}); make room there") from error
 
 
-def _outcome(
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    own: Mapping[str, str],
-    timeout: float,
-    folder: Path,
-    may_fork: bool,
-) -> Outcome:
-    """What becomes of the task in a folder. ``own`` are the variables that no other task has."""
-    python = [sys.executable, "-P", "-m", "metallab.isolated"]
-    with (folder / "out").open("w+b") as out, (folder / "err").open("w+b") as err:
-        child = None
-        if may_fork:
-            child = forking.child([*python, "--serve", *arguments], environment, own, folder, (out, err), timeout)
-        if child is None:
-            child = subprocess.Popen(
-                [*python, str(folder), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env={**environment, **own},
-                start_new_session=True,
-            )
-        head = find_process(child.pid)
-        try:
-            child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            hung = f"took longer than {timeout:g} s and was stopped"
-        else:
-            hung = ""
-        finally:
-            kill_family(head, folder.name)  # the child itself if it hangs, and whatever it started and left behind
-            child.wait()
-        printed, errors = (_text(stream) for stream in (out, err))
-    if hung:
-        return Outcome("hung", printed, hung, errors)
-    return _read_answer(folder / "answer", child.returncode, printed, errors)
+def _environment(device: str | None, threads: int | None, own: Mapping[str, str]) -> dict[str, str]:
+    """The variables of another process. ValueError for a number of threads or a device that it cannot have."""
+    if threads not in (None, 1):
+        raise ValueError(f"threads is {threads}; a child process runs on all (None) or on 1")
+    if device not in (None, "mps"):
+        raise ValueError(f"device is {device!r}; a child process has this run's devices (None) or an Apple GPU ('mps')")
+    variables = {**os.environ, **(ONE_THREAD if threads else {}), **own}
+    if own.get("PYTHONPATH") and os.environ.get("PYTHONPATH"):
+        variables["PYTHONPATH"] = f"{own['PYTHONPATH']}{os.pathsep}{os.environ['PYTHONPATH']}"
+    if device:
+        variables["METALLAB_DEVICE"] = "mps" if sys.platform == "darwin" else "sim"
+    return variables
+
+
+def _wait(child: subprocess.Popen, timeout: float, mark: str) -> str:
+    """Wait for a child, and end what it has started; why it was stopped, or ''."""
+    head = find_process(child.pid)
+    try:
+        child.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return f"took longer than {timeout:g} s and was stopped"
+    finally:
+        kill_family(head, mark)
+        child.wait()
+    return ""
 
 
 def _read_answer(answer: Path, code: int, printed: str, errors: str) -> Outcome:
@@ -202,150 +194,240 @@ def _read_answer(answer: Path, code: int, printed: str, errors: str) -> Outcome:
     if code != 0 or not answer.exists():
         how = f"the process {describe_exit(code)}" + ("" if code else " before it answered")
         return Outcome("crashed", printed, how, errors)
-    ended, reason, detail, values, kinds = pickle.loads(answer.read_bytes())  # our own child wrote it
-    try:
-        results = pickle.loads(values)
-    except Exception as error:  # noqa: BLE001  # of a framework's objects, which may want a device that is not here
-        wrong = f"a result cannot be taken over: {units.first_line(error)}; turn it into NumPy arrays in the cell"
-        return Outcome("raised", printed, wrong, errors)
-    return Outcome(ended, printed, reason, detail or errors, results, kinds)
+    outcome = _unpacked(answer.read_bytes())
+    return replace(outcome, printed=printed, detail=outcome.detail or errors)
 
 
-def _text(stream) -> str:
-    """What a file of a child holds; its end if it is long, after a line that says so."""
-    left_out = max(0, stream.seek(0, os.SEEK_END) - MOST_SHOWN)
-    stream.seek(left_out)
-    text = stream.read().decode("utf-8", "replace")
-    return f"[{units.size(left_out)} left out; here is the end]\n{text}" if left_out else text
-
-
-def main(folder: str, device: str = "", threads: str = "") -> int:
-    """The child: ``python -m metallab.isolated FOLDER DEVICE [1]`` runs the task that lies in a folder."""
-    _leave_nobody_behind()
-    _settle(device, threads)
-    source, names = pickle.loads(Path(folder, "task").read_bytes())
-    answer = _prepared() or _answer(source, names)
-    part = Path(folder, "part")
-    part.write_bytes(answer)
-    part.rename(Path(folder, "answer"))
-    if os.environ.get("METALLAB_DEVICE") == "sim":
-        # PyTorch's threads for backward passes may hold the simulated device while Python is taken down: do not wait
-        # for that. What a Mac prints at its end is printed.
-        atexit._run_exitfuncs()
-        _flush()
-        os._exit(0)
-    _flush()
-    return 0
-
-
-def _serve(device: str, threads: str = "") -> int:
-    """The server of `forking`: ``python -m metallab.isolated --serve DEVICE [1]``."""
-
-    def prepare() -> None:
-        _settle(device, threads)
-        if _prepared() is not None:
-            sys.exit(1)  # the fresh interpreter that comes instead tells why
-        import torch  # noqa: F401  # and the simulated GPU with it
-
-    def work(folder: str) -> int:
-        import numpy
-        import torch
-
-        numpy.random.seed()  # Python does this by itself
-        torch.default_generator.seed()
-        code = main(folder, device, threads)
-        atexit._run_exitfuncs()
-        return code
-
-    forking.serve(prepare, work)
-    return 0
-
-
-def _settle(device: str, threads: str) -> None:
+def main(folder: str) -> int:
+    """The child: ``python -m metallab.isolated FOLDER`` runs the task that lies in a folder."""
+    source, names, device, threads = pickle.loads(Path(folder, "task").read_bytes())
     if device:
         os.environ["METALLAB_DEVICE"] = device
-    if threads and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-
-
-def _leave_nobody_behind() -> None:
-    """Go on in a child of this process, which waits for it, kills what it left running, and ends as it ended.
-
-    On Linux: this process adopts whatever would get away with a session of its own. Elsewhere nothing would come of it.
-    Nothing is imported yet that has threads, so that a fork is safe.
-    """
-    if not adopt_orphans():
-        return
-    child = os.fork()
-    if child == 0:
-        return
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    kill_descendants()
-    if code < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the child has left its core, if it may
-        with contextlib.suppress(OSError):  # SIGKILL has no handler
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(ValueError):  # the code may have closed it
-            stream.flush()
-
-
-def _prepared() -> bytes | None:
-    """Arm the simulated GPU where one is asked for; the answer that says why that failed, or None.
-
-    PyTorch's device is built and switched on when torch is imported; MPSGraph, which PyTorch computes, needs none.
-    """
-    if os.environ.get("METALLAB_DEVICE") != "sim":
-        return None
-    from metallab import simulation
-
-    try:
-        simulation.arm(required=True)
-    except simulation.SimulationUnavailable as error:
-        return _raised(error)
-    return None
-
-
-def _answer(source: str, names: Sequence[str]) -> bytes:
-    """How the task ended, its reason and detail, and its results, pickled."""
     linecache.cache[_SOURCE] = (len(source), None, source.splitlines(keepends=True), _SOURCE)
     space: dict[str, Any] = {"__name__": "__main__"}
     try:
+        _prepare(threads)
         exec(compile(source, _SOURCE, "exec"), space)
     except BaseException as error:  # noqa: BLE001  # whatever it is, it is the answer
-        return _raised(error)
+        answer = _raised(error, _SOURCE)
+    else:
+        answer = _packed(space, names)
+    part = Path(folder, "part")
+    part.write_bytes(answer)
+    part.rename(Path(folder, "answer"))
+    simulated = os.environ.get("METALLAB_DEVICE") == "sim"
+    if simulated:
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(ValueError):  # the code may have closed it
+            stream.flush()
+    kill_descendants()
+    if simulated:  # PyTorch's threads for backward passes may hold the device while Python is taken down: do not wait
+        os._exit(0)
+    return 0
+
+
+def _prepare(threads: int | None) -> None:
+    """In the other process, before its code: hold it to one core, and arm the simulated GPU where one is asked for.
+
+    PyTorch's device is built and switched on when torch is imported; MPSGraph, which PyTorch computes, needs none.
+    """
+    adopt_orphans()
+    if threads and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    if os.environ.get("METALLAB_DEVICE") == "sim":
+        from metallab import simulation
+
+        simulation.arm(required=True)
+
+
+def _packed(space: Mapping[str, Any], names: Sequence[str]) -> bytes:
+    """An answer with results; if one is missing or cannot be sent, an answer that says so."""
     if unset := [name for name in names if name not in space]:
-        return _answered("raised", f"the code ended without setting {', '.join(unset)}")
+        return _answer("raised", f"the code ended without setting {', '.join(unset)}")
     try:
-        return _answered("well", values={name: space[name] for name in names})
+        values = pickle.dumps({name: space[name] for name in names})
     except Exception as error:  # noqa: BLE001  # pickling raises whatever an object's own code raises
         why = f"a result cannot be sent back: {units.first_line(error)}; turn it into NumPy arrays and plain values"
-        return _answered("raised", why, f"{type(error).__name__}: {error}")  # no kinds: not the text raised it
+        return _answer("raised", why, f"{type(error).__name__}: {error}")
+    return _answer("well", values=values)
 
 
-def _raised(error: BaseException) -> bytes:
-    """An answer that tells of an exception, with the part of the traceback that lies in the task's text."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _SOURCE]
-    where = "".join(traceback.format_list(frames))
-    words = "".join(traceback.format_exception_only(error)).strip()
+def _raised(error: BaseException, source: str) -> bytes:
+    """An answer with an exception, and the frames of its traceback whose file name contains ``source``."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if source in frame.filename]
+    shown = [traceback.FrameSummary(_SOURCE, frame.lineno, frame.name, line=frame.line) for frame in frames]
+    detail = "".join([*traceback.format_list(shown), *traceback.format_exception_only(error)]).strip("\n")
     kinds = tuple(kind.__name__ for kind in type(error).__mro__)
-    return _answered("raised", units.first_line(error, kind=True), f"{where}{words}", kinds=kinds)
+    return _answer("raised", units.first_line(error, kind=True), detail, kinds=kinds)
 
 
-def _answered(
-    ended: str,
-    reason: str = "",
-    detail: str = "",
-    values: Mapping[str, Any] | None = None,
-    kinds: tuple[str, ...] = (),
-) -> bytes:
+def _answer(ended: str, reason: str = "", detail: str = "", values: bytes = b"", kinds: tuple[str, ...] = ()) -> bytes:
     """The results are pickled apart: what cannot be read of them shall not hide how it ended."""
-    return pickle.dumps((ended, reason, detail, pickle.dumps(dict(values or {})), kinds))
+    return pickle.dumps((ended, reason, detail, values, kinds))
+
+
+def _unpacked(answer: bytes) -> Outcome:
+    """The outcome in an answer, which our own child wrote."""
+    ended, reason, detail, values, kinds = pickle.loads(answer)
+    try:
+        results = pickle.loads(values) if values else {}
+    except Exception as error:  # noqa: BLE001  # of a framework's objects, which may want a device that is not here
+        wrong = f"a result cannot be read here: {units.first_line(error)}; turn it into NumPy arrays in the cell"
+        return Outcome("raised", reason=wrong)
+    return Outcome(ended, "", reason, detail, results, kinds)
+
+
+class _Kernel:
+    """A second Jupyter kernel; ``options`` are those that it was started with."""
+
+    def __init__(self, options: tuple, environment: Mapping[str, str]) -> None:
+        from jupyter_client.kernelspec import KernelSpecManager
+        from jupyter_client.manager import KernelManager
+
+        self.options = options
+        self._folder = tempfile.TemporaryDirectory(prefix="metallab-kernel-")
+        folder = Path(self._folder.name)
+        self._mark = folder.name
+        log = folder / "log"  # of what native code prints, which is there after a crash as well
+        self._manager = KernelManager(
+            kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),  # the one that it knows then is this interpreter's
+            connection_file=str(folder / "connection.json"),
+            transport="ipc",
+            ip=str(folder / "ipc"),
+        )
+        with log.open("ab") as output:
+            self._manager.start_kernel(
+                env=marked(environment, self._mark),
+                cwd=os.getcwd(),
+                stdout=output,
+                stderr=output,
+                extra_arguments=["--IPKernelApp.capture_fd_output=False", "--HistoryManager.enabled=False"],
+            )
+        self._process = self._manager.provisioner.process
+        self._log = log.open(encoding="utf-8", errors="replace")
+        self._client = self._manager.blocking_client()
+        self._client.start_channels()
+
+    def run(self, cell: str, names: Sequence[str], timeout: float) -> Outcome:
+        """Execute a cell, and show here what it puts out. After ``crashed`` and ``hung`` the kernel has to be ended."""
+        try:
+            raised = self._execute(cell, timeout)["status"] == "error"
+            expression = f"__import__('metallab.isolated').isolated._finish({list(names)}, {raised})"
+            answer = self._execute("", 60, answer=expression)["user_expressions"]["answer"]
+        except _KernelEnded as ended:
+            return ended.outcome
+        if answer["status"] == "error":  # metallab cannot be imported there
+            return Outcome("raised", reason=f"{answer['ename']}: {answer['evalue']}", kinds=(answer["ename"],))
+        return _unpacked(base64.b64decode(ast.literal_eval(answer["data"]["text/plain"])))
+
+    @property
+    def running(self) -> bool:
+        """False once its process has ended."""
+        return self._process.poll() is None
+
+    def _execute(self, code: str, timeout: float, **expressions: str) -> dict:
+        """The content of the kernel's reply. `_KernelEnded` if it died, or is still at work after so many seconds."""
+        request = self._client.execute(code, store_history=False, user_expressions=expressions, allow_stdin=False)
+        deadline, hung = time.monotonic() + timeout, f"took longer than {timeout:g} s and was stopped"
+        while True:
+            try:
+                message = self._client.get_iopub_msg(timeout=0.1)
+            except queue.Empty:
+                self._show_log()
+                if not self.running:
+                    code = self._process.returncode
+                    raise _KernelEnded(Outcome("crashed", reason=f"the process {describe_exit(code)}")) from None
+                if time.monotonic() > deadline:
+                    raise _KernelEnded(Outcome("hung", reason=hung)) from None
+                continue
+            except KeyboardInterrupt:
+                self._manager.interrupt_kernel()
+                deadline, hung = time.monotonic() + 5, "was interrupted and did not stop"
+                continue
+            self._show_log()
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                break
+            _show(message["msg_type"], message["content"])
+        while (reply := self._client.get_shell_msg(timeout=60))["parent_header"].get("msg_id") != request:
+            pass
+        return reply["content"]
+
+    def _show_log(self) -> None:
+        sys.stdout.write(self._log.read())
+
+    def end(self) -> None:
+        """End the kernel, and every process that it has started."""
+        kill_family(find_process(self._process.pid), self._mark)
+        self._process.wait()
+        self._show_log()
+        self._log.close()
+        self._client.stop_channels()
+        self._manager.cleanup_resources()
+        self._folder.cleanup()
+
+
+class _KernelEnded(Exception):
+    """The second kernel has died or has to be ended."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+def _show(kind: str, content: Mapping[str, Any]) -> None:
+    """Put out here what the second kernel put out."""
+    from IPython.display import clear_output, publish_display_data
+
+    if kind == "stream":
+        print(content["text"], end="", file=getattr(sys, content["name"]))
+    elif kind in ("display_data", "update_display_data", "execute_result"):
+        update = kind == "update_display_data"
+        identity = content.get("transient", {})
+        publish_display_data(content["data"], content["metadata"], transient=identity, update=update)
+    elif kind == "clear_output":
+        clear_output(content["wait"])
+
+
+def _finish(names: Sequence[str], raised: bool) -> str:
+    """In the second kernel, after a cell: end what it has started; the answer, as text."""
+    from IPython import get_ipython
+
+    kill_descendants()
+    answer = _raised(sys.last_value, f"ipykernel_{os.getpid()}") if raised else _packed(get_ipython().user_ns, names)
+    return base64.b64encode(answer).decode()
+
+
+_second: _Kernel | None = None
+
+
+@atexit.register
+def end_kernel() -> None:
+    """End the second kernel, if there is one: the next cell ``%%isolated`` gets a new one."""
+    global _second
+    kernel, _second = _second, None
+    if kernel is not None:
+        kernel.end()
+
+
+def _run_in_kernel(cell: str, given: argparse.Namespace) -> Outcome:
+    """The outcome of a cell in the second kernel for these options, started if there is none."""
+    global _second
+    options = (given.device, given.threads, tuple(given.set), os.getcwd())
+    if _second is None or not _second.running or _second.options != options:
+        end_kernel()
+        own = dict(pair.split("=", 1) for pair in given.set)
+        _second = _Kernel(options, _environment(given.device, given.threads, own))
+        prepared = _second.run(f"from metallab import isolated\nisolated._prepare({given.threads})", (), 120)
+        if not prepared.ok:
+            end_kernel()
+            return prepared
+    outcome = _second.run(cell, given.results, given.timeout)
+    if outcome.ended in ("crashed", "hung") or "SimulationError" in outcome.kinds:
+        end_kernel()
+    return outcome
 
 
 def load_ipython_extension(shell) -> None:
@@ -355,84 +437,56 @@ def load_ipython_extension(shell) -> None:
 
 def _arguments(line: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="%%isolated", add_help=False, exit_on_error=False)
-    parser.add_argument("results", nargs="*")
+    parser.add_argument("results", nargs="*", metavar="RESULT")
     parser.add_argument("--device", choices=["mps"])
     parser.add_argument("--threads", type=int, choices=[1])
     # longer than `run`'s: on a busy machine that has not built the simulated GPU yet, that alone took 2 minutes
-    parser.add_argument("--timeout", type=float, default=200.0)
+    parser.add_argument("--timeout", type=float, default=200.0, metavar="SECONDS")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--raises", metavar="EXCEPTION")
-    parser.add_argument("--module")
     parser.add_argument("--needs", action="append", default=[], choices=needs.TOOLS)
     parser.add_argument("--wants", action="append", default=[], choices=needs.TOOLS)
     parser.add_argument("--full", action="store_true")
     try:
-        words = shlex.split(line)
-    except ValueError as error:
-        raise argparse.ArgumentError(None, f"{line}: {error}") from error
-    known, unknown = parser.parse_known_args(words)
-    if not known.timeout > 0:
-        raise argparse.ArgumentError(None, f"--timeout {known.timeout:g}, which is no time")
-    names = [*known.results, *([known.module] if known.module is not None else [])]
-    if unknown or not all(map(str.isidentifier, names)) or not all("=" in pair for pair in known.set):
-        raise argparse.ArgumentError(None, f"{' '.join(unknown) or line}")
+        known, unknown = parser.parse_known_args(shlex.split(line))
+        if unknown or not all(map(str.isidentifier, known.results)) or not all("=" in pair for pair in known.set):
+            raise ValueError(" ".join(unknown) or line)
+    except (argparse.ArgumentError, ValueError) as error:
+        raise ValueError(f"%%isolated does not understand {error}; {parser.format_usage().strip()}") from None
     return known
 
 
-_USAGE = (
-    "%%isolated [RESULT ...] [--device mps] [--threads 1] [--timeout SECONDS] [--set NAME=VALUE] [--raises EXCEPTION] "
-    "[--needs TOOL] [--wants TOOL] [--module NAME] [--full]"
-)
-
-
 def _cell(shell, line: str, cell: str) -> None:
-    """Run a notebook's cell in a child process, show what it printed, and take its results over."""
-    try:
-        given = _arguments(line)
-    except argparse.ArgumentError as error:
-        raise ValueError(f"%%isolated does not understand {error}; it takes: {_USAGE}") from None
-    for name in (*given.results, "isolated_outcome"):  # whatever comes now, nothing old is taken for new
+    """Run a notebook's cell in the second kernel, and bring its results back."""
+    given = _arguments(line)
+    for name in given.results:  # no old value is taken for a new one
         shell.user_ns.pop(name, None)
     if given.full and mode.current() == "fast":
         print("A quick run leaves this cell out.")
-        return _not_run(shell, given.results, [], "a quick run leaves it out")
-    gaps = [tool.gap for tool in needs.missing([*(["apple-gpu"] if given.device else []), *given.needs])]
-    if gaps:
-        return _not_run(shell, given.results, gaps, "; ".join(gap.what for gap in gaps))
-    modules = shell.user_ns.setdefault("isolated_modules", {})
-    if given.module:
-        modules[given.module] = cell
+        return _skip(shell, given.results, "a quick run leaves it out")
+    lacking = [tool.report for tool in needs.missing([*(["apple-gpu"] if given.device else []), *given.needs])]
+    if lacking:
+        return _skip(shell, given.results, "; ".join(each.what for each in lacking), *lacking)
     if given.device:
         print(f"On {apple_gpu()}:")
-    outcome = run(
-        cell,
-        results=given.results,
-        device=given.device,
-        threads=given.threads,
-        environment=dict(pair.split("=", 1) for pair in given.set),
-        modules=modules,
-        timeout=given.timeout,
-        forked=bool(given.device),
-    )
-    if "SimulationError" in outcome.kinds and (gap := needs.other_torch()):
-        return _not_run(shell, given.results, [gap], gap.what)
-    shell.user_ns |= {"isolated_outcome": outcome, **outcome.results}
-    print(outcome.printed, end="")
+    outcome = _run_in_kernel(cell, given)
+    if "SimulationError" in outcome.kinds and (other := needs.other_torch()):
+        return _skip(shell, given.results, other.what, other)
+    shell.user_ns |= outcome.results
     _judge(outcome, given.raises)
     for tool in needs.missing(given.wants):
-        needs.incomplete(f"the part of this cell that needs {tool.name}", tool.mend())
+        needs.incomplete(f"the part of this cell that needs {tool.name}", tool.fix())
 
 
-def _not_run(shell, names: Sequence[str], gaps: Sequence[needs.Gap], reason: str) -> None:
-    """Give the reason in place of each result, and say in the cell what was missing."""
-    shell.user_ns["isolated_outcome"] = Outcome("not run", reason=reason)
-    shell.user_ns |= {name: NotMade(reason) for name in names}
-    for gap in gaps:
-        needs.incomplete(gap.what, gap.mend)
+def _skip(shell, names: Sequence[str], reason: str, *missing: needs.MissingTool) -> None:
+    """Give the reason in place of each result, and show in the cell what was missing."""
+    shell.user_ns |= {name: Skipped(reason) for name in names}
+    for each in missing:
+        needs.incomplete(each.what, each.fix)
 
 
-class NotMade:
-    """Stands for a result of a cell that was not run for lack of a tool, so that later cells need not ask.
+class Skipped:
+    """Placeholder for a result of a skipped cell, so that later cells need not ask.
 
     It shows as the reason, and so does whatever is called on it or asked of it by a key; a loop over it has no rounds.
     To compute with it is a TypeError.
@@ -441,15 +495,15 @@ class NotMade:
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
-    def __getattr__(self, name: str) -> NotMade:
+    def __getattr__(self, name: str) -> Skipped:
         if name.startswith("_"):
             raise AttributeError(name)
         return self
 
-    def __call__(self, *_: object, **__: object) -> NotMade:
+    def __call__(self, *_: object, **__: object) -> Skipped:
         return self
 
-    def __getitem__(self, _: object) -> NotMade:
+    def __getitem__(self, _: object) -> Skipped:
         return self
 
     def __iter__(self) -> Iterator[Any]:
@@ -461,13 +515,11 @@ class NotMade:
 
 def _judge(outcome: Outcome, expected: str | None) -> None:
     """Say how a cell ended. `ChildFailed`, which fails the page, unless it ended as it should."""
-    if outcome.ok and not expected:
-        print(outcome.detail, end="", file=sys.stderr)  # warnings
-    elif outcome.ok:
+    if outcome.ok and expected:
         raise ChildFailed(f"this cell should raise {expected}, and ended without raising anything")
-    elif outcome.ended == "raised" and expected in outcome.kinds:
+    if outcome.ended == "raised" and expected in outcome.kinds:
         print(f"This cell is meant to raise {expected}, and did:\n{outcome.detail}")
-    else:
+    elif not outcome.ok:
         wanted = f", where it should raise {expected}" if expected else ""
         how = f"this cell {outcome.ended} in its own process{wanted}"
         raise ChildFailed(f"{outcome.reason} ({how})\n{outcome.detail}".rstrip())
@@ -483,4 +535,4 @@ def apple_gpu() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(_serve(*sys.argv[2:]) if sys.argv[1] == "--serve" else main(*sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

@@ -1,13 +1,13 @@
-"""What a page cannot do here because a tool is missing: said in the page, and kept for whoever ran it.
+"""Tools that a machine may lack: a page reports what it did not run without them, and how to install them.
 
 A page is **incomplete** if something that this kind of machine can have was missing, and a part of the page was not
-run for want of it. That a Mac has no NVIDIA GPU, and Linux no Core ML, is no such thing: there pages say in words what
-they leave out.
+run without it. That a Mac has no NVIDIA GPU, and Linux no Core ML, does not count: there pages say in words what they
+leave out.
 
     needs.incomplete("the model was not converted", "install Xcode from the App Store")
 
-shows that in the cell, and the executed notebook carries it under `MIME`: so `metallab.headless` learns of it, and
-from it summary.json, the report and the tests. Cells ``%%isolated --needs objective-c++`` call it by themselves.
+shows that in the cell. The executed notebook carries it under `MIME`, from which `metallab.headless`, summary.json, the
+report and the tests read it. Cells ``%%isolated --needs objective-c++`` call it by themselves.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 MIME = "application/vnd.metallab.incomplete+json"
-"""Under this type an output of an executed notebook holds ``{"what": ..., "mend": ...}`` of something not run."""
+"""Under this type an executed notebook's output holds ``{"what": ..., "mend": ...}``: what was not run, and the fix."""
 
 
 @dataclass(frozen=True)
-class Gap:
-    """Something that was not run: what, and the command or step that would mend it."""
+class MissingTool:
+    """What was not run, and the command or step that would fix it."""
 
     what: str
-    mend: str
+    fix: str
 
     def __repr__(self) -> str:
-        return f"NOT RUN: {self.what}.\nTo mend it: {self.mend}"
+        return f"NOT RUN: {self.what}.\nTo fix it: {self.fix}"
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
         style = "border-left:.4em solid #d55e00;padding:.5em 1em"
-        mend = f"To mend it: <code>{html.escape(self.mend)}</code>"
-        shown = f'<div style="{style}"><b>Not run</b>: {html.escape(self.what)}.<br>{mend}</div>'
-        return {MIME: {"what": self.what, "mend": self.mend}, "text/plain": repr(self), "text/html": shown}
+        fix = f"To fix it: <code>{html.escape(self.fix)}</code>"
+        shown = f'<div style="{style}"><b>Not run</b>: {html.escape(self.what)}.<br>{fix}</div>'
+        return {MIME: {"what": self.what, "mend": self.fix}, "text/plain": repr(self), "text/html": shown}
 
 
-def incomplete(what: str, mend: str) -> None:
-    """Say in a notebook's cell what was not run, and what mends it; the page's status becomes *incomplete*.
+def incomplete(what: str, fix: str) -> None:
+    """Show in a notebook's cell what was not run, and the fix; the page's status becomes *incomplete*.
 
-    ``what`` is a phrase without a full stop, ``mend`` a command or a step. Outside of notebooks it is printed.
+    ``what`` is a phrase without a full stop, ``fix`` a command or a step. Outside of notebooks it is printed.
     """
     from IPython.display import display
 
-    display(Gap(what, mend))
+    display(MissingTool(what, fix))
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Tool:
 
     name: str
     is_here: Callable[[], bool]
-    mend: Callable[[], str]
+    fix: Callable[[], str]
 
     @property
-    def gap(self) -> Gap:
-        """What is said of a cell that was not run for want of it."""
-        return Gap(f"this cell needs {self.name}, which this machine lacks", self.mend())
+    def report(self) -> MissingTool:
+        """What to show in a cell that was not run without it."""
+        return MissingTool(f"this cell needs {self.name}, which this machine lacks", self.fix())
 
 
 def missing(names: Iterable[str]) -> list[Tool]:
@@ -73,20 +73,21 @@ def missing(names: Iterable[str]) -> list[Tool]:
     return [TOOLS[name] for name in names if not TOOLS[name].is_here()]
 
 
-def say_missing(*names: str) -> bool:
+def report_missing(*names: str) -> bool:
     """`incomplete` for each of these tools that this machine lacks; True if it lacks any."""
-    gaps = [tool.gap for tool in missing(names)]
-    for gap in gaps:
-        incomplete(gap.what, gap.mend)
-    return bool(gaps)
+    lacking = [tool.report for tool in missing(names)]
+    for each in lacking:
+        incomplete(each.what, each.fix)
+    return bool(lacking)
 
 
-def other_torch() -> Gap | None:
-    """What is said where the simulated Apple GPU cannot be built, if PyTorch is not the one that it is written for."""
+def other_torch() -> MissingTool | None:
+    """What to show where the simulated Apple GPU cannot be built, if it is written for another PyTorch; else None."""
     from metalsim.device import TORCH
 
     here = importlib.metadata.version("torch").split("+")[0]
-    return None if here == TORCH else Gap(f"the simulated Apple GPU is written for torch {TORCH}, not {here}", SETUP)
+    what = f"the simulated Apple GPU is written for torch {TORCH}, not {here}"
+    return None if here == TORCH else MissingTool(what, SETUP)
 
 
 def _has_apple_gpu() -> bool:
@@ -96,7 +97,7 @@ def _has_apple_gpu() -> bool:
     return sys.platform == "darwin" or (here == preload.SYSTEM and shutil.which("g++") is not None)
 
 
-def _mend_apple_gpu() -> str:
+def _fix_apple_gpu() -> str:
     return _packages("g++") if sys.platform == "linux" else "use a Mac, or Linux on x86-64"
 
 
@@ -146,7 +147,7 @@ SETUP = "make setup FORCE=1"
 """What brings every Python package back."""
 
 TOOLS = {
-    "apple-gpu": Tool("an Apple GPU, be it simulated", _has_apple_gpu, _mend_apple_gpu),
+    "apple-gpu": Tool("an Apple GPU, be it simulated", _has_apple_gpu, _fix_apple_gpu),
     "shader-compiler": Tool("a compiler for Metal's language", _has_shader_compiler, lambda: SETUP),
     "sanitizers": Tool("clang's sanitizers", _has_sanitizers, functools.partial(_packages, _CLANG)),
     "objective-c++": Tool("an Objective-C++ compiler", _has_objective_c, functools.partial(_packages, _CLANG)),
@@ -156,5 +157,5 @@ TOOLS = {
 }
 """By the names that ``%%isolated --needs`` takes. An ``apple-gpu`` is needed by every cell with ``--device mps``.
 
-A room that knows a tool of its own adds it when it is imported.
+A subpackage with a tool of its own adds it when it is imported.
 """

@@ -48,9 +48,9 @@ def against_numpy(
 def agreement(truth: np.ndarray, result: np.ndarray, dtype: str = "float32") -> str:
     """Do two arrays agree at a dtype's tolerance (`metallab.checks`)? Empty ones do if their shapes are equal.
 
-    Of a result that was not made for lack of a tool (`metallab.isolated.NotMade`): why.
+    Of a result that was not made for lack of a tool (`metallab.isolated.Skipped`): why.
     """
-    if isinstance(result, isolated.NotMade):
+    if isinstance(result, isolated.Skipped):
         return repr(result)
     if np.shape(truth) == np.shape(result) and not np.size(truth):
         return AGREES

@@ -25,7 +25,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from metallab import units
-from metallab.isolated import NotMade
+from metallab.isolated import Skipped
 from metallab.timing import BUSY, FEWEST_PAIRS, Comparison, Measurement
 
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK = (
@@ -365,9 +365,9 @@ def losses(
     """Training loss after each epoch: the median over seeds as a line, and a band from the lowest to the highest.
 
     ``runs`` maps a name to numbers above 0, (seeds, epochs): cross-entropy in nats. ``each`` names what is counted,
-    where that is not epochs. What was not made (`metallab.isolated.NotMade`) is left out; of nothing else it says why.
+    where that is not epochs. What was not made (`metallab.isolated.Skipped`) is left out; of nothing else it says why.
     """
-    made = {name: seeds for name, seeds in runs.items() if not any(isinstance(s, NotMade) for s in seeds)}
+    made = {name: seeds for name, seeds in runs.items() if not any(isinstance(s, Skipped) for s in seeds)}
     if runs and not made:
         return reason(repr(next(iter(runs.values()))[0]))
     runs = made
@@ -441,7 +441,7 @@ class Slider:
     def _figure(self, value: object) -> Figure:
         """The picture of a value, with words for whoever cannot see it: its own, or which value it shows."""
         figure = self.draw(value)
-        if isinstance(figure, NotMade):
+        if isinstance(figure, Skipped):
             return reason(repr(figure))
         return figure if figure.get_label() else described(figure, f"{self.name}: {value}")
 

@@ -236,7 +236,7 @@ def _with_picture_beside(path: Path, headline: Headline) -> Headline:
         raise ValueError(f"a headline has one to three sentences, not {headline.sentences!r}")
     # Where outputs differ a sentence quotes values, and may be longer than a file takes: its end is not worth a run.
     sentences = tuple(_shortened(str(sentence)) for sentence in headline.sentences)
-    if headline.picture is None or isinstance(headline.picture, isolated.NotMade):
+    if headline.picture is None or isinstance(headline.picture, isolated.Skipped):
         return Headline(sentences)
     if isinstance(headline.picture, (str, Path)):
         content = Path(headline.picture).read_bytes()

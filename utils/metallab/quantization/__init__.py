@@ -465,13 +465,13 @@ def random_layer() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, w, random.uniform(0.001, 0.004, 8).astype(np.float32)
 
 
-def steps_apart(expected: np.ndarray, result: Any) -> str | isolated.NotMade:
+def steps_apart(expected: np.ndarray, result: Any) -> str | isolated.Skipped:
     """How many whole numbers of ``result`` are those of ``expected``, in words; one step of difference is allowed.
 
     Two arrays of whole numbers of one shape; what stands for a cell that was not run comes back as it is.
     `metallab.checks.Mismatch` if any number is further off.
     """
-    if isinstance(result, isolated.NotMade):
+    if isinstance(result, isolated.Skipped):
         return result
     steps = np.abs(np.asarray(result, int) - np.asarray(expected, int))
     if steps.max() > 1:

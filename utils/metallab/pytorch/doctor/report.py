@@ -30,8 +30,7 @@ CHILD = "import torch\nfrom metallab.pytorch.doctor import questions\nresult = q
 SHARES = {1: 0.25, 5: 0.1, 4: 0.15, 2: 0.15, 6: 0.15, 3: 0.2}
 """Of the time for all, what each question may take, in the order in which they are asked.
 
-What one leaves is for the next ones: first come those that do the same work however long they have. Those of the same
-device follow each other where they can, for they are forked from one process (`metallab.forking`).
+What one leaves is for the next ones: first come those that do the same work however long they have.
 """
 LEAST_SECONDS = 3.0
 """That each question gets at least, beside the time to import and make the model and to run it a few times."""
@@ -265,7 +264,7 @@ def _run(source: str, number: int, seconds: float, **settings: Any) -> isolated.
     """In a process that finds modules where this one does; from question 2 on what has no kernel runs on the CPU."""
     variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     variables |= {"PYTORCH_ENABLE_MPS_FALLBACK": "1"} if number != 1 else {}
-    return isolated.run(source, environment=variables, timeout=round(seconds, 1), forked=True, **settings)
+    return isolated.run(source, environment=variables, timeout=round(seconds, 1), **settings)
 
 
 def _look(factory: str, seconds: float, most: int) -> tuple[str, str, float]:

@@ -16,11 +16,11 @@ from metallab.timing import Comparison
 
 
 def _or_its_reason(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Draws the reason where something to draw was not made: `isolated.NotMade`."""
+    """Draws the reason where something to draw was not made: `isolated.Skipped`."""
 
     @functools.wraps(draw)
     def drawn(*given: Any) -> Figure:
-        missing = next((value for value in given if isinstance(value, isolated.NotMade)), None)
+        missing = next((value for value in given if isinstance(value, isolated.Skipped)), None)
         return plots.reason(repr(missing)) if missing is not None else draw(*given)
 
     return drawn
@@ -87,8 +87,8 @@ class Values:
     """
 
     def __init__(self, columns: Mapping[str, Sequence[float] | Tensor], truth: str):
-        """The first column is the input. All are of one length; columns of `isolated.NotMade` are left out."""
-        made = {name: column for name, column in columns.items() if not isinstance(column, isolated.NotMade)}
+        """The first column is the input. All are of one length; columns of `isolated.Skipped` are left out."""
+        made = {name: column for name, column in columns.items() if not isinstance(column, isolated.Skipped)}
         self.columns = {name: torch.as_tensor(column) for name, column in made.items()}
         self.truth = truth
 

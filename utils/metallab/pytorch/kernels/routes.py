@@ -135,11 +135,9 @@ def try_all(on: Device) -> Routes:
 
 
 def _on_apple(launch: str, tool: str) -> str:
-    if needs.say_missing("apple-gpu", tool):
+    if needs.report_missing("apple-gpu", tool):
         return NOT_RUN
-    outcome = isolated.run(
-        _ON_APPLE.format(launch=launch), results=["judgement"], device="mps", timeout=600, forked=True
-    )
+    outcome = isolated.run(_ON_APPLE.format(launch=launch), results=["judgement"], device="mps", timeout=600)
     return outcome["judgement"]
 
 
@@ -150,7 +148,7 @@ def _on_nvidia(on: Device) -> str:
             return "compiled, not run"
         library = nvrtc.compile_shader(kernels.source("softshrink.metal"))
     except nvrtc.NoNvidiaCompiler:
-        needs.say_missing("nvidia-compiler")
+        needs.report_missing("nvidia-compiler")
         return NOT_RUN
     x = _numbers().cuda()
     out = torch.empty_like(x)
@@ -174,22 +172,22 @@ def _numbers() -> Tensor:
     return torch.cat([torch.tensor(rule.SPECIAL), torch.randn(1000)])
 
 
-def gives(text: str, name: str, x: Tensor, lambd: float, expected: Tensor) -> bool | isolated.NotMade:
+def gives(text: str, name: str, x: Tensor, lambd: float, expected: Tensor) -> bool | isolated.Skipped:
     """True if the kernel ``name(out, x, lambd)`` of a Metal text gives the bits that are expected, False if others.
 
     ``x`` and ``expected`` are float32 (n,) on the CPU. It runs on the Apple GPU, be it simulated, in a process of its
-    own; `isolated.NotMade` where none can be had. `kernels.CannotCompile` for a text that does not compile or a kernel
+    own; `isolated.Skipped` where none can be had. `kernels.CannotCompile` for a text that does not compile or a kernel
     that cannot be run.
 
     >>> gives(my_text, "hardshrink", torch.tensor([1.0, 0.1]), 0.5, torch.tensor([1.0, 0.0]))
     True
     """
     program = _ONE_KERNEL.format(x=x.tolist(), text=text, name=name, lambd=lambd)
-    outcome = isolated.run(program, results=["out"], device="mps", forked=True)
+    outcome = isolated.run(program, results=["out"], device="mps")
     if outcome.ok:
         return rule.same_bits(torch.tensor(outcome["out"]), expected)
     if outcome.reason.startswith(("Simulation", "NoCompiler")):
-        return isolated.NotMade(outcome.reason)
+        return isolated.Skipped(outcome.reason)
     raise kernels.CannotCompile(outcome.reason)
 
 
