@@ -163,11 +163,11 @@ def test_an_incomplete_page_counts_and_is_named(run, shelf, pages, capsys):
 
     def lacking(job):
         pages.passes(job)
-        return NotebookResult(job.name, "", "incomplete", seconds=60.0, reason="not run: cell 1. To mend it: make it")
+        return NotebookResult(job.name, "", "incomplete", seconds=60.0, reason="not run: cell 1. To fix it: make it")
 
     pages.happens = lacking
     assert run() == 0
-    assert "INCOMPLETE 02_b: not run: cell 1. To mend it: make it" in capsys.readouterr().out
+    assert "INCOMPLETE 02_b: not run: cell 1. To fix it: make it" in capsys.readouterr().out
     (path,) = shelf.glob("build/bench/*.json")
     assert {record.name for record in records.load(path)} == {"01_a/m", "02_b/m"}
     assert run() == 0

@@ -205,9 +205,9 @@ def test_a_notebook_without_a_tool_is_incomplete(tmp_path, command, capsys):
     wanted = [dict(zip(("where", "what", "mend"), cell, strict=True)) for cell in cells]
     assert (entry_of["01_lacking"]["status"], entry_of["01_lacking"]["not_run"]) == ("incomplete", wanted)
     assert entry_of["01_lacking"]["executed"] == entry_of["01_lacking"]["cells"] == 5
-    assert "To mend it: buy it, install Xcode" in entry_of["01_lacking"]["reason"]
+    assert "To fix it: buy it, install Xcode" in entry_of["01_lacking"]["reason"]
     assert [entry_of["02_whole"][name] for name in ("status", "reason", "not_run")] == ["passed", "", []]
-    assert "  to mend it: buy it" in lines
+    assert "  to fix it: buy it" in lines
     shown = code(run / "01_lacking.ipynb")[2]
     assert text(shown) == f"NOT RUN: {wanted[0]['what']}.\nTo fix it: buy it"
     assert "42" in text(code(run / "02_whole.ipynb")[2])

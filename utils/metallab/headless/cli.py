@@ -269,4 +269,4 @@ def print_table(results: Iterable[NotebookResult], folder: Path, seconds: float)
             for gap in r.not_run:
                 say(f"  {gap['where']}: {gap['what']}")
             for mend in dict.fromkeys(gap["mend"] for gap in r.not_run):
-                say(f"  to mend it: {mend}")
+                say(f"  to fix it: {mend}")

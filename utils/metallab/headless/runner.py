@@ -79,7 +79,7 @@ class NotebookResult:
         """What did not run and how to fix it, in one line; empty if everything ran."""
         parts = [f"{gap['where']}: {gap['what']}" for gap in self.not_run]
         mends = ", ".join(dict.fromkeys(gap["mend"] for gap in self.not_run))
-        return f"not run: {'; '.join(parts)}. To mend it: {mends}" if parts else ""
+        return f"not run: {'; '.join(parts)}. To fix it: {mends}" if parts else ""
 
     def entry(self) -> dict[str, Any]:
         """Return the entry for ``summary.json``."""

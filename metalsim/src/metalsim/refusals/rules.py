@@ -4,9 +4,9 @@ A rule is a predicate of a call's arguments, which it takes by the names of the 
 the words' fields, or something true where they have none, or None for a call that runs. It sees shapes, dtypes and
 settings and no numbers, so it serves tensors of every device, ``meta`` among them.
 
-The words and the exceptions were read from the wheels of PyTorch 2.15.0 and torchvision 0.29.2 for macOS. The conditions
-were read from the source files that are named below, under ``aten/src/ATen/native/mps/operations``, and held against
-what PyTorch's own list says of its Macs (``tests/test_refusals.py``); numbers and dtypes of what that list does not
+The words and the exceptions were read from the wheels of PyTorch 2.15.0 and torchvision 0.29.2 for macOS. The
+conditions were read from the source files that are named below, under ``aten/src/ATen/native/mps/operations``, and
+compared with what PyTorch's own list says of its Macs (``tests/test_refusals.py``); numbers and dtypes of what that list does not
 speak of, against the machine code of the wheels. None of it was run on a Mac.
 """
 
