@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
 from multiprocessing import reduction
@@ -1312,35 +1311,6 @@ def test_a_failed_build_leaves_nothing_and_the_next_one_is_tried(tmp_path, monke
     assert building.built_once("thing", "out", fail) == made
 
 
-def test_a_slow_build_that_failed_is_told_at_once_for_a_while(tmp_path, monkeypatch):
-    """Until it is mended in a way that changes the key, somebody deletes the memory of it, or time has passed."""
-    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
-    tried = []
-
-    def fail(folder):
-        tried.append(folder)
-        raise metalsim.SimulationError("no such header")
-
-    def failing(name: str) -> str:
-        with pytest.raises(metalsim.SimulationError) as caught:
-            building.built_once(name, "out", fail)
-        return str(caught.value)
-
-    assert [failing("quick-1"), failing("quick-1")] == ["no such header"] * 2
-    monkeypatch.setattr(building, "SLOW_SECONDS", 0.0)
-    tried.clear()
-    memory = tmp_path / "slow-1.failed"
-    assert failing("slow-1") == "no such header"
-    assert str(memory) in failing("slow-1")
-    assert len(tried) == 1
-    assert failing("slow-2") == "no such header"
-    os.utime(memory, (0, 0))
-    assert failing("slow-1") == "no such header"
-    assert len(tried) == 3
-    memory.unlink()
-    assert building.built_once("slow-1", "out", lambda folder: (folder / "out").write_text("1")).read_text() == "1"
-
-
 def test_a_key_knows_everything_that_matters(tmp_path):
     file = tmp_path / "a.cpp"
     file.write_text("one")
@@ -1356,18 +1326,6 @@ def test_a_build_tells_that_it_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
     building.built_once("thing", "out", lambda folder: (folder / "out").write_text("1"), progress="building it")
     assert re.fullmatch(r"building it\nbuilding it \d+ s\n", capsys.readouterr().err)
-
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    def build(folder):
-        while sys.stderr.getvalue().count("\rit ") < 3:
-            time.sleep(0.01)
-
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setattr(building, "TICK_SECONDS", 0.01)
-    building.built_once("other", "out", build, "it")
 
 
 def test_another_torch_whose_build_fails_is_named_with_its_log(tmp_path, monkeypatch):

@@ -55,7 +55,7 @@ def built(name: str, *sources: Path, flags: Sequence[str] = (), **options: Any) 
 
     text = b"".join(source.read_bytes() for source in sources)
     folder = building.cache() / "extensions" / f"{name}-{hashlib.sha256(text).hexdigest()[:16]}"
-    with building.sealed(folder, "*.so"):
+    with building.sealed(folder):
         return cpp_extension.load(
             name=name,
             sources=[str(source) for source in sources],

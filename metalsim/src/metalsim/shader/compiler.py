@@ -2,7 +2,7 @@
 
 clang++ 19 or newer where there is one; else the PyPI package ziglang, a clang that needs no administrator. A result is
 kept under a name made of everything that went into it: the source, PyTorch's version (its headers), our headers, the
-compiler, its options. `building.kept` keeps them, with their checksums.
+compiler, its options. `building.kept` keeps them.
 
 The code is for one x86 processor, x86-64-v3, whichever compiles it: it gives the same bits on every processor that has
 at least its instructions, and another one is refused (`check_processor`).
@@ -187,7 +187,7 @@ def _our_files() -> str:
 
 
 def kept(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder `name` of the cache, filled by `make` where it is missing or damaged: `building.kept`."""
+    """The folder `name` of the cache, filled by `make` where it is missing: `building.kept`."""
     return building.kept(cache_folder() / name, make)
 
 
