@@ -141,6 +141,7 @@ ifndef SUITE
 test: lint ## lint, then every test; the notebooks in fast mode are among them
 	OMP_WAIT_POLICY=PASSIVE METALLAB_TEST_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal $(if $(NIGHTLY),-m '') $(chosen)
 	$(if $(ONLY),,OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest tests/conformance -n '$(JOBS)' --dist worksteal $(if $(NIGHTLY),-m ''))
+	$(if $(ONLY),,MTL_CAPTURE_ENABLED=1 PYTORCH_ENABLE_MPS_FALLBACK=1 $(BIN)/python -m pytest tests/conformance --alone)
 else
 test: setup $(needs-$(SUITE))
 	$(or $(suite-$(SUITE)),@echo 'SUITE is one of book, cpu, fuzz, hub, jax and lab, not $(SUITE).'; exit 2)

@@ -41,7 +41,6 @@ LAUNCH = re.compile(r"__ZN6vision3ops12_GLOBAL__N_1\d+?(?=[a-z])([a-z]\w*?)_enco
 """The function of torchvision that launches a Metal kernel."""
 NAME = re.compile(r"(MPS|MTL|NS)[A-Z]\w*")
 SELECTOR = re.compile(r"[A-Za-z]\w*[a-z0-9][A-Z]\w*_|[a-z]+[A-Z]\w*")
-"""As Python spells it. One word without arguments (``shape``) could be anything and is not looked at."""
 NO_SELECTORS = {
     *("instancesRespondToSelector_", "isEqual_"),  # of the Objective-C run time
     *("blobFileValue", "immediateValue", "mlProgram", "tensorType"),  # protocol buffers of Core ML
@@ -93,12 +92,12 @@ def fetched(file: PackageWheel | PackageSdist) -> Path:
     return path
 
 
-def symbols_of(library: str) -> set[str]:
-    """Return the symbols of a library for Apple silicon, those that it keeps to itself included."""
+def read(library: str) -> tuple[set[str], bytes]:
+    """Return the symbols, those that it keeps to itself included, and the strings of a library for Apple silicon."""
     settings = lief.MachO.ParserConfig()
     settings.parse_dyld_exports = settings.parse_dyld_bindings = settings.parse_dyld_rebases = False
     binary = lief.MachO.parse(library, settings).take(lief.MachO.Header.CPU_TYPE.ARM64)
-    return {symbol.name for symbol in binary.symbols}
+    return {symbol.name for symbol in binary.symbols}, bytes(binary.get_section("__cstring").content)
 
 
 def wrong_operators(symbols: Iterable[str], table: Mapping[str, str]) -> Iterator[str]:
@@ -207,17 +206,18 @@ def checks(locks: Iterable[Path]) -> Iterator[tuple[str, list[str]]]:
     yield "every package has a wheel", missing
     archives = [fetched(each.sdist) for each in packages if each.name.startswith("pyobjc-framework-")]
     yield "PyObjC has the names that are used", list(wrong_names(definitions(archives), of_the_project(paths.ROOT)))
-    wheels, libraries, symbols = for_a_mac(packages, PYTHONS[1])[0], b"", {}
+    wheels, symbols, strings = for_a_mac(packages, PYTHONS[1])[0], {}, {}
     for name, library in LIBRARIES.items():
         with zipfile.ZipFile(fetched(wheels[name])) as archive, tempfile.TemporaryDirectory() as folder:
-            extracted = archive.extract(library, folder)
-            libraries += Path(extracted).read_bytes()
-            symbols[name] = symbols_of(extracted)
+            symbols[name], strings[name] = read(archive.extract(library, folder))
     yield "PyTorch's operators are as said", list(wrong_operators(symbols["torch"], operators.table()))
     wrong = list(wrong_torchvision_operators(symbols["torchvision"], operators.TORCHVISION))
     yield "torchvision's operators are as said", wrong
     messages = {*(rule.words for kept in rules.RULES.values() for rule in kept), *detours.WARNINGS}
-    yield "the kernels have the simulated GPU's messages", list(unknown_words(libraries, sorted(messages)))
+    yield (
+        "the kernels have the simulated GPU's messages",
+        list(unknown_words(b"".join(strings.values()), sorted(messages))),
+    )
 
 
 def main() -> int:

@@ -75,16 +75,15 @@ def run(folder: Path, only: str, minutes: float, journal: Path, work: Path) -> d
         raise SystemExit(collected.returncode)
     found = {nodeid: Claim(**each) for nodeid, each in json.loads(listed.read_text()).items()}
     report.start(journal, machine.describe(), found)
-    groups = sorted({*map(_group, found.values())}, key=lambda name: (name in LAST and LAST.index(name) + 1, name))
+    runs = {(_group(claim), tuple(claim.environment.items())) for claim in found.values()}
+    place = lambda group: LAST.index(group) + 1 if group in LAST else 0
     print(f"{len(found)} tests{'' if ON_A_MAC else ', SIMULATED where they are about a GPU'}; stops after {minutes:g} "
           "minutes. If macOS says that Python quit unexpectedly, choose Ignore.", flush=True)  # fmt: skip
     end = time.monotonic() + 60 * minutes
     with contextlib.suppress(KeyboardInterrupt):
-        for group in groups:
+        for group, own in sorted(runs, key=lambda run: (place(run[0]), *run)):
             if time.monotonic() > end:
                 break
-            own = {name: value for claim in found.values() if _group(claim) == group
-                   for name, value in claim.environment.items()}  # fmt: skip
             command = [
                 *PYTEST,
                 f"--rootdir={folder}",
@@ -96,7 +95,7 @@ def run(folder: Path, only: str, minutes: float, journal: Path, work: Path) -> d
                 "-vv",
             ]
             command += ["--only", only, "--journal", str(journal), "--until", str(end)]
-            _wait(subprocess.Popen(command, env=variables | own))
+            _wait(subprocess.Popen([*command, *(["--alone"] if own else [])], env=variables | dict(own)))
     return found
 
 

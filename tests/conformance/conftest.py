@@ -36,6 +36,11 @@ if not claims.ON_A_MAC:
 def pytest_addoption(parser: pytest.Parser) -> None:
     add = parser.getgroup("claims about Macs").addoption
     add("--only", default="", metavar="WORDS", help="groups and tests, by name")
+    add(
+        "--alone",
+        action="store_true",
+        help="the tests that need variables of their own, which are set; else the others",
+    )
     add("--claims", type=Path, metavar="FILE", help="write what the collected tests claim, by node id, as JSON")
     add("--journal", type=Path, metavar="FILE", help="add each result, as a line of JSON")
     add("--until", type=float, metavar="SECONDS", help="begin no test after this time of time.monotonic()")
@@ -50,6 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     words = set(config.getoption("--only", "").replace(",", " ").split())
     items[:] = claims.chosen(items, words, strict=config.getoption("--until", None) is None)
+    if not config.getoption("--claims", None):
+        alone = config.getoption("--alone", False)
+        items[:] = [item for item in items if bool(claims.claim(item).environment) == alone]
     patient = PATIENCE if config.getoption("--journal", None) is None else 1.0
     for item in items:
         claim = claims.claim(item)
@@ -57,7 +65,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.timeout(limit, method="signal"))
         if claim.on == "mac" and not claims.ON_A_MAC:
             item.add_marker(pytest.mark.skip(reason="it needs a Mac"))
-        elif patient > 1 and (claim.slow or (claim.environment and claims.ON_A_MAC)):
+        elif claim.environment.items() - os.environ.items():
+            item.add_marker(pytest.mark.skip(reason=f"it needs {dict(claim.environment)}"))
+        elif patient > 1 and claim.slow:
             item.add_marker(pytest.mark.skip(reason="make verify-mac asks"))
     if path := config.getoption("--claims", None):
         path.write_text(json.dumps({item.nodeid: asdict(claims.claim(item)) for item in items}))
@@ -153,8 +163,6 @@ def own_folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     claim = claims.claim(request.node)
     if not claims.ON_A_MAC and claim.on != "gpu":
         monkeypatch.setenv("METALLAB_DEVICE", "cpu")
-    for name, value in claim.environment.items():
-        monkeypatch.setenv(name, value)
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
     monkeypatch.chdir(tmp_path)

@@ -6,8 +6,8 @@ settings and no numbers, so it serves tensors of every device, ``meta`` among th
 
 The words and the exceptions were read from the wheels of PyTorch 2.15.0 and torchvision 0.29.2 for macOS. The
 conditions were read from the source files that are named below, under ``aten/src/ATen/native/mps/operations``, and
-compared with PyTorch's own list of what a Mac refuses; numbers and dtypes that the list leaves out, with the machine
-code of the wheels. None of it was run on a Mac.
+compared with PyTorch's own list for its Macs (``tests/test_refusals.py``); numbers and dtypes that the list does not
+have, with the machine code of the wheels. None of it was run on a Mac.
 """
 
 from __future__ import annotations
