@@ -228,9 +228,7 @@ def test_test_is_narrowed_to_one_notebook(make, only):
     """With the real pytest, which has the last word on what -k means."""
     tests = "import pytest\n\n@pytest.mark.parametrize('x', range(4), ids={})\ndef test_03_runs(x): pass\n"
     (make.folder / "tests" / "test_notebooks.py").write_text(tests.format(["03_see", "03b_more", "04_x", "10_at_03"]))
-    command = (
-        make("-n", "test", "JOBS=2", f"ONLY={only}")[1].splitlines()[-1].replace(".venv/bin/python", sys.executable)
-    )
+    command = make("-n", "test", "JOBS=2", f"ONLY={only}")[1].splitlines()[-1]
     collected = subprocess.run(
         command.replace("-n '2' --dist worksteal", "--collect-only -q").replace(".venv/bin/python", sys.executable),
         shell=True,
