@@ -248,13 +248,6 @@ def test_what_does_not_import_is_a_warning_that_names_its_pages(checkout):
     assert printed.count("Warning") == 1
 
 
-def test_without_pytorch_there_is_no_set_up(checkout):
-    checkout.uv(broken=("torch",))
-    assert checkout()[0] == 1
-    checkout.uv()
-    assert words(checkout()[2]) == MADE
-
-
 def wheel(folder: Path, name: str, files: dict[str, str]) -> str:
     """A wheel that pip and uv install; returns its line of a lock."""
     path, info = folder / f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"

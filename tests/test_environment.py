@@ -129,7 +129,7 @@ def locked(text):
 SETUP = "python -I utils/metallab/bootstrap.py"
 UV = f"{SETUP} uv"
 PROGRAM = """#!/bin/sh
-echo "$(basename "$0") $*${PYTHONDONTWRITEBYTECODE:+ (compiles everything anew)}" >> calls.txt
+echo "$(basename "$0") $*" >> calls.txt
 case "$*" in $FAILING) exit 3;; esac
 """
 
@@ -216,12 +216,6 @@ def test_a_gate_takes_a_revision(make):
     assert make("gate", "REF=HEAD~1")[2] == [SETUP]
 
 
-def test_what_python_compiled_is_kept(make, monkeypatch):
-    """Containers set this variable; each process would then compile PyTorch again, for seconds."""
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    assert not any("compiles everything anew" in call for call in make("test")[2])
-
-
 @pytest.mark.parametrize("failing", ["*headless*", "*report*"])
 def test_run_makes_the_report_also_after_a_failure_and_fails(make, failing):
     status, _, calls = make("run", failing=failing)
@@ -234,9 +228,7 @@ def test_test_is_narrowed_to_one_notebook(make, only):
     """With the real pytest, which has the last word on what -k means."""
     tests = "import pytest\n\n@pytest.mark.parametrize('x', range(4), ids={})\ndef test_03_runs(x): pass\n"
     (make.folder / "tests" / "test_notebooks.py").write_text(tests.format(["03_see", "03b_more", "04_x", "10_at_03"]))
-    command = (
-        make("-n", "test", "JOBS=2", f"ONLY={only}")[1].splitlines()[-1].replace(".venv/bin/python", sys.executable)
-    )
+    command = make("-n", "test", "JOBS=2", f"ONLY={only}")[1].splitlines()[-1]
     collected = subprocess.run(
         command.replace("-n '2' --dist worksteal", "--collect-only -q").replace(".venv/bin/python", sys.executable),
         shell=True,
@@ -257,33 +249,6 @@ def test_clean_keeps_the_environment_unless_all_shall_go(make):
     assert make("clean", "ALL=1")[0] == 0
     assert not list(make.folder.glob(".venv*"))
 
-
-PYTHON_THAT_MAKES_ENVIRONMENTS = """#!/bin/sh
-echo "$0 $* out=$METALLAB_OUT" >> calls.txt
-case "$*" in $FAILING) exit 3;; esac
-case "$*" in *" uv venv "*) mkdir -p .venv-jax/bin; cp "$0" .venv-jax/bin/python;; esac
-"""
-
-
-def test_a_newer_jax_has_an_environment_of_its_own(make):
-    """Each lock makes it once; a set-up that broke off is none."""
-    (make.folder / ".venv/bin/python").write_text(PYTHON_THAT_MAKES_ENVIRONMENTS)
-    (make.folder / "lock-jax.txt").write_text("jax==0.10.2\n")
-
-    def made(**options):
-        """How often uv was asked to install, and whether the pages were run."""
-        status, _, calls = make("test", "SUITE=jax", **options)
-        assert (status == 0) == (not options)
-        return sum(" uv pip install " in call for call in calls), any(f"{JAX_PAGES}build" in call for call in calls)
-
-    assert made(failing="*--no-deps*") == (2, False)
-    assert made() == (2, True)
-    assert made() == (0, True)
-    os.utime(make.folder / ".venv-jax/complete", (0, 0))  # older than the lock
-    assert made() == (2, True)
-
-
-JAX_PAGES = ".venv-jax/bin/python -m metallab.headless --mode fast --device auto --only 07 --only 07b out="
 
 LOCK_TOOL = """#!/bin/sh
 echo "$MACOSX_DEPLOYMENT_TARGET $*" >> calls.txt

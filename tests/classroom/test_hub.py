@@ -234,16 +234,6 @@ def test_a_killed_server_comes_back_with_its_notebook(hub):
     assert again.run("print(6 * 7)") == "42\n"
 
 
-def test_temporary_files_lie_in_the_students_folder(tmp_path, monkeypatch):
-    """MLX compiles into them, under a name that is the same for all, and loads what it finds there."""
-    keep = runpy.run_path(str(CONFIG.with_name("student_server.py")))["keep_temporary_files"]
-    monkeypatch.setenv("TMPDIR", "/tmp")
-    for _ in range(2):  # also on the next day
-        keep(tmp_path)
-    command = [sys.executable, "-c", "import tempfile; print(tempfile.gettempdir())"]
-    assert subprocess.check_output(command, text=True) == f"{tmp_path / '.tmp'}\n"
-
-
 def test_a_lesson_is_given_once_and_never_in_place_of_something(tmp_path):
     give = runpy.run_path(str(CONFIG.with_name("student_server.py")))["give"]
     lessons, folder = tmp_path / "lessons", tmp_path / "folder"
@@ -295,12 +285,6 @@ def test_twenty_students_measure_at_once(hub):
     saved = run_together(hub, CLASS, TIMING)
     check_all_finished(hub, CLASS, TIMING, saved)
     assert sum(map(waits, saved)) > 0, "nobody ever waited: did they measure at once?"
-
-
-@accounts
-def test_five_students_run_a_torch_lesson_at_once(hub):
-    saved = run_together(hub, CLASS[:5], TORCH)
-    check_all_finished(hub, CLASS[:5], TORCH, saved)
 
 
 def test_one_account_for_all_over_tls_and_the_next_day():

@@ -15,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 OLDEST = (3, 8)  # what uv's wheel is for
 UV, PIP, PYTHON = "build/uv/bin/uv", ("build/uv/bin/python", "-I", "-m", "pip"), ".venv/bin/python"
@@ -197,15 +198,16 @@ def try_out():
     reason = fails([PYTHON, "-I", "-c", "import metallab, metalsim, torch"])
     if reason:
         raise SetupError("PyTorch is installed and does not import: " + reason)
-    for module, name, pages in PARTS:
-        reason = fails([PYTHON, "-I", "-c", "import " + module])
+    codes = ["import " + module for module, _, _ in PARTS] + [SIMULATED] * (platform.system() == "Linux")
+    with ThreadPoolExecutor(2) as pool:
+        reasons = list(pool.map(lambda code: fails([PYTHON, "-I", "-c", code]), codes))
+    for (_, name, pages), reason in zip(PARTS, reasons):  # noqa: B905  (no strict= in Python 3.8)
         if reason:
             print(f"Warning: {name} does not import ({reason}). Only pages {pages} need it.")
             if "cannot open shared object file" in reason:
                 print("  Debian, Ubuntu: make packages")
-    reason = fails([PYTHON, "-I", "-c", SIMULATED]) if platform.system() == "Linux" else None
-    if reason:
-        print(f"Warning: there is no simulated Apple GPU ({reason}). Cells that need it will say so.")
+    if len(reasons) > len(PARTS) and reasons[-1]:
+        print(f"Warning: there is no simulated Apple GPU ({reasons[-1]}). Cells that need it will say so.")
 
 
 def set_up(force):
