@@ -546,15 +546,11 @@ def _computed(run: Record, runs: Mapping[tuple[str, datetime], Record]) -> Recor
     computed = _compared(_comparison_of(run, base), claimed.variant)
     ours, theirs = ((each.median, each.low, each.high) for each in (computed, claimed))
     if not _alike(ours, theirs):
-        told = f"{_in_words(theirs)}, but its samples say {_in_words(ours)}"
-        raise ValueError(f"{run.name!r} claims a speed-up of {told}")
+        ours, theirs = ("none" if each.median is None else f"{each.median:.4g}" for each in (computed, claimed))
+        if ours == theirs:
+            raise ValueError(f"{run.name!r} claims another interval of its speed-up than its samples say")
+        raise ValueError(f"{run.name!r} claims a speed-up of {theirs}, but its samples say {ours}")
     return replace(run, comparison=computed)
-
-
-def _in_words(ratio: Sequence[float | None]) -> str:
-    """A speed-up with its interval: ``2 (1.9 to none)``."""
-    median, low, high = ("none" if each is None else f"{each:.4g}" for each in ratio)
-    return f"{median} ({low} to {high})"
 
 
 def _comparison_of(run: Record, base: Record) -> Comparison:
