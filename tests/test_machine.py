@@ -11,16 +11,16 @@ import getpass
 import json
 import os
 import platform
-import pwd
 import socket
 import stat
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from metallab import machine
-from metallab.machine import Machine, MachineError
+from metallab.machine import Machine
 
 SYSCTL = """\
 machdep.cpu.brand_string: Apple M2 Max
@@ -129,6 +129,11 @@ def pmset(batteries: str, settings: str) -> str:
     return f'#!/bin/sh\nif [ "$2" = batt ]; then\n{printing(batteries)}\nelse\n{printing(settings)}\nfi\n'
 
 
+def read(text: str) -> Machine:
+    """A description as `metallab.records` reads it."""
+    return msgspec.json.decode(text, type=Machine)
+
+
 def example(**changes) -> Machine:
     """A complete description."""
     mac = Machine(
@@ -185,13 +190,12 @@ def test_a_mac_is_described_by_its_own_commands(commands, mac):
     ("batteries", "settings", "source", "low"),
     [
         ("Now drawing from 'AC Power'", " lowpowermode         0", "AC", False),
-        ("Now drawing from 'UPS Power'", " powermode            2", "UPS", False),
-        ("Now drawing from 'Battery Power'", " powermode            1", "battery", True),
+        ("Now drawing from 'Battery Power'", " lowpowermode         1", "battery", True),
         ("No power source", " lowpowermodes        1", None, None),
     ],
 )
 def test_power_on_a_mac(commands, mac, batteries, settings, source, low):
-    """Formats not checked on a Mac: ``powermode`` is what Macs with a high-power mode are said to print."""
+    """Formats not checked on a Mac."""
     commands(pmset=pmset(batteries, settings))
     described = machine.describe()
     assert (described.power_source, described.low_power_mode) == (source, low)
@@ -244,7 +248,7 @@ def test_a_silent_mac_is_unknown(commands, mac, monkeypatch, script):
         commands(sysctl=script, sw_vers=script, pmset=script, system_profiler=script)
     described = machine.describe()
     assert {name: getattr(described, name) for name in MAC_FIELDS} == dict.fromkeys(MAC_FIELDS)
-    assert Machine.from_json(described.to_json()) == described
+    assert read(described.to_json()) == described
 
 
 def test_a_slow_report_does_not_make_another_machine(commands, mac, monkeypatch):
@@ -316,13 +320,6 @@ def test_power_may_change_while_the_process_lives(linux):
     assert (before, machine.describe().power_source) == ("AC", None)
 
 
-def test_an_arm_linux_is_named_by_lscpu(commands, linux):
-    linux({"proc/cpuinfo": "processor\t: 0\nCPU implementer\t: 0x41\n"})
-    commands(lscpu="Architecture:   aarch64\nModel name:     Neoverse-N1\n")
-    described = machine.describe()
-    assert (described.chip, described.virtual) == ("Neoverse-N1", None)
-
-
 def test_a_bare_linux_is_unknown(commands, linux):
     commands(**{"nvidia-smi": "#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9"})
     described = machine.describe()
@@ -336,77 +333,24 @@ def test_another_system_is_named_and_the_rest_unknown(monkeypatch):
     assert (described.os_name, described.chip, described.power_source) == ("Plan9", None, None)
 
 
-def test_only_the_environment_of_frameworks_is_recorded(monkeypatch, tmp_path):
+def test_only_listed_variables_are_recorded(monkeypatch, tmp_path):
+    for name in (name for name in os.environ if name in machine.VARIABLES):
+        monkeypatch.delenv(name)
     home = tmp_path / "home" / "alice"
-    monkeypatch.setenv("HOME", str(home))
-    for name, value in {
-        "PYTORCH_ENABLE_MPS_FALLBACK": "1",
-        "METALLAB_OUT": f"{home}/out",
-        "METALLAB_BUILD": "/srv/students/dora/build",
-        "METALLAB_NOTEBOOKS": "/srv/students/dora/lessons",
-        "METALLAB_DEVICE": "cpu",
-        "XLA_FLAGS": f"--xla_dump_to={home}/dump --x=/Users/bob/y:/home/carol",
-        "OMP_NUM_THREADS": "2\n3",
-        "CUDA_VISIBLE_DEVICES": "",
-        "TF_CONFIG": '{"cluster": {"worker": ["secret-host:1"]}}',
-        "JAX_COORDINATOR_ADDRESS": "secret-host:2",
-        "TF_VAR_password": "secret",
-        "METALLAB_TOKEN": "secret",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "MKL_VERBOSE": str(home) + "-of-bob",
-        "VECLIB_MAXIMUM_THREADS": "1",
-    }.items():
+    recorded = {
+        "PYTORCH_ENABLE_MPS_FALLBACK": ("1", "1"),
+        "XLA_FLAGS": (f"--xla_dump_to={home}/dump --x=/Users/bob/y:/home/carol", "--xla_dump_to=~/dump --x=~/y:~"),
+        "OMP_NUM_THREADS": ("2\n3", "2 3"),
+        "CUDA_VISIBLE_DEVICES": ("", ""),
+    }
+    for name, (value, _) in recorded.items():
         monkeypatch.setenv(name, value)
+    for name in ("HOME", "METALLAB_OUT", "TF_CONFIG", "JAX_COORDINATOR_ADDRESS", "METALLAB_TOKEN", "OMP_SECRET"):
+        monkeypatch.setenv(name, str(home))
     described = machine.describe()
-    assert {"METALLAB_OUT", "METALLAB_BUILD", "METALLAB_NOTEBOOKS"}.isdisjoint(described.environment), (
-        "where a run writes is nobody's business"
-    )
-    assert described.environment["METALLAB_DEVICE"] == "cpu"
-    assert described.environment["XLA_FLAGS"] == "--xla_dump_to=~/dump --x=~/y:~"
-    assert described.environment["OMP_NUM_THREADS"] == "2 3"
-    assert described.environment["VECLIB_MAXIMUM_THREADS"] == "1"
-    assert described.environment["CUDA_VISIBLE_DEVICES"] == ""
-    assert described.environment["TF_CONFIG"] == "(hidden)"
-    assert {"TF_VAR_password", "AWS_SECRET_ACCESS_KEY", "HOME", "PATH"}.isdisjoint(described.environment)
-    assert not any(word in described.to_json() for word in ("secret", "bob/", "carol"))
-    assert Machine.from_json(described.to_json()) == described
-
-
-PERSONAL = {
-    "/Users/anna lena/data": "~/data",
-    "--dump=/Users/anna lena muster/x --level=2": "--dump=~/x --level=2",
-    r"/home/bob\ jones/x": "~/x",
-    "/home/carol is bad, see /tmp": "~ is bad, see /tmp",
-    "/home/carol -v /tmp": "~ -v /tmp",
-    "s3://anna:pass@word@host/cache": "s3://(hidden)@host/cache",
-    "http://u:p/w@[::1]:80,https://x:y@host": "http://(hidden)@host",
-    "gs://bucket/a@b": "gs://(hidden)@b",
-    "gs://bucket/cache": "gs://bucket/cache",
-    "https://host/x?sig=1&Token=abc&password=d&n=4": "https://host/x?sig=1&Token=(hidden)&password=(hidden)&n=4",
-    "/scratch/Zaphod42/cache": "/scratch/(user)/cache",
-    "run by Zaphod Beeble, 2": "run by (user), 2",
-    "zaphod421 azaphod42": "zaphod421 azaphod42",
-}
-
-
-@pytest.mark.parametrize(("value", "recorded"), PERSONAL.items())
-def test_no_person_and_no_password_is_recorded(monkeypatch, value, recorded):
-    entry = pwd.struct_passwd(("zaphod42", "x", 501, 20, "Zaphod Beeble,,,", "/", "/bin/sh"))
-    monkeypatch.setattr("pwd.getpwuid", lambda number: entry)
-    monkeypatch.setenv("XLA_FLAGS", value)
-    assert machine.describe().environment["XLA_FLAGS"] == recorded
-
-
-def test_a_home_with_a_blank_is_a_home(monkeypatch):
-    monkeypatch.setenv("HOME", "/srv/anna lena")
-    monkeypatch.setenv("XLA_FLAGS", "--dump=/srv/anna lena")
-    assert machine.describe().environment["XLA_FLAGS"] == "--dump=~"
-
-
-def test_a_home_that_is_the_root_is_no_home(monkeypatch):
-    monkeypatch.setenv("HOME", "/")
-    monkeypatch.setenv("XLA_FLAGS", "/ /data/out")
-    assert machine.describe().environment["XLA_FLAGS"] == "/ /data/out"
+    assert described.environment == {name: value for name, (_, value) in recorded.items()}
+    assert "alice" not in str(described.environment)
+    assert read(described.to_json()) == described
 
 
 def test_git_tells_the_revision_and_what_is_changed(tmp_path, monkeypatch):
@@ -487,72 +431,35 @@ def test_json_goes_there_and_back():
     for description in (example(), machine.describe()):
         text = description.to_json()
         assert "\n" not in text
-        assert Machine.from_json(text) == description
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "expected JSON text"),
-        (b"{}", "expected JSON text"),
-        ("", "not JSON"),
-        ("[" * 60000, "not JSON"),
-        (" " * 70000, "more than the 65536 allowed"),
-        ("[]", "expected an object"),
-        ("{}", "schema"),
-    ],
-)
-def test_text_that_is_no_description_is_refused(text, message):
-    with pytest.raises(MachineError, match=message):
-        Machine.from_json(text)
+        assert read(text) == description
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("chip", ["a"]),
         ("chip", ""),
         ("chip", "a\nb"),
-        ("chip", "a\u202eb"),
         ("chip", "\x1b[31m"),
         ("chip", "x" * 1001),
         ("python", None),
-        ("cores_physical", 0),
         ("cores_physical", True),
-        ("cores_physical", 4.0),
-        ("cores_physical", "4"),
+        ("cores_physical", 10**6),
         ("memory_bytes", 2**60),
         ("virtual", 1),
         ("git_revision", "not hexadecimal"),
         ("power_source", "nuclear"),
-        ("power_source", ["AC"]),
-        ("load_average", [1, 2]),
-        ("load_average", [1, 2, float("nan")]),
         ("load_average", [1, 2, -1]),
-        ("load_average", "123"),
-        ("versions", None),
         ("versions", {"torch": 2}),
         ("versions", {"<script>": "1"}),
         ("versions", {str(number): "1" for number in range(101)}),
-        ("environment", {"HOME": "/home/a"}),
-        ("environment", {"OMP_NUM_THREADS\n": "1"}),
-        ("environment", {"TF_VAR_x": "1"}),
+        ("environment", {"<script>": "1"}),
         ("environment", {"OMP_NUM_THREADS": 1}),
     ],
 )
 def test_a_hostile_field_is_refused_by_name(field, value):
     given = json.loads(example().to_json()) | {field: value}
-    with pytest.raises(MachineError, match=field):
-        Machine.from_json(json.dumps(given))
-
-
-def test_fields_too_many_or_too_few_are_refused():
-    given = json.loads(example().to_json())
-    with pytest.raises(MachineError, match="unknown field `hostname`"):
-        Machine.from_json(json.dumps(given | {"hostname": "a"}))
-    del given["gpu"]
-    with pytest.raises(MachineError, match="missing required field `gpu`"):
-        Machine.from_json(json.dumps(given))
+    with pytest.raises(ValueError, match=field):
+        read(json.dumps(given))
 
 
 @pytest.mark.parametrize(
@@ -589,8 +496,3 @@ def test_the_table_shows_unknown_as_unknown():
     assert labels == set(rows) - {"Python", "Packages", "Not installed", "Environment", "Git revision", "GPU"}
     assert rows["Not installed"] == "jax"
     assert rows["GPU"] == "none found"
-
-
-def test_rosetta_is_named():
-    assert "Rosetta" in str(example(architecture="x86_64").table())
-    assert "Rosetta" not in str(example().table())

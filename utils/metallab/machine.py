@@ -1,8 +1,8 @@
 """Where a number comes from: the machine, its settings and the versions that a measurement was made with.
 
 `describe` asks the system by its own commands and by package metadata, and imports no framework, so it costs little
-and never disturbs what is being measured. What cannot be found out is ``None``; nothing is guessed. A description
-holds no host name, user name or serial number, because results files are meant to be shared.
+and never disturbs what is being measured. What cannot be found out is ``None``. A description holds no host name, user
+name or serial number, and of the environment only `VARIABLES`, because results files are meant to be shared.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import psutil
+from msgspec import Meta
 
 from metallab import units
-from metallab.fields import TEXT_LIMIT, Bounds, FieldError, Line, Load, read
+from metallab.fields import TEXT_LIMIT, Line, Load, Name
 from metallab.paths import ROOT
-from metallab.private import user_names, without_home
+from metallab.private import scrub, user_names, without_home  # noqa: F401 - for modules that have not moved yet
 from metallab.tables import Table
 
 SCHEMA = 1
@@ -49,42 +50,42 @@ PACKAGES = (
 )
 """Packages whose version decides what is computed and how fast."""
 
-# Terraform shares the prefix TF_: its variables say nothing about a framework, and some are secrets.
-_RECORDED = (
-    r"^(?!TF_(?:VAR|CLI|TOKEN|REGISTRY|WORKSPACE))"
-    r"(?:(?:PYTORCH|METALLAB|OMP|MKL|VECLIB|TF|XLA|JAX|MLX|KMP)_[A-Za-z0-9_]*|CUDA_VISIBLE_DEVICES)$"
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "JAX_PLATFORMS",
+    "METALLAB_DEVICE",
+    "METALLAB_MODE",
+    "MKL_NUM_THREADS",
+    "MLX_ENABLE_TF32",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "PYTORCH_ENABLE_MPS_FALLBACK",
+    "PYTORCH_MPS_FAST_MATH",
+    "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
+    "PYTORCH_MPS_PREFER_METAL",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "VECLIB_MAXIMUM_THREADS",
+    "XLA_FLAGS",
 )
-Variable = Annotated[str, Bounds(pattern=_RECORDED)]
-Package = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9._-]{1,60}$")]
-Text = Annotated[str, Bounds(min_length=1, max_length=TEXT_LIMIT)]
-Revision = Annotated[str, Bounds(pattern=r"^[0-9a-f]{40,64}$")]
-CoreCount = Annotated[int, Bounds(gt=0, le=10_000)]
-Bytes = Annotated[int, Bounds(gt=0, le=2**50)]
-# TF_CONFIG and the addresses of JAX's coordinator name hosts.
-_HIDDEN = re.compile(r"TF_CONFIG|TOKEN|SECRET|PASSW|CREDENTIAL|KEY|ADDRESS|HOST", re.IGNORECASE)
-_FOLDERS = ("METALLAB_BUILD", "METALLAB_NOTEBOOKS", "METALLAB_OUT")  # say nothing about a number, may name a person
-_SECRET = re.compile(
-    r"(?P<before>\w://)[^\s\"']*@"  # of an address: the name and the password before its host
-    r"|(?P<named>(?:token|secret|passw\w*|credential\w*|key|signature)=)[^\s\"'&;,]+",
-    re.IGNORECASE,
-)
+"""The environment variables that are recorded: those that decide what is computed and how fast. No other one is."""
+
+Variable = Annotated[str, Meta(pattern=r"^[A-Z][A-Z0-9_]{0,60}$")]
+Package = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,60}$")]
+Revision = Annotated[str, Meta(pattern=r"^[0-9a-f]{40,64}$")]
+CoreCount = Annotated[int, Meta(gt=0, le=10_000)]
+Bytes = Annotated[int, Meta(gt=0, le=2**50)]
 
 LOAD_AVERAGE = "Load average (1, 5, 15 minutes)"
-_JSON_LIMIT = 65536
 _COMMAND_SECONDS = 2.0  # for what is asked each time
 _FACT_SECONDS = 20.0  # for what is asked once: system_profiler and nvidia-smi may take seconds at first
 _SYS, _PROC = Path("/sys"), Path("/proc")
-
-
-class MachineError(ValueError):
-    """A description that cannot be read; the message names the field and what is wrong with it."""
 
 
 @dataclass(frozen=True)
 class Machine:
     """One machine at one moment. ``None`` stands for unknown throughout."""
 
-    chip: Text | None
+    chip: Name | None
     """The processor's name, such as ``Apple M2 Max``."""
     cores_physical: CoreCount | None
     cores_logical: CoreCount | None
@@ -93,43 +94,32 @@ class Machine:
     cores_efficiency: CoreCount | None
     """On a Mac, cores of the second kind (``hw.perflevel1``)."""
     memory_bytes: Bytes | None
-    gpu: Text | None
-    gpu_cores: Annotated[int, Bounds(gt=0, le=1_000_000)] | None
-    os_name: Text | None
-    os_version: Text | None
-    architecture: Text | None
-    """What this Python was built for: ``x86_64`` on an Apple chip means that it runs under Rosetta."""
+    gpu: Name | None
+    gpu_cores: Annotated[int, Meta(gt=0, le=1_000_000)] | None
+    os_name: Name | None
+    os_version: Name | None
+    architecture: Name | None
+    """What this Python was built for."""
     virtual: bool | None
     """True inside a virtual machine."""
-    python: Text
-    versions: Annotated[Mapping[Package, Text | None], Bounds(max_length=100)]
+    python: Name
+    versions: Annotated[Mapping[Package, Name | None], Meta(max_length=100)]
     """Version of each of `PACKAGES`; ``None`` if it is not installed."""
     git_revision: Revision | None
     git_dirty: bool | None
     """True if the checkout differs from its revision, new files included."""
-    power_source: Literal["AC", "battery", "UPS"] | None
+    power_source: Literal["AC", "battery"] | None
     low_power_mode: bool | None
-    cpu_governor: Text | None
+    cpu_governor: Name | None
     """Linux: the frequency governor of the cores, or several joined by commas."""
     load_average: tuple[Load, Load, Load] | None
     """Runnable processes, mean over the last 1, 5 and 15 minutes."""
-    environment: Annotated[Mapping[Variable, Line], Bounds(max_length=300)]
-    """Variables that change what frameworks do. Home folders read ``~``, secrets ``(hidden)``, the user ``(user)``."""
+    environment: Annotated[Mapping[Variable, Line], Meta(max_length=300)]
+    """Those of `VARIABLES` that are set, without folders and names."""
 
     def to_json(self) -> str:
-        """One line of JSON that `from_json` reads."""
+        """One line of JSON, which `metallab.records` reads."""
         return json.dumps({"schema": SCHEMA, **asdict(self)}, sort_keys=True, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Machine:
-        """Read what `to_json` wrote. MachineError if it is anything else: files come from strangers."""
-        given = _json_object(text)
-        if given.pop("schema", None) != SCHEMA:
-            raise MachineError(f"machine description: schema is not {SCHEMA}; was it written by another Metal Lab?")
-        try:
-            return read(cls, given)
-        except FieldError as error:
-            raise MachineError(f"machine description: {error}") from error
 
     def identity(self) -> tuple[str, ...]:
         """What must match before absolute times may be compared: hardware, system and framework versions.
@@ -170,7 +160,7 @@ class Machine:
             ("Memory", units.size(self.memory_bytes) if self.memory_bytes else "unknown"),
             ("GPU", (self.gpu or "none found") + (f", {self.gpu_cores} cores" if self.gpu_cores else "")),
             ("System", " ".join(filter(None, (self.os_name, self.os_version))) or "unknown"),
-            ("Architecture", _or_unknown(self.architecture) + (" (under Rosetta)" if self._under_rosetta() else "")),
+            ("Architecture", _or_unknown(self.architecture)),
             ("Virtual machine", _yes_no(self.virtual)),
             ("Power", _or_unknown(self.power_source)),
             ("Low-power mode", _yes_no(self.low_power_mode)),
@@ -201,9 +191,6 @@ class Machine:
             "efficiency": self.cores_efficiency,
         }
         return ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count is not None) or "unknown"
-
-    def _under_rosetta(self) -> bool:
-        return self.architecture == "x86_64" and (self.chip or "").startswith("Apple ")
 
     def _revision(self) -> str:
         state = {True: ", with changes", False: "", None: ""}[self.git_dirty]
@@ -306,13 +293,12 @@ def _mac_now() -> dict[str, Any]:
 
 
 def _mac_power_source() -> str | None:
-    source = _matched(r"Now drawing from '(AC|Battery|UPS) Power'", _ask("pmset", "-g", "batt"))
+    source = _matched(r"Now drawing from '(AC|Battery) Power'", _ask("pmset", "-g", "batt"))
     return "battery" if source == "Battery" else source
 
 
 def _mac_low_power() -> bool | None:
-    """``lowpowermode`` is 0 or 1; Macs that have a high-power mode say ``powermode`` 0, 1 (low) or 2 (high)."""
-    setting = _matched(r"^\s*(?:lowpowermode|powermode)\s+([012])\s*$", _ask("pmset", "-g"))
+    setting = _matched(r"^\s*lowpowermode\s+([01])\s*$", _ask("pmset", "-g"))
     return None if setting is None else setting == "1"
 
 
@@ -328,17 +314,12 @@ def _linux() -> dict[str, Any]:
         release = {}
     gpus = _ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", seconds=_FACT_SECONDS)
     return {
-        "chip": _matched(r"^model name\s*:\s*(.+?)\s*$", cpuinfo) or _lscpu_name(),
+        "chip": _matched(r"^model name\s*:\s*(.+?)\s*$", cpuinfo),
         "gpu": _joined((gpus or "").splitlines()),
         "virtual": "hypervisor" in flags.split() if flags else None,  # x86 says so, other processors do not
-        "os_name": one_line(release.get("NAME", "")) or "Linux",
-        "os_version": one_line(release.get("VERSION_ID", "")) or None,
+        "os_name": one_line(release.get("NAME", "")).strip() or "Linux",
+        "os_version": one_line(release.get("VERSION_ID", "")).strip() or None,
     }
-
-
-def _lscpu_name() -> str | None:
-    """Arm's /proc/cpuinfo has numbers where x86 has a name; lscpu knows what they stand for."""
-    return _matched(r"^Model name:\s*(.+?)\s*$", _ask("lscpu", seconds=_FACT_SECONDS))
 
 
 def _linux_now() -> dict[str, Any]:
@@ -368,22 +349,7 @@ def _load_average() -> tuple[float, float, float] | None:
 
 
 def _environment() -> dict[str, str]:
-    """Variables that change what frameworks do, without what could name a person, a host or a secret."""
-    return {
-        name: "(hidden)" if _HIDDEN.search(name) else one_line(_without_secrets(without_home(value)))
-        for name, value in sorted(os.environ.items())
-        if re.search(_RECORDED, name) and name not in _FOLDERS
-    }
-
-
-def _without_secrets(value: str) -> str:
-    """The value without passwords in addresses, and without the names of who runs this."""
-    value = _SECRET.sub(
-        lambda match: f"{match['before'] or match['named']}(hidden){'@' if match['before'] else ''}", value
-    )
-    for name in sorted(user_names(), key=len, reverse=True):
-        value = re.sub(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])", "(user)", value, flags=re.IGNORECASE)
-    return value
+    return {name: one_line(scrub(os.environ[name])) for name in VARIABLES if name in os.environ}
 
 
 _GIT_STATUS = ("--porcelain=v2", "--branch", "--untracked-files=normal")  # a user's settings may leave new files out
@@ -446,7 +412,7 @@ def _joined(names: list[str]) -> str | None:
 
 
 def one_line(text: str) -> str:
-    """One line of printable text of at most `TEXT_LIMIT` characters: what `from_json` and `metallab.records` accept."""
+    """One line of printable text of at most `TEXT_LIMIT` characters: what `metallab.records` accepts."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
     return shown if len(shown) <= TEXT_LIMIT else shown[: TEXT_LIMIT - 1] + "…"
 
@@ -457,20 +423,3 @@ def _or_unknown(value: str | None) -> str:
 
 def _yes_no(value: bool | None) -> str:
     return {True: "yes", False: "no", None: "unknown"}[value]
-
-
-# --- reading a stranger's description ---
-
-
-def _json_object(text: Any) -> dict[str, Any]:
-    if not isinstance(text, str):
-        raise MachineError(f"machine description: expected JSON text, got {type(text).__name__}")
-    if len(text) > _JSON_LIMIT:
-        raise MachineError(f"machine description: {len(text)} characters, more than the {_JSON_LIMIT} allowed")
-    try:
-        given = json.loads(text)
-    except (ValueError, RecursionError) as problem:
-        raise MachineError(f"machine description: not JSON ({str(problem)[:200]})") from problem
-    if not isinstance(given, dict):
-        raise MachineError(f"machine description: expected an object, got {type(given).__name__}")
-    return given

@@ -107,16 +107,16 @@ def read_regular(path: Path, most: int = -1) -> bytes:
         return file.read(most)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a file so that a reader finds the old text or the new one, never half of it.
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file so that a reader finds the old content or the new one, never half of it.
 
-    Where that fails, on a full disk say, nothing is left of it. What a killed run left the next one writes over.
+    If that fails, as on a full disk, nothing is left of it; what a killed run left is written over by the next one.
     A character that UTF-8 does not have, half of a pair, is written as JSON escapes it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.part")
     try:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        temporary.write_bytes(content if isinstance(content, bytes) else content.encode(errors="backslashreplace"))
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

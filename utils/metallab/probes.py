@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -23,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from metallab import machine, paths, units
 from metallab.processes import describe_exit
@@ -127,78 +125,29 @@ def installed(package: str) -> str | None:
         return None
 
 
-def against_lock(
-    constraints: Path = paths.CONSTRAINTS, pyproject: Path = paths.PYPROJECT
-) -> list[tuple[str, str, str]]:
-    """Packages whose installed version is not the locked one: (name, locked, installed or ``-``).
+def against_lock(constraints: Path = paths.CONSTRAINTS) -> list[tuple[str, str, str]]:
+    """Installed packages whose version is not the locked one: (name, locked, installed).
 
-    A package that is not installed counts if set-up should have installed it: the lock also holds what only the book,
-    the class or the tests in a browser need (the extras of ``pyproject.toml``), each installed by the `make` target
-    that needs it.
+    A build after a plus sign, as torch reports it, matches where the lock names none.
     """
-    needed, differ = _needed(pyproject), []
+    differ = []
     for line in constraints.read_text().splitlines():
         text = line.split("#", 1)[0].strip()
-        if not text:
-            continue
-        wanted = Requirement(text)
-        if wanted.marker is not None and not wanted.marker.evaluate():
+        wanted = Requirement(text) if text else None
+        if wanted is None or not (wanted.marker is None or wanted.marker.evaluate()):
             continue
         have = installed(wanted.name)
-        if have is None and canonicalize_name(wanted.name) not in needed:
-            continue
-        # a build after a plus sign, as torch reports it, matches where the lock names none
-        if have is None or not wanted.specifier.contains(have, prereleases=True):
-            differ.append((wanted.name, str(wanted.specifier).removeprefix("=="), have or "-"))
+        if have and not wanted.specifier.contains(have, prereleases=True):
+            differ.append((wanted.name, str(wanted.specifier).removeprefix("=="), have))
     return differ
 
 
 def versions() -> Table:
-    """Which installed packages differ from the lock, and the command that mends it."""
+    """Which installed packages differ from the lock, and the command that fixes it."""
     differing = against_lock()
-    changed = [row for row in differing if row[2] != "-"]
-    mend = "To mend: make setup FORCE=1, or with conda: conda env update -f environment.yml."
-    note = mend if changed else "Every installed package has its locked version."
-    missing = [name for name, _, installed_version in differing if installed_version == "-"]
-    note += f" Not installed: {', '.join(missing)}." if missing else ""
-    return Table(["package", "locked", "installed"], changed, note)
-
-
-def _needed(pyproject: Path) -> set[str]:
-    """What set-up installs, and each extra that a `make` target has installed: names, with all that they require.
-
-    What a package requires is read from its metadata; of one that is missing itself, nothing more is known.
-    """
-    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
-    extras = ["lab", "dev", *(mark.name.removeprefix("extra-") for mark in Path(sys.prefix).glob("extra-*"))]
-    wanted_by = [project["dependencies"]]
-    for extra in extras:  # which grows: an extra may name others of this project
-        wanted_by.append(project["optional-dependencies"].get(extra, []))
-        for each in map(Requirement, wanted_by[-1]):
-            if canonicalize_name(each.name) == project["name"]:
-                extras += each.extras - {*extras}
-    requirements: set[tuple[str, str]] = {(project["name"], "")}
-    queue = [each for texts in wanted_by for each in map(Requirement, texts) if _applies(each)]
-    while queue:
-        wanted = queue.pop()
-        for extra in ("", *wanted.extras):
-            if (key := (canonicalize_name(wanted.name), extra)) not in requirements:
-                requirements.add(key)
-                queue += [each for each in map(Requirement, _requires(wanted.name)) if _applies(each, extra)]
-    return {name for name, _ in requirements}
-
-
-def _applies(requirement: Requirement, extra: str = "") -> bool:
-    """True unless its marker is about another system, another Python or another extra."""
-    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
-
-
-def _requires(package: str) -> list[str]:
-    """What an installed package requires, markers included."""
-    try:
-        return metadata.requires(package) or []
-    except metadata.PackageNotFoundError:
-        return []
+    fix = "To fix: make setup FORCE=1, or with conda: conda env update -f environment.yml."
+    note = fix if differing else "Every installed package has its locked version."
+    return Table(["package", "locked", "installed"], differing, note)
 
 
 @dataclass(frozen=True)

@@ -6,36 +6,33 @@ machine's description under ``machine``, what the page says of itself under ``he
 lists.
 
 **The classes are the schema**: `Record`, `Compared` and `Headline` here, `metallab.timing.Measurement`,
-`metallab.machine.Machine`. A new field with a default and a type of `metallab.fields` is written, checked, read back
-and in the published schema (``python -m metallab.results.check_results --schema``) without another line. What a type
-cannot say is checked at the end of this module.
+`metallab.machine.Machine`. msgspec checks them: a new field with a default and a type of `metallab.fields` is written,
+read back and in the published schema (``python -m metallab.results.check_results --schema``) without another line.
+What a type cannot say is checked at the end of this module.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import hashlib
 import io
-import itertools
 import json
 import math
 import os
 import re
-import reprlib
 import statistics
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import pyperf
+from msgspec import Meta
 
-from metallab import fields, isolated, machine, mode, paths, units
+from metallab import isolated, machine, mode, paths, units
 from metallab.device import Device
-from metallab.fields import Bounds, Drift, LessonName, Line, Name, Positive, RatioValue, Samples, Seconds
+from metallab.fields import Drift, LessonName, Line, Name, Positive, RatioValue, Samples, Seconds, Sentence
 from metallab.timing import Comparison, Doubt, DoubtKind, Measurement, Sentinel, compare_samples, doubt
 
 SCHEMA = 2
@@ -79,11 +76,8 @@ class Compared:
     """What comparisons that differ in size only have in common, with n for the size: ``matrix product, n``."""
 
 
-LONGEST = 300
-"""Characters of a headline's sentence."""
-Sentence = Annotated[str, Bounds(min_length=1, max_length=LONGEST)]
-PictureName = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.png$")]
-Digest = Annotated[str, Bounds(pattern=r"^[0-9a-f]{64}$")]
+PictureName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.png$")]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,7 @@ class Headline:
     The sentences are the page's own. `headline_of` gives those that the file's samples support.
     """
 
-    sentences: Annotated[tuple[Sentence, ...], Bounds(min_length=1, max_length=3)]
+    sentences: Annotated[tuple[Sentence, ...], Meta(min_length=1, max_length=3)]
     picture: PictureName | None = None
     """The PNG beside the file of results. A page hands in a figure of matplotlib, or the path of a PNG."""
     alternative_text: Line = ""
@@ -118,11 +112,6 @@ class Record:
     machine: machine.Machine
     headline: Headline | None = None
     """That of its page."""
-
-    @property
-    def short_name(self) -> str:
-        """The name within its lesson."""
-        return self.name.removeprefix(f"{self.lesson}/")
 
     @property
     def moment(self) -> datetime:
@@ -172,7 +161,7 @@ def gather(lesson: str, *results: Measurement | Comparison, sentinel: Sentinel |
 
     ValueError if there is nothing, the lesson cannot name a file, or a measurement's name comes twice.
     """
-    if not re.match(_LESSON, lesson):
+    if not re.match(_LESSON.pattern, lesson):
         raise ValueError(f"{lesson!r} cannot name a file; a lesson's name has letters, digits, '_', '-' and '.'")
     rows = [row for result in results for row in _rows(lesson, result)]
     if not rows:
@@ -209,24 +198,18 @@ def write(path: Path, records: Iterable[Record]) -> Path:
     text = io.StringIO()
     pyperf.BenchmarkSuite([pyperf.Benchmark(list(map(_run, runs))) for runs in benchmarks.values()]).dump(text)
     try:
-        if fields.can_read():
-            _parse(path, text.getvalue())  # what is written today must be readable tomorrow
+        _parse(path, text.getvalue())  # what is written today must be readable tomorrow
     except RecordError as error:
         raise ValueError(f"nothing is written, because it could not be read back: {error}") from error
     return _put(path, text.getvalue().encode())
 
 
 def _put(path: Path, content: bytes) -> Path:
-    """Write a file, whole or not at all. OSError, with what to do, if it cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as folder:
-            part = Path(folder) / path.name
-            part.write_bytes(content)
-            os.replace(part, path)
+        paths.write_atomically(path, content)
     except OSError as error:
-        mend = "make room, or name another place, folder= or METALLAB_BUILD"
-        raise OSError(error.errno, f"{path} cannot be written ({error.strerror}): {mend}") from error
+        advice = "make room, or name another place, folder= or METALLAB_BUILD"
+        raise OSError(error.errno, f"{path} cannot be written ({error.strerror}): {advice}") from error
     return path
 
 
@@ -256,15 +239,14 @@ def _with_picture_beside(path: Path, headline: Headline) -> Headline:
 def load(path: Path | str) -> list[Record]:
     """The records of a file: benchmark by benchmark, run by run.
 
-    **Every speed-up is computed again** from the samples, here and nowhere else, so that whoever reads a file is given
-    what its numbers say. `RecordError` if it is missing, damaged or not one of ours, if a benchmark mixes runs: of
-    another revision, of another machine or of another state of it; or holds the same run twice; or if the file claims
-    a speed-up that does not follow from its samples.
+    **Every speed-up is computed again** from the samples, here and nowhere else, so that every reader gets what the
+    numbers say. `RecordError` if the file is missing, damaged or not one of ours, if a benchmark mixes runs of another
+    revision, machine or work, or if the file claims a speed-up that does not follow from its samples.
     """
     path = Path(path)
     try:
         if not path.exists():
-            raise RecordError(f"{path}: there is no such file; `make run` writes results under build/")
+            raise RecordError(f"{path}: there is no such file; `make run` and `make bench` write results under build/")
         if not path.is_file() or path.stat().st_size > _BYTES_LIMIT:
             raise RecordError(f"{path}: not a file of at most {_BYTES_LIMIT // 2**20} MiB")
         text = path.read_text(encoding="utf-8")
@@ -338,8 +320,8 @@ def headline_of(records: Sequence[Record]) -> Headline | None:
 
 
 def _shortened(sentence: str) -> str:
-    line = machine.one_line(sentence)
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    line, (limits,) = machine.one_line(sentence), Sentence.__metadata__
+    return line if len(line) <= limits.max_length else f"{line[: limits.max_length - 1]}…"
 
 
 def read_picture(results: Path, headline: Headline) -> bytes:
@@ -367,7 +349,7 @@ def believed(runs: Sequence[Record]) -> tuple[list[Record], Doubt]:
     return sound, Doubt()
 
 
-_LESSON = next(bounds.pattern for bounds in LessonName.__metadata__)
+(_LESSON,) = LessonName.__metadata__
 _GRAVEST_FIRST = ("outputs differ", "simulated", "fast mode")
 
 
@@ -451,14 +433,10 @@ _IN_PYPERF_S_FIELDS = ("samples", "first_call", "block")
 
 def _reason(error: BaseException) -> str:
     """Why something failed, short enough and safe for a terminal: the text may stem from a stranger's file."""
-    text = f"{error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
-    return machine.one_line(text)[:300]
+    return machine.one_line(str(error))[:300]
 
 
 # --- reading: pyperf's structure and ours by their types, then what no type can say ---
-
-_FAULTS = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What json, the types and the checks below raise on a file that is not as it should be."""
 
 
 @dataclass(frozen=True)
@@ -467,15 +445,15 @@ class _Process:
 
     values: Samples
     """Of a comparison's variants those at one place in their order belong together."""
-    warmups: Annotated[tuple[tuple[Literal[1], Seconds], ...], Bounds(min_length=1, max_length=1)]
+    warmups: Annotated[tuple[tuple[Literal[1], Seconds], ...], Meta(min_length=1, max_length=1)]
     """The very first call."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Benchmark:
-    runs: Annotated[tuple[_Process, ...], Bounds(min_length=1, max_length=_RUNS_LIMIT)]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    runs: Annotated[tuple[_Process, ...], Meta(min_length=1, max_length=_RUNS_LIMIT)]
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -483,8 +461,8 @@ class _File:
     """pyperf's JSON format, as Metal Lab writes it. Metadata hold for all that is below them."""
 
     version: Literal["1.0"]
-    benchmarks: Annotated[tuple[_Benchmark, ...], Bounds(min_length=1, max_length=_BENCHMARKS_LIMIT)]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    benchmarks: Annotated[tuple[_Benchmark, ...], Meta(min_length=1, max_length=_BENCHMARKS_LIMIT)]
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -505,83 +483,66 @@ class _Metadata:
 def schema() -> dict[str, Any]:
     """JSON schemas of a file, and of the JSON texts in its metadata."""
     parts = {"file": _File, "metadata": _Metadata, "metallab": Record, "machine": machine.Machine, "headline": Headline}
-    return {name: fields.schema(part) for name, part in parts.items()}
+    return {name: msgspec.json.schema(part) for name, part in parts.items()}
 
 
 def _parse(path: Path, text: str) -> list[Record]:
     try:
-        file = fields.read(_File, _json(text))
-    except ImportError as error:
-        raise RecordError(f"{path}: {error}") from error
-    except _FAULTS as error:
+        file = msgspec.json.decode(text, type=_File)
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: not a pyperf file: {_reason(error)}") from error
     records: list[Record] = []
-    names: set[str] = set()
-    for benchmark in file.benchmarks:
-        metadata = {**file.metadata, **benchmark.metadata}
-        name = metadata.get("name", benchmark.runs[0].metadata.get("name", "a benchmark"))
+    for number, benchmark in enumerate(file.benchmarks):
+        metadata = file.metadata | benchmark.metadata
         try:
-            runs = [_record({**metadata, **process.metadata}, process) for process in benchmark.runs]
-            _assert_one_benchmark(runs)
-            if name in names:
-                raise ValueError("there is another benchmark of this name")
-        except _FAULTS as error:
-            raise RecordError(f"{path}: {reprlib.repr(name)} is not a record of ours: {_reason(error)}") from error
-        names.add(name)
+            runs = [_record(metadata | process.metadata, process) for process in benchmark.runs]
+            if len({_work(run) for run in runs}) > 1:
+                raise ValueError("it mixes runs of different work, machines or revisions")
+        except (ValueError, TypeError, RecursionError) as error:
+            raise RecordError(f"{path}: benchmark {number} is not a record of ours: {_reason(error)}") from error
         records += runs
-    runs = {(record.name, record.taken): record for record in records}
     try:
+        runs = {(record.name, record.moment): record for record in records}
+        if len(runs) < len(records):
+            raise ValueError("the same run is in it twice, or two that were saved within one second")
         return [_computed(record, runs) for record in records]
-    except _FAULTS as error:
+    except (ValueError, OverflowError) as error:  # a moment before the year 1
         raise RecordError(f"{path}: {_reason(error)}") from error
 
 
 def _record(metadata: Mapping[str, Any], process: _Process) -> Record:
-    given = fields.read(_Metadata, metadata)
-    about = _json(given.metallab)
-    if about.pop("schema", None) != SCHEMA:
+    given = msgspec.convert(metadata, _Metadata)
+    about = msgspec.json.decode(given.metallab, type=dict[str, Any])
+    if about.get("schema") != SCHEMA:
         raise ValueError("it was written by another version of metallab: update, or measure again")
-    elsewhere = {"samples": process.values, "first_call": process.warmups[0][1], "block": given.loops}
-    if not isinstance(about.get("measurement"), dict) or about["measurement"].keys() & elsewhere.keys():
-        raise ValueError("it has no `measurement`, or one with what stands elsewhere in the file")
-    if "kind" not in about["measurement"]:  # its default is for whoever makes one, and no guess about a file
-        raise ValueError("its `measurement` does not tell its `kind`")
-    about["measurement"] |= elsewhere
-    headline = given.headline and fields.read(Headline, _json(given.headline))
-    record = fields.read(Record, about, name=given.name, machine=_machine(given.machine), headline=headline or None)
-    _assert_true_to_itself(record)
-    return record
+    timed = {"samples": process.values, "first_call": process.warmups[0][1], "block": given.loops}
+    about["measurement"] = msgspec.convert(about.get("measurement"), dict[str, Any]) | timed
+    about |= {"name": given.name, "machine": msgspec.json.decode(given.machine)}
+    about["headline"] = given.headline and msgspec.json.decode(given.headline)
+    return msgspec.convert(about, Record)
 
 
-@functools.lru_cache(maxsize=64)  # hundreds of records have the same
-def _machine(text: str) -> machine.Machine:
-    return machine.Machine.from_json(text)
+def _work(run: Record) -> tuple[Any, ...]:
+    """What the runs of one benchmark have in common."""
+    measured, compared, made = run.measurement, run.comparison, run.machine
+    names = (run.lesson, run.name, measured.name, compared and (compared.name, compared.variant, compared.baseline))
+    what = (measured.question, measured.dtype, measured.size, compared and (compared.role, compared.series))
+    where = (measured.device, measured.kind, measured.simulated, measured.mode, made.chip, made.git_revision)
+    return *names, *what, *where, *made.versions.items()
 
 
-def _assert_true_to_itself(record: Record) -> None:
-    """ValueError if a record's label says what its fields do not."""
-    if "simulated" in record.measurement.device.lower() and not record.measurement.simulated:
-        raise ValueError("its device is called simulated, and it is not marked as such")
+def _computed(run: Record, runs: Mapping[tuple[str, datetime], Record]) -> Record:
+    """Replace what a record says of its comparison by what the samples say, as `gather` does where they are taken.
 
-
-def _computed(run: Record, runs: Mapping[tuple[str, str], Record]) -> Record:
-    """A record with what is said of its comparison computed from the samples, as `gather` does where they are taken.
-
-    What it was refused for (outputs that differ) is kept. ValueError if a file claims anything else.
+    The reason why it was refused (outputs that differ) is kept. ValueError if the file claims another speed-up.
     """
     claimed = run.comparison
     if claimed is None:
         return run
     named = f"{run.lesson}/{claimed.name}/"
-    if run.name != named + claimed.variant:
-        raise ValueError(f"{run.name!r} claims to be {named + claimed.variant!r}")
-    if (claimed.variant == claimed.baseline) != (claimed.outcome == "baseline"):
-        raise ValueError(f"{run.name!r} claims to be the baseline, or is it and claims a verdict")
-    if claimed.outcome == "baseline" and (claimed.doubt or claimed.withheld):
-        raise ValueError(f"{run.name!r} is the baseline, of which nothing can be withheld")
-    base = runs.get((named + claimed.baseline, run.taken))
-    if base is None:
-        raise ValueError(f"{run.name!r} is compared with {claimed.baseline!r}, which the file does not hold")
+    base = runs.get((named + claimed.baseline, run.moment))
+    if base is None or run.name != named + claimed.variant:
+        raise ValueError(f"{run.name!r} claims to be {named + claimed.variant!r} beside {claimed.baseline!r}: not here")
     computed = _compared(_comparison_of(run, base), claimed.variant)
     ours, theirs = ((each.median, each.low, each.high) for each in (computed, claimed))
     if not _alike(ours, theirs):
@@ -596,10 +557,7 @@ def _comparison_of(run: Record, base: Record) -> Comparison:
     """A variant beside its baseline, as `metallab.timing` compares samples that belong together."""
     claimed, ours, theirs = run.comparison, run.measurement, base.measurement
     if (ours.n, ours.question) != (theirs.n, theirs.question):
-        raise ValueError(
-            f"{run.name!r} cannot be compared: {ours.n} samples of {ours.question}, but {theirs.n} of "
-            f"{theirs.question} of its baseline"
-        )
+        raise ValueError(f"{run.name!r} cannot be compared: its baseline has other samples")
     sides = {claimed.baseline: theirs, claimed.variant: ours}
     made = compare_samples(sides, baseline=claimed.baseline, name=claimed.name, parity=claimed.parity)
     refused = _doubt_of(claimed)
@@ -613,45 +571,3 @@ def _alike(ours: Sequence[float | None], theirs: Sequence[float | None]) -> bool
     """Whether two speed-ups with their intervals are the same, but for the last digits; None is like None alone."""
     pairs = zip(ours, theirs, strict=True)
     return all(a is b if None in (a, b) else math.isclose(a, b, rel_tol=1e-6) for a, b in pairs)
-
-
-def _assert_one_benchmark(runs: Sequence[Record]) -> None:
-    """ValueError if these are not runs of the same work, in one state of code and machine, each its own."""
-    if len({run.moment for run in runs}) < len(runs):  # one moment can be written in many ways
-        raise ValueError("it holds the same run twice, or two that were saved within one second")
-    for one, other in itertools.combinations(runs, 2):
-        if one.machine is not other.machine and (different := _changed(one.machine, other.machine)):
-            raise ValueError(f"it mixes runs: {different} is not the same in all of them")
-        if _work(one) != _work(other):
-            raise ValueError("it mixes runs of different work: lesson, names, question, device or mode differ")
-
-
-def _changed(one: machine.Machine, other: machine.Machine) -> str | None:
-    """What a machine, its settings or the code have no longer in common; the load may change, unknown fits all."""
-    for part in dataclasses.fields(machine.Machine):
-        ours, theirs = getattr(one, part.name), getattr(other, part.name)
-        if part.name != "load_average" and ours != theirs and None not in (ours, theirs):
-            return part.name
-    return None
-
-
-def _work(run: Record) -> tuple[Any, ...]:
-    measured, compared = run.measurement, run.comparison
-    names = (run.lesson, run.name, measured.name, compared and (compared.name, compared.variant, compared.baseline))
-    what = (measured.question, measured.dtype, measured.size, compared and (compared.role, compared.series))
-    return *names, *what, measured.device, measured.kind, measured.simulated, measured.mode
-
-
-def _json(text: str) -> Any:
-    """JSON proper: Python's own reader lets NaN and Infinity pass, and of a name that comes twice takes the last."""
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no number of JSON")
-
-    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = dict(pairs)
-        if len(names) < len(pairs):
-            raise ValueError(f"an object has one of these names twice: {reprlib.repr([name for name, _ in pairs])}")
-        return names
-
-    return json.loads(text, parse_constant=refuse, object_pairs_hook=distinct)
