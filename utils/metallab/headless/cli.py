@@ -76,7 +76,6 @@ def run(options: argparse.Namespace) -> int:
     results: list[NotebookResult] = []
     with locked(folder):
         summary = Summary(folder, options.mode, resolved)
-        paths.note(folder)
         try:
             for job in jobs:
                 summary.add(NotebookResult(job.name, job.name, reason=UNFINISHED))
