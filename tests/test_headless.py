@@ -629,13 +629,6 @@ def test_the_real_device_answers():
     assert resolved["label"]
 
 
-def test_a_run_notes_that_it_is_the_latest(command, tmp_path, monkeypatch):
-    """For the report, which shall not go by clocks alone (`paths.latest`)."""
-    monkeypatch.setattr(paths, "BUILD", tmp_path)
-    assert command(make(tmp_path / "01_skipped.ipynb", "1", metallab=SKIPPED)) == 0
-    assert (tmp_path / "order.txt").read_text() == "run\n"
-
-
 @pytest.mark.parametrize("strange", ["{", "[]", '{"notebooks": [{"name": "x"}]}'])
 def test_a_summary_of_unknown_origin_is_not_overwritten(tmp_path, strange):
     (tmp_path / "summary.json").write_text(strange)
@@ -656,10 +649,3 @@ def test_a_reader_never_finds_half_a_file(tmp_path, monkeypatch):
     with pytest.raises(InterruptedError):
         write_atomically(path, "new")
     assert path.read_text() == "old"
-
-
-def test_a_run_is_the_latest_whichever_way_its_folder_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
-    paths.note(paths.BUILD / "old")
-    paths.note(paths.BUILD / ".." / "build" / "new")
-    assert paths.latest({paths.BUILD / "old": 2.0, paths.BUILD / "new": 1.0}).name == "new"

@@ -22,7 +22,7 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from results_files import claim
 
-from metallab import isolated, machine, paths, records, timing
+from metallab import isolated, machine, records, timing
 from metallab.device import PyTorchDevice
 
 CPU = PyTorchDevice("cpu", "Xeon CPU, 2 threads", threads=2)
@@ -222,17 +222,6 @@ def test_only_runs_that_nothing_speaks_against_are_believed():
 def test_a_simulated_device_is_marked_as_one(tmp_path):
     made = record(device="Simulated Apple GPU (on a Xeon)", simulated=True)
     assert records.load(records.write(tmp_path / "a.json", [made]))[0].measurement.simulated
-
-
-def test_a_page_run_by_hand_notes_that_its_run_is_the_latest(tmp_path, monkeypatch):
-    """One that a run started does not: the run noted itself, and runs may overlap."""
-    monkeypatch.setattr(paths, "BUILD", tmp_path)
-    monkeypatch.delenv("METALLAB_OUT", raising=False)
-    records.save("01_a", measurement(), on=CPU)
-    records.save("01_a", measurement(), on=CPU, folder=tmp_path / "elsewhere")
-    monkeypatch.setenv("METALLAB_OUT", str(tmp_path / "full-mps"))
-    records.save("01_a", measurement(), on=CPU)
-    assert (tmp_path / "order.txt").read_text() == "full-cpu\n"
 
 
 def test_a_page_without_results_or_with_a_bad_name_is_refused(tmp_path):

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import filelock
@@ -41,16 +39,6 @@ for _ in range(10):
         (folder / who).unlink()
     assert together == [who], together
 """
-
-PATIENCE = 120.0  # seconds; what is waited for comes much sooner
-
-
-def until(happened) -> None:
-    """Return when something has happened; fail if it does not."""
-    end = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 class Other:
@@ -181,20 +169,6 @@ def test_a_turn_that_does_not_end_is_an_error(start, monkeypatch):
     monkeypatch.setattr("builtins.print", lambda *_, **__: other.leaves())
     with turns.turn():
         pass
-
-
-def test_an_interrupt_while_waiting_takes_no_turn(folder, start, monkeypatch):
-    monkeypatch.setattr("builtins.print", lambda *_, **__: signal.raise_signal(signal.SIGINT))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
-    try:
-        other = start(HOLD)
-        assert other.next_line() == "mine\n"
-        with pytest.raises(KeyboardInterrupt), turns.turn():
-            pass
-    finally:
-        signal.signal(signal.SIGINT, before)
-    other.is_killed()
-    assert is_free(folder)
 
 
 def test_other_accounts_can_take_the_lock(folder):

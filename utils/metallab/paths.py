@@ -14,7 +14,6 @@ import re
 import stat
 import tempfile
 import time
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def make_output(folder: Path, option: str = "--out") -> None:
     """Make a folder for what a command's ``option`` writes. OSError, with what to do, if it takes no files."""
     try:
         if Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(BUILD)):
-            _make_build()
+            make_build()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -51,37 +50,20 @@ def make_output(folder: Path, option: str = "--out") -> None:
         raise OSError(f"{folder} takes no files ({error.strerror}): name another folder with {option}") from error
 
 
-def note(path: Path) -> None:
-    """Note that results begin to be written there: `latest` goes by the order of these notes, ``build/order.txt``.
-
-    A warning if that cannot be written: no result is lost, and clocks alone tell then.
-    """
-    if not (name := _name(path)):
-        return
-    try:
-        _make_build()
-        with (BUILD / _ORDER).open("a", encoding="utf-8") as order:
-            order.write(f"{name}\n")
-    except OSError as error:
-        warnings.warn(f"{BUILD / _ORDER}: {error.strerror}; which run is the latest is told by clocks", stacklevel=2)
+def make_build() -> None:
+    """Make `BUILD`. Where nobody chose it, it may lie in somebody's own project, whose git then ignores it."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    if not IN_CHECKOUT and not os.environ.get("METALLAB_BUILD"):
+        (BUILD / ".gitignore").write_text("*\n", encoding="utf-8")
 
 
 def latest(times: Mapping[Path, float]) -> Path:
-    """Of files and folders with results under ``build/``, each with the time that it claims, that of the last run.
+    """Return the file or folder with results that has the latest time, in seconds since 1970.
 
-    The time is in seconds since 1970. A clock may have been wrong once, so the order of notes counts before it: what
-    was noted later is later. Among those that were never noted, which come before, a time that is yet to come counts
-    as the earliest. ValueError if there are none.
+    A time that is yet to come, from a clock that was wrong, counts as the earliest. ValueError if there are none.
     """
-    order = BUILD / _ORDER
-    lines = order.read_text(encoding="utf-8", errors="replace").splitlines() if order.is_file() else []
-    noted, now = {line: number for number, line in enumerate(lines)}, time.time()
-
-    def when(path: Path) -> tuple[int, float]:
-        claimed = times[path]
-        return noted.get(_name(path), -1), claimed if claimed <= now else -math.inf
-
-    return max(times, key=when)
+    now = time.time()
+    return max(times, key=lambda path: times[path] if times[path] <= now else -math.inf)
 
 
 def results_file(device: str) -> str:
@@ -122,19 +104,3 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-
-
-_ORDER = "order.txt"
-
-
-def _make_build() -> None:
-    """Make `BUILD`. Where nobody chose it, it may lie in somebody's own project, whose git is told to ignore it."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    if not IN_CHECKOUT and not os.environ.get("METALLAB_BUILD"):
-        (BUILD / ".gitignore").write_text("*\n", encoding="utf-8")
-
-
-def _name(path: Path) -> str:
-    """A path below ``build/``, whichever way it is written; empty if it lies elsewhere."""
-    path, build = Path(os.path.abspath(path)), Path(os.path.abspath(BUILD))  # .. is resolved
-    return path.relative_to(build).as_posix() if path.is_relative_to(build) else ""

@@ -6,16 +6,49 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 MARK = "_METALLAB_FAMILY"
 """An environment variable: the names of the families that a process belongs to, with a colon before each."""
 _SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
+
+
+def run(command: Sequence[str | Path], timeout: float | None = None, **options: Any) -> subprocess.CompletedProcess:
+    """Run a command in a session of its own, and end everything that it started when it ends or takes too long.
+
+    `subprocess.run` kills the command alone: a compiler that it had started would go on.
+
+    Parameters
+    ----------
+    command : sequence of str or Path
+    timeout : float, optional
+        Seconds.
+    **options
+        Those of `subprocess.Popen`.
+
+    Returns
+    -------
+    subprocess.CompletedProcess
+
+    Raises
+    ------
+    subprocess.TimeoutExpired
+        If it did not end in time, or something that it started holds its output open.
+    """
+    with subprocess.Popen(command, start_new_session=True, **options) as process:
+        head = find_process(process.pid)
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        finally:
+            kill_family(head)
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 def find_process(pid: int) -> psutil.Process | None:

@@ -150,10 +150,9 @@ def save(
     if headline:
         kept = _with_picture_beside(path, headline)
         records = [replace(record, headline=kept) for record in records]
-    write(path, records)
-    if folder is None and not os.environ.get("METALLAB_OUT"):  # by hand: whoever names a folder notes its run
-        paths.note(run)
-    return path
+    if folder is None and not os.environ.get("METALLAB_OUT"):
+        paths.make_build()
+    return write(path, records)
 
 
 def gather(lesson: str, *results: Measurement | Comparison, sentinel: Sentinel | None = None) -> list[Record]:

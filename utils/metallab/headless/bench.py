@@ -127,7 +127,6 @@ def _combined(root: Path, folder: Path, mode: str, resolved: dict) -> Path:
         raise UsageError("no page left any results")
     name = paths.results_file(resolved["label"])
     made = records.merge(files, root / (name if mode == "full" else f"{mode}_{name}"))
-    paths.note(made)
     return made
 
 

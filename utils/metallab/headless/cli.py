@@ -17,7 +17,7 @@ from pathlib import Path
 import filelock
 
 from metallab import mode as modes
-from metallab import paths
+from metallab import paths, processes
 from metallab.device import NAMES
 from metallab.headless.runner import (
     CELL_TIMEOUT,
@@ -33,7 +33,6 @@ from metallab.headless.runner import (
     make_job,
 )
 from metallab.paths import shown
-from metallab.processes import describe_exit
 
 UNFINISHED = "no result: the run ended while this notebook was running; it was killed, or could not write"
 PICK_SECONDS = 300.0
@@ -76,7 +75,6 @@ def run(options: argparse.Namespace) -> int:
     results: list[NotebookResult] = []
     with locked(folder):
         summary = Summary(folder, options.mode, resolved)
-        paths.note(folder)
         try:
             for job in jobs:
                 summary.add(NotebookResult(job.name, job.name, reason=UNFINISHED))
@@ -177,9 +175,9 @@ def resolve_device(name: str) -> dict:
     """
     environment = dict(os.environ) if name == "auto" else os.environ | {"METALLAB_DEVICE": name}
     try:
-        picked = subprocess.run(
-            [sys.executable, "-P", "-c", PICK], env=environment, capture_output=True, text=True, errors="replace",
-            stdin=subprocess.DEVNULL, timeout=PICK_SECONDS,
+        picked = processes.run(
+            [sys.executable, "-P", "-c", PICK], PICK_SECONDS, env=environment, text=True, errors="replace",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise UsageError(
@@ -188,7 +186,7 @@ def resolve_device(name: str) -> dict:
         ) from None
     answers = [line for line in picked.stdout.splitlines() if line.startswith(PICK_MARK)]
     if not answers:
-        lines = picked.stderr.strip().splitlines() or [describe_exit(picked.returncode)]
+        lines = picked.stderr.strip().splitlines() or [processes.describe_exit(picked.returncode)]
         raise UsageError(f"looking for a device failed: {lines[-1]}; call metallab.device.pick() in Python")
     answer = json.loads(answers[-1].removeprefix(PICK_MARK))
     if "error" in answer:
