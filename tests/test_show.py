@@ -150,7 +150,12 @@ def test_a_set_reads_like_the_folder_of_a_run(run):
 
 @pytest.mark.parametrize(
     ("changes", "word"),
-    [({"mode": "fast"}, "MODE=full"), ({"simulated": True}, "simulated"), ({"device": "sim"}, "simulated")],
+    [
+        ({"mode": "fast"}, "MODE=full"),
+        ({"simulated": True}, "simulated"),
+        ({"device": "sim"}, "simulated"),
+        ({"notebooks": [entry("01_a", status="failed", reason="Boom")]}, "Boom"),
+    ],
 )
 def test_a_run_is_refused_as_a_whole(run, changes, word, capsys):
     run.summary(entry("01_a"), **changes)
@@ -185,9 +190,10 @@ def test_a_page_replaces_itself_and_other_pages_stay(run):
     folder, _ = run.make()
     before = {path.name: path.read_bytes() for path in folder.rglob("01_a.*")}
     run.page_of("02_b", shown(png(5, 5)))
-    for first in ([], [entry("01_a", status="failed", reason="Boom")]):
+    (run.folder / "results" / "01_a.png").write_bytes(png(4, 4))  # of another run: refused
+    for first in ([], [entry("01_a")], [entry("01_a", status="failed", reason="Boom")]):
         run.summary(*first, entry("02_b"))
-        run.make()
+        assert [*run.make()[1]] == ["01_a"] * len(first)
         assert {path.name: path.read_bytes() for path in folder.rglob("01_a.*")} == before
     picture = base64.b64decode(nbformat.read(folder / "02_b.ipynb", 4).cells[1].outputs[0].data["image/png"])
     assert Image.open(io.BytesIO(picture)).size == (5, 5)

@@ -69,7 +69,8 @@ class ExecutedSet:
 def make(run: Path, folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
     """Put the pages of a run into the set of its machine; return the set's folder, and the reason for each refusal.
 
-    ShowError if the run is in fast mode or simulated, report.ReportError if its summary cannot be read.
+    ShowError if the run is in fast mode or simulated, or none of its pages may be shown; report.ReportError if its
+    summary cannot be read.
     """
     summary = report.read_summary(run)
     if summary.simulated:
@@ -80,19 +81,20 @@ def make(run: Path, folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
     shown: dict[str, report.Notebook] = {}
     if (target / "summary.json").exists():
         shown = {entry.name: entry for entry in report.read_summary(target).notebooks if entry.status != "skipped"}
-    refused, why = {}, {}
+    made, refused, why = {}, {}, {}
     for entry in summary.notebooks:
         try:
             if entry.status == "skipped":
                 why[entry.name] = entry.reason
             else:
                 _write_page(entry, run, summary.label, target)
-                shown[entry.name] = replace(entry, failed_copy=None)
+                made[entry.name] = replace(entry, failed_copy=None)
         except (ShowError, plain.PlainError, pages.PageError, records.RecordError) as problem:
             refused[entry.name] = f"{entry.name}: {private.without_paths(str(problem))}"
             why[entry.name] = "it failed there" if entry.status == "failed" else "what it did there may not be shown"
-    if shown:
-        _write_summary(target, summary, shown, why)
+    if not made:
+        raise ShowError("no page of it may be shown: " + "; ".join(refused.values() or ["it has none"]))
+    _write_summary(target, summary, shown | made, why)
     return target, refused
 
 
@@ -200,11 +202,12 @@ def _write_record(target: Path, results: Path, measured: Sequence[Record]) -> No
     if traces := private.leaks(f"{kept.machine.to_json()} {headline}"):
         raise ShowError(f"its results name {traces[0]!r}, which is of the machine that it ran on")
     target.parent.mkdir(parents=True, exist_ok=True)
-    drawn.unlink(missing_ok=True)
     if headline and headline.picture:
         picture = plain.small_png(records.read_picture(results, headline), PICTURE_WIDTH)
         drawn.write_bytes(picture)
         headline = replace(headline, picture=drawn.name, sha256=hashlib.sha256(picture).hexdigest())
+    else:
+        drawn.unlink(missing_ok=True)
     records.write(target, [replace(kept, headline=headline)])
 
 
@@ -217,7 +220,7 @@ def _write_summary(
     target: Path, summary: report.RunSummary, shown: dict[str, report.Notebook], why: dict[str, str]
 ) -> None:
     """Write summary.json: the pages that are shown, and each notebook of the checkout that is not, with the reason."""
-    described = records.load(target / "results" / f"{next(iter(shown))}.json")[0].machine
+    described = records.load(target / "results" / f"{[*shown][-1]}.json")[0].machine
     entries = []
     for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
         original = nbformat.read(path, 4)
