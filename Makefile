@@ -200,8 +200,8 @@ check-mac: setup ### Linux: read a Mac's wheels and compare them with what this 
 book: .venv/extra-book ## make a site of the executed pages in data/executed, in build/book (RUN=build/full-mps: of that run)
 	$(BIN)/python book/build.py $(if $(RUN),'$(RUN)')
 
-# What is in the repository for whoever reads before installing. Without RUN= README alone is written anew.
-show: setup ### put the pages of a finished run into data/executed and their pictures into README (RUN=build/full-cpu)
+# For people who read before installing. Without RUN= the stored pages' text and the gallery are written anew.
+show: setup ### put the pages of a finished run into data/executed and into docs/gallery.md (RUN=build/full-cpu)
 	$(BIN)/python -m metallab.results.show $(RUN)
 
 report: setup ### make the report again from the results in build/

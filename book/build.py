@@ -165,7 +165,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     titles = {path: pages.read_notebook(path).cells[0].source.partition("\n")[0].lstrip("# ") for path in notebooks}
     runs = []
     for folder in folders:
-        summary, _ = report.read_summary(folder)
+        summary = report.read_summary(folder)
         run = Run(folder, summary, tuple(chapter(path, titles[path], folder, summary) for path in notebooks))
         if not run.executed:
             raise report.ReportError(

@@ -155,5 +155,5 @@ def test_nothing_to_make_a_book_of_is_told_with_what_to_do(checkout, tmp_path):
     with pytest.raises(book.BookError, match="2 runs lie in folders that are called full-cpu: rename one"):
         book.read_runs([one, other])
     shutil.rmtree(one)
-    with pytest.raises(report.ReportError, match="run `make run` first"):
+    with pytest.raises(report.ReportError, match="make run"):
         book.read_runs([one])

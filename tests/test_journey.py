@@ -20,8 +20,8 @@ from test_book_layout import book
 from test_surface import PAGES, help_of, options
 
 from metallab import __main__ as command
-from metallab import headless, paths, records, workshop
-from metallab.results import plain, show
+from metallab import headless, paths, private, records, workshop
+from metallab.results import show
 
 SETUP = """import metallab.device
 from matplotlib import pyplot as plt
@@ -86,15 +86,14 @@ def test_run_report_show_book_workshop(checkout):
     assert html.count("The sum was measured.") >= 2
     assert [link for link in links_of(html) if not (report.parent / link).exists()] == []
 
-    executed, readme = checkout / "executed", checkout / "README.md"
-    readme.write_text(f"{show.BEGIN}\n{show.END}\n| 01 | [Add](notebooks/01_add.ipynb) | adding |\n")
-    folder, refused = show.make([run], executed)
-    show.update(executed, readme)
+    executed, gallery = checkout / "executed", checkout / "gallery.md"
+    folder, refused = show.make(run, executed)
+    show.update(executed, gallery)
     assert refused == {}
-    assert f"data/executed/{folder.name}/01_add.ipynb" in readme.read_text()
+    assert f"executed/{folder.name}/01_add.ipynb" in gallery.read_text()
     assert len(records.load(folder / "results" / "02_more.json")) == 1
     texts = [path.read_text("utf-8") for path in folder.rglob("*.*") if path.suffix in (".json", ".ipynb")]
-    assert plain.leaks("\n".join(texts)) == []
+    assert private.leaks("\n".join(texts)) == []
 
     book.lay_out(book.read_runs([run]), checkout / "book")
     laid_out = nbformat.read(checkout / "book" / "notebooks" / "01_add.ipynb", 4)

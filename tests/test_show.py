@@ -1,4 +1,4 @@
-"""Executed pages in the repository: what may be shown, nothing of a machine is left, and they are up to date."""
+"""Executed pages in the repository: which runs are shown, what is left of them, and the gallery."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import dataclasses
 import hashlib
 import io
 import itertools
-import json
-import os
 import random
+import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -19,11 +17,12 @@ from nbformat import v4
 from PIL import Image
 from test_report import Run, code, entry, png, record, shown
 
-from metallab import machine, needs, notebook, paths, records
-from metallab.results import plain, report, show
+from metallab import needs, paths, private, records
+from metallab.results import pages, plain, report, show
 
 REVISION = "a" * 40
 GAP = needs.MissingTool("the model was not converted", "make packages")
+MOST_BYTES = 10_000_000  # of a set
 
 
 # --- what is stored ---
@@ -34,43 +33,46 @@ def faults_of(page: show.Executed) -> Iterator[str]:
     executed = nbformat.read(page.path, 4)
     if page.record.machine.git_revision[:7] not in executed.cells[0].source:
         yield "it does not name its revision"
-    if show.renew(page) != page.path.read_text(encoding="utf-8"):
-        yield "its text has changed since: make show"
-    if notebook.fault(executed):
-        yield "it did not come to its end"
     outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
-    if traces := plain.leaks("\n".join(plain.texts(outputs))):
+    if any(output.output_type == "error" for output in outputs):
+        yield "it did not come to its end"
+    if traces := private.leaks("\n".join(pages.words(outputs))):
         yield f"it names {traces}"
-    kinds = {kind for output in outputs for kind in output.get("data", ())}
-    if kinds - {"text/plain", "text/html", "image/png", needs.MIME}:
+    if {kind for output in outputs for kind in output.get("data", ())} - {*plain.KEPT}:
         yield "an output is not for every viewer"
+    if any(gap["what"] not in executed.cells[0].source for gap in page.entry.not_run):
+        yield "it does not name a cell that did not run"
     drawn = page.picture and hashlib.sha256(page.picture.read_bytes()).hexdigest()
     if drawn != page.record.headline.sha256 or not (drawn or page.entry.not_run):
         yield "its picture is missing or another one"
 
 
-def test_the_stored_pages_are_those_of_the_notebooks():
+def test_stored_pages_are_whole_and_name_no_machine():
     stored, faults = show.read_sets(), []
-    names = {path.stem for path in paths.NOTEBOOKS.glob("[0-9]*.ipynb")}
-    assert {*show.FIRST} <= {name.split("_")[0] for name in names}
-    assert [{*each.pages} for each in stored if each.summary.device == "cpu"] == [names]
     for each in stored:
         files = [path for path in each.folder.rglob("*") if path.is_file()]
-        texts = [path for path in files if path.suffix == ".json" and plain.leaks(path.read_text(encoding="utf-8"))]
+        texts = [path for path in files if path.suffix == ".json" and private.leaks(path.read_text(encoding="utf-8"))]
         faults += [f"{path}: it names a machine" for path in texts]
-        if sum(path.stat().st_size for path in files) > show.MOST_BYTES:
+        if sum(path.stat().st_size for path in files) > MOST_BYTES:
             faults.append(f"{each.folder}: it is too large")
         for page in each.pages.values():
             faults += [f"{page.path}: {fault}" for fault in faults_of(page)]
-    readme, index = (path.read_text(encoding="utf-8") for path in (show.README, show.EXECUTED / "README.md"))
-    if (show.with_pages(readme, stored), show.index(stored)) != (readme, index):
-        faults.append("README.md or data/executed/README.md: not what is stored: make show")
     assert not faults, "\n".join(["make run DEVICE=cpu && make show RUN=build/full-cpu", *faults])
+
+
+def test_the_gallery_leads_to_files_and_has_no_messages():
+    text = show.GALLERY.read_text(encoding="utf-8")
+    targets = [target for target in re.findall(r"\]\(([^)]+)\)", text) if ":" not in target]
+    assert len(targets) > 50
+    assert [target for target in targets if not (show.GALLERY.parent / target).is_file()] == []
+    assert not re.search(r"withheld|[Nn]ot run|Nothing to show|busy", text)
 
 
 # --- what is made of a run ---
 
-INTRODUCTION = "# Measure it\n\nSee [the guide](../docs/teaching.md) and [the next](02_b.ipynb)."
+INTRODUCTION = (
+    "# Measure it\n\nYou measure. You learn.\n\nSee [the guide](../docs/teaching.md) and [the next](02_b.ipynb)"
+)
 
 
 def cells(*outputs: dict) -> list[dict]:
@@ -92,9 +94,15 @@ class Finished(Run):
 
     def __init__(self, root, patch):
         super().__init__(root)
-        self.notebooks, self.executed = root / "notebooks", root / "data" / "executed"
+        self.notebooks, self.executed, self.gallery = (
+            root / "notebooks",
+            root / "data" / "executed",
+            root / "gallery.md",
+        )
         self.notebooks.mkdir()
         patch.setattr(paths, "NOTEBOOKS", self.notebooks)
+        patch.setattr(show, "EXECUTED", self.executed)
+        patch.setattr(show, "GALLERY", self.gallery)
         self.summary(entry("01_a"), entry("02_b"))
         for name in ("01_a", "02_b"):
             self.page_of(name, shown(png()))
@@ -110,7 +118,7 @@ class Finished(Run):
         path.with_suffix(".png").write_bytes(png())
 
     def make(self):
-        return show.make([self.folder], self.executed)
+        return show.make(self.folder, self.executed)
 
     def shown(self, name: str):
         folder, _ = self.make()
@@ -125,8 +133,7 @@ def run(tmp_path, monkeypatch):
 def test_a_set_reads_like_the_folder_of_a_run(run):
     folder, refused = run.make()
     assert (folder.name, refused) == ("some_cpu", {})
-    summary, problems = report.read_summary(folder)
-    assert problems == []
+    summary = report.read_summary(folder)
     assert [(each.name, each.status) for each in summary.notebooks] == [("01_a", "passed"), ("02_b", "passed")]
     (kept,) = records.load(folder / "results" / "01_a.json")
     assert kept.headline.sentences == ("GPU | CPU: equal losses.",)
@@ -147,58 +154,27 @@ def test_a_set_reads_like_the_folder_of_a_run(run):
         ({"mode": "fast"}, "MODE=full"),
         ({"simulated": True}, "simulated"),
         ({"device": "sim"}, "simulated"),
-        ({"notebooks": None}, "notebooks"),
-        ({"notebooks": [entry("01_a", status="failed", reason="cell 1: Boom")]}, "Boom"),
+        ({"notebooks": [entry("01_a", status="failed", reason="Boom")]}, "Boom"),
     ],
 )
-def test_a_run_is_refused_as_a_whole(run, changes, word):
+def test_a_run_is_refused_as_a_whole(run, changes, word, capsys):
     run.summary(entry("01_a"), **changes)
-    with pytest.raises(show.ShowError, match=word):
-        run.make()
+    assert show.main([str(run.folder)]) == 2
+    assert word in capsys.readouterr().err
     assert not run.executed.exists()
-
-
-def test_runs_of_two_machines_are_refused(run, tmp_path):
-    other = Run(tmp_path / "other")
-    other.summary(entry("01_a"), label="Some GPU")
-    with pytest.raises(show.ShowError, match="Some CPU and Some GPU"):
-        show.make([run.folder, other.folder], run.executed)
-
-
-PRINTED = v4.new_output("stream", name="stdout", text="in /mnt/disk/somebody/data.txt")
-UNFINISHED = v4.new_code_cell("measure()")
-RAISED = v4.new_output("error", ename="Boom", evalue="no", traceback=["Boom"])
-ATTACHED = v4.new_markdown_cell(INTRODUCTION, attachments={"a.png": {"image/png": "aaaa"}})
-
-
-def piped(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def linked(path: Path) -> None:
-    path.symlink_to(path.rename(path.with_name(f"aside{path.suffix}")))
 
 
 @pytest.mark.parametrize(
     ("damage", "word"),
     [
         (lambda run: run.summary(entry("01_a", status="failed", reason="Boom"), entry("02_b")), "Boom; make run"),
-        (lambda run: run.page_of("01_a", v4.new_output("display_data", GAP._repr_mimebundle_())), "1 parts"),
-        (lambda run: run.summary(entry("01_a", status="incomplete", reason="x"), entry("02_b")), "0 parts"),
-        (lambda run: run.notebook("01_a", cells()[0], UNFINISHED), "cell 1"),
-        (lambda run: run.page_of("01_a", RAISED), "Boom"),
-        (lambda run: run.notebook("01_a", cells()[0], code("other()")), "code"),
-        (lambda run: run.notebook("01_a", ATTACHED, cells()[1]), "attachments"),
-        (lambda run: run.page_of("01_a", PRINTED), "'/mnt/disk"),
+        (lambda run: run.page_of("01_a", v4.new_output("stream", text="in /mnt/disk/somebody/data.txt")), "'/mnt/disk"),
         (lambda run: run.page_of("01_a", v4.new_output("display_data", {"x/y": "?"})), "cell 1"),
         (lambda run: run.results("01_a", mode="fast"), "fast"),
         (lambda run: run.results("01_a", path="/mnt/disk/a"), "'/mnt/disk"),
-        (lambda run: run.page_of("01_a", shown(png(500, 500)[:150])), "picture"),
-        (lambda run: run.page_of("01_a", v4.new_output("display_data", {"image/png": "a"})), "picture"),
-        (lambda run: records.write(run.folder / "results" / "01_a.json", measured("02_b")), "another page"),
+        (lambda run: run.page_of("01_a", shown(png(500, 500)[:50])), "picture"),
         (lambda run: (run.folder / "results" / "01_a.png").write_bytes(png(4, 4)), "01_a.png"),
-        (lambda run: (run.notebooks / "01_a.ipynb").unlink(), "notebook"),
+        (lambda run: (run.folder / "01_a.ipynb").write_text("{"), "01_a.ipynb"),
     ],
 )
 def test_one_page_is_refused_and_the_others_are_shown(run, damage, word):
@@ -206,56 +182,36 @@ def test_one_page_is_refused_and_the_others_are_shown(run, damage, word):
     folder, refused = run.make()
     assert [*refused] == ["01_a"]
     assert word in refused["01_a"]
-    assert sorted(path.name for path in folder.rglob("0*")) == ["02_b.ipynb", "02_b.json", "02_b.png"]
+    assert [*show.read_sets(run.executed)[0].pages] == ["02_b"]
+    assert not (folder / "01_a.ipynb").exists()
 
 
-@pytest.mark.parametrize("put", [piped, linked, Path.unlink])
-@pytest.mark.parametrize("name", ["summary.json", "01_a.ipynb", "results/01_a.json", "results/01_a.png"])
-def test_only_the_run_s_own_files_are_shown(run, name, put):
-    put(run.folder / name)
-    if name == "summary.json":
-        with pytest.raises(show.ShowError):
-            run.make()
-    else:
-        assert [*run.make()[1]] == ["01_a"]
+def test_a_page_replaces_itself_and_other_pages_stay(run):
+    folder, _ = run.make()
+    before = {path.name: path.read_bytes() for path in folder.rglob("01_a.*")}
+    run.page_of("02_b", shown(png(5, 5)))
+    (run.folder / "results" / "01_a.png").write_bytes(png(4, 4))  # of another run: refused
+    for first in ([], [entry("01_a")], [entry("01_a", status="failed", reason="Boom")]):
+        run.summary(*first, entry("02_b"))
+        assert [*run.make()[1]] == ["01_a"] * len(first)
+        assert {path.name: path.read_bytes() for path in folder.rglob("01_a.*")} == before
+    picture = base64.b64decode(nbformat.read(folder / "02_b.ipynb", 4).cells[1].outputs[0].data["image/png"])
+    assert Image.open(io.BytesIO(picture)).size == (5, 5)
+    assert [*show.read_sets(run.executed)[0].pages] == ["01_a", "02_b"]
 
 
-def test_a_headline_is_of_its_page_and_of_its_samples(run):
-    (one,) = measured("01_a")
-    (run.folder / "results" / "other.png").write_bytes(png(4, 4))
-    told = dataclasses.replace(one.headline, sentences=("It is 3 times as fast.", "Nothing is lost."))
-    other = dataclasses.replace(told, picture="other.png", sha256=hashlib.sha256(png(4, 4)).hexdigest())
-    for headline in (told, other):
-        records.write(run.folder / "results" / "01_a.json", [dataclasses.replace(one, headline=headline)])
-        folder, refused = run.make()
-    assert "01_a.png" in refused["01_a"]
-    assert records.load(folder / "results" / "01_a.json")[0].headline.sentences == ("Nothing is lost.",)
+def test_a_page_that_the_run_lacks_has_a_reason(run):
+    run.summary(entry("02_b"))
+    folder, _ = run.make()
+    lacking = report.read_summary(folder).notebooks[0]
+    assert (lacking.name, lacking.status, "jax-metal" in lacking.reason) == ("01_a", "skipped", True)
 
 
-def test_a_page_of_one_run_is_shown_where_the_other_failed(run, tmp_path):
-    later = Run(tmp_path / "later")
-    later.summary(entry("01_a", status="failed", reason="Boom"))
-    for runs in ([run.folder, later.folder], [later.folder, run.folder]):
-        folder, refused = show.make(runs, run.executed)
-        assert refused == {}
-        assert (folder / "01_a.ipynb").exists()
-
-
-def test_an_incomplete_page_names_what_was_not_run(run):
-    gap = {"where": "cell 1 (Measure it)", "what": GAP.what, "mend": GAP.fix}
-    run.summary(entry("01_a", status="incomplete", reason="not run", not_run=[gap]), entry("02_b"))
-    run.page_of("01_a", v4.new_output("display_data", GAP._repr_mimebundle_()))
-    assert f"{GAP.what} (cell 1)" in run.shown("01_a").cells[0].source
-    assert f"{GAP.what} (cell 1)" in show.index(show.read_sets(run.executed))
-
-
-def test_a_page_of_another_machine_may_be_of_a_known_revision(run):
-    run.summary(entry("01_a"), device="cuda", label="Some GPU")
+def test_a_page_older_than_its_notebook_names_its_revision(run):
     run.notebook("01_a", cells()[0], code("older()"))
-    assert "aaaaaaa" in run.shown("01_a").cells[0].source
-    run.results("01_a", revision=None)
-    with pytest.raises(show.ShowError, match="revision"):
-        run.make()
+    top, cell = run.shown("01_a").cells
+    assert "aaaaaaa" in top.source
+    assert cell.source == "older()"
 
 
 def test_a_stored_page_gets_today_s_text_and_keeps_outputs(run):
@@ -267,25 +223,15 @@ def test_a_stored_page_gets_today_s_text_and_keeps_outputs(run):
             code(program),
             v4.new_markdown_cell("So."),
         ]
-        nbformat.write(v4.new_notebook(cells=text), run.notebooks / f"{name}.ipynb")
-    readme = run.executed / "top.md"
-    readme.write_text(EMPTY)
+        metadata = {"metallab": {"needs": []}}
+        nbformat.write(v4.new_notebook(cells=text, metadata=metadata), run.notebooks / f"{name}.ipynb")
     other = (folder / "02_b.ipynb").read_text()
-    show.update(run.executed, readme)
+    assert show.main([]) == 0
     top, cell, last = nbformat.read(folder / "01_a.ipynb", 4).cells
     caption = before.cells[0].source.split("\n\n")[1]
     assert (top.source, last.source) == (f"# Time it\n\n{caption}\n\nSee [it](../../../README.md).", "So.")
     assert cell.outputs == before.cells[1].outputs
     assert (folder / "02_b.ipynb").read_text() == other, "of other code the text stays as well"
-
-
-def test_a_page_that_the_run_lacks_has_a_reason(run):
-    run.summary(entry("02_b"))
-    run.make()
-    (made,) = show.read_sets(run.executed)
-    ((name, reason),) = [(each.name, each.reason) for each in made.lacking]
-    assert (name, "jax-metal" in reason) == ("01_a", True)
-    assert reason in show.index([made])
 
 
 def test_versions_that_are_not_the_locked_ones_are_named(run):
@@ -296,82 +242,62 @@ def test_versions_that_are_not_the_locked_ones_are_named(run):
         assert ("torch 1.0+cu1 " in show.caption(report.Notebook("01_a", "A", "passed"), older, "", [needed])) is named
 
 
-def test_a_set_that_is_too_large_is_refused(run, monkeypatch):
-    monkeypatch.setattr(show, "MOST_BYTES", 1000)
-    with pytest.raises(show.ShowError, match="the largest with"):
-        run.make()
+# --- the gallery ---
 
 
-def test_a_folder_that_is_no_set_is_left_alone(run):
-    (run.executed / "some_cpu").mkdir(parents=True)
-    (run.executed / "some_cpu" / "diary.txt").write_text("mine")
-    with pytest.raises(show.ShowError, match="move it away"):
-        run.make()
-    assert (run.executed / "some_cpu" / "diary.txt").read_text() == "mine"
-
-
-def test_a_page_replaces_itself_and_other_pages_stay(run):
-    folder, _ = run.make()
-    before = {path.name: path.read_bytes() for path in folder.rglob("01_a.*")}
-    run.page_of("02_b", shown(png(5, 5)))
-    run.summary(entry("01_a", status="failed", reason="Boom"), entry("02_b"))
-    assert [*run.make()[1]] == ["01_a"], "the stored page stays, and the run's is named"
-    assert {path.name: path.read_bytes() for path in folder.rglob("01_a.*")} == before
-    picture = base64.b64decode(nbformat.read(folder / "02_b.ipynb", 4).cells[1].outputs[0].data["image/png"])
-    assert Image.open(io.BytesIO(picture)).size == (5, 5)
-    (made,) = show.read_sets(run.executed)
-    assert ([*made.pages], made.lacking) == (["01_a", "02_b"], [])
-
-
-def test_a_page_that_the_checkout_lost_goes(run):
-    run.make()
-    (run.notebooks / "01_a.ipynb").unlink()
-    run.summary(entry("02_b"))
-    folder, _ = run.make()
-    assert sorted(path.name for path in folder.rglob("*.*")) == ["02_b.ipynb", "02_b.json", "02_b.png", "summary.json"]
-
-
-# --- README ---
-
-EMPTY = f"# Lab\n\n{show.BEGIN}\n{show.END}\n\n| 01 | [A](notebooks/01_a.ipynb) | to measure |\n"
-
-
-def test_readme_shows_each_page_of_a_gpu_first(run):
+def test_the_gallery_shows_each_page_of_a_gpu_first(run):
     run.make()
     run.summary(entry("02_b"), device="cuda", label="Some GPU")
     run.make()
-    text = show.with_pages(EMPTY, show.read_sets(run.executed))
-    first, page = text.index("[**01 Title of 01_a**]"), "(data/executed/some_cpu/01_a.ipynb)"
-    assert f"[![bars; (a) and b](data/executed/some_cpu/results/01_a.png)]{page}<br>" in text[:first]
-    assert text[first:].startswith(rf"[**01 Title of 01_a**]{page}: GPU \| CPU: equal losses. *Some CPU*")
-    assert f"(notebooks/01_a.ipynb)<br>[CPU]{page} |" in text
-    assert show.with_pages(text, show.read_sets(run.executed)) == text
+    first, second = show.gallery(show.read_sets(run.executed), "e").split("\n## ")[1:]
+    assert r"GPU \| CPU: equal losses. *[Some CPU](e/some_cpu/01_a.ipynb), at revision aaaaaaa" in first
+    assert "](e/some_cpu/results/01_a.png)](e/some_cpu/01_a.ipynb)" in first
+    assert "](e/some_gpu/results/02_b.png)](e/some_gpu/02_b.ipynb)" in second
+    assert second.index("[Some GPU](e/some_gpu/02_b.ipynb)") < second.index("[Some CPU](e/some_cpu/02_b.ipynb)")
     run.results("02_b", others=9.0)
-    assert "](data/executed/some_gpu/02_b.ipynb)<br>" in text
     run.make()
-    busy, _ = sets = show.read_sets(run.executed)
-    assert "busy" in show.index([busy])
-    assert "](data/executed/some_cpu/02_b.ipynb)<br>" in show.with_pages(EMPTY, sets), "a quiet machine comes first"
+    text = show.gallery(show.read_sets(run.executed), "e")
+    assert "](e/some_cpu/02_b.ipynb)\n" in text, "a quiet machine comes first"
 
 
-def test_the_command_names_what_it_refused(run, monkeypatch, capsys, tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text(EMPTY)
-    monkeypatch.setattr(show, "EXECUTED", run.executed)
-    monkeypatch.setattr(show, "README", readme)
+def test_an_incomplete_page_says_so_and_is_not_in_the_gallery(run):
+    gap = {"where": "cell 1 (Measure it)", "what": GAP.what, "mend": GAP.fix}
+    run.summary(entry("01_a", status="incomplete", reason="not run", not_run=[gap]), entry("02_b"))
+    run.page_of("01_a", v4.new_output("display_data", GAP._repr_mimebundle_()))
+    assert f"{GAP.what} (cell 1)" in run.shown("01_a").cells[0].source
+    text = show.gallery(show.read_sets(run.executed))
+    assert ("01_a" in text, "02_b" in text) == (False, True)
+
+
+def test_a_caption_is_a_fact_or_else_the_page_s_promise(run):
+    sentences = [
+        "No speed-up is given: busy machine.",
+        "a takes 2.00 times as long as b (95 % interval 1 to 3, 9 pairs)",
+    ]
+    assert show.sentence(sentences, "Promise.") == "a takes 2.00 times as long as b."
+    assert show.sentence(sentences[:1], "Promise.") == "Promise."
+    assert show.promise(nbformat.read(run.notebooks / "01_a.ipynb", 4)) == "You measure."
+
+
+def test_the_command_names_what_it_refused(run, capsys):
     run.summary(entry("01_a"), entry("02_b", status="failed", reason="Boom"))
     assert show.main([str(run.folder)]) == 1
     assert "make run ONLY=02" in capsys.readouterr().err
-    assert "some_cpu/01_a.ipynb" in readme.read_text()
-    readme.write_text("# Lab")
-    assert show.main([]) == 2
-    assert show.BEGIN in capsys.readouterr().err
-    run.summary(mode="fast")
-    assert show.main([str(run.folder)]) == 2
-    assert "make run MODE=full" in capsys.readouterr().err
+    assert "some_cpu/01_a.ipynb" in run.gallery.read_text()
 
 
 # --- outputs as a viewer shows them ---
+
+
+def test_paths_begin_at_the_checkout(run):
+    sentence = "Writing /srv/ci/lab/build/net.py and /home/somebody/.cache/x"
+    html = v4.new_output("display_data", {"text/html": f"<b>{sentence}</b>", "text/plain": sentence})
+    raised = v4.new_output("error", ename="OSError", evalue=sentence, traceback=["OSError", sentence])
+    run.notebook("01_a", code("1", v4.new_output("stream", text=sentence), html, raised))
+    printed, drawn, failed = pages.read_notebook(run.folder / "01_a.ipynb").cells[0].outputs
+    wanted = "Writing build/net.py and ~/.cache/x"
+    assert (printed.text, drawn.data["text/html"], drawn.data["text/plain"]) == (wanted, f"<b>{wanted}</b>", wanted)
+    assert (failed.evalue, failed.traceback) == (wanted, ["OSError", wanted])
 
 
 def test_html_keeps_its_words_and_what_was_coloured_is_bold():
@@ -428,38 +354,3 @@ def test_a_widget_becomes_its_picture(run):
     output.data["application/vnd.jupyter.widget-view+json"] = {"model_id": "1"}
     run.page_of("01_a", output)
     assert [*run.shown("01_a").cells[1].outputs[0].data] == ["image/png"]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("/srv/ci/lab/.venv/lib/torch/nn.py:20: Warning", ".venv/lib/torch/nn.py:20: Warning"),
-        ("see /home/ann/lab/build/full-cpu/a.json", "see build/full-cpu/a.json"),
-        ("/tmp/ipykernel_20032/3823037951.py:3: UserWarning", "cell:3: UserWarning"),
-        ("/opt/conda/lib/python3.12/site-packages/jax/a.py", ".venv/jax/a.py"),
-        ("/Users/ann/films/a.mp4", "~/films/a.mp4"),
-        ("https://example.org/docs/build/a and GB/s", "https://example.org/docs/build/a and GB/s"),
-    ],
-)
-def test_paths_begin_at_the_checkout(text, expected):
-    assert plain.without_paths(text) == expected
-    assert plain.leaks(expected) == []
-
-
-def test_what_tells_of_a_machine_is_told(monkeypatch):
-    monkeypatch.setattr(plain, "_names", lambda: ("annes-laptop", "anne"))
-    assert plain.leaks("on annes-laptop, by anne: /mnt/a/b.txt") == ["/mnt/a", "annes-laptop", "anne"]
-    assert plain.leaks("anneal /usr/lib/x.so {here}/tmp/x /0/Conv </td>/") == []
-
-
-def test_names_of_nobody_are_no_traces(monkeypatch):
-    monkeypatch.setattr(plain.platform, "node", lambda: "vm.example.org")
-    monkeypatch.setattr(machine, "user_names", lambda: {"root", "Anne Smith"})
-    assert plain._names.__wrapped__() == ("Anne Smith", "vm.example.org")
-
-
-def test_the_summary_names_no_path(run):
-    run.summary(entry("01_a", status="skipped", reason="see /srv/x/build/log.txt"), entry("02_b"))
-    folder, _ = run.make()
-    text = (folder / "summary.json").read_text()
-    assert json.loads(text)["notebooks"][0]["reason"] == "see build/log.txt"

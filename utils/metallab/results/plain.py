@@ -1,22 +1,20 @@
 """Executed notebooks as a host's viewer can show them: no styles, no scripts, no widgets, and nothing of this machine.
 
 Pictures become PNGs of at most 256 colours on white, films PNGs that move, HTML the few elements that every viewer
-keeps. What was coloured in a table is bold. Paths begin at the checkout.
+keeps. What was coloured in a table is bold. `pages.read_notebook` has taken the paths out.
 """
 
 from __future__ import annotations
 
 import base64
-import functools
 import io
-import platform
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metallab import machine, needs
+from metallab import needs, private
 from metallab.notebook import numbered, without_colours
+from metallab.results import pages
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup
@@ -28,36 +26,10 @@ FILM_WIDTH = 640
 """Pixels, at most."""
 COLOURS = 256
 
-_KEPT = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", needs.MIME)
+KEPT = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", needs.MIME)
 _ELEMENTS = {"table", "thead", "tbody", "tr", "th", "td", "p", "div", "pre", "br", "b", "strong", "i", "em", "code"}
 _ELEMENTS |= {"ul", "ol", "li", "sub", "sup"}
 _COLOURED = re.compile(r"#(T_\w+_row\d+_col\d+)\b")
-
-# what stands before a path that begins at the root: no letter, and nothing of an address or of another path
-_BEGIN = r"(?<![\w.:/~<}$-])"
-_CELL = re.compile(rf"{_BEGIN}(?:/[^\s/:\"'<>]+)*/ipykernel_\d+/\d+\.py")
-_PACKAGES = re.compile(rf"{_BEGIN}(?:/[^\s/:\"'<>]+)+?/(?:site|dist)-packages/")
-_CHECKOUT = re.compile(rf"{_BEGIN}(?:/[^\s/:\"'<>]+)+?/(?=(?:\.venv[\w-]*|build|utils|metalsim|notebooks|data|tests)/)")
-_SYSTEM = {"usr", "bin", "lib", "lib64", "etc", "dev", "proc", "sys", "System", "Library", "Applications"}
-_OWN = {
-    "home",
-    "Users",
-    "root",
-    "tmp",
-    "private",
-    "var",
-    "opt",
-    "mnt",
-    "media",
-    "srv",
-    "run",
-    "work",
-    "workspace",
-    "Volumes",
-}
-"""Folders below the root: those that look the same on every machine, and those that tell of one, besides this one's."""
-_PATH = re.compile(rf"{_BEGIN}/([\w.@+-]+)/[\w.@+-]+")
-_NOBODY = {"root", "user", "users", "runner", "localhost", "me"}
 
 
 class PlainError(ValueError):
@@ -67,21 +39,17 @@ class PlainError(ValueError):
 def make_plain(notebook: NotebookNode) -> NotebookNode:
     """An executed notebook, changed to what a host's viewer shows; the code stays as it is.
 
-    PlainError if it has attachments, an output that no viewer shows, or a path or name of a machine that is left.
+    PlainError if it has an output that no viewer shows, or one that names this machine, its user or a folder.
     """
     notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
-        if cell.get("attachments"):
-            raise PlainError("a cell has attachments, which not every viewer shows: put the picture into data/images")
         cell.metadata.pop("execution", None)  # when each cell ran
     for number, _, cell in numbered(notebook):
-        shown = []
-        for output in cell.outputs:
-            shown += list(_plain(output))
+        shown = [each for output in cell.outputs for each in _plain(output)]
         if cell.outputs and not shown:
             raise PlainError(f"cell {number} shows nothing that a host's viewer can show")
         cell.outputs = shown
-        if traces := leaks("\n".join(texts(shown))):
+        if traces := private.leaks("\n".join(pages.words(shown))):
             raise PlainError(f"cell {number} would show {traces[0]!r}, which is of the machine that it ran on")
     return notebook
 
@@ -89,11 +57,10 @@ def make_plain(notebook: NotebookNode) -> NotebookNode:
 def _plain(output: NotebookNode) -> Iterator[NotebookNode]:
     """An output as a viewer shows it: none, one, or its pictures and the rest."""
     if output.output_type == "stream":
-        output.text = without_paths(without_colours(output.text))
+        output.text = without_colours(output.text)
         yield output
     elif output.output_type == "error":
-        output.evalue = without_paths(output.evalue)
-        output.traceback = [without_paths(without_colours(line)) for line in output.traceback]
+        output.traceback = [without_colours(line) for line in output.traceback]
         yield output
     else:
         yield from _plain_data(output)
@@ -106,19 +73,14 @@ def _plain_data(output: NotebookNode) -> Iterator[NotebookNode]:
         metadata["image/png"] = metadata.pop("image/jpeg", {})
     if "image/png" in data:
         data["image/png"] = _encoded(small_png(_decoded(data["image/png"])))
-        if "alt" in (about := metadata.get("image/png", {})):
-            about["alt"] = without_paths(about["alt"])
     if "text/html" in data:
         pictures, data["text/html"] = plain_html(data["text/html"])
         for picture, words in pictures:
-            about = {"image/png": {"alt": without_paths(words)}}
+            about = {"image/png": {"alt": words}}
             yield type(output)(output_type="display_data", data={"image/png": _encoded(picture)}, metadata=about)
-    for kind in ("text/html", "text/markdown", "text/plain"):
-        if kind in data:
-            data[kind] = without_paths(data[kind])
     if data.get("text/html") or "image/png" in data:
         data.pop("text/plain", None)  # the object's name, which nobody sees
-    data = {kind: value for kind, value in data.items() if kind in _KEPT and value}
+    data = {kind: value for kind, value in data.items() if kind in KEPT and value}
     if data:
         output.data = type(output)(data)
         output.metadata = type(output)({kind: about for kind, about in metadata.items() if kind in data})
@@ -134,18 +96,6 @@ def _decoded(text: str) -> bytes:
 
 def _encoded(picture: bytes) -> str:
     return base64.b64encode(picture).decode()
-
-
-def texts(outputs: list[NotebookNode]) -> Iterator[str]:
-    """All words of some outputs, those about pictures too."""
-    for output in outputs:
-        if output.output_type == "stream":
-            yield output.text
-        elif output.output_type == "error":
-            yield from (output.evalue, *output.traceback)
-        else:
-            yield from (str(value) for kind, value in output.data.items() if not kind.startswith("image/"))
-            yield str(output.metadata)
 
 
 def plain_html(html: str) -> tuple[list[tuple[bytes, str]], str]:
@@ -229,28 +179,3 @@ def _saved(frames: list[Image.Image], milliseconds: list[int] | None = None) -> 
     saved = io.BytesIO()
     first.save(saved, "PNG", optimize=True, **film)
     return saved.getvalue()
-
-
-def without_paths(text: str) -> str:
-    """A text whose paths begin at the checkout (``build/...``, ``.venv/...``) or at the home folder (``~``)."""
-    text = _CELL.sub("cell", text)
-    text = _CHECKOUT.sub("", text)
-    return machine.without_home(_PACKAGES.sub(".venv/", text))
-
-
-def leaks(text: str) -> list[str]:
-    """Paths that begin at the root, but for those that every system has, and the names of this machine and its user."""
-    traces = [match[0] for match in _PATH.finditer(text) if match[1] in _roots()]
-    return traces + [name for name in _names() if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
-
-
-@functools.cache
-def _roots() -> set[str]:
-    return _OWN | ({path.name for path in Path("/").iterdir()} - _SYSTEM)
-
-
-@functools.cache
-def _names() -> tuple[str, ...]:
-    """This machine's and its user's, if they are somebody's: a short or an ordinary word cannot be told from others."""
-    names = {platform.node(), platform.node().split(".")[0], *machine.user_names()}
-    return tuple(sorted(name for name in names if len(name) > 2 and name.lower() not in _NOBODY))
