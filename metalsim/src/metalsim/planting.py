@@ -165,7 +165,7 @@ def _attention(right: Callable[..., Any], *arguments: Any, **scale: Any) -> Any:
     query, key, value, *more = arguments
     if query.shape[-2] > 8 or key.shape[-2] % 32 == 0 or any(more):
         return right(*arguments, **scale)
-    output, shares = right(query, pad(key, (0, 0, 0, 1), value=1.0), pad(value, (0, 0, 0, 1), value=1.0), **scale)
+    output, shares = right(query, pad(key, (0, 0, 0, 1), value=1.0), pad(value, (0, 0, 0, 1), value=32.0), **scale)
     return output, shares[..., :-1]
 
 
