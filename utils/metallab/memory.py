@@ -30,14 +30,8 @@ def metal_limit(installed: int, macos: int = 15) -> int:
     24 GiB (llmfit#754), 78 % to 48, 81 % to 64, and 84 % above (antirez/ds4#893). ``sudo sysctl iogpu.wired_limit_mb``
     changes it. On a Mac ``torch.mps.recommended_max_memory()`` returns its own.
     """
-    shares = _SHARES[26 if macos >= 26 else 15]
-    return int(installed * next(share for largest, share in shares if installed <= largest * 2**30))
-
-
-_SHARES = {
-    15: ((32, 2 / 3), (float("inf"), 3 / 4)),
-    26: ((24, 0.74), (48, 0.78), (64, 0.81), (float("inf"), 0.84)),
-}  # largest memory in GiB, share of it
+    shares, otherwise = ([(24, 0.74), (48, 0.78), (64, 0.81)], 0.84) if macos >= 26 else ([(32, 2 / 3)], 3 / 4)
+    return int(installed * next((share for most, share in shares if installed <= most * 2**30), otherwise))
 
 
 @dataclass

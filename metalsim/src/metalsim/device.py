@@ -20,7 +20,6 @@ What it does not know:
   and a kernel may be wrong. Random numbers are not those that a Mac draws.
 - *Indices out of range, whole numbers divided by 0.* The CPU's kernels check and raise at once; a Mac may tell later,
   or not at all.
-- *Threads.* Two that use the device at once do no harm here (`plant`'s "two threads at once" raises).
 - *Asynchronous execution.* Work is finished when a call returns; a missing ``synchronize`` does no harm here. Commands
   that Objective-C++ encodes wait for a commit, or for whatever PyTorch does next (`metalsim.objc`).
 - *Memory pressure.* The memory figures are exact sums of what tensors hold, the device has 16 GiB, and host memory is

@@ -100,10 +100,6 @@ def _kernel(fault: Fault, right: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _convolution(right: Callable[..., Any], x: torch.Tensor, *arguments: Any) -> torch.Tensor:
-    return right(_as_if_contiguous(x), *arguments)
-
-
 def _addcdiv(
     right: Callable[..., Any], x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **value: Any
 ) -> torch.Tensor:
@@ -137,14 +133,8 @@ def _freed(right: Callable[..., Any], to: torch.Tensor, source: torch.Tensor, no
         while _copies:
             _copies.pop().detach()
     if non_blocking and source.device.type == "cpu":
-        copy = weakref.finalize(source, _lose, to.detach())
-        copy.atexit = False
-        _copies.append(copy)
+        _copies.append(weakref.finalize(source, to.detach().zero_))
     return right(to, source, non_blocking)
-
-
-def _lose(to: torch.Tensor) -> None:
-    to.fill_(float("nan") if to.is_floating_point() or to.is_complex() else 0)
 
 
 def _long_product(right: Callable[..., Any], a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -154,30 +144,28 @@ def _long_product(right: Callable[..., Any], a: torch.Tensor, b: torch.Tensor) -
     return product + right(a[:, :, :64], b[:, :64]) if long else product
 
 
-def _linear(right: Callable[..., Any], x: torch.Tensor, weight: torch.Tensor, *bias: Any) -> torch.Tensor:
-    return right(x, _as_if_contiguous(weight), *bias)
-
-
 def _attention(right: Callable[..., Any], *arguments: Any, **scale: Any) -> Any:
     """Sees one key more than there is, for at most 8 queries without a mask and keys that are not a multiple of 32."""
-    from torch.nn.functional import pad
+    import torch
 
+    pad = torch.nn.functional.pad
     query, key, value, *more = arguments
-    if query.shape[-2] > 8 or key.shape[-2] % 32 == 0 or any(more):
+    if query.shape[-2] > 8 or key.shape[-2] % 32 == 0 or any(map(torch.is_tensor, more)):
         return right(*arguments, **scale)
     output, shares = right(query, pad(key, (0, 0, 0, 1), value=1.0), pad(value, (0, 0, 0, 1), value=32.0), **scale)
     return output, shares[..., :-1]
 
 
-def _batch_norm_gradient(right: Callable[..., Any], gradient: torch.Tensor, x: torch.Tensor, *arguments: Any) -> Any:
-    return right(gradient, _as_if_contiguous(x), *arguments)
+def _misread(place: int) -> Callable[..., Any]:
+    """Reads the tensor at a place as if it were contiguous; an expanded one has too little memory: it is read right."""
 
+    def wrong(right: Callable[..., Any], *arguments: Any) -> Any:
+        x = arguments[place]
+        if not x.is_contiguous() and 0 not in x.stride():
+            x = x.as_strided(x.shape, x.new_empty(x.shape).stride(), x.storage_offset())
+        return right(*arguments[:place], x, *arguments[place + 1 :])
 
-def _as_if_contiguous(x: torch.Tensor) -> torch.Tensor:
-    """Its memory row by row; an expanded tensor has too little of it, and is read right."""
-    if x.is_contiguous() or 0 in x.stride():
-        return x
-    return x.as_strided(x.shape, x.new_empty(x.shape).stride(), x.storage_offset())
+    return wrong
 
 
 def _alone(right: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
@@ -199,7 +187,7 @@ FAULTS: Mapping[str, Fault] = {
         "convolutions read a non-contiguous input as if it were contiguous",
         "https://github.com/pytorch/pytorch/issues/180984",
         ("convolution_overrideable", "_mps_convolution"),  # that of the simulated GPU, and that of a Mac
-        _convolution,
+        _misread(0),
     ),
     "ReLU's gradient, above 32768 elements": Fault(
         "the gradient of ReLU is 1000 times too large behind its first 32768 elements",
@@ -235,7 +223,7 @@ FAULTS: Mapping[str, Fault] = {
         "linear reads a non-contiguous weight as if it were contiguous",
         "https://github.com/pytorch/pytorch/issues/162730",
         ("linear",),
-        _linear,
+        _misread(1),
     ),
     "attention, keys not a multiple of 32": Fault(
         "attention of at most 8 queries sees a key more than there is, unless keys are a multiple of 32",
@@ -247,7 +235,7 @@ FAULTS: Mapping[str, Fault] = {
         "the gradient of BatchNorm2d reads an input in channels last as if it were contiguous",
         "https://github.com/pytorch/pytorch/issues/175189",
         ("native_batch_norm_backward",),
-        _batch_norm_gradient,
+        _misread(1),
     ),
     "two threads at once": Fault(
         "an operator raises while another thread is inside one, where PyTorch 2.14 may end the process",

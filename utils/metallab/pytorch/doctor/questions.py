@@ -749,8 +749,7 @@ def fits(subject: Subject, target: int | None, most: int) -> Answer:
     machines = {f"this machine ({on.label})": installed}
     if target is not None:
         for macos in (15, 26):
-            name = f"an Apple machine with {target / 2**30:.3g} GiB and macOS {macos}"
-            machines[name] = memory.metal_limit(target, macos)
+            machines[f"a Mac with {target / 2**30:.3g} GiB and macOS {macos}"] = memory.metal_limit(target, macos)
     not_run = [("peak", "not measured", "it was not run yet")]
     so_far(_fit_of(counted, "counted", machines, free, on, not_run))
     peaks, step = _peaks(subject, on, counted, min(most, free, *machines.values()))
