@@ -561,7 +561,7 @@ def test_what_does_not_fit_is_said_and_is_not_run():
     each = subject_of(nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10)), torch.randn(512, 1000))
     answer, roomy = (questions.fits(each, target, 2**40) for target in (10**7, 16 * 2**30))
     assert (answer.outcome, roomy.outcome) == ("bad", "good")
-    assert [row[3] for row in answer.evidence[1].table.rows] == ["yes", "no"]
+    assert [row[3] for row in answer.evidence[1].table.rows] == ["yes", "no", "no"]  # here, on macOS 15, on macOS 26
     assert answer.evidence[1].table.rows[1][1] == "6.36 MiB"
     assert answer.evidence[0].table.rows[-1][1] == "not measured"
     assert roomy.evidence[0].table.rows[-1][0].startswith("peak of a step")

@@ -98,9 +98,9 @@ def test_the_list_of_questions_leads_to_each_of_them_in_order():
     path = ROOT / "docs" / "questions.md"
     text = prose(path)
     first, *_ = re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)
-    listed = re.findall(r"^- \[(.+)\]\(#.+\)$", first, re.MULTILINE)
+    listed = re.findall(r"\[([^]]+)\]\(#", " ".join(first.split()))
     assert listed == re.findall(r"^### (.+)$", text, re.MULTILINE)
-    assert len(listed) == 30
+    assert len(text.splitlines()) <= 450
 
 
 @pytest.mark.parametrize("path", [*DOCUMENTS, *sorted(paths.NOTEBOOKS.glob("*.ipynb"))], ids=named)

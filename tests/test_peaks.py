@@ -21,7 +21,8 @@ def test_the_whole_name_of_a_chip_counts():
     assert peaks.bandwidth(apple("Apple M2")).value == 100e9
     assert peaks.flops(apple("Apple M2 Max"), "float32").value == 13.6e12
     assert peaks.bandwidth(apple("Apple M1 (Virtual)")).value == 68.3e9
-    for name in ("Apple M5 Max", "Apple M10", "Apple M4 Ultra", "unknown", "AMD Radeon Pro 5500M"):
+    assert peaks.bandwidth(apple("Apple M5 Max")).value == 614e9
+    for name in ("Apple M6 Max", "Apple M10", "Apple M4 Ultra", "unknown", "AMD Radeon Pro 5500M"):
         assert peaks.bandwidth(apple(name)) is None, f"{name} has another chip's limit"
         assert peaks.flops(apple(name), "float32") is None
 

@@ -432,6 +432,10 @@ BUGS = {
         END, END + "      dispatch_sync(torch::mps::get_dispatch_queue(), ^{});\n",
         "dispatch_sync called on queue already owned by current thread", "the process ends",
     ),
+    "commit outside of the block": Bug(
+        COMMIT, "    }); torch::mps::commit(); dispatch_sync(torch::mps::get_dispatch_queue(), ^{",
+        "mps::commit: BUG IN CLIENT OF LIBDISPATCH: Assertion failed", "the process ends, since PyTorch 2.15",
+    ),
 }  # fmt: skip
 NUMBERS = {name: number for number, name in enumerate(BUGS)}
 

@@ -23,13 +23,15 @@ INTERVAL = 0.002
 """Seconds between two readings of the resident memory."""
 
 
-def metal_limit(installed: int) -> int:
-    """How many of a Mac's bytes of memory Metal recommends for its GPU, as people's logs of it say.
+def metal_limit(installed: int, macos: int = 15) -> int:
+    """Bytes that Metal recommends for the GPU of a Mac with ``installed`` bytes of memory, as logs of it report.
 
-    Two thirds up to 32 GiB (https://github.com/ollama/ollama/issues/434), three quarters above
-    (https://github.com/ggml-org/llama.cpp/issues/1870). On a Mac ``torch.mps.recommended_max_memory()`` is its own.
+    Up to macOS 15 two thirds up to 32 GiB (exo#1672), three quarters above (llama.cpp#1870). On macOS 26 74 % up to
+    24 GiB (llmfit#754), 78 % to 48, 81 % to 64, and 84 % above (antirez/ds4#893). ``sudo sysctl iogpu.wired_limit_mb``
+    changes it. On a Mac ``torch.mps.recommended_max_memory()`` returns its own.
     """
-    return installed * 2 // 3 if installed <= 32 * 2**30 else installed * 3 // 4
+    shares, otherwise = ([(24, 0.74), (48, 0.78), (64, 0.81)], 0.84) if macos >= 26 else ([(32, 2 / 3)], 3 / 4)
+    return int(installed * next((share for most, share in shares if installed <= most * 2**30), otherwise))
 
 
 @dataclass

@@ -37,9 +37,9 @@ _APPLE_BANDWIDTH = {
     "M2": 100, "M2 Pro": 200, "M2 Max": 400, "M2 Ultra": 800,
     "M3": 100, "M3 Pro": 150, "M3 Max": 400, "M3 Ultra": 819,
     "M4": 120, "M4 Pro": 273, "M4 Max": 546,
-    "M5": 153,
+    "M5": 153, "M5 Pro": 307, "M5 Max": 614,
 }  # fmt: skip
-# TFLOP/s in float32, the largest GPU sold under the name.
+# TFLOP/s in float32, the largest GPU sold under the name; M2 Pro and M2 Ultra follow from their cores, unverified.
 _APPLE_TFLOPS = {
     "M1": 2.6, "M1 Pro": 5.2, "M1 Max": 10.4, "M1 Ultra": 21,
     "M2": 3.6, "M2 Pro": 6.8, "M2 Max": 13.6, "M2 Ultra": 27.2,
@@ -62,7 +62,7 @@ def flops(on: Device, dtype: Any) -> Peak | None:
         rate = _of_nvidia(_NVIDIA_TFLOPS, on.label, {}).get(name)
         return Peak(rate * 1e12, NVIDIA) if rate else None
     if on.kind == "mps":
-        # float16 may run at twice the rate; nobody has published that it does not
+        # an upper limit: on M1 and M2 float16 is published as no faster than float32 (philipturner/metal-benchmarks)
         times = {"float32": 1, "float16": 2, "bfloat16": 2}.get(name)
         rate = _of_apple(_APPLE_TFLOPS, on.label)
         return Peak(rate * times * 1e12, APPLE) if rate and times else None

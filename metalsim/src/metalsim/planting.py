@@ -7,7 +7,9 @@ wrongly is made up, only when it does so follows the report.
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -98,13 +100,6 @@ def _kernel(fault: Fault, right: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _convolution(right: Callable[..., Any], x: torch.Tensor, *arguments: Any) -> torch.Tensor:
-    """Reads the input's memory as if it were contiguous; an expanded input has too little of it, and is read right."""
-    if not x.is_contiguous() and 0 not in x.stride():
-        x = x.as_strided(x.shape, x.new_empty(x.shape).stride(), x.storage_offset())
-    return right(x, *arguments)
-
-
 def _addcdiv(
     right: Callable[..., Any], x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **value: Any
 ) -> torch.Tensor:
@@ -132,14 +127,67 @@ def _relu_gradient(right: Callable[..., Any], *arguments: Any) -> torch.Tensor:
     return flat.view(gradient.shape)
 
 
+def _freed(right: Callable[..., Any], to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
+    """Loses a non_blocking copy to the device if its source is freed before a copy back has waited for it."""
+    if source.device.type == "mps" and not non_blocking:
+        while _copies:
+            _copies.pop().detach()
+    if non_blocking and source.device.type == "cpu":
+        _copies.append(weakref.finalize(source, to.detach().zero_))
+    return right(to, source, non_blocking)
+
+
+def _long_product(right: Callable[..., Any], a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Adds the first 64 terms of each sum twice where there are 32767 or more, and rows and columns are 16 or more."""
+    product = right(a, b)
+    long = a.shape[2] >= LIMIT - 1 and min(a.shape[1], b.shape[2]) >= 16
+    return product + right(a[:, :, :64], b[:, :64]) if long else product
+
+
+def _attention(right: Callable[..., Any], *arguments: Any, **scale: Any) -> Any:
+    """Sees one key more than there is, for at most 8 queries without a mask and keys that are not a multiple of 32."""
+    import torch
+
+    pad = torch.nn.functional.pad
+    query, key, value, *more = arguments
+    if query.shape[-2] > 8 or key.shape[-2] % 32 == 0 or any(map(torch.is_tensor, more)):
+        return right(*arguments, **scale)
+    output, shares = right(query, pad(key, (0, 0, 0, 1), value=1.0), pad(value, (0, 0, 0, 1), value=32.0), **scale)
+    return output, shares[..., :-1]
+
+
+def _misread(place: int) -> Callable[..., Any]:
+    """Reads the tensor at a place as if it were contiguous; an expanded one has too little memory: it is read right."""
+
+    def wrong(right: Callable[..., Any], *arguments: Any) -> Any:
+        x = arguments[place]
+        if not x.is_contiguous() and 0 not in x.stride():
+            x = x.as_strided(x.shape, x.new_empty(x.shape).stride(), x.storage_offset())
+        return right(*arguments[:place], x, *arguments[place + 1 :])
+
+    return wrong
+
+
+def _alone(right: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    """Raises where another thread is computing already."""
+    if not _busy.acquire(blocking=False):
+        raise RuntimeError("two threads use the GPU at once, which ends the process on a Mac: let one lock hold both")
+    try:
+        return right(*arguments, **keywords)
+    finally:
+        _busy.release()
+
+
 _planted: list[str] = []
+_copies: list[weakref.finalize] = []
+_busy = threading.RLock()
 
 FAULTS: Mapping[str, Fault] = {
     "conv2d, non-contiguous input": Fault(
         "convolutions read a non-contiguous input as if it were contiguous",
         "https://github.com/pytorch/pytorch/issues/180984",
         ("convolution_overrideable", "_mps_convolution"),  # that of the simulated GPU, and that of a Mac
-        _convolution,
+        _misread(0),
     ),
     "ReLU's gradient, above 32768 elements": Fault(
         "the gradient of ReLU is 1000 times too large behind its first 32768 elements",
@@ -158,6 +206,42 @@ FAULTS: Mapping[str, Fault] = {
         "https://github.com/pytorch/pytorch/issues/118115",
         ("addcdiv_",),
         _addcdiv_in_place,
+    ),
+    "non_blocking copy, source freed": Fault(
+        "a non_blocking copy to the device is lost if its source is freed before values are copied back",
+        "https://github.com/pytorch/pytorch/issues/139550",
+        ("copy_",),
+        _freed,
+    ),
+    "bmm, 32767 terms": Fault(
+        "batched products that sum over 32767 numbers or more are a few per cent off",
+        "https://github.com/pytorch/pytorch/issues/195163",
+        ("bmm",),
+        _long_product,
+    ),
+    "linear, non-contiguous weight": Fault(
+        "linear reads a non-contiguous weight as if it were contiguous",
+        "https://github.com/pytorch/pytorch/issues/162730",
+        ("linear",),
+        _misread(1),
+    ),
+    "attention, keys not a multiple of 32": Fault(
+        "attention of at most 8 queries sees a key more than there is, unless keys are a multiple of 32",
+        "https://github.com/pytorch/pytorch/pull/169222",
+        ("_scaled_dot_product_attention_math_for_mps",),
+        _attention,
+    ),
+    "BatchNorm2d's gradient, channels last": Fault(
+        "the gradient of BatchNorm2d reads an input in channels last as if it were contiguous",
+        "https://github.com/pytorch/pytorch/issues/175189",
+        ("native_batch_norm_backward",),
+        _misread(1),
+    ),
+    "two threads at once": Fault(
+        "an operator raises while another thread is inside one, where PyTorch 2.14 may end the process",
+        "https://github.com/pytorch/pytorch/issues/197805",
+        ("mm", "addmm", "relu", "_softmax"),
+        _alone,
     ),
 }
 """What `plant` takes, by name."""

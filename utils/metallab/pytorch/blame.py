@@ -578,7 +578,8 @@ class _Judge:
         return own * CLOSER >= error > 0
 
     def drops_nothing(self, call: _Call) -> bool:
-        given = call.arguments
+        defaults = {each.name: each.default_value for each in call.operator._schema.arguments}
+        given = {**defaults, **call.arguments}
         return any(given.get(name) == 0 for name in DROPS) or given.get("train") is False
 
     def module(self) -> str:

@@ -155,7 +155,7 @@ struct Hooks final : at::MPSHooksInterface {
     return kRecommendedBytes;
   }
   size_t getMaxBufferLength() const override {
-    return kRecommendedBytes;
+    return kMaxBufferBytes;
   }
   void setMemoryFraction(double fraction) const override {
     usage().set_fraction(fraction);

@@ -27,7 +27,8 @@ namespace metalsim {
 
 constexpr c10::DispatchKeySet kDeviceKeys{c10::DispatchKey::MPS};
 constexpr c10::DispatchKeySet kHostKeys{c10::DispatchKey::CPU};
-constexpr size_t kRecommendedBytes = (size_t(16) << 30) / 3 * 2; // two thirds of the 16 GiB of an entry-level Mac
+constexpr size_t kRecommendedBytes = (size_t(16) << 30) / 3 * 2; // of an entry-level Mac's 16 GiB, on macOS 15
+constexpr size_t kMaxBufferBytes = kRecommendedBytes / 4 * 3; // Metal's maxBufferLength: 36 of 48 GiB in gfx-rs/wgpu#2502
 constexpr double kDefaultFraction = 1.7; // PYTORCH_MPS_HIGH_WATERMARK_RATIO
 constexpr int64_t kMaxDims = 16;
 
@@ -44,19 +45,19 @@ struct OnHost {
 // Bytes held by tensors now and at most, and how many allocations there were.
 class Usage {
  public:
-  // OutOfMemoryError if `bytes` more would pass the limit.
+  // RuntimeError, as on a Mac, if `bytes` more would pass the limit, or are more than one buffer of Metal may hold.
   void check_room(size_t bytes) {
+    TORCH_CHECK(bytes < kMaxBufferBytes, "Invalid buffer size: ", readable(bytes));
     std::lock_guard<std::mutex> lock(mutex_);
     const auto used = size_t(stats_.allocated_bytes[0].current);
     if (limit_ == 0 || used + bytes <= limit_)
       return;
     ++stats_.num_ooms;
-    TORCH_CHECK_WITH(
-        OutOfMemoryError,
+    TORCH_CHECK(
         false,
         "MPS backend out of memory (MPS allocated: ", readable(used), ", other allocations: 0 bytes, max allowed: ",
         readable(limit_), "). Tried to allocate ", readable(bytes),
-        " on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations"
+        " on shared pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations"
         " (may cause system failure).");
   }
   void add(size_t bytes) {

@@ -748,7 +748,8 @@ def fits(subject: Subject, target: int | None, most: int) -> Answer:
     installed, free = _memory_of(on)
     machines = {f"this machine ({on.label})": installed}
     if target is not None:
-        machines[f"an Apple machine with {target / 2**30:.3g} GiB"] = memory.metal_limit(target)
+        for macos in (15, 26):
+            machines[f"a Mac with {target / 2**30:.3g} GiB and macOS {macos}"] = memory.metal_limit(target, macos)
     not_run = [("peak", "not measured", "it was not run yet")]
     so_far(_fit_of(counted, "counted", machines, free, on, not_run))
     peaks, step = _peaks(subject, on, counted, min(most, free, *machines.values()))

@@ -764,7 +764,15 @@ void with_current(Work&& work) {
   });
 }
 
+// PyTorch 2.15 asserts this where 2.14 did not.
+void check_inside(const char* function) {
+  if (!queue.is_mine())
+    refuse(function, "BUG IN CLIENT OF LIBDISPATCH: Assertion failed: Block was expected to execute on PyTorch's queue "
+           "(call it within dispatch_sync(torch::mps::get_dispatch_queue(), ^{ ... }))", kEndsProcess);
+}
+
 void* command_buffer() {
+  check_inside("torch::mps::get_command_buffer");
   if (current == nil)
     current = [[SimulatedCommandBuffer alloc] initForStream:YES];
   return current;
@@ -777,6 +785,7 @@ void* dispatch_queue() {
 
 // As MPSCommandBuffer's commitAndContinue: what was encoded runs, and the command buffer takes more.
 void commit() {
+  check_inside("torch::mps::commit");
   with_current([] {
     [current execute];
     (*current->commands)->status = MTLCommandBufferStatusNotEnqueued;
