@@ -22,7 +22,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from test_isolated import gone
 
 from metallab import headless, paths, processes
-from metallab.headless import cli
+from metallab.headless import cli, runner
 from metallab.headless.cli import UNFINISHED, Summary
 from metallab.headless.runner import make_job
 from metallab.notebook import Failure, fault, read_notebook, skip_reason
@@ -36,7 +36,7 @@ SKIPPED = {"skip": {"device": ["cpu"], "reason": "needs a GPU"}}
 """The metadata of a notebook that is not run on it."""
 COMMAND = f"""
 import signal, sys
-from metallab.headless import cli
+from metallab.headless import cli, runner
 signal.signal(signal.SIGINT, signal.default_int_handler)
 cli.resolve_device = lambda name: {CPU!r}
 sys.exit(cli.main(sys.argv[1:]))
@@ -617,8 +617,8 @@ def test_the_device_is_asked_for_in_another_process(tmp_path, monkeypatch, capsy
 
 
 def test_a_driver_that_hangs_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(cli, "PICK", "import time\ntime.sleep(60)")
-    monkeypatch.setattr(cli, "PICK_SECONDS", 0.5)
+    monkeypatch.setattr(runner, "PICK", "import time\ntime.sleep(60)")
+    monkeypatch.setattr(runner, "PICK_SECONDS", 0.5)
     with pytest.raises(headless.UsageError, match=r"took longer than 0.5 s: its driver may hang"):
         headless.resolve_device("cpu")
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from metallab import headless, processes
-from metallab.headless import cli
+from metallab.headless import runner
 
 LEAVE = """
 import subprocess, sys
@@ -62,7 +62,7 @@ def test_a_command_that_is_stopped_ends_with_its_child(number, monkeypatch, erro
 
 def test_a_search_for_a_device_leaves_nothing_running(number, monkeypatch):
     """As on the simulated GPU, which is compiled on first use."""
-    monkeypatch.setattr(cli, "PICK", LEAVE.replace("sys.argv[1]", repr(str(number))))
+    monkeypatch.setattr(runner, "PICK", LEAVE.replace("sys.argv[1]", repr(str(number))))
     with pytest.raises(headless.UsageError):
         headless.resolve_device("cpu")
     assert has_ended(number)

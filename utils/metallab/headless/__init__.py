@@ -12,7 +12,7 @@ A notebook passed, failed, was skipped, or is *incomplete*: it reached its end, 
 did not run because a tool is missing (`metallab.needs`). Code cells that are not blank are counted from 1.
 """
 
-from metallab.headless.cli import main, resolve_device
-from metallab.headless.runner import NotebookResult, UsageError, run_notebook
+from metallab.headless.cli import main
+from metallab.headless.runner import NotebookResult, UsageError, resolve_device, run_notebook
 
 __all__ = ["NotebookResult", "UsageError", "main", "resolve_device", "run_notebook"]

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 import filelock
 
 from metallab import mode as modes
-from metallab import paths, processes
+from metallab import paths
 from metallab.device import NAMES
 from metallab.headless.runner import (
     CELL_TIMEOUT,
@@ -31,25 +30,11 @@ from metallab.headless.runner import (
     cannot_write,
     execute,
     make_job,
+    resolve_device,
 )
 from metallab.paths import shown
 
 UNFINISHED = "no result: the run ended while this notebook was running; it was killed, or could not write"
-PICK_SECONDS = 300.0
-"""A first search compiles what it imports, and the simulated GPU; a driver that hangs takes for ever."""
-PICK_MARK = "metallab-device:"
-PICK = f"""
-import json
-from metallab import device
-try:
-    picked = device.pick(framework=device.first_framework())
-except (device.DeviceUnavailable, ValueError) as error:
-    answer = dict(error=str(error))
-else:
-    kind = "sim" if picked.simulated else picked.kind
-    answer = dict(device=kind, label=picked.label, simulated=bool(picked.simulated))
-print({PICK_MARK!r} + json.dumps(answer))
-"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -165,33 +150,6 @@ def choose(given: list[Path], only: list[str]) -> list[Path]:
         if not any(wanted in (name, name.split("_")[0]) for name in names):
             raise UsageError(f"--only {wanted} matches no notebook; there are: {', '.join(names)}")
     return [path for path in chosen if not only or {path.stem, path.stem.split("_")[0]} & set(only)]
-
-
-def resolve_device(name: str) -> dict:
-    """Return ``device``, ``label`` and ``simulated`` of what `metallab.device.pick` finds in a process of its own.
-
-    Frameworks are imported there, not here. UsageError, with its message, if there is no such device, and after
-    `PICK_SECONDS`.
-    """
-    environment = dict(os.environ) if name == "auto" else os.environ | {"METALLAB_DEVICE": name}
-    try:
-        picked = processes.run(
-            [sys.executable, "-P", "-c", PICK], PICK_SECONDS, env=environment, text=True, errors="replace",
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise UsageError(
-            f"looking for a device took longer than {PICK_SECONDS:g} s: its driver may hang; "
-            "try DEVICE=cpu, or restart this machine"
-        ) from None
-    answers = [line for line in picked.stdout.splitlines() if line.startswith(PICK_MARK)]
-    if not answers:
-        lines = picked.stderr.strip().splitlines() or [processes.describe_exit(picked.returncode)]
-        raise UsageError(f"looking for a device failed: {lines[-1]}; call metallab.device.pick() in Python")
-    answer = json.loads(answers[-1].removeprefix(PICK_MARK))
-    if "error" in answer:
-        raise UsageError(answer["error"])
-    return answer
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from metallab import mode as modes
-from metallab import paths
+from metallab import paths, processes
 from metallab.device import NAMES
 from metallab.notebook import Failure, check_replaced, save, show_failure
 from metallab.processes import describe_exit, find_process, kill_family, last_words, resident_bytes
@@ -34,6 +34,21 @@ SAMPLE_EVERY = 1.0
 INTERRUPTED = "interrupted"
 USED = ".lock"
 """The file by which a folder outside of ``build/`` is known to belong to runs."""
+PICK_SECONDS = 300.0
+"""A first search compiles what it imports, and the simulated GPU; a driver that hangs takes for ever."""
+PICK_MARK = "metallab-device:"
+PICK = f"""
+import json
+from metallab import device
+try:
+    picked = device.pick(framework=device.first_framework())
+except (device.DeviceUnavailable, ValueError) as error:
+    answer = dict(error=str(error))
+else:
+    kind = "sim" if picked.simulated else picked.kind
+    answer = dict(device=kind, label=picked.label, simulated=bool(picked.simulated))
+print({PICK_MARK!r} + json.dumps(answer))
+"""
 STATUSES = ("passed", "incomplete", "failed", "skipped")
 ENDED = ("passed", "incomplete")
 """Statuses of a notebook that reached its end: its results can be used."""
@@ -154,6 +169,33 @@ def make_job(
     return job
 
 
+def resolve_device(name: str) -> dict:
+    """Return ``device``, ``label`` and ``simulated`` of what `metallab.device.pick` finds in a process of its own.
+
+    Frameworks are imported there, not here. UsageError, with its message, if there is no such device, and after
+    `PICK_SECONDS`.
+    """
+    environment = dict(os.environ) if name == "auto" else os.environ | {"METALLAB_DEVICE": name}
+    try:
+        picked = processes.run(
+            [sys.executable, "-P", "-c", PICK], PICK_SECONDS, env=environment, text=True, errors="replace",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"looking for a device took longer than {PICK_SECONDS:g} s: its driver may hang; "
+            "try DEVICE=cpu, or restart this machine"
+        ) from None
+    answers = [line for line in picked.stdout.splitlines() if line.startswith(PICK_MARK)]
+    if not answers:
+        lines = picked.stderr.strip().splitlines() or [processes.describe_exit(picked.returncode)]
+        raise UsageError(f"looking for a device failed: {lines[-1]}; call metallab.device.pick() in Python")
+    answer = json.loads(answers[-1].removeprefix(PICK_MARK))
+    if "error" in answer:
+        raise UsageError(answer["error"])
+    return answer
+
+
 def run_notebook(
     path: str | Path,
     *,
@@ -199,8 +241,6 @@ def run_notebook(
     path = Path(path).absolute()
     check_replaced(path, replace or {})
     if device == "auto":
-        from metallab.headless.cli import resolve_device
-
         device = resolve_device(device)["device"]
     options = {"cell_timeout": cell_timeout, "timeout": timeout, "replace": dict(replace or {})}
     return execute(make_job(path, mode, device, out, failed, allow_errors=allow_errors, **options))
