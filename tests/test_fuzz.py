@@ -1,7 +1,7 @@
 """Whatever a file of results, a pair of tensors or a variant holds: a refusal in a line, or the right answer.
 
-`make test` looks at some hundred examples, the same each time; `make fuzz` at random ones, for ``METALLAB_FUZZ``
-minutes, which the fuzzers share. A counter-example is printed in full, and belongs into a test of its own.
+`make test` looks at some hundred examples, the same each time; `make test SUITE=fuzz` at random ones, for
+``METALLAB_FUZZ`` minutes, which the fuzzers share. A counter-example is printed in full, and belongs into a test.
 """
 
 from __future__ import annotations

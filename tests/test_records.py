@@ -176,16 +176,13 @@ def test_every_speed_up_is_computed_from_the_samples(tmp_path):
     assert load(outcome="withheld", withheld="it drifted")["fused"].doubt == "it drifted"
     assert load(outcome="withheld")["fused"].doubt == "no reason is given"
     for claims, message in (
-        (
-            {"median": 50.0, "high": 60.0},
-            r"softshrink/fused' claims a speed-up of 50 \(2 to 60\), but its samples say 2 ",
-        ),
-        ({"median": None}, "claims a speed-up of none .* its samples say 2 "),
-        ({"high": 9.0}, r"claims a speed-up of 2 \(2 to 9\)"),
-        ({"high": None}, r"claims a speed-up of 2 \(2 to none\)"),
+        ({"median": 50.0, "high": 60.0}, "'01_a/softshrink/fused' claims a speed-up of 50, but its samples say 2$"),
+        ({"median": None}, "claims a speed-up of none, but its samples say 2$"),
+        ({"high": 9.0}, "claims another interval"),
+        ({"high": None}, "claims another interval"),
         ({"variant": "fast", "median": 4.0}, "claims to be '01_a/softshrink/fast'"),
         ({"baseline": "compiled"}, "beside 'compiled'"),
-        ({"baseline": "wrong"}, "claims a speed-up of 2 .* its samples say 0.1 "),
+        ({"baseline": "wrong"}, "claims a speed-up of 2, but its samples say 0.1$"),
         ({"variant": "eager", "outcome": "faster"}, "claims to be"),
     ):
         with pytest.raises(records.RecordError, match=message):
