@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import train_detector
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
 from metallab import paths
-from metallab.detection import detector, scenes, train_detector
+from metallab.detection import detector, scenes
 
 import ultralytics  # isort: skip
 
@@ -83,7 +84,7 @@ def weights():
 
 
 CLASSES = {"classes": json.dumps(scenes.CLASSES)}
-REMEDY = "train it: `python -m metallab.detection.train_detector`"
+REMEDY = "train it: `python data/weights/train_detector.py`"
 
 
 def refused(detector, path, *words, **keywords):

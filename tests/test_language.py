@@ -12,9 +12,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
+from train_decoder import arguments, train
 
 from metallab import device, timing
-from metallab.language import bits, corpus, decoder, pictures, shrink, train, writing
+from metallab.language import bits, corpus, decoder, pictures, shrink, writing
 
 SMALL = decoder.Shape(width=32, layers=2, heads=2, hidden=64, context=300)
 
@@ -240,7 +241,7 @@ def test_weights_there_and_back(small, tmp_path):
 def test_training_learns_and_keeps_its_best(text, tmp_path):
     given = ["--steps", "12", "--batch", "4", "--device", "cpu", "--out", str(tmp_path), "--dropout", "0"]
     short = corpus.Corpus(text.training, text.validation[:1500], text.test[:1500])
-    model, made = train.train(short, SMALL, torch.device("cpu"), train.arguments(given))
+    model, made = train(short, SMALL, torch.device("cpu"), arguments(given))
     assert made["best_step"] == 12
     assert bits.bits_per_character(model, short.validation).mean == pytest.approx(made["validation"], rel=1e-3)
     assert made["validation"] < math.log2(96) - 0.5

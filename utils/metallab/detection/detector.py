@@ -71,7 +71,7 @@ STRIDE = 32
 """Heights and widths of pictures are multiples of this."""
 
 _REMEDY = (
-    "fetch it again with `git checkout -- data/weights`, or train it: `python -m metallab.detection.train_detector`"
+    "fetch it again with `git checkout -- data/weights`, or train it: `python data/weights/train_detector.py`"
 )
 
 

@@ -213,7 +213,7 @@ def load(path: str | Path = WEIGHTS, sha256: str | None = SHA256) -> Decoder:
     For a file of your own that `save` wrote, pass its ``path`` and its ``sha256``, or None to leave that check out.
     ValueError if it is missing, damaged, or made for other characters.
     """
-    remedy = "fetch it again with `git checkout -- data/weights`, or train it: `python -m metallab.language.train`"
+    remedy = "fetch it again with `git checkout -- data/weights`, or train it: `python data/weights/train_decoder.py`"
     try:
         if sha256 is not None and (actual := hashlib.sha256(Path(path).read_bytes()).hexdigest()) != sha256:
             raise ValueError(f"{path} has sha256 {actual} instead of {sha256}: {remedy}")

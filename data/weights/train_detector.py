@@ -1,6 +1,6 @@
 """Trains the detector of notebook 08 on scenes, in minutes on one large GPU.
 
-``python -m metallab.detection.train_detector``
+``python data/weights/train_detector.py``
 
 The scenes are drawn first, by all cores, and stay on the device. Then follows a plain loop over ultralytics' own model
 and loss: AdamW, a warm-up and a cosine, a moving average of the weights, mixed precision on a CUDA device. At the end
@@ -177,7 +177,7 @@ def judge(model: DetectionModel, pool: Executor, count: int, device: torch.devic
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m metallab.detection.train_detector", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python data/weights/train_detector.py", description=__doc__)
     parser.add_argument("--out", type=Path, default=paths.BUILD / "detector", help="folder for weights and record")
     parser.add_argument("--device", default=_device(), help="cuda, mps or cpu (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=6000, help="training steps (default: %(default)s)")

@@ -1,6 +1,6 @@
 """Trains the decoder of notebooks 15 and 15b on Python's own help, in minutes on one large GPU.
 
-``python -m metallab.language.train``
+``python data/weights/train_decoder.py``
 
 A plain loop: AdamW, a warm-up and a cosine, dropout, mixed precision on a CUDA device. The text is small, so the
 network soon knows it by heart; what is kept are the weights at the step where the validation part was predicted best.
@@ -87,7 +87,7 @@ def train(
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     accelerator = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
-    parser = argparse.ArgumentParser(prog="python -m metallab.language.train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python data/weights/train_decoder.py", description=__doc__)
     parser.add_argument("--out", type=Path, default=paths.BUILD / "decoder", help="folder for weights and record")
     parser.add_argument("--device", default=accelerator, help="cuda, mps or cpu (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=800, help="training steps (default: %(default)s)")
@@ -106,7 +106,7 @@ def main(given: list[str] | None = None) -> None:
     model, made = train(text, decoder.Shape(), device, wish)
     path = wish.out / decoder.WEIGHTS.name
     record = {
-        "script": "python -m metallab.language.train",
+        "script": "python data/weights/train_decoder.py",
         "text": corpus.SHA256,
         "date": date.today().isoformat(),
         "device": torch.cuda.get_device_name() if device.type == "cuda" else f"{device.type}, {platform.machine()}",
