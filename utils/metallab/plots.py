@@ -154,8 +154,8 @@ def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
     colour = {"faster": BLUE, "slower": RED}.get(ratio.verdict, GREY)
     spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]] if finite else None
     axes.errorbar(ratio.median, row, xerr=spread, fmt="o", color=colour, capsize=4)
-    few = ratio.in_every_pair or f"inconclusive: {ratio.n} pair{'s' * (ratio.n != 1)}"
-    words = f"{units.times(ratio.median)}, {ratio.verdict if finite else f'{few}; an interval needs {FEWEST_PAIRS}'}"
+    few = f"inconclusive: {ratio.n} pair{'s' * (ratio.n != 1)}; an interval needs {FEWEST_PAIRS}"
+    words = f"{units.times(ratio.median)}, {ratio.verdict if finite else few}"
     # on white, so that the line at 1 does not run through the words
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     end = (ratio.high if finite else ratio.median, row)
@@ -259,7 +259,7 @@ def curves(
 def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str = "Where the time goes") -> Figure:
     """Where a pipeline's time goes: for each pipeline a bar, for each stage a piece of its median's length.
 
-    ``pipelines`` maps a name to what `metallab.timing.Stages.split` gives; the stage ``total`` is not a piece.
+    ``pipelines`` maps a name to the measurements of its stages; ``total`` is not a piece.
     """
     names = list(dict.fromkeys(stage for parts in pipelines.values() for stage in parts if stage != "total"))
     scale, unit = units.of_seconds(max(part.median for parts in pipelines.values() for part in parts.values()))
