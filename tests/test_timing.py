@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
 
 import numpy as np
@@ -97,27 +95,29 @@ def test_inconclusive_says_what_it_leaves_open(low, high, left):
     assert f"inconclusive, {left} (1.00 times as fast, " in str(timing.Ratio("a", "b", 1.0, low, high, 20))
 
 
-def test_samples_taken_elsewhere_are_held_to_the_same_rule():
-    made = {"question": "latency", "first_call": 1.0, "block": 1, "warmup_calls": 1, "stop_reason": "as asked"}
+def planted(name: str, *samples: float, **more) -> timing.Measurement:
+    made = {"question": "latency", "first_call": 1.0, "block": 1, "warmup_calls": 1, "stop_reason": "quiet"}
     made |= {"mode": "full", "device": "x", "simulated": False}
-    of = lambda name, seconds, **more: timing.Measurement(name, samples=(seconds,) * 8, **(made | more))
-    compare = functools.partial(timing.compare_samples, baseline="a", name="film", parity="compared before")
-    assert compare({"a": of("a", 2.0), "b": of("b", 1.0)}).ratios["b"].verdict == "faster"
-    assert not compare({"a": of("a", 2.0), "b": of("b", 1.0, others=1.0)}).ratios
-    assert not compare({"a": of("a", 2.0, simulated=True), "b": of("b", 1.0)}).paired
+    return timing.Measurement(name, samples=samples, **made | more)
+
+
+def taken_elsewhere(a: timing.Measurement, b: timing.Measurement) -> timing.Comparison:
+    return timing.compare_samples({"a": a, "b": b}, baseline="a", name="film", parity="compared before")
+
+
+def test_samples_taken_elsewhere_have_the_same_rule():
+    twos, ones = (2.0,) * 8, (1.0,) * 8
+    assert taken_elsewhere(planted("a", *twos), planted("b", *ones)).ratios["b"].verdict == "faster"
+    assert not taken_elsewhere(planted("a", *twos), planted("b", *ones, others=1.0)).ratios
+    assert not taken_elsewhere(planted("a", *twos, simulated=True), planted("b", *ones)).paired
     with pytest.raises(ValueError, match="as many as a, 8"):
-        compare({"a": of("a", 2.0), "b": dataclasses.replace(of("b", 1.0), samples=(1.0,))})
+        taken_elsewhere(planted("a", *twos), planted("b", 1.0))
 
 
 def test_a_sure_ratio_of_unreliable_times_is_explained():
-    made = {"question": "latency", "first_call": 1.0, "block": 1, "warmup_calls": 1, "stop_reason": "quiet"}
-    made |= {"mode": "full", "device": "x", "simulated": False}
     swings = [1.0, 1.6, 1.1, 1.9, 1.0, 1.7, 1.2, 2.0]
-    of = lambda name, factor, times: timing.Measurement(name, samples=tuple(factor * t for t in times), **made)
-    compare = functools.partial(timing.compare_samples, baseline="a", name="c", parity="")
-    restless = str(compare({"a": of("a", 2.0, swings), "b": of("b", 1.0, swings)}))
+    restless = str(taken_elsewhere(planted("a", *(2 * time for time in swings)), planted("b", *swings)))
     assert "unreliable" in restless
     assert "b is 2.00 times as fast as a (95 % interval 2.00 to 2.00, 8 pairs)" in restless
-    assert "pairs taken in one round, which vary together" in restless
-    steady = str(compare({"a": of("a", 2.0, [1.0] * 8), "b": of("b", 1.0, [1.0] * 8)}))
-    assert "vary" not in steady
+    assert "vary together" in restless
+    assert "vary" not in str(taken_elsewhere(planted("a", *[2.0] * 8), planted("b", *[1.0] * 8)))
