@@ -217,13 +217,8 @@ class Stages:
     with the result of the stage before it, and each is waited for on ``on``. A call returns what the last one does.
     """
 
-    def __init__(
-        self,
-        stages: Mapping[str, Callable[..., Any]],
-        on: timing.DeviceLike,
-        clock: timing.Clock = time.perf_counter_ns,
-    ) -> None:
-        self.stages, self.on, self.clock = dict(stages), on, clock
+    def __init__(self, stages: Mapping[str, Callable[..., Any]], on: timing.DeviceLike) -> None:
+        self.stages, self.on = dict(stages), on
         self.first: list[float] = []
         self.latest: list[float] = []
         self.samples: list[list[float]] = []
@@ -233,10 +228,10 @@ class Stages:
         self.latest, arguments = [], ()
         self.on.synchronize()
         for stage in self.stages.values():
-            start = self.clock()
+            start = time.perf_counter()
             result = stage(*arguments)
             self.on.synchronize(result)
-            self.latest.append((self.clock() - start) / 1e9)
+            self.latest.append(time.perf_counter() - start)
             arguments = (result,)
         self.first = self.first or self.latest
         return result
