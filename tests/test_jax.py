@@ -280,21 +280,21 @@ def test_a_mean_is_of_the_networks_that_have_the_rival():
     refused = dataclasses.replace(compared("two", jit=1.0, slow=8.0), refused={"slow": timing.Doubt("outputs differ")})
     raced = networks.Race({"inference, latency": (both, compared("three", jit=1.0, slow=8.0), refused)}, "Left out.")
     slow, numpy = raced.means
-    assert slow.startswith("inference, latency, mean of 2 networks, 1 withheld: slow takes 4.00 times as long as jit")
-    assert slow.endswith("; single networks 2.00 to 8.00 times as long.")
-    assert numpy.startswith("inference, latency, mean of 1 network: NumPy takes 4.00 times as long as jit")
+    assert slow == (
+        "inference, latency, 2 networks, 1 withheld: slow takes 2.00 to 8.00 times as long as jit, geometric mean 4.00."
+    )
+    assert numpy.startswith("inference, latency, 1 network: NumPy takes 4.00 times as long as jit (95 % interval")
     assert str(raced).splitlines() == [slow, numpy, "Left out."]
     assert len(raced.all) == 3
     (nothing,) = networks.Race({"gradient, latency": (refused,)}).means
     assert nothing == "gradient, latency: no speed-up of slow is given: outputs differ."
 
 
-def test_a_mean_of_too_few_pairs_is_told_shortly():
+def test_a_mean_of_too_few_pairs_is_not_given():
     few = [measured(key, [seconds] * 3, 1.0) for key, seconds in (("jit", 1.0), ("slow", 2.0))]
     one = timing.compare_samples({each.name: each for each in few}, baseline="jit", name="one", parity="planted")
     (sentence,) = networks.Race({"inference, latency": (one,) * 5}).means
-    wanted = "inference, latency, mean of 5 networks: slow against jit: too few pairs for a 95 % interval."
-    assert sentence == wanted
+    assert "no speed-up of slow is given: too few pairs" in sentence
 
 
 def test_ways_of_a_cpu_are_raced(quiet_machine, monkeypatch):

@@ -11,6 +11,7 @@ import torch
 
 from metallab import device, timing
 from metallab.detection import pipelines, scenes, video, yolo
+from metallab.fake_device import FakeDevice
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +155,27 @@ def test_the_right_pane_is_the_device_or_another_engine(plain):
     meta = SimpleNamespace(kind="mps", torch_device=torch.device("meta"))
     assert list(pipelines.two_panes(plain.network, meta)) == [pipelines.PLAIN, "mps, float32"]
     assert list(pipelines.rivals(plain.network, meta)) == [pipelines.PLAIN, "mps, float32", "mps, float16"]
+
+
+def test_stages_of_a_race_are_those_of_its_samples():
+    """What a compared pass took is what its stages took; calls that are no samples (the first is slow) are left out."""
+    calls = []
+
+    def compute(_: object) -> str:
+        calls.append(device.launch(0.003 if calls else 0.1))
+        return "done"
+
+    with FakeDevice() as device:
+        stages = {"load": lambda: device.launch(0.001), "compute": compute}
+        ways = {name: pipelines.Stages(stages, on=device) for name in "ab"}
+        same = lambda reference, result: reference == result == "done"
+        budget = timing.Budget(min_samples=4, max_samples=4)
+        compared = timing.compare(ways, on=device, baseline="a", parity=same, budget=budget)
+    assert not compared.refused, "a call returns what the last stage does"
+    for name, way in ways.items():
+        split = way.split(compared[name])
+        assert list(split) == ["load", "compute", "total"]
+        assert min(split["load"].samples) >= 0.001
+        assert min(split["compute"].samples) >= 0.003
+        for load, compute_seconds, total in zip(*(part.samples for part in split.values()), strict=True):
+            assert load + compute_seconds <= total

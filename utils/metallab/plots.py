@@ -20,6 +20,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -86,15 +87,11 @@ def gallery(claims: Mapping[str, tuple[float, float | Measurement]], *, device: 
         room = (high / low) ** 0.55
         axes.set_xlim(low / room, high * room)
         if high / low < 100:  # less than decades apart
-            axes.set_xticks(_powers_of_two(*axes.get_xlim()))
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.xaxis.set_minor_locator(NullLocator())
+            _label_powers_of_two(axes.xaxis)
         for row, (ratio, text) in enumerate(zip(ratios, words, strict=True)):
             axes.text(ratio, row, f" {text} ", va="center", ha="right" if ratio < 1 else "left", fontsize=9)
         axes.axvline(1, color=BLACK, linewidth=1)
-        axes.set_yticks(range(len(names)), names)
-        axes.invert_yaxis()
-        axes.grid(axis="y", visible=False)
+        _rows(axes, names)
         axes.set_xlabel("claimed / true (1 is the truth)")
         title(figure, "How wrong a broken timer is", [device], busy=others > BUSY)
     return described(figure, "; ".join(f"{name}: {text}" for name, text in zip(names, words, strict=True)))
@@ -125,16 +122,12 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
         figure, axes = plt.subplots(figsize=(7.5, 1.0 + 0.45 * len(rows)))
         sentences = [_speedup_row(axes, row, c, key) for row, (c, key) in enumerate(rows)]
         axes.axvline(1, color=BLACK, linewidth=1)
-        axes.set_yticks(range(len(rows)), [f"{c.name}: {key}" for c, key in rows])
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.grid(axis="y", visible=False)
+        _rows(axes, [f"{c.name}: {key}" for c, key in rows])
         axes.set_xscale("log", base=2)  # so that twice as fast and half as fast are equally far from 1
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.48), max(high, 2.1))  # so that 0.5, 1 and 2 are on the axis at least
         _make_room_for_words(axes)
-        axes.set_xticks(_powers_of_two(*axes.get_xlim()))
-        axes.xaxis.set_minor_locator(NullLocator())
+        _label_powers_of_two(axes.xaxis)
         axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
         devices = [m.device for c, _ in rows for m in c.measurements.values()]
         simulated = any(m.simulated for c, _ in rows for m in c.measurements.values())
@@ -154,8 +147,8 @@ def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
     colour = {"faster": BLUE, "slower": RED}.get(ratio.verdict, GREY)
     spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]] if finite else None
     axes.errorbar(ratio.median, row, xerr=spread, fmt="o", color=colour, capsize=4)
-    few = ratio.in_every_pair or f"inconclusive: {ratio.n} pair{'s' * (ratio.n != 1)}"
-    words = f"{units.times(ratio.median)}, {ratio.verdict if finite else f'{few}; an interval needs {FEWEST_PAIRS}'}"
+    few = f"inconclusive: {ratio.n} pair{'s' * (ratio.n != 1)}; an interval needs {FEWEST_PAIRS}"
+    words = f"{units.times(ratio.median)}, {ratio.verdict if finite else few}"
     # on white, so that the line at 1 does not run through the words
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     end = (ratio.high if finite else ratio.median, row)
@@ -259,7 +252,7 @@ def curves(
 def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str = "Where the time goes") -> Figure:
     """Where a pipeline's time goes: for each pipeline a bar, for each stage a piece of its median's length.
 
-    ``pipelines`` maps a name to what `metallab.timing.Stages.split` gives; the stage ``total`` is not a piece.
+    ``pipelines`` maps a name to the measurements of its stages; ``total`` is not a piece.
     """
     names = list(dict.fromkeys(stage for parts in pipelines.values() for stage in parts if stage != "total"))
     scale, unit = units.of_seconds(max(part.median for parts in pipelines.values() for part in parts.values()))
@@ -270,9 +263,7 @@ def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str =
             lengths = [parts[stage].median / scale if stage in parts else 0 for parts in pipelines.values()]
             axes.barh(range(len(pipelines)), lengths, left=starts, color=colour, label=stage, edgecolor="white")
             starts += lengths
-        axes.set_yticks(range(len(pipelines)), list(pipelines))
-        axes.set_ylim(len(pipelines) - 0.4, -0.6)
-        axes.grid(axis="y", visible=False)
+        _rows(axes, list(pipelines))
         axes.set_xlabel(f"medians of the stages' times, one after the other [{unit}]")
         figure.legend(loc="outside lower center", ncols=len(names))
         title(figure, heading, *_where([part for parts in pipelines.values() for part in parts.values()]))
@@ -300,9 +291,7 @@ def by_lesson(speed_ups: Mapping[str, Mapping[str, Sequence[tuple[float, float, 
         axes.axvline(1, color=BLACK, linewidth=1)
         axes.set_yticks(range(len(lessons)), [lesson.replace("_", " ") for lesson in lessons])
         axes.set_xscale("log", base=2)
-        axes.set_xticks(_powers_of_two(*axes.get_xlim()))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_locator(NullLocator())
+        _label_powers_of_two(axes.xaxis)
         axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
         figure.legend(loc="outside lower center", ncols=2)
         title(figure, heading, speed_ups)
@@ -335,11 +324,9 @@ def speedups_by_size(
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         axes.set_xticks(sizes)
-        axes.set_yticks(_powers_of_two(*axes.get_ylim()))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _size(value)))
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_minor_locator(NullLocator())
+        _label_powers_of_two(axes.yaxis)
         axes.set_xlabel("n")
         axes.set_ylabel("speed-up (above 1: faster)")
         figure.legend(loc="outside lower center", fontsize=9)
@@ -456,14 +443,24 @@ class Slider:
         return data, metadata
 
 
-def _powers_of_two(low: float, high: float, most: int = 8) -> list[float]:
-    """At most about ``most`` powers of two between two numbers, evenly spaced, with 1 among them if it lies between."""
+def _rows(axes: Axes, names: Sequence[str]) -> None:
+    """One row for each name, from top to bottom."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(axis="y", visible=False)
+
+
+def _label_powers_of_two(axis: Axis, most: int = 8) -> None:
+    """Label about ``most`` powers of two on a logarithmic axis, evenly spaced, with 1 among them if it is in view."""
+    low, high = axis.get_view_interval()
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     step = max(1, math.ceil((last - first + 1) / most))
-    return [2.0**power for power in range(first, last + 1) if power % step == 0]
+    axis.set_ticks([2.0**power for power in range(first, last + 1) if power % step == 0])
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
 
 
-def _time_axis(axis) -> None:
+def _time_axis(axis: Axis) -> None:
     """Label a logarithmic axis with units: all ticks in a short range, only 2 and 5 in a longer one."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.seconds(value)))
     low, high = axis.get_view_interval()

@@ -18,16 +18,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dis
 import functools
 import gc
-import inspect
 import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -40,7 +38,7 @@ from metallab.mode import Mode
 Question = Literal["latency", "throughput"]
 Clock = Callable[[], int]
 ParityCheck = Callable[[Any, Any], Any]
-"""Raises AssertionError where outputs differ; what it returns, unless that is None, is judged by its truth."""
+"""Raises AssertionError where outputs differ. It may return True or False as well, as `np.allclose` does."""
 
 KEEP = 2000
 """Once `2 * KEEP` samples are kept, every second one is dropped; the rest stay evenly spread."""
@@ -329,8 +327,6 @@ class Ratio:
     """The paired ratios themselves, where they are known."""
     comparison: str = ""
     """The name of the comparison that it is of."""
-    lacks: str = ""
-    """Why it has no interval, where that is not simply that its pairs are too few."""
 
     @property
     def verdict(self) -> Verdict:
@@ -344,14 +340,9 @@ class Ratio:
             return ""
         return "faster" if min(self.pairs) > 1 else "slower"
 
-    @property
-    def in_every_pair(self) -> str:
-        """`side` in words."""
-        return self.side and f"{self.side} in {'the only pair' if self.n == 1 else f'each of {self.n} pairs'}"
-
     def __str__(self) -> str:
         if not math.isfinite(self.high):
-            return f"{self.variant} against {self.baseline}: {self.without_interval}"
+            return f"{self.variant} against {self.baseline}: {self.what_pairs_showed}"
         low, median, high = map(units.times, (self.low, self.median, self.high))
         interval = f"95 % interval {low} to {high}, {self.n} pairs"
         if self.verdict == "faster":
@@ -367,23 +358,14 @@ class Ratio:
 
     @property
     def what_pairs_showed(self) -> str:
-        """What each pair showed, and how many are missing: for a ratio that has no upper end."""
-        needs = self.lacks or f"too few for a 95 % interval, which needs {FEWEST_PAIRS}"
-        if not self.pairs:
-            return f"{self.n} {'pair is' if self.n == 1 else 'pairs are'} {needs}"
-        span = lambda values: " to ".join(dict.fromkeys(map(units.times, (min(values), max(values)))))
-        each = "the only pair" if self.n == 1 else f"each of {self.n} pairs"
-        if min(self.pairs) > 1:
-            return f"{each} was {span(self.pairs)} times as fast; {needs}"
-        if max(self.pairs) < 1:
-            return f"{each} took {span([1 / value for value in self.pairs])} times as long; {needs}"
-        return f"{self.n} pairs were {span(self.pairs)} times as fast; {needs}"
-
-    @property
-    def without_interval(self) -> str:
-        """`what_pairs_showed`, and that it is inconclusive where they point both ways."""
-        one_way = self.pairs and (min(self.pairs) > 1 or max(self.pairs) < 1)
-        return self.what_pairs_showed if one_way else f"inconclusive: {self.what_pairs_showed}"
+        """What the pairs showed where they are too few for an interval."""
+        pairs = f"{self.n} pair{'s' * (self.n != 1)}"
+        if self.pairs:
+            slower = self.side == "slower"
+            ends = sorted(1 / pair if slower else pair for pair in self.pairs)
+            span = " to ".join(dict.fromkeys(map(units.times, (ends[0], ends[-1]))))
+            pairs += f", {span} times as {'long' if slower else 'fast'}"
+        return f"{pairs}: too few for a 95 % interval, which needs {FEWEST_PAIRS}"
 
 
 @dataclass(frozen=True)
@@ -488,9 +470,8 @@ def measure(
 
     Call it once for each shape and dtype: the warm-up belongs to the function that is given. ``dtype``
     (``torch.float16``, ``"float16"``) and ``size`` are recorded, and change nothing. ``budget`` is `FULL`, or `FAST` in
-    fast mode; ``clock`` returns nanoseconds. Whatever ``fn`` raises comes through. TypeError if it cannot be called, or
-    gives a generator or a coroutine, which computes nothing until somebody goes through it; ValueError for a dtype that
-    is none of `metallab.fields.Dtype`.
+    fast mode; ``clock`` returns nanoseconds. Whatever ``fn`` raises comes through. TypeError if it cannot be called;
+    ValueError for a dtype that is none of `metallab.fields.Dtype`.
     """
     budget = budget or (FULL if mode.current() == "full" else FAST)
     sampler = _Sampler(fn, on, question, clock)
@@ -524,12 +505,11 @@ def compare(
     """Time variants side by side: each round takes one sample of each, in random order.
 
     ``on`` is one device, or one for each variant. ``parity(reference, result)`` sees the first result of the
-    baseline and of each variant, and raises AssertionError or returns something false where they differ
+    baseline and of each variant, and raises AssertionError, or returns anything but True or None, where they differ
     (`metallab.checks.matches` makes one); such a variant is timed but gets no speed-up. Where variants compute in
     several dtypes, give each its own parity. Pairing within a round cancels what drifts, and the random order what
     comes in cycles. KeyError if the baseline is not among the variants, or a variant has no device or no parity;
-    TypeError if a parity returns what is neither true nor false, such as a text or the size of an error, or if a parity
-    or a variant cannot be called.
+    TypeError if a parity or a variant cannot be called.
 
     For whoever reads the results later, and nothing else: ``dtype`` is the number format, of all variants or a mapping
     with that of each; ``size`` how much work it was; ``series`` what comparisons that differ in size only have in
@@ -620,55 +600,6 @@ def compare_samples(measurements: Mapping[str, Measurement], *, baseline: str, n
     )
 
 
-class Stages:
-    """A pipeline as a function for `compare`, which keeps the time of each stage of every pass that is a sample.
-
-    So a race and where its time goes are of the same passes, and cannot disagree:
-
-    >>> ways = {"CPU": Stages({"load": load, "compute": compute}, on=cpu), "GPU": Stages(..., on=gpu)}
-    >>> compared = compare(ways, on={"CPU": cpu, "GPU": gpu}, baseline="CPU", parity=same)
-    >>> split = {name: way.split(compared[name]) for name, way in ways.items()}
-
-    The first stage is called without arguments, each later one with the result of the stage before it, and each is
-    waited for on ``on``. A call returns what the last one does. ValueError if there are no stages, or one is named
-    ``total``.
-    """
-
-    def __init__(self, stages: Mapping[str, Callable[..., Any]], on: DeviceLike, clock: Clock = time.perf_counter_ns):
-        if not stages:
-            raise ValueError("no stages given: pass {'load': load, 'compute': compute, ...}")
-        if "total" in stages:
-            raise ValueError("a stage is named 'total', which is the name of a whole pass: give it another name")
-        self.stages, self.on, self.clock = dict(stages), on, clock
-        self.first: list[float] = []
-        self.latest: list[float] = []
-        self.samples: list[list[float]] = []
-        """Of each pass that was a sample: the seconds of each stage."""
-
-    def __call__(self) -> Any:
-        self.latest, arguments = [], ()
-        self.on.synchronize()
-        for stage in self.stages.values():
-            start = self.clock()
-            result = stage(*arguments)
-            self.on.synchronize(result)
-            self.latest.append(_since(start, self.clock))
-            arguments = (result,)
-        self.first = self.first or self.latest
-        return result
-
-    def split(self, total: Measurement) -> dict[str, Measurement]:
-        """The stages of what `compare` measured of this pipeline, each a latency, and ``total`` itself.
-
-        ValueError if that is not a measurement of these passes.
-        """
-        if len(self.samples) != total.n:
-            raise ValueError(f"{total.name} has {total.n} samples, this pipeline {len(self.samples)}: compare it once")
-        columns = zip(self.stages, zip(*self.samples, strict=True), self.first, strict=True)
-        parts = {name: replace(total, name=name, samples=of, first_call=first) for name, of, first in columns}
-        return parts | {"total": total}
-
-
 @dataclass
 class Sentinel:
     """A fixed computation timed before and after a long run: has the machine slowed down meanwhile?
@@ -740,50 +671,6 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
     return ordered[k - 1], ordered[n - k]
 
 
-def geometric_mean(ratios: Sequence[Ratio], confidence: float = 0.95) -> Ratio:
-    """One speed-up for several pieces of work: the geometric mean of their medians, with an interval.
-
-    The interval holds all the medians at once with at least this probability (Bonferroni): each is given an equal share
-    of the risk, or the smallest that its pairs allow if that is more, so it is wider than it need be. It speaks of the
-    noise of these measurements, and not of the choice of work. ValueError if there is no ratio, or they have not one
-    variant and one baseline.
-    """
-    if len({(ratio.variant, ratio.baseline) for ratio in ratios}) != 1:
-        raise ValueError(f"a mean needs ratios of one variant over one baseline, not {list(map(str, ratios))}")
-    mean = lambda values: math.exp(math.fsum(map(math.log, values)) / len(values))
-    first, lacks = ratios[0], ""
-    if (shares := _shares([len(ratio.pairs) for ratio in ratios], 1 - confidence)) is None:
-        low, high, lacks = 0.0, math.inf, _lacking(ratios, 1 - confidence)
-    else:
-        ends = [median_interval(ratio.pairs, 1 - share) for ratio, share in zip(ratios, shares, strict=True)]
-        low, high = map(mean, zip(*ends, strict=True))
-    count = sum(ratio.n for ratio in ratios)
-    return Ratio(first.variant, first.baseline, mean([r.median for r in ratios]), low, high, count, lacks=lacks)
-
-
-def _shares(counts: Sequence[int], risk: float) -> list[float] | None:
-    """How a risk is divided among medians of so many values each; None if it is less than they need together."""
-    least = [_least_risk(count) for count in counts]
-    shares: dict[int, float] = {}
-    for index in sorted(range(len(counts)), key=lambda index: -least[index]):  # the neediest first
-        left = (risk - sum(shares.values())) / (len(counts) - len(shares))
-        shares[index] = max(left, least[index])
-    # a hair more, so that a share that is exactly what an interval needs is enough for it
-    return [shares[index] * (1 + 1e-9) for index in range(len(counts))] if sum(least) <= risk else None
-
-
-def _least_risk(count: int) -> float:
-    """The probability that so many values all lie on one side of their median: no interval of it has less risk."""
-    return 2.0 ** (1 - count)
-
-
-def _lacking(ratios: Sequence[Ratio], risk: float) -> str:
-    """Which of several comparisons have too few pairs for an interval of their mean, and how many they need."""
-    needed = next(count for count in itertools.count(1) if _least_risk(count) <= risk / len(ratios))
-    few = [f"'{r.comparison or r.variant}' has {len(r.pairs)}" for r in ratios if len(r.pairs) < needed]
-    return f"too few for a 95 % interval of their mean: {needed} of each are enough, {' and '.join(few)}"
-
-
 class _Sampler:
     """One function on one device, and how a sample of its time is taken."""
 
@@ -794,6 +681,7 @@ class _Sampler:
             raise TypeError(f"{type(fn).__name__} cannot be called: give the function itself, as in lambda: model(x)")
         self.fn, self.device, self.question, self.clock = fn, device, question, clock
         self.synchronize, self.waits_for_results = device.synchronize, device.waits_for_results
+        self.after_sample = getattr(fn, "after_sample", lambda: None)
         self.block = 1
         self.first_call = math.nan
         self.first_result: Any = None
@@ -839,8 +727,7 @@ class _Sampler:
     def sample(self) -> float:
         """Seconds per call, of one block."""
         seconds = self._timed_block() / self.block
-        if isinstance(self.fn, Stages):
-            self.fn.samples.append(self.fn.latest)
+        self.after_sample()
         return seconds
 
     def _timed_block(self, keep_result: bool = False) -> float:
@@ -860,7 +747,7 @@ class _Sampler:
             synchronize(result)
             stop = clock()
         if keep_result:
-            self.first_result = _computed(result)
+            self.first_result = result
         seconds = max(stop - start, 1) / 1e9  # a clock that did not tick: at least, not zero
         self.last_call = seconds / self.block
         return seconds
@@ -1004,40 +891,12 @@ def _halves_agree(times: Sequence[float]) -> bool:
     return abs(first - second) <= 0.05 * second
 
 
-def _computed(result: Any) -> Any:
-    """The result itself. TypeError for a generator or a coroutine: whoever times its making times no work."""
-    if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.iscoroutine(result):
-        raise TypeError(
-            f"the function gives a {type(result).__name__}, which computes nothing until it is used: let it go through "
-            "it, as list(...) or asyncio.run(...) do"
-        )
-    return result
-
-
 def _in_words(parity: ParityCheck) -> str:
-    """What a parity check compares, in words."""
-    if isinstance(parity, functools.partial):
-        given = [*map(repr, parity.args), *(f"{key}={value!r}" for key, value in parity.keywords.items())]
-        return f"{_in_words(parity.func)}, given {', '.join(given)}" if given else _in_words(parity.func)
-    name = getattr(parity, "__name__", None)
-    if name == "<lambda>":
-        uses = ", ".join(_used_by(parity))
-        return f"outputs checked by {uses}" if uses else "outputs checked by a function without a name"
-    kind = type(parity)
-    if name is None and (kind.__str__, kind.__repr__) == (object.__str__, object.__repr__):
-        name = kind.__name__  # the text would be an address
-    return f"outputs checked by {name}" if name else str(parity)
-
-
-def _used_by(function: Callable) -> Iterator[str]:
-    """The names that a function looks up outside of itself, each with its attributes: ``np.allclose``."""
-    names: list[str] = []
-    for step in dis.get_instructions(function):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
-            names.append(step.argval)
-        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and names:
-            names[-1] += f".{step.argval}"
-    return iter(dict.fromkeys(names))
+    """What a parity check compares: its own text, or the name of a function."""
+    name = getattr(parity, "__name__", "<lambda>")
+    if name == "<lambda>" and type(parity).__str__ is not object.__str__:
+        return str(parity)
+    return f"outputs checked by {'a function of yours' if name == '<lambda>' else name}"
 
 
 def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, ParityCheck]) -> dict[str, Doubt]:
@@ -1080,29 +939,15 @@ def _copied(result: Any) -> Any:
         return result
 
 
-_NO_TRUTHS = (str, bytes, float, np.floating, list, tuple, Mapping, Set)
-"""What says that outputs differ and counts as true: a reason, the size of an error, ``(False, "why")``."""
-
-
 def _difference(parity: ParityCheck, reference: Any, result: Any) -> str:
     """What a parity check says of two results; empty if they agree."""
     try:
         answer = parity(reference, result)
     except AssertionError as difference:
         return " ".join(str(difference).split()) or "the check says no more"
-    if answer is None:
+    if answer is None or bool(answer == True):  # noqa: E712 - not its truth: a text or an error's size is true, too
         return ""
-    try:
-        if answer is NotImplemented or isinstance(answer, _NO_TRUTHS):  # Python takes them for true
-            raise TypeError("it is no truth")
-        agrees = bool(answer)
-    except (TypeError, ValueError, RuntimeError) as error:
-        kind = type(answer).__name__
-        raise TypeError(
-            f"a parity check returned {kind}, which is neither true nor false: raise AssertionError where outputs "
-            "differ, or return one truth, as np.allclose does"
-        ) from error
-    return "" if agrees else f"the check returned {answer!r}"
+    return f"the check returned {answer!r}"
 
 
 def _ratio(name: str, variant: str, baseline: str, times: Sequence[float], baseline_times: Sequence[float]) -> Ratio:

@@ -210,6 +210,46 @@ class Race:
         return plots.stages(imagined, heading=f"CALCULATED, with {stage} {units.times(factor)} times as fast")
 
 
+class Stages:
+    """A pipeline as a variant of `metallab.timing.compare`, which keeps each stage's time of every sample.
+
+    So the comparison and the stages are of the same calls. The first stage is called without arguments, each later one
+    with the result of the stage before it, and each is waited for on ``on``. A call returns what the last one does.
+    """
+
+    def __init__(self, stages: Mapping[str, Callable[..., Any]], on: timing.DeviceLike) -> None:
+        self.stages, self.on = dict(stages), on
+        self.first: list[float] = []
+        self.latest: list[float] = []
+        self.samples: list[list[float]] = []
+        """Of each call that was a sample: the seconds of each stage."""
+
+    def __call__(self) -> Any:
+        self.latest, arguments = [], ()
+        self.on.synchronize()
+        for stage in self.stages.values():
+            start = time.perf_counter()
+            result = stage(*arguments)
+            self.on.synchronize(result)
+            self.latest.append(time.perf_counter() - start)
+            arguments = (result,)
+        self.first = self.first or self.latest
+        return result
+
+    def after_sample(self) -> None:
+        """Keep the stages of the call that was just timed; `metallab.timing` calls it."""
+        self.samples.append(self.latest)
+
+    def split(self, total: timing.Measurement) -> dict[str, timing.Measurement]:
+        """The stages of what was measured of this pipeline, each a latency, and ``total`` itself."""
+        columns = zip(self.stages, zip(*self.samples, strict=True), self.first, strict=True)
+        parts = {
+            name: dataclasses.replace(total, name=name, samples=seconds, first_call=first)
+            for name, seconds, first in columns
+        }
+        return parts | {"total": total}
+
+
 def race(ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], seconds: float = 7.0) -> Race:
     """Compare the boxes of all ways with those of the first, then time those that agree, in turns and stage by stage.
 
@@ -230,7 +270,7 @@ def race(ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], seconds: fl
         if raced:
             kept[name] = ways[name]
     frame = frames[int(np.argmax([len(each) for each in reference]))]
-    passes = {name: timing.Stages(way.stages(frame), on=way.on) for name, way in kept.items()}
+    passes = {name: Stages(way.stages(frame), on=way.on) for name, way in kept.items()}
     budget = by_mode(full=timing.Budget(min_samples=20, min_seconds=0.25, max_seconds=2.0), fast=timing.FAST)
     compared = timing.compare(
         passes,

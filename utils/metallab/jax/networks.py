@@ -8,6 +8,7 @@ by NumPy, from the same seed each time. None is trained: what is measured is how
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -151,30 +152,24 @@ class Race:
 
     @property
     def means(self) -> list[str]:
-        """For each question and rival: the geometric mean over the networks and its range, or why there is none.
+        """For each question and rival: the range over the networks and its geometric mean, or why there is none.
 
-        Ratios that are withheld are not in a mean, and their number is told. RuntimeError as
-        `metallab.timing.Comparison.drift`.
+        Ratios that are withheld or have no interval are not in it. RuntimeError as `metallab.timing.Comparison.drift`.
         """
         sentences = []
         for question, group in self.comparisons.items():
-            rivals = dict.fromkeys(rival for one in group for rival in one.measurements if rival != one.baseline)
-            for rival in rivals:
-                ratios = [one.ratios[rival] for one in group if rival in one.ratios]
-                withheld = [one.withheld[rival] for one in group if rival in one.withheld]
+            for rival in dict.fromkeys(rival for one in group for rival in one.measurements if rival != one.baseline):
+                among = [one for one in group if rival in one.measurements]
+                ratios = [one.ratios[rival] for one in among if rival in one.ratios]
+                ratios = [ratio for ratio in ratios if math.isfinite(ratio.high)]
                 if not ratios:
-                    sentences.append(f"{question}: no speed-up of {rival} is given: {withheld[0]}.")
+                    few = timing.Doubt(reason="too few pairs for a 95 % interval")
+                    why = next((one.withheld[rival] for one in among if rival in one.withheld), few)
+                    sentences.append(f"{question}: no speed-up of {rival} is given: {why}.")
                     continue
-                aside = f", {len(withheld)} withheld" if withheld else ""
-                of = f"{question}, mean of {len(ratios)} network{'s' * (len(ratios) > 1)}{aside}"
-                mean = timing.geometric_mean(ratios)
-                few = f"{rival} against {mean.baseline}: too few pairs for a 95 % interval"
-                is_slower = mean.verdict == "slower"  # then the mean's words are of times, too
-                single = sorted(1 / ratio.median if is_slower else ratio.median for ratio in ratios)
-                each = f"; single networks {units.times(single[0])} to {units.times(single[-1])} times as "
-                each += "long" if is_slower else "fast"
-                finite = math.isfinite(mean.high)
-                sentences.append(f"{of}: {mean if finite else few}{each if finite and len(single) > 1 else ''}.")
+                aside = f", {len(among) - len(ratios)} withheld" if len(ratios) < len(among) else ""
+                of = f"{question}, {len(ratios)} network{'s' * (len(ratios) > 1)}{aside}"
+                sentences.append(f"{of}: {_range_and_mean(ratios)}.")
         return sentences
 
     def draw(self) -> Figure:
@@ -185,6 +180,18 @@ class Race:
 
     def __str__(self) -> str:
         return "\n".join([*self.means, *filter(None, [self.left_out])])
+
+
+def _range_and_mean(ratios: Sequence[timing.Ratio]) -> str:
+    """The range of several speed-ups and its geometric mean; of a single one its interval."""
+    first, medians = ratios[0], [ratio.median for ratio in ratios]
+    if len(ratios) == 1:
+        return str(first)
+    slower = statistics.geometric_mean(medians) < 1
+    times = [1 / median if slower else median for median in medians]
+    low, mean, high = map(units.times, (min(times), statistics.geometric_mean(times), max(times)))
+    words = f"takes {low} to {high} times as long as" if slower else f"is {low} to {high} times as fast as"
+    return f"{first.variant} {words} {first.baseline}, geometric mean {mean}"
 
 
 def race(names: Sequence[str], *, on: device.JaxDevice, seconds: float = 9.0) -> Race:

@@ -132,7 +132,7 @@ def _judged_by_pairs(run: Record, baseline: Sequence[Record]) -> _Judged:
     theirs = next((base.measurement.samples for base in baseline if base.taken == run.taken), ())
     pairs = tuple(b / a for a, b in zip(ours, theirs, strict=True)) if len(ours) == len(theirs) else ()
     ratio = timing.Ratio(compared.variant, compared.baseline, compared.median, 0.0, math.inf, len(ours), pairs)
-    return "inconclusive", ratio.in_every_pair or "inconclusive", ratio.what_pairs_showed, None
+    return "inconclusive", "inconclusive", ratio.what_pairs_showed, None
 
 
 def _judged(sound: Sequence[Record], baseline: Sequence[Record]) -> _Judged:
