@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import textwrap
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from conformance import test_converting, test_machines, test_mps, test_mpsgraph, test_profiler, test_shaders
-from test_turns import until
 
 from metallab import checks, isolated, machine
 from metallab.detection import video
@@ -103,9 +103,15 @@ def test_without_xcode_claims_are_not_applicable(mac):
 
 def test_signposts_are_listened_to_while_work_is_done(mac, monkeypatch):
     worked = []
-    heard = Path("heard.txt")
-    wait_for = lambda happened: types.SimpleNamespace(sleep=lambda _: until(happened))
-    monkeypatch.setattr(test_profiler, "time", wait_for(lambda: heard.read_text().endswith("\n")))
+
+    def sleep(_):
+        """Until something was heard."""
+        end = time.monotonic() + 300
+        while not Path("heard.txt").read_text().endswith("\n"):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    monkeypatch.setattr(test_profiler, "time", types.SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(isolated, "run", lambda source, **_: worked.append(source) or isolated.Outcome("well"))
     assert judge(test_profiler.test_signposts_of_operators_are_seen) == CONFIRMED
     assert judge(test_profiler.test_signposts_of_own_kernels_are_not_seen)[0] == "refuted"

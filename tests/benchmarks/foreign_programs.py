@@ -319,11 +319,13 @@ def _ran(python: str, package: str) -> dict[str, str]:
 def main() -> int:
     """1 if a program fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    of = f"of {', '.join(PACKAGES)}; all by default"
-    parser.add_argument("packages", nargs="*", choices=PACKAGES, metavar="PACKAGE", help=of)
+    names = f"of {', '.join(PACKAGES)}"
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"{names}; all by default")
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has the packages")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if unknown := set(arguments.packages) - set(PACKAGES):
+        parser.error(f"no programs of {', '.join(unknown)}; there are those {names}")
     if arguments.child:
         _child(arguments.child)
         return 0
