@@ -13,7 +13,6 @@ import platform
 import re
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +92,8 @@ def test_values_and_gradients_are_pytorchs_in_every_dtype():
         for count in (1, 31, 1000, 5001):
             assert agrees(torch.randn(count, device="mps").to(dtype)), (dtype, count)
         assert agrees(torch.randn(7, 11, 13, device="mps").to(dtype), 0.1), "lambd is rounded to the dtype"
+    for shape in ((0,), (3, 0), ()):
+        assert agrees(torch.randn(shape, device="mps"))
 
 
 @in_softshrink
@@ -119,20 +120,12 @@ def test_views_and_other_layouts():
 
 
 @in_softshrink
-def test_tensors_of_no_and_of_one_element():
-    for shape in ((0,), (3, 0), ()):
-        assert agrees(torch.randn(shape, device="mps"))
-
-
-@in_softshrink
 def test_what_it_does_not_take_is_told():
     module, x = softshrink(), torch.ones(3, device="mps")
     for call, message in {
         lambda: module.forward(torch.ones(3), 0.5): "x is on cpu; move it to mps",
-        lambda: module.backward(torch.ones(3), x, 0.5): "grad is on cpu; move it to mps",
         lambda: module.forward(x.int(), 0.5): "there are kernels for float32, float16 and bfloat16, not for Int",
         lambda: module.backward(x[:2], x, 0.5): r"grad is \[2\] and x is \[3\]",
-        lambda: module.backward(x.half(), x, 0.5): "grad is Half and x is Float",
         lambda: module.compile("kernel void f() {\n  int i = 1\n}"): "does not compile: program_source:2:12: error: e",
     }.items():
         with pytest.raises(RuntimeError, match=message):
@@ -148,34 +141,6 @@ def test_its_work_and_pytorchs_keep_their_order():
     x.zero_()
     y.add_(100)
     assert y.tolist() == [93, 95, 97, 99, 100, 101, 103, 105]
-
-
-@in_softshrink
-def test_memory_is_given_back():
-    x = torch.randn(100_000, device="mps")
-    softshrink().forward(x, 0.5)
-    before = torch.mps.current_allocated_memory()
-    for _ in range(3):
-        softshrink().forward(x, 0.5)
-    torch.mps.synchronize()
-    assert torch.mps.current_allocated_memory() == before
-
-
-@in_softshrink
-def test_pipelines_are_made_once():
-    made = []
-    keep, extension.Bridge._keep = extension.Bridge._keep, lambda bridge, one: made.append(one) or keep(bridge, one)
-    try:
-        module = softshrink()
-        module.compile(kernels.source("softshrink.metal"))
-        for _ in range(3):
-            module.forward(torch.randn(10, device="mps"), 0.5)
-            module.forward(torch.randn(10, device="mps").half(), 0.5)
-    finally:
-        extension.Bridge._keep = keep
-    assert [getattr(one, "name", "library") for one in made] == [
-        "library", "softshrink_forward_float", "softshrink_forward_half",
-    ]  # fmt: skip
 
 
 class Softshrink(torch.autograd.Function):
@@ -210,25 +175,6 @@ def test_a_network_trains_with_it():
     losses = curve(Softshrink.apply)
     assert losses == curve(F.softshrink)
     assert losses[-1] < losses[0]
-
-
-@in_softshrink
-def test_threads_take_turns():
-    """Kernels run in Python, so that a thread that waits for the queue must let the one inside have Python."""
-    x = torch.randn(2000, device="mps")
-    expected, wrong = F.softshrink(x.cpu(), 0.5), []
-
-    def work():
-        for _ in range(20):
-            if not torch.equal((softshrink().forward(x, 0.5) + 0).cpu(), expected):
-                wrong.append(1)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
 
 
 @in_softshrink
@@ -274,20 +220,15 @@ def test_libraries_and_pipelines_say_what_they_are():
 
 
 @in_program
-def test_what_metal_refuses_is_told_in_its_words():
+def test_what_metal_refuses_is_told():
     for function, message in {
-        "waits_for_nothing": r"-\[MTLCommandBuffer waitUntilCompleted\]: it was not committed \(a Mac waits for ever\)",
-        "commits_twice": r"failed assertion `commit an already committed .*' \(a Mac ends the process here\)",
-        "binds_too_much": r"length\(5000\) must be 1 to 4096 \(on a Mac MTL_DEBUG_LAYER=1 tells; without",
+        "waits_for_nothing": "it was not committed",
+        "commits_twice": "commit an already committed",
+        "binds_too_much": r"length\(5000\) must be 1 to 4096",
         "binds_beyond_the_end": r"offset\(16\) must be < the buffer's length, 16",
-        "commits_in_a_handler": r"left the block: .*`commit an already committed command buffer'",
-        "has_no_handler": r"addCompletedHandler:\]: the block is nil \(a Mac crashes\)",
-        "has_groups_that_wrap": r"4194304, 4194304\), more than 18446744073709551615 threads, must be <= 1024",
-        "has_a_grid_that_wraps": r"must not have more than 2\^32 - 1 of anything",
-        "has_too_many_threads": r"threadsPerThreadgroup\(13, 5, 1\), 65 threads, must be <= 64",
-        "copies_from_nowhere": "pointer must not be NULL",
-        "binds_from_nowhere": "bytes must not be NULL",
-        "has_no_threads": r"threadsPerGrid\(0, 1, 1\), threadsPerThreadgroup\(1, 1, 1\) must not have a 0",
+        "commits_in_a_handler": "left the block: .*commit an already committed",
+        "has_too_many_threads": "65 threads, must be <= 64",
+        "has_no_threads": "must not have a 0",
     }.items():
         assert re.search(message, program()(function)), (function, program()(function))
 
@@ -297,50 +238,6 @@ def test_handlers_and_who_asks_see_the_status():
     """Not enqueued 0, enqueued 1, completed 4 or error 5; what fails raises behind the handlers."""
     assert program()("statuses_of_a_good_one") == "01444"
     assert program()("statuses_of_a_bad_one") == "0155!5"
-
-
-@in_program
-def test_a_selector_that_metal_has_not_does_not_compile():
-    """On a Mac it is a warning, which load() does not show, and the process ends when the message is sent."""
-    assert "dispatchThreadgroup:threadsPerThreadgroup:' not found" in misspelt(HERE / "objective_c/program.mm")
-
-
-@in_program
-def test_what_the_language_lacks_here_does_not_compile():
-    with pytest.raises(RuntimeError, match=r"fobjc-arc is not supported|has no ARC"):
-        built("arc", HERE / "objective_c/program.mm", flags=["-fobjc-arc"], is_python_module=False)
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "try.mm"
-        source.write_text(
-            "#import <Foundation/Foundation.h>\nint f() { @try { return 1; } @catch (id e) { return 2; } }\n"
-        )
-        with pytest.raises(RuntimeError, match="cannot use '@try'"):
-            built("exceptions", source, is_python_module=False)
-
-
-@in_program
-def test_cpp_files_may_stand_beside():
-    import ctypes
-
-    with tempfile.TemporaryDirectory() as folder:
-        first, second = Path(folder) / "first.mm", Path(folder) / "second.cpp"
-        first.write_text('#import <Metal/Metal.h>\nint given();\nextern "C" int twice() { return 2 * given(); }\n')
-        second.write_text("#ifdef __OBJC__\n#error compiled as Objective-C\n#endif\nint given() { return 21; }\n")
-        library = ctypes.CDLL(built("mixed", first, second, is_python_module=False))
-    assert library.twice() == 42
-
-
-def misspelt(source: Path) -> str:
-    """What is raised for a source with a selector that does not exist."""
-    text = source.read_text()
-    wrong = re.sub(r"(encoder dispatch\w+)s:", r"\1:", text, count=1)
-    assert wrong != text
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / source.name
-        path.write_text(wrong)
-        with pytest.raises(RuntimeError, match="Error building extension") as caught:
-            built("misspelt", path)
-    return str(caught.value)
 
 
 # ---- broken copies of softshrink.mm ----------------------------------------------------------------------------------
@@ -362,9 +259,6 @@ END = "      [encoder endEncoding];\n"
 COMMIT = "      torch::mps::commit();"
 BUGS = {
     "none": Bug("", "", "right", "right"),
-    "another kernel's name": Bug(
-        '"softshrink_forward"', '"softshrink_fwd"', "the Metal source has no kernel softshrink_fwd_float", "the same",
-    ),
     "encoding is not ended": Bug(
         END, "", "commit.*failed assertion `commit command buffer with uncommitted encoder'", "the process ends",
     ),
@@ -388,18 +282,7 @@ BUGS = {
         "      [encoder setBytes:&lambd length:sizeof(lambd) atIndex:index];\n", "", r"buffer\(2\) is not bound",
         LAYER,
     ),
-    "lambd is short": Bug(
-        "length:sizeof(lambd)", "length:2", r"buffer\(2\) has 2 bytes, the kernel reads 4",
-        LAYER,
-    ),
-    "a buffer is nil": Bug(
-        "setBuffer:buffer(tensor)", "setBuffer:nil", r"buffer\(0\) is not bound", LAYER,
-    ),
-    "an index above 30": Bug(
-        "atIndex:index++", "atIndex:31 + index++", r"index\(31\) must be < 31", LAYER,
-    ),
     "the storage of a CPU tensor": Bug("{out, in}", "{out, in.cpu()}", "that is no MTLBuffer", "a crash"),
-    "arguments in another order": Bug("{out, in}", "{in, out}", "wrong values", "wrong values"),
     "a group of too many threads": Bug(
         "std::min(threads, state.maxTotalThreadsPerThreadgroup)", "threads", "3000 threads, must be <= 1024",
         "MTL_DEBUG_LAYER=1 tells; without it the kernel does not run",
@@ -409,7 +292,6 @@ BUGS = {
         LAYER,
     ),
     "no commit": Bug(COMMIT, "", "right", "right: PyTorch commits, when it next waits for the GPU"),
-    "synchronize for commit": Bug("mps::commit()", "mps::synchronize()", "right", "right, and slower"),
     "committed twice": Bug(
         COMMIT, "      [commands commit];\n" + COMMIT,
         "failed assertion `commit an already committed command buffer'", "the process ends",
@@ -417,10 +299,6 @@ BUGS = {
     "committed behind PyTorch's back": Bug(
         COMMIT, "      [commands commit];", "failed assertion `_status < MTLCommandBufferStatusCommitted'",
         "the process ends, at PyTorch's next operator",
-    ),
-    "a command buffer kept from call to call": Bug(
-        "id<MTLCommandBuffer> commands =", "static id<MTLCommandBuffer> commands =",
-        "failed assertion `_status < MTLCommandBufferStatusCommitted'", "the process ends or crashes",
     ),
     "an exception leaves the block": Bug(
         END, END + '      TORCH_CHECK(false, "no");\n', "a C\\+\\+ exception left the block: no", "the process ends",
@@ -450,11 +328,6 @@ py::dict peek(const at::Tensor& tensor) {
   seen["class"] = [buffer respondsToSelector:@selector(contents)] && [buffer retainCount] == 1;
   return seen;
 }
-
-bool seed(uint64_t number) {
-  torch::mps::manual_seed(number);
-  return torch::mps::is_available();
-}
 """
 
 
@@ -469,7 +342,7 @@ def planted_source() -> str:
         copy = body.replace(bug.old, bug.new) if bug.old else body
         copies.append(f"namespace planted_{NUMBERS[name]} {{\n{copy}}}\n")
         binds.append(f'  planted_{NUMBERS[name]}::bind(m.def_submodule("planted_{NUMBERS[name]}"));\n')
-    binds.append('  m.def("peek", &peek);\n  m.def("seed", &seed);\n')
+    binds.append('  m.def("peek", &peek);\n')
     return "".join([includes, "\n", *copies, PEEK, "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {\n", *binds, "}\n"])
 
 
@@ -554,19 +427,11 @@ def check_an_error_is_over_when_it_was_told() -> None:
         assert broken("none").forward(torch.ones(3, device="mps"), 0.5).tolist() == [0.5] * 3
 
 
-def check_torch_mps_h() -> None:
-    drawn = []
-    for _ in range(2):
-        assert planted().seed(7) is True
-        drawn.append(torch.rand(3, device="mps").tolist())
-    assert drawn[0] == drawn[1]
-
-
 PLANTED_CHECKS = {
     check.__name__: check
     for check in (
         check_buffers, check_peek_without_commit, check_memory_is_held_until_it_ran,
-        check_an_error_is_over_when_it_was_told, check_torch_mps_h,
+        check_an_error_is_over_when_it_was_told,
     )
 }  # fmt: skip
 

@@ -95,7 +95,7 @@ def test_softshrink_is_pytorch_s_to_the_last_bit(name, n):
 
 
 @with_each_compiler
-@pytest.mark.parametrize("n", [1, 4, 7, 1023, 100003])
+@pytest.mark.parametrize("n", [1, 4, 1023])
 def test_four_elements_a_thread(n):
     x = torch.randn(n)
     out = torch.full_like(x, 7.0)
@@ -105,7 +105,7 @@ def test_four_elements_a_thread(n):
 
 @with_each_compiler
 @pytest.mark.parametrize("name", ["softmax_tree", "softmax_simd"])
-@pytest.mark.parametrize(("rows", "cols", "group"), [(3, 1000, 256), (5, 33, 64), (2, 7, 32), (8, 4096, 128)])
+@pytest.mark.parametrize(("rows", "cols", "group"), [(3, 1000, 256), (5, 33, 64)])
 def test_softmax_in_threadgroup_memory(name, rows, cols, group):
     x = torch.randn(rows, cols) * 5
     out = torch.empty_like(x)
@@ -358,7 +358,7 @@ def test_special_functions_of_pytorch_s_headers(name):
 
 
 @with_each_compiler
-@pytest.mark.parametrize("group", [32, 96, 200, 1024])
+@pytest.mark.parametrize("group", [32, 200])
 def test_reductions_of_pytorch_s_headers(group):
     x = torch.rand(5, group) + 0.5
     for name, function in {"sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin}.items():
@@ -384,52 +384,33 @@ def layers(x: torch.Tensor) -> torch.Tensor:
 
 
 GENERATED = {
-    "softshrink": lambda x: F.softshrink(x, 0.5),
-    "hardshrink": lambda x: F.hardshrink(x, 0.5),
-    "relu of a sum": lambda x: F.relu(x + x.flip(0)),
-    "gelu": lambda x: F.gelu(x),
-    "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": lambda x: F.silu(x),
-    "mish": lambda x: F.mish(x),
-    "softplus": lambda x: F.softplus(x),
-    "elu": lambda x: F.elu(x),
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "exp and log": lambda x: x.exp().log1p(),
-    "sine and cosine": lambda x: x.sin() * x.cos() + x.atan(),
-    "powers": lambda x: x.abs().sqrt() + x**3 + x.abs().rsqrt(),
-    "where": lambda x: torch.where(x > 0.5, x - 0.5, torch.where(x < -0.5, x + 0.5, torch.zeros_like(x))),
-    "clamp": lambda x: (x * 2).clamp(-1, 1),
-    "floor, round, sign": lambda x: x.floor() + x.round() + x.sign() + x.trunc(),
-    "remainder": lambda x: torch.remainder(x, 0.7) + torch.fmod(x, 0.3),
+    "activations": lambda x: F.gelu(x) + F.gelu(x, approximate="tanh") + F.mish(x) + F.softplus(x) + F.elu(x),
+    "shrinking": lambda x: F.softshrink(x, 0.5) + F.hardshrink(x, 0.3) + F.relu(x + x.flip(0)),
+    "exponentials": lambda x: torch.sigmoid(x) + torch.tanh(x) + x.exp().log1p(),
+    "powers and angles": lambda x: x.abs().sqrt() + x**3 + x.abs().rsqrt() + x.sin() * x.cos() + x.atan(),
+    "where and clamp": lambda x: torch.where(x > 0.5, x - 0.5, (x * 2).clamp(-1, 1)),
+    "rounding": lambda x: x.floor() + x.round() + x.sign() + x.trunc() + torch.remainder(x, 0.7) + torch.fmod(x, 0.3),
     "special functions": lambda x: torch.special.i0(x) + torch.erf(x) + torch.lgamma(x.abs() + 1),
     "integers": lambda x: (x * 100).to(torch.int32) // 7 + (x > 0).to(torch.int32),
     "long integers": lambda x: (x * 1000).long() * 3 + 1,
     "transposed": lambda x: torch.stack([x.t(), x.t() * 2]),
     "concatenation": lambda x: torch.cat([x, x * 2], 1),
     "sum of all": lambda x: x.sum(),
-    "sum of rows": lambda x: x.sum(-1),
     "mean of columns": lambda x: (x * 2).mean(0),
-    "maximum": lambda x: x.amax(-1) - x.amin(-1),
+    "extremes of rows": lambda x: x.amax(-1) - x.amin(-1) + x.sum(-1),
     "product": lambda x: (x * 0.01 + 1).prod(-1),
     "argmax": lambda x: x.argmax(-1),
     "argmin": lambda x: x.argmin(0),
     "any, all": lambda x: (x > 3.5).any(-1).float() + (x > -3.5).all(-1).float() * 2,
-    "standard deviation": lambda x: x.std(-1),
     "variance and mean": lambda x: x.var(-1) + x.mean(-1),
-    "softmax": lambda x: x.softmax(-1),
-    "log softmax": lambda x: x.log_softmax(-1),
     "softmax of columns": lambda x: x.softmax(0),
-    "logsumexp": lambda x: x.logsumexp(-1),
+    "log softmax": lambda x: x.log_softmax(-1),
     "layer norm": layers,
-    "rms norm": lambda x: F.rms_norm(x, (x.shape[-1],)),
     "cross entropy": lambda x: F.cross_entropy(x, torch.zeros(x.shape[0], dtype=torch.long, device=x.device)),
-    "half pointwise": lambda x: torch.tanh(x.half()) * 3,
     "half softmax": lambda x: (x.half() * 2).softmax(-1),
     "half sum": lambda x: x.half().sum(-1),
-    "bfloat16 pointwise": lambda x: F.silu(x.bfloat16()),
     "bfloat16 softmax": lambda x: (x.bfloat16() * 2).softmax(-1),
-    "bfloat16 layer norm": lambda x: F.layer_norm(x.bfloat16(), (x.shape[-1],)),
+    "bfloat16 layer norm": lambda x: F.layer_norm(F.silu(x.bfloat16()), (x.shape[-1],)),
 }
 
 
@@ -518,16 +499,13 @@ class Planted:
 PLANTED = [
     Planted("softmax_tree", "no barrier in the tree", f"{BARRIER}  // 2", "", 1000, ORDER),
     Planted("softmax_tree", "no barrier before reuse", f"{BARRIER}  // 3", "", 1000, ORDER),
-    Planted("softmax_tree", "no barrier before the sum", f"{BARRIER}  // 4", "", 1000, ORDER),
     Planted("softmax_tree", "early return", "red[256];", "red[256]; if (t >= cols) return;", 100, {"barrier"}),
     Planted("softmax_tree", "barrier in a branch", f"{BARRIER}  // 3", f"if (t < 64) {BARRIER}", 1000, {"barrier"}),
     Planted("softmax_tree", "array too short", "float red[256]", "float red[64]", 1000, ADDRESS, without_clang=False),
     Planted("softmax_simd", "no barrier between stages", f"{BARRIER}  // 1", "", 1000, GARBAGE),
     Planted("softmax_simd", "no barrier before reuse", f"{BARRIER}  // 2", "", 1000, {"race"}, without_clang=False),
     Planted("softmax_simd", "no identity in the sum", f"{IDENTITY}0.0", "part[lane]", 1000, GARBAGE),
-    Planted("softmax_simd", "no identity in the maximum", f"{IDENTITY}-INFINITY", "part[lane]", 1000, GARBAGE),
     Planted("softshrink_vec4", "no tail", "if (i + 4 <= n)", "if (true)", 1001, {"address"}, without_clang=False),
-    Planted("softshrink_vec4", "off by one", "i + 4 <= n", "i + 3 <= n", 1003, {"address"}, without_clang=False),
     Planted("softshrink_vec4", "misaligned", "(out + i) =", "(out + i + 1) =", 1024, {"crash", "address"}),
     Planted("histogram", "no atomic", ADD, "((device uint*)counts)[x[i]] += 1", 500, {"race"}, without_clang=False),
 ]
@@ -670,12 +648,6 @@ def test_slow_under_a_sanitizer_is_no_hang(monkeypatch):
     assert "race sanitizer" not in report.ran
 
 
-@pytest.mark.parametrize("timeout", [0, -1, math.nan])
-def test_a_timeout_is_a_number_of_seconds(timeout):
-    with pytest.raises(ValueError, match="timeout is a number of seconds above 0"):
-        kernel("x[i] += 1;").check(torch.zeros(4), timeout=timeout)
-
-
 def test_check_says_what_it_skipped():
     large = kernel("x[i] += 1;").check(torch.zeros(1024), group_size=1024)
     assert large.ok
@@ -708,30 +680,21 @@ def test_a_full_stack_is_called_that():
 
 
 INTERRUPTED = f"""
-import os, random, signal, threading, torch
+import os, signal, threading, torch
 from metalsim import shader
 
-source = "#include <metal_stdlib>\\n"
-for meeting in ("", "metal::threadgroup_barrier(metal::mem_flags::mem_device);"):
-    name = f"k{{len(meeting)}}"
-    source += f"kernel void {{name}}(device float* x, {POSITION}) {{{{ {{meeting}} while (true) x[i] += 1; }}}}\\n"
-library = shader.compile_shader(source)
+text = "kernel void k(device float* x, {POSITION}) {{ while (true) x[i] += 1; }}"
+endless, x = shader.compile_shader(text).k, torch.zeros(4)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background begins with it ignored
-moments, ended = random.Random(0), 0
-for name in 30 * dir(library):
-    try:
-        threading.Timer(0.003 * moments.random(), os.kill, (os.getpid(), signal.SIGINT)).start()
-        getattr(library, name)(torch.zeros(4))
-    except KeyboardInterrupt:
-        ended += 1
-print(ended, "ended")
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try: endless(x)
+except KeyboardInterrupt: print("ended")
 """
 
 
 def test_ctrl_c_ends_a_kernel():
-    """Whenever it comes: before the call, while the call is prepared, between two groups, and in the kernel."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=children.LIMIT)
-    assert done.stdout == "60 ended\n", done.stdout + done.stderr
+    assert done.stdout == "ended\n", done.stdout + done.stderr
 
 
 def test_writing_beside_a_buffer_is_an_error_and_changes_nothing():
@@ -809,14 +772,6 @@ def test_tensors_are_contiguous_and_have_no_float64():
     assert bound(binding, torch.zeros(4, 4)[:, 1:2], strided=True).buffers[0].bytes == 60
 
 
-def test_overlapping_buffers_are_one_region():
-    x = torch.zeros(10)
-    shared, alone = sorted(
-        binding.regions(bound(binding, x[:6], x[4:], torch.zeros(2)).buffers), key=lambda region: -region.bytes
-    )
-    assert (shared.bytes, shared.buffers, alone.buffers) == (40, {0: 0, 1: 16}, {2: 0})
-
-
 def test_arguments_reach_the_kernel():
     run = library("language").at_most_64
     out = torch.zeros(3, dtype=torch.int32)
@@ -825,10 +780,6 @@ def test_arguments_reach_the_kernel():
     assert run.max_threads_per_threadgroup == 64
     with pytest.raises(ValueError, match="Threadgroup size exceeds 64 limit"):
         run(out, [1, 2, 3], 5, True, arg_casts={1: "int32", 2: "uint8"}, group_size=65)
-
-
-def test_no_threads_do_nothing():
-    kernel("x[i] = 1;")(torch.zeros(0))
 
 
 # ---- libraries -------------------------------------------------------------------------------------------------------
@@ -843,14 +794,8 @@ def test_a_library_names_its_kernels():
     with pytest.raises(AttributeError, match="softmax_tree"):
         lib.nope  # noqa: B018
     assert dir(shader.compile_shader("// nothing")) == []
-
-
-def test_properties_of_a_kernel():
-    lib = library("softmax")
     assert lib.softmax_tree.thread_execution_width == 32
-    assert lib.softmax_tree.max_threads_per_threadgroup == 1024
-    lengths = [getattr(lib, name).static_thread_group_memory_length for name in dir(lib)]
-    assert lengths == [0, 0, 128, 1024]
+    assert [getattr(lib, name).static_thread_group_memory_length for name in dir(lib)] == [0, 0, 128, 1024]
     with pytest.raises(RuntimeError, match="36000 bytes of threadgroup memory, 32768"):
         kernel("threadgroup float shared[9000]; shared[0] = 1; x[i] = shared[0];")
 
@@ -936,22 +881,6 @@ def test_pointers_name_their_address_space():
         source.check_address_spaces(text)
 
 
-def test_literals_become_floats():
-    assert source.single_precision_literals("1.0 .5 1e-3 2. 0x1p-3") == "1.0f .5f 1e-3f 2.f 0x1p-3f"
-    assert (
-        source.single_precision_literals('1.0f 2 1.5h "a 1.0 b" x1.0 0x10 1u') == '1.0f 2 1.5h "a 1.0 b" x1.0 0x10 1u'
-    )
-
-
-def test_threadgroup_variables_are_found():
-    text = (
-        "void k() { threadgroup float a[3]; threadgroup int b; threadgroup float c[2][4]; threadgroup float* p = a; }"
-    )
-    marked = source.mark_threadgroup_variables(text)
-    assert marked.count("METALSIM_SHARED") == 3
-    assert "threadgroup float* p = a;" in marked
-
-
 def test_kernels_whose_threads_may_meet_are_known():
     text = """
     inline void deep() { threadgroup_barrier(mem_flags::mem_none); }
@@ -993,6 +922,24 @@ def test_kernels_are_found_by_their_host_names():
 # ---- the compiler and its cache --------------------------------------------------------------------------------------
 
 
+def test_a_compiler_ends_at_its_limits(monkeypatch):
+    monkeypatch.setattr(compiler, "MOST_SECONDS", 1)
+    with pytest.raises(RuntimeError, match="too large"):
+        compiler._run(["sh", "-c", "while :; do :; done"])
+
+
+def test_without_a_compiler_it_says_what_to_install(monkeypatch):
+    """And takes the wheel of ziglang before that."""
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
+    if importlib.util.find_spec("ziglang"):
+        assert compiler._find_compiler("", "no path at all").kind == "zig"
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
+    compiler._find_compiler.cache_clear()
+    with pytest.raises(shader.NoCompiler, match=r"pip install ziglang.*clang-19"):
+        compiler._find_compiler("", "no path at all")
+    compiler._find_compiler.cache_clear()
+
+
 def test_a_kernel_is_compiled_once(monkeypatch, tmp_path):
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
     text = f"kernel void k(device float* x, {POSITION}) {{ x[i] = 42; }}"
@@ -1004,105 +951,12 @@ def test_a_kernel_is_compiled_once(monkeypatch, tmp_path):
     assert not list(tmp_path.rglob(".*-*")), "left something half made"
     with pytest.raises(pytest.fail.Exception, match="compiled again"):
         shader.compile_shader(text.replace("42", "43"))
+    monkeypatch.setattr(torch, "__version__", "9.9")  # whose headers may be others
+    with pytest.raises(pytest.fail.Exception, match="compiled again"):
+        shader.compile_shader(text)
 
 
-def test_the_key_has_everything_in_it(monkeypatch):
-    before = compiler.key("source")
-    assert compiler.key("other source") != before
-    for module, name, value in (
-        (torch, "__version__", "9.9"),
-        (compiler, "_our_files", lambda: "changed"),
-        (compiler.platform, "machine", lambda: "another"),
-        (compiler.Compiler, "options", ("-march=another",)),
-        (compiler, "find_compiler", lambda: compiler.Compiler(("x",), COMPILER.kind, "another")),
-        (compiler, "find_compiler", lambda: compiler.Compiler(("x",), "another", COMPILER.identity)),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, value)
-            assert compiler.key("source") != before, name
-    assert compiler.key("source") == before
-
-
-THREE_AT_ONCE = f"""
-import multiprocessing, os, torch
-from metalsim import shader
-
-def compute():
-    x = torch.zeros(3)
-    shader.compile_shader("kernel void k(device float* x, {POSITION}) {{ x[i] = 5; }}").k(x)
-    os._exit(0 if x.tolist() == [5, 5, 5] else 1)
-
-started = [multiprocessing.get_context("fork").Process(target=compute) for _ in range(3)]
-for process in started:
-    process.start()
-for process in started:
-    process.join()
-print([process.exitcode for process in started])
-"""
-
-
-def test_processes_do_not_disturb_each_other(monkeypatch, tmp_path):
-    """Three forks of a process that has imported torch and done nothing yet: no thread of it can be missing."""
-    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", THREE_AT_ONCE], capture_output=True, text=True, timeout=children.LIMIT)
-    assert done.stdout == "[0, 0, 0]\n", done.stdout + done.stderr
-    assert not list(tmp_path.rglob(".*-*"))
-
-
-def test_a_source_that_is_too_large_is_refused_at_once():
-    text = f"{HEAD}kernel void k(device float* x, {POSITION}) {{ x[i] = 1; }}"
-    with pytest.raises(RuntimeError, match=r"too large.*1048577 bytes, at most 1048576 .*Split it into several"):
-        shader.compile_shader(text.ljust(compiler.MOST_SOURCE + 1))
-
-
-@pytest.mark.parametrize(
-    ("limit", "value", "command", "words"),
-    [("MOST_SECONDS", 1, "while :; do :; done", "1 s"), ("MOST_WRITTEN", 1 << 20, "exec yes", "1 MiB")],
-)
-def test_a_compiler_ends_at_its_limits(limit, value, command, words, monkeypatch):
-    monkeypatch.setattr(compiler, limit, value)
-    with pytest.raises(RuntimeError, match=words):
-        compiler._run(["sh", "-c", command])
-
-
-def test_a_failed_compilation_leaves_nothing(monkeypatch, tmp_path):
-    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
-    with pytest.raises(SyntaxError):
-        shader.compile_shader("Syntax error")
-    assert [path.name for path in (tmp_path / "shader").iterdir() if "kernels" in path.name] == []
-
-
-def test_no_compiler_says_what_to_install(monkeypatch):
-    monkeypatch.delenv("METALSIM_CXX", raising=False)
-    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
-    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
-    compiler._find_compiler.cache_clear()
-    with pytest.raises(shader.NoCompiler, match=r"pip install ziglang.*clang-19"):
-        compiler.find_compiler()
-    monkeypatch.setenv("METALSIM_CXX", "g++")
-    with pytest.raises(shader.NoCompiler, match=r"METALSIM_CXX=g\+\+ is not clang\+\+ 19"):
-        compiler.find_compiler()
-    monkeypatch.setattr(compiler.sys, "platform", "darwin")
-    monkeypatch.setenv("METALSIM_CXX", "")
-    with pytest.raises(shader.NoCompiler, match=r"on a Mac torch\.mps\.compile_shader"):
-        compiler._find_compiler("", "elsewhere")
-    compiler._find_compiler.cache_clear()
-
-
-def test_ziglang_is_taken_where_there_is_no_clang(monkeypatch):
-    monkeypatch.delenv("METALSIM_CXX", raising=False)
-    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
-    package = types.SimpleNamespace(origin="/packages/ziglang/__init__.py")
-    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: package)
-    monkeypatch.setattr(compiler.importlib.metadata, "version", lambda name: "0.17.0")
-    chosen = compiler._find_compiler("", "no path at all")
-    compiler._find_compiler.cache_clear()
-    assert (chosen.kind, chosen.identity) == ("zig", "ziglang 0.17.0")
-    assert chosen.command == ("/packages/ziglang/zig", "c++")
-    assert "clang++ 19" in chosen.missing_sanitizers
-
-
-@pytest.mark.parametrize("far", [5 * 10**8, 10**9, -(2**31), 2**31 - 1])
+@pytest.mark.parametrize("far", [5 * 10**8, -(2**31)])
 @pytest.mark.parametrize("line", ["o[i] = o[(int)i + k];", "o[(int)i + k] = 1;"])
 def test_a_wrong_index_of_32_bits_reaches_no_other_memory(line, far):
     """However far it goes: reading and writing stop the kernel, and Python lives."""

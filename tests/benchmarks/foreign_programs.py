@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def outcome(program: Program, devices: tuple[str, str] = ("cpu", "mps")) -> str:
     for device in devices:
         torch.manual_seed(0)
         try:
-            results.append(list(_tensors(program(device))))
+            results.append([tensor.detach().cpu() for tensor in _tensors(program(device))])
         except Exception as error:  # noqa: BLE001 - somebody's program: whatever it raises is told
             return f"on {device}: {type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
     first, second = results
@@ -51,34 +51,29 @@ def outcome(program: Program, devices: tuple[str, str] = ("cpu", "mps")) -> str:
     return AGREED
 
 
-def _tensors(values: Any) -> Iterator[Any]:
-    """All tensors in nested lists and dictionaries, on the CPU."""
-    import torch
-
-    if isinstance(values, torch.Tensor):
-        yield values.detach().cpu()
-    elif isinstance(values, Mapping):
-        for value in values.values():
-            yield from _tensors(value)
-    elif isinstance(values, list | tuple):
-        for value in values:
-            yield from _tensors(value)
-
-
-def trained(model: Any, *inputs: Any) -> list[Any]:
-    """What a model gives, and the gradients of its weights."""
-    result = model(*inputs)
-    sum(tensor.float().square().mean() for tensor in _on_device(result)).backward()
-    return [*_on_device(result), *(weight.grad for weight in model.parameters() if weight.grad is not None)]
-
-
-def _on_device(values: Any) -> list[Any]:
+def _tensors(values: Any) -> list[Any]:
+    """All tensors in nested lists and dictionaries."""
     import torch
 
     if isinstance(values, torch.Tensor):
         return [values]
     parts = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
-    return [tensor for part in parts for tensor in _on_device(part)]
+    return [tensor for part in parts for tensor in _tensors(part)]
+
+
+def trained(model: Any, *inputs: Any) -> list[Any]:
+    """What a model gives, and the gradients of its weights."""
+    results = _tensors(model(*inputs))
+    sum(tensor.float().square().mean() for tensor in results).backward()
+    return [*results, *(weight.grad for weight in model.parameters() if weight.grad is not None)]
+
+
+def given(model: Any, *inputs: Any, **named: Any) -> Any:
+    """What a model gives without gradients."""
+    import torch
+
+    with torch.no_grad():
+        return model.eval()(*inputs, **named)
 
 
 # ---- the programs, by package: each function gives their names and what to call --------------------------------------
@@ -95,9 +90,8 @@ def transformers() -> dict[str, Program]:
 
     def of(name: str, config: str, settings: dict, **inputs: Any) -> Program:
         def program(device: str) -> Any:
-            model = getattr(package, name)(getattr(package, config)(**settings)).eval().to(device)
-            with torch.no_grad():
-                return dict(model(**{key: value.to(device) for key, value in inputs.items()}))
+            model = getattr(package, name)(getattr(package, config)(**settings)).to(device)
+            return dict(given(model, **{key: value.to(device) for key, value in inputs.items()}))
 
         return program
 
@@ -167,16 +161,14 @@ def torchvision() -> dict[str, Program]:
 
     def detects(name: str) -> Program:
         def program(device: str) -> Any:
-            model = getattr(detection, name)(weights=None, weights_backbone=None, num_classes=5).eval().to(device)
-            with torch.no_grad():
-                return model([picture.to(device)])
+            model = getattr(detection, name)(weights=None, weights_backbone=None, num_classes=5).to(device)
+            return given(model, [picture.to(device)])
 
         return program
 
     def segments(device: str) -> Any:
         model = segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5)
-        with torch.no_grad():
-            return model.eval().to(device)(picture[None].to(device))["out"]
+        return given(model.to(device), picture[None].to(device))["out"]
 
     # Not SSDLite: untrained it gives every box the same score, and the order of equals decides which are kept.
     names = ("fasterrcnn_mobilenet_v3_large_320_fpn", "fcos_resnet50_fpn")
@@ -202,8 +194,7 @@ def diffusers() -> dict[str, Program]:
         schedule.set_timesteps(4)
         sample = noise.to(device)
         for step in schedule.timesteps:
-            with torch.no_grad():
-                sample = schedule.step(model(sample, step).sample, step, sample).prev_sample
+            sample = schedule.step(given(model, sample, step).sample, step, sample).prev_sample
         return sample
 
     def encodes(device: str) -> Any:
@@ -224,9 +215,9 @@ def ultralytics() -> dict[str, Program]:
 
     def of(name: str) -> Program:
         def program(device: str) -> Any:
-            model = YOLO(name).model.eval().to(device)
-            with torch.no_grad():
-                return model(torch.linspace(0, 1, 3 * 64 * 64).reshape(1, 3, 64, 64).to(device))[0]
+            return given(
+                YOLO(name).model.to(device), torch.linspace(0, 1, 3 * 64 * 64).reshape(1, 3, 64, 64).to(device)
+            )[0]
 
         return program
 
@@ -292,7 +283,10 @@ def lightning() -> dict[str, Program]:
     return {"Trainer(accelerator='mps').fit, with --pretend processor": fits}
 
 
-PACKAGES = (transformers, timm, torchvision, diffusers, ultralytics, accelerate, lightning)
+PACKAGES = {
+    package.__name__: package
+    for package in (transformers, timm, torchvision, diffusers, ultralytics, accelerate, lightning)
+}
 
 
 # ---- running them ----------------------------------------------------------------------------------------------------
@@ -307,9 +301,8 @@ def _child(package: str) -> None:
     metalsim.install_with_torch(required=True)
     if package == "lightning":
         metalsim.pretend("processor")
-    programs = next(each for each in PACKAGES if each.__name__ == package)()
     os.chdir(tempfile.mkdtemp())
-    for name, program in programs.items():
+    for name, program in PACKAGES[package]().items():
         print("\n" + json.dumps([name, outcome(program)]), flush=True)
 
 
@@ -319,33 +312,32 @@ def _ran(python: str, package: str) -> dict[str, str]:
     done = subprocess.run(command, env=os.environ | OFFLINE, capture_output=True, text=True, timeout=LIMIT, check=False)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('["')]
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        lines.append(("the process", f"ended with {done.returncode}: {last[:200]}"))
+        lines.append(("the process", f"ended with {done.returncode}: {' '.join(done.stderr.split())[-200:]}"))
     return dict(lines)
 
 
 def main() -> int:
     """1 if a program fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = [package.__name__ for package in PACKAGES]
-    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(names)}; all by default")
+    names = f"of {', '.join(PACKAGES)}"
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"{names}; all by default")
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has the packages")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if unknown := set(given.packages) - set(names):
-        parser.error(f"no programs of {', '.join(unknown)}; there are those of {', '.join(names)}")
-    if given.child:
-        _child(given.child)
+    arguments = parser.parse_args()
+    if unknown := set(arguments.packages) - set(PACKAGES):
+        parser.error(f"no programs of {', '.join(unknown)}; there are those {names}")
+    if arguments.child:
+        _child(arguments.child)
         return 0
     print("| package | programs | agree with the CPU | others |\n|---|---|---|---|")
     failed = 0
-    for package in given.packages or names:
-        asked = [given.python, "-c", f"import importlib.metadata as m; print(m.version({package!r}))"]
+    for package in arguments.packages or PACKAGES:
+        asked = [arguments.python, "-c", f"import importlib.metadata as m; print(m.version({package!r}))"]
         version = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
         if not version:
             print(f"| {package}, not installed | | | |", flush=True)
             continue
-        outcomes = _ran(given.python, package)
+        outcomes = _ran(arguments.python, package)
         others = {name: why for name, why in outcomes.items() if why != AGREED}
         failed += len(others)
         told = "; ".join(f"{name}: {why}" for name, why in others.items())

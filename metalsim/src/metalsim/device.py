@@ -111,7 +111,7 @@ def install(on_event: Callable[[Event], None] | None = None) -> str:
     global _module
     if _module is None:
         _module = _switched_on()
-    hearers = [hear for hear in (on_event, _profiler.hear if _profiler.logs else None) if hear]
+    hearers = [hear for hear in (on_event, _profiler.hear if _profiler.logged else None) if hear]
     _module.listen(functools.partial(_tell, hearers) if hearers else None)
     return description()
 

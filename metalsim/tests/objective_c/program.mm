@@ -200,46 +200,9 @@ extern "C" const char* commits_in_a_handler() {
   });
 }
 
-extern "C" const char* has_no_handler() {
-  return told([]() -> std::string {
-    [new_commands() addCompletedHandler:nil];
-    return "went on";
-  });
-}
-
-extern "C" const char* has_groups_that_wrap() {
-  return told([]() -> std::string {
-    const NSUInteger many = 1 << 22; // cubed: 0 in 64 bits
-    [encoder_with(@"twice") dispatchThreads:MTLSizeMake(1, 1, 1) threadsPerThreadgroup:MTLSizeMake(many, many, many)];
-    return "went on";
-  });
-}
-
-extern "C" const char* has_a_grid_that_wraps() {
-  return told([]() -> std::string {
-    const NSUInteger many = (NSUInteger(1) << 63) + 1; // twice that is 2 in 64 bits
-    [encoder_with(@"twice") dispatchThreadgroups:MTLSizeMake(many, 1, 1) threadsPerThreadgroup:MTLSizeMake(2, 1, 1)];
-    return "went on";
-  });
-}
-
 extern "C" const char* has_too_many_threads() {
   return told([]() -> std::string {
     [encoder_with(@"narrow") dispatchThreads:MTLSizeMake(1, 1, 1) threadsPerThreadgroup:MTLSizeMake(13, 5, 1)];
-    return "went on";
-  });
-}
-
-extern "C" const char* copies_from_nowhere() {
-  return told([]() -> std::string {
-    [MTLCreateSystemDefaultDevice() newBufferWithBytes:nullptr length:16 options:0];
-    return "went on";
-  });
-}
-
-extern "C" const char* binds_from_nowhere() {
-  return told([]() -> std::string {
-    [encoder_with(@"twice") setBytes:nullptr length:4 atIndex:1];
     return "went on";
   });
 }
