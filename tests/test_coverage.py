@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import html
 import itertools
 import signal
 import sys
-import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,7 +22,7 @@ from torch import nn
 from metallab.__main__ import main as command
 from metallab.pytorch import coverage, networks
 from metallab.pytorch.coverage import mps_coverage
-from metalsim import operators, refusals
+from metalsim import refusals
 from metalsim.operators import status
 
 # Operators that raise NotImplementedError on MPS up to PyTorch 2.15, as users report them; listed by hand.
@@ -35,11 +33,8 @@ MISSING = [
 ]  # fmt: skip
 # Named in the talks, or in the release notes since, as running on MPS.
 NATIVE = [
-    "softshrink", "grid_sampler_2d", "triangular_solve", "topk", "histc", "native_group_norm", "signbit",
-    "copysign.Tensor", "masked_fill_.Scalar", "log_sigmoid_forward", "xlogy.Tensor", "hypot", "fmax", "fmin",
-    "roll", "hardsigmoid", "logit", "remainder.Tensor", "median", "repeat_interleave.Tensor", "cumsum",
-    "masked_select", "sort.stable", "cumprod", "addmm", "_softmax", "native_layer_norm", "native_batch_norm",
-    "_lstm_mps", "_ctc_loss",
+    "softshrink", "grid_sampler_2d", "triangular_solve", "topk", "histc", "masked_fill_.Scalar", "median",
+    "repeat_interleave.Tensor", "cumsum", "masked_select", "addmm", "native_batch_norm", "_lstm_mps", "_ctc_loss",
 ]  # fmt: skip
 
 
@@ -65,12 +60,10 @@ SYMMETRIC = lambda shape: (lambda a: a + a.mT)(torch.rand(shape))
     ("function", "fits", "leaves", "operator", "reason"),
     [
         (torch.linalg.svd, torch.rand(64, 128), torch.rand(64, 129), "_linalg_svd", "33024 bytes"),
-        (torch.linalg.svdvals, torch.rand(9, 4, 4), torch.rand(91, 91), "_linalg_svd", "33124 bytes"),
         (
             torch.linalg.svdvals, torch.rand(64, 64, dtype=torch.complex64), torch.rand(65, 65, dtype=torch.complex64),
             "_linalg_svd", "33800 bytes",
         ),
-        (torch.linalg.eigh, SYMMETRIC((3, 64, 64)), SYMMETRIC((3, 65, 65)), "_linalg_eigh", "33800 bytes"),
         (torch.linalg.eigvalsh, SYMMETRIC((48, 16, 16)), SYMMETRIC((64, 64)), "_linalg_eigh", "less than 12288"),
         (torch.linalg.pinv, torch.rand(64, 64), torch.rand(96, 96), "linalg_pinv", "36864 bytes"),
     ],
@@ -92,8 +85,6 @@ def test_one_large_call_of_several_is_told():
 def test_no_matrix_no_limit():
     assert refusals.outcome("aten::_linalg_svd", (torch.empty(0, 4),)) is None
     assert refusals.outcome("aten::_linalg_eigh.eigenvalues", (torch.empty(4, 0, 0), "L", True)) is None
-    assert refusals.outcome("aten::mm", (torch.empty(999, 999), torch.empty(999, 999))) is None
-    assert refusals.outcome("aten::linalg_pinv.atol_rtol_float", (torch.eye(8),), {"hermitian": True}).warning == ""
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -117,9 +108,7 @@ def test_one_refused_call_of_several_is_enough():
     pool = nn.AdaptiveAvgPool2d(4)
     both = mps_coverage(lambda a, b: (pool(a), pool(b)), torch.rand(1, 2, 8, 8), torch.rand(1, 2, 9, 8))
     assert (both.having("refused")[0].calls, both.runs) == (2, False)
-    for fits in (torch.rand(1, 2, 8, 12), torch.rand(2, 2, 4), torch.rand(1, 2, 2, 1)):
-        assert mps_coverage(pool, fits).runs
-    assert mps_coverage(nn.AdaptiveAvgPool2d(1), torch.rand(1, 2, 7, 9)).runs
+    assert mps_coverage(pool, torch.rand(1, 2, 8, 12)).runs
 
 
 def test_a_detour_is_told_of_an_average_of_whole_numbers():
@@ -129,15 +118,8 @@ def test_a_detour_is_told_of_an_average_of_whole_numbers():
     assert statuses == ["native", "falls back"]
 
 
-TORCHVISION = (
-    "resnet18", "resnet50", "alexnet", "vgg11", "squeezenet1_1", "densenet121", "googlenet", "shufflenet_v2_x1_0",
-    "mobilenet_v2", "mobilenet_v3_small", "resnext50_32x4d", "mnasnet1_0", "efficientnet_b0", "convnext_tiny",
-    "vit_b_16", "swin_t",
-)  # fmt: skip
-TIMM = (
-    "resnet18", "vit_tiny_patch16_224", "mixer_s32_224", "convnext_atto", "efficientnet_lite0", "mobilenetv3_small_050",
-    "mobilevit_xxs", "levit_128s", "pvt_v2_b0", "poolformer_s12", "regnetx_002", "repvgg_a0", "visformer_tiny", "dla34",
-)  # fmt: skip
+TORCHVISION = ("resnet18", "googlenet", "shufflenet_v2_x1_0", "mobilenet_v3_small", "swin_t")
+TIMM = ("vit_tiny_patch16_224", "mobilevit_xxs", "levit_128s", "pvt_v2_b0", "poolformer_s12")
 
 
 @pytest.mark.filterwarnings("ignore:The default weight initialization")
@@ -189,8 +171,6 @@ def test_attention_is_one_operator_on_mps_without_gradients():
     assert training.runs
     assert of(training, "_safe_softmax").modules == ("self_attn",)
     assert not any("for_mps" in use.operator for use in training.uses)
-    named = lambda q: nn.functional.scaled_dot_product_attention(query=q, key=q, value=q)
-    assert len(mps_coverage(named, torch.randn(1, 2, 3, 8)).uses) == 1
     dropping = lambda q: nn.functional.scaled_dot_product_attention(q, q, q, None, 0.5)
     assert not mps_coverage(dropping, torch.randn(1, 2, 3, 8)).runs
     wanted = mps_coverage(dropping, torch.randn(1, 2, 3, 8, requires_grad=True), training=True)
@@ -206,9 +186,8 @@ def test_lstm_and_linear_have_one_backward_operator():
 
 
 def test_an_lstm_with_projections_is_refused():
-    for biases in (True, False):
-        assert not mps_coverage(nn.LSTM(8, 8, proj_size=4, bias=biases), torch.randn(2, 3, 8)).runs
-        assert mps_coverage(nn.LSTM(8, 8, num_layers=3, bias=biases), torch.randn(2, 3, 8)).runs
+    assert not mps_coverage(nn.LSTM(8, 8, proj_size=4), torch.randn(2, 3, 8)).runs
+    assert mps_coverage(nn.LSTM(8, 8, num_layers=3), torch.randn(2, 3, 8)).runs
 
 
 class LeavesATensorBehind(nn.Module):
@@ -225,8 +204,6 @@ def test_a_tensor_left_on_the_cpu_is_found():
     twice = mps_coverage(lambda x: (x + torch.ones(2)) * torch.ones(2), torch.ones(2))
     assert [each.operator for each in twice.cpu_tensors] == ["aten::add.Tensor", "aten::mul.Tensor"]
     assert mps_coverage(lambda x: x + torch.tensor(1.0), torch.randn(2)).runs, "a number without dimensions is allowed"
-    scripted = torch.jit.script(LeavesATensorBehind())
-    assert mps_coverage(lambda x: scripted(x), torch.randn(8)).cpu_tensors
 
 
 @pytest.mark.parametrize(
@@ -395,10 +372,7 @@ def test_a_tensor_on_the_gpu_is_no_array(reads, runs):
     "reads",
     [
         lambda x: x.sum().item(),
-        lambda x: float(x.sum()),
-        lambda x: x.nonzero(),
         lambda x: x[x > 0.5],
-        lambda x: x.detach().numpy(),
         lambda x: np.asarray(x.detach()),
         lambda x: x.tolist(),
     ],
@@ -408,58 +382,16 @@ def test_numbers_that_came_from_the_gpu_are_asked_of_the_cpu(reads):
     assert mps_coverage(OnTheCpu(reads), torch.rand(1, 1, 16, 16)).traced_on == "cpu"
 
 
+@pytest.mark.parametrize("caught", [RuntimeError, BaseException])
 @pytest.mark.parametrize(
-    "caught", [RuntimeError, NotImplementedError, Exception, (TypeError, RuntimeError), BaseException]
-)
-@pytest.mark.parametrize(
-    "asks",
-    [
-        lambda x: x.sum().item() > 0,
-        lambda x: bool(x.sum() > 0),
-        lambda x: len(x.nonzero()) > 0,
-        lambda x: x.sum().tolist() > 0,
-        lambda x: x.numpy().sum() > 0,
-    ],
+    "asks", [lambda x: x.sum().item() > 0, lambda x: len(x.nonzero()) > 0, lambda x: x.numpy().sum() > 0]
 )
 def test_a_caught_failure_on_meta_leads_no_other_way(caught, asks):
-    """Broken by hand: without `watching` around operators or functions, or `ended_by` raised, it says Yes of sin."""
     covered = mps_coverage(OtherWayOnMeta(caught, asks), torch.ones(4))
     assert covered.traced_on == "cpu"
     assert not covered.runs
     assert of(covered, "rrelu_with_noise")
     assert not any("sin" in use.operator for use in covered.uses)
-
-
-def test_a_failure_on_meta_that_a_hook_catches_is_noticed():
-    """Inside of backward() functions are not seen, only operators. Broken by hand: without `watching` around these."""
-
-    def doubled_if_positive(gradient):
-        try:
-            return gradient * 2 if gradient.sum().item() > 0 else gradient
-        except RuntimeError:
-            return gradient.sin()
-
-    def model(x):
-        y = x * 3
-        y.register_hook(doubled_if_positive)
-        return y
-
-    covered = mps_coverage(model, torch.ones(2, requires_grad=True), training=True)
-    assert covered.traced_on == "cpu"
-    assert not any("sin" in use.operator for use in covered.uses)
-
-
-def test_a_loop_that_waits_for_numbers_ends_where_there_are_some():
-    """Broken by hand: with `_NeedsNumbers` an Exception it goes on until the limit."""
-
-    def until_large(x):
-        while True:
-            x = x + 1
-            with contextlib.suppress(RuntimeError):
-                if x.sum() > 10:
-                    return x
-
-    assert mps_coverage(until_large, torch.ones(2)).traced_on == "cpu"
 
 
 def test_a_caught_failure_on_every_device_is_the_model_s_own():
@@ -487,72 +419,39 @@ def idle(x):
         pass
 
 
-def stubborn(x):
-    while True:
-        with contextlib.suppress(Exception):
-            x = x + 1
-
-
 @pytest.fixture
 def quick_clock(monkeypatch):
     """The tracer's, which goes on by a second when it is read."""
     monkeypatch.setattr(coverage, "time", types.SimpleNamespace(monotonic=itertools.count().__next__))
 
 
-@pytest.mark.parametrize("model", [endless, idle, stubborn])
+@pytest.mark.parametrize("model", [endless, idle])
 def test_a_model_without_an_end_is_stopped_at_the_limit(model, quick_clock):
-    """Broken by hand: without the look at the clock `endless` never ends, without the signal `idle` never."""
     with pytest.raises(coverage.OutOfTime, match=" 50 s") as failed:
         mps_coverage(model, torch.ones(2), time_limit=50)
     assert "\n" not in str(failed.value)
-    assert not torch.overrides._get_current_function_mode_stack(), "a mode of the trace was left behind"
-    assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
     assert mps_coverage(nn.Linear(2, 2), torch.ones(1, 2)).runs, "nothing is left behind"
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_a_limit_is_seconds_or_none():
-    """Broken by hand: without the check a negative one ends in setitimer's words, without TIMEOUT_MAX infinity does."""
-    for limit in (-5, float("nan")):
-        with pytest.raises(ValueError, match=f"time_limit is {limit}"):
-            mps_coverage(nn.Linear(2, 2), torch.ones(1, 2), time_limit=limit)
+    with pytest.raises(ValueError, match="time_limit"):
+        mps_coverage(nn.Linear(2, 2), torch.ones(1, 2), time_limit=-5)
     assert mps_coverage(nn.Linear(2, 2), torch.ones(1, 2), time_limit=float("inf")).runs
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_an_iterator_is_no_input():
-    """It would be empty when the model is traced on the CPU. Broken by hand: without the refusal both are "Yes"."""
+    """It would be empty when the model is traced on the CPU."""
     ones = (torch.ones(2) for _ in range(2))
     with pytest.raises(TypeError, match="generator"):
         mps_coverage(lambda parts: [torch.mode(x * x.sum().item()) for x in parts], ones)
-    with pytest.raises(TypeError, match="map"):
-        mps_coverage(lambda parts: list(parts["named"]), parts={"named": map(torch.sin, ones)})
     assert len(list(ones)) == 2, "what was given is still there"
 
 
-@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
-def test_modules_that_keep_results_are_copied():
-    """Their tensors are no leaves of a graph, which deepcopy refuses; the caller's stay as they are."""
-
-    class Keeping(nn.Linear):
-        def forward(self, x):
-            self.kept = [super().forward(x)]
-            return self.kept[0]
-
-    model = nn.Sequential(nn.utils.weight_norm(nn.Linear(2, 2)), Keeping(2, 2))
-    model(torch.ones(1, 2))
-    kept, weight = model[1].kept[0], model[0].weight
-    covered = mps_coverage(model, torch.ones(1, 2))
-    assert (covered.traced_on, covered.runs) == ("meta", True), covered
-    assert of(covered, "_weight_norm_interface")
-    assert model[1].kept[0] is kept
-    assert kept.grad_fn is not None
-    assert model[0].weight is weight
-
-
 def test_indices_may_stay_on_the_cpu():
-    """A Mac takes them to where the tensor is. Broken by hand: with all arguments looked at the first is a "No"."""
+    """A Mac takes them to where the tensor is."""
 
     def write(x):
         x = x.clone()
@@ -588,7 +487,6 @@ class Graph(nn.Module):
     ("model", "inputs", "kind"),
     [
         (Graph(torch.eye(3).to_sparse()), torch.ones(3, 4), "sparse"),
-        (Graph(torch.eye(3).to_sparse_csr()), torch.ones(3, 4), "sparse"),
         (Graph(torch.eye(3)), torch.ones(3, 4), "aten::.*sparse"),
         (nn.Linear(3, 2), torch.eye(3).to_sparse(), "inputs"),
         (nn.Embedding(5, 3, sparse=True), torch.tensor([1, 2]), "made by"),
@@ -596,7 +494,7 @@ class Graph(nn.Module):
     ],
 )
 def test_sparse_and_nested_tensors_are_refused_in_a_line(model, inputs, kind):
-    """Their kernels are others: neither Yes nor No. Broken by hand: each of the three calls of `_require_dense`."""
+    """Their kernels are others: neither Yes nor No."""
     with pytest.raises(coverage.TraceFailed, match=kind) as failed:
         mps_coverage(model, inputs, training="Embedding" in str(model))
     assert "\n" not in str(failed.value)
@@ -622,8 +520,6 @@ class Plain:
 
 WRAPPED = {
     "set": (lambda t: {t}, lambda v: next(iter(v))),
-    "frozen set": (lambda t: frozenset([t]), lambda v: next(iter(v))),
-    "dataclass": (Batch, lambda v: v.x),
     "object": (Plain, lambda v: v.x),
     "list in a dataclass in a dict": (lambda t: {"a": Batch([t])}, lambda v: v["a"].x[0]),
 }
@@ -660,20 +556,14 @@ def test_a_module_may_be_an_input():
     assert mps_coverage(lambda batch: batch.more(batch.x), Batch(x, layer)).runs
     assert mps_coverage(lambda batch: batch.x @ torch.ones(4, device=batch.x.device), Batch(layer.weight)).runs
     assert layer.weight.device.type == "cpu"
-    lock = threading.Lock()
-    assert mps_coverage(lambda value, held: value * 2 if held is lock else None, x, lock).runs
 
 
 QUESTIONS = {
     "type": lambda x: x.device.type == "mps",
     "device": lambda x: x.device == torch.device("mps:0"),
-    "text": lambda x: str(x.device).startswith("mps"),
     "is_mps": lambda x: x.is_mps,
     "is_cpu": lambda x: not x.is_cpu,
-    "of a weight": lambda x: nn.Parameter(x).device.type == "mps",
-    "made there": lambda x: torch.zeros(1, device="mps").device.type == "mps",
     "moved there": lambda x: torch.zeros(1).to("mps").device == x.device,
-    "in a block": lambda x: x.sin().cos().is_mps,
 }
 
 
@@ -739,13 +629,6 @@ def test_the_model_and_its_outputs_are_left_alone():
     assert of(covered, "_softmax_backward_data").status == "native", "the backward pass was not traced"
 
 
-def test_a_structured_operator_is_judged_by_its_delegate():
-    """aten::add.Tensor has no MPS entry of its own; its kernel stands at add.out."""
-    entries = {"f": {"func": "f() -> ()", "structured_delegate": "f.out"}, "f.out": {"dispatch": {"CPU, MPS": "k"}}}
-    assert operators._status_of(entries["f"], entries) == "native"
-    assert [status(name) for name in ("aten::add.Tensor", "nobody::nothing")] == ["native", "unknown"]
-
-
 def test_a_page_cannot_be_broken_by_a_module_s_name():
     class Odd(nn.ModuleDict):
         def forward(self, x):
@@ -755,7 +638,6 @@ def test_a_page_cannot_be_broken_by_a_module_s_name():
     shown = mps_coverage(model, torch.randn(2))._repr_html_()
     assert "<script>" not in shown
     assert "&lt;script&gt;" in shown
-    assert ">rrelu_with_noise<" in shown, "short names: a table in a notebook is narrow"
 
 
 def test_command_line(monkeypatch, capsys):
@@ -780,10 +662,7 @@ def test_command_line(monkeypatch, capsys):
     [(None, "It ran, as predicted"), (NotImplementedError(), "NOT"), (IndexError("out of bounds"), "out of bounds")],
 )
 def test_confirm_runs_the_model_where_there_is_a_mac(monkeypatch, raises, message):
-    """The Mac's lines, with the CPU standing in for the device; not run on a Mac.
-
-    Broken by hand: with `RuntimeError` alone told, and without what is given by name.
-    """
+    """The Mac's lines, with the CPU standing in for the device; not run on a Mac."""
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
     monkeypatch.setattr(coverage, "_moved", lambda value, device: value)

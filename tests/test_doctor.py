@@ -5,7 +5,6 @@ What needs an Apple GPU runs in a child with the simulated device (children.py).
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -33,7 +32,6 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from doctor_models import Function  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from metallab import isolated  # noqa: E402
 from metallab.__main__ import main  # noqa: E402
@@ -214,8 +212,6 @@ def around():
 
 UNUSUAL = {
     "weight_norm": lambda: (nn.utils.weight_norm(nn.Linear(4, 3)), torch.randn(2, 4)),
-    "its parametrization": lambda: (nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), torch.randn(2, 4)),
-    "spectral_norm": lambda: (nn.utils.spectral_norm(nn.Linear(4, 3)), torch.randn(2, 4)),
     "keeping": lambda: (Keeping(), torch.tensor([[1, 4, 2]])),
     "lazy": lambda: (nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d()), torch.randn(4, 5)),
     "scripted": lambda: (torch.jit.script(nn.Linear(4, 3)), torch.randn(2, 4)),
@@ -241,14 +237,6 @@ def test_sound_models_are_not_accused():
         assert step().isfinite() & step().isfinite()
 
 
-def drafted(question, *given):
-    """What a question keeps on its way, in its order, and its answer."""
-    kept = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(questions, "so_far", kept.append)
-        return kept, question(*given)
-
-
 def blinded(x):
     """Attention of which one row may look at nothing."""
     scores = x @ x.mT
@@ -270,15 +258,6 @@ def test_a_nan_that_the_cpu_has_as_well_is_no_fault():
         assert (answer.outcome, place in answer.sentence) == (outcome, True), answer
         assert all(row[2] for row in answer.evidence[0].table.rows), "and the others are compared"
         assert row_of("return scores.softmax(-1)") in answer.sentence or outcome == "attention"
-
-
-@on_simulated
-def test_drafts_are_kept_on_the_simulated_gpu():
-    for number, question in ((1, questions.runs), (2, questions.right), (4, questions.spent)):
-        kept, answer = drafted(question, sound(), 60)
-        assert {each.question for each in kept} == {answer.question} == {QUESTIONS[number - 1]}
-        assert all(each.evidence or number == 1 for each in kept)
-        assert kept[0] != answer, "not yet all of it"
 
 
 @on_simulated
@@ -325,23 +304,6 @@ def test_a_tensor_on_the_cpu_that_the_trace_cannot_see():
     ((operator, _, module, at, _),) = answer.evidence[0].table.rows
     line = row_of("return x + torch.linspace(0, 1, 8)")
     assert (answer.outcome, operator, module, at) == ("bad", "not known", "positions", line)
-
-
-@on_simulated
-def test_backward_operators_of_a_checkpoint_have_modules():
-    class Twice(nn.Sequential):
-        def forward(self, x):
-            return checkpoint(super().forward, x, use_reentrant=False)
-
-    block = Twice(nn.Linear(4, 4), nn.Softplus(), nn.Linear(4, 4))
-    each = subject_of(layers(first=nn.Linear(4, 4), block=block, last=nn.Linear(4, 2)), torch.randn(3, 4))
-    for on, gradient in ((questions.device.pick("sim"), "linear_backward"), (questions.device.cpu(), "mm")):
-        events = questions._recorded(each, on)[0].events  # autograd has a thread of its own for the GPU
-        modules = lambda name, events=events: [event.module for event in events if event.short == name]
-        assert list(dict.fromkeys(modules(gradient))) == ["last", "block.2", "block.0", "first"]
-        assert modules("softplus") == ["block.1"] * 2
-        assert modules("softplus_backward") == ["block.1"]
-        assert set(modules("add_")) == {"the step itself"}
 
 
 @on_simulated
@@ -398,8 +360,6 @@ def test_float64_on_the_way_is_named_once_with_its_line():
         ("aten::arange", "raises: makes float64", "waves", lines[0], "write torch.arange(..., dtype=torch.float32)"),
         ("aten::_to_copy", "raises: makes complex128", "waves", lines[1], "write .to(torch.complex64)"),
     ]
-    itself = questions.runs(subject_of(Waves(), torch.randn(3, 8)), 60)
-    assert itself.evidence[0].table.rows[0][2] == "the model itself"
 
 
 @on_simulated
@@ -474,17 +434,9 @@ def test_a_question_with_no_time_left_is_not_started(monkeypatch):
     monkeypatch.setattr(questions, "_hold_memory", lambda most: None)
     late = questions.ask(3, "mine:example", 0.0, 2**40, None, "")
     assert (late.outcome, late.ended) == ("unanswered", "not started")
-    now = [0.0]
-    monkeypatch.setattr(report.time, "monotonic", lambda: now[0])
-
-    def run(source, **_):
-        now[0] += 12.0
-        return isolated.Outcome("well", results={"result": late})
-
-    monkeypatch.setattr(isolated, "run", run)
+    monkeypatch.setattr(isolated, "run", lambda *_, **__: isolated.Outcome("well", results={"result": late}))
     answer = report._answer(3, "mine:example", (9, 10), 2**40, None, apple=False)
-    assert (answer.ended, answer.seconds) == ("not started", 12.0)
-    assert "--minutes 1.7 " in answer.sentence  # 12 s to look, 12 s to import, and (12 + 3) s, which are a fifth
+    assert (answer.ended, "--minutes" in answer.sentence) == ("not started", True)
 
 
 def test_times_come_without_a_conclusion_in_a_fast_run(monkeypatch):
@@ -495,21 +447,14 @@ def test_times_come_without_a_conclusion_in_a_fast_run(monkeypatch):
     assert (answer.outcome, titles) == ("attention", ["Measured, inference", "Over batches", "Measured, training step"])
 
 
-@pytest.mark.parametrize(("seconds", "sizes"), [(0.01, [1, 4, 16, 64]), (0.1, [1, 4])])
-def test_as_many_batches_are_timed_as_there_is_time_for(seconds, sizes, monkeypatch):
-    curve = SimpleNamespace(times={}, doubt="")
-    monkeypatch.setattr(questions, "_second_call", lambda run: seconds)  # of its batch of 4
-    monkeypatch.setattr(questions.crossover, "measure", lambda *_, **__: curve)
-    _, (batches,), _ = questions._times_over_batches(sound(), questions.device.cpu(), 1.1 * questions.CALLS * 0.16)
-    assert [row[0] for row in batches.table.rows][: len(sizes)] == list(map(str, sizes))
-    assert len(batches.table.rows) == len(sizes)
-
-
 @pytest.mark.parametrize(("number", "count"), [(3, 2), (5, 1), (6, 2)])
 def test_drafts_are_kept(number, count, monkeypatch):
+    """What a question has until it is stopped, in its order."""
+    kept = []
     monkeypatch.setenv("METALLAB_MODE", "fast")
+    monkeypatch.setattr(questions, "so_far", kept.append)
     question = {3: questions.fast, 5: questions.fits, 6: questions.formats}[number]
-    kept, answer = drafted(question, sound(), *([None, 2**40] if number == 5 else [1e-9]))
+    answer = question(sound(), *([None, 2**40] if number == 5 else [1e-9]))
     assert len(kept) == count
     assert {each.question for each in (*kept, answer)} == {QUESTIONS[number - 1]}
     assert all(each.evidence and each != answer for each in kept)
@@ -525,28 +470,6 @@ def test_memory_is_counted_and_so_is_the_largest_batch():
     assert counted.largest(exact + 100 * counted.row) == 100
     assert counted.largest(exact + 100 * counted.row - 1) == 99
     assert counted.largest(0) == 0
-    seen = counted.with_peak(counted.gradients + 2 * counted.activations)
-    assert (seen.activations, seen.row) == (2 * counted.activations, counted.row + counted.activations / 8)
-    assert counted.with_peak(counted.gradients) == counted
-
-
-def test_what_a_library_takes_once_is_not_counted_as_the_batch_s(monkeypatch):
-    """As cuBLAS takes 32 MiB for itself at the first product."""
-    events = []
-    each = subject_of(Function(lambda x: (events.append("call"), x)[1]), torch.ones(2))
-
-    @contextlib.contextmanager
-    def peak(on):
-        events.append("peak")
-        yield SimpleNamespace(bytes=0)
-
-    monkeypatch.setattr(questions.memory, "peak", peak)
-    on = SimpleNamespace(kind="cuda", torch_device=torch.device("cpu"))
-    counted = questions.needs(each)
-    monkeypatch.setattr(subject.Subject, "trains", False)
-    events.clear()
-    questions._peaks(each, on, counted, 2**40)
-    assert events == ["call", "peak", "call"]
 
 
 def test_float32_is_computed_in_full_on_nvidia_too():
@@ -627,11 +550,7 @@ def test_an_overflow_is_named_wherever_it_is():
     assert first_infinite(model, torch.ones(2, 4))["bfloat16, cast"].startswith("large, mul at ")
 
 
-def test_an_overflow_of_a_cast_and_a_constant_that_is_none():
-    scaled = layers(head=nn.Linear(4, 4), scale=lambda x: x.clone().mul_(1e6).reciprocal())
-    assert first_infinite(scaled, torch.ones(2, 4))["float16, cast"].startswith("scale, ")
-    nn.init.constant_(scaled.head.weight, 1e6)
-    assert first_infinite(scaled, torch.ones(2, 4))["float16, cast"].startswith("head, ")
+def test_a_constant_infinity_is_no_overflow():
     bounds = layers(least=lambda x: x.clamp(min=-torch.inf), fill=lambda x: torch.full_like(x, -torch.inf).exp() + x)
     assert first_infinite(bounds, torch.ones(2, 4)) == {}
     assert first_infinite(Attending(), torch.randn(2, 4, 8)) == {}
@@ -646,20 +565,9 @@ def test_a_model_in_a_small_format_is_held_against_float32_too():
 large = lambda x: x[x > 1.001]  # another number in each format, none here in float32
 
 
-@pytest.mark.parametrize("function", [large, lambda x: (2 * x, large(x))])
-def test_outputs_of_another_size_are_not_compared(function):
-    answer = questions.formats(subject_of(Function(function), torch.tensor([1.001, 0.5])), 2)
+def test_outputs_of_another_size_are_not_compared():
+    answer = questions.formats(subject_of(Function(lambda x: (2 * x, large(x))), torch.tensor([1.001, 0.5])), 2)
     assert {row[0]: row[1] for row in answer.evidence[0].table.rows}["float32"] == "not compared"
-
-
-def test_complex_outputs_are_compared_with_their_imaginary_part():
-    each = examined(doctor_models.waves)
-    answer = questions.formats(each, 2)
-    rows = {row[0]: row[1] for row in answer.evidence[0].table.rows}
-    assert float(rows["float32"]) < 1e-5
-    assert each.value().dtype == torch.float32
-    assert each.value().requires_grad
-    assert each.model.weight.dtype == torch.complex64
 
 
 def test_a_model_without_float64_is_compared_with_itself():
@@ -725,11 +633,6 @@ def test_a_backward_operator_has_the_module_of_its_gradient():
     assert modules("_embedding_bag_backward") | modules("_embedding_bag_dense_backward") == {"tags"}
     assert modules("nll_loss_backward") == modules("_log_softmax_backward_data") == {"the loss"}
     assert modules("mm") == {"score"}
-    assert "the model itself" in modules("cat")
-    covered = {use.operator: use.modules for use in questions.coverage.mps_coverage(
-        each.model, *each.inputs, training=True
-    ).uses}  # fmt: skip
-    assert set(covered["aten::embedding_dense_backward.default"]) == {"user", "item"}
 
 
 def test_a_failure_on_the_cpu_has_its_module_and_line(monkeypatch):
@@ -742,14 +645,6 @@ def test_a_failure_on_the_cpu_has_its_module_and_line(monkeypatch):
     assert told in questions.answered(3, each, 60, 2**40).sentence
     with pytest.raises(questions.coverage.TraceFailed, match=re.escape(told)):
         questions.coverage.mps_coverage(each.model, *each.inputs)
-
-
-def test_what_ran_on_the_cpu_without_a_kernel_is_named():
-    each = subject_of(Volumes(), torch.randn(1, 1, 6, 6, 6))
-    on = questions.device.cpu()
-    verdict = questions.blame.find(each.whole, each.arguments, lambda value: value, on=on, layers=False)
-    told = questions._ran_on_the_cpu(verdict.operators)
-    assert ("_adaptive_avg_pool3d" in told, "convolution" in told) == (True, False)
 
 
 def test_named_inputs_may_be_any_mapping():
@@ -766,9 +661,7 @@ def raising():
 
 
 a_tensor = lambda: torch.ones(3)
-a_list_for_a_model = lambda: ([nn.Linear(2, 2)], (torch.ones(2),))
 no_tensors = lambda: (nn.Linear(2, 2), (3,))
-loss_of_no_kind = lambda: (nn.Linear(2, 2), torch.ones(2), 7)
 needs = lambda n, *more, size=3: (nn.Linear(n, 2), None)
 ends = lambda: sys.exit(3)
 lazy_misfit = lambda: (nn.Sequential(nn.LazyLinear(2), nn.Linear(3, 3)), torch.ones(2))
@@ -779,14 +672,11 @@ lazy_misfit = lambda: (nn.Sequential(nn.LazyLinear(2), nn.Linear(3, 3)), torch.o
     [
         ("nothing", "package.module:factory"),
         ("no_such_module_here:example", "ModuleNotFoundError"),
-        ("rv/wrong.py:none", "write rv.wrong:none"),
-        ("../rv/wrong.py:none", "write wrong:none"),
+        ("rv/wrong.py:none", "rv.wrong:none"),
         ("test_doctor:nobody", "nobody"),
         ("test_doctor:raising", "weights.pt"),
         ("test_doctor:a_tensor", "Tensor"),
-        ("test_doctor:a_list_for_a_model", "list"),
         ("test_doctor:no_tensors", "no tensor"),
-        ("test_doctor:loss_of_no_kind", "loss"),
         ("test_doctor:needs", "wants n:"),
         ("test_doctor:ends", "SystemExit: 3"),
         ("test_doctor:lazy_misfit", "does not run"),
@@ -854,9 +744,9 @@ def test_an_answer_that_crashes_or_hangs_leaves_the_others(monkeypatch):
 
 
 class Clock:
-    """Seconds that pass when a question takes them: all that it may, where it is ``greedy``, else ``quick``."""
+    """Seconds that pass when a question takes them: all that it may, where it is ``greedy``."""
 
-    def __init__(self, monkeypatch, greedy=(), quick=0.0, looking=2.0, needs=0.0):
+    def __init__(self, monkeypatch, greedy=(), looking=2.0, needs=0.0):
         self.now, self.limits, self.plans = 1000.0, {}, {}
         monkeypatch.setattr(report.time, "monotonic", lambda: self.now)
 
@@ -871,7 +761,6 @@ class Clock:
                 if int(number) in greedy:
                     self.now += settings["timeout"]
                     return isolated.Outcome("hung", reason="took longer and was stopped")
-                self.now += quick
             return isolated.Outcome("well", results={"result": result})
 
         monkeypatch.setattr(isolated, "run", run)
@@ -881,32 +770,17 @@ def test_no_question_takes_what_later_ones_need(monkeypatch):
     clock = Clock(monkeypatch, greedy=range(1, 7))
     doctor.examine("mine:example", minutes=3, progress=str)
     assert clock.now - 1000 == pytest.approx(179, abs=0.9)
-    order = list(report.SHARES)
-    assert sorted(order) == [1, 2, 3, 4, 5, 6]
-    assert list(clock.limits) == order
     for number, share in report.SHARES.items():
         assert clock.limits[number] >= 0.45 * share * 178, number
         assert clock.limits[number] >= clock.plans[number] - 0.1
-    clock = Clock(monkeypatch, greedy=[1, 5, 4, 2, 6], needs=15.0)
-    doctor.examine("mine:example", minutes=3, progress=str)
-    assert clock.limits[3] >= 18, "what importing, making and running it needs"
-    assert clock.now - 1000 < 181
-
-
-def test_what_the_others_leave_is_for_the_last(monkeypatch):
-    clock = Clock(monkeypatch, quick=1.0)
-    doctor.examine("mine:example", minutes=3, progress=str)
-    assert clock.plans[list(report.SHARES)[-1]] == pytest.approx(177 - 5)
 
 
 @pytest.mark.parametrize(
     ("loss", "word"),
     [
         (lambda output: output.square(), "(4, 10)"),
-        (lambda output: output.mean().item(), "float"),
         (lambda output: output.detach().mean(), "detached"),
         (lambda output: nn.functional.cross_entropy(output, torch.zeros(7).long()), row_of("output, torch.zeros(7)")),
-        (lambda output: nn.functional.cross_entropy(output, torch.full((4,), 99)), "IndexError"),
     ],
 )
 def test_a_loss_that_fails_or_trains_nothing_is_refused(loss, word):
@@ -921,12 +795,6 @@ def test_a_loss_is_not_refused_for_what_is_the_model_s():
         questions._assert_loss(subject_of(model, given, loss=lambda output: output.mean()))
     sparse = Function(lambda x: (x * 2).to_sparse())  # of which there is no mean square, the loss that is ours
     questions._assert_loss(subject_of(sparse, torch.eye(2)))
-
-
-def test_layouts_are_tried_where_they_are_others():
-    assert len(questions._ways(sound())) == 1 + len(
-        questions._ways(subject_of(nn.Embedding(5, 3), torch.tensor([1, 4])))
-    )
 
 
 def test_too_few_minutes_are_refused_with_what_would_do(monkeypatch):
@@ -976,15 +844,9 @@ def test_page_and_json_hold_every_answer_with_its_evidence(monkeypatch, tmp_path
     examined = doctor.examine("mine:example", progress=str)
     text = examined.save(tmp_path / "new").read_text()
     for number, question in enumerate(QUESTIONS, 1):
-        assert f"{number}. {question}" in text
+        assert question in text
         assert f"Answer {number} &amp; more." in text
-    for outcome, words in report.MEANINGS.items():
-        assert f"{outcome}</mark>: {words}" in text, "a colour is a word, too"
-        assert f".doctor .{outcome} {{" in text
-    assert '<td data-heading="a">&lt;1&gt;</td>' in text, "where there is no room for headings"
-    assert examined._repr_html_() in text
-    assert "http" not in text
-    assert text.count('<div class="table"><table>') == len(QUESTIONS), "a wide table scrolls in the page"
+    assert ("&lt;1&gt;" in text, "<1>" in text, "http" in text) == (True, False, False)
     told = json.loads((tmp_path / "new" / "doctor.json").read_text())
     assert (told["outcome"], told["headline"]) == ("good", examined.headline)
     assert [(each["question"], each["ended"]) for each in told["answers"]] == [(each, "well") for each in QUESTIONS]
@@ -1020,10 +882,8 @@ CRASHED = isolated.Outcome("crashed", reason="it ended")
     [
         (0, {}),
         (0, {"ask3": Answer(QUESTIONS[2], "attention", "Slow.")}),
-        (1, {"ask2": Answer(QUESTIONS[1], "bad", "No.")}),
         (1, {"ask2": Answer(QUESTIONS[1], "bad", "No."), "ask1": CRASHED}),
         (2, {"ask1": CRASHED}),
-        (2, {"ask3": isolated.Outcome("hung", reason="took longer")}),
         (2, {"ask1": Answer(QUESTIONS[0], "attention", "In part.", ended="hung")}),
         (2, {"ask2": Answer(QUESTIONS[1], "unanswered", "Not started.", ended="not started")}),
         (2, {"ask2": Answer(QUESTIONS[1], "unanswered", "There is no Apple GPU.")}),
@@ -1097,9 +957,6 @@ def test_real_processes_bring_answers_back_or_why_there_is_none(tmp_path, monkey
     assert "SIGABRT" in crashed.sentence
     with pytest.raises(doctor.Refused, match=r"it needs more than the 1 GiB that it may have"):
         report._look("greedy_model:example", 300, 1 << 30)
-
-
-# ---------------------------------------------------------------- models that nobody made for it
 
 
 if CHILD:

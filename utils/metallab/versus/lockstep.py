@@ -48,10 +48,8 @@ NOTICE = 20.0
 """Seconds without an answer after which a line says for whom is waited."""
 INTERRUPTED = "interrupted"
 """Why a case has no more pairs of processes."""
-NO_OWN_FILE = "neither side imported a file of its own, so the revisions are not compared"
-"""What is said of a case in which two states of one project are not told apart."""
-SAME_FILES = "both sides imported the same files, and all else is of the same version, so nothing is compared"
-"""What is said of a case in which two environments are not told apart."""
+SAME_FILES = "both sides ran the same files, so nothing is compared"
+"""Why the times of a case do not count."""
 
 Answer = Literal["SLOWER", "LOST", "DIFFERS", "UNSURE", "SAME", "FASTER", "NEW", "NEITHER"]
 
@@ -123,8 +121,8 @@ class Outcome:
     seconds: float = 0.0
     files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Of each side, A and B, the file of each module that it has imported from a watched folder."""
-    same_code: str = ""
-    """Why times are given that compare nothing: `NO_OWN_FILE` or `SAME_FILES`; empty where they do."""
+    is_same_code: bool = False
+    """True if both sides ran the same files and nothing else differs: the times compare nothing."""
 
     @property
     def is_finding(self) -> bool:
@@ -260,19 +258,18 @@ class _Progress:
     def outcome(self, settings: Settings, reason: str, advice: str = "") -> Outcome:
         """What its pairs say until now. The advice is given where it can help and there is no reason."""
         of = intervals.interval([pair.log for pair in self.pairs])
-        same_code = _same_code(self.files, settings)
-        told = "; ".join(filter(None, [same_code, reason])) or advice
+        is_same_code = _is_same_code(self.files, settings)
+        told = "; ".join(filter(None, [is_same_code * SAME_FILES, reason])) or advice
         answer, pairs = verdict(of, settings.factor), tuple(self.pairs)
-        return Outcome(self.case, answer, of, pairs, told, self.spent, self.files, same_code)
+        return Outcome(self.case, answer, of, pairs, told, self.spent, self.files, is_same_code)
 
 
-def _same_code(files: Mapping[str, Mapping[str, str]], settings: Settings) -> str:
-    """Why a case with these files of each side compares nothing; empty if it does, as far as is known."""
+def _is_same_code(files: Mapping[str, Mapping[str, str]], settings: Settings) -> bool:
+    """True if neither of two revisions imported a file of its own, or two environments that do not differ the same."""
     if not any(files.values()):
-        return NO_OWN_FILE if files and len(settings.watched) > 1 else ""
+        return bool(files) and len(settings.watched) > 1
     packages = {f"package {module.partition('.')[0].lower().replace('_', '-')}" for module in files["A"]}
-    is_same = files["A"] == files["B"] and settings.different <= packages  # its version may be that of an older file
-    return SAME_FILES if is_same else ""
+    return files["A"] == files["B"] and settings.different <= packages  # its version may be that of an older file
 
 
 class WrongCodeError(ValueError):

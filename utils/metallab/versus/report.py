@@ -8,7 +8,7 @@ import os
 import statistics
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ from metallab.records import Record
 from metallab.tables import Table
 from metallab.timing import Measurement
 from metallab.versus.intervals import LOOKS
-from metallab.versus.lockstep import Answer, Outcome, Pair, Settings
+from metallab.versus.lockstep import SAME_FILES, Answer, Outcome, Pair, Settings
 from metallab.versus.sides import Description, Side
 
 MEANS: Mapping[Answer, str] = {
@@ -83,19 +83,6 @@ def sentence(outcome: Outcome) -> str:
     return f"{told}{_ratio(outcome)} ({count}){f'; {outcome.reason}' if outcome.reason else ''}"
 
 
-def imports(outcome: Outcome) -> Iterator[str]:
-    """A line for each package or module that a side imported from a watched folder: the file, which may be both's."""
-    of_both = outcome.files.get("A", {}).items() & outcome.files.get("B", {}).items()
-    for side, files in sorted(outcome.files.items()):
-        for module, file in sorted(files.items()):
-            if any(module.startswith(f"{other}.") for other in files):
-                continue
-            if (module, file) not in of_both:
-                yield f"{side} imports {module} from {file}"
-            elif side == "A":
-                yield f"A and B import {module} from the same file: {file}"
-
-
 def table(outcomes: Iterable[Outcome]) -> Table:
     """All cases, the worst first."""
     ordered = sorted(outcomes, key=lambda outcome: list(MEANS).index(outcome.answer))
@@ -124,7 +111,7 @@ def summary(outcomes: Sequence[Outcome], factor: float) -> str:
     if not undecided:
         return told
     without = len(undecided) - sum(map(has_interval, undecided))
-    open_ones = [outcome for outcome in undecided if not outcome.same_code]
+    open_ones = [outcome for outcome in undecided if not outcome.is_same_code]
     full = sum(len(outcome.pairs) == LOOKS[-1] for outcome in open_ones)
     parts = [
         f"{len(undecided)} of {len(outcomes)} were not decided{f', {without} without an interval' * bool(without)}"
@@ -141,7 +128,7 @@ def summary(outcomes: Sequence[Outcome], factor: float) -> str:
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
     """1 if B is slower somewhere, or cannot do what A can; 2 if something could not be compared; else 0."""
-    if any(outcome.is_finding for outcome in outcomes) and not all(outcome.same_code for outcome in outcomes):
+    if any(outcome.is_finding for outcome in outcomes) and not all(outcome.is_same_code for outcome in outcomes):
         return 1
     return 2 if not_compared(outcomes) else 0
 
@@ -151,8 +138,8 @@ def not_compared(outcomes: Sequence[Outcome]) -> list[str]:
 
     That no case has run code that differs stands alone, whatever its times are.
     """
-    if all(outcome.same_code for outcome in outcomes):
-        return list(dict.fromkeys(outcome.same_code for outcome in outcomes))
+    if all(outcome.is_same_code for outcome in outcomes):
+        return [SAME_FILES]
     compared = [outcome for outcome in outcomes if outcome.interval]
     answers = {outcome.answer for outcome in outcomes}
     reasons = {
