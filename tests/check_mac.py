@@ -214,10 +214,10 @@ def checks(locks: Iterable[Path]) -> Iterator[tuple[str, list[str]]]:
     wrong = list(wrong_torchvision_operators(symbols["torchvision"], operators.TORCHVISION))
     yield "torchvision's operators are as said", wrong
     messages = {*(rule.words for kept in rules.RULES.values() for rule in kept), *detours.WARNINGS}
-    yield (
-        "the kernels have the simulated GPU's messages",
-        list(unknown_words(b"".join(strings.values()), sorted(messages))),
-    )
+    memory = (paths.ROOT / "metalsim/src/metalsim/csrc/memory.h").read_text()  # limits of memory, dtypes, layouts
+    messages |= {*re.findall(r'"([^"\n]*(?:MPS|buffer size)[^"\n]*)"', memory)}
+    unknown = list(unknown_words(b"".join(strings.values()), sorted(messages)))
+    yield "the kernels have the simulated GPU's messages", unknown
 
 
 def main() -> int:

@@ -119,6 +119,15 @@ def test_a_gradient_that_is_wrong_above_32768_elements_is_found():
 
 
 @on_simulated
+def test_a_gradient_that_is_wrong_beside_one_of_zeros_is_found():
+    """That by BatchNorm2d's bias, whose sum is 0 but for rounding."""
+    x = torch.randn(4, 3, 5, 6).to(memory_format=torch.channels_last)
+    verdict = blamed("BatchNorm2d's gradient, channels last", nn.BatchNorm2d(3), x)
+    assert (verdict.culprit.operator, verdict.culprit.direction) == ("aten::native_batch_norm_backward", "backward")
+    assert verdict.conditions == ("input is not contiguous (a permuted view)",)
+
+
+@on_simulated
 def test_addcdiv_that_is_wrong_at_an_odd_offset_is_found():
     torch.manual_seed(0)
     verdict = blamed("addcdiv, odd offset", After(averaged, 9), torch.randn(8, 8))
@@ -194,7 +203,7 @@ def test_what_it_takes_is_all_that_it_takes():
 @on_simulated
 def test_each_program_fails_only_where_its_fault_is_planted():
     """In another process, which knows nothing of the models."""
-    assert len(PROGRAMS) == 4, "the planted faults were not found"
+    assert len(PROGRAMS) == 5, "the planted faults were not found"
     text = "import warnings, metalsim\nmetalsim.install_with_torch()\nimport torch\nwarnings.simplefilter('ignore')\n"
     for name, program in PROGRAMS.items():
         text += f"exec({program!r}, {{}})\nwith metalsim.plant({name!r}):\n    try:\n        exec({program!r}, {{}})\n"

@@ -228,7 +228,7 @@ def find_compiler() -> None:
 
 
 def _is_here() -> bool:
-    """Whether it can compile; True on a Mac, for which it does not exist: nothing that could be mended."""
+    """Whether it can compile; True on a Mac, for which it does not exist: nothing that could be fixed."""
     if sys.platform == "darwin":
         return True
     try:
