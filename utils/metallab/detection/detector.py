@@ -70,9 +70,7 @@ ARCHITECTURE = "yolov5n.yaml"
 STRIDE = 32
 """Heights and widths of pictures are multiples of this."""
 
-_REMEDY = (
-    "fetch it again with `git checkout -- data/weights`, or train it: `python data/weights/train_detector.py`"
-)
+_REMEDY = "fetch it again with `git checkout -- data/weights`, or train it: `python data/weights/train_detector.py`"
 
 
 class BadWeights(ValueError):
