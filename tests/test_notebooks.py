@@ -515,7 +515,7 @@ def test_an_operator_of_one_s_own_trains_as_the_built_in_one():
     page = "04b_make_it_an_operator.ipynb"
     magic, text = magic_and_text(page, "train-code")
     assert "--full" in magic
-    outcome = isolated.run(magic_and_text(page, "recipe")[1] + text, device="mps")
+    outcome = isolated.run(f"{magic_and_text(page, 'recipe')[1]}\n{text}", device="mps")
     assert outcome.ok, outcome
     mine, built_in = (line.partition(":")[2].strip() for line in outcome.printed.splitlines()[-2:])
     assert mine == built_in
