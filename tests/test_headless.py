@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from test_isolated import gone
 
 from metallab import headless, paths, processes
 from metallab.headless import cli, runner
@@ -110,6 +110,16 @@ def heard(path: Path) -> list[int]:
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)
     return [int(number) for number in path.read_text().split()]
+
+
+def gone(*pids: int) -> bool:
+    """True if these processes have ended, or end within `PATIENCE`; a zombie has ended."""
+    deadline = time.monotonic() + PATIENCE
+    while any(process and processes.runs(process) for process in map(processes.find_process, pids)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def entries(folder: Path) -> dict[str, dict]:
@@ -434,7 +444,7 @@ print(subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subproce
     for name in ("metallab-outer", "metallab-inner"):
         orphan = int(subprocess.check_output([sys.executable, "-c", start], env=environment))
         processes.kill_family(None, "metallab-other")
-        assert not gone(orphan)
+        assert psutil.pid_exists(orphan)
         processes.kill_family(None, name)
         assert gone(orphan)
 
