@@ -8,7 +8,7 @@ import pytest
 
 from metallab import paths
 
-LIMITS = {"code": (("utils", "metalsim/src"), 34_900), "tests": (("tests", "metalsim/tests"), 37_900)}
+LIMITS = {"code": (("utils", "metalsim/src"), 31_500), "tests": (("tests", "metalsim/tests"), 31_600)}
 """Lines of Python below these folders, at most. A limit is only lowered."""
 
 
