@@ -71,7 +71,7 @@ def for_a_mac(packages: Iterable[Package], python: str) -> tuple[dict[str, Packa
             files = [file for _, file in alone.select(environment=environment, tags=accepted)]
         except PylockSelectError:
             files = [package.sdist]
-        for file in files:  # one, or none if its marker names other systems
+        for file in files:  # none if its marker names other systems
             if isinstance(file, PackageWheel):
                 wheels[package.name] = file
             else:
@@ -210,14 +210,15 @@ def checks(locks: Iterable[Path]) -> Iterator[tuple[str, list[str]]]:
     for name, library in LIBRARIES.items():
         with zipfile.ZipFile(fetched(wheels[name])) as archive, tempfile.TemporaryDirectory() as folder:
             symbols[name], strings[name] = read(archive.extract(library, folder))
+            if name == "torch":
+                header = archive.read("torch/include/ATen/mps/MPSAllocator.h").decode()
+    yield "memory pools are shared ones", re.findall(r"PRIVATE_\w+", header.partition("enum class Kind")[2])
     yield "PyTorch's operators are as said", list(wrong_operators(symbols["torch"], operators.table()))
-    wrong = list(wrong_torchvision_operators(symbols["torchvision"], operators.TORCHVISION))
-    yield "torchvision's operators are as said", wrong
+    yield "torchvision's are", list(wrong_torchvision_operators(symbols["torchvision"], operators.TORCHVISION))
     messages = {*(rule.words for kept in rules.RULES.values() for rule in kept), *detours.WARNINGS}
     memory = (paths.ROOT / "metalsim/src/metalsim/csrc/memory.h").read_text()  # limits of memory, dtypes, layouts
     messages |= {*re.findall(r'"([^"\n]*(?:MPS|buffer size)[^"\n]*)"', memory)}
-    unknown = list(unknown_words(b"".join(strings.values()), sorted(messages)))
-    yield "the kernels have the simulated GPU's messages", unknown
+    yield "kernels have these messages", list(unknown_words(b"".join(strings.values()), sorted(messages)))
 
 
 def main() -> int:

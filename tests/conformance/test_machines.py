@@ -52,7 +52,7 @@ def test_description_is_complete(evidence):
 
 @pytest.mark.claim(on="mac", used_in="notebooks 00, 04 and 09")
 def test_tools_of_xcode(evidence):
-    """xcrun finds clang; with the whole Xcode, and not its command-line tools alone, also metal, xctrace, mpsgraphtool.
+    """xcrun finds clang; with the whole Xcode also xctrace and mpsgraphtool, and metal if it was downloaded.
 
     Asks xcrun -f for each, and those that are there for their version.
     """

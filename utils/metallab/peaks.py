@@ -1,7 +1,8 @@
 """What a device can reach at most, to catch times that cannot be true.
 
-The figures are the makers' own. A device that is not in the table has no peak, and nothing is checked against it. They
-are limits and not expectations: reaching a few per cent of one is no error.
+The figures are the makers' own; the rates of M2 Pro and M2 Ultra follow from their numbers of cores and are unverified.
+A device that is not in the table has no peak, and nothing is checked against it. They are limits and not expectations:
+reaching a few per cent of one is no error.
 """
 
 from __future__ import annotations
