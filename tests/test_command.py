@@ -137,7 +137,6 @@ def test_time_prints_one_line_with_the_machine(capsys, monkeypatch):
         (["1) + (2"], "SyntaxError"),
         (["b"], "NameError"),
         (["1", "--setup", "1 / 0"], "ZeroDivisionError"),
-        (["(i for i in [1])"], "generator"),
         (["1", "--device", "tpu"], "'tpu'"),
         (["1", "--device", "cuda"], "cuda"),
     ],

@@ -15,10 +15,7 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    from metalsim.device import Event
+from typing import Any, TextIO
 
 LOG, SIGNPOSTS, CAPTURE = "PYTORCH_MPS_LOG_PROFILE_INFO", "PYTORCH_MPS_TRACE_SIGNPOSTS", "MTL_CAPTURE_ENABLED"
 # enum LogOptions
@@ -81,7 +78,7 @@ class Profiler:
         """End a capture; nothing happens if there is none."""
         self.capturing = False
 
-    def hear(self, event: Event) -> None:
+    def hear(self, event: Any) -> None:
         """Count what happened, and log it if that is asked for."""
         key = _sides(event) if event.kind == "copy" else event.name
         rows = self.rows[event.kind]
@@ -121,7 +118,7 @@ def _number(text: str) -> int:
         return 0
 
 
-def _line(event: Event, row: Row) -> str:
+def _line(event: Any, row: Row) -> str:
     """An entry of the live log."""
     if event.kind == "op":
         return f"aten::{_key(event.name)} (id=K{row.number}, run={row.runs})"
@@ -130,7 +127,7 @@ def _line(event: Event, row: Row) -> str:
     return f"CPU Fallback::{_base(event.name)} (id={row.number}, run={row.runs}, CopyOverhead={_size(event.bytes)})"
 
 
-def _sides(event: Event) -> str:
+def _sides(event: Any) -> str:
     return "CPU --> MPS" if event.direction == "to device" else "MPS --> CPU"
 
 
