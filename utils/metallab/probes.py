@@ -118,11 +118,9 @@ def run(framework: str, timeout: float = TIMEOUT) -> list[ProbeResult]:
 
 
 def installed(package: str) -> str | None:
-    """The installed version of a package, or None."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    """Return the installed version of a package, or None; setuptools' own copies of packages do not count."""
+    folders = [folder for folder in sys.path if not folder.endswith("_vendor")]
+    return next((each.version for each in metadata.distributions(name=package, path=folders)), None)
 
 
 def against_lock(constraints: Path = paths.CONSTRAINTS) -> list[tuple[str, str, str]]:
