@@ -129,11 +129,11 @@ suite-hub = $(BIN)/python -m pytest tests/classroom
 # The tests marked `processor` on an emulated one: CONTRIBUTING.md, "Another processor".
 suite-cpu = OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/emulated.py '$(CPU)' -n '$(JOBS)' --dist worksteal
 # The fuzzers that look for some seconds in make test, at random examples.
-suite-fuzz = METALLAB_FUZZ='$(MINUTES)' $(BIN)/python -m pytest tests/test_fuzz*.py
+suite-fuzz = METALLAB_FUZZ='$(MINUTES)' $(BIN)/python -m pytest tests/core/test_fuzz.py
 # Notebooks 07 and 07b in fast mode, with this environment's JAX and with that of .venv-jax.
 needs-jax = $(JAX)/complete
 jax-pages = -m metallab.headless --mode fast --device '$(DEVICE)' --only 07 --only 07b
-suite-jax = $(BIN)/python $(jax-pages) && $(JAX)/bin/python -m pytest tests/test_jax.py \
+suite-jax = $(BIN)/python $(jax-pages) && $(JAX)/bin/python -m pytest tests/frameworks/test_jax.py \
 	&& METALLAB_OUT=build/fast-jax $(JAX)/bin/python $(jax-pages)
 
 # Tests share the cores: threads that wait for each other shall sleep, and not spin where another could compute.
@@ -153,7 +153,7 @@ MUTMUT = OMP_NUM_THREADS=1 VIRTUAL_ENV='$(CURDIR)/.venv' $(UV) run --directory b
 MUTATED = $(subst .,/,$(MODULE)).py
 a-module:
 	@test '$(MUTANT)' || test -f 'utils/$(MUTATED)' -a -f '$(firstword $(TESTS))' || { \
-	  echo 'Name a module and its tests: make mutants MODULE=metallab.units TESTS=tests/test_mode_units.py'; exit 2; }
+	  echo 'Name a module and its tests: make mutants MODULE=metallab.units TESTS=tests/core/test_mode_units.py'; exit 2; }
 
 mutants: a-module setup ### change a module, a little at a time: which changes do its tests not notice? (MODULE= TESTS=, then MUTANT=)
 ifdef MUTANT
@@ -279,4 +279,4 @@ factor = $(if $(FACTOR),--factor '$(FACTOR)')
 serially = @$(if $(findstring command,$(origin JOBS)),echo 'JOBS is for make test: measuring in parallel would spoil the numbers.'; exit 2,:)
 
 # The notebooks' tests are named like test_runs_from_top_to_bottom[01_time_it_right].
-chosen = $(if $(ONLY),tests/test_notebooks.py -k '[$(ONLY)_ or [$(ONLY)]')
+chosen = $(if $(ONLY),tests/project/test_notebooks.py -k '[$(ONLY)_ or [$(ONLY)]')

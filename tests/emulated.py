@@ -41,7 +41,7 @@ def main(model: str, *options: str) -> int:
         print("A processor is emulated on Linux by qemu-x86_64 (make packages); qemu-x86_64 -cpu help lists them.")
         return 2
     folder = ROOT / "build" / "cpu" / model
-    tests = [path for part in ("tests", "metalsim/tests") for path in sorted((ROOT / part).glob("test_*.py"))]
+    tests = [path for part in ("tests", "metalsim/tests") for path in sorted((ROOT / part).rglob("test_*.py"))]
     marked = [
         path for path in tests if "mark.processor" in path.read_text("utf-8")
     ]  # to import the others takes minutes

@@ -1,6 +1,6 @@
 """Small models and calls that a Mac refuses although each of their operators has a Metal kernel.
 
-`tests/test_coverage.py` wants each reported, `test_metalsim_device.py` wants each raised, with the same words.
+`tests/pytorch/test_coverage.py` wants each reported, `test_metalsim_device.py` wants each raised, with the same words.
 Written by hand from what people report and from PyTorch's list for its Macs, not from the rules.
 """
 

@@ -1,4 +1,4 @@
-"""Each row of the scope has a cell, and a cell that did not run is found. Pages are run by tests/test_notebooks.py."""
+"""Each row of the scope has a cell, and a cell that did not run is found. `test_notebooks.py` runs the pages."""
 
 from __future__ import annotations
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import foreign_programs
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parent / "benchmarks"))
-import foreign_programs
 
 
 @pytest.mark.parametrize(

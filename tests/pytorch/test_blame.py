@@ -16,7 +16,7 @@ from collections import UserDict
 from pathlib import Path
 from types import SimpleNamespace
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CHILD = __name__ == "__main__"
 
 import children  # noqa: E402
@@ -26,7 +26,6 @@ import metalsim  # noqa: E402
 if CHILD:
     metalsim.install_with_torch()
 
-sys.path.append(str(Path(__file__).parent / "benchmarks"))
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from doctor_models import Function, Turned  # noqa: E402

@@ -171,7 +171,7 @@ DOCUMENTED = re.compile(r"^(?:\.venv/bin/)?((?:metallab|python -m metal\w+(?:\.\
 
 
 def test_documented_commands_and_their_options_exist():
-    """Of ``metallab`` and this project's modules. Those of make: tests/test_documents.py."""
+    """Of ``metallab`` and this project's modules. Those of make: tests/project/test_documents.py."""
     lines = {line for name in PAGES for line in DOCUMENTED.findall((paths.ROOT / name).read_text("utf-8"))}
     known = {each.name for each in command.COMMANDS}
     assert {shlex.split(line)[1] for line in lines if line.startswith("metallab ")} == known

@@ -199,7 +199,7 @@ def test_a_tensor_left_on_the_cpu_is_found():
     covered = mps_coverage(nn.Sequential(LeavesATensorBehind()), torch.randn(2, 8))
     (left,) = covered.cpu_tensors
     assert (left.operator, left.module, covered.runs) == ("aten::add.Tensor", "0", False)
-    assert left.line.startswith("tests/test_coverage.py:")
+    assert left.line.startswith("tests/pytorch/test_coverage.py:")
     assert of(covered, "sin"), "the trace ended there"
     twice = mps_coverage(lambda x: (x + torch.ones(2)) * torch.ones(2), torch.ones(2))
     assert [each.operator for each in twice.cpu_tensors] == ["aten::add.Tensor", "aten::mul.Tensor"]
@@ -234,7 +234,7 @@ def test_float64_is_reported_only_where_it_is_made():
         ("aten::linspace", "write torch.linspace(..., dtype=torch.float32)"),
     ]
     assert places(covered) == made
-    assert all(each.line.startswith("tests/test_coverage.py:") for each in covered.wide)
+    assert all(each.line.startswith("tests/pytorch/test_coverage.py:") for each in covered.wide)
     kept = torch.ones(2, dtype=torch.float64)
     on_the_cpu = mps_coverage(lambda x: x[x.nonzero()[:, 0]] * kept, torch.ones(2))
     assert on_the_cpu.traced_on == "cpu"

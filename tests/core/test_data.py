@@ -21,7 +21,7 @@ def test_every_file_is_listed_with_its_checksum():
         for path in DATA.rglob("*")
         if path.is_file() and path.name != "README.md" and not path.name.startswith(".")
         if path.suffix not in (".py", ".pyc")  # the scripts that made them
-        if path.relative_to(DATA).parts[0] != "executed"  # of which tests/test_show.py takes care
+        if path.relative_to(DATA).parts[0] != "executed"  # of which tests/results/test_show.py takes care
     }
     assert there == LISTED
     for name in there:

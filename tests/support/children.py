@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
+SUPPORT = [str(ROOT / "tests" / name) for name in ("support", "benchmarks")]
 LIMIT = 1800  # seconds: the first child builds the device
 PASSED = "passed"
 
@@ -52,6 +53,8 @@ def run(file: str, session: str, names: Iterable[str], environment: Mapping[str,
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [sys.executable, file, session, str(out), *more]
+        folders = [*SUPPORT, environment.get("PYTHONPATH", "")]
+        environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=LIMIT)
         reached = json.loads(out.read_text()) if out.exists() else {}
     ended = f"the child ended with {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -111,7 +111,7 @@ def test_a_cell_is_not_its_own_exercise():
 
 
 def test_other_accounts_read_no_solutions(tmp_path):
-    files = ["notebooks/01.ipynb", "data/executed/cpu/01.ipynb", "tests/test_notebooks.py", "docs/teaching.md"]
+    files = ["notebooks/01.ipynb", "data/executed/cpu/01.ipynb", "tests/project/test_notebooks.py", "docs/teaching.md"]
     files += [".git/HEAD", "build/full-cpu/01.ipynb", "build/book/01.html", "my_answers.ipynb"]
     needed = ["utils/metallab/__init__.py", "data/results/a.json", ".venv/bin/python", "pyproject.toml"]
     needed += ["build/workshop/01.ipynb", "classroom/student_server.py"]

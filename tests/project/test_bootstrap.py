@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "utils" / "metallab" / "bootstrap.py"
+SOURCE = Path(__file__).parents[2] / "utils" / "metallab" / "bootstrap.py"
 FAKE_UV = """#!{python}
 import json, os, pathlib, subprocess, sys
 with open("calls.txt", "a") as calls:

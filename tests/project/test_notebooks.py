@@ -259,7 +259,7 @@ WRONG_ANSWERS = {
 
 def wrong_answers(path):
     """A page's, by the id of the cell with the solution."""
-    assert path.stem in WRONG_ANSWERS, f"{path.stem} has none in WRONG_ANSWERS of tests/test_notebooks.py: give it two"
+    assert path.stem in WRONG_ANSWERS, f"{path.stem} has none in WRONG_ANSWERS: give it two"
     return WRONG_ANSWERS[path.stem]
 
 

@@ -1,6 +1,6 @@
 """What the collection must show, row by row, and the cells that show it: no row may be lost in a change of pages.
 
-`tests/test_notebooks.py` runs each page once and passes its cells to `not_shown`.
+`tests/project/test_notebooks.py` runs each page once and passes its cells to `not_shown`.
 """
 
 from __future__ import annotations

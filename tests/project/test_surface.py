@@ -1,7 +1,7 @@
 """What others rely on is still there: ``surface.txt`` lists it, and a name may only be added.
 
 A name that is taken away deliberately is taken out of ``surface.txt`` in the same commit.
-``python tests/test_surface.py`` prints today's list.
+``python tests/project/test_surface.py`` prints today's list.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HEADLINE = ("jupyterlab", "torch", "tensorflow-macos", "tensorflow-metal", "jax-metal", "matplotlib", "ultralytics")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PYPROJECT["optional-dependencies"]
@@ -145,7 +145,7 @@ class Make:
         for name in ("python", "ruff", "jupyter"):
             (programs / name).write_text(PROGRAM)
             (programs / name).chmod(0o755)
-        (folder / "tests").mkdir()
+        (folder / "tests" / "project").mkdir(parents=True)
 
     def __call__(self, *arguments, failing=""):
         """(exit status, output, the calls made)"""
@@ -227,7 +227,9 @@ def test_run_makes_the_report_also_after_a_failure_and_fails(make, failing):
 def test_test_is_narrowed_to_one_notebook(make, only):
     """With the real pytest, which has the last word on what -k means."""
     tests = "import pytest\n\n@pytest.mark.parametrize('x', range(4), ids={})\ndef test_03_runs(x): pass\n"
-    (make.folder / "tests" / "test_notebooks.py").write_text(tests.format(["03_see", "03b_more", "04_x", "10_at_03"]))
+    (make.folder / "tests" / "project" / "test_notebooks.py").write_text(
+        tests.format(["03_see", "03b_more", "04_x", "10_at_03"])
+    )
     command = make("-n", "test", "JOBS=2", f"ONLY={only}")[1].splitlines()[-1]
     collected = subprocess.run(
         command.replace("-n '2' --dist worksteal", "--collect-only -q").replace(".venv/bin/python", sys.executable),

@@ -1,7 +1,7 @@
 """The workflows and issue forms of a public host: well formed, safe, and calling nothing but ``make``.
 
 check-jsonschema reads them with the published schemas, zizmor knows what makes a workflow unsafe. That their targets
-exist: tests/test_documents.py.
+exist: tests/project/test_documents.py.
 """
 
 from __future__ import annotations

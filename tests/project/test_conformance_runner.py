@@ -118,9 +118,7 @@ def start(folder: Path, text: str, *options: str) -> subprocess.Popen:
     (folder / "conftest.py").write_text("from conformance.conftest import *\n")
     (folder / "test_some.py").write_text(text)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
-    )
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(paths.ROOT / "tests"), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "conformance", "--folder", str(folder), "--out", str(folder / "report.md")]
     heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's job in the background does not
     return subprocess.Popen(
@@ -230,7 +228,7 @@ def test_an_interrupted_run_keeps_what_was_answered(tmp_path):
         file.write('{"name": "half a li')
     (tmp_path / "report.md").unlink()
     remade = [sys.executable, "-m", "conformance", "--report", str(journal)]
-    subprocess.run(remade, cwd=Path(__file__).parent, timeout=300, check=False)
+    subprocess.run(remade, cwd=paths.ROOT / "tests", timeout=300, check=False)
     assert [each["outcome"] for each in results(tmp_path).values()] == outcomes
 
 
