@@ -906,7 +906,7 @@ def test_a_refusal_on_the_way_back_reaches_the_caller():
 
 
 @plain
-def test_attention_drops_where_a_gradient_is_wanted_and_nowhere_else():
+def test_attention_dropout_only_where_gradients_are_wanted():
     q = torch.rand(1, 2, 3, 8, device="mps", requires_grad=True)
     F.scaled_dot_product_attention(q, q, q, dropout_p=0.5).sum().backward()
     assert q.grad is not None
@@ -975,7 +975,7 @@ def test_an_svd_stays_on_the_device_within_its_limit():
 
 
 @plain
-def test_what_a_limited_kernel_leaves_is_told_as_a_fallback_with_its_copies():
+def test_fallbacks_of_limited_kernels_are_reported():
     x = torch.rand(96, 96, device="mps", requires_grad=True)
     with heard() as events:
         torch.linalg.svdvals(x).sum().backward()
@@ -1016,7 +1016,7 @@ def test_deform_conv2d_runs_forward_and_raises_backward():
 
 
 @plain
-def test_torchvision_s_kernels_take_float16_and_have_no_gradient_of_it():
+def test_torchvision_kernels_have_no_float16_gradient():
     import torchvision
 
     boxes, scores = torch.tensor([[0, 0, 4, 4], [0, 0, 4, 3]], device="mps"), torch.tensor([0.5, 0.9], device="mps")
@@ -1195,7 +1195,7 @@ def test_arming_after_torch_says_what_to_do():
         metalsim.arm()  # pytest's process has torch
 
 
-def test_a_process_that_is_armed_and_not_installed_has_no_accelerator():
+def test_armed_but_not_installed_has_no_accelerator():
     code = """
 import metalsim; metalsim.arm(); metalsim.arm()
 import torch

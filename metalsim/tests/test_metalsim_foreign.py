@@ -110,7 +110,7 @@ kernel void functions(
 """
 
 
-def test_functions_that_a_header_adds_for_bfloat16_stand_beside_metal_s_own():
+def test_headers_may_overload_functions_for_bfloat16():
     x, i = torch.linspace(0, 1, 32).bfloat16(), torch.arange(32)
     out, lanes = torch.zeros(32, dtype=torch.bfloat16), torch.zeros(32, dtype=torch.int32)
     shader.compile_shader(BFLOAT16).functions(out, x, lanes, threads=32)

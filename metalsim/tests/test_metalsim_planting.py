@@ -95,7 +95,7 @@ gone, last = wrong(), told()
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has no simulated GPU")
-def test_a_planted_kernel_is_wrong_where_its_fault_tells_and_nowhere_else():
+def test_a_planted_kernel_is_wrong_only_as_described():
     names = ("before", "after", "labels", "warned", "together", "refused", "gone", "last")
     outcome = isolated.run(PROGRAM, results=names, device="mps")
     cases = len(outcome["before"])

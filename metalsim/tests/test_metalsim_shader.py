@@ -266,7 +266,7 @@ def test_arithmetic_rounds_each_operation(name):
 
 @pytest.mark.processor
 @with_each_compiler
-def test_a_product_is_fused_with_a_sum_only_where_the_source_says_so():
+def test_products_and_sums_are_fused_only_by_fma():
     draw = torch.Generator().manual_seed(4)
     x, y, z = (torch.randn(20_000, generator=draw) for _ in range(3))
     separate, fused = torch.empty_like(x), torch.empty_like(x)
@@ -824,7 +824,7 @@ def test_source_that_metal_refuses_is_a_syntax_error_with_its_line(what):
     assert str(compiler.HERE) not in str(caught.value)
 
 
-def test_constant_memory_is_read_only_and_the_library_must_be_included():
+def test_constant_memory_is_read_only():
     with pytest.raises(SyntaxError, match=r"program_source:3:.*not assignable"):
         kernel("x[i] = 1;", "constant float* x")
     with pytest.raises(SyntaxError, match=r"program_source:1:.*include <metal_stdlib> is missing"):

@@ -124,7 +124,7 @@ def test_kernels_count_dimensions_and_know_dtypes(operator, refused, runs, words
         ("deform_conv2d", 5, torch.bfloat16, "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str()"),
     ],
 )
-def test_torchvision_s_kernels_have_two_dtypes_and_gradients_of_one(operator, tensors, dtype, words):
+def test_torchvision_kernels_have_two_dtypes(operator, tensors, dtype, words):
     call = lambda dtype, device="meta", count=1: refusals.outcome(
         f"torchvision::{operator}", [torch.ones(count, device=device, dtype=dtype)] * tensors
     )

@@ -104,7 +104,7 @@ def test_search_finds_a_term_from_a_folder(book, page):
     expect(page.locator("article h1")).to_contain_text("Profile and find fallbacks: where does the time go?")
 
 
-def test_the_switch_leads_to_the_same_page_on_another_machine_without_a_script(run, made, browser: Browser):
+def test_switch_leads_to_the_same_page_of_another_machine(run, made, browser: Browser):
     here = json.loads((run / "summary.json").read_text())["label"]
     with chrome.watched(browser, scripts=False) as page:
         page.goto(one(made, "01"))

@@ -217,7 +217,7 @@ def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
     assert green > red + 20
 
 
-def test_pictures_and_documents_are_found_from_where_the_notebooks_are_opened(tmp_path):
+def test_pictures_and_documents_are_found_from_notebooks(tmp_path):
     with serving(tmp_path, paths.ROOT) as lab:
         for page in paths.NOTEBOOKS.glob("*.ipynb"):
             folder = f"{lab.address}/files/notebooks/"

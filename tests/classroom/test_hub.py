@@ -136,7 +136,7 @@ def marked(notebook: nbformat.NotebookNode, text: str) -> nbformat.NotebookNode:
 
 
 @accounts
-def test_only_who_is_on_the_list_comes_in_and_only_with_the_right_password(hub):
+def test_only_listed_students_with_their_password_log_in(hub):
     name, other = CLASS[:2]
     for who, password in (
         (name, "wrong"),

@@ -32,7 +32,7 @@ def ran(*arguments: str, cwd: os.PathLike | None = None, **environment: str) -> 
     return done.returncode, done.stdout, done.stderr
 
 
-def test_a_reader_that_has_seen_enough_ends_it_without_a_traceback(monkeypatch, capfd):
+def test_a_closed_pipe_ends_it_without_a_traceback(monkeypatch, capfd):
     def prints(parser, arguments):
         os.close(reader)
         print("line\n" * 10_000)
@@ -155,7 +155,7 @@ def test_time_says_what_is_wrong_with_what_it_was_given(arguments, words, capsys
     assert not told.out
 
 
-def test_time_wants_to_know_whose_device_it_is_where_a_set_up_imports_several(capsys, monkeypatch):
+def test_time_asks_which_framework_the_device_is_of(capsys, monkeypatch):
     for name in ("torch", "tensorflow"):
         monkeypatch.setitem(sys.modules, name, sys.modules.get(name) or types.ModuleType(name))
     for name in ("jax", "mlx"):  # whoever was imported before
@@ -183,7 +183,7 @@ def test_time_on_a_simulated_gpu_says_so():
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
-def test_time_waits_for_the_device_that_is_used_and_shows_nothing_it_has_not_waited_for():
+def test_time_waits_for_the_device_that_is_used():
     began = "import metalsim; metalsim.install_with_torch(required=True); " + ON_TORCH
     code, printed, errors = ran("time", "x @ x", "--setup", began.format(", device='mps'"))
     assert "on simulated Apple GPU (on " in printed, errors
@@ -216,7 +216,7 @@ def traced(*arguments) -> tuple[int, str, str]:
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
-def test_trace_runs_a_script_as_python_does_and_tells_what_pytorch_did(script, tmp_path):
+def test_trace_runs_a_script_as_python_does(script, tmp_path):
     chrome = tmp_path / "trace.json"
     code, printed, errors = traced("--device", "sim", "--rows", 2, "--chrome", chrome, script, "mps", "--more")
     assert code == 0, errors

@@ -65,7 +65,7 @@ def test_python_packages_are_missed_when_they_are_hidden(no_tools, monkeypatch):
     assert [tool.fix() for tool in needs.missing(names)] == ["make setup FORCE=1"] * 3
 
 
-def test_a_mac_has_an_apple_gpu_and_lacks_nothing_that_it_cannot_have(monkeypatch):
+def test_a_mac_lacks_nothing_that_it_cannot_have(monkeypatch):
     """Its Objective-C++ compiler comes with Xcode's command-line tools."""
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(shutil, "which", lambda name: None)

@@ -16,7 +16,7 @@ REAL, PAIRS = RNG.normal(size=(3, 4)), RNG.normal(size=(3, 8)).view(complex)
 CPU = device.cpu()
 
 
-def test_what_agrees_and_what_differs_is_told_at_the_dtype_s_tolerance():
+def test_outputs_are_compared_at_the_tolerance_of_the_dtype():
     for array in (REAL, PAIRS):
         assert parity.against_numpy(torch.exp, np.exp, array, on=CPU) == "agrees"
         assert parity.against_numpy(torch.exp, np.exp, array, on=CPU, dtype="float64") == "agrees"
@@ -58,7 +58,7 @@ def test_of_empty_arrays_the_shapes_are_compared():
     assert parity.against_numpy(lambda x: x.T, np.sort, nothing, on=CPU).startswith("DIFFERS: shapes differ")
 
 
-def test_what_a_device_refuses_is_told_and_a_mistake_of_ours_raises():
+def test_refusals_are_reported_and_mistakes_raise():
     def refuse(error):
         def function(x):
             raise error

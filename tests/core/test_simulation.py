@@ -51,7 +51,7 @@ print(peak.how, peak.bytes >= 4_000_000)
     ], printed
 
 
-def test_what_has_no_kernel_raises_or_falls_back_by_the_table_of_this_pytorch():
+def test_missing_kernels_raise_or_fall_back():
     code = """
 import metallab, torch, warnings
 warnings.simplefilter("ignore")
@@ -102,7 +102,7 @@ print(torch.ones(1, device='mps'))
     assert "tensor([1.], device='mps:0')" in ran(code, METALLAB_DEVICE="cpu")
 
 
-def test_where_it_cannot_be_had_torch_works_and_the_reason_is_told():
+def test_torch_works_without_it_and_the_reason_is_given():
     printed = ran("""
 import warnings
 import metallab
@@ -182,7 +182,7 @@ def test_which_operators_have_a_kernel(operator, has):
     assert operators.has_kernel(operator) == has
 
 
-def test_the_lines_to_paste_of_page_13_name_the_layer_that_is_wrong_on_the_device():
+def test_lines_of_page_13_name_the_wrong_layer():
     page = nbformat.read(paths.NOTEBOOKS / "13_find_the_layer.ipynb", as_version=4)
     (source,) = (cell.source for cell in page.cells if cell.id == "by-hand-code")
     planted = """

@@ -45,7 +45,7 @@ def test_the_best_device_is_picked(monkeypatch, chip):
     assert not device.pick().simulated
 
 
-def test_a_name_counts_more_than_the_environment_more_than_the_machine(monkeypatch, chip):
+def test_a_name_goes_before_environment_and_machine(monkeypatch, chip):
     pretend(monkeypatch, "mps")
     for setting, asked, got in (
         ("", "auto", "mps"),
@@ -86,7 +86,7 @@ def test_the_simulation_is_installed_and_says_so(monkeypatch, chip):
         device.pick("sim")
 
 
-def test_what_is_asked_for_and_missing_is_an_error_that_says_what_to_do(monkeypatch):
+def test_a_missing_device_is_an_error_with_advice(monkeypatch):
     with pytest.raises(device.DeviceUnavailable, match=r"mps was asked for, but .* sees no mps.*; pick\(\) takes"):
         device.pick("mps")
     monkeypatch.setenv("METALLAB_DEVICE", "cuda")
@@ -139,7 +139,7 @@ def test_a_device_that_computes_wrongly_is_found_out(monkeypatch):
                     device.pick(kind)
 
 
-def test_a_device_that_is_passed_over_is_told_and_a_missing_one_is_not(monkeypatch):
+def test_a_skipped_device_is_reported_a_missing_one_is_not(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert device.pick().kind == "cpu"

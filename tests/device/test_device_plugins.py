@@ -155,7 +155,7 @@ def test_the_plugin_is_named_with_its_version(monkeypatch, mac):
         device.pick("mps", "jax")
 
 
-def test_mlx_takes_an_apple_gpu_by_itself_and_elsewhere_an_nvidia_one(monkeypatch, mac):
+def test_mlx_takes_an_apple_gpu_or_an_nvidia_one(monkeypatch, mac):
     held = []
 
     @contextlib.contextmanager
@@ -272,7 +272,7 @@ def test_a_place_waits_for_its_framework(monkeypatch):
             assert [number for _, results in waits for number in results] == list(range(1, len(calls) + 1))
 
 
-def test_the_old_plugin_is_allowed_to_start_and_the_first_device_counts(monkeypatch):
+def test_the_old_plugin_may_start_and_its_first_device_counts(monkeypatch):
     stand_in(monkeypatch, gpu=True, platform="gpu")
     first = SimpleNamespace(platform="gpu", device_kind="first")
     others = sys.modules["jax"].devices

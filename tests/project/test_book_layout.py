@@ -80,7 +80,7 @@ def text_of(path) -> str:
     return "\n".join(cell.source for cell in nbformat.read(path, 4).cells)
 
 
-def test_each_machine_has_its_pages_and_each_page_leads_to_the_others(laid_out):
+def test_each_machines_pages_lead_to_the_others(laid_out):
     pages = sorted(path.relative_to(laid_out).as_posix() for path in laid_out.rglob("*.ipynb"))
     folders = ("notebooks", "notebooks/a_gpu")
     assert pages == sorted(f"{folder}/{name}.ipynb" for folder in folders for name in ("01_a", "02_b"))
@@ -111,7 +111,7 @@ def test_links_lead_where_they_led(laid_out):
     assert "data/executed/README\n" in front
 
 
-def test_a_link_that_was_written_for_a_deeper_folder_leads_there_too():
+def test_links_from_deeper_folders_work():
     moved = {"README.md": "index.md"}
     assert book.relink("[x](../../../README.md)", "notebooks", "notebooks", moved) == "[x](../index.md)"
     assert book.relink("![x](../../../data/a.png)", "notebooks", "notebooks", {}) == "![x](../data/a.png)"
@@ -119,14 +119,14 @@ def test_a_link_that_was_written_for_a_deeper_folder_leads_there_too():
     assert book.relink("[x](#A-part:-two) [y](mailto:a@b)", "docs", "docs", {}) == "[x](#a-part-two) [y](mailto:a@b)"
 
 
-def test_what_only_programs_read_is_no_output_of_the_book_and_a_search_finds_each_page_once(laid_out):
+def test_search_finds_each_page_once(laid_out):
     for folder, unsearched in (("notebooks", False), ("notebooks/a_gpu", True)):
         notebook = nbformat.read(laid_out / folder / "01_a.ipynb", 4)
         assert list(notebook.cells[1].outputs[0].data) == ["text/plain"]
         assert notebook.metadata.get("nosearch", False) is unsearched
 
 
-def test_a_run_of_ones_own_has_no_switch_and_tells_what_it_left_out(checkout, tmp_path):
+def test_a_run_of_ones_own_has_no_switch(checkout, tmp_path):
     mine = run_in(tmp_path / "full-cpu", "01_a", mode="fast")
     run_in(checkout / "data/executed/a_gpu", "01_a")
     book.lay_out(book.read_runs([mine]), tmp_path / "laid_out")

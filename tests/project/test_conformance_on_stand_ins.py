@@ -134,7 +134,7 @@ def test_the_machine_is_described_and_films_are_written(mac, monkeypatch):
 
 
 @pytest.mark.parametrize(("busy", "outcome"), [(3.4, "confirmed"), (1.02, "refuted")])
-def test_threads_of_accelerate_are_seen_by_the_time_that_they_take(monkeypatch, busy, outcome):
+def test_threads_of_accelerate_are_seen_by_their_time(monkeypatch, busy, outcome):
     asked = []
     monkeypatch.setattr(
         isolated, "run", lambda source, **given: asked.append((source, given.get("threads"))) or well(busy=busy)()

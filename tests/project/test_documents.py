@@ -138,7 +138,7 @@ def test_every_notebook_has_its_row(path):
     assert rows == [page.name for page in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
 
 
-def test_the_citation_follows_its_schema_and_names_what_the_project_is():
+def test_the_citation_follows_its_schema():
     path = ROOT / "CITATION.cff"
     schema = ["--builtin-schema", "vendor.citation-file-format", "--default-filetype", "yaml"]
     done = CliRunner().invoke(check_jsonschema, [*schema, str(path)])
@@ -150,7 +150,7 @@ def test_the_citation_follows_its_schema_and_names_what_the_project_is():
     assert author["name"] in (ROOT / "LICENSE").read_text(encoding="utf-8")
 
 
-def test_the_changelog_begins_with_what_is_unreleased_and_gives_each_version_its_day():
+def test_changelog_begins_with_unreleased_and_dates_versions():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     first, *released = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert first == "[Unreleased]"

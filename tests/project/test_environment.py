@@ -96,7 +96,7 @@ def test_every_dependency_is_pinned_exactly_on(system, python):
         assert dependency.specifier.contains(pins[name]), f"{dependency} does not allow {pins[name]}"
 
 
-def test_a_lock_names_no_host_no_path_and_not_the_torch_that_some_machines_replace():
+def test_a_lock_names_no_host_and_no_path():
     for text in [*LOCKS.values(), CONSTRAINTS]:
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         assert not [line for line in lines if re.search(r"[/@]|^-|:(?!\w{64}\b)", line)]

@@ -472,7 +472,7 @@ PLANTED_RELU = (
 
 
 @pytest.mark.nightly
-def test_tensorflow_gets_no_advice_on_a_device_that_computes_wrongly(kind, tmp_path):
+def test_tensorflow_gets_no_advice_on_a_wrong_device(kind, tmp_path):
     """Notebook 06b on such a device: tables, comparisons and advice all say so."""
     path = paths.NOTEBOOKS / "06b_look_into_tensorflow_graphs.ipynb"
     cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}

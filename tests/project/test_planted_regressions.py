@@ -60,6 +60,6 @@ def test_it_goes_on_where_it_was_stopped(planted, tmp_path, monkeypatch):
         ("copy", 0.02, ["UNSURE"] * 20, True),
     ],
 )
-def test_a_bar_is_met_where_the_exact_interval_does_not_exclude_it(planted, capsys, work, more, answers, is_met):
+def test_a_bar_is_met_unless_the_interval_excludes_it(planted, capsys, work, more, answers, is_met):
     assert planted.tell(made(planted, work, more, answers)) == (0 if is_met else 1)
     assert ("MISSED" in capsys.readouterr().out) is not is_met

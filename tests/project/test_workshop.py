@@ -35,7 +35,7 @@ def test_exercises_and_solutions_must_pair_up(tags):
         workshop.student_copy(lesson(*tags))
 
 
-def test_a_page_that_does_not_pair_up_is_named_and_nothing_is_written(tmp_path):
+def test_an_unpaired_exercise_is_named_and_nothing_written(tmp_path):
     for name, tags in (("01_good", ("exercise", "solution")), ("02_bad", ("exercise",))):
         nbformat.write(lesson(*tags), tmp_path / f"{name}.ipynb")
     with pytest.raises(workshop.Unpaired, match=r"^02_bad\.ipynb: each cell"):
@@ -70,7 +70,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_notebook_is_named_in_a_line_and_nothing_is_written(tmp_path, text, monkeypatch, capsys):
+def test_a_damaged_notebook_is_named_and_nothing_written(tmp_path, text, monkeypatch, capsys):
     nbformat.write(lesson("exercise", "solution"), tmp_path / "01_good.ipynb")
     (tmp_path / "02_bad.ipynb").write_text(text, encoding="utf-8", errors="surrogateescape")
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
@@ -92,7 +92,7 @@ def test_work_is_never_overwritten(tmp_path):
     assert made.read_text() == "my work"
 
 
-def test_links_out_of_the_notebooks_lead_there_from_the_copies_too(tmp_path):
+def test_links_of_copies_lead_out_of_the_notebooks(tmp_path):
     original = lesson("exercise", "solution")
     original.cells[0].source = "# Do it\n\nSee [the list](../README.md) and [the next page](02_next.ipynb)."
     source = tmp_path / "01_do_it.ipynb"
