@@ -65,7 +65,15 @@ def test_the_gallery_leads_to_files_and_has_no_messages():
     targets = [target for target in re.findall(r"\]\(([^)]+)\)", text) if ":" not in target]
     assert len(targets) > 50
     assert [target for target in targets if not (show.GALLERY.parent / target).is_file()] == []
-    assert not re.search(r"withheld|[Nn]ot run|Nothing to show|busy", text)
+
+
+def test_readme_lists_each_page_and_links_one_that_ran_whole():
+    learned = show.lessons()
+    assert [*learned] == [path.name for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
+    linked = re.findall(r"\(data/executed/(\w+)/(\w+)\.ipynb\)", show.README.read_text(encoding="utf-8"))
+    pages = {each.folder.name: each.pages for each in show.read_sets()}
+    assert [name for folder, name in linked if pages[folder][name].entry.not_run] == []
+    assert len(linked) == len(learned)
 
 
 # --- what is made of a run ---
@@ -103,6 +111,8 @@ class Finished(Run):
         patch.setattr(paths, "NOTEBOOKS", self.notebooks)
         patch.setattr(show, "EXECUTED", self.executed)
         patch.setattr(show, "GALLERY", self.gallery)
+        patch.setattr(show, "README", root / "README.md")
+        show.README.write_text("| 01 | [A](notebooks/01_a.ipynb) | how long a call takes |\n")
         self.summary(entry("01_a"), entry("02_b"))
         for name in ("01_a", "02_b"):
             self.page_of(name, shown(png()))
@@ -250,7 +260,7 @@ def test_the_gallery_shows_each_page_of_a_gpu_first(run):
     run.summary(entry("02_b"), device="cuda", label="Some GPU")
     run.make()
     first, second = show.gallery(show.read_sets(run.executed), "e").split("\n## ")[1:]
-    assert r"GPU \| CPU: equal losses. *[Some CPU](e/some_cpu/01_a.ipynb), at revision aaaaaaa" in first
+    assert "How long a call takes. *[Some CPU](e/some_cpu/01_a.ipynb), at revision aaaaaaa" in first
     assert "](e/some_cpu/results/01_a.png)](e/some_cpu/01_a.ipynb)" in first
     assert "](e/some_gpu/results/02_b.png)](e/some_gpu/02_b.ipynb)" in second
     assert second.index("[Some GPU](e/some_gpu/02_b.ipynb)") < second.index("[Some CPU](e/some_cpu/02_b.ipynb)")
@@ -267,16 +277,6 @@ def test_an_incomplete_page_says_so_and_is_not_in_the_gallery(run):
     assert f"{GAP.what} (cell 1)" in run.shown("01_a").cells[0].source
     text = show.gallery(show.read_sets(run.executed))
     assert ("01_a" in text, "02_b" in text) == (False, True)
-
-
-def test_a_caption_is_a_fact_or_else_the_page_s_promise(run):
-    sentences = [
-        "No speed-up is given: busy machine.",
-        "a takes 2.00 times as long as b (95 % interval 1 to 3, 9 pairs)",
-    ]
-    assert show.sentence(sentences, "Promise.") == "a takes 2.00 times as long as b."
-    assert show.sentence(sentences[:1], "Promise.") == "Promise."
-    assert show.promise(nbformat.read(run.notebooks / "01_a.ipynb", 4)) == "You measure."
 
 
 def test_the_command_names_what_it_refused(run, capsys):

@@ -28,6 +28,7 @@ from metallab.results import findings, pages, plain, report
 
 EXECUTED = paths.ROOT / "data" / "executed"
 GALLERY = paths.ROOT / "docs" / "gallery.md"
+README = paths.ROOT / "README.md"
 PICTURE_WIDTH = 640
 """Of a headline's picture, in pixels."""
 
@@ -259,12 +260,12 @@ def update(folder: Path = EXECUTED, file: Path = GALLERY) -> None:
 
 
 def gallery(sets: Sequence[ExecutedSet], there: str = "../data/executed") -> str:
-    """The text of the gallery: each page's picture, what it found, and links to it as each machine ran all of it.
+    """The text of the gallery: each page's picture, what it teaches, and links to it as each machine ran all of it.
 
     The picture is of a quiet machine rather than a busy one, then of a GPU rather than a CPU. ``there`` is the folder
     of the sets as the gallery names it.
     """
-    parts = [_INTRODUCTION]
+    parts, learned = [_INTRODUCTION], lessons()
     for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
         whole = [each for each in sets if path.stem in each.pages and not each.pages[path.stem].entry.not_run]
         if whole:
@@ -274,7 +275,7 @@ def gallery(sets: Sequence[ExecutedSet], there: str = "../data/executed") -> str
                 f"{revision(each.pages[path.stem].record.machine)}"
                 for each in whole
             ]
-            parts.append(_part(page, nbformat.read(path, 4), f"{there}/{page.folder.name}", "; ".join(links)))
+            parts.append(_part(page, learned.get(path.name, ""), f"{there}/{page.folder.name}", "; ".join(links)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -286,39 +287,22 @@ The notebooks as they ran, to read before installing anything. No Mac has run th
 from the first cell to the last."""
 
 
-def _part(page: Executed, today: nbformat.NotebookNode, folder: str, links: str) -> str:
-    """The part of the gallery about one page: title, picture, a sentence, links."""
+def _part(page: Executed, learned: str, folder: str, links: str) -> str:
+    """The part of the gallery about one page: title, picture, what one learns, links."""
     link, headline = f"{folder}/{page.path.name}", page.record.headline
     lines = [f"## {page.entry.number} {page.entry.title.partition(':')[0]}"]
     if page.picture:
         words = re.sub(r"[][\\|*`<>]", " ", textwrap.shorten(headline.alternative_text, 160, placeholder=" ..."))
         lines.append(f"[![{words}]({folder}/results/{page.picture.name})]({link})")
-    said = sentence(headline.sentences if headline else (), promise(today))
-    return "\n\n".join([*lines, f"{said} *{links}*"])
+    return "\n\n".join([*lines, f"{learned[:1].upper()}{learned[1:]}{'' if learned.endswith('?') else '.'} *{links}*"])
 
 
-_OF_THE_MACHINERY = re.compile(
-    r"withheld|no speed-up|not (run|told|shown)|nothing (to show|may be said|to mend)|no time is|cannot tell|busy"
-    r"|inconclusive|simulated|planted|left out|stored",
-    re.IGNORECASE,
-)
-
-
-def sentence(sentences: Sequence[str], otherwise: str) -> str:
-    """The first of a headline's sentences that compares or states a fact, without its interval; else the promise.
-
-    >>> sentence(["Speed-up withheld.", "a is 1.61 times as fast as b (95 % interval 1.5 to 1.7, 9 pairs)"], "")
-    'a is 1.61 times as fast as b.'
-    """
-    facts = [each for each in sentences if not _OF_THE_MACHINERY.search(each)]
-    said = re.sub(r" \(95 % interval[^)]* pairs\)", "", facts[0] if facts else otherwise).strip()
-    return re.sub(r"([\\|*`<])", r"\\\1", said if said.endswith((".", "?")) else f"{said}.")
-
-
-def promise(today: nbformat.NotebookNode) -> str:
-    """The first sentence under a notebook's title."""
-    text = " ".join(today.cells[0].source.partition("\n\n")[2].partition("\n\n")[0].split())
-    return re.split(r"(?<=[.?]) ", text)[0]
+def lessons() -> dict[str, str]:
+    """What README says that one learns on each page, by the page's file name."""
+    rows = re.findall(
+        r"^\| \w+ \| \[[^]]*\]\(notebooks/([\w.]+)\).*\| (.*) \|$", README.read_text("utf-8"), re.MULTILINE
+    )
+    return dict(rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
