@@ -146,6 +146,8 @@ def test_the_citation_follows_its_schema():
     citation = yaml.safe_load(path.read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    metalsim = tomllib.loads((ROOT / "metalsim" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert metalsim["version"] == project["version"]
     (author,) = citation["authors"]
     assert author["name"] in (ROOT / "LICENSE").read_text(encoding="utf-8")
 
