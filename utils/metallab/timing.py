@@ -24,24 +24,46 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, get_args
 
 import numpy as np
 import psutil
 
-from metallab import mode, turns, units
-from metallab.fields import Amount, Cores, Count, Dtype, Kind, Line, Name, Positive, Samples, Seconds
-from metallab.mode import Mode
+from metallab import mode, turns
+from metallab.fields import Dtype
+from metallab.verdicts import (  # noqa: F401 - offered here as well
+    BUSY,
+    DRIFT,
+    FEWEST_PAIRS,
+    MATTERS,
+    SIMULATED,
+    Comparison,
+    Doubt,
+    DoubtKind,
+    Measurement,
+    Question,
+    Ratio,
+    Sentinel,
+    Size,
+    Verdict,
+    compare_samples,
+    crossover,
+    doubt,
+    median_interval,
+    noise,
+    not_counted,
+    undecided,
+    verdict,
+)
 
-Question = Literal["latency", "throughput"]
 Clock = Callable[[], int]
 ParityCheck = Callable[[Any, Any], Any]
 """Raises AssertionError where outputs differ. It may return True or False as well, as `np.allclose` does."""
 
 KEEP = 2000
-"""Once `2 * KEEP` samples are kept, every second one is dropped; the rest stay evenly spread."""
+"""Of more than twice as many samples every n-th is kept, and so many at least."""
 
 ROW_CALLS = 8
 """A throughput block holds at least so many calls where a device works on while Python runs ahead: of a single slow
@@ -51,19 +73,13 @@ LONGEST_ROW = 20
 """For that a block lasts at most so many times the `Budget.block_seconds` that it would fill otherwise."""
 
 KEPT_BYTES = 2**28
-"""Of the results of a throughput block at most so many bytes are kept at a time, which may make the block short."""
-
-BUSY = 0.25
-"""Cores that other programs may use before a measurement is flagged."""
-
-DRIFT = 0.10
-"""How far a machine's speed may move meanwhile, in either direction, before it is said to have drifted."""
+"""Of the results of a throughput block at most so many bytes are kept at a time."""
 
 SLOW_CALL = 0.5
 """Seconds of a call from which on what a switch between variants costs (cold caches, sleeping threads) is below 1 %."""
 
 SECONDS_FOR_PAIRS = 10.0
-"""For so long at least a comparison of slow calls goes on, to get the pairs that an interval needs."""
+"""For so long at least a comparison of slow calls continues, to get the pairs that an interval needs."""
 
 
 class DeviceLike(Protocol):
@@ -130,319 +146,6 @@ FAST = Budget(
 
 
 @dataclass(frozen=True)
-class Size:
-    """How much work it was: ``Size(512, "rows and columns")``."""
-
-    number: Amount
-    unit: Line = ""
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Samples of one function's time on one device. All times are seconds per call.
-
-    A new field needs a default and a type of `metallab.fields`, and is then written, checked and read back.
-    """
-
-    name: Name
-    """For people: nothing is ever read out of it."""
-    question: Question
-    samples: Samples
-    first_call: Seconds
-    """The very first call, which may compile, allocate and fill caches; never among the samples."""
-    block: Positive
-    """Calls in one sample: 1 for latency."""
-    warmup_calls: Count
-    stop_reason: Line
-    mode: Mode
-    device: Name
-    """The hardware's name: the device's label."""
-    simulated: bool
-    others: Cores = 0.0
-    """How many CPU cores other programs kept busy meanwhile; 0 where it was too short to tell."""
-    kind: Kind = "cpu"
-    """What computed, as PyTorch names it: ``cpu``, ``mps``, ``cuda``; the simulated Apple GPU is an ``mps``, too."""
-    threads: Positive | None = None
-    """Of a CPU: how many threads it was given, where that was set."""
-    dtype: Dtype | None = None
-    """The number format of the work, where one was named."""
-    size: Size | None = None
-
-    @property
-    def n(self) -> int:
-        """How many samples were kept."""
-        return len(self.samples)
-
-    @property
-    def median(self) -> float:
-        return self.percentile(50)
-
-    @property
-    def quartiles(self) -> tuple[float, float]:
-        return self.percentile(25), self.percentile(75)
-
-    def percentile(self, percent: float) -> float:
-        """A percentile of the samples, interpolated linearly."""
-        return float(np.percentile(self.samples, percent))
-
-    @property
-    def noise(self) -> float:
-        """Interquartile range over median, without unit."""
-        return _noise(self.samples)
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """What a reader must know before trusting the number."""
-        flags = []
-        if self.noise > 0.25:
-            flags.append("unreliable")
-        elif self.noise > 0.10:
-            flags.append("noisy")
-        if self.mode == "fast":
-            flags.append("fast mode")
-        elif self.n < FULL.min_samples:
-            flags.append("few samples")
-        if self.others > BUSY:
-            flags.append("busy machine")
-        if self.simulated:
-            flags.append("simulated")
-        return tuple(flags)
-
-    def __str__(self) -> str:
-        low, high = self.quartiles
-        text = (
-            f"{self.name}: {units.seconds(self.median)} a call, {self.question}, on {self.device} "
-            f"(quartiles {units.seconds(low)} to {units.seconds(high)}, {self.n} samples"
-            f"{f', each of {self.block} calls' if self.block > 1 else ''}, first call {units.seconds(self.first_call)})"
-        )
-        return text + (f" [{', '.join(self.flags)}]" if self.flags else "")
-
-
-DoubtKind = Literal[
-    "outputs differ", "simulated", "fast mode", "busy machine", "drifted", "inconclusive", "too few frames"
-]
-
-
-class Doubt(str):
-    """Why nothing may be concluded: kind and reason as one text; empty, and so false, if nothing speaks against it."""
-
-    kind: DoubtKind | None
-    """None for a reason of a kind of its own."""
-    reason: str
-
-    def __new__(cls, kind: DoubtKind | None = None, reason: str = "") -> Doubt:
-        doubt = super().__new__(cls, ": ".join(filter(None, (kind, reason))))
-        doubt.kind, doubt.reason = kind, reason
-        return doubt
-
-    def __getnewargs__(self) -> tuple[DoubtKind | None, str]:
-        return self.kind, self.reason
-
-    @property
-    def passes(self) -> bool:
-        """Whether another run may well be without it: the machine was busy, or its speed drifted."""
-        return self.kind in ("busy machine", "drifted")
-
-
-_SIMULATED = Doubt("simulated", "its times are not those of the hardware it imitates")
-
-
-def doubt(*measured: Measurement, drift: float | None = None) -> Doubt:
-    """Why nothing may be concluded from measurements that belong together; empty if nothing speaks against it.
-
-    **The one rule** of what pages, pictures, films and the report withhold, besides outputs that differ. ``drift`` is
-    that of a sentinel around them, if there was one.
-    """
-    if any(each.simulated for each in measured):
-        return _SIMULATED
-    if any(each.mode != "full" for each in measured):
-        return Doubt("fast mode", "a look whether it runs, and no conclusion")
-    if (others := max((each.others for each in measured), default=0.0)) > BUSY:
-        return Doubt("busy machine", f"other programs used {others:.1f} cores meanwhile: close them and run again")
-    if drift is not None and abs(drift) > DRIFT:
-        change = f"{abs(drift):.0%} {'more' if drift > 0 else 'less'} time"
-        reason = f"a fixed computation took {change} afterwards than before: let the machine rest and run again"
-        return Doubt("drifted", reason)
-    return Doubt()
-
-
-Verdict = Literal["faster", "slower", "same", "inconclusive"]
-FEWEST_PAIRS = 6
-"""Fewer give a median no interval at 95 % (`median_interval`)."""
-
-MATTERS = 0.01
-"""A difference below 1 % is real on a quiet machine and matters to nobody."""
-
-
-def verdict(low: float, high: float) -> Verdict:
-    """What a 95 % interval of a speed-up says.
-
-    ``faster`` or ``slower`` if all of it lies beyond 1 by more than 1 %, ``same`` if all of it lies within 1 %, and
-    ``inconclusive`` otherwise: more or quieter samples are needed.
-    """
-    if low > 1 + MATTERS:
-        return "faster"
-    if high < 1 / (1 + MATTERS):
-        return "slower"
-    return "same" if low >= 1 / (1 + MATTERS) and high <= 1 + MATTERS else "inconclusive"
-
-
-def crossover(won: Mapping[float, bool | None]) -> float | None:
-    """The smallest size from which all larger ones are won; None if the largest is not.
-
-    Sizes of which nothing may be said are None, and are not counted: `not_counted` names them.
-    """
-    lost = [size for size, wins in won.items() if wins is False]
-    return min((size for size, wins in won.items() if wins and size > max(lost, default=-1)), default=None)
-
-
-def not_counted(won: Mapping[float, bool | None]) -> str:
-    """What stands behind a `crossover`: the sizes of which nothing may be said, in brackets; empty if there are none.
-
-    >>> not_counted({256: True, 512: None, 1024: True})
-    ' (nothing may be said of n = 512)'
-    """
-    sizes = [f"{size:.15g}" for size, wins in won.items() if wins is None]
-    return f" (nothing may be said of n = {', '.join(sizes)})" if sizes else ""
-
-
-def undecided(low: float, high: float) -> str:
-    """What a 95 % interval that gives no verdict leaves open, in words."""
-    if low < 1 / (1 + MATTERS) and high > 1 + MATTERS:
-        return "it may be slower or faster"
-    return f"it may be {'faster' if high > 1 + MATTERS else 'slower'}, or as fast within {MATTERS:.0%}"
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A variant's speed-up over the baseline: the median of paired ratios with its exact 95 % interval."""
-
-    variant: str
-    baseline: str
-    median: float
-    low: float
-    high: float
-    n: int
-    pairs: tuple[float, ...] = field(default=(), repr=False)
-    """The paired ratios themselves, where they are known."""
-    comparison: str = ""
-    """The name of the comparison that it is of."""
-
-    @property
-    def verdict(self) -> Verdict:
-        """See `verdict`."""
-        return verdict(self.low, self.high)
-
-    @property
-    def side(self) -> Literal["faster", "slower", ""]:
-        """What all pairs show where they are too few for an interval; empty otherwise."""
-        if math.isfinite(self.high) or not self.pairs or min(self.pairs) <= 1 <= max(self.pairs):
-            return ""
-        return "faster" if min(self.pairs) > 1 else "slower"
-
-    def __str__(self) -> str:
-        if not math.isfinite(self.high):
-            return f"{self.variant} against {self.baseline}: {self.what_pairs_showed}"
-        low, median, high = map(units.times, (self.low, self.median, self.high))
-        interval = f"95 % interval {low} to {high}, {self.n} pairs"
-        if self.verdict == "faster":
-            return f"{self.variant} is {median} times as fast as {self.baseline} ({interval})"
-        if self.verdict == "slower":
-            low, median, high = (units.times(1 / value) for value in (self.high, self.median, self.low))
-            interval = f"95 % interval {low} to {high}, {self.n} pairs"
-            return f"{self.variant} takes {median} times as long as {self.baseline} ({interval})"
-        if self.verdict == "same":
-            return f"{self.variant} is as fast as {self.baseline}, within {MATTERS:.0%} ({interval})"
-        left = undecided(self.low, self.high)
-        return f"{self.variant} against {self.baseline}: inconclusive, {left} ({median} times as fast, {interval})"
-
-    @property
-    def what_pairs_showed(self) -> str:
-        """What the pairs showed where they are too few for an interval."""
-        pairs = f"{self.n} pair{'s' * (self.n != 1)}"
-        if self.pairs:
-            slower = self.side == "slower"
-            ends = sorted(1 / pair if slower else pair for pair in self.pairs)
-            span = " to ".join(dict.fromkeys(map(units.times, (ends[0], ends[-1]))))
-            pairs += f", {span} times as {'long' if slower else 'fast'}"
-        return f"{pairs}: too few for a 95 % interval, which needs {FEWEST_PAIRS}"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Variants measured side by side, and what may be said of each against the baseline."""
-
-    name: str
-    question: Question
-    baseline: str
-    measurements: Mapping[str, Measurement]
-    paired: Mapping[str, Ratio]
-    """What the times of real variants with equal outputs gave. Ask `ratios` for what may be said of it."""
-    refused: Mapping[str, Doubt] = field(default_factory=dict)
-    """Variants whose times were not set against the baseline's, and why: outputs that differ, or a simulated device."""
-    parity: str = ""
-    """What was checked of the first outputs and of the last ones."""
-    watches: tuple[Sentinel, ...] = ()
-    """The sentinels in whose ``with`` blocks it was measured."""
-    series: str = ""
-    """What comparisons that differ in size only have in common, with n for the size: ``matrix product, n``."""
-    roles: Mapping[str, str] = field(default_factory=dict)
-    """What a variant is on any machine, ``GPU, float16``, where its name has what only this one has."""
-
-    def __getitem__(self, variant: str) -> Measurement:
-        return self.measurements[variant]
-
-    @property
-    def drift(self) -> float | None:
-        """How far the machine's speed moved meanwhile: the largest drift that a sentinel around it saw, None without.
-
-        RuntimeError as long as the ``with`` block of a sentinel goes on: nothing can be said before.
-        """
-        return max((watch.drift for watch in self.watches), key=abs, default=None)
-
-    @property
-    def withheld(self) -> dict[str, Doubt]:
-        """Variants that get no speed-up, and why: outputs that differ, or a `doubt`. RuntimeError as `drift`."""
-        drift, base = self.drift, self.measurements[self.baseline]
-        reasons = {
-            variant: self.refused.get(variant) or doubt(base, measured, drift=drift)
-            for variant, measured in self.measurements.items()
-            if variant != self.baseline
-        }
-        return {variant: reason for variant, reason in reasons.items() if reason}
-
-    @property
-    def ratios(self) -> dict[str, Ratio]:
-        """The speed-ups that may be shown, drawn or averaged: all that are not withheld."""
-        withheld = self.withheld
-        return {variant: ratio for variant, ratio in self.paired.items() if variant not in withheld}
-
-    @property
-    def sentences(self) -> list[str]:
-        """What may be said of each variant against the baseline, or why nothing is. RuntimeError as `drift`."""
-        withheld, ratios = self.withheld, self.ratios
-        variants = [variant for variant in self.measurements if variant != self.baseline]
-        return [
-            str(ratios[variant]) if variant in ratios else f"{variant}: no speed-up is given: {withheld[variant]}"
-            for variant in variants
-        ]
-
-    @property
-    def headlines(self) -> list[str]:
-        """`sentences`, each behind the comparison's name: for who sees nothing else of it."""
-        return [f"{self.name}: {sentence}" for sentence in self.sentences]
-
-    def __str__(self) -> str:
-        head = f"{self.name} ({self.question}, baseline {self.baseline}; {self.parity})"
-        verdicts = [str(ratio) for ratio in self.ratios.values()]
-        refused = [f"{variant}: no speed-up is given: {why}" for variant, why in self.withheld.items()]
-        restless = verdicts and any({"noisy", "unreliable"}.intersection(m.flags) for m in self.measurements.values())
-        aside = ["(Times vary; a speed-up is of pairs taken in one round, which vary together.)"] if restless else []
-        lines = [*map(str, self.measurements.values()), *verdicts, *aside, *refused]
-        return "\n".join([head, *(f"  {line}" for line in lines)])
-
-
-@dataclass(frozen=True)
 class Unchecked:
     """A parity check that checks nothing, and says why that is right: ``Unchecked("the same function twice")``."""
 
@@ -479,11 +182,10 @@ def measure(
         sampler.prepare(budget)
         samples = _Samples(1, clock)
         while (reason := samples.stop_reason(budget)) is None:
-            seconds = sampler.sample()
-            samples.add((seconds,))
-    seconds = [row[0] for row in samples.rows]
+            samples.rows.append((sampler.sample(),))
+    seconds = [seconds for (seconds,) in samples.kept]
     about = {"dtype": _dtype(dtype), "size": _size(size)}
-    return sampler.measurement(name or _name_of(fn), seconds, reason, load.cores(), about)
+    return sampler.measurement(name or getattr(fn, "__name__", type(fn).__name__), seconds, reason, load.cores(), about)
 
 
 def compare(
@@ -504,135 +206,101 @@ def compare(
 ) -> Comparison:
     """Time variants side by side: each round takes one sample of each, in random order.
 
-    ``on`` is one device, or one for each variant. ``parity(reference, result)`` sees the first result of the
-    baseline and of each variant, and raises AssertionError, or returns anything but True or None, where they differ
-    (`metallab.checks.matches` makes one); such a variant is timed but gets no speed-up. Where variants compute in
-    several dtypes, give each its own parity. Pairing within a round cancels what drifts, and the random order what
-    comes in cycles. KeyError if the baseline is not among the variants, or a variant has no device or no parity;
-    TypeError if a parity or a variant cannot be called.
+    Pairing within a round cancels what drifts, and the random order what comes in cycles. After the last sample each
+    variant is called once more, untimed, and its result compared with a copy of the baseline's first one, as is the
+    baseline's own. So a function that is right at first only, learns, or changes an input (also one that another
+    variant reads) gets no speed-up; let it work on a copy, or learn at a rate of 0. A change of an input that changes
+    no output is not noticed, such as sorting in place what is sorted then.
 
-    For whoever reads the results later, and nothing else: ``dtype`` is the number format, of all variants or a mapping
-    with that of each; ``size`` how much work it was; ``series`` what comparisons that differ in size only have in
-    common, with n for the size (``series="product, n", size=64`` also names the comparison, ``product, n = 64``);
-    ``roles`` what a variant is on any machine, where its name says what it is on this one: ``{"cuda": "GPU"}``.
-    ValueError for a size without a series, or a dtype that is none of `metallab.fields.Dtype`.
+    Parameters
+    ----------
+    variants
+        Functions without arguments, by name.
+    on
+        One device, or one for each variant.
+    baseline
+        The variant that the others are compared with.
+    parity
+        ``parity(reference, result)`` gets the result of the baseline and of a variant, and raises AssertionError, or
+        returns anything but True or None, where they differ (`metallab.checks.matches` makes one); such a variant is
+        timed but gets no speed-up. Where variants compute in several dtypes, give each its own.
+    question
+        ``latency`` or ``throughput``.
+    dtype, size, series, roles
+        Recorded, and without effect: the number format, of all variants or a mapping with that of each; how much work
+        it was; what comparisons that differ in size only have in common, with n for the size (``series="product, n",
+        size=64`` also names the comparison, ``product, n = 64``); what a variant is on any machine, where its name has
+        what it is on this one: ``{"cuda": "GPU"}``.
+    budget
+        `FULL_COMPARISON`, or `FAST` in fast mode.
+    seed
+        Of the random order.
+    clock
+        Returns nanoseconds.
 
-    After the last sample each variant is called once more, untimed: its parity holds that result, and the baseline's
-    own, against a copy of the baseline's first. So a function that is right at first only, learns, or changes an input
-    (also one that another variant reads) gets no speed-up; let it work on a copy, or learn at a rate of 0. A change of
-    an input that changes no output is not seen, such as sorting in place what is sorted then.
+    Raises
+    ------
+    KeyError
+        If the baseline is not among the variants, or a variant has no device or no parity.
+    TypeError
+        If a parity or a variant cannot be called.
+    ValueError
+        For a size without a series, or a dtype that is none of `metallab.fields.Dtype`.
     """
     if baseline not in variants:
         raise KeyError(f"baseline {baseline!r} is not among the variants {sorted(variants)}")
-    judges = dict(parity) if isinstance(parity, Mapping) else dict.fromkeys(variants, parity)
-    if missing := variants.keys() - judges.keys() - {baseline}:
-        raise KeyError(f"no parity is given for {', '.join(sorted(missing))}: a speed-up needs equal outputs")
-    if wrong := [judge for judge in judges.values() if not callable(judge)]:
-        raise TypeError(
-            f"{wrong[0]!r} is given as a parity: give a function of two results, or Unchecked with the reason why "
-            "nothing needs to be compared"
-        )
     if size is not None and not series:
         raise ValueError("a size is one of a series: name what its comparisons have in common, series='product, n'")
-    dtypes = dict(dtype) if isinstance(dtype, Mapping) else dict.fromkeys(variants, dtype)
+    others = [key for key in variants if key != baseline]
+    judges = _for_each(others, parity, "no parity is given for {}: a speed-up needs equal outputs")
+    devices = _for_each(variants, on, "no device is given for {}: on= names one for each variant")
+    if wrong := [judge for judge in judges.values() if not callable(judge)]:
+        raise TypeError(
+            f"{wrong[0]!r} is given as a parity: give a function of two results, or Unchecked with a reason"
+        )
+    dtypes = dtype if isinstance(dtype, Mapping) else dict.fromkeys(variants, dtype)
     size, budget = _size(size), budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
     name = name or (f"{series} = {size.number:g}" if size else "comparison")
-    devices = dict(on) if isinstance(on, Mapping) else dict.fromkeys(variants, on)
-    if missing := variants.keys() - devices.keys():
-        raise KeyError(f"no device is given for {', '.join(sorted(missing))}: on= names one for each variant")
     samplers = {key: _Sampler(fn, devices[key], question, clock) for key, fn in variants.items()}
     with undisturbed() as load:
         for sampler in samplers.values():
             with sampler.device.active():
                 sampler.prepare(budget)
         refused = _refused(samplers, baseline, judges)
-        unsettled = {key: judges[key] for key in variants if key not in {baseline, *refused}}
-        unsettled = {key: judge for key, judge in unsettled.items() if not isinstance(judge, Unchecked)}
-        first = _copied(samplers[baseline].first_result) if unsettled else None
+        checked = {k: j for k, j in judges.items() if k not in refused and not isinstance(j, Unchecked)}
+        first = _copied(samplers[baseline].first_result) if checked else None
         for sampler in samplers.values():
             sampler.first_result = None  # so that memory is what it would be without the check
         rows, reason = _interleave(list(samplers.values()), budget, random.Random(seed))
-    columns = dict(zip(samplers, zip(*rows, strict=True), strict=True))
     cores = load.cores()
-    refused |= _refused_in_the_end(samplers, baseline, unsettled, first)
+    refused |= _refused_in_the_end(samplers, baseline, checked, first)
+    about = {key: {"dtype": _dtype(dtypes.get(key)), "size": size} for key in variants}
+    columns = dict(zip(samplers, zip(*rows, strict=True), strict=True))
     return Comparison(
         name=name,
         question=question,
         baseline=baseline,
         measurements={
-            key: sampler.measurement(key, columns[key], reason, cores, {"dtype": _dtype(dtypes.get(key)), "size": size})
-            for key, sampler in samplers.items()
+            key: sampler.measurement(key, columns[key], reason, cores, about[key]) for key, sampler in samplers.items()
         },
         paired={
-            key: _ratio(name, key, baseline, columns[key], columns[baseline])
-            for key in variants
-            if key != baseline and key not in refused
+            key: Ratio.of(name, key, baseline, columns[key], columns[baseline]) for key in others if key not in refused
         },
         refused=refused,
-        parity="; ".join(dict.fromkeys(_in_words(judges[key]) for key in variants if key != baseline)),
-        watches=tuple(_watching),
+        parity="; ".join(dict.fromkeys(_in_words(judges[key]) for key in others)),
+        watches=tuple(Sentinel.watching),
         series=series,
         roles=dict(roles or {}),
     )
 
 
-def compare_samples(measurements: Mapping[str, Measurement], *, baseline: str, name: str, parity: str) -> Comparison:
-    """A comparison of samples that were taken elsewhere, in turns: the n-th of each belong together.
-
-    ``parity`` says what was compared before; outputs that differ have no place here. KeyError if the baseline is not
-    among the measurements, ValueError if they have not all the same number of samples.
-    """
-    base = measurements[baseline]
-    if len({measured.n for measured in measurements.values()}) > 1:
-        raise ValueError(f"{name}: samples are paired, so each variant needs as many as {baseline}, {base.n}")
-    return Comparison(
-        name=name,
-        question=base.question,
-        baseline=baseline,
-        measurements=dict(measurements),
-        paired={
-            key: _ratio(name, key, baseline, measured.samples, base.samples)
-            for key, measured in measurements.items()
-            if key != baseline and not (measured.simulated or base.simulated)
-        },
-        parity=parity,
-        watches=tuple(_watching),
-    )
-
-
-@dataclass
-class Sentinel:
-    """A fixed computation timed before and after a long run: has the machine slowed down meanwhile?
-
-    What was compared in between is given no speed-up if it has, see `doubt`.
-    """
-
-    before: Measurement
-    after: Measurement | None = None
-
-    @property
-    def drift(self) -> float:
-        """How much longer the computation took afterwards: 0.1 is 10 % longer."""
-        if self.after is None:
-            raise RuntimeError(
-                "the sentinel's second measurement is made when its `with` block ends: ask for drift, speed-ups and "
-                "verdicts then"
-            )
-        return self.after.median / self.before.median - 1
-
-    @property
-    def throttled(self) -> bool:
-        """True if the time moved by more than 10 % in either direction; three samples of fast mode cannot tell."""
-        return self.before.mode == "full" and abs(self.drift) > DRIFT
-
-    def __str__(self) -> str:
-        steady = "steady" if self.before.mode == "full" else "fast mode: too few samples to tell"
-        outcome = "DRIFTED: what was measured in between is not compared" if self.throttled else steady
-        return f"sentinel on {self.before.device}: {self.drift:+.1%} ({outcome})"
-
-
-_watching: list[Sentinel] = []
-"""Those whose ``with`` blocks go on: a comparison belongs to them."""
+def _for_each(variants: Iterable[str], given: Any, missing: str) -> dict[str, Any]:
+    """Return what is given for each variant, if it is not one thing for all. KeyError for a variant without it."""
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(variants, given)
+    if lacking := sorted(set(variants) - given.keys()):
+        raise KeyError(missing.format(", ".join(lacking)))
+    return {variant: given[variant] for variant in variants}
 
 
 @contextlib.contextmanager
@@ -643,32 +311,12 @@ def sentinel(
     short = budget or (Budget(min_seconds=0.2, max_seconds=2.0) if mode.current() == "full" else FAST)
     measured = functools.partial(measure, fn, on=on, name="sentinel", budget=short, clock=clock)
     watch = Sentinel(before=measured())
-    _watching.append(watch)
+    Sentinel.watching.append(watch)
     try:
         yield watch
     finally:
-        _watching.remove(watch)
+        Sentinel.watching.remove(watch)
     watch.after = measured()
-
-
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The exact interval of a median: two order statistics, whatever the distribution, of independent values.
-
-    The number of samples below the true median is binomial(n, 1/2), so the k-th smallest and the k-th largest of n
-    enclose it with probability 1 - 2 P(X < k). k is the largest with at least ``confidence``. Fewer than six values
-    give no such interval at 95 %: the answer is then (0, inf). Source: any text on order statistics, e.g. David and
-    Nagaraja, *Order Statistics*, section 7.1.
-    """
-    n, k, tail = len(values), 0, 0.0
-    while k < n // 2:
-        tail += math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2))
-        if 1 - 2 * tail < confidence:
-            break
-        k += 1
-    if k == 0:
-        return 0.0, math.inf
-    ordered = sorted(values)
-    return ordered[k - 1], ordered[n - k]
 
 
 class _Sampler:
@@ -706,7 +354,8 @@ class _Sampler:
 
     def _most_calls(self) -> float:
         """A block's results are all kept until they are waited for, where nothing else can be; they must fit."""
-        kept = _bytes_of(self.first_result) if self.waits_for_results else 0
+        arrays = _leaves(self.first_result) if self.waits_for_results else ()
+        kept = sum(getattr(array, "nbytes", 0) for array in arrays)
         return KEPT_BYTES / kept if kept else math.inf
 
     def last_result(self) -> Any:
@@ -789,58 +438,46 @@ def _size(given: Size | float | None) -> Size | None:
 
 
 class _Samples:
-    """Rows of samples (one column a variant) with the rule that says when there are enough."""
+    """Rows of samples (one column a variant) with the rule that decides when there are enough."""
 
     def __init__(self, columns: int, clock: Clock) -> None:
         self.columns = columns
         self.clock, self.started = clock, clock()
         self.rows: list[Sequence[float]] = []
-        self.next_look = 1  # however little a budget allows: without a sample nothing is known
-        self.stride = 1
-        self.seen = 0
+        self.next_look = 1  # whatever a budget allows, one sample is taken
 
-    def add(self, row: Sequence[float]) -> None:
-        """Keep a row: seconds per call."""
-        if self.seen % self.stride == 0:
-            self.rows.append(row)
-        self.seen += 1
-        if len(self.rows) >= 2 * KEEP:
-            self.rows = self.rows[::2]
-            self.stride *= 2
+    @property
+    def kept(self) -> list[Sequence[float]]:
+        """The rows, or every n-th of more than twice `KEEP`."""
+        return self.rows[:: max(1, len(self.rows) // KEEP)]
 
     def stop_reason(self, budget: Budget) -> str | None:
-        """Why to stop now, or None to go on. It looks closely only now and then: looking is not for free."""
-        if self.seen < self.next_look:
+        """Return why to stop now, or None to go on. The noise is computed now and then only."""
+        seen = len(self.rows)
+        if seen < self.next_look:
             return None
-        self._plan_next_look(budget)
-        if budget.max_samples and self.seen >= budget.max_samples:
-            return f"{self.seen} samples, as asked"
-        enough = self.seen >= budget.min_samples
+        # the next look is after a fifth more samples, and exactly at the numbers that the budget names
+        named = [count for count in (budget.min_samples, budget.max_samples) if count and count > seen]
+        self.next_look = min(max(seen + 1, math.ceil(seen * 1.2)), *named, 2**62)
+        if budget.max_samples and seen >= budget.max_samples:
+            return f"{seen} samples, as asked"
+        enough = seen >= budget.min_samples
         passed = _since(self.started, self.clock)
         if enough and passed >= budget.min_seconds * self.columns:
-            columns = list(zip(*self.rows, strict=True))
-            if all(_noise(column) < 0.05 for column in columns):
+            columns = list(zip(*self.kept, strict=True))
+            if all(noise(column) < 0.05 for column in columns):
                 return "quiet"
-            if self.seen >= 2 * budget.min_samples and all(map(_noise_is_stable, columns)):
+            if seen >= 2 * budget.min_samples and all(map(_noise_is_stable, columns)):
                 return "noise is stable"
         return "time limit" if passed >= self._patience(budget, enough) else None
 
     def _patience(self, budget: Budget, enough: bool) -> float:
-        """Seconds that may pass: in a comparison of slow variants the limit once for each, to get its pairs.
-
-        Until they give an interval, once more for each, since a sample comes after a call that does not count; and
-        `SECONDS_FOR_PAIRS` at least, however short the budget.
-        """
+        """Return the seconds that may pass: in a comparison of slow variants more, to get the pairs of an interval."""
         if enough or self.columns == 1:
             return budget.max_seconds
-        if self.seen >= FEWEST_PAIRS or budget.min_samples < FEWEST_PAIRS:
-            return budget.max_seconds * self.columns
-        return max(2 * budget.max_seconds * self.columns, SECONDS_FOR_PAIRS)
-
-    def _plan_next_look(self, budget: Budget) -> None:
-        """After a fifth more samples, and exactly at the numbers that the budget names."""
-        named = [count for count in (budget.min_samples, budget.max_samples) if count and count > self.seen]
-        self.next_look = min(max(self.seen + 1, math.ceil(self.seen * 1.2)), *named, 2**62)
+        limit = budget.max_seconds * self.columns
+        lacking = len(self.rows) < FEWEST_PAIRS <= budget.min_samples
+        return max(2 * limit, SECONDS_FOR_PAIRS) if lacking else limit  # twice: each sample follows an untimed call
 
 
 def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random) -> tuple[list[Sequence[float]], str]:
@@ -855,8 +492,8 @@ def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random
             with sampler.device.active():
                 sampler.take_over()
                 row[index] = sampler.sample()
-        samples.add(row)
-    return samples.rows, reason
+        samples.rows.append(row)
+    return samples.kept, reason
 
 
 def _since(start: int, clock: Clock) -> float:
@@ -900,14 +537,12 @@ def _in_words(parity: ParityCheck) -> str:
 
 
 def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, ParityCheck]) -> dict[str, Doubt]:
-    """The variants whose times are not set against the baseline's, and why."""
-    refused = {}
-    for key, sampler in samplers.items():
-        if key == baseline:
-            continue
-        if sampler.device.simulated or samplers[baseline].device.simulated:
-            refused[key] = _SIMULATED
-        elif difference := _difference(parity[key], samplers[baseline].first_result, sampler.first_result):
+    """Return the variants whose times are not compared with the baseline's, and why."""
+    refused, base = {}, samplers[baseline]
+    for key, judge in parity.items():
+        if samplers[key].device.simulated or base.device.simulated:
+            refused[key] = SIMULATED
+        elif difference := _difference(judge, base.first_result, samplers[key].first_result):
             refused[key] = Doubt("outputs differ", difference)
     return refused
 
@@ -915,17 +550,17 @@ def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[st
 def _refused_in_the_end(
     samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, ParityCheck], first: Any
 ) -> dict[str, Doubt]:
-    """Of the variants that a parity is given for, those whose last result is not the baseline's first, and why."""
+    """Return the variants whose last result, or the baseline's, is not the baseline's first, and why."""
     refused: dict[str, Doubt] = {}
     for called in (baseline, *parity) if parity else ():
-        result = samplers[called].last_result()  # judged before another function can write over it
+        result = samplers[called].last_result()  # compared before another function can write over it
+        whose = f"those of '{baseline}' itself" if called == baseline else "those"
         for key in parity if called == baseline else [called]:
             if key not in refused and (difference := _difference(parity[key], first, result)):
-                whose = f"those of '{baseline}' itself" if called == baseline else "those"
-                changes = "so that a function changes its input or itself"
-                refused[key] = Doubt(
-                    "outputs differ", f"{whose} of the last call from the first ones, {changes}: {difference}"
+                changed = (
+                    f"{whose} of the last call from the first ones, so that a function changes its input or itself"
                 )
+                refused[key] = Doubt("outputs differ", f"{changed}: {difference}")
     return refused
 
 
@@ -950,20 +585,9 @@ def _difference(parity: ParityCheck, reference: Any, result: Any) -> str:
     return f"the check returned {answer!r}"
 
 
-def _ratio(name: str, variant: str, baseline: str, times: Sequence[float], baseline_times: Sequence[float]) -> Ratio:
-    paired = [theirs / ours for ours, theirs in zip(times, baseline_times, strict=True)]
-    low, high = median_interval(paired)
-    return Ratio(variant, baseline, float(np.median(paired)), low, high, len(paired), tuple(paired), name)
-
-
-def _noise(samples: Sequence[float]) -> float:
-    low, median, high = np.percentile(samples, (25, 50, 75))
-    return float((high - low) / median)
-
-
 def _noise_is_stable(samples: Sequence[float]) -> bool:
     """Would more samples teach more about the noise? Not if half of them say the same within 10 %."""
-    now, before = _noise(samples), _noise(samples[: len(samples) // 2])
+    now, before = noise(samples), noise(samples[: len(samples) // 2])
     return abs(now - before) <= 0.10 * now
 
 
@@ -1003,11 +627,6 @@ def undisturbed() -> Iterator[Others]:
                 gc.enable()
 
 
-def _bytes_of(result: Any) -> int:
-    """The size of all arrays in a result."""
-    return sum(getattr(leaf, "nbytes", 0) for leaf in _leaves(result))
-
-
 def _leaves(result: Any) -> Iterator[Any]:
     """What a result is made of, however nested."""
     if isinstance(result, Mapping):
@@ -1017,7 +636,3 @@ def _leaves(result: Any) -> Iterator[Any]:
             yield from _leaves(item)
     else:
         yield result
-
-
-def _name_of(fn: Callable) -> str:
-    return getattr(fn, "__name__", type(fn).__name__)
