@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import math
 
-import matplotlib
 import numpy as np
 import pytest
 from IPython.core.formatters import DisplayFormatter
@@ -257,42 +255,10 @@ def test_axes_have_labels_where_the_data_are():
     assert len(shown) <= 9
 
 
-def test_pictures_do_not_depend_on_the_users_settings(monkeypatch):
-    """Neither when they are made nor when they are shown; usetex alone would want LaTeX, which few have."""
-
-    def drawn() -> list[bytes]:
-        pictures = []
-        for make in (
-            lambda: plots.samples([measurement()]),
-            lambda: plots.curves({"a": {2**20: measurement(), 2**21: measurement()}}, xlabel="n", heading="product"),
-            lambda: plots.losses({"a": [[1.0, 0.5], [1.0, 0.4]]}, device="X"),
-        ):
-            shown = io.BytesIO()
-            figure = make()
-            # as notebooks do, which cut the margins off
-            figure.canvas.print_figure(shown, format="png", dpi=figure.dpi, bbox_inches="tight")
-            pictures.append(shown.getvalue())
-        return pictures
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        before = drawn()
-    strange = {"text.usetex": True, "mathtext.fontset": "cm", "font.family": "monospace", "font.size": 30}
-    strange |= {"axes.facecolor": "black", "axes.linewidth": 7, "axes.xmargin": 0.5, "xtick.labelsize": 30}
-    strange |= {"lines.linewidth": 9, "savefig.pad_inches": 3, "savefig.facecolor": "black"}
-    with matplotlib.rc_context(strange):
-        assert drawn() == before
-        assert matplotlib.rcParams["text.usetex"], "the user's settings are still theirs"
-
-
 @pytest.mark.parametrize("nowhere", [0, -4, math.nan])
 def test_no_point_is_lost_beside_a_logarithmic_axis(nowhere):
     with pytest.raises(ValueError, match=r"'a' at .* no place on a logarithmic axis"):
         plots.curves({"a": {nowhere: measurement(), 1: measurement()}}, xlabel="n", heading="product")
-
-
-def test_where_pictures_are_shown_is_the_users_choice():
-    assert {"backend", "interactive", "webagg.port", "tk.window_focus"}.isdisjoint(plots.STYLE)
 
 
 def test_a_line_is_broken_at_a_size_of_which_nothing_may_be_said():

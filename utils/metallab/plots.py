@@ -1,20 +1,21 @@
 """Pictures, in one style: labelled axes with units, intervals drawn, colours that colour-blind readers can tell apart.
 
-Every function that draws returns the figure, with the device in its title and a sentence that describes it in
-``figure.get_label`` and in the notebook's output, for whoever cannot see it. Colours are those of Okabe and Ito, *Color
-Universal Design*, 2008.
+Every function that draws returns the figure, with the device in its title and a description of it in
+``figure.get_label`` and in the notebook's output, for readers who cannot see it. Colours are those of Okabe and Ito,
+*Color Universal Design*, 2008.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import io
 import itertools
 import math
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -27,7 +28,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from metallab import units
 from metallab.isolated import Skipped
-from metallab.timing import BUSY, FEWEST_PAIRS, Comparison, Measurement
+from metallab.verdicts import BUSY, FEWEST_PAIRS, Answer, Comparison, Measurement
 
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#000000",
@@ -36,11 +37,7 @@ GREY = "#7f7f7f"
 COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 
 
-_OF_WINDOWS = ("backend", "backend_fallback", "date", "interactive", "macosx", "tk", "toolbar", "webagg")
-"""The first part of the names of settings that say where pictures are shown, and not what they look like."""
-
-# matplotlib's own settings come first, so that none of a user's matplotlibrc counts
-STYLE = {name: value for name, value in matplotlib.rcParamsDefault.items() if name.split(".")[0] not in _OF_WINDOWS} | {
+STYLE = {
     "figure.dpi": 110,
     "figure.constrained_layout.use": True,
     "axes.spines.top": False,
@@ -56,6 +53,13 @@ STYLE = {name: value for name, value in matplotlib.rcParamsDefault.items() if na
 }
 
 
+@contextlib.contextmanager
+def _picture(height: float) -> Iterator[tuple[Figure, Axes]]:
+    """A figure of our width and style, and its axes."""
+    with plt.rc_context(STYLE):
+        yield plt.subplots(figsize=(7.5, height))
+
+
 def title(figure: Figure, text: str, devices: Iterable[str], simulated: bool = False, busy: bool = False) -> None:
     """Say what the picture shows, and below on which devices; left-aligned over the whole width."""
     below = f"{'SIMULATED: ' if simulated else ''}{' / '.join(dict.fromkeys(devices))}"
@@ -65,84 +69,68 @@ def title(figure: Figure, text: str, devices: Iterable[str], simulated: bool = F
 
 
 def gallery(claims: Mapping[str, tuple[float, float | Measurement]], *, device: str, others: float = 0.0) -> Figure:
-    """How far each claim is from the truth, on a logarithmic axis with the truth at 1.
+    """Draw how far each claim is from the truth, on a logarithmic axis with the truth at 1.
 
     ``claims`` maps a name to (claimed, true), two positive numbers in the same unit. Where the truth is a measurement,
-    it is its median, and a claim among its samples is not called wrong: it lies within its noise. ``others`` is how
-    many cores other programs used meanwhile (`metallab.timing.Others`): the title says so where the machine was busy.
+    it is its median, and a claim among its samples is true within the noise. ``others`` is how many cores other
+    programs used meanwhile (`metallab.timing.Others`): the title says so where the machine was busy.
     """
-    names = list(claims)
-    pairs = [(claimed, *_truth(true)) for claimed, true in claims.values()]
-    ratios = [claimed / true for claimed, true, _, _ in pairs]
-    words = [_wrong(claimed / true, low <= claimed <= high) for claimed, true, low, high in pairs]
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 0.6 + 0.42 * len(names)))
-        colours = [
-            GREY if text.startswith("true") else RED if r < 1 else BLUE for r, text in zip(ratios, words, strict=True)
-        ]
-        axes.barh(range(len(names)), [ratio - 1 for ratio in ratios], left=1, color=colours, height=0.6)
+    ratios, words = [], []
+    for claimed, true in claims.values():
+        median, among = (true.median, true.samples) if isinstance(true, Measurement) else (true, (true,))
+        ratios.append(ratio := claimed / median)
+        within_noise = (
+            "true within the noise" if min(among) <= claimed <= max(among) else f"{ratio:.2g} times the truth"
+        )
+        words.append("true within 5 %" if 0.95 <= ratio <= 1.05 else within_noise)
+    with _picture(0.6 + 0.42 * len(claims)) as (figure, axes):
+        colours = [GREY if w.startswith("true") else RED if r < 1 else BLUE for r, w in zip(ratios, words, strict=True)]
+        axes.barh(range(len(claims)), [ratio - 1 for ratio in ratios], left=1, color=colours, height=0.6)
         axes.set_xscale("log")
-        # room for the words beside the bars
         low, high = min([0.5, *ratios]), max([2.0, *ratios])
-        room = (high / low) ** 0.55
+        room = (high / low) ** 0.55  # for the words beside the bars
         axes.set_xlim(low / room, high * room)
         if high / low < 100:  # less than decades apart
             _label_powers_of_two(axes.xaxis)
         for row, (ratio, text) in enumerate(zip(ratios, words, strict=True)):
             axes.text(ratio, row, f" {text} ", va="center", ha="right" if ratio < 1 else "left", fontsize=9)
         axes.axvline(1, color=BLACK, linewidth=1)
-        _rows(axes, names)
+        _rows(axes, list(claims))
         axes.set_xlabel("claimed / true (1 is the truth)")
         title(figure, "How wrong a broken timer is", [device], busy=others > BUSY)
-    return described(figure, "; ".join(f"{name}: {text}" for name, text in zip(names, words, strict=True)))
-
-
-def _truth(true: float | Measurement) -> tuple[float, float, float]:
-    """A true time, and from where to where its samples go."""
-    if isinstance(true, Measurement):
-        return true.median, min(true.samples), max(true.samples)
-    return true, true, true
-
-
-def _wrong(ratio: float, within_noise: bool) -> str:
-    """How far from the truth a claim is, in words."""
-    if 0.95 <= ratio <= 1.05:
-        return "true within 5 %"
-    return "true within the noise" if within_noise else f"{ratio:.2g} times the truth"
+    return described(figure, "; ".join(f"{name}: {text}" for name, text in zip(claims, words, strict=True)))
 
 
 def speedups(comparisons: Sequence[Comparison]) -> Figure:
-    """Speed-ups over each comparison's baseline with their 95 % intervals; grey where neither is faster.
+    """Draw speed-ups over each comparison's baseline with their 95 % intervals; grey where neither is faster.
 
     A variant whose speed-up is withheld is named with the reason, without a bar. RuntimeError as
     `metallab.timing.Comparison.drift`.
     """
-    rows = [(c, key) for c in comparisons for key in c.measurements if key != c.baseline]
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 1.0 + 0.45 * len(rows)))
-        sentences = [_speedup_row(axes, row, c, key) for row, (c, key) in enumerate(rows)]
+    answers = [(c, answer) for c in comparisons for answer in c.answers.values()]
+    with _picture(1.0 + 0.45 * len(answers)) as (figure, axes):
+        for row, (_, answer) in enumerate(answers):
+            _speedup_row(axes, row, answer)
         axes.axvline(1, color=BLACK, linewidth=1)
-        _rows(axes, [f"{c.name}: {key}" for c, key in rows])
+        _rows(axes, [f"{c.name}: {answer.variant}" for c, answer in answers])
         axes.set_xscale("log", base=2)  # so that twice as fast and half as fast are equally far from 1
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.48), max(high, 2.1))  # so that 0.5, 1 and 2 are on the axis at least
         _make_room_for_words(axes)
         _label_powers_of_two(axes.xaxis)
         axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
-        devices = [m.device for c, _ in rows for m in c.measurements.values()]
-        simulated = any(m.simulated for c, _ in rows for m in c.measurements.values())
+        devices, simulated, _ = _where([m for c in comparisons for m in c.measurements.values()])
         baselines = list(dict.fromkeys(c.baseline for c in comparisons))
         over = f"over {baselines[0]}" if len(baselines) == 1 else "over the baseline of each row"
         title(figure, f"Speed-up {over}", devices, simulated)
-    return described(figure, "; ".join(sentences))
+    return described(figure, "; ".join(f"{c.name}: {answer}" for c, answer in answers))
 
 
-def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
-    if withheld := comparison.withheld.get(key):
-        reason = withheld.kind or withheld.reason
-        axes.text(1, row, f"  no speed-up: {reason}", va="center", color=RED, fontsize=9)
-        return f"{comparison.name}: no speed-up of {key} is given, {reason}"
-    ratio = comparison.ratios[key]
+def _speedup_row(axes: Axes, row: int, answer: Answer) -> None:
+    ratio = answer.ratio
+    if ratio is None:
+        axes.text(1, row, f"  no speed-up: {answer.doubt.short}", va="center", color=RED, fontsize=9)
+        return
     finite = np.isfinite(ratio.high)
     colour = {"faster": BLUE, "slower": RED}.get(ratio.verdict, GREY)
     spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]] if finite else None
@@ -153,7 +141,6 @@ def _speedup_row(axes: Axes, row: int, comparison: Comparison, key: str) -> str:
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     end = (ratio.high if finite else ratio.median, row)
     axes.annotate(words, end, xytext=(8, 0), textcoords="offset points", va="center", fontsize=9, bbox=behind)
-    return f"{comparison.name}: {ratio}"
 
 
 def _make_room_for_words(axes: Axes) -> None:
@@ -177,8 +164,7 @@ def samples(measurements: Sequence[Measurement]) -> Figure:
     all others.
     """
     scale, unit = units.of_seconds(max(measured.median for measured in measurements))
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 3.2))
+    with _picture(3.2) as (figure, axes):
         for index, (measured, colour) in enumerate(zip(measurements, _cycled(len(measurements)), strict=True)):
             low, high = (quartile / scale for quartile in measured.quartiles)
             x = index + np.linspace(-0.38, 0.38, measured.n)
@@ -218,8 +204,7 @@ def curves(
                 f"{name!r} at {x} has no place on a logarithmic axis: leave it out, or add 1 to each quantity"
             )
     every = [measured for line in lines.values() for measured in line.values()]
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 3.6))
+    with _picture(3.6) as (figure, axes):
         for (name, line), colour in zip(lines.items(), _cycled(len(lines)), strict=True):
             x = sorted({*line, *gaps})
             medians = [line[i].median if i in line else math.nan for i in x]
@@ -228,19 +213,14 @@ def curves(
             axes.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
         for label, x in (marks or {}).items():
             axes.axvline(x, color=BLACK, linestyle="--", linewidth=1, label=label)
-        axes.set_xscale("log", base=2)
         measured_at = sorted({x for line in lines.values() for x in line} | gaps)
-        if len(measured_at) <= 8:
-            axes.set_xticks(measured_at)
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _size(value)))
+        _size_axis(axes, measured_at, xlabel)
         if every:
             axes.set_yscale("log")
             _time_axis(axes.yaxis)
         else:  # nothing but gaps has no scale
             axes.set_yticks([])
             axes.set_xlim(min(measured_at) / 1.2, max(measured_at) * 1.2)
-        axes.set_xlabel(xlabel)
         axes.set_ylabel("time a call (band: quartiles)")
         axes.legend()
         title(figure, heading, *_where(every))
@@ -256,8 +236,7 @@ def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str =
     """
     names = list(dict.fromkeys(stage for parts in pipelines.values() for stage in parts if stage != "total"))
     scale, unit = units.of_seconds(max(part.median for parts in pipelines.values() for part in parts.values()))
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 1.4 + 0.55 * len(pipelines)))
+    with _picture(1.4 + 0.55 * len(pipelines)) as (figure, axes):
         starts = np.zeros(len(pipelines))
         for stage, colour in zip(names, _cycled(len(names)), strict=True):
             lengths = [parts[stage].median / scale if stage in parts else 0 for parts in pipelines.values()]
@@ -278,8 +257,7 @@ def by_lesson(speed_ups: Mapping[str, Mapping[str, Sequence[tuple[float, float, 
     ``speed_ups`` maps a machine to its lessons, and a lesson to (low, median, high) of each of its comparisons.
     """
     lessons = sorted({lesson for ratios in speed_ups.values() for lesson in ratios}, reverse=True)
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 1.6 + 0.7 * len(lessons)))
+    with _picture(1.6 + 0.7 * len(lessons)) as (figure, axes):
         looks = zip(speed_ups.items(), _cycled(len(speed_ups)), "osD^v<" * len(speed_ups), strict=False)
         for index, ((machine, ratios), colour, marker) in enumerate(looks):
             for row, lesson in enumerate(lessons):
@@ -313,21 +291,16 @@ def speedups_by_size(
     roles = list(dict.fromkeys(role for _, role in lines))
     colours = dict(zip(machines, _cycled(len(machines)), strict=True))
     sizes = sorted({size for line in lines.values() for size in line})
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 4.2))
+    with _picture(4.2) as (figure, axes):
         for (machine, role), line in lines.items():
             low, middle, high = np.array([line.get(size, [np.nan] * 3) for size in sizes]).T
             spread = np.where(np.isfinite(high), [middle - low, high - middle], 0)
             look = {"fmt": ("o-", "s--", "^:")[roles.index(role) % 3], "capsize": 3, "markersize": 5}
             axes.errorbar(sizes, middle, spread, color=colours[machine], label=f"{machine}: {role}", **look)
         axes.axhline(1, color=BLACK, linewidth=1)
-        axes.set_xscale("log", base=2)
+        _size_axis(axes, sizes, "n")
         axes.set_yscale("log", base=2)
-        axes.set_xticks(sizes)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _size(value)))
-        axes.xaxis.set_minor_locator(NullLocator())
         _label_powers_of_two(axes.yaxis)
-        axes.set_xlabel("n")
         axes.set_ylabel("speed-up (above 1: faster)")
         figure.legend(loc="outside lower center", fontsize=9)
         title(figure, heading, [])  # the legend names them
@@ -358,8 +331,7 @@ def losses(
     if runs and not made:
         return reason(repr(next(iter(runs.values()))[0]))
     runs = made
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 3.2))
+    with _picture(3.2) as (figure, axes):
         looks = zip(_cycled(len(runs)), itertools.cycle(("-", "--", ":", "-.")), strict=False)
         for (name, seeds), (colour, style) in zip(runs.items(), looks, strict=True):
             epochs = np.arange(1, len(seeds[0]) + 1)
@@ -381,8 +353,7 @@ def losses(
 
 def loss_scale(scales: Sequence[float], skipped: Sequence[bool], *, device: str) -> Figure:
     """The loss scale at each training step, powers of two on a logarithmic axis; skipped steps are marked."""
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 2.8))
+    with _picture(2.8) as (figure, axes):
         axes.step(range(len(scales)), scales, where="mid", color=BLUE, label="loss scale")
         where = [step for step, skip in enumerate(skipped) if skip]
         axes.plot(where, [scales[step] for step in where], "x", color=RED, label="skipped: gradients not finite")
@@ -460,6 +431,16 @@ def _label_powers_of_two(axis: Axis, most: int = 8) -> None:
     axis.set_minor_locator(NullLocator())
 
 
+def _size_axis(axes: Axes, sizes: Sequence[float], label: str) -> None:
+    """A logarithmic horizontal axis of sizes, labelled where something was measured."""
+    axes.set_xscale("log", base=2)
+    if len(sizes) <= 8:
+        axes.set_xticks(sizes)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _size(value)))
+    axes.set_xlabel(label)
+
+
 def _time_axis(axis: Axis) -> None:
     """Label a logarithmic axis with units: all ticks in a short range, only 2 and 5 in a longer one."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.seconds(value)))
@@ -495,16 +476,8 @@ def described(figure: Figure, words: str) -> Figure:
     heading = figure.get_suptitle().replace("\n", ", ", 1).replace("\n", " ")  # what it shows, and on which devices
     # IPython asks for this by name and adds it to the picture that it makes; nbconvert and the book read it there
     figure._repr_mimebundle_ = functools.partial(_alternative_text, f"{heading}. {words}" if heading else words)
-    figure.draw = functools.partial(_drawn, figure.draw)
-    plt.close(figure)  # shown once, as the cell's result, and not again by the inline backend; it takes the canvas away
-    figure.canvas.print_figure = functools.partial(_drawn, figure.canvas.print_figure)
+    plt.close(figure)  # shown once, as the cell's result, and not again by the inline backend
     return figure
-
-
-def _drawn(draw: Callable[..., object], *arguments: object, **options: object) -> object:
-    """A figure is drawn when it is shown, where the user's settings would count again."""
-    with plt.rc_context(STYLE):
-        return draw(*arguments, **options)
 
 
 def _alternative_text(words: str, **_) -> tuple[dict, dict]:
