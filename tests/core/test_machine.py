@@ -217,14 +217,6 @@ def test_an_unknown_display_report_gives_no_gpu(commands, mac, cards):
     assert described.gpu is None
 
 
-def test_two_gpus_share_no_core_count(commands, mac):
-    """Format not checked on a Mac."""
-    cards = [{"sppci_model": "Radeon Pro 5500M", "sppci_cores": "24"}, {"sppci_model": "Intel UHD 630"}]
-    commands(system_profiler=json.dumps({"SPDisplaysDataType": cards}))
-    described = machine.describe()
-    assert (described.gpu, described.gpu_cores) == ("Radeon Pro 5500M, Intel UHD 630", None)
-
-
 GARBAGE = "\x00\x1b[31mnot: what: a Mac says ½ -1 0 99999999999999999999999\n: \n"
 
 
@@ -251,47 +243,6 @@ def test_a_silent_mac_is_unknown(commands, mac, monkeypatch, script):
     assert read(described.to_json()) == described
 
 
-def test_a_slow_report_does_not_make_another_machine(commands, mac, monkeypatch):
-    """Two processes of one Mac, of which the first gets no answer about the GPU. Formats not checked on a Mac."""
-    commands(sysctl=SYSCTL, sw_vers="15.5", system_profiler=PROFILER)
-    run = subprocess.run
-
-    def slow(command, **options):
-        if "system_profiler" in command[0]:
-            raise subprocess.TimeoutExpired(command, options["timeout"])
-        return run(command, **options)
-
-    with monkeypatch.context() as impatient:
-        impatient.setattr(machine.subprocess, "run", slow)
-        first = machine.describe()
-    assert (first.chip, first.gpu, first.gpu_cores) == ("Apple M2 Max", None, None)
-    machine._fixed.cache_clear()
-    second = machine.describe()
-    assert (second.gpu, second.gpu_cores) == ("Apple M2 Max", 38)
-    assert first.identity() == second.identity()
-    assert first.differences(second) == []
-
-
-def test_facts_are_waited_for_longer_than_what_is_asked_each_time(mac, monkeypatch):
-    """Asked again and again: the power. Once: the report on displays, which may take seconds."""
-    patience = {}
-
-    def ask(command, **options):
-        patience[command[0]] = options["timeout"]
-        return subprocess.CompletedProcess(command, 1, b"")
-
-    monkeypatch.setattr(machine.subprocess, "run", ask)
-    machine.describe()
-    assert patience["system_profiler"] > 2 * patience["pmset"] > 0
-
-
-@pytest.mark.parametrize("value", ["-8", "0", "8 GB", "½", "٣", "9" * 30, ""])
-def test_a_sysctl_value_that_is_no_count_is_unknown(commands, mac, value):
-    """Not checked on a Mac."""
-    commands(sysctl=f"hw.memsize: {value}")
-    assert machine.describe().memory_bytes is None
-
-
 def test_linux_is_described_from_its_files(commands, linux):
     linux(
         {
@@ -313,24 +264,11 @@ def test_linux_is_described_from_its_files(commands, linux):
     assert described.low_power_mode is None
 
 
-def test_power_may_change_while_the_process_lives(linux):
-    linux({"sys/class/power_supply/AC/type": "Mains", "sys/class/power_supply/AC/online": "1"})
-    before = machine.describe().power_source
-    linux({"sys/class/power_supply/AC/online": "0"})
-    assert (before, machine.describe().power_source) == ("AC", None)
-
-
 def test_a_bare_linux_is_unknown(commands, linux):
     commands(**{"nvidia-smi": "#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9"})
     described = machine.describe()
     names = ("chip", "gpu", "gpu_cores", "virtual", "cpu_governor", "power_source", "low_power_mode")
     assert {name: getattr(described, name) for name in names} == dict.fromkeys(names)
-
-
-def test_another_system_is_named_and_the_rest_unknown(monkeypatch):
-    monkeypatch.setattr(machine.platform, "system", lambda: "Plan9")
-    described = machine.describe()
-    assert (described.os_name, described.chip, described.power_source) == ("Plan9", None, None)
 
 
 def test_only_listed_variables_are_recorded(monkeypatch, tmp_path):
@@ -408,11 +346,6 @@ def test_versions_come_from_metadata():
     assert set(described.versions) == set(machine.PACKAGES)
 
 
-def test_a_broken_installation_has_no_version(monkeypatch):
-    monkeypatch.setattr(machine.metadata, "version", lambda name: None)
-    assert set(machine.describe().versions.values()) == {None}
-
-
 def test_a_description_names_nobody(monkeypatch):
     """Ask whom one may, the host and the user go by a name that occurs nowhere else."""
     for variable in ("USER", "LOGNAME"):
@@ -420,11 +353,6 @@ def test_a_description_names_nobody(monkeypatch):
     for module, name in ((platform, "node"), (socket, "gethostname"), (getpass, "getuser"), (os, "getlogin")):
         monkeypatch.setattr(module, name, lambda: "zaphod42")
     assert "zaphod42" not in machine.describe().to_json()
-
-
-def test_a_caller_cannot_change_what_is_remembered():
-    machine.describe().versions["torch"] = "9.9"
-    assert machine.describe().versions["torch"] != "9.9"
 
 
 def test_json_goes_there_and_back():
@@ -437,21 +365,13 @@ def test_json_goes_there_and_back():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("chip", ""),
         ("chip", "a\nb"),
-        ("chip", "\x1b[31m"),
-        ("chip", "x" * 1001),
         ("python", None),
-        ("cores_physical", True),
-        ("cores_physical", 10**6),
         ("memory_bytes", 2**60),
-        ("virtual", 1),
         ("git_revision", "not hexadecimal"),
         ("power_source", "nuclear"),
         ("load_average", [1, 2, -1]),
-        ("versions", {"torch": 2}),
         ("versions", {"<script>": "1"}),
-        ("versions", {str(number): "1" for number in range(101)}),
         ("environment", {"<script>": "1"}),
         ("environment", {"OMP_NUM_THREADS": 1}),
     ],
@@ -481,7 +401,6 @@ def test_a_hostile_field_is_refused_by_name(field, value):
 def test_what_forbids_comparing_absolute_times(changes, differs):
     ours, theirs = example(), example(**changes)
     assert [text.split(" / ")[0] for text in ours.differences(theirs)] == differs
-    assert (ours.identity() == theirs.identity()) == (differs in ([], ["GPU cores 38"]))
 
 
 def test_an_unknown_chip_matches_nothing():

@@ -7,6 +7,7 @@ name or serial number, and of the environment only `VARIABLES`, because results 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -25,48 +26,24 @@ from msgspec import Meta
 from metallab import units
 from metallab.fields import TEXT_LIMIT, Line, Load, Name
 from metallab.paths import ROOT
-from metallab.private import scrub, user_names, without_home  # noqa: F401 - for modules that have not moved yet
+from metallab.private import scrub
 from metallab.tables import Table
 
 SCHEMA = 1
 """The number of the JSON form; it grows when an older reader would misunderstand a newer file."""
 
 PACKAGES = (
-    "torch",
-    "torchvision",
-    "tensorflow",
-    "tensorflow-metal",
-    "keras",
-    "jax",
-    "jaxlib",
-    "jax-metal",
-    "jax-mps",
-    "mlx",
-    "numpy",
-    "onnxruntime",
-    "coremltools",
-    "ultralytics",
-    "pyobjc-core",
-)
+    "torch", "torchvision", "tensorflow", "tensorflow-metal", "keras", "jax", "jaxlib", "jax-metal", "jax-mps", "mlx",
+    "numpy", "onnxruntime", "coremltools", "ultralytics", "pyobjc-core",
+)  # fmt: skip
 """Packages whose version decides what is computed and how fast."""
 
 VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "JAX_PLATFORMS",
-    "METALLAB_DEVICE",
-    "METALLAB_MODE",
-    "MKL_NUM_THREADS",
-    "MLX_ENABLE_TF32",
-    "NVIDIA_TF32_OVERRIDE",
-    "OMP_NUM_THREADS",
-    "PYTORCH_ENABLE_MPS_FALLBACK",
-    "PYTORCH_MPS_FAST_MATH",
-    "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
-    "PYTORCH_MPS_PREFER_METAL",
-    "TF_ENABLE_ONEDNN_OPTS",
-    "VECLIB_MAXIMUM_THREADS",
+    "CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "METALLAB_DEVICE", "METALLAB_MODE", "MKL_NUM_THREADS", "MLX_ENABLE_TF32",
+    "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_MPS_FAST_MATH",
+    "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_PREFER_METAL", "TF_ENABLE_ONEDNN_OPTS", "VECLIB_MAXIMUM_THREADS",
     "XLA_FLAGS",
-)
+)  # fmt: skip
 """The environment variables that are recorded: those that decide what is computed and how fast. No other one is."""
 
 Variable = Annotated[str, Meta(pattern=r"^[A-Z][A-Z0-9_]{0,60}$")]
@@ -121,80 +98,64 @@ class Machine:
         """One line of JSON, which `metallab.records` reads."""
         return json.dumps({"schema": SCHEMA, **asdict(self)}, sort_keys=True, allow_nan=False)
 
-    def identity(self) -> tuple[str, ...]:
-        """What must match before absolute times may be compared: hardware, system and framework versions.
+    def differences(self, other: Machine) -> list[str]:
+        """Return why absolute times of two machines may not be compared; empty if they may.
 
-        A chip's name does not tell how much of it a machine has, so the core count and the GPU belong to it. Of an
-        Apple chip the GPU is a part: what the system says of it, which is asked of a slow command, adds nothing. Nor
-        does the number of GPU cores, from the same command; `differences` looks at it where it is known.
+        Hardware, system and framework versions must be the same; an unknown chip or system matches nothing. Of an Apple
+        chip the GPU is a part, and the number of its cores is compared where both are known.
         """
+        ours, theirs = self._identity(), other._identity()
+        sentences = [
+            f"{name} {ours[name] or 'unknown'} / {name} {theirs[name] or 'unknown'}"
+            for name in ours
+            if ours[name] != theirs[name] or (name in ("chip", "system") and not ours[name])
+        ]
+        if self.gpu_cores and other.gpu_cores and self.gpu_cores != other.gpu_cores:
+            sentences.append(f"GPU cores {self.gpu_cores} / GPU cores {other.gpu_cores}")
+        return sentences
+
+    def _identity(self) -> dict[str, str | int | None]:
         major = (self.os_version or "").split(".")[0]
-        parts = {
+        return {
             "chip": self.chip,
             "CPU cores": self.cores_logical,
             "GPU": "of the chip" if (self.chip or "").startswith("Apple ") else self.gpu,
             "system": f"{self.os_name} {major}" if self.os_name and major else None,
             **{name: self.versions.get(name) or "not installed" for name in PACKAGES},
         }
-        return tuple(f"{name} {'unknown' if value is None else value}" for name, value in parts.items())
-
-    def differences(self, other: Machine) -> list[str]:
-        """Why absolute times of two machines may not be compared; empty if they may.
-
-        An unknown chip or system matches nothing, not even another unknown one.
-        """
-        pairs = zip(self.identity(), other.identity(), strict=True)
-        unmatched = ("chip unknown", "system unknown")
-        sentences = [f"{ours} / {theirs}" for ours, theirs in pairs if ours != theirs or ours in unmatched]
-        if self.gpu_cores and other.gpu_cores and self.gpu_cores != other.gpu_cores:
-            sentences.append(f"GPU cores {self.gpu_cores} / GPU cores {other.gpu_cores}")
-        return sentences
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and value for display, in reading order."""
-        present = [f"{name} {version}" for name, version in self.versions.items() if version]
-        absent = [name for name, version in self.versions.items() if not version]
-        return [
-            ("Chip", _or_unknown(self.chip)),
-            ("CPU cores", self._cores()),
-            ("Memory", units.size(self.memory_bytes) if self.memory_bytes else "unknown"),
-            ("GPU", (self.gpu or "none found") + (f", {self.gpu_cores} cores" if self.gpu_cores else "")),
-            ("System", " ".join(filter(None, (self.os_name, self.os_version))) or "unknown"),
-            ("Architecture", _or_unknown(self.architecture)),
-            ("Virtual machine", _yes_no(self.virtual)),
-            ("Power", _or_unknown(self.power_source)),
-            ("Low-power mode", _yes_no(self.low_power_mode)),
-            ("CPU governor", _or_unknown(self.cpu_governor)),
-            (
-                LOAD_AVERAGE,
-                ", ".join(f"{load:.2f}" for load in self.load_average or ()) or "unknown",
-            ),
-            ("Python", self.python),
-            ("Packages", ", ".join(present) or "none"),
-            ("Not installed", ", ".join(absent) or "none"),
-            ("Environment", ", ".join(f"{key}={value}" for key, value in sorted(self.environment.items())) or "none"),
-            ("Git revision", self._revision()),
-        ]
+        yes_no = {True: "yes", False: "no", None: ""}
+        kinds = ("physical", "logical", "performance", "efficiency")
+        cores = [(getattr(self, f"cores_{kind}"), kind) for kind in kinds]
+        revision = (self.git_revision or "none")[:12] + (", with changes" if self.git_dirty else "")
+        rows = {
+            "Chip": self.chip,
+            "CPU cores": ", ".join(f"{count} {kind}" for count, kind in cores if count is not None),
+            "Memory": self.memory_bytes and units.size(self.memory_bytes),
+            "GPU": (self.gpu or "none found") + (f", {self.gpu_cores} cores" if self.gpu_cores else ""),
+            "System": " ".join(filter(None, (self.os_name, self.os_version))),
+            "Architecture": self.architecture,
+            "Virtual machine": yes_no[self.virtual],
+            "Power": self.power_source,
+            "Low-power mode": yes_no[self.low_power_mode],
+            "CPU governor": self.cpu_governor,
+            LOAD_AVERAGE: ", ".join(f"{load:.2f}" for load in self.load_average or ()),
+            "Python": self.python,
+            "Packages": ", ".join(f"{name} {version}" for name, version in self.versions.items() if version) or "none",
+            "Not installed": ", ".join(name for name, version in self.versions.items() if not version) or "none",
+            "Environment": ", ".join(f"{key}={value}" for key, value in sorted(self.environment.items())) or "none",
+            "Git revision": revision,
+        }
+        return [(label, value or "unknown") for label, value in rows.items()]
 
     def table(self) -> Table:
-        """`rows` as a table."""
+        """Return `rows` as a table."""
         return Table(["what", "value"], self.rows())
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
-
-    def _cores(self) -> str:
-        kinds = {
-            "physical": self.cores_physical,
-            "logical": self.cores_logical,
-            "performance": self.cores_performance,
-            "efficiency": self.cores_efficiency,
-        }
-        return ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count is not None) or "unknown"
-
-    def _revision(self) -> str:
-        state = {True: ", with changes", False: "", None: ""}[self.git_dirty]
-        return (self.git_revision[:12] if self.git_revision else "none") + state
 
 
 def describe() -> Machine:
@@ -205,7 +166,10 @@ def describe() -> Machine:
     """
     ask_now = {"Darwin": _mac_now, "Linux": _linux_now}.get(platform.system(), dict)
     unknown = dict.fromkeys(field.name for field in fields(Machine))
-    facts = unknown | _fixed() | ask_now() | {"load_average": _load_average(), "environment": _environment()}
+    facts = unknown | _fixed() | ask_now()
+    with contextlib.suppress(OSError):
+        facts["load_average"] = os.getloadavg()
+    facts["environment"] = {name: one_line(scrub(os.environ[name])) for name in VARIABLES if name in os.environ}
     facts["versions"] = dict(facts["versions"])  # a copy: the caller's to change, the cached one is not
     return Machine(**facts)
 
@@ -242,24 +206,19 @@ def _version(package: str) -> str | None:
 
 
 def _mac() -> dict[str, Any]:
-    settings = _sysctl(
-        "machdep.cpu.brand_string",
-        "hw.memsize",
-        "hw.physicalcpu",
-        "hw.logicalcpu",
-        "hw.perflevel0.physicalcpu",
-        "hw.perflevel1.physicalcpu",
-        "kern.hv_vmm_present",
-    )
+    counts = {
+        "memory_bytes": "hw.memsize",
+        "cores_physical": "hw.physicalcpu",
+        "cores_logical": "hw.logicalcpu",
+        "cores_performance": "hw.perflevel0.physicalcpu",
+        "cores_efficiency": "hw.perflevel1.physicalcpu",
+    }
+    settings = _sysctl("machdep.cpu.brand_string", "kern.hv_vmm_present", *counts.values())
     gpu, gpu_cores = _mac_gpu()
     version = _ask("sw_vers", "-productVersion", seconds=_FACT_SECONDS)
     return {
         "chip": settings.get("machdep.cpu.brand_string"),
-        "memory_bytes": _positive(settings.get("hw.memsize")),
-        "cores_physical": _positive(settings.get("hw.physicalcpu")),
-        "cores_logical": _positive(settings.get("hw.logicalcpu")),
-        "cores_performance": _positive(settings.get("hw.perflevel0.physicalcpu")),
-        "cores_efficiency": _positive(settings.get("hw.perflevel1.physicalcpu")),
+        **{name: _positive(settings.get(asked)) for name, asked in counts.items()},
         "virtual": {"0": False, "1": True}.get(settings.get("kern.hv_vmm_present", "")),
         "gpu": gpu,
         "gpu_cores": gpu_cores,
@@ -289,17 +248,12 @@ def _mac_gpu() -> tuple[str | None, int | None]:
 
 
 def _mac_now() -> dict[str, Any]:
-    return {"power_source": _mac_power_source(), "low_power_mode": _mac_low_power()}
-
-
-def _mac_power_source() -> str | None:
     source = _matched(r"Now drawing from '(AC|Battery) Power'", _ask("pmset", "-g", "batt"))
-    return "battery" if source == "Battery" else source
-
-
-def _mac_low_power() -> bool | None:
-    setting = _matched(r"^\s*lowpowermode\s+([01])\s*$", _ask("pmset", "-g"))
-    return None if setting is None else setting == "1"
+    low_power = _matched(r"^\s*lowpowermode\s+([01])\s*$", _ask("pmset", "-g"))
+    return {
+        "power_source": "battery" if source == "Battery" else source,
+        "low_power_mode": low_power and low_power == "1",
+    }
 
 
 # --- Linux ---
@@ -325,31 +279,14 @@ def _linux() -> dict[str, Any]:
 def _linux_now() -> dict[str, Any]:
     pattern = "devices/system/cpu/cpu*/cpufreq/scaling_governor"
     governors = sorted({text for path in _SYS.glob(pattern) if (text := one_line(_read(path) or "").strip())})
-    return {"power_source": _linux_power_source(), "cpu_governor": ", ".join(governors) or None}
-
-
-def _linux_power_source() -> str | None:
-    """AC if a mains adapter is online; battery if one discharges; unknown where the kernel lists no supply."""
     supplies = [(_read(path / "type"), path) for path in sorted(_SYS.glob("class/power_supply/*"))]
-    if any(kind == "Mains" and _read(path / "online") == "1" for kind, path in supplies):
-        return "AC"
-    if any(kind == "Battery" and _read(path / "status") == "Discharging" for kind, path in supplies):
-        return "battery"
-    return None
+    plugged = any(kind == "Mains" and _read(path / "online") == "1" for kind, path in supplies)
+    drained = any(kind == "Battery" and _read(path / "status") == "Discharging" for kind, path in supplies)
+    source = "AC" if plugged else "battery" if drained else None
+    return {"power_source": source, "cpu_governor": ", ".join(governors) or None}
 
 
 # --- everywhere ---
-
-
-def _load_average() -> tuple[float, float, float] | None:
-    try:
-        return os.getloadavg()
-    except OSError:
-        return None
-
-
-def _environment() -> dict[str, str]:
-    return {name: one_line(scrub(os.environ[name])) for name in VARIABLES if name in os.environ}
 
 
 _GIT_STATUS = ("--porcelain=v2", "--branch", "--untracked-files=normal")  # a user's settings may leave new files out
@@ -415,11 +352,3 @@ def one_line(text: str) -> str:
     """One line of printable text of at most `TEXT_LIMIT` characters: what `metallab.records` accepts."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
     return shown if len(shown) <= TEXT_LIMIT else shown[: TEXT_LIMIT - 1] + "…"
-
-
-def _or_unknown(value: str | None) -> str:
-    return "unknown" if value is None else value
-
-
-def _yes_no(value: bool | None) -> str:
-    return {True: "yes", False: "no", None: "unknown"}[value]
