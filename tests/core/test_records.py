@@ -16,7 +16,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
@@ -176,13 +175,16 @@ def test_every_speed_up_is_computed_from_the_samples(tmp_path):
     assert load(outcome="withheld", withheld="it drifted")["fused"].doubt == "it drifted"
     assert load(outcome="withheld")["fused"].doubt == "no reason is given"
     for claims, message in (
-        ({"median": 50.0, "high": 60.0}, "'01_a/softshrink/fused' claims a speed-up of 50, but its samples say 2$"),
-        ({"median": None}, "claims a speed-up of none, but its samples say 2$"),
-        ({"high": 9.0}, "claims another interval"),
-        ({"high": None}, "claims another interval"),
+        (
+            {"median": 50.0, "high": 60.0},
+            "softshrink/fused' .* of 50, 2, 60, but its samples say 2, 2, 2$",
+        ),
+        ({"median": None}, "claims a speed-up .* of none, 2, 2, but"),
+        ({"high": 9.0}, "of 2, 2, 9, but"),
+        ({"high": None}, "of 2, 2, none, but"),
         ({"variant": "fast", "median": 4.0}, "claims to be '01_a/softshrink/fast'"),
         ({"baseline": "compiled"}, "beside 'compiled'"),
-        ({"baseline": "wrong"}, "claims a speed-up of 2, but its samples say 0.1$"),
+        ({"baseline": "wrong"}, "of 2, 2, 2, but its samples say 0.1, "),
         ({"variant": "eager", "outcome": "faster"}, "claims to be"),
     ):
         with pytest.raises(records.RecordError, match=message):
@@ -190,7 +192,7 @@ def test_every_speed_up_is_computed_from_the_samples(tmp_path):
     assert load(outcome="baseline")["fused"].comparison == load()["fused"].comparison
     with pytest.raises(records.RecordError, match="01_a/softshrink/eager"):
         load("eager", median=9.0)
-    with pytest.raises(records.RecordError, match="'01_a/softshrink/wrong' claims a speed-up of 21"):
+    with pytest.raises(records.RecordError, match=r"'01_a/softshrink/wrong' claims a speed-up .* of 21, "):
         load("wrong", median=21.0)
     made = comparison()
     other = dataclasses.replace(made.measurements["eager"], question="throughput")
@@ -340,7 +342,7 @@ def picture(words: str = "a line that rises"):
     return plots.described(figure, words)
 
 
-def test_a_page_s_headline_goes_with_its_records(tmp_path, monkeypatch):
+def test_a_page_s_headline_goes_with_its_records(tmp_path):
     """At most three sentences, a picture as a PNG beside the file, and words for whoever cannot see it."""
     save = lambda *given, **more: records.save(
         "01_a", measurement(), on=CPU, folder=tmp_path, headline=records.Headline(*given, **more)
@@ -365,18 +367,14 @@ def test_a_page_s_headline_goes_with_its_records(tmp_path, monkeypatch):
     assert records.load(records.save("01_a", measurement(), on=CPU, folder=tmp_path))[0].headline is None
     (tmp_path / "page.html").write_text("<script>")
     for arguments, more, message in (
-        (([],), {}, "one to three sentences"),
         ((["a", "b", "c", "d"],), {}, "one to three sentences"),
-        (("abc",), {}, "one to three sentences, not 'abc'"),
-        ((["a"], file), {}, "needs words for whoever cannot see it: alternative_text="),
-        ((["a"], picture("")), {}, "needs words"),
+        (("abc",), {}, "one to three sentences"),
+        ((["a"], file), {}, "alternative_text="),
+        ((["a"], picture("")), {}, "alternative_text="),
         ((["a"], tmp_path / "page.html"), {"alternative_text": "x"}, "is a PNG of at most 4 MiB"),
     ):
         with pytest.raises(ValueError, match=message):
             save(*arguments, **more)
-    monkeypatch.setattr(records, "PICTURE_BYTES", 100)
-    with pytest.raises(ValueError, match="is a PNG of at most"):
-        save(["a"], file, alternative_text="a line")
 
 
 # --- whole or not at all ---
@@ -396,23 +394,6 @@ def test_a_full_disk_leaves_the_earlier_file(tmp_path):
     assert refused.value.errno == errno.EFBIG
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"], "litter"
-
-
-def test_an_interruption_leaves_the_earlier_file(tmp_path, monkeypatch):
-    path = records.write(tmp_path / "a.json", [record("before")])
-    before = path.read_bytes()
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            records.write(path, [record("after")])
-    assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["a.json"], "litter"
-    records.write(path, [record("after")])
-    assert records.load(path)[0].name == "01_a/after"
 
 
 # --- strangers' files ---
@@ -456,38 +437,20 @@ HOSTILE = {
     "list instead of an object": (lambda data: [], "not a pyperf file"),
     "too many benchmarks": (lambda data: data.update(benchmarks=data["benchmarks"] * 1001), "length <= 1000"),
     "unknown version": (put("version", "9"), "version"),
-    "no runs": (put("benchmarks", 0, "runs", []), "runs"),
     "a run twice": (lambda data: data["benchmarks"][0]["runs"].append(data["benchmarks"][0]["runs"][0]), "twice"),
-    "a benchmark twice": (lambda data: data["benchmarks"].append(data["benchmarks"][0]), "twice"),
-    "too many runs": (lambda data: data["benchmarks"][0].update(runs=data["benchmarks"][0]["runs"] * 101), "<= 100"),
     "value is zero": (put(*RUN, "values", [0]), "values"),
-    "value is true": (put(*RUN, "values", [True, True]), "values"),
     "huge value": (put(*RUN, "values", [1e300]), "values"),
-    "huge integer": (put(*RUN, "values", [10**400]), "out of range"),
-    "no warm-up": (put(*RUN, "warmups", []), "warmups"),
-    "huge loops": (put("metadata", "loops", 2**60), "loops"),
     "bytes, not seconds": (put("metadata", "unit", "byte"), "unit"),
     "unprintable name": (put("metadata", "name", "01_a/\x1b[2J"), "name"),
-    "long name": (put("metadata", "name", "x" * 2000), "name"),
     "not ours": (lambda data: data["metadata"].pop("metallab"), "metallab"),
-    "ours is a list": (put("metadata", "metallab", "[]"), "not a record of ours"),
     "ours is cut off": (put("metadata", "metallab", '{"schema"'), "not a record of ours"),
-    "ours has NaN": (change("sentinel_drift", math.nan), "not a record of ours"),
     "older schema": (change("schema", 1), "another version of metallab"),
-    "machine is a list": (put("metadata", "machine", "[]"), "machine"),
     "a million cores": (lambda data: about(data, lambda text: text.update(cores_logical=10**6), "machine"), "cores"),
     "lesson is a path": (change("lesson", "../../etc"), "lesson"),
     "taken is no time": (change("taken", "yesterday"), "yesterday"),
-    "measurement is a list": (change("measurement", []), "not a record of ours"),
-    "question": (measured("question", "speed"), "question"),
     "simulated is text": (measured("simulated", "false"), "simulated"),
-    "device has two lines": (measured("device", "a\nb"), "device"),
-    "kind is a label": (measured("kind", "NVIDIA H200"), "kind"),
-    "long reason": (measured("stop_reason", "x" * 1001), "stop_reason"),
     "a field too few": (lambda data: about(data, lambda text: text["measurement"].pop("mode")), "mode"),
-    "comparison is empty": (change("comparison", {}), "comparison"),
     "headline of four sentences": (headline(sentences=["a"] * 4), "sentences"),
-    "headline with an escape": (headline(sentences=["\x1b[2J"]), "sentences"),
     "headline's picture elsewhere": (headline(picture="../../etc/passwd.png"), "picture"),
 }
 
@@ -507,34 +470,16 @@ def test_a_strangers_file_is_refused_with_the_reason(tmp_path, changed, message)
 
 def test_what_is_no_file_of_results_is_refused_with_the_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "_BYTES_LIMIT", 2**20)
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = os.open(pipe, os.O_RDWR)  # else reading it would wait for ever
-    os.write(writer, b"{}")
-    try:
-        cases = [(tmp_path / "missing.json", "no such file"), (tmp_path, "not a file of at most 1 MiB")]
-        cases.append((tmp_path / ("x" * 300), "cannot be read: .*File name too long"))
-        cases.append((pipe, "not a file of at most"))
-        for number, (content, message) in enumerate(
-            (
-                (b"", "not a pyperf file"),
-                (b"\xff\xfe", "cannot be read"),
-                (b"[" * 100_000, "not a pyperf file: "),
-                (b'{"version": NaN}', "not a pyperf file"),
-                (b"null", "not a pyperf file"),
-                (b"1" * 5000, "not a pyperf file"),
-                (b" " * (2**20 + 1), "not a file of at most 1 MiB"),
-            )
-        ):
-            path = tmp_path / f"{number}.json"
+    cases = {"missing": (None, "no such file")}
+    cases |= {"empty": (b"", "not a pyperf file"), "bytes": (b"\xff\xfe", "cannot be read")}
+    cases |= {"deep": (b"[" * 100_000, "not a pyperf file: "), "long": (b" " * (2**20 + 1), "larger than 1 MiB")}
+    for name, (content, message) in cases.items():
+        path = tmp_path / name
+        if content is not None:
             path.write_bytes(content)
-            cases.append((path, message))
-        for path, message in cases:
-            with pytest.raises(records.RecordError, match=message) as refused:
-                records.load(path)
-            assert str(refused.value).startswith(f"{path}: ")
-    finally:
-        os.close(writer)
+        with pytest.raises(records.RecordError, match=message) as refused:
+            records.load(path)
+        assert str(refused.value).startswith(f"{path}: ")
 
 
 def test_what_cannot_be_written_names_the_file_and_another_place(tmp_path):
@@ -543,18 +488,6 @@ def test_what_cannot_be_written_names_the_file_and_another_place(tmp_path):
     words = rf"{path} cannot be written \(.+\): make room, or name another place, folder= or METALLAB_BUILD"
     with pytest.raises(OSError, match=words):
         records.write(path, [record()])
-
-
-def test_numbers_of_numpy_are_numbers(tmp_path):
-    """Samples and ratios may come from NumPy."""
-    made = record(samples=tuple(np.linspace(1, 2, 5)), first_call=np.float64(3.0))
-    assert records.load(records.write(tmp_path / "a.json", [made]))[0].measurement.samples == (
-        1.0,
-        1.25,
-        1.5,
-        1.75,
-        2.0,
-    )
 
 
 def test_a_reference_machine_is_quoted_by_its_name():

@@ -32,7 +32,18 @@ from msgspec import Meta
 
 from metallab import isolated, machine, mode, paths, units
 from metallab.device import Device
-from metallab.fields import Drift, LessonName, Line, Name, Positive, RatioValue, Samples, Seconds, Sentence
+from metallab.fields import (
+    SENTENCE_LIMIT,
+    Drift,
+    LessonName,
+    Line,
+    Name,
+    Positive,
+    RatioValue,
+    Samples,
+    Seconds,
+    Sentence,
+)
 from metallab.timing import Comparison, Doubt, DoubtKind, Measurement, Sentinel, compare_samples, doubt
 
 SCHEMA = 2
@@ -139,14 +150,30 @@ def save(
 ) -> Path:
     """Write a lesson's results, and return the file: ``build/<mode>-<device>/results/<lesson>.json``.
 
-    ``on`` is the device that the page ran on, and names the folder; ``headline`` is what the page found, in up to three
-    sentences and a picture, which is written beside the file; ``sentinel`` is for results that were not compared
-    in a sentinel's block, which know theirs. The file appears whole or not at all: a full disk
-    or an interruption leaves an earlier one as it was. ValueError as `gather`, or if a value could not be read back.
+    Parameters
+    ----------
+    lesson
+        The page's name.
+    *results
+        What it measured.
+    on
+        The device that the page ran on, which names the folder.
+    headline
+        What the page found; its picture is written beside the file.
+    sentinel
+        For results that were not compared in a sentinel's block, which know theirs.
+    folder
+        Where to write instead.
+
+    Raises
+    ------
+    ValueError
+        As `gather`, or if a value could not be read back.
+    OSError
+        If the file cannot be written; an earlier one is left as it was.
     """
     records = gather(lesson, *results, sentinel=sentinel)
-    run = _folder(records[0].measurement.mode, on)
-    path = (folder or run / "results") / f"{lesson}.json"
+    path = (folder or run_folder(on, records[0].measurement.mode) / "results") / f"{lesson}.json"
     if headline:
         kept = _with_picture_beside(path, headline)
         records = [replace(record, headline=kept) for record in records]
@@ -176,13 +203,9 @@ def gather(lesson: str, *results: Measurement | Comparison, sentinel: Sentinel |
     ]
 
 
-def run_folder(on: Device) -> Path:
-    """Where a page on a device puts the files that it makes: ``build/<mode>-<device>``."""
-    return _folder(mode.current(), on)
-
-
-def _folder(of_mode: str, on: Device) -> Path:
-    return paths.run_folder(of_mode, "sim" if on.simulated else on.kind)
+def run_folder(on: Device, of_mode: str = "") -> Path:
+    """Return the folder where a page on a device puts the files that it makes: ``build/<mode>-<device>``."""
+    return paths.run_folder(of_mode or mode.current(), "sim" if on.simulated else on.kind)
 
 
 def write(path: Path, records: Iterable[Record]) -> Path:
@@ -213,24 +236,21 @@ def _put(path: Path, content: bytes) -> Path:
 
 
 def _with_picture_beside(path: Path, headline: Headline) -> Headline:
-    """A headline as a file keeps it, its picture written beside it. ValueError if it is not one."""
+    """Write a headline's picture beside a file, and return the headline as the file keeps it. ValueError for others."""
     if isinstance(headline.sentences, str) or not 1 <= len(headline.sentences) <= 3:
         raise ValueError(f"a headline has one to three sentences, not {headline.sentences!r}")
-    # Where outputs differ a sentence quotes values, and may be longer than a file takes: its end is not worth a run.
-    sentences = tuple(_shortened(str(sentence)) for sentence in headline.sentences)
-    if headline.picture is None or isinstance(headline.picture, isolated.Skipped):
+    sentences, picture = tuple(map(_shortened, headline.sentences)), headline.picture
+    if picture is None or isinstance(picture, isolated.Skipped):
         return Headline(sentences)
-    if isinstance(headline.picture, (str, Path)):
-        content = Path(headline.picture).read_bytes()
+    words = headline.alternative_text or getattr(picture, "get_label", str)()
+    if isinstance(picture, (str, Path)):
+        content = Path(picture).read_bytes()
     else:
-        drawn = io.BytesIO()
-        headline.picture.savefig(drawn, format="png")
+        picture.savefig(drawn := io.BytesIO(), format="png")
         content = drawn.getvalue()
-    if not content.startswith(b"\x89PNG") or len(content) > PICTURE_BYTES:
-        raise ValueError(f"a headline's picture is a PNG of at most {PICTURE_BYTES // 2**20} MiB")
-    words = headline.alternative_text or getattr(headline.picture, "get_label", str)()
-    if not words:
-        raise ValueError("a headline's picture needs words for whoever cannot see it: alternative_text=")
+    if not words or not content.startswith(b"\x89PNG") or len(content) > PICTURE_BYTES:
+        most = PICTURE_BYTES // 2**20
+        raise ValueError(f"a headline's picture is a PNG of at most {most} MiB with words for it: alternative_text=")
     file = _put(path.with_suffix(".png"), content)
     return Headline(sentences, file.name, machine.one_line(words), hashlib.sha256(content).hexdigest())
 
@@ -244,11 +264,11 @@ def load(path: Path | str) -> list[Record]:
     """
     path = Path(path)
     try:
-        if not path.exists():
-            raise RecordError(f"{path}: there is no such file; `make run` and `make bench` write results under build/")
-        if not path.is_file() or path.stat().st_size > _BYTES_LIMIT:
-            raise RecordError(f"{path}: not a file of at most {_BYTES_LIMIT // 2**20} MiB")
+        if path.stat().st_size > _BYTES_LIMIT:
+            raise RecordError(f"{path}: larger than {_BYTES_LIMIT // 2**20} MiB")
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise RecordError(f"{path}: there is no such file; `make run` and `make bench` write results") from error
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read: {_reason(error)}") from error
     return _parse(path, text)
@@ -264,24 +284,24 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
     Measured on an NVIDIA H200 before, Softshrink MLP, batch 4096: native is 21.9 times as fast as the round trip
     (median of 3 processes, which said 18.2 to 23.7).
     """
-    path = paths.ROOT / "data" / "results" / file
     lines = []
-    for name, runs in by_name(load(path)).items():
+    for name, runs in by_name(load(paths.ROOT / "data" / "results" / file)).items():
+        compared = runs[0].comparison
         wanted = name == f"{lesson}/{comparison}/{variant}" if variant else name.startswith(f"{lesson}/{comparison}/")
-        if not wanted or runs[0].comparison.outcome == "baseline":
+        if not wanted or compared.outcome == "baseline":
             continue
-        sound, doubtful = believed(runs)
+        sound, why = believed(runs)
         ratios = sorted(run.comparison.median for run in sound if run.comparison.median)
-        told = f"Measured on an {runs[0].measurement.device} before, {comparison}: {runs[0].comparison.variant}"
+        told = f"Measured on an {runs[0].measurement.device} before, {comparison}: {compared.variant}"
         if not ratios:
-            lines.append(f"{told} gets no speed-up: {doubtful}.")
+            lines.append(f"{told} gets no speed-up: {why}.")
             continue
         words = "is {} times as fast as"
         if statistics.median(ratios) < 1:
             words, ratios = "takes {} times as long as", [1 / ratio for ratio in reversed(ratios)]
         least, middle, most = map(units.times, (ratios[0], statistics.median(ratios), ratios[-1]))
         ends = f"median of {len(ratios)} processes, which said {least} to {most}" if len(ratios) > 1 else "one process"
-        lines.append(f"{told} {words.format(middle)} {runs[0].comparison.baseline} ({ends}).")
+        lines.append(f"{told} {words.format(middle)} {compared.baseline} ({ends}).")
     if not lines:
         raise ValueError(f"{file} has no comparison {comparison!r} of {lesson}: ask for one that it has")
     return "\n".join(lines)
@@ -318,9 +338,10 @@ def headline_of(records: Sequence[Record]) -> Headline | None:
     return replace(last.headline, sentences=kept or (_shortened(given[0] if given else str(records[0].measurement)),))
 
 
-def _shortened(sentence: str) -> str:
-    line, (limits,) = machine.one_line(sentence), Sentence.__metadata__
-    return line if len(line) <= limits.max_length else f"{line[: limits.max_length - 1]}…"
+def _shortened(sentence: object) -> str:
+    """Where outputs differ a sentence quotes values, and may be longer than a file takes."""
+    line = machine.one_line(str(sentence))
+    return line if len(line) <= SENTENCE_LIMIT else f"{line[: SENTENCE_LIMIT - 1]}…"
 
 
 def read_picture(results: Path, headline: Headline) -> bytes:
@@ -341,19 +362,14 @@ def believed(runs: Sequence[Record]) -> tuple[list[Record], Doubt]:
     A process whose machine was busy or drifted is left out where another's was not; any other doubt silences all.
     """
     doubts = [run.doubt for run in runs]
+    if lasting := [doubtful for doubtful in doubts if doubtful and not doubtful.passes]:
+        gravest_first = ["outputs differ", "simulated", "fast mode"]
+        return [], min(lasting, key=lambda each: [*gravest_first, each.kind].index(each.kind))
     sound = [run for run, doubtful in zip(runs, doubts, strict=True) if not doubtful]
-    lasting = sorted((doubtful for doubtful in doubts if doubtful and not doubtful.passes), key=_gravity)
-    if lasting or not sound:
-        return [], (lasting or doubts)[0]
-    return sound, Doubt()
+    return sound, Doubt() if sound else doubts[0]
 
 
 (_LESSON,) = LessonName.__metadata__
-_GRAVEST_FIRST = ("outputs differ", "simulated", "fast mode")
-
-
-def _gravity(doubtful: Doubt) -> int:
-    return _GRAVEST_FIRST.index(doubtful.kind) if doubtful.kind in _GRAVEST_FIRST else len(_GRAVEST_FIRST)
 
 
 def _doubt_of(compared: Compared) -> Doubt:
@@ -380,7 +396,7 @@ def by_name(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 _Row = tuple[str, Measurement, Compared | None, float | None]
-"""Name, times, what a comparison said, and the drift that a sentinel saw around it."""
+"""Name, times, the result of a comparison, and the drift of a sentinel around it."""
 
 
 def _rows(lesson: str, result: Measurement | Comparison) -> list[_Row]:
@@ -398,36 +414,31 @@ def _compared(comparison: Comparison, variant: str) -> Compared:
     named["parity"] = machine.one_line(comparison.parity)
     if variant == comparison.baseline:
         return Compared(**named, outcome="baseline")
-    withheld, ratio = comparison.withheld.get(variant, Doubt()), comparison.paired.get(variant)
-    named |= {"doubt": withheld.kind, "withheld": machine.one_line(withheld.reason)}
-    if ratio is None:
-        return Compared(**named, outcome="withheld")
-    high = ratio.high if math.isfinite(ratio.high) else None
-    ends = {"median": ratio.median, "low": ratio.low, "high": high}
-    return Compared(**named, outcome="withheld" if withheld else ratio.verdict, **ends)
+    answer = comparison.answers[variant]
+    named |= {"doubt": answer.doubt.kind, "withheld": machine.one_line(answer.doubt.reason)}
+    if ratio := comparison.paired.get(variant):
+        high = ratio.high if math.isfinite(ratio.high) else None
+        named |= {"median": ratio.median, "low": ratio.low, "high": high}
+    return Compared(**named, outcome=answer.outcome)
 
 
 def _run(record: Record) -> pyperf.Run:
-    """A record as pyperf keeps it: what it has a field for there, the rest as JSON."""
-    measured = record.measurement
-    about = asdict(replace(record, measurement=replace(measured, samples=()), machine=None))
-    for name in _IN_PYPERF_S_FIELDS:
+    """Return a record as pyperf keeps it: what it has a field for there, the rest as JSON."""
+    measured, about = record.measurement, asdict(replace(record, machine=None))
+    for name in ("samples", "first_call", "block"):
         del about["measurement"][name]
-    del about["name"], about["machine"], about["headline"]
+    headline = about.pop("headline")
+    del about["name"], about["machine"]
     metadata = {
         "name": record.name,
         "unit": "second",
         "loops": measured.block,
         "metallab": json.dumps({"schema": SCHEMA, **about}),
         "machine": record.machine.to_json(),
+        **({"headline": json.dumps(headline)} if headline else {}),
     }
-    if record.headline:
-        metadata["headline"] = json.dumps(asdict(record.headline))
     first = [(1, measured.first_call)]
     return pyperf.Run(list(measured.samples), warmups=first, metadata=metadata, collect_metadata=False)
-
-
-_IN_PYPERF_S_FIELDS = ("samples", "first_call", "block")
 
 
 def _reason(error: BaseException) -> str:
@@ -544,11 +555,10 @@ def _computed(run: Record, runs: Mapping[tuple[str, datetime], Record]) -> Recor
         raise ValueError(f"{run.name!r} claims to be {named + claimed.variant!r} beside {claimed.baseline!r}: not here")
     computed = _compared(_comparison_of(run, base), claimed.variant)
     ours, theirs = ((each.median, each.low, each.high) for each in (computed, claimed))
-    if not _alike(ours, theirs):
-        ours, theirs = ("none" if each.median is None else f"{each.median:.4g}" for each in (computed, claimed))
-        if ours == theirs:
-            raise ValueError(f"{run.name!r} claims another interval of its speed-up than its samples say")
-        raise ValueError(f"{run.name!r} claims a speed-up of {theirs}, but its samples say {ours}")
+    alike = (a is b if None in (a, b) else math.isclose(a, b, rel_tol=1e-6) for a, b in zip(ours, theirs, strict=True))
+    if not all(alike):
+        ours, theirs = (", ".join("none" if end is None else f"{end:.4g}" for end in ends) for ends in (ours, theirs))
+        raise ValueError(f"{run.name!r} claims a speed-up (median, ends) of {theirs}, but its samples say {ours}")
     return replace(run, comparison=computed)
 
 
@@ -564,9 +574,3 @@ def _comparison_of(run: Record, base: Record) -> Comparison:
     # no sentinel that is open now has to do with it
     kept = {"series": claimed.series, "roles": {claimed.variant: claimed.role}}
     return replace(made, paired=paired, refused={claimed.variant: refused} if refused else {}, watches=(), **kept)
-
-
-def _alike(ours: Sequence[float | None], theirs: Sequence[float | None]) -> bool:
-    """Whether two speed-ups with their intervals are the same, but for the last digits; None is like None alone."""
-    pairs = zip(ours, theirs, strict=True)
-    return all(a is b if None in (a, b) else math.isclose(a, b, rel_tol=1e-6) for a, b in pairs)
