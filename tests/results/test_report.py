@@ -154,13 +154,6 @@ def test_the_page_shows_a_run_with_its_failures(run):
     assert "552 µs" in rows[1], "1.01 ms in 1.83 times"
 
 
-def test_a_failure_that_left_only_a_text(run):
-    run.summary(entry("02_b", status="failed", reason="malformed", failed_copy="../failed/02_b.txt"))
-    paths.FAILED.mkdir()
-    (paths.FAILED / "02_b.txt").write_text("\x1b[31mlast words\x1b[0m")
-    assert run.page().find(id="failures").pre.get_text() == "last words"
-
-
 def test_an_incomplete_notebook_shows_what_would_fix_it(run):
     gap = {"where": "cell 10 (Route 2)", "what": "this cell needs <clang>", "mend": "make packages"}
     run.summary(entry("01_a", status="incomplete", reason="not run", not_run=[gap]), entry("02_b"))
@@ -228,11 +221,6 @@ def test_the_samples_speak_where_no_sentence_is_kept(run):
     assert records.headline_of([alone]) is None
 
 
-def test_without_records_the_machine_is_this_one(run):
-    run.summary()
-    assert "No record tells" in text_of(run.page().find(id="machine"))
-
-
 # --- what may be said of a comparison ---
 
 
@@ -258,18 +246,13 @@ def test_verdicts(made, kind, reason):
     assert bool(conclusion.speed_up) == (kind in ("faster", "slower", "same") or "it may be" in reason)
 
 
-def test_a_baseline_or_a_lone_measurement_has_no_verdict():
-    assert findings.conclusion_of([record("v", outcome="baseline")]) is None
-    assert findings.conclusion_of([record("v")]) is None
-
-
 def test_a_false_speed_up_is_never_shown(run, capsys):
     """The file that claims it is left out, named, and the report's exit code is 2."""
     run.summary()
     claim(run.records(record("v", (1.2, 1.3, 1.4))), "v", median=50.0, high=60.0)
     run.records(record("w", (1.2, 1.3, 1.4)), name="02_b")
     page = run.page()
-    assert "claims a speed-up of 50, but its samples say 1.3" in text_of(page.find(id="failures"))
+    assert "of 50, 1.2, 60, but its samples say 1.3" in text_of(page.find(id="failures"))
     assert [text_of(row.th) for row in page.select("#verdicts tbody tr")] == ["matmul: w"]
     assert command(["report", str(run.folder)]) == 2
     assert "results/01_a.json" in capsys.readouterr().err
@@ -297,14 +280,6 @@ def test_machines_stand_side_by_side_by_ratios_only(run):
     assert "data/results/broken.json" in text_of(page.find(id="failures"))
 
 
-def test_a_busy_machine_gets_no_speed_up():
-    made = record("v", (1.2, 1.3, 1.4))
-    busy = dataclasses.replace(made, measurement=dataclasses.replace(made.measurement, others=1.5))
-    conclusion = findings.conclusion_of([busy])
-    assert (conclusion.outcome, conclusion.ratio) == ("withheld", None)
-    assert "1.5 cores" in conclusion.reason
-
-
 def test_the_first_line_says_whether_the_run_may_be_believed(run):
     run.summary()
     for changes, style in (({"others": 0.9}, ["trust", "doubted"]), ({}, ["trust"])):
@@ -318,25 +293,6 @@ def test_the_first_line_says_whether_the_run_may_be_believed(run):
     assert run.page().select_one(".trust") is None
 
 
-def test_comparisons_of_one_baseline_share_a_table(run):
-    run.summary()
-    run.records(record("eager", outcome="baseline"), record("v", (1.2, 1.3, 1.4)), record("w", (1.2, 1.3, 1.4)))
-    run.records(record("v", (1.2, 1.3, 1.4)), name="02_b")
-    tables = run.page().select("#verdicts table")
-    assert [[text_of(name) for name in table.select("tbody th")] for table in tables] == [
-        ["matmul: v", "matmul: w"],
-        ["matmul: v"],
-    ]
-
-
-def test_outputs_that_differ_get_no_speed_up(run):
-    run.summary()
-    run.records(record("bug", doubt="outputs differ", withheld="12 of 4096 elements", outcome="withheld"))
-    verdicts = text_of(run.page().find(id="verdicts"))
-    assert "outputs differ: no speed-up is given 12 of 4096 elements" in verdicts
-    assert "×" not in verdicts
-
-
 def test_simulated_times_are_never_metal_times(run):
     run.summary(entry("01_a"), simulated=True)
     refused = {"outcome": "withheld", "doubt": "simulated", "withheld": "not of a Mac", "simulated": True}
@@ -348,27 +304,6 @@ def test_simulated_times_are_never_metal_times(run):
     assert len(rows) == 4
     assert all(row.select_one(".chip.simulated") for row in rows)
     assert "×" not in text_of(page.find(id="verdicts"))
-
-
-def test_a_simulated_device_is_enough_for_the_banner(run):
-    run.summary(device="sim")
-    assert run.page().select_one(".banner.simulated")
-
-
-def test_a_simulated_record_in_a_real_run_is_labelled(run):
-    run.summary()
-    run.records(record("sim", simulated=True), record("real"))
-    page = run.page()
-    assert page.select_one(".banner") is None
-    assert [bool(row.select(".simulated")) for row in page.select("#measurements tbody tr")] == [True, False]
-
-
-def test_fast_mode_draws_no_conclusion(run):
-    run.summary(mode="fast")
-    run.records(record("v", (1.2, 1.3, 1.4), mode="fast"))
-    page = run.page()
-    assert page.select_one(".banner.fast")
-    assert "1.30" not in text_of(page)
 
 
 def test_the_interval_is_drawn_where_it_lies():
@@ -440,14 +375,6 @@ def test_nothing_to_report_on_is_an_error(run, capsys):
     assert command(["report"]) == 2
     assert "make run" in capsys.readouterr().err
     assert not run.report.exists()
-
-
-def test_a_run_that_starts_in_the_future_is_not_the_latest(run):
-    for name, started in (("full-cpu", "2099-01-01"), ("full-mps", "2026-11-20"), ("full-cuda", "1970-01-01")):
-        run.folder = paths.BUILD / name
-        run.folder.mkdir(exist_ok=True)
-        run.summary(started=f"{started}T00:00:00+00:00")
-    assert report.latest_run(paths.BUILD).name == "full-mps"
 
 
 def test_the_run_that_started_last_is_reported_on(run, capsys):

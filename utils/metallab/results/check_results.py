@@ -52,16 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _show(one: findings.Column) -> None:
     """What would be shown of a good file, and what it tells of who made it."""
     print(f"GOOD: it can be shown, as data/results/{paths.results_file(one.title)}\n")
-    tables = {
-        "What it is": findings.provenance([one]),
-        "The GPU against its own CPU, by lesson": findings.by_lesson([one], by_gpu=True),
-        "One way against another on one device, by lesson": findings.by_lesson([one], by_gpu=False),
-        "Crossover sizes": findings.crossovers([one]),
-        "Low precision": findings.dtypes([one]),
-    }
-    for title, rows in tables.items():
-        if rows:
-            print(title, *(f"  {label}: {cells[0]}" for label, cells in rows), "", sep="\n")
+    for title, rows in (("What it is", findings.provenance([one])), ("Crossover sizes", findings.crossovers([one]))):
+        print(title, *(f"  {label}: {cells[0]}" for label, cells in rows), "", sep="\n")
+    print(*findings.in_short(one), "", sep="\n")
     settings = {f"{name}={value}" for record in one.records for name, value in record.machine.environment.items()}
     print(f"Settings that go along, for you to look at: {', '.join(sorted(settings)) or 'none'}")
     for note in _notes(one.records):

@@ -10,13 +10,13 @@ Jones, *Rigorous benchmarking in reasonable time* (2013).
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from metallab import machine, paths, timing, units
 from metallab.records import Record, RecordError, believed, by_name, load
@@ -111,38 +111,29 @@ def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Co
 
 _Judged = tuple[str, str, str, tuple[float, float, float] | None]
 """Outcome, words, reason and ratio."""
-_OUTCOME_OF_DOUBT = {"outputs differ": "differ", "simulated": "simulated", "fast mode": "fast"}
-"""Whatever else speaks against a speed-up is ``withheld``."""
 
 
 def _refused(doubt: timing.Doubt) -> _Judged:
-    """What is said where no speed-up is given."""
+    """Return what is said where no speed-up is given."""
     if doubt.kind == "simulated":
         return "simulated", "simulated", "no speed-up is given", None
     if doubt.kind == "fast mode":
         return "fast", "fast mode: no conclusion", "", None
-    if doubt.kind:
-        return _OUTCOME_OF_DOUBT.get(doubt.kind, "withheld"), f"{doubt.kind}: no speed-up is given", doubt.reason, None
-    return "withheld", "no speed-up is given", doubt.reason, None
-
-
-def _judged_by_pairs(run: Record, baseline: Sequence[Record]) -> _Judged:
-    """Where pairs are too few for an interval: what each of them showed, as the page said it (`timing.Ratio`)."""
-    ours, compared = run.measurement.samples, run.comparison
-    theirs = next((base.measurement.samples for base in baseline if base.taken == run.taken), ())
-    pairs = tuple(b / a for a, b in zip(ours, theirs, strict=True)) if len(ours) == len(theirs) else ()
-    ratio = timing.Ratio(compared.variant, compared.baseline, compared.median, 0.0, math.inf, len(ours), pairs)
-    return "inconclusive", "inconclusive", ratio.what_pairs_showed, None
+    outcome = "differ" if doubt.kind == "outputs differ" else "withheld"
+    return outcome, ": ".join(filter(None, (doubt.kind, "no speed-up is given"))), doubt.reason, None
 
 
 def _judged(sound: Sequence[Record], baseline: Sequence[Record]) -> _Judged:
-    """The verdict of one process is read off its interval, that of several off the interval of their medians."""
+    """Return the verdict: of one process from its interval, of several from the interval of their medians."""
     one = sound[0].comparison
     low, median, high = one.low, one.median, one.high
     if len(sound) > 1:
         low, median, high = _interval([run.comparison.median for run in sound])
     elif high is None:
-        return _judged_by_pairs(sound[0], baseline)
+        samples = {base.taken: base.measurement.samples for base in baseline}.get(sound[0].taken, ())
+        pairs = tuple(b / a for a, b in zip(sound[0].measurement.samples, samples, strict=False))
+        ratio = timing.Ratio(one.variant, one.baseline, median, 0.0, math.inf, sound[0].measurement.n, pairs)
+        return "inconclusive", "inconclusive", ratio.what_pairs_showed, None
     verdict = timing.verdict(low, high)
     explained = {
         "faster": f"{units.times(median)} times as fast",
@@ -206,7 +197,7 @@ def _real(records: Sequence[Record]) -> list[Record]:
 
 
 def conclusions(records: Iterable[Record]) -> list[Conclusion]:
-    """What may be said of every compared variant."""
+    """Return what may be said of every compared variant."""
     records = list(records)
     bases = baselines(records)
     every = [conclusion_of(runs, bases.get(comparison_of(runs[0]), ())) for runs in by_name(records).values()]
@@ -214,7 +205,7 @@ def conclusions(records: Iterable[Record]) -> list[Conclusion]:
 
 
 def baselines(records: Iterable[Record]) -> dict[tuple[str, str] | None, list[Record]]:
-    """The records of each comparison's baseline, by `comparison_of`."""
+    """Return the records of each comparison's baseline, by `comparison_of`."""
     of_comparison: dict[tuple[str, str] | None, list[Record]] = {}
     for record in records:
         if record.comparison and record.comparison.variant == record.comparison.baseline:
@@ -223,7 +214,7 @@ def baselines(records: Iterable[Record]) -> dict[tuple[str, str] | None, list[Re
 
 
 def comparison_of(record: Record) -> tuple[str, str] | None:
-    """The comparison that a record belongs to: lesson and name; None if to none."""
+    """Return lesson and name of the comparison that a record belongs to; None for a lone measurement."""
     return record.comparison and (record.lesson, record.comparison.name)
 
 
@@ -300,40 +291,25 @@ def with_now(now: Column) -> Column:
 
 
 def latest() -> Column | None:
-    """This machine's latest run in full mode, by ``make bench`` or ``make run``; None if there is none."""
+    """Return this machine's latest run in full mode, by ``make bench`` or ``make run``; None if there is none."""
     here, of_runs = machine.describe(), {}
-    for run, files in _runs(paths.BUILD):
-        records = [record for path in files for record in _readable(path)]
+    files = [(path, [path]) for path in paths.BUILD.glob("bench/*.json")]
+    files += [(folder, sorted(folder.glob("results/*.json"))) for folder in paths.BUILD.glob("full-*")]
+    for run, results in files:
+        records = []
+        for path in results:
+            with contextlib.suppress(RecordError):  # the report names it; here it is one file less to choose from
+                records += load(path)
         if any(_is_of(record, here) for record in records):
             of_runs[run] = records
     if not of_runs:
         return None
-    last = paths.latest({run: _last_taken(records) for run, records in of_runs.items()})
+    last = paths.latest({run: max(r.moment.timestamp() for r in records) for run, records in of_runs.items()})
     return column(of_runs[last], f"this machine, {last.relative_to(paths.BUILD)}")
 
 
-def _last_taken(records: Iterable[Record]) -> float:
-    """When the last of them says that it was taken, in seconds since 1970."""
-    return max(record.moment.timestamp() for record in records)
-
-
-def _runs(build: Path) -> Iterator[tuple[Path, list[Path]]]:
-    """The runs under a folder, by file or folder, each with the files that hold its results."""
-    for path in build.glob("bench/*.json"):
-        yield path, [path]
-    for folder in build.glob("full-*"):
-        yield folder, sorted(folder.glob("results/*.json"))
-
-
-def _readable(path: Path) -> list[Record]:
-    try:
-        return load(path)
-    except RecordError:  # the report names what it cannot read; here it is one file less to choose from
-        return []
-
-
 def _is_of(record: Record, here: machine.Machine) -> bool:
-    """Whether a record was made on this machine, for real and in full mode."""
+    """Return True if a record was made on this machine, for real and in full mode."""
     there, measured = record.machine, record.measurement
     same = (there.chip, there.cores_logical, there.memory_bytes) == (here.chip, here.cores_logical, here.memory_bytes)
     return same and measured.mode == "full" and not measured.simulated
@@ -433,25 +409,7 @@ def _spread(conclusions: Sequence[Conclusion]) -> str:
     return f"{ends}{middle} ({counts})"
 
 
-def by_lesson(columns: Sequence[Column], by_gpu: bool) -> list[Row]:
-    """For each lesson the range of speed-ups: of a GPU over its own CPU, or of one way over another on one device."""
-    lessons = sorted({each.lesson for one in columns for each in one.conclusions if each.by_gpu == by_gpu})
-    return [(lesson, tuple(_range(one, lesson, by_gpu) for one in columns)) for lesson in lessons]
-
-
-def _range(one: Column, lesson: str, by_gpu: bool) -> str:
-    mine = [each for each in one.conclusions if (each.lesson, each.by_gpu) == (lesson, by_gpu)]
-    return _spread(mine) if any(each.ratio for each in mine) else _why_none(one, mine)
-
-
 _OUTCOMES = ("faster", "slower", "same", "inconclusive", "differ", "withheld")
-
-
-def _why_none(one: Column, mine: Sequence[Conclusion]) -> str:
-    """What a cell says where there is no speed-up."""
-    if one.simulated:
-        return "SIMULATED: none given"
-    return next((each.words for each in mine), "–")
 
 
 def crossovers(columns: Sequence[Column]) -> list[Row]:
@@ -497,31 +455,27 @@ def from_which_size(outcomes: Mapping[float, str]) -> str:
     return f"{outcomes[last]} {told}{timing.not_counted(won)}"
 
 
-def dtypes(columns: Sequence[Column]) -> list[Row]:
-    """What low precision brings on the same device: speed-up and verdict for each comparison."""
-    return _rows(columns, [_cells(each for each in one.conclusions if each.in_fewer_bits) for one in columns])
-
-
 def every(columns: Sequence[Column]) -> list[Row]:
     """Every speed-up, and why some have none."""
     return _rows(columns, [_cells(one.conclusions) for one in columns])
 
 
 def _cells(conclusions: Iterable[Conclusion]) -> dict[str, str]:
-    """What is said on one machine, by row."""
-    return {_row(each): _cell(each) for each in conclusions}
+    """Return what is said on one machine, by row."""
+    return {_row(each): f"{each.short} ({each.interval})" if each.ratio else each.words for each in conclusions}
 
 
 def _row(conclusion: Conclusion) -> str:
-    """What is the same on every machine: the lesson's number, and what was compared with what."""
+    """Return the lesson's number and what was compared with what, which is the same on every machine."""
     return f"{_number(conclusion)} {conclusion.label}"
 
 
 def _rows(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> list[Row]:
     """The rows of a table from what is said on each machine, by row."""
     labels = sorted({row for of_one in cells for row in of_one}, key=_in_order)
-    pairs = list(zip(columns, cells, strict=True))
-    return [(row, tuple(of_one.get(row) or _why_none(one, ()) for one, of_one in pairs)) for row in labels]
+    nothing = ["SIMULATED: none given" if one.simulated else "–" for one in columns]
+    pairs = list(zip(cells, nothing, strict=True))
+    return [(row, tuple(of_one.get(row) or none for of_one, none in pairs)) for row in labels]
 
 
 def _in_order(label: str) -> list[str | int]:
@@ -532,9 +486,3 @@ def _in_order(label: str) -> list[str | int]:
 def _number(conclusion: Conclusion) -> str:
     """The lesson's number."""
     return conclusion.lesson.split("_")[0]
-
-
-def _cell(conclusion: Conclusion) -> str:
-    if conclusion.ratio is None:
-        return conclusion.words
-    return f"{conclusion.short} ({conclusion.interval})"

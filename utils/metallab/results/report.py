@@ -191,7 +191,7 @@ class ReportPage:
         if failed:
             commands = ["make run"] if len(failed) > 4 else [f"make run ONLY={number}" for number in failed]
             sentences.append(
-                f"Failed: {', '.join(failed)}. Mend what is named below and run again: {'; '.join(commands)}."
+                f"Failed: {', '.join(failed)}. Fix what is named below and run again: {'; '.join(commands)}."
             )
         lacking: dict[tuple[str, str], list[str]] = {}
         for notebook in (card.notebook for card in self.cards):
@@ -305,7 +305,7 @@ def traceback_tail(path: Path) -> str:
 
 
 def _add_records(page: ReportPage, run: Path) -> None:
-    machines: list[tuple[str, machine.Machine]] = []
+    machines: list[machine.Machine] = []
     usable: list[Record] = []
     for path in sorted(run.glob("results/*.json")):
         try:
@@ -317,13 +317,13 @@ def _add_records(page: ReportPage, run: Path) -> None:
         page.measurements[path.stem] = records
         bases = findings.baselines(records)
         for runs in by_name(records).values():
-            machines.append((path.stem, runs[0].machine))
+            machines.append(runs[0].machine)
             if conclusion := findings.conclusion_of(runs, bases.get(findings.comparison_of(runs[0]), ())):
                 _group(page, path.stem, runs[0]).conclusions.append(conclusion)
         for card in page.cards:
             if card.notebook.name == path.stem:
                 _fill(card, path, records)
-    page.machine = merged_rows(machines or [("", machine.describe())])
+    page.machine = merged_rows(machines or [machine.describe()])
     page.machine_from_records = bool(machines)
     page.trust = findings.trust(usable)
     page.doubted = any(findings.doubted(usable))
@@ -367,24 +367,11 @@ def _fill(card: Card, path: Path, records: Sequence[Record]) -> None:
         card.picture = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
 
 
-def merged_rows(machines: Sequence[tuple[str, machine.Machine]]) -> list[tuple[str, str]]:
-    """The provenance of all records in one table; where they differ, each value with the notebooks it belongs to."""
-    told: dict[str, dict[str, dict[str, None]]] = {}  # label, value, notebooks: dictionaries keep the order
-    for name, described in machines:
-        for label, value in described.rows():
-            told.setdefault(label, {}).setdefault(value, {})[name] = None
-    loads = [described.load_average[0] for _, described in machines if described.load_average]
-    rows = []
-    for label, values in told.items():
-        if label == machine.LOAD_AVERAGE and loads:
-            low, high = f"{min(loads):.2f}", f"{max(loads):.2f}"
-            span = low if low == high else f"{low} to {high}"
-            rows.append(("Load average", f"{span} (over a minute, when results were saved)"))
-        elif len(values) == 1:
-            rows.append((label, *values))
-        else:
-            rows.append((label, "; ".join(f"{value} ({', '.join(names)})" for value, names in values.items())))
-    return rows
+def merged_rows(machines: Sequence[machine.Machine]) -> list[tuple[str, str]]:
+    """Return the provenance of all records in one table, with every value where they differ."""
+    described = [dict(each.rows()) for each in machines]
+    labels = [label for label in described[0] if label != machine.LOAD_AVERAGE]
+    return [(label, "; ".join(dict.fromkeys(rows[label] for rows in described))) for label in labels]
 
 
 # --- numbers for a reader ---
