@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import copy
 import dataclasses
-import itertools
 import json
 import os
 import re
@@ -22,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from metallab import checks, machine, paths, records, turns
+from metallab import machine, paths, records, turns
 from metallab.__main__ import main
 from metallab.versus import cases, command, lockstep, report, sides, worker
 from metallab.versus.lockstep import Command, Settings
@@ -57,10 +54,6 @@ def nothing():
 @case
 def lazy():
     return work({"parts": [1, (number for number in range(3))]})
-
-@case
-def large():
-    return work({"whole": 2**64 + TAKES, "mixed": [2**63 + TAKES, -1, 0.5]})
 
 @case
 def hangs():
@@ -169,7 +162,6 @@ def test_ratios_are_those_of_the_sides(file):
         ("shapes", "2000000", "DIFFERS", "shapes differ"),
         ("dtype", "2000000", "DIFFERS", "float64 of A and float32 of B"),
         ("parts", "2000000", "DIFFERS", "only A returns result.two"),
-        ("large", "2000000", "DIFFERS", "result.whole"),
         ("nothing", "1000000", "NEITHER", "the case returns nothing"),
         ("lazy", "1000000", "NEITHER", "both: TypeError: result.parts.1 is a generator"),
         ("no_function", "1000000", "NEITHER", "both: TypeError: "),
@@ -221,37 +213,6 @@ def test_arrays_of_mlx_are_computed_where_they_are_waited_for():
     assert mx.get_active_memory() - before > a.nbytes, "both results are in memory"
 
 
-def test_a_device_is_waited_for_wherever_a_tensor_is(monkeypatch):
-    Device = collections.namedtuple("Device", "type index")
-    Tensor = type("Tensor", (), {"__module__": "torch", "__init__": lambda self, at: setattr(self, "device", at)})
-    waited = []
-    cuda = types.SimpleNamespace(synchronize=waited.append)
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
-    result = [Tensor(Device("cuda", 1)), {"on the CPU": Tensor(Device("cpu", None))}]
-    worker.Waiting(result, "cpu").all(result)
-    assert waited == [Device("cuda", 1)]
-    with pytest.raises(TypeError, match="xla"):
-        worker.Waiting(Tensor(Device("xla", 0)), "cpu")
-
-
-def test_texts_and_large_numbers_are_exact(tmp_path):
-    """A part that is equal is equal, and nothing else is."""
-    several = [2**63, 2**63 + 1, 2**64, 2**64 + 1, -(2**63) - 1, 10**5000, 10**5000 + 1, "a", "a\0", b"a", b"a\0",
-               hex(2**64), "x" * 999, "x" * 998 + "y", [2**63, -1], [2**63 + 1, -1], [2**64 + 1, 0.5],
-               [10**400, 0.5]]  # fmt: skip
-    outputs = []
-    for each in several:
-        worker.save_output(each, tmp_path / "output.npz")
-        outputs.append(worker.load_output(tmp_path / "output.npz"))
-    assert len({worker.fingerprint(each) for each in several}) == len(several)
-    for (i, one), (j, other) in itertools.product(enumerate(outputs), repeat=2):
-        if i == j:
-            checks.assert_close(one, copy.deepcopy(other), "float32")
-        else:
-            with pytest.raises(checks.Mismatch):
-                checks.assert_close(one, other, "float32")
-
-
 def test_an_output_is_read_as_it_was_written(tmp_path):
     import numpy as np
 
@@ -266,19 +227,7 @@ def test_an_output_is_read_as_it_was_written(tmp_path):
     for name, value in given.items():
         np.testing.assert_array_equal(arrays[f"result.{name}"], value)
         assert arrays[f"result.{name}"].shape == np.shape(value)
-        assert arrays[f"result.{name}"].dtype == np.asarray(value).dtype.newbyteorder("=")
-
-
-def test_parts_of_one_name_are_refused(tmp_path):
-    for given, name in (({"1": 2, 1: 1.0}, "result.1"), ({"a.b": 1, "a": {"b": 2}}, "result.a.b")):
-        with pytest.raises(TypeError, match=f"two parts of the output are called {name}: give its keys other names"):
-            worker.save_output(given, tmp_path / "output.npz")
-
-
-def test_a_dtype_has_one_name_in_every_framework(tmp_path):
-    import torch
-
-    assert worker.save_output(torch.zeros(2, dtype=torch.bfloat16), tmp_path / "output.npz") == {"result": "bfloat16"}
+        assert arrays[f"result.{name}"].dtype == np.asarray(value).dtype
 
 
 def test_what_an_old_side_lacks_is_new_and_what_a_new_one_lacks_is_lost(file, tmp_path):
@@ -398,7 +347,7 @@ def test_a_pair_that_fails_is_tried_once_more_and_takes_nothing_from_the_others(
             raise one
         return one
 
-    side = types.SimpleNamespace(is_over=is_gone, is_gone=is_gone)
+    side = types.SimpleNamespace(is_gone=is_gone)
     monkeypatch.setattr(lockstep, "_pair", pair)
     monkeypatch.setattr(lockstep, "_live_pair", lambda *_: contextlib.nullcontext({"B": side}))
     (got,) = lockstep.compare([cases.load(file)["by_side"]], [], Settings(file, seconds=ENDLESS))
@@ -421,14 +370,12 @@ def test_a_side_that_hangs_is_told(file, monkeypatch, capsys):
         ("x = 1", "mark functions with @case"),
         ("import of_no_package", "import what a case needs inside of its function"),
         ("from metallab.versus import case\n@case\ndef one(): ...\ntwo = one", "two cases have one name"),
-        ("from metallab.versus import case\n@case(sizes={'n': 5})\ndef one(): ...", r"one: .* write {'n': \(5,\)}"),
-        ("import helper", "write what helper.py beside it has into this file"),
-        ("import sys; sys.exit(3)", "SystemExit: 3; let it define cases, and not end the program"),
+        ("from metallab.versus import case\n@case(sizes={'n': 5})\ndef one(): ...", r"one: .* write {'n': \(1, 2\)}"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
     ],
 )
 def test_a_file_of_cases_that_cannot_be_used_says_why(tmp_path, text, words):
     (tmp_path / "cases.py").write_text(text)
-    (tmp_path / "helper.py").touch()
     with pytest.raises(cases.CaseError, match=words):
         cases.load(tmp_path / "cases.py")
     with pytest.raises(cases.CaseError, match="there is no such file"):
@@ -492,7 +439,7 @@ def lost():
 
 
 def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monkeypatch):
-    """All of it: the worktree, what differs, the files that are imported, the verdict, the results, the exit code."""
+    """All of it: the worktree, what differs, the verdict, the results, the exit code."""
     monkeypatch.setattr(lockstep, "MOST_ROUNDS", 3)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "job.md"))
     out = tmp_path / "out"
@@ -549,16 +496,6 @@ def test_worktrees_are_kept_and_looked_at(repository):
     assert sides.worktree(revision, repository) == folder
 
 
-def test_folders_to_import_from_are_those_of_the_current_folder(repository, monkeypatch):
-    """A side's processes have another one, whose folder of that name would be taken."""
-    (repository / "src" / "old").mkdir()
-    monkeypatch.chdir(repository / "src")
-    of = lambda folders: sides.parse(f"HEAD,PYTHONPATH={folders}", repository).variables["PYTHONPATH"]
-    assert of("old") == str(repository / "src" / "old")
-    with pytest.raises(sides.SideError, match=f"PYTHONPATH names {repository / 'src' / 'new'}, which is not there"):
-        of("new")
-
-
 def test_a_side_is_its_parts(repository, tmp_path):
     (tmp_path / "env" / "bin").mkdir(parents=True)
     python = tmp_path / "env" / "bin" / "python"
@@ -597,17 +534,6 @@ def test_what_differs_is_told(repository):
     assert "Python" not in named
 
 
-def test_what_differs_is_what_processes_have(repository, capsys, monkeypatch):
-    """Not what was written: a variable of this process is also the other side's."""
-    monkeypatch.setenv("LEVEL", "1")
-    assert versus([".", ".,LEVEL=1", "cases.py", "--device", "cpu"]) == 2
-    assert "both sides are the same" in capsys.readouterr().err
-    two = {"A": ".", "B": ".,LEVEL=2"}
-    described = {name: sides.describe(sides.parse(text, repository), "cpu") for name, text in two.items()}
-    sides.assert_comparable(described)
-    assert ["variable LEVEL", "1", "2"] in sides.differences(described).rows
-
-
 def test_numbers_of_threads_are_compared_without_holding_them(repository, capsys):
     assert versus([".", ".,OMP_NUM_THREADS=2", "cases.py", "--device", "cpu"]) == 2
     error = capsys.readouterr().err
@@ -642,16 +568,6 @@ def test_packages_lie_where_pip_finds_them(tmp_path, files, project, source, mod
     assert (one.source, one.modules) == (tmp_path / source, modules)
 
 
-def test_a_repository_may_have_its_project_in_a_folder(repository, monkeypatch):
-    (repository / "python" / "theirs").mkdir(parents=True)
-    (repository / "python" / "theirs" / "__init__.py").touch()
-    (repository / "python" / "pyproject.toml").touch()
-    assert sides.parse(".", repository).source == repository / "src"
-    monkeypatch.chdir(repository / "python" / "theirs")
-    for one in (sides.parse(text, repository) for text in (".", "HEAD")):
-        assert one.source == one.checkout / "python"
-
-
 def test_the_same_twice_another_s_code_and_no_device_are_refused(repository, capsys):
     assert versus(["HEAD", "HEAD", "cases.py", "--device", "cpu"]) == 2
     assert "both sides are the same and import theirs from " in capsys.readouterr().err
@@ -664,125 +580,6 @@ def test_the_same_twice_another_s_code_and_no_device_are_refused(repository, cap
         sides.assert_comparable({"A": a, "B": dataclasses.replace(b, device="")})
     with pytest.raises(sides.SideError, match="name one device that both have"):
         sides.assert_comparable({"A": a, "B": dataclasses.replace(b, device="cuda", label="NVIDIA")})
-
-
-PLAIN = """
-import sys
-from pathlib import Path
-from metallab.versus import case
-LEAD
-
-@case
-def imported():
-    import mine
-    return lambda: mine.VALUE
-"""
-
-
-@pytest.mark.parametrize(
-    ("lead", "in_old", "answer"),
-    [
-        ("sys.path.insert(0, str(Path(__file__).parent))", True, "A imports mine from {root}/mine.py, and not"),
-        ("sys.path.append(str(Path(__file__).parent))", False, "NEW     imported: only B can do it: A: mine is not in"),
-    ],
-)
-def test_a_side_runs_its_own_files(root, tmp_path, monkeypatch, capsys, lead, in_old, answer):
-    """Modules without a package, and a path that leads both sides to one state, as a .pth of an environment does."""
-    (root / "cases.py").write_text(PLAIN.replace("LEAD", lead))
-    (root / ("mine.py" if in_old else "another.py")).write_text("VALUE = 1\n")
-    commit(root)
-    (root / "mine.py").write_text("VALUE = 1 + 0\n")
-    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
-    out = ["--device", "cpu", "--seconds", "1", "--out", str(tmp_path / "out")]
-    versus(["HEAD", ".", "cases.py", *out])
-    old = sides.parse("HEAD", root).checkout
-    told = capsys.readouterr()
-    assert answer.format(old=old, root=root) in told.out + told.err
-
-
-def test_a_case_beside_others_may_import_nothing(file):
-    """What another case has loaded into their processes is not its own, in whatever order they came."""
-    every = cases.load(file)
-    here = Path(__file__).resolve().parent
-    live = {name: types.SimpleNamespace(folder=here, is_over=False) for name in "AB"}
-    files: dict[str, dict[str, str]] = {}
-    for loaded in ({"theirs": f"{here}/theirs.py"}, {}, {"theirs": f"{here}/theirs.py"}):
-        ready = {name: {"files": loaded} for name in "AB"}
-        lockstep._assert_own_code(live, ready, (here,), files)
-    both, theirs = Settings(file, watched=(here, here.parent)), {"A": {}, "B": {"theirs": "theirs.py"}}
-    of = lambda files, settings: lockstep._Progress(every["new"], [ALIKE] * 8, files=files).outcome(settings, "why")
-    of_nothing, of_theirs, of_one_state = of(files, both), of(theirs, both), of(files, Settings(file, watched=(here,)))
-    assert [one.is_same_code for one in (of_nothing, of_theirs, of_one_state)] == [True, False, False]
-    assert [one.reason for one in (of_nothing, of_theirs)] == [f"{lockstep.SAME_FILES}; why", "why"]
-    assert report.exit_code([of_nothing, of_theirs]) == 0
-    assert report.exit_code([of_nothing, dataclasses.replace(of_nothing, answer="SLOWER")]) == 2
-    assert report.exit_code([of_one_state]) == 0
-
-
-def test_revisions_of_which_no_case_ran_a_file_are_not_compared(repository, tmp_path, monkeypatch):
-    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
-    out = ["--device", "cpu", "--seconds", "1", "--out", str(tmp_path)]
-    assert versus(["HEAD~1", "HEAD", "cases.py", "--only", "steady[n=2]", *out]) == 2
-    (kept,) = json.loads((tmp_path / "answers.json").read_text())["cases"]
-    assert kept["reason"] == lockstep.SAME_FILES
-
-
-def test_environments_run_what_is_installed_in_them(tmp_path, monkeypatch, capsys):
-    """Of one Python, with editable installs of ``mine``: A and C of one folder, B of another. We are in a third."""
-    import numpy
-
-    installed = Path(numpy.__file__).parents[1]
-    python = Path(sys.executable).resolve()
-    for name, checkout in (("A", "one"), ("B", "other"), ("C", "one")):
-        (tmp_path / checkout).mkdir(exist_ok=True)
-        (tmp_path / checkout / "mine.py").write_text("VALUE = 1\n")
-        folder = tmp_path / name
-        site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-        site.mkdir(parents=True)
-        (site / "mine.pth").write_text(f"{tmp_path / checkout}\n{installed}\n")
-        (folder / "bin").mkdir()
-        (folder / "bin" / "python").symlink_to(python)
-        (folder / "pyvenv.cfg").write_text(f"home = {python.parent}\n")
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
-    (tmp_path / "here" / "cases.py").write_text(PLAIN.replace("LEAD", ""))
-    given = ["cases.py", "--device", "cpu", "--seconds", "1", "--out", str(tmp_path / "out")]
-    for b, is_same in (("B", False), ("C", True)):
-        code = versus([str(tmp_path / "A"), str(tmp_path / b), *given])
-        (kept,) = json.loads((tmp_path / "out" / "answers.json").read_text())["cases"]
-        assert kept["reason"].startswith(lockstep.SAME_FILES) == is_same
-        assert code == 2 or not is_same
-
-
-@pytest.mark.parametrize(
-    ("of_b", "different", "is_same"),
-    [
-        ("one.py", [], True),
-        ("one.py", ["package my-one"], True),  # an editable install keeps the version that its files had
-        ("one.py", ["package torch"], False),
-        ("one.py", ["variable LEVEL"], False),
-        ("other.py", [], False),
-    ],
-)
-def test_the_same_files_are_compared_where_something_else_differs(file, of_b, different, is_same):
-    settings = Settings(file, watched=(Path("/"),), different=frozenset(different))
-    files = {"A": {"my_one": "one.py"}, "B": {"my_one": of_b}}
-    got = lockstep._Progress(cases.load(file)["new"], [ALIKE], files=files).outcome(settings, "", "more")
-    assert (got.is_same_code, got.reason) == (is_same, lockstep.SAME_FILES if is_same else "more")
-
-
-def test_files_of_sides_alone_are_listed(tmp_path, monkeypatch):
-    """Not what asks, by whatever name, nor what torch.compile and TensorFlow write, nor ``_ops.py`` of `torch.ops`."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("pytest.written", "__written", "mine", "__main__", "metallab.versus.more", "relative"):
-        module = types.ModuleType(name)
-        module.__file__ = f"{name}.py" if name == "relative" else str(tmp_path / f"{name}.py")
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setitem(sys.modules, "__mp_main__", sys.modules["__main__"])
-    listed = worker.loaded_files(["/"], str(tmp_path / "cases.py"))
-    assert {name: file for name, file in listed.items() if str(tmp_path) in file} == {"mine": f"{tmp_path}/mine.py"}
-    assert not {"os", "pytest", "numpy"} & listed.keys()
 
 
 def test_a_python_that_cannot_hand_over_anything_is_refused(repository, tmp_path):
@@ -838,20 +635,6 @@ def test_refusals_are_a_line_and_measure_nothing(root, tmp_path, capsys, monkeyp
     assert (root / "answers.json").read_text() == '{"sides": {"left": 1}, "cases": []}'
 
 
-def test_files_of_an_earlier_run_are_overwritten(repository, tmp_path, monkeypatch):
-    timed = lambda one: lockstep.Outcome(one, "SAME", lockstep.Interval(1.0, 0.999, 1.001), (ALIKE,) * 8)
-    monkeypatch.setattr(lockstep, "compare", lambda given, *_: map(timed, given))
-    for only in ("steady", "by_side"):
-        given = ["HEAD~1", "HEAD", "cases.py", "--only", only, "--device", "cpu", "--out", str(tmp_path / "out")]
-        assert versus(given) == 0
-    assert {file.name for file in (tmp_path / "out").iterdir()} == {"answers.json", "versus.json", "versus.png"}
-    assert "steady" not in (tmp_path / "out" / "answers.json").read_text()
-
-
-def test_somebody_s_project_needs_cases_of_its_own(repository):
-    assert versus(["HEAD~1", "."]) == 2
-
-
 def test_a_whole_name_means_no_longer_one():
     every = {
         name: cases.Case(name, lambda: None, "02") for name in ("blur", "unblur", "sum[n=1]", "sum[n=10]", "sum_up")
@@ -899,23 +682,6 @@ def test_what_was_compared_before_an_end_is_kept(repository, tmp_path, capsys, m
     assert set(kept) == {"versus/steady[n=2]/A", "versus/steady[n=2]/B"}
 
 
-def test_the_pairs_of_a_case_under_way_outlive_an_interruption(file, monkeypatch):
-    pairs = iter([ALIKE] * 5)  # of two cases
-
-    def pair(*_, **__):
-        if taken := next(pairs, None):
-            return taken
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(lockstep, "_pair", pair)
-    monkeypatch.setattr(lockstep, "_live_pair", lambda *_: contextlib.nullcontext({}))
-    every, got = cases.load(file), []
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - what came before counts
-        for one in lockstep.compare([every["by_side"], every["dtype"]], [], Settings(file, seconds=ENDLESS)):
-            got.append((one.answer, one.reason, len(one.pairs)))
-    assert sorted(got) == [("UNSURE", lockstep.INTERRUPTED, 2), ("UNSURE", lockstep.INTERRUPTED, 3)]
-
-
 @pytest.mark.parametrize(
     ("answers", "code"),
     [(["SAME", "FASTER", "UNSURE", "NEW"], 0), (["SAME", "NEITHER"], 2), (["LOST", "NEITHER"], 1),
@@ -940,8 +706,3 @@ def test_a_busy_machine_is_told():
     unknown = dataclasses.replace(here, load_average=None, cores_logical=2)
     assert "7.93 on 2 cores" in report.Load.between(quiet, busy).note
     assert report.Load.between(quiet, quiet).note == report.Load.between(unknown, quiet).note == ""
-
-
-def test_there_is_no_picture_without_a_ratio():
-    lost = lockstep.Outcome(cases.Case("blur", lambda: None), "LOST", reason="it fails")
-    assert report.draw([lost], "A: x; B: y", "CPU") is None

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,22 +72,12 @@ def case(
     def mark(set_up: Callable) -> Callable:
         if function is not None and function is not set_up:
             raise CaseError(f"{set_up.__name__}: options have names: write @case(group={function!r})")
-        if not isinstance(sizes or {}, Mapping):
-            raise CaseError(f"{set_up.__name__}: sizes are {sizes!r}: write {{'n': {sizes!r}}}, for a parameter n")
+        rows: list[dict[str, Any]] = [{}]
         for name, several in (sizes or {}).items():
-            if isinstance(several, str) or not isinstance(several, Iterable):
-                raise CaseError(
-                    f"{set_up.__name__}: sizes of {name} are {several!r}: write {{{name!r}: ({several!r},)}}"
-                )
-        names = list(sizes or {})
-        values = [tuple(several) for several in (sizes or {}).values()]
-        for name, several in zip(names, values, strict=True):
-            if not several:
-                raise CaseError(f"{set_up.__name__}: there are no sizes of {name}: name one at least, or leave it out")
-        set_up.versus_cases = [
-            Case(_name(set_up.__name__, chosen), set_up, group, tolerance, chosen)
-            for chosen in (dict(zip(names, row, strict=True)) for row in itertools.product(*values))
-        ]
+            if isinstance(several, str) or not isinstance(several, Iterable) or not (values := tuple(several)):
+                raise CaseError(f"{set_up.__name__}: sizes of {name} are {several!r}: write {{{name!r}: (1, 2)}}")
+            rows = [row | {name: value} for row in rows for value in values]
+        set_up.versus_cases = [Case(_name(set_up.__name__, row), set_up, group, tolerance, row) for row in rows]
         return set_up
 
     return mark(function) if callable(function) else mark
@@ -110,10 +99,6 @@ def load(path: Path | str) -> dict[str, Case]:
         raise CaseError(f"{path}: {error}") from error
     except (Exception, SystemExit) as error:
         advice = "; import what a case needs inside of its function" if isinstance(error, ImportError) else ""
-        if isinstance(error, ImportError) and path.with_name(f"{error.name}.py").exists():
-            advice = f"; write what {error.name}.py beside it has into this file, which both sides read"
-        if isinstance(error, SystemExit):
-            advice = "; let it define cases, and not end the program"
         message = " ".join(f"{type(error).__name__}: {error}".split())
         raise CaseError(f"{path}: {message}{advice}") from error
     marked = [one for function in vars(module).values() for one in getattr(function, "versus_cases", ())]

@@ -24,16 +24,11 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 EXIT_CODES = {
     0: "B is nowhere slower, as far as cases were decided",
     1: "B is slower in a case, or cannot do what A can",
-    2: "something could not be compared: a mistake, outputs differ, neither side can do it, both sides ran the same "
-    "files, too few pairs of processes for an interval, or no case could be timed on both sides",
+    2: "something could not be compared: a mistake, outputs differ, neither side can do it, "
+    "too few pairs of processes for an interval, or no case could be timed on both sides",
     130: "it was interrupted",
 }
 """What they mean."""
-OWN_FILES = (
-    "Let cases import what is to be compared. If they do, an installed copy comes first: uninstall it, name the folder "
-    "of each side's packages with PYTHONPATH=, or install each version into an environment of its own, without -e."
-)
-"""What to do where both sides ran the same files in every case."""
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
@@ -57,7 +52,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     return code
 
 
-_REFUSALS = (cases.CaseError, sides.SideError, lockstep.WrongCodeError, TurnBlocked, OSError)
+_REFUSALS = (cases.CaseError, sides.SideError, TurnBlocked, OSError)
 
 
 def run(given: argparse.Namespace) -> tuple[int, str]:
@@ -83,20 +78,7 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
     sides.assert_held(dict(zip("AB", two, strict=True)), given.threads)
     described = {name: sides.describe(side, wish) for name, side in zip("AB", two, strict=True)}
     sides.assert_comparable(described)
-    watched = {side.checkout.resolve() for side in two}
-    if len(watched) > 1:
-        watched.add(sides.repository(file.parent).resolve())
-    elif two[0].python != two[1].python:
-        watched = {Path("/")}
-    settings = Settings(
-        file,
-        described["A"].device,
-        given.seconds,
-        given.threads,
-        given.factor,
-        watched=tuple(sorted(watched)),
-        different=sides.different(described),
-    )
+    settings = Settings(file, described["A"].device, given.seconds, given.threads, given.factor)
     device = described["A"].label or machine.describe().chip or "CPU"
     different = sides.differences(described)
     print(different)
@@ -115,8 +97,6 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
         summary = "\n".join(
             filter(None, [str(report.table(outcomes)), is_timed * load.note, report.summary(outcomes, given.factor)])
         )
-        if all(outcome.is_same_code for outcome in outcomes):
-            summary += f"\n{OWN_FILES}"
         print(summary)
         if samples := report.save(given.out / "versus.json", outcomes, described, settings):
             print(f"The samples of both sides: {paths.shown(samples)}")

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from metallab import processes, timing, turns
 from metallab.isolated import ONE_THREAD
@@ -48,9 +48,6 @@ NOTICE = 20.0
 """Seconds without an answer after which a line says for whom is waited."""
 INTERRUPTED = "interrupted"
 """Why a case has no more pairs of processes."""
-SAME_FILES = "both sides ran the same files, so nothing is compared"
-"""Why the times of a case do not count."""
-
 Answer = Literal["SLOWER", "LOST", "DIFFERS", "UNSURE", "SAME", "FASTER", "NEW", "NEITHER"]
 
 
@@ -79,11 +76,6 @@ class Settings:
     """Threads of each side; 0: as many as it likes."""
     factor: float = 1 + timing.MATTERS
     """What is called a difference: the whole interval lies beyond it."""
-    watched: tuple[Path, ...] = ()
-    """Folders with states of what is compared, without links: a module from there has to be of its side's folder. One
-    where both sides have the same; of two environments ``/``, so that whatever is not installed in them is listed."""
-    different: frozenset[str] = frozenset()
-    """What is not the same on both sides beside the files that cases import, see `metallab.versus.sides.different`."""
 
     @property
     def patience(self) -> float:
@@ -119,10 +111,6 @@ class Outcome:
     reason: str = ""
     """Why there is no ratio, or why it is unsure."""
     seconds: float = 0.0
-    files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Of each side, A and B, the file of each module that it has imported from a watched folder."""
-    is_same_code: bool = False
-    """True if both sides ran the same files and nothing else differs: the times compare nothing."""
 
     @property
     def is_finding(self) -> bool:
@@ -149,7 +137,7 @@ def compare(
     their processes, which import frameworks once, and come in another order in each pair of processes; a pair that a
     case has ended is followed by another one, for it as well if that was the first time. Each pair takes a turn, see
     `metallab.turns`; waiting for it is no part of a budget. An interruption is raised after the outcomes of what has
-    pairs until then. `WrongCodeError` if a side runs another state's code.
+    pairs until then.
     """
     chance = chance or random.Random()
     kept = tempfile.TemporaryDirectory(prefix="metallab-versus-outputs-")
@@ -166,7 +154,7 @@ def compare(
                         for name in chance.sample(list(open_cases), len(open_cases)):
                             open_cases[name].one_more(live, settings, chance)
                             asked.append(open_cases[name])
-                            if any(side.is_over for side in live.values()):
+                            if any(side.is_gone for side in live.values()):
                                 break
                     beside = time.monotonic() - began - sum(progress.latest for progress in asked)
                 for progress in asked:
@@ -204,7 +192,6 @@ class _Progress:
     """Those of its set-up and rounds in the latest pair of processes."""
     beside: float = 0.0
     """Those of its share of starting and ending that pair."""
-    files: dict[str, Mapping[str, str]] = field(default_factory=dict)
     outputs: _Outputs = field(default_factory=_Outputs)
     failures: int = 0
     """How many pairs in a row have failed that may do better: see `one_more`."""
@@ -222,9 +209,7 @@ class _Progress:
         """
         began = time.monotonic()
         try:
-            self.pairs.append(
-                _pair(self.case, live, settings, chance, self.outputs, beside=self.beside, files=self.files)
-            )
+            self.pairs.append(_pair(self.case, live, settings, chance, self.outputs, beside=self.beside))
             self.failures, self.reason = 0, ""
         except _NoRatioError as why:
             self.failures += 1
@@ -244,7 +229,7 @@ class _Progress:
     def decided(self, settings: Settings) -> Outcome | None:
         """The outcome, if its pairs or its budget decide it: twice the budget where pairs lack for an interval."""
         if self.without_ratio:
-            return replace(self.without_ratio, seconds=self.spent, files=self.files)
+            return replace(self.without_ratio, seconds=self.spent)
         count = len(self.pairs)
         if not count:
             return None
@@ -258,22 +243,8 @@ class _Progress:
     def outcome(self, settings: Settings, reason: str, advice: str = "") -> Outcome:
         """What its pairs say until now. The advice is given where it can help and there is no reason."""
         of = intervals.interval([pair.log for pair in self.pairs])
-        is_same_code = _is_same_code(self.files, settings)
-        told = "; ".join(filter(None, [is_same_code * SAME_FILES, reason])) or advice
         answer, pairs = verdict(of, settings.factor), tuple(self.pairs)
-        return Outcome(self.case, answer, of, pairs, told, self.spent, self.files, is_same_code)
-
-
-def _is_same_code(files: Mapping[str, Mapping[str, str]], settings: Settings) -> bool:
-    """True if neither of two revisions imported a file of its own, or two environments that do not differ the same."""
-    if not any(files.values()):
-        return bool(files) and len(settings.watched) > 1
-    packages = {f"package {module.partition('.')[0].lower().replace('_', '-')}" for module in files["A"]}
-    return files["A"] == files["B"] and settings.different <= packages  # its version may be that of an older file
-
-
-class WrongCodeError(ValueError):
-    """A side runs what is another side's; the message says what to do."""
+        return Outcome(self.case, answer, of, pairs, reason or advice, self.spent)
 
 
 class _NoRatioError(Exception):
@@ -300,20 +271,16 @@ def _pair(
     chance: random.Random,
     outputs: _Outputs,
     beside: float = 0.0,
-    files: dict[str, Mapping[str, str]] | None = None,
 ) -> Pair:
     """Set a case up in a live process of each side, and take samples of it in rounds.
 
-    ``beside`` are the seconds that its processes cost before and after; ``files`` is given what each side has imported
-    from a watched folder in every pair: what only some have is another case's, which came before in these processes.
+    ``beside`` are the seconds that its processes cost before and after.
     """
     start = time.monotonic()
     for side in chance.sample("AB", 2):  # both at a time
         known = outputs.known.get(side, "")
         live[side].tell({"case": case.name, "output": str(live[side].output), "known": known})
     ready = {side: live[side].read() for side in "AB"}
-    if settings.watched:
-        _assert_own_code(live, ready, settings.watched, {} if files is None else files)
     _assert_both_can({side: answer["lacks"] for side, answer in ready.items() if "lacks" in answer})
     starting = time.monotonic() - start
     if not outputs.known:
@@ -369,47 +336,16 @@ def _assert_both_can(lacking: Mapping[str, str]) -> None:
     raise _NoRatioError("NEITHER" if len(lacking) == 2 else "NEW" if "A" in lacking else "LOST", reason)
 
 
-def _assert_own_code(
-    live: Mapping[str, _Side], ready: Mapping[str, dict], watched: Sequence[Path], files: dict[str, Mapping[str, str]]
-) -> None:
-    """A side that imports what only another state has lacks it, which its answer says then.
-
-    WrongCodeError if it has that file itself: then it was led astray, and times of the wrong code would be compared.
-    """
-    for side, answer in ready.items():
-        own, loaded = live[side].folder, answer.get("files", {})
-        if "files" in answer:
-            files[side] = dict(files.get(side, loaded).items() & loaded.items())
-        for module, file in loaded.items() if len(watched) > 1 else ():
-            home = max(
-                (folder for folder in watched if Path(file).is_relative_to(folder)), key=lambda at: len(at.parts)
-            )
-            if home == own:
-                continue
-            if (own / Path(file).relative_to(home)).exists():
-                raise WrongCodeError(
-                    f"{side} imports {module} from {file}, and not from {own}: something, such as sys.path in the file "
-                    "of cases or a PYTHONPATH, leads it there; take that away"
-                )
-            answer["lacks"] = f"{module} is not in {own}, and was taken from {file}"
-            live[side].is_over = True  # it keeps that module, which other cases would be blamed for
-
-
 def _assert_outputs_agree(files: Sequence[Path], dtypes: Sequence[Mapping[str, str]], case: Case) -> None:
-    """They have the same parts, which are close, and arrays of one dtype: a cheaper one is no faster way."""
-    from metallab import checks  # not where only measuring is installed and nothing is compared
-
+    """Both have the same parts, which are close, and arrays of one dtype: a cheaper one is no faster way."""
     outputs = [worker.load_output(file) for file in files]
     if not any(array.size for arrays in outputs for array in arrays.values()):
         raise _NoRatioError("NEITHER", "the case returns nothing: let its function return what it computes")
     for side, own, others in (("A", *outputs), ("B", *reversed(outputs))):
         if only := [name for name in own if name not in others]:
-            raise _NoRatioError("DIFFERS", f"only {side} returns {', '.join(only[:3])}{', ...' * (len(only) > 3)}")
-    try:
-        checks.assert_close(*outputs, case.tolerance)
-    except AssertionError as difference:
-        advice = "seed what is random in the case"
-        raise _NoRatioError("DIFFERS", f"{_with_sides(' '.join(str(difference).split()))}; {advice}") from None
+            raise _NoRatioError("DIFFERS", f"only {side} returns {', '.join(only[:3])}")
+    if difference := _difference(*outputs, case):
+        raise _NoRatioError("DIFFERS", f"{_with_sides(difference)}; seed what is random in the case")
     for name in dtypes[0].keys() & dtypes[1].keys():
         if dtypes[0][name] != dtypes[1][name]:
             reason = f"{name} is {dtypes[0][name]} of A and {dtypes[1][name]} of B: if it may be, cast it in the case"
@@ -418,16 +354,22 @@ def _assert_outputs_agree(files: Sequence[Path], dtypes: Sequence[Mapping[str, s
 
 def _assert_as_before(first: Path, side: _Side, case: Case) -> None:
     """The output of a further pair of processes is close to A's first one."""
-    from metallab import checks
-
-    try:
-        checks.assert_close(worker.load_output(first), worker.load_output(side.output), case.tolerance)
-    except AssertionError as difference:
+    if difference := _difference(worker.load_output(first), worker.load_output(side.output), case):
         raise _NoRatioError(
             "DIFFERS",
-            f"{side.name}'s output of a further pair of processes is not A's of the first: "
-            f"{' '.join(str(difference).split())}; let each case that shares its processes leave nothing behind",
-        ) from None
+            f"{side.name}'s output of a further pair of processes is not A's of the first: {difference}; let each case "
+            "that shares its processes leave nothing behind",
+        )
+
+
+def _difference(reference: Mapping[str, Any], result: Mapping[str, Any], case: Case) -> str:
+    from metallab import checks  # not where only measuring is installed and nothing is compared
+
+    try:
+        checks.assert_close(reference, result, case.tolerance)
+    except AssertionError as difference:
+        return " ".join(str(difference).split())
+    return ""
 
 
 def _with_sides(difference: str) -> str:
@@ -440,16 +382,14 @@ def _with_sides(difference: str) -> str:
 class _Side:
     """A live process of one side."""
 
-    def __init__(self, process: subprocess.Popen, given: Path, name: str, folder: Path | None, patience: float) -> None:
+    def __init__(self, process: subprocess.Popen, given: Path, name: str, patience: float) -> None:
         self.process, self.output, self.log = process, given / "output.npz", given / "log"
-        self.name, self.folder, self.patience = name, folder and folder.resolve(), patience
+        self.name, self.patience = name, patience
         self.task = ""
         self.printed = 0
         """How many bytes of its log were there before its task."""
         self.is_gone = False
         """True if it has ended or hangs."""
-        self.is_over = False
-        """True if it is of no more use: it is gone, or has loaded another side's code."""
 
     def tell(self, what: Mapping[str, str | int]) -> None:
         """Ask it to set up a case, or for a sample of so many calls."""
@@ -465,12 +405,12 @@ class _Side:
             if rest > 0:
                 print(f"versus: {self.name} is waited for, {self.task}: {rest:.0f} s more", file=sys.stderr, flush=True)
             if not self._answers_within(max(rest, 0.0)):
-                self.is_over = self.is_gone = True
+                self.is_gone = True
                 return {"lacks": f"no answer within {self.patience:g} s"}
         line = self.process.stdout.readline()
         if line.endswith(b"\n"):
             return json.loads(line)
-        self.is_over = self.is_gone = True
+        self.is_gone = True
         ended = processes.describe_exit(self.process.wait())
         words = processes.last_words(self.log, lines=1, start=self.printed)
         return {"lacks": f"its process {ended}{f': {words}' if words else ''}"}
@@ -486,11 +426,10 @@ def _live_pair(sides: Sequence[Command], settings: Settings, chance: random.Rand
         cores, live = _cores(settings.threads, chance), {}
         for side in chance.sample("AB", 2):
             given = {"cases": cases.__file__, "file": str(settings.file), "device": settings.device, "cores": cores}
-            given |= {"watched": [str(folder) for folder in settings.watched], "seed": chance.randrange(2**32)}
-            variables = environment(sides["AB".index(side)], settings.threads, padding=chance.randrange(4096))
-            started = _started(
-                sides["AB".index(side)], json.dumps(given), variables, Path(folder, side), settings.patience
-            )
+            given |= {"seed": chance.randrange(2**32)}
+            command = sides["AB".index(side)]
+            variables = environment(command, settings.threads, padding=chance.randrange(4096))
+            started = _started(command, json.dumps(given), variables, Path(folder, side), settings.patience)
             live[side] = stack.enter_context(started)
         yield live
 
@@ -515,7 +454,7 @@ def _started(
         )
         head = processes.find_process(process.pid)
         try:
-            yield _Side(process, folder, folder.name, command.folder, patience)
+            yield _Side(process, folder, folder.name, patience)
         finally:
             process.stdin.close()
             process.stdout.close()

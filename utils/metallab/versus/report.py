@@ -17,8 +17,7 @@ from metallab import machine, records, units
 from metallab.records import Record
 from metallab.tables import Table
 from metallab.timing import Measurement
-from metallab.versus.intervals import LOOKS
-from metallab.versus.lockstep import SAME_FILES, Answer, Outcome, Pair, Settings
+from metallab.versus.lockstep import Answer, Outcome, Pair, Settings
 from metallab.versus.sides import Description, Side
 
 MEANS: Mapping[Answer, str] = {
@@ -33,9 +32,7 @@ MEANS: Mapping[Answer, str] = {
 }
 """The worst first."""
 
-RATIO = (
-    "time A / time B: above 1 B is faster. Of samples taken in turns, so it need not be that of the medians beside it."
-)
+RATIO = "time A / time B: above 1 B is faster. Of samples taken in turns, so not that of the medians beside it."
 
 
 _WRITTEN = {
@@ -111,35 +108,21 @@ def summary(outcomes: Sequence[Outcome], factor: float) -> str:
     if not undecided:
         return told
     without = len(undecided) - sum(map(has_interval, undecided))
-    open_ones = [outcome for outcome in undecided if not outcome.is_same_code]
-    full = sum(len(outcome.pairs) == LOOKS[-1] for outcome in open_ones)
-    parts = [
-        f"{len(undecided)} of {len(outcomes)} were not decided{f', {without} without an interval' * bool(without)}"
-    ]
-    if full < len(open_ones):
-        parts.append("more --seconds or a quieter machine may decide them")
-    if full:
-        parts.append(
-            f"{full} had all {LOOKS[-1]} pairs, which no --seconds add to: a quieter machine may decide, or a larger "
-            "--factor"
-        )
-    return f"{told}\n{'; '.join(parts)}."
+    how_many = f"{len(undecided)} of {len(outcomes)} were not decided"
+    if without:
+        how_many += f", {without} without an interval"
+    return f"{told}\n{how_many}: more --seconds, a quieter machine or a larger --factor may decide."
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
     """1 if B is slower somewhere, or cannot do what A can; 2 if something could not be compared; else 0."""
-    if any(outcome.is_finding for outcome in outcomes) and not all(outcome.is_same_code for outcome in outcomes):
+    if any(outcome.is_finding for outcome in outcomes):
         return 1
     return 2 if not_compared(outcomes) else 0
 
 
 def not_compared(outcomes: Sequence[Outcome]) -> list[str]:
-    """Why something could not be compared, each reason in words; empty where all could.
-
-    That no case has run code that differs stands alone, whatever its times are.
-    """
-    if all(outcome.is_same_code for outcome in outcomes):
-        return [SAME_FILES]
+    """Return why something could not be compared, each reason in words; empty where all could."""
     compared = [outcome for outcome in outcomes if outcome.interval]
     answers = {outcome.answer for outcome in outcomes}
     reasons = {
@@ -224,7 +207,7 @@ def save(
 def draw(outcomes: Sequence[Outcome], heading: str, device: str):
     """A figure: each case's ratio with its interval, and the single pairs; None where there are no ratios.
 
-    Cases without a ratio are named below. The axis is drawn together far from 1, where one ratio would hide the others.
+    Cases without a ratio are named below.
     """
     import matplotlib.pyplot as plt
 
@@ -241,18 +224,18 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
         names = []
         for row, outcome in enumerate(compared):
             colour, of, is_told = colours[outcome.answer], outcome.interval, has_interval(outcome)
-            single = [_position(math.exp(pair.log)) for pair in outcome.pairs]
+            single = [pair.log for pair in outcome.pairs]
             axes.plot(single, [row] * len(single), "|", color=plots.GREY)
             if is_told:
-                axes.plot([_position(of.low), _position(of.high)], [row, row], color=colour, linewidth=3, alpha=0.6)
-            axes.plot(_position(of.speed), row, "o", color=colour, fillstyle="full" if is_told else "none")
+                axes.plot([math.log(of.low), math.log(of.high)], [row, row], color=colour, linewidth=3, alpha=0.6)
+            axes.plot(math.log(of.speed), row, "o", color=colour, fillstyle="full" if is_told else "none")
             answer = outcome.answer if is_told else f"{outcome.answer}, no interval"
             names.append("\n".join([*textwrap.wrap(outcome.case.name, 32), answer]))
-        axes.axvline(_position(1), color=plots.BLACK, linewidth=1)
+        axes.axvline(0, color=plots.BLACK, linewidth=1)
+        axes.set_xscale("asinh", linear_width=0.05)  # drawn together far from 1, where one ratio would hide the others
+        axes.xaxis.set_major_formatter(lambda log, _: f"{math.exp(log):.3g}")
         low, high = axes.get_xlim()
-        axes.set_xlim(min(low, _position(0.98)), max(high, _position(1.02)))
-        ticks = _ticks(*axes.get_xlim())
-        axes.set_xticks(list(map(_position, ticks)), [f"{ratio:g}" for ratio in ticks])
+        axes.set_xlim(min(low, math.log(0.98)), max(high, math.log(1.02)))
         axes.set_yticks(range(len(compared)), names, fontsize=9)
         axes.set_ylim(len(compared) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)
@@ -260,26 +243,6 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
         figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=9)
         plots.title(figure, f"{heading} (95 % intervals; each stroke is a pair of processes)", [device])
     return plots.described(figure, "; ".join(map(sentence, outcomes)))
-
-
-def _position(ratio: float) -> float:
-    """Where a ratio is on the axis: at its logarithm up to some 5 %, and beyond that at the logarithm of that."""
-    return math.asinh(math.log(ratio) / 0.05)
-
-
-_FASTER = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-_SLOWER = (0.99, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """1, and round ratios from one position on the axis to another, each at least a tenth of it from the last one."""
-    ticks = [1.0]
-    for ratios in (_FASTER, _SLOWER):
-        last = 1.0
-        for ratio in ratios:
-            if low <= _position(ratio) <= high and abs(_position(ratio) - _position(last)) >= (high - low) / 10:
-                ticks.append(last := ratio)
-    return ticks
 
 
 def _ratio(outcome: Outcome) -> str:

@@ -8,8 +8,6 @@ construction, so what differs between them is what the parts say, and what follo
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -17,9 +15,11 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import filelock
 
 from metallab import machine, paths, processes
 from metallab.isolated import ONE_THREAD
@@ -193,7 +193,8 @@ def assert_comparable(described: Mapping[str, Description]) -> None:
 def differences(described: Mapping[str, Description]) -> Table:
     """What is not the same on both sides: revision, folder, Python, variables, packages; `MOST_DIFFERENCES` of it."""
     columns = [_facts(description, described) for description in described.values()]
-    rows = [[what, *(column.get(what, "none") for column in columns)] for what in _unequal(columns)]
+    rows = [[what, *(column.get(what, "none") for column in columns)] for what in set().union(*columns)]
+    rows = [row for row in rows if len(set(row[1:])) > 1]
     rows.sort(key=lambda row: (_ORDER.index(row[0].split()[0]), "none" in row, row[0]))
     more = len(rows) - MOST_DIFFERENCES
     a, b = described.values()
@@ -203,23 +204,7 @@ def differences(described: Mapping[str, Description]) -> Table:
             f"Both run {', '.join(a.modules)} of {a.side.source}. To compare what environments have installed of it, "
             "start in a folder outside of that one."
         )
-    if a.side.checkout != b.side.checkout and a.side.state == b.side.state and a.side.state[1] is False:
-        notes.append(
-            f"Both sides have the same files, but for those that git ignores: the working tree is a clean checkout of "
-            f"{a.side.state[0][:12]}."
-        )
     return Table(["what differs", *described], rows[:MOST_DIFFERENCES], note="\n".join(notes))
-
-
-def different(described: Mapping[str, Description]) -> frozenset[str]:
-    """What is not the same on both sides, as `differences` names it; environments of one Python are not for that."""
-    unequal = _unequal([_facts(description, described) for description in described.values()])
-    pythons = {description.side.python.resolve() for description in described.values()}
-    return frozenset(unequal - ({"environment"} if len(pythons) == 1 else set()))
-
-
-def _unequal(columns: Sequence[Mapping[str, str]]) -> set[str]:
-    return {what for what in set().union(*columns) if len({column.get(what, "none") for column in columns}) > 1}
 
 
 MOST_DIFFERENCES = 20
@@ -267,7 +252,8 @@ def worktree(revision: str, root: Path) -> Path:
     where = hashlib.sha256(os.fsencode(root)).hexdigest()[:8]
     kept = paths.BUILD if root == paths.ROOT else cache
     folder = kept / "versus" / "worktrees" / f"{root.name}-{where}-{revision[:12]}"
-    with _locked(folder.with_name(f"{folder.name}.lock")):  # another command may be making it
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(f"{folder}.lock"):  # another command may be making it
         if not (folder / ".git").exists():
             _git(root, "worktree", "prune")
             _git(root, "worktree", "add", "--detach", "--quiet", str(folder), revision)
@@ -275,15 +261,6 @@ def worktree(revision: str, root: Path) -> Path:
     if _git(folder, "rev-parse", "HEAD") != revision or changed:
         raise SideError(f"{folder} is not what was committed as {revision[:12]}: remove that folder, and ask again")
     return folder
-
-
-@contextlib.contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Hold a file beside what only one process may make at a time."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _folders(text: str) -> str:
@@ -303,7 +280,7 @@ def _told_sources(file: Path) -> list[str]:
     try:
         tools = tomllib.loads(file.read_text("utf-8")).get("tool", {}) if file.is_file() else {}
     except ValueError as error:
-        raise SideError(f"{file}: {error}; mend it, or name a revision where it is right") from error
+        raise SideError(f"{file}: {error}; fix it, or name a revision where it is right") from error
     told = tools.get("setuptools", {})
     packages = told.get("packages")  # a table, or a list of names
     where = packages.get("find", {}).get("where", []) if isinstance(packages, dict) else []

@@ -21,7 +21,6 @@ import os
 import platform
 import random
 import sys
-import sysconfig
 import time
 import traceback
 from pathlib import Path
@@ -136,7 +135,6 @@ class Work:
         gc.disable()
         self.seconds = warm_up(self.function, self.wait)
         self.ready = {"calls": max(1, math.ceil(SAMPLE_SECONDS / self.seconds)), "first_call": first / 1e9}
-        self.ready["files"] = loaded_files(settings["watched"], settings["file"])
         self.ready |= {"fingerprint": mark, "dtypes": dtypes}
 
 
@@ -147,44 +145,6 @@ def load_cases(path):
     sys.modules["metallab.versus"] = sys.modules["metallab.versus.cases"] = module
     spec.loader.exec_module(module)
     return module
-
-
-def loaded_files(folders, cases_file):
-    """The file of each module that was loaded from these folders, but for what is installed, and the cases.
-
-    What asks is the working tree's on both sides and no module of a side, whatever its name: multiprocessing lists it
-    as ``__mp_main__`` as well. A path that is not absolute was not given by an import: ``torch.ops`` has one. Of
-    all folders, ``/``, what an installed package has written and loaded is a part of it.
-    """
-    files = {}
-    for name, module in list(sys.modules.items()) if folders else ():
-        file = getattr(module, "__file__", None)
-        is_asking = module is sys.modules["__main__"] or name.startswith("metallab.versus")
-        if is_asking or not isinstance(file, str) or not os.path.isabs(file):
-            continue
-        file = os.path.realpath(file)
-        is_inside = any(file.startswith(os.path.join(folder, "")) for folder in folders)
-        is_part = folders == ["/"] and is_part_of_installed(name)
-        if is_inside and not is_part and not is_installed(file) and file != os.path.realpath(cases_file):
-            files[name] = file
-    return files
-
-
-def is_installed(file):
-    """Whether a file, without links in its path, belongs to this Python or its environment."""
-    return file.startswith(installed_folders()) or "-packages" in os.path.dirname(file)
-
-
-@functools.cache
-def installed_folders():
-    return tuple(os.path.join(os.path.realpath(folder), "") for folder in sysconfig.get_paths().values())
-
-
-def is_part_of_installed(name):
-    """Whether a module's package is installed, or its name is one that programs give to what they write."""
-    package = name.partition(".")[0]
-    file = getattr(sys.modules.get(package), "__file__", None)
-    return package.startswith("__") or (isinstance(file, str) and is_installed(os.path.realpath(file)))
 
 
 def describe_error(error):
@@ -295,7 +255,7 @@ def leaves(result, name="result"):
         parts = ((field.name, getattr(result, field.name)) for field in dataclasses.fields(kind))
     elif issubclass(kind, dict):
         parts = result.items()
-    elif issubclass(kind, (list, tuple)) and shape_of_numbers(result) is None:
+    elif issubclass(kind, (list, tuple)) and not is_numbers(result):
         parts = enumerate(result)
     else:
         yield name, result
@@ -304,34 +264,9 @@ def leaves(result, name="result"):
         yield from leaves(part, f"{name}.{key}")
 
 
-def is_number(leaf):
-    """Whether it is a number of Python that an array of its kind holds exactly: whole ones in an int64."""
-    kind = type(leaf)
-    return -(2**63) <= leaf < 2**63 if issubclass(kind, int) else issubclass(kind, (float, complex))
-
-
-def shape_of_numbers(result):
-    """The shape of a number, or of lists of numbers in lists of one length; None of anything else."""
-    if is_number(result):
-        return ()
-    if not issubclass(type(result), (list, tuple)) or not result:
-        return None
-    inner = shape_of_numbers(result[0])
-    if inner is None or any(shape_of_numbers(part) != inner for part in result):
-        return None
-    return (len(result), *inner)
-
-
-def text_of(leaf):
-    """A text of its own for a text, or a whole number that is neither an int64 nor a uint64; None of anything else."""
-    kind = type(leaf)
-    if issubclass(kind, (str, bytes)):
-        text = (str if issubclass(kind, str) else bytes).__repr__(leaf)  # ends of zeros count, which NumPy drops
-    elif issubclass(kind, int) and not -(2**63) <= leaf < 2**64:
-        text = hex(leaf)  # of any length
-    else:
-        return None
-    return text if len(text) < 100 else f"{text[:40]}...{hashlib.blake2b(text.encode()).hexdigest()}"
+def is_numbers(result):
+    """True for a list of numbers of Python, which is one array."""
+    return all(issubclass(type(part), (int, float, complex)) for part in result)
 
 
 def fingerprint(result):
@@ -339,8 +274,7 @@ def fingerprint(result):
     whole = hashlib.blake2b()
     for name, leaf in leaves(result):
         array = to_numpy(leaf) if hasattr(leaf, "dtype") else None  # plain numbers need no NumPy, which takes time
-        plain = text_of(leaf) or leaf
-        whole.update(repr((name, plain if array is None else (str(leaf.dtype), array.shape))).encode())
+        whole.update(repr((name, leaf if array is None else (str(leaf.dtype), array.shape))).encode())
         if array is not None:
             whole.update(array.tobytes())
     return whole.hexdigest()
@@ -350,7 +284,7 @@ def to_numpy(leaf):
     """An array, number or text of whatever framework; TypeError for what is none. None is empty."""
     import numpy as np
 
-    array = [] if leaf is None else text_of(leaf) or leaf
+    array = [] if leaf is None else leaf
     if hasattr(leaf, "detach"):
         array = leaf.detach().cpu()
         array = array.float() if str(array.dtype) == "torch.bfloat16" else array
@@ -365,10 +299,9 @@ def to_numpy(leaf):
 
 
 def save_output(result, path):
-    """The output as a file that `load_output` reads, whatever framework made it; the dtype of each array.
+    """Write the output as a file that `load_output` reads, whatever framework made it; return the dtype of each array.
 
-    Numbers of Python have none. The file has one array for each dtype, since each one costs time to read, and as JSON
-    the name, dtype and shape of each part. TypeError for what is no array or number, or two parts of one name.
+    Numbers of Python have none. TypeError for what is no array or number, or two parts of one name.
     """
     import numpy as np
 
@@ -379,28 +312,16 @@ def save_output(result, path):
         if (dtype := getattr(leaf, "dtype", None)) is not None:
             dtypes[name] = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # that of PyTorch has no name
         arrays[name] = to_numpy(leaf)
-    index, joined = [], {}
-    for name, array in arrays.items():
-        index.append([name, array.dtype.name, array.shape])
-        joined.setdefault(array.dtype.name, []).append(array.ravel())
-    text = np.frombuffer(json.dumps(index).encode(), np.uint8)
-    np.savez(path, index=text, **{f"of_{dtype}": np.concatenate(parts) for dtype, parts in joined.items()})
+    np.savez(path, *arrays.values(), names=np.array(list(arrays)))
     return dtypes
 
 
 def load_output(path):
-    """The parts of an output that `save_output` wrote, by name."""
+    """Return the parts of an output that `save_output` wrote, by name."""
     import numpy as np
 
     with np.load(path, allow_pickle=False) as file:
-        joined = {name.partition("_")[2]: file[name] for name in file.files if name != "index"}
-        index = json.loads(bytes(file["index"]))
-    arrays, used = {}, dict.fromkeys(joined, 0)
-    for name, dtype, shape in index:
-        start = used[dtype]
-        used[dtype] += math.prod(shape)
-        arrays[name] = joined[dtype][start : used[dtype]].reshape(shape)
-    return arrays
+        return {str(name): file[f"arr_{number}"] for number, name in enumerate(file["names"])}
 
 
 if __name__ == "__main__":
