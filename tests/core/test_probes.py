@@ -84,12 +84,6 @@ def test_what_a_plugin_prints_at_its_end_hides_nothing(pretend):
     assert {probe.device: probe.status for probe in probes.run("jax")} == {"cpu": "works", "metal": "works"}
 
 
-def test_a_process_that_ends_without_an_answer_is_a_line_in_the_table(pretend):
-    pretend("onnxruntime", "import os\nos._exit(0)")
-    (probe,) = probes.run("onnxruntime")
-    assert (probe.status, probe.detail) == ("failed", "its process exited with code 0 before it answered")
-
-
 FAKE_TENSORFLOW = """
     import contextlib, numpy as np
     __version__ = "2.16.2"
@@ -141,11 +135,12 @@ def test_on_a_mac_a_missing_plugin_has_a_remedy(name, monkeypatch):
     assert "Metal plugin is not loaded" in last.detail
 
 
-def test_a_mac_without_mps_is_told_what_it_needs(monkeypatch):
+def test_programs_of_a_mac_name_its_installer(monkeypatch):
     monkeypatch.setattr(probes.sys, "platform", "darwin")
-    assert "macOS 15" in probes._torch_remedy("mps")
-    assert {tool.name for tool in probes.tools()} == {"c++", "git", "xcrun"}
-    assert all(tool.remedy == "xcode-select --install" for tool in probes.tools())
+    monkeypatch.setattr(probes.shutil, "which", lambda name: None)
+    rows = probes.programs().rows
+    assert [row[0] for row in rows] == ["c++", "git", "xcrun"]
+    assert all(row[1].endswith("xcode-select --install") for row in rows)
 
 
 def test_the_lock_is_compared_by_public_version(tmp_path, monkeypatch):
@@ -163,44 +158,16 @@ def test_a_lesson_says_what_it_misses(tmp_path):
     assert (lesson.name, lesson.title, lesson.missing) == ("07_do_it", "Do it", ("no-such-package",))
 
 
-DAMAGED = {
-    "empty": "",
-    "cut short": '{"cells": [',
-    "a list": "[]",
-    "no cells": "{}",
-    "a picture": "\udcff\udcd8",
-    "needs a text": '{"cells": [], "metadata": {"metallab": {"needs": "torch"}}}',
-}
-
-
-@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_lesson_is_named_in_a_line(tmp_path, text):
-    (tmp_path / "07_do_it.ipynb").write_text(text, encoding="utf-8", errors="surrogateescape")
-    with pytest.raises(
-        ValueError, match=r"^07_do_it\.ipynb cannot be read as a notebook \(\w+: [^\n]+; restore it"
-    ) as failed:
+@pytest.mark.parametrize("text", ["", "{}"])
+def test_a_damaged_lesson_is_named(tmp_path, text):
+    (tmp_path / "07_do_it.ipynb").write_text(text)
+    with pytest.raises(ValueError, match=r"^07_do_it\.ipynb cannot be read as a notebook"):
         probes.lessons(tmp_path)
-    assert "\n" not in str(failed.value)
 
 
 def test_no_lesson_misses_anything_where_everything_is_installed():
     """A page's list holds names of packages as pip knows them: opencv-python, and not cv2."""
     assert {lesson.name: lesson.missing for lesson in probes.lessons() if lesson.missing} == {}
-
-
-def test_an_unknown_framework_is_a_usage_error(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["probes", "caffe"])
-    assert probes.main() == 2
-    assert "usage" in capsys.readouterr().err
-
-
-def test_what_begins_like_an_answer_or_is_no_text_hides_nothing(pretend):
-    pretend("onnxruntime", "import atexit; atexit.register(print, '[{bye')\nraise ImportError('it is missing')")
-    (probe,) = probes.run("onnxruntime")
-    assert "it is missing" in probe.detail
-    pretend("onnxruntime", "import os; os.write(2, bytes([255, 10])); os._exit(3)")
-    (probe,) = probes.run("onnxruntime")
-    assert (probe.status, probe.detail) == ("failed", "\ufffd")
 
 
 @pytest.mark.parametrize("cells", [[], [nbformat.v4.new_markdown_cell("")], [nbformat.v4.new_code_cell("1")]])

@@ -8,6 +8,7 @@ import hashlib
 import io
 import itertools
 import random
+import re
 from collections.abc import Iterator
 
 import nbformat

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from packaging.requirements import Requirement
 
-from metallab import machine, paths, units
+from metallab import machine, paths
 from metallab.processes import describe_exit
 from metallab.tables import Table
 
@@ -50,27 +50,22 @@ class ProbeResult:
     status: ProbeStatus
     detail: str = ""
     remedy: str = ""
-    """The command or step that mends it; empty where nothing is to be done."""
+    """The command or step that fixes it; empty where nothing is to be done."""
 
 
-STATUS_WORDS: Mapping[ProbeStatus, str] = {
-    "works": "✓ computes",
-    "absent": "– not here",
-    "wrong": "✗ WRONG RESULT",
-    "failed": "✗ failed",
-}
+STATUS_WORDS = {"works": "✓ computes", "absent": "– not here", "wrong": "✗ WRONG RESULT", "failed": "✗ failed"}
 
 
 class ProbeResults(list[ProbeResult]):
     """What was found about several devices; a notebook shows it as a table."""
 
     def table(self) -> Table:
-        """A row for each framework and device; what mends a fault stands in the last column, if something does."""
+        """Return a row for each framework and device, with a column for what fixes a fault if something does."""
         rows = [
             (probe.framework, probe.version, probe.device, STATUS_WORDS[probe.status], probe.detail, probe.remedy)
             for probe in self
         ]
-        headings = ["framework", "version", "device", "result", "what was found", "to mend"]
+        headings = ["framework", "version", "device", "result", "what was found", "to fix"]
         return Table(headings, rows) if any(row[-1] for row in rows) else Table(headings[:-1], [r[:-1] for r in rows])
 
     def sentence(self) -> str:
@@ -114,7 +109,10 @@ def run(framework: str, timeout: float = TIMEOUT) -> list[ProbeResult]:
     answers = [line for line in child.stdout.splitlines() if line.startswith(ANSWER)]
     if child.returncode == 0 and answers:
         return [ProbeResult(**row) for row in json.loads(answers[-1].removeprefix(ANSWER))]
-    return [ProbeResult(framework, version, "?", "failed", _how_it_ended(child), "make setup FORCE=1")]
+    lines = child.stderr.strip().splitlines()
+    ended = f"its process {describe_exit(child.returncode)}" + ("" if child.returncode else " before it answered")
+    detail = lines[-1] if child.returncode > 0 and lines else ended
+    return [ProbeResult(framework, version, "?", "failed", detail, "make setup FORCE=1")]
 
 
 def installed(package: str) -> str | None:
@@ -148,31 +146,17 @@ def versions() -> Table:
     return Table(["package", "locked", "installed"], differing, note)
 
 
-@dataclass(frozen=True)
-class Tool:
-    """A program outside Python that some lesson uses."""
-
-    name: str
-    path: str | None
-    purpose: str
-    remedy: str
-
-
-def tools() -> list[Tool]:
+def programs() -> Table:
     """Compilers and the Mac's command-line tools, as found on the PATH; those of a Mac are listed on a Mac only."""
     mac = sys.platform == "darwin"
-    wanted = [
-        ("c++", "builds C++ extensions", "xcode-select --install" if mac else "apt-get install g++"),
-        ("git", "puts the revision beside each number", "xcode-select --install" if mac else "apt-get install git"),
-    ]
+    install = "xcode-select --install" if mac else "apt-get install "
+    wanted = {"c++": ("builds C++ extensions", "g++"), "git": ("puts the revision beside each number", "git")}
     if mac:
-        wanted.append(("xcrun", "finds Metal's compiler and mpsgraphtool", "xcode-select --install"))
-    return [Tool(name, shutil.which(name), purpose, remedy) for name, purpose, remedy in wanted]
-
-
-def programs() -> Table:
-    """`tools` as a table."""
-    rows = [(tool.name, "found" if tool.path else f"MISSING; to mend: {tool.remedy}", tool.purpose) for tool in tools()]
+        wanted["xcrun"] = "finds Metal's compiler and mpsgraphtool", ""
+    rows = []
+    for name, (purpose, package) in wanted.items():
+        fix = f"MISSING; to fix: {install if mac else install + package}"
+        rows.append((name, "found" if shutil.which(name) else fix, purpose))
     return Table(["program", "on this machine", "what for"], rows)
 
 
@@ -191,7 +175,7 @@ class LessonNeeds:
 
 
 def lessons(folder: Path = paths.NOTEBOOKS) -> list[LessonNeeds]:
-    """Every numbered notebook with what it needs; its name is the title of one that begins with none.
+    """Return every numbered notebook with what it needs; its name is the title of one that begins with none.
 
     ValueError, with the name of the file, for one that cannot be read as a notebook.
     """
@@ -201,28 +185,24 @@ def lessons(folder: Path = paths.NOTEBOOKS) -> list[LessonNeeds]:
             notebook = json.loads(path.read_text(encoding="utf-8"))  # nbformat takes 2 s to import, in each child
             texts = ("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
             title = next(texts, "").partition("\n")[0].lstrip("# ") or path.stem
-            needs = notebook["metadata"].get("metallab", {}).get("needs", [])
-            if not isinstance(needs, list) or not all(isinstance(each, str) for each in needs):
-                raise TypeError(f"needs is {needs!r}, not a list of packages")
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(
-                f"{path.name} cannot be read as a notebook ({units.first_line(error, kind=True)}); restore it, or move "
-                f"it out of {folder}"
-            ) from None
-        pages.append(LessonNeeds(path.stem, title, tuple(needs)))
+            pages.append(
+                LessonNeeds(path.stem, title, tuple(notebook["metadata"].get("metallab", {}).get("needs", [])))
+            )
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(f"{path.name} cannot be read as a notebook ({error}); restore it") from None
     return pages
 
 
 def lessons_here() -> Table:
-    """Every notebook, and the packages that it needs and this machine lacks."""
-    rows = [(lesson.name[: lesson.name.index("_")], lesson.title, lesson.missing) for lesson in lessons()]
-    ready = sum(not missing for *_, missing in rows)
-    told = [(number, title, ", ".join(missing) or "nothing") for number, title, missing in rows]
-    return Table(["page", "title", "missing here"], told, f"{ready} of {len(rows)} pages have all that they need.")
+    """Return every notebook, and the packages that it needs and this machine lacks."""
+    every = lessons()
+    rows = [(each.name.split("_")[0], each.title, ", ".join(each.missing) or "nothing") for each in every]
+    ready = sum(not each.missing for each in every)
+    return Table(["page", "title", "missing here"], rows, f"{ready} of {len(rows)} pages have all that they need.")
 
 
 def fitness(measurement: Measurement) -> str:
-    """What to mend on this machine before a number is believed: power, load, and what a measurement's flags say."""
+    """Return what to fix on this machine before a measurement is trusted: power, load, the measurement's flags."""
     here = machine.describe()
     reasons = [f"the measurement is flagged '{flag}'" for flag in measurement.flags]
     if here.power_source == "battery":
@@ -231,19 +211,7 @@ def fitness(measurement: Measurement) -> str:
         reasons.append("low-power mode is on: switch it off")
     if here.load_average and here.load_average[0] > (here.cores_logical or 1):
         reasons.append(f"load average {here.load_average[0]:.1f}: something else ran in the last minute")
-    return "Before you measure: " + ("; ".join(reasons) or "nothing to mend") + "."
-
-
-def _how_it_ended(child: subprocess.CompletedProcess) -> str:
-    lines = child.stderr.strip().splitlines()
-    if child.returncode > 0 and lines:
-        return lines[-1]
-    return f"its process {describe_exit(child.returncode)}" + ("" if child.returncode else " before it answered")
-
-
-def _operands() -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return tuple(rng.standard_normal((64, 64), dtype=np.float32) for _ in range(2))
+    return "Before you measure: " + ("; ".join(reasons) or "nothing to fix") + "."
 
 
 def _tried(
@@ -251,7 +219,7 @@ def _tried(
 ) -> ProbeResult:
     """Multiply on a device and compare with NumPy."""
     version = installed(framework) or "-"
-    a, b = _operands()
+    a, b = np.random.default_rng(0).standard_normal((2, 64, 64), dtype=np.float32)
     try:
         result = np.asarray(product(a, b))
     except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
@@ -274,14 +242,10 @@ def _torch() -> Iterator[ProbeResult]:
         if backend.is_available():
             yield _tried("torch", kind, product_on(kind))
         else:
-            detail = f"PyTorch sees no {kind} device on this machine"
-            yield ProbeResult("torch", installed("torch") or "-", kind, "absent", detail, _torch_remedy(kind))
-
-
-def _torch_remedy(kind: str) -> str:
-    if kind == "mps" and sys.platform == "darwin":
-        return "PyTorch's MPS device needs Apple silicon, macOS 15 or newer, and a native (arm64) Python"
-    return ""
+            detail, remedy = f"PyTorch sees no {kind} device on this machine", ""
+            if kind == "mps" and sys.platform == "darwin":
+                remedy = "PyTorch's MPS device needs Apple silicon, macOS 15 or newer, and a native (arm64) Python"
+            yield ProbeResult("torch", installed("torch") or "-", kind, "absent", detail, remedy)
 
 
 def _tensorflow() -> Iterator[ProbeResult]:
@@ -299,9 +263,13 @@ def _tensorflow() -> Iterator[ProbeResult]:
     for index, _ in enumerate(gpus):
         yield _tried("tensorflow", f"gpu:{index}", product_on(f"/GPU:{index}"))
     if not gpus:
-        mac = sys.platform == "darwin"
-        detail = "the Metal plugin is not loaded" if mac else "TensorFlow sees no GPU on this machine"
-        yield ProbeResult("tensorflow", tf.__version__, "gpu", "absent", detail, "make setup FORCE=1" if mac else "")
+        yield _no_plugin("tensorflow", tf.__version__, "gpu", "TensorFlow sees no GPU on this machine")
+
+
+def _no_plugin(framework: str, version: str, device: str, detail: str) -> ProbeResult:
+    if sys.platform == "darwin":
+        return ProbeResult(framework, version, device, "absent", "the Metal plugin is not loaded", "make setup FORCE=1")
+    return ProbeResult(framework, version, device, "absent", detail)
 
 
 def _jax() -> Iterator[ProbeResult]:
@@ -317,9 +285,7 @@ def _jax() -> Iterator[ProbeResult]:
         name = gpu.platform.lower()
         yield _tried("jax", name, lambda a, b, d=gpu: jax.jit(product)(*jax.device_put((a, b), d)))
     if not gpus:
-        mac = sys.platform == "darwin"
-        detail = "the Metal plugin is not loaded" if mac else "JAX sees no accelerator on this machine"
-        yield ProbeResult("jax", jax.__version__, "accelerator", "absent", detail, "make setup FORCE=1" if mac else "")
+        yield _no_plugin("jax", jax.__version__, "accelerator", "JAX sees no accelerator on this machine")
 
 
 def _onnxruntime() -> Iterator[ProbeResult]:
