@@ -6,11 +6,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
-import shutil
 import statistics
 import tempfile
 import time
@@ -27,11 +25,10 @@ import torch
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
-from results_files import claim, texts
-from test_check_results import HERE, contribution
+from results_files import texts
+from test_check_results import contribution
 
-from metallab import checks, machine, paths, records, timing
-from metallab.results import check_results, findings
+from metallab import checks, records
 
 SECONDS = 60 * float(os.environ.get("METALLAB_FUZZ") or 0)
 _fuzzers: list[str] = []
@@ -144,27 +141,6 @@ def test_whatever_a_file_holds_it_is_refused_or_read_right():
     assert min(OUTCOMES["read"], OUTCOMES["refused"]) > 20
 
 
-def test_no_reader_believes_a_claim_against_the_samples(tmp_path, monkeypatch):
-    """50 times as fast, says the file, beside samples that say 3.9."""
-    monkeypatch.setattr(findings, "REFERENCES", tmp_path / "none")
-    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
-    monkeypatch.setattr(machine, "describe", lambda: HERE)
-    good, path = records.write(tmp_path / "good.json", GOOD), tmp_path / "run" / "results" / "02b.json"
-    files = [path, tmp_path / "none" / "02b.json", tmp_path / "build" / "full-mps" / "results" / "02b.json"]
-    for file in files:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        claim(Path(shutil.copy(good, file)), "mps", median=50.0, high=60.0)
-
-    assert "claims a speed-up of 50" in str(findings.references()[1])
-    assert check_results.main([str(path)]) == 1
-    assert findings.latest() is None
-    for file in files:
-        shutil.copy(good, file)
-    assert findings.references()[1] == []
-    assert check_results.main([str(path)]) == 0
-    assert findings.latest() is not None
-
-
 # --- comparisons of tensors ---
 
 
@@ -251,51 +227,3 @@ def test_numbers_agree_as_the_definition_says(pair, dtype):
         assert accepted is False
     shared = torch.tensor(reference)
     assert judged(shared, result, dtype) == judged(reference, torch.tensor(result), dtype) == accepted
-
-
-# --- parity of variants ---
-
-NAMES = ("base", "other", "third")
-
-
-def compared(functions, parity):
-    """As quickly as it can be, by a clock that ticks at every look."""
-    ticks = itertools.count(step=1_000_000)
-    budget = timing.Budget(
-        min_samples=2, max_samples=2, min_seconds=0.0, warmup_calls=1, warmup_seconds=0.0, warmup_limit=0.0
-    )
-    variants = dict(zip(NAMES, functions, strict=True))
-    told = {"on": timing.Host(), "baseline": "base", "budget": budget, "clock": lambda: next(ticks)}
-    return timing.compare(variants, parity=parity, **told)
-
-
-@fuzzed(
-    150,
-    wrong_from=st.tuples(*[st.sampled_from([None, None, None, 0, 1, 4])] * 3),
-    buffered=st.booleans(),
-    answer=st.sampled_from([np.array_equal, checks.matches("float32"), lambda a, b: bool(np.all(a == b))]),
-)
-def test_a_speed_up_is_given_if_first_and_last_outputs_agree(wrong_from, buffered, answer):
-    """Whichever of three functions gives other numbers from its n-th call on, also into memory of its own each time."""
-
-    def variant(since):
-        calls, out = itertools.count(), np.zeros(2)
-
-        def fn():
-            value = 1.0 if since is None or next(calls) < since else 2.0
-            if not buffered:
-                return np.full(2, value)
-            out[:] = value
-            return out
-
-        return fn
-
-    base, *others = wrong_from
-    got = compared([variant(since) for since in wrong_from], answer)
-    # a function that is wrong from the first call on never changes: it is held against the others
-    right = {None: 1.0, 0: 2.0}
-    fits = {name for name, since in zip(NAMES[1:], others, strict=True) if since in right and since == base}
-    if buffered and base in (0, 1):  # what was wrong from the warm-up on had overwritten the first result
-        fits = {name for name, since in zip(NAMES[1:], others, strict=True) if since in (0, 1)}
-    assert set(got.paired) == fits
-    assert set(got.refused) == {*NAMES[1:]} - fits

@@ -131,29 +131,11 @@ def test_a_simulated_device_is_named_so_in_every_title():
         assert "SIMULATED: simulated Apple GPU" in figure.get_suptitle()
 
 
-def test_close_samples_have_labels_that_differ():
-    close = measurement(samples=(2.1101e-3, 2.1102e-3, 2.1103e-3, 2.1104e-3))
-    figure = plots.samples([close])
-    figure.canvas.draw()
-    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert len(set(labels)) == len(labels) > 2
-    assert figure.axes[0].get_ylabel() == "time a call [ms]"
-    assert list(figure.axes[0].lines[0].get_ydata()) == pytest.approx([2.1101, 2.1102, 2.1103, 2.1104])
-
-
 def test_a_sample_far_away_does_not_flatten_the_others_and_is_counted():
     figure = plots.samples([measurement(samples=(*[1e-3] * 20, 9e-3))])
     assert figure.axes[0].get_ylim() == pytest.approx((0, 2))
     assert "; 1 above the picture" in figure.get_suptitle().replace("\n", " ")
     assert "above" not in plots.samples([measurement(samples=(1e-3, 1.9e-3))]).get_suptitle()
-
-
-def test_time_axes_have_units_and_figures_have_descriptions():
-    figure = plots.curves({"line": {64: measurement(), 128: measurement()}}, xlabel="n", heading="product")
-    figure.canvas.draw()
-    assert any("ms" in label.get_text() for label in figure.axes[0].get_yticklabels())
-    assert figure.axes[0].get_xlabel() == "n"
-    assert "2 ms a call" in figure.get_label()
 
 
 def test_a_notebook_keeps_the_words_beside_the_picture():
@@ -240,35 +222,10 @@ def test_the_loss_scale_is_drawn_with_its_skipped_steps():
     assert figure.get_label() == "loss scale over 3 steps, from 2^3 to 2^2; 1 skipped"
 
 
-def test_axes_have_labels_where_the_data_are():
-    line = {160: measurement("a", (30e-3,)), 480: measurement("b", (600e-3,))}
-    axes = plots.curves({"CPU": line}, xlabel="width [pixels]", heading="By width").axes[0]
-    axes.figure.canvas.draw()
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["160", "480"]
-    labels = {label.get_text() for label in axes.get_yticklabels(which="both")}
-    assert {"50 ms", "100 ms", "200 ms", "500 ms"} <= labels
-    assert "70 ms" not in labels
-    wide = plots.speedups([comparison(Ratio("other", "base", 400.0, 390.0, 410.0, 24))])
-    wide.canvas.draw()
-    shown = [label.get_text() for label in wide.axes[0].get_xticklabels()]
-    assert "1" in shown
-    assert len(shown) <= 9
-
-
 @pytest.mark.parametrize("nowhere", [0, -4, math.nan])
 def test_no_point_is_lost_beside_a_logarithmic_axis(nowhere):
     with pytest.raises(ValueError, match=r"'a' at .* no place on a logarithmic axis"):
         plots.curves({"a": {nowhere: measurement(), 1: measurement()}}, xlabel="n", heading="product")
-
-
-def test_a_line_is_broken_at_a_size_of_which_nothing_may_be_said():
-    ratio = (0.9, 1.0, 1.1)
-    lines = {("A", "GPU"): {1.0: ratio, 4.0: ratio}, ("B", "GPU"): {1.0: ratio, 2.0: ratio, 4.0: ratio}}
-    figure = plots.speedups_by_size(lines, heading="product")
-    broken, whole = (container.lines[0].get_ydata() for container in figure.axes[0].containers)
-    assert np.isnan(broken).tolist() == [False, True, False]
-    assert np.isfinite(whole).all()
-    assert figure.get_label().startswith("A, GPU: 1.00 at n = 1, 1.00 at n = 4; B, GPU: ")
 
 
 @pytest.mark.parametrize("ratio", [1.4, 2.0, 400.0, 0.01])

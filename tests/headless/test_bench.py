@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
 from metallab import machine, paths, records, timing
 from metallab.headless import bench
@@ -157,22 +150,6 @@ def test_a_page_that_fails_takes_nothing_from_the_others(run, shelf, pages, caps
     assert pages.ran == [f"run-{number} 02_b" for number in (1, 2, 3)]
 
 
-def test_an_incomplete_page_counts_and_is_named(run, shelf, pages, capsys):
-    """What it measured is as good as a passed page's, and it is not run again."""
-
-    def lacking(job):
-        pages.passes(job)
-        return NotebookResult(job.name, "", "incomplete", seconds=60.0, reason="not run: cell 1. To fix it: make it")
-
-    pages.happens = lacking
-    assert run() == 0
-    assert "INCOMPLETE 02_b: not run: cell 1. To fix it: make it" in capsys.readouterr().out
-    (path,) = shelf.glob("build/bench/*.json")
-    assert {record.name for record in records.load(path)} == {"01_a/m", "02_b/m"}
-    assert run() == 0
-    assert pages.ran == []
-
-
 def test_a_page_without_a_sentinel_is_given_one(run, shelf, pages, monkeypatch):
     times = iter([1.0, 1.5] * 2)
 
@@ -198,71 +175,3 @@ def test_what_says_nothing_is_not_measured(run, shelf, capsys):
     assert not list(shelf.glob("build/bench/*.json"))
     assert run("--mode", "fast") == 0
     assert [path.name for path in shelf.glob("build/bench/*.json")] == ["fast_xeon_r_cpu_2_threads.json"]
-
-
-# --- with real processes ---
-
-COMMAND = f"""
-import signal, sys
-from pathlib import Path
-from metallab import paths
-from metallab.headless import bench
-signal.signal(signal.SIGINT, signal.default_int_handler)
-paths.ROOT = Path(sys.argv[1])
-paths.NOTEBOOKS, paths.BUILD = paths.ROOT / "notebooks", paths.ROOT / "build"
-bench.resolve_device = lambda name: {CPU!r}
-sys.exit(bench.main(["--mode", "fast", "--runs", "3"]))
-"""
-PAGE = """
-import os, time
-from pathlib import Path
-from metallab import device, records, timing
-log = Path("log")
-with log.open("a") as lines:
-    print(os.getpid(), file=lines)
-while len(log.read_text().splitlines()) > 1 and not Path("go").exists():
-    time.sleep(0.05)
-measured = timing.measure(lambda: None, on=timing.Host(), name="m")
-records.save("01_a", measured, on=device.PyTorchDevice("cpu", "a CPU"))
-"""
-
-
-def test_interrupted_and_killed_it_goes_on_where_it_was(tmp_path):
-    """By Ctrl-C in the second of three runs, then by SIGKILL; a second bench meanwhile is refused."""
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    (tmp_path / "notebooks").mkdir()
-    page = new_notebook(cells=[new_code_cell(PAGE, id="a")], metadata=kernel)
-    nbformat.write(page, tmp_path / "notebooks" / "01_a.ipynb")
-    log = tmp_path / "notebooks" / "log"
-    command = [sys.executable, "-c", COMMAND, str(tmp_path)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("METALLAB_")}
-
-    def start() -> subprocess.Popen:
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, env=environment, start_new_session=True, stdout=pipe, stderr=pipe, text=True)
-
-    def wait_for_lines(count: int) -> None:
-        deadline = time.monotonic() + 600
-        while not log.exists() or len(log.read_text().splitlines()) < count:
-            assert time.monotonic() < deadline, "the page did not run"
-            time.sleep(0.05)
-
-    first = start()
-    wait_for_lines(2)
-    second = start()
-    assert "another run" in second.communicate(timeout=600)[1]
-    assert second.returncode == 2
-    os.killpg(first.pid, signal.SIGINT)
-    first.communicate(timeout=600)
-    assert first.returncode == 130
-    third = start()
-    wait_for_lines(3)
-    third.kill()
-    third.communicate(timeout=600)
-    (tmp_path / "notebooks" / "go").touch()
-    last = start()
-    _, errors = last.communicate(timeout=600)
-    assert last.returncode == 0, errors
-    (path,) = tmp_path.glob("build/bench/*.json")
-    assert len(records.load(path)) == 3
-    assert len(set(log.read_text().splitlines())) == 5, "a finished run was repeated, or two shared a process"

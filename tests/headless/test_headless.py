@@ -17,16 +17,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
-import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from metallab import headless, paths, processes
-from metallab.headless import cli, runner
+from metallab.headless import cli
 from metallab.headless.cli import UNFINISHED, Summary
 from metallab.headless.runner import make_job
-from metallab.notebook import Failure, fault, read_notebook, skip_reason
-from metallab.paths import write_atomically
+from metallab.notebook import Failure, skip_reason
 
 FOREVER = 600
 PATIENCE = 300
@@ -243,8 +241,6 @@ def test_an_isolated_cell_that_fails_fails_its_notebook(tmp_path):
         assert reason in error.evalue
     assert text(ran[1]).startswith("before\n")
     assert "is meant to raise ZeroDivisionError, and did" in text(ran[-1])
-    stopped = headless.run_notebook(path, out=tmp_path / "out")
-    assert (stopped.status, stopped.cell, stopped.executed) == ("failed", 2, 2)
 
 
 # ------------------------------------------------------------------------------------------------- what fails
@@ -265,29 +261,17 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
         folder / "02_malformed.ipynb",
         folder / "03_missing.ipynb",
         make(folder / "04_raises.ipynb", first, "def f():\n    raise ValueError('boo')\nf()", last),
-        make(folder / "05_killed.ipynb", first, "import os\nos.kill(os.getpid(), 9)", last),
-        make(folder / "06_exits.ipynb", first, "import os\nos._exit(3)", last),
         make(folder / "07_aborts.ipynb", first, "import os\ndef fall():\n    os.abort()\nfall()", last),
         make(folder / "09_kernel.ipynb", "1", kernelspec={"name": "ir", "display_name": "R"}),
         make(folder / "10_skipped.ipynb", "1 / 0", metallab=SKIPPED),
-        make(folder / "11_unsaid.ipynb", "1", metallab={"skip": {"device": ["mps"]}}),
-        make(folder / "14_count.ipynb", first, "get_ipython().execution_count = 0", last),
-        make(folder / "15_good.ipynb", "1 + 1"),
         make(folder / "16_without.ipynb", "1 / 0", metallab={"skip": without("no_such_package")}),
-        make(folder / "17_with.ipynb", "1 + 1", metallab={"skip": without("json")}),
-        make(folder / "18_unclear.ipynb", "1", metallab={"skip": without("json") | {"without": 5}}),
     ]
     reasons = {
         "02_malformed": "not a valid notebook",
         "03_missing": "there is no file",
         "04_raises": "cell 2: ValueError: boo",
-        "05_killed": "cell 2: the kernel was killed by SIGKILL",
-        "06_exits": "cell 2: the kernel exited with code 3",
         "07_aborts": "cell 2: the kernel was killed by SIGABRT",
         "09_kernel": "unknown kernel 'ir'",
-        "11_unsaid": "metadata.metallab.skip",
-        "14_count": "cell 3 was not executed, or not in order",
-        "18_unclear": "metadata.metallab.skip",
     }
     assert command("--mode", "fast", *made) == 1
     run, printed = tmp_path / "run", capsys.readouterr().out
@@ -301,10 +285,8 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
     assert list(entry_of) == [path.stem for path in made]
     assert {name: entry["status"] for name, entry in entry_of.items()} == dict.fromkeys(entry_of, "failed") | {
         "01_good": "passed",
-        "15_good": "passed",
         "10_skipped": "skipped",
         "16_without": "skipped",
-        "17_with": "passed",
     }
     assert entry_of["10_skipped"]["reason"] == "needs a GPU"
     assert (entry_of["01_good"]["title"], entry_of["01_good"]["reason"]) == ("Add", "")
@@ -313,10 +295,10 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
         assert (run / entry_of[name]["failed_copy"]).parent == run / "failed"
         assert f"{name}: {reason}" in printed
         assert f"{entry_of[name]['failed_copy']}\n" in printed
-    assert sorted(run.glob("*.ipynb")) == [run / "01_good.ipynb", run / "15_good.ipynb", run / "17_with.ipynb"]
+    assert list(run.glob("*.ipynb")) == [run / "01_good.ipynb"]
 
     assert "there is no file" in (run / "failed/03_missing.txt").read_text()
-    for name in ("04_raises", "05_killed", "06_exits", "07_aborts"):
+    for name in ("04_raises", "07_aborts"):
         before, stopped, after = code(run / f"failed/{name}.ipynb")
         assert text(before) == "done before\n", name
         errors = [output for output in stopped.outputs if output.output_type == "error"]
@@ -324,8 +306,7 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
         assert (after.outputs, after.execution_count) == ([], None)
         executed = 2 if name == "04_raises" else 1
         assert (entry_of[name]["cells"], entry_of[name]["executed"]) == (3, executed)
-    for name in ("09_kernel", "11_unsaid"):
-        assert entry_of[name]["executed"] == 0
+    assert entry_of["09_kernel"]["executed"] == 0
     assert "in fall" in "\n".join(code(run / "failed/07_aborts.ipynb")[1].outputs[-1].traceback)
     assert all(where in printed for where in ("in fall", "in f()"))
 
@@ -339,10 +320,9 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
     }
 
 
-@pytest.mark.parametrize("deaf", ["", "signal.signal(signal.SIGINT, signal.SIG_IGN)"])
-def test_a_cell_that_hangs_is_interrupted(tmp_path, command, deaf):
-    """It would hang longer than any limit, so the limit may be short; what ignores the interrupt is killed."""
-    hang = f"import signal, time\n{deaf}\ndef nap():\n    while True: time.sleep({FOREVER})\nnap()"
+def test_a_cell_that_hangs_is_interrupted(tmp_path, command):
+    """It would hang longer than any limit, so the limit may be short."""
+    hang = f"import time\ndef nap():\n    while True: time.sleep({FOREVER})\nnap()"
     long = make(tmp_path / "01_hangs.ipynb", hang, "3")
     assert command("--mode", "fast", "--timeout", 0, "--cell-timeout", 1, long) == 1
     assert entries(tmp_path / "run")["01_hangs"]["reason"] == "cell 1 took longer than 1 s (--cell-timeout)"
@@ -397,28 +377,6 @@ def test_errors_may_be_run_past_but_still_fail(tmp_path):
     assert "\x1b" not in result.traceback
 
 
-@pytest.mark.parametrize(
-    ("counts", "reason"),
-    [
-        ([1, 2, 3], None),
-        ([1, None, 2], "cell 2 was not executed, or not in order"),
-        ([2, 2, 3], "cell 2 was not executed, or not in order"),
-    ],
-)
-def test_the_guard_finds_cells_that_were_not_executed(counts, reason):
-    cells = [new_code_cell("1", execution_count=count) for count in counts]
-    cells.insert(1, new_code_cell(" \n"))
-    failure = fault(new_notebook(cells=[new_markdown_cell("text"), *cells]))
-    assert (failure and failure.reason) == reason
-
-
-@pytest.mark.parametrize("raw", [b"\xff\xfe\x00", b"[]", b'{"nbformat": 4}', b'{"cells": [1], "nbformat": 4}'])
-def test_what_is_not_a_notebook_is_refused(tmp_path, raw):
-    (tmp_path / "any.ipynb").write_bytes(raw)
-    with pytest.raises(Failure, match="not a valid notebook"):
-        read_notebook(tmp_path / "any.ipynb")
-
-
 @pytest.mark.parametrize("device", [None, "cpu", ["tpu"], [], ["mps", "cpu"]])
 def test_a_skip_must_name_devices(device):
     skip = {"device": device, "reason": "because"}
@@ -432,21 +390,6 @@ def test_a_skip_must_name_devices(device):
 
 
 # ------------------------------------------------------------------------------------------- what is left running
-
-
-def test_a_child_that_got_away_is_known_by_its_mark():
-    """Where nobody adopts orphans, as on a Mac, and where who would have is dead: in a session of its own as well."""
-    start = """
-import subprocess
-print(subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL).pid)
-"""
-    environment = processes.marked(processes.marked(dict(os.environ), "metallab-outer"), "metallab-inner")
-    for name in ("metallab-outer", "metallab-inner"):
-        orphan = int(subprocess.check_output([sys.executable, "-c", start], env=environment))
-        processes.kill_family(None, "metallab-other")
-        assert psutil.pid_exists(orphan)
-        processes.kill_family(None, name)
-        assert gone(orphan)
 
 
 def test_nothing_that_no_run_wrote_is_overwritten(tmp_path, command, monkeypatch):
@@ -557,18 +500,6 @@ def test_only_that_matches_nothing(shelf, only, command, capsys):
     assert f"--only {only} matches no notebook; there are: {', '.join(shelf)}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *(["--device", "tpu"], ["--timeout", -1], ["--cell-timeout", "inf"], ["--cell-timeout", "ten"]),
-    ],
-)
-def test_mistakes_on_the_command_line(command, arguments):
-    with pytest.raises(SystemExit) as ended:
-        command(*arguments)
-    assert ended.value.code == 2
-
-
 def test_nothing_is_written_over_the_notebook_itself(tmp_path, command):
     path = make(tmp_path / "01_any.ipynb", "1")
     for folders in ({"out": tmp_path}, {"out": tmp_path / "out", "failed": tmp_path}):
@@ -626,36 +557,9 @@ def test_the_device_is_asked_for_in_another_process(tmp_path, monkeypatch, capsy
     assert capsys.readouterr().err == "metallab.headless: there is no device 'tpu'\n"
 
 
-def test_a_driver_that_hangs_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(runner, "PICK", "import time\ntime.sleep(60)")
-    monkeypatch.setattr(runner, "PICK_SECONDS", 0.5)
-    with pytest.raises(headless.UsageError, match=r"took longer than 0.5 s: its driver may hang"):
-        headless.resolve_device("cpu")
-
-
-def test_the_real_device_answers():
-    resolved = headless.resolve_device("cpu")
-    assert (resolved["device"], resolved["simulated"]) == ("cpu", False)
-    assert resolved["label"]
-
-
 @pytest.mark.parametrize("strange", ["{", "[]", '{"notebooks": [{"name": "x"}]}'])
 def test_a_summary_of_unknown_origin_is_not_overwritten(tmp_path, strange):
     (tmp_path / "summary.json").write_text(strange)
     with pytest.raises(headless.UsageError, match="move it away"):
         Summary(tmp_path, "fast", CPU)
     assert (tmp_path / "summary.json").read_text() == strange
-
-
-def test_a_reader_never_finds_half_a_file(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    path.write_text("old")
-
-    def power_cut(source: Path, target: Path) -> None:
-        assert (Path(source).read_text(), path.read_text()) == ("new", "old")
-        raise InterruptedError
-
-    monkeypatch.setattr(os, "replace", power_cut)
-    with pytest.raises(InterruptedError):
-        write_atomically(path, "new")
-    assert path.read_text() == "old"

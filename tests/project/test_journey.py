@@ -20,7 +20,7 @@ from test_book_layout import book
 from test_surface import PAGES, help_of, options
 
 from metallab import __main__ as command
-from metallab import headless, paths, private, records, workshop
+from metallab import paths, private, records, workshop
 from metallab.results import show
 
 SETUP = """import metallab.device
@@ -74,29 +74,26 @@ def links_of(html: str) -> set[str]:
 
 def test_run_report_show_book_workshop(checkout):
     run, report = checkout / "build" / "full-cpu", checkout / "build" / "report" / "index.html"
-    for asked in (["metallab.headless", "--device", "cpu"], ["metallab", "report"]):
+    for asked in (["metallab.headless", "--device", "cpu", "--only", "02"], ["metallab", "report"]):
         done = subprocess.run([sys.executable, "-m", *asked], cwd=checkout, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((run / "summary.json").read_text())
-    assert [(entry["name"], entry["status"]) for entry in summary["notebooks"]] == [
-        ("01_add", "passed"),
-        ("02_more", "passed"),
-    ]
+    assert [(entry["name"], entry["status"]) for entry in summary["notebooks"]] == [("02_more", "passed")]
     html = report.read_text("utf-8")
-    assert html.count("The sum was measured.") >= 2
+    assert "The sum was measured." in html
     assert [link for link in links_of(html) if not (report.parent / link).exists()] == []
 
     executed, gallery = checkout / "executed", checkout / "gallery.md"
     folder, refused = show.make(run, executed)
     show.update(executed, gallery)
     assert refused == {}
-    assert f"executed/{folder.name}/01_add.ipynb" in gallery.read_text()
+    assert f"executed/{folder.name}/02_more.ipynb" in gallery.read_text()
     assert len(records.load(folder / "results" / "02_more.json")) == 1
     texts = [path.read_text("utf-8") for path in folder.rglob("*.*") if path.suffix in (".json", ".ipynb")]
     assert private.leaks("\n".join(texts)) == []
 
     book.lay_out(book.read_runs([run]), checkout / "book")
-    laid_out = nbformat.read(checkout / "book" / "notebooks" / "01_add.ipynb", 4)
+    laid_out = nbformat.read(checkout / "book" / "notebooks" / "02_more.ipynb", 4)
     assert [cell.execution_count for cell in laid_out.cells if cell.cell_type == "code"] == [1, 2, 3, 4, 5]
     assert "Add it up" in laid_out.cells[0].source
 
@@ -127,10 +124,6 @@ class Student:
     def save(self) -> None:
         nbformat.write(self.page, self.path)
 
-    def restart(self) -> None:
-        self.manager.restart_kernel(now=True)
-        self.kernel.wait_for_ready(timeout=120)
-
 
 @pytest.fixture
 def student(checkout):
@@ -142,7 +135,7 @@ def student(checkout):
     student.sockets.cleanup()
 
 
-def test_a_student_s_hour_with_a_restart(student, checkout):
+def test_a_student_s_hour(student):
     student.run("setup")
     student.run("exercise-1")
     assert "not attempted yet" in student.run("check-1")
@@ -152,19 +145,11 @@ def test_a_student_s_hour_with_a_restart(student, checkout):
     assert "Exercise 1: right" in student.run("check-1")
     student.save()
 
-    student.restart()
-    assert "NameError" in student.run("check-1")
-    for name in ("setup", "exercise-1"):
-        student.run(name)
-    assert "Exercise 1: right" in student.run("check-1")
-
     work = student.path.read_bytes()
     again = subprocess.run([sys.executable, "-m", "metallab.workshop"], capture_output=True, text=True)
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
     assert student.path.read_bytes() == work
     assert b"# mine" in work
-    done = headless.run_notebook(student.path, device="cpu", mode="fast", out=checkout / "out")
-    assert (done.status, student.path.read_bytes()) == ("passed", work)
 
 
 DOCUMENTED = re.compile(r"^(?:\.venv/bin/)?((?:metallab|python -m metal\w+(?:\.\w+)*) .*?)(?: +#.*)?$", re.MULTILINE)

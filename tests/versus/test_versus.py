@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from metallab import machine, paths, records, turns
+from metallab import paths, records, turns
 from metallab.__main__ import main
 from metallab.versus import cases, command, lockstep, report, sides, worker
 from metallab.versus.lockstep import Command, Settings
@@ -200,19 +200,6 @@ def test_what_may_not_be_computed_is_refused(given):
         worker.assert_concrete(given)
 
 
-def test_arrays_of_mlx_are_computed_where_they_are_waited_for():
-    """In MLX nothing is computed, nor memory taken, before."""
-    mx = pytest.importorskip("mlx.core")
-    a = mx.ones((256, 256))
-    mx.eval(a)
-    result = {"some": [1, (a * 2, "text")], "more": Output(a * 3), "none": None}
-    worker.assert_concrete(result)
-    wait, before = worker.Waiting(result, "cpu"), mx.get_active_memory()
-    wait.all(result)
-    assert wait.each
-    assert mx.get_active_memory() - before > a.nbytes, "both results are in memory"
-
-
 def test_an_output_is_read_as_it_was_written(tmp_path):
     import numpy as np
 
@@ -240,12 +227,6 @@ def test_what_an_old_side_lacks_is_new_and_what_a_new_one_lacks_is_lost(file, tm
     compared = outcome(file, "new", newer, side())
     assert (compared.answer, compared.is_finding) == ("LOST", True)
     assert report.exit_code([compared]) == 1
-
-
-def test_a_pair_takes_a_turn(file, tmp_path, monkeypatch):
-    monkeypatch.setenv(turns.VARIABLE, str(tmp_path / "nowhere"))
-    with pytest.raises(NotADirectoryError):
-        outcome(file, "by_side", side(), side())
 
 
 def test_processes_are_moved_in_memory_held_to_their_threads_and_gone_afterwards(file, monkeypatch):
@@ -290,21 +271,6 @@ def test_cases_share_processes_and_outlive_one_that_ends_them(file, monkeypatch)
     assert got["crashes"].reason.startswith(
         "B: its process was killed by SIGKILL"
     )  # without what another case has printed
-
-
-def test_a_case_that_changes_what_another_one_returns_is_told(file, monkeypatch):
-    """Both sides are wrong alike then, wherever it came first."""
-    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
-    every = cases.load(file)
-    given = [every[name] for name in ("leaves_something", "finds_something")]
-    got = lockstep.compare(given, [side(), side()], Settings(file, seconds=ENDLESS), lockstep.random.Random(0))
-    found = {outcome.case.name: outcome for outcome in got}
-    assert {name: outcome.answer for name, outcome in found.items()} == {
-        "leaves_something": "SAME", "finds_something": "DIFFERS",
-    }  # fmt: skip
-    assert "output of a further pair of processes is not A's of the first: result['result.found']: 1 of 1 values" in (
-        found["finds_something"].reason
-    )
 
 
 def test_an_output_is_known_by_all_that_it_has():
@@ -534,16 +500,6 @@ def test_what_differs_is_told(repository):
     assert "Python" not in named
 
 
-def test_numbers_of_threads_are_compared_without_holding_them(repository, capsys):
-    assert versus([".", ".,OMP_NUM_THREADS=2", "cases.py", "--device", "cpu"]) == 2
-    error = capsys.readouterr().err
-    assert "B (.,OMP_NUM_THREADS=2) sets OMP_NUM_THREADS, but each side is held to 1 thread" in error
-    assert "compare numbers of threads with --threads 0" in error
-    more = sides.parse(".,OMP_NUM_THREADS=2", repository)
-    sides.assert_held({"A": more, "B": more}, 0)
-    assert lockstep.environment(more.command, 0)["OMP_NUM_THREADS"] == "2"
-
-
 FIND = '[tool.setuptools.packages.find]\nwhere = ["lib"]\n'
 PACKAGE_DIR = '[tool.setuptools]\npackages = ["model"]\npackage-dir = {"" = "lib", "more" = "lib/more"}\n'
 
@@ -580,31 +536,6 @@ def test_the_same_twice_another_s_code_and_no_device_are_refused(repository, cap
         sides.assert_comparable({"A": a, "B": dataclasses.replace(b, device="")})
     with pytest.raises(sides.SideError, match="name one device that both have"):
         sides.assert_comparable({"A": a, "B": dataclasses.replace(b, device="cuda", label="NVIDIA")})
-
-
-def test_a_python_that_cannot_hand_over_anything_is_refused(repository, tmp_path):
-    without = {"python": "3", "packages": {}, "modules": {"numpy": None}, "device": "cpu", "label": ""}
-    python = tmp_path / "python"
-    for program, words in (("exit 3", "code 3"), (f"echo '{json.dumps(without)}'", "has no NumPy")):
-        python.write_text(f"#!/bin/sh\n{program}\n")
-        python.chmod(0o755)
-        with pytest.raises(sides.SideError, match=words):
-            sides.describe(sides.parse(str(python), repository), "cpu")
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (["B", "--threads", "-1"], "--threads"),
-        (["B", "--factor", "0.9"], "--factor"),
-        (["B", "--seconds", "soon"], "--seconds"),
-        ([], "A and B"),
-    ],
-)
-def test_mistakes_on_the_command_line(capsys, given, words):
-    with pytest.raises(SystemExit):
-        versus(["A", *given])
-    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -697,12 +628,3 @@ def test_exit_codes(answers, code):
         for answer in answers
     ]
     assert report.exit_code(of) == code
-
-
-def test_a_busy_machine_is_told():
-    """A minute's load average above the number of cores, when it begins or when it ends."""
-    here = machine.describe()
-    busy, quiet = (dataclasses.replace(here, load_average=(load, 0.0, 0.0), cores_logical=2) for load in (7.93, 2.0))
-    unknown = dataclasses.replace(here, load_average=None, cores_logical=2)
-    assert "7.93 on 2 cores" in report.Load.between(quiet, busy).note
-    assert report.Load.between(quiet, quiet).note == report.Load.between(unknown, quiet).note == ""

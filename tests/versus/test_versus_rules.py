@@ -177,16 +177,6 @@ def test_starting_and_ending_processes_belong_to_the_budget(monkeypatch):
     assert costs == [2.5]
 
 
-def test_cases_come_in_another_order_in_each_pair_of_processes(monkeypatch):
-    """So that none always follows the same one, and its memory."""
-    names: list[str] = []
-    one = lockstep.Pair((1.0,), (1.0,), 1, (1.0, 1.0))
-    instead(monkeypatch, lockstep, lambda case, *_, **__: names.append(case.name) or one)
-    given = [cases.Case(name, lambda: None) for name in "abcd"]
-    assert len(list(lockstep.compare(given, (), lockstep.Settings(Path("cases.py")), random.Random(0)))) == 4
-    assert len({tuple(names[index : index + 4]) for index in range(0, len(names), 4)}) > 2
-
-
 def test_rounds_are_as_many_as_a_pair_is_worth():
     """Dear processes get more rounds, slow rounds leave the budget for eight pairs, and one there is always."""
     assert lockstep._rounds(0.4, 0.01, 60) < lockstep._rounds(2.0, 0.01, 60)
@@ -226,32 +216,3 @@ def test_a_sample_follows_a_call_that_does_not_count_and_waits_for_all(monkeypat
     assert sampled(worker, monkeypatch, "cuda", 1.0, 2) == on_gpu
     later = ["call", "ready", "clock", "call", "ready", "call", "ready", "clock"]
     assert sampled(worker, monkeypatch, "cpu", Later([]), 2) == later
-
-
-def test_all_threads_of_a_process_are_held_to_its_cores(monkeypatch):
-    """Also those that a framework has started before; one may end meanwhile."""
-    held = []
-
-    def hold(thread, cores):
-        if thread == 6:
-            raise ProcessLookupError
-        held.append((thread, cores))
-
-    monkeypatch.setattr(worker.os, "sched_setaffinity", hold, raising=False)
-    monkeypatch.setattr(worker.os, "listdir", lambda folder: ["6", "7", "8"] if folder == "/proc/self/task" else [])
-    worker.pin([3])
-    assert held == [(7, [3]), (8, [3])]
-
-
-def test_a_call_s_time_is_its_quickest_of_three_at_least(monkeypatch):
-    """It says how many calls fill a sample."""
-    clock, takes = [0], [60_000_000, 9_000_000, 2_000_000, 1_000_000]
-    monkeypatch.setattr(worker.time, "perf_counter_ns", lambda: clock[0])
-    monkeypatch.setattr(worker.time, "perf_counter", lambda: clock[0] / 1e9 + 1)
-
-    def work():
-        clock[0] += takes.pop(0)
-        return 1
-
-    assert worker.warm_up(work, worker.Waiting(1, "cpu")) == 0.002
-    assert len(takes) == 1

@@ -343,7 +343,7 @@ class _Sampler:
         self.warm_ups = _warm_up(self._timed_block, budget, self.clock)
         while self.question == "throughput" and not self._block_is_full(self._timed_block(), budget):
             self.block *= 2
-            if self.block > 2**26:
+            if self.block > 2**24:
                 raise RuntimeError(f"{self.block} calls took no time by this clock; is the clock running?")
 
     def _block_is_full(self, seconds: float, budget: Budget) -> bool:
