@@ -246,10 +246,6 @@ def test_an_isolated_cell_that_fails_fails_its_notebook(tmp_path):
 # ------------------------------------------------------------------------------------------------- what fails
 
 
-def without(package: str) -> dict:
-    return {"device": [], "without": [package], "reason": f"needs {package}"}
-
-
 def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, capsys):
     folder = tmp_path / "notebooks"
     (folder / "02_malformed.ipynb").parent.mkdir()
@@ -259,16 +255,13 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
     made = [
         make(folder / "01_good.ipynb", "1 + 1", title="Add"),
         folder / "02_malformed.ipynb",
-        folder / "03_missing.ipynb",
         make(folder / "04_raises.ipynb", first, "def f():\n    raise ValueError('boo')\nf()", last),
         make(folder / "07_aborts.ipynb", first, "import os\ndef fall():\n    os.abort()\nfall()", last),
         make(folder / "09_kernel.ipynb", "1", kernelspec={"name": "ir", "display_name": "R"}),
         make(folder / "10_skipped.ipynb", "1 / 0", metallab=SKIPPED),
-        make(folder / "16_without.ipynb", "1 / 0", metallab={"skip": without("no_such_package")}),
     ]
     reasons = {
         "02_malformed": "not a valid notebook",
-        "03_missing": "there is no file",
         "04_raises": "cell 2: ValueError: boo",
         "07_aborts": "cell 2: the kernel was killed by SIGABRT",
         "09_kernel": "unknown kernel 'ir'",
@@ -286,7 +279,6 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
     assert {name: entry["status"] for name, entry in entry_of.items()} == dict.fromkeys(entry_of, "failed") | {
         "01_good": "passed",
         "10_skipped": "skipped",
-        "16_without": "skipped",
     }
     assert entry_of["10_skipped"]["reason"] == "needs a GPU"
     assert (entry_of["01_good"]["title"], entry_of["01_good"]["reason"]) == ("Add", "")
@@ -297,7 +289,6 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
         assert f"{entry_of[name]['failed_copy']}\n" in printed
     assert list(run.glob("*.ipynb")) == [run / "01_good.ipynb"]
 
-    assert "there is no file" in (run / "failed/03_missing.txt").read_text()
     for name in ("04_raises", "07_aborts"):
         before, stopped, after = code(run / f"failed/{name}.ipynb")
         assert text(before) == "done before\n", name
@@ -311,7 +302,7 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
     assert all(where in printed for where in ("in fall", "in f()"))
 
     make(folder / "04_raises.ipynb", "print('mended')")
-    assert command("--mode", "fast", made[3]) == 0
+    assert command("--mode", "fast", made[2]) == 0
     later = entries(run)
     assert (later["04_raises"]["status"], later["04_raises"]["failed_copy"]) == ("passed", None)
     assert not (run / "failed/04_raises.ipynb").exists()
