@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +169,17 @@ def last_words(log: Path, lines: int = 12, start: int = 0) -> str:
     log_lines = log.read_bytes()[start:].decode("utf-8", errors="replace").splitlines()
     crash = next((i for i, line in enumerate(log_lines) if line.startswith("Fatal Python error")), None)
     return "\n".join(log_lines[-lines:] if crash is None else log_lines[crash : crash + lines])
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Treat SIGTERM and SIGHUP as Ctrl-C within this block."""
+    before = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            before[number] = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from metallab import machine, paths, records, timing
+from metallab import machine, paths, processes, records, timing
 from metallab import mode as modes
 from metallab.device import NAMES
-from metallab.headless.cli import Summary, choose, line_of, locked, resolve_device, run_job, say, stoppable
+from metallab.headless.cli import Summary, choose, line_of, locked, resolve_device, run_job, say
 from metallab.headless.runner import ENDED, UsageError, make_job
 
 RUNS = 3
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m metallab.headless.bench``: 0, 1 if a page failed, 2 if it cannot be done, 130 if interrupted."""
     given = _parse(arguments)
     try:
-        with stoppable():
+        with processes.stoppable():
             return _run(given)
     except UsageError as error:
         print(f"bench: {error}", file=sys.stderr)

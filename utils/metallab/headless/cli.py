@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 import filelock
 
 from metallab import mode as modes
-from metallab import paths
+from metallab import paths, processes
 from metallab.device import NAMES
 from metallab.headless.runner import (
     CELL_TIMEOUT,
@@ -40,7 +39,7 @@ UNFINISHED = "no result: the run ended while this notebook was running; it was k
 def main(argv: list[str] | None = None) -> int:
     """Run the command: 0 if nothing failed, 1 if something did, 2 if it cannot be done, 130 if it was interrupted."""
     try:
-        with stoppable():
+        with processes.stoppable():
             return run(parse(argv))
     except UsageError as error:
         print(f"metallab.headless: {error}", file=sys.stderr)
@@ -75,20 +74,6 @@ def run(options: argparse.Namespace) -> int:
             return 130
     print_table(results, folder, time.monotonic() - began)
     return int(any(result.status == "failed" for result in results))
-
-
-@contextlib.contextmanager
-def stoppable() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C within this block."""
-    before = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            before[number] = signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

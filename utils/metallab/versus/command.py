@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import os
 import re
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Sequence
 from pathlib import Path
 
-from metallab import checks, machine, paths
+from metallab import checks, machine, paths, processes
 from metallab.device.base import cores
 from metallab.turns import TurnBlocked
 from metallab.versus import cases, lockstep, report, sides
@@ -32,20 +30,17 @@ EXIT_CODES = {
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """The exit code, see `EXIT_CODES`. Where it was interrupted, what was compared until then is told and saved."""
+    """Compare, and return the exit code, see `EXIT_CODES`. What was compared before an interruption is kept."""
     given = _parse(parser, arguments)
-    # what ends it politely loses no more than Ctrl-C
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        code, text = run(given)
+        with processes.stoppable():
+            code, text = run(given)
     except _REFUSALS as error:
         code, text = 2, f"versus: {error}"
         print(text, file=sys.stderr)
     except KeyboardInterrupt:
         code, text = 130, "versus: interrupted before anything was compared"
         print(text, file=sys.stderr)
-    finally:
-        signal.signal(signal.SIGTERM, before)
     if text and (file := os.environ.get("GITHUB_STEP_SUMMARY")):  # a job there only says that make failed
         with open(file, "a", encoding="utf-8") as job:
             job.write(f"### {EXIT_CODES[code]}\n\n```\n{text}\n```\n")
@@ -91,35 +86,23 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
     meaning = EXIT_CODES[code]
     if code == 2 and ended is None:
         meaning = f"something could not be compared: {', '.join(report.not_compared(outcomes))}"
-    with _uninterrupted():
-        load = report.Load.between(before, machine.describe())
-        is_timed = any(outcome.interval for outcome in outcomes)
-        summary = "\n".join(
-            filter(None, [str(report.table(outcomes)), is_timed * load.note, report.summary(outcomes, given.factor)])
-        )
-        print(summary)
-        if samples := report.save(given.out / "versus.json", outcomes, described, settings):
-            print(f"The samples of both sides: {paths.shown(samples)}")
-        answers = report.save_answers(given.out / "answers.json", outcomes, described, different, settings, load)
-        print(f"Answers, intervals, what differs: {paths.shown(answers)}")
-        if not importlib.util.find_spec("matplotlib"):  # nor need it be, where only measuring is installed
-            print("There is no picture without matplotlib: pip install matplotlib")
-        elif picture := report.draw(outcomes, f"A: {given.a}; B: {given.b}", device):
-            picture.savefig(given.out / "versus.png", metadata={"Software": "metallab versus"})
-            print(f"A picture: {paths.shown(given.out / 'versus.png')}")
-        print(f"Exit code {code}: {meaning}.")
+    load = report.load_average(before, machine.describe())
+    parts = [str(report.table(outcomes)), report.summary(outcomes, given.factor)]
+    if any(outcome.interval for outcome in outcomes):
+        parts.insert(1, load["note"])
+    summary = "\n".join(filter(None, parts))
+    print(summary)
+    if samples := report.save(given.out / "versus.json", outcomes, described, settings):
+        print(f"The samples of both sides: {paths.shown(samples)}")
+    answers = report.save_answers(given.out / "answers.json", outcomes, described, different, settings, load)
+    print(f"Answers, intervals, what differs: {paths.shown(answers)}")
+    if not importlib.util.find_spec("matplotlib"):  # nor need it be, where only measuring is installed
+        print("There is no picture without matplotlib: pip install matplotlib")
+    elif picture := report.draw(outcomes, f"A: {given.a}; B: {given.b}", device):
+        picture.savefig(given.out / "versus.png", metadata={"Software": "metallab versus"})
+        print(f"A picture: {paths.shown(given.out / 'versus.png')}")
+    print(f"Exit code {code}: {meaning}.")
     return code, "\n".join([str(different), *map(report.sentence, outcomes), summary])
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """A second Ctrl-C takes nothing from what the first one leaves: the seconds that it is written in are not cut."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def default_cases(root: Path) -> Path:
@@ -155,30 +138,20 @@ def compare(
 
 
 def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.Case]:
-    """The cases of these groups, of these names, and those with one of these texts in their names; all for none.
+    """Return the cases of these groups or names, with sizes or without, or else with these texts in their names.
 
-    A text that is a whole name, with sizes or without, means no longer ones. CaseError if there is no such case.
+    CaseError if there is no such case.
     """
-    names = {name for one in all_cases.values() for name in _names(one)}
-    chosen = [one for one in all_cases.values() if not only or any(_is_meant(one, text, names) for text in only)]
+    every, names = list(all_cases.values()), set()
+    for text in only:
+        exact = [one.name for one in every if text in (one.group, one.name, one.name.partition("[")[0])]
+        is_group = re.fullmatch(r"\d+[a-z]?", text)  # 12 is no part of product[n=512]
+        names.update(exact or [one.name for one in every if text in one.name and not is_group])
+    chosen = [one for one in every if not only or one.name in names]
     if not chosen:
-        groups = ", ".join(sorted({one.group for one in all_cases.values()} - {""}))
-        raise cases.CaseError(
-            f"no case is of {' or '.join(only)}: groups are {groups or 'none'}; --list names all cases"
-        )
+        groups = ", ".join(sorted({one.group for one in every} - {""})) or "none"
+        raise cases.CaseError(f"no case is of {' or '.join(only)}: groups are {groups}; --list names all cases")
     return chosen
-
-
-def _names(one: cases.Case) -> tuple[str, str]:
-    """``product[n=512]`` and ``product``."""
-    return one.name, one.name.partition("[")[0]
-
-
-def _is_meant(one: cases.Case, text: str, names: Set[str]) -> bool:
-    """A lesson's number is a group alone: 12 is no part of ``product[n=512]``."""
-    if one.group == text or text in names:
-        return text in (one.group, *_names(one))
-    return text in one.name and not re.fullmatch(r"\d+[a-z]?", text)
 
 
 def assert_tolerance(one: cases.Case) -> None:
@@ -207,13 +180,10 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
         help="a group (02b), a name, or part of one; again for more",
     )
     add("--device", metavar="DEVICE", help=f"{', '.join(DEVICES)}; default: METALLAB_DEVICE, or auto")
-    seconds = _number(1, 86400, "seconds are a number from 1 to 86400")
-    add("--seconds", type=seconds, default=Settings.seconds, help=f"a case ({Settings.seconds:g})")
-    whole = f"threads are a whole number from 1 to {cores()}, the cores here, or 0 for as many as it likes"
-    threads = _number(0, cores() + 1, whole, int)
-    add("--threads", type=threads, default=1, help="of each side: 1, or 0 for as many as it likes")
-    factor = _number(1, 100, "a factor is a number from 1 to below 100, such as 1.05 for 5 %")
-    add("--factor", type=factor, default=Settings.factor, help="what is called a difference (1.01)")
+    add("--seconds", type=float, default=Settings.seconds, help=f"a case ({Settings.seconds:g})")
+    threads = f"of each side: 1 to {cores()}, the cores here, or 0 for as many as it likes"
+    add("--threads", type=int, choices=range(cores() + 1), metavar="N", default=1, help=threads)
+    add("--factor", type=float, default=Settings.factor, help="what is called a difference, such as 1.05 (1.01)")
     add(
         "--out",
         type=Path,
@@ -226,16 +196,6 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
         given.cases = Path(given.a)
     elif not given.list and not given.b:
         parser.error("name two sides, A and B")
+    if not 1 <= given.seconds <= 86400 or not 1 <= given.factor < 100:
+        parser.error("--seconds is from 1 to 86400, and --factor from 1 to below 100, such as 1.05 for 5 %")
     return given
-
-
-def _number(low: float, high: float, wanted: str, kind: type = float) -> Callable[[str], float]:
-    """What reads a number from ``low`` to below ``high`` from the command line, or says what is wanted."""
-
-    def read(text: str) -> float:
-        with contextlib.suppress(ValueError):
-            if low <= kind(text) < high:
-                return kind(text)
-        raise argparse.ArgumentTypeError(wanted)
-
-    return read

@@ -16,12 +16,10 @@ import json
 import math
 import os
 import random
-import re
 import select
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,8 +42,6 @@ _SHARED_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GRO
 PATIENCE = 300.0
 """Seconds for set-up and first call, and for any sample, before a side is said to hang; fewer for a small budget."""
 SHORTEST_PATIENCE = 60.0
-NOTICE = 20.0
-"""Seconds without an answer after which a line says for whom is waited."""
 INTERRUPTED = "interrupted"
 """Why a case has no more pairs of processes."""
 Answer = Literal["SLOWER", "LOST", "DIFFERS", "UNSURE", "SAME", "FASTER", "NEW", "NEITHER"]
@@ -345,7 +341,7 @@ def _assert_outputs_agree(files: Sequence[Path], dtypes: Sequence[Mapping[str, s
         if only := [name for name in own if name not in others]:
             raise _NoRatioError("DIFFERS", f"only {side} returns {', '.join(only[:3])}")
     if difference := _difference(*outputs, case):
-        raise _NoRatioError("DIFFERS", f"{_with_sides(difference)}; seed what is random in the case")
+        raise _NoRatioError("DIFFERS", f"B from A: {difference}; seed what is random in the case")
     for name in dtypes[0].keys() & dtypes[1].keys():
         if dtypes[0][name] != dtypes[1][name]:
             reason = f"{name} is {dtypes[0][name]} of A and {dtypes[1][name]} of B: if it may be, cast it in the case"
@@ -372,13 +368,6 @@ def _difference(reference: Mapping[str, Any], result: Mapping[str, Any], case: C
     return ""
 
 
-def _with_sides(difference: str) -> str:
-    """What `metallab.checks` says of A's output as the reference and B's as the result, with the sides' names."""
-    difference = re.sub(r"first (.+) for (.+)(?=; <U)", r"first B's \1 for A's \2", difference)  # texts have spaces
-    named = re.sub(r"(\S+) for (\S+)(?=[:;])", r"B's \1 for A's \2", difference)
-    return re.sub(r"shapes differ, (\(.*?\)) and (\(.*?\))", r"shapes differ, A's \1 and B's \2", named)
-
-
 class _Side:
     """A live process of one side."""
 
@@ -399,14 +388,10 @@ class _Side:
             self.process.stdin.write(f"{json.dumps(what)}\n".encode())
 
     def read(self) -> dict:
-        """Its next answer; that it lacks everything if it has ended or hangs."""
-        if not self._answers_within(min(NOTICE, self.patience)):
-            rest = self.patience - NOTICE
-            if rest > 0:
-                print(f"versus: {self.name} is waited for, {self.task}: {rest:.0f} s more", file=sys.stderr, flush=True)
-            if not self._answers_within(max(rest, 0.0)):
-                self.is_gone = True
-                return {"lacks": f"no answer within {self.patience:g} s"}
+        """Return its next answer; that it lacks everything if it has ended or hangs."""
+        if not select.select([self.process.stdout], [], [], self.patience)[0]:
+            self.is_gone = True
+            return {"lacks": f"no answer within {self.patience:g} s"}
         line = self.process.stdout.readline()
         if line.endswith(b"\n"):
             return json.loads(line)
@@ -414,9 +399,6 @@ class _Side:
         ended = processes.describe_exit(self.process.wait())
         words = processes.last_words(self.log, lines=1, start=self.printed)
         return {"lacks": f"its process {ended}{f': {words}' if words else ''}"}
-
-    def _answers_within(self, seconds: float) -> bool:
-        return bool(select.select([self.process.stdout], [], [], seconds)[0])
 
 
 @contextlib.contextmanager

@@ -9,9 +9,10 @@ import statistics
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from metallab import machine, records, units
 from metallab.records import Record
@@ -43,30 +44,15 @@ _WRITTEN = {
 """The files of a run, and what each of them contains."""
 
 
-@dataclass(frozen=True)
-class Load:
-    """How busy the machine was: its load averages of a minute, where it has them, and its cores."""
-
-    began: float | None
-    ended: float | None
-    cores: int
-
-    @classmethod
-    def between(cls, before: machine.Machine, after: machine.Machine) -> Load:
-        """When a comparison began and when it ended."""
-        began, ended = ((each.load_average or [None])[0] for each in (before, after))
-        return cls(began, ended, after.cores_logical or 1)
-
-    @property
-    def note(self) -> str:
-        """What more programs than cores do to ratios; empty where there were not."""
-        highest = max(self.began or 0.0, self.ended or 0.0)
-        if highest <= self.cores:
-            return ""
-        return (
-            f"The load average was {highest:.2f} on {self.cores} core{'s' * (self.cores > 1)}: the longer sample is "
-            "interrupted more often then, so a large ratio may be smaller than it looks."
-        )
+def load_average(before: machine.Machine, after: machine.Machine) -> dict[str, Any]:
+    """Return the load averages of a minute at both ends, the number of cores, and a note where that is less."""
+    began, ended = ((each.load_average or [None])[0] for each in (before, after))
+    highest, cores = max(began or 0.0, ended or 0.0), after.cores_logical or 1
+    note = (
+        f"The load average was {highest:.2f}, and there are {cores} cores: the longer sample is interrupted more often "
+        "then, so a large ratio may be smaller than it looks."
+    )
+    return {"began": began, "ended": ended, "cores": cores, "note": note if highest > cores else ""}
 
 
 def sentence(outcome: Outcome) -> str:
@@ -154,7 +140,7 @@ def save_answers(
     described: Mapping[str, Description],
     different: Table,
     settings: Settings,
-    load: Load,
+    load: Mapping[str, Any],
 ) -> Path:
     """Write as JSON what the samples alone do not tell: the sides, what differs, each case's answer and interval."""
     about = {
@@ -164,7 +150,7 @@ def save_answers(
         "factor": settings.factor,
         "threads": settings.threads,
         "device": settings.device,
-        "load_average": asdict(load) | {"note": load.note},
+        "load_average": dict(load),
         "cases": [_answer(outcome) for outcome in outcomes],
     }
     path.write_text(f"{json.dumps(about, indent=1)}\n", encoding="utf-8")

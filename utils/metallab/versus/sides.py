@@ -134,17 +134,11 @@ def describe(side: Side, device: str) -> Description:
         env=environment(side.command, 1),
         stdin=subprocess.DEVNULL,
     )
-    if asked.returncode:
-        last = (asked.stderr.strip().splitlines() or [processes.describe_exit(asked.returncode)])[-1]
-        raise SideError(f"{side.python} does not run what is asked of it: {last}")
     try:
         told = Description(side, **json.loads(asked.stdout))
     except (ValueError, TypeError):
-        printed = (asked.stdout.strip().splitlines() or ["nothing"])[0]
-        raise SideError(
-            f"{side.python} answers {printed[:80]!r}, which is no answer of Python's: name a Python that "
-            "prints nothing of its own when it starts"
-        ) from None
+        last = (asked.stderr.strip().splitlines() or [processes.describe_exit(asked.returncode)])[-1]
+        raise SideError(f"{side.python} does not answer as Python would: {last}") from None
     if told.modules["numpy"] is None:
         raise SideError(f"{side.python} has no NumPy, which hands over outputs: install it there")
     return replace(told, modules={name: told.modules[name] for name in sorted(side.modules)})
@@ -264,15 +258,8 @@ def worktree(revision: str, root: Path) -> Path:
 
 
 def _folders(text: str) -> str:
-    """A ``PYTHONPATH`` as seen from the current folder, which is not that of a side's processes.
-
-    SideError if one of its folders is not there.
-    """
-    folders = [Path(os.path.abspath(Path(folder).expanduser())) for folder in text.split(os.pathsep) if folder]
-    for folder in folders:
-        if not folder.exists():
-            raise SideError(f"PYTHONPATH names {folder}, which is not there: name a folder that is")
-    return os.pathsep.join(map(str, folders))
+    """Return a ``PYTHONPATH`` as seen from the current folder, which is not that of a side's processes."""
+    return os.pathsep.join(os.path.abspath(os.path.expanduser(folder)) for folder in text.split(os.pathsep) if folder)
 
 
 def _told_sources(file: Path) -> list[str]:
