@@ -47,37 +47,12 @@ def small_operators(n, device):
     return chain
 
 
-@case(group="02")
-def copies_to_the_device_and_back(device):
-    import torch
-
-    x = torch.arange(2.0**20)
-    return lambda: x.to(device, copy=True).cpu()
-
-
 @case(group="02b", sizes={"n": (64, 512)})
 def product(n, device):
     import torch
 
     a = torch.rand(n, n, generator=torch.Generator().manual_seed(0)).to(device)
     return lambda: a @ a
-
-
-@case(group="02b")
-def convolution(device):
-    import torch
-
-    draw = torch.Generator().manual_seed(0)
-    x, w = (torch.rand(*shape, generator=draw).to(device) for shape in ((8, 32, 32, 32), (32, 32, 3, 3)))
-    return lambda: torch.nn.functional.conv2d(x, w, padding=1)
-
-
-@case(group="02b")
-def sorting(device):
-    import torch
-
-    x = torch.rand(2**16, generator=torch.Generator().manual_seed(0)).to(device)
-    return lambda: x.sort().values
 
 
 @case(group="02b", sizes={"name": ("mlp", "cnn", "resnet", "transformer", "lstm", "audio_encoder", "diffusion_block")})
@@ -167,17 +142,6 @@ def jax_mlp(task):
     return getattr(networks.mlp(), task)()
 
 
-@case(group="07")
-def jax_gradients_of_each_row():
-    import jax
-    import jax.numpy as jnp
-
-    loss = lambda w, x: jnp.sum(jnp.tanh(x @ w))
-    rows = jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0)))
-    w, x = jnp.linspace(0, 1, 128), jnp.linspace(-1, 1, 256 * 128).reshape(256, 128)
-    return lambda: rows(w, x)
-
-
 @case(group="07b")
 def jax_n_body():
     from metallab.jax import networks
@@ -202,34 +166,11 @@ def detector(device):
     return detect
 
 
-@case(group="08")
-def boxes_of_the_detector():
-    """Non-maximum suppression alone."""
-    import torch
-
-    from metallab.detection import detector as trained
-    from metallab.detection import scenes
-
-    with torch.no_grad():
-        outputs = trained.load()(trained.to_input([scenes.still(0, size=320).image]))
-    return lambda: trained.detections(outputs)
-
-
 @case(group="08b")
 def drawing_a_scene():
     from metallab.detection import scenes
 
     return lambda: scenes.still(3, size=320).image
-
-
-@case(group="08b")
-def picture_to_input():
-    import numpy as np
-
-    from metallab.detection import detector as trained
-
-    picture = np.arange(384 * 640 * 3, dtype=np.uint32).astype(np.uint8).reshape(384, 640, 3)
-    return lambda: trained.to_input([picture])
 
 
 @case(group="09")
@@ -294,15 +235,6 @@ def blur_by_fft(device):
         return torch.fft.irfft2(torch.fft.rfft2(picture) * torch.fft.rfft2(kernel, s=(384, 512)), s=(384, 512))
 
     return blur
-
-
-@case(group="11")
-def blur_by_convolution(device):
-    import torch
-
-    picture = torch.rand(3, 1, 192, 256, generator=torch.Generator().manual_seed(0)).to(device)
-    kernel = torch.ones(1, 1, 15, 15, device=device) / 225
-    return lambda: torch.nn.functional.conv2d(picture, kernel, padding=7)
 
 
 @case(group="11b")

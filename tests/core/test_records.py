@@ -218,22 +218,12 @@ def test_only_runs_that_nothing_speaks_against_are_believed():
     assert records.believed([good, strange, fast])[1].startswith("fast mode")
 
 
-def test_a_simulated_device_is_marked_as_one(tmp_path):
-    made = record(device="Simulated Apple GPU (on a Xeon)", simulated=True)
-    assert records.load(records.write(tmp_path / "a.json", [made]))[0].measurement.simulated
-
-
 def test_a_page_without_results_or_with_a_bad_name_is_refused(tmp_path):
     with pytest.raises(ValueError, match="01_a: nothing to save; give save"):
         records.save("01_a", on=CPU, folder=tmp_path)
     for lesson in ("../01_a", "", "a/b", ".hidden", "a" * 200):
         with pytest.raises(ValueError, match="cannot name a file"):
             records.save(lesson, measurement(), on=CPU, folder=tmp_path)
-
-
-def test_a_page_gives_each_measurement_its_own_name(tmp_path):
-    with pytest.raises(ValueError, match=r"\['01_a/matmul'\] stand twice .*; give each measurement its own name"):
-        records.save("01_a", measurement(), measurement(), on=CPU, folder=tmp_path)
 
 
 def process(number: int, name: str = "x", **changes) -> records.Record:

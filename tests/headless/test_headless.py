@@ -23,7 +23,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from metallab import headless, paths, processes
 from metallab.headless import cli
 from metallab.headless.cli import UNFINISHED, Summary
-from metallab.headless.runner import make_job
 from metallab.notebook import Failure, skip_reason
 
 FOREVER = 600
@@ -359,15 +358,6 @@ def test_a_worker_that_breaks_says_why_and_so_does_a_kernel(tmp_path, monkeypatc
         result.read()
 
 
-def test_errors_may_be_run_past_but_still_fail(tmp_path):
-    path = make(tmp_path / "01_wrong.ipynb", "1 / 0", "'went on'", "undefined")
-    result = headless.run_notebook(path, out=tmp_path / "out", failed=tmp_path / "bad", allow_errors=True)
-    assert (result.status, result.reason, result.cell) == ("failed", "cell 1: ZeroDivisionError: division by zero", 1)
-    assert result.notebook == tmp_path / "bad/01_wrong.ipynb"
-    assert [text(cell) for cell in code(result.notebook)][1:] == ["'went on'", "name 'undefined' is not defined"]
-    assert "\x1b" not in result.traceback
-
-
 @pytest.mark.parametrize("device", [None, "cpu", ["tpu"], [], ["mps", "cpu"]])
 def test_a_skip_must_name_devices(device):
     skip = {"device": device, "reason": "because"}
@@ -498,15 +488,6 @@ def test_nothing_is_written_over_the_notebook_itself(tmp_path, command):
             headless.run_notebook(path, **folders)
     assert path.exists()
     assert command(tmp_path / "a/01_x.ipynb", tmp_path / "b/01_x.ipynb") == 2, "two of one name"
-
-
-def test_folders_follow_mode_and_device(monkeypatch, tmp_path):
-    monkeypatch.delenv("METALLAB_OUT", raising=False)
-    job = make_job(Path("/x/01_any.ipynb"), "full", "mps")
-    assert (Path(job.out), Path(job.failed)) == (paths.BUILD / "full-mps", paths.FAILED / "full-mps")
-    monkeypatch.setenv("METALLAB_OUT", str(tmp_path))
-    job = make_job(Path("/x/01_any.ipynb"), "full", "mps")
-    assert (Path(job.out), Path(job.failed)) == (tmp_path, tmp_path / "failed")
 
 
 FAKE_DEVICE = """
