@@ -77,7 +77,7 @@ def test_an_event_says_what_ran(cpu):
     events = {event.name: event for event in recorded.events}
     told = {name: (event.kind, event.dtype, event.shapes, event.bytes, event.module) for name, event in events.items()}
     assert told["aten::t"] == ("view", "float32", ((2, 3),), 0, "")
-    assert told["aten::softshrink"] == ("op", "float32", ((2, 3),), 48, "Sequential.1.0")
+    assert told["aten::softshrink"] == ("op", "float32", ((2, 3),), 48, "1.0")
     assert told["aten::cat"] == ("op", "float32", ((2, 3), (2, 3)), 24 + 48, "")  # x is one tensor, given twice
     assert told["aten::add.out"] == ("op", "float32", ((2, 3), (2, 3), (2, 3)), 48, "")
     assert told["aten::add_.Tensor"][3] == 24
@@ -241,7 +241,6 @@ def test_the_timeline_has_a_lane_for_each_kind():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["cuda", "copies", "CPU, fallbacks"]
     bars = [path.get_extents() for drawn in axes.collections for path in drawn.get_paths()]
     assert sorted(round(bar.width, 6) for bar in bars) == [1, 1, 1, 1, 2, 2]
-    assert DETOUR(trace).timeline(until=2.0).axes[0].get_xlim() == (0, 2)
     alone = made([("op", "aten::mm", "cpu", 0, 1, 8, {})], accelerator="", simulated=True)(trace).timeline()
     assert "SIMULATED" in alone.get_suptitle()
 
@@ -368,7 +367,7 @@ def test_what_runs_on_the_cpu_starves_the_accelerator():
     softshrinks = [event for event in detour.events if event.short.startswith("softshrink")]
     assert [(event.lane, event.device) for event in softshrinks] == [("CPU", "cpu")] * 6
     assert {event.lane for event in detour.events if event.short == "linear"} == {"mps"}
-    assert [event.module for event in softshrinks[:3]] == [f"Sequential.{index}" for index in (1, 3, 5)]
+    assert [event.module for event in softshrinks[:3]] == [str(index) for index in (1, 3, 5)]
     assert len(detour.starving) >= 6
     assert {event.bytes for event in detour.having("view")} == {0}
     assert detour.simulated

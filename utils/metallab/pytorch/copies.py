@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import types
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
+
+ATOMIC = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+"""What is shared by a value and its copy, as `copy.deepcopy` shares it (but for methods)."""
 
 
 def copied(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
@@ -17,15 +19,11 @@ def copied(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
 
     Tensors that are results of others are detached in the copy: ``deepcopy`` refuses them. ``memo`` is ``deepcopy``'s.
     """
-    leaf = Tensor.__deepcopy__
-
-    def each(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
-        if tensor.is_leaf:
-            return leaf(tensor, memo)
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)  # which deepcopy notes in its memo
-
-    with mock.patch.object(Tensor, "__deepcopy__", each):
-        made = copy.deepcopy(model, memo)
+    memo = {} if memo is None else memo
+    for tensor in tensors_in([vars(module) for module in model.modules()]):
+        if not tensor.is_leaf and id(tensor) not in memo:
+            memo[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    made = copy.deepcopy(model, memo)
     for weight in made.parameters():
         if not weight.is_leaf:  # of a scripted module, which is copied in C++
             weight.detach_().requires_grad_()
@@ -34,19 +32,24 @@ def copied(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
 
 def mapped(do: Callable, value: Any, do_module: Callable = lambda module: module) -> Any:
     """Return a copy of a value, with its containers, dataclasses and objects, in which ``do`` replaces each tensor."""
+    objects: dict[int, Any] = {}
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return do(leaf)
         if isinstance(leaf, nn.Module):
             return do_module(leaf)
-        with contextlib.ExitStack() as patched:
-            for kind in (Tensor, nn.Parameter):
-                patched.enter_context(mock.patch.object(kind, "__deepcopy__", lambda tensor, memo: do(tensor)))
+        if isinstance(leaf, set | frozenset):
+            return type(leaf)(map(one, leaf))
+        if isinstance(leaf, ATOMIC) or not hasattr(leaf, "__dict__"):
+            return leaf
+        if id(leaf) not in objects:
             try:
-                return copy.deepcopy(leaf)
+                objects[id(leaf)] = made = copy.copy(leaf)
+                vars(made).update({name: tree_map(one, held) for name, held in vars(leaf).items()})
             except Exception:  # noqa: BLE001 - what cannot be copied, such as a lock, is given as it is
-                return leaf
+                objects[id(leaf)] = leaf
+        return objects[id(leaf)]
 
     return tree_map(one, value)
 

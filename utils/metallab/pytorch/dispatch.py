@@ -147,15 +147,11 @@ class Raised:
         return self.text + (f" ({where})" if where else "")
 
 
-def explain(error: BaseException, outside: tuple[type[nn.Module], ...] = ()) -> Raised:
-    """What an exception says, and where in a model it was raised.
-
-    The model is the outermost module that was at work, beside those of the classes ``outside``.
-    """
+def explain(error: BaseException) -> Raised:
+    """Describe an exception and where in a model it was raised: the model is the outermost module that was at work."""
     text = textwrap.shorten(str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".!"), 200)
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     modules = [each for frame in frames if isinstance(each := frame.f_locals.get("self"), nn.Module)]
-    modules = [each for each in modules if not isinstance(each, outside)]
     names = {id(module): name for name, module in modules[0].named_modules()} if modules else {}
     module = next(filter(None, (names.get(id(each)) for each in reversed(modules))), "")
     return Raised(type(error).__name__ + (f": {text}" if text else ""), module, raising_line(error))

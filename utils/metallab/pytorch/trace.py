@@ -8,24 +8,21 @@
     recorded.timeline()                 # a lane each for the accelerator, for copies and for the CPU
     recorded.save_chrome("trace.json")  # for ui.perfetto.dev or chrome://tracing
 
-**How.** A `TorchDispatchMode` sees every operator on its way to a kernel: of the forward pass, of the backward pass (on
-autograd's threads, too), of an optimizer, under autocast. Operators registered with `torch.library` are seen as well.
+A `TorchDispatchMode` sees every operator on its way to a kernel: forward, backward (on autograd's threads, too), of an
+optimizer, under autocast, or registered with `torch.library`.
 
-**Times.** The device is waited for before and after every operator, as PyTorch's own MPS profiler does with
-``wait_until_completed``. So a duration is true and belongs to one operator; it holds the launch and the waiting, and
-operators no longer overlap with Python. A trace tells where time goes. How long the code takes, a timer tells without
-tracing (`metallab.timing`); compare the two to see what tracing costs.
+**Times.** The device is waited for before and after every operator, so a duration is true and belongs to one operator;
+it includes the launch and the waiting, and operators no longer overlap with Python. A trace shows where time goes; a
+timer without tracing (`metallab.timing`) shows how long the code takes.
 
-**Fallbacks.** On a Mac an operator without a Metal kernel runs on the CPU below the place where the mode looks, and so
-does a call that its kernel leaves to the CPU. Such an event is deduced from PyTorch's table of kernels
-(`metalsim.operators`) and from their limits (`metalsim.refusals`), and marked ``inferred``. The simulated
-Apple GPU tells of its fallbacks itself.
+**Fallbacks.** On a Mac they happen below the place where the mode looks, so they are deduced from PyTorch's table
+(`metalsim.operators`) and the limits of its kernels (`metalsim.refusals`), and marked ``inferred``. The simulated Apple
+GPU reports its fallbacks itself.
 
 **What is not seen**: kernels that are launched without an operator, by a pybind11 extension or by
-`torch.mps.compile_shader` (register a `torch.library` operator around them); what an operator does inside, waiting and
-copying included, as ``nonzero`` does on a GPU; the copies in ``torch.tensor(..., device=...)`` and in printing; threads
-other than this one and autograd's. What `torch.compile` has compiled runs uncompiled while it is traced. A view (``t``,
-``view``, ``detach``) is seen, but computes nothing: it is of a kind of its own, and on no lane.
+`torch.mps.compile_shader` (register a `torch.library` operator around them); what an operator does inside, such as the
+waiting in ``nonzero``; the copies in ``torch.tensor(..., device=...)`` and in printing; threads other than this one and
+autograd's. What `torch.compile` has compiled runs uncompiled while it is traced.
 """
 
 from __future__ import annotations
@@ -44,16 +41,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from metallab import simulation, units
 from metallab.device import Device
-from metallab.pytorch.dispatch import CallingModules, calling_line, watching
-from metallab.tables import Table
+from metallab.pytorch.dispatch import CallingModules, below_root, calling_line, watching
 from metalsim import operators, refusals
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 EventKind = Literal["op", "view", "copy", "fallback"]
@@ -62,9 +58,11 @@ TimeSpan = tuple[float, float]
 """Start and end in seconds."""
 
 CPU_LANE, COPY_LANE = "CPU", "copies"
+TITLES = {"": "views (no work)", CPU_LANE: "CPU, fallbacks"}
 ITEM = "aten::_local_scalar_dense"  # what `.item()` calls: it copies one number to the host
 # The operators that move numbers between devices, each with the position of its source among its tensors.
 COPIES = {"aten::copy_": 1, "aten::_to_copy": 0, "aten::_copy_from": 0, "aten::_copy_from_and_resize": 0, ITEM: 0}
+COLUMNS = ("kind", "operator", "where", "dtype", "shapes", "called by", "calls", "total [ms]", "mean [µs]", "share")
 
 
 @dataclass(frozen=True)
@@ -91,10 +89,10 @@ class Event:
     direction: Direction = ""
     """Of a copy."""
     inferred: bool = False
-    """True for a fallback that was not seen but deduced, see the module's text."""
+    """True for a fallback that was deduced, see the module's text."""
     module: str = ""
-    """The innermost `nn.Module` that called it, by its place in the model; in a backward pass the one whose gradient it
-    computes, or `dispatch.BACKWARD` where that is not known."""
+    """The innermost `nn.Module` that called it, by its place in the model; empty for the model itself and outside. In a
+    backward pass the one whose gradient it computes, or `dispatch.BACKWARD` where that is not known."""
     thread: int = 0
     """0 for the thread that recorded, other numbers for autograd's."""
     line: str = ""
@@ -118,6 +116,15 @@ class Event:
             return ""
         return COPY_LANE if self.kind == "copy" else CPU_LANE if self.device == "cpu" else self.device
 
+    @property
+    def style(self) -> str:
+        """The legend's words for it."""
+        if self.kind == "fallback":
+            return "fallback, inferred" if self.inferred else "fallback"
+        if self.kind == "copy":
+            return f"copy {self.direction.replace('to ', 'to the ')}"
+        return f"operator on the {'CPU' if self.device == 'cpu' else 'accelerator'}"
+
 
 @dataclass(repr=False)
 class Trace:
@@ -134,34 +141,34 @@ class Trace:
 
     @property
     def lanes(self) -> tuple[str, ...]:
-        """The lanes of this run; one without an accelerator has the CPU's alone."""
+        """The lanes of a timeline."""
         return (self.accelerator, COPY_LANE, CPU_LANE) if self.accelerator else (CPU_LANE,)
 
     def having(self, *kinds: EventKind) -> list[Event]:
-        """The events of these kinds."""
+        """Return the events of these kinds."""
         return [event for event in self.events if event.kind in kinds]
 
     def busy(self, *lanes: str) -> list[TimeSpan]:
-        """When something was going on on any of these lanes: intervals in order that do not overlap."""
-        return _union((event.start, event.end) for event in self.events if event.lane in lanes)
+        """Return when any of these lanes was busy: intervals in order that do not overlap."""
+        joined: list[TimeSpan] = []
+        for start, end in sorted((event.start, event.end) for event in self.events if event.lane in lanes):
+            if joined and start <= joined[-1][1]:
+                joined[-1] = joined[-1][0], max(end, joined[-1][1])
+            else:
+                joined.append((start, end))
+        return joined
 
     @property
     def starving(self) -> list[TimeSpan]:
-        """When the accelerator had nothing to do because copies were made or the CPU worked; empty without one.
-
-        Time in which nothing at all was going on is not counted: there Python, or this tracer, decided what comes next.
-        """
+        """When the accelerator waited for copies or for the CPU, but not for Python or this tracer."""
         if not self.accelerator:
             return []
         return _without(self.busy(COPY_LANE, CPU_LANE), self.busy(self.accelerator))
 
     def __str__(self) -> str:
-        count = {kind: len(self.having(kind)) for kind in ("op", "view", "copy", "fallback")}
-        inferred = " (inferred)" if any(event.inferred for event in self.events) else ""
-        sentence = (
-            f"{_counted(count['op'], 'operator')}, {_counted(count['view'], 'view')}, "
-            f"{_counted(count['copy'], 'copy', 'copies')}, {_counted(count['fallback'], 'fallback')}{inferred}"
-        )
+        kinds = {"op": "operators", "view": "views", "copy": "copies", "fallback": "fallbacks"}
+        sentence = ", ".join(f"{len(self.having(kind))} {name}" for kind, name in kinds.items())
+        sentence += " (inferred)" if any(event.inferred for event in self.events) else ""
         if moved := sum(event.bytes for event in self.having("copy", "fallback")):
             sentence += f"; {units.size(moved)} between CPU and {self.accelerator}"
         if self.simulated:
@@ -171,7 +178,8 @@ class Trace:
         sentence = f"{self.label}: {sentence}; {units.seconds(self.seconds)} while traced."
         if not self.accelerator:
             return f"{sentence} There is no accelerator, and so no lane for one and no copies."
-        computed, starved = (_length(times) / self.seconds for times in (self.busy(self.accelerator), self.starving))
+        spans = (self.busy(self.accelerator), self.starving)
+        computed, starved = (sum(end - start for start, end in each) / self.seconds for each in spans)
         return (
             f"{sentence} {self.accelerator} computed for {computed:.0%} of that and starved for {starved:.0%}, while "
             "copies were made or the CPU worked. In the rest Python decided what comes next, and this tracer with it."
@@ -184,133 +192,88 @@ class Trace:
         table = self.table().to_html(index=False, border=0, formatters={"bytes": units.size})
         return f"<p>{html.escape(str(self))}</p>{table}"
 
-    def table(self) -> pd.DataFrame:
-        """A row for each operator on each device and dtype, the longest in all first.
-
-        Columns: ``kind``, ``operator``, ``where``, ``dtype``, ``shapes`` given, ``called by``, ``calls``,
-        ``total [ms]``, ``mean [µs]``, ``share`` of the traced time in percent, ``bytes`` in all.
-        """
-        import pandas as pd
-
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of `table`, each as a dict."""
         groups: dict[tuple[str, ...], list[Event]] = collections.defaultdict(list)
         for event in self.events:
             kind = f"{event.kind} (inferred)" if event.inferred else event.kind
             groups[kind, event.name, event.direction or event.device, event.dtype].append(event)
-        rows = [(*key, *_summed(events, self.seconds)) for key, events in groups.items()]
-        names = ["kind", "operator", "where", "dtype", "shapes", "called by", "calls"]
-        table = pd.DataFrame(rows, columns=[*names, "total [ms]", "mean [µs]", "share", "bytes"])
-        return table.sort_values("total [ms]", ascending=False, ignore_index=True)
+        rows = []
+        for key, events in groups.items():
+            total = sum(event.duration for event in events)
+            shapes = _listed(", ".join("x".join(map(str, shape)) or "()" for shape in e.shapes) for e in events)
+            share = f"{total / self.seconds:.0%}" if self.seconds else ""
+            times = (len(events), round(1e3 * total, 4), round(1e6 * total / len(events), 1), share)
+            row = dict(zip(COLUMNS, (*key, shapes, _listed(e.module for e in events), *times), strict=True))
+            rows.append(row | {"bytes": sum(event.bytes for event in events)})
+        return sorted(rows, key=lambda row: row["total [ms]"], reverse=True)
 
-    def fallbacks(self) -> Table:
-        """A row for each fallback, the longest first: who called it, how long it took, what it copied there and back.
+    def table(self) -> pd.DataFrame:
+        """Return a row for each operator on each device and dtype, the longest first, with `COLUMNS` and ``bytes``."""
+        import pandas as pd
 
-        Its time on a simulated GPU is the simulation's.
-        """
-        events = sorted(self.having("fallback"), key=lambda event: event.duration, reverse=True)
-        time = "time of the simulation" if self.simulated else "time"
-        rows = [
-            (
-                event.short,
-                event.module.partition(".")[2] or event.module,
-                units.seconds(event.duration),
-                units.size(event.bytes),
-                "inferred from PyTorch's table" if event.inferred else "told by the device",
-            )
-            for event in events
-        ]
-        share = sum(event.duration for event in events) / self.seconds if self.seconds else 0.0
-        whose = "the simulation's time, which is not a Mac's" if self.simulated else "the traced time"
-        note = f"{_counted(len(events), 'fallback')}, {share:.0%} of {whose}. On {self.label}."
-        return Table(["operator", "layer", time, "copied", "how we know"], rows, note)
+        return pd.DataFrame(self.rows(), columns=[*COLUMNS, "bytes"])
 
-    def starved(self) -> str:
-        """What the copies were, and how long the accelerator waited for them and for the CPU, in a sentence."""
-        copies = self.having("copy")
-        moved = f"{_counted(len(copies), 'copy', 'copies')}, {units.size(sum(event.bytes for event in copies))}"
-        if self.simulated or not self.accelerator:
-            return f"{moved}."
-        starved, whole = units.seconds(_length(self.starving)), units.seconds(self.seconds)
-        return f"{moved}; {self.accelerator} starved for {starved} of {whole}."
-
-    def timeline(self, heading: str = "What ran when", until: float | None = None) -> Figure:
-        """A lane each for the accelerator, for copies and for the CPU; shaded where the accelerator starved.
-
-        ``until`` is the end of the time axis in seconds, by default the trace's: give two pictures the same one.
-        """
+    def timeline(self, heading: str = "What ran when") -> Figure:
+        """Draw a lane each for the accelerator, for copies and for the CPU; shaded where the accelerator starved."""
         import matplotlib.pyplot as plt
-
-        from metallab import plots
-
-        until = until or self.seconds or 1.0
-        scale, unit = units.of_seconds(until)
-        with plt.rc_context(plots.STYLE):
-            figure, axes = plt.subplots(figsize=(7.5, 1.5 + 0.5 * len(self.lanes)))
-            for start, end in self.starving:
-                axes.axvspan(start / scale, end / scale, color=plots.YELLOW, alpha=0.35, linewidth=0, zorder=0)
-            for row, lane in enumerate(self.lanes):
-                self._draw_lane(axes, row, lane, scale, until)
-            axes.set_xlim(0, until / scale)
-            titles = [_titled(lane) if self.accelerator else lane for lane in self.lanes]
-            axes.set_yticks(range(len(self.lanes)), titles)
-            axes.set_ylim(len(self.lanes) - 0.4, -0.6)
-            axes.grid(axis="y", visible=False)
-            axes.set_xlabel(f"time{' of the simulation, not of a Mac' if self.simulated else ''} [{unit}]")
-            self._draw_legend(figure)
-            plots.title(figure, heading, [self.label], self.simulated)
-        return plots.described(figure, str(self))
-
-    def _draw_lane(self, axes: Axes, row: int, lane: str, scale: float, until: float) -> None:
-        for key, style in _styles().items():
-            bars = [e for e in self.events if e.lane == lane and _style_of(e) == key]
-            spans = [(event.start / scale, event.duration / scale) for event in bars]
-            axes.broken_barh(spans, (row - 0.35, 0.7), linewidth=0, **style)
-        for event in self.events:
-            if event.lane == lane and event.duration > 0.01 * len(event.short) * until:
-                middle = (event.start + event.duration / 2) / scale
-                axes.text(middle, row, event.short, ha="center", va="center", fontsize=7, color="white")
-
-    def _draw_legend(self, figure: Figure) -> None:
         from matplotlib.patches import Patch
 
         from metallab import plots
 
-        there = {_style_of(event) for event in self.events if event.lane}
-        patches = [Patch(label=key, **style) for key, style in _styles().items() if key in there]
-        if self.starving:
-            patches.append(Patch(label=f"{self.accelerator} starves", facecolor=plots.YELLOW, alpha=0.35))
-        figure.legend(handles=patches, loc="outside lower center", ncols=3, fontsize=8)
+        whole = self.seconds or 1.0
+        scale, unit = units.of_seconds(whole)
+        drawn = [event for event in self.events if event.lane]
+        starving = {"facecolor": plots.YELLOW, "alpha": 0.35}
+        with plt.rc_context(plots.STYLE):
+            figure, axes = plt.subplots(figsize=(7.5, 1.5 + 0.5 * len(self.lanes)))
+            for start, end in self.starving:
+                axes.axvspan(start / scale, end / scale, linewidth=0, zorder=0, **starving)
+            for event in drawn:
+                row, span = self.lanes.index(event.lane), (event.start / scale, event.duration / scale)
+                axes.broken_barh([span], (row - 0.35, 0.7), linewidth=0, **_styles()[event.style])
+                if event.duration > 0.01 * len(event.short) * whole:  # there is room for its name
+                    middle = span[0] + span[1] / 2
+                    axes.text(middle, row, event.short, ha="center", va="center", fontsize=7, color="white")
+            axes.set_xlim(0, whole / scale)
+            titles = [TITLES.get(lane, lane) if self.accelerator else lane for lane in self.lanes]
+            axes.set_yticks(range(len(self.lanes)), titles)
+            axes.set_ylim(len(self.lanes) - 0.4, -0.6)
+            axes.grid(axis="y", visible=False)
+            axes.set_xlabel(f"time{' of the simulation, not of a Mac' if self.simulated else ''} [{unit}]")
+            there = {event.style for event in drawn}
+            patches = [Patch(label=name, **style) for name, style in _styles().items() if name in there]
+            patches += [Patch(label=f"{self.accelerator} starves", **starving)] if self.starving else []
+            figure.legend(handles=patches, loc="outside lower center", ncols=3, fontsize=8)
+            plots.title(figure, heading, [self.label], self.simulated)
+        return plots.described(figure, str(self))
 
     def save_chrome(self, path: Path | str) -> Path:
-        """Write the events as Chrome-trace JSON, which Perfetto and chrome://tracing open; returns the file.
+        """Write the events as Chrome-trace JSON, which Perfetto and chrome://tracing open; return the file.
 
         The format: *Trace Event Format*, complete events (``"ph": "X"``) with times in microseconds, and the names of
         process and threads as metadata. Here a thread is a lane; views have one of their own.
         """
-        threads = {key: number for number, key in enumerate(self._threads(), start=1)}
-        named = [_metadata("process_name", 0, {"name": self.label})]
-        for (lane, thread), number in threads.items():
-            title = _titled(lane) + (f" (thread {thread})" if thread else "")
-            named.append(_metadata("thread_name", number, {"name": title}))
-            named.append(_metadata("thread_sort_index", number, {"sort_index": number}))
-        written = {
-            "traceEvents": named + [_complete(event, threads[event.lane, event.thread]) for event in self.events],
-            "displayTimeUnit": "ms",
-            "otherData": {
-                "by": "metallab.pytorch.trace",
-                "device": self.label,
-                "simulated": self.simulated,
-                "torch": torch.__version__,
-            },
-        }
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(written), encoding="utf-8")
-        return path
-
-    def _threads(self) -> list[tuple[str, int]]:
-        """Every lane with every thread that worked on it, in the order of the lanes."""
         order = (*self.lanes, "")
-        return sorted({(e.lane, e.thread) for e in self.events}, key=lambda key: (order.index(key[0]), key[1]))
+        threads = sorted({(e.lane, e.thread) for e in self.events}, key=lambda key: (order.index(key[0]), key[1]))
+        common = {"pid": os.getpid(), "ts": 0}
+        written = [{"ph": "M", "name": "process_name", "tid": 0, "args": {"name": self.label}} | common]
+        for number, (lane, thread) in enumerate(threads, start=1):
+            title = TITLES.get(lane, lane) + (f" (thread {thread})" if thread else "")
+            for name, argument in (("thread_name", {"name": title}), ("thread_sort_index", {"sort_index": number})):
+                written.append({"ph": "M", "name": name, "tid": number, "args": argument} | common)
+        for event in self.events:
+            arguments = {name: getattr(event, name) for name in ("device", "dtype", "shapes", "bytes")}
+            more = {name: getattr(event, name) for name in ("direction", "inferred", "module")}
+            times = {"ts": round(1e6 * event.start, 3), "dur": round(1e6 * event.duration, 3)}
+            tid, named = 1 + threads.index((event.lane, event.thread)), {"name": event.name, "cat": event.kind}
+            arguments |= {name: value for name, value in more.items() if value}
+            written.append({"ph": "X", "tid": tid, "args": arguments} | common | named | times)
+        by = {"by": __name__, "device": self.label, "simulated": self.simulated, "torch": torch.__version__}
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"traceEvents": written, "displayTimeUnit": "ms", "otherData": by})
+        Path(path).write_text(text, encoding="utf-8")
+        return Path(path)
 
 
 @contextlib.contextmanager
@@ -327,12 +290,15 @@ def record(on: Device) -> Iterator[Trace]:
     try:
         recorder = _Recorder(on)
         with on.active(), recorder.modules, recorder.listening(), watching(recorder.see):
-            recorder.begin()
+            torch.ones(1, device=on.torch_device)  # loads what a first operator does: seconds, which look like a gap
+            recorder.trace.events.clear()
+            recorder.zero = time.perf_counter_ns()
             try:
                 yield recorder.trace
             finally:
                 on.synchronize()
-                recorder.end()
+                recorder.trace.seconds = (time.perf_counter_ns() - recorder.zero) / 1e9
+                recorder.trace.events.sort(key=lambda event: event.start)
     finally:
         _alone.release()
 
@@ -353,57 +319,41 @@ class _Recorder:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear what the simulated GPU tells of itself."""
+        """Keep what the simulated GPU reports while an operator runs, on the thread where it does."""
         if not self.on.simulated:
             yield
             return
-        simulation.install(on_event=self.hear)
+        simulation.install(on_event=lambda event: getattr(self.told, "inside", []).append(event))
         try:
             yield
         finally:
             simulation.install(on_event=None)
 
-    def hear(self, event: Any) -> None:
-        """Keep what the simulated GPU tells while an operator runs, on the thread where it does."""
-        if (inside := getattr(self.told, "inside", None)) is not None:
-            inside.append(event)
-
-    def begin(self) -> None:
-        """Start the clock, once all that a first operator loads is there: seconds, which would look like a gap."""
-        torch.ones(1, device=self.on.torch_device)
-        self.trace.events.clear()
-        self.zero = time.perf_counter_ns()
-
-    def end(self) -> None:
-        """Stop the clock."""
-        self.trace.seconds = (time.perf_counter_ns() - self.zero) / 1e9
-        self.trace.events.sort(key=lambda event: event.start)
-
     def see(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Run an operator, wait for it, and note what it was."""
         if function.namespace == "profiler":  # marks that PyTorch sets for its own profiler
             return function(*args, **kwargs)
-        self.on.synchronize()  # whatever was launched unseen belongs to nobody's event
+        self.on.synchronize()  # what was launched unseen belongs to no event
         self.told.inside = inside = []
         start = time.perf_counter_ns()
         try:
             result = function(*args, **kwargs)
             self.on.synchronize()
         finally:
-            self.told.inside = None
+            self.told.inside = []
         stop = time.perf_counter_ns()
         self.trace.events.append(self.event(_Call(function, args, kwargs, result, inside), start, stop))
         return result
 
     def event(self, call: _Call, start: int, stop: int) -> Event:
-        """What is noted of an operator that has run."""
+        """Describe an operator that has run."""
         there = self.trace.accelerator
         if strangers := call.devices - {there, "cpu", "meta"}:
             raise ValueError(
                 f"{call.name} runs on {', '.join(strangers)}, and this trace waits for {self.on.kind} alone: its times "
                 "would be wrong. Give record() the device that the code runs on"
             )
-        kind, direction, inferred = self.judge(call)
+        kind, direction, inferred = call.kind(there, on_a_mac=there == "mps" and not self.on.simulated)
         tensors = call.given or call.made
         return Event(
             kind=kind,
@@ -416,22 +366,10 @@ class _Recorder:
             duration=(stop - start) / 1e9,
             direction=direction,
             inferred=inferred,
-            module=self.modules.innermost(),
+            module=below_root(self.modules.innermost()),
             thread=self.threads.setdefault(threading.get_ident(), len(self.threads)),
             line=calling_line() if kind in ("copy", "fallback") else "",
         )
-
-    def judge(self, call: _Call) -> tuple[EventKind, Direction, bool]:
-        """Of which kind an operator was; of a copy where it went; and whether a fallback was inferred."""
-        there = self.trace.accelerator
-        if any(told.kind == "fallback" for told in call.inside):
-            return "fallback", "", False
-        if direction := call.direction(there):
-            return "copy", direction, False
-        on_a_mac = there == "mps" and not self.on.simulated
-        if on_a_mac and "mps" in call.devices and call.leaves_the_gpu():
-            return "fallback", "", True
-        return "view" if call.function.is_view else "op", "", False
 
 
 class _Call:
@@ -440,9 +378,9 @@ class _Call:
     def __init__(self, function: Any, args: tuple, kwargs: dict, result: Any, inside: Sequence[Any]) -> None:
         self.function, self.args, self.kwargs = function, args, kwargs
         self.inside = inside
-        """What the simulated GPU told of it."""
+        """What the simulated GPU reported of it."""
         self.name: str = function.name()
-        self.given, self.made = _tensors((*args, *kwargs.values())), _tensors(result)
+        self.given, self.made = _tensors((args, kwargs)), _tensors(result)
         self.devices = {tensor.device.type for tensor in (*self.given, *self.made)}
 
     def direction(self, accelerator: str) -> Direction:
@@ -455,6 +393,16 @@ class _Call:
         if {source, target} != {"cpu", accelerator}:
             return ""
         return "to host" if target == "cpu" else "to device"
+
+    def kind(self, accelerator: str, on_a_mac: bool) -> tuple[EventKind, Direction, bool]:
+        """Return the kind; of a copy where it went; and whether a fallback was inferred."""
+        if any(told.kind == "fallback" for told in self.inside):
+            return "fallback", "", False
+        if direction := self.direction(accelerator):
+            return "copy", direction, False
+        if on_a_mac and "mps" in self.devices and self.leaves_the_gpu():
+            return "fallback", "", True
+        return "view" if self.function.is_view else "op", "", False
 
     def leaves_the_gpu(self) -> bool:
         """What PyTorch's table and the limits of its kernels say of this call."""
@@ -473,21 +421,15 @@ class _Call:
         there = [tensor for tensor in (*self.given, *self.made) if tensor.device.type == accelerator]
         if kind == "copy":
             return _bytes(there[:1])
-        written = [tensor for tensor in self.written() if tensor.device.type == accelerator]
-        return _bytes((*there, *written))  # there, and back what was made or written
-
-    def written(self) -> list[Tensor]:
-        """The arguments that it wrote to, by its schema."""
         slots = enumerate(self.function._schema.arguments)
         written = [(index, slot.name) for index, slot in slots if slot.alias_info and slot.alias_info.is_write]
-        return _tensors([self.args[i] if i < len(self.args) else self.kwargs.get(name) for i, name in written])
+        back = _tensors([self.args[i] if i < len(self.args) else self.kwargs.get(name) for i, name in written])
+        return _bytes((*there, *(tensor for tensor in back if tensor.device.type == accelerator)))
 
 
 def _tensors(values: Any) -> list[Tensor]:
-    """All tensors among an operator's arguments or results, which are tensors or lists of them."""
-    if isinstance(values, Tensor):
-        return [values]
-    return [tensor for value in values for tensor in _tensors(value)] if isinstance(values, list | tuple) else []
+    """The tensors among an operator's arguments or results."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
@@ -495,18 +437,8 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors if tensor.layout == torch.strided and not tensor.is_nested)
 
 
-def _union(intervals: Iterable[TimeSpan]) -> list[TimeSpan]:
-    joined: list[TimeSpan] = []
-    for start, end in sorted(intervals):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(end, joined[-1][1])
-        else:
-            joined.append((start, end))
-    return joined
-
-
 def _without(intervals: Iterable[TimeSpan], taken: Sequence[TimeSpan]) -> list[TimeSpan]:
-    """What is left of some intervals where others are taken away; both in order."""
+    """Take intervals away from others; both in order."""
     left = []
     for start, end in intervals:
         for low, high in taken:
@@ -520,39 +452,13 @@ def _without(intervals: Iterable[TimeSpan], taken: Sequence[TimeSpan]) -> list[T
     return left
 
 
-def _length(intervals: Iterable[TimeSpan]) -> float:
-    return sum(end - start for start, end in intervals)
-
-
-def _counted(count: int, one: str, several: str = "") -> str:
-    return f"{count} {one if count == 1 else several or one + 's'}"
-
-
-def _summed(events: Sequence[Event], seconds: float) -> tuple[Any, ...]:
-    """The columns of a row of the table, from ``shapes`` on."""
-    total = sum(event.duration for event in events)
-    return (
-        _listed(dict.fromkeys(", ".join("x".join(map(str, s)) or "()" for s in event.shapes) for event in events)),
-        _listed(dict.fromkeys(event.module.partition(".")[2] or event.module for event in events)),
-        len(events),
-        round(1e3 * total, 4),
-        round(1e6 * total / len(events), 1),
-        f"{total / seconds:.0%}" if seconds else "",
-        sum(event.bytes for event in events),
-    )
-
-
 def _listed(names: Iterable[str], most: int = 2) -> str:
-    names = [name for name in names if name]
+    names = list(dict.fromkeys(filter(None, names)))
     return "; ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _titled(lane: str) -> str:
-    return {"": "views (no work)", CPU_LANE: "CPU, fallbacks"}.get(lane, lane)
-
-
 def _styles() -> dict[str, dict[str, Any]]:
-    """How events are drawn, by what the legend says of them."""
+    """How events are drawn, by the legend's words."""
     from metallab import plots
 
     return {
@@ -563,25 +469,3 @@ def _styles() -> dict[str, dict[str, Any]]:
         "fallback": {"facecolor": plots.RED},
         "fallback, inferred": {"facecolor": plots.RED, "hatch": "///", "edgecolor": "#a34700"},
     }
-
-
-def _style_of(event: Event) -> str:
-    if event.kind == "fallback":
-        return "fallback, inferred" if event.inferred else "fallback"
-    if event.kind == "copy":
-        return "copy to the host" if event.direction == "to host" else "copy to the device"
-    return "operator on the CPU" if event.device == "cpu" else "operator on the accelerator"
-
-
-def _metadata(name: str, thread: int, args: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "M", "name": name, "pid": os.getpid(), "tid": thread, "ts": 0, "args": args}
-
-
-def _complete(event: Event, thread: int) -> dict[str, Any]:
-    """A complete event of the Trace Event Format; times in microseconds, to the nanosecond."""
-    told = {"device": event.device, "dtype": event.dtype, "shapes": list(map(list, event.shapes)), "bytes": event.bytes}
-    told |= {"direction": event.direction} if event.direction else {}
-    told |= {"inferred": event.inferred} if event.kind == "fallback" else {}
-    told |= {"module": event.module} if event.module else {}
-    times = {"ts": round(1e6 * event.start, 3), "dur": round(1e6 * event.duration, 3)}
-    return {"ph": "X", "name": event.name, "cat": event.kind, "pid": os.getpid(), "tid": thread, **times, "args": told}

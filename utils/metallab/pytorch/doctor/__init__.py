@@ -1,4 +1,4 @@
-"""Six answers about a model of one's own: does it run on MPS, is it right, is it fast, where does the time go, does it
+"""Six answers about a model of your own: does it run on MPS, is it right, is it fast, where does the time go, does it
 fit, which number format.
 
 ::
@@ -12,8 +12,8 @@ fit, which number format.
 ``example()`` returns ``(model, inputs)`` or ``(model, inputs, loss)``: an `nn.Module`, a tuple of what it is called
 with (or a dict of named inputs, or one tensor), and a function of its output that returns one number.
 
-Each answer is computed in a process of its own, within its share of the time: what crashes, hangs or fills the memory
-there is told as the reason why this answer is missing, and the others come all the same.
+Each answer is computed in a process of its own with a limit of its own: one that crashes, hangs or fills the memory is
+missing with its reason, and the others come all the same.
 """
 
 from metallab.pytorch.doctor.answer import Answer

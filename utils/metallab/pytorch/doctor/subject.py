@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import inspect
-import itertools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves, tree_map_only
 
-from metallab.pytorch import blame
 from metallab.pytorch.copies import copied, mapped, tensors_in
 from metallab.pytorch.dispatch import explain
 
@@ -30,111 +25,111 @@ class NotAModel(ValueError):
     """What a factory made cannot be examined; the message says what it has to make."""
 
 
-class WithLoss(nn.Module):
-    """A model and its loss as one module, which moves together.
+def narrowed(tensor: Tensor) -> Tensor:
+    """Return a tensor in a dtype that an Apple GPU has: float32 in place of float64."""
+    return tensor.to(NARROWED.get(tensor.dtype, tensor.dtype))
 
-    Tensors that the loss has around it, such as targets, be it in a dict, are its buffers, so that they are where the
-    outputs are.
+
+class Loss:
+    """A function of a model's outputs, whose own tensors are where the outputs are.
+
+    Those are the tensors of a loss that is a module, and those in its closure, such as targets, also in a dict.
     """
 
-    def __init__(self, model: nn.Module, loss: Callable[[Any], Tensor] | None) -> None:
-        super().__init__()
-        self.model = model
-        self.training = model.training
-        self.loss = loss or blame.mean_square
-        cells = [] if isinstance(loss, nn.Module) else getattr(loss, "__closure__", None) or ()
-        self.cells = _Shared(cell for cell in cells if _tensors_of(cell))
-        for number, tensor in enumerate(tensor for cell in self.cells for tensor in _tensors_of(cell)):
-            self.register_buffer(f"around{number}", tensor)
+    def __init__(self, function: Callable[[Any], Tensor], change: Callable[[Tensor], Tensor] = lambda t: t) -> None:
+        self.function, self.change = function, change
+        self.cells = [cell for cell in getattr(function, "__closure__", None) or () if _holds_tensors(cell)]
+        self.held = function if isinstance(function, nn.Module) else [cell.cell_contents for cell in self.cells]
+        self._there: dict[Any, Any] = {}
+        """A copy of what is held, by device."""
 
-    def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """The loss, one number."""
-        return self.loss_of(self.model(*inputs, **named))
-
-    def loss_of(self, outputs: Any) -> Tensor:
-        """The loss of what the model gives."""
-        numbers = itertools.count()
-        for cell in self.cells:
-            around = tree_map_only(Tensor, lambda _: getattr(self, f"around{next(numbers)}"), cell.cell_contents)
-            cell.cell_contents = around
-        return self.loss(outputs)
-
-
-class _Shared(list):
-    """Cells of a function, which a copy of the module shares, as it shares the function."""
-
-    def __deepcopy__(self, memo: dict) -> _Shared:
-        return self
+    def __call__(self, outputs: Any) -> Tensor:
+        """Return the loss, one number."""
+        first = next(iter(tensors_in(outputs)), torch.empty(0))
+        place = "meta" if first.is_meta else first.device
+        if place not in self._there:
+            self._there[place] = mapped(
+                lambda tensor: self.change(tensor.detach()).to(place),
+                self.held,
+                lambda module: copied(module).to(place),
+            )
+        if isinstance(self.function, nn.Module):
+            return self._there[place](outputs)
+        for cell, held in zip(self.cells, self._there[place], strict=True):
+            cell.cell_contents = held
+        return self.function(outputs)
 
 
-def _tensors_of(cell: Any) -> list[Tensor]:
+def _holds_tensors(cell: Any) -> bool:
     try:
-        return [leaf for leaf in tree_leaves(cell.cell_contents) if isinstance(leaf, Tensor)]
+        return isinstance(cell.cell_contents, nn.Module) or bool(tensors_in(cell.cell_contents))
     except ValueError:  # a name that has no value yet
-        return []
+        return False
+
+
+def mean_square(outputs: Any) -> Tensor:
+    """Return the sum of the mean squares of all floating and complex tensors; 0 if there are none."""
+    floating = [t for t in tensors_in(outputs) if t.is_floating_point() or t.is_complex()]
+    real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in floating]
+    return sum((t.square().mean() for t in real), torch.zeros(()) if not real else 0)
 
 
 @dataclass
 class Subject:
     """A model with its inputs and its loss, on the CPU at first."""
 
-    whole: WithLoss
+    model: nn.Module
+    loss: Loss
     inputs: tuple[Any, ...]
     named: dict[str, Any]
     package: str
     """Which has the factory."""
 
     @property
-    def model(self) -> nn.Module:
-        """Without its loss."""
-        return self.whole.model
-
-    @property
     def has_loss(self) -> bool:
         """Whether the factory gave one."""
-        return self.whole.loss is not blame.mean_square
+        return self.loss.function is not mean_square
 
     @property
     def name(self) -> str:
         """The model's class."""
         return type(self.model).__name__
 
-    @property
-    def arguments(self) -> tuple[Any, ...] | dict[str, Any]:
-        """The inputs, as `blame.find` takes them."""
-        return self.named or self.inputs
-
     def with_inputs(self, change: Callable[[Tensor], Tensor]) -> Subject:
-        """The same model with each tensor among the inputs changed."""
+        """Return the same model with each tensor among the inputs changed."""
         inputs, named = mapped(change, (self.inputs, self.named))
         return replace(self, inputs=inputs, named=named)
 
+    def copy(self) -> Subject:
+        """Return a copy of the model with the same inputs."""
+        return replace(self, model=copied(self.model))
+
     def to(self, device: torch.device | str) -> Subject:
-        """A copy on a device; this one stays where it is."""
+        """Return a copy on a device; this one stays where it is."""
         there = self.with_inputs(lambda tensor: tensor.detach().to(device))
-        return replace(there, whole=copied(self.whole).to(device))
+        return replace(there, model=copied(self.model).to(device))
 
     def cast(self, change: Callable[[Tensor], Tensor]) -> Subject:
-        """A copy with each weight, buffer and input changed."""
-        whole = copied(self.whole)
-        for tensor in (*whole.parameters(), *whole.buffers()):
+        """Return a copy with each weight, buffer and input changed."""
+        model = copied(self.model)
+        for tensor in (*model.parameters(), *model.buffers()):
             tensor.data = change(tensor.data)
-        return replace(self.with_inputs(change), whole=whole)
+        return replace(self.with_inputs(change), model=model)
 
     def without_float64(self) -> Subject:
-        """A copy with float32 in its place, which an Apple GPU has; this one where it has no float64."""
-        held = (*self.whole.parameters(), *self.whole.buffers(), *tensors_in((self.inputs, self.named)))
-        if not any(each.dtype in NARROWED for each in held):
+        """Return a copy with float32 in its place, which an Apple GPU has; this one where it has no float64."""
+        held = (*self.model.parameters(), *self.model.buffers())
+        if not any(t.dtype in NARROWED for t in (*held, *tensors_in((self.inputs, self.named, self.loss.held)))):
             return self
-        return self.cast(lambda tensor: tensor.to(NARROWED.get(tensor.dtype, tensor.dtype)))
+        return replace(self.cast(narrowed), loss=Loss(self.loss.function, narrowed))
 
     def outputs(self) -> Any:
-        """Of the model as it is."""
+        """Call the model in its current mode."""
         return self.model(*self.inputs, **self.named)
 
     def value(self) -> Tensor:
-        """Of the loss."""
-        return self.whole(*self.inputs, **self.named)
+        """Return the loss of the outputs."""
+        return self.loss(self.outputs())
 
     @property
     def trains(self) -> bool:
@@ -142,7 +137,7 @@ class Subject:
         return self.value().requires_grad
 
     def inference(self) -> Callable[[], Any]:
-        """A function that computes the outputs, without gradients, on a copy in evaluation mode."""
+        """Return a function that computes the outputs, without gradients, on a copy in evaluation mode."""
         model = copied(self.model).eval()
 
         def infer() -> Any:
@@ -152,21 +147,30 @@ class Subject:
         return infer
 
     def training_step(self) -> Callable[[], Tensor]:
-        """A function that makes one step of SGD with a rate of 0, on a copy in its own mode, and returns the loss.
+        """Return a function that makes one step of SGD with a rate of 0, on a copy in its own mode, for the loss.
 
         Nothing is learned, so that each step is the same work.
         """
-        whole = copied(self.whole)
-        optimizer = torch.optim.SGD(whole.parameters(), lr=0.0)
+        there = self.copy()
+        optimizer = torch.optim.SGD(there.model.parameters(), lr=0.0)
 
         def step() -> Tensor:
             optimizer.zero_grad(set_to_none=True)
-            loss = whole(*self.inputs, **self.named)
+            loss = there.value()
             loss.backward()
             optimizer.step()
             return loss.detach()
 
         return step
+
+    def without_gradient(self) -> list[str]:
+        """Return the names of weights that are to be trained and get no gradient; none if nothing can be trained."""
+        there = self.copy()
+        loss = there.value()
+        if not loss.requires_grad:
+            return []
+        loss.backward()
+        return [name for name, weight in there.model.named_parameters() if weight.requires_grad and weight.grad is None]
 
     @property
     def batch(self) -> int:
@@ -175,7 +179,7 @@ class Subject:
         return next((len(each) for each in given if isinstance(each, Tensor) and each.dim()), 0)
 
     def with_batch(self, rows: int) -> Subject:
-        """The same model with so many rows in each input that has `batch` of them, repeated or left out."""
+        """Return the same model with so many rows in each input that has `batch` of them, repeated or left out."""
         batch = self.batch
 
         def change(tensor: Tensor) -> Tensor:
@@ -204,70 +208,62 @@ def _rows(outputs: Any) -> list[int]:
 
 
 def made(factory: str) -> Subject:
-    """What ``package.module:factory`` makes; NotAModel, with what to do, if that cannot be examined."""
+    """Return what ``package.module:factory`` makes; NotAModel, with what to do, if that cannot be examined."""
     module, _, name = factory.partition(":")
-    if not module or not name:
+    if not module or not name or module.endswith(".py") or os.sep in module:
         raise NotAModel(f"{factory!r} names no factory: write package.module:factory")
     try:
-        imported = importlib.import_module(module)
+        function = getattr(importlib.import_module(module), name, None)
     except (Exception, SystemExit) as error:
-        if module.endswith(".py") or os.sep in module:
-            raise NotAModel(f"{module} is a file: {_module_in_words(module)}:{name}") from error
         raise NotAModel(f"{module} cannot be imported ({explain(error)})") from error
-    if not callable(function := getattr(imported, name, None)):
+    if not callable(function):
         raise NotAModel(f"{module} has no function {name}: name one, package.module:factory")
-    if wanted := _wanted(function):
-        raise NotAModel(f"{factory} wants {', '.join(wanted)}: a factory takes nothing and returns {RETURNS}")
     try:
         result = function()
-    except SystemExit as error:
-        raise NotAModel(f"{factory} ends the process ({explain(error)}): let it return {RETURNS}") from error
-    except Exception as error:
-        raise NotAModel(f"{factory} raised {explain(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise NotAModel(f"{factory} raised {explain(error)}: it takes nothing and returns {RETURNS}") from error
     return checked(result, factory)
 
 
-def _module_in_words(file: str) -> str:
-    """How to name the module that a file is, which is looked for from the current folder on."""
-    *folders, name = Path(os.path.relpath(file)).parts
-    module = name.removesuffix(".py")
-    if os.pardir in folders:
-        return f"go to its folder and write {module}"
-    return f"write {'.'.join([*folders, module])}"
-
-
-def _wanted(function: Callable) -> list[str]:
-    """The arguments without which a function cannot be called."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # of some that are written in C nobody knows
-        return []
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [each.name for each in parameters if each.default is each.empty and each.kind not in several]
-
-
 def checked(result: Any, factory: str) -> Subject:
-    """The subject that a factory's result is; NotAModel, with what to do, if it is none."""
-    if not isinstance(result, tuple) or len(result) not in (2, 3):
-        what = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
-        raise NotAModel(f"{factory} returns {what}: let it return {RETURNS}")
+    """Return the subject that a factory's result is; NotAModel, with what to do, if it is none."""
+    if not isinstance(result, tuple) or len(result) not in (2, 3) or not isinstance(result[0], nn.Module):
+        kinds = ", ".join(type(part).__name__ for part in (result if isinstance(result, tuple) else (result,)))
+        raise NotAModel(f"{factory} returns {kinds}: let it return {RETURNS}, of which the model is an nn.Module")
     model, inputs, loss = (*result, None)[:3]
-    if not isinstance(model, nn.Module):
-        raise NotAModel(f"{factory} returns a {type(model).__name__} where the model belongs: give an nn.Module")
     if loss is not None and not callable(loss):
         raise NotAModel(f"{factory} returns a {type(loss).__name__} as the loss: give a function of the output")
     named = dict(inputs) if isinstance(inputs, Mapping) else {}  # PyTorch goes through no other mapping
     plain = () if named else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     plain, named = mapped(lambda tensor: tensor if tensor.is_leaf else tensor.detach(), (plain, named))
-    devices = {t.device.type for t in (*model.parameters(), *model.buffers()) if t.device.type != "meta"}
-    if devices - {"cpu"}:
+    weights = (*model.parameters(), *model.buffers())
+    if devices := {t.device.type for t in weights} - {"cpu", "meta"}:
         raise NotAModel(f"the model lies on {', '.join(sorted(devices))}: let the factory leave it on the CPU")
     if not tensors_in((plain, named)):
         raise NotAModel(f"{factory} gives no tensor among the inputs: let it return (model, a tuple of inputs)")
-    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):  # its first call gives the weights their sizes
+    if any(map(is_lazy, weights)):  # its first call gives the weights their sizes
         try:
             with torch.no_grad():
                 model(*plain, **named)
         except Exception as error:
             raise NotAModel(f"{DOES_NOT_RUN}: {explain(error)}") from error
-    return Subject(WithLoss(model, loss), plain, named, package=factory.partition(":")[0].partition(".")[0])
+    return Subject(model, Loss(loss or mean_square), plain, named, package=factory.partition(":")[0].partition(".")[0])
+
+
+def assert_loss(subject: Subject) -> None:
+    """NotAModel if the factory's loss raises, gives no number, or none that a weight could be trained by."""
+    try:
+        outputs = subject.outputs()
+    except Exception:  # noqa: BLE001 - a model that fails in its own mode alone is an answer
+        return
+    try:
+        loss = subject.loss(outputs)
+    except Exception as error:
+        if not subject.has_loss:  # ours, the mean square, which not all outputs have
+            return
+        raise NotAModel(f"the loss does not run with these outputs on the CPU: {explain(error)}") from error
+    what = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise NotAModel(f"the loss gives {what}: let it return one number, such as loss.mean()")
+    if subject.has_loss and not loss.requires_grad and any(p.requires_grad for p in subject.model.parameters()):
+        raise NotAModel("the loss depends on no weight (is something detached?): fix it, or leave it out")

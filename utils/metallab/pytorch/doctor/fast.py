@@ -1,0 +1,78 @@
+"""3: is it fast? On the best device here against the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+
+import torch
+
+from metallab import timing, units
+from metallab.allowance import Allowance
+from metallab.device import Device
+from metallab.pytorch import crossover
+from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
+from metallab.pytorch.doctor.common import MORE_TIME, Limits, best_device, caveat, second_call, time_in_words
+from metallab.pytorch.doctor.formats import is_random
+from metallab.pytorch.doctor.subject import Subject
+from metallab.tables import Table
+
+CALLS = 40
+"""That a comparison takes at least, with warming up, for six pairs of a slow model."""
+BATCHES = (1, 4, 16, 64)
+
+Part = tuple[str, list[Evidence], bool]
+"""A part of the answer in words, its evidence, and whether something may be concluded."""
+
+
+def fast(subject: Subject, limits: Limits) -> Answer:
+    """Time inference, inference over batches, and a training step on the best device and on the CPU."""
+    on, within = best_device(), Allowance(limits.seconds)
+    parts = [_task(subject, "inference", on, within.left / 3), _over_batches(subject, on, within.left / 2)]
+    nothing = ("It has nothing to train.", [], True)
+    parts.append(_task(subject, "training_step", on, within.left) if subject.trains else nothing)
+    sentences, evidence, settled = zip(*parts, strict=True)
+    outcome = "good" if all(settled) else "attention"
+    return Answer(QUESTIONS[2], outcome, "\n".join(sentences) + caveat(on), on.label, tuple(chain(*evidence)))
+
+
+def _task(subject: Subject, task: str, on: Device, seconds: float) -> Part:
+    """A task's time and its comparison; the time alone where so many seconds do not suffice to compare."""
+    name, run = task.replace("_", " "), getattr(subject, task)
+    if CALLS * second_call(run()) > seconds:
+        measured = timing.measure(getattr(subject.to(on.torch_device), task)(), on=on, budget=timing.FAST)
+        sentence = f"{name.capitalize()}: {time_in_words(measured)}; there was no time to compare it: {MORE_TIME}."
+        return sentence, [Evidence(f"Measured, {name}", text=str(measured))], False
+    compared = crossover.measure_networks(
+        {subject.name: lambda: subject}, on=on, seconds=max(seconds, 0.1), tasks=[task]
+    ).comparisons
+    sentences = []
+    for each in compared:
+        measured = each[on.kind if on.kind != "cpu" else crossover.baseline()]
+        speed_up = " ".join(sentence.removesuffix(".") for sentence in each.sentences)
+        what = each.name.removeprefix(f"{subject.name}, ").capitalize()
+        sentences.append(f"{what}: {time_in_words(measured)}; {speed_up}.")
+    settled = not any(each.withheld for each in compared)
+    if not settled and is_random(subject):
+        sentences.append("Outputs differ from call to call: seed what is random in it, to compare.")
+    evidence = [Evidence(f"Measured, {name}", text="\n".join(map(str, compared)))]
+    return "\n".join(sentences), evidence, settled
+
+
+def _over_batches(subject: Subject, on: Device, seconds: float) -> Part:
+    """From which batch on a device is faster, of the batches for which there is time."""
+    if not subject.scales:
+        return "Its outputs do not grow with the inputs' first dimension, so other batches were not timed.", [], True
+    cost = CALLS * second_call(subject.inference()) / subject.batch
+    sizes = [n for n in BATCHES if cost * n <= seconds]
+    if not sizes:
+        return f"There was no time for other batches: {MORE_TIME}.", [], False
+
+    def work(rows: int, where: torch.device) -> Callable[[], object]:
+        return subject.with_batch(rows).to(where).inference()
+
+    curve = crossover.measure("inference", work, sizes, on=on, seconds=seconds)
+    lines = curve.times.values()
+    rows = [(n, *(units.seconds(line[n].median) for line in lines)) for n in sizes if all(n in line for line in lines)]
+    table = Table(["batch", *curve.times], rows)
+    return f"Over batches (n): {curve}", [Evidence("Over batches", table)], not curve.doubt

@@ -1,0 +1,138 @@
+"""2: is it right? Each operator on an Apple GPU against the CPU in float64, and weights that get no gradient."""
+
+from __future__ import annotations
+
+import time
+import warnings
+
+import torch
+from torch import Tensor
+
+from metallab import units
+from metallab.allowance import Allowance
+from metallab.device import Device
+from metallab.pytorch import blame
+from metallab.pytorch.copies import tensors_in
+from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
+from metallab.pytorch.doctor.common import MORE_TIME, NO_APPLE_GPU, Limits, apple_gpu
+from metallab.pytorch.doctor.subject import Subject
+from metallab.tables import Table
+
+NO_FLOAT64 = "\nAsked with float32 in place of float64, which no Apple GPU has."
+SWAPPED = "with their last two dimensions swapped in memory"
+
+
+def right(subject: Subject, limits: Limits) -> Answer:
+    """Compare each operator with the CPU in float64: as given, in the other mode, and with inputs in other layouts."""
+    on = apple_gpu()
+    if on is None:
+        return Answer(QUESTIONS[1], "unanswered", f"Not asked: {NO_APPLE_GPU}.")
+    narrow = subject.without_float64()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        verdicts, not_run = _compare(narrow, on, limits.seconds)
+    notes = "" if narrow is subject else NO_FLOAT64
+    if any("fall back" in str(warning.message) for warning in heard):
+        notes += "\nFor this answer PyTorch ran what has no MPS kernel on the CPU: see answer 1."
+    notes += (no_gradient := _no_gradient(subject))
+    evidence = [Evidence("Compared", _table(verdicts, not_run))]
+    if unjudged := {name: why for each in verdicts.values() for name, why in each.unjudged.items()}:
+        evidence.append(Evidence("Not compared", Table(["operator", "why"], list(unjudged.items()))))
+    way, last = list(verdicts.items())[-1]
+    if last.kind == "wrong kernel":
+        evidence.insert(0, Evidence("The first wrong operator", text=str(last)))
+        evidence[1:1] = [Evidence("A program that shows it", text=last.program)] if last.program else []
+        sentence = f"No, with the inputs {way}: {last.headline} {last.culprit.difference} Way out: {last.advice}."
+        return Answer(QUESTIONS[1], "bad", sentence + notes, on.label, tuple(evidence))
+    if not any(verdict.judged for verdict in verdicts.values()):
+        sentence = f"There was no time to compare anything: {MORE_TIME}."
+        return Answer(QUESTIONS[1], "unanswered", sentence, on.label, ended="hung")
+    sentence, complete = _agreement(verdicts, list(unjudged), None in not_run.values())
+    outcome = "good" if complete and not (no_gradient and subject.has_loss) else "attention"
+    return Answer(QUESTIONS[1], outcome, sentence + notes, on.label, tuple(evidence))
+
+
+def _compare(subject: Subject, on: Device, seconds: float) -> tuple[dict[str, blame.Verdict], dict[str, str | None]]:
+    """Compare in each way until something is wrong; verdicts by way, and ways that raise with the reason, None if late.
+
+    Such as a .view() of another layout raises.
+    """
+    within, verdicts, not_run = Allowance(seconds), {}, {}
+    began = time.perf_counter()
+    subject.to(on.torch_device).value()
+    once = 3 * (time.perf_counter() - began)  # forward and backward, without comparing anything
+    ways = _ways(subject)
+    for number, (way, each) in enumerate(ways.items()):
+        share = within.left / 2 if number == 0 else within.left / (len(ways) - number)
+        if verdicts and within.left < once:
+            not_run[way] = None
+            continue
+        try:
+            seconds = max(0.0, share - once)
+            verdicts[way] = blame.find(
+                each.model, each.named or each.inputs, each.loss, on=on, seconds=seconds, layers=False
+            )
+        except Exception as error:
+            if not verdicts:
+                raise
+            not_run[way] = units.first_line(error)
+            continue
+        if verdicts[way].culprit:
+            break
+    return verdicts, not_run
+
+
+def _ways(subject: Subject) -> dict[str, Subject]:
+    """The subject as given, in the other mode, and with its inputs in layouts that kernels are known to get wrong."""
+    switched = subject.copy()
+    switched.model.train(not subject.model.training)
+    mode, other = ("training" if each.model.training else "evaluation" for each in (subject, switched))
+    ways = {
+        f"as given, in {mode} mode": subject,
+        f"in {other} mode": switched,
+        SWAPPED: subject.with_inputs(lambda t: t.mT.contiguous().mT if t.dim() > 1 else t),
+        "at an odd offset": subject.with_inputs(_offset),
+    }
+    if not any(t.dim() > 1 for t in tensors_in((subject.inputs, subject.named))):
+        del ways[SWAPPED]  # as given
+    return ways
+
+
+def _offset(tensor: Tensor) -> Tensor:
+    return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape)
+
+
+def _agreement(verdicts: dict[str, blame.Verdict], unjudged: list[str], late: bool) -> tuple[str, bool]:
+    """The answer where no operator is wrong, and whether nothing was left out for time or because of a NaN."""
+    judged, skipped = (sum(getattr(each, name) for each in verdicts.values()) for name in ("judged", "skipped"))
+    in_time = ", as far as there was time" if skipped or late else ""
+    largest = max(verdict.largest for verdict in verdicts.values())
+    sentences = [
+        f"Yes{in_time}: {f'{judged} of {judged + skipped}' if skipped else f'all {judged}'} calls of operators"
+        f"{' that can be compared' if unjudged else ''} agree with the CPU in float64 ({', '.join(verdicts)}); they "
+        f"differ by up to {largest:.1e} of the root mean square, which is rounding."
+    ]
+    sentences += [f"Not compared: {', '.join(unjudged)}."] if unjudged else []
+    sentences += [f"{MORE_TIME}."] if in_time else []
+    nan = next((verdict for verdict in verdicts.values() if verdict.culprit), None)
+    sentences += [f"{nan.headline} What follows it was not compared."] if nan else []
+    return " ".join(sentences), not in_time and not nan
+
+
+def _table(verdicts: dict[str, blame.Verdict], not_run: dict[str, str | None]) -> Table:
+    rows = [
+        (way, each.judged + each.skipped, each.judged, each.kind, f"{each.largest:.1e}")
+        for way, each in verdicts.items()
+    ]
+    left = ", ".join(f"{way} ({why or 'no time'})" for way, why in not_run.items())
+    return Table(["how", "calls", "compared", "result", "rounding"], rows, f"Not tried: {left}." if left else "")
+
+
+def _no_gradient(subject: Subject) -> str:
+    """A line that names weights which a training step gives no gradient; empty if all have one."""
+    try:
+        names = subject.without_gradient()
+    except Exception:  # noqa: BLE001 - a model that fails in its own mode is question 1's
+        return ""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"\nNo gradient reaches {', '.join(names[:5])}{more}: detached, or not used." if names else ""

@@ -1,0 +1,95 @@
+"""1: does it run on MPS? By the tables of its operators, then by a trial on an Apple GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from metallab import units
+from metallab.pytorch import coverage
+from metallab.pytorch.copies import copied
+from metallab.pytorch.dispatch import BACKWARD, explain
+from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
+from metallab.pytorch.doctor.common import NO_APPLE_GPU, Limits, apple_gpu, trial
+from metallab.pytorch.doctor.subject import Subject
+from metallab.tables import Table
+
+ON_TWO_DEVICES = re.compile("same device|CPU tensor|Placeholder storage")
+"""What PyTorch says of a tensor on the CPU among others, on a Mac or elsewhere."""
+
+
+def runs(subject: Subject, _: Limits) -> Answer:
+    """Find operators of inference and of a training step that are missing, refused or leave the GPU; then try it."""
+    covered, sentences = _predicted(subject)
+    predicted = all(each.runs for each in covered)
+    problems = [problem for each in covered for problem in each.problems]
+    on = apple_gpu()
+    raised = trial(subject, on) if on else None
+    if on:
+        where = "the simulated Apple GPU" if on.simulated else "this Apple GPU"
+        surprise = ", which was not predicted" if bool(raised) == predicted and covered else ""
+        sentences.append(f"On {where} it {f'raised{surprise}: {raised}' if raised else f'ran{surprise}'}.")
+    if not covered and on is None:
+        return Answer(QUESTIONS[0], "unanswered", "\n".join([*sentences, f"{NO_APPLE_GPU}."]))
+    seen = any(problem.kind == "on the CPU" for problem in problems)
+    if raised and not seen and ON_TWO_DEVICES.search(raised.text):  # where the trace saw no device
+        way_out = coverage.WAY_OUT_OF_THE_CPU
+        problems.append(coverage.Problem("on the CPU", "", way_out, "not known", raised.line, (raised.module,)))
+        sentences.append(f"Way out: {way_out}.")
+    careful = any(each.having("falls back", "unknown") for each in covered) or not covered
+    outcome = "bad" if not predicted or raised else "attention" if careful else "good"
+    tables = f"the operators of PyTorch {torch.__version__}"
+    asked = f"{tables} and {on.label}" if on else tables
+    return Answer(QUESTIONS[0], outcome, "\n".join(sentences), asked, _trouble(covered, problems))
+
+
+def _predicted(subject: Subject) -> tuple[list[coverage.Coverage], list[str]]:
+    """The coverage of inference and of a training step, and a sentence for each; none of what cannot be traced."""
+    loss = subject.loss
+    train = lambda model, *inputs, **named: loss(model(*inputs, **named))
+    tasks: dict[str, tuple[Any, ...]] = {"Inference": (copied(subject.model).eval(),)}
+    if _may_train(subject):
+        tasks["Training"] = (train, subject.model)
+    covered, failed, names = [], [], {}
+    for task, (function, *model) in tasks.items():
+        try:
+            training = task == "Training"
+            each = coverage.mps_coverage(function, *model, *subject.inputs, training=training, **subject.named)
+            covered.append(each)
+            names.setdefault(each.answer, []).append(task)
+        except coverage.TraceFailed as error:
+            why = explain(error.__cause__) if error.__cause__ else units.first_line(error)
+            failed.append(f"{task}: nothing can be predicted ({why}).")
+    return covered, [f"{' and '.join(same).capitalize()}: {answer}" for answer, same in names.items()] + failed
+
+
+def _may_train(subject: Subject) -> bool:
+    """False where the loss depends on nothing that can be trained; a model that fails in its own mode may train."""
+    try:
+        return subject.trains
+    except Exception:  # noqa: BLE001 - the trace reports what it raises
+        return True
+
+
+def _trouble(covered: Iterable[coverage.Coverage], problems: Iterable[coverage.Problem]) -> tuple[Evidence, ...]:
+    """A table of operators that do not run on the GPU, make float64, or meet a tensor on the CPU; none if all is well.
+
+    Parameters, buffers and inputs in float64 are no operators: the sentence names them.
+    """
+    elsewhere = "in PyTorch's own code"
+    rows: dict[Any, tuple[str, ...]] = {
+        use.operator: (
+            use.operator, use.status, ", ".join(use.modules[:3]), ", ".join(use.lines[:3]) or elsewhere, use.advice,
+        )
+        for each in covered for use in each.uses if use.advice
+    }  # fmt: skip
+    for problem in problems:
+        if problem.operator:
+            how = {"on the CPU": "a tensor is on the CPU"}.get(problem.kind, f"makes {problem.kind}")
+            place, line = ", ".join(problem.modules[:3]), problem.line or BACKWARD
+            rows[problem.operator, how, line] = (problem.operator, f"raises: {how}", place, line, problem.way_out)
+    headings = ["operator", "on MPS", "called by", "at", "way out"]
+    return (Evidence("Operators that do not run on the GPU", Table(headings, list(rows.values()))),) if rows else ()
