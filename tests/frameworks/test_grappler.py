@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -47,7 +46,6 @@ def test_a_graph_is_read_before_and_after(inputs):
         reading = grappler.read(fn, *inputs)
         assert reading.fused == ("_FusedConv2D(BiasAdd, Relu)",)
         assert {"Conv2D", "BiasAdd", "Relu"} <= {node.op for node in reading.before}
-        assert dict(reading.ops) == {"_FusedConv2D": 1}
         assert reading.new == ("_FusedConv2D",)
         assert reading.devices == ("CPU",)
         checks.assert_close(block(*inputs), reading.result, "float32")
@@ -101,25 +99,16 @@ def test_the_remapper_is_held_for_each_call(inputs):
     assert grappler.collect(tf.function(compute, jit_compile=False)).fused == readings[0].fused
 
 
-def test_a_result_is_judged_as_the_checks_do():
-    rng = np.random.default_rng(0)
-    reference = rng.normal(size=1000)
-    for factor in (0.2, 0.9, 1.1, 5.0):  # of the tolerance, at the worst place
-        limit = 1e-4 * (np.abs(reference) + np.sqrt(np.mean(reference**2))) + 1e-6
+def test_errors_are_in_the_tolerances_of_the_checks():
+    reference = np.random.default_rng(0).normal(size=1000)
+    limit = 1e-4 * (np.abs(reference) + np.sqrt(np.mean(reference**2))) + 1e-6
+    for factor in (0.2, 0.9, 1.1, 5.0):
         got = reference.copy()
         got[7] += factor * limit[7]
-        parity = grappler.judge("x", reference, got)
-        assert parity.error == pytest.approx(factor, rel=1e-3)
-        assert parity.ok == (factor < 1)
-        both = grappler.judge("x", [reference, reference], [reference.copy(), got])
-        assert (both.error, both.ok) == (parity.error, parity.ok)
+        assert grappler.error(reference, got) == pytest.approx(factor, rel=1e-3)
+        assert grappler.error([reference, reference], [reference, got]) == grappler.error(reference, got)
     for other in (np.full(1000, np.nan), reference[:10]):
-        parity = grappler.judge("x", reference, other)
-        assert parity.error == np.inf
-        assert "WRONG" in str(parity)
-        assert parity.row[2].startswith("WRONG")
-    assert grappler.judge("x", [reference], [reference.copy()] * 2).error == np.inf
-    assert grappler.judge("x", reference, reference.copy()).row == ("x", "0", "agrees")
+        assert grappler.error(reference, other) == np.inf
 
 
 def late_bias(dtype):
@@ -149,39 +138,31 @@ def refused(dtype):
     return compute
 
 
-class Placed:
-    """A place that notes what is computed while it is active."""
+def test_a_reference_is_computed_elsewhere(lab):
+    now, seen = [False], []
 
-    def __init__(self, lab):
-        self.lab, self.now = lab, False
-
-    @contextlib.contextmanager
-    def active(self):
-        self.now = True
-        with self.lab.active():
-            yield
-        self.now = False
-
-
-def test_patterns_are_computed_on_the_device_and_their_reference_is_not(lab):
-    place, seen = Placed(lab), []
+    class Placed:
+        @contextlib.contextmanager
+        def active(self):
+            now[0] = True
+            with lab.active():
+                yield
+            now[0] = False
 
     def noting(dtype):
         inner = right(dtype)
-        return lambda: (seen.append((dtype, place.now)), inner())[1]
+        return lambda: (seen.append((dtype, now[0])), inner())[1]
 
-    findings = grappler.survey([grappler.Pattern("p", noting), grappler.Pattern("none", refused)], on=place)
+    fine, none = grappler.survey({"p": noting, "none": refused}, on=Placed())
     assert set(seen) == {("float64", False), ("float32", True)}
-    assert findings[0].ok
-    assert findings[0].row[2] == "CPU"
-    assert not findings[1].ok
-    assert findings[1].graph.says == "it raised UnimplementedError: no kernel for this"
-    assert findings[1].row[2:4] == ("-", "inf")
-    product = [pattern for pattern in grappler.patterns() if pattern.name == "matmul + bias"]
-    assert [grappler.survey(product, on=lab, remapping=on)[0].row[1] for on in (True, False)] == [
-        "_FusedMatMul(BiasAdd)",
-        "nothing fused",
-    ]
+    assert (fine.ok, fine.reading.devices) == (True, ("CPU",))
+    assert none.verdict == "WRONG: it raised UnimplementedError: no kernel for this"
+
+
+def test_the_remapper_may_be_off_for_a_survey(lab):
+    product = {"matmul + bias": grappler.patterns()["matmul + bias"]}
+    fused = [grappler.survey(product, on=lab, remapping=on)[0].reading.fused for on in (True, False)]
+    assert fused == [("_FusedMatMul(BiasAdd)",), ()]
 
 
 def test_a_bias_that_is_added_too_late_would_be_seen(lab, monkeypatch):
@@ -199,33 +180,25 @@ def test_a_bias_that_is_added_too_late_would_be_seen(lab, monkeypatch):
 
     monkeypatch.setattr(tf.nn, "bias_add", forgetful)
     monkeypatch.setattr(tf.nn, "relu", late)
-    chosen = [p for p in grappler.patterns() if p.name in ("matmul + bias + late", "conv2d + bias + late")]
-    assert [finding.row[-1] for finding in grappler.survey(chosen, on=lab)] == ["WRONG in graph"] * 2
+    chosen = {name: make for name, make in grappler.patterns().items() if name.endswith("bias + late")}
+    assert [outcome.verdict for outcome in grappler.survey(chosen, on=lab)] == ["WRONG in graph"] * 2
 
 
 def test_a_planted_failure_is_found(lab):
-    planted = [grappler.Pattern("late", late_bias), grappler.Pattern("eager", wrong_eagerly)]
-    survey = grappler.survey([*planted, grappler.Pattern("fine", right)], on=lab)
-    late, eager, fine = survey
-    assert survey.wrong == (late, eager)
-    assert "late, graph: WRONG: " in repr(survey)
-    assert "eager, eager: WRONG: " in survey._repr_html_()
-    sound = grappler.survey([grappler.Pattern("fine", right)], on=lab)
-    assert "All 1 agree with the CPU in float64, eagerly and as graphs. They ran on CPU." in repr(sound)
-    assert grappler.advice(sound, grappler.Steps(), on=lab).startswith(f"Graphs on {lab.label} agree")
-    assert "WRONG on" in (told := grappler.advice(survey, grappler.Steps(), on=lab))
-    assert "late, eager. Compile with run_eagerly=True" in told
-    assert [finding.row[-1] for finding in (late, eager, fine)] == ["WRONG in graph", "WRONG in eager", "agrees"]
-    assert [finding.ok for finding in (late, eager, fine)] == [False, False, True]
-    assert (late.row[0], fine.row[1]) == ("late", "nothing fused")
+    outcomes = grappler.survey({"late": late_bias, "eager": wrong_eagerly, "fine": right}, on=lab)
+    assert [outcome.verdict for outcome in outcomes] == ["WRONG in graph", "WRONG in eager", "agrees"]
+    assert [outcome.ok for outcome in outcomes] == [False, False, True]
+    table = grappler.table(outcomes)
+    assert table.rows[2][:2] == ["fine", "nothing fused"]
+    assert table.note == "1 of 3 agree with the CPU in float64; they ran on CPU."
 
 
 @pytest.mark.processor
 def test_the_patterns_agree_on_the_cpu_and_fuse_as_known(lab):
-    findings = {finding.pattern: finding for finding in grappler.survey(grappler.patterns(), on=lab)}
-    assert len(findings) == 16
-    assert not [finding.row for finding in findings.values() if not finding.ok]
-    fused = {name: finding.reading.fused for name, finding in findings.items()}
+    outcomes = {outcome.name: outcome for outcome in grappler.survey(grappler.patterns(), on=lab)}
+    assert len(outcomes) == 16
+    assert not [name for name, outcome in outcomes.items() if not outcome.ok]
+    fused = {name: outcome.reading.fused for name, outcome in outcomes.items()}
     gelu = "_FusedMatMul(BiasAdd, GeluExact)" if ONEDNN else "_FusedMatMul(BiasAdd)"
     assert fused["matmul + bias + gelu"] == (gelu,)
     assert fused["matmul + bias + softplus"] == ("_FusedMatMul(BiasAdd)",)
@@ -234,10 +207,9 @@ def test_the_patterns_agree_on_the_cpu_and_fuse_as_known(lab):
     assert fused["conv2d + Keras BatchNormalization"] == fused["Keras LSTM"] == ()
 
 
-def test_a_training_step_that_moves_the_weights_otherwise_is_found(lab, monkeypatch):
+def test_a_step_that_moves_the_weights_otherwise_is_found(lab, monkeypatch):
     sound = grappler.steps(on=lab, names=["SGD", "Adam"])
-    assert list(sound) == ["SGD", "Adam"]
-    assert sound.wrong == ()
+    assert [(step.name, step.ok) for step in sound] == [("a step of SGD", True), ("a step of Adam", True)]
     apply = tf.keras.optimizers.SGD.apply
 
     def late(self, gradients, variables):
@@ -245,27 +217,8 @@ def test_a_training_step_that_moves_the_weights_otherwise_is_found(lab, monkeypa
         return apply(self, [gradient * by for gradient in gradients], variables)
 
     monkeypatch.setattr(tf.keras.optimizers.SGD, "apply", late)
-    planted = grappler.steps(on=lab, names=["SGD"])
-    assert planted.wrong == ("SGD",)
-    assert "WRONG: " in planted._repr_html_()
-    assert "a step of SGD" in grappler.advice(grappler.Survey(), planted, on=lab)
-
-
-def test_what_a_setting_did_is_said():
-    def finding(name, wrong=False, fused=False):
-        nodes = (grappler.Node("a", "_FusedMatMul", parts=("BiasAdd",)),) if fused else ()
-        parity = grappler.GraphParity(name, 9.0, "it differs") if wrong else grappler.GraphParity(name, 0.1)
-        return grappler.PatternResult(name, grappler.Reading((), nodes), grappler.GraphParity(name, 0.1), parity)
-
-    good, bad = finding("a"), finding("b", wrong=True, fused=True)
-    assert "1 of 2 patterns were fused (0 without it)" in grappler.effect([good, good], [good, bad], "OFF=1")
-    for before, after, message in (
-        ([good], [good], "With OFF=1.*nothing to repair"),
-        ([good], [bad], "now these are wrong: b"),
-        ([bad], [finding("b")], "now agrees: b. Set it"),
-        ([bad, good], [bad, good], "still wrong: b. Compute these eagerly"),
-    ):
-        assert re.search(message, grappler.effect(before, after, "OFF=1")), message
+    (planted,) = grappler.steps(on=lab, names=["SGD"])
+    assert planted.verdict == "WRONG in graph"
 
 
 def test_graphs_are_drawn_side_by_side(inputs):
@@ -274,25 +227,9 @@ def test_graphs_are_drawn_side_by_side(inputs):
     reading = grappler.read(block, *inputs)
     figure = grappler.draw({"written": reading.before, "optimised": reading.after}, heading="A block", device="CPU")
     before, after = ({text.get_text(): text for text in axes.texts if text.get_text()} for axes in figure.axes)
-    assert set(before) == {"x", "kernel", "bias", "Conv2D", "BiasAdd", "Relu", "result"}
-    assert set(after) == {"x", "kernel", "bias", "_FusedConv2D\nBiasAdd + Relu", "result"}
-    rows = {words: text.get_position()[1] for words, text in before.items()}
-    chain = ["x", "Conv2D", "BiasAdd", "Relu", "result"]
-    assert [rows[words] for words in chain] == [0, -1, -2, -3, -4]
-    assert rows["bias"] == -1, "an argument stands beside the step that is done when it is needed"
-    edge = to_hex(after["_FusedConv2D\nBiasAdd + Relu"].get_bbox_patch().get_edgecolor())
-    assert edge == "#e69f00"
+    assert list(before) == ["Conv2D", "x, kernel", "BiasAdd", "bias", "Relu", "result"]
+    assert list(after) == ["_FusedConv2D\nBiasAdd + Relu", "x, kernel, bias", "result"]
+    assert [before[words].get_position()[1] for words in ("Conv2D", "BiasAdd", "bias", "Relu")] == [0, -1, -1, -2]
+    assert to_hex(after["_FusedConv2D\nBiasAdd + Relu"].get_bbox_patch().get_edgecolor()) == "#e69f00"
     assert "Conv2D -> BiasAdd -> Relu" in figure.get_label()
-    assert "_FusedConv2D(BiasAdd, Relu)" in figure.get_label()
     assert "CPU" in figure.get_suptitle()
-
-
-def test_a_large_graph_with_loops_is_counted():
-    lstm = next(pattern for pattern in grappler.patterns() if pattern.name == "Keras LSTM")
-    nodes = grappler.read(lstm.make("float32")).after
-    small = (grappler.Node("0/x", "_Arg"), grappler.Node("0/y", "Relu", ("0/x",)))
-    figure = grappler.draw({"small": small, "large": nodes}, heading="An LSTM", device="CPU")
-    (words,) = (text.get_text() for text in figure.axes[1].texts)
-    assert words.startswith("too many to draw")
-    assert "TensorList" in figure.get_label()
-    assert {text.get_text() for text in figure.axes[0].texts if text.get_text()} == {"x", "Relu"}

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metallab import allowance, checks, device, isolated, paths, plots, timing
-from metallab.jax import compiling, networks, pictures
+from metallab import allowance, checks, device, isolated, paths, timing
+from metallab.jax import compiling, networks
 
 CPU = jax.devices("cpu")[0]
 MAKERS = dict(networks.MEASURED)
@@ -66,21 +66,6 @@ def test_a_name_stands_for_one_network():
         assert all(isinstance(array, np.ndarray) and array.dtype == np.float32 for array in arrays)
         assert sum(array.sum(dtype=np.float64) for array in arrays) == pytest.approx(SUMS[name], abs=1e-3)
         assert [leaf.shape for leaf in leaves(network.on(CPU).inference()())] == SHAPES[name]
-
-
-def test_numbers_stay_of_moderate_size():
-    for make in networks.MEASURED.values():
-        for leaf in leaves(make().on(CPU).inference()()):
-            assert np.isfinite(leaf).all()
-            assert 0.1 < leaf.std() < 10
-
-
-def test_a_copy_lies_on_its_device():
-    network = small(networks, "MLP")
-    there = network.on(CPU)
-    for leaf in jax.tree.leaves((there.params, there.inputs)):
-        assert leaf.devices() == {CPU}
-    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(network.params)), "this one stays where it is"
 
 
 def test_programs_are_counted_outside_jit_too_and_each_time_from_none():
@@ -182,10 +167,6 @@ def test_attention_is_that_of_the_paper():
             np.testing.assert_allclose(ours[step], after + hidden @ p["down"]["weight"] + p["down"]["bias"], atol=1e-4)
 
 
-def test_softmax_bears_large_scores():
-    np.testing.assert_array_equal(networks._softmax(np.float32([1000, 1000]), np), [0.5, 0.5])
-
-
 def test_the_cnn_convolves_and_pools():
     network = small(networks, "CNN")
     x = network.inputs[0]
@@ -230,164 +211,51 @@ def quiet_machine(monkeypatch):
     monkeypatch.setattr(timing.mode, "current", lambda: "full")
 
 
-def measured(name, samples, first_call):
-    about = {"question": "latency", "block": 1, "warmup_calls": 1, "stop_reason": "", "mode": "full", "device": "a CPU"}
-    return timing.Measurement(name=name, samples=tuple(samples), first_call=first_call, simulated=False, **about)
-
-
-def compared(name="work", plain_first=0.091, **seconds):
+def compared(name, samples=10, **seconds):
     """A comparison of planted times, the first variant as the baseline."""
-    first_calls = {"plain": plain_first}
-    variants = {key: measured(key, [each] * 10, first_calls.get(key, 0.091)) for key, each in seconds.items()}
-    return timing.compare_samples(variants, baseline=next(iter(seconds)), name=name, parity="planted")
-
-
-@pytest.mark.parametrize(
-    ("first", "seconds", "words"),
-    [
-        (0.034, {"plain": 0.004, "jit": 0.001}, "later, jit 91 ms and 1 ms. Compiling pays after 20 calls."),
-        (0.004, {"plain": 0.004, "jit": 0.001}, "Compiling pays after 30 calls."),
-        (0.258, {"plain": 0.004, "jit": 0.001}, "Compiling pays after 1 call."),
-        (0.091, {"plain": 0.001, "jit": 0.001}, "It is not shown to be faster than plain."),
-        (0.091, {"plain": 0.001, "jit": 0.004}, "It is not shown to be faster than plain."),
-    ],
-)
-def test_compiling_pays_after_so_many_calls(first, seconds, words):
-    """The baseline compiles at its first call, too, operation by operation."""
-    told = compiling.pays_after(compared(plain_first=first, **seconds))
-    assert told.startswith(f"work, a CPU: plain takes {first * 1000:.0f} ms at the first call and ")
-    assert told.endswith(words)
-
-
-def test_whether_compiling_pays_is_withheld_with_the_speed_up():
-    withheld = dataclasses.replace(compared(plain=0.004, jit=0.001), refused={"jit": timing.Doubt("outputs differ")})
-    told = compiling.pays_after(withheld)
-    assert "is not told: " in told
-    assert "4 ms" not in told
-
-
-def test_traces_are_counted():
-    pairs = {
-        "values": (jnp.ones(2), jnp.zeros(2)),
-        "shape": (jnp.ones(2), jnp.ones(3)),
-        "key": ({"a": 1.0}, {"b": 1.0}),
+    about = {"question": "latency", "block": 1, "warmup_calls": 1, "stop_reason": "", "mode": "full", "device": "a CPU"}
+    made = {
+        key: timing.Measurement(name=key, samples=(each,) * samples, first_call=0.1, simulated=False, **about)
+        for key, each in seconds.items()
     }
-    assert list(map(list, compiling.traces(pairs).rows)) == [["values", "1"], ["shape", "2"], ["key", "2"]]
+    return timing.compare_samples(made, baseline=next(iter(seconds)), name=name, parity="planted")
 
 
-def test_a_mean_is_of_the_networks_that_have_the_rival():
-    both = compared("one", jit=1.0, slow=2.0, NumPy=4.0)
+def test_means_are_of_speed_ups_that_may_be_shown():
     refused = dataclasses.replace(compared("two", jit=1.0, slow=8.0), refused={"slow": timing.Doubt("outputs differ")})
-    raced = networks.Race({"inference, latency": (both, compared("three", jit=1.0, slow=8.0), refused)}, "Left out.")
-    slow, numpy = raced.means
-    assert slow == (
-        "inference, latency, 2 networks, 1 withheld: slow takes 2.00 to 8.00 times as long as jit, geometric mean 4.00."
-    )
-    assert numpy.startswith("inference, latency, 1 network: NumPy takes 4.00 times as long as jit (95 % interval")
-    assert str(raced).splitlines() == [slow, numpy, "Left out."]
-    assert len(raced.all) == 3
-    (nothing,) = networks.Race({"gradient, latency": (refused,)}).means
+    both = compared("one", jit=1.0, slow=2.0, NumPy=4.0)
+    slow, numpy = networks.means({"inference, latency": (both, compared("three", jit=1.0, slow=8.0), refused)})
+    assert slow == "inference, latency, 2 networks: slow takes 2.00 to 8.00 times as long as jit, geometric mean 4.00."
+    assert "1 network: NumPy takes 4.00 times" in numpy
+    (nothing,) = networks.means({"gradient, latency": (refused,)})
     assert nothing == "gradient, latency: no speed-up of slow is given: outputs differ."
-
-
-def test_a_mean_of_too_few_pairs_is_not_given():
-    few = [measured(key, [seconds] * 3, 1.0) for key, seconds in (("jit", 1.0), ("slow", 2.0))]
-    one = timing.compare_samples({each.name: each for each in few}, baseline="jit", name="one", parity="planted")
-    (sentence,) = networks.Race({"inference, latency": (one,) * 5}).means
-    assert "no speed-up of slow is given: too few pairs" in sentence
+    (too_few,) = networks.means({"inference, latency": (compared("four", samples=3, jit=1.0, slow=2.0),)})
+    assert "too few pairs" in too_few
 
 
 def test_ways_of_a_cpu_are_raced(quiet_machine, monkeypatch):
-    """The smallest networks, in full mode; which of them is faster is not asked."""
+    """The smallest networks, in full mode; which of them is faster is not asserted."""
     monkeypatch.setattr(networks, "MEASURED", {name: functools.partial(MAKERS[name], **SMALL[name]) for name in SMALL})
     monkeypatch.setattr(networks.mode, "by_mode", lambda full, fast: timing.FAST)
-    precisions, compare = [], timing.compare
-
-    def noted(*args, **options):
-        precisions.append(jax.config.jax_default_matmul_precision)
-        return compare(*args, **options)
-
-    monkeypatch.setattr(networks.timing, "compare", noted)
-    with jax.default_matmul_precision("default"):
-        raced = networks.race(["MLP", "CNN"], on=device.cpu(framework="jax"), seconds=1e6)
-    inference, gradient = raced.comparisons["inference, latency"], raced.comparisons["gradient, latency"]
+    raced, left_out = networks.race(["MLP", "CNN"], on=device.cpu(framework="jax"), seconds=1e6)
+    inference, gradient = raced["inference, latency"], raced["gradient, latency"]
     assert [list(one.measurements) for one in inference] == [["jit", "op by op", "NumPy"], ["jit", "op by op"]]
     assert [list(one.measurements) for one in gradient] == [["jit", "op by op"]] * 2
-    assert [one.name for one in raced.all] == [f"{n}, {t}" for t in ("inference", "gradient") for n in ("MLP", "CNN")]
-    assert not any(one.refused for one in raced.all), "equal outputs"
-    assert all(one.watches for one in raced.all), "a sentinel watched"
-    assert set(precisions) == {networks.FLOAT32}
-    assert not raced.left_out
+    assert [one.name for one in inference] == ["MLP, inference", "CNN, inference"]
+    assert not any(one.refused for one in [*inference, *gradient]), "equal outputs"
+    assert all(one.watches for one in [*inference, *gradient]), "a sentinel watched"
+    assert not left_out
 
 
-def test_what_does_not_fit_is_left_out_and_named(quiet_machine, monkeypatch):
+def test_networks_that_do_not_fit_are_named(quiet_machine, monkeypatch):
     clock = iter(range(0, 10**6, 10))
     planted = functools.partial(allowance.Allowance, clock=lambda: next(clock))
     monkeypatch.setattr(networks.allowance, "Allowance", planted)
     monkeypatch.setattr(networks, "_compared", lambda network, task, *_: network.name)
     monkeypatch.setattr(networks.timing, "sentinel", lambda work, on: contextlib.nullcontext())
-    raced = networks.race(list(networks.MEASURED), on=device.cpu(framework="jax"), seconds=30)
-    assert raced.comparisons["gradient, latency"] == ("MLP", "n-body step"), "two are done in any case"
-    assert "the networks Attention block, CNN, ResNet block" in raced.left_out
-
-
-def test_each_first_call_is_of_a_new_function(quiet_machine):
-    """Traced anew in every call that is measured; and the larger numbers are left out where time is short."""
-    traced = []
-
-    def loop(x, rounds):
-        traced.append(rounds)
-        return x * rounds
-
-    lab = device.cpu(framework="jax")
-    first = compiling.first_calls({"a loop": loop}, jnp.ones(2), [1, 4], on=lab, seconds=1e6)
-    for rounds, measured_ in first.lines["a loop"].items():
-        calls = 1 + measured_.warmup_calls + measured_.n
-        assert traced.count(rounds) >= calls, "compiled once, and measured as a call"
-    assert str(first).startswith("The first call of a loop of 4 rounds takes ")
-    assert str(first).endswith(f"as a loop (medians, {lab.label}).")
-    assert [each.name for each in first.measurements] == [f"first call of a loop, {n} rounds" for n in (1, 4)]
-    hopeless = compiling.first_calls({"a loop": loop}, jnp.ones(2), [1, 4, 16], on=lab, seconds=1e-6)
-    assert list(hopeless.lines["a loop"]) == [1, 4]
-    assert "rounds: 16" in str(hopeless)
-
-
-def test_of_a_busy_machine_no_first_call_is_told():
-    quiet = measured("a", [0.2] * 9, 1.0)
-    busy = dataclasses.replace(quiet, others=1.5)
-    first = compiling.FirstCalls({"a loop": {4: busy, 8: quiet}}, "Left out: 16.")
-    told, figure = str(first), first.draw()
-    assert told.endswith(" Left out: 16.")
-    assert "busy machine" in told
-    assert "200 ms" not in told
-    assert figure.get_label() == told, "nor is it in the picture, or in the words of the picture"
-    (axes,) = figure.axes
-    assert (list(axes.lines), list(axes.collections)) == ([], [])
-    assert [text.get_text() for text in axes.texts] == ["no times: busy machine"]
-    quiet_figure = compiling.FirstCalls({"a loop": {4: quiet, 8: quiet}}).draw()
-    assert "200 ms" in quiet_figure.get_label()
-    assert len(quiet_figure.axes[0].lines) == 1
-
-
-def test_a_race_that_is_withheld_for_one_reason_has_one_row():
-    plain = compared(jit=0.001, plain=0.002)
-    busy = dataclasses.replace(plain, refused={"plain": timing.Doubt("busy machine", "by 1.0 cores")})
-    wrong = dataclasses.replace(plain, refused={"plain": timing.Doubt("outputs differ", "by 0.1")})
-    for comparisons, rows in (((busy, plain), 2), ((busy, wrong), 2), ((busy, busy), 1)):
-        (axes,) = networks.Race({"inference, latency": comparisons}).draw().axes
-        assert len(axes.get_yticks()) == rows
-
-
-def test_digits_with_a_wrong_label_have_it_in_colour():
-    lab = device.cpu(framework="jax")
-    labels, truth = np.arange(9), np.array([0, 1, 2, 3, 5, 5, 6, 7, 8])
-    figure = pictures.digits(np.zeros((9, 64)), labels, truth, [4, 1, 0, 2, 3, 8, 7], heading="Seven", on=lab)
-    titles = {ax.get_title(): ax.title.get_color() for ax in figure.axes if ax.get_title()}
-    assert [text for text, colour in titles.items() if colour == plots.RED] == ["labelled 4, is 5"]
-    assert list(titles) == ["labelled 4, is 5", *(f"labelled {i}" for i in (1, 0, 2, 3, 8, 7))]
-    assert figure.get_label().startswith("Seven: labelled 4, is 5; labelled 1; ")
-    with pytest.raises(IndexError):
-        pictures.digits(np.zeros((9, 64)), labels, truth, [9], heading="One", on=lab)
+    raced, left_out = networks.race(list(networks.MEASURED), on=device.cpu(framework="jax"), seconds=30)
+    assert raced["gradient, latency"] == ["MLP", "n-body step"], "two are done in any case"
+    assert "the networks Attention block, CNN, ResNet block" in left_out
 
 
 PRETEND_MAC = """
@@ -407,8 +275,8 @@ where = {str(d) for array in arrays for d in array.devices()}
 elsewhere = where - {str(cpus[1])}
 compared = {}
 if "raced" in space:
-    compared = {c.name: {key: m.device.split(",")[0] for key, m in c.measurements.items()} for c in space["raced"].all}
-    refused = [c.refused for c in space["raced"].all if c.refused]
+    compared = {c.name: {key: m.device.split(",")[0] for key, m in c.measurements.items()} for c in space["every"]}
+    refused = [c.refused for c in space["every"] if c.refused]
     mlp = space["networks"].mlp(batch=2)
     ways, devices, roles = space["networks"]._ways(mlp, "inference", device.pick("jax"), device.jax.known("cpu"))
     computed = {key: str(way().devices()) for key, way in ways.items()}

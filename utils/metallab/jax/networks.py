@@ -11,17 +11,14 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from metallab import allowance, checks, device, mode, plots, timing, units
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from metallab import allowance, checks, device, mode, timing, units
 
 
 @dataclass(frozen=True)
@@ -136,71 +133,21 @@ FLOAT32 = "highest"
 """The precision of JAX's products that is float32: by itself JAX takes TensorFloat-32 on NVIDIA's GPUs."""
 
 
-@dataclass(frozen=True)
-class Race:
-    """Small networks, each timed in several ways after the same outputs were seen."""
-
-    comparisons: Mapping[str, tuple[timing.Comparison, ...]]
-    """By what was asked: ``inference, latency``, ``gradient, latency``, ``inference, throughput``."""
-    left_out: str = ""
-    """What was left out for time; empty if nothing was."""
-
-    @property
-    def all(self) -> list[timing.Comparison]:
-        """Every comparison, for `metallab.records.save`."""
-        return [comparison for group in self.comparisons.values() for comparison in group]
-
-    @property
-    def means(self) -> list[str]:
-        """For each question and rival: the range over the networks and its geometric mean, or why there is none.
-
-        Ratios that are withheld or have no interval are not in it. RuntimeError as `metallab.timing.Comparison.drift`.
-        """
-        sentences = []
-        for question, group in self.comparisons.items():
-            for rival in dict.fromkeys(rival for one in group for rival in one.measurements if rival != one.baseline):
-                among = [one for one in group if rival in one.measurements]
-                ratios = [one.ratios[rival] for one in among if rival in one.ratios]
-                ratios = [ratio for ratio in ratios if math.isfinite(ratio.high)]
-                if not ratios:
-                    few = timing.Doubt(reason="too few pairs for a 95 % interval")
-                    why = next((one.withheld[rival] for one in among if rival in one.withheld), few)
-                    sentences.append(f"{question}: no speed-up of {rival} is given: {why}.")
-                    continue
-                aside = f", {len(among) - len(ratios)} withheld" if len(ratios) < len(among) else ""
-                of = f"{question}, {len(ratios)} network{'s' * (len(ratios) > 1)}{aside}"
-                sentences.append(f"{of}: {_range_and_mean(ratios)}.")
-        return sentences
-
-    def draw(self) -> Figure:
-        """A speed-up with its interval in each row, or why there is none; the first alone if all say the same."""
-        told = any(comparison.ratios for comparison in self.all)
-        reasons = {why.kind or why.reason for comparison in self.all for why in comparison.withheld.values()}
-        return plots.speedups(self.all[:1] if not told and len(reasons) == 1 else self.all)
-
-    def __str__(self) -> str:
-        return "\n".join([*self.means, *filter(None, [self.left_out])])
-
-
-def _range_and_mean(ratios: Sequence[timing.Ratio]) -> str:
-    """The range of several speed-ups and its geometric mean; of a single one its interval."""
-    first, medians = ratios[0], [ratio.median for ratio in ratios]
-    if len(ratios) == 1:
-        return str(first)
-    slower = statistics.geometric_mean(medians) < 1
-    times = [1 / median if slower else median for median in medians]
-    low, mean, high = map(units.times, (min(times), statistics.geometric_mean(times), max(times)))
-    words = f"takes {low} to {high} times as long as" if slower else f"is {low} to {high} times as fast as"
-    return f"{first.variant} {words} {first.baseline}, geometric mean {mean}"
-
-
-def race(names: Sequence[str], *, on: device.JaxDevice, seconds: float = 9.0) -> Race:
-    """Inference and gradient of some of `MEASURED`, as one program: a GPU against the whole CPU.
+def race(
+    names: Sequence[str], *, on: device.JaxDevice, seconds: float = 9.0
+) -> tuple[dict[str, list[timing.Comparison]], str]:
+    """Time inference and gradient of some of `MEASURED`: a GPU against the whole CPU, each as one program.
 
     Where ``on`` is the CPU, ways to run there: as one program (``jit``), with one call of JAX for each operation (``op
     by op``) and, for inference, NumPy where it can. On a GPU inference is timed by throughput as well. Outputs are
-    compared first, float32 means float32, and a sentinel watches the machine. Networks for which nothing is left of
-    ``seconds`` are left out and named.
+    compared first, float32 means float32, and a sentinel watches the machine.
+
+    Returns
+    -------
+    comparisons : dict
+        A list for each question: ``inference, latency``, ``gradient, latency``, ``inference, throughput``.
+    left_out : str
+        The networks for which nothing was left of ``seconds``; empty if there are none.
     """
     tasks = [("inference", "latency"), ("gradient", "latency")]
     tasks += [("inference", "throughput")] if on.kind != "cpu" else []
@@ -215,7 +162,39 @@ def race(names: Sequence[str], *, on: device.JaxDevice, seconds: float = 9.0) ->
                 budget = within.budget(left, full, variants=2)
                 groups[f"{task}, {question}"].append(_compared(network, task, question, on, budget))
                 left -= 1
-    return Race({asked: tuple(group) for asked, group in groups.items()}, str(within) if within.left_out else "")
+    return groups, str(within) if within.left_out else ""
+
+
+def means(comparisons: Mapping[str, Sequence[timing.Comparison]]) -> list[str]:
+    """For each question and variant the range of its speed-ups and their geometric mean, or why there is none.
+
+    Speed-ups that are withheld or have no interval are left out.
+    """
+    sentences = []
+    for question, group in comparisons.items():
+        for variant in dict.fromkeys(name for one in group for name in one.measurements if name != one.baseline):
+            ratios = [one.ratios[variant] for one in group if variant in one.ratios]
+            ratios = [ratio for ratio in ratios if math.isfinite(ratio.high)]
+            if ratios:
+                networks = f"{len(ratios)} network{'s' * (len(ratios) > 1)}"
+                sentences.append(f"{question}, {networks}: {_range_and_mean(ratios)}.")
+            else:
+                withheld = [one.withheld[variant] for one in group if variant in one.withheld]
+                why = withheld[0] if withheld else "too few pairs for a 95 % interval"
+                sentences.append(f"{question}: no speed-up of {variant} is given: {why}.")
+    return sentences
+
+
+def _range_and_mean(ratios: Sequence[timing.Ratio]) -> str:
+    """The range of several speed-ups and its geometric mean; of a single one its interval."""
+    first, medians = ratios[0], [ratio.median for ratio in ratios]
+    if len(ratios) == 1:
+        return str(first)
+    slower = statistics.geometric_mean(medians) < 1
+    times = [1 / median if slower else median for median in medians]
+    low, mean, high = map(units.times, (min(times), statistics.geometric_mean(times), max(times)))
+    words = f"takes {low} to {high} times as long as" if slower else f"is {low} to {high} times as fast as"
+    return f"{first.variant} {words} {first.baseline}, geometric mean {mean}"
 
 
 def _compared(
