@@ -1076,7 +1076,7 @@ def _kept_in_formats(subject: Subject, on: Device) -> dict[str, str]:
             return subject.outputs()
 
     try:
-        sizes = precision.kept_in_formats(subject.whole, outputs).sizes
+        sizes = precision.kept_in_formats(subject.whole, outputs)
     except RuntimeError:  # a format is refused, which the other column says
         return {}
     return {name if name == "float32" else f"{name}, autocast": units.size(size) for name, size in sizes.items()}
