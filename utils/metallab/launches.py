@@ -9,10 +9,8 @@ sample is a process of its own, started by `metallab.isolated`, which times
 * ``steady``: its later answers, as `metallab.timing` measures a latency.
 
 ``first answer`` is the sum of the first three. Starting Python itself, which all routes have in common, and reading the
-input are not in it. Routes take turns, round by round, and each round's fresh processes are one sample of each. One
-more round comes first and is kept apart: it finds files as they happen to be, all later ones find them in memory. All
-processes of a route count whose cache is emptied each time: it finds nothing, and sits the last round out, so that in a
-comparison each of its processes stands beside one of the next round.
+input are not in it. Routes take turns, round by round, and each round's fresh processes are one sample of each. The
+first launch on a machine also reads the files from the disk: to compare, launch each route once before.
 """
 
 from __future__ import annotations
@@ -79,10 +77,6 @@ class Route:
     spare: bool = False
     """Whether it is left out where nothing is left of an allowance when its turn comes."""
 
-    def __str__(self) -> str:
-        set_first = "".join(f"# with {name}={value}\n" for name, value in self.environment.items())
-        return f"{set_first}{self.imports.strip()}\n# --- load\n{self.load.strip()}"
-
 
 TORCH = """
 import torch
@@ -129,8 +123,8 @@ PORTABLE: dict[str, Route] = {
 }
 """Ways to run a PyTorch model on the CPU of any machine. Eager comes first. They read these files:
 
-``net.py``, whose ``make()`` gives the model without its weights, and ``weights.safetensors`` (`store`); ``model.pt2``
-of ``torch._inductor.aoti_compile_and_package``; ``model.onnx``, whose input is named ``input``.
+``net.py``, whose ``make()`` gives the model without its weights, and ``weights.safetensors``; ``model.pt2`` of
+``torch._inductor.aoti_compile_and_package``; ``model.onnx``, whose input is named ``input``.
 """
 
 WITH_COMPILER = ("torch.compile, cold", "torch.compile, warm", "AOTInductor package", "AOTInductor, loader alone")
@@ -151,22 +145,13 @@ def portable(on: device.Device) -> dict[str, Route]:
     return ways | {f"eager on {on.kind}": Route(TORCH, exact + load, device=on.kind)}
 
 
-def store(model, x: np.ndarray, here: Path) -> None:
-    """Write an input and the model's weights into a folder: ``x.npy`` and ``weights.safetensors``."""
-    import safetensors.torch
-
-    np.save(here / "x.npy", x)
-    safetensors.torch.save_file(model.state_dict(), here / "weights.safetensors")
-
-
 @dataclass(frozen=True)
 class Launch:
     """What the fresh processes of one route gave."""
 
     name: str
     parts: Mapping[str, Measurement]
-    """By stage, and ``first answer`` and ``steady``. A sample is one process; ``first_call`` is the process kept apart,
-    or the first that counts where there was none."""
+    """By stage, and ``first answer`` and ``steady``. A sample is one process; ``first_call`` is that of the first."""
     output: np.ndarray
 
     @property
@@ -196,38 +181,26 @@ class _Sample:
 
 
 def measure(
-    routes: Mapping[str, Route],
-    here: Path,
-    *,
-    processes: int,
-    on: device.Device,
-    within: Allowance | None = None,
-    warm: bool = False,
+    routes: Mapping[str, Route], here: Path, *, processes: int, on: device.Device, within: Allowance | None = None
 ) -> dict[str, Launch]:
-    """Launch each route in ``processes`` fresh processes, after one more each unless that number is one.
+    """Launch each route in ``processes`` fresh processes, in turns.
 
-    ``warm`` says that each was launched a moment ago, so that its files are in memory: then there is not one more.
+    A route on the simulated Apple GPU gets one process: its times are never shown. ``here`` is the folder with the
+    routes' files and the input, ``x.npy``; ``on`` is the page's device, and a route on another one takes that one's
+    name. Six processes are the fewest that give an interval at 95 %. Where several people measure, each round waits for
+    its turn (`metallab.turns`).
 
-    A route on the simulated Apple GPU gets one process: its times are never shown.
+    ``within`` is the time for all of it: each route that is not ``spare`` gets one process in any case, and what that
+    took decides how many follow; what is left out is noted there.
 
-    ``within`` is what all of it may take: each route that is not ``spare`` then gets one process in any case, and what
-    that took decides how many follow. Those of quick routes come first, and a quarter of the allowance is kept for
-    them. A route that gets no second process counts its first; what is missing is noted in the allowance.
-
-    A route with a cache to be ``emptied`` gets no such process. It should not come first: what it shares with others,
-    such as the frameworks' files, is in memory once they have run.
-
-    ``here`` is the folder with the routes' files and the input, ``x.npy``; ``on`` is the page's device, and a route on
-    another one takes that one's name. Six processes are the fewest that give an interval at 95 %. Where several people
-    measure, each round waits for its turn (`metallab.turns`). `metallab.isolated.ChildFailed`, with the route and the
-    reason, if a process does not end well. ValueError for fewer than one process.
+    `metallab.isolated.ChildFailed`, with the route and the reason, if a process does not end well. ValueError for fewer
+    than one process.
     """
     if processes < 1:
         raise ValueError(f"{processes} processes: a launch is measured in at least one")
     hardware = {name: _hardware(route, on) for name, route in routes.items()}
     asked = {name: 1 if simulated else processes for name, (_, simulated) in hardware.items()}
-    wanted = {name: asked[name] + (asked[name] > 1 and not (route.emptied or warm)) for name, route in routes.items()}
-    by_route: dict[str, list[_Sample]] = {name: [] for name in routes}
+    wanted, by_route = dict(asked), {name: [] for name in routes}
     while waiting := [name for name in by_route if len(by_route[name]) < wanted[name]]:
         first, seconds = not any(by_route.values()), {}
         with turns.turn():  # its processes have it too: a turn inside a turn is the same
@@ -244,9 +217,8 @@ def measure(
     for name, samples in by_route.items():
         label, simulated = hardware[name]
         made = {"question": "latency", "block": 1, "warmup_calls": 0, "mode": mode.current()}
-        made |= {"device": label, "simulated": simulated}
-        apart = 1 if len(samples) > 1 and not (routes[name].emptied or warm) else 0
-        launches[name] = _summary(name, samples, apart, asked[name], made | {"kind": routes[name].device})
+        made |= {"device": label, "simulated": simulated, "kind": routes[name].device}
+        launches[name] = _summary(name, samples, asked[name], made)
     return launches
 
 
@@ -297,43 +269,35 @@ def _budget() -> timing.Budget:
     return replace(timing.FULL, min_seconds=0.2, max_seconds=0.25) if mode.current() == "full" else timing.FAST
 
 
-def _summary(name: str, samples: list[_Sample], apart: int, processes: int, made: Mapping) -> Launch:
-    """A route's launch from its samples, of which the first ``apart`` do not count."""
+def _summary(name: str, samples: list[_Sample], processes: int, made: Mapping) -> Launch:
+    """A route's launch from its samples."""
+    first = samples[0]
     for repeated in samples[1:]:
-        checks.assert_close(samples[0].output, repeated.output, "float32")
-    first, counted = samples[0], samples[apart:]
-    few = f"{len(counted)} of {processes} processes: there was no time for more"
-    asked = f"{processes} processes, as asked" if len(counted) == processes else few
-    made = {**made, "stop_reason": asked}
-    load = statistics.median(sample.others for sample in counted)
-    columns = {stage: tuple(sample.seconds[stage] for sample in counted) for stage in first.seconds}
+        checks.assert_close(first.output, repeated.output, "float32")
+    few = f"{len(samples)} of {processes} processes: there was no time for more"
+    made = {**made, "stop_reason": f"{processes} processes, as asked" if len(samples) == processes else few}
+    load = statistics.median(sample.others for sample in samples)
+    columns = {stage: tuple(sample.seconds[stage] for sample in samples) for stage in first.seconds}
     parts = {
-        stage: Measurement(stage, samples=column, first_call=first.seconds[stage], others=load, **made)
+        stage: Measurement(stage, samples=column, first_call=column[0], others=load, **made)
         for stage, column in columns.items()
     }
     return Launch(name, parts, first.output)
 
 
-def compare(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> Ratio:
-    """How many times faster a part of one route is than of another, paired in the order of their rounds.
+def describe(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> str:
+    """How many times faster a part of one route is than of another, paired by rounds, or why that is not known.
 
-    Ask `metallab.timing.doubt` whether it may be shown, or take `describe`. ValueError if either is simulated;
     `metallab.checks.Mismatch` if their outputs differ by more than float32's tolerance.
     """
     launch, reference = launches[variant], launches[baseline]
-    if launch.simulated or reference.simulated:
-        raise ValueError("times of a simulation are not compared: they say nothing about the hardware")
+    if why := timing.doubt(launch.parts[part], reference.parts[part]):
+        return f"{part}: {variant} against {baseline}: no speed-up is given: {why}"
     checks.assert_close(reference.output, launch.output, "float32")
     times = launch.parts[part].samples, reference.parts[part].samples
     pairs = tuple(b / a for a, b in zip(*times, strict=False))  # the slower may have had time for fewer processes
-    return Ratio(variant, baseline, statistics.median(pairs), *timing.median_interval(pairs), len(pairs), pairs)
-
-
-def describe(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> str:
-    """`compare` as a sentence; or why there is none, by `metallab.timing.doubt`."""
-    if why := timing.doubt(launches[variant].parts[part], launches[baseline].parts[part]):
-        return f"{part}: {variant} against {baseline}: no speed-up is given: {why}"
-    return f"{part}: {compare(launches, variant, baseline, part)}"
+    ratio = Ratio(variant, baseline, statistics.median(pairs), *timing.median_interval(pairs), len(pairs), pairs)
+    return f"{part}: {ratio}"
 
 
 def spread(measured: Measurement) -> str:
