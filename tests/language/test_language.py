@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 import math
 
 import numpy as np
@@ -42,16 +41,6 @@ def test_no_paragraph_of_the_test_is_in_the_training(text):
     assert len(text.training) > 250_000
     assert len(text.test) > 30_000
     assert set(text.training + text.validation + text.test) <= set(corpus.CHARACTERS)
-
-
-def test_a_damaged_text_says_what_to_do(tmp_path):
-    packed = corpus.FILE.read_bytes()
-    for name, content in {"cut": packed[:1000], "other": lzma.compress(b"{}")}.items():
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match="git checkout -- data/text"):
-            corpus.load(tmp_path / name)
-    with pytest.raises(ValueError, match="cannot be read"):
-        corpus.load(tmp_path / "none")
 
 
 def test_text_there_and_back(text):
@@ -136,12 +125,6 @@ def test_bits_are_the_cross_entropy_of_the_second_half(small, text):
     assert bits.bits_per_character(small, part) == pytest.approx([wanted], rel=1e-4)
 
 
-def test_an_interval_of_a_mean_holds_the_mean_as_often_as_it_says():
-    random = np.random.default_rng(1)
-    intervals = [bits.mean_interval(random.normal(size=100)) for _ in range(200)]
-    assert 176 <= sum(low <= 0 <= high for low, high in intervals) <= 199
-
-
 def test_bits_are_given_with_their_interval():
     words = bits.in_words(np.full(4, 0.1))
     assert words == "+0.1000 bits a character, 95 % interval +0.1000 to +0.1000, 4 windows"
@@ -190,16 +173,15 @@ def test_any_model_can_be_shrunk():
 
 
 @pytest.mark.parametrize("gradients", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_attention_of_pytorch_can_be_shrunk_though_it_reads_its_layers_weights(gradients, dtype):
+def test_attention_of_pytorch_can_be_shrunk(gradients):
     """In evaluation without gradients it computes in one call, which takes the weights of the layers."""
     torch.manual_seed(0)
-    model = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval().to(dtype)
+    model = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval()
     small = shrink.shrunk(model, 8)
     assert type(small.self_attn.out_proj) is shrink.GroupedLinear
-    x = torch.randn(2, 5, 64).to(dtype)
+    x = torch.randn(2, 5, 64)
     with torch.set_grad_enabled(gradients):
-        torch.testing.assert_close(small(x), model(x), rtol=0, atol=0.02 if dtype == torch.float32 else 0.1)
+        torch.testing.assert_close(small(x), model(x), rtol=0, atol=0.02)
         assert not torch.equal(small(x), model(x))
 
 
@@ -237,14 +219,6 @@ def test_training_learns_and_keeps_its_best(text, tmp_path):
     assert made["best_step"] == 12
     assert bits.bits_per_character(model, short.validation).mean() == pytest.approx(made["validation"], rel=1e-3)
     assert made["validation"] < math.log2(96) - 0.5
-
-
-def test_a_large_decoder_is_of_its_device(monkeypatch):
-    monkeypatch.setenv("METALLAB_MODE", "full")
-    monkeypatch.setattr(writing, "WIDTHS", {"cpu": 128})
-    assert writing.large_decoder(device.pick("cpu")).shape.width == 128
-    monkeypatch.setenv("METALLAB_MODE", "fast")
-    assert writing.large_decoder(device.pick("cpu")).shape.width == 64
 
 
 def test_a_step_beside_a_copy(small):

@@ -339,19 +339,9 @@ def test_a_call_is_a_launch(monkeypatch):
         (3, 1, 1, 256, 1, 1, 0, 5, ((*start, 600, 1, 1), types), 0),
         (3, 2, 1, 4, 2, 1, 0, 5, ((*start, 10, 3, 1), types), 0),
     ]
-    elsewhere = x.to("meta")
-    for by, memory, *n in (
-        (2, x, 7),
-        (2.0, x, 7.0),
-        (2.0, x.float(), 7),
-        (2.0, x[::2], 7),
-        (2.0, x),
-        (2.0, elsewhere, 7),
-    ):
+    for by, memory, *n in ((2, x, 7), (2.0, x, 7.0), (2.0, x.float(), 7), (2.0, x[::2], 7), (2.0, x)):
         with pytest.raises(TypeError):
             run(out, by, memory, *n)
-    with pytest.raises(ValueError, match="one to three dimensions"):
-        run(out, 2.0, x, 7, threads=(2, 2, 2, 2))
     (entry,) = nvrtc.translate("kernel void k(constant float& by, device float* x) {}").entries
     with pytest.raises(TypeError, match="say how many threads"):
         nvrtc.Kernel(entry, here, lambda *how: None)(2.0, torch.zeros(4))

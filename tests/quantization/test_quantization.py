@@ -78,11 +78,6 @@ def test_halves_go_to_even_and_what_is_beyond_saturates():
     assert unsigned.quantize(np.array([-9, -7, -6, 503, 504, 506], np.float32)).tolist() == [0, 0, 0, 255, 255, 255]
 
 
-def test_whole_numbers_of_8_bits_do_not_wrap_around():
-    made = by_hand.Affine(np.float32(0.5), 3, -128, 127)
-    assert made.dequantize(np.array([-128, -127, 3, 127], np.int8)).tolist() == [-65.5, -65, 0, 62]
-
-
 @pytest.mark.parametrize("way", ["asymmetric", "symmetric"])
 def test_by_hand_gives_the_whole_numbers_of_onnx_runtime(way):
     import onnx
@@ -186,33 +181,14 @@ def test_a_processor_of_either_kind_is_recognised(monkeypatch, computed, saturat
     assert quantization.saturates() is saturates
 
 
-@pytest.mark.processor
-def test_sums_by_hand_are_those_of_this_processor():
-    """What page 10b computes of two products is what ONNX Runtime's convolution gives, in int8 and in uint8."""
-    for kind, added in (("uint8", 0), ("int8", 128)):
-        for activation in (0, 1, 32, 64, 127, *([192, 255] if kind == "uint8" else [])):
-            options = {"added": added, "most": 2**15 - 1} if quantization.saturates() else {}
-            expected = by_hand.pair_sum(activation, 127, **options)
-            assert pair_by_convolution(activation, 127, kind) == pytest.approx(expected, abs=128), (kind, activation)
-    assert by_hand.pair_sum(255, 64, most=2**15 - 1) == by_hand.pair_sum(255, 64)
-    assert by_hand.pair_sum(127, 64, added=128, most=2**15 - 1) == by_hand.pair_sum(127, 64)
-
-
-def pair_by_convolution(activation, weight, kind):
-    """Two products, added by ONNX Runtime in a quantised convolution of two channels, to within half a step of 254."""
-    import onnx
-
-    weights = ",".join([str(weight)] * 4)
-    text = (
-        '<ir_version: 8, opset_import: ["": 17]> pair (float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y)'
-        f" <float one = {{1.0}}, {kind} zero = {{0}}, int8[2, 2, 1, 1] w = {{{weights}}}, int8 wz = {{0}},"
-        " float step = {254.0}> { q = QuantizeLinear(x, one, zero) xd = DequantizeLinear(q, one, zero)"
-        " wd = DequantizeLinear(w, one, wz) c = Conv(xd, wd) r = QuantizeLinear(c, step, zero)"
-        " y = DequantizeLinear(r, step, zero) }"
-    )
-    session = quantization._session(onnx.parser.parse_model(text).SerializeToString(), threads=1)
-    (y,) = session.run(None, {"x": np.full((1, 2, 4, 4), activation, np.float32)})
-    return float(y.ravel()[0])
+def test_sums_that_saturate_by_hand():
+    """As on page 10b: weights of 7 bits fit into 16 bits, those of 8 do not; the 128 that is added uses room up."""
+    in_16 = {"most": 2**15 - 1}
+    assert by_hand.pair_sum(255, 127) == 64770
+    assert by_hand.pair_sum(255, 127, **in_16) == 32767
+    assert by_hand.pair_sum(64, 127, added=128, **in_16) < by_hand.pair_sum(64, 127)
+    assert by_hand.pair_sum(255, 64, **in_16) == by_hand.pair_sum(255, 64)
+    assert by_hand.pair_sum(127, 64, added=128, **in_16) == by_hand.pair_sum(127, 64)
 
 
 def test_traffic_is_what_layers_read_and_write():
@@ -225,12 +201,6 @@ def test_traffic_is_what_layers_read_and_write():
     size = lambda weights, activations: f"weights {units.size(weights)}, activations {units.size(activations)}"
     assert block["traffic"](x, 4, 4) == size(4 * (2 * 9 + 8 * 5), 4 * (3 * (16 + 32) + rest))
     assert block["traffic"](x, 1, 4) == size(4 * 18 + 40, 4 * 3 * (16 + 32) + 3 * 32 * (4 + 1) + rest)
-
-
-def test_the_staircase_shows_its_numbers():
-    stairs = quantization.staircase([0.0, 0.4, 1.0], {"rounded": [0.0, 0.0, 1.0]}, device="a CPU")
-    assert "rounded: at most 0.4 off" in stairs.get_label()
-    assert "a CPU" in stairs.get_suptitle()
 
 
 class Answers:
@@ -280,10 +250,6 @@ def test_who_only_guesses_has_no_accuracy_to_lose():
     assert guessing.empty == guessing.note != ""
     race = types.SimpleNamespace(baseline="float32", ratios={}, withheld={})
     assert quantization.advice("int8", guessing, race).startswith("No advice")
-    some = scores_of(*[n for n in range(100) if n % 10 != 9][:85])  # 15 are right: by chance, perhaps
-    assert quantization.judge({"float32": Answers(some, 8)}, PICTURES).empty
-    some = scores_of(*[n for n in range(100) if n % 10 != 9][:80])
-    assert not quantization.judge({"float32": Answers(some, 8)}, PICTURES).empty
 
 
 @pytest.mark.parametrize(
@@ -292,7 +258,6 @@ def test_who_only_guesses_has_no_accuracy_to_lose():
         ({"close": 0.5, "rival": 0.8}, "close pays: it is faster than float32, has 0.25 of the size"),
         ({"close": 0.5, "rival": 0.3}, "beats float32, but rival is faster still"),
         ({"close": 2.0}, "close saves memory alone: it has 0.25 of the size, loses 1.0 points of accuracy, and costs"),
-        ({"close": 1.0}, "saves no time"),
         ({"off": 0.1}, "Do not use off: it loses 3.0 points of accuracy."),
         ({}, "whether it saves time is not known."),
     ],
