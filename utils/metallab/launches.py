@@ -23,14 +23,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metallab import checks, device, isolated, mode, plots, timing, turns, units
 from metallab.allowance import Allowance
-from metallab.timing import Measurement, Ratio
+from metallab.timing import Measurement
 
 STAGES = ("import", "load", "first call")
 TOTAL, STEADY = "first answer", "steady"
@@ -165,7 +163,7 @@ class Launch:
         seconds = {stage: self.parts[stage].median for stage in STAGES}
         longest = max(seconds, key=seconds.__getitem__)
         share = seconds[longest] / sum(seconds.values())
-        busy = " (busy machine: too long)" if _busy([self]) else ""
+        busy = " (busy machine: too long)" if self.parts[TOTAL].others > timing.BUSY else ""
         return f"{self.name}: the first answer takes {spread(self.parts[TOTAL])}, {share:.0%} of it the {longest}{busy}"
 
     def measurements(self) -> list[Measurement]:
@@ -290,14 +288,12 @@ def describe(launches: Mapping[str, Launch], variant: str, baseline: str, part: 
 
     `metallab.checks.Mismatch` if their outputs differ by more than float32's tolerance.
     """
-    launch, reference = launches[variant], launches[baseline]
-    if why := timing.doubt(launch.parts[part], reference.parts[part]):
-        return f"{part}: {variant} against {baseline}: no speed-up is given: {why}"
-    checks.assert_close(reference.output, launch.output, "float32")
-    times = launch.parts[part].samples, reference.parts[part].samples
-    pairs = tuple(b / a for a, b in zip(*times, strict=False))  # the slower may have had time for fewer processes
-    ratio = Ratio(variant, baseline, statistics.median(pairs), *timing.median_interval(pairs), len(pairs), pairs)
-    return f"{part}: {ratio}"
+    checks.assert_close(launches[baseline].output, launches[variant].output, "float32")
+    parts = {name: launches[name].parts[part] for name in (baseline, variant)}
+    count = min(measured.n for measured in parts.values())  # the slower may have had time for fewer processes
+    paired = {name: replace(measured, samples=measured.samples[:count]) for name, measured in parts.items()}
+    parity = "outputs compared at float32's tolerance"
+    return timing.compare_samples(paired, baseline=baseline, name=part, parity=parity).headlines[0]
 
 
 def spread(measured: Measurement) -> str:
@@ -312,51 +308,10 @@ def spread(measured: Measurement) -> str:
 
 
 def picture(launches: Iterable[Launch], *, heading: str) -> Figure:
-    """Time to the first answer, stacked by stage.
-
-    Lines are 95 % intervals over fresh processes, where there are enough. A simulated launch is named, without a time.
-    """
+    """Time to the first answer, a piece for each stage; a simulated launch has no bar and is named."""
     launches = list(launches)
-    real = [launch for launch in launches if not launch.simulated]
-    with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(figsize=(9, 1.7 + 0.4 * len(launches)))
-        largest = max((launch.parts[TOTAL].median for launch in real), default=1.0)
-        scale, unit = units.of_seconds(largest)
-        for row, launch in enumerate(launches):
-            if launch.simulated:
-                at = axes.get_yaxis_transform()
-                axes.text(0.02, row, "simulated: no time", va="center", color=plots.RED, fontsize=9, transform=at)
-            else:
-                _stack(axes, row, launch, scale)
-        intervals = any(launch.parts[TOTAL].n >= timing.FEWEST_PAIRS for launch in real)
-        axes.set_xlabel(f"time to the first answer [{unit}]{' (line: 95 % interval)' * intervals}")
-        axes.set_xlim(0, 1.15 * largest / scale)
-        axes.grid(axis="y", visible=False)
-        axes.set_yticks(range(len(launches)), [launch.name for launch in launches])
-        axes.set_ylim(len(launches) - 0.4, -0.6)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(STAGES))
-        plots.title(figure, heading, [launch.parts[TOTAL].device for launch in launches], not real, _busy(real))
-    description = (f"{launch.name}: first answer {spread(launch.parts[TOTAL])}" for launch in launches)
-    return plots.described(figure, "; ".join(description))
-
-
-def _busy(launches: Iterable[Launch]) -> bool:
-    """Whether other programs made times longer."""
-    return any(launch.parts[TOTAL].others > timing.BUSY for launch in launches)
-
-
-def _stack(axes: Axes, row: int, launch: Launch, scale: float) -> None:
-    """The stages' medians as pieces of a bar, and the interval of their sum."""
-    start, total = 0.0, launch.parts[TOTAL]
-    for stage, colour in zip(STAGES, plots.COLOURS, strict=False):
-        length = launch.parts[stage].median / scale
-        known = stage in axes.get_legend_handles_labels()[1]
-        axes.barh(row, length, left=start, color=colour, edgecolor="white", label=None if known else stage)
-        start += length
-    end = max(start, total.median / scale)
-    low, high = (bound / scale for bound in timing.median_interval(total.samples))
-    if np.isfinite(high):
-        axes.plot([low, high], [row, row], color=plots.BLACK, linewidth=2)
-        end = max(end, high)
-    words = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
-    axes.annotate(units.seconds(total.median), (end, row), **words)
+    real = {each.name: {stage: each.parts[stage] for stage in STAGES} for each in launches if not each.simulated}
+    simulated = ", ".join(each.name for each in launches if each.simulated)
+    if not real:
+        return plots.reason(f"SIMULATED, no time is shown: {simulated}")
+    return plots.stages(real, heading=f"{heading} (simulated, no time: {simulated})" if simulated else heading)
