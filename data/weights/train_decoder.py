@@ -71,7 +71,7 @@ def train(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % EVERY == 0 or step + 1 == wish.steps:
-            cost = bits.bits_per_character(model.eval(), text.validation).mean
+            cost = bits.bits_per_character(model.eval(), text.validation).mean()
             seconds = time.perf_counter() - started
             learned = loss.item() / math.log(2)
             print(
@@ -116,9 +116,9 @@ def main(given: list[str] | None = None) -> None:
     }
     sha256 = decoder.save(model, path, **record)
     score = bits.bits_per_character(decoder.load(path, sha256), text.test)
-    record = {"file": path.name, "sha256": sha256, **record, "test": score.mean}
+    record = {"file": path.name, "sha256": sha256, **record, "test": float(score.mean())}
     path.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    print(f"test: {score}\nwrote {path} and {path.with_suffix('.json').name}; sha256 {sha256}")
+    print(f"test: {bits.in_words(score)}\nwrote {path} and {path.with_suffix('.json').name}; sha256 {sha256}")
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ from pathlib import Path
 from metallab.mpsgraph import packages
 program = packages.load(Path(PACKAGE))
 loaded = program(np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32))
-fed = program.executable.executable.feedTensors()
+fed = program.executable.feedTensors()
 fed = None if fed is None else [str(tensor) for tensor in fed]
 """
 OTHER_SHAPE = """

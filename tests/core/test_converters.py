@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import types
 import warnings
 from collections import Counter
@@ -29,21 +30,16 @@ def script(folder, name, text):
     return file
 
 
-def test_the_tool_is_found_run_and_told(tmp_path, monkeypatch):
+def test_the_tool_is_found_and_run(tmp_path, monkeypatch):
     tool = script(tmp_path / "xcode", "mpsgraphtool", TOOL)
     script(tmp_path / "bin", "xcrun", f'#!/bin/sh\n[ "$1 $2" = "-f mpsgraphtool" ] && echo {tool}\n')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     ran = converters.convert(tmp_path / "m.onnx", tmp_path, "m")
-    assert ran.code == 134
-    assert str(ran).endswith("-minimumDeploymentTarget 15.0.0\na warning")
-    for message in (
-        f"{tool} convert \\\n    -onnx",
-        "exit code 134\nconverted convert -onnx",
-        f"-path {tmp_path} \\\n    -packageName m",
-    ):
-        assert message in str(ran)
+    assert (ran.code, ran.err) == (134, "a warning\n")
+    assert ran.out.startswith(f"converted convert -onnx {tmp_path / 'm.onnx'} -path {tmp_path} -packageName m")
+    assert "exit code 134" in str(ran)
     assert "-coremlpackage" in converters.convert(tmp_path / "m.mlpackage", tmp_path, "m").command
-    with pytest.raises(ValueError, match=r"converts \.mlpackage and \.onnx, not m\.pt2"):
+    with pytest.raises(ValueError, match=r"not m\.pt2"):
         converters.convert(tmp_path / "m.pt2", tmp_path, "m")
     script(tmp_path / "bin", "xcrun", "#!/bin/sh\necho error: unable to find utility\nexit 72\n")
     assert converters.mpsgraphtool("-h").code is None
@@ -52,14 +48,8 @@ def test_the_tool_is_found_run_and_told(tmp_path, monkeypatch):
 def test_without_the_tool_a_line_says_what_it_would_do(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     message = str(converters.mpsgraphtool("convert", "-onnx", "a b.onnx"))
-    assert message.startswith("mpsgraphtool is not on this machine (it comes with Xcode 15 or newer")
-    assert message.endswith("It would run:\nmpsgraphtool convert \\\n    -onnx 'a b.onnx'")
-
-
-def test_a_tool_that_hangs_is_stopped(tmp_path, monkeypatch):
-    script(tmp_path, "mpsgraphtool", "#!/bin/sh\nexec sleep 600\n")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert "longer than 0.2 s and was stopped" in str(converters.mpsgraphtool(timeout=0.2))
+    assert "not on this machine" in message
+    assert message.endswith("-onnx 'a b.onnx'")
 
 
 class Model:
@@ -83,8 +73,10 @@ UNITS = types.SimpleNamespace(CPU_ONLY="cpu", CPU_AND_GPU="gpu", CPU_AND_NE="ne"
 
 def test_core_ml_is_compared_before_it_is_timed(monkeypatch, tmp_path):
     monkeypatch.setenv("METALLAB_MODE", "fast")
+    coremltools = types.SimpleNamespace(models=types.SimpleNamespace(MLModel=Model), ComputeUnit=UNITS)
+    monkeypatch.setitem(sys.modules, "coremltools", coremltools)
     x = np.arange(4, dtype=np.float32)
-    race = lambda: converters.race_core_ml(Model, UNITS, tmp_path, x, 2 * x, chip="M2")
+    race = lambda: converters.race_core_ml(tmp_path, x, 2 * x, "M2")
     assert set(race().paired) == {"GPU", "Neural Engine"}
     assert race()["Neural Engine"].device == "M2, Core ML with CPU_AND_NE"
     for wrong, left in (("ne", {"GPU"}), ("cpu gpu ne", set())):
@@ -99,8 +91,8 @@ models = types.SimpleNamespace(MLModel=Model)
 """
 
 
-def test_core_ml_races_in_a_process_of_its_own_on_a_mac_only(monkeypatch, tmp_path):
-    """Where the page believes itself on a Mac, with a stand-in for coremltools that the other process imports."""
+def test_core_ml_races_in_a_process_of_its_own_on_a_mac(monkeypatch, tmp_path):
+    """With a stand-in for coremltools that the other process imports."""
     (tmp_path / "coremltools.py").write_text(CORE_ML)
     (package := tmp_path / "m.mlpackage").mkdir()
     monkeypatch.setenv("METALLAB_MODE", "fast")
@@ -109,7 +101,6 @@ def test_core_ml_races_in_a_process_of_its_own_on_a_mac_only(monkeypatch, tmp_pa
     monkeypatch.setattr(converters, "sys", types.SimpleNamespace(platform="linux"))
     assert converters.race_units(package, x, 2 * x) == []
     monkeypatch.setattr(converters, "sys", types.SimpleNamespace(platform="darwin"))
-    assert converters.race_units(tmp_path / "no.mlpackage", x, 2 * x) == []
     (race,) = converters.race_units(package, x, 2 * x)
     assert set(race.measurements) == {"CPU", "GPU", "Neural Engine"}
 
@@ -160,13 +151,7 @@ def test_what_onnx_runtime_took_is_told(tmp_path):
         assert through.taken() == {"CPUExecutionProvider": Counter(Gemm=1, Tanh=1)}
 
 
-def test_a_tool_may_print_what_is_no_text(tmp_path, monkeypatch):
-    script(tmp_path, "mpsgraphtool", "#!/bin/sh\n" + r"printf '\377\n'")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert converters.mpsgraphtool("x").out == "\ufffd\n"
-
-
-def test_a_map_of_routes_shows_what_agreed_and_what_did_not_run():
+def test_a_map_of_routes_shows_what_agreed():
     truth = np.ones(3, np.float32)
     answers = {
         "MPSGraph": truth.copy(),
@@ -182,5 +167,5 @@ def test_a_map_of_routes_shows_what_agreed_and_what_did_not_run():
     assert ".mlpackage" not in colours, "a route without a verdict is left out"
     assert colours["Nothing to [...]"] == plots.GREY
     assert [colour for word, colour in colours.items() if word.startswith("DIFFERS")] == [plots.RED]
-    with pytest.raises(KeyError, match="are no routes; these are: MPSGraph, "):
+    with pytest.raises(KeyError, match="by hand"):
         converters.draw_routes({"by hand": "agrees"}, {}, device="a CPU")

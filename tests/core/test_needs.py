@@ -75,7 +75,7 @@ def test_a_mac_lacks_nothing_that_it_cannot_have(monkeypatch):
     def nowhere():
         raise nvrtc.NoNvidiaCompiler("on a Mac?")
 
-    monkeypatch.setattr(nvrtc, "find_compiler", nowhere)
+    monkeypatch.setattr(nvrtc, "_headers", nowhere)
     for code, lacking in ((0, []), (2, ["xcode-select --install"])):
         monkeypatch.setattr(
             subprocess, "run", lambda command, code=code, **_: subprocess.CompletedProcess(command, code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 import torch
@@ -16,14 +15,9 @@ from metallab.timing import Comparison, Measurement
 
 def test_what_differs_in_a_bit_is_marked():
     columns = {"x": [-0.3, math.nan, 2.0], "right": [-0.0, math.nan, 1.5], "mine": [0.0, math.nan, 1.5]}
-    values = pictures.Values(columns | {"theirs": isolated.Skipped("no tool")}, truth="right")
-    assert values.wrong("x") == [False] * 3
-    assert values.wrong("mine") == [True, False, False]
-    assert repr(values).splitlines()[1].split() == ["-0.3", "-0", "0", "(wrong)"]
-    assert "theirs" not in repr(values)
-    style = values._repr_html_().partition("<table")[0]
-    assert re.findall(r"_row(\d)_col(\d)", style) == [("0", "2")]
-    assert "color: #d55e00" in style
+    table = pictures.values(columns | {"theirs": isolated.Skipped("no tool")}, truth="right")
+    assert table.headings == ["x", "right", "mine"]
+    assert [row[2] for row in table.rows] == ["0 (wrong)", "nan", "1.5"]
 
 
 def test_a_picture_of_what_was_not_made_is_the_reason():
@@ -80,31 +74,19 @@ def test_a_route_is_green_only_where_every_bit_is_right(monkeypatch):
     monkeypatch.setattr(routes, "_on_cpu", lambda: rule.RIGHT)
     monkeypatch.setattr(routes.nvrtc, "compile_cuda", lambda *_: (b"", {}))
     tried = routes.try_all(device.cpu())
-    assert [route.judgement for route in tried.routes] == [
-        rule.RIGHT,
-        "not run here",
-        "compiled, not run",
-        rule.RIGHT,
-    ]
-    figure = tried.draw()
+    assert [route.judgement for route in tried] == [rule.RIGHT, "not run here", "compiled, not run", rule.RIGHT]
+    figure = routes.draw(tried)
     edges = [text.get_bbox_patch().get_edgecolor() for text in figure.axes[0].texts if text.get_bbox_patch()]
     green = routes.plots.matplotlib.colors.to_rgba(routes.plots.GREEN)
     assert edges.count(green) == 2
-    assert "softshrink.cpp" in repr(tried)
 
 
 def test_a_route_that_gives_other_bits_is_an_error(monkeypatch):
     monkeypatch.setattr(routes.needs, "report_missing", lambda *_: False)
-    asked = []
-
-    def run(source, results, **_):
-        asked.extend(results)
-        return isolated.Outcome("raised", reason="Mismatch: not the rule's bits")
-
-    monkeypatch.setattr(routes.isolated, "run", run)
+    failed = isolated.Outcome("raised", reason="Mismatch: not the rule's bits")
+    monkeypatch.setattr(routes.isolated, "run", lambda *_, **__: failed)
     with pytest.raises(isolated.ChildFailed, match="not the rule's bits"):
         routes._on_apple(routes._ONE_LINE, "shader-compiler")
-    assert asked == ["judgement"]
 
 
 def test_an_answer_is_right_wrong_or_not_judged(monkeypatch):
@@ -119,8 +101,6 @@ def test_an_answer_is_right_wrong_or_not_judged(monkeypatch):
     assert given(outcome("well", out=[-0.0, math.inf])) is False
     missing = given(isolated.Outcome("raised", reason="SimulationUnavailable: no g++"))
     assert isinstance(missing, isolated.Skipped)
-    judged = checks.exercise("Exercise 1", "text", lambda _: missing, "hint")
-    assert judged == "Exercise 1: not judged. Nothing to show: SimulationUnavailable: no g++."
     with pytest.raises(kernels.CannotCompile, match="undeclared"):
         given(isolated.Outcome("raised", reason="SyntaxError: undeclared identifier"))
 
@@ -130,19 +110,10 @@ def test_the_survey_names_the_first_wrong_input():
     right = lambda x, lambd: torch.where(x.abs() >= 9, x, rule.softshrink(x, lambd))
     of_one_layout = lambda x, lambd: right(x, lambd).contiguous()
     without_gradient = lambda x, lambd: rule.softshrink(x.detach(), lambd) + 0 * x
-    all_right = "2 inputs in 3 formats, forward and backward: every bit is right"
-    assert routes.survey(right, inputs, on=device.cpu()) == all_right
+    assert rule.RIGHT in routes.survey(right, inputs, on=device.cpu())
     with pytest.raises(checks.Mismatch, match=r"transposed, torch.float32: the result has strides"):
         routes.survey(of_one_layout, inputs, on=device.cpu())
     with pytest.raises(checks.Mismatch, match=r"whole, torch.float32: not the rule's bits"):
         routes.survey(without_gradient, inputs, on=device.cpu())
     with pytest.raises(checks.Mismatch, match=r"whole, torch.float32: not the rule's bits"):
         routes.survey(lambda x, lambd: right(x, lambd) + 1, inputs, on=device.cpu())
-
-
-def test_a_part_of_a_file_is_shown():
-    part = kernels.excerpt("softshrink.metal", "inline float shrink", "// The gradient")
-    assert part.startswith("inline float shrink")
-    assert part.endswith("}")
-    with pytest.raises(ValueError, match="substring not found"):
-        kernels.excerpt("rule.py", "def softshrink", "no such text")

@@ -37,15 +37,6 @@ def test_a_name_stands_for_one_network(make):
     assert torch.equal(one.inference()(), two.inference()())
 
 
-def test_the_gpu_s_random_numbers_are_not_touched(monkeypatch):
-    def touched(*_):
-        raise AssertionError("the GPU was reseeded")
-
-    monkeypatch.setattr(torch.cuda, "manual_seed_all", touched)
-    monkeypatch.setattr(torch.mps, "manual_seed", touched)
-    networks.mlp()
-
-
 def test_training_changes_neither_the_network_nor_its_inference():
     network = networks.cnn(batch=2, size=8)
     infer = network.inference()

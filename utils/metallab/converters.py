@@ -129,21 +129,15 @@ def find_tool(name: str) -> str | None:
 
 
 def mpsgraphtool(*arguments: str, timeout: float = 300.0) -> ToolRun:
-    """Run Apple's mpsgraphtool; look at the ``code`` of what comes back. -9 and a sentence if it takes too long.
+    """Run Apple's mpsgraphtool; look at the ``code`` of what comes back. `subprocess.TimeoutExpired` if it hangs.
 
     A negative code is a signal's: the tool may abort on a model that it cannot convert (-6, or 134 from a shell).
     """
-    tool = find_tool("mpsgraphtool")
-    if tool is None:
+    if not (tool := find_tool("mpsgraphtool")):
         return ToolRun(("mpsgraphtool", *arguments))
     command = (tool, *arguments)
-    try:
-        ran = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, timeout=timeout,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return ToolRun(command, -9, err=f"it took longer than {timeout:g} s and was stopped")
+    pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
+    ran = subprocess.run(command, check=False, timeout=timeout, **pipes)
     return ToolRun(command, ran.returncode, ran.stdout, ran.stderr)
 
 
@@ -166,16 +160,18 @@ def convert(model: Path, folder: Path, name: str) -> ToolRun:
     )  # fmt: skip
 
 
-def race_core_ml(
-    model_class: Any, units: Any, package: Path, x: np.ndarray, truth: np.ndarray, *, chip: str
-) -> Comparison:
-    """A Core ML package on CPU, GPU and Neural Engine, on a Mac: outputs compared with ``truth`` first, then timed.
+def race_core_ml(package: Path, x: np.ndarray, truth: np.ndarray, chip: str) -> Comparison:
+    """A Core ML package on CPU, GPU and Neural Engine: outputs compared with ``truth`` first, then timed.
 
-    ``model_class`` is `coremltools.models.MLModel` and ``units`` `coremltools.ComputeUnit`: coremltools is only
-    imported in a process of its own. The model has one input and one output. Outputs are compared at float16's
-    tolerance, which is what the Neural Engine computes in; whatever differs more gets no speed-up.
+    Only on a Mac, and in a process of its own, as `race_units` does. The model has one input and one output. Outputs
+    are compared at float16's tolerance, which is what the Neural Engine computes in.
     """
-    models = {name: model_class(str(package), compute_units=getattr(units, unit)) for name, unit in UNITS.items()}
+    import coremltools as ct
+
+    models = {
+        name: ct.models.MLModel(str(package), compute_units=getattr(ct.ComputeUnit, unit))
+        for name, unit in UNITS.items()
+    }
     spec = models["CPU"].get_spec().description
     given, made = spec.input[0].name, spec.output[0].name
     predict = lambda model: np.asarray(model.predict({given: x})[made])
@@ -189,13 +185,11 @@ def race_core_ml(
 
 
 _RACE = """
+from pathlib import Path
 import numpy as np
-import coremltools as ct
 from metallab import converters
-arrays = np.load(FILE)
-race = converters.race_core_ml(
-    ct.models.MLModel, ct.ComputeUnit, PACKAGE, arrays["x"], arrays["truth"], chip=CHIP
-)
+arrays = np.load({arrays!r})
+race = converters.race_core_ml(Path({package!r}), arrays["x"], arrays["truth"], {chip!r})
 """
 
 
@@ -209,8 +203,8 @@ def race_units(package: Path, x: np.ndarray, truth: np.ndarray) -> list[Comparis
     file = package.with_suffix(".npz")
     np.savez(file, x=x, truth=truth)
     chip = machine.describe().chip or "this Mac"
-    given = f"import pathlib\nFILE, PACKAGE, CHIP = {str(file)!r}, pathlib.Path({str(package)!r}), {chip!r}\n"
-    return [isolated.run(given + _RACE, results=["race"], timeout=600)["race"]]
+    program = _RACE.format(arrays=str(file), package=str(package), chip=chip)
+    return [isolated.run(program, results=["race"], timeout=600)["race"]]
 
 
 ROUTES = {
@@ -222,18 +216,11 @@ ROUTES = {
 """Ways from a PyTorch network to Apple's chips: what makes which file, what reads or converts it, and what computes."""
 
 
-def gpu_label() -> str:
-    """What computes for MPSGraph here, short enough for `draw_routes`: ``GPU``, or ``simulated GPU``."""
-    return "GPU" if sys.platform == "darwin" else "simulated GPU"
-
-
 def draw_routes(verdicts: Mapping[str, str], computed_on: Mapping[str, str], *, device: str) -> Figure:
     """`ROUTES` as a map, in green where a route's answers agree with PyTorch's, in red where they differ.
 
-    ``verdicts`` maps a route's name to what `metallab.parity.agreement` said: why there is no answer is grey, and a
-    route without a verdict is left out.
-    ``computed_on`` maps it to what really computed, which takes the place of what could. KeyError for a name that is
-    not in `ROUTES`.
+    ``verdicts`` maps a route's name to what `metallab.parity.agreement` said; why there is no answer is grey, and a
+    route without a verdict is left out. ``computed_on`` maps it to what really computed. KeyError for other names.
     """
     if unknown := (verdicts.keys() | computed_on.keys()) - ROUTES.keys():
         raise KeyError(f"{sorted(unknown)} are no routes; these are: {', '.join(ROUTES)}")
@@ -268,9 +255,10 @@ class OnnxOnCoreML:
         import onnxruntime
 
         cache.mkdir(parents=True, exist_ok=True)
-        wanted = [(PROVIDER, _provider_options(cache, units)), "CPUExecutionProvider"]
         options = onnxruntime.SessionOptions()
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        how = {"ModelFormat": "MLProgram", "MLComputeUnits": units, "RequireStaticInputShapes": "1"}
+        wanted = [(PROVIDER, how | {"ModelCacheDirectory": str(cache)}), "CPUExecutionProvider"]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Specified provider")  # `on_core_ml` says it
             self.session = onnxruntime.InferenceSession(str(model), options, providers=wanted)
@@ -300,12 +288,3 @@ class OnnxOnCoreML:
     def __call__(self, x: np.ndarray) -> np.ndarray:
         (given,) = self.session.get_inputs()
         return self.session.run(None, {given.name: x})[0]
-
-
-def _provider_options(cache: Path, units: str) -> dict[str, str]:
-    return {
-        "ModelFormat": "MLProgram",
-        "MLComputeUnits": units,
-        "RequireStaticInputShapes": "1",
-        "ModelCacheDirectory": str(cache),
-    }

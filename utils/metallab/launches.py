@@ -9,10 +9,8 @@ sample is a process of its own, started by `metallab.isolated`, which times
 * ``steady``: its later answers, as `metallab.timing` measures a latency.
 
 ``first answer`` is the sum of the first three. Starting Python itself, which all routes have in common, and reading the
-input are not in it. Routes take turns, round by round, and each round's fresh processes are one sample of each. One
-more round comes first and is kept apart: it finds files as they happen to be, all later ones find them in memory. All
-processes of a route count whose cache is emptied each time: it finds nothing, and sits the last round out, so that in a
-comparison each of its processes stands beside one of the next round.
+input are not in it. Routes take turns, round by round, and each round's fresh processes are one sample of each. The
+first launch on a machine also reads the files from the disk: to compare, launch each route once before.
 """
 
 from __future__ import annotations
@@ -25,14 +23,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metallab import checks, device, isolated, mode, plots, timing, turns, units
 from metallab.allowance import Allowance
-from metallab.timing import Measurement, Ratio
+from metallab.timing import Measurement
 
 STAGES = ("import", "load", "first call")
 TOTAL, STEADY = "first answer", "steady"
@@ -78,10 +74,6 @@ class Route:
     """``METALLAB_DEVICE`` of the process; ``mps`` is an Apple GPU, simulated where there is none."""
     spare: bool = False
     """Whether it is left out where nothing is left of an allowance when its turn comes."""
-
-    def __str__(self) -> str:
-        set_first = "".join(f"# with {name}={value}\n" for name, value in self.environment.items())
-        return f"{set_first}{self.imports.strip()}\n# --- load\n{self.load.strip()}"
 
 
 TORCH = """
@@ -129,8 +121,8 @@ PORTABLE: dict[str, Route] = {
 }
 """Ways to run a PyTorch model on the CPU of any machine. Eager comes first. They read these files:
 
-``net.py``, whose ``make()`` gives the model without its weights, and ``weights.safetensors`` (`store`); ``model.pt2``
-of ``torch._inductor.aoti_compile_and_package``; ``model.onnx``, whose input is named ``input``.
+``net.py``, whose ``make()`` gives the model without its weights, and ``weights.safetensors``; ``model.pt2`` of
+``torch._inductor.aoti_compile_and_package``; ``model.onnx``, whose input is named ``input``.
 """
 
 WITH_COMPILER = ("torch.compile, cold", "torch.compile, warm", "AOTInductor package", "AOTInductor, loader alone")
@@ -151,22 +143,13 @@ def portable(on: device.Device) -> dict[str, Route]:
     return ways | {f"eager on {on.kind}": Route(TORCH, exact + load, device=on.kind)}
 
 
-def store(model, x: np.ndarray, here: Path) -> None:
-    """Write an input and the model's weights into a folder: ``x.npy`` and ``weights.safetensors``."""
-    import safetensors.torch
-
-    np.save(here / "x.npy", x)
-    safetensors.torch.save_file(model.state_dict(), here / "weights.safetensors")
-
-
 @dataclass(frozen=True)
 class Launch:
     """What the fresh processes of one route gave."""
 
     name: str
     parts: Mapping[str, Measurement]
-    """By stage, and ``first answer`` and ``steady``. A sample is one process; ``first_call`` is the process kept apart,
-    or the first that counts where there was none."""
+    """By stage, and ``first answer`` and ``steady``. A sample is one process; ``first_call`` is that of the first."""
     output: np.ndarray
 
     @property
@@ -180,7 +163,7 @@ class Launch:
         seconds = {stage: self.parts[stage].median for stage in STAGES}
         longest = max(seconds, key=seconds.__getitem__)
         share = seconds[longest] / sum(seconds.values())
-        busy = " (busy machine: too long)" if _busy([self]) else ""
+        busy = " (busy machine: too long)" if self.parts[TOTAL].others > timing.BUSY else ""
         return f"{self.name}: the first answer takes {spread(self.parts[TOTAL])}, {share:.0%} of it the {longest}{busy}"
 
     def measurements(self) -> list[Measurement]:
@@ -196,38 +179,26 @@ class _Sample:
 
 
 def measure(
-    routes: Mapping[str, Route],
-    here: Path,
-    *,
-    processes: int,
-    on: device.Device,
-    within: Allowance | None = None,
-    warm: bool = False,
+    routes: Mapping[str, Route], here: Path, *, processes: int, on: device.Device, within: Allowance | None = None
 ) -> dict[str, Launch]:
-    """Launch each route in ``processes`` fresh processes, after one more each unless that number is one.
+    """Launch each route in ``processes`` fresh processes, in turns.
 
-    ``warm`` says that each was launched a moment ago, so that its files are in memory: then there is not one more.
+    A route on the simulated Apple GPU gets one process: its times are never shown. ``here`` is the folder with the
+    routes' files and the input, ``x.npy``; ``on`` is the page's device, and a route on another one takes that one's
+    name. Six processes are the fewest that give an interval at 95 %. Where several people measure, each round waits for
+    its turn (`metallab.turns`).
 
-    A route on the simulated Apple GPU gets one process: its times are never shown.
+    ``within`` is the time for all of it: each route that is not ``spare`` gets one process in any case, and what that
+    took decides how many follow; what is left out is noted there.
 
-    ``within`` is what all of it may take: each route that is not ``spare`` then gets one process in any case, and what
-    that took decides how many follow. Those of quick routes come first, and a quarter of the allowance is kept for
-    them. A route that gets no second process counts its first; what is missing is noted in the allowance.
-
-    A route with a cache to be ``emptied`` gets no such process. It should not come first: what it shares with others,
-    such as the frameworks' files, is in memory once they have run.
-
-    ``here`` is the folder with the routes' files and the input, ``x.npy``; ``on`` is the page's device, and a route on
-    another one takes that one's name. Six processes are the fewest that give an interval at 95 %. Where several people
-    measure, each round waits for its turn (`metallab.turns`). `metallab.isolated.ChildFailed`, with the route and the
-    reason, if a process does not end well. ValueError for fewer than one process.
+    `metallab.isolated.ChildFailed`, with the route and the reason, if a process does not end well. ValueError for fewer
+    than one process.
     """
     if processes < 1:
         raise ValueError(f"{processes} processes: a launch is measured in at least one")
     hardware = {name: _hardware(route, on) for name, route in routes.items()}
     asked = {name: 1 if simulated else processes for name, (_, simulated) in hardware.items()}
-    wanted = {name: asked[name] + (asked[name] > 1 and not (route.emptied or warm)) for name, route in routes.items()}
-    by_route: dict[str, list[_Sample]] = {name: [] for name in routes}
+    wanted, by_route = dict(asked), {name: [] for name in routes}
     while waiting := [name for name in by_route if len(by_route[name]) < wanted[name]]:
         first, seconds = not any(by_route.values()), {}
         with turns.turn():  # its processes have it too: a turn inside a turn is the same
@@ -244,9 +215,8 @@ def measure(
     for name, samples in by_route.items():
         label, simulated = hardware[name]
         made = {"question": "latency", "block": 1, "warmup_calls": 0, "mode": mode.current()}
-        made |= {"device": label, "simulated": simulated}
-        apart = 1 if len(samples) > 1 and not (routes[name].emptied or warm) else 0
-        launches[name] = _summary(name, samples, apart, asked[name], made | {"kind": routes[name].device})
+        made |= {"device": label, "simulated": simulated, "kind": routes[name].device}
+        launches[name] = _summary(name, samples, asked[name], made)
     return launches
 
 
@@ -297,43 +267,33 @@ def _budget() -> timing.Budget:
     return replace(timing.FULL, min_seconds=0.2, max_seconds=0.25) if mode.current() == "full" else timing.FAST
 
 
-def _summary(name: str, samples: list[_Sample], apart: int, processes: int, made: Mapping) -> Launch:
-    """A route's launch from its samples, of which the first ``apart`` do not count."""
+def _summary(name: str, samples: list[_Sample], processes: int, made: Mapping) -> Launch:
+    """A route's launch from its samples."""
+    first = samples[0]
     for repeated in samples[1:]:
-        checks.assert_close(samples[0].output, repeated.output, "float32")
-    first, counted = samples[0], samples[apart:]
-    few = f"{len(counted)} of {processes} processes: there was no time for more"
-    asked = f"{processes} processes, as asked" if len(counted) == processes else few
-    made = {**made, "stop_reason": asked}
-    load = statistics.median(sample.others for sample in counted)
-    columns = {stage: tuple(sample.seconds[stage] for sample in counted) for stage in first.seconds}
+        checks.assert_close(first.output, repeated.output, "float32")
+    few = f"{len(samples)} of {processes} processes: there was no time for more"
+    made = {**made, "stop_reason": f"{processes} processes, as asked" if len(samples) == processes else few}
+    load = statistics.median(sample.others for sample in samples)
+    columns = {stage: tuple(sample.seconds[stage] for sample in samples) for stage in first.seconds}
     parts = {
-        stage: Measurement(stage, samples=column, first_call=first.seconds[stage], others=load, **made)
+        stage: Measurement(stage, samples=column, first_call=column[0], others=load, **made)
         for stage, column in columns.items()
     }
     return Launch(name, parts, first.output)
 
 
-def compare(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> Ratio:
-    """How many times faster a part of one route is than of another, paired in the order of their rounds.
+def describe(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> str:
+    """How many times faster a part of one route is than of another, paired by rounds, or why that is not known.
 
-    Ask `metallab.timing.doubt` whether it may be shown, or take `describe`. ValueError if either is simulated;
     `metallab.checks.Mismatch` if their outputs differ by more than float32's tolerance.
     """
-    launch, reference = launches[variant], launches[baseline]
-    if launch.simulated or reference.simulated:
-        raise ValueError("times of a simulation are not compared: they say nothing about the hardware")
-    checks.assert_close(reference.output, launch.output, "float32")
-    times = launch.parts[part].samples, reference.parts[part].samples
-    pairs = tuple(b / a for a, b in zip(*times, strict=False))  # the slower may have had time for fewer processes
-    return Ratio(variant, baseline, statistics.median(pairs), *timing.median_interval(pairs), len(pairs), pairs)
-
-
-def describe(launches: Mapping[str, Launch], variant: str, baseline: str, part: str = TOTAL) -> str:
-    """`compare` as a sentence; or why there is none, by `metallab.timing.doubt`."""
-    if why := timing.doubt(launches[variant].parts[part], launches[baseline].parts[part]):
-        return f"{part}: {variant} against {baseline}: no speed-up is given: {why}"
-    return f"{part}: {compare(launches, variant, baseline, part)}"
+    checks.assert_close(launches[baseline].output, launches[variant].output, "float32")
+    parts = {name: launches[name].parts[part] for name in (baseline, variant)}
+    count = min(measured.n for measured in parts.values())  # the slower may have had time for fewer processes
+    paired = {name: replace(measured, samples=measured.samples[:count]) for name, measured in parts.items()}
+    parity = "outputs compared at float32's tolerance"
+    return timing.compare_samples(paired, baseline=baseline, name=part, parity=parity).headlines[0]
 
 
 def spread(measured: Measurement) -> str:
@@ -348,51 +308,10 @@ def spread(measured: Measurement) -> str:
 
 
 def picture(launches: Iterable[Launch], *, heading: str) -> Figure:
-    """Time to the first answer, stacked by stage.
-
-    Lines are 95 % intervals over fresh processes, where there are enough. A simulated launch is named, without a time.
-    """
+    """Time to the first answer, a piece for each stage; a simulated launch has no bar and is named."""
     launches = list(launches)
-    real = [launch for launch in launches if not launch.simulated]
-    with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(figsize=(9, 1.7 + 0.4 * len(launches)))
-        largest = max((launch.parts[TOTAL].median for launch in real), default=1.0)
-        scale, unit = units.of_seconds(largest)
-        for row, launch in enumerate(launches):
-            if launch.simulated:
-                at = axes.get_yaxis_transform()
-                axes.text(0.02, row, "simulated: no time", va="center", color=plots.RED, fontsize=9, transform=at)
-            else:
-                _stack(axes, row, launch, scale)
-        intervals = any(launch.parts[TOTAL].n >= timing.FEWEST_PAIRS for launch in real)
-        axes.set_xlabel(f"time to the first answer [{unit}]{' (line: 95 % interval)' * intervals}")
-        axes.set_xlim(0, 1.15 * largest / scale)
-        axes.grid(axis="y", visible=False)
-        axes.set_yticks(range(len(launches)), [launch.name for launch in launches])
-        axes.set_ylim(len(launches) - 0.4, -0.6)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(STAGES))
-        plots.title(figure, heading, [launch.parts[TOTAL].device for launch in launches], not real, _busy(real))
-    description = (f"{launch.name}: first answer {spread(launch.parts[TOTAL])}" for launch in launches)
-    return plots.described(figure, "; ".join(description))
-
-
-def _busy(launches: Iterable[Launch]) -> bool:
-    """Whether other programs made times longer."""
-    return any(launch.parts[TOTAL].others > timing.BUSY for launch in launches)
-
-
-def _stack(axes: Axes, row: int, launch: Launch, scale: float) -> None:
-    """The stages' medians as pieces of a bar, and the interval of their sum."""
-    start, total = 0.0, launch.parts[TOTAL]
-    for stage, colour in zip(STAGES, plots.COLOURS, strict=False):
-        length = launch.parts[stage].median / scale
-        known = stage in axes.get_legend_handles_labels()[1]
-        axes.barh(row, length, left=start, color=colour, edgecolor="white", label=None if known else stage)
-        start += length
-    end = max(start, total.median / scale)
-    low, high = (bound / scale for bound in timing.median_interval(total.samples))
-    if np.isfinite(high):
-        axes.plot([low, high], [row, row], color=plots.BLACK, linewidth=2)
-        end = max(end, high)
-    words = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
-    axes.annotate(units.seconds(total.median), (end, row), **words)
+    real = {each.name: {stage: each.parts[stage] for stage in STAGES} for each in launches if not each.simulated}
+    simulated = ", ".join(each.name for each in launches if each.simulated)
+    if not real:
+        return plots.reason(f"SIMULATED, no time is shown: {simulated}")
+    return plots.stages(real, heading=f"{heading} (simulated, no time: {simulated})" if simulated else heading)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.figure import Figure
 
 from metallab import plots
-from metallab.language.bits import Cost
+from metallab.language.bits import in_words, mean_interval
 from metallab.memory import metal_limit
 
 MACS = (8, 16, 24, 32)
@@ -57,20 +58,21 @@ def draw_fit(needs: Mapping[str, tuple[float, float, float]], macs: Sequence[int
     return plots.described(figure, "; ".join(told))
 
 
-def draw_costs(costs: Mapping[str, Cost], sizes: Mapping[str, int], *, label: str) -> Figure:
-    """What each way to store weights costs in bits a character, with its interval, over its size in bytes."""
+def draw_costs(costs: Mapping[str, np.ndarray], sizes: Mapping[str, int], *, label: str) -> Figure:
+    """What each way to store weights costs in bits a character, with its interval, over its size in bytes.
+
+    ``costs`` are differences from the exact model, (windows,).
+    """
     with plt.rc_context(plots.STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 3.2))
         axes.axhline(0, color=plots.GREY, linewidth=1)
         drawn = [sizes[name] / 2**20 for name in costs]
         for (name, cost), size, colour in zip(costs.items(), drawn, plots.COLOURS, strict=False):
-            low, high = cost.interval
-            axes.errorbar(size, cost.mean, [[cost.mean - low], [high - cost.mean]], fmt="o", color=colour, capsize=4)
-            axes.annotate(
-                name, (size, cost.mean), xytext=(7, -3), rotation=30, textcoords="offset points", color=colour
-            )
+            mean, (low, high) = cost.mean(), mean_interval(cost)
+            axes.errorbar(size, mean, [[mean - low], [high - mean]], fmt="o", color=colour, capsize=4)
+            axes.annotate(name, (size, mean), xytext=(7, -3), rotation=30, textcoords="offset points", color=colour)
         axes.set_xlim(0.9 * min(drawn), 1.2 * max(drawn))
         axes.set_xlabel("MiB of weights")
         axes.set_ylabel("more bits a character")
         plots.title(figure, "What smaller weights cost (bars: 95 % interval)", [label])
-    return plots.described(figure, "; ".join(map(repr, costs.values())))
+    return plots.described(figure, "; ".join(f"{name}: {in_words(cost)}" for name, cost in costs.items()))

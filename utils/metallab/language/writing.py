@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from metallab import allowance, mode, timing, units
+from metallab import allowance, mode, timing
 from metallab.device import Device
 from metallab.language.corpus import decode, encode
 from metallab.language.decoder import Cache, Decoder, Shape
@@ -55,75 +54,27 @@ def write(
     return decode(tokens[0])
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Two decoders on one text: is the next character that each would write the same, everywhere?"""
-
-    name: str
-    characters: int
-    at: int | None
-    """How many characters they agree on before the first that differs; None if there is none."""
-    context: str
-    """The characters before it."""
-    ours: str
-    theirs: str
-    gap: float
-    """By how much the reference preferred its character to the other there, in logits."""
-    error: float
-    """The largest difference of any two logits on the whole text."""
-
-    def __repr__(self) -> str:
-        error = f"logits differ by {self.error:.2g} at most"
-        if self.at is None:
-            return f"{self.name}: the same {self.characters} characters ({error})"
-        return (
-            f"{self.name}: the same {self.at} characters, and then {self.theirs!r} for {self.ours!r} after "
-            f"{self.context!r}. The two were {self.gap:.2g} apart there ({error})"
-        )
-
-
 @torch.no_grad()
-def first_difference(reference: Decoder, other: Decoder, prompt: str, count: int, name: str) -> Difference:
+def first_difference(reference: Decoder, other: Decoder, prompt: str, count: int) -> str:
     """Where ``other`` would first leave the text that ``reference`` writes, always taking the likeliest character.
 
-    Both read the reference's text at once, each on its own device. ValueError as `write`.
+    Both read the reference's text at once, each on its own device. In words, with by how much the reference preferred
+    its character there, and the largest difference of any two logits. ValueError as `write`.
     """
     text = write(reference, prompt, count)
     first = len(prompt) - 1
     ours, theirs = (model(prompt_for(model, text))[0, first:-1].float().cpu() for model in (reference, other))
+    error = f"logits differ by {(ours - theirs).abs().max():.2g} at most"
     apart = (ours.argmax(1) != theirs.argmax(1)).nonzero().flatten().tolist()
-    at, gap, pair = (apart[0] if apart else None), 0.0, ("", "")
-    if at is not None:
-        best, second = ours[at].argmax(), theirs[at].argmax()
-        gap, pair = float(ours[at, best] - ours[at, second]), (decode(best[None]), decode(second[None]))
-    context = text[: len(prompt) + (at or 0)][-12:] if apart else ""
-    return Difference(name, count, at, context, *pair, gap, float((ours - theirs).abs().max()))
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A step of decoding beside a copy of as many bytes as the weights have: its share of what memory allows."""
-
-    comparison: timing.Comparison
-    weights: int
-    """Bytes that a token reads at least."""
-
-    @property
-    def share(self) -> timing.Ratio | None:
-        """The copy's time over the step's, 1 if nothing is lost; None if it is withheld."""
-        return self.comparison.ratios.get("decode")
-
-    def __repr__(self) -> str:
-        name, size = self.comparison.name, units.size(self.weights)
-        if self.share is None:
-            return f"{name}: {size} of weights a token; no share is given: {self.comparison.withheld['decode']}"
-        rates = [1 / self.comparison[kind].median for kind in ("decode", "copy")]
-        low, median, high = self.share.low, self.share.median, self.share.high
-        interval = f" (95 % interval {low:.1%} to {high:.1%})" if high < 100 else ""
-        return (
-            f"{name}, {size} of weights a token: {rates[0]:.3g} tokens/s, where a copy of as many bytes allows "
-            f"{rates[1]:.3g}: {median:.1%}{interval}"
-        )
+    if not apart:
+        return f"the same {count} characters ({error})"
+    at = apart[0]
+    best, second = ours[at].argmax(), theirs[at].argmax()
+    pair = f"{decode(second[None])!r} for {decode(best[None])!r}"
+    return (
+        f"the same {at} characters, and then {pair} after {text[: len(prompt) + at][-12:]!r}. "
+        f"The two were {ours[at, best] - ours[at, second]:.2g} apart there ({error})"
+    )
 
 
 WIDTHS = {"cuda": 4096, "mps": 2048, "cpu": 1024}
@@ -139,18 +90,18 @@ def large_decoder(on: Device) -> Decoder:
         return Decoder(Shape(width, 6, width // 64, 3 * width, context=128)).eval().requires_grad_(False)
 
 
-def limit(step: Callable[[], Tensor], model: torch.nn.Module, *, on: Device, name: str, seconds: float = 3.0) -> Limit:
+def limit(
+    step: Callable[[], Tensor], model: torch.nn.Module, *, on: Device, name: str, seconds: float = 3.0
+) -> timing.Comparison:
     """Time ``step``, which makes one token of ``model``, in turns with a copy of half as many bytes as it reads.
 
-    A copy reads and writes, and so moves each byte twice. A token reads every weight but the table of embeddings, of
-    which it reads a row. Measures for about so many ``seconds`` in full mode.
+    A copy reads and writes, and so moves each byte twice. The ratio of ``decode`` is the share of what memory allows.
+    Measures for about so many ``seconds`` in full mode.
     """
-    read = nbytes(model) - model.embedding.weight.nbytes
-    half = torch.ones(read // 8, device=on.torch_device)
+    half = torch.ones(bytes_a_token(model) // 8, device=on.torch_device)
     copied = torch.empty_like(half)
-    steps = {"copy": lambda: copied.copy_(half), "decode": step}
-    compared = timing.compare(
-        steps,
+    return timing.compare(
+        {"copy": lambda: copied.copy_(half), "decode": step},
         on=on,
         baseline="copy",
         parity=timing.Unchecked("a copy gives something else, and moves as many bytes"),
@@ -158,7 +109,21 @@ def limit(step: Callable[[], Tensor], model: torch.nn.Module, *, on: Device, nam
         name=name,
         budget=allowance.Allowance(seconds).budget(variants=2),
     )
-    return Limit(compared, read)
+
+
+def share(compared: timing.Comparison) -> str:
+    """A comparison of `limit` in words: tokens a second, and the share of what a copy allows, or why there is none."""
+    if "decode" not in compared.ratios:
+        return f"{compared.name}: no share is given: {compared.withheld['decode']}"
+    ratio, rates = compared.ratios["decode"], [1 / compared[kind].median for kind in ("decode", "copy")]
+    interval = f" (95 % interval {ratio.low:.1%} to {ratio.high:.1%})" if ratio.high < 100 else ""
+    allowed = f"{rates[0]:.3g} tokens/s, where a copy of as many bytes allows {rates[1]:.3g}"
+    return f"{compared.name}: {allowed}: {ratio.median:.1%}{interval}"
+
+
+def bytes_a_token(model: torch.nn.Module) -> int:
+    """Bytes of weights that a token reads: all but the table of embeddings, of which it reads a row."""
+    return nbytes(model) - model.embedding.weight.nbytes
 
 
 def rate(tokens: int, measured: timing.Measurement) -> str:

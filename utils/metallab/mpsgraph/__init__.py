@@ -52,6 +52,10 @@ class Program:
     executable: Any
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
+    feeds: tuple[Any, ...]
+    """The inputs in the executable's own order."""
+    targets: tuple[Any, ...]
+    """The outputs in the executable's own order."""
 
     def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
         """The outputs in the order given to `compile`; it waits for them.
@@ -65,9 +69,8 @@ class Program:
             raise ValueError(f"this program takes {len(self.inputs)} arrays, and {len(arrays)} were given")
         given = {tensor: _buffer(tensor, array) for tensor, array in zip(self.inputs, arrays, strict=True)}
         made = {tensor: _buffer(tensor) for tensor in self.outputs}
-        # the executable has orders of its own, of inputs and of outputs, and tells them
-        feeds = [_data(tensor, given[tensor]) for tensor in self.executable.feedTensors()]
-        results = [_data(tensor, made[tensor]) for tensor in self.executable.targetTensors()]
+        feeds = [_data(tensor, given[tensor]) for tensor in self.feeds]
+        results = [_data(tensor, made[tensor]) for tensor in self.targets]
         queue = Metal.MTLCreateSystemDefaultDevice().newCommandQueue()
         self.executable.runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(
             queue, feeds, results, None
@@ -85,7 +88,8 @@ def compile(graph: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Progra
     executable = graph.compileWithDevice_feeds_targetTensors_targetOperations_compilationDescriptor_(
         device, {tensor: kind(tensor) for tensor in inputs}, list(outputs), None, None
     )
-    return Program(executable, tuple(inputs), tuple(outputs))
+    orders = tuple(executable.feedTensors()), tuple(executable.targetTensors())
+    return Program(executable, tuple(inputs), tuple(outputs), *orders)
 
 
 def _types() -> dict[str, int]:

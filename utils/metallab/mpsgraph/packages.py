@@ -1,9 +1,8 @@
-"""MPSGraphPackages that another process can use: what a package does not tell lies in a JSON file beside it.
+"""MPSGraphPackages that another process can use, each with a JSON file beside it.
 
 An executable that was read from a package does not say in which order it takes its inputs and gives its outputs, nor
-their shapes: Apple's header promises the orders only for a graph that was compiled in the same process. The file also
-holds the SHA-256 of the package's files, so that a damaged one is refused with a sentence, where MPSGraph may end the
-process.
+their shapes, so the file holds them; and the SHA-256 of the package's files, so that a damaged one is refused, where
+MPSGraph may end the process.
 
 Needs macOS 14, Core ML packages macOS 15. As with `metallab.mpsgraph`, use it in a cell
 ``%%isolated --device mps``.
@@ -43,24 +42,6 @@ class Tensor:
         return mpsgraph.data_type(self.name)
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    """An executable of a package, with the orders that it does not tell itself."""
-
-    executable: Any
-    feeds: tuple[Tensor, ...]
-    targets: tuple[Tensor, ...]
-
-    def feedTensors(self) -> tuple[Tensor, ...]:
-        return self.feeds
-
-    def targetTensors(self) -> tuple[Tensor, ...]:
-        return self.targets
-
-    def runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(self, *arguments: Any) -> Any:
-        return self.executable.runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(*arguments)
-
-
 def store(program: mpsgraph.Program, package: Path) -> Path:
     """Serialise a compiled program as ``package``, and describe it in a JSON file beside it, whose path is returned.
 
@@ -76,12 +57,11 @@ def store(program: mpsgraph.Program, package: Path) -> Path:
     program.executable.serializeToMPSGraphPackageAtURL_descriptor_(NSURL.fileURLWithPath_(str(package)), how)
     if not package.exists():  # the method returns nothing, whatever happens
         raise PackageUnusable(f"MPSGraph wrote nothing to {package}: is the folder there, and is there room?")
-    fed, made = program.executable.feedTensors(), program.executable.targetTensors()
     description = {
-        "inputs": [_told(tensor) for tensor in program.inputs],
-        "outputs": [_told(tensor) for tensor in program.outputs],
-        "feeds": [program.inputs.index(tensor) for tensor in fed],
-        "targets": [program.outputs.index(tensor) for tensor in made],
+        "inputs": [_described(tensor) for tensor in program.inputs],
+        "outputs": [_described(tensor) for tensor in program.outputs],
+        "feeds": [program.inputs.index(tensor) for tensor in program.feeds],
+        "targets": [program.outputs.index(tensor) for tensor in program.targets],
         "sha256": _sums(package),
     }
     beside = package.with_suffix(".json")
@@ -147,7 +127,7 @@ def load_core_ml(package: Path, inputs: Sequence[Tensor], outputs: Sequence[Tens
 def _program(executable: Any, package: Path, inputs, outputs, feeds, targets) -> mpsgraph.Program:
     if executable is None:
         raise PackageUnusable(f"MPSGraph cannot read {package}: store or convert it again on this macOS")
-    return mpsgraph.Program(_Loaded(executable, feeds, targets), inputs, outputs)
+    return mpsgraph.Program(executable, inputs, outputs, feeds, targets)
 
 
 def _need(receiver: Any, selector: str, macos: str) -> None:
@@ -156,7 +136,7 @@ def _need(receiver: Any, selector: str, macos: str) -> None:
         raise PackageUnusable(f"this needs macOS {macos} or newer, which has {selector}: update macOS")
 
 
-def _told(tensor: Any) -> dict[str, Any]:
+def _described(tensor: Any) -> dict[str, Any]:
     shape = [int(size) for size in tensor.shape()]
     return {"shape": shape, "dtype": mpsgraph.dtype_of(tensor).name}
 

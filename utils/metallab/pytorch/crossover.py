@@ -20,6 +20,7 @@ memory in each call is dear on a CPU, and would be measured as well.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -65,10 +66,8 @@ class Curve:
     baseline: str
     times: Mapping[str, Mapping[int, timing.Measurement]]
     """By the device's name, then by size."""
-    verdicts: Mapping[str, Mapping[int, timing.Verdict]]
-    """Those of each device against the baseline, by its name, then by size; a size has one of these or a doubt."""
-    doubts: Mapping[str, Mapping[int, timing.Doubt]]
-    """Why a size has no verdict, by the device's name, then by size."""
+    outcomes: Mapping[int, timing.Verdict | timing.Doubt]
+    """The rival's verdict against the baseline by size, or why there is none."""
     comparisons: tuple[timing.Comparison, ...] = ()
     """What was measured, for `records.save`; empty for a stored curve."""
     left_out: str = ""
@@ -87,41 +86,28 @@ class Curve:
         return any(measured.simulated for line in self.times.values() for measured in line.values())
 
     @property
-    def crossover(self) -> int | None:
-        """The smallest size from which on the GPU wins at every size; None if it does not at the largest.
-
-        Without a GPU: from which all threads win over one. Sizes of which nothing may be said (`withheld`) count
-        neither as won nor as lost.
-        """
-        return timing.crossover(self._won)
-
-    @property
-    def _won(self) -> dict[int, bool | None]:
-        wins, verdicts = "faster" if self.gpu else "slower", self.verdicts[self.rival]
-        return {n: None if n in self.withheld else verdicts.get(n) == wins for n in self._sizes}
-
-    @property
-    def _sizes(self) -> list[int]:
-        """Those at which the rival has a verdict or a doubt."""
-        return sorted([*self.verdicts[self.rival], *self.doubts[self.rival]])
-
-    @property
-    def _undecided(self) -> list[str]:
-        """Where it wins, and where samples are too few or too noisy to say, though there is no `crossover`."""
-        won = [str(n) for n, wins in self._won.items() if wins]
-        open_ = [str(n) for n in self._won if self.verdicts[self.rival].get(n) == "inconclusive"]
-        told = {f"it wins at n = {', '.join(won)}": won, f"its samples do not decide n = {', '.join(open_)}": open_}
-        return [text for text, sizes in told.items() if sizes]
-
-    @property
     def rival(self) -> str:
-        """The device that is held against the baseline: the GPU, or where there is none one thread."""
+        """The device that is compared with the baseline: the GPU, or where there is none one thread."""
         return self.gpu or ONE_THREAD
 
     @property
     def withheld(self) -> dict[int, timing.Doubt]:
         """The sizes at which no speed-up of the rival may be given, and why; not those whose outputs differ."""
-        return {n: doubt for n, doubt in self.doubts[self.rival].items() if doubt.kind != "outputs differ"}
+        doubts = {n: doubt for n, doubt in self.outcomes.items() if isinstance(doubt, timing.Doubt)}
+        return {n: doubt for n, doubt in doubts.items() if doubt.kind != "outputs differ"}
+
+    @property
+    def _won(self) -> dict[int, bool | None]:
+        wins = "faster" if self.gpu else "slower"
+        return {n: None if n in self.withheld else self.outcomes[n] == wins for n in sorted(self.outcomes)}
+
+    @property
+    def crossover(self) -> int | None:
+        """The smallest size from which on the GPU wins at every size; None if it does not at the largest.
+
+        Without a GPU: from which all threads win over one. Sizes that are `withheld` count neither as won nor as lost.
+        """
+        return timing.crossover(self._won)
 
     def or_stored(self) -> Curve:
         """This curve; where no real GPU took part, the one that is stored of a machine with one.
@@ -173,7 +159,7 @@ class Curve:
         A stored curve has no points where nothing may be said: its lines are broken there, and it names these sizes.
         """
         n = self.crossover
-        marks = {f"the GPU wins from n = {n} on": n} if n and self.gpu and n > min(self._sizes) else {}
+        marks = {f"the GPU wins from n = {n} on": n} if n and self.gpu and n > min(self.outcomes) else {}
         heading = f"{self.work}, float32"
         if self.stored:
             heading += f", stored: not measured here{timing.not_counted(self._won)}"
@@ -182,21 +168,16 @@ class Curve:
 
     def __str__(self) -> str:
         ours, theirs = (self.gpu, self.baseline) if self.gpu else (self.baseline, self.rival)
-        sizes = [n for n in self._sizes if n not in self.withheld] or [0]
-        if n := self.crossover:
-            every = "wherever something may be said" if self.withheld else "at every size"
-            wins = f"wins from n = {n} on" if n > min(sizes) else f"wins {every}, {n} to {max(sizes)}"
-            wins = f"wins at n = {n}, the only size" if len(sizes) == 1 else wins
+        sizes, n = [n for n, wins in self._won.items() if wins is not None], self.crossover
+        if not sizes:
+            wins = f"nothing may be said: {next(iter(self.withheld.values()))}"
+        elif n == min(sizes):
+            wins = f"wins at every size that counts, {n} to {max(sizes)}"
         else:
-            wins = "; ".join([f"no size from which on it wins, of {min(sizes)} to {max(sizes)}", *self._undecided])
-        withheld = list(self.withheld.values())
-        if len(withheld) == len(self._sizes):
-            wins = f"nothing may be said: {withheld[0]}"
-        else:
-            wins += timing.not_counted(self._won)
+            wins = f"wins from n = {n} on" if n else f"not shown to win from any size on, of {sizes[0]} to {sizes[-1]}"
+        wins += timing.not_counted(self._won) if sizes else ""
         sentence = f"{self.work}, {self.device(ours)} against {self.device(theirs)}: {wins.removesuffix('.')}."
-        aside = ["Stored, not measured here."] if self.stored else [self.left_out] if self.left_out else []
-        return " ".join([sentence, *aside])
+        return " ".join(filter(None, [sentence, "Stored, not measured here." if self.stored else self.left_out]))
 
 
 def measure(
@@ -228,17 +209,13 @@ def measure(
                 budget=budget,
             )
     times = {name: {n: compared[name] for n, compared in comparisons.items()} for name in on_each}
-    rivals = [name for name in on_each if name != baseline()]
-    verdicts = {
-        name: {n: compared.ratios[name].verdict for n, compared in comparisons.items() if name in compared.ratios}
-        for name in rivals
-    }
-    doubts = {
-        name: {n: compared.withheld[name] for n, compared in comparisons.items() if name in compared.withheld}
-        for name in rivals
-    }
-    left_out = str(within) if within.left_out else ""
-    return Curve(work, baseline(), times, verdicts, doubts, tuple(comparisons.values()), left_out)
+    curve = Curve(work, baseline(), times, {}, tuple(comparisons.values()), str(within) if within.left_out else "")
+    outcomes = {n: _outcome(compared, curve.rival) for n, compared in comparisons.items()}
+    return dataclasses.replace(curve, outcomes=outcomes)
+
+
+def _outcome(compared: timing.Comparison, name: str) -> timing.Verdict | timing.Doubt:
+    return compared.ratios[name].verdict if name in compared.ratios else compared.withheld[name]
 
 
 def _budget() -> timing.Budget:
@@ -252,8 +229,7 @@ def stored(work: str) -> Curve:
     """
     runs = records.by_name(records.load(STORED))
     times: dict[str, dict[int, timing.Measurement]] = {}
-    verdicts: dict[str, dict[int, timing.Verdict]] = {}
-    doubts: dict[str, dict[int, timing.Doubt]] = {}
+    outcomes: dict[str, dict[int, timing.Verdict | timing.Doubt]] = {}
     base = ""
     for processes in runs.values():
         compared, measured = processes[0].comparison, processes[0].measurement
@@ -263,16 +239,11 @@ def stored(work: str) -> Curve:
         sound, doubt = records.believed(processes)
         if sound:
             times.setdefault(name, {})[size] = sound[0].measurement
-        if name == base:
-            continue
-        of_verdicts, of_doubts = verdicts.setdefault(name, {}), doubts.setdefault(name, {})
-        if sound:
-            of_verdicts[size] = sound[0].comparison.outcome
-        else:
-            of_doubts[size] = doubt
+        outcomes.setdefault(name, {})[size] = sound[0].comparison.outcome if sound else doubt
     if not times:
         raise ValueError(f"{STORED.name} has no curve of {work!r}: ask for 'matrix product' or 'elementwise'")
-    return Curve(work, base, times, verdicts, doubts, stored=True)
+    curve = Curve(work, base, times, {}, stored=True)
+    return dataclasses.replace(curve, outcomes=outcomes[curve.rival])
 
 
 @dataclass(frozen=True)
@@ -282,14 +253,6 @@ class Networks:
     comparisons: tuple[timing.Comparison, ...]
     left_out: str = ""
     """What was left out for time; empty if nothing was."""
-
-    def draw(self) -> Figure:
-        """A speed-up with its interval in each row, or the reason why there is none."""
-        return plots.speedups(self.comparisons)
-
-    def __str__(self) -> str:
-        lines = [f"{compared.name}: {sentence}" for compared in self.comparisons for sentence in compared.sentences]
-        return "\n".join([*lines, *filter(None, [self.left_out])])
 
 
 def measure_networks(

@@ -20,13 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metallab import checks, mode, quality, timing, units
 from metallab import device as devices
-from metallab.allowance import Allowance
+from metallab import mode, quality, units
 from metallab.pytorch.dispatch import watching
-from metallab.quality import Training, Trainings
-from metallab.tables import Table
-from metallab.timing import Comparison
+from metallab.quality import Trainings
 
 if TYPE_CHECKING:
     from types import EllipsisType
@@ -59,18 +56,6 @@ class Stored:
         """All of them, from the left."""
         return self.sign + self.exponent + self.fraction
 
-    @property
-    def formula(self) -> str:
-        """The value as the bits say it: ``+1.1001100110 x 2^-4``."""
-        sign = "-" if self.sign == "1" else "+"
-        bias = 2 ** (len(self.exponent) - 1) - 1
-        if "0" not in self.exponent:
-            return "not a number" if "1" in self.fraction else f"{sign}infinity"
-        if "1" not in self.exponent + self.fraction:
-            return f"{sign}0"
-        leading, power = ("1", int(self.exponent, 2) - bias) if "1" in self.exponent else ("0", 1 - bias)
-        return f"{sign}{leading}.{self.fraction} x 2^{power}"
-
 
 def stored(number: float, dtype: torch.dtype, device: torch.device | str = "cpu") -> Stored:
     """What a device keeps of a Python number in float32, float16 or bfloat16: it arrives in float32 and is cast there.
@@ -86,25 +71,6 @@ def stored(number: float, dtype: torch.dtype, device: torch.device | str = "cpu"
     bits = format(cast.view(whole).item() & (2**info.bits - 1), f"0{info.bits}b")
     split = info.bits - fraction
     return Stored(units.dtype_name(dtype), bits[0], bits[1:split], bits[split:], cast.item())
-
-
-def limits() -> Table:
-    """Largest number, smallest with all its bits, smallest above 0, and step after 1 of each format; no unit.
-
-    They are ``torch.finfo``'s ``max``, ``smallest_normal``, that times ``eps``, and ``eps``.
-
-    >>> limits()
-    format    largest      all its bits from  smallest above 0  step after 1
-    float32   3.40282e+38  1.17549e-38        1.4013e-45        1.19209e-07
-    float16   65504        6.10352e-05        5.96046e-08       0.000976562
-    bfloat16  3.38953e+38  1.17549e-38        9.18355e-41       0.0078125
-    """
-    rows = []
-    for dtype in FORMATS:
-        info = torch.finfo(dtype)
-        values = (info.max, info.smallest_normal, info.smallest_normal * info.eps, info.eps)
-        rows.append([units.dtype_name(dtype), *map("{:.6g}".format, values)])
-    return Table(["format", "largest", "all its bits from", "smallest above 0", "step after 1"], rows)
 
 
 def draw_bits(number: float, *, device: torch.device | str, label: str) -> Figure:
@@ -257,23 +223,20 @@ def _choice(function: Callable[[Tensor], Tensor], device: str, low: torch.dtype,
     return "as given" if (first, second) == ("float32", "low") else "both"
 
 
-_MARKS = {"low": "background: #cfe8f7; color: black", "float32": "background: #fbe3b5; color: black"}
-
-
 def compare_lists(*devices: str) -> Styler:
-    """What `choices` finds for kinds of device (``"cpu"``, ``"mps"``), side by side: a column each, coloured.
+    """The `choices` for kinds of device, such as ``"cpu"`` and ``"mps"``: a column each, coloured.
 
-    A device that is not there is asked with fake tensors, which have a shape and no numbers: its lists stand in every
-    PyTorch. What cannot be asked that way is ``not known here``. ValueError as `choices`.
+    A device that is not there is asked with fake tensors, which have a shape and no numbers. What cannot be asked that
+    way is ``not known here``. ValueError as `choices`.
 
     >>> compare_lists("cpu", "mps").data.loc["softmax"].tolist()
     ['as given', 'float32']
     """
     import pandas as pd
 
-    return pd.DataFrame({device: _choices_anywhere(device) for device in devices}).style.map(
-        lambda choice: _MARKS.get(choice, "")
-    )
+    colours = {"low": "background: #cfe8f7; color: black", "float32": "background: #fbe3b5; color: black"}
+    table = pd.DataFrame({device: _choices_anywhere(device) for device in devices})
+    return table.style.map(lambda choice: colours.get(choice, ""))
 
 
 def _choices_anywhere(device: str) -> dict[str, str]:
@@ -304,17 +267,6 @@ class _Formats:
 def _first_floating(values: object) -> Tensor | None:
     leaves = torch.utils._pytree.tree_leaves(values)
     return next((leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()), None)
-
-
-def rules(device: str) -> tuple[str, ...]:
-    """The operators that autocast has a rule for on a kind of device, read from the dispatcher of the installed torch.
-
-    They stand there from the import on; operators without a rule compute in what they are given.
-    """
-    key = f"Autocast{device.upper()}"
-    return tuple(
-        sorted(name.removeprefix("aten::") for name in torch._C._dispatch_get_registrations_for_dispatch_key(key))
-    )
 
 
 # --- gradients -----------------------------------------------------------------------------------------------------
@@ -375,26 +327,16 @@ def gradients_rounded(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Fate:
-    """What becomes of gradients in a dtype, as shares of them all."""
+def cast_outcome(sizes: Tensor, dtype: torch.dtype, scale: float = 1.0) -> str:
+    """Cast positive numbers, times a scale, to a dtype, and report the shares that vanish, lose bits, or overflow.
 
-    vanish: float
-    """Become 0."""
-    coarse: float
-    """Survive below the smallest normal number, with fewer bits the smaller they are."""
-    overflow: float
-    """Become infinite."""
-
-    def __str__(self) -> str:
-        return f"{self.vanish:.1%} become 0, {self.coarse:.1%} are subnormal, {self.overflow:.1%} overflow"
-
-
-def fate(sizes: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Fate:
-    """Cast positive numbers, times a scale, to a dtype, and count."""
+    >>> cast_outcome(torch.tensor([1.0, 1e-9, 1e-6, 1e6]), torch.float16)
+    '25.0% become 0, 25.0% are subnormal, 25.0% overflow'
+    """
     cast = (sizes * scale).to(dtype).float()
-    coarse = (cast > 0) & (cast < torch.finfo(dtype).smallest_normal)
-    return Fate(*(hit.float().mean().item() for hit in (cast == 0, coarse, cast.isinf())))
+    subnormal = (cast > 0) & (cast < torch.finfo(dtype).smallest_normal)
+    shares = (hit.float().mean().item() for hit in (cast == 0, subnormal, cast.isinf()))
+    return "{:.1%} become 0, {:.1%} are subnormal, {:.1%} overflow".format(*shares)
 
 
 def draw_gradients(sizes: Tensor, scale: float, *, dtype: torch.dtype = torch.float16, label: str) -> Figure:
@@ -425,7 +367,7 @@ def draw_gradients(sizes: Tensor, scale: float, *, dtype: torch.dtype = torch.fl
         axes.set_ylabel("share of gradients [%]")
         figure.legend(loc="outside lower center", ncols=3, fontsize=8)
         plots.title(figure, f"Gradients and the range of {name}", [label])
-    description = f"as they are: {fate(sizes, dtype)}; times {scale:g}: {fate(sizes, dtype, scale)}"
+    description = f"as they are: {cast_outcome(sizes, dtype)}; times {scale:g}: {cast_outcome(sizes, dtype, scale)}"
     return plots.described(figure, f"{len(powers)} gradients in {name}; {description}")
 
 
@@ -449,40 +391,15 @@ def kept_for_backward(model: nn.Module, loss: Callable[[], Tensor]) -> int:
     return total
 
 
-@dataclass(frozen=True)
-class Kept:
-    """Bytes that a forward pass keeps for the backward pass in each format, by the format's name."""
-
-    sizes: Mapping[str, int]
-
-    @property
-    def sentence(self) -> str:
-        """The smallest beside float32's, in words."""
-        least = min(self.sizes.values())
-        names = [name for name, size in self.sizes.items() if size == least]
-        keep = "keeps" if len(names) == 1 else "keep"
-        share = least / self.sizes["float32"]
-        return f"{' and '.join(names)} {keep} {share:.0%} of what float32 keeps for the backward pass"
-
-    def __repr__(self) -> str:
-        most = self.sizes["float32"]
-        rows = (f"{name:9} {units.size(size):>9}  {size / most:.0%}" for name, size in self.sizes.items())
-        return "\n".join(["kept for the backward pass, and as a share of float32's:", *rows])
-
-
-def kept_in_formats(model: nn.Module, loss: Callable[[nn.Module, torch.dtype], Tensor]) -> Kept:
-    """What computing ``loss(model, dtype)`` keeps in each of `FORMATS`, counted as `kept_for_backward` does.
+def kept_in_formats(model: nn.Module, loss: Callable[[nn.Module, torch.dtype], Tensor]) -> dict[str, int]:
+    """Bytes that ``loss(model, dtype)`` keeps in each of `FORMATS`, counted as `kept_for_backward` does.
 
     >>> kept_in_formats(model, loss)
-    kept for the backward pass, and as a share of float32's:
-    float32    18.2 MiB  100%
-    float16     9.1 MiB  50%
-    bfloat16    9.1 MiB  50%
+    {'float32': 19099648, 'float16': 9549824, 'bfloat16': 9549824}
     """
-    sizes = {}
-    for dtype in FORMATS:
-        sizes[units.dtype_name(dtype)] = kept_for_backward(model, functools.partial(loss, model, dtype))
-    return Kept(sizes)
+    return {
+        units.dtype_name(dtype): kept_for_backward(model, functools.partial(loss, model, dtype)) for dtype in FORMATS
+    }
 
 
 def _storage(tensor: Tensor) -> int:
@@ -545,27 +462,6 @@ def start_without_scaler(
     return step, optimizer
 
 
-def train(
-    name: str,
-    build: Callable[[], nn.Module],
-    start: Start,
-    dtype: torch.dtype,
-    data: Data,
-    *,
-    seeds: int,
-    epochs: int,
-    batch: int = 64,
-) -> Training:
-    """Train a network from each of several seeds and test it under autocast to ``dtype``.
-
-    A seed decides the first weights and the order of the pictures, whatever the dtype, so that runs are paired. The
-    learning rate falls in a line from the optimizer's own to 0, which makes the end depend less on the last batches.
-    The caller's random state stays as it was. ValueError as `metallab.quality.assert_trainable`.
-    """
-    quality.assert_trainable(len(data.train[0]), seeds=seeds, epochs=epochs, batch=batch)
-    return Training.of(name, [_trained(build, start, dtype, data, seed, epochs, batch) for seed in range(seeds)])
-
-
 def train_in_turns(
     kinds: Mapping[str, tuple[Start, torch.dtype]],
     build: Callable[[], nn.Module],
@@ -577,10 +473,12 @@ def train_in_turns(
     batch: int = 64,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Trainings:
-    """`train` each kind, a start and its dtype, from the same seeds, as `metallab.quality.train_in_turns`.
+    """Train each kind, a start and its dtype, from the same seeds, and test it under autocast to that dtype.
 
-    On a CPU they have one thread: more gain nothing with small networks, and lose much where other programs run.
-    ValueError as `train`.
+    A seed decides the first weights and the order of the pictures, whatever the kind, so that runs are paired. The
+    learning rate falls in a line from the optimizer's own to 0, which makes the end depend less on the last batches.
+    On a CPU they have one thread: more gain nothing with small networks, and lose much where other programs run. The
+    caller's random state stays as it was. ValueError as `metallab.quality.assert_trainable`.
 
     >>> trained = train_in_turns({"float32": (start, torch.float32)}, build, digits(), seeds=7, epochs=4, seconds=20)
     >>> trained
@@ -634,38 +532,6 @@ def _accuracy(model: nn.Module, dtype: torch.dtype, test: tuple[Tensor, Tensor])
     model.eval()
     with torch.no_grad(), torch.autocast(images.device.type, dtype=dtype, enabled=dtype != torch.float32):
         return (model(images).argmax(dim=1) == classes).float().mean().item()
-
-
-def step_times(
-    kinds: Mapping[str, tuple[Start, torch.dtype]],
-    build: Callable[[], nn.Module],
-    images: Tensor,
-    labels: Tensor,
-    *,
-    on: Device,
-    seconds: float,
-) -> Comparison:
-    """Time a step of each kind, a start and its dtype, in turns, in about ``seconds``; the first kind is the baseline.
-
-    All have the same first weights, and the learning rate is set to 0, so that each step gives the same loss again: it
-    has to be the baseline's, at bfloat16's tolerance, or the kind gets no speed-up. ``images`` (n, ...) and ``labels``
-    (n,) are one batch on the device. The caller's random state stays as it was.
-    """
-    steps = {}
-    for name, (start, dtype) in kinds.items():
-        step, optimizer = start(_first_model(build, 0, images.device), dtype)
-        for group in optimizer.param_groups:
-            group["lr"] = 0.0
-        steps[name] = functools.partial(step, images, labels)
-    return timing.compare(
-        steps,
-        on=on,
-        baseline=next(iter(kinds)),
-        parity=checks.matches("bfloat16"),
-        name=f"batch of {tuple(images.shape)}",
-        dtype={name: dtype for name, (_, dtype) in kinds.items()},
-        budget=Allowance(seconds).budget(variants=len(kinds)),
-    )
 
 
 def pictures_for(on: Device) -> int:

@@ -1,7 +1,6 @@
-"""How much int8 loses and what it moves: SQNR, quantised networks in ONNX Runtime, memory traffic, and their pictures.
+"""How much int8 loses: SQNR, quantised networks in ONNX Runtime beside PyTorch, and whether int8 pays.
 
-Notebooks 10 and 10b teach the calls and the arithmetic; here is what they and the benchmark of int8 share. ONNX Runtime
-computes on the CPU, whatever other device the machine has.
+Notebooks 10 and 10b teach the calls and the arithmetic. ONNX Runtime computes on the CPU of any machine.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import itertools
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -35,10 +34,8 @@ def sqnr(reference: Any, result: Any) -> float:
 
     Two arrays of the same shape, of NumPy or PyTorch on the CPU. Infinite if they are equal; 10 dB more is a tenth of
     the noise's power. Source: Gray and Neuhoff, *Quantization*, IEEE Transactions on Information Theory 44, 1998.
-    ValueError for different shapes, complex numbers, or a reference that is all zeros.
+    ValueError for different shapes, or a reference that is all zeros.
     """
-    if any(np.iscomplexobj(array) for array in (reference, result)):
-        raise ValueError("an SQNR is of real numbers: give real and imaginary parts one after the other")
     reference, result = (np.asarray(array, dtype=np.float64) for array in (reference, result))
     if reference.shape != result.shape:
         raise ValueError(f"an SQNR is of two arrays of one shape, not {reference.shape} and {result.shape}")
@@ -66,29 +63,12 @@ class AtLeast:
         return f"outputs compared at {self.decibels:g} dB of SQNR"
 
 
-@dataclass(frozen=True)
-class Choice:
-    """How a network is quantised."""
-
-    activations: Literal["uint8", "int8"] = "uint8"
-    symmetric: bool = False
-    """Of the activations: True puts the zero point in the middle of the whole numbers, False where the data want it."""
-    weights: Literal["uint8", "int8"] = "int8"
-    """int8 weights are symmetric, uint8 weights are not."""
-    per_channel: bool = True
-    """A scale for each output channel of a weight, or one for all."""
-    first_layer: bool = False
-    """True quantises the first convolution as well, which usually stays in float32."""
-    reduce_range: bool = False
-    """True gives int8 weights 7 bits, -64 to 64: the remedy where `saturates`; elsewhere it costs precision."""
-
-
-LARGEST_PAIR = 255 * 127 + 255 * 127
+WHOLE_PAIR = 255 * 127 + 255 * 127
 """The largest sum of two products of a uint8 and an int8 number: 64770, where 16 bits with a sign end at 32767."""
 
 
 def largest_pair() -> int:
-    """`LARGEST_PAIR` as ONNX Runtime computes it on this processor: 255 * 127 + 255 * 127, by a `MatMulInteger`.
+    """`WHOLE_PAIR` as ONNX Runtime computes it on this processor: 255 * 127 + 255 * 127, by a `MatMulInteger`.
 
     It is 32767 where ONNX Runtime multiplies with x86's VPMADDUBSW, which adds two products in 16 bits and saturates.
     """
@@ -103,32 +83,13 @@ def largest_pair() -> int:
     return int(session.run(None, inputs)[0].item())
 
 
-@dataclass(frozen=True)
-class PairSums:
-    """The largest sum of two products, as it is and as ONNX Runtime computes it here; shows itself in words.
-
-    >>> PairSums()
-    255 x 127 + 255 x 127 is 64770.
-    On this processor ONNX Runtime makes 64770 of it: nothing saturates.
-    """
-
-    computed: int = field(default_factory=largest_pair)
-
-    def __repr__(self) -> str:
-        made = f"255 x 127 + 255 x 127 is {LARGEST_PAIR}.\nOn this processor ONNX Runtime makes {self.computed} of it"
-        if self.computed == LARGEST_PAIR:
-            return f"{made}: nothing saturates."
-        return f"{made}: sums saturate,\nand reduce_range=True is the remedy."
-
-
 def saturates() -> bool:
-    """Do sums of uint8 times int8 lose what does not fit into 16 bits on this processor? Found by computing one.
+    """Whether this processor loses what does not fit into 16 bits in sums of uint8 times int8, found by computing one.
 
-    Then a network with int8 weights may be far less right than rounding makes it, and ``reduce_range`` mends that, as
-    do uint8 weights. Source: ONNX Runtime, *Quantize ONNX models*, "When and why do I need to try U8U8?": on x86
-    without VNNI it multiplies uint8 by int8 with VPMADDUBSW; other processors have no such issue.
+    If so, int8 weights need ``reduce_range=True``, which gives them 7 bits. Source: ONNX Runtime, *Quantize ONNX
+    models*, "When and why do I need to try U8U8?": x86 without VNNI multiplies with VPMADDUBSW.
     """
-    return largest_pair() != LARGEST_PAIR
+    return largest_pair() != WHOLE_PAIR
 
 
 def export(network: nn.Module, example: Tensor, path: Path) -> Path:
@@ -141,54 +102,8 @@ def export(network: nn.Module, example: Tensor, path: Path) -> Path:
     return path
 
 
-def quantize(model: Path, images: Tensor, choice: Choice, path: Path) -> Path:
-    """Write an int8 copy of an ONNX file of `export`, by ONNX Runtime's static quantisation in QDQ form.
-
-    ``images`` is a batch of typical inputs: the smallest and largest value of each activation on it set its scale. Two
-    things stay in float32, as is usual. The first convolution reads one channel and has little to compute, while the
-    rounding of its few weights is carried through the whole network. And the output of the last layer, a `Gemm`, is the
-    result: quantising it is noise that saves nothing.
-    """
-    import onnx
-    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
-
-    kind = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
-    first = next(node.name for node in onnx.load(model).graph.node if node.op_type == "Conv")
-    quantize_static(
-        model,
-        path,
-        _calibration(images),
-        quant_format=QuantFormat.QDQ,
-        activation_type=kind[choice.activations],
-        weight_type=kind[choice.weights],
-        per_channel=choice.per_channel,
-        reduce_range=choice.reduce_range,
-        nodes_to_exclude=[] if choice.first_layer else [first],
-        extra_options={
-            "ActivationSymmetric": choice.symmetric,
-            "OpTypesToExcludeOutputQuantization": ["Gemm"],
-        },
-    )
-    return path
-
-
-def _calibration(images: Tensor, batch: int = 32):
-    """ONNX Runtime's way to be given inputs: an object that is asked for the next one."""
-    from onnxruntime.quantization import CalibrationDataReader
-
-    class Reader(CalibrationDataReader):
-        def __init__(self) -> None:
-            self.batches = iter(images.split(batch))
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            part = next(self.batches, None)
-            return None if part is None else {"input": part.numpy()}
-
-    return Reader()
-
-
 class OnnxFile:
-    """An ONNX file of `export` or `quantize` in ONNX Runtime on the CPU: float32 pictures in, float32 scores out.
+    """An ONNX file in ONNX Runtime on the CPU: float32 pictures in, float32 scores out.
 
     ``threads`` is how many it computes with. They sleep between calls: by default they spin for a while, and slow down
     whatever runs next.
@@ -208,10 +123,12 @@ class OnnxFile:
 
     def optimised(self) -> collections.Counter[str]:
         """How often each operation stands in the graph that ONNX Runtime makes of it, after all its fusions."""
+        import onnx
+
         with tempfile.TemporaryDirectory() as folder:
             optimized = Path(folder, "optimized.onnx")
             _session(self.path, 1, optimized)
-            return census(optimized)
+            return collections.Counter(node.op_type for node in onnx.load(optimized).graph.node)
 
 
 def _session(model: Path | bytes, threads: int, optimized: Path | None = None):
@@ -225,32 +142,6 @@ def _session(model: Path | bytes, threads: int, optimized: Path | None = None):
         options.optimized_model_filepath = str(optimized)
     model = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def census(path: Path) -> collections.Counter[str]:
-    """How often each operation stands in an ONNX file."""
-    import onnx
-
-    return collections.Counter(node.op_type for node in onnx.load(path).graph.node)
-
-
-CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
-"""From float32 to whole numbers, and back."""
-
-
-def operations(engines: Mapping[str, OnnxFile]) -> Table:
-    """What ONNX Runtime runs of each file: convolutions, conversions, ReLUs that are left.
-
-    >>> operations({"int8": OnnxFile(Path("int8.onnx"), threads=1)})
-    network  Conv in float32  QLinearConv in int8  conversions  ReLU
-    int8     0                4                    2            0
-    """
-    rows = []
-    for name, engine in engines.items():
-        count = engine.optimised()
-        conversions = sum(count[kind] for kind in CONVERSIONS)
-        rows.append([name, count["Conv"], count["QLinearConv"], conversions, count["Relu"]])
-    return Table(["network", "Conv in float32", "QLinearConv in int8", "conversions", "ReLU"], rows)
 
 
 class InPyTorch:
@@ -311,27 +202,25 @@ class Kept:
         return self.points >= -MOST_POINTS
 
 
-@dataclass(frozen=True)
-class Fidelity:
+class Fidelity(Table):
     """What several ways to run a classifier keep of the first one, as a table; ``fidelity["int8"]`` is a `Kept`."""
 
-    kept: Mapping[str, Kept]
-    pictures: int
-    commonest: float = 0.0
-    """The share of the class that most pictures are of, 0 to 1: who always says that one reads so many right."""
-
-    @property
-    def empty(self) -> str:
-        """Why nothing is said about accuracy, where the reference reads no more right than a guess; else empty."""
-        name, reference = next(iter(self.kept.items()))
-        chance = 2 * math.sqrt(self.commonest * (1 - self.commonest) / self.pictures)
-        if reference.accuracy > self.commonest + chance:
-            return ""
-        guess = f"always saying the commonest class {self.commonest:.1%}"
-        return (
-            f"{name} reads {reference.accuracy:.1%} right, and {guess}: it has no accuracy to lose. "
-            "Judge a trained network."
-        )
+    def __init__(self, kept: Mapping[str, Kept], pictures: int, commonest: float = 0.0):
+        """``commonest`` is the share of the class that most pictures are of, 0 to 1: always that is right so often."""
+        self.kept, self.pictures, self.empty = kept, pictures, ""
+        reference, *others = kept
+        first = kept[reference]
+        if first.accuracy <= commonest + 2 * math.sqrt(commonest * (1 - commonest) / pictures):
+            self.empty = (
+                f"{reference} reads {first.accuracy:.1%} right, and always saying the commonest class {commonest:.1%}: "
+                "it has no accuracy to lose. Judge a trained network."
+            )
+        rows = [[reference, units.size(first.size), f"{first.accuracy:.1%}", "", ""]]
+        for name in others:
+            each = kept[name]
+            words = [f"{each.accuracy:.1%}", f"{each.changed} of {pictures}", f"{each.sqnr:.1f}"]
+            rows.append([name, units.size(each.size), *words])
+        super().__init__(["network", "size", "accuracy", "other answers", "SQNR [dB]"], rows, self.empty)
 
     def __getitem__(self, name: str) -> Kept:
         return self.kept[name]
@@ -343,29 +232,11 @@ class Fidelity:
         same = f"{self.pictures - kept.changed} of {self.pictures} pictures"
         return f"{share} and gives the same answer on {same} ({kept.sqnr:.1f} dB)."
 
-    @property
-    def table(self) -> Table:
-        """A row for each way; of the first, the reference, there is nothing to compare."""
-        reference, *others = self.kept
-        first = self[reference]
-        rows = [[reference, units.size(first.size), f"{first.accuracy:.1%}", "", ""]]
-        for name in others:
-            kept = self[name]
-            words = [f"{kept.accuracy:.1%}", f"{kept.changed} of {self.pictures}", f"{kept.sqnr:.1f}"]
-            rows.append([name, units.size(kept.size), *words])
-        return Table(["network", "size", "accuracy", "other answers", "SQNR [dB]"], rows, self.empty)
-
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
-
 
 def judge(networks: Mapping[str, OnnxFile | InPyTorch], digits: Digits) -> Fidelity:
-    """Run each network on all pictures, and hold its answers and scores against those of the first.
+    """Run each network on all pictures, and compare its answers and scores with those of the first.
 
-    ``digits`` may be of any classifier, see `Digits`. A first one that only guesses is said to, below the table.
+    ``digits`` may be of any classifier, see `Digits`. If the first one only guesses, a line below the table says so.
 
     >>> judge({"float32": whole, "int8": small}, unseen)
     network  size      accuracy  other answers  SQNR [dB]
@@ -466,10 +337,9 @@ def random_layer() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def steps_apart(expected: np.ndarray, result: Any) -> str | isolated.Skipped:
-    """How many whole numbers of ``result`` are those of ``expected``, in words; one step of difference is allowed.
+    """How many whole numbers are equal and how many one step apart, in words; a skipped result comes back as it is.
 
-    Two arrays of whole numbers of one shape; what stands for a cell that was not run comes back as it is.
-    `metallab.checks.Mismatch` if any number is further off.
+    `metallab.checks.Mismatch` if any is further off.
     """
     if isinstance(result, isolated.Skipped):
         return result
@@ -477,49 +347,6 @@ def steps_apart(expected: np.ndarray, result: Any) -> str | isolated.Skipped:
     if steps.max() > 1:
         raise checks.Mismatch(f"whole numbers differ by up to {steps.max()} steps, one is allowed")
     return f"{(steps == 0).sum()} of {steps.size} whole numbers are equal, {(steps == 1).sum()} are one step apart"
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes that a network's layers read and write for one batch; shows itself in words.
-
-    >>> Traffic(weights=67000, activations=397000)
-    weights 65.4 KiB, activations 388 KiB
-    """
-
-    weights: int
-    activations: int
-
-    def __repr__(self) -> str:
-        return f"weights {units.size(self.weights)}, activations {units.size(self.activations)}"
-
-
-def traffic(network: nn.Module, x: Tensor, width: int, first: int | None = None) -> Traffic:
-    """What moves if each layer reads its weights and its input once and writes its output once.
-
-    A number has ``width`` bytes, in the first layer ``first``, whose output is then converted: read and written once
-    more. Layers are convolutions, poolings and linear layers; batch norm and ReLU are fused into them and move nothing.
-    """
-    kinds = (nn.Conv2d, nn.Linear, nn.MaxPool2d, nn.AdaptiveAvgPool2d)
-    layers = [layer for layer in network.modules() if isinstance(layer, kinds)]
-    moved: list[tuple[int, int]] = []
-    hooks = [
-        layer.register_forward_hook(lambda _, inputs, output: moved.append((inputs[0].numel(), output.numel())))
-        for layer in layers
-    ]
-    try:
-        with torch.no_grad():
-            network(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    widths = [first or width, *[width] * (len(layers) - 1)]
-    weights = [layer.weight.numel() if hasattr(layer, "weight") else 0 for layer in layers]
-    conversion = moved[0][1] * (widths[0] + width) if widths[0] != width else 0
-    return Traffic(
-        weights=sum(size * count for size, count in zip(widths, weights, strict=True)),
-        activations=sum(size * sum(pair) for size, pair in zip(widths, moved, strict=True)) + conversion,
-    )
 
 
 def staircase(x: Sequence[float], curves: Mapping[str, Sequence[float]], *, device: str) -> Figure:

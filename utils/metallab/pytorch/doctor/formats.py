@@ -245,7 +245,7 @@ def _kept(subject: Subject, on: Device) -> dict[str, str]:
             return subject.outputs()
 
     try:
-        sizes = precision.kept_in_formats(subject.model, outputs).sizes
+        sizes = precision.kept_in_formats(subject.model, outputs)
     except RuntimeError:  # a format is refused, which the other column says
         return {}
     return {name if name == "float32" else f"{name}, autocast": units.size(size) for name, size in sizes.items()}

@@ -221,18 +221,13 @@ def compile_shader(source: str) -> Library:
     return Library(translation.entries, *compile_cuda(translation, f"sm_{major}{minor}"))
 
 
-def find_compiler() -> None:
-    """`NoNvidiaCompiler` unless NVIDIA's run-time compiler and CUDA's headers are here; neither needs a GPU."""
-    _bindings("nvrtc")
-    _headers()
-
-
 def _is_here() -> bool:
     """Whether it can compile; True on a Mac, for which it does not exist: nothing that could be fixed."""
     if sys.platform == "darwin":
         return True
     try:
-        find_compiler()
+        _bindings("nvrtc")
+        _headers()
     except NoNvidiaCompiler:
         return False
     return True
@@ -370,12 +365,11 @@ class Kernel:
         group = _three(GROUP_SIZE if group_size is None else group_size)
         if 0 in total:
             return
-        if self._entry.meets and (
-            group[0] * group[1] * group[2] % 32 or any(t % g for t, g in zip(total, group, strict=True))
-        ):
+        uneven = any(t % g for t, g in zip(total, group, strict=True)) or group[0] * group[1] * group[2] % 32
+        if self._entry.meets and uneven:
             raise ValueError(
-                f"{self._entry.name}: its threads wait for each other, so groups are of a multiple of 32 threads, and "
-                f"{total} threads are a multiple of a group's {group}"
+                f"{self._entry.name}: its threads wait for each other, so give groups of a multiple of 32 threads, and "
+                f"a multiple of a group's {group} threads in all, not {total}"
             )
         blocks = (-(-t // g) for t, g in zip(total, group, strict=True))
         stream = torch.cuda.current_stream(self._device).cuda_stream
@@ -389,33 +383,21 @@ def _bound(entry: Entry, device: torch.device, args: Sequence[Any]) -> tuple[tup
     if len(args) != len(entry.parameters):
         wanted = ", ".join(parameter.name for parameter in entry.parameters)
         raise TypeError(f"{entry.name} takes {len(entry.parameters)} arguments ({wanted}), {len(args)} were given")
-    values, types = [], []
     for parameter, value in zip(entry.parameters, args, strict=True):
-        if (
-            fault := _fault_of_memory(parameter, value, device)
-            if parameter.is_memory
-            else _fault_of_number(parameter, value)
-        ):
-            raise TypeError(f"{entry.name}: {parameter.name} {fault}")
-        values.append(value.data_ptr() if parameter.is_memory else value)
-        types.append(ctypes.c_void_p if parameter.is_memory else NUMBERS[parameter.scalar])
+        if parameter.is_memory:
+            wanted = f"a contiguous tensor of {parameter.scalar} on {device}"
+            fits = isinstance(value, torch.Tensor) and value.device == device and value.is_contiguous()
+            fits = fits and DTYPES.get(parameter.scalar, value.dtype) == value.dtype
+        else:
+            wanted = f"a number: {parameter.scalar}"
+            fits = parameter.scalar in NUMBERS and isinstance(value, float if parameter.scalar == "float" else int)
+        if not fits:
+            given = f"{value.dtype} on {value.device}" if isinstance(value, torch.Tensor) else repr(value)
+            raise TypeError(f"{entry.name}: {parameter.name} takes {wanted}; {given} was given")
+    memory = [parameter.is_memory for parameter in entry.parameters]
+    values = (value.data_ptr() if is_memory else value for value, is_memory in zip(args, memory, strict=True))
+    types = (ctypes.c_void_p if p.is_memory else NUMBERS[p.scalar] for p in entry.parameters)
     return tuple(values), tuple(types)
-
-
-def _fault_of_memory(parameter: Parameter, value: Any, device: torch.device) -> str:
-    if not isinstance(value, torch.Tensor):
-        return f"is memory: it takes a tensor, not {value!r}"
-    if value.device != device or not value.is_contiguous():
-        return f"takes a contiguous tensor on {device}, not one on {value.device} with strides {value.stride()}"
-    wanted = DTYPES.get(parameter.scalar)
-    return f"is {parameter.scalar}, the tensor is {value.dtype}" if wanted not in (None, value.dtype) else ""
-
-
-def _fault_of_number(parameter: Parameter, value: Any) -> str:
-    if parameter.scalar not in NUMBERS:
-        return f"is {parameter.scalar}: numbers can be {', '.join(NUMBERS)}"
-    kind = float if parameter.scalar == "float" else int
-    return "" if isinstance(value, kind) else f"is {parameter.scalar}: it takes {kind.__name__}, not {value!r}"
 
 
 def _three(counts: int | Sequence[int]) -> tuple[int, int, int]:

@@ -1,10 +1,8 @@
-"""Pictures and tables of what kernels compute. Where a cell made nothing for want of a tool, they show its reason."""
+"""Pictures and tables of what kernels compute. Where a tool is missing they show the reason."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from matplotlib.figure import Figure
@@ -12,26 +10,17 @@ from torch import Tensor
 
 from metallab import isolated, plots, timing, units
 from metallab.pytorch.kernels import rule
+from metallab.tables import Table
 from metallab.timing import Comparison
 
 
-def _or_its_reason(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Draws the reason where something to draw was not made: `isolated.Skipped`."""
-
-    @functools.wraps(draw)
-    def drawn(*given: Any) -> Figure:
-        missing = next((value for value in given if isinstance(value, isolated.Skipped)), None)
-        return plots.reason(repr(missing)) if missing is not None else draw(*given)
-
-    return drawn
-
-
-@_or_its_reason
-def graph(x: Tensor, y: Tensor, heading: str) -> Figure:
-    """What a kernel on the Apple GPU made of ``x``, over ``x``: two tensors (n,) on the CPU.
+def graph(x: Tensor, y: Tensor | isolated.Skipped, heading: str) -> Figure:
+    """What a kernel on the Apple GPU made of ``x``, over ``x``: two tensors (n,) on the CPU, or the reason for none.
 
     >>> graph(x, y, "Softshrink, λ = 0.5")
     """
+    if isinstance(y, isolated.Skipped):
+        return plots.reason(repr(y))
     with plots.plt.rc_context(plots.STYLE):
         figure, axes = plots.plt.subplots(figsize=(7.5, 2.8))
         axes.plot(x, x, "--", color=plots.GREY, linewidth=1, label="x")
@@ -77,43 +66,20 @@ def bandwidth(speed: Comparison, numbers: int, bytes_each: int) -> Figure:
     return plots.described(figure, "; ".join(words))
 
 
-class Values:
+def values(columns: Mapping[str, Sequence[float] | Tensor], truth: str) -> Table:
     """Numbers in columns; those that differ in any bit from the column ``truth`` are marked.
 
-    >>> Values({"x": [0.3, math.nan], "right": [0.0, math.nan], "mine": [0.0, 0.0]}, truth="right")
+    The first column is the input. All are of one length; columns of `isolated.Skipped` are left out.
+
+    >>> values({"x": [0.3, math.nan], "right": [0.0, math.nan], "mine": [0.0, 0.0]}, truth="right")
     x    right  mine
     0.3  0      0
     nan  nan    0 (wrong)
     """
-
-    def __init__(self, columns: Mapping[str, Sequence[float] | Tensor], truth: str):
-        """The first column is the input. All are of one length; columns of `isolated.Skipped` are left out."""
-        made = {name: column for name, column in columns.items() if not isinstance(column, isolated.Skipped)}
-        self.columns = {name: torch.as_tensor(column) for name, column in made.items()}
-        self.truth = truth
-
-    def wrong(self, name: str) -> list[bool]:
-        """For each row whether a column differs from the truth; never for the input."""
-        column, right = self.columns[name], self.columns[self.truth]
-        if name == next(iter(self.columns)):
-            return [False] * len(column)
-        return [not rule.same_bits(*pair) for pair in zip(column.split(1), right.split(1), strict=True)]
-
-    def _texts(self, mark: str) -> dict[str, list[str]]:
-        return {
-            name: [f"{value:g}{mark * wrong}" for value, wrong in zip(column.tolist(), self.wrong(name), strict=True)]
-            for name, column in self.columns.items()
-        }
-
-    def __repr__(self) -> str:
-        from metallab import tables
-
-        texts = self._texts(" (wrong)")
-        return repr(tables.Table(list(texts), list(zip(*texts.values(), strict=True))))
-
-    def _repr_html_(self) -> str:
-        import pandas as pd
-
-        red = "color: #d55e00; font-weight: bold"
-        style = pd.DataFrame(self._texts("")).style.hide(axis="index")
-        return style.apply(lambda column: [red * wrong for wrong in self.wrong(column.name)]).to_html()
+    made = {n: torch.as_tensor(c) for n, c in columns.items() if not isinstance(c, isolated.Skipped)}
+    given, texts = next(iter(made)), {}
+    for name, column in made.items():
+        right = column if name == given else made[truth]
+        equal = [rule.same_bits(*pair) for pair in zip(column.split(1), right.split(1), strict=True)]
+        texts[name] = [f"{value:g}{' (wrong)' * (not is_equal)}" for value, is_equal in zip(column, equal, strict=True)]
+    return Table(list(texts), list(zip(*texts.values(), strict=True)))

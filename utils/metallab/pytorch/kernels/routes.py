@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from matplotlib.axes import Axes
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from torch import Tensor
 
-from metallab import checks, isolated, needs, plots, tables
+from metallab import checks, isolated, needs, plots
 from metallab.device import Device
 from metallab.pytorch import kernels
 from metallab.pytorch.kernels import extension, nvrtc, rule
@@ -45,8 +45,7 @@ out = out.tolist()
 NOT_RUN = "not run here"
 
 
-@dataclass(frozen=True)
-class RouteResult:
+class RouteResult(NamedTuple):
     """One way from a text to numbers, and how it went."""
 
     text: str
@@ -61,46 +60,26 @@ class RouteResult:
     """`softshrink.softshrink` computes by it."""
 
 
-@dataclass(frozen=True)
-class Routes:
-    """The four routes, as a picture and as a table."""
-
-    routes: tuple[RouteResult, ...]
-
-    def draw(self) -> Figure:
-        """From the text on the left to one operator on the right, with the judgement of each route."""
-        with plots.plt.rc_context(plots.STYLE | {"axes.grid": False}):
-            figure, axes = plots.plt.subplots(figsize=(7.5, 0.8 + 0.8 * len(self.routes)))
-            axes.set_axis_off()
-            axes.set_xlim(0, 10)
-            axes.set_ylim(len(self.routes) - 0.4, -0.6)
-            middle = (len(self.routes) - 1) / 2
-            operator = _box(axes, 9.2, middle, "one operator:\nsoftshrink,\nwith its\ngradient", plots.PURPLE)
-            for row, route in enumerate(self.routes):
-                colour = plots.GREEN if route.judgement == rule.RIGHT else plots.GREY
-                text = _box(axes, 1.0, row, route.text, plots.BLUE)
-                call = _box(axes, 3.7, row, route.call.replace(", ", ",\n"), plots.BLUE)
-                device = _box(axes, 6.6, row, f"{route.device}\n{route.judgement}", colour)
-                _arrow(axes, text, call)
-                _arrow(axes, call, device)
-                if route.serves_operator:
-                    _arrow(axes, device, operator)
-            plots.title(figure, "From a text to an operator", ["green: ran here, and every bit is right"])
-        return plots.described(
-            figure, "; ".join(f"{r.text} by {r.call} on {r.device}: {r.judgement}" for r in self.routes)
-        )
-
-    @property
-    def table(self) -> tables.Table:
-        """One row for each route."""
-        rows = [[route.text, route.call, route.device, route.judgement] for route in self.routes]
-        return tables.Table(["text", "compiled by", "runs on", "judgement"], rows)
-
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
+def draw(routes: Sequence[RouteResult]) -> Figure:
+    """From the text on the left to one operator on the right, with the judgement of each route."""
+    with plots.plt.rc_context(plots.STYLE | {"axes.grid": False}):
+        figure, axes = plots.plt.subplots(figsize=(7.5, 0.8 + 0.8 * len(routes)))
+        axes.set_axis_off()
+        axes.set_xlim(0, 10)
+        axes.set_ylim(len(routes) - 0.4, -0.6)
+        middle = (len(routes) - 1) / 2
+        operator = _box(axes, 9.2, middle, "one operator:\nsoftshrink,\nwith its\ngradient", plots.PURPLE)
+        for row, route in enumerate(routes):
+            colour = plots.GREEN if route.judgement == rule.RIGHT else plots.GREY
+            text = _box(axes, 1.0, row, route.text, plots.BLUE)
+            call = _box(axes, 3.7, row, route.call.replace(", ", ",\n"), plots.BLUE)
+            device = _box(axes, 6.6, row, f"{route.device}\n{route.judgement}", colour)
+            _arrow(axes, text, call)
+            _arrow(axes, call, device)
+            if route.serves_operator:
+                _arrow(axes, device, operator)
+        plots.title(figure, "From a text to an operator", ["green: ran here, and every bit is right"])
+    return plots.described(figure, "; ".join(f"{r.text} by {r.call} on {r.device}: {r.judgement}" for r in routes))
 
 
 def _box(axes: Axes, x: float, y: float, words: str, colour: str) -> Text:
@@ -115,7 +94,7 @@ def _arrow(axes: Axes, start: Text, end: Text) -> None:
     axes.annotate("", end.get_position(), start.get_position(), arrowprops=style | ends)
 
 
-def try_all(on: Device) -> Routes:
+def try_all(on: Device) -> list[RouteResult]:
     """Run Softshrink by every route that this machine has the tools for, on special and random numbers.
 
     What needs an Apple GPU runs in processes of their own, where there is none on the simulated one. A tool that this
@@ -124,14 +103,12 @@ def try_all(on: Device) -> Routes:
     """
     apple = isolated.apple_gpu().split(",")[0].removeprefix("the ")
     metal = "softshrink.metal"
-    return Routes(
-        (
-            RouteResult(metal, "compile_shader", apple, _on_apple(_ONE_LINE, "shader-compiler")),
-            RouteResult(metal, "softshrink.mm, Objective-C++", apple, _on_apple(_OBJECTIVE_C, "objective-c++"), False),
-            RouteResult(metal, "translated, NVRTC", "NVIDIA GPU", _on_nvidia(on)),
-            RouteResult("softshrink.cpp", "C++ extension", "CPU", _on_cpu()),
-        )
-    )
+    return [
+        RouteResult(metal, "compile_shader", apple, _on_apple(_ONE_LINE, "shader-compiler")),
+        RouteResult(metal, "softshrink.mm, Objective-C++", apple, _on_apple(_OBJECTIVE_C, "objective-c++"), False),
+        RouteResult(metal, "translated, NVRTC", "NVIDIA GPU", _on_nvidia(on)),
+        RouteResult("softshrink.cpp", "C++ extension", "CPU", _on_cpu()),
+    ]
 
 
 def _on_apple(launch: str, tool: str) -> str:
