@@ -23,7 +23,7 @@ import nbformat
 import pytest
 import requests
 from playwright.sync_api import Locator, Page, expect
-from test_notebooks import WRONG_ANSWERS
+from wrong_answers import WRONG_ANSWERS
 
 from metallab import paths, workshop
 from metallab.processes import find_process, kill_family
@@ -202,14 +202,14 @@ def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
     run_all(page, panel)
     expect(check.locator(".jp-OutputArea")).to_contain_text("not attempted yet")
 
-    answer(page, stub, WRONG_ANSWERS[STUDENT][f"solution-{EXERCISE}"])
+    answer(page, stub, WRONG_ANSWERS[STUDENT][f"solution-{EXERCISE}"][0])
     run(page, check)
     expect(errors(check)).to_contain_text(re.compile(r"^\s*WrongAnswer: Exercise .* Hint: "))
     expect(errors(check)).not_to_contain_text("Traceback")
     red, green, _ = colour(errors(check), "backgroundColor")
     assert red > green + 20
 
-    answer(page, stub, sources[f"solution-{EXERCISE}"])
+    answer(page, stub, sources[f"solution-{EXERCISE}"][0])
     run(page, check)
     expect(errors(check)).to_have_count(0)
     verdict = check.locator(".jp-OutputArea div", has_text=re.compile(f"^Exercise {EXERCISE}: right$")).last

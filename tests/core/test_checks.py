@@ -547,6 +547,21 @@ def test_keys_that_read_alike_hide_nothing():
 # --- exercises ---
 
 
+def test_answers_are_compared_with_the_right_ones():
+    right = [True, None, "x", 0.1 + 0.2, (1, 2)]
+    assert checks.exercise("Ex 1", [np.True_, None, "x", 0.3, [1, 2]], right, "-") == "Ex 1: right"
+    for answers, words in (
+        ([False, None, "x", 0.3, (1, 2)], "answer 1 of 5 is False, and should be True"),
+        ([True, None, "x", 0.31, (1, 2)], "answer 4 of 5 is 0.31"),
+        ([True, None, "x", math.nan, (1, 2)], "answer 4 of 5 is nan"),
+        ([True, None, "x", 0.3, (1, 2, 3)], "answer 5 of 5"),
+        ([True], "5 answers are wanted"),
+        (None, "len"),
+    ):
+        with pytest.raises(checks.WrongAnswer, match=words):
+            checks.exercise("Ex 1", answers, right, "-")
+
+
 def test_exercises_are_judged():
     def asserting(answer):
         assert answer == 4, f"{answer} is not 4"

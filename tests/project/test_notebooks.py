@@ -20,241 +20,13 @@ import pytest
 import scope
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat.v4 import new_code_cell
+from wrong_answers import WRONG_ANSWERS
 
 from metallab import headless, isolated, paths, records, workshop
 from metallab.detection import scenes
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 LIMITS = {"cell_timeout": 240, "timeout": 600}  # seconds
-
-WRONG_ANSWERS = {
-    "00_check_your_machine": {
-        "solution-1": (
-            "import numpy as np\n"
-            "def agree(result, expected, tolerance):\n"
-            "    return not bool((np.abs(result - expected) > tolerance).any())"
-        ),
-        "solution-2": ("def at_least(version, wanted):\n    return version >= wanted"),
-    },
-    "01_time_it_right": {
-        "solution-1": (
-            "def honest_latency(launch, synchronize):\n    start = time.perf_counter()\n    launch()\n"
-            "    return time.perf_counter() - start"
-        ),
-        "solution-2": (
-            "def speed_up(baseline, variant):\n    return statistics.median(baseline) / statistics.median(variant)"
-        ),
-    },
-    "02_run_pytorch_on_mps": {
-        "solution-1": "def to_device(array):\n    return torch.from_numpy(array).float().to(device)",
-        "solution-2": (
-            "class Numbered(nn.Module):\n    def forward(self, x):\n        return x + torch.arange(x.shape[1]).float()"
-        ),
-    },
-    "02b_compare_cpu_and_gpu": {
-        "solution-1": (
-            "def first_win(verdicts):\n"
-            "    return next((size for size, verdict in verdicts if verdict == 'faster'), None)"
-        ),
-        "solution-2": "def whole_speed_up(stages):\n    return sum(ratio for _, ratio in stages) / len(stages)",
-    },
-    "02c_check_your_model": {
-        "solution-1": "def repaired(model):\n    return model",
-        "solution-2": "def pools(before, after):\n    return before % after == 0",
-    },
-    "03_profile_and_find_fallbacks": {
-        "solution-1": (
-            "def culprit(events):\n    waiting = [event for event in events if event.lane in ('copies', 'CPU')]\n"
-            "    return max(waiting, key=lambda event: event.duration).name"
-        ),
-        "solution-2": "def log_setting():\n    return 1 + 2 + 128",
-    },
-    "04_write_a_custom_kernel": {
-        "solution-1": (
-            'hardshrink = """\n#include <metal_stdlib>\nusing namespace metal;\n'
-            "kernel void hardshrink(device float* out, device const float* x, constant float& lambd,\n"
-            "                       uint i [[thread_position_in_grid]]) {\n"
-            '  out[i] = abs(x[i]) > lambd ? x[i] : 0.0f;\n}"""'
-        ),
-        "solution-2": (
-            "def share_of_roof(n, bytes_each, seconds, copy_rate):\n    return n * bytes_each / seconds / copy_rate"
-        ),
-    },
-    "04b_make_it_an_operator": {
-        "solution-1": ("def hardshrink_gradient(grad, x, lambd):\n    return torch.where(x <= lambd, 0, grad)"),
-        "solution-2": "def softmax_fake(x):\n    return torch.empty_like(x, dtype=torch.float32)",
-    },
-    "05_train_with_autocast": {
-        "solution-1": (
-            "def clipped_step(model, images, labels, optimizer, scaler):\n"
-            "    optimizer.zero_grad()\n"
-            "    with torch.autocast(device.type, dtype=torch.float16):\n"
-            "        loss = F.cross_entropy(model(images), labels)\n"
-            "    scaler.scale(loss).backward()\n"
-            "    nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n"
-            "    scaler.step(optimizer)\n    scaler.update()\n    return loss.detach()"
-        ),
-        "solution-2": (
-            "def accumulated_step(model, parts, optimizer, scaler):\n"
-            "    optimizer.zero_grad()\n"
-            "    for images, labels in parts:\n"
-            "        with torch.autocast(device.type, dtype=torch.float16):\n"
-            "            loss = F.cross_entropy(model(images), labels)\n"
-            "        scaler.scale(loss).backward()\n"
-            "    scaler.step(optimizer)\n    scaler.update()\n    return loss.detach()"
-        ),
-    },
-    "05b_choose_a_number_format": {
-        "solution-1": "def predicted():\n    return [65504.0, 4100.0, 2e-8, 258.0]",
-        "solution-2": (
-            "def training_bytes(model):\n    return sum(weight.numel() for weight in model.parameters()) * (2 + 2 + 8)"
-        ),
-    },
-    "06_train_tensorflow_with_mixed_precision": {
-        "solution-1": (
-            "def train_step(model, images, classes):\n    with tf.GradientTape() as tape:\n"
-            "        loss = model.compute_loss(y=classes, y_pred=model(images, training=True))\n"
-            "    gradients = tape.gradient(loss, model.trainable_variables)\n"
-            "    model.optimizer.apply(gradients, model.trainable_variables)\n    return loss"
-        ),
-        "solution-2": (
-            "def ready():\n    hidden = keras.layers.Dense(64, activation='relu')\n"
-            "    output = keras.layers.Dense(10, activation='softmax', dtype='float32')\n"
-            "    return keras.Sequential([keras.Input((64,)), hidden, output])"
-        ),
-    },
-    "06b_look_into_tensorflow_graphs": {
-        "solution-1": (
-            "def agrees(fn, *inputs):\n    eager = fn(*inputs).numpy()\n"
-            "    graph = tf.function(fn, jit_compile=False)(*inputs).numpy()\n"
-            "    return not np.any(np.abs(graph - eager) > 0.001 * np.abs(eager).max())"
-        ),
-        "solution-2": "def wholly_fused(nodes):\n    return any(node.parts for node in nodes)",
-    },
-    "07_transform_with_jax": {
-        "solution-1": (
-            "def clipped_mean(weights, images, labels, limit):\n"
-            "    mean = per_example(weights, images, labels).mean(axis=0)\n"
-            "    return mean * jnp.minimum(1.0, limit / jnp.linalg.norm(mean))"
-        ),
-        "solution-2": (
-            "def losses_of_all(stacked, images, labels):\n"
-            "    over_models = jax.vmap(loss, in_axes=(0, None, None))\n"
-            "    return jax.vmap(over_models, in_axes=(None, 0, 0))(stacked, images, labels)"
-        ),
-    },
-    "07b_compile_with_jit": {
-        "solution-1": (
-            "def decayed(fn, x, rates):\n    for rate in rates:\n"
-            "        x = jax.jit(lambda x: fn(x, rate))(x)\n    return x"
-        ),
-        "solution-2": (
-            "def in_one_shape(fn, rows):\n    padded = np.pad(rows, ((0, 64 - len(rows)), (0, 0)))\n"
-            "    return fn(padded)[: len(rows)]"
-        ),
-    },
-    "08_detect_with_yolov5": {
-        "solution-1": (
-            "def iou(a, b):\n    width = min(a[2], b[2]) - max(a[0], b[0])\n"
-            "    height = min(a[3], b[3]) - max(a[1], b[1])\n"
-            "    area = lambda box: (box[2] - box[0]) * (box[3] - box[1])\n"
-            "    return width * height / (area(a) + area(b) - width * height)"
-        ),
-        "solution-2": "def frame_rate(seconds):\n    return sum(1 / s for s in seconds) / len(seconds)",
-    },
-    "08b_find_the_slow_stage": {
-        "solution-1": (
-            "def frame_speedup(seconds, factor):\n"
-            "    share = seconds['infer'] / sum(seconds.values())\n    return 1 + share * (factor - 1)"
-        ),
-        "solution-2": "def best_batch(seconds, limit):\n    return max(seconds, key=lambda n: n / seconds[n])",
-    },
-    "09_load_models_faster": {
-        "solution-1": (
-            "def split(stages, clock):\n    start, seconds = clock(), {}\n"
-            "    for name, stage in stages.items():\n        stage()\n        seconds[name] = clock() - start\n"
-            "    return seconds"
-        ),
-        "solution-2": (
-            "def pays_after(early, quick):\n    behind, gain = quick[0] - early[0], early[1] - quick[1]\n"
-            "    return max(0, -int(-behind // gain)) if gain > 0 else None"
-        ),
-    },
-    "09b_compile_for_apple_chips": {
-        "solution-1": (
-            "def assert_provider(session, wanted):\n"
-            "    if wanted not in session.get_providers():\n        raise RuntimeError(wanted)\n"
-            "    return True"
-        ),
-        "solution-2": "def converted(run, package):\n    return not run.code and package.exists()",
-    },
-    "10_quantize_to_int8": {
-        "solution-1": "def first_convolution(path):\n    return onnx.load(path).graph.node[0].op_type",
-        "solution-2": (
-            "def ship(kept, int8, rival):\n    if kept.points >= -1 and int8.median > 1:\n"
-            "        return 'int8' if int8.median > rival.median else '16 bits'\n    return 'float32'"
-        ),
-    },
-    "10b_take_int8_apart": {
-        "solution-1": (
-            "def scale_and_zero(low, high):\n    scale = (high - low) / 255\n"
-            "    return scale, round(-128 - low / scale)"
-        ),
-        "solution-2": (
-            "def saturated(x, affine):\n    q = np.rint(x / affine.scale)\n"
-            "    return np.mean((q < affine.low) | (q > affine.high))"
-        ),
-    },
-    "11_filter_with_fft": {
-        "solution-1": (
-            "def two_passes(picture, line):\n"
-            "    across = direct(picture, line[None, :])\n    return direct(across, line[None, :])"
-        ),
-        "solution-2": (
-            "def moved_by(first, second):\n"
-            "    product = torch.fft.rfft2(first) * torch.fft.rfft2(second).conj()\n"
-            "    match = torch.fft.irfft2(product, s=first.shape)\n"
-            "    return divmod(match.argmax().item(), first.shape[1])"
-        ),
-    },
-    "11b_check_edge_cases": {
-        "solution-1": (
-            "def rfft_shape(shape, axes):\n    last = max(axis % len(shape) for axis in axes)\n"
-            "    return tuple(n // 2 + 1 if axis == last else n for axis, n in enumerate(shape))"
-        ),
-        "solution-2": "def running_mean(x, n):\n    sums = x.cumsum(0)\n    return (sums[n:] - sums[:-n]) / n",
-    },
-    "12_compare_machines": {
-        "solution-1": (
-            "def gains_more(a, b):\n    middle = [sum(interval) / 2 for interval in (a, b)]\n"
-            "    return 'first' if middle[0] > middle[1] else 'second'"
-        ),
-        "solution-2": "def may_divide(a, b):\n    return a == b",
-    },
-    "13_find_the_layer": {
-        "solution-1": (
-            "def layer_error(exact, given):\n    size = exact[exact.isfinite()].square().mean().sqrt()\n"
-            "    return ((given - exact).nan_to_num().abs().max() / size).item()"
-        ),
-        "solution-2": "def in_parts(f, x, most):\n    return torch.cat([f(part) for part in x.split(most)])",
-    },
-    "14_compare_with_mlx": {
-        "solution-1": (
-            "def seconds(step, model, clock):\n    began = clock()\n    mx.eval(step())\n    return clock() - began"
-        ),
-        "solution-2": ("def standardize(x):\n    centred = x - x.mean(axis=0)\n    return centred / x.std(axis=0)"),
-    },
-    "15_run_a_language_model": {
-        "solution-1": "def together():\n    return sum(needs(4.5, 32768, **llama | {'parameters': 8.03e9})[:2])",
-        "solution-2": "def most_tokens(weights, cache, bandwidth):\n    return bandwidth / weights",
-    },
-    "15b_shrink_a_language_model": {
-        "solution-1": "def bits_a_weight(group):\n    return 4 + 16 / group",
-        "solution-2": (
-            "def padded(length):\n    size = 128\n    while size <= length:\n        size *= 2\n    return size"
-        ),
-    },
-}
 
 
 def wrong_answers(path):
@@ -315,12 +87,14 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
     device, skip = devices_of(page, path, kind)[turn], page.metadata.metallab.get("skip", {})
     cells = {cell.id: cell for cell in page.cells}
     wanted = {}
-    for solution, mistake in wrong_answers(path).items():
+    for solution, mistakes in wrong_answers(path).items():
         number = solution.removeprefix("solution-")
-        for kind_of_answer, answer in (("untouched", cells[f"exercise-{number}"].source), ("wrong", mistake)):
-            page.cells.append(new_code_cell(answer, id=f"{kind_of_answer}-{number}"))
-            page.cells.append(new_code_cell(cells[f"check-{number}"].source, id=f"check-{kind_of_answer}-{number}"))
-        wanted[f"check-wrong-{number}"] = "WrongAnswer"
+        stub = cells[f"exercise-{number}"].source
+        mistakes = [*mistakes, stub.replace("...", "None")]
+        for name, answer in [("untouched", stub), *((f"wrong-{n}", mistake) for n, mistake in enumerate(mistakes))]:
+            page.cells.append(new_code_cell(answer, id=f"{name}-of-{number}"))
+            page.cells.append(new_code_cell(cells[f"check-{number}"].source, id=f"check-{name}-of-{number}"))
+        wanted |= {f"check-wrong-{n}-of-{number}": "WrongAnswer" for n, _ in enumerate(mistakes)}
     longer = tmp_path / path.name
     nbformat.write(page, longer)
     result = headless.run_notebook(longer, device=device, out=tmp_path / "out", allow_errors=True, **LIMITS)

@@ -202,10 +202,11 @@ def assert_plausible(
     return f"{measurement.name}: {', '.join(doubts)}"
 
 
-def exercise(name: str, answer: Any, accepts: Callable[[Any], Any], hint: str) -> str:
+def exercise(name: str, answer: Any, accepts: Callable[[Any], Any] | list, hint: str) -> str:
     """Judge an answer: ``accepts(answer)`` must be True, and may assert for itself.
 
-    ``...``, or a list with one in it, is not attempted yet.
+    Where ``accepts`` is a list, the answers have to be those in it, numbers up to rounding, and the first that is not
+    is shown beside what it should be. ``...``, or a list with one in it, is not attempted yet.
 
     Returns a sentence to show; where ``accepts`` returns `isolated.Skipped`, that it was not judged, and why.
     `WrongAnswer`, with the hint, if it is refused, or if what the check returns of it is
@@ -214,7 +215,7 @@ def exercise(name: str, answer: Any, accepts: Callable[[Any], Any], hint: str) -
     if answer is ... or (isinstance(answer, list) and any(part is ... for part in answer)):
         return f"{name}: not attempted yet"
     try:
-        judged = accepts(answer)
+        judged = accepts(answer) if callable(accepts) else _all_right(answer, accepts)
         if getattr(judged, "ndim", None) == 0:  # one number, of NumPy or a framework
             judged = judged.item()
     except (AssertionError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError) as error:
@@ -232,6 +233,23 @@ def exercise(name: str, answer: Any, accepts: Callable[[Any], Any], hint: str) -
             f"False; answer in plain numbers and lists. Hint: {hint}"
         )
     return Right(f"{name}: right")
+
+
+def _all_right(answers: Any, right: list) -> bool:
+    """True; AssertionError that names the first answer that is not the right one."""
+    assert len(answers) == len(right), f"{len(right)} answers are wanted"
+    for number, (answer, wanted) in enumerate(zip(answers, right, strict=True), 1):
+        assert _same(answer, wanted), f"answer {number} of {len(right)} is {answer!r}, and should be {wanted!r}"
+    return True
+
+
+def _same(answer: Any, wanted: Any) -> bool:
+    if isinstance(wanted, tuple):
+        alike = isinstance(answer, tuple | list) and len(answer) == len(wanted)
+        return alike and all(itertools.starmap(_same, zip(answer, wanted, strict=True)))
+    if isinstance(wanted, float):
+        return bool(np.isclose(answer, wanted, rtol=1e-6, atol=1e-9))
+    return type(wanted)(answer) == wanted if isinstance(answer, np.generic) else bool(answer == wanted)
 
 
 def _share(rate: float, peak: peaks.Peak | None) -> str:
