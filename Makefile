@@ -47,7 +47,7 @@ PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages lab hub run test mutants bench report show book versus gate check-results workshop lint format lock clean setup-jax-mps verify-mac check-mac
+.PHONY: help setup packages lab hub run test mutants bench report show book versus gate check-results workshop page lint format lock clean setup-jax-mps verify-mac check-mac
 .NOTPARALLEL:  # make -j would measure several things at once
 
 ifneq ($(firstword $(sort 3.81 $(MAKE_VERSION))),3.81)
@@ -223,6 +223,9 @@ check-results: setup ### may this file of results be shown beside others? make c
 
 workshop: setup ## write student copies, without the solutions, into build/workshop
 	$(BIN)/python -m metallab.workshop
+
+page: setup ### begin a new notebook: make page NAME=03c_do_this
+	$(BIN)/python -m metallab.new_page '$(NAME)'
 
 lint: setup ### check style and common mistakes
 	$(BIN)/ruff check --quiet $(SRC) notebooks
