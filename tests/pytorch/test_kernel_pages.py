@@ -95,10 +95,11 @@ def test_an_answer_is_right_wrong_or_not_judged(monkeypatch):
 
     def given(made):
         monkeypatch.setattr(routes.isolated, "run", lambda *_, **__: made)
-        return routes.gives("text", "kernel", x, 0.5, wanted)
+        return routes.gives("text", "kernel", x, {0.5: wanted})
 
-    assert given(outcome("well", out=[0.0, math.inf])) is True
-    assert given(outcome("well", out=[-0.0, math.inf])) is False
+    assert given(outcome("well", outs=[[0.0, math.inf]])) is True
+    with pytest.raises(AssertionError, match=r"of 0\.1 and λ = 0\.5 it makes -0, not 0"):
+        given(outcome("well", outs=[[-0.0, math.inf]]))
     missing = given(isolated.Outcome("raised", reason="SimulationUnavailable: no g++"))
     assert isinstance(missing, isolated.Skipped)
     with pytest.raises(kernels.CannotCompile, match="undeclared"):

@@ -281,10 +281,11 @@ def test_two_ways_to_write_a_step_are_told_apart():
 
         return one
 
-    right = precision.weights_after(step(clears=True), batches)
-    assert torch.equal(right, precision.weights_after(step(clears=True), batches))
-    assert (right - precision.weights_after(step(clears=False), batches)).norm() > 0.005
-    assert precision.weights_after(lambda *_: ..., batches) is ...
+    right = precision.after(step(clears=True), batches)
+    assert torch.equal(right.weights, precision.after(step(clears=True), batches).weights)
+    assert (right.weights - precision.after(step(clears=False), batches).weights).norm() > 0.005
+    assert (right.formats, len(right.losses)) == ({torch.float32}, len(batches))
+    assert precision.after(lambda *_: ..., batches) is ...
 
 
 def test_pictures_name_the_device_and_say_what_they_show():

@@ -125,7 +125,32 @@ using namespace metal;
 kernel void hardshrink(device float* out, device const float* x, constant float& lambd,
                        uint i [[thread_position_in_grid]]) {
   out[i] = abs(x[i]) > lambd ? x[i] : 0.0f;
-}"""''',
+}"""
+''',
+            '''
+hardshrink = """
+kernel void hardshrink(device float* out, device const float* x,
+                       constant float& lambd,
+                       uint i [[thread_position_in_grid]]) {
+  out[i] = x[i] >= -0.5f && x[i] <= 0.5f ? 0.0f : x[i];
+}"""
+''',
+            '''
+hardshrink = """
+kernel void hardshrink(device float* out, device const float* x,
+                       constant float& lambd,
+                       uint i [[thread_position_in_grid]]) {
+  out[i] = x[i] > -lambd && x[i] < lambd ? 0.0f : x[i];
+}"""
+''',
+            '''
+hardshrink = """
+kernel void hardshrink(device float* out, device const float* x,
+                       constant float& lambd,
+                       uint i [[thread_position_in_grid]]) {
+  out[i] = x[i] < -lambd || x[i] > lambd ? x[i] : 0.0f;
+}"""
+''',
         ],
         "solution-2": [
             """
@@ -157,6 +182,38 @@ def clipped_step(model, images, labels, optimizer, scaler):
     scaler.step(optimizer)
     scaler.update()
     return loss.detach()""",
+            """
+def clipped_step(model, images, labels, optimizer, scaler):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()""",
+            """
+def clipped_step(model, images, labels, optimizer, scaler):
+    optimizer.zero_grad()
+    with torch.autocast(device.type, dtype=torch.float16):
+        loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    scaler.step(optimizer)
+    scaler.update()
+    return scaler.scale(loss).detach()""",
+            """
+def clipped_step(model, images, labels, optimizer, scaler):
+    optimizer.zero_grad()
+    with torch.autocast(device.type, dtype=torch.float16):
+        loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    scaler.step(optimizer)
+    scaler.update()
+    return None""",
         ],
         "solution-2": [
             """
@@ -169,6 +226,26 @@ def accumulated_step(model, parts, optimizer, scaler):
     scaler.step(optimizer)
     scaler.update()
     return loss.detach()""",
+            """
+def accumulated_step(model, parts, optimizer, scaler):
+    optimizer.zero_grad()
+    for images, labels in parts:
+        with torch.autocast(device.type, dtype=torch.float16):
+            loss = F.cross_entropy(model(images), labels) / len(parts)
+        scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()""",
+            """
+def accumulated_step(model, parts, optimizer, scaler):
+    optimizer.zero_grad()
+    for images, labels in parts:
+        with torch.autocast(device.type, dtype=torch.float16):
+            loss = F.cross_entropy(model(images), labels) / len(parts)
+        scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach() * len(parts)""",
         ],
     },
     "05b_choose_a_number_format": {

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -540,8 +540,19 @@ def pictures_for(on: Device) -> int:
     return mode.by_mode(full=16 if few else 1024, fast=2)
 
 
-def weights_after(step: Callable[..., object], batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor | EllipsisType:
-    """Weights of a linear layer, (10, 64), after ``step(model, images, labels, optimizer, scaler)`` on each batch.
+class Stepped(NamedTuple):
+    """What came of some training steps."""
+
+    weights: Tensor
+    """Of the linear layer, (10, 64), on the CPU."""
+    losses: list
+    """What the steps returned."""
+    formats: set[torch.dtype]
+    """What the layer computed in."""
+
+
+def after(step: Callable[..., object], batches: Sequence[tuple[Tensor, Tensor]]) -> Stepped | EllipsisType:
+    """A linear layer after ``step(model, images, labels, optimizer, scaler)`` on each batch.
 
     The first weights, the optimizer (SGD with a learning rate of 1) and the scaler (at 1/4) are always the
     same, so that two ways to write a step can be compared. ``...`` as soon as a step returns that: not written yet.
@@ -553,7 +564,10 @@ def weights_after(step: Callable[..., object], batches: Sequence[tuple[Tensor, T
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     # below 1, so that gradients that were not cleared, and are no longer scaled, weigh much beside the new ones
     scaler = torch.amp.GradScaler(device.type, init_scale=0.25)
+    formats, losses = set(), []
+    model.register_forward_hook(lambda _, inputs, outputs: formats.add(outputs.dtype))
     for images, labels in batches:
-        if step(model, images, labels, optimizer, scaler) is ...:
+        losses.append(step(model, images, labels, optimizer, scaler))
+        if losses[-1] is ...:
             return ...
-    return model[1].weight.detach().cpu()
+    return Stepped(model[1].weight.detach().cpu(), losses, formats)

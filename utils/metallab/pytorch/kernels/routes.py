@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -38,9 +38,12 @@ _ONE_KERNEL = """
 from math import inf, nan  # which are no literals
 import torch
 x = torch.tensor({x!r}, device="mps")
-out = torch.full_like(x, 7)
-torch.mps.compile_shader({text!r}).{name}(out, x, {lambd!r})
-out = out.tolist()
+kernel = torch.mps.compile_shader({text!r}).{name}
+outs = []
+for lambd in {lambds!r}:
+    out = torch.full_like(x, 7)
+    kernel(out, x, lambd)
+    outs.append(out.tolist())
 """
 NOT_RUN = "not run here"
 
@@ -149,20 +152,23 @@ def _numbers() -> Tensor:
     return torch.cat([torch.tensor(rule.SPECIAL), torch.randn(1000)])
 
 
-def gives(text: str, name: str, x: Tensor, lambd: float, expected: Tensor) -> bool | isolated.Skipped:
-    """True if the kernel ``name(out, x, lambd)`` of a Metal text gives the bits that are expected, False if others.
+def gives(text: str, name: str, x: Tensor, expected: Mapping[float, Tensor]) -> bool | isolated.Skipped:
+    """True if the kernel ``name(out, x, lambd)`` of a Metal text gives the bits that are expected for each λ.
 
-    ``x`` and ``expected`` are float32 (n,) on the CPU. It runs on the Apple GPU, be it simulated, in a process of its
-    own; `isolated.Skipped` where none can be had. `kernels.CannotCompile` for a text that does not compile or a kernel
-    that cannot be run.
+    ``x`` and the expected tensors are float32 (n,) on the CPU. It runs on the Apple GPU, be it simulated, in a process
+    of its own; `isolated.Skipped` where none can be had. AssertionError that names the first number that is wrong;
+    `kernels.CannotCompile` for a text that does not compile or a kernel that cannot be run.
 
-    >>> gives(my_text, "hardshrink", torch.tensor([1.0, 0.1]), 0.5, torch.tensor([1.0, 0.0]))
+    >>> gives(my_text, "hardshrink", torch.tensor([1.0, 0.1]), {0.5: torch.tensor([1.0, 0.0])})
     True
     """
-    program = _ONE_KERNEL.format(x=x.tolist(), text=text, name=name, lambd=lambd)
-    outcome = isolated.run(program, results=["out"], device="mps")
+    program = _ONE_KERNEL.format(x=x.tolist(), text=text, name=name, lambds=[*expected])
+    outcome = isolated.run(program, results=["outs"], device="mps")
     if outcome.ok:
-        return rule.same_bits(torch.tensor(outcome["out"]), expected)
+        for (lambd, wanted), out in zip(expected.items(), outcome["outs"], strict=True):
+            for number, got, right in zip(x, torch.tensor(out), wanted, strict=True):
+                assert rule.same_bits(got, right), f"of {number:g} and λ = {lambd:g} it makes {got:g}, not {right:g}"
+        return True
     if outcome.reason.startswith(("Simulation", "NoCompiler")):
         return isolated.Skipped(outcome.reason)
     raise kernels.CannotCompile(outcome.reason)
