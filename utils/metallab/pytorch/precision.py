@@ -92,6 +92,8 @@ def draw_bits(number: float, *, device: torch.device | str, label: str) -> Figur
 
 
 def _draw_row(axes, y: float, kept: Stored, number: float) -> None:
+    from matplotlib.patches import Rectangle
+
     from metallab import plots
 
     parts = [("sign", kept.sign, plots.RED), ("exponent", kept.exponent, plots.ORANGE)]
@@ -99,19 +101,13 @@ def _draw_row(axes, y: float, kept: Stored, number: float) -> None:
     axes.text(-0.4, y + 0.4, kept.dtype, ha="right", va="center")
     for name, bits, colour in [*parts, ("fraction", kept.fraction, plots.SKY)]:
         for position, bit in enumerate(bits, start):
-            axes.add_patch(_square(position, y, colour))
+            axes.add_patch(Rectangle((position, y), 1, 0.8, facecolor=colour, alpha=0.55, edgecolor="white"))
             axes.text(position + 0.5, y + 0.4, bit, ha="center", va="center", fontsize=9, family="monospace")
         text = name if len(bits) == 1 else f"{len(bits)} {name} bits"
         axes.text(start, y + 0.95, text, fontsize=8, va="bottom")
         start += len(bits) + (name == "sign")  # a gap, where its name needs room
     off = "exact" if kept.value == number else f"relative error {abs(kept.value - number) / abs(number or 1):.2g}"
     axes.text(0, y - 0.1, f"= {kept.value:.9g}, {off}", fontsize=9, va="top")
-
-
-def _square(x: float, y: float, colour: str):
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((x, y), 1, 0.8, facecolor=colour, alpha=0.55, edgecolor="white")
 
 
 def cast_errors(dtype: torch.dtype, device: torch.device | str, powers: Sequence[int]) -> np.ndarray:
@@ -210,14 +206,11 @@ def _choice(function: Callable[[Tensor], Tensor], device: str, low: torch.dtype,
     used = []
     for given in (torch.float32, low):
         try:
-            seen = _Formats()
-            with watching(seen.see):
-                function(torch.ones(2, 4, size, size, dtype=given, device=device))
+            used.append(formats(function, torch.ones(2, 4, size, size, dtype=given, device=device)))
         except (RuntimeError, TypeError):  # no kernel for this dtype on this device
             return "raises"
-        used.append(seen.formats)
     names = {frozenset({torch.float32}): "float32", frozenset({low}): "low"}
-    first, second = (names.get(frozenset(formats), "both") for formats in used)
+    first, second = (names.get(each, "both") for each in used)
     if first == second:
         return first
     return "as given" if (first, second) == ("float32", "low") else "both"
@@ -247,21 +240,22 @@ def _choices_anywhere(device: str) -> dict[str, str]:
     return {name: "not known here" if choice == "raises" else choice for name, choice in chosen.items()}
 
 
-class _Formats:
-    """Notes in which dtypes operators compute: casts and views do not compute."""
+def formats(compute: Callable[..., object], *inputs: Tensor) -> frozenset[torch.dtype]:
+    """The dtypes in which the operators of a call compute: casts and views do not compute."""
+    seen: set[torch.dtype] = set()
 
-    def __init__(self) -> None:
-        self.formats: set[torch.dtype] = set()
-
-    def see(self, function, args: tuple, kwargs: dict):
-        """Run an operator and note its dtype."""
+    def see(function, args: tuple, kwargs: dict):
         result = function(*args, **kwargs)
         given, made = _first_floating(args), _first_floating(result)
         moves = function.is_view or function._schema.name == "aten::_to_copy"
         if given is not None and made is not None and not moves:
             # a sum of float16 that is asked for a float32 result adds up in float32
-            self.formats.add(torch.promote_types(given.dtype, made.dtype))
+            seen.add(torch.promote_types(given.dtype, made.dtype))
         return result
+
+    with watching(see):
+        compute(*inputs)
+    return frozenset(seen)
 
 
 def _first_floating(values: object) -> Tensor | None:
