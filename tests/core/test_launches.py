@@ -6,7 +6,6 @@ The processes have a clock that moves only when they say so.
 from __future__ import annotations
 
 import dataclasses
-import types
 
 import filelock
 import numpy as np
@@ -128,22 +127,6 @@ def test_a_round_is_one_turn_which_its_processes_share(here, monkeypatch):
     assert launch.output.tolist() == [1, 1]
     with filelock.FileLock(queue / "turn.lock").acquire(blocking=False):
         pass  # the turn was given back
-
-
-def test_the_compiled_route_compiles_the_stored_model(tmp_path, monkeypatch):
-    """Without its compiler, which takes long: a fast run of notebook 09 leaves this route out."""
-    import safetensors.torch
-    import torch
-
-    net, x, compiled = types.SimpleNamespace(make=lambda: torch.nn.Linear(2, 3)), np.ones((1, 2), np.float32), []
-    monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or model)
-    model = net.make().eval()
-    safetensors.torch.save_file(model.state_dict(), tmp_path / "weights.safetensors")
-    space = {"HERE": str(tmp_path), "torch": torch, "net": net, "safetensors": safetensors}
-    exec(launches.COMPILED, space)
-    checks.assert_close(model(torch.from_numpy(x)).detach().numpy(), space["answer"](x), "float32")
-    assert [type(each) for each in compiled] == [torch.nn.Linear]
-    assert not compiled[0].training
 
 
 def made(launches, name, seconds, simulated=False, output=1.0, others=0.0):

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 from train_decoder import arguments, train
@@ -80,20 +79,6 @@ def test_writing_is_the_same_with_and_without_a_cache(small):
     assert drawn[0] == drawn[1] != writing.write(small, "The ", 40, temperature=1.0, seed=1)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "count", "settings", "words"),
-    [
-        ("", 5, {}, "begin with at least one"),
-        ("a", 5, {"temperature": -1}, "give 0"),
-        ("a", 300, {}, "takes at most 300"),
-        ("é", 5, {}, "not in the vocabulary"),
-    ],
-)
-def test_what_cannot_be_written_is_told(small, prompt, count, settings, words):
-    with pytest.raises(ValueError, match=words):
-        writing.write(small, prompt, count, **settings)
-
-
 def test_where_two_decoders_part(small):
     assert writing.first_difference(small, small, "The ", 30).startswith("the same 30 characters (")
     other = decoder.Decoder(SMALL).eval()
@@ -145,19 +130,6 @@ def test_few_bits_are_off_by_half_a_step(number, most):
     assert writing.nbytes(packed) * 8 == 64 * 16 * (number + 32 / 32)
 
 
-@pytest.mark.parametrize(
-    ("linear", "number", "group", "words"),
-    [
-        (nn.Linear(8, 8, bias=False), 3, 8, "8 or 4"),
-        (nn.Linear(8, 8, bias=False), 8, 6, "divides 8"),
-        (nn.Linear(9, 8, bias=False), 4, 9, "even number"),
-    ],
-)
-def test_what_cannot_be_packed_is_told(linear, number, group, words):
-    with pytest.raises(ValueError, match=words):
-        shrink.GroupedLinear(linear, number, group)
-
-
 def test_any_model_can_be_shrunk():
     model = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 4))
     small = shrink.shrunk(model, 8, group=8)
@@ -200,11 +172,6 @@ def test_weights_there_and_back(small, tmp_path):
         assert torch.equal(again.state_dict()[name], weight.half().float()), name
     with pytest.raises(ValueError, match="git checkout -- data/weights"):
         decoder.load(path, "0" * 64)
-    with pytest.raises(ValueError, match="cannot be read"):
-        decoder.load(tmp_path / "none", None)
-    save_file({"a": torch.ones(2)}, path)
-    with pytest.raises(ValueError, match="not a decoder of the characters"):
-        decoder.load(path, None)
     broken = decoder.Decoder(SMALL)
     with torch.no_grad():
         broken.head.weight[0, 0] = 1e6
@@ -253,18 +220,12 @@ def test_pictures_say_what_they_show():
     assert "4 bits: +0.2000" in pictures.draw_costs({"4 bits": cost}, {"4 bits": 2**20}, label="here").get_label()
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({}, "reading: 4,000 tokens/s on GPU"),
-        ({"simulated": True}, "reading: no rate is given: simulated"),
-        ({"others": 1.5}, "reading: no rate is given: busy machine"),
-    ],
-)
-def test_a_rate_is_given_only_where_a_time_may_be_believed(settings, words):
-    given = {"others": 0.0, "simulated": False} | settings
-    half_a_second = timing.Measurement("reading", "latency", (0.5,) * 10, 1.0, 1, 3, "quiet", "full", "GPU", **given)
-    assert writing.rate(2000, half_a_second).startswith(words)
+@pytest.mark.parametrize(("others", "words"), [(0.0, "4,000 tokens/s on GPU"), (1.5, "no rate is given: busy")])
+def test_a_rate_is_given_only_of_a_quiet_machine(others, words):
+    half_a_second = timing.Measurement(
+        "reading", "latency", (0.5,) * 10, 1.0, 1, 3, "quiet", "full", "GPU", False, others
+    )
+    assert words in writing.rate(2000, half_a_second)
 
 
 def test_a_rotation_tells_distances_and_nothing_else():

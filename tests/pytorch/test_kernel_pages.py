@@ -53,15 +53,10 @@ def test_a_kernel_is_timed_beside_a_copy_and_compared_with_its_like(monkeypatch)
     x = torch.arange(1.0, 5.0)
     roof.compare({"mine": lambda: 2 * x, "built-in": lambda: x + x}, x, on=device.cpu(), name="doubled")
     assert list(asked["variants"]) == ["mine", "copy", "built-in"]
-    assert (asked["baseline"], asked["question"]) == ("mine", "throughput")
     assert torch.equal(asked["variants"]["copy"](), x)
-    assert asked["budget"].max_seconds <= 12 / 3
     asked["parity"]["copy"](2 * x, x)
-    asked["parity"]["built-in"](2 * x, x + x)
     with pytest.raises(checks.Mismatch):
         asked["parity"]["built-in"](2 * x, x)
-    with pytest.raises(ValueError, match="nothing to compare with a copy"):
-        roof.compare({}, x, on=device.cpu(), name="none")
 
 
 # ---- the four routes -------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import re
 
 import pytest
 import torch
@@ -116,20 +115,15 @@ def test_inside_a_compiled_model():
     torch.testing.assert_close(got, want)
 
 
-@pytest.mark.parametrize(
-    ("x", "lambd", "error", "message"),
-    [
-        (torch.ones(2), -1.0, ValueError, "lambd is -1.0; for torch.float32 it lies between 0 and 3.4"),
-        (torch.ones(2), math.nan, ValueError, "lambd is nan"),
-        (torch.ones(2).half(), 7e4, ValueError, "between 0 and 65504"),
-        (torch.ones(2, dtype=torch.int64), 0.5, TypeError, "floating-point tensors, not torch.int64"),
-    ],
-)
-def test_what_the_operator_refuses(x, lambd, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        softshrink.softshrink(x, lambd)
-    with pytest.raises(error, match=re.escape(message)):
-        softshrink.softshrink(x.to("meta"), lambd)
+def test_what_the_operator_refuses():
+    for x in (torch.ones(2), torch.ones(2, device="meta")):
+        for lambd in (-1.0, math.nan):
+            with pytest.raises(ValueError, match="lambd is"):
+                softshrink.softshrink(x, lambd)
+        with pytest.raises(ValueError, match="65504"):
+            softshrink.softshrink(x.half(), 7e4)
+        with pytest.raises(TypeError, match="int64"):
+            softshrink.softshrink(x.long(), 0.5)
 
 
 # ---- the Metal text --------------------------------------------------------------------------------------------------

@@ -57,9 +57,5 @@ def test_a_batch_is_not_learned_by_heart_while_it_is_timed(make):
     assert losses[0] > 0
 
 
-def test_an_odd_number_of_frames_fits():
-    assert networks.audio_encoder(frames=21).inference()().shape == (2, 11, 128)
-
-
 def test_the_talk_s_network_has_seven_layers():
     assert [type(layer).__name__ for layer in networks.talk_mlp().model] == ["Linear", "Softshrink"] * 3 + ["Linear"]
