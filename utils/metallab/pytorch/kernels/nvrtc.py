@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.util
+import importlib
 import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -285,20 +284,15 @@ def _bindings(part: str) -> Any:
 
 
 @functools.cache
-def _headers() -> Path:
+def _headers() -> str:
     """The folder with cuda_fp16.h: of the packages that PyTorch's CUDA build brings along, or of a CUDA toolkit."""
-    cpp_extension = kernels.cpp_extension()
-    packages = importlib.util.find_spec("nvidia")
-    roots = [Path(root) for root in (packages.submodule_search_locations if packages else ())]
-    folders = [root / part / "include" for root in roots for part in ("cu13", "cuda_runtime")]
-    if cpp_extension.CUDA_HOME:
-        folders.append(Path(cpp_extension.CUDA_HOME) / "include")
-    for folder in folders:
-        if (folder / "cuda_fp16.h").exists():
-            return folder
-    raise NoNvidiaCompiler(
-        "CUDA's header cuda_fp16.h is not here. `pip install nvidia-cuda-runtime`, or set CUDA_HOME to a CUDA toolkit"
-    )
+    from cuda import pathfinder  # comes with cuda-bindings
+
+    if not (folder := pathfinder.find_nvidia_header_directory("cudart")):
+        raise NoNvidiaCompiler(
+            "CUDA's headers are not here. `pip install nvidia-cuda-runtime`, or set CUDA_HOME to a CUDA toolkit"
+        )
+    return folder
 
 
 def _check(bindings: Any, done: Any) -> None:
