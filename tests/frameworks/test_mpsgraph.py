@@ -64,21 +64,6 @@ def test_each_array_reaches_its_placeholder(difference):
         program(x)
 
 
-def test_a_convolution_is_pytorch_s(mps):
-    import torch
-
-    rng = np.random.default_rng(0)
-    x, w = (rng.normal(size=shape).astype(np.float32) for shape in [(2, 3, 5, 6), (4, 3, 3, 3)])
-    graph = mps.MPSGraph.alloc().init()
-    given = graph.placeholderWithShape_dataType_name_(x.shape, mps.MPSDataTypeFloat32, "x")
-    y = graph.convolution2DWithSourceTensor_weightsTensor_descriptor_name_(
-        given, mpsgraph.constant(graph, w), mpsgraph.same_convolution(), None
-    )
-    (outputs,) = mpsgraph.compile(graph, [given], [y])(x)
-    expected = torch.nn.functional.conv2d(torch.from_numpy(x), torch.from_numpy(w), padding="same")
-    np.testing.assert_allclose(outputs, expected.numpy(), rtol=1e-4, atol=1e-5)
-
-
 def test_dtypes_have_their_numbers(mps):
     assert mpsgraph.data_type("uint8") == mps.MPSDataTypeUInt8
     assert mpsgraph.data_type(np.int8) == mps.MPSDataTypeInt8

@@ -99,17 +99,3 @@ def test_an_answer_is_right_wrong_or_not_judged(monkeypatch):
     assert isinstance(missing, isolated.Skipped)
     with pytest.raises(kernels.CannotCompile, match="undeclared"):
         given(isolated.Outcome("raised", reason="SyntaxError: undeclared identifier"))
-
-
-def test_the_survey_names_the_first_wrong_input():
-    inputs = {"whole": lambda x: x, "transposed": lambda x: x.t()}
-    right = lambda x, lambd: torch.where(x.abs() >= 9, x, rule.softshrink(x, lambd))
-    of_one_layout = lambda x, lambd: right(x, lambd).contiguous()
-    without_gradient = lambda x, lambd: rule.softshrink(x.detach(), lambd) + 0 * x
-    assert rule.RIGHT in routes.survey(right, inputs, on=device.cpu())
-    with pytest.raises(checks.Mismatch, match=r"transposed, torch.float32: the result has strides"):
-        routes.survey(of_one_layout, inputs, on=device.cpu())
-    with pytest.raises(checks.Mismatch, match=r"whole, torch.float32: not the rule's bits"):
-        routes.survey(without_gradient, inputs, on=device.cpu())
-    with pytest.raises(checks.Mismatch, match=r"whole, torch.float32: not the rule's bits"):
-        routes.survey(lambda x, lambd: right(x, lambd) + 1, inputs, on=device.cpu())

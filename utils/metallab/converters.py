@@ -58,7 +58,7 @@ def export_onnx(network: nn.Module, example: Tensor, file: File, *, any_batch: b
 
 
 def import_coremltools() -> Any:
-    """``import coremltools``, in a third of its seconds: it would import other packages, and is told there are none.
+    """``import coremltools``, in a third of its seconds: the packages that it would also import are hidden.
 
     Only in a process of its own, see `metallab.isolated`: it takes a gigabyte all the same.
     """

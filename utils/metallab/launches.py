@@ -69,7 +69,7 @@ class Route:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables; ``{here}`` in a value stands for the folder."""
     emptied: str = ""
-    """A folder in ``HERE`` that is deleted before each process: a cache that shall be cold."""
+    """A folder in ``HERE`` that is deleted before each process: so that its cache is cold."""
     device: str = "cpu"
     """``METALLAB_DEVICE`` of the process; ``mps`` is an Apple GPU, simulated where there is none."""
     spare: bool = False
@@ -137,7 +137,7 @@ def portable(on: device.Device) -> dict[str, Route]:
     ways = {name: route for name, route in PORTABLE.items() if mode.current() == "full" or name not in WITH_COMPILER}
     if on.kind == "cpu":
         return ways
-    exact = "torch.backends.cudnn.allow_tf32 = False  # NVIDIA: float32 shall mean float32\n"
+    exact = "torch.backends.cudnn.allow_tf32 = False  # NVIDIA: let float32 mean float32\n"
     load = EAGER.replace("model.eval()", f"model.eval().to({on.kind!r})")
     load = load.replace("torch.from_numpy(x)).numpy()", f"torch.from_numpy(x).to({on.kind!r})).cpu().numpy()")
     return ways | {f"eager on {on.kind}": Route(TORCH, exact + load, device=on.kind)}

@@ -144,7 +144,7 @@ class Decoder(nn.Module):
         """Logits of the next token, (batch, tokens, vocabulary), for ``tokens``, int64 (batch, tokens).
 
         With a ``cache`` the tokens follow those that it has seen. With ``last`` only the last token's logits are
-        computed, (batch, 1, vocabulary): the others' are of no use to whoever writes.
+        computed, (batch, 1, vocabulary): the others are not needed to write.
         """
         count = tokens.shape[1]
         positions = cache.positions(count, tokens.device) if cache else torch.arange(count, device=tokens.device)

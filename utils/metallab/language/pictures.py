@@ -33,7 +33,7 @@ def draw_fit(needs: Mapping[str, tuple[float, float, float]], macs: Sequence[int
     limits = [metal_limit(mac * 2**30) / 2**30 for mac in macs]
     edge = max(*limits, *(sum(parts) for parts in needs.values()))
     labels = ("weights", "KV cache", "scores of a layer")
-    told = []
+    words = []
     with plt.rc_context(plots.STYLE):
         figure, axes = plt.subplots(figsize=(7.5, 1.7 + 0.45 * len(needs)))
         for row, (name, parts) in enumerate(needs.items()):
@@ -44,7 +44,7 @@ def draw_fit(needs: Mapping[str, tuple[float, float, float]], macs: Sequence[int
             mac, fused = smallest(left, macs), smallest(sum(parts[:2]), macs)
             answer = f"{left:.1f} GiB: {mac}" + (f" ({fused} if attention is fused)" if fused != mac else "")
             axes.text(1.06 * edge, row, answer, va="center")
-            told.append(f"{name}: {answer}")
+            words.append(f"{name}: {answer}")
         for mac, limit in zip(macs, limits, strict=True):
             axes.axvline(limit, color=plots.BLACK, linestyle="--", linewidth=1)
             axes.text(limit, -0.65, f"{mac} GB", ha="center", va="bottom")
@@ -55,7 +55,7 @@ def draw_fit(needs: Mapping[str, tuple[float, float, float]], macs: Sequence[int
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=3)
         heading = "Which Mac does it fit into? The lines: what its GPU may have"
         plots.title(figure, heading, ["counted, not measured"])
-    return plots.described(figure, "; ".join(told))
+    return plots.described(figure, "; ".join(words))
 
 
 def draw_costs(costs: Mapping[str, np.ndarray], sizes: Mapping[str, int], *, label: str) -> Figure:

@@ -141,7 +141,7 @@ class SimulatedKernel:
 
 
 def _empty(shape: Sequence[int], dtype: mx.Dtype, init_value: float | None) -> torch.Tensor:
-    """Memory that a kernel shall fill."""
+    """Memory for a kernel to fill."""
     tensor = torch.from_dlpack(mx.zeros(shape, dtype))
     if init_value is not None:
         return tensor.fill_(init_value)

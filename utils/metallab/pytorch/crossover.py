@@ -146,10 +146,10 @@ class Curve:
         """
         rows = []
         for name, line in self.times.items():
-            told = [units.seconds(self.call(name)), units.rate(self.rate(name, amount), unit)]
+            texts = [units.seconds(self.call(name)), units.rate(self.rate(name, amount), unit)]
             doubts = [timing.doubt(line[n]) for n in (min(line), max(line))]
-            told = [f"{doubt.kind}: no time" if doubt else text for text, doubt in zip(told, doubts, strict=True)]
-            rows.append([self.device(name), *told])
+            texts = [f"{doubt.kind}: no time" if doubt else text for text, doubt in zip(texts, doubts, strict=True)]
+            rows.append([self.device(name), *texts])
         headings = ["on", "a call costs", f"at n = {max(self.times[self.baseline])}"]
         return tables.Table(headings, rows, ANOTHER_MACHINE if self.stored else "")
 
@@ -294,7 +294,7 @@ def measure_networks(
 
 
 def whole_float32() -> contextlib.AbstractContextManager:
-    """cuDNN convolves float32 in TensorFloat-32 unless it is told not to; elsewhere this does nothing."""
+    """cuDNN convolves float32 in TensorFloat-32 unless switched off; elsewhere this does nothing."""
     cudnn = torch.backends.cudnn
     return cudnn.flags(cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic, allow_tf32=False)
 

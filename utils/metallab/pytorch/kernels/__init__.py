@@ -29,7 +29,7 @@ class CannotCompile(RuntimeError):
     """A kernel's source cannot be compiled or loaded here; the message says why and what to do."""
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the message. Where it was raised helps nobody."""
+        """What a notebook shows: the message. The traceback would not help."""
         return [f"{type(self).__name__}: {self}"]
 
 

@@ -184,8 +184,8 @@ def _entries(
     for host_name, instantiated, arguments in instances:
         if instantiated == name:
             types = dict(zip(placeholders, map(str.strip, arguments.split(",")), strict=True))
-            told = tuple(Parameter(p.name, types.get(p.scalar, p.scalar), p.is_memory) for p in taken)
-            entries.append(Entry(host_name, f"{name}<{arguments}>", told, meets))
+            made = tuple(Parameter(p.name, types.get(p.scalar, p.scalar), p.is_memory) for p in taken)
+            entries.append(Entry(host_name, f"{name}<{arguments}>", made, meets))
     return entries
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from torch import Tensor
 
-from metallab import checks, isolated, needs, plots
+from metallab import isolated, needs, plots
 from metallab.device import Device
 from metallab.pytorch import kernels
 from metallab.pytorch.kernels import extension, nvrtc, rule
@@ -172,31 +172,3 @@ def gives(text: str, name: str, x: Tensor, expected: Mapping[float, Tensor]) -> 
     if outcome.reason.startswith(("Simulation", "NoCompiler")):
         return isolated.Skipped(outcome.reason)
     raise kernels.CannotCompile(outcome.reason)
-
-
-def survey(
-    operator: Callable[[Tensor, float], Tensor], inputs: dict[str, Callable[[Tensor], Tensor]], on: Device
-) -> str:
-    """That an operator gets all inputs right, forward and backward, to the last bit of the `rule` and in its strides.
-
-    ``inputs`` makes each from a random tensor (6, 8) on the device, in float32, float16 and bfloat16.
-    `checks.Mismatch` that names the first wrong one.
-    """
-    random = torch.randn(6, 8, device=on.torch_device)
-    for name, make in inputs.items():
-        for dtype in (torch.float32, torch.float16, torch.bfloat16):
-            _judge(operator, make(random.to(dtype)), name)
-    return f"{len(inputs)} inputs in 3 formats, forward and backward: {rule.RIGHT}"
-
-
-def _judge(operator: Callable[[Tensor, float], Tensor], x: Tensor, name: str) -> None:
-    leaf, grad = x.detach().requires_grad_(), torch.randn_like(x)
-    out = operator(leaf, 0.1)
-    (grad_x,) = torch.autograd.grad(out, leaf, grad)
-    try:
-        rule.judged(out, rule.softshrink(x, 0.1))
-        rule.judged(grad_x, rule.gradient(grad, x, 0.1))
-    except checks.Mismatch as error:
-        raise checks.Mismatch(f"{name}, {x.dtype}: {error}") from error
-    if out.stride() != torch.nn.functional.softshrink(x, 0.1).stride():
-        raise checks.Mismatch(f"{name}, {x.dtype}: the result has strides {out.stride()}, PyTorch's has others")
