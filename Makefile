@@ -81,6 +81,7 @@ help: ## this text, and with ALL=1 all targets and variables
 ###	PORT=8000	hub: this port and the next two
 ###	RUNS=3	bench: processes for each notebook
 ###	RUN=	book, show: the folder of a run (show: or of several of one machine, in quotes)
+###	NAME=	page: number and words, such as 03c_do_this
 ###	REF=	gate: the revision to compare this state with
 ###	FACTOR=1.05	versus, gate: what is called a difference (versus: 1.01, gate: 1.05)
 ###	ALL=1	clean: the environments as well
