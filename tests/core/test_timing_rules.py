@@ -486,6 +486,7 @@ def test_what_is_in_doubt_gets_no_speed_up() -> None:
 
     quiet = on_a_quiet_machine()
     assert (set(quiet.ratios), quiet.withheld) == ({"b"}, {})
+    assert quiet.answers["b"].outcome == "faster"
     assert [sentence[:37] for sentence in quiet.sentences] == ["b is 2.00 times as fast as a (95 % in"]
     doubts = {"busy machine": {"others": 0.3}, "fast mode": {"mode": "fast"}, "simulated": {"simulated": True}}
     for (kind, change), which in itertools.product(doubts.items(), "ab"):
@@ -494,6 +495,7 @@ def test_what_is_in_doubt_gets_no_speed_up() -> None:
         assert got.withheld.get("b", "").startswith(f"{kind}: "), f"{kind} of {which}: {got.withheld}"
         assert not got.ratios
         assert "times as fast" not in str(got)
+        assert (got.answers["b"].outcome, got.answers["b"].ratio) == ("withheld", None)
         assert got.sentences == [f"b: no speed-up is given: {got.withheld['b']}"]
         assert got.headlines == [f"{got.name}: {got.sentences[0]}"]
         assert got.withheld["b"].passes == (kind == "busy machine")

@@ -23,7 +23,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from metallab import headless, paths, processes
 from metallab.headless import cli
 from metallab.headless.cli import UNFINISHED, Summary
-from metallab.notebook import Failure, skip_reason
 
 FOREVER = 600
 PATIENCE = 300
@@ -321,12 +320,6 @@ def test_a_cell_that_hangs_is_interrupted(tmp_path, command):
     assert hung.outputs[-1].ename == "NotebookStopped"
 
 
-def test_a_notebook_has_a_time_limit(tmp_path):
-    path = make(tmp_path / "01_hangs.ipynb", f"import time\ntime.sleep({FOREVER})")
-    result = headless.run_notebook(path, out=tmp_path / "out", timeout=0.001)
-    assert result.reason == "cell 1: the notebook took longer than 0.001 s (--timeout)"
-
-
 def test_a_killed_worker_leaves_what_was_done(tmp_path):
     kill = f"import os, signal, time\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep({FOREVER})"
     path = make(tmp_path / "01_orphan.ipynb", "import os\nprint(os.getpid())", kill, "3")
@@ -356,18 +349,6 @@ def test_a_worker_that_breaks_says_why_and_so_does_a_kernel(tmp_path, monkeypatc
     assert result.notebook is None
     with pytest.raises(ValueError, match="left no notebook"):
         result.read()
-
-
-@pytest.mark.parametrize("device", [None, "cpu", ["tpu"], [], ["mps", "cpu"]])
-def test_a_skip_must_name_devices(device):
-    skip = {"device": device, "reason": "because"}
-    notebook = new_notebook(metadata={"metallab": {"skip": skip}})
-    if device in ([], ["mps", "cpu"]):
-        assert skip_reason(notebook, "cpu") == ("because" if device else "")
-        assert skip_reason(notebook, "cuda") == ""
-    else:
-        with pytest.raises(Failure, match="skip wants device"):
-            skip_reason(notebook, "cpu")
 
 
 # ------------------------------------------------------------------------------------------- what is left running

@@ -306,19 +306,6 @@ def test_simulated_times_are_never_metal_times(run):
     assert "×" not in text_of(page.find(id="verdicts"))
 
 
-def test_the_interval_is_drawn_where_it_lies():
-    conclusions = [findings.conclusion_of([record("v", (0.25, 0.5, 8.0))])]
-    axis = report.Axis.around([report.Group("n", "b", "latency", "", conclusions)])
-    assert (axis.low, axis.high) == (-2, 3)
-    assert [axis.at(value) for value in (0.25, 1.0, 8.0, 100.0, 0.0)] == [0, 40, 100, 100, 0]
-    assert axis.ticks == [(0, "1/4"), (20, "1/2"), (40, "1"), (60, "2"), (80, "4"), (100, "8")]
-    empty = report.Axis.around([])
-    assert (empty.low, empty.high) == (-1, 1)
-    wide = report.Axis(-5, 10)
-    assert "1" in [name for _, name in wide.ticks]
-    assert len(wide.ticks) <= 8
-
-
 # --- text is escaped, and files that cannot be read are named ---
 
 

@@ -260,17 +260,6 @@ def test_the_command_names_what_it_refused(run, capsys):
 # --- outputs as a viewer shows them ---
 
 
-def test_paths_begin_at_the_checkout(run):
-    sentence = "Writing /srv/ci/lab/build/net.py and /home/somebody/.cache/x"
-    html = v4.new_output("display_data", {"text/html": f"<b>{sentence}</b>", "text/plain": sentence})
-    raised = v4.new_output("error", ename="OSError", evalue=sentence, traceback=["OSError", sentence])
-    run.notebook("01_a", code("1", v4.new_output("stream", text=sentence), html, raised))
-    printed, drawn, failed = pages.read_notebook(run.folder / "01_a.ipynb").cells[0].outputs
-    wanted = "Writing build/net.py and ~/.cache/x"
-    assert (printed.text, drawn.data["text/html"], drawn.data["text/plain"]) == (wanted, f"<b>{wanted}</b>", wanted)
-    assert (failed.evalue, failed.traceback) == (wanted, ["OSError", wanted])
-
-
 def test_html_keeps_its_words_and_what_was_coloured_is_bold():
     html = (
         "<style>#T_1_row0_col1, #T_1_row1_col0 { color: red }</style><table id='T_1' class='t'><tr>"

@@ -10,11 +10,10 @@ In a notebook, after ``%load_ext metallab.isolated``, the cell magic executes a 
     y = torch.arange(3.0, device="mps").cpu().numpy()
 
 Text, tables and figures appear below the cell, and the named results (here ``y``) become variables of the notebook.
-``--device mps`` is an Apple GPU: the real one on a Mac, the simulated one elsewhere, and the first line printed says
-which. Cells with the same ``--device``, ``--threads``, ``--set`` and working directory share a kernel, so that a later
-one sees the names of an earlier one; other options start a new kernel and end the one before. A cell that ends its
-kernel, or takes longer than ``--timeout``, raises `ChildFailed` in the notebook, and the next cell gets a new kernel.
-Processes that a cell starts end with the cell; the second kernel ends with the notebook's own.
+``--device mps`` is an Apple GPU: the real one on a Mac, the simulated one elsewhere. Cells with the same ``--device``,
+``--threads``, ``--set`` and working directory share a kernel; other options end it and start a new one, and so does a
+cell that ends its kernel or takes longer than ``--timeout``, which raises `ChildFailed` in the notebook. Processes that
+a cell starts end with the cell; the second kernel ends with the notebook's own.
 
 ``--raises NotImplementedError`` is for a cell that teaches a failure: it has to raise that, or a subclass of it.
 ``--needs objective-c++`` names a tool that may be missing (`needs.TOOLS`): without it the cell is not run and the page
@@ -244,13 +243,13 @@ def _prepare(threads: int | None) -> None:
 def _packed(space: Mapping[str, Any], names: Sequence[str]) -> bytes:
     """An answer with results; if one is missing or cannot be sent, an answer that says so."""
     if unset := [name for name in names if name not in space]:
-        return _answer("raised", f"the code ended without setting {', '.join(unset)}")
+        return pickle.dumps(("raised", f"the code ended without setting {', '.join(unset)}", "", b"", ()))
     try:
         values = pickle.dumps({name: space[name] for name in names})
     except Exception as error:  # noqa: BLE001  # pickling raises whatever an object's own code raises
         why = f"a result cannot be sent back: {units.first_line(error)}; turn it into NumPy arrays and plain values"
-        return _answer("raised", why, f"{type(error).__name__}: {error}")
-    return _answer("well", values=values)
+        return pickle.dumps(("raised", why, f"{type(error).__name__}: {error}", b"", ()))
+    return pickle.dumps(("well", "", "", values, ()))  # what cannot be read of the values does not hide how it ended
 
 
 def _raised(error: BaseException, source: str) -> bytes:
@@ -259,12 +258,7 @@ def _raised(error: BaseException, source: str) -> bytes:
     shown = [traceback.FrameSummary(_SOURCE, frame.lineno, frame.name, line=frame.line) for frame in frames]
     detail = "".join([*traceback.format_list(shown), *traceback.format_exception_only(error)]).strip("\n")
     kinds = tuple(kind.__name__ for kind in type(error).__mro__)
-    return _answer("raised", units.first_line(error, kind=True), detail, kinds=kinds)
-
-
-def _answer(ended: str, reason: str = "", detail: str = "", values: bytes = b"", kinds: tuple[str, ...] = ()) -> bytes:
-    """The results are pickled apart: what cannot be read of them shall not hide how it ended."""
-    return pickle.dumps((ended, reason, detail, values, kinds))
+    return pickle.dumps(("raised", units.first_line(error, kind=True), detail, b"", kinds))
 
 
 def _unpacked(answer: bytes) -> Outcome:

@@ -5,7 +5,7 @@ measured it. What pyperf has no field for is kept as JSON texts in a run's metad
 machine's description under ``machine``, what the page says of itself under ``headline``; pyperf's metadata takes no
 lists.
 
-**The classes are the schema**: `Record`, `Compared` and `Headline` here, `metallab.timing.Measurement`,
+**The classes are the schema**: `Record`, `Compared` and `Headline` here, `metallab.verdicts.Measurement`,
 `metallab.machine.Machine`. msgspec checks them: a new field with a default and a type of `metallab.fields` is written,
 read back and in the published schema (``python -m metallab.results.check_results --schema``) without another line.
 What a type cannot say is checked at the end of this module.

@@ -4,14 +4,12 @@ Two questions are kept apart. **Latency** is how long one call takes when somebo
 is synchronised. **Throughput** is how long a call takes in a long row of them: ``block`` calls, then one
 synchronisation. On a device that works while Python runs ahead the two differ, and neither is the other's mistake.
 
-This module knows no framework. It is given a function and, in ``on``, the device where the function runs: anything
-with a ``label``, a ``simulated`` flag, a ``synchronize`` and an ``active`` (see `DeviceLike`). ``on`` has no default,
-because a timer that forgets to wait is the commonest mistake of all, and because a number without the name of its
-machine is worth nothing.
+This module knows no framework. It is given a function and, in ``on``, the device where the function runs (see
+`DeviceLike`). ``on`` has no default, because a timer that forgets to wait is the commonest mistake of all.
 
 The method follows `triton.testing.do_bench`, nvbench, pyperf and `torch.utils.benchmark`: synchronise around each
 sample, warm up until the times have settled, stop when the noise is known, report order statistics instead of a
-mean. The interval of a comparison is the exact (binomial) interval of a median, see `median_interval`.
+mean. `metallab.verdicts` has what may be said of the times.
 """
 
 from __future__ import annotations
@@ -43,13 +41,17 @@ from metallab.verdicts import (  # noqa: F401 - offered here as well
     Doubt,
     DoubtKind,
     Measurement,
+    ParityCheck,
     Question,
     Ratio,
     Sentinel,
     Size,
+    Unchecked,
     Verdict,
     compare_samples,
     crossover,
+    describe_check,
+    difference_of,
     doubt,
     median_interval,
     noise,
@@ -59,9 +61,6 @@ from metallab.verdicts import (  # noqa: F401 - offered here as well
 )
 
 Clock = Callable[[], int]
-ParityCheck = Callable[[Any, Any], Any]
-"""Raises AssertionError where outputs differ. It may return True or False as well, as `np.allclose` does."""
-
 KEEP = 2000
 """Of more than twice as many samples every n-th is kept, and so many at least."""
 
@@ -143,19 +142,6 @@ FAST = Budget(
     warmup_limit=0.0,
     block_seconds=0.002,
 )
-
-
-@dataclass(frozen=True)
-class Unchecked:
-    """A parity check that checks nothing, and says why that is right: ``Unchecked("the same function twice")``."""
-
-    reason: str
-
-    def __call__(self, reference: Any, result: Any) -> None:
-        """Accept anything."""
-
-    def __str__(self) -> str:
-        return f"outputs not compared: {self.reason}"
 
 
 def measure(
@@ -287,7 +273,7 @@ def compare(
             key: Ratio.of(name, key, baseline, columns[key], columns[baseline]) for key in others if key not in refused
         },
         refused=refused,
-        parity="; ".join(dict.fromkeys(_in_words(judges[key]) for key in others)),
+        parity="; ".join(dict.fromkeys(describe_check(judges[key]) for key in others)),
         watches=tuple(Sentinel.watching),
         series=series,
         roles=dict(roles or {}),
@@ -462,7 +448,7 @@ class _Samples:
         if budget.max_samples and seen >= budget.max_samples:
             return f"{seen} samples, as asked"
         enough = seen >= budget.min_samples
-        passed = _since(self.started, self.clock)
+        passed = (self.clock() - self.started) / 1e9
         if enough and passed >= budget.min_seconds * self.columns:
             columns = list(zip(*self.kept, strict=True))
             if all(noise(column) < 0.05 for column in columns):
@@ -496,11 +482,6 @@ def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random
     return samples.kept, reason
 
 
-def _since(start: int, clock: Clock) -> float:
-    """Seconds since a reading of the clock."""
-    return (clock() - start) / 1e9
-
-
 def _warm_up(timed_call: Callable[[], float], budget: Budget, clock: Clock) -> int:
     """Call until the times have settled; returns the number of calls.
 
@@ -514,7 +495,7 @@ def _warm_up(timed_call: Callable[[], float], budget: Budget, clock: Clock) -> i
         while (len(times) < budget.warmup_calls or spent < goal) and not out_of_patience:
             times.append(timed_call())
             spent += times[-1]
-            out_of_patience = _since(start, clock) >= budget.warmup_limit > 0
+            out_of_patience = (clock() - start) / 1e9 >= budget.warmup_limit > 0
         if spent >= budget.warmup_limit or out_of_patience or _halves_agree(times):
             return len(times)
         goal = 2 * spent
@@ -528,21 +509,13 @@ def _halves_agree(times: Sequence[float]) -> bool:
     return abs(first - second) <= 0.05 * second
 
 
-def _in_words(parity: ParityCheck) -> str:
-    """What a parity check compares: its own text, or the name of a function."""
-    name = getattr(parity, "__name__", "<lambda>")
-    if name == "<lambda>" and type(parity).__str__ is not object.__str__:
-        return str(parity)
-    return f"outputs checked by {'a function of yours' if name == '<lambda>' else name}"
-
-
 def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, ParityCheck]) -> dict[str, Doubt]:
     """Return the variants whose times are not compared with the baseline's, and why."""
     refused, base = {}, samplers[baseline]
     for key, judge in parity.items():
         if samplers[key].device.simulated or base.device.simulated:
             refused[key] = SIMULATED
-        elif difference := _difference(judge, base.first_result, samplers[key].first_result):
+        elif difference := difference_of(judge, base.first_result, samplers[key].first_result):
             refused[key] = Doubt("outputs differ", difference)
     return refused
 
@@ -556,7 +529,7 @@ def _refused_in_the_end(
         result = samplers[called].last_result()  # compared before another function can write over it
         whose = f"those of '{baseline}' itself" if called == baseline else "those"
         for key in parity if called == baseline else [called]:
-            if key not in refused and (difference := _difference(parity[key], first, result)):
+            if key not in refused and (difference := difference_of(parity[key], first, result)):
                 changed = (
                     f"{whose} of the last call from the first ones, so that a function changes its input or itself"
                 )
@@ -572,17 +545,6 @@ def _copied(result: Any) -> Any:
         return copy.deepcopy(result, {id(tensor): tensor.detach().clone() for tensor in tensors})
     except Exception:  # noqa: BLE001 - somebody's own kind of result, which may raise anything
         return result
-
-
-def _difference(parity: ParityCheck, reference: Any, result: Any) -> str:
-    """What a parity check says of two results; empty if they agree."""
-    try:
-        answer = parity(reference, result)
-    except AssertionError as difference:
-        return " ".join(str(difference).split()) or "the check says no more"
-    if answer is None or bool(answer == True):  # noqa: E712 - not its truth: a text or an error's size is true, too
-        return ""
-    return f"the check returned {answer!r}"
 
 
 def _noise_is_stable(samples: Sequence[float]) -> bool:

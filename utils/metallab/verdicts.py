@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from metallab import units
 from metallab.fields import Amount, Cores, Count, Dtype, Kind, Line, Name, Positive, Samples, Seconds
 from metallab.mode import Mode
+
+ParityCheck = Callable[[Any, Any], Any]
+"""Raises AssertionError where outputs differ. It may return True or False as well, as `np.allclose` does."""
 
 Question = Literal["latency", "throughput"]
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
@@ -325,6 +328,38 @@ class Answer:
 
     def __str__(self) -> str:
         return str(self.ratio or f"{self.variant}: no speed-up is given: {self.doubt}")
+
+
+@dataclass(frozen=True)
+class Unchecked:
+    """A parity check that checks nothing, and says why that is right: ``Unchecked("the same function twice")``."""
+
+    reason: str
+
+    def __call__(self, reference: Any, result: Any) -> None:
+        """Accept anything."""
+
+    def __str__(self) -> str:
+        return f"outputs not compared: {self.reason}"
+
+
+def describe_check(parity: ParityCheck) -> str:
+    """Return what a parity check compares: its own text, or the name of a function."""
+    name = getattr(parity, "__name__", "<lambda>")
+    if name == "<lambda>" and type(parity).__str__ is not object.__str__:
+        return str(parity)
+    return f"outputs checked by {'a function of yours' if name == '<lambda>' else name}"
+
+
+def difference_of(parity: ParityCheck, reference: Any, result: Any) -> str:
+    """Return the difference of two results by a parity check; empty if they agree."""
+    try:
+        answer = parity(reference, result)
+    except AssertionError as difference:
+        return " ".join(str(difference).split()) or "the check says no more"
+    if answer is None or bool(answer == True):  # noqa: E712 - not its truth: a text or an error's size is true, too
+        return ""
+    return f"the check returned {answer!r}"
 
 
 @dataclass

@@ -277,8 +277,16 @@ def references() -> tuple[list[Column], list[Unreadable]]:
     return columns, unreadable
 
 
+def beside(mine: Column | None) -> tuple[list[Column], list[Unreadable]]:
+    """Return a machine here beside the stored ones, and a column for the machine that nobody has measured yet."""
+    stored, unreadable = references()
+    here = [replace(mine, title=f"here, {mine.title}")] if mine else []
+    kept = [replace(one, title=f"{one.title} (stored)") for one in distinct(stored)]
+    return [*here, *kept, *wanted([*here, *kept])], unreadable
+
+
 def with_now(now: Column) -> Column:
-    """This machine's latest run, with what a page has measured just ``now`` instead of that lesson's older results.
+    """Return this machine's latest run, with what a page has measured just ``now`` instead of that lesson's results.
 
     ``now`` alone if there is no such run, or it is another device's.
     """

@@ -82,11 +82,8 @@ def beside(lesson: str, *measured: Comparison) -> Machines:
     The last column is the machine that nobody has measured yet, if there is one.
     """
     page = findings.column(gather(lesson, *measured), "this page")
-    now = _newest(findings.with_now(page), page)
-    stored, unreadable = findings.references()
-    kept = [replace(one, title=f"{one.title} (stored)") for one in findings.distinct(stored)]
-    columns = [replace(now, title=f"here, {now.title}"), *kept]
-    return Machines((*columns, *findings.wanted(columns)), tuple(unreadable))
+    columns, unreadable = findings.beside(_newest(findings.with_now(page), page))
+    return Machines(tuple(columns), tuple(unreadable))
 
 
 def _newest(both: Column, page: Column) -> Column:

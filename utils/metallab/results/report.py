@@ -327,16 +327,7 @@ def _add_records(page: ReportPage, run: Path) -> None:
     page.machine_from_records = bool(machines)
     page.trust = findings.trust(usable)
     page.doubted = any(findings.doubted(usable))
-    _add_machines(page, usable)
-
-
-def _add_machines(page: ReportPage, usable: Sequence[Record]) -> None:
-    """This run beside the results that come with the project."""
-    columns, unreadable = findings.references()
-    mine = [findings.column(usable, "this run")] if usable else []
-    here = [replace(one, title=f"here, {one.title}") for one in mine]
-    stored = [replace(one, title=f"{one.title} (stored)") for one in findings.distinct(columns)]
-    page.machines = [*here, *stored, *findings.wanted([*mine, *columns])]
+    page.machines, unreadable = findings.beside(findings.column(usable, "this run") if usable else None)
     page.problems += [Unreadable(f"data/results/{each.what}", each.reason) for each in unreadable]
 
 
