@@ -9,6 +9,7 @@ PYTHON ?= python3
 ONLY   ?=
 A      ?=
 B      ?=
+NAME   ?=
 REF    ?=
 BENCHES = $(wildcard build/bench/*.json)
 FILE   ?= $(if $(word 2,$(BENCHES)),,$(BENCHES))

@@ -124,6 +124,10 @@ class Student:
     def save(self) -> None:
         nbformat.write(self.page, self.path)
 
+    def restart(self) -> None:
+        self.manager.restart_kernel(now=True)
+        self.kernel.wait_for_ready(timeout=120)
+
 
 @pytest.fixture
 def student(checkout):
@@ -135,7 +139,7 @@ def student(checkout):
     student.sockets.cleanup()
 
 
-def test_a_student_s_hour(student):
+def test_a_student_s_hour_with_a_restart(student):
     student.run("setup")
     student.run("exercise-1")
     assert "not attempted yet" in student.run("check-1")
@@ -144,6 +148,12 @@ def test_a_student_s_hour(student):
     student.run("exercise-1", "def double(x):\n    return x + x  # mine")
     assert "Exercise 1: right" in student.run("check-1")
     student.save()
+
+    student.restart()
+    assert "NameError" in student.run("check-1")
+    for name in ("setup", "exercise-1"):
+        student.run(name)
+    assert "Exercise 1: right" in student.run("check-1")
 
     work = student.path.read_bytes()
     again = subprocess.run([sys.executable, "-m", "metallab.workshop"], capture_output=True, text=True)
