@@ -228,16 +228,7 @@ def test_one_overflow_explains_no_other_error():
     model = After(lambda y: y * scale.to(y.device)).half()
     verdict = planted("mul.Tensor", lambda right, *a: right(*a) + 5, model, 10 * torch.randn(16, 8).half())
     assert verdict.culprit.direction == "forward"
-
-
-@on_simulated
-def test_an_infinity_in_place_of_a_number_is_seen():
-    def wrong(right, *a):
-        y = right(*a)
-        y.view(-1)[3] = float("inf")
-        return y
-
-    planted("tanh", wrong, After(torch.tanh), torch.randn(16, 8))
+    planted("tanh", lambda right, x: right(x) + torch.inf * (x > 1), After(torch.tanh), 9 * torch.randn(16, 8))
 
 
 @on_simulated
@@ -312,14 +303,13 @@ def sound(on):
     torch.manual_seed(0)
     block = networks.MEASURED["Transformer block"](batch=2, steps=16)
     made = [networks.MEASURED["LSTM"](batch=2), block, networks.talk_mlp(8)]
-    image = torch.randn(2, 3, 32, 32)
     half = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(3600, 3))
-    for dtype in (torch.float16, torch.bfloat16):
-        made.append(networks.Network(str(dtype), copy.deepcopy(half).to(dtype), (image.to(dtype),)))
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        image = torch.randn(2, 3, 32, 32).to(dtype)
+        made.append(networks.Network(str(dtype), copy.deepcopy(half).to(dtype), (image,)))
     for network in made:
-        # AdamW's epsilon is 0 in float16, and 0 / 0 is NaN: no kernel's fault, but no agreement. It takes long, too
-        small = sum(p.numel() for p in network.model.parameters()) < 1e5 and "float16" not in network.name
-        optimizer = torch.optim.AdamW if small else torch.optim.SGD
+        # AdamW's epsilon is 0 in float16, and 0 / 0 is NaN: no kernel's fault, but no agreement
+        optimizer = torch.optim.AdamW if network.name == "torch.float32" else torch.optim.SGD
         verdict = blame.find(network.model, network.inputs, optimizer=optimizer, on=on)
         assert verdict.kind == "agrees", f"{network.name}: {verdict}"
         assert verdict.judged > 10, network.name

@@ -368,13 +368,9 @@ def relative_error(exact: Tensor | None, result: Tensor | None) -> float:
     """Largest difference over the root mean square; infinite where one is NaN or infinite and the other is not."""
     if exact is None or result is None or not exact.numel() or exact.shape != result.shape:
         return math.nan
-    wide = torch.complex128 if exact.is_complex() else torch.float64
-    exact, result = exact.to(wide), result.to(wide)
-    norm = torch.linalg.vector_norm
-    apart, size = norm(exact - result, math.inf).item(), norm(exact).item() / math.sqrt(exact.numel())
-    if math.isfinite(apart) and math.isfinite(size) and size:  # as almost always, in two quick passes
-        return apart / size
-    apart = torch.where((exact == result) | (exact.isnan() & result.isnan()), 0, (exact - result).abs()).max().item()
+    exact, result = widened(exact), widened(result)
+    same = (exact == result) | (exact.isnan() & result.isnan())
+    apart = (exact - result).abs().masked_fill(same, 0.0).max().item()
     kept = exact[exact.isfinite()].abs()
     size = kept.square().mean().sqrt().item() if kept.numel() else 0.0
     return math.inf if math.isnan(apart) else apart / size if size else math.inf if apart > 1e-6 else apart
