@@ -170,17 +170,14 @@ def test_arrays_of_every_framework_are_compared():
 class Eager:
     """As a TensorFlow tensor: an object with a dtype and ``__array__``."""
 
-    def __init__(self, value):
-        self.value = value
-
     def __array__(self, dtype=None):
-        return self.value
+        return np.ones(3)
 
 
 def test_anything_with_an_array_is_compared_and_nothing_else():
-    checks.assert_close(Eager(np.ones(3)), np.ones(3), "float32")
+    checks.assert_close(Eager(), np.ones(3), "float32")
     with pytest.raises(checks.Mismatch):
-        checks.assert_close(Eager(np.ones(3)), np.zeros(3), "float32")
+        checks.assert_close(Eager(), np.zeros(3), "float32")
     for strange in ({1, 2}, object(), (n for n in "ab"), np.array([None, 1])):
         with pytest.raises(TypeError, match=rf"result\[0\] is a {type(strange).__name__}, which cannot be compared"):
             checks.assert_close([strange], [np.ones(2)], "float32")
@@ -292,12 +289,6 @@ def test_one_memory_is_no_agreement():
         (array[:2], array[2:]),
     ):
         checks.assert_close(first, second, "float32")
-    compared = timing.compare(
-        {"right": lambda: torch.full((4,), 1.0, out=out), "wrong": lambda: torch.full((4,), 2.0, out=out)},
-        on=timing.Host(), baseline="right", parity=checks.matches("float32"), budget=timing.FAST,
-    )  # fmt: skip
-    assert "the same memory" in compared.withheld["wrong"]
-    assert not compared.paired
 
 
 def test_shapes_nan_and_infinities_are_seen():
@@ -395,18 +386,13 @@ def test_dtypes_are_those_asked_for(monkeypatch):
 
     def fn(x, indices):
         seen.append((x.dtype, indices.dtype))
-        return x[indices] * (1.0 if x.dtype == torch.float32 else 1 + 1e-3)
+        return x[indices].sign()
 
     for dtype in (torch.float16, "bfloat16", "float64", np.float32):
         asked.copies.clear(), seen.clear()
         wanted = getattr(torch, checks.units.dtype_name(dtype))
         exact = torch.float64 if wanted == torch.float64 else torch.float32
-        if wanted == torch.float64:
-            checks.assert_matches_cpu(
-                lambda x, i: fn(x, i) * 0 + 1, torch.randn(5), torch.tensor([0, 3]), on=MPS, dtype=dtype
-            )
-        else:
-            checks.assert_matches_cpu(fn, torch.randn(5), torch.tensor([0, 3]), on=MPS, dtype=dtype)
+        checks.assert_matches_cpu(fn, torch.randn(5), torch.tensor([0, 3]), on=MPS, dtype=dtype)
         assert seen == [(exact, torch.int64), (wanted, torch.int64)]
         assert asked.copies == [wanted, torch.int64]
     with pytest.raises(ValueError, match="not in 'int8'"):
@@ -528,12 +514,6 @@ def test_exercises_are_judged():
         checks.exercise("Ex 1", 4, lambda answer: None, "count")
     with pytest.raises(NameError):  # a mistake of the page, not of the reader
         checks.exercise("Ex 1", 4, lambda answer: misspelt, "count")  # noqa: F821
-
-
-def test_errors_are_assertion_errors():
-    """`timing.compare` and plain `assert` users catch them alike."""
-    for error in (checks.Mismatch, checks.Implausible, checks.WrongAnswer):
-        assert issubclass(error, AssertionError)
 
 
 def test_two_that_are_wrong_alike_are_found_out_by_a_result_from_elsewhere():
