@@ -15,7 +15,6 @@ from metallab.device import PyTorchDevice
 
 MPS = PyTorchDevice("mps", "Apple M2 GPU")
 RNG = np.random.default_rng(0)
-KINDS = ("numpy", "torch", "tensorflow", "jax")
 
 
 def arrays(value: np.ndarray):
@@ -88,14 +87,6 @@ def test_tolerance_goes_with_the_size_of_an_array():
     checks.assert_close(np.zeros(3), np.full(3, 5e-7), "float32")  # sin(pi) and its like
     with pytest.raises(checks.Mismatch):
         checks.assert_close(np.zeros(3), np.full(3, 5e-6), "float32")
-    for mask, share in ((-1e9, 300), (-np.inf, 300), (-np.inf, 550), (np.finfo(np.float32).min, 300)):
-        logits = RNG.standard_normal(1000).astype(np.float32)
-        logits[:share] = mask
-        wrong = logits.copy()
-        wrong[600] += 0.1
-        checks.assert_close(logits, logits * np.float32(1 - 1e-6), "float32")
-        with pytest.raises(checks.Mismatch, match="1 of 1000 values differ too much"):
-            checks.assert_close(logits, wrong, "float32")
     values = RNG.standard_normal(1000).astype(np.float32)
     values[:300] *= 1e9  # no mask, and not what the others are like
     with pytest.raises(checks.Mismatch, match="1 of 1000 values differ too much"):
@@ -108,6 +99,7 @@ def test_tolerance_goes_with_the_size_of_an_array():
 MASKS = {
     "-1e9": -1e9,
     "-1e4": -1e4,
+    "minus infinity": -np.inf,
     "the lowest of float16": float(np.finfo(np.float16).min),
     "the lowest of float32": float(np.finfo(np.float32).min),
     "added once or twice": [-1e9, -2e9],
@@ -178,43 +170,17 @@ def test_arrays_of_every_framework_are_compared():
 class Eager:
     """As a TensorFlow tensor: an object with a dtype and ``__array__``."""
 
-    def __init__(self, value):
-        self.value = value
-
     def __array__(self, dtype=None):
-        return self.value
+        return np.ones(3)
 
 
 def test_anything_with_an_array_is_compared_and_nothing_else():
-    checks.assert_close(Eager(np.ones(3)), np.ones(3), "float32")
+    checks.assert_close(Eager(), np.ones(3), "float32")
     with pytest.raises(checks.Mismatch):
-        checks.assert_close(Eager(np.ones(3)), np.zeros(3), "float32")
+        checks.assert_close(Eager(), np.zeros(3), "float32")
     for strange in ({1, 2}, object(), (n for n in "ab"), np.array([None, 1])):
         with pytest.raises(TypeError, match=rf"result\[0\] is a {type(strange).__name__}, which cannot be compared"):
             checks.assert_close([strange], [np.ones(2)], "float32")
-
-
-def test_a_real_tensor_of_tensorflow_is_compared(tmp_path):
-    """In a process of its own: TensorFlow beside PyTorch takes a gigabyte."""
-    import os
-    import subprocess
-    import sys
-
-    code = """
-import numpy as np, tensorflow as tf
-from metallab import checks
-x = np.linspace(1, 2, 6, dtype=np.float32)
-checks.assert_close({"a": x}, {"a": tf.constant(x)}, tf.float32)
-checks.assert_close(x, tf.constant(x, tf.bfloat16), tf.bfloat16)
-checks.assert_close(x, tf.Variable(x) + 1e-6, "float32")
-try:
-    checks.assert_close(x, tf.constant(x) + 1e-2, tf.float32)
-except checks.Mismatch as found:
-    print(found)
-"""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
-    assert done.stdout.startswith("result: 6 of 6 values differ too much"), done.stderr
 
 
 def test_nested_results_are_compared_part_by_part():
@@ -265,9 +231,6 @@ def test_sparse_tensors_are_compared_as_dense_ones():
             checks.assert_close(reference, sparse, "float32")
         with pytest.raises(checks.Mismatch, match=r"1 of 64 values differ too much, worst at \(0, 0\)"):
             raise AssertionError(f"{name}: {checks.assert_close(wrong, sparse, 'float32')}")
-    large = torch.sparse_coo_tensor(torch.tensor([[0], [1]]), torch.ones(1), (2**20, 2**20))
-    with pytest.raises(TypeError, match=r"^result is a sparse tensor of 1099511627776 elements, too many to compare"):
-        checks.assert_close(large, large.clone(), "float32")
 
 
 @pytest.mark.filterwarnings("ignore")  # of quantised tensors, which PyTorch is about to give up
@@ -287,25 +250,18 @@ def test_quantised_tensors_are_compared_by_the_numbers_they_stand_for():
 
 def test_nested_tensors_are_compared_part_by_part():
     parts = [torch.ones(2, 3), torch.zeros(4, 3)]
-    for layout in (torch.strided, torch.jagged):
-        nested = torch.nested.nested_tensor(parts, layout=layout)
-        checks.assert_close(parts, nested, "float32")
-        checks.assert_close({"all": nested}, {"all": nested.clone()}, "float32")
-        with pytest.raises(checks.Mismatch, match=r"result\[1\]: 12 of 12 values differ"):
-            checks.assert_close([parts[0].clone(), parts[1] + 1], nested, "float32")
-        with pytest.raises(checks.Mismatch, match=r"only in the result result\[1\]"):
-            checks.assert_close(parts[:1], nested, "float32")
+    nested = torch.nested.nested_tensor(parts)
+    checks.assert_close({"all": nested}, {"all": nested.clone()}, "float32")
+    with pytest.raises(checks.Mismatch, match=r"result\[1\]: 12 of 12 values differ"):
+        checks.assert_close([parts[0].clone(), parts[1] + 1], nested, "float32")
+    with pytest.raises(checks.Mismatch, match=r"only in the result result\[1\]"):
+        checks.assert_close(parts[:1], nested, "float32")
 
 
 def test_what_has_no_numbers_is_refused_in_a_line():
-    """Of the meta device, of a trace, in a dtype of bits alone, or hidden under a mask."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode():
-        fake = torch.ones(3)
+    """Of the meta device, in a dtype of bits alone, or hidden under a mask."""
     for strange, message in (
         (torch.ones(3, device="meta"), "on the meta device, which has shapes and no numbers; compute it on a real"),
-        (fake, "a FakeTensor of float32 .*, which cannot be compared"),
         (torch.empty(3, dtype=torch.bits8), "a Tensor of bits8 .*, which cannot be compared"),
         (np.ma.masked_array([1.0, 2.0, 3.0], [True, False, False]), "a MaskedArray, which cannot be compared"),
     ):
@@ -330,24 +286,15 @@ def test_one_memory_is_no_agreement():
     for first, second in (
         (torch.ones(3), torch.ones(3)),
         (apart[0], apart[1]),
-        (apart[:, :2], apart[:, 2:]),
-        (array[::2], array[1::2]),
+        (array[:2], array[2:]),
     ):
         checks.assert_close(first, second, "float32")
-    compared = timing.compare(
-        {"right": lambda: torch.full((4,), 1.0, out=out), "wrong": lambda: torch.full((4,), 2.0, out=out)},
-        on=timing.Host(), baseline="right", parity=checks.matches("float32"), budget=timing.FAST,
-    )  # fmt: skip
-    assert "the same memory" in compared.withheld["wrong"]
-    assert not compared.paired
 
 
 def test_shapes_nan_and_infinities_are_seen():
     ones, nan, inf = np.ones(3), np.array([1, np.nan, 1]), np.array([1, np.inf, 1])
-    undefined = np.array([complex(np.nan, 5), complex(1, np.nan), complex(np.nan, np.inf), complex(np.nan, np.nan)])
-    for good in (nan, inf, -inf, inf * (1 + 1j), undefined):
+    for good in (nan, inf, -inf, inf * (1 + 1j), np.array([complex(np.nan, 5)])):
         checks.assert_close(good, good.copy(), "float32")
-    checks.assert_close(undefined, undefined + 1e-7 * (1 + 1j), "float32")
     for reference, result, message in (
         (ones, np.ones((3, 1)), r"shapes differ, \(3,\) and \(3, 1\)"),
         (ones, np.ones(1), "shapes differ"),
@@ -359,9 +306,7 @@ def test_shapes_nan_and_infinities_are_seen():
         (inf, ones, r"worst at \(1,\): 1 for inf"),
         (inf, -inf, r"worst at \(0,\)|worst at \(1,\)"),
         (np.array([complex(np.inf, 0)]), np.array([complex(np.inf, 5)]), "1 of 1 values"),
-        (np.array([complex(np.nan, 0)]), np.array([complex(np.nan, 5)]), "1 of 1 values differ too much"),
-        (np.array([complex(np.nan, 0)]), np.array([complex(0, np.nan)]), "1 of 1 values are NaN on one side only"),
-        (torch.tensor([complex(5, np.nan)]), torch.tensor([complex(0, np.nan)]), "1 of 1 values differ too much"),
+        (np.array([complex(np.nan, 0)]), np.array([5j]), "1 of 1 values are NaN on one side only"),
         (np.float16([6e4, 1]), np.float16([-6e4, 1]), r"worst at \(0,\): -60000 for 60000"),
     ):
         with pytest.raises(checks.Mismatch, match=message):
@@ -382,17 +327,12 @@ def test_whole_numbers_and_texts_must_be_equal():
         (np.uint8([1]), np.uint8([255]), "255 for 1"),
         ("cat", "dog", "dog for cat"),
         ("1", 1, "<U1 cannot be equal to int64"),
-        (np.array([2**53 + 1]), np.array([2.0**53]), "1 of 1 values differ, first .*; int64 must be equal"),
-        (torch.tensor([2.0**53], dtype=torch.float64), np.array([2**53 + 1]), "int64 must be equal"),
-        (np.array([2**64 - 1], np.uint64), np.array([2.0**64]), "uint64 must be equal"),
-        (np.array([2**63 - 1]), np.array([np.inf]), "int64 must be equal"),
         (np.arange(3), np.array([0.0, 1.0, 2.0000001]), r"2\.0000001 for 2; int64 must be equal"),
         (np.arange(3), np.array([0, 1, np.nan]), "nan for 2; int64 must be equal"),
     ):
         for dtype in ("bfloat16", "float64", "int64"):
             with pytest.raises(checks.Mismatch, match=message):
                 checks.assert_close(reference, result, dtype)
-    checks.assert_close(np.array([2**53 + 2, 2**62, -1]), np.array([2.0**53 + 2, 2.0**62, -1]), "int64")
     checks.assert_close(True, 1.0, "float32")
 
 
@@ -446,18 +386,13 @@ def test_dtypes_are_those_asked_for(monkeypatch):
 
     def fn(x, indices):
         seen.append((x.dtype, indices.dtype))
-        return x[indices] * (1.0 if x.dtype == torch.float32 else 1 + 1e-3)
+        return x[indices].sign()
 
     for dtype in (torch.float16, "bfloat16", "float64", np.float32):
         asked.copies.clear(), seen.clear()
         wanted = getattr(torch, checks.units.dtype_name(dtype))
         exact = torch.float64 if wanted == torch.float64 else torch.float32
-        if wanted == torch.float64:
-            checks.assert_matches_cpu(
-                lambda x, i: fn(x, i) * 0 + 1, torch.randn(5), torch.tensor([0, 3]), on=MPS, dtype=dtype
-            )
-        else:
-            checks.assert_matches_cpu(fn, torch.randn(5), torch.tensor([0, 3]), on=MPS, dtype=dtype)
+        checks.assert_matches_cpu(fn, torch.randn(5), torch.tensor([0, 3]), on=MPS, dtype=dtype)
         assert seen == [(exact, torch.int64), (wanted, torch.int64)]
         assert asked.copies == [wanted, torch.int64]
     with pytest.raises(ValueError, match="not in 'int8'"):
@@ -529,21 +464,6 @@ def test_no_work_stated_is_an_error():
             checks.assert_plausible(measured(1.0, MPS), on=MPS, **work)
 
 
-class Alike:
-    """A key of which each reads like the others."""
-
-    def __repr__(self):
-        return "key"
-
-
-def test_keys_that_read_alike_hide_nothing():
-    one, other, good, bad = Alike(), Alike(), np.ones(3), np.zeros(3)
-    for pair in (({one: good, other: good}, {one: bad, other: good}), ({one: good}, {one: bad, other: good})):
-        with pytest.raises(TypeError, match=r"^result\[key\] is there twice"):
-            checks.assert_close(*pair, "float32")
-    checks.assert_close({one: good, "key": good}, {one: good.copy(), "key": good.copy()}, "float32")
-
-
 # --- exercises ---
 
 
@@ -594,12 +514,6 @@ def test_exercises_are_judged():
         checks.exercise("Ex 1", 4, lambda answer: None, "count")
     with pytest.raises(NameError):  # a mistake of the page, not of the reader
         checks.exercise("Ex 1", 4, lambda answer: misspelt, "count")  # noqa: F821
-
-
-def test_errors_are_assertion_errors():
-    """`timing.compare` and plain `assert` users catch them alike."""
-    for error in (checks.Mismatch, checks.Implausible, checks.WrongAnswer):
-        assert issubclass(error, AssertionError)
 
 
 def test_two_that_are_wrong_alike_are_found_out_by_a_result_from_elsewhere():

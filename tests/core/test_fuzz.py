@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import cmath
 import json
 import math
 import os
@@ -191,13 +192,12 @@ def magnitude(*parts):
 
 
 def agree(a, b, allowed, size, slack):
-    """The definition for two numbers, with a limit times ``slack``: part by part where one is not finite."""
+    """The definition for two numbers, with a limit times ``slack``."""
+    if cmath.isnan(a) or cmath.isnan(b):
+        return cmath.isnan(a) == cmath.isnan(b)
     parts = [(a.real, b.real), (a.imag, b.imag)]
-    if any(math.isnan(x) != math.isnan(y) for x, y in parts):
-        return False
     finite = [(x, y) for x, y in parts if math.isfinite(x) and math.isfinite(y)]
-    others = [(x, y) for x, y in parts if not (math.isfinite(x) and math.isfinite(y))]
-    if any(x != y and not math.isnan(x) for x, y in others):
+    if any(x != y for x, y in parts if not (math.isfinite(x) and math.isfinite(y))):
         return False
     known = magnitude(*(x for x, _ in parts if math.isfinite(x)))
     apart = magnitude(*(Fraction(x) - Fraction(y) for x, y in finite))
