@@ -160,8 +160,3 @@ def test_ultralytics_own_way_finds_the_same(tmp_path, monkeypatch):
         assert not list((tmp_path / "here").iterdir())
     finally:
         os.chdir(here)
-
-
-def test_weights_of_a_user_that_is_not_there_are_not_there():
-    with pytest.raises(detector.BadWeights, match="no such file"):
-        yolo.open_model("~nobody-of-this-name/own.pt")

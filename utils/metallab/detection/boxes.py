@@ -101,16 +101,6 @@ class SameBoxes:
         more = [i for i in free if not self.may_be_missing(got, i)]
         return sentences + [f"a box with score {got[i, 4]:.3f} is there that should not be" for i in more]
 
-    def at_the_edge(self, reference: Sequence[Any], result: Sequence[Any]) -> int:
-        """How many boxes of either run have no partner in the other and are excused, over all frames."""
-        count = 0
-        for expected, got in zip(map(_array, reference), map(_array, result), strict=True):
-            for boxes, partners in ((expected, got), (got, expected)):
-                pairs = iou(boxes[:, :4], partners[:, :4]) * (boxes[:, None, 5] == partners[None, :, 5])
-                alone = pairs.max(axis=1, initial=0) < TOLERANCES[self.dtype].overlap
-                count += sum(self.may_be_missing(boxes, i) for i in np.flatnonzero(alone))
-        return count
-
     def may_be_missing(self, boxes: np.ndarray, number: int) -> bool:
         """Could rounding alone have taken a box away: by its score, or its overlap with a better one of its class?"""
         allowed, box = TOLERANCES[self.dtype], boxes[number]
