@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import runpy
 import subprocess
 import sys
@@ -141,16 +140,6 @@ def test_what_was_saved_comes_back(tmp_path):
     for name, tensor in mine.state_dict().items():
         expected = tensor.half().float() if tensor.is_floating_point() else tensor
         assert torch.equal(back.state_dict()[name], expected), name
-
-
-def test_what_half_precision_cannot_hold_is_not_saved(tmp_path):
-    model = detector.build()
-    model.model[0].bn.running_var.fill_(1e6)
-    with pytest.raises(
-        ValueError, match=re.escape("not finite in half precision, so not saved: model.0.bn.running_var")
-    ):
-        train_detector.save(model, tmp_path / "mine.safetensors")
-    assert not any(tmp_path.iterdir())
 
 
 # Into the network, out of it, and the score.

@@ -66,7 +66,7 @@ class Pipeline:
     def draw(self, frame: np.ndarray, kept: Sequence[Tensor]) -> tuple[np.ndarray, Tensor]:
         """The frame with its boxes, and the boxes in the frame's own pixels."""
         moved = yolo.to_frame(kept[0], frame, self.height, self.width)
-        return boxes.draw(frame, moved, self.names), moved
+        return yolo.draw(frame, moved, self.names), moved
 
     def stages(self, frame: np.ndarray) -> dict[str, Callable[..., Any]]:
         """The five stages of a frame, each taking what the one before returns; the last returns a list of boxes."""
