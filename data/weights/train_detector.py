@@ -11,6 +11,7 @@ another run gives other weights, to be judged by their own scores: the checksum 
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
 import json
 import math
@@ -26,13 +27,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from metallab import paths
 from metallab.detection import detector, scenes  # first: it keeps ultralytics offline
 
 import ultralytics  # isort: skip
+from ultralytics.engine.validator import BaseValidator  # isort: skip
 from ultralytics.nn.tasks import DetectionModel  # isort: skip
+from ultralytics.utils.metrics import ap_per_class, box_iou  # isort: skip
 from ultralytics.utils.torch_utils import ModelEMA  # isort: skip
 
 SIZES = ((320, 320), (448, 448), (384, 640), (640, 640))
@@ -165,11 +169,87 @@ def train(groups: list[Scenes], training: DetectorTraining, batch: int, seed: in
             )
 
 
+def save(model: DetectionModel, path: str | Path) -> str:
+    """Write a detector's weights, in half precision, for `detector.load`; the file's sha256.
+
+    ValueError if a weight is not a finite number in half precision.
+    """
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+    if lost := [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]:
+        raise ValueError(f"not finite in half precision, so not saved: {', '.join(lost[:3])}; train it anew")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    save_file(state, path, {"classes": json.dumps(scenes.CLASSES), "architecture": detector.ARCHITECTURE})
+    return detector.checksum(path)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean average precision of a detector, from 0 to 1."""
+
+    map50: float
+    """A detection counts from an intersection over union of 0.5 on."""
+    map50_95: float
+    """The mean over ten thresholds from 0.5 to 0.95, as in COCO."""
+    per_class: dict[str, float]
+    """The same mean for each class that occurs."""
+
+
+def evaluate(
+    model: DetectionModel, frames: Iterable[scenes.Frame], device: torch.device | str = "cpu", batch: int = 16
+) -> Score:
+    """Mean average precision on frames with known boxes, computed on ``device`` by ultralytics' own functions.
+
+    ValueError if there is nothing to find in the frames.
+    """
+    model = copy.deepcopy(model).to(device).eval()
+    predictions, wanted = [], []
+    for group in _batches(frames, batch):
+        with torch.no_grad():
+            outputs = model(detector.to_input([frame.image for frame in group]).to(device))
+        for frame, boxes in zip(group, detector.detections(outputs, confidence=0.001), strict=True):
+            predictions.append(_judged(boxes.cpu(), frame))
+            wanted.append(frame.classes)
+    classes = np.concatenate(wanted) if wanted else np.zeros(0)
+    if not len(classes):
+        raise ValueError("there is nothing to find in these frames: evaluate on some that have boxes")
+    hits, scores, guesses = (np.concatenate(column) for column in zip(*predictions, strict=True))
+    precision, present = ap_per_class(hits, scores, guesses, classes)[5:7]
+    per_class = {scenes.CLASSES[int(index)]: float(row.mean()) for index, row in zip(present, precision, strict=True)}
+    return Score(float(precision[:, 0].mean()), float(precision.mean()), per_class)
+
+
+class _Matcher(BaseValidator):
+    """ultralytics' matching of detections with labels, without the rest of its validator."""
+
+    def __init__(self) -> None:
+        self.iouv = torch.linspace(0.5, 0.95, 10)
+
+
+def _judged(boxes: Tensor, frame: scenes.Frame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Detections of one frame: whether they are right at each threshold (n, 10), their scores and classes (n,)."""
+    iou = box_iou(torch.from_numpy(frame.boxes), boxes[:, :4])
+    right = _Matcher().match_predictions(boxes[:, 5], torch.from_numpy(frame.classes), iou)
+    return right.numpy(), boxes[:, 4].numpy(), boxes[:, 5].numpy()
+
+
+def _batches(frames: Iterable[scenes.Frame], size: int) -> Iterable[list[scenes.Frame]]:
+    """Frames in groups of at most ``size`` that have one shape."""
+    group: list[scenes.Frame] = []
+    for frame in frames:
+        if group and (len(group) == size or group[0].image.shape != frame.image.shape):
+            yield group
+            group = []
+        group.append(frame)
+    if group:
+        yield group
+
+
 def judge(model: DetectionModel, pool: Executor, count: int, device: torch.device) -> dict[str, dict]:
     """The scores on the scenes of the seeds from 0 on, for each size."""
     scores = {}
     for height, width in SIZES:
-        score = detector.evaluate(model, draw(pool, range(count), (height, width)), device)
+        score = evaluate(model, draw(pool, range(count), (height, width)), device)
         print(f"{width} x {height}: mAP50 {score.map50:.4f}, mAP50-95 {score.map50_95:.4f}", flush=True)
         scores[f"{width}x{height}"] = asdict(score)
     return scores
@@ -211,7 +291,7 @@ def _run(wish: argparse.Namespace, device: torch.device, pool: Executor) -> None
     train(groups, training, wish.batch, wish.seed)
     seconds = {"drawing": round(drawing), "training": round(time.perf_counter() - started - drawing)}
     path = wish.out / detector.WEIGHTS.name
-    sha256 = detector.save(training.average.ema, path)
+    sha256 = save(training.average.ema, path)
     record = {
         "file": path.name,
         "sha256": sha256,

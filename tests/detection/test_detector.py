@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import runpy
 import subprocess
 import sys
@@ -41,7 +40,7 @@ def one_thread():
 
 def test_the_shipped_detector_finds_what_it_never_saw():
     frames = [scenes.still(seed, 320) for seed in range(500_000, 500_024)]
-    score = detector.evaluate(detector.load(), frames)
+    score = train_detector.evaluate(detector.load(), frames)
     assert score.map50 > 0.93
     assert score.map50_95 > 0.83
     assert set(score.per_class) == set(scenes.CLASSES)
@@ -50,7 +49,7 @@ def test_the_shipped_detector_finds_what_it_never_saw():
     with torch.no_grad():
         for weight in model.model[-1].parameters():
             weight.copy_(weight.flip(0))  # the channels of the head in another order
-    broken_score = detector.evaluate(model, frames[:4])
+    broken_score = train_detector.evaluate(model, frames[:4])
     assert broken_score.map50 < 0.2, "even a broken model passes"
 
 
@@ -118,13 +117,9 @@ def test_what_is_no_safetensors_is_refused(tmp_path):
     refused(detector, path, "cannot be read as safetensors", sha256=None)
 
 
-def test_weights_for_other_classes_are_refused(tmp_path, weights):
-    for metadata in ({"classes": json.dumps(["ball", "dog"])}, None):
-        save_file(weights, tmp_path / "other.safetensors", metadata)
-        refused(detector, tmp_path / "other.safetensors", "is for the classes", sha256=None)
-
-
-def test_weights_of_another_network_are_refused(tmp_path, weights):
+def test_weights_for_something_else_are_refused(tmp_path, weights):
+    save_file(weights, tmp_path / "other.safetensors", {"classes": json.dumps(["ball", "dog"])})
+    refused(detector, tmp_path / "other.safetensors", "is for the classes", sha256=None)
     path, name = tmp_path / "other.safetensors", "model.0.conv.weight"
     save_file({**weights, name: weights[name][:8].clone()}, path, CLASSES)
     refused(detector, path, "does not fit yolov5n.yaml", name, sha256=None)
@@ -135,7 +130,7 @@ def test_weights_of_another_network_are_refused(tmp_path, weights):
 def test_what_was_saved_comes_back(tmp_path):
     path = tmp_path / "new" / "mine.safetensors"
     mine = detector.build()
-    sha256 = detector.save(mine, path)
+    sha256 = train_detector.save(mine, path)
     state = torch.get_rng_state()
     back = detector.load(path, sha256)
     assert torch.equal(torch.get_rng_state(), state), "the caller's random numbers moved on"
@@ -145,16 +140,6 @@ def test_what_was_saved_comes_back(tmp_path):
     for name, tensor in mine.state_dict().items():
         expected = tensor.half().float() if tensor.is_floating_point() else tensor
         assert torch.equal(back.state_dict()[name], expected), name
-
-
-def test_what_half_precision_cannot_hold_is_not_saved(tmp_path):
-    model = detector.build()
-    model.model[0].bn.running_var.fill_(1e6)
-    with pytest.raises(
-        ValueError, match=re.escape("not finite in half precision, so not saved: model.0.bn.running_var")
-    ):
-        detector.save(model, tmp_path / "mine.safetensors")
-    assert not any(tmp_path.iterdir())
 
 
 # Into the network, out of it, and the score.
@@ -208,27 +193,20 @@ def frames():
 def test_the_score_is_the_share_of_what_was_found(frames):
     """ultralytics' curve gives a perfect detector 0.995."""
     Knowing.pictures = 0
-    perfect = detector.evaluate(Knowing(frames, score=0.3), iter(frames), batch=3)
+    perfect = train_detector.evaluate(Knowing(frames, score=0.3), iter(frames), batch=3)
     assert Knowing.pictures == len(frames)
     assert perfect.map50 == pytest.approx(1, abs=0.01)
     assert perfect.map50_95 == pytest.approx(1, abs=0.01)
     assert set(perfect.per_class) == set(scenes.CLASSES)
     # moved by a quarter of the width: the boxes share 0.75 of 1.25, so the thresholds 0.5, 0.55 (and 0.6, or not) count
-    moved = detector.evaluate(Knowing(frames, shift=0.25), frames)
+    moved = train_detector.evaluate(Knowing(frames, shift=0.25), frames)
     assert moved.map50 > 0.95
     assert 0.19 < moved.map50_95 < 0.32
     assert np.mean(list(moved.per_class.values())) == pytest.approx(moved.map50_95)
-    half = detector.evaluate(Knowing(frames, every=2), frames)
+    half = train_detector.evaluate(Knowing(frames, every=2), frames)
     assert 0.4 < half.map50 < 0.8
-    assert detector.evaluate(Knowing(frames, turn=1), frames).map50 < 0.05
-    assert detector.evaluate(Knowing(frames, score=0.0), frames).map50 == 0
-
-
-def test_nothing_to_find_is_no_score():
-    empty = scenes.Frame(np.zeros((64, 64, 3), np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
-    for nothing in ([empty, empty], []):
-        with pytest.raises(ValueError, match="there is nothing to find in these frames"):
-            detector.evaluate(Knowing(nothing), nothing)
+    assert train_detector.evaluate(Knowing(frames, turn=1), frames).map50 < 0.05
+    assert train_detector.evaluate(Knowing(frames, score=0.0), frames).map50 == 0
 
 
 def test_of_boxes_on_one_thing_the_best_is_kept():
@@ -267,64 +245,18 @@ print(ultralytics.settings["sync"], ultralytics.utils.ONLINE, ultralytics.utils.
           [scenes.still(0, 64).image])))))
 """
 
-PARENT = """
-import json, os, sys, traceback
-import torch, torchvision  # what is slow to import and is the same for every child
 
-for line in sys.stdin:
-    job = json.loads(line)
-    if (child := os.fork()) == 0:
-        code = 1
-        try:
-            os.dup2(os.open(job["printed"], os.O_WRONLY | os.O_CREAT), 1)
-            os.dup2(1, 2)
-            os.environ.clear()
-            os.environ.update(job["environment"])
-            os.chdir(job["here"])
-            exec(job["source"], {"COPY": job["copy"], "BUILD": job["build"]})
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            os._exit(code)
-    os.waitpid(child, 0)
-    print("done", flush=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def fresh_process():
-    """Runs `ALONE` in a fork of a process that has torch and has not seen ultralytics; returns what was printed."""
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
-
-        def run(**job):
-            parent.stdin.write(json.dumps({"source": ALONE, **job}, default=str) + "\n")
-            parent.stdin.flush()
-            assert parent.stdout.readline() == "done\n", "the parent of the fresh processes has ended"
-            return job["printed"].read_text()
-
-        yield run
-        parent.stdin.close()
-
-
-def test_ultralytics_stays_at_home(tmp_path, fresh_process):
+def test_ultralytics_stays_at_home(tmp_path):
     home, build, here, copy = (tmp_path / name for name in ("home", "build", "here", "copy_of_detector.py"))
     home.mkdir()
     here.mkdir()
     copy.write_text(Path(detector.__file__).read_text(encoding="utf-8"), encoding="utf-8")
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("YOLO", "XDG", "OMP_NUM", "MPLCONFIG"))
-    }
-    environment |= {"HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
-    printed = fresh_process(
-        copy=copy, build=build, here=here, printed=tmp_path / "printed.txt", environment=environment
-    )
-    assert printed == "False False False None 1\n"
+    set_by_tests = ("YOLO", "XDG", "OMP_NUM", "MPLCONFIG")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(set_by_tests)}
+    environment |= {"HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    program = f"BUILD, COPY = {str(build)!r}, {str(copy)!r}\n{ALONE}"
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, cwd=here, capture_output=True, text=True)
+    assert ran.stdout == "False False False None 1\n", ran.stderr
     assert not list(home.rglob("*"))
     assert not list(here.rglob("*"))
     assert (build / "ultralytics" / "Ultralytics" / "settings.json").is_file()
@@ -381,15 +313,6 @@ def test_boxes_turn_with_their_picture():
         places.add((round(x.item()), round(y.item())))
     assert len(places) == 4
     assert batch["bboxes"][0, 0] == 8 / 40, "the stored boxes were changed"
-
-
-def test_the_learning_rate_rises_and_falls():
-    rates = [train_detector.learning_rate(step, 1000, 0.1) for step in range(1000)]
-    top = rates.index(max(rates))
-    assert max(rates) == pytest.approx(0.1)
-    assert rates[0] < 0.01
-    assert rates[-1] == pytest.approx(0.001, rel=0.05)
-    assert rates == sorted(rates[:top]) + sorted(rates[top:], reverse=True)
 
 
 def test_training_learns():

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
+import io
 import itertools
-import os
-import resource
-import signal
-import sys
-from pathlib import Path
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,12 +15,8 @@ import pytest
 import torch
 from PIL import Image
 
-from metallab import isolated, timing
-from metallab.checks import Mismatch
 from metallab.detection import video
 from metallab.timing import Host
-
-os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # video.py sets it, too late if another test has read a film
 
 
 @pytest.fixture(autouse=True)
@@ -68,8 +62,6 @@ def test_a_film_that_was_written_is_read_again(tmp_path):
 
 
 def test_a_preview_moves_at_its_rate():
-    import io
-
     picture = Image.open(io.BytesIO(video.preview(moving(), 20, width=128)))
     assert (picture.n_frames, picture.size) == (12, (128, 96))
     picture.seek(11)
@@ -79,41 +71,8 @@ def test_a_preview_moves_at_its_rate():
     assert is_alike(last, list(moving())[11])
 
 
-@pytest.mark.parametrize("seconds", [0.01, 0.2, 3.0])
-@pytest.mark.parametrize("others", [0.0, 1.0], ids=["quiet", "busy"])
-def test_a_page_shows_a_film_that_moves(seconds, others):
-    """However slow the panes were, and whether or not their rates may be told: never one picture for seconds."""
-    import io
-
-    frames = [np.full((48, 64, 3), 10 * n, np.uint8) for n in range(24)]
-    measured = {
-        name: timing.Measurement(
-            name, samples=(times * seconds,) * 24, first_call=seconds, question="latency", block=1, warmup_calls=2,
-            stop_reason="all", mode="full", others=others, **timing.described(Host("Chip X")),
-        )
-        for name, times in (("slow", 1.0), ("quick", 0.5))
-    }  # fmt: skip
-    compared = timing.compare_samples(measured, baseline="slow", name="film", parity="the same boxes")
-    finished = {name: [(m.samples[0], frame) for frame in frames] for name, m in measured.items()}
-    filmed = video.Filmed(finished, {name: [["a box"]] * 24 for name in finished}, compared)
-    assert bool(filmed.doubt) == bool(others)
-    page = filmed._repr_html_()
-    film = Image.open(io.BytesIO(base64.b64decode(page.partition("base64,")[2].partition('"')[0])))
-    durations = []
-    for index in range(film.n_frames):
-        film.seek(index)
-        film.load()  # which reads how long it is shown
-        durations.append(film.info["duration"])
-    told = "one frame after the other" if others else "times as fast as it happened"
-    assert (told in page) == bool(others or seconds == 3.0)
-    assert sum(durations) <= 1000 * (video.PREVIEW + 1) / video.FILM_RATE
-    assert film.n_frames >= (24 if others or seconds > 0.1 else 3)
-    assert max(durations[:-1]) < 400
-
-
 def test_scenes_are_the_default(monkeypatch):
     source = video.open_source(size=(96, 160))
-    assert source.generated
     assert "seed" in source.name
     first = source.take(2)
     assert [frame.shape for frame in first] == [(96, 160, 3)] * 2
@@ -121,18 +80,10 @@ def test_scenes_are_the_default(monkeypatch):
     monkeypatch.setenv("SOURCE", "nowhere.mp4")
     with pytest.raises(video.SourceError):
         video.open_source()
-    assert video.open_source("").generated, "what is given counts more than the environment"
+    assert "seed" in video.open_source("").name, "what is given counts more than the environment"
 
 
-def test_the_two_photographs_are_there():
-    photographs = video.open_source("photographs")
-    got = photographs.take(9)
-    assert len(got) == 2
-    assert not photographs.generated
-    assert all(frame.dtype == np.uint8 and min(frame.shape[:2]) > 500 for frame in got)
-
-
-def test_what_cannot_be_had_is_told_and_the_default_offered(tmp_path, capfd):
+def test_what_cannot_be_read_is_named_and_the_default_offered(tmp_path):
     """Also where ultralytics has changed what Pillow does with a file that it does not know."""
     import ultralytics.utils.patches  # noqa: F401
 
@@ -158,99 +109,106 @@ def test_what_cannot_be_had_is_told_and_the_default_offered(tmp_path, capfd):
     video.assert_something([[], [1]])
     with pytest.raises(video.SourceError, match="not a single frame"):
         video.Source("nothing", iter(())).take(1)
-    assert capfd.readouterr().err == ""
 
 
-def test_films_want_frames_of_one_size(tmp_path):
+def test_films_need_frames_of_one_size(tmp_path):
     for frames in ([], [np.zeros((8, 8, 3), np.uint8), np.zeros((8, 16, 3), np.uint8)]):
         for write in (lambda f: video.write_film(tmp_path / "x.mp4", f, 5), lambda f: video.preview(f, 5)):
             with pytest.raises(ValueError, match="one size"):
                 write(frames)
+    for no_frame in (np.zeros((8, 8, 3)), np.zeros((8, 8), np.uint8), torch.zeros(8, 8, 3, dtype=torch.uint8)):
+        with pytest.raises(ValueError, match="a frame is a NumPy array, uint8"):
+            video.write_film(tmp_path / "x.mp4", [no_frame], 5)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_race_shows_what_was_finished_by_then(monkeypatch):
-    """A pane that needs 1/4 s a frame beside one that needs 1/2 s, in a film of 4 pictures a second."""
-    captions = []
-    monkeypatch.setattr(video.boxes, "captioned", lambda frame, caption: captions.append(caption) or frame)
-    pictures = [np.full((4, 4, 3), 10 * (i + 1), np.uint8) for i in range(3)]
-    finished = {"quick": [(0.25, p) for p in pictures], "slow": [(0.5, p) for p in pictures]}
-    film = video.race(finished, lambda name, done: f"{name} {done}", rate=4, size=(8, 16))
-    assert {f.shape for f in film} == {(8, 40, 3)}
-    assert [int(f[4, 8, 0]) for f in film] == [10, 10, 20, 30, 30, 30, 30]
-    assert [int(f[4, -8, 0]) for f in film] == [10, 10, 10, 10, 20, 20, 30]
-    assert captions[-2:] == ["quick 3", "slow 3"]
-    assert captions[:4] == ["quick 0", "slow 0", "quick 1", "slow 0"]
-    for nothing in ({}, {"quick": []}):
-        with pytest.raises(ValueError, match="nothing was finished"):
-            video.race(nothing)
+@dataclasses.dataclass
+class Pane:
+    """Takes so many seconds of a planted clock for each frame."""
+
+    seconds: float
+    clock: list[float]
+    boxes: Sequence = ((0, 0, 9, 9, 0.9, 1),)
+    seen: list[int] = dataclasses.field(default_factory=list)
+    on: Host = dataclasses.field(default_factory=lambda: Host("Chip X"))
+    dtype: str = "float32"
+
+    def __call__(self, frame):
+        self.clock[0] += self.seconds
+        self.seen.append(int(frame[0, 0, 0]))
+        return frame, np.array(self.boxes)
 
 
-def test_a_film_tells_no_more_than_its_times_allow(monkeypatch):
-    """Panes of 0.1 s and 0.2 s a frame on a quiet machine; on a busy one, or with too few frames, none runs ahead."""
-    now, others = [5.0], [0.0]
+@pytest.fixture
+def filmed(monkeypatch):
+    """Film panes of 0.2 s and 0.1 s a frame, on a machine that is quiet or not."""
+    now = [5.0]
     monkeypatch.setattr(video, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    counted = contextlib.nullcontext(SimpleNamespace(cores=lambda: others[0]))
-    monkeypatch.setattr(video.timing, "undisturbed", lambda: counted)
     monkeypatch.setattr(video.mode, "current", lambda: "full")
     monkeypatch.setattr(video.boxes, "captioned", lambda frame, caption: frame)
-    seen = []
 
-    def pane(seconds):
-        def finish(frame):
-            now[0] += seconds
-            seen.append(int(frame[0, 0, 0]))
-            return frame, ["a box"]
-
-        return finish
-
-    def filmed(count, parity=lambda reference, result: None, seconds=9.0):
+    def make(count, others=0.0, seconds=9.0, **about):
+        load = contextlib.nullcontext(SimpleNamespace(cores=lambda: others))
+        monkeypatch.setattr(video.timing, "undisturbed", lambda: load)
         frames = [np.full((48, 64, 3), 10 * n, np.uint8) for n in range(count)]
-        on, same = (dict.fromkeys(("quick", "slow"), value) for value in (Host("Chip X"), parity))
-        panes = {"slow": pane(0.2), "quick": pane(0.1)}
-        return video.film(panes, frames, on=on, baseline="slow", parity=same, seconds=seconds)
+        make.panes = {"slow": Pane(0.2, now), "quick": Pane(0.1, now, **about)}
+        return video.film(make.panes, frames, seconds)
 
-    quiet = filmed(8)
-    assert seen[:8] == [0, 0, 0, 0, 0, 0, 10, 10], "the first frame warms each pane up, then they take turns"
-    assert {name: len(each) for name, each in quiet.boxes.items()} == {"slow": 8, "quick": 8}
-    assert quiet.sentences[:2] == [
-        "8 boxes in 8 frames, the same in every pane.", "slow: 5.0 frames/s. quick: 10.0 frames/s.",
-    ]  # fmt: skip
-    assert quiet.sentences[2].startswith(
-        "Frame by frame, in the median, quick is 2.00 times as fast as slow (95 % interval"
-    )
-    assert not quiet.left_out
-    short = filmed(60, seconds=9.6)
-    assert len(short.finished["quick"]) == 30
-    assert "30 of 60 frames of the film (300 ms each)" in repr(short)
-    rushed = filmed(60, seconds=1.0)
-    assert len(rushed.finished["quick"]) == 12, "a film of a few frames shows nothing"
-    assert "48 of 60 frames of the film (300 ms each; 12 are always taken)" in repr(rushed)
-    assert [quiet.caption("quick", n) for n in (0, 4, 8)] == [
-        "quick: at its first frame", "quick: 10.0 frames/s", "quick: 10.0 frames/s, all done",
-    ]  # fmt: skip
-    apart = sum(not np.array_equal(film[:384, :640], film[:384, -640:]) for film in quiet.pictures(rate=10))
-    assert apart > 5, "the quick pane is ahead"
-    others[0] = 1.0
-    for count, words in ((8, "no rate, busy machine"), (3, "no rate, too few frames")):
-        doubtful = filmed(count)
-        others[0] = 0.0
-        assert doubtful.caption("quick", 2) == f"quick: {words}"
-        assert "frames/s" not in doubtful.caption("slow", count)
-        for film in doubtful.pictures(rate=10):
-            assert np.array_equal(film[:384, :640], film[:384, -640:]), "no pane runs ahead"
-        assert "The film shows one frame after the other" in doubtful._repr_html_()
+    return make
 
-    def differ(reference, result):
-        raise Mismatch("a box is missing; another one is there")
 
-    wrong = filmed(8, differ)
-    assert repr(wrong) == "No frame rates: quick: outputs differ: a box is missing."
-    assert wrong.caption("quick", 8) == "quick: no rate, outputs differ, all done"
-    assert not wrong.compared.paired, "nor in the report"
-    assert 'alt="The same scene twice' in wrong._repr_html_()
+def test_a_film_gives_rates_and_their_ratio(filmed):
+    film = filmed(8)
+    assert filmed.panes["quick"].seen == [0, 0, *range(0, 80, 10)], "the first frame warms up"
+    same, rates, ratio = film.sentences
+    assert same == "8 boxes in 8 frames, the same in every pane."
+    assert rates == "slow: 5.0 frames/s. quick: 10.0 frames/s."
+    assert "quick is 2.00 times as fast as slow (95 % interval" in ratio
+    assert film.caption("quick") == "quick: 10.0 frames/s"
+    assert not film.left_out
+    pictures = film.pictures(rate=10)
+    ahead = [(int(picture[192, -320, 0]), int(picture[192, 320, 0])) for picture in pictures]
+    assert (ahead[0], ahead[-1]) == ((0, 0), (70, 70))
+    assert all(quick >= slow for quick, slow in ahead)
+    assert sum(quick > slow for quick, slow in ahead) > 5
     with pytest.raises(ValueError, match="no frame to film"):
         filmed(0)
+
+
+@pytest.mark.parametrize(("seconds", "count", "left_out"), [(9.6, 30, "30 of 60"), (1.0, 12, "48 of 60")])
+def test_a_slow_machine_films_fewer_frames(filmed, seconds, count, left_out):
+    film = filmed(60, seconds=seconds)
+    assert len(film.finished["quick"]) == count
+    assert f"{left_out} frames of the film (300 ms each" in repr(film)
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ({"count": 8, "others": 1.0}, "no rate, busy machine"),
+        ({"count": 3}, "no rate, too few frames"),
+        ({"count": 8, "boxes": [(0, 0, 3, 3, 0.9, 1)]}, "no rate, outputs differ"),
+    ],
+)
+def test_rates_are_withheld_and_no_pane_runs_ahead(filmed, about, words):
+    film = filmed(**about)
+    assert film.caption("quick") == f"quick: {words}"
+    assert "frames/s" not in repr(film)
+    for picture in film.pictures():
+        assert np.array_equal(picture[:, :640], picture[:, -640:])
+    page = film._repr_html_()
+    assert "one frame after the other" in page
+    assert 'alt="The same scene twice' in page
+    assert bool(film.compared.paired) != ("boxes" in about), "nor in the report"
+
+
+@pytest.mark.parametrize("others", [0.0, 1.0], ids=["quiet", "busy"])
+def test_a_page_shows_a_film_that_moves(filmed, others):
+    page = filmed(24, others=others)._repr_html_()
+    film = Image.open(io.BytesIO(base64.b64decode(page.partition("base64,")[2].partition('"')[0])))
+    assert film.n_frames >= 24
+    longer = filmed(60, others=others, seconds=99)._repr_html_()
+    assert ("times as fast as it happened" in longer) == (not others)
 
 
 def test_a_frame_is_fitted_as_a_whole():
@@ -294,22 +252,6 @@ def test_a_camera_is_let_go(monkeypatch, taken):
     assert not video.open_source("").live
 
 
-def test_a_jpeg_is_one():
-    import io
-
-    frame = next(moving())
-    assert is_alike(np.asarray(Image.open(io.BytesIO(video.jpeg(frame)))), frame)
-
-
-def test_side_by_side():
-    a, b = itertools.islice(moving(), 2)
-    both = video.side_by_side(a, b, gap=4)
-    assert both.shape == (48, 132, 3)
-    assert np.array_equal(both[:, :64], a)
-    assert (both[:, 64:68] == 255).all()
-    assert np.array_equal(both[:, 68:], b)
-
-
 def test_a_film_of_an_odd_size_loses_no_row_and_no_column(tmp_path):
     for height, width in ((63, 65), (64, 65), (63, 64), (1, 1)):
         frames = [np.full((height, width, 3), shade, np.uint8) for shade in (60, 120, 180)]
@@ -320,69 +262,6 @@ def test_a_film_of_an_odd_size_loses_no_row_and_no_column(tmp_path):
             assert np.abs(now.astype(int) - was[0, 0]).max() < 10, "the last row and column are like their neighbours"
         assert video.preview(frames, 10, width=9)[8:12] == b"WEBP"
     assert video.preview([np.zeros((2, 5000, 3), np.uint8)], 10)[8:12] == b"WEBP"
-
-
-NO_FRAMES = {
-    "of floats": np.zeros((8, 8, 3)),
-    "of whole numbers": np.zeros((8, 8, 3), int),
-    "grey": np.zeros((8, 8), np.uint8),
-    "with transparency": np.zeros((8, 8, 4), np.uint8),
-    "empty": np.zeros((0, 8, 3), np.uint8),
-    "a tensor": torch.zeros(8, 8, 3, dtype=torch.uint8),
-    "an array of another framework": SimpleNamespace(dtype=np.dtype("uint8"), shape=(8, 8, 3), size=192),
-    "a list": [[[0, 0, 0]]],
-    "none": None,
-}
-
-
-def test_what_is_no_frame_is_refused_in_a_line(tmp_path):
-    good = np.zeros((8, 8, 3), np.uint8)
-    for name, frame in NO_FRAMES.items():
-        for use in (
-            lambda f: video.write_film(tmp_path / "x.mp4", [f], 5),
-            lambda f: video.write_film(tmp_path / "x.mp4", [good, f], 5),
-            lambda f: video.preview([f, good], 5),
-            lambda f: video.fitted(f, 16, 16),
-            video.jpeg,
-        ):
-            with pytest.raises(
-                ValueError, match=r"^a frame is a NumPy array, uint8 \(height, width, 3\) in RGB"
-            ) as message:
-                use(frame)
-            assert "\n" not in str(message.value)
-            assert ("(255 * frame)" in str(message.value)) == (name == "of floats")
-    for rate in (0, -1, float("nan"), float("inf")):
-        for use in (lambda r: video.write_film(tmp_path / "x.mp4", [good], r), lambda r: video.preview([good], r)):
-            with pytest.raises(ValueError, match=r"^rate is .*: give the pictures a second, more than 0$"):
-                use(rate)
-    assert not list(tmp_path.iterdir())
-
-
-def full_disk(limit=20_000):
-    """No file may become longer than this: what a full disk does, and OpenCV says nothing of it."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-
-@pytest.mark.skipif(sys.platform == "darwin", reason="AVFoundation may write in a process that the limit does not hold")
-def test_a_film_that_the_disk_has_no_room_for_is_not_left_half_written(tmp_path):
-    (tmp_path / "film.mp4").write_bytes(b"before")
-    program = f"""
-import numpy as np
-from pathlib import Path
-from test_video import full_disk
-from metallab.detection import video
-full_disk()
-noise = np.random.default_rng(0).integers(0, 255, (20, 128, 128, 3), np.uint8)
-try:
-    video.write_film(Path({str(tmp_path)!r}, "film.mp4"), noise, 5)
-except OSError as error:
-    print(error)
-"""
-    ran = isolated.run(program, environment={"PYTHONPATH": str(Path(__file__).parent)})
-    assert ran.ok, ran.detail
-    assert "film.mp4 cannot be written" in ran.printed
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"before"]
 
 
 @pytest.mark.parametrize("source", ["~nobody-of-this-name/film.mp4", "x" * 300, "99999999999"])

@@ -69,13 +69,6 @@ def test_collecting_ends_whatever_happens(inputs):
         grappler.collect(lambda: 0)
 
 
-def test_a_function_that_was_called_before_shows_nothing_and_says_so(inputs):
-    known = tf.function(block, jit_compile=False)
-    known(*inputs)
-    with pytest.raises(ValueError, match="not called before"):
-        grappler.collect(known, *inputs)
-
-
 @pytest.mark.processor
 def test_the_remapper_is_held_for_each_call(inputs):
     """Whichever order the calls take, each runs its own graph, and the option stays as it was.

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -85,23 +84,6 @@ def test_programs_are_counted_outside_jit_too_and_each_time_from_none():
         assert len(compiled) == 4, "counted no more"
 
 
-def test_compiled_means_traced_once():
-    seen = []
-
-    def counted(params, x, xp=jnp):
-        seen.append("run")
-        return params * x
-
-    network = networks.Network("counted", counted, np.float32(2), (np.ones(3, np.float32),)).on(CPU)
-    for task in (network.inference, network.gradient):
-        for compiled, runs in ((True, 1), (False, 3)):
-            seen.clear()
-            call = task(compiled=compiled)
-            for _ in range(3):
-                jax.block_until_ready(call())
-            assert len(seen) == runs, (task, compiled)
-
-
 def test_the_gradient_is_that_of_the_mean_square():
     rng = np.random.default_rng(1)
     for name in networks.MEASURED:
@@ -165,42 +147,6 @@ def test_attention_is_that_of_the_paper():
                 after += values / scores.sum() @ p["join"][head]
             hidden = np.maximum(normal(p["norm 2"], after) @ p["up"]["weight"] + p["up"]["bias"], 0)
             np.testing.assert_allclose(ours[step], after + hidden @ p["down"]["weight"] + p["down"]["bias"], atol=1e-4)
-
-
-def test_the_cnn_convolves_and_pools():
-    network = small(networks, "CNN")
-    x = network.inputs[0]
-    for name in ("first", "second"):
-        x = np.maximum(convolved(network.params[name], x), 0)
-        x = np.max([x[:, i::2, j::2] for i in (0, 1) for j in (0, 1)], axis=0)
-    expected = x.mean(axis=(1, 2)) @ network.params["out"]["weight"] + network.params["out"]["bias"]
-    checks.assert_close(expected, network.on(CPU).inference()(), "float32")
-
-
-def test_the_resnet_block_has_a_shortcut_and_two_norms():
-    network = small(networks, "ResNet block")
-    params, (x,) = network.params, network.inputs
-
-    def normal(layer, x):
-        flat = x.reshape(-1, 3)
-        return (x - flat.mean(0)) / np.sqrt(flat.var(0) + 1e-5) * layer["scale"] + layer["shift"]
-
-    y = np.maximum(normal(params["first norm"], convolved(params["first"], x)), 0)
-    expected = np.maximum(x + normal(params["second norm"], convolved(params["second"], y)), 0)
-    checks.assert_close(expected, network.on(CPU).inference()(), "float32")
-
-
-def test_the_mlp_has_relu_between():
-    network = small(networks, "MLP")
-    (x,), p = network.inputs, network.params
-    for name in ("in", "hidden"):
-        x = np.clip(x @ p[name]["weight"] + p[name]["bias"], 0, None)
-    checks.assert_close(x @ p["out"]["weight"] + p["out"]["bias"], network.on(CPU).inference()(), "float32")
-
-
-def test_heads_have_to_divide_the_width():
-    with pytest.raises(ValueError, match="3 heads cannot share a width of 8"):
-        networks.attention_block(width=8, heads=3)
 
 
 @pytest.fixture
@@ -309,10 +255,3 @@ def test_pages_run_with_an_apple_gpu(page, tmp_path):
     assert ran["computed"] == {cpu: str({CPU}), "mps": ran["other"]}
     assert ran["roles"] == {cpu: "CPU", "mps": "GPU"}
     assert "os.abort(): crashed" in ran.printed
-
-
-def convolved(kernel, x):
-    """A 3 x 3 convolution as machine learning means it, by a loop over the kernel."""
-    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    height, width = x.shape[1:3]
-    return sum(padded[:, i : i + height, j : j + width] @ kernel[i, j] for i in range(3) for j in range(3))

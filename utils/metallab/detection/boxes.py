@@ -1,11 +1,11 @@
-"""Boxes that a detector found: whether two runs found the same ones, and how they look on a frame.
+"""Boxes that a detector found: whether two runs found the same ones.
 
 A frame's boxes are an array (n, 6): left, top, right, bottom in pixels, score from 0 to 1, class id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,6 @@ CONFIDENCE = 0.25
 
 SUPPRESSION = 0.6
 """The overlap from which only the better of two boxes of one class is kept, unless another is given."""
-
-COLOURS = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (213, 94, 0), (204, 121, 167), (86, 180, 233))
-"""Of the classes, in RGB; those of Okabe and Ito, as in `metallab.plots`."""
-
-LIGHT = ((230, 159, 0), (86, 180, 233), (204, 121, 167))
-"""Colours that want black letters."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +95,6 @@ class SameBoxes:
         more = [i for i in free if not self.may_be_missing(got, i)]
         return sentences + [f"a box with score {got[i, 4]:.3f} is there that should not be" for i in more]
 
-    def at_the_edge(self, reference: Sequence[Any], result: Sequence[Any]) -> int:
-        """How many boxes of either run have no partner in the other and are excused, over all frames."""
-        count = 0
-        for expected, got in zip(map(_array, reference), map(_array, result), strict=True):
-            for boxes, partners in ((expected, got), (got, expected)):
-                pairs = iou(boxes[:, :4], partners[:, :4]) * (boxes[:, None, 5] == partners[None, :, 5])
-                alone = pairs.max(axis=1, initial=0) < TOLERANCES[self.dtype].overlap
-                count += sum(self.may_be_missing(boxes, i) for i in np.flatnonzero(alone))
-        return count
-
     def may_be_missing(self, boxes: np.ndarray, number: int) -> bool:
         """Could rounding alone have taken a box away: by its score, or its overlap with a better one of its class?"""
         allowed, box = TOLERANCES[self.dtype], boxes[number]
@@ -131,45 +115,22 @@ class SameBoxes:
 
 def iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Intersection over union of each box of ``a`` (n, 4) with each of ``b`` (m, 4): (n, m), 0 where they are apart."""
-    corner = np.maximum(a[:, None, :2], b[None, :, :2])
-    far = np.minimum(a[:, None, 2:4], b[None, :, 2:4])
-    common = np.prod(np.clip(far - corner, 0, None), axis=2)
-    area = lambda boxes: np.prod(boxes[:, 2:4] - boxes[:, :2], axis=1)
-    union = area(a)[:, None] + area(b)[None, :] - common
-    return np.divide(common, union, out=np.zeros_like(common), where=union > 0)
+    import torch
+    from torchvision.ops import box_iou
 
-
-def draw(frame: np.ndarray, boxes: Any, names: Mapping[int, str], caption: str = "") -> np.ndarray:
-    """A copy of a frame, uint8 (height, width, 3) in RGB, with its boxes, their names and scores, and a caption."""
-    import cv2
-
-    drawn = np.ascontiguousarray(frame.copy())
-    scale = max(0.4, frame.shape[1] / 1280)
-    for left, top, right, bottom, score, kind in _array(boxes):
-        colour = COLOURS[int(kind) % len(COLOURS)]
-        cv2.rectangle(drawn, (round(left), round(top)), (round(right), round(bottom)), colour, 2)
-        label = f"{names.get(int(kind), int(kind))} {score:.2f}"
-        _write(drawn, label, (round(left), round(top)), colour, scale)
-    return captioned(drawn, caption) if caption else drawn
+    return np.nan_to_num(box_iou(torch.from_numpy(a), torch.from_numpy(b)).numpy())  # of two empty ones it is 0 / 0
 
 
 def captioned(frame: np.ndarray, caption: str) -> np.ndarray:
     """A copy of a frame, uint8 (height, width, 3), with words in its lower left corner."""
-    drawn = np.ascontiguousarray(frame.copy())
-    _write(drawn, caption, (0, frame.shape[0]), (0, 0, 0), 1.5 * max(0.4, frame.shape[1] / 1280))
-    return drawn
-
-
-def _write(picture: np.ndarray, text: str, corner: tuple[int, int], background: Sequence[int], scale: float) -> None:
-    """Text on a patch whose lower left is at a corner, moved into the picture where it would leave it."""
     import cv2
 
-    (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
-    x = max(0, min(corner[0], picture.shape[1] - width - 4))
-    y = max(height + below + 4, min(corner[1], picture.shape[0]))
-    cv2.rectangle(picture, (x, y - height - below - 4), (x + width + 4, y), background, -1)
-    ink = (0, 0, 0) if tuple(background) in LIGHT else (255, 255, 255)
-    cv2.putText(picture, text, (x + 2, y - below - 1), cv2.FONT_HERSHEY_SIMPLEX, scale, ink, 1, cv2.LINE_AA)
+    drawn, scale = np.ascontiguousarray(frame.copy()), 1.5 * max(0.4, frame.shape[1] / 1280)
+    (width, height), below = cv2.getTextSize(caption, cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
+    bottom = len(drawn)
+    cv2.rectangle(drawn, (0, bottom - height - below - 4), (width + 4, bottom), (0, 0, 0), -1)
+    place = 2, bottom - below - 1
+    return cv2.putText(drawn, caption, place, cv2.FONT_HERSHEY_SIMPLEX, scale, (255, 255, 255), 1, cv2.LINE_AA)
 
 
 def _array(boxes: Any) -> np.ndarray:

@@ -9,13 +9,11 @@ ultralytics is AGPL-3.0; `data/README.md` says what that means for these weights
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,12 +21,11 @@ import numpy as np
 import torch
 import torchvision  # noqa: F401  # ultralytics takes torchvision's NMS only where it finds it imported
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from metallab import paths
 from metallab.detection.boxes import CONFIDENCE, SUPPRESSION
-from metallab.detection.scenes import CLASSES, Frame
+from metallab.detection.scenes import CLASSES
 
 OFFLINE = {
     "YOLO_OFFLINE": "1",
@@ -53,9 +50,7 @@ for _name, _value in OFFLINE.items():
     os.environ.setdefault(_name, _value)
 with _threads_kept():
     from ultralytics import settings
-    from ultralytics.engine.validator import BaseValidator
     from ultralytics.nn.tasks import DetectionModel
-    from ultralytics.utils.metrics import ap_per_class, box_iou
     from ultralytics.utils.nms import non_max_suppression
 if settings["sync"] and os.environ["YOLO_CONFIG_DIR"] == OFFLINE["YOLO_CONFIG_DIR"]:
     settings.update({"sync": False})  # ultralytics' word for sending usage data; a user's own settings stay as they are
@@ -77,18 +72,6 @@ class BadWeights(ValueError):
     """A file of weights that is missing, damaged, or made for something else."""
 
 
-@dataclass(frozen=True)
-class Score:
-    """Mean average precision of a detector, from 0 to 1."""
-
-    map50: float
-    """A detection counts from an intersection over union of 0.5 on."""
-    map50_95: float
-    """The mean over ten thresholds from 0.5 to 0.95, as in COCO."""
-    per_class: dict[str, float]
-    """The same mean for each class that occurs."""
-
-
 def build() -> DetectionModel:
     """An untrained YOLOv5n for the classes of `scenes`, on the CPU, in float32; from torch's random numbers."""
     model = DetectionModel(ARCHITECTURE, nc=len(CLASSES), verbose=False)
@@ -100,7 +83,8 @@ def build() -> DetectionModel:
 def load(path: str | Path = WEIGHTS, sha256: str | None = SHA256) -> DetectionModel:
     """The trained detector, on the CPU, in float32 and evaluation mode.
 
-    For a file of your own that `save` wrote, pass its ``path`` and its ``sha256``, or None to leave that check out.
+    For a file of your own, which ``data/weights/train_detector.py`` writes, pass ``path`` and ``sha256`` (or None, to
+    leave that check out).
     `BadWeights` if the file is missing, damaged, or made for other classes or another network.
     """
     path = Path(path)
@@ -126,20 +110,6 @@ def load(path: str | Path = WEIGHTS, sha256: str | None = SHA256) -> DetectionMo
             f"{path} does not fit {ARCHITECTURE} of this ultralytics ({' '.join(lines[:2])}): {_REMEDY}"
         ) from error
     return model.eval()
-
-
-def save(model: DetectionModel, path: str | Path) -> str:
-    """Write a detector's weights, in half precision, for `load`; the file's sha256.
-
-    ValueError if a weight is not a finite number in half precision.
-    """
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    state = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
-    if lost := [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]:
-        raise ValueError(f"not finite in half precision, so not saved: {', '.join(lost[:3])}; train it anew")
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    save_file(state, path, {"classes": json.dumps(CLASSES), "architecture": ARCHITECTURE})
-    return checksum(path)
 
 
 def checksum(path: str | Path) -> str:
@@ -169,53 +139,3 @@ def detections(outputs: Tensor | tuple, confidence: float = CONFIDENCE, overlap:
     """
     outputs = outputs[0] if isinstance(outputs, tuple) else outputs
     return non_max_suppression(outputs.float(), confidence, overlap, max_time_img=float("inf"))
-
-
-def evaluate(
-    model: DetectionModel, frames: Iterable[Frame], device: torch.device | str = "cpu", batch: int = 16
-) -> Score:
-    """Mean average precision on frames with known boxes, computed on ``device`` by ultralytics' own functions.
-
-    ValueError if there is nothing to find in the frames.
-    """
-    model = copy.deepcopy(model).to(device).eval()
-    predictions, wanted = [], []
-    for group in _batches(frames, batch):
-        with torch.no_grad():
-            outputs = model(to_input([frame.image for frame in group]).to(device))
-        for frame, boxes in zip(group, detections(outputs, confidence=0.001), strict=True):
-            predictions.append(_judged(boxes.cpu(), frame))
-            wanted.append(frame.classes)
-    classes = np.concatenate(wanted) if wanted else np.zeros(0)
-    if not len(classes):
-        raise ValueError("there is nothing to find in these frames: evaluate on some that have boxes")
-    hits, scores, guesses = (np.concatenate(column) for column in zip(*predictions, strict=True))
-    precision, present = ap_per_class(hits, scores, guesses, classes)[5:7]
-    per_class = {CLASSES[int(index)]: float(row.mean()) for index, row in zip(present, precision, strict=True)}
-    return Score(float(precision[:, 0].mean()), float(precision.mean()), per_class)
-
-
-class _Matcher(BaseValidator):
-    """ultralytics' matching of detections with labels, without the rest of its validator."""
-
-    def __init__(self) -> None:
-        self.iouv = torch.linspace(0.5, 0.95, 10)
-
-
-def _judged(boxes: Tensor, frame: Frame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Detections of one frame: whether they are right at each threshold (n, 10), their scores and classes (n,)."""
-    iou = box_iou(torch.from_numpy(frame.boxes), boxes[:, :4])
-    right = _Matcher().match_predictions(boxes[:, 5], torch.from_numpy(frame.classes), iou)
-    return right.numpy(), boxes[:, 4].numpy(), boxes[:, 5].numpy()
-
-
-def _batches(frames: Iterable[Frame], size: int) -> Iterable[list[Frame]]:
-    """Frames in groups of at most ``size`` that have one shape."""
-    group: list[Frame] = []
-    for frame in frames:
-        if group and (len(group) == size or group[0].image.shape != frame.image.shape):
-            yield group
-            group = []
-        group.append(frame)
-    if group:
-        yield group

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,26 +15,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from metallab import by_mode, device, plots, tables, timing, units
+from metallab import by_mode, device, timing, units
 from metallab.allowance import Allowance
 from metallab.checks import Mismatch
-from metallab.detection import boxes, detector, engines, live, video, yolo
+from metallab.detection import boxes, detector, engines, video, yolo
 
 PLAIN = "CPU, float32"
 """The baseline: PyTorch on the CPU, operation by operation, as one writes it first."""
 
-BATCH_SIDE = 320
-"""Width and height of the pictures in a batch, in pixels: small, so that a CPU can afford several sizes of a batch."""
-
 HOPELESS = 4.0
 """Times the baseline's time from which a way is not raced."""
-
-
-HALF = 0.5
-"""Intersection over union from which two boxes are taken for one thing's, at sizes that see it differently."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +66,7 @@ class Pipeline:
     def draw(self, frame: np.ndarray, kept: Sequence[Tensor]) -> tuple[np.ndarray, Tensor]:
         """The frame with its boxes, and the boxes in the frame's own pixels."""
         moved = yolo.to_frame(kept[0], frame, self.height, self.width)
-        return boxes.draw(frame, moved, self.names), moved
+        return yolo.draw(frame, moved, self.names), moved
 
     def stages(self, frame: np.ndarray) -> dict[str, Callable[..., Any]]:
         """The five stages of a frame, each taking what the one before returns; the last returns a list of boxes."""
@@ -98,8 +89,8 @@ def two_panes(network: nn.Module, lab: device.Device) -> dict[str, Pipeline]:
 
     Where ``lab`` is the CPU the second is ONNX Runtime on it.
     """
-    panes = _on_cpu(network)
-    return panes | (_onnx(panes[PLAIN]) if lab.kind == "cpu" else _eager(panes[PLAIN], lab))
+    plain = _on_cpu(network)
+    return {PLAIN: plain} | (_onnx(plain) if lab.kind == "cpu" else _eager(plain, lab))
 
 
 def rivals(network: nn.Module, lab: device.Device) -> dict[str, Pipeline]:
@@ -109,15 +100,17 @@ def rivals(network: nn.Module, lab: device.Device) -> dict[str, Pipeline]:
     in fast mode, where the film's pane writes it down already). On a GPU: float32, and float16 in the same way; with
     CUDA also the launches of float16 recorded as one.
     """
-    ways = _on_cpu(network)
-    plain = ways[PLAIN]
+    plain = _on_cpu(network)
     if lab.kind == "cpu":
-        ways["CPU, channels last"] = _rewritten(plain, plain.on, torch.float32)
-        ways["CPU, bfloat16"] = _rewritten(plain, plain.on, torch.bfloat16)
-        ways["CPU, 1 thread"] = dataclasses.replace(plain, on=device.cpu(threads=1))
-        return ways | by_mode(full=_onnx, fast=lambda _: {})(plain)
-    ways |= _eager(plain, lab)
-    half = ways[f"{lab.kind}, float16"] = _rewritten(plain, lab, torch.float16)
+        onnx = by_mode(full=_onnx, fast=lambda _: {})(plain)
+        return {
+            PLAIN: plain,
+            "CPU, channels last": _rewritten(plain, plain.on, torch.float32),
+            "CPU, bfloat16": _rewritten(plain, plain.on, torch.bfloat16),
+            "CPU, 1 thread": dataclasses.replace(plain, on=device.cpu(threads=1)),
+        } | onnx
+    half = _rewritten(plain, lab, torch.float16)
+    ways = {PLAIN: plain} | _eager(plain, lab) | {f"{lab.kind}, float16": half}
     if lab.kind == "cuda":
         example = half.transfer(np.zeros((1, half.height, half.width, 3), np.uint8))
         recorded = engines.CudaGraph(half.network, example)
@@ -125,89 +118,28 @@ def rivals(network: nn.Module, lab: device.Device) -> dict[str, Pipeline]:
     return ways
 
 
-def film(panes: Mapping[str, Pipeline], frames: Sequence[np.ndarray], seconds: float = 5.0) -> video.Filmed:
-    """`video.film` of pipelines, the first of which is the baseline, with a line that counts the frames."""
-    first = next(iter(panes))
-    shown = live.progress(frames, "frames made ready")
-    return video.film(
-        panes,
-        shown,
-        on={name: pane.on for name, pane in panes.items()},
-        baseline=first,
-        parity={name: boxes.matches(pane.dtype) for name, pane in panes.items()},
-        seconds=seconds,
-    )
+def _on_cpu(network: nn.Module) -> Pipeline:
+    height, width = by_mode(full=(384, 640), fast=(192, 320))
+    return Pipeline(device.cpu(), network, network.names, height=height, width=width)
 
 
-@dataclass(frozen=True)
-class Race:
-    """Ways of a frame, timed in turns on one frame, once their boxes were compared."""
+def _eager(plain: Pipeline, lab: device.Device) -> dict[str, Pipeline]:
+    if lab.kind == "cuda":
+        torch.backends.cudnn.allow_tf32 = False  # float32 shall mean float32
+    there = copy.deepcopy(plain.network).to(lab.torch_device)
+    return {f"{lab.kind}, float32": dataclasses.replace(plain, on=lab, network=there)}
 
-    agreement: tables.Table
-    """What became of each way's boxes, and which ways were not raced."""
-    compared: timing.Comparison
-    """From the frame to the finished picture."""
-    stages: Mapping[str, Mapping[str, timing.Measurement]]
-    """Of each way that was raced, the stages of the very passes that `compared` has."""
-    ways: Mapping[str, Pipeline]
-    """Those that were raced."""
 
-    @property
-    def figure(self) -> Figure:
-        """The stages of each way, as bars."""
-        return plots.stages(self.stages)
+def _onnx(plain: Pipeline) -> dict[str, Pipeline]:
+    example = torch.ones(1, 3, plain.height, plain.width)
+    engine = engines.OnnxNetwork(plain.network, example, plain.on.threads)
+    return {"CPU, ONNX Runtime": dataclasses.replace(plain, network=engine, any_size=False)}
 
-    @property
-    def measurements(self) -> list[timing.Measurement]:
-        """All stages of all ways, each named by both, to be saved beside `compared`."""
-        return [
-            dataclasses.replace(part, name=f"{name}: {stage}")
-            for name, parts in self.stages.items()
-            for stage, part in parts.items()
-        ]
 
-    @property
-    def sentences(self) -> list[str]:
-        """At most three: the limit of the baseline, and what may be said of the first two others."""
-        return [self.limits[0], *self.compared.sentences[:2]]
-
-    @property
-    def limits(self) -> list[str]:
-        """`limit` of each way, the baseline first; where nothing may be told of any, why, once."""
-        every = [parts["total"] for parts in self.stages.values()]
-        if doubt := timing.doubt(*every, drift=self.compared.drift):
-            return [f"No share of the network is told: {doubt}"]
-        return [self.limit(way) for way in self.stages]
-
-    def limit(self, way: str) -> str:
-        """How far a faster network could bring a way at most, in words; ask `limits` what may be told."""
-        parts = self.stages[way]
-        rest = parts["total"].median - parts["infer"].median
-        total, others, most = units.seconds(parts["total"].median), units.seconds(rest), parts["total"].median / rest
-        return (
-            f"{way}: of a frame's {total} {others} are not the network; "
-            f"if it took no time a frame would be done {units.times(most)} times as fast, and no faster"
-        )
-
-    def follow(self) -> dict[str, Pipeline]:
-        """The baseline and at most two others that take pictures of any size: the fastest, none of them slower.
-
-        Where speeds are withheld, the first two.
-        """
-        speed = {name: ratio.median for name, ratio in self.compared.ratios.items()}
-        others = [name for name, way in self.ways.items() if way.any_size and speed.get(name, 1.0) >= 1]
-        others.remove(self.compared.baseline)
-        others.sort(key=lambda name: -speed.get(name, 1.0))
-        return {name: self.ways[name] for name in [self.compared.baseline, *others[:2]]}
-
-    def imagine(self, stage: str, factor: float) -> Figure:
-        """The bars of `figure` if one stage were so many times as fast: a calculation, nothing that was measured."""
-        imagined = {}
-        for name, parts in self.stages.items():
-            samples = tuple(seconds / factor for seconds in parts[stage].samples)
-            imagined[name] = {**parts, stage: dataclasses.replace(parts[stage], samples=samples)}
-            del imagined[name]["total"]
-        return plots.stages(imagined, heading=f"CALCULATED, with {stage} {units.times(factor)} times as fast")
+def _rewritten(plain: Pipeline, lab: device.Device, dtype: torch.dtype) -> Pipeline:
+    """Batch norms folded into convolutions, the colours of a pixel side by side in memory, in a dtype, on a device."""
+    model = copy.deepcopy(plain.network).fuse(verbose=False).to(lab.torch_device, dtype)
+    return dataclasses.replace(plain, on=lab, network=model.to(memory_format=torch.channels_last), dtype=dtype)
 
 
 class Stages:
@@ -250,234 +182,106 @@ class Stages:
         return parts | {"total": total}
 
 
+@dataclass(frozen=True)
+class Race:
+    """Ways of a frame, timed in turns on one frame, once their boxes were compared."""
+
+    boxes: Mapping[str, str]
+    """By way, but for the first: whether its boxes are those of the first, and why it was not raced."""
+    compared: timing.Comparison
+    """From the frame to the finished picture."""
+    stages: Mapping[str, Mapping[str, timing.Measurement]]
+    """Of each way that was raced, the stages of the very passes that `compared` has, and their ``total``."""
+    ways: Mapping[str, Pipeline]
+    """Those that were raced."""
+
+
 def race(ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], seconds: float = 7.0) -> Race:
     """Compare the boxes of all ways with those of the first, then time those that agree, in turns and stage by stage.
 
-    Timed is the frame with the most boxes. Each stage is waited for. A slow way is shown fewer frames, and one that
-    takes more than `HOPELESS` times the first's time is not raced. Comparing and timing get ``seconds`` each, in fast
-    mode far less. `video.SourceError` if nothing is detected in any frame.
+    Timed is the frame with the most boxes. A slow way is shown fewer frames, and one that takes more than `HOPELESS`
+    times the first's time is not raced. Comparing and timing get ``seconds`` each, in fast mode far less.
+    `video.SourceError` if nothing is detected in any frame.
     """
     first, *others = ways
     reference = [ways[first](frame)[1] for frame in frames]
     video.assert_something(reference)
+    plain, _ = _seconds(ways[first], frames[0])
     within = Allowance(by_mode(full=seconds, fast=1.0))
-    quickest, _ = _quickest(ways[first], frames[:1])
-    rows, kept = [], {first: ways[first]}
-    for name in live.progress(others, "rivals compared"):
+    agreement, kept = {}, {first: ways[first]}
+    for name in others:
         share = Allowance(max(0.1, within.left / len(others)))
-        result, raced = _against(ways[name], frames, reference, share, quickest)
-        rows.append((name, result))
+        agreement[name], raced = _agreement(ways[name], frames, reference, share, plain)
         if raced:
             kept[name] = ways[name]
     frame = frames[int(np.argmax([len(each) for each in reference]))]
     passes = {name: Stages(way.stages(frame), on=way.on) for name, way in kept.items()}
     budget = by_mode(full=timing.Budget(min_samples=20, min_seconds=0.25, max_seconds=2.0), fast=timing.FAST)
-    compared = timing.compare(
-        passes,
-        on={name: way.on for name, way in kept.items()},
-        baseline=first,
-        parity={name: boxes.matches(way.dtype) for name, way in kept.items()},
-        name="frame to picture",
-        dtype={name: way.dtype for name, way in kept.items()},
-        budget=Allowance(seconds).budget(1, budget, variants=len(kept)),
-    )
-    stages = {name: each.split(compared[name]) for name, each in passes.items()}
-    return Race(tables.Table(["way", f"its boxes, against {first}"], rows), compared, stages, kept)
+    compared = _compared(passes, kept, boxes.matches, "frame to picture", Allowance(seconds).budget(1, budget))
+    return Race(agreement, compared, {name: each.split(compared[name]) for name, each in passes.items()}, kept)
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """The network alone, timed over the frames of a batch or over the size of a picture."""
-
-    comparisons: Mapping[int, timing.Comparison]
-    xlabel: str
-    frames: Mapping[int, int]
-    """How many frames each comparison's calls hold."""
-    work: Mapping[int, int]
-    """How much each comparison's calls compute, in `unit`."""
-    unit: str
-    """``frames`` or ``pixels``."""
-    left_out: str
-
-    @property
-    def doubt(self) -> timing.Doubt:
-        """Why nothing may be told of any time here; empty if something may."""
-        doubts = [timing.doubt(c[c.baseline], drift=c.drift) for c in self.comparisons.values()]
-        return doubts[0] if all(doubts) else timing.Doubt()
-
-    @property
-    def figure(self) -> Figure | None:
-        """Time a call over what was varied; a way whose boxes differ, or of which nothing may be said, is not drawn.
-
-        None where nothing may be said of any.
-        """
-        if self.doubt:
-            return None
-        told = {x: c for x, c in self.comparisons.items() if not timing.doubt(c[c.baseline], drift=c.drift)}
-        shown = dict.fromkeys(name for c in told.values() for name in (c.baseline, *c.ratios))
-        lines = {name: {x: c[name] for x, c in told.items() if name in (c.baseline, *c.ratios)} for name in shown}
-        return plots.curves(lines, xlabel=self.xlabel, heading="The network alone")
-
-    @property
-    def gains(self) -> list[str]:
-        """For each way what the most work costs against the least, in a sentence; empty where nothing may be told."""
-        told = [x for x, c in self.comparisons.items() if not timing.doubt(c[c.baseline], drift=c.drift)]
-        if len(told) < 2:
-            return []
-        few, many = told[0], told[-1]
-        first, last = self.comparisons[few], self.comparisons[many]
-        shown = [name for name in last.measurements if all(name in (c.baseline, *c.ratios) for c in (first, last))]
-        sentences = []
-        for name in shown:
-            before, after = first[name].median, last[name].median
-            each = [units.seconds(time / self.frames[x]) for x, time in ((few, before), (many, after))]
-            sentences.append(
-                f"{name}, {first.name} to {last.name}: {units.times(self.work[many] / self.work[few])} times the "
-                f"{self.unit} take {units.times(after / before)} times as long ({each[0]} a frame, then {each[1]})"
-            )
-        return sentences
-
-    def __repr__(self) -> str:
-        if self.doubt:
-            return "\n".join([f"No times are told: {self.doubt}", *filter(None, [self.left_out])])
-        refused = {f"{name}: {why}": None for c in self.comparisons.values() for name, why in c.refused.items()}
-        return "\n".join([*self.gains, *refused, *filter(None, [self.left_out])])
-
-
-def sweep_batches(
-    ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], counts: Sequence[int], seconds: float = 4.0
-) -> Sweep:
-    """Time the network alone with several frames in a batch, in turns; what does not fit into ``seconds`` is left out.
+def compare_networks(
+    ways: Mapping[str, Pipeline], pictures: np.ndarray, name: str, within: Allowance
+) -> timing.Comparison:
+    """Time the network alone on prepared pictures, uint8 (n, height, width, 3), in a third of what ``within`` has left.
 
     ``ways`` take any size; the first is the baseline, with whose boxes all others' are compared.
     """
-    side = by_mode(full=BATCH_SIDE, fast=96)
-    sizes = {count: (count, side) for count in counts}
-    return _sweep(ways, frames, sizes, "frames in a batch", "batch of {}", seconds)
+    calls = {each: functools.partial(way.infer, way.transfer(pictures)) for each, way in ways.items()}
 
+    def same_raw(dtype: torch.dtype) -> Callable[[Any, Any], None]:
+        def same_boxes(reference: Any, result: Any) -> None:
+            boxes.matches(dtype)(*([kept.cpu() for kept in detector.detections(raw)] for raw in (reference, result)))
 
-def sweep_sizes(
-    ways: Mapping[str, Pipeline], frames: Sequence[np.ndarray], sides: Sequence[int], seconds: float = 4.0
-) -> Sweep:
-    """As `sweep_batches`, with one frame that is scaled to squares of so many pixels a side, multiples of 32."""
-    sizes = {side: (1, side) for side in sides}
-    return _sweep(ways, frames, sizes, "width and height [pixels]", "{0} x {0} pixels", seconds)
+        return same_boxes
 
-
-def _sweep(
-    ways: Mapping[str, Pipeline],
-    frames: Sequence[np.ndarray],
-    sizes: Mapping[int, tuple[int, int]],
-    xlabel: str,
-    name: str,
-    seconds: float,
-) -> Sweep:
-    within, comparisons = Allowance(seconds), {}
     full = by_mode(full=timing.Budget(min_samples=10, min_seconds=0.2, max_seconds=2.0), fast=timing.FAST)
-    for x in within.items(list(sizes), xlabel):
-        count, side = sizes[x]
-        batch = yolo.prepare(list(itertools.islice(itertools.cycle(frames), count)), side, side)
-        comparisons[x] = timing.compare(
-            {n: functools.partial(way.infer, way.transfer(batch)) for n, way in ways.items()},
-            on={n: way.on for n, way in ways.items()},
-            baseline=next(iter(ways)),
-            parity={n: _SameRaw(way.select, boxes.matches(way.dtype)) for n, way in ways.items()},
-            name=name.format(x),
-            dtype={n: way.dtype for n, way in ways.items()},
-            # a share is kept for what they take besides measuring, or the last one would be left out for it
-            budget=within.budget(len(sizes) - len(comparisons) + 1, full, variants=len(ways)),
-        )
-    frames_in = {x: count for x, (count, _) in sizes.items()}
-    several = len(set(frames_in.values())) > 1
-    work = frames_in if several else {x: side * side for x, (_, side) in sizes.items()}
-    unit = "frames" if several else "pixels"
-    return Sweep(comparisons, xlabel, frames_in, work, unit, str(within) if within.left_out else "")
+    return _compared(calls, ways, same_raw, name, within.budget(3, full, variants=len(ways)))
 
 
-def boxes_by_size(raced: Race, frame: np.ndarray, sides: Sequence[int]) -> tables.Table:
-    """What the baseline of a race finds in a frame, uint8 (h, w, 3), scaled to squares of ``sides``, multiples of 32.
-
-    Each box is set against those at the race's own size: of the same class, overlapping by at least `HALF`.
-    """
-    plain = raced.ways[raced.compared.baseline]
-    expected = plain(frame)[1].numpy()
-    rows = [(f"{plain.width} x {plain.height}", len(expected), "", "")]
-    for side in sides:
-        got = dataclasses.replace(plain, height=side, width=side)(frame)[1].numpy()
-        pairs = boxes.iou(expected[:, :4], got[:, :4]) * (expected[:, None, 5] == got[None, :, 5]) >= HALF
-        kept = int(min(pairs.any(axis=1).sum(), pairs.any(axis=0).sum()))
-        rows.append((f"{side} x {side}", len(got), len(expected) - kept, len(got) - kept))
-    return tables.Table(["size", "boxes", "missing", "more"], rows)
-
-
-@dataclass(frozen=True)
-class _SameRaw:
-    """A parity of raw outputs: the boxes that are selected from them are compared."""
-
-    select: Callable[[Any], list[Tensor]]
-    same: boxes.SameBoxes
-
-    def __call__(self, reference: Any, result: Any) -> None:
-        self.same(self.select(reference), self.select(result))
-
-    def __str__(self) -> str:
-        return str(self.same)
+def _compared(
+    calls: Mapping[str, Callable[[], Any]],
+    ways: Mapping[str, Pipeline],
+    parity: Callable[[torch.dtype], Callable],
+    name: str,
+    budget: timing.Budget,
+) -> timing.Comparison:
+    return timing.compare(
+        calls,
+        on={name: way.on for name, way in ways.items()},
+        baseline=next(iter(ways)),
+        parity={name: parity(way.dtype) for name, way in ways.items()},
+        name=name,
+        dtype={name: way.dtype for name, way in ways.items()},
+        budget=budget,
+    )
 
 
-def _on_cpu(network: nn.Module) -> dict[str, Pipeline]:
-    height, width = by_mode(full=(384, 640), fast=(192, 320))
-    return {PLAIN: Pipeline(device.cpu(), network, network.names, height=height, width=width)}
-
-
-def _eager(plain: Pipeline, lab: device.Device) -> dict[str, Pipeline]:
-    if lab.kind == "cuda":
-        torch.backends.cudnn.allow_tf32 = False  # float32 shall mean float32
-    there = copy.deepcopy(plain.network).to(lab.torch_device)
-    return {f"{lab.kind}, float32": dataclasses.replace(plain, on=lab, network=there)}
-
-
-def _onnx(plain: Pipeline) -> dict[str, Pipeline]:
-    example = torch.ones(1, 3, plain.height, plain.width)
-    engine = engines.OnnxNetwork(plain.network, example, plain.on.threads)
-    return {"CPU, ONNX Runtime": dataclasses.replace(plain, network=engine, any_size=False)}
-
-
-def _rewritten(plain: Pipeline, lab: device.Device, dtype: torch.dtype) -> Pipeline:
-    """Batch norms folded into convolutions, the colours of a pixel side by side in memory, in a dtype, on a device."""
-    model = copy.deepcopy(plain.network).fuse(verbose=False).to(lab.torch_device, dtype)
-    return dataclasses.replace(plain, on=lab, network=model.to(memory_format=torch.channels_last), dtype=dtype)
-
-
-def _quickest(way: Pipeline, frames: Sequence[np.ndarray]) -> tuple[float, list[Tensor]]:
-    """Seconds of the quickest frame, and the boxes of each; the first frame once more before."""
-    seconds, kept = [], []
+def _seconds(way: Pipeline, frame: np.ndarray) -> tuple[float, Tensor]:
+    """Seconds and boxes of a frame, the second time that it is computed."""
     with way.on.active():
-        way(frames[0])
-        for frame in frames:
-            start = time.perf_counter()
-            kept.append(way(frame)[1])
-            seconds.append(time.perf_counter() - start)
-    return min(seconds), kept
+        way(frame)
+        start = time.perf_counter()
+        kept = way(frame)[1]
+        return time.perf_counter() - start, kept
 
 
-def _against(
+def _agreement(
     way: Pipeline, frames: Sequence[np.ndarray], reference: Sequence[Tensor], within: Allowance, plain: float
 ) -> tuple[str, bool]:
-    """What became of the boxes of a way, in words, and whether it is raced; ``plain``: the baseline's seconds."""
-    quickest, kept = _quickest(way, frames[:1])
+    """Whether the boxes of a way agree, as text, and whether it is raced; ``plain``: the baseline's seconds."""
+    quickest, found = _seconds(way, frames[0])
+    kept = [found]
     for frame in within.items(frames[1:], least=0):
-        seconds, (more,) = _quickest(way, [frame])
-        quickest = min(quickest, seconds)
-        kept.append(more)
-    expected, same = reference[: len(kept)], boxes.matches(way.dtype)
+        with way.on.active():
+            kept.append(way(frame)[1])
+    expected = reference[: len(kept)]
     try:
-        same(expected, kept)
+        boxes.matches(way.dtype)(expected, kept)
     except Mismatch as difference:
         return f"DIFFERENT, not raced: {difference}", False
-    edge = same.at_the_edge(expected, kept)
-    words = f"the same {sum(map(len, expected))} in {len(kept)} frames"
-    words += f" (no time for the other {len(reference) - len(kept)})" if len(kept) < len(reference) else ""
-    words += f", but for {edge} that rounding decides" if edge else ""
+    words = f"the same {sum(map(len, expected))} in {len(kept)} of {len(reference)} frames"
     if not way.on.simulated and quickest > HOPELESS * plain:
         return f"{words}; not raced: {units.times(quickest / plain)} times the time", False
     return words, True

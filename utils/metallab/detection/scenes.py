@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
@@ -100,8 +101,7 @@ class Dice:
         return np.array([255 * v * (1 - s * (1 - channel)) for channel in pure], np.float32)
 
 
-@dataclass(frozen=True)
-class Pose:
+class Pose(NamedTuple):
     """A thing in a frame: centre and radius in pixels, cosine and sine of its turn, its width over its height."""
 
     x: float
@@ -231,14 +231,13 @@ class Scene:
         rows, columns = _overlap(top, side, self.height), _overlap(left, side, self.width)
         if self._shadow and thing.shape in CLASSES:
             self._cast(canvas, np.clip(0.5 - distance * 4, 0, 1), (top, left), pose.radius)
-        patch = canvas[top + rows.start : top + rows.stop, left + columns.start : left + columns.stop]
+        there = _moved(rows, top), _moved(columns, left)
+        patch = canvas[there]
         rim = thing.rim + (1 - thing.rim) * np.clip(-distance * 14 - 0.3, 0, 1)
         colour = (shade * rim)[rows, columns, None] * thing.colour
         patch += coverage[rows, columns, None] * (np.minimum(colour, 255) - patch)
         own = coverage >= 0.5
-        owner[top + rows.start : top + rows.stop, left + columns.start : left + columns.stop][own[rows, columns]] = (
-            index
-        )
+        owner[there][own[rows, columns]] = index
         return int(np.count_nonzero(own))
 
     def _cast(self, canvas: Array, softly: Array, corner: tuple[int, int], radius: float) -> None:
@@ -246,7 +245,7 @@ class Scene:
         top = corner[0] + round(0.25 * radius * self._light[1])
         left = corner[1] - round(0.25 * radius * self._light[0])
         rows, columns = _overlap(top, len(softly), self.height), _overlap(left, len(softly), self.width)
-        patch = canvas[top + rows.start : top + rows.stop, left + columns.start : left + columns.stop]
+        patch = canvas[_moved(rows, top), _moved(columns, left)]
         patch *= 1 - self._shadow * softly[rows, columns, None]
 
     def _developed(self, canvas: Array, number: int) -> Array:
@@ -358,19 +357,8 @@ def _blob(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     return np.sqrt(x * x + y * y) - 0.3, light.flat()
 
 
-SHAPES: dict[str, Callable[[Array, Array, _Light], tuple[Array, Array]]] = {
-    "ball": _ball,
-    "box": _box,
-    "star": _star,
-    "ring": _ring,
-    "heart": _heart,
-    "arrow": _arrow,
-    "bar": _bar,
-    "triangle": _triangle,
-    "plus": _plus,
-    "half": _half,
-    "blob": _blob,
-}
+_DRAWN = (_ball, _box, _star, _ring, _heart, _arrow, _bar, _triangle, _plus, _half, _blob)
+SHAPES: dict[str, Callable[[Array, Array, _Light], tuple[Array, Array]]] = {f.__name__[1:]: f for f in _DRAWN}
 
 
 # Backgrounds: patterns of numbers from 0 to 1, then coloured.
@@ -464,6 +452,10 @@ def _overlap(start: int, length: int, limit: int) -> slice:
     """Which of ``length`` pixels from ``start`` lie within a picture of ``limit`` pixels, counted from the start."""
     first = min(max(-start, 0), length)
     return slice(first, max(min(length, limit - start), first))
+
+
+def _moved(part: slice, by: int) -> slice:
+    return slice(by + part.start, by + part.stop)
 
 
 def _visible(owner: Array, index: int, area: int) -> tuple[int, int, int, int] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,10 @@ from metallab import paths, units
 from metallab.detection import detector
 
 _DEFAULT = "unset YOLO_WEIGHTS for the detector that comes with this project"
+
+
+COLOURS = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (213, 94, 0), (204, 121, 167), (86, 180, 233))
+"""Of the classes, in RGB; those of Okabe and Ito, as in `metallab.plots`."""
 
 
 def open_model(weights: str | None = None):
@@ -47,9 +51,9 @@ def open_model(weights: str | None = None):
         model = ultralytics.YOLO(path)
     except Exception as error:  # unpickling and fetching raise whatever they meet
         reason = units.first_line(error)[:160]
-        fetched = path.is_file() and path.parent == paths.BUILD / "weights"
-        again = f"delete {path}, which is then fetched again, or " if fetched else ""
-        raise detector.BadWeights(f"{path.name} cannot be used: {reason}; {again}{_DEFAULT}") from error
+        raise detector.BadWeights(
+            f"{path} cannot be used: {reason}; delete it if it is damaged, or {_DEFAULT}"
+        ) from error
     if type(model.model) is not ultralytics.nn.tasks.DetectionModel:  # those for poses and masks descend from it
         raise detector.BadWeights(f"{path.name} holds a {type(model.model).__name__}, no detector of boxes; {_DEFAULT}")
     return model.model.float().eval()
@@ -84,3 +88,15 @@ def to_frame(boxes: Tensor, frame: np.ndarray, height: int, width: int) -> Tenso
     moved = boxes.clone()
     moved[:, :4] = scale_boxes((height, width), moved[:, :4], frame.shape[:2])
     return moved
+
+
+def draw(frame: np.ndarray, boxes: Tensor, names: Mapping[int, str]) -> np.ndarray:
+    """A copy of a frame, uint8 (height, width, 3) in RGB, with its boxes (n, 6), their names and scores."""
+    from ultralytics.utils.plotting import Annotator
+
+    annotator = Annotator(np.ascontiguousarray(frame.copy()), line_width=2)
+    for *corners, score, kind in boxes.tolist():
+        colour = COLOURS[int(kind) % len(COLOURS)]
+        letters = (0, 0, 0) if sum(colour) > 380 else (255, 255, 255)  # on light colours black ones
+        annotator.box_label(corners, f"{names.get(int(kind), int(kind))} {score:.2f}", colour, letters)
+    return annotator.result()

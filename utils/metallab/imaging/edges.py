@@ -1,11 +1,5 @@
 """Operators where they are wrong most easily: nothing, one element, ties, NaN, odd sizes, pairs of 16 bits.
 
-::
-
-    survey = edges.survey(on=lab)   # each case against NumPy in float64
-    survey                          # a table
-    print(survey.sentence)
-
 The same cases are asked of an Apple GPU by ``test_operators_agree_at_their_edges``, a test in
 ``tests/conformance/test_mps.py``.
 """
@@ -14,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -48,65 +42,37 @@ class Case:
             return parity.against_numpy(self.function, self.reference, *self.arrays, on=on, dtype=self.dtype)
 
 
-@dataclass(frozen=True)
-class Survey:
-    """What became of each case, by operator: ``agrees``, ``DIFFERS: ...`` or ``refused: ...``."""
+def survey(*, on: Device) -> dict[str, dict[str, str]]:
+    """The outcome of every case on a device, by operator and case: ``agrees``, ``DIFFERS: ...`` or ``refused: ...``.
 
-    device: str
-    outcomes: dict[str, dict[str, str]]
-
-    @property
-    def sentence(self) -> str:
-        """How many cases agree, are refused and differ."""
-        every = [outcome for cases in self.outcomes.values() for outcome in cases.values()]
-        agree = every.count(parity.AGREES)
-        differ = sum(outcome.startswith("DIFFERS") for outcome in every)
-        refused = len(every) - agree - differ
-        return (
-            f"On {self.device} {agree} of {len(every)} cases agree with NumPy, {refused} are refused, {differ} differ."
-        )
-
-    def _table(self) -> tables.Table:
-        """A row for each operator of which something does not agree, and one for all others."""
-        rows = []
-        agreeing = {name: len(cases) for name, cases in self.outcomes.items() if set(cases.values()) == {parity.AGREES}}
-        for operator, cases in self.outcomes.items():
-            if operator not in agreeing:
-                agree = f"{list(cases.values()).count(parity.AGREES)} of {len(cases)} agree"
-                rows.append([operator, agree, _not_agreeing(cases)])
-        if agreeing:
-            rows.append([", ".join(agreeing), f"all {sum(agreeing.values())} agree", ""])
-        return tables.Table(["operator", self.device, "what does not agree"], rows)
-
-    def __repr__(self) -> str:
-        return repr(self._table())
-
-    def _repr_html_(self) -> str:
-        return self._table()._repr_html_()
+    Asking a GPU's library for what it does not have may end the process.
+    """
+    return {name: {case.name: case.outcome(on) for case in cases(name)} for name in OPERATORS}
 
 
-def _listed(cases: Iterable[str]) -> str:
-    """The names of cases, all if they fit into a table, or the first and the last."""
-    names = list(cases)
-    return "; ".join(names if len(names) <= 9 else [names[0], "...", names[-1]])
+def table(survey: Mapping[str, Mapping[str, str]], device: str) -> tables.Table:
+    """A row for each operator of which something does not agree, and one for all others."""
+    rows, agreeing = [], {}
+    for operator, outcomes in survey.items():
+        agree = list(outcomes.values()).count(parity.AGREES)
+        if agree == len(outcomes):
+            agreeing[operator] = agree
+        else:
+            rows.append([operator, f"{agree} of {len(outcomes)} agree", _not_agreeing(outcomes)])
+    if agreeing:
+        rows.append([", ".join(agreeing), f"all {sum(agreeing.values())} agree", ""])
+    return tables.Table(["operator", device, "what does not agree"], rows)
 
 
-def _not_agreeing(cases: Mapping[str, str]) -> str:
-    """What differs and what is refused, by name, with the device's words for the first of each."""
+def _not_agreeing(outcomes: Mapping[str, str]) -> str:
+    """The cases that differ or are refused, by name, with the device's words for the first of each."""
     parts = []
     for kind in ("DIFFERS", "refused"):
-        outcomes = {name: outcome for name, outcome in cases.items() if outcome.startswith(kind)}
-        if outcomes:
-            first, *others = outcomes
-            also = f" (also: {_listed(others)})" if others else ""
-            parts.append(f"{first}: {outcomes[first]}{also}")
+        first, *others = [name for name, outcome in outcomes.items() if outcome.startswith(kind)] or [""]
+        if first:
+            also = "; ".join(others if len(others) <= 9 else [others[0], "...", others[-1]])
+            parts.append(f"{first}: {outcomes[first]}" + (f" (also: {also})" if others else ""))
     return "; ".join(parts)
-
-
-def survey(*, on: Device) -> Survey:
-    """Run every case on a device. Asking a GPU's library for what it does not have may end the process."""
-    outcomes = {name: {case.name: case.outcome(on) for case in cases(name)} for name in OPERATORS}
-    return Survey(on.label, outcomes)
 
 
 def cases(operator: str) -> list[Case]:
@@ -223,19 +189,13 @@ def _rows(operator: str) -> list[Case]:
         "NaN": (row, -1),
         "axis -2": (np.random.default_rng(0).random((3, 4)), -2),
     }
-    made = [
-        Case(name, partial(_along, ours, axis), partial(_along, numpys, axis), (x,))
-        for name, (x, axis) in given.items()
-    ]
+    along = lambda function, axis: lambda x: function(x, axis)
+    made = [Case(name, along(ours, axis), along(numpys, axis), (x,)) for name, (x, axis) in given.items()]
     if operator == "argsort":
         downwards = lambda x: x.argsort(dim=-1, descending=True, stable=True)
         nan_first = lambda x: np.argsort(np.where(np.isnan(x), -np.inf, -x), kind="stable")
         made.append(Case("NaN, downwards", downwards, nan_first, (row,)))
     return made
-
-
-def _along(function: Callable[..., Any], axis: int, x: Any) -> Any:
-    return function(x, axis)
 
 
 def _with_nan(array: np.ndarray) -> np.ndarray:

@@ -74,11 +74,9 @@ def show(panels: Mapping[str, Any], heading: str, *, on: Device, zoom: float = 1
 
     A picture is a tensor or an array: (height, width), (height, width, 3), (3, height, width) or a batch of one such.
     Its values go from 0, black, to 1, and what lies beyond is cut. ``on`` is the device that made them, and stands in
-    the title. ValueError for another shape, or for no picture at all.
+    the title. ValueError for another shape.
     """
-    if not panels:
-        raise ValueError("there is no picture to show; pass {'its name': picture}")
-    pictures = {name: _middle(_pixels(name, panel), zoom) for name, panel in panels.items()}
+    pictures = {name: _pixels(name, panel, zoom) for name, panel in panels.items()}
     columns = len(pictures) if len(pictures) < 4 else 2
     rows = -(-len(pictures) // columns)
     across = [pixels.shape[1] / pixels.shape[0] for pixels in pictures.values()][:columns]  # at equal height
@@ -95,19 +93,14 @@ def show(panels: Mapping[str, Any], heading: str, *, on: Device, zoom: float = 1
     return plots.described(figure, f"{heading}: {sizes}")
 
 
-def _middle(pixels: np.ndarray, zoom: float) -> np.ndarray:
-    high, wide = (round(size * (1 - 1 / zoom) / 2) for size in pixels.shape[:2])
-    return pixels[high : pixels.shape[0] - high, wide : pixels.shape[1] - wide]
-
-
-def _pixels(name: str, panel: Any) -> np.ndarray:
-    """A picture as matplotlib takes it."""
+def _pixels(name: str, panel: Any, zoom: float) -> np.ndarray:
+    """The middle of a picture as matplotlib takes it."""
     array = np.asarray(panel.detach().cpu() if hasattr(panel, "detach") else panel)
-    for _ in range(array.ndim - 2):  # a batch of one, of one grey picture perhaps
-        if array.shape[0] == 1 and array.shape[2:] != (3,):
-            array = array[0]
-    if array.ndim == 3 and array.shape[0] == 3 != array.shape[2]:
+    while array.ndim > 2 and array.shape[0] == 1:  # a batch of one, of one grey picture perhaps
+        array = array[0]
+    if array.ndim == 3 and array.shape[0] == 3:
         array = array.transpose(1, 2, 0)
     if array.ndim != 2 and array.shape[2:] != (3,):
         raise ValueError(f"{name!r} has shape {array.shape}; a picture is (height, width), with 3 colours or without")
-    return array.clip(0, 1)
+    high, wide = (round(size * (1 - 1 / zoom) / 2) for size in array.shape[:2])
+    return array[high : array.shape[0] - high, wide : array.shape[1] - wide].clip(0, 1)
