@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import html
 import sys
@@ -19,7 +18,6 @@ from torch import nn
 from metallab.__main__ import main as command
 from metallab.pytorch import coverage, networks
 from metallab.pytorch.coverage import mps_coverage
-from metalsim import refusals
 from metalsim.operators import status
 
 # Operators that raise NotImplementedError on MPS up to PyTorch 2.15, as users report them; listed by hand.
@@ -74,16 +72,6 @@ def test_a_kernel_that_leaves_large_matrices_to_the_cpu(function, fits, leaves, 
     assert operator in covered.answer
 
 
-def test_one_large_call_of_several_is_told():
-    covered = mps_coverage(lambda a, b: (torch.linalg.svdvals(a), torch.linalg.svdvals(b)), torch.eye(8), torch.eye(99))
-    assert (of(covered, "_linalg_svd").calls, of(covered, "_linalg_svd").status) == (2, "falls back")
-
-
-def test_no_matrix_no_limit():
-    assert refusals.outcome("aten::_linalg_svd", (torch.empty(0, 4),)) is None
-    assert refusals.outcome("aten::_linalg_eigh.eigenvalues", (torch.empty(4, 0, 0), "L", True)) is None
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_arguments_are_foretold_in_a_mac_s_words(name):
     call = REFUSED[name]
@@ -101,22 +89,8 @@ def test_the_backward_pass_is_asked_as_well():
     }  # fmt: skip
 
 
-def test_one_refused_call_of_several_is_enough():
-    pool = nn.AdaptiveAvgPool2d(4)
-    both = mps_coverage(lambda a, b: (pool(a), pool(b)), torch.rand(1, 2, 8, 8), torch.rand(1, 2, 9, 8))
-    assert (both.having("refused")[0].calls, both.runs) == (2, False)
-    assert mps_coverage(pool, torch.rand(1, 2, 8, 12)).runs
-
-
-def test_a_detour_is_told_of_an_average_of_whole_numbers():
-    pool = lambda x: nn.functional.avg_pool2d(x, 2, divisor_override=3)
-    floating, whole = torch.rand(1, 2, 4, 4), torch.ones(1, 2, 4, 4, dtype=torch.long)
-    statuses = [of(mps_coverage(pool, x), "avg_pool2d").status for x in (floating, whole)]
-    assert statuses == ["native", "falls back"]
-
-
-TORCHVISION = ("resnet18", "googlenet", "shufflenet_v2_x1_0", "mobilenet_v3_small", "swin_t")
-TIMM = ("vit_tiny_patch16_224", "mobilevit_xxs", "levit_128s", "pvt_v2_b0", "poolformer_s12")
+TORCHVISION = ("googlenet", "mobilenet_v3_small", "swin_t")
+TIMM = ("vit_tiny_patch16_224", "mobilevit_xxs")
 
 
 @pytest.mark.filterwarnings("ignore:The default weight initialization")
@@ -182,11 +156,6 @@ def test_lstm_and_linear_have_one_backward_operator():
     assert not any("tanh" in use.operator or "addmm" in use.operator for use in covered.uses)
 
 
-def test_an_lstm_with_projections_is_refused():
-    assert not mps_coverage(nn.LSTM(8, 8, proj_size=4), torch.randn(2, 3, 8)).runs
-    assert mps_coverage(nn.LSTM(8, 8, num_layers=3), torch.randn(2, 3, 8)).runs
-
-
 class LeavesATensorBehind(nn.Module):
     def forward(self, x):
         return (x + torch.zeros(8)).sin()
@@ -201,20 +170,6 @@ def test_a_tensor_left_on_the_cpu_is_found():
     twice = mps_coverage(lambda x: (x + torch.ones(2)) * torch.ones(2), torch.ones(2))
     assert [each.operator for each in twice.problems] == ["aten::add.Tensor", "aten::mul.Tensor"]
     assert mps_coverage(lambda x: x + torch.tensor(1.0), torch.randn(2)).runs, "a number without dimensions is allowed"
-
-
-@pytest.mark.parametrize(
-    ("model", "inputs"),
-    [
-        (lambda a: a.double().sum(), torch.randn(2)),
-        (lambda a: a + torch.arange(2, dtype=torch.float64, device=a.device), torch.randn(2)),
-        (lambda a: torch.view_as_complex(a).to(torch.complex128), torch.randn(2, 2)),
-        (lambda d: d["x"] * 2, {"x": torch.randn(2).double()}),
-    ],
-)
-def test_float64_on_the_way_is_found(model, inputs):
-    covered = mps_coverage(model, inputs)
-    assert (covered.runs, len(covered.problems)) == (False, 1)
 
 
 def test_float64_is_reported_only_where_it_is_made():
@@ -245,17 +200,6 @@ def test_float64_is_reported_only_where_it_is_made():
     assert "torch.complex64" in held.way_out
 
 
-def test_inference_mode_hides_nothing():
-    class Hidden(nn.Module):
-        @torch.inference_mode()
-        def forward(self, x):
-            return nn.functional.rrelu(x)
-
-    assert not mps_coverage(Hidden(), torch.randn(2)).runs
-    with torch.inference_mode():
-        assert not mps_coverage(nn.AdaptiveAvgPool3d(2), torch.randn(1, 1, 4, 4, 4)).runs
-
-
 def test_a_custom_operator_for_the_cpu_alone_is_missing():
     @torch.library.custom_op("metallab_test::cpu_only", mutates_args=(), device_types="cpu")
     def cpu_only(x: torch.Tensor) -> torch.Tensor:
@@ -264,15 +208,6 @@ def test_a_custom_operator_for_the_cpu_alone_is_missing():
     cpu_only.register_fake(lambda x: torch.empty_like(x))
     covered = mps_coverage(lambda x: cpu_only(x), torch.randn(2))
     assert not covered.runs
-
-
-def test_functions_train_and_named_arguments_arrive():
-    scores = torch.randn(3, 4, requires_grad=True)
-    target = torch.tensor([0, 1, 2])
-    covered = mps_coverage(nn.functional.cross_entropy, scores, target, training=True, label_smoothing=0.1)
-    assert covered.runs
-    assert of(covered, "_log_softmax_backward_data")
-    assert scores.grad is None
 
 
 def test_nothing_of_the_caller_changes_where_the_cpu_is_needed():
@@ -334,23 +269,22 @@ def test_what_a_model_computes_on_the_cpu_needs_no_kernel(training):
     assert not any("fractional" in use.operator for use in covered.uses)
 
 
-class Routed(nn.Module):
-    """Attention beside something that asks for numbers, and so is traced on the CPU, whose own kernel is another."""
+def test_the_cpus_own_attention_is_no_missing_operator():
+    """What asks for numbers is traced on the CPU, which has a kernel of its own for attention."""
 
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(8, 8)
-
-    def forward(self, x):
-        x = self.first(x)
+    def routed(x):
         attended = nn.functional.scaled_dot_product_attention(x, x, x)
         return attended if len(attended.sum(-1).nonzero()) else x
 
-
-@pytest.mark.parametrize("training", [False, True])
-def test_the_cpus_own_attention_is_no_missing_operator(training):
-    covered = mps_coverage(Routed(), torch.rand(1, 2, 6, 8), training=training)
+    covered = mps_coverage(routed, torch.rand(1, 2, 6, 8, requires_grad=True), training=True)
     assert (covered.runs, covered.traced_on) == (True, "cpu"), covered.answer
+
+
+def test_inference_mode_hides_nothing():
+    with torch.inference_mode():
+        assert not mps_coverage(nn.AdaptiveAvgPool3d(2), torch.randn(1, 1, 4, 4, 4)).runs
+    hidden = torch.inference_mode()(lambda x: nn.functional.rrelu(x))
+    assert not mps_coverage(hidden, torch.randn(2)).runs
 
 
 @pytest.mark.parametrize(
@@ -367,42 +301,19 @@ def test_a_tensor_on_the_gpu_is_no_array(reads, runs):
     assert (covered.traced_on, covered.runs, not covered.problems) == ("cpu", runs, runs)
 
 
-@pytest.mark.parametrize(
-    "reads",
-    [
-        lambda x: x.sum().item(),
-        lambda x: x[x > 0.5],
-        lambda x: np.asarray(x.detach()),
-        lambda x: x.tolist(),
-    ],
-)
+@pytest.mark.parametrize("reads", [lambda x: x[x > 0.5], lambda x: np.asarray(x.detach())])
 def test_numbers_that_came_from_the_gpu_are_asked_of_the_cpu(reads):
     """Of the zeros in their place nothing may follow."""
     assert mps_coverage(OnTheCpu(reads), torch.rand(1, 1, 16, 16)).traced_on == "cpu"
 
 
-@pytest.mark.parametrize("caught", [RuntimeError, BaseException])
-@pytest.mark.parametrize(
-    "asks", [lambda x: x.sum().item() > 0, lambda x: len(x.nonzero()) > 0, lambda x: x.numpy().sum() > 0]
-)
-def test_a_caught_failure_on_meta_leads_no_other_way(caught, asks):
-    covered = mps_coverage(OtherWayOnMeta(caught, asks), torch.ones(4))
+@pytest.mark.parametrize("asks", [lambda x: x.sum().item() > 0, lambda x: x.numpy().sum() > 0])
+def test_a_caught_failure_on_meta_leads_no_other_way(asks):
+    covered = mps_coverage(OtherWayOnMeta(BaseException, asks), torch.ones(4))
     assert covered.traced_on == "cpu"
     assert not covered.runs
     assert of(covered, "rrelu_with_noise")
     assert not any("sin" in use.operator for use in covered.uses)
-
-
-def test_a_caught_failure_on_every_device_is_the_model_s_own():
-    def padded(a, b):
-        try:
-            return a + b
-        except RuntimeError:
-            return a + nn.functional.pad(b, (0, 1))
-
-    covered = mps_coverage(padded, torch.ones(3), torch.ones(2))
-    assert (covered.traced_on, covered.runs) == ("cpu", True)
-    assert of(covered, "constant_pad_nd")
 
 
 def test_indices_may_stay_on_the_cpu():
@@ -448,13 +359,6 @@ def test_sparse_and_nested_tensors_are_refused_in_a_line(model, inputs, kind):
     with pytest.raises(coverage.TraceFailed, match=kind) as failed:
         mps_coverage(model, inputs, training="Embedding" in str(model))
     assert "\n" not in str(failed.value)
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-def test_containers_keep_their_kind():
-    pair = collections.namedtuple("pair", "a b")
-    assert mps_coverage(lambda p: p.a + p.b, pair(torch.ones(2), torch.ones(2))).runs
-    assert mps_coverage(torch.jit.script(nn.Linear(2, 2)), torch.ones(1, 2)).runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -525,24 +429,6 @@ def test_a_model_that_asks_for_its_device_is_told_a_mac_s(asks):
     assert not covered.runs
 
 
-def test_what_a_model_makes_on_its_device_is_there():
-    def model(x):
-        kinds = x.device.type, torch.zeros(2).device.type
-        assert kinds == ("mps", "cpu"), kinds
-        made = [torch.ones(2, device=x.device), torch.tensor([1.0, 2.0], device="mps"), x.new_ones(2, device=x.device)]
-        moved = [torch.ones(2).to(x.device), torch.ones(2).to("mps", torch.float32), torch.ones(2).to(device="mps:0")]
-        with torch.device(x.device):
-            made.append(torch.ones(2))
-        with torch.autocast(x.device.type, enabled=False):
-            return sum([x, *made, *moved]).to(made[0])
-
-    covered = mps_coverage(model, torch.randn(2))
-    assert covered.runs, covered.answer
-    assert covered.traced_on == "meta"
-    assert mps_coverage(model, torch.randn(2, requires_grad=True), training=True).traced_on == "meta"
-    assert not mps_coverage(lambda x: x + torch.ones(2, device="cpu"), torch.randn(2)).runs
-
-
 def test_whatever_a_model_raises_is_told():
     def broken(x):
         raise KeyError("no such layer")
@@ -568,28 +454,6 @@ def test_the_collection_s_networks_run(make, training):
     assert not covered.having("unknown")
 
 
-def test_the_model_and_its_outputs_are_left_alone():
-    model = nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)).train()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    covered = mps_coverage(model, torch.randn(2, 4), training=True)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert next(model.parameters()).device.type == "cpu"
-    assert next(model.parameters()).grad is None
-    assert not model[0]._forward_hooks
-    assert of(covered, "_softmax_backward_data").status == "native", "the backward pass was not traced"
-
-
-def test_a_page_cannot_be_broken_by_a_module_s_name():
-    class Odd(nn.ModuleDict):
-        def forward(self, x):
-            return self["<script>"](x)
-
-    model = Odd({"<script>": nn.RReLU()})
-    shown = mps_coverage(model, torch.randn(2))._repr_html_()
-    assert "<script>" not in shown
-    assert "&lt;script&gt;" in shown
-
-
 def test_command_line(monkeypatch, capsys):
     factories = types.ModuleType("factories")
     monkeypatch.setitem(sys.modules, "factories", factories)
@@ -609,10 +473,13 @@ def test_command_line(monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("raises", "message"),
-    [(None, "It ran, as predicted"), (NotImplementedError(), "NOT"), (IndexError("out of bounds"), "out of bounds")],
+    [(None, "It ran, as predicted"), (IndexError("out of bounds"), "NOT predicted: out")],
 )
 def test_confirm_runs_the_model_where_there_is_a_mac(monkeypatch, raises, message):
     """The Mac's lines, with the CPU standing in for the device; not run on a Mac."""
+    if not torch.backends.mps.is_available():
+        with pytest.raises(RuntimeError, match="on a Mac only"):
+            coverage.confirm(coverage.Coverage("m", (), "2.15", "meta"), nn.Identity(), torch.ones(1))
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
     monkeypatch.setattr(coverage, "_moved", lambda value, device: value)
@@ -627,10 +494,3 @@ def test_confirm_runs_the_model_where_there_is_a_mac(monkeypatch, raises, messag
     monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", "1")
     for each in (covered, helped):
         assert message in coverage.confirm(each, model, torch.ones(1), more=torch.ones(1))
-
-
-def test_confirm_wants_a_mac():
-    if torch.backends.mps.is_available():
-        pytest.skip("this is a Mac")
-    with pytest.raises(RuntimeError, match="on a Mac only"):
-        coverage.confirm(coverage.Coverage("m", (), "2.15", "meta"), nn.Identity(), torch.ones(1))

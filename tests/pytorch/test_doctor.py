@@ -290,15 +290,6 @@ def test_a_tensor_on_the_cpu_is_named_with_module_and_line():
 
 
 @on_simulated
-def test_a_tensor_on_the_cpu_that_the_trace_cannot_see():
-    chosen = lambda x: x[x.abs().sum(-1).nonzero()[:, 0].tolist()]  # needs numbers, so it is traced on the CPU
-    answer = runs.runs(subject_of(layers(chosen=chosen, positions=Positions(adds=True)), torch.ones(3, 8)), LIMITS)
-    ((operator, _, module, at, _),) = answer.evidence[0].table.rows
-    line = row_of("return x + torch.linspace(0, 1, 8)")
-    assert (answer.outcome, operator, module, at) == ("bad", "not known", "positions", line)
-
-
-@on_simulated
 def test_copies_are_named_as_people_write_them():
     def cut(x):
         for row in x:
@@ -464,11 +455,6 @@ def test_outputs_that_have_no_error_are_not_compared(function, outcome):
     assert (found, set(cells.values())) == (outcome, {"not compared"})
 
 
-def test_outputs_of_another_size_are_not_compared():
-    chosen = lambda x: (2 * x, x[x > 1.001])  # another number in each format, none here in float32
-    assert in_formats(Function(chosen), torch.tensor([1.001, 0.5]))[1]["float32"] == "not compared"
-
-
 def test_an_overflow_is_named_with_the_module_where_it_begins():
     answer = formats.formats(examined(doctor_models.overflow), common.Limits(2))
     cells = {row[0]: row[1] for row in answer.evidence[0].table.rows}
@@ -558,9 +544,7 @@ def raising():
 
 a_tensor = lambda: torch.ones(3)
 no_tensors = lambda: (nn.Linear(2, 2), (3,))
-needs = lambda n, *more, size=3: (nn.Linear(n, 2), None)
 ends = lambda: sys.exit(3)
-lazy_misfit = lambda: (nn.Sequential(nn.LazyLinear(2), nn.Linear(3, 3)), torch.ones(2))
 
 
 @pytest.mark.parametrize(
@@ -573,9 +557,7 @@ lazy_misfit = lambda: (nn.Sequential(nn.LazyLinear(2), nn.Linear(3, 3)), torch.o
         ("test_doctor:raising", "weights.pt"),
         ("test_doctor:a_tensor", "Tensor"),
         ("test_doctor:no_tensors", "no tensor"),
-        ("test_doctor:needs", "'n'"),
         ("test_doctor:ends", "SystemExit: 3"),
-        ("test_doctor:lazy_misfit", "does not run"),
     ],
 )
 def test_what_is_no_model_is_refused_in_one_line(factory, word):
@@ -596,15 +578,6 @@ def test_what_is_no_model_is_refused_in_one_line(factory, word):
 def test_a_loss_that_fails_or_trains_nothing_is_refused(loss, word):
     with pytest.raises(subject.NotAModel, match=re.escape(word)):
         subject.assert_loss(dataclasses.replace(sound(), loss=subject.Loss(loss)))
-
-
-def test_a_loss_is_not_refused_for_what_is_the_model_s():
-    one = nn.BatchNorm1d(2), torch.ones(1, 2)  # fails in its own mode
-    frozen = sound().model.requires_grad_(False), torch.randn(4, 3, 8, 8)
-    for model, given in (one, frozen):
-        subject.assert_loss(subject_of(model, given, loss=lambda output: output.mean()))
-    sparse = Function(lambda x: (x * 2).to_sparse())  # of which there is no mean square, the loss that is ours
-    subject.assert_loss(subject_of(sparse, torch.eye(2)))
 
 
 def test_named_inputs_may_be_any_mapping():
@@ -672,11 +645,12 @@ def test_no_question_takes_the_time_of_later_ones(monkeypatch):
             limits.append(settings["timeout"])
             now[0] += settings["timeout"]
             return isolated.Outcome("hung", reason="took longer and was stopped")
+        now[0] += 5 * ("look(" in source)
         return isolated.Outcome("well", results={"result": ("Net, 3 weights", "cpu")})
 
     monkeypatch.setattr(isolated, "run", run)
     assert len(doctor.examine("mine:example", minutes=3, progress=str).answers) == 6
-    assert limits == [30.0] * 6
+    assert limits == [35.0] * 6, "with the time to start"
 
 
 def test_without_a_simulated_gpu_the_question_is_asked(monkeypatch):
@@ -796,7 +770,6 @@ def test_real_processes_bring_answers_back_or_the_reason(tmp_path, monkeypatch):
     (tmp_path / "aborting_model.py").write_text(CRASHING.format(held=1))
     (tmp_path / "greedy_model.py").write_text(CRASHING.format(held="1 << 30"))
     monkeypatch.syspath_prepend(tmp_path)
-    assert report._look("aborting_model:example", 300, 2**40) == ("Ends, 0 weights, inputs (3,)", "cpu")
     crashed = report._answer(1, "aborting_model:example", 300, 2**40, None, apple=True)
     assert (crashed.outcome, "SIGABRT" in crashed.sentence) == ("unanswered", True)
     with pytest.raises(doctor.Refused, match=r"it needs more than the 1 GiB that it may have"):

@@ -7,7 +7,7 @@ and numbers are not, so that a large model needs no memory; there ``x.device`` i
 numbers (``nonzero``, ``nms``), or fails on ``meta`` for another reason, runs on the CPU instead, where a tensor that it
 leaves behind cannot be distinguished from the others.
 
-A prediction, not a proof. `confirm` runs the model on a real Apple GPU.
+A prediction; `confirm` runs the model on an Apple GPU.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Use:
     @property
     def advice(self) -> str:
         """What to do about it; empty for what runs on the GPU."""
-        name = self.operator.split("::")[1].split(".")[0]
+        name = _listed([self]).partition(".")[0]
         if self.status == "missing":
             return (
                 f"raises NotImplementedError. Set {FALLBACK_VARIABLE}=1 before torch is imported to run {name} on the "
@@ -111,15 +111,14 @@ class Problem:
     """What raises on MPS although there is a kernel: a tensor on the wrong device, or of a dtype that MPS lacks."""
 
     kind: Literal["on the CPU", "float64", "complex128", "array"]
-    """A tensor on the CPU beside tensors of the GPU, one of a dtype that MPS lacks, or a GPU's as a NumPy array."""
     text: str
     way_out: str
     operator: str = ""
     """Which raises; empty for what a model holds or is given."""
     line: str = ""
-    """Which line calls the operator, ``file:number``; empty in a backward pass."""
+    """See `Use.lines`."""
     modules: tuple[str, ...] = ()
-    """The innermost ones that call it, by their place in the model; ``""`` is the model itself."""
+    """See `Use.modules`."""
 
     def __str__(self) -> str:
         modules = _shortened(self.modules) if any(self.modules) else ""
@@ -214,8 +213,8 @@ def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any, **named
     if not torch.backends.mps.is_available():
         raise RuntimeError("there is no MPS device here; a prediction can be confirmed on a Mac only")
     device = torch.device("mps")
-    helped = os.environ.get(FALLBACK_VARIABLE) == "1" and replace(coverage, uses=coverage.having("refused")).runs
-    foretold = coverage.runs or helped
+    helped = os.environ.get(FALLBACK_VARIABLE) == "1"  # which lets missing operators run
+    foretold = replace(coverage, uses=coverage.having("refused")).runs if helped else coverage.runs
     try:
         with torch.no_grad():
             _moved(model, device)(*_moved(inputs, device), **_moved(named, device))
@@ -386,7 +385,7 @@ class _Recorder:
 
     def _wide_dtypes(self, values: Any) -> list[str]:
         """The dtypes among values on the traced device that MPS does not have."""
-        dtypes = dict.fromkeys(_name_of(t.dtype) for t in _leaves(values) if t.device.type == self.device)
+        dtypes = dict.fromkeys(units.dtype_name(t.dtype) for t in _leaves(values) if t.device.type == self.device)
         return [dtype for dtype in dtypes if dtype in NARROWER]
 
     def _is_on_the_cpu(self, values: Any) -> bool:
@@ -532,14 +531,7 @@ def _require_dense(values: Any, where: str) -> None:
 
 def _copied(tensor: Tensor, device: Any) -> Tensor:
     _require_dense(tensor, "are among its inputs, parameters or buffers")
-    there = tensor.detach().to(device)
-    if there.data_ptr() == tensor.data_ptr() and there.device == tensor.device:
-        there = there.clone()
-    return there.requires_grad_(tensor.requires_grad)
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return tensor.detach().to(device, copy=True).requires_grad_(tensor.requires_grad)
 
 
 def _way_out_of(dtype: str, operator: Any) -> str:
@@ -567,7 +559,7 @@ def _held_in_wide_dtypes(model: Any, inputs: Any, named: Any) -> list[Problem]:
         values += [*module.named_parameters(), *module.named_buffers()]
     found = []
     for dtype, narrower in NARROWER.items():
-        if names := [name for name, value in values if _name_of(value.dtype) == dtype]:
+        if names := [name for name, value in values if units.dtype_name(value.dtype) == dtype]:
             way_out = "call .float() first" if dtype == "float64" else f"make it with dtype=torch.{narrower}"
             found.append(Problem(dtype, f"MPS has no {dtype}, but {_shortened(names)} is", way_out))
     return found

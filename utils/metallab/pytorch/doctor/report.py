@@ -133,8 +133,8 @@ def examine(
     factory
         A function without arguments, as text.
     minutes
-        For all of them together: each may take an equal part of what is left, and is stopped then. Building the
-        simulated GPU, the first time, is not counted.
+        For all of them together: each may take an equal part of what is left, and up to as much again for importing
+        and making the model, and is stopped then. Building the simulated GPU, the first time, is not counted.
     memory
         Bytes of a machine that question 5 asks about beside this one.
     process_memory
@@ -158,19 +158,20 @@ def examine(
         raise ValueError(f"minutes is {minutes:g}: give a number above 0, such as 3")
     most = process_memory or int(0.8 * psutil.virtual_memory().available)
     progress(f"looking at {factory}")
-    ends = time.monotonic() + 60 * minutes
+    began = time.monotonic()
     model, kind = _look(factory, max(60 * minutes, LOOK_SECONDS), most)
-    built = time.monotonic()
+    looked = time.monotonic() - began
     _run("import torch", 1, BUILD_SECONDS, device="mps")  # failures are in the answers
-    ends += time.monotonic() - built
-    answers: dict[int, Answer] = {}
+    left, answers = 60 * minutes, {}
     with contextlib.suppress(KeyboardInterrupt):
         for number in ORDER:
-            seconds = max(1.0, (ends - time.monotonic()) / (len(QUESTIONS) - len(answers)))
+            part = left / (len(QUESTIONS) - len(answers))
+            start = min(looked, part)  # for importing and making the model, which takes long on a busy machine
+            seconds, began = max(1.0, part + start), time.monotonic()
             progress(f"{number} of {len(QUESTIONS)}: {QUESTIONS[number - 1]} (at most {seconds:.0f} s)")
-            answers[number] = _answer(
-                number, factory, seconds, most, memory, apple=number in APPLE_GPU.get(kind, (1, 2))
-            )
+            apple = number in APPLE_GPU.get(kind, (1, 2))
+            answers[number] = _answer(number, factory, seconds, most, memory, apple)
+            left -= max(0.0, time.monotonic() - began - start)
             progress("\n".join(f"   {line}" for line in answers[number].sentence.splitlines()))
     if not answers:
         raise KeyboardInterrupt

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,15 +16,11 @@ from metallab.pytorch.doctor.common import NO_APPLE_GPU, Limits, apple_gpu, tria
 from metallab.pytorch.doctor.subject import Subject
 from metallab.tables import Table
 
-ON_TWO_DEVICES = re.compile("same device|CPU tensor|Placeholder storage")
-"""What PyTorch says of a tensor on the CPU among others, on a Mac or elsewhere."""
-
 
 def runs(subject: Subject, _: Limits) -> Answer:
     """Find operators of inference and of a training step that are missing, refused or leave the GPU; then try it."""
     covered, sentences = _predicted(subject)
     predicted = all(each.runs for each in covered)
-    problems = [problem for each in covered for problem in each.problems]
     on = apple_gpu()
     raised = trial(subject, on) if on else None
     if on:
@@ -34,16 +29,11 @@ def runs(subject: Subject, _: Limits) -> Answer:
         sentences.append(f"On {where} it {f'raised{surprise}: {raised}' if raised else f'ran{surprise}'}.")
     if not covered and on is None:
         return Answer(QUESTIONS[0], "unanswered", "\n".join([*sentences, f"{NO_APPLE_GPU}."]))
-    seen = any(problem.kind == "on the CPU" for problem in problems)
-    if raised and not seen and ON_TWO_DEVICES.search(raised.text):  # where the trace saw no device
-        way_out = coverage.WAY_OUT_OF_THE_CPU
-        problems.append(coverage.Problem("on the CPU", "", way_out, "not known", raised.line, (raised.module,)))
-        sentences.append(f"Way out: {way_out}.")
     careful = any(each.having("falls back", "unknown") for each in covered) or not covered
     outcome = "bad" if not predicted or raised else "attention" if careful else "good"
     tables = f"the operators of PyTorch {torch.__version__}"
     asked = f"{tables} and {on.label}" if on else tables
-    return Answer(QUESTIONS[0], outcome, "\n".join(sentences), asked, _trouble(covered, problems))
+    return Answer(QUESTIONS[0], outcome, "\n".join(sentences), asked, _trouble(covered))
 
 
 def _predicted(subject: Subject) -> tuple[list[coverage.Coverage], list[str]]:
@@ -74,7 +64,7 @@ def _may_train(subject: Subject) -> bool:
         return True
 
 
-def _trouble(covered: Iterable[coverage.Coverage], problems: Iterable[coverage.Problem]) -> tuple[Evidence, ...]:
+def _trouble(covered: Sequence[coverage.Coverage]) -> tuple[Evidence, ...]:
     """A table of operators that do not run on the GPU, make float64, or meet a tensor on the CPU; none if all is well.
 
     Parameters, buffers and inputs in float64 are no operators: the sentence names them.
@@ -86,7 +76,7 @@ def _trouble(covered: Iterable[coverage.Coverage], problems: Iterable[coverage.P
         )
         for each in covered for use in each.uses if use.advice
     }  # fmt: skip
-    for problem in problems:
+    for problem in (problem for each in covered for problem in each.problems):
         if problem.operator:
             how = {"on the CPU": "a tensor is on the CPU"}.get(problem.kind, f"makes {problem.kind}")
             place, line = ", ".join(problem.modules[:3]), problem.line or BACKWARD

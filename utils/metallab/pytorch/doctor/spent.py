@@ -15,21 +15,22 @@ from metallab.pytorch.doctor.subject import Subject
 from metallab.tables import Table
 
 MOST_ROWS = 12
-LONGEST = ("operator", "kind", "called by", "calls", "total [ms]", "share")
+LONGEST = ("operator", "kind", "called by", "calls", "total [ms]")
 
 
 def spent(subject: Subject, _: Limits) -> Answer:
     """Trace a step on the device that is here, and its copies and fallbacks on an Apple GPU."""
     on = best_device()
     recorded, what = record(subject, on)
-    rows = [tuple(row[name] for name in LONGEST) for row in recorded.rows() if row["kind"] != "view"][:MOST_ROWS]
+    operators = [row for row in recorded.rows() if row["kind"] != "view"]
+    whole = sum(row["total [ms]"] for row in operators)
+    rows = [(*(row[name] for name in LONGEST), f"{row['total [ms]'] / whole:.0%}") for row in operators[:MOST_ROWS]]
     sentences = [f"It calls no operator ({what}, traced)."]
     if rows:
-        first, where = rows[0], rows[0][2] or "no layer"
-        sentences = [
-            f"Of {units.seconds(recorded.seconds)} ({what}, traced), {first[0]} takes {first[-1]}, in {where}."
-        ]
-    evidence = [Evidence(f"The longest of {what}", Table(LONGEST, rows))]
+        name, _, where, *_, share = rows[0]
+        longest = f"{name} takes {share} of it, in {where or 'no layer'}"
+        sentences = [f"Of {units.seconds(whole / 1e3)} in operators ({what}, traced), {longest}."]
+    evidence = [Evidence(f"The longest of {what}", Table([*LONGEST, "share"], rows))]
     apple, known = apple_gpu() if on.kind == "cpu" else None, True
     if apple is not None:
         try:
