@@ -222,7 +222,7 @@ def test_threadgroup_memory_with_first_values_is_shared(manners):
     assert manners.neighbours_float.max_threads_per_threadgroup == 64
 
 
-def test_each_lane_has_the_elements_of_a_tile_that_it_has_on_a_gpu(manners):
+def test_lanes_hold_the_elements_of_a_tile_as_on_a_gpu(manners):
     a, b = torch.randn(8, 8), torch.randn(8, 8)
     out, mine = torch.zeros(8, 8), torch.zeros(32, 2)
     manners.tiles(out, mine, a, b, threads=32)

@@ -815,7 +815,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_source_that_metal_refuses_is_a_syntax_error_with_its_line(what):
+def test_invalid_source_is_a_syntax_error_with_its_line(what):
     body, message = REFUSED[what]
     with pytest.raises(SyntaxError) as caught:
         kernel("\n" + body)

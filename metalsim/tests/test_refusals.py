@@ -78,7 +78,7 @@ def test_a_convolution_may_be_too_large_for_macos_15_0(monkeypatch, version, len
 
 
 @pytest.mark.parametrize(("dimensions", "stride"), [(3, [0]), (3, []), (1, [1])])
-def test_a_convolution_that_no_device_takes_is_pytorch_s_to_refuse(dimensions, stride):
+def test_pytorch_refuses_invalid_convolutions(dimensions, stride):
     image, weight = torch.empty([4] * dimensions, device="meta"), torch.empty(3, 4, 3, device="meta")
     assert refusals.outcome("aten::convolution", (image, weight, None, stride, [0], [1], False, [0], 1)) is None
 

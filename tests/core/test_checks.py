@@ -234,7 +234,7 @@ def test_sparse_tensors_are_compared_as_dense_ones():
 
 
 @pytest.mark.filterwarnings("ignore")  # of quantised tensors, which PyTorch is about to give up
-def test_quantised_tensors_are_compared_by_the_numbers_they_stand_for():
+def test_quantised_tensors_are_compared_by_value():
     values = torch.arange(6.0).reshape(3, 2)
     whole = torch.quantize_per_tensor(values, 0.5, 3, torch.qint8)
     finer = torch.quantize_per_tensor(values, 0.25, 0, torch.qint32)
@@ -516,7 +516,7 @@ def test_exercises_are_judged():
         checks.exercise("Ex 1", 4, lambda answer: misspelt, "count")  # noqa: F821
 
 
-def test_two_that_are_wrong_alike_are_found_out_by_a_result_from_elsewhere():
+def test_outputs_wrong_alike_are_found_by_a_third_result():
     right, wrong = np.arange(5.0), np.arange(5.0) / 2
     known = checks.matches("float32", truth=right)
     known(right.copy(), right.copy())

@@ -105,7 +105,7 @@ def test_a_line_is_broken_where_a_quantity_is_missing():
     assert list(axes.get_xticks()) == [1, 2, 4, 8]
 
 
-def test_a_claim_within_the_noise_of_a_measured_truth_is_not_called_wrong():
+def test_a_claim_within_the_noise_is_not_called_wrong():
     truth = measurement(samples=(8e-4, 1e-3, 1.3e-3))
     description = plots.gallery(
         {"again": (8.5e-4, truth), "cold": (5e-3, truth), "same": (8.5e-4, 1e-3)}, device="X"
@@ -131,7 +131,7 @@ def test_a_simulated_device_is_named_so_in_every_title():
         assert "SIMULATED: simulated Apple GPU" in figure.get_suptitle()
 
 
-def test_a_sample_far_away_does_not_flatten_the_others_and_is_counted():
+def test_an_outlier_does_not_flatten_the_others():
     figure = plots.samples([measurement(samples=(*[1e-3] * 20, 9e-3))])
     assert figure.axes[0].get_ylim() == pytest.approx((0, 2))
     assert "; 1 above the picture" in figure.get_suptitle().replace("\n", " ")

@@ -236,7 +236,7 @@ def elsewhere(**changes) -> machine.Machine:
     return dataclasses.replace(machine.describe(), **{"power_source": "AC", "git_revision": "1" * 40, **changes})
 
 
-def test_processes_that_measured_the_same_are_runs_of_one_benchmark(tmp_path):
+def test_processes_are_runs_of_one_benchmark(tmp_path):
     """Each with its own samples, times and load; what a machine did not tell contradicts nothing."""
     unknown = process(2, machine=elsewhere(gpu=None, gpu_cores=None, load_average=(9.0, 9.0, 9.0)))
     made = [process(0), process(1, machine=elsewhere(gpu="A GPU")), unknown, process(0, "y")]

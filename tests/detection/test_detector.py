@@ -325,7 +325,7 @@ def test_training_learns():
     assert not torch.equal(training.average.ema.model[0].conv.weight, before)
 
 
-def test_the_command_writes_weights_that_load_and_how_they_came_about(monkeypatch, tmp_path):
+def test_the_training_script_writes_weights_that_load(monkeypatch, tmp_path):
     monkeypatch.setattr(train_detector, "SIZES", ((96, 128),))
     monkeypatch.setattr(train_detector, "ProcessPoolExecutor", lambda *_: Serial())
     wish = ["--device", "cpu", "--steps", "2", "--images", "4", "--batch", "2", "--held-out", "2"]

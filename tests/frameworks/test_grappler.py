@@ -51,7 +51,7 @@ def test_a_graph_is_read_before_and_after(inputs):
         checks.assert_close(block(*inputs), reading.result, "float32")
 
 
-def test_what_the_optimiser_fused_is_told_from_what_was_written_so():
+def test_fused_nodes_are_told_from_written_ones():
     assert not grappler.Node("n", "FusedBatchNormV3").fused
     assert grappler.Node("n", "_FusedMatMul").fused
     assert grappler.Node("n", "Contraction", parts=("BiasAdd",)).fused

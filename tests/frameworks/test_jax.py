@@ -67,7 +67,7 @@ def test_a_name_stands_for_one_network():
         assert [leaf.shape for leaf in leaves(network.on(CPU).inference()())] == SHAPES[name]
 
 
-def test_programs_are_counted_outside_jit_too_and_each_time_from_none():
+def test_programs_are_counted_outside_jit_too():
     @jax.jit
     def doubled(x):
         return 2 * x

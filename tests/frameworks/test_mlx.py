@@ -16,7 +16,7 @@ BUDGET = timing.Budget(min_samples=3, max_samples=3, warmup_calls=2, warmup_seco
 
 
 @pytest.mark.parametrize("question", ["latency", "throughput"])
-def test_every_result_of_mlx_is_computed_before_the_clock_is_read(question):
+def test_mlx_results_are_computed_before_the_clock_is_read(question):
     """What is only written down takes no memory."""
     import time
 
@@ -93,7 +93,7 @@ def run(kernel, a=MATRIX, **more):
 
 
 @pytest.mark.parametrize("contiguous", [True, False])
-def test_shape_strides_and_the_numbers_of_dimensions_are_handed_over(contiguous):
+def test_shapes_and_strides_are_handed_over(contiguous):
     """Those of a copy in rows, or of the array as it lies in memory."""
     kernel = kernels.SimulatedKernel(**TRANSPOSED, ensure_row_contiguous=contiguous)
     assert np.array(run(kernel, init_value=0)).tolist() == [[0, 8], [4, 10], [6, 12]]

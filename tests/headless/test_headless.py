@@ -411,7 +411,7 @@ def test_ctrl_c_leaves_no_process_and_keeps_the_partial_notebook(tmp_path, start
     assert "1 notebooks were not begun" in printed
 
 
-def test_a_killed_run_leaves_no_process_and_does_not_pass_for_a_good_one(tmp_path, start, command):
+def test_a_killed_run_leaves_no_process_and_did_not_pass(tmp_path, start, command):
     long = make(tmp_path / "01_long.ipynb", "1")
     assert command(long) == 0
     make(long, "print('done before')", whisper(tmp_path / "pids"))

@@ -78,7 +78,7 @@ def test_decibels_of_a_tenth_of_the_error_are_ten_more():
     assert images.psnr(truth, truth + 0.1**0.5) == pytest.approx(10)
 
 
-def test_a_spectrum_has_its_slowest_wave_in_the_middle_and_a_scale():
+def test_a_spectrum_has_its_slowest_wave_in_the_middle():
     wave = torch.cos(2 * torch.pi * torch.arange(16) / 16 * 3).repeat(8, 1)  # three waves across
     drawn = images.spectrum(1000 + wave)
     assert drawn[4, 8] == 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
 
 from metallab import paths
 
-LIMITS = {"code": (("utils", "metalsim/src"), 31_500), "tests": (("tests", "metalsim/tests"), 31_600)}
+LIMITS = {"code": (("utils", "metalsim/src"), 29_200), "tests": (("tests", "metalsim/tests"), 28_900)}
 """Lines of Python below these folders, at most. A limit is only lowered."""
 
 
@@ -20,3 +21,10 @@ def test_lines_of_python_stay_below_the_limit(part):
         pytest.skip("not a git checkout")
     files = [paths.ROOT / name for name in listed.stdout.splitlines() if name.endswith(".py")]
     assert 0 < sum(len(file.read_text("utf-8").splitlines()) for file in files if file.exists()) <= limit
+
+
+def test_names_of_tests_have_at_most_60_characters():
+    files = [file for folder in ("tests", "metalsim/tests") for file in (paths.ROOT / folder).rglob("test_*.py")]
+    names = [name for file in files for name in re.findall(r"^ *def (test_\w+)", file.read_text("utf-8"), re.MULTILINE)]
+    assert len(names) > 500
+    assert [name for name in names if len(name) > 60] == []

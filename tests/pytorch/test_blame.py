@@ -193,7 +193,7 @@ ADVICE = {(): "CPU", ("not in float32",): "float32", ("a tensor without elements
 
 
 @on_simulated
-def test_what_a_fault_needs_is_claimed_if_it_was_seen_on_both_sides():
+def test_conditions_are_claimed_if_seen_on_both_sides():
     gelu = nn.Sequential(nn.Linear(8, 16), nn.GELU()).bfloat16()
     models = {
         "gelu": (gelu, 9 * torch.randn(64, 8).bfloat16()),

@@ -23,7 +23,7 @@ loaded = "torch._dynamo" in sys.modules
 """
 
 
-def test_neither_a_trace_nor_autocast_s_choices_load_the_compiler():
+def test_tracing_does_not_load_the_compiler():
     ran = isolated.run(LOOKS, results=["seen", "loaded"])
     assert all(ran["seen"]), "nothing was seen"
     assert not ran["loaded"], "the compiler was loaded, which takes seconds"
@@ -41,7 +41,7 @@ class Shifted(nn.Module):
         return x + torch.arange(4.0)  # begins with what has no gradient
 
 
-def test_a_node_of_which_no_operator_was_seen_belongs_to_the_module_that_had_run():
+def test_an_unseen_node_belongs_to_the_module_that_ran():
     x = torch.ones(2, 4, requires_grad=True)
     with trace.record(on=device.cpu()) as recorded:
         loss = nn.Sequential(Halved(), Shifted())(x).sum()

@@ -47,7 +47,7 @@ def test_no_rate_is_drawn_of_a_doubtful_time():
     assert "copy: no rate, outputs differ" in pictures.bandwidth(refused, 10**9, 1).get_label()
 
 
-def test_a_kernel_is_timed_beside_a_copy_and_compared_with_its_like(monkeypatch):
+def test_a_kernel_is_timed_beside_a_copy(monkeypatch):
     asked = {}
     monkeypatch.setattr(roof.timing, "compare", lambda variants, **given: asked.update(given, variants=variants))
     x = torch.arange(1.0, 5.0)

@@ -10,7 +10,7 @@ from metallab import device, isolated
 from metallab.pytorch import survey
 
 
-def test_the_operators_of_the_talk_run_on_an_apple_gpu_and_those_refused_do_not():
+def test_the_operators_of_the_talk_run_on_an_apple_gpu():
     told = survey.of(survey.TALK, on=device.cpu())
     assert len(told.rows) == 26
     assert {row.status for row in told.rows} <= {"native", "composite"}

@@ -271,7 +271,7 @@ def test_html_keeps_its_words_and_what_was_coloured_is_bold():
     assert made == '<table><tr><td>1</td><td colspan="2"><b>2</b></td></tr></table><p>kept</p>'
 
 
-def test_a_picture_has_few_colours_on_white_and_a_rare_one_is_not_lost():
+def test_a_picture_has_few_colours_and_keeps_rare_ones():
     dark = random.Random(1)
     picture = Image.new("RGBA", (300, 200), (0, 0, 0, 0))
     for pixel in itertools.product(range(300), range(100)):

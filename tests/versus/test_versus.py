@@ -217,7 +217,7 @@ def test_an_output_is_read_as_it_was_written(tmp_path):
         assert arrays[f"result.{name}"].dtype == np.asarray(value).dtype
 
 
-def test_what_an_old_side_lacks_is_new_and_what_a_new_one_lacks_is_lost(file, tmp_path):
+def test_what_one_side_lacks_is_new_or_lost(file, tmp_path):
     (tmp_path / "newer").mkdir()
     (tmp_path / "newer" / "of_the_new_side.py").touch()
     newer = side(PYTHONPATH=str(tmp_path / "newer"))
@@ -229,7 +229,7 @@ def test_what_an_old_side_lacks_is_new_and_what_a_new_one_lacks_is_lost(file, tm
     assert report.exit_code([compared]) == 1
 
 
-def test_processes_are_moved_in_memory_held_to_their_threads_and_gone_afterwards(file, monkeypatch):
+def test_processes_keep_their_threads_and_end(file, monkeypatch):
     started, real = [], subprocess.Popen
     monkeypatch.setattr(
         lockstep.subprocess, "Popen", lambda *a, **k: started.append((real(*a, **k), a[0], k)) or started[-1][0]
@@ -288,9 +288,7 @@ ONCE_FASTER = [lockstep.Pair((1.0,), (0.98,), 1, (1.0, 1.0)), *[lockstep.Pair((1
         ([*ONCE_FASTER, KILLED, KILLED], True, "SLOWER", 10, "a further pair of processes failed"),
     ],
 )
-def test_a_pair_that_fails_is_tried_once_more_and_takes_nothing_from_the_others(
-    file, monkeypatch, came, is_gone, answer, pairs, reason
-):
+def test_a_pair_that_fails_is_tried_once_more(file, monkeypatch, came, is_gone, answer, pairs, reason):
     """A process may be killed where memory is short, and B has done what it is said to lose then."""
     left = iter(came)
 

@@ -59,7 +59,7 @@ def test_each_look_is_an_interval_of_99_percent():
     assert intervals.interval([0.1] * 7).high == math.inf
 
 
-def test_looking_five_times_misses_the_truth_in_5_percent_at_most():
+def test_five_looks_miss_the_truth_in_5_percent_at_most():
     """Whoever stops at the worst moment is still right in 95 of 100 comparisons."""
     rng, times = np.random.default_rng(1), 1000
     for kind in KINDS:
@@ -207,7 +207,7 @@ def sampled(worker, monkeypatch, device: str, result, calls: int, uncounted: boo
     return log
 
 
-def test_a_sample_follows_a_call_that_does_not_count_and_waits_for_all(monkeypatch):
+def test_a_sample_follows_a_call_that_does_not_count(monkeypatch):
     """At the second reading of the clock nothing is under way: on a GPU, and with results that come later."""
     at_once = ["call", "clock", "call", "call", "clock"]
     assert sampled(worker, monkeypatch, "cpu", 1.0, 2) == at_once
