@@ -217,6 +217,7 @@ def test_the_commands_of_the_page_are_there(core, tmp_path):
     assert printed.startswith("sum(numbers): ")
     printed, _ = core("metallab", "--help", cwd=tmp_path)
     assert all(f"metallab {name} " in printed for name in lines)
+    core("metallab", "versus", "--help", cwd=tmp_path)  # its modules are imported
 
 
 def test_what_the_core_writes_lies_where_it_was_started(core, tmp_path):

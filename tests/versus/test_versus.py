@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from metallab import paths, records, turns
+from metallab import checks, paths, records, turns
 from metallab.__main__ import main
 from metallab.versus import cases, command, lockstep, report, sides, worker
 from metallab.versus.lockstep import Command, Settings
@@ -215,6 +215,19 @@ def test_an_output_is_read_as_it_was_written(tmp_path):
         np.testing.assert_array_equal(arrays[f"result.{name}"], value)
         assert arrays[f"result.{name}"].shape == np.shape(value)
         assert arrays[f"result.{name}"].dtype == np.asarray(value).dtype
+
+
+@pytest.mark.parametrize(("one", "other"), [(b"\1" + bytes(9), b"\1"), ([2**70, 1], [2**70, 2]), ("a\0", "a")])
+def test_what_numpy_would_cut_is_compared_whole(one, other, tmp_path):
+    for name, given in (("one", one), ("other", other)):
+        worker.save_output(given, tmp_path / f"{name}.npz")
+    with pytest.raises(checks.Mismatch):
+        checks.assert_close(*(worker.load_output(tmp_path / f"{name}.npz") for name in ("one", "other")), "float32")
+
+
+def test_a_folder_of_pythonpath_that_is_not_there_is_refused():
+    with pytest.raises(sides.SideError, match="no_such, which is not there"):
+        sides._folders("no_such")
 
 
 def test_what_one_side_lacks_is_new_or_lost(file, tmp_path):

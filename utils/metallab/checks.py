@@ -261,7 +261,7 @@ def _same(answer: Any, wanted: Any) -> bool:
         return alike and all(itertools.starmap(_same, zip(answer, wanted, strict=True)))
     if isinstance(wanted, float):
         return bool(np.isclose(answer, wanted, rtol=1e-6, atol=1e-9))
-    return type(wanted)(answer) == wanted if isinstance(answer, np.generic) else bool(answer == wanted)
+    return bool((answer.item() if isinstance(answer, np.generic) else answer) == wanted)
 
 
 def _share(rate: float, peak: peaks.Peak | None) -> str:

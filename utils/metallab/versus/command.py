@@ -39,7 +39,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
         code, text = 2, f"versus: {error}"
         print(text, file=sys.stderr)
     except KeyboardInterrupt:
-        code, text = 130, "versus: interrupted before anything was compared"
+        code, text = 130, "versus: interrupted"
         print(text, file=sys.stderr)
     if text and (file := os.environ.get("GITHUB_STEP_SUMMARY")):  # a job there only says that make failed
         with open(file, "a", encoding="utf-8") as job:

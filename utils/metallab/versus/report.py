@@ -219,7 +219,7 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
             names.append("\n".join([*textwrap.wrap(outcome.case.name, 32), answer]))
         axes.axvline(0, color=plots.BLACK, linewidth=1)
         axes.set_xscale("asinh", linear_width=0.05)  # drawn together far from 1, where one ratio would hide the others
-        axes.xaxis.set_major_formatter(lambda log, _: f"{math.exp(log):.3g}")
+        axes.xaxis.set_major_formatter(lambda log, _: f"{math.exp(log):.4g}")
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, math.log(0.98)), max(high, math.log(1.02)))
         axes.set_yticks(range(len(compared)), names, fontsize=9)

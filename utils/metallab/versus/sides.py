@@ -8,6 +8,7 @@ construction, so what differs between them is what the parts say, and what follo
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -18,8 +19,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import filelock
 
 from metallab import machine, paths, processes
 from metallab.isolated import ONE_THREAD
@@ -247,7 +246,8 @@ def worktree(revision: str, root: Path) -> Path:
     kept = paths.BUILD if root == paths.ROOT else cache
     folder = kept / "versus" / "worktrees" / f"{root.name}-{where}-{revision[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(f"{folder}.lock"):  # another command may be making it
+    with open(f"{folder}.lock", "a") as lock:  # another command may be making it
+        fcntl.flock(lock, fcntl.LOCK_EX)  # not filelock, which measuring alone does not install
         if not (folder / ".git").exists():
             _git(root, "worktree", "prune")
             _git(root, "worktree", "add", "--detach", "--quiet", str(folder), revision)
@@ -259,7 +259,10 @@ def worktree(revision: str, root: Path) -> Path:
 
 def _folders(text: str) -> str:
     """Return a ``PYTHONPATH`` as seen from the current folder, which is not that of a side's processes."""
-    return os.pathsep.join(os.path.abspath(os.path.expanduser(folder)) for folder in text.split(os.pathsep) if folder)
+    folders = [os.path.abspath(os.path.expanduser(folder)) for folder in text.split(os.pathsep) if folder]
+    if lost := [folder for folder in folders if not os.path.exists(folder)]:
+        raise SideError(f"PYTHONPATH names {lost[0]}, which is not there: name a folder that is")
+    return os.pathsep.join(folders)
 
 
 def _told_sources(file: Path) -> list[str]:

@@ -266,7 +266,8 @@ def leaves(result, name="result"):
 
 def is_numbers(result):
     """True for a list of numbers of Python, which is one array."""
-    return all(issubclass(type(part), (int, float, complex)) for part in result)
+    numbers = all(issubclass(type(part), (int, float, complex)) for part in result)
+    return numbers and all(-(2**63) <= part < 2**63 for part in result if isinstance(part, int))
 
 
 def fingerprint(result):
@@ -285,6 +286,8 @@ def to_numpy(leaf):
     import numpy as np
 
     array = [] if leaf is None else leaf
+    if isinstance(leaf, (str, bytes)) or (type(leaf) is int and not -(2**63) <= leaf < 2**63):
+        array = repr(leaf)  # NumPy drops zeros at the end of bytes, and has no larger integers
     if hasattr(leaf, "detach"):
         array = leaf.detach().cpu()
         array = array.float() if str(array.dtype) == "torch.bfloat16" else array
