@@ -393,6 +393,22 @@ def test_unusual_models_inputs_and_optimizers_are_compared():
         assert blame.find(model, (given,), optimizer=optimizer, on=device.cpu()).kind == "agrees"
 
 
+COMPLEX = torch.complex(torch.randn(4, 4), torch.randn(4, 4))
+SPARSE = torch.eye(5).to_sparse()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y: torch.fft.irfft(torch.fft.rfft(y)),
+        lambda y: y * torch.mm(COMPLEX, COMPLEX.mH).real.sum(),
+        lambda y: torch.sparse.mm(SPARSE, y),
+    ],
+)
+def test_complex_and_sparse_tensors_are_not_blamed(function):
+    assert blame.find(After(function), (torch.randn(5, 8),), on=device.cpu()).kind == "agrees"
+
+
 def test_arguments_may_have_names_and_dtypes_may_be_mixed():
     class Mixed(nn.Module):
         def __init__(self):

@@ -34,7 +34,7 @@ from torch import nn  # noqa: E402
 
 from metallab import isolated  # noqa: E402
 from metallab.__main__ import main  # noqa: E402
-from metallab.pytorch import coverage, doctor  # noqa: E402
+from metallab.pytorch import copies, coverage, doctor  # noqa: E402
 from metallab.pytorch.doctor import asking, common, fast, fits, formats, report, right, runs, spent, subject  # noqa: E402
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence  # noqa: E402
 from metallab.tables import Table  # noqa: E402
@@ -249,6 +249,31 @@ def blinded(x):
 def test_a_nan_that_the_cpu_has_as_well_is_no_fault():
     answer = right.right(subject_of(layers(scores=blinded, head=nn.Linear(4, 2)), torch.randn(4, 4)), LIMITS)
     assert (answer.outcome, "aten::_softmax in scores" in answer.sentence) == ("attention", True), answer
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    inner: object
+
+
+class Named(dict):
+    """A subclass, which PyTorch does not look into."""
+
+
+def test_tensors_are_found_however_deep_they_lie():
+    one, two, three = (torch.full((1,), float(n)) for n in range(3))
+    value = Named(a=Slotted([one]), b=functools.partial(torch.add, two, other=three))
+    moved = copies.mapped(lambda t: t + 10, value)
+    assert type(moved) is Named
+    assert (moved["a"].inner[0].item(), moved["b"]().item()) == (10, 23)
+    assert (one.item(), len(copies.tensors_in(value))) == (0, 3)
+
+
+def test_a_loss_in_float64_is_narrowed_with_its_model():
+    weighted = nn.CrossEntropyLoss(weight=torch.ones(3, dtype=torch.float64))
+    model, x = nn.Linear(2, 3).double(), torch.ones(2, 2, dtype=torch.float64)
+    each = subject_of(model, x, loss=lambda output: weighted(output, torch.tensor([0, 1])))
+    assert (each.value().dtype, each.without_float64().value().dtype) == (torch.float64, torch.float32)
 
 
 @on_simulated

@@ -224,6 +224,15 @@ def test_the_table_adds_up():
     assert ("fallback (inferred)", "aten::mode", "cpu") in rows
 
 
+def test_modules_with_the_most_time_come_first(cpu):
+    first, last = nn.Linear(2, 1500), nn.Linear(1500, 1500)
+    model, x = nn.Sequential(first, last), torch.ones(64, 2)
+    with torch.no_grad(), trace.record(on=cpu) as recorded:
+        model(x)
+    (row,) = [row for row in recorded.rows() if row["operator"] == "aten::addmm"]
+    assert row["called by"].startswith("1")
+
+
 def test_its_sentence_says_where_the_time_went():
     """With shares on a GPU; on a CPU that there is none; of a simulation no time at all."""
     sentence = str(DETOUR(trace))

@@ -54,6 +54,8 @@ class Comparison:
     @staticmethod
     def of(before: Call, after: Call, got: list[Tensor]) -> Comparison:
         """Compute a call in float64; one of `REFUSED` if PyTorch cannot, or a dtype has no tolerance."""
+        if any(t.layout != torch.strided or t.is_nested for t in (*before.tensors, *got)):
+            raise TypeError("a sparse or nested tensor")
         for value in filter(floats, got):
             checks.tolerance(value.dtype)
         exact = before.moved(widened)
@@ -181,7 +183,7 @@ class Comparison:
         error, explained = deviation(exact, value, dtype)
         wrong = error > explained
         if not wrong.any():
-            size = exact[finite].square().mean().sqrt().item() if finite.any() else 0.0
+            size = exact[finite].abs().square().mean().sqrt().item() if finite.any() else 0.0
             relative = error.max().item() / size if size > _smallest(dtype) else 0.0
             self.largest = max(self.largest, relative)
             return ""

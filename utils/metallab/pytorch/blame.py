@@ -250,7 +250,7 @@ def find(
     run = _Run(model, inputs, loss or mean_square, optimizer)
     judge = _Judge(on, seconds)
     device = run.layers(on.torch_device, judge=judge, note=layers)
-    conditions, program = shrunk(judge.call, on.torch_device) if judge.call else ((), "")
+    conditions, program = shrunk(judge.call, on.torch_device, judge.began + seconds) if judge.call else ((), "")
     errors = _layer_errors(run, device, judge.verdict.unjudged) if layers else ()
     return dataclasses.replace(judge.verdict, conditions=conditions, program=program, layers=errors)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -41,17 +42,31 @@ def mapped(do: Callable, value: Any, do_module: Callable = lambda module: module
             return do_module(leaf)
         if isinstance(leaf, set | frozenset):
             return type(leaf)(map(one, leaf))
-        if isinstance(leaf, ATOMIC) or not hasattr(leaf, "__dict__"):
+        if isinstance(leaf, functools.partial):
+            function, arguments, named = tree_map(one, (leaf.func, leaf.args, leaf.keywords))
+            return functools.partial(function, *arguments, **named)
+        slots = [name for each in type(leaf).__mro__ for name in _slots(each) if hasattr(leaf, name)]
+        of_containers = isinstance(leaf, dict | list)  # subclasses, which pytree does not know
+        if isinstance(leaf, ATOMIC) or not (of_containers or slots or hasattr(leaf, "__dict__")):
             return leaf
         if id(leaf) not in objects:
             try:
                 objects[id(leaf)] = made = copy.copy(leaf)
-                vars(made).update({name: tree_map(one, held) for name, held in vars(leaf).items()})
+                if of_containers:
+                    for key, held in list(leaf.items() if isinstance(leaf, dict) else enumerate(leaf)):
+                        made[key] = tree_map(one, held)
+                for name in [*slots, *getattr(leaf, "__dict__", ())]:
+                    object.__setattr__(made, name, tree_map(one, getattr(leaf, name)))
             except Exception:  # noqa: BLE001 - what cannot be copied, such as a lock, is given as it is
                 objects[id(leaf)] = leaf
         return objects[id(leaf)]
 
     return tree_map(one, value)
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    names = vars(kind).get("__slots__", ())
+    return tuple(name for name in ((names,) if isinstance(names, str) else names) if not name.startswith("__"))
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -204,7 +204,7 @@ class Trace:
             shapes = _listed(", ".join("x".join(map(str, shape)) or "()" for shape in e.shapes) for e in events)
             share = f"{total / self.seconds:.0%}" if self.seconds else ""
             times = (len(events), round(1e3 * total, 4), round(1e6 * total / len(events), 1), share)
-            row = dict(zip(COLUMNS, (*key, shapes, _listed(e.module for e in events), *times), strict=True))
+            row = dict(zip(COLUMNS, (*key, shapes, _listed(_by_time(events)), *times), strict=True))
             rows.append(row | {"bytes": sum(event.bytes for event in events)})
         return sorted(rows, key=lambda row: row["total [ms]"], reverse=True)
 
@@ -450,6 +450,14 @@ def _without(intervals: Iterable[TimeSpan], taken: Sequence[TimeSpan]) -> list[T
         if start < end:
             left.append((start, end))
     return left
+
+
+def _by_time(events: Iterable[Event]) -> list[str]:
+    """The modules of events, that with the most time first."""
+    times: collections.Counter[str] = collections.Counter()
+    for event in events:
+        times[event.module] += event.duration
+    return [name for name, _ in times.most_common()]
 
 
 def _listed(names: Iterable[str], most: int = 2) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -101,11 +102,12 @@ class Call:
             if isinstance(value, torch.device):
                 return torch.device("cpu")
             tensor = value.detach()
-            if tensor.layout != torch.strided or tensor.is_quantized:
+            if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
                 return change(tensor.to("cpu", copy=True))
-            key = tensor.device, tensor.untyped_storage().data_ptr(), tensor.dtype
+            lazily = tensor.is_conj(), tensor.is_neg()  # of a view, whose memory is another's
+            key = tensor.device, tensor.untyped_storage().data_ptr(), tensor.dtype, *lazily
             if key not in copies:
-                copies[key] = change(whole(tensor).to("cpu", copy=True))
+                copies[key] = change(whole(tensor).to("cpu", copy=True).resolve_conj().resolve_neg())
             return copies[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
         return self.mapped((torch.device, Tensor), move)
@@ -169,14 +171,14 @@ class Layout:
 # ---- shrinking ------------------------------------------------------------------------------------------------------
 
 
-def shrunk(call: Call, device: torch.device) -> tuple[tuple[str, ...], str]:
+def shrunk(call: Call, device: torch.device, until: float = math.inf) -> tuple[tuple[str, ...], str]:
     """Return what a wrong call needs to be wrong, and a program that shows it; nothing if no random numbers do.
 
-    ``call`` has a `Layout` in place of each tensor.
+    ``call`` has a `Layout` in place of each tensor. From `time.monotonic` ``until`` on nothing more is tried.
     """
 
     def outcome(call: Call, seed: int = 0) -> str:
-        return _outcome(call, device, seed)
+        return _outcome(call, device, seed) if time.monotonic() < until else "late"
 
     def divides(wrong: Call, right: Call) -> bool:
         """Whether one is wrong and the other is right, whatever the numbers."""

@@ -77,7 +77,7 @@ def _compare(subject: Subject, on: Device, seconds: float) -> tuple[dict[str, bl
                 raise
             not_run[way] = units.first_line(error)
             continue
-        if verdicts[way].culprit:
+        if verdicts[way].kind == "wrong kernel":
             break
     return verdicts, not_run
 
@@ -107,14 +107,15 @@ def _agreement(verdicts: dict[str, blame.Verdict], unjudged: list[str], late: bo
     judged, skipped = (sum(getattr(each, name) for each in verdicts.values()) for name in ("judged", "skipped"))
     in_time = ", as far as there was time" if skipped or late else ""
     largest = max(verdict.largest for verdict in verdicts.values())
+    nan = next((verdict for verdict in verdicts.values() if verdict.culprit), None)
+    how_many = f"{judged} of {judged + skipped}" if skipped else f"{'the first' if nan else 'all'} {judged}"
     sentences = [
-        f"Yes{in_time}: {f'{judged} of {judged + skipped}' if skipped else f'all {judged}'} calls of operators"
+        f"Yes{in_time}: {how_many} calls of operators"
         f"{' that can be compared' if unjudged else ''} agree with the CPU in float64 ({', '.join(verdicts)}); they "
         f"differ by up to {largest:.1e} of the root mean square, which is rounding."
     ]
     sentences += [f"Not compared: {', '.join(unjudged)}."] if unjudged else []
     sentences += [f"{MORE_TIME}."] if in_time else []
-    nan = next((verdict for verdict in verdicts.values() if verdict.culprit), None)
     sentences += [f"{nan.headline} What follows it was not compared."] if nan else []
     return " ".join(sentences), not in_time and not nan
 

@@ -45,19 +45,25 @@ class Loss:
 
     def __call__(self, outputs: Any) -> Tensor:
         """Return the loss, one number."""
-        first = next(iter(tensors_in(outputs)), torch.empty(0))
-        place = "meta" if first.is_meta else first.device
+        places = ["meta" if tensor.is_meta else tensor.device for tensor in tensors_in(outputs)]
+        place = next((each for each in places if str(each) != "cpu"), torch.device("cpu"))
         if place not in self._there:
             self._there[place] = mapped(
                 lambda tensor: self.change(tensor.detach()).to(place),
                 self.held,
-                lambda module: copied(module).to(place),
+                lambda module: _cast(copied(module), self.change).to(place),
             )
         if isinstance(self.function, nn.Module):
             return self._there[place](outputs)
         for cell, held in zip(self.cells, self._there[place], strict=True):
             cell.cell_contents = held
         return self.function(outputs)
+
+
+def _cast(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = change(tensor.data)
+    return model
 
 
 def _holds_tensors(cell: Any) -> bool:
@@ -111,14 +117,13 @@ class Subject:
 
     def cast(self, change: Callable[[Tensor], Tensor]) -> Subject:
         """Return a copy with each weight, buffer and input changed."""
-        model = copied(self.model)
-        for tensor in (*model.parameters(), *model.buffers()):
-            tensor.data = change(tensor.data)
-        return replace(self.with_inputs(change), model=model)
+        return replace(self.with_inputs(change), model=_cast(copied(self.model), change))
 
     def without_float64(self) -> Subject:
         """Return a copy with float32 in its place, which an Apple GPU has; this one where it has no float64."""
-        held = (*self.model.parameters(), *self.model.buffers())
+        losses = self.loss.held if isinstance(self.loss.held, list) else [self.loss.held]
+        modules = [self.model, *(each for each in losses if isinstance(each, nn.Module))]
+        held = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         if not any(t.dtype in NARROWED for t in (*held, *tensors_in((self.inputs, self.named, self.loss.held)))):
             return self
         return replace(self.cast(narrowed), loss=Loss(self.loss.function, narrowed))
