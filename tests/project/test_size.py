@@ -6,11 +6,15 @@ import re
 import subprocess
 
 import pytest
+from library_names import called_names
 
 from metallab import paths
 
 LIMITS = {"code": (("utils", "metalsim/src"), 29_200), "tests": (("tests", "metalsim/tests"), 28_900)}
 """Lines of Python below these folders, at most. A limit is only lowered."""
+
+NAMES_OF_THE_LIBRARY = 215
+"""Functions, methods and classes of the library that the pages call, at most; the fewer, the less to look up."""
 
 
 @pytest.mark.parametrize("part", LIMITS)
@@ -28,3 +32,9 @@ def test_names_of_tests_have_at_most_60_characters():
     names = [name for file in files for name in re.findall(r"^ *def (test_\w+)", file.read_text("utf-8"), re.MULTILINE)]
     assert len(names) > 500
     assert [name for name in names if len(name) > 60] == []
+
+
+def test_the_pages_call_few_names_of_the_library():
+    names = called_names()
+    assert {"measure", "compare", "exercise"} <= set(names)
+    assert len(names) <= NAMES_OF_THE_LIBRARY
