@@ -82,7 +82,7 @@ def values(n: int, dtype: torch.dtype) -> torch.Tensor:
 
 @with_each_compiler
 @pytest.mark.parametrize("name", DTYPES)
-@pytest.mark.parametrize("n", [1, 31, pytest.param(1000, marks=pytest.mark.processor), 100003])
+@pytest.mark.parametrize("n", [1, pytest.param(1000, marks=pytest.mark.processor)])
 def test_softshrink_is_pytorch_s_to_the_last_bit(name, n):
     """In pieces of 7: on longer ones PyTorch's vector code takes over and drops the sign of zero, a NaN's gradient."""
     lib, x = library("softshrink"), values(n, DTYPES[name])
@@ -92,15 +92,6 @@ def test_softshrink_is_pytorch_s_to_the_last_bit(name, n):
     getattr(lib, f"softshrink_backward_{name}")(grad_x, grad, x, 0.5)
     pieces = zip(grad.split(7), x.split(7), strict=True)
     assert same_bits(grad_x, torch.cat([torch.ops.aten.softshrink_backward(g, piece, 0.5) for g, piece in pieces]))
-
-
-@with_each_compiler
-@pytest.mark.parametrize("n", [1, 4, 1023])
-def test_four_elements_a_thread(n):
-    x = torch.randn(n)
-    out = torch.full_like(x, 7.0)
-    library("softshrink").softshrink_vec4(out, x, 0.5, n, threads=(n + 3) // 4)
-    torch.testing.assert_close(out, F.softshrink(x, 0.5), atol=1e-6, rtol=0)
 
 
 @with_each_compiler
@@ -187,18 +178,15 @@ def test_matrix_tiles():
 
 
 @with_each_compiler
-def test_templates_functors_and_overloads_by_address_space():
+def test_templates_overloads_and_literals_of_metal():
+    """Functors; functions overloaded by address space; a literal with a point is a float."""
     lib = library("language")
     for name, x in (("square_float", torch.randn(9)), ("square_int", torch.arange(9, dtype=torch.int32))):
         out = torch.empty_like(x)
         getattr(lib, name)(out, x)
         torch.testing.assert_close(out, x * x)
-
-
-@with_each_compiler
-def test_a_literal_is_a_float():
     out = torch.zeros(2)
-    library("language").literals(out, threads=1)
+    lib.literals(out, threads=1)
     assert out.tolist() == [4.0, torch.tensor(1 / 3).item()]
 
 
@@ -348,13 +336,13 @@ SPECIAL = {
 
 
 @with_each_compiler
-@pytest.mark.parametrize("name", SPECIAL)
-def test_special_functions_of_pytorch_s_headers(name):
+def test_special_functions_of_pytorch_s_headers():
     x = torch.linspace(0.05, 0.95, 4001)
-    out = torch.empty_like(x)
-    getattr(library("special"), f"special_{name}")(out, x)
-    reference = SPECIAL[name](x.double())
-    assert ((out - reference).abs() / reference.abs().clamp_min(1e-6)).max() < 1e-5
+    for name, function in SPECIAL.items():
+        out = torch.empty_like(x)
+        getattr(library("special"), f"special_{name}")(out, x)
+        reference = function(x.double())
+        assert ((out - reference).abs() / reference.abs().clamp_min(1e-6)).max() < 1e-5, name
 
 
 @with_each_compiler
@@ -379,37 +367,29 @@ def test_what_a_kernel_reports_is_raised():
 # ---- kernels that Inductor generates for mps -------------------------------------------------------------------------
 
 
-def layers(x: torch.Tensor) -> torch.Tensor:
-    return F.layer_norm(F.gelu(x), (x.shape[-1],))
+def pointwise(x: torch.Tensor) -> torch.Tensor:
+    activated = F.gelu(x) + F.gelu(x, approximate="tanh") + F.mish(x) + F.softplus(x) + F.elu(x) + torch.sigmoid(x)
+    shrunk = F.softshrink(x, 0.5) + F.hardshrink(x, 0.3) + torch.where(x > 0.5, x - 0.5, (x * 2).clamp(-1, 1))
+    rounded = x.floor() + x.round() + x.sign() + x.trunc() + torch.remainder(x, 0.7) + torch.fmod(x, 0.3)
+    smooth = x.exp().log1p() + x.abs().sqrt() + x**3 + x.abs().rsqrt() + x.sin() * x.cos() + x.atan()
+    return activated + shrunk + rounded + smooth + torch.special.i0(x) + torch.erf(x) + torch.lgamma(x.abs() + 1)
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    both = (x > 3.5).any(-1).float() + (x > -3.5).all(-1).float() * 2
+    return x.amax(-1) - x.amin(-1) + x.sum(-1) + (x * 0.01 + 1).prod(-1) + x.var(-1) + x.mean(-1) + both
 
 
 GENERATED = {
-    "activations": lambda x: F.gelu(x) + F.gelu(x, approximate="tanh") + F.mish(x) + F.softplus(x) + F.elu(x),
-    "shrinking": lambda x: F.softshrink(x, 0.5) + F.hardshrink(x, 0.3) + F.relu(x + x.flip(0)),
-    "exponentials": lambda x: torch.sigmoid(x) + torch.tanh(x) + x.exp().log1p(),
-    "powers and angles": lambda x: x.abs().sqrt() + x**3 + x.abs().rsqrt() + x.sin() * x.cos() + x.atan(),
-    "where and clamp": lambda x: torch.where(x > 0.5, x - 0.5, (x * 2).clamp(-1, 1)),
-    "rounding": lambda x: x.floor() + x.round() + x.sign() + x.trunc() + torch.remainder(x, 0.7) + torch.fmod(x, 0.3),
-    "special functions": lambda x: torch.special.i0(x) + torch.erf(x) + torch.lgamma(x.abs() + 1),
-    "integers": lambda x: (x * 100).to(torch.int32) // 7 + (x > 0).to(torch.int32),
-    "long integers": lambda x: (x * 1000).long() * 3 + 1,
-    "transposed": lambda x: torch.stack([x.t(), x.t() * 2]),
-    "concatenation": lambda x: torch.cat([x, x * 2], 1),
+    "pointwise": pointwise,
+    "integers": lambda x: (x * 1000).long() * 3 + (x * 100).to(torch.int32) // 7 + (x > 0),
+    "transposed": lambda x: torch.cat([x.t(), x.t() * 2], 1),
     "sum of all": lambda x: x.sum(),
-    "mean of columns": lambda x: (x * 2).mean(0),
-    "extremes of rows": lambda x: x.amax(-1) - x.amin(-1) + x.sum(-1),
-    "product": lambda x: (x * 0.01 + 1).prod(-1),
+    "reductions of rows": rows,
+    "reductions of columns": lambda x: x.softmax(0) * (x * 2).mean(0) + x.flip(0),
     "argmax": lambda x: x.argmax(-1),
-    "argmin": lambda x: x.argmin(0),
-    "any, all": lambda x: (x > 3.5).any(-1).float() + (x > -3.5).all(-1).float() * 2,
-    "variance and mean": lambda x: x.var(-1) + x.mean(-1),
-    "softmax of columns": lambda x: x.softmax(0),
-    "log softmax": lambda x: x.log_softmax(-1),
-    "layer norm": layers,
     "cross entropy": lambda x: F.cross_entropy(x, torch.zeros(x.shape[0], dtype=torch.long, device=x.device)),
     "half softmax": lambda x: (x.half() * 2).softmax(-1),
-    "half sum": lambda x: x.half().sum(-1),
-    "bfloat16 softmax": lambda x: (x.bfloat16() * 2).softmax(-1),
     "bfloat16 layer norm": lambda x: F.layer_norm(F.silu(x.bfloat16()), (x.shape[-1],)),
 }
 
@@ -604,17 +584,6 @@ def test_a_kernel_without_end_is_called_that_and_nothing_else(name, monkeypatch)
     assert report.ran == ("a plain run",)
 
 
-@sanitized
-def test_why_a_kernel_does_not_end_is_found_beside_it(monkeypatch):
-    run = check.Program.run
-    slow = lambda self, tool, call, timeout: run(self, tool, call, timeout if tool == "plain" else children.LIMIT)
-    monkeypatch.setattr(check.Program, "run", slow)
-    report = kernel("while (x[i + 4] != 12345) { ((device volatile float*)x)[i] = 1; }").check(
-        torch.zeros(4), threads=1, timeout=0.5
-    )
-    assert "address" in {finding.kind for finding in report.findings}, report
-
-
 def test_a_kernel_that_ends_in_one_order_only_is_told_which():
     body = "device volatile float* y = x; if (i > 0) { while (y[i - 1] == 0) {} } y[i] = 1;"
     run = kernel_program(body, 4)
@@ -646,13 +615,6 @@ def test_slow_under_a_sanitizer_is_no_hang(monkeypatch):
     assert report.ok
     assert report.skipped == ("race sanitizer: not done within 7 s; pass a larger timeout or fewer threads",)
     assert "race sanitizer" not in report.ran
-
-
-def test_check_says_what_it_skipped():
-    large = kernel("x[i] += 1;").check(torch.zeros(1024), group_size=1024)
-    assert large.ok
-    assert any("group_size" in skipped or "sanitizers" in skipped for skipped in large.skipped)
-    assert "skipped" in str(large)
 
 
 # ---- a kernel gone wrong in an ordinary call -------------------------------------------------------------------------
@@ -833,11 +795,6 @@ def test_constant_memory_is_read_only():
         kernel("x[i] = v;", "device float* x, float v")
     with pytest.raises(RuntimeError, match=r"buffer\(31\) does not exist"):
         kernel("x[i] = 1;", "device float* x [[buffer(31)]]")
-
-
-def test_lines_are_right_after_an_include():
-    with pytest.raises(SyntaxError, match=r"program_source:5:\d+: error"):
-        shader.compile_shader(f"{HEAD}#include <c10/metal/utils.h>\n\nthis is not Metal;")
 
 
 # ---- the rewrite (source.py) -----------------------------------------------------------------------------------------

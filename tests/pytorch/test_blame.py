@@ -299,7 +299,7 @@ def test_a_wrong_optimizer_of_lists_is_shown_by_one_of_each():
 
 
 def sound(on):
-    """Sound models, smaller than pages measure them, training. Thirty more: tests/benchmarks/sound_models.py."""
+    """Sound models, smaller than pages measure them, training."""
     torch.manual_seed(0)
     block = networks.MEASURED["Transformer block"](batch=2, steps=16)
     made = [networks.MEASURED["LSTM"](batch=2), block, networks.talk_mlp(8)]
