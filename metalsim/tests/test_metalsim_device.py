@@ -131,20 +131,6 @@ def test_memory_that_nobody_wrote_is_nan():
 
 
 @plain
-def test_deterministic_memory_is_what_it_is_on_the_cpu():
-    whole = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.bool
-    torch.use_deterministic_algorithms(True)
-    try:
-        for dtype in (*whole, torch.float32, torch.float16, torch.bfloat16, torch.complex64):
-            for make in (torch.empty, lambda n, **how: torch.empty_strided((n,), (2,), **how)):
-                assert str(make(2, dtype=dtype, device="mps").tolist()) == str(make(2, dtype=dtype).tolist()), dtype
-            grown = [torch.ones(2, dtype=dtype, device=device).resize_(4).tolist() for device in ("mps", "cpu")]
-            assert str(grown[0]) == str(grown[1]), dtype
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-@plain
 def test_pinned_memory_is_known_as_such():
     pinned = torch.ones(3).pin_memory()
     assert (pinned.device.type, pinned.tolist()) == ("cpu", [1, 1, 1])
@@ -842,18 +828,6 @@ def test_an_operator_without_a_metal_kernel_raises_as_on_a_mac():
     assert nn.Softshrink()(x).sum().item() == 4.5
 
 
-@plain
-def test_one_operator_falls_back_by_itself():
-    embed = lambda: F.embedding(torch.tensor([1]).to("mps"), torch.ones(2, 4).to("mps"), max_norm=1.0)
-    fallbacks, told = fell_back(lambda: (embed(), embed()))
-    assert fallbacks == 2
-    assert len(told) == 1, "torch warns once"
-    assert re.match(
-        r"The operator 'aten::embedding_renorm_' is not currently supported on the MPS backend and will fall back to "
-        r"run on the CPU\. This may have performance implications\.", told[0],
-    )  # fmt: skip
-
-
 def fell_back(do: Callable) -> tuple[int, list[str]]:
     """Fallbacks of a call, and the warnings that were heard."""
     before = metalsim.counters().fallbacks
@@ -875,13 +849,6 @@ def test_a_kernel_refuses_arguments_as_on_a_mac():
     for name, call in refused.REFUSED.items():
         error, words = refusal(call)
         assert (error, words.startswith(call.words)) == (call.error, True), (name, error, words)
-
-
-@with_fallback
-def test_a_refusal_is_no_matter_of_fallbacks():
-    call = refused.REFUSED["uneven pooling"]
-    assert refusal(call)[0] is RuntimeError
-    assert refusal(call)[1].startswith(call.words)
 
 
 @plain
@@ -913,21 +880,6 @@ def test_attention_dropout_only_where_gradients_are_wanted():
         assert raised(lambda: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)) == (
             NotImplementedError, "scaled_dot_product_attention for MPS does not support dropout."
         )  # fmt: skip
-
-
-@plain
-def test_attention_wants_what_it_wants_on_the_cpu():
-    def wrong(device: str) -> list[Callable]:
-        attend, q, mask = F.scaled_dot_product_attention, torch.ones(1, 1, 4, 8, device=device), torch.ones(4, 4)
-        mask = mask.to(device)
-        return [
-            lambda: attend(q, q, q, mask.long()), lambda: attend(q, q, q, mask.half()), lambda: attend(q, q.half(), q),
-            lambda: attend(q, q, q.bfloat16()), lambda: attend(*[q[0, 0, 0]] * 3),
-            lambda: attend(q, q, q, mask, is_causal=True),
-        ]  # fmt: skip
-
-    for on_cpu, on_mps in zip(wrong("cpu"), wrong("mps"), strict=True):
-        assert raised(on_mps)[0] is raised(on_cpu)[0] is RuntimeError
 
 
 @plain
@@ -984,49 +936,6 @@ def test_fallbacks_of_limited_kernels_are_reported():
     # the matrix there; U, the values and Vh back, or with a gradient's need of them all three
     assert fallbacks == [("aten::_linalg_svd", 4, 4 * (3 * 96 * 96 + 96))] * 2
     assert x.grad.isfinite().all().item()
-
-
-@plain
-def test_eigh_uses_the_device_for_many_small_matrices():
-    many, one, large = torch.rand(3, 64, 64), torch.rand(64, 64), torch.rand(3, 65, 65)
-    for x in (many, one, large):
-        x.add_(x.mT.clone())
-    assert fell_back(lambda: torch.linalg.eigh(many.to("mps"))) == (0, [])
-    assert fell_back(lambda: torch.linalg.eigh(one.to("mps"))) == (1, []), "without a word"
-    words = (
-        "linalg.eigh: matrix too large to stage in MPS threadgroup memory (33800 > 32768 bytes); falling back to CPU."
-    )
-    assert fell_back(lambda: torch.linalg.eigvalsh(large.to("mps"))) == (1, [words])
-    assert torch.equal(torch.linalg.eigvalsh(one.to("mps")).cpu(), torch.linalg.eigvalsh(one))
-
-
-@plain
-def test_deform_conv2d_runs_forward_and_raises_backward():
-    import torchvision
-
-    x, offset = torch.rand(1, 2, 4, 4, device="mps"), torch.zeros(1, 18, 2, 2, device="mps")
-    weight = torch.ones(1, 2, 3, 3, device="mps", requires_grad=True)
-    y = torchvision.ops.deform_conv2d(x, offset, weight)
-    assert torch.allclose(y, F.conv2d(x, weight))
-    kind, text = raised(y.sum().backward)
-    assert (kind, text) == (
-        NotImplementedError, MISSING.format("torchvision::_deform_conv2d_backward", torch.version.git_version),
-    )  # fmt: skip
-
-
-@plain
-def test_torchvision_kernels_have_no_float16_gradient():
-    import torchvision
-
-    boxes, scores = torch.tensor([[0, 0, 4, 4], [0, 0, 4, 3]], device="mps"), torch.tensor([0.5, 0.9], device="mps")
-    assert torchvision.ops.nms(boxes.half(), scores.half(), 0.5).tolist() == [1]  # the CPU has no nms of float16
-    features = torch.rand(1, 2, 8, 8, device="mps").half().requires_grad_()
-    pooled = torchvision.ops.roi_align(features, [boxes[:1].half()], 2)
-    kind, text = raised(pooled.sum().backward)
-    assert kind is RuntimeError
-    assert text.endswith(", MPS does not support roi_align backward with float16 inputs.")
-    kind, text = raised(lambda: torchvision.ops.roi_align(features, [boxes[:1].half().cpu()], 2))
-    assert (kind, text.endswith(", rois must be a MPS tensor")) == (RuntimeError, True)
 
 
 # ---- in the child: what is told -------------------------------------------------------------------------------------
@@ -1192,20 +1101,6 @@ if not CHILD:
 def test_arming_after_torch_says_what_to_do():
     with pytest.raises(metalsim.SimulationError, match=re.escape(f"or begin with {preload.FIRST}")):
         metalsim.arm()  # pytest's process has torch
-
-
-def test_armed_but_not_installed_has_no_accelerator():
-    code = """
-import metalsim; metalsim.arm(); metalsim.arm()
-import torch
-assert metalsim.armed() and not metalsim.installed()
-assert torch.accelerator.current_accelerator() is None, torch.accelerator.current_accelerator()
-x = torch.ones(3, requires_grad=True); x.sum().backward()
-try: metalsim.counters()
-except metalsim.SimulationError as error: print(error)
-"""
-    done = python("-c", code)
-    assert "call metalsim.install() first" in done.stdout, done.stderr
 
 
 def test_without_a_compiler_it_says_what_to_install(tmp_path):

@@ -1,50 +1,30 @@
 """Does `metallab versus` find a slowdown that was planted, on a restless machine, and keep quiet where there is none?
 
-    python tests/benchmarks/planted_regressions.py [--minutes 60] [--device cuda]
+    python tests/benchmarks/planted_regressions.py [--count 20] [--seconds 15] [--device cuda] [loop ...]
 
 A side has 2, 5, 10 % more to do, or nothing, in a Python loop, a matrix product and a copy of memory; a load that comes
-and goes by a script runs beside it, and a comparison may take `SECONDS`. There are several hundred, so each goes into a
-journal under ``build/bars`` as soon as it is made, and the next start goes on there: after ``--minutes``, or after an
-interruption. A change of the code that is judged begins a new journal.
-
-On a GPU (``--device cuda``) it is one kernel, with 2 % planted, and no load beside it.
-
-Told are the shares, each with its exact (Clopper-Pearson) 95 % interval; a bar of `BARS` is met where that interval
-does not exclude it. Ends with code 1 where one is not met, with 3 while comparisons are still to be made.
+and goes by a script runs beside it. On a GPU (``--device cuda``) it is one kernel, with 2 % planted, and no load beside
+it. Each comparison takes at most ``--seconds``, and is printed as soon as it is made; then the share of each that were
+found, with its exact (Clopper-Pearson) 95 % interval.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
-import json
-import math
+import itertools
 import os
 import random
-import statistics
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from metallab.versus import case
 
 VARIABLE = "METALLAB_PLANTED"
-SECONDS = {"cpu": 15.0, "gpu": 45.0}
-"""At most so many for a comparison; a process that uses a GPU starts slowly."""
-PLAN = {"cpu": {0.0: 60, 0.02: 20, 0.05: 60, 0.10: 20}, "gpu": {0.0: 10, 0.02: 20}}
-"""How many comparisons of each work, by how much is planted."""
-WORK = {"cpu": ("loop", "product", "copy"), "gpu": ("kernel",)}
-ALARMS = 0.05
-BARS = {
-    ("loop", 0.05): 0.95, ("product", 0.05): 0.95, ("copy", 0.05): 0.80,
-    ("loop", 0.10): 0.95, ("product", 0.10): 0.95, ("copy", 0.10): 0.95, ("kernel", 0.02): 0.95,
-}  # fmt: skip
-"""The share that has to be found; of false alarms at most `ALARMS`."""
 
 
 def amount(of: float) -> int:
@@ -121,116 +101,42 @@ def loaded(wanted: bool) -> Iterator[None]:
             process.wait()
 
 
-@dataclass(frozen=True)
-class Made:
-    """One comparison of the journal."""
-
-    work: str
-    planted: float
-    answer: str
-    speed: float
-    low: float
-    high: float
-    pairs: int
-    seconds: float
-
-
-def state() -> str:
-    """Of the code that is judged: a journal is of one."""
-    from metallab import versus
-
-    files = [Path(__file__), *sorted(Path(versus.__file__).parent.glob("*.py"))]
-    judged = [file for file in files if file.name not in ("report.py", "sides.py", "command.py")]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in judged)).hexdigest()[:12]
-
-
-def read(journal: Path) -> list[Made]:
-    """What was made already; a line that an interruption cut short is left out."""
-    lines = journal.read_text("utf-8").splitlines(keepends=True) if journal.exists() else []
-    return [Made(**json.loads(line)) for line in lines if line.endswith("}\n")]
-
-
-def left(made: Sequence[Made], device: str) -> list[tuple[str, float]]:
-    """What is still to be made, evenly of everything: work and how much is planted."""
-    plan, counts = PLAN[device], Counter((each.work, each.planted) for each in made)
-    jobs = [(work, planted) for work in WORK[device] for planted in plan]
-    shares = {job: (counts[job] + 0.5) / plan[job[1]] for job in jobs if counts[job] < plan[job[1]]}
-    return sorted(shares, key=shares.get)
-
-
-def make(work: str, planted: float, device: str) -> Made:
-    """One comparison."""
+def answer(work: str, planted: float, device: str, seconds: float) -> str:
+    """What one comparison answers."""
     from metallab.versus import cases, lockstep
 
     file = Path(__file__).resolve()
-    kind = "cpu" if device == "cpu" else "gpu"
-    settings = lockstep.Settings(file, device=device, seconds=SECONDS[kind])
     path = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     sides = [lockstep.Command(Path(sys.executable), {VARIABLE: str(more), **path}) for more in (0.0, planted)]
+    settings = lockstep.Settings(file, device=device, seconds=seconds)
     (outcome,) = lockstep.compare([cases.load(file)[work]], sides, settings)
-    if outcome.interval is None:
-        raise SystemExit(f"{work}, {planted:.0%} planted: {outcome.answer}: {outcome.reason}")
-    of = outcome.interval
-    high = of.high if math.isfinite(of.high) else 1e9
-    return Made(work, planted, outcome.answer, of.speed, of.low, high, len(outcome.pairs), outcome.seconds)
+    print(f"{work}, {planted:.0%} planted: {outcome.answer} {outcome.interval or outcome.reason}", flush=True)
+    return outcome.answer
 
 
-def share(hits: int, of: int) -> tuple[float, float]:
-    """The exact interval of a share."""
+def main() -> None:
     from scipy.stats import binomtest
 
-    return tuple(binomtest(hits, of).proportion_ci())
-
-
-def tell(made: Sequence[Made]) -> int:
-    """Print what was found; 1 if a bar is not met."""
-    missed = []
-    for work, planted in sorted({(each.work, each.planted) for each in made}):
-        of = [each for each in made if (each.work, each.planted) == (work, planted)]
-        answers = Counter(each.answer for each in of)
-        hits = answers["SLOWER"] if planted else answers["SLOWER"] + answers["FASTER"]
-        low, high = share(hits, len(of))
-        bar = BARS.get((work, planted)) if planted else ALARMS
-        is_met = bar is None or (high >= bar if planted else low <= bar)
-        missed += [] if is_met else [f"{work}, {planted:.0%}"]
-        pairs, seconds = (statistics.mean(getattr(each, name) for each in of) for name in ("pairs", "seconds"))
-        print(
-            f"{work:8} {planted:4.0%} planted: {'found' if planted else 'false alarms':12} {hits:2} of {len(of):2} "
-            f"({low:4.0%} to {high:4.0%}){f', wanted {bar:.0%}' if bar else ''}{'' if is_met else ': MISSED'}; "
-            f"wrong way round {answers['FASTER'] if planted else 0}; {pairs:.0f} pairs, {seconds:.0f} s each"
-        )
-    if missed:
-        print(f"MISSED: {'; '.join(missed)}")
-    return 1 if missed else 0
-
-
-def main() -> int:
-    from metallab import paths
-
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after so many, to go on another time")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("work", nargs="*", help="loop, product or copy; all three if none is named")
+    parser.add_argument("--count", type=int, default=20, help="comparisons of each work with each amount")
+    parser.add_argument("--seconds", type=float, default=15.0, help="at most so many for a comparison")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda", "mps"))
-    parser.add_argument("--tell", action="store_true", help="tell what the journal holds, and make nothing")
     parser.add_argument("--load", action="store_true", help="what this script starts: the load beside a comparison")
     given = parser.parse_args()
     if given.load:
         load()
-    kind, until = "cpu" if given.device == "cpu" else "gpu", time.monotonic() + 60 * given.minutes
-    journal = paths.BUILD / "bars" / f"planted_{given.device}_{state()}.jsonl"
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    with loaded(kind == "cpu" and not given.tell):
-        while (jobs := left(read(journal), kind)) and time.monotonic() < until and not given.tell:
-            made = make(*jobs[0], given.device)
-            with journal.open("a", encoding="utf-8") as file:
-                print(json.dumps(vars(made)), file=file)
-            print(
-                f"{made.work}, {made.planted:.0%}: {made.answer}, {made.low:.3f} to {made.high:.3f}, {made.pairs} pairs"
-            )
-    code = tell(read(journal))
-    if jobs:
-        print(f"still to be made: {sum(PLAN[kind].values()) * len(WORK[kind]) - len(read(journal))}, into {journal}")
-    return 3 if jobs else code
+    on_cpu = given.device == "cpu"
+    works = given.work or ("loop", "product", "copy")
+    jobs = itertools.product(works, (0.0, 0.02, 0.05, 0.10)) if on_cpu else [("kernel", 0.02)]
+    with loaded(on_cpu):
+        for work, planted in jobs:
+            answers = Counter(answer(work, planted, given.device, given.seconds) for _ in range(given.count))
+            hits = answers["SLOWER"] + (0 if planted else answers["FASTER"])
+            low, high = binomtest(hits, given.count).proportion_ci()
+            found = "found" if planted else "false alarms"
+            print(f"{work}, {planted:.0%} planted: {found} {hits} of {given.count} ({low:.0%} to {high:.0%})")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

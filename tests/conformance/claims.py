@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
+
+from metallab import isolated
 
 Hardware = Literal["gpu", "cpu", "tensorflow", "jax", "mlx", "mac"]
 """What a claim is about: an Apple GPU through PyTorch or MPSGraph, which is simulated where there is no Mac; this
@@ -83,3 +86,15 @@ def _names(name: str) -> set[str]:
     """Return a test's names: its group, itself, and all cases of it together, with and without the group."""
     together = name.partition("[")[0]
     return {name.partition(".")[0], name, together, name.partition(".")[2], together.partition(".")[2]}
+
+
+def apart(source: str, results: Sequence[str] = (), **options: Any) -> isolated.Outcome:
+    """Run a program on a Mac in a process of its own, which it may end; elsewhere in this one, which starts nothing."""
+    if ON_A_MAC:
+        return isolated.run(source, results=results, **options)
+    space: dict[str, Any] = {"__name__": "__main__"}
+    try:
+        exec(compile(source, "<apart>", "exec"), space)
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is the answer
+        return isolated.Outcome("raised", reason=f"{type(error).__name__}: {error}", detail=traceback.format_exc())
+    return isolated.Outcome("well", results={name: space[name] for name in results})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
-from conformance.claims import ON_A_MAC
-from metallab import device, isolated
+from conformance.claims import ON_A_MAC, apart
+from metallab import device
 
 BEFORE = """
 import jax, numpy as np, jax.numpy as jnp
@@ -69,12 +71,15 @@ def test_plugin_computes(evidence):
 def test_risky_programs_are_right_or_refused(program, evidence):
     """FFT, eigh, lstsq, lax.switch, scans, pad, callbacks, complex and float64 are right or raise.
 
-    Public reports say that with jax-metal each of them fails, and that some end the process. Each runs in one of its
-    own.
+    Public reports say that with jax-metal each of them fails, and that some end the process. On a Mac each runs in
+    one of its own.
     """
+    from jax.experimental import enable_x64
+
     wide = {"JAX_ENABLE_X64": "1"} if program == "float64" else {}
     source = f"{BEFORE}{PROGRAMS[program]}{AFTER}"
-    ran = isolated.run(source, results=["error", "where"], environment=EXACT | wide, timeout=100)
+    with enable_x64() if wide else contextlib.nullcontext():
+        ran = apart(source, ["error", "where"], environment=EXACT | wide, timeout=100)
     evidence("ended", str(ran))
     if ran.ended == "raised":
         return
@@ -88,7 +93,7 @@ def test_risky_programs_are_right_or_refused(program, evidence):
 @pytest.mark.parametrize("network", NETWORKS if ON_A_MAC else NETWORKS[:1])
 def test_networks_agree_with_the_cpu(network):
     """Outputs and gradients of notebook 07b's networks on the plugin's GPU agree with JAX's CPU."""
-    ran = isolated.run(f"NAME = {network!r}\n{NETWORK}", environment=EXACT, timeout=100)
+    ran = apart(f"NAME = {network!r}\n{NETWORK}", environment=EXACT, timeout=100)
     assert ran.ok, f"{ran}\n{ran.detail}"
 
 
@@ -125,7 +130,7 @@ errors = {name: float(abs(np.asarray(got, np.float64) - want).max()) for name, (
 @pytest.mark.claim(used_in="notebook 07")
 def test_derivatives_have_their_closed_forms(evidence):
     """First to fourth derivatives, Jacobians both ways and a Hessian are within 0.00001 of their closed forms."""
-    ran = isolated.run(DERIVATIVES, results=["errors"], environment=EXACT, timeout=100)
+    ran = apart(DERIVATIVES, ["errors"], environment=EXACT, timeout=100)
     assert ran.ok, f"{ran}\n{ran.detail}"
     evidence("largest error", max(ran["errors"].values()))
     assert len(ran["errors"]) == 8

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from conformance.claims import ON_A_MAC
-from metallab import device, isolated
+from conformance.claims import ON_A_MAC, apart
+from metallab import device
 from metallab.pytorch.kernels import rule
 
 mx = pytest.importorskip("mlx.core", reason="set-up leaves MLX out where glibc is older than 2.35")
@@ -119,7 +119,7 @@ error = float(np.abs(np.asarray(mx.array(a) @ mx.array(b)) - exact).max() / np.a
 @pytest.mark.parametrize("setting", ["0", "1"])
 def test_float32_is_float32_where_tf32_is_off(setting, evidence):
     """With MLX_ENABLE_TF32=0 a product of float32 is as exact as float32; with 1, the default, 11 bits at least."""
-    ran = isolated.run(PRODUCT, results=["error"], environment={"MLX_ENABLE_TF32": setting}, timeout=100)
+    ran = apart(PRODUCT, ["error"], environment={"MLX_ENABLE_TF32": setting}, timeout=100)
     assert ran.ok, f"{ran}\n{ran.detail}"
     evidence("off by, of the largest", ran["error"])
     assert ran["error"] <= (1e-5 if setting == "0" else 2e-3)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from conformance.claims import ON_A_MAC
+from conformance.claims import ON_A_MAC, apart
 from metallab import checks, isolated, mpsgraph, paths
 
 README = "metalsim/src/metalsim/graph/README.md"
@@ -196,18 +196,18 @@ mpsgraph.compile(graph, [a, b], [graph.matrixMultiplicationWithPrimaryTensor_sec
 
 
 @pytest.mark.claim(used_in="notebook 09b, its first two scripts", seconds=120)
-def test_apples_calls_alone_store_and_load_a_package():
+def test_apples_calls_alone_store_and_load_a_package(G):
     """The page's two scripts, as they stand: one stores a ReLU, and in another process the second runs it."""
     page = nbformat.read(next(paths.NOTEBOOKS.glob("09b_*.ipynb")), as_version=4)
     cells = {cell.id: cell.source.partition("\n")[2] for cell in page.cells}  # without the line of the magic
-    stored = isolated.run(cells["first-code"], device="mps", timeout=60)
+    stored = apart(cells["first-code"], device="mps", timeout=60)
     assert stored.ok, stored.detail
-    loaded = isolated.run(cells["load-run"], results=["answer"], device="mps", timeout=60)
+    loaded = apart(cells["load-run"], ["answer"], device="mps", timeout=60)
     np.testing.assert_array_equal(loaded["answer"], [0, 0, 0, 1])
 
 
 @pytest.mark.claim(used_in="notebook 09b, metallab.mpsgraph.packages", seconds=200)
-def test_packages_load_in_another_process(evidence):
+def test_packages_load_in_another_process(G, evidence):
     """A stored MPSGraphPackage runs in a process that never saw the graph, with the orders from our JSON file.
 
     Two inputs' difference and sum: the difference is wrong if inputs are taken for each other, both are if outputs are.
@@ -224,16 +224,16 @@ def test_packages_load_in_another_process(evidence):
     assert loaded.ok, loaded.detail
     np.testing.assert_array_equal(loaded["loaded"], [x - 1, x + 1])
     assert loaded["fed"] is None
-    evidence("given another shape", str(isolated.run(package + OTHER_SHAPE, device="mps", timeout=60)))
+    evidence("given another shape", str(apart(package + OTHER_SHAPE, device="mps", timeout=60)))
 
 
 @pytest.mark.claim(used_in="notebook 09b, when it goes wrong; metallab.mpsgraph", seconds=90)
-def test_invalid_graph_ends_the_process(evidence):
+def test_invalid_graph_ends_the_process(G, evidence):
     """A graph whose shapes do not fit ends the process when it is built or compiled: no exception reaches Python.
 
-    In a process of its own. The simulation raises instead, and says that a Mac ends the process.
+    On a Mac in a process of its own. The simulation raises instead, and says that a Mac ends the process.
     """
-    ended = isolated.run(BAD_GRAPH, device="mps", timeout=60)
+    ended = apart(BAD_GRAPH, device="mps", timeout=60)
     evidence("ended", f"{ended}"[:300])
     if ON_A_MAC:
         evidence("detail", ended.detail[-2000:])

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import train_detector
+from lazily import Lazily
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
@@ -21,8 +21,7 @@ from torch import nn
 from metallab import paths
 from metallab.detection import detector, scenes
 
-import ultralytics  # isort: skip
-
+train_detector = Lazily("train_detector")  # which imports ultralytics
 DATA = paths.ROOT / "data"
 
 
@@ -265,7 +264,7 @@ def test_ultralytics_stays_at_home(tmp_path):
 def test_a_reader_s_own_settings_stay(monkeypatch):
     monkeypatch.setenv("YOLO_OFFLINE", "0")
     monkeypatch.setenv("YOLO_CONFIG_DIR", "/somewhere")
-    monkeypatch.setattr(ultralytics, "settings", own := {"sync": True})
+    monkeypatch.setattr("ultralytics.settings", own := {"sync": True})
     runpy.run_path(detector.__file__)
     assert own == {"sync": True}
     assert os.environ["YOLO_OFFLINE"] == "0"
@@ -326,8 +325,8 @@ def test_training_learns():
 
 
 def test_the_training_script_writes_weights_that_load(monkeypatch, tmp_path):
-    monkeypatch.setattr(train_detector, "SIZES", ((96, 128),))
-    monkeypatch.setattr(train_detector, "ProcessPoolExecutor", lambda *_: Serial())
+    monkeypatch.setattr("train_detector.SIZES", ((96, 128),))
+    monkeypatch.setattr("train_detector.ProcessPoolExecutor", lambda *_: Serial())
     wish = ["--device", "cpu", "--steps", "2", "--images", "4", "--batch", "2", "--held-out", "2"]
     train_detector.main([*wish, "--out", str(tmp_path)])
     record = json.loads((tmp_path / "scenes_yolov5n.json").read_text())

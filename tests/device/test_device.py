@@ -5,7 +5,6 @@ The lines for mps and cuda run here on pretended devices (`pretend.py`).
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import warnings
@@ -241,17 +240,6 @@ def test_torch_is_waited_for_where_there_is_a_device(monkeypatch):
     assert waits == [1]
 
 
-def test_tensorflow_is_waited_for(monkeypatch):
-    waits = []
-    experimental = SimpleNamespace(sync_devices=lambda: waits.append(1))
-    fake = SimpleNamespace(test=SimpleNamespace(experimental=experimental))
-    monkeypatch.setitem(sys.modules, "tensorflow", fake)
-    wait = device.synchronizer("tensorflow")
-    assert not wait.waits_for_results
-    wait("a result")
-    assert waits == [1]
-
-
 class Jax(timing.Host):
     """A place for JAX on the CPU, which works while Python runs ahead."""
 
@@ -287,24 +275,6 @@ def test_a_framework_that_is_not_known_is_named():
     for ask in (device.synchronizer, lambda name: device.pick("cpu", name)):
         with pytest.raises(ValueError, match="framework 'mxnet'; there are torch, tensorflow, jax, mlx"):
             ask("mxnet")
-
-
-def test_the_frameworks_have_what_is_asked_of_them():
-    """The real ones: what the synchronizers call exists and returns. TensorFlow has a process of its own."""
-    device.synchronizer("torch")(torch.ones(3))
-    code = """
-from metallab import device
-import tensorflow
-wait = device.synchronizer("tensorflow")
-wait()
-wait(tensorflow.ones(3) * 2)
-print("waited")
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )  # fmt: skip
-    assert done.stdout == "waited\n", done.stderr
 
 
 def test_a_framework_is_imported_by_who_asks_for_it():

@@ -7,15 +7,14 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
+from lazily import Lazily
 
 from metallab import device
 from metallab.tensorflow import mixed
 
-tf.get_logger().setLevel("ERROR")
+keras, tf = Lazily("keras"), Lazily("tensorflow")
 RNG = np.random.default_rng(0)
 IMAGES = RNG.normal(size=(96, 4)).astype("float32")
 CLASSES = (IMAGES.sum(axis=1) > 0).astype("int32")
@@ -27,6 +26,7 @@ FAST = {"seconds": 3, "clock": lambda: 0.0}
 
 @pytest.fixture
 def lab():
+    tf.get_logger().setLevel("ERROR")
     return device.cpu(framework="tensorflow")
 
 
@@ -68,16 +68,17 @@ def test_a_wrong_graph_gets_no_speed_up(lab, monkeypatch):
     assert "the baseline's is wrong" in times.sentences[0]
 
 
-@pytest.mark.parametrize("layer", [keras.layers.BatchNormalization, lambda: keras.layers.Dropout(0.5)])
+@pytest.mark.parametrize("layer", ["BatchNormalization", "Dropout"])
 def test_layers_that_train_otherwise(lab, layer):
     def other(policy):
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, dtype=policy), layer()])
+        made = keras.layers.Dropout(0.5) if layer == "Dropout" else keras.layers.BatchNormalization()
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, dtype=policy), made])
         model.add(keras.layers.Dense(2, dtype="float64" if policy == "float64" else "float32"))
         model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
         return model
 
     timed = functools.partial(mixed.step_times, on=lab, name="tiny", policies=mixed.POLICIES[:2], **FAST)
-    if layer is keras.layers.BatchNormalization:
+    if layer == "BatchNormalization":
         assert not timed(other, IMAGES, CLASSES)[0].refused
     else:
         with pytest.raises(ValueError, match="Dropout"):
@@ -96,7 +97,7 @@ def test_what_a_device_lacks_is_left_out(lab, monkeypatch):
         return step(model, images, classes)
 
     monkeypatch.setattr(mixed, "train_step", slow)
-    monkeypatch.setattr(tf, "function", lambda call, **_: call)  # so that time passes in each call
+    monkeypatch.setattr("tensorflow.function", lambda call, **_: call)  # so that time passes in each call
     times, left_out = mixed.step_times(build, IMAGES, CLASSES, on=lab, name="tiny", seconds=5, clock=lambda: now[0])
     assert list(times.measurements) == ["float32"]
     assert left_out[0].startswith("mixed_bfloat16: it does not train on this device: UnimplementedError")
