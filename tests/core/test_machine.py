@@ -14,7 +14,6 @@ import platform
 import socket
 import stat
 import subprocess
-import sys
 
 import msgspec
 import pytest
@@ -57,18 +56,8 @@ Currently in use:
  displaysleep         2
 """
 MAC_FIELDS = (
-    "chip",
-    "memory_bytes",
-    "cores_physical",
-    "cores_logical",
-    "cores_performance",
-    "cores_efficiency",
-    "virtual",
-    "gpu",
-    "gpu_cores",
-    "os_version",
-    "power_source",
-    "low_power_mode",
+    *("chip", "memory_bytes", "cores_physical", "cores_logical", "cores_performance", "cores_efficiency", "virtual"),
+    *("gpu", "gpu_cores", "os_version", "power_source", "low_power_mode"),
 )
 
 
@@ -135,53 +124,20 @@ def read(text: str) -> Machine:
 
 
 def example(**changes) -> Machine:
-    """A complete description."""
-    mac = Machine(
-        chip="Apple M2 Max",
-        cores_physical=12,
-        cores_logical=12,
-        cores_performance=8,
-        cores_efficiency=4,
-        memory_bytes=96 * 2**30,
-        gpu="Apple M2 Max",
-        gpu_cores=38,
-        os_name="macOS",
-        os_version="15.5",
-        architecture="arm64",
-        virtual=False,
-        python="3.11.9",
-        versions={"torch": "2.15.0", "jax": None},
-        git_revision="a" * 40,
-        git_dirty=False,
-        power_source="AC",
-        low_power_mode=False,
-        cpu_governor=None,
-        load_average=(1.5, 1.25, 1.0),
-        environment={"PYTORCH_ENABLE_MPS_FALLBACK": "1"},
-    )
-    return dataclasses.replace(mac, **changes)
+    """A Mac, described as far as comparisons of machines go."""
+    told = dict.fromkeys(field.name for field in dataclasses.fields(Machine))
+    told |= {"chip": "Apple M2 Max", "cores_logical": 12, "gpu": "Apple M2 Max", "gpu_cores": 38, "os_name": "macOS"}
+    told |= {"os_version": "15.5", "python": "3.11.9", "versions": {"torch": "2.15.0", "jax": None}, "environment": {}}
+    return Machine(**told | {"power_source": "AC", "load_average": (1.5, 1.25, 1.0)} | changes)
 
 
 def test_a_mac_is_described_by_its_own_commands(commands, mac):
     """Formats not checked on a Mac."""
     commands(sysctl=SYSCTL, sw_vers="15.5", system_profiler=PROFILER, pmset=pmset(BATTERY, SETTINGS))
     described = machine.describe()
-    assert {name: getattr(described, name) for name in (*MAC_FIELDS, "os_name", "architecture")} == {
-        "chip": "Apple M2 Max",
-        "memory_bytes": 96 * 2**30,
-        "cores_physical": 12,
-        "cores_logical": 12,
-        "cores_performance": 8,
-        "cores_efficiency": 4,
-        "virtual": False,
-        "gpu": "Apple M2 Max",
-        "gpu_cores": 38,
-        "os_version": "15.5",
-        "power_source": "battery",
-        "low_power_mode": True,
-        "os_name": "macOS",
-        "architecture": "arm64",
-    }
+    told = ["Apple M2 Max", 96 * 2**30, 12, 12, 8, 4, False, "Apple M2 Max", 38, "15.5", "battery", True]
+    assert [getattr(described, name) for name in MAC_FIELDS] == told
+    assert (described.os_name, described.architecture) == ("macOS", "arm64")
     assert "S3R1AL" not in described.to_json()
     assert dict(described.rows())["System"] == "macOS 15.5"
 
@@ -210,11 +166,10 @@ GARBAGE = "\x00\x1b[31mnot: what: a Mac says ½ -1 0 99999999999999999999999\n: 
         None,
         GARBAGE,
         "#!/bin/sh\nprintf '\\377\\376'",
-        "#!/bin/sh\nexit 3",
         "#!/no/such/interpreter",
         "#!/bin/sh\nexec /bin/sleep 600",
     ],
-    ids=["missing", "garbage", "bytes", "failing", "broken", "hanging"],
+    ids=["missing", "garbage", "bytes", "broken", "hanging"],
 )
 def test_a_silent_mac_is_unknown(commands, mac, monkeypatch, script):
     """Whatever the commands do, nothing is raised and nothing invented. Not checked on a Mac."""
@@ -302,19 +257,6 @@ def test_git_tells_the_revision_and_what_is_changed(tmp_path, monkeypatch):
     assert state() == (None, False), "the repository of a variable is not ours"
 
 
-def test_describing_imports_nothing_heavy():
-    code = """
-import sys
-
-from metallab import machine
-machine.describe()
-heavy = {"torch", "tensorflow", "jax", "jaxlib", "keras", "coremltools", "onnxruntime", "ultralytics", "numpy", "objc"}
-print(sorted(heavy & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_a_description_names_nobody(monkeypatch):
     """Ask whom one may, the host and the user go by a name that occurs nowhere else."""
     for variable in ("USER", "LOGNAME"):
@@ -328,12 +270,9 @@ def test_a_description_names_nobody(monkeypatch):
     ("field", "value"),
     [
         ("chip", "a\nb"),
-        ("python", None),
-        ("memory_bytes", 2**60),
         ("git_revision", "not hexadecimal"),
         ("power_source", "nuclear"),
         ("load_average", [1, 2, -1]),
-        ("versions", {"<script>": "1"}),
         ("environment", {"<script>": "1"}),
         ("environment", {"OMP_NUM_THREADS": 1}),
     ],
@@ -353,7 +292,6 @@ def test_a_hostile_field_is_refused_by_name(field, value):
         ({"gpu_cores": 30}, ["GPU cores 38"]),
         ({"os_version": "16.0"}, ["system macOS 15"]),
         ({"chip": "Apple M2 Pro"}, ["chip Apple M2 Max"]),
-        ({"gpu": None}, []),
         ({"chip": "Some CPU"}, ["chip Apple M2 Max", "GPU of the chip"]),
         ({"cores_logical": 10}, ["CPU cores 12"]),
         ({"versions": {"torch": "2.14.0"}}, ["torch 2.15.0"]),
@@ -363,12 +301,3 @@ def test_a_hostile_field_is_refused_by_name(field, value):
 def test_what_forbids_comparing_absolute_times(changes, differs):
     ours, theirs = example(), example(**changes)
     assert [text.split(" / ")[0] for text in ours.differences(theirs)] == differs
-
-
-def test_the_table_shows_unknown_as_unknown():
-    unknown = dict.fromkeys(field.name for field in dataclasses.fields(Machine))
-    rows = dict(Machine(**unknown | {"python": "3.11", "versions": {"jax": None}, "environment": {}}).rows())
-    labels = {label for label, value in rows.items() if value == "unknown"}
-    assert labels == set(rows) - {"Python", "Packages", "Not installed", "Environment", "Git revision", "GPU"}
-    assert rows["Not installed"] == "jax"
-    assert rows["GPU"] == "none found"

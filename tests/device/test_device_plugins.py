@@ -190,15 +190,6 @@ def test_the_cpu_stays_beside_a_platform_that_was_chosen(monkeypatch):
         assert asked == updates
 
 
-def test_an_nvidia_gpu_is_named(monkeypatch):
-    stand_in(monkeypatch, gpu=True, platform="gpu")
-    for framework in BOTH:
-        assert (device.pick("auto", framework).kind, device.pick("auto", framework).label) == (
-            "cuda",
-            "NVIDIA H200",
-        )
-
-
 def test_a_run_s_device_is_a_wish_and_a_named_one_an_order(monkeypatch):
     stand_in(monkeypatch, gpu=False)
     for framework in BOTH:
@@ -282,14 +273,6 @@ def test_the_old_plugin_may_start_and_its_first_device_counts(monkeypatch):
     assert os.environ["ENABLE_PJRT_COMPATIBILITY"] == "1"
 
 
-def test_a_probe_computes_on_the_device_that_is_probed(monkeypatch):
-    for framework, name in (("tensorflow", "/GPU:0"), ("jax", "gpu")):
-        placed = stand_in(monkeypatch, gpu=True, platform="gpu")
-        assert device.probe("cuda", framework) is None
-        assert placed == [name]
-        device.jax.devices.cache_clear()
-
-
 REAL = """
 import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -319,7 +302,3 @@ def test_the_real_frameworks_have_what_is_asked_of_them(framework, load, waits):
     label, waits_for_results, samples = outcome["seen"]
     assert label.endswith("CPU, 1 thread")
     assert (waits_for_results, samples, outcome["wrong"]) == (waits, 3, 0.0)
-
-
-def test_device_pick_hands_over():
-    assert type(device.pick("cpu", framework="jax")) is device.JaxDevice

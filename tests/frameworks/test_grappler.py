@@ -49,13 +49,6 @@ def test_a_graph_is_read_before_and_after(inputs):
         checks.assert_close(block(*inputs), reading.result, "float32")
 
 
-def test_fused_nodes_are_told_from_written_ones():
-    assert not grappler.Node("n", "FusedBatchNormV3").fused
-    assert grappler.Node("n", "_FusedMatMul").fused
-    assert grappler.Node("n", "Contraction", parts=("BiasAdd",)).fused
-    assert not grappler.Node("n", "_Arg").fused
-
-
 def test_collecting_ends_whatever_happens(inputs):
     def fails():
         raise RuntimeError("planned")
@@ -212,17 +205,3 @@ def test_a_step_that_moves_the_weights_otherwise_is_found(lab, monkeypatch):
     monkeypatch.setattr(tf.keras.optimizers.SGD, "apply", late)
     (planted,) = grappler.steps(on=lab, names=["SGD"])
     assert planted.verdict == "WRONG in graph"
-
-
-def test_graphs_are_drawn_side_by_side(inputs):
-    from matplotlib.colors import to_hex
-
-    reading = grappler.read(block, *inputs)
-    figure = grappler.draw({"written": reading.before, "optimised": reading.after}, heading="A block", device="CPU")
-    before, after = ({text.get_text(): text for text in axes.texts if text.get_text()} for axes in figure.axes)
-    assert list(before) == ["Conv2D", "x, kernel", "BiasAdd", "bias", "Relu", "result"]
-    assert list(after) == ["_FusedConv2D\nBiasAdd + Relu", "x, kernel, bias", "result"]
-    assert [before[words].get_position()[1] for words in ("Conv2D", "BiasAdd", "bias", "Relu")] == [0, -1, -1, -2]
-    assert to_hex(after["_FusedConv2D\nBiasAdd + Relu"].get_bbox_patch().get_edgecolor()) == "#e69f00"
-    assert "Conv2D -> BiasAdd -> Relu" in figure.get_label()
-    assert "CPU" in figure.get_suptitle()

@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from train_decoder import arguments, train
 
-from metallab import device, timing
-from metallab.language import bits, corpus, decoder, pictures, shrink, writing
+from metallab import timing
+from metallab.language import bits, corpus, decoder, shrink, writing
 
 SMALL = decoder.Shape(width=32, layers=2, heads=2, hidden=64, context=300)
 
@@ -110,11 +109,6 @@ def test_bits_are_the_cross_entropy_of_the_second_half(small, text):
     assert bits.bits_per_character(small, part) == pytest.approx([wanted], rel=1e-4)
 
 
-def test_bits_are_given_with_their_interval():
-    words = bits.in_words(np.full(4, 0.1))
-    assert words == "+0.1000 bits a character, 95 % interval +0.1000 to +0.1000, 4 windows"
-
-
 @pytest.mark.parametrize(("number", "most"), [(8, 0.004), (4, 0.07)])
 def test_few_bits_are_off_by_half_a_step(number, most):
     linear = nn.Linear(64, 16, bias=False)
@@ -179,45 +173,11 @@ def test_weights_there_and_back(small, tmp_path):
         decoder.save(broken, path)
 
 
-def test_training_learns_and_keeps_its_best(text, tmp_path):
-    given = ["--steps", "12", "--batch", "4", "--device", "cpu", "--out", str(tmp_path), "--dropout", "0"]
-    short = corpus.Corpus(text.training, text.validation[:1500], text.test[:1500])
-    model, made = train(short, SMALL, torch.device("cpu"), arguments(given))
-    assert made["best_step"] == 12
-    assert bits.bits_per_character(model, short.validation).mean() == pytest.approx(made["validation"], rel=1e-3)
-    assert made["validation"] < math.log2(96) - 0.5
-
-
-def test_a_step_beside_a_copy(small):
-    lab = device.pick("cpu")
-    cache = decoder.FixedCache(small, 8)
-    token = torch.zeros(1, 1, dtype=torch.int64)
-
-    def step():
-        cache.next.fill_(0)
-        return small(token, cache)
-
-    compared = writing.limit(step, small, on=lab, name="small")
-    assert writing.bytes_a_token(small) == sum(weight.nbytes for weight in small.parameters()) - 96 * 32 * 4
-    assert compared["copy"].n
-    assert writing.share(compared).startswith("small: ")
-
-
 def test_the_weights_are_those_of_their_record(text):
     record = json.loads(decoder.WEIGHTS.with_suffix(".json").read_text("utf-8"))
     assert (record["sha256"], record["text"]) == (decoder.SHA256, corpus.SHA256)
     score = bits.bits_per_character(decoder.load(), text.test[:4000])
     assert score.mean() == pytest.approx(record["test"], abs=0.3)
-
-
-def test_pictures_say_what_they_show():
-    needs = {"16 bits": (12.6, 2.0, 1.0), "8 bits": (7.0, 2.0, 2.0), "70B": (130.0, 4.0, 1.0)}
-    labels = [text.get_text() for text in pictures.draw_fit(needs).axes[0].texts]
-    rows = ["15.6 GiB: 24 GB", "11.0 GiB: 24 GB (16 GB if attention is fused)", "135.0 GiB: none"]
-    assert labels == [*rows, "8 GB", "16 GB", "24 GB", "32 GB"]
-    assert "135.0 GiB: 192 GB" in pictures.draw_fit(needs, [64, 192]).get_label()
-    cost = np.array([0.1, 0.3])
-    assert "4 bits: +0.2000" in pictures.draw_costs({"4 bits": cost}, {"4 bits": 2**20}, label="here").get_label()
 
 
 @pytest.mark.parametrize(("others", "words"), [(0.0, "4,000 tokens/s on GPU"), (1.5, "no rate is given: busy")])

@@ -169,10 +169,6 @@ def off_by_one(when):
     return lambda right, x, *more, **named: right(x, *more, **named) + bool(when(x))
 
 
-def limited(y):
-    return y.tanh().sum(0), y.neg()
-
-
 SHRUNK = {
     "every one": ("gelu", lambda x: True, ()),
     "bfloat16": ("gelu", lambda x: x.dtype == torch.bfloat16, ("not in float32",)),
@@ -298,8 +294,10 @@ def test_a_wrong_optimizer_of_lists_is_shown_by_one_of_each():
 # ---- what is not wrong ----------------------------------------------------------------------------------------------
 
 
-def sound(on):
-    """Sound models, smaller than pages measure them, training."""
+@on_simulated
+def test_no_sound_model_is_blamed():
+    """Smaller than pages measure them, training."""
+    on = device.pick()
     torch.manual_seed(0)
     block = networks.MEASURED["Transformer block"](batch=2, steps=16)
     made = [networks.MEASURED["LSTM"](batch=2), block, networks.talk_mlp(8)]
@@ -315,15 +313,6 @@ def sound(on):
         assert verdict.judged > 10, network.name
         assert all("lstm" in name or "rnn" in name for name in verdict.unjudged), f"{network.name}: {verdict}"
         assert len(verdict.layers) > 1 or "layers" in verdict.unjudged, network.name
-
-
-@on_simulated
-def test_no_sound_model_is_blamed_on_the_simulated_gpu():
-    sound(device.pick())
-
-
-def test_no_sound_model_is_blamed_on_the_cpu():
-    sound(device.cpu())
 
 
 @on_simulated
