@@ -321,39 +321,29 @@ def saved_to_disk(thing, **how):
 
 OLD = {"_use_new_zipfile_serialization": False}
 WAYS = {  # how a tensor leaves and comes back
-    **{f"pickle {n}": functools.partial(lambda t, n: pickle.loads(pickle.dumps(t, n)), n=n) for n in (0, 2, 5)},
-    "copy": copy.copy,
+    "pickle 2": lambda t: pickle.loads(pickle.dumps(t, 2)),
     "deepcopy": copy.deepcopy,
     "save": saved,
     "save, old format": lambda t: saved(t, **OLD),
     "save to disk": saved_to_disk,
     "load to the device": lambda t: saved(t, "mps") if t.is_mps else saved(t),
     "load to the cpu": lambda t: saved(t, "cpu").to(t.device),
-    "load as it lies": lambda t: saved(t, lambda storage, location: storage).to(t.device),
     "from_dlpack": lambda t: torch.from_dlpack(t.detach()),
-    "DLPack's old capsule": lambda t: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(t.detach())),
-    "from_dlpack, copied": lambda t: torch.from_dlpack(t.detach(), copy=True),
     "from_dlpack to the cpu": lambda t: torch.from_dlpack(t.detach(), device="cpu").to(t.device),
     "storage": lambda t: over(t, t.untyped_storage()),
-    "storage, copied": lambda t: over(t, copy.deepcopy(t.untyped_storage())),
     "storage to the cpu and back": lambda t: over(t, getattr(t.untyped_storage().cpu(), t.device.type)()),
     "storage, pickled": lambda t: over(t, pickle.loads(pickle.dumps(t._typed_storage()))._untyped_storage),
-    "storage as a list": lambda t: over(t, torch.UntypedStorage(t.untyped_storage().tolist(), device=t.device)),
-    "storage from its beginning on": lambda t: over(t, t.untyped_storage()[: t.untyped_storage().nbytes()]),
-    "module": lambda t: pickle.loads(pickle.dumps(nn.ParameterList([t.detach()])))[0],
     "share_memory_": lambda t: t.detach().share_memory_(),
     "numpy by force": lambda t: torch.from_numpy(t.numpy(force=True)).to(t.device),
     "safetensors": lambda t: through_safetensors(t.resolve_conj().contiguous()),
     "TorchScript": lambda t: scripted_buffer(t.detach()),
 }
 KINDS = {  # what leaves
-    "plain": lambda t: t, "view": lambda t: t[3:7], "transposed": lambda t: t.view(2, 6).t(),
-    "with steps": lambda t: t[1::3], "column": lambda t: t.view(3, 4)[:, 2], "number": lambda t: t[5],
-    "one for all": lambda t: t[4:5].expand(3, 2), "half": lambda t: t.half()[2:], "bfloat16": torch.Tensor.bfloat16,
-    "whole numbers": lambda t: t.long()[1:], "bytes": lambda t: t.byte()[5:], "truth": lambda t: t > 4,
-    "complex": lambda t: torch.complex(t, -t), "conjugate": lambda t: torch.complex(t, -t)[2:].conj(),
-    "large": lambda t: t.repeat(1000)[17:], "needs a gradient": lambda t: t.clone().requires_grad_(),
-    "parameter": lambda t: nn.Parameter(t[2:5]),
+    "view": lambda t: t[3:7], "transposed": lambda t: t.view(2, 6).t(), "with steps": lambda t: t[1::3],
+    "number": lambda t: t[5], "one for all": lambda t: t[4:5].expand(3, 2), "bfloat16": torch.Tensor.bfloat16,
+    "bytes": lambda t: t.byte()[5:], "truth": lambda t: t > 4, "complex": lambda t: torch.complex(t, -t),
+    "conjugate": lambda t: torch.complex(t, -t)[2:].conj(), "large": lambda t: t.repeat(1000)[17:],
+    "needs a gradient": lambda t: t.clone().requires_grad_(), "parameter": lambda t: nn.Parameter(t[2:5]),
 }  # fmt: skip
 
 
@@ -451,28 +441,17 @@ REFUSED = {  # what raises, with the words
     "numpy": (lambda x: x.numpy(), TypeError, "can't convert mps:0 device type tensor to numpy"),
     "NumPy's from_dlpack": (np.from_dlpack, RuntimeError, "Unsupported device in DLTensor"),
     "part of a storage": (lambda x: x.untyped_storage()[4:8], RuntimeError, MAC_CRASHES),
-    "byteswap": (lambda x: x.untyped_storage().byteswap(torch.float32), RuntimeError, "would write into the MTLBuffer"),
     "resize": (lambda x: x.untyped_storage().resize_(80), RuntimeError, "unexpected device type mps"),
     "pin": (lambda x: x.pin_memory(), RuntimeError, "only dense CPU tensors can be pinned"),
-    "pin a storage": (lambda x: x.untyped_storage().pin_memory(), TypeError, "only CPU memory can be pinned"),
     "queue": (lambda x: torch.multiprocessing.SimpleQueue().put(x), RuntimeError, ONLY_CPU),
-    "queue, of nothing": (lambda x: reduction.ForkingPickler.dumps(x[:0].clone()), RuntimeError, ONLY_CPU),
     "from_file": (
         lambda x: torch.from_file(__file__, size=1, dtype=torch.uint8, device="mps"),
         NotImplementedError, "aten::from_file",
     ),
     "DLPack with a gradient": (lambda x: torch.from_dlpack(x.requires_grad_()), BufferError, "require gradient"),
-    "a pointer to less": (
-        lambda x: torch._C._construct_storage_from_data_pointer(x.data_ptr(), x.device, 4000).tolist(),
-        RuntimeError, "a storage of 4000 bytes on mps:0 was made of an MTLBuffer of 40 bytes",
-    ),
     "out= beyond DLPack's memory": (
         lambda x: torch.add(x, 1, out=torch.from_dlpack(x[:2].clone())), RuntimeError, "not resizable",
     ),
-    "a memory fraction that is no number": (
-        lambda x: torch.mps.set_per_process_memory_fraction(float("nan")), RuntimeError, "watermark ratio nan",
-    ),
-    "a generator's offset": (lambda x: torch.Generator("mps").set_offset(8), RuntimeError, "offset of a generator"),
 }  # fmt: skip
 
 

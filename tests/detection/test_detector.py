@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lazily import Lazily
+import train_detector
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
@@ -21,7 +21,8 @@ from torch import nn
 from metallab import paths
 from metallab.detection import detector, scenes
 
-train_detector = Lazily("train_detector")  # which imports ultralytics
+import ultralytics  # isort: skip
+
 DATA = paths.ROOT / "data"
 
 
@@ -264,7 +265,7 @@ def test_ultralytics_stays_at_home(tmp_path):
 def test_a_reader_s_own_settings_stay(monkeypatch):
     monkeypatch.setenv("YOLO_OFFLINE", "0")
     monkeypatch.setenv("YOLO_CONFIG_DIR", "/somewhere")
-    monkeypatch.setattr("ultralytics.settings", own := {"sync": True})
+    monkeypatch.setattr(ultralytics, "settings", own := {"sync": True})
     runpy.run_path(detector.__file__)
     assert own == {"sync": True}
     assert os.environ["YOLO_OFFLINE"] == "0"
@@ -281,9 +282,52 @@ class Serial(Executor):
         return map(function, *columns)
 
 
+def test_a_batch_holds_the_scenes_and_their_boxes():
+    size, seeds = (96, 96), range(7, 10)
+    data = train_detector.gather(train_detector.draw(Serial(), seeds, size), 3, size)
+    batch = data.batch(torch.tensor([2, 0]))
+    for place, seed in enumerate((9, 7)):
+        frame = scenes.still(seed, size)
+        assert np.array_equal((batch["img"][place] * 255).round().numpy().transpose(1, 2, 0), frame.image)
+        mine = batch["batch_idx"] == place
+        assert batch["cls"][mine].tolist() == frame.classes.tolist()
+        centre, extent = batch["bboxes"][mine].split(2, 1)
+        assert torch.cat([centre - extent / 2, centre + extent / 2], 1).numpy() * 96 == pytest.approx(frame.boxes)
+    wide = train_detector.gather(train_detector.draw(Serial(), range(7, 8), (64, 96)), 1, (64, 96))
+    assert wide.images.shape == (1, 3, 64, 96)
+    right = (wide.boxes[0, :, 0] + wide.boxes[0, :, 2] / 2).max() * 96
+    assert right == pytest.approx(scenes.still(7, (64, 96)).boxes[:, 2].max())
+
+
+def test_boxes_turn_with_their_picture():
+    image = torch.full((1, 3, 20, 40), 0.2)
+    image[:, :, 2:6, 4:12] = 0.9
+    batch = {"img": image, "bboxes": torch.tensor([[8 / 40, 4 / 20, 8 / 40, 4 / 20]])}
+    random, places = torch.Generator().manual_seed(0), set()
+    for _ in range(20):
+        got = train_detector.varied(batch, random)
+        rows, columns = torch.nonzero(got["img"][0, 0] > got["img"][0, 0].float().mean() + 0.05, as_tuple=True)
+        x, y = got["bboxes"][0, 0] * 40, got["bboxes"][0, 1] * 20
+        assert (columns.float().mean() + 0.5).item() == pytest.approx(x.item(), abs=1e-3)
+        assert (rows.float().mean() + 0.5).item() == pytest.approx(y.item(), abs=1e-3)
+        places.add((round(x.item()), round(y.item())))
+    assert len(places) == 4
+    assert batch["bboxes"][0, 0] == 8 / 40, "the stored boxes were changed"
+
+
+def test_training_learns():
+    data = train_detector.gather(train_detector.draw(Serial(), range(4), (96, 96)), 4, (96, 96))
+    training = train_detector.DetectorTraining(torch.device("cpu"), 2e-3, 16, 0)
+    before = training.average.ema.model[0].conv.weight.clone()
+    batch = data.batch(torch.arange(4))
+    losses = [training.step(step, batch).sum().item() for step in range(16)]
+    assert losses[-1] < 0.8 * losses[0]
+    assert not torch.equal(training.average.ema.model[0].conv.weight, before)
+
+
 def test_the_training_script_writes_weights_that_load(monkeypatch, tmp_path):
-    monkeypatch.setattr("train_detector.SIZES", ((96, 128),))
-    monkeypatch.setattr("train_detector.ProcessPoolExecutor", lambda *_: Serial())
+    monkeypatch.setattr(train_detector, "SIZES", ((96, 128),))
+    monkeypatch.setattr(train_detector, "ProcessPoolExecutor", lambda *_: Serial())
     wish = ["--device", "cpu", "--steps", "2", "--images", "4", "--batch", "2", "--held-out", "2"]
     train_detector.main([*wish, "--out", str(tmp_path)])
     record = json.loads((tmp_path / "scenes_yolov5n.json").read_text())

@@ -125,7 +125,3 @@ def test_imports_run_one_way_and_are_there():
 )
 def test_a_planted_import_is_found(module, line, words):
     assert words in "\n".join(faults(TEXTS | {module: f"{TEXTS[module]}\n{line}\n"}))
-
-
-def test_a_docstring_is_no_import():
-    assert faults(TEXTS | {"metallab.units": '"""As `metallab.headless` does."""\nNAME = "vnd.metallab.results"'}) == []

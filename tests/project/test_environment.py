@@ -51,6 +51,7 @@ def test_environment_yml_installs_this_project_with_the_lock():
     assert dict(locked(LOCKS["lock.txt"])).keys() == {*versions(CONSTRAINTS)}
 
 
+@pytest.mark.nightly
 def test_pip_resolves_environment_yml_to_what_is_installed(tmp_path):
     """As conda asks it to, with no network: whatever is not here already, or does not fit, fails."""
     _, pip = environment_yml()

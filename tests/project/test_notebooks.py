@@ -127,6 +127,7 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
     assert all(c.median is None for c in compared), "a time of the simulation was compared"
 
 
+@pytest.mark.nightly
 def test_a_page_withholds_speed_ups_of_a_busy_machine(kind, tmp_path):
     """Notebook 12 where the timer takes its few samples for full mode."""
     planted = (
@@ -174,6 +175,7 @@ def test_page_13_is_incomplete_without_an_apple_gpu(tmp_path):
     assert {gap["mend"] for gap in result.not_run} == {"buy one"}
 
 
+@pytest.mark.nightly
 def test_a_student_copy_runs_to_its_end(kind, tmp_path):
     """One for all of them: the next test shows that no page needs its solutions."""
     (copy,) = workshop.make([paths.NOTEBOOKS / "01_time_it_right.ipynb"], tmp_path / "workshop")

@@ -7,7 +7,7 @@ import pytest
 import scope
 from nbformat.v4 import new_code_cell, new_output
 
-from metallab import needs, paths
+from metallab import paths
 
 
 def test_every_row_has_a_cell_that_exists():
@@ -24,22 +24,7 @@ def cell(source, *outputs, executed=1, name="find"):
     return new_code_cell(source, id=name, execution_count=executed, outputs=list(outputs))
 
 
-LACKING = new_output("display_data", data={needs.MIME: {"what": "a", "mend": "b"}})
 MAC = new_output("stream", text="mpsgraphtool is not on this machine (it comes with Xcode, on a Mac).")
-CASES = [
-    ("passed", cell("1")),
-    ("failed", cell("1", new_output("error", ename="E", evalue="", traceback=[]))),
-    ("failed", cell("1", executed=None)),
-    ("lacks a tool", cell("%%isolated --needs objective-c++", LACKING)),
-    ("not run", cell("%%isolated --device mps", LACKING)),
-    ("not run", cell("%%isolated x --full --device mps")),
-    ("needs a Mac", cell("1", MAC)),
-]
-
-
-@pytest.mark.parametrize(("state", "executed"), CASES)
-def test_states_of_cells(state, executed):
-    assert scope.state(executed) == state
 
 
 @pytest.mark.parametrize("lost", [None, cell("1", executed=None), cell("%%isolated x --full"), cell("1", MAC)])
@@ -51,9 +36,3 @@ def test_a_row_that_is_no_longer_shown_is_named(lost):
         del cells["find"]
     (row,) = scope.not_shown("13_find_the_layer", cells)
     assert row.startswith("21 ")
-
-
-def test_only_a_named_cell_may_need_a_mac():
-    cells = {name: cell("1", name=name) for name in scope.cells_of("09b_compile_for_apple_chips")}
-    cells["tool-run"] = cell("1", MAC)
-    assert scope.not_shown("09b_compile_for_apple_chips", cells) == []

@@ -168,6 +168,12 @@ def test_sums_of_pairs_are_whole_or_saturate():
     assert quantization.saturates() == (quantization.largest_pair() < 64770)
 
 
+@pytest.mark.parametrize(("computed", "saturates"), [(64770, False), (32767, True)])
+def test_a_processor_of_either_kind_is_recognised(monkeypatch, computed, saturates):
+    monkeypatch.setattr(quantization, "largest_pair", lambda: computed)
+    assert quantization.saturates() is saturates
+
+
 def test_sums_that_saturate_by_hand():
     """As on page 10b: weights of 7 bits fit into 16 bits, those of 8 do not; the 128 that is added uses room up."""
     in_16 = {"most": 2**15 - 1}
@@ -370,7 +376,6 @@ rows = quantization.core_ml_sizes(packages, Path(os.environ["WORK"])).rows
 """
 
 
-@pytest.mark.nightly
 @pytest.mark.skipif(not importlib.util.find_spec("coremltools"), reason="coremltools is not installed")
 def test_core_ml_packages_are_held_against_the_first(tmp_path):
     """What page 10b does in a cell that a quick run leaves out."""
