@@ -28,6 +28,15 @@ def same_random_numbers():
         sys.modules["torch"].default_generator.manual_seed(0)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shared_folder(tmp_path_factory):
+    """What the workers of one run have in common: a child whose checks two of them look at runs once."""
+    import children
+
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        children.shared = tmp_path_factory.getbasetemp().parent
+
+
 @pytest.hookimpl(trylast=True)  # what is not chosen is no longer there
 def pytest_collection_modifyitems(config, items):
     """Pages first, dealt out among the workers: the tests left at the end are short, and no core waits long."""

@@ -759,17 +759,6 @@ def test_float64_raises_as_on_a_mac():
 
 
 @plain
-def test_one_type_of_8_bits_is_there():
-    for name in (name for name in dir(torch) if re.match("float[48]_", name)):
-        make = lambda name=name: torch.empty(2, dtype=getattr(torch, name), device="mps")
-        if name == "float8_e4m3fn":
-            assert make().float().cpu().isnan().all()
-        else:
-            error, text = raised(make)
-            assert (error, name.capitalize() in text) == (TypeError, True), text
-
-
-@plain
 def test_mixed_devices_raise_as_on_a_mac():
     x, y = torch.ones(2, 2, device="mps"), torch.ones(2, 2)
     for do in (
@@ -859,17 +848,6 @@ def test_attention_dropout_only_where_gradients_are_wanted():
         assert raised(lambda: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)) == (
             NotImplementedError, "scaled_dot_product_attention for MPS does not support dropout."
         )  # fmt: skip
-
-
-@plain
-def test_attention_is_mapped_over_batches():
-    q, mask = torch.rand(2, 1, 4, 8, device="mps"), torch.rand(2, 4, 4, device="mps") > 0.1
-    attend = lambda q, mask: F.scaled_dot_product_attention(q, q.sin(), q, mask)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it has no batching rule, there neither
-        for function in (attend, torch.func.grad(lambda q, mask: attend(q, mask).sin().sum())):
-            expected = torch.stack([function(*one) for one in zip(q, mask, strict=True)])
-            torch.testing.assert_close(torch.vmap(function)(q, mask), expected)
 
 
 @plain

@@ -1,6 +1,6 @@
 """Does the simulated Apple GPU compute what the CPU computes? Asked of torch's own database of operators.
 
-    python tests/benchmarks/simulated_operators.py [--only add,mm] [--samples 4] [--json FILE]
+    python tests/benchmarks/simulated_operators.py [--only add,mm] [--samples 4]
 
 Each entry of ``torch.testing._internal.common_methods_invocations.op_db`` brings sample inputs. They are run forward
 and backward in float32 (in another dtype if the entry has no float32) on the CPU and on the simulated device, from
@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import argparse
 import collections
-import json
 import re
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +154,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="names of entries, with commas")
     parser.add_argument("--samples", type=int, default=4, help="at most so many samples of an entry")
-    parser.add_argument("--json", type=Path, help="write the outcomes here")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     outcomes = []
@@ -164,8 +162,6 @@ def main() -> int:
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{len(outcomes)} {op.full_name:<60}")
     print(report(outcomes))
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
     wrong = [o.name for o in outcomes if o.answer in ("differs", "raises") and o.name not in KNOWN]
     return 1 if wrong else 0
 

@@ -51,6 +51,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Journal(config.getoption("--journal")), "journal of claims")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --alone, files none of whose tests wants variables are not imported."""
+    alone = config.getoption("--alone", False) and not config.getoption("--claims", None)
+    return True if alone and collection_path.is_file() and "environment=" not in collection_path.read_text() else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     words = set(config.getoption("--only", "").replace(",", " ").split())

@@ -46,10 +46,8 @@ def test_an_exception_has_a_line_and_its_place():
     ("code", "reason"),
     [
         ("import sys; sys.exit('no')", "SystemExit: no"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("x = lambda: 1", "NumPy arrays"),
         ("y = 1", "without setting x"),
-        ("x = (", "SyntaxError"),
         (
             "class Odd:\n    def __reduce__(self):\n        return (int, ('not a number',))\nx = Odd()",
             "invalid literal",
@@ -74,7 +72,6 @@ print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True
         ("", "well", ""),
         ("1 / 0", "raised", "ZeroDivisionError: division by zero"),
         ("os.abort()", "crashed", "the process was killed by SIGABRT"),
-        ("os._exit(3)", "crashed", "the process exited with code 3"),
         ("os._exit(0)", "crashed", "the process exited with code 0 before it answered"),
     ],
 )

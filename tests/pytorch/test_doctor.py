@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import warnings
-from collections import OrderedDict, UserDict
+from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -186,17 +186,6 @@ class Keeping(nn.Module):
         return self.kept.last
 
 
-@dataclasses.dataclass
-class Batch:
-    x: torch.Tensor
-    more: list
-
-
-class Batched(nn.Linear):
-    def forward(self, batch):
-        return super().forward(batch.x) * batch.more[0]
-
-
 def around():
     layer = nn.Linear(4, 4)
     target = layer(torch.ones(3, 4))  # a result
@@ -208,7 +197,6 @@ UNUSUAL = {
     "keeping": lambda: (Keeping(), torch.tensor([[1, 4, 2]])),
     "lazy": lambda: (nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d()), torch.randn(4, 5)),
     "scripted": lambda: (torch.jit.script(nn.Linear(4, 3)), torch.randn(2, 4)),
-    "a dataclass": lambda: (Batched(4, 3), Batch(torch.randn(2, 4), [torch.ones(3)])),
     "around the loss": around,
     "a loss with weights": lambda: (nn.Linear(4, 3), torch.randn(1, 4), nn.Linear(3, 1)),
 }
@@ -389,15 +377,6 @@ def test_copies_of_an_installed_package_are_no_fault():
     assert (answer.outcome, "torchvision" in answer.sentence) == ("good", True)
     each.package = "torchvision"  # the user may change it
     assert spent.spent(each, LIMITS).outcome == "attention"
-
-
-@on_simulated
-def test_a_target_around_the_loss_is_moved_with_the_model():
-    batch = {"x": torch.ones(3, 4), "target": torch.zeros(3, 2)}
-    each = subject_of(nn.Linear(4, 2), batch["x"], loss=lambda output: (output - batch["target"]).square().mean())
-    there = each.to(common.device.pick("sim").torch_device).value()
-    assert (there.device.type, each.value().device.type) == ("mps", "cpu")
-    assert there.item() == pytest.approx(each.value().item(), rel=1e-5)
 
 
 # ---------------------------------------------------------------- on the CPU
@@ -603,11 +582,6 @@ def test_what_is_no_model_is_refused_in_one_line(factory, word):
 def test_a_loss_that_fails_or_trains_nothing_is_refused(loss, word):
     with pytest.raises(subject.NotAModel, match=re.escape(word)):
         subject.assert_loss(dataclasses.replace(sound(), loss=subject.Loss(loss)))
-
-
-def test_named_inputs_may_be_any_mapping():
-    each = subject.checked((Function(lambda x: 2 * x), UserDict(x=torch.ones(3, 4))), "tests:example")  # a tokenizer's
-    assert (each.batch, each.to("meta").outputs().device.type) == (3, "meta")
 
 
 # ---------------------------------------------------------------- the report

@@ -18,10 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+import filelock
+
 ROOT = Path(__file__).resolve().parents[2]
-SUPPORT = [str(ROOT / "tests" / name) for name in ("support", "benchmarks")]
+SUPPORT = str(ROOT / "tests" / "support")
 LIMIT = 1800  # seconds: the first child builds the device
 PASSED = "passed"
+shared: Path | None = None
+"""The folder that the workers of one run of pytest have in common; ``conftest.py`` sets it."""
 
 Check = Callable[[], None]
 
@@ -48,12 +52,23 @@ class Session:
 def run(file: str, session: str, names: Iterable[str], environment: Mapping[str, str], *more: str) -> dict[str, str]:
     """Run a session of a test file in a child; outcomes by name.
 
-    If it ended badly, how it ended stands in place of what it had passed and of what it did not reach.
+    If it ended badly, how it ended stands in place of what it had passed and of what it did not reach. Workers share a
+    session: the first that asks for it starts the child, and the others wait.
     """
+    if shared is None:
+        return _ran(file, session, names, environment, *more)
+    kept = shared / f"{Path(file).stem}-{session}.json"
+    with filelock.FileLock(f"{kept}.lock"):
+        if not kept.exists():
+            kept.write_text(json.dumps(_ran(file, session, names, environment, *more)))
+        return json.loads(kept.read_text())
+
+
+def _ran(file: str, session: str, names: Iterable[str], environment: Mapping[str, str], *more: str) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [sys.executable, file, session, str(out), *more]
-        folders = [*SUPPORT, environment.get("PYTHONPATH", "")]
+        folders = [SUPPORT, environment.get("PYTHONPATH", "")]
         environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=LIMIT)
         reached = json.loads(out.read_text()) if out.exists() else {}
