@@ -83,7 +83,9 @@ def test_turning_the_remapper_off_is_heard(evidence):
 @pytest.mark.claim(used_in="notebook 06b, with and without remapping")
 def test_option_turns_fusing_off(evidence):
     """TensorFlow's own option turns fusing off: reports say that on Metal it does not help."""
-    surveyed = grappler.survey(grappler.patterns(), on=_lab(), remapping=False)
+    patterns = grappler.patterns()
+    fewer = patterns if ON_A_MAC else {name: patterns[name] for name in list(patterns)[:3]}
+    surveyed = grappler.survey(fewer, on=_lab(), remapping=False)
     fused = {each.name: each.reading.fused for each in surveyed if each.reading.fused}
     evidence("wrong", [each.name for each in surveyed if not each.ok])
     assert not fused

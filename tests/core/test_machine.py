@@ -292,6 +292,7 @@ def test_a_hostile_field_is_refused_by_name(field, value):
         ({"gpu_cores": 30}, ["GPU cores 38"]),
         ({"os_version": "16.0"}, ["system macOS 15"]),
         ({"chip": "Apple M2 Pro"}, ["chip Apple M2 Max"]),
+        ({"gpu": None}, []),
         ({"chip": "Some CPU"}, ["chip Apple M2 Max", "GPU of the chip"]),
         ({"cores_logical": 10}, ["CPU cores 12"]),
         ({"versions": {"torch": "2.14.0"}}, ["torch 2.15.0"]),
@@ -301,3 +302,12 @@ def test_a_hostile_field_is_refused_by_name(field, value):
 def test_what_forbids_comparing_absolute_times(changes, differs):
     ours, theirs = example(), example(**changes)
     assert [text.split(" / ")[0] for text in ours.differences(theirs)] == differs
+
+
+def test_the_table_shows_unknown_as_unknown():
+    unknown = dict.fromkeys(field.name for field in dataclasses.fields(Machine))
+    rows = dict(Machine(**unknown | {"python": "3.11", "versions": {"jax": None}, "environment": {}}).rows())
+    labels = {label for label, value in rows.items() if value == "unknown"}
+    assert labels == set(rows) - {"Python", "Packages", "Not installed", "Environment", "Git revision", "GPU"}
+    assert rows["Not installed"] == "jax"
+    assert rows["GPU"] == "none found"

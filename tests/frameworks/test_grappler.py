@@ -177,22 +177,6 @@ def test_a_planted_failure_is_found(lab):
     assert table.note == "1 of 3 agree with the CPU in float64; they ran on CPU."
 
 
-@pytest.mark.processor
-def test_the_patterns_agree_on_the_cpu_and_fuse_as_known(lab):
-    outcomes = {outcome.name: outcome for outcome in grappler.survey(grappler.patterns(), on=lab)}
-    assert len(outcomes) == 16
-    assert not [name for name, outcome in outcomes.items() if not outcome.ok]
-    fused = {name: outcome.reading.fused for name, outcome in outcomes.items()}
-    # with oneDNN, where the processor has AVX512-VNNI, AVX512-BF16 or AMX, TensorFlow fuses more
-    with_onednn = Lazily("tensorflow.python.util._pywrap_util_port").IsMklEnabled()
-    gelu = "_FusedMatMul(BiasAdd, GeluExact)" if with_onednn else "_FusedMatMul(BiasAdd)"
-    assert fused["matmul + bias + gelu"] == (gelu,)
-    assert fused["matmul + bias + softplus"] == ("_FusedMatMul(BiasAdd)",)
-    assert fused["conv2d + bias + tanh"] == ("_FusedConv2D(BiasAdd)",)
-    assert fused["conv2d + fused_batch_norm + relu"] == ("_FusedConv2D(FusedBatchNorm, Relu)",)
-    assert fused["conv2d + Keras BatchNormalization"] == fused["Keras LSTM"] == ()
-
-
 def test_a_step_that_moves_the_weights_otherwise_is_found(lab, monkeypatch):
     sound = grappler.steps(on=lab, names=["SGD", "Adam"])
     assert [(step.name, step.ok) for step in sound] == [("a step of SGD", True), ("a step of Adam", True)]

@@ -255,6 +255,7 @@ def test_mps_is_simulated():
 """
 
 
+@pytest.mark.nightly
 @NOT_ON_A_MAC
 def test_a_program_and_its_tests_run_as_the_page_prints(with_torch, tmp_path):
     """Also with pytest's workers, each a process of its own."""

@@ -208,6 +208,14 @@ def test_a_planted_loss_is_found_in_real_trainings():
     assert quality.compare(base, harmless, margin=3.5).conclusion == "no loss"
 
 
+def test_lists_stand_side_by_side():
+    table = precision.compare_lists("cpu", "mps")
+    assert table.data.loc["softmax"].tolist() == ["as given", "float32"]
+    assert table.data.loc["conv2d"].tolist() == ["low", "low"]
+    assert "raises" not in table.data.to_numpy(), "what fake tensors cannot tell is not called an error"
+    assert table.to_html().count("background") >= 2, "low and float32 have colours"
+
+
 def test_half_the_bits_keep_half_the_bytes():
     model, x = nn.Linear(64, 64), torch.randn(8, 64)
 
@@ -240,3 +248,15 @@ def test_digits_are_scikit_learns_and_split_once():
     assert np.array_equal(torch.cat([data.train[0], data.test[0]]).flatten(1).numpy(), (pixels / 16).astype("float32"))
     assert np.array_equal(torch.cat([data.train[1], data.test[1]]).numpy(), classes)
     assert [tuple(part[0].shape) for part in (data.train, data.test)] == [(1257, 1, 8, 8), (540, 1, 8, 8)]
+
+
+def test_pictures_name_the_device_and_say_what_they_show():
+    sizes = torch.tensor([2.0**-30, 2.0**-20, 1.0, 1.0])
+    pictures = {
+        "01111011": precision.draw_bits(0.1, device="cpu", label="a device"),
+        "bfloat16: relative error": precision.draw_cast_errors(device="cpu", label="a device"),
+        "as they are: 25.0% become 0": precision.draw_gradients(sizes, 1024.0, label="a device"),
+    }
+    for words, figure in pictures.items():
+        assert "a device" in figure.get_suptitle()
+        assert words in figure.get_label()
