@@ -305,12 +305,11 @@ def test_an_older_processor_is_told_what_it_lacks(lacking, monkeypatch):
 HEADERS = sorted((Path(torch.__file__).parent / "include" / "c10" / "metal").glob("*.h"))
 
 
-@pytest.mark.parametrize("header", HEADERS, ids=lambda path: path.name)
-def test_a_header_of_pytorch_compiles(header):
-    text = f"#include <metal_stdlib>\n#include <c10/metal/{header.name}>\n"
-    lib = shader.compile_shader(f"{text}kernel void k(device float* x, {POSITION}) {{ x[i] = i; }}")
+def test_headers_of_pytorch_compile():
+    text = HEAD + "".join(f"#include <c10/metal/{header.name}>\n" for header in HEADERS)
     x = torch.zeros(3)
-    lib.k(x)
+    shader.compile_shader(f"{text}kernel void k(device float* x, {POSITION}) {{ x[i] = i; }}").k(x)
+    assert len(HEADERS) > 5
     assert x.tolist() == [0, 1, 2]
 
 
