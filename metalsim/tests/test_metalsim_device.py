@@ -759,6 +759,17 @@ def test_float64_raises_as_on_a_mac():
 
 
 @plain
+def test_one_type_of_8_bits_is_there():
+    for name in (name for name in dir(torch) if re.match("float[48]_", name)):
+        make = lambda name=name: torch.empty(2, dtype=getattr(torch, name), device="mps")
+        if name == "float8_e4m3fn":
+            assert make().float().cpu().isnan().all()
+        else:
+            error, text = raised(make)
+            assert (error, name.capitalize() in text) == (TypeError, True), text
+
+
+@plain
 def test_mixed_devices_raise_as_on_a_mac():
     x, y = torch.ones(2, 2, device="mps"), torch.ones(2, 2)
     for do in (
@@ -819,6 +830,13 @@ def test_a_kernel_refuses_arguments_as_on_a_mac():
         assert (error, words.startswith(call.words)) == (call.error, True), (name, error, words)
 
 
+@with_fallback
+def test_a_refusal_is_no_matter_of_fallbacks():
+    call = refused.REFUSED["uneven pooling"]
+    assert refusal(call)[0] is RuntimeError
+    assert refusal(call)[1].startswith(call.words)
+
+
 @plain
 def test_a_refusal_on_the_way_back_reaches_the_caller():
     x = torch.rand(1, 2, 12, 12, device="mps", requires_grad=True)
@@ -848,6 +866,17 @@ def test_attention_dropout_only_where_gradients_are_wanted():
         assert raised(lambda: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)) == (
             NotImplementedError, "scaled_dot_product_attention for MPS does not support dropout."
         )  # fmt: skip
+
+
+@plain
+def test_attention_is_mapped_over_batches():
+    q, mask = torch.rand(2, 1, 4, 8, device="mps"), torch.rand(2, 4, 4, device="mps") > 0.1
+    attend = lambda q, mask: F.scaled_dot_product_attention(q, q.sin(), q, mask)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it has no batching rule, there neither
+        for function in (attend, torch.func.grad(lambda q, mask: attend(q, mask).sin().sum())):
+            expected = torch.stack([function(*one) for one in zip(q, mask, strict=True)])
+            torch.testing.assert_close(torch.vmap(function)(q, mask), expected)
 
 
 @plain

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from metalsim import shader
-from metalsim.shader import compiler
+from metalsim.shader import compiler, source
 
 SUMS = """\
 #include <metal_stdlib>
@@ -79,6 +79,11 @@ def test_what_is_missing_or_wrong_is_named():
             shader.compile_shader(SUMS, **given)
     with pytest.raises(RuntimeError, match="65536 bytes of threadgroup memory"):
         _ = shader.compile_shader(SUMS, constants=plain, threadgroup={0: 65536}).sums
+
+
+def test_a_vector_is_a_sequence():
+    text = "constant int2 size [[function_constant(0)]];"
+    assert "int2 size = int2(3, 4);" in source.set_constants(text, {"size": (3, 4)})
 
 
 # As MLX's bf16_math.h gives bfloat16 its functions, also in the namespaces for fast and precise mathematics.
@@ -225,6 +230,12 @@ def test_lanes_hold_the_elements_of_a_tile_as_on_a_gpu(manners):
     lane = np.arange(32)
     row, column = (lane // 4 & 4) + lane // 2 % 4, (lane // 4 & 2) * 2 + lane % 2 * 2
     assert torch.equal(mine, torch.stack((a[row, column], a[row, column + 1]), 1))
+
+
+def test_what_comes_of_metal_4_is_refused_with_its_line():
+    text = "#include <metal_stdlib>\n#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n"
+    with pytest.raises(SyntaxError, match="program_source:3:19: error: Metal 4 tensors are not simulated"):
+        shader.compile_shader(text + "kernel void k() { mpp::tensor_ops::run(); }")
 
 
 def test_only_the_chosen_kernels_are_compiled(manners):

@@ -583,6 +583,17 @@ def test_a_kernel_without_end_is_called_that_and_nothing_else(name, monkeypatch)
     assert report.ran == ("a plain run",)
 
 
+@sanitized
+def test_why_a_kernel_does_not_end_is_found_beside_it(monkeypatch):
+    run = check.Program.run
+    slow = lambda self, tool, call, timeout: run(self, tool, call, timeout if tool == "plain" else children.LIMIT)
+    monkeypatch.setattr(check.Program, "run", slow)
+    report = kernel("while (x[i + 4] != 12345) { ((device volatile float*)x)[i] = 1; }").check(
+        torch.zeros(4), threads=1, timeout=0.5
+    )
+    assert "address" in {finding.kind for finding in report.findings}, report
+
+
 def test_a_kernel_that_ends_in_one_order_only_is_told_which():
     body = "device volatile float* y = x; if (i > 0) { while (y[i - 1] == 0) {} } y[i] = 1;"
     run = kernel_program(body, 4)
@@ -614,6 +625,13 @@ def test_slow_under_a_sanitizer_is_no_hang(monkeypatch):
     assert report.ok
     assert report.skipped == ("race sanitizer: not done within 7 s; pass a larger timeout or fewer threads",)
     assert "race sanitizer" not in report.ran
+
+
+def test_check_says_what_it_skipped():
+    large = kernel("x[i] += 1;").check(torch.zeros(1024), group_size=1024)
+    assert large.ok
+    assert any("group_size" in skipped or "sanitizers" in skipped for skipped in large.skipped)
+    assert "skipped" in str(large)
 
 
 # ---- a kernel gone wrong in an ordinary call -------------------------------------------------------------------------

@@ -181,6 +181,24 @@ def test_mlx_takes_an_apple_gpu_or_an_nvidia_one(monkeypatch, mac):
     assert device.cpu(framework="mlx").label == "Apple M2 Max CPU, 1 thread"
 
 
+def test_the_cpu_stays_beside_a_platform_that_was_chosen(monkeypatch):
+    for chosen, updates in (("mps", [("jax_platforms", "mps,cpu")]), ("cuda,cpu", []), ("cpu", []), (None, [])):
+        asked = stand_in(monkeypatch, gpu=True, platform="mps")
+        sys.modules["jax"].config.jax_platforms = chosen
+        device.jax.devices.cache_clear()
+        device.jax.devices()
+        assert asked == updates
+
+
+def test_an_nvidia_gpu_is_named(monkeypatch):
+    stand_in(monkeypatch, gpu=True, platform="gpu")
+    for framework in BOTH:
+        assert (device.pick("auto", framework).kind, device.pick("auto", framework).label) == (
+            "cuda",
+            "NVIDIA H200",
+        )
+
+
 def test_a_run_s_device_is_a_wish_and_a_named_one_an_order(monkeypatch):
     stand_in(monkeypatch, gpu=False)
     for framework in BOTH:
@@ -252,6 +270,16 @@ def test_a_place_waits_for_its_framework(monkeypatch):
             assert got.block > 1
         else:
             assert [number for _, results in waits for number in results] == list(range(1, len(calls) + 1))
+
+
+def test_the_old_plugin_may_start_and_its_first_device_counts(monkeypatch):
+    stand_in(monkeypatch, gpu=True, platform="gpu")
+    first = SimpleNamespace(platform="gpu", device_kind="first")
+    others = sys.modules["jax"].devices
+    monkeypatch.setattr(sys.modules["jax"], "devices", lambda kind=None: others(kind) if kind else [first, *others()])
+    monkeypatch.delenv("ENABLE_PJRT_COMPATIBILITY")
+    assert device.jax.devices()["cuda"] is first
+    assert os.environ["ENABLE_PJRT_COMPATIBILITY"] == "1"
 
 
 REAL = """

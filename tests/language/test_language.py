@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from train_decoder import arguments, train
 
 from metallab import timing
 from metallab.language import bits, corpus, decoder, shrink, writing
@@ -171,6 +172,16 @@ def test_weights_there_and_back(small, tmp_path):
         broken.head.weight[0, 0] = 1e6
     with pytest.raises(ValueError, match=r"not finite in half precision.*head\.weight"):
         decoder.save(broken, path)
+
+
+@pytest.mark.nightly
+def test_training_learns_and_keeps_its_best(text, tmp_path):
+    given = ["--steps", "12", "--batch", "4", "--device", "cpu", "--out", str(tmp_path), "--dropout", "0"]
+    short = corpus.Corpus(text.training, text.validation[:1500], text.test[:1500])
+    model, made = train(short, SMALL, torch.device("cpu"), arguments(given))
+    assert made["best_step"] == 12
+    assert bits.bits_per_character(model, short.validation).mean() == pytest.approx(made["validation"], rel=1e-3)
+    assert made["validation"] < math.log2(96) - 0.5
 
 
 def test_the_weights_are_those_of_their_record(text):

@@ -279,6 +279,24 @@ def test_a_program_and_its_tests_run_as_the_page_prints(with_torch, tmp_path):
     assert "metalsim: torch's mps device is a simulated Apple GPU, computed by this machine's CPU, processor" in printed
 
 
+NOTHING_HAPPENED = """
+import sys
+
+
+def test_x():
+    assert "torch" not in sys.modules
+    assert not sys.modules["metalsim"].armed()
+"""
+
+
+@NOT_ON_A_MAC
+def test_without_the_option_the_plugin_imports_no_torch(with_torch, tmp_path):
+    (tmp_path / "test_x.py").write_text(NOTHING_HAPPENED)
+    printed, _ = with_torch("pytest", tmp_path / "test_x.py", cwd=tmp_path)
+    assert "1 passed" in printed
+    assert "metalsim:" not in printed
+
+
 @NOT_ON_A_MAC
 def test_the_option_comes_before_any_torch_or_says_so(with_torch, tmp_path):
     (tmp_path / "early.py").write_text("import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n")

@@ -259,6 +259,17 @@ def test_what_a_model_computes_on_the_cpu_needs_no_kernel(training):
     assert not any("fractional" in use.operator for use in covered.uses)
 
 
+def test_the_cpus_own_attention_is_no_missing_operator():
+    """What asks for numbers is traced on the CPU, which has a kernel of its own for attention."""
+
+    def routed(x):
+        attended = nn.functional.scaled_dot_product_attention(x, x, x)
+        return attended if len(attended.sum(-1).nonzero()) else x
+
+    covered = mps_coverage(routed, torch.rand(1, 2, 6, 8, requires_grad=True), training=True)
+    assert (covered.runs, covered.traced_on) == (True, "cpu"), covered.answer
+
+
 def test_inference_mode_hides_nothing():
     with torch.inference_mode():
         assert not mps_coverage(nn.AdaptiveAvgPool3d(2), torch.randn(1, 1, 4, 4, 4)).runs

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import warnings
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -582,6 +582,11 @@ def test_what_is_no_model_is_refused_in_one_line(factory, word):
 def test_a_loss_that_fails_or_trains_nothing_is_refused(loss, word):
     with pytest.raises(subject.NotAModel, match=re.escape(word)):
         subject.assert_loss(dataclasses.replace(sound(), loss=subject.Loss(loss)))
+
+
+def test_named_inputs_may_be_any_mapping():
+    each = subject.checked((Function(lambda x: 2 * x), UserDict(x=torch.ones(3, 4))), "tests:example")  # a tokenizer's
+    assert (each.batch, each.to("meta").outputs().device.type) == (3, "meta")
 
 
 # ---------------------------------------------------------------- the report
