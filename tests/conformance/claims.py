@@ -37,7 +37,7 @@ class Claim:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that are set before the process of its group starts."""
     slow: bool = False
-    """Run by ``make verify-mac`` only: it takes long, and its page shows the same in ``make test``."""
+    """Left out by ``make test``, where its page shows the same, unless that is nightly: it takes long."""
 
     @property
     def evidence(self) -> Literal["Mac", "simulated", "CPU"]:

@@ -73,8 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="it needs a Mac"))
         elif claim.environment.items() - os.environ.items():
             item.add_marker(pytest.mark.skip(reason=f"it needs {dict(claim.environment)}"))
-        elif patient > 1 and claim.slow:
-            item.add_marker(pytest.mark.skip(reason="make verify-mac asks"))
+        elif patient > 1 and claim.slow and config.getoption("-m"):
+            item.add_marker(pytest.mark.skip(reason="make verify-mac and make test NIGHTLY=1 ask"))
     if path := config.getoption("--claims", None):
         path.write_text(json.dumps({item.nodeid: asdict(claims.claim(item)) for item in items}))
 

@@ -199,7 +199,7 @@ def test_these_operators_are_missing(operator):
         ABSENT[operator](torch.rand(3, 4).to("mps"), torch.rand(1, 1, 6, 6, 6).to("mps"))
 
 
-@pytest.mark.claim(used_in="notebook 02, will my model run on MPS", seconds=180)
+@pytest.mark.claim(used_in="notebook 02, will my model run on MPS", seconds=180, slow=True)
 @pytest.mark.parametrize("make", [networks.talk_mlp, networks.audio_encoder, networks.diffusion_block])
 def test_coverage_foretells_networks(make, evidence):
     """What `coverage` foretells of the talk's network, an audio encoder and a diffusion block happens on the GPU."""
@@ -411,7 +411,7 @@ def test_large_inner_sizes_are_right(evidence):
     assert linear < 0.005
 
 
-@pytest.mark.claim(used_in="notebook 11b")
+@pytest.mark.claim(used_in="notebook 11b", slow=True)
 @pytest.mark.parametrize("operator", edges.OPERATORS)
 def test_operators_agree_at_their_edges(operator, evidence):
     """Of nothing, one element, ties, NaN and odd sizes, operators give what NumPy gives.

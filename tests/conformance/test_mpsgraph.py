@@ -195,7 +195,7 @@ mpsgraph.compile(graph, [a, b], [graph.matrixMultiplicationWithPrimaryTensor_sec
 """
 
 
-@pytest.mark.claim(used_in="notebook 09b, its first two scripts", seconds=120)
+@pytest.mark.claim(used_in="notebook 09b, its first two scripts", seconds=120, slow=True)
 def test_apples_calls_alone_store_and_load_a_package(G):
     """The page's two scripts, as they stand: one stores a ReLU, and in another process the second runs it."""
     page = nbformat.read(next(paths.NOTEBOOKS.glob("09b_*.ipynb")), as_version=4)

@@ -47,7 +47,7 @@ def _survey() -> dict[str, Any]:
     return {finding.name: finding for finding in grappler.survey(grappler.patterns(), on=_lab())}
 
 
-@pytest.mark.claim(used_in="notebook 06b: sixteen patterns before any timing")
+@pytest.mark.claim(used_in="notebook 06b: sixteen patterns before any timing", slow=True)
 def test_patterns_agree_with_the_cpu(evidence):
     """Sixteen patterns agree with the CPU in float64, also as a graph: reports say relu(bias_add(matmul)) does not.
 
@@ -91,7 +91,7 @@ def test_option_turns_fusing_off(evidence):
     assert not fused
 
 
-@pytest.mark.claim(used_in="notebook 06b: what the remapper does to a training step", seconds=100)
+@pytest.mark.claim(used_in="notebook 06b: what the remapper does to a training step", seconds=100, slow=True)
 @pytest.mark.parametrize("name", grappler.OPTIMIZERS)
 def test_optimizers_step_right(name, evidence):
     """One step of SGD, RMSprop, Adagrad and Adam as a graph moves the weights as on the CPU in float64.
@@ -104,7 +104,7 @@ def test_optimizers_step_right(name, evidence):
     assert step.verdict == "agrees"
 
 
-@pytest.mark.claim(used_in="pyproject.toml: why Keras 3.6.0", seconds=240)
+@pytest.mark.claim(used_in="pyproject.toml: why Keras 3.6.0", seconds=240, slow=True)
 def test_keras_trains_as_on_the_cpu(evidence):
     """Keras 3.6.0 trains on the GPU to the loss it reaches on the CPU, and to the accuracy.
 
@@ -121,7 +121,7 @@ def test_keras_trains_as_on_the_cpu(evidence):
     assert score == pytest.approx(best, abs=0.02)
 
 
-@pytest.mark.claim(used_in="notebook 06, one policy for a whole model")
+@pytest.mark.claim(used_in="notebook 06, one policy for a whole model", slow=True)
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision_trains(policy, evidence):
     """mixed_float16, with loss scaling, and mixed_bfloat16 train: the loss falls as in float32."""
