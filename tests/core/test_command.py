@@ -220,12 +220,13 @@ def test_trace_runs_a_script_as_python_does(script, tmp_path):
     assert "aten::mm" in {event["name"] for event in json.loads(chrome.read_text())["traceEvents"]}
 
 
-def test_trace_tells_what_ran_before_a_script_failed(script):
+def test_trace_tells_what_ran_before_a_script_failed(script, capsys, monkeypatch):
+    monkeypatch.setenv("METALLAB_DEVICE", "")  # so that it is as before at the end
     script.write_text("import torch\ntorch.ones(3).cos()\n1 / 0\n")
-    code, printed, errors = traced("--device", "cpu", script)
-    assert code == 1
-    assert "aten::cos" in printed
-    assert "ZeroDivisionError" in errors
+    assert main(["trace", "--device", "cpu", str(script)]) == 1
+    told = capsys.readouterr()
+    assert "aten::cos" in told.out
+    assert "ZeroDivisionError" in told.err
 
 
 @pytest.mark.parametrize(("ending", "code"), [("sys.exit()", 0), ("sys.exit(7)", 7), ("sys.exit('words')", 1)])
