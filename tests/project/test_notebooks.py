@@ -285,6 +285,7 @@ def magic_and_text(page: str, cell_id: str) -> tuple[str, str]:
     return magic, text
 
 
+@pytest.mark.nightly
 def test_an_operator_of_one_s_own_trains_as_the_built_in_one():
     """Notebook 04b's cell that a quick run leaves out."""
     page = "04b_make_it_an_operator.ipynb"
