@@ -74,7 +74,7 @@ def test_few_pairs_are_what_each_of_them_showed():
         bases = [with_samples(baseline(run=run), [seconds] * len(pairs)) for run, seconds in ((1, 99.0), (0, 2.0))]
         return [(v.outcome, v.words, *numbers(v.reason)) for v in findings.conclusions([*bases, slow])]
 
-    assert told(0.05, 0.04, 0.06) == [("inconclusive", "inconclusive", "3", "16.7", "25.0", "95", "6")]
+    assert told(0.05, 0.04, 0.06) == [("inconclusive", "inconclusive", "3", "0.04", "0.06", "95", "6")]
     assert told(2.0) == [("inconclusive", "inconclusive", "1", "2.00", "95", "6")]
     assert told(0.5, 2.0) == [("inconclusive", "inconclusive", "2", "0.50", "2.00", "95", "6")]
 
