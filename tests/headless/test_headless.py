@@ -21,7 +21,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from metallab import headless, paths, processes
-from metallab.headless import cli
+from metallab.headless import cli, runner
 from metallab.headless.cli import UNFINISHED, Summary
 
 FOREVER = 600
@@ -472,10 +472,9 @@ def test_nothing_is_written_over_the_notebook_itself(tmp_path, command):
 
 
 FAKE_DEVICE = """
-import os
+import os, metallab
 from types import SimpleNamespace
 class DeviceUnavailable(RuntimeError): pass
-def first_framework(): return "jax"
 def pick(framework):
     print("a library says hello")
     assert framework == "jax"
@@ -485,18 +484,14 @@ def pick(framework):
             os.write(2, b"\\377, which is no text\\n")
             raise OSError("the driver fell over")
         case "tpu": raise ValueError("there is no device 'tpu'")
-        case "sim": return SimpleNamespace(kind="mps", label="simulated GPU", simulated=True)
         case other: return SimpleNamespace(kind="cpu", label=f"asked for {other}", simulated=False)
+metallab.device = SimpleNamespace(DeviceUnavailable=DeviceUnavailable, first_framework=lambda: "jax", pick=pick)
 """
 
 
 def test_the_device_is_asked_for_in_another_process(tmp_path, monkeypatch, capsys):
-    (tmp_path / "metallab").mkdir()
-    (tmp_path / "metallab/__init__.py").touch()
-    (tmp_path / "metallab/device.py").write_text(FAKE_DEVICE)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(runner, "PICK", FAKE_DEVICE + runner.PICK)
     monkeypatch.delenv("METALLAB_DEVICE", raising=False)
-    assert headless.resolve_device("sim") == {"device": "sim", "label": "simulated GPU", "simulated": True}
     assert headless.resolve_device("auto") == {"device": "cpu", "label": "asked for None", "simulated": False}
     assert headless.resolve_device("cpu")["label"] == "asked for cpu"
     anything = make(tmp_path / "01_any.ipynb", "1")

@@ -50,7 +50,6 @@ class Checkout:
         (root / "lock.txt").write_text(UV_VERSION)
         (root / "build" / "uv" / "bin").mkdir(parents=True)
         (root / "build" / "uv" / "uv.txt").write_text(UV_VERSION)
-        (root / "pip.txt").touch()
         self.uv()
         self.load()
 
@@ -61,7 +60,7 @@ class Checkout:
         spec.loader.exec_module(self.bootstrap)
 
     def uv(self, broken: tuple[str, ...] = ()):
-        programs = {"uv": FAKE_UV.format(python=sys.executable, broken=broken), "python": "#!/bin/sh\ncat pip.txt\n"}
+        programs = {"uv": FAKE_UV.format(python=sys.executable, broken=broken), "python": "#!/bin/sh\n"}
         for name, text in programs.items():
             (self.root / "build" / "uv" / "bin" / name).write_text(text)
             (self.root / "build" / "uv" / "bin" / name).chmod(0o755)
@@ -225,20 +224,6 @@ def test_all_that_is_missing_is_named_at_once(checkout, monkeypatch):
     assert not (checkout.root / ".venv").exists()
 
 
-def test_what_pip_knows_of_mirrors_uv_knows(checkout, monkeypatch):
-    monkeypatch.setenv("UV_INDEX", "https://mine.example")
-    (checkout.root / "pip.txt").write_text(
-        ":env:.cert='/newer.pem'\n:env:.find-links='/stick /more'\n:env:.no-index='1'\nglobal.cert='/company.pem'\n"
-        "global.extra-index-url='https://one.example\\nhttps://two.example'\nglobal.index-url='https://company.example'\n"
-    )
-    settings = checkout()[2][1][1]
-    assert settings["UV_DEFAULT_INDEX"] == "https://company.example"
-    assert settings["UV_INDEX"] == "https://mine.example", "uv's own variables win"
-    assert settings["UV_FIND_LINKS"] == "/stick,/more"
-    assert settings["UV_OFFLINE"] == "1"
-    assert settings["SSL_CERT_FILE"] == "/newer.pem", "a variable wins over a file"
-
-
 def test_what_does_not_import_is_a_warning_that_names_its_pages(checkout):
     checkout.uv(broken=("cv2",))
     status, printed, _ = checkout()
@@ -270,8 +255,10 @@ def test_a_file_with_another_hash_is_not_installed(checkout, monkeypatch, tmp_pa
     one = wheel(tmp_path, "one", {"one.py": ""})
     uv = wheel(tmp_path, "uv", {"uv-1.0.data/scripts/uv": f'#!/bin/sh\nexec {real} "$@"\n'})
     spoilt = lambda line: line[:-10] + line[-10:-1][::-1] + "\n"
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    for name, value in (("PIP_NO_INDEX", "1"), ("UV_OFFLINE", "1")):
+        monkeypatch.setenv(name, value)
+    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+        monkeypatch.setenv(name, str(tmp_path))
     project = (
         '[project]\nname = "{}"\nversion = "1.0"\n[project.optional-dependencies]\nlab = ["one"]\nmlx = []\ndev = []\n'
     )

@@ -51,7 +51,7 @@ def test_of_a_good_file_is_told_what_would_be_shown(write, capsys):
         "GOOD: it can be shown, as data/results/apple_m2_max_gpu.json",
         "Chip: Apple M2 Max",
         "processes for each: 3",
-        "speed-up 3.93",
+        "3.93",
         "(1 faster)",
         "Settings that go along",
     ):

@@ -122,7 +122,7 @@ class Answering:
     def __init__(self, name: str, log: list[str]) -> None:
         self.name, self.log, self.asked, self.output = name, log, {}, Path("output.npz")
 
-    def tell(self, what: dict) -> None:
+    def ask(self, what: dict) -> None:
         self.asked = what
         self.log += [self.name] if "calls" in what else []
 
@@ -134,8 +134,8 @@ def test_a_round_is_one_sample_of_each_in_random_order(monkeypatch):
     log: list[str] = []
     live = {name: Answering(name, log) for name in "AB"}
     monkeypatch.setattr(lockstep, "_rounds", lambda *_: 20)
-    known = lockstep._Outputs(known={"A": "it", "B": "it"})
-    pair = lockstep._pair(CASE, live, lockstep.Settings(Path("cases.py")), random.Random(0), known)
+    known = lockstep._Progress(CASE, Path(), {"A": "it", "B": "it"})
+    pair = lockstep._pair(known, live, lockstep.Settings(Path("cases.py")), random.Random(0))
     rounds = ["".join(log[index : index + 2]) for index in range(0, 40, 2)]
     assert len(pair.a) == len(pair.b) == 20
     assert set(rounds) == {"AB", "BA"}
@@ -155,8 +155,8 @@ def test_starting_and_ending_processes_belong_to_the_budget(monkeypatch):
         yield {}
         clock[0] += 3.0
 
-    def pair(*_, beside, **__):
-        beside_of_pairs.append(beside)
+    def pair(progress, *_):
+        beside_of_pairs.append(progress.beside)
         clock[0] += 5.0
         return lockstep.Pair((1.0,), (1.0 + 0.2 * (len(beside_of_pairs) // 2 % 3 - 1),), 1, (1.0, 1.0))
 
@@ -172,8 +172,8 @@ def test_starting_and_ending_processes_belong_to_the_budget(monkeypatch):
     assert beside_of_pairs[:4] == [0.0, 0.0, 2.5, 2.5]
     monkeypatch.setattr(lockstep, "_rounds", lambda cost, *_: costs.append(cost) or 1)
     live = {name: Answering(name, []) for name in "AB"}
-    known = lockstep._Outputs(known={"A": "it", "B": "it"})
-    lockstep._pair(CASE, live, lockstep.Settings(Path("cases.py")), random.Random(0), known, beside=2.5)
+    known = lockstep._Progress(CASE, Path(), {"A": "it", "B": "it"}, beside=2.5)
+    lockstep._pair(known, live, lockstep.Settings(Path("cases.py")), random.Random(0))
     assert costs == [2.5]
 
 

@@ -5,7 +5,6 @@ in the version and with the hashes of lock.txt, and uv does the rest, with a Pyt
 downloads. ``bootstrap.py uv ARGUMENTS`` runs that uv with the same settings.
 """
 
-import ast
 import hashlib
 import importlib.util
 import os
@@ -35,15 +34,6 @@ PARTS = (
 )
 """What only some pages need: the module, its name, the pages."""
 SIMULATED = "from metallab import simulation; simulation.arm(required=True); import torch"
-
-PIP_TO_UV = {
-    "index-url": ("UV_DEFAULT_INDEX", " "),
-    "extra-index-url": ("UV_INDEX", " "),
-    "find-links": ("UV_FIND_LINKS", ","),
-    "trusted-host": ("UV_INSECURE_HOST", " "),
-    "cert": ("SSL_CERT_FILE", " "),
-    "no-index": ("UV_OFFLINE", " "),
-}
 
 
 class SetupError(Exception):
@@ -105,11 +95,11 @@ def missing():
         install = "xcode-select --install" if system == "Darwin" else "sudo apt-get install g++"
         yield f"A C++ compiler is needed ({' '.join(compiler)}: {reason}): {install}"
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    there = max(map(size, (os.environ.get("UV_CACHE_DIR") or os.path.join(caches, "uv"), ".venv")))
-    needed, free = INSTALLED.get(system, 0) - there, shutil.disk_usage(os.path.realpath(".")).free / 2**30
-    if needed > free:
+    is_first = not os.path.isdir(os.environ.get("UV_CACHE_DIR") or os.path.join(caches, "uv"))
+    needed, free = INSTALLED.get(system, 0), shutil.disk_usage(os.path.realpath(".")).free / 2**30
+    if is_first and needed > free:
         yield (
-            f"There is too little disk space, {needed:.1f} GiB more are needed and {free:.1f} are free: free some, or "
+            f"There is too little disk space, {needed:.1f} GiB are needed and {free:.1f} are free: free some, or "
             "make .venv a link to an empty folder on a bigger disk, and set UV_CACHE_DIR to another folder there."
         )
 
@@ -119,20 +109,11 @@ def numbers(version):
     return tuple(int(part) if part.isdigit() else 0 for part in [*version.split("."), "0", "0"][:2])
 
 
-def size(folder):
-    """GiB below a folder."""
-    files = (os.path.join(here, name) for here, _, names in os.walk(os.path.realpath(folder)) for name in names)
-    return sum(os.lstat(file).st_blocks * 512 for file in files if os.path.lexists(file)) / 2**30
-
-
 # ---------------------------------------------------------------- uv
 
 
 def bring_uv():
-    """Install the uv of lock.txt into build/uv, unless it is there. Returns the environment to run it in.
-
-    uv is told what pip was told of indexes and certificates, where its own variables do not say.
-    """
+    """Install the uv of lock.txt into build/uv, unless it is there. Returns the environment to run it in."""
     wanted = "".join(re.findall(r"^uv==.*\n(?: .*\n)*", read("lock.txt"), re.MULTILINE))
     if not (os.path.exists(UV) and read("build/uv/uv.txt") == wanted):
         must([this_python(), "-I", "-m", "venv", "--clear", "build/uv"])
@@ -141,12 +122,6 @@ def bring_uv():
         must([*PIP, "install", *quiet, "-r", "build/uv/wanted.txt"])
         os.replace("build/uv/wanted.txt", "build/uv/uv.txt")
     environment = dict(os.environ)
-    listed = subprocess.run([*PIP, "config", "list"], stdout=subprocess.PIPE, text=True).stdout
-    lines = re.findall(r"^(global|install|:env:)\.([\w-]+)=(.*)$", listed, re.MULTILINE)
-    for _, name, value in sorted(lines, key=lambda line: line[0] != ":env:"):  # variables win
-        if name in PIP_TO_UV:
-            variable, separator = PIP_TO_UV[name]
-            environment.setdefault(variable, separator.join(ast.literal_eval(value).split()))
     environment.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")  # as pip does; the hashes decide
     environment.setdefault("UV_HTTP_TIMEOUT", "180")
     return dict(environment, UV_PYTHON_INSTALL_DIR=os.path.abspath(".venv-python"))

@@ -1,7 +1,7 @@
-"""Code that may abort, hang, or needs settings of its own, in another process: whatever happens there is a result.
+"""Run code in another process, where it may abort, hang or have settings of its own; the outcome is a result.
 
-``run(source)`` executes a piece of Python text in a fresh interpreter and returns an `Outcome`: what it printed, the
-named results, and how it ended. A crash is a sentence and not a dead kernel.
+``run(source)`` executes Python text in a fresh interpreter and returns an `Outcome`: its output, the named results, and
+how it ended.
 
 In a notebook, after ``%load_ext metallab.isolated``, the cell magic executes a cell in a second Jupyter kernel::
 
@@ -11,14 +11,12 @@ In a notebook, after ``%load_ext metallab.isolated``, the cell magic executes a 
 
 Text, tables and figures appear below the cell, and the named results (here ``y``) become variables of the notebook.
 ``--device mps`` is an Apple GPU: the real one on a Mac, the simulated one elsewhere. Cells with the same ``--device``,
-``--threads``, ``--set`` and working directory share a kernel; other options end it and start a new one, and so does a
-cell that ends its kernel or takes longer than ``--timeout``, which raises `ChildFailed` in the notebook. Processes that
-a cell starts end with the cell; the second kernel ends with the notebook's own.
+``--threads``, ``--set`` and working directory share a kernel. A cell that ends its kernel, or takes longer than
+``--timeout``, raises `ChildFailed` in the notebook. Processes that a cell starts end with it.
 
-``--raises NotImplementedError`` is for a cell that teaches a failure: it has to raise that, or a subclass of it.
-``--needs objective-c++`` names a tool that may be missing (`needs.TOOLS`): without it the cell is not run and the page
-is incomplete (`needs.incomplete`); its results are then `Skipped`. With ``--wants sanitizers`` it runs all the same,
-without what the tool would have added. A cell with ``--full`` takes long: fast mode (`metallab.mode`) skips it.
+``--raises NotImplementedError`` is for a cell that teaches a failure. ``--needs objective-c++`` names a tool that may
+be missing (`needs.TOOLS`): then the cell is not run, its results are `Skipped`, and the page is incomplete. With
+``--wants sanitizers`` it runs all the same. A cell with ``--full`` takes long: fast mode (`metallab.mode`) skips it.
 """
 
 from __future__ import annotations
@@ -55,16 +53,16 @@ ONE_THREAD = {
     "NPROC": "1",  # XLA's thread pool, read when JAX starts; newer releases read the second
     "PJRT_NPROC": "1",
 }
-"""Environment variables that hold frameworks to one thread. They are read once, when a framework starts its pools."""
+"""Environment variables that limit frameworks to one thread; read when a framework starts its pools."""
 
 _SOURCE = "<isolated>"
 
 
 class ChildFailed(RuntimeError):
-    """A child process did not end as it should, or a result was asked for that it did not bring back."""
+    """A child process that did not end well, or has no such result."""
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the message, which ends with the child's own traceback. Our frames help nobody."""
+        """Return what a notebook shows: the message, which ends with the child's traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -73,24 +71,24 @@ class Outcome:
     """How a piece of code in another process ended."""
 
     ended: Literal["well", "raised", "crashed", "hung"]
-    """``well``; with an exception; by a signal or an exit of its own; or stopped, because it took too long."""
+    """``well``; with an exception; by a signal or its own exit; or stopped after the time limit."""
     printed: str = ""
-    """What it wrote to standard output, up to its end."""
+    """Its standard output."""
     reason: str = ""
-    """One line that says what happened; empty if it ended well."""
+    """One line; empty if it ended well."""
     detail: str = ""
-    """The traceback, or what it wrote to standard error."""
+    """The traceback, or its standard error."""
     results: Mapping[str, Any] = field(default_factory=dict)
     kinds: tuple[str, ...] = ()
-    """Of what it raised: the names of the exception's class and of its base classes."""
+    """The names of the exception's class and its base classes."""
 
     @property
     def ok(self) -> bool:
-        """True if the code ran to its end and its results came back."""
+        """True if it ended well."""
         return self.ended == "well"
 
     def __getitem__(self, name: str) -> Any:
-        """A named result; `ChildFailed`, with the reason, if there is none."""
+        """Return a result; `ChildFailed`, with the reason, if there is none."""
         if name in self.results:
             return self.results[name]
         why = self.reason or f"it was not asked for; results are {', '.join(self.results) or 'none'}"
@@ -118,13 +116,11 @@ def run(
     results
         Variables of the text whose values come back, by pickle: turn a framework's arrays into NumPy's.
     threads
-        1 holds frameworks to one CPU thread: by their environment variables, and on Linux also by allowing the process
-        one core. None is all threads.
+        1 limits frameworks to one CPU thread, and on Linux the process to one core; None is no limit.
     device
-        ``"mps"`` gives the text an Apple GPU, where there is none a simulated one; PyTorch's part of that comes when
-        the text imports torch. None is this run's devices.
+        ``"mps"`` is an Apple GPU, real or simulated; None is this run's devices.
     environment
-        Added to this process's; a ``PYTHONPATH`` comes before the one there is.
+        Added to this process's; a ``PYTHONPATH`` is put first.
     timeout
         Seconds after which it is stopped.
 
@@ -136,7 +132,7 @@ def run(
         If the folder for temporary files cannot be written.
     """
     variables = _environment(device, threads, environment or {})
-    wish = variables.pop("METALLAB_DEVICE", "")  # passed apart: the child reports if it cannot be had
+    wish = variables.pop("METALLAB_DEVICE", "")  # the child sets it, and reports errors
     command = [sys.executable, "-P", "-m", "metallab.isolated"]
     try:
         with tempfile.TemporaryDirectory(prefix="metallab-child-") as name:
@@ -162,7 +158,7 @@ def run(
 
 
 def _environment(device: str | None, threads: int | None, own: Mapping[str, str]) -> dict[str, str]:
-    """The variables of another process. ValueError for a number of threads or a device that it cannot have."""
+    """Return the variables of another process. ValueError for another number of threads or device."""
     if threads not in (None, 1):
         raise ValueError(f"threads is {threads}; a child process runs on all (None) or on 1")
     if device not in (None, "mps"):
@@ -176,7 +172,7 @@ def _environment(device: str | None, threads: int | None, own: Mapping[str, str]
 
 
 def _wait(child: subprocess.Popen, timeout: float, mark: str) -> str:
-    """Wait for a child, and end what it has started; why it was stopped, or ''."""
+    """Wait for a child, and end what it has started; return why it was stopped, or ''."""
     head = find_process(child.pid)
     try:
         child.wait(timeout)
@@ -189,7 +185,7 @@ def _wait(child: subprocess.Popen, timeout: float, mark: str) -> str:
 
 
 def _read_answer(answer: Path, code: int, printed: str, errors: str) -> Outcome:
-    """The outcome that a child has left in a file, if it has, before it ended with this return code."""
+    """Return the outcome in a child's file; a crash if there is none."""
     if code != 0 or not answer.exists():
         how = f"the process {describe_exit(code)}" + ("" if code else " before it answered")
         return Outcome("crashed", printed, how, errors)
@@ -198,7 +194,7 @@ def _read_answer(answer: Path, code: int, printed: str, errors: str) -> Outcome:
 
 
 def main(folder: str) -> int:
-    """The child: ``python -m metallab.isolated FOLDER`` runs the task that lies in a folder."""
+    """The child: ``python -m metallab.isolated FOLDER`` runs the task in a folder."""
     source, names, device, threads = pickle.loads(Path(folder, "task").read_bytes())
     if device:
         os.environ["METALLAB_DEVICE"] = device
@@ -227,10 +223,7 @@ def main(folder: str) -> int:
 
 
 def _prepare(threads: int | None) -> None:
-    """In the other process, before its code: hold it to one core, and arm the simulated GPU where one is asked for.
-
-    PyTorch's device is built and switched on when torch is imported; MPSGraph, which PyTorch computes, needs none.
-    """
+    """Prepare the other process: limit it to one core, and arm the simulated GPU if it is requested."""
     adopt_orphans()
     if threads and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -241,7 +234,7 @@ def _prepare(threads: int | None) -> None:
 
 
 def _packed(space: Mapping[str, Any], names: Sequence[str]) -> bytes:
-    """An answer with results; if one is missing or cannot be sent, an answer that says so."""
+    """Return an answer with results, or with the reason why there are none."""
     if unset := [name for name in names if name not in space]:
         return pickle.dumps(("raised", f"the code ended without setting {', '.join(unset)}", "", b"", ()))
     try:
@@ -253,7 +246,7 @@ def _packed(space: Mapping[str, Any], names: Sequence[str]) -> bytes:
 
 
 def _raised(error: BaseException, source: str) -> bytes:
-    """An answer with an exception, and the frames of its traceback whose file name contains ``source``."""
+    """Return an answer with an exception and its traceback in files whose name contains ``source``."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if source in frame.filename]
     shown = [traceback.FrameSummary(_SOURCE, frame.lineno, frame.name, line=frame.line) for frame in frames]
     detail = "".join([*traceback.format_list(shown), *traceback.format_exception_only(error)]).strip("\n")
@@ -262,7 +255,7 @@ def _raised(error: BaseException, source: str) -> bytes:
 
 
 def _unpacked(answer: bytes) -> Outcome:
-    """The outcome in an answer, which our own child wrote."""
+    """Return the outcome in our child's answer."""
     ended, reason, detail, values, kinds = pickle.loads(answer)
     try:
         results = pickle.loads(values) if values else {}
@@ -283,9 +276,9 @@ class _Kernel:
         self._folder = tempfile.TemporaryDirectory(prefix="metallab-kernel-")
         folder = Path(self._folder.name)
         self._mark = folder.name
-        log = folder / "log"  # of what native code prints, which is there after a crash as well
+        log = folder / "log"  # of native code
         self._manager = KernelManager(
-            kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),  # the one that it knows then is this interpreter's
+            kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),  # this interpreter
             connection_file=str(folder / "connection.json"),
             transport="ipc",
             ip=str(folder / "ipc"),
@@ -304,7 +297,7 @@ class _Kernel:
         self._client.start_channels()
 
     def run(self, cell: str, names: Sequence[str], timeout: float) -> Outcome:
-        """Execute a cell, and show here what it puts out. After ``crashed`` and ``hung`` the kernel has to be ended."""
+        """Execute a cell and show its output here. After ``crashed`` and ``hung`` the kernel has to be ended."""
         try:
             raised = self._execute(cell, timeout)["status"] == "error"
             expression = f"__import__('metallab.isolated').isolated._finish({list(names)}, {raised})"
@@ -321,7 +314,7 @@ class _Kernel:
         return self._process.poll() is None
 
     def _execute(self, code: str, timeout: float, **expressions: str) -> dict:
-        """The content of the kernel's reply. `_KernelEnded` if it died, or is still at work after so many seconds."""
+        """Return the kernel's reply. `_KernelEnded` if it died or takes too long."""
         request = self._client.execute(code, store_history=False, user_expressions=expressions, allow_stdin=False)
         deadline, hung = time.monotonic() + timeout, f"took longer than {timeout:g} s and was stopped"
         while True:
@@ -372,7 +365,7 @@ class _KernelEnded(Exception):
 
 
 def _show(kind: str, content: Mapping[str, Any]) -> None:
-    """Put out here what the second kernel put out."""
+    """Show an output of the second kernel here."""
     from IPython.display import clear_output, publish_display_data
 
     if kind == "stream":
@@ -386,7 +379,7 @@ def _show(kind: str, content: Mapping[str, Any]) -> None:
 
 
 def _finish(names: Sequence[str], raised: bool) -> str:
-    """In the second kernel, after a cell: end what it has started; the answer, as text."""
+    """In the second kernel, after a cell: end what it has started, and return the answer as text."""
     from IPython import get_ipython
 
     kill_descendants()
@@ -407,7 +400,7 @@ def end_kernel() -> None:
 
 
 def _run_in_kernel(cell: str, given: argparse.Namespace) -> Outcome:
-    """The outcome of a cell in the second kernel for these options, started if there is none."""
+    """Run a cell in the second kernel for these options, which is started if necessary."""
     global _second
     options = (given.device, given.threads, tuple(given.set), os.getcwd())
     if _second is None or not _second.running or _second.options != options:
@@ -434,7 +427,7 @@ def _arguments(line: str) -> argparse.Namespace:
     parser.add_argument("results", nargs="*", metavar="RESULT")
     parser.add_argument("--device", choices=["mps"])
     parser.add_argument("--threads", type=int, choices=[1])
-    # longer than `run`'s: on a busy machine that has not built the simulated GPU yet, that alone took 2 minutes
+    # building the simulated GPU may take 2 minutes
     parser.add_argument("--timeout", type=float, default=200.0, metavar="SECONDS")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--raises", metavar="EXCEPTION")
@@ -453,7 +446,7 @@ def _arguments(line: str) -> argparse.Namespace:
 def _cell(shell, line: str, cell: str) -> None:
     """Run a notebook's cell in the second kernel, and bring its results back."""
     given = _arguments(line)
-    for name in given.results:  # no old value is taken for a new one
+    for name in given.results:  # no old value is left
         shell.user_ns.pop(name, None)
     if given.full and mode.current() == "fast":
         print("A quick run leaves this cell out.")
@@ -480,11 +473,7 @@ def _skip(shell, names: Sequence[str], reason: str, *missing: needs.MissingTool)
 
 
 class Skipped:
-    """Placeholder for a result of a skipped cell, so that later cells need not ask.
-
-    It shows as the reason, and so does whatever is called on it or asked of it by a key; a loop over it has no rounds.
-    To compute with it is a TypeError.
-    """
+    """Placeholder for a result of a skipped cell: it shows the reason, and so do its attributes, calls and items."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -508,7 +497,7 @@ class Skipped:
 
 
 def _judge(outcome: Outcome, expected: str | None) -> None:
-    """Say how a cell ended. `ChildFailed`, which fails the page, unless it ended as it should."""
+    """Raise `ChildFailed`, which fails the page, unless a cell ended as expected."""
     if outcome.ok and expected:
         raise ChildFailed(f"this cell should raise {expected}, and ended without raising anything")
     if outcome.ended == "raised" and expected in outcome.kinds:
@@ -520,7 +509,7 @@ def _judge(outcome: Outcome, expected: str | None) -> None:
 
 
 def apple_gpu() -> str:
-    """Which Apple GPU a cell with ``--device mps`` runs on: this Mac's, or the simulated one."""
+    """Return the Apple GPU of cells with ``--device mps``, in words."""
     if sys.platform != "darwin":
         return "the simulated Apple GPU, whose times say nothing about a Mac"
     from metallab import machine

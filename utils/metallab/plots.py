@@ -23,7 +23,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from metallab import units
@@ -71,18 +70,16 @@ def title(figure: Figure, text: str, devices: Iterable[str], simulated: bool = F
 def gallery(claims: Mapping[str, tuple[float, float | Measurement]], *, device: str, others: float = 0.0) -> Figure:
     """Draw how far each claim is from the truth, on a logarithmic axis with the truth at 1.
 
-    ``claims`` maps a name to (claimed, true), two positive numbers in the same unit. Where the truth is a measurement,
-    it is its median, and a claim among its samples is true within the noise. ``others`` is how many cores other
-    programs used meanwhile (`metallab.timing.Others`): the title says so where the machine was busy.
+    ``claims`` maps a name to (claimed, true), two positive numbers in the same unit. A claim among the samples of a
+    true `Measurement` is true within the noise. ``others`` is the number of cores that other programs used.
     """
     ratios, words = [], []
     for claimed, true in claims.values():
         median, among = (true.median, true.samples) if isinstance(true, Measurement) else (true, (true,))
         ratios.append(ratio := claimed / median)
-        within_noise = (
-            "true within the noise" if min(among) <= claimed <= max(among) else f"{ratio:.2g} times the truth"
-        )
-        words.append("true within 5 %" if 0.95 <= ratio <= 1.05 else within_noise)
+        is_true = min(among) <= claimed <= max(among)
+        off = "true within the noise" if is_true else f"{ratio:.2g} times the truth"
+        words.append("true within 5 %" if 0.95 <= ratio <= 1.05 else off)
     with _picture(0.6 + 0.42 * len(claims)) as (figure, axes):
         colours = [GREY if w.startswith("true") else RED if r < 1 else BLUE for r, w in zip(ratios, words, strict=True)]
         axes.barh(range(len(claims)), [ratio - 1 for ratio in ratios], left=1, color=colours, height=0.6)
@@ -116,7 +113,6 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
         axes.set_xscale("log", base=2)  # so that twice as fast and half as fast are equally far from 1
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.48), max(high, 2.1))  # so that 0.5, 1 and 2 are on the axis at least
-        _make_room_for_words(axes)
         _label_powers_of_two(axes.xaxis)
         axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
         devices, simulated, _ = _where([m for c in comparisons for m in c.measurements.values()])
@@ -129,39 +125,24 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
 def _speedup_row(axes: Axes, row: int, answer: Answer) -> None:
     ratio = answer.ratio
     if ratio is None:
-        axes.text(1, row, f"  no speed-up: {answer.doubt.short}", va="center", color=RED, fontsize=9)
-        return
-    finite = np.isfinite(ratio.high)
-    colour = {"faster": BLUE, "slower": RED}.get(ratio.verdict, GREY)
-    spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]] if finite else None
-    axes.errorbar(ratio.median, row, xerr=spread, fmt="o", color=colour, capsize=4)
-    few = f"inconclusive: {ratio.n} pair{'s' * (ratio.n != 1)}; an interval needs {FEWEST_PAIRS}"
-    words = f"{units.times(ratio.median)}, {ratio.verdict if finite else few}"
-    # on white, so that the line at 1 does not run through the words
-    behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-    end = (ratio.high if finite else ratio.median, row)
-    axes.annotate(words, end, xytext=(8, 0), textcoords="offset points", va="center", fontsize=9, bbox=behind)
-
-
-def _make_room_for_words(axes: Axes) -> None:
-    """Move the right end of a logarithmic axis outwards, until the words beside its points end within the frame."""
-    axes.figure.draw_without_rendering()  # it lays out
-    frame = axes.get_window_extent()
-    low, high = axes.get_xlim()
-    rooms = [high]
-    for words in axes.texts:
-        start = words.xy[0] if isinstance(words, Annotation) else words.get_position()[0]
-        begin = math.log(start / low) / math.log(high / low)  # share of the axis
-        width = (words.get_window_extent().x1 - frame.x0) / frame.width - begin
-        rooms.append(low * (start / low) ** (1 / (1 - min(width, 0.9))))
-    axes.set_xlim(low, max(rooms))
+        words, colour = f"no speed-up: {answer.doubt.short}", RED
+    elif np.isfinite(ratio.high):
+        words, colour = f"{units.times(ratio.median)}, {ratio.verdict}", BLACK
+        marks = {"faster": BLUE, "slower": RED}.get(ratio.verdict, GREY)
+        spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]]
+        axes.errorbar(ratio.median, row, xerr=spread, fmt="o", color=marks, capsize=4)
+    else:
+        few = f"{ratio.n} pair{'s' * (ratio.n != 1)}; an interval needs {FEWEST_PAIRS}"
+        words, colour = f"{units.times(ratio.median)}, inconclusive: {few}", BLACK
+        axes.plot(ratio.median, row, "o", color=GREY)
+    beside = axes.get_yaxis_transform()  # right of the frame
+    axes.text(1.01, row, words, transform=beside, va="center", color=colour, fontsize=9)
 
 
 def samples(measurements: Sequence[Measurement]) -> Figure:
-    """Every sample of each measurement as a dot in the order taken, with median and quartiles.
+    """Draw every sample of each measurement in the order taken, with median and quartiles.
 
-    Samples beyond twice the highest upper quartile are not drawn, but counted in the heading: one of them would flatten
-    all others.
+    Samples beyond twice the highest upper quartile are counted in the heading instead.
     """
     scale, unit = units.of_seconds(max(measured.median for measured in measurements))
     with _picture(3.2) as (figure, axes):
@@ -192,17 +173,15 @@ def curves(
     marks: Mapping[str, float] | None = None,
     gaps: Iterable[float] = (),
 ) -> Figure:
-    """Medians with quartile bands over a quantity, one line for each name, both axes logarithmic.
+    """Draw medians with quartile bands over a quantity, one line for each name, both axes logarithmic.
 
-    ``marks`` draws a vertical line with a label at a quantity, such as a crossover size. A line that has nothing at one
-    of the quantities in ``gaps`` is broken there. ValueError for a quantity that is not above 0.
+    ``marks`` draws a vertical line at a quantity, such as a crossover size. A line without a value at one of the
+    quantities in ``gaps`` is broken there. ValueError for a quantity that is not above 0.
     """
     gaps = set(gaps)
     for name, x in ((name, x) for name, line in lines.items() for x in line):
         if not x > 0:
-            raise ValueError(
-                f"{name!r} at {x} has no place on a logarithmic axis: leave it out, or add 1 to each quantity"
-            )
+            raise ValueError(f"{name!r} at {x} has no place on a logarithmic axis: leave it out")
     every = [measured for line in lines.values() for measured in line.values()]
     with _picture(3.6) as (figure, axes):
         for (name, line), colour in zip(lines.items(), _cycled(len(lines)), strict=True):
@@ -230,10 +209,7 @@ def curves(
 
 
 def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str = "Where the time goes") -> Figure:
-    """Where a pipeline's time goes: for each pipeline a bar, for each stage a piece of its median's length.
-
-    ``pipelines`` maps a name to the measurements of its stages; ``total`` is not a piece.
-    """
+    """Draw a bar for each pipeline, with a piece as long as its median for each stage but ``total``."""
     names = list(dict.fromkeys(stage for parts in pipelines.values() for stage in parts if stage != "total"))
     scale, unit = units.of_seconds(max(part.median for parts in pipelines.values() for part in parts.values()))
     with _picture(1.4 + 0.55 * len(pipelines)) as (figure, axes):
@@ -252,7 +228,7 @@ def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str =
 
 
 def by_lesson(speed_ups: Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]], *, heading: str) -> Figure:
-    """Speed-ups of several machines by lesson: each a dot with its interval, each machine in its colour and shape.
+    """Draw speed-ups with intervals by lesson, each machine in its colour and shape.
 
     ``speed_ups`` maps a machine to its lessons, and a lesson to (low, median, high) of each of its comparisons.
     """
@@ -280,10 +256,9 @@ def by_lesson(speed_ups: Mapping[str, Mapping[str, Sequence[tuple[float, float, 
 def speedups_by_size(
     lines: Mapping[tuple[str, str], Mapping[float, tuple[float, float, float]]], *, heading: str
 ) -> Figure:
-    """Speed-ups over a size, a line for each (machine, role); both axes logarithmic, 1 marked: above it is faster.
+    """Draw speed-ups over a size, a line for each (machine, role), both axes logarithmic.
 
-    ``lines`` maps to each size (low, median, high): the 95 % interval is drawn where it ends. A line is broken at a
-    size that it lacks and another one has. A machine has a colour, a role a shape. ValueError for no lines.
+    ``lines`` has (low, median, high) for each size. A machine has a colour, a role a shape. ValueError for no lines.
     """
     if not lines:
         raise ValueError("there is no speed-up to draw: none was measured, or each is withheld")
@@ -312,7 +287,7 @@ def speedups_by_size(
 
 
 def reason(words: str) -> Figure:
-    """A line of words in a picture's place: why there is none."""
+    """Draw a line of words: the reason why there is no picture."""
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(7.5, 0.6))
         figure.text(0.01, 0.5, words, va="center", color=RED)
@@ -322,10 +297,10 @@ def reason(words: str) -> Figure:
 def losses(
     runs: Mapping[str, Sequence[Sequence[float]]], *, device: str, heading: str = "Loss curves", each: str = "epoch"
 ) -> Figure:
-    """Training loss after each epoch: the median over seeds as a line, and a band from the lowest to the highest.
+    """Draw training losses: the median over seeds as a line, and a band from the lowest to the highest.
 
-    ``runs`` maps a name to numbers above 0, (seeds, epochs): cross-entropy in nats. ``each`` names what is counted,
-    where that is not epochs. What was not made (`metallab.isolated.Skipped`) is left out; of nothing else it says why.
+    ``runs`` maps a name to numbers above 0, (seeds, epochs): cross-entropy in nats. ``each`` names the unit instead of
+    epochs. What was skipped (`metallab.isolated.Skipped`) is left out, or shown if there is nothing else.
     """
     made = {name: seeds for name, seeds in runs.items() if not any(isinstance(s, Skipped) for s in seeds)}
     if runs and not made:
@@ -352,7 +327,7 @@ def losses(
 
 
 def loss_scale(scales: Sequence[float], skipped: Sequence[bool], *, device: str) -> Figure:
-    """The loss scale at each training step, powers of two on a logarithmic axis; skipped steps are marked."""
+    """Draw the loss scale at each training step; skipped steps are marked."""
     with _picture(2.8) as (figure, axes):
         axes.step(range(len(scales)), scales, where="mid", color=BLUE, label="loss scale")
         where = [step for step, skip in enumerate(skipped) if skip]
@@ -397,14 +372,14 @@ class Slider:
         return ipywidgets.interactive(self._figure, value=chosen)
 
     def _figure(self, value: object) -> Figure:
-        """The picture of a value, with words for whoever cannot see it: its own, or which value it shows."""
+        """Return the picture of a value, with a description."""
         figure = self.draw(value)
         if isinstance(figure, Skipped):
             return reason(repr(figure))
         return figure if figure.get_label() else described(figure, f"{self.name}: {value}")
 
     def _repr_mimebundle_(self, **_) -> tuple[dict, dict]:
-        """The picture of the value it starts at, and the widget where somebody is there to move it."""
+        """Return the first picture, and the widget unless a page is executed without a person."""
         figure, picture = self._figure(self.start), io.BytesIO()
         figure.savefig(picture, format="png", bbox_inches="tight")
         data, metadata = figure._repr_mimebundle_()

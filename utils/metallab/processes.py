@@ -6,12 +6,10 @@ import contextlib
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -20,39 +18,8 @@ MARK = "_METALLAB_FAMILY"
 _SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
 
 
-def run(command: Sequence[str | Path], timeout: float | None = None, **options: Any) -> subprocess.CompletedProcess:
-    """Run a command in a session of its own, and end everything that it started when it ends or takes too long.
-
-    `subprocess.run` kills the command alone: a compiler that it had started would go on.
-
-    Parameters
-    ----------
-    command : sequence of str or Path
-    timeout : float, optional
-        Seconds.
-    **options
-        Those of `subprocess.Popen`.
-
-    Returns
-    -------
-    subprocess.CompletedProcess
-
-    Raises
-    ------
-    subprocess.TimeoutExpired
-        If it did not end in time, or something that it started holds its output open.
-    """
-    with subprocess.Popen(command, start_new_session=True, **options) as process:
-        head = find_process(process.pid)
-        try:
-            output, errors = process.communicate(timeout=timeout)
-        finally:
-            kill_family(head)
-    return subprocess.CompletedProcess(command, process.returncode, output, errors)
-
-
 def find_process(pid: int) -> psutil.Process | None:
-    """The psutil.Process with this number, which remembers who it is when the number is reused; None if it has gone."""
+    """Return the process with this number; None if it has ended."""
     try:
         return psutil.Process(pid)
     except psutil.NoSuchProcess:
@@ -60,15 +27,15 @@ def find_process(pid: int) -> psutil.Process | None:
 
 
 def marked(environment: Mapping[str, str], name: str) -> dict[str, str]:
-    """An environment by which `family` knows a process and whatever it starts; a family inside a family has both names.
+    """Return an environment by which `family` finds a process and whatever it starts.
 
-    ``name`` is one that no other process has, such as that of a temporary folder.
+    ``name`` is unique, such as that of a temporary folder.
     """
     return {**environment, MARK: f"{environment.get(MARK, '')}:{name}"}
 
 
 def has_mark(process: psutil.Process, name: str) -> bool:
-    """Whether a process was started with an environment that is `marked` so; one that does not tell was not."""
+    """Return True if a process was started with an environment that is `marked` so."""
     try:
         return name in process.environ().get(MARK, "").split(":")
     except (psutil.Error, OSError):
@@ -76,11 +43,10 @@ def has_mark(process: psutil.Process, name: str) -> bool:
 
 
 def adopt_orphans() -> bool:
-    """From now on a descendant of this process whose parent ends becomes its child; False where that can't be had.
+    """Become the parent of every descendant whose parent ends; False where the system cannot do that.
 
-    Linux calls it a subreaper. So nothing that a child starts gets away, whatever session it makes for itself and
-    whatever environment. macOS has nothing like it: there `marked` has to do, which does not find what has emptied its
-    environment, and none of macOS's own programs, whose environment it does not tell.
+    Linux calls it a subreaper. macOS has none: there `marked` must suffice, which misses processes that have emptied
+    their environment, and macOS's own programs.
     """
     if sys.platform != "linux":
         return False
@@ -88,10 +54,7 @@ def adopt_orphans() -> bool:
 
 
 def family(head: psutil.Process | None, name: str = "") -> list[psutil.Process]:
-    """A session leader, its descendants, its session, and what has its mark: those whose parent has gone stay in these.
-
-    Those that have ended already are left out.
-    """
+    """Return the running processes of a session leader: itself, descendants, its session, and those with its mark."""
     members = {process for process in psutil.process_iter() if name and has_mark(process, name)}
     if head is not None and (head.is_running() or not psutil.pid_exists(head.pid)):  # else a stranger has the number
         members |= {head, *map(find_process, (pid for pid in psutil.pids() if in_session(pid, head.pid)))} - {None}
@@ -101,7 +64,7 @@ def family(head: psutil.Process | None, name: str = "") -> list[psutil.Process]:
 
 
 def runs(process: psutil.Process) -> bool:
-    """Whether a process has not ended; one that nobody has asked for its exit status yet has."""
+    """Return True if the process is running; a zombie is not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -109,7 +72,7 @@ def runs(process: psutil.Process) -> bool:
 
 
 def in_session(pid: int, session: int) -> bool:
-    """Whether a process belongs to a session; one that has gone, or may not be asked, does not."""
+    """Return True if a process belongs to a session, as far as can be known."""
     try:
         return os.getsid(pid) == session
     except (ProcessLookupError, PermissionError):
@@ -117,12 +80,12 @@ def in_session(pid: int, session: int) -> bool:
 
 
 def kill_family(head: psutil.Process | None, name: str = "") -> None:
-    """Kills a `family`, and waits until it has gone, up to 5 s each time that there is more of it."""
+    """Kill a `family` and wait until it has gone."""
     _kill(lambda: family(head, name))
 
 
 def kill_descendants() -> None:
-    """Kills all that this process and its descendants have started; orphans among them after `adopt_orphans`."""
+    """Kill all descendants of this process; orphans as well after `adopt_orphans`."""
     _kill(lambda: [process for process in psutil.Process().children(recursive=True) if runs(process)])
 
 
@@ -149,7 +112,7 @@ def resident_bytes(head: psutil.Process) -> int:
 
 
 def describe_exit(code: int | None) -> str:
-    """``was killed by SIGKILL`` or ``exited with code 3``, from a return code as subprocess gives it."""
+    """Return ``was killed by SIGKILL`` or ``exited with code 3`` for a return code of subprocess."""
     if code is None:
         return "stopped answering"
     if code >= 0:
@@ -160,9 +123,9 @@ def describe_exit(code: int | None) -> str:
 
 
 def last_words(log: Path, lines: int = 12, start: int = 0) -> str:
-    """What a log, if there is one, says of the end: a crash's Python stack, innermost call first, or its last lines.
+    """Return the end of a log, or a crash's Python stack, innermost call first; '' without a log.
 
-    Its first ``start`` bytes are not looked at.
+    Its first ``start`` bytes are skipped.
     """
     if not log.exists():
         return ""

@@ -1,14 +1,12 @@
 """Results as files: pyperf's JSON, with the provenance of every number inside.
 
 `python -m pyperf show`, `stats` and `compare_to` read them. A benchmark of pyperf holds one run for each process that
-measured it. What pyperf has no field for is kept as JSON texts in a run's metadata: under ``metallab`` a `Record`, the
-machine's description under ``machine``, what the page says of itself under ``headline``; pyperf's metadata takes no
-lists.
+measured it. What pyperf has no field for is kept as JSON texts in a run's metadata: a `Record` under ``metallab``, the
+machine's description under ``machine``, the page's findings under ``headline``.
 
 **The classes are the schema**: `Record`, `Compared` and `Headline` here, `metallab.verdicts.Measurement`,
 `metallab.machine.Machine`. msgspec checks them: a new field with a default and a type of `metallab.fields` is written,
 read back and in the published schema (``python -m metallab.results.check_results --schema``) without another line.
-What a type cannot say is checked at the end of this module.
 """
 
 from __future__ import annotations
@@ -47,9 +45,9 @@ from metallab.fields import (
 from metallab.timing import Comparison, Doubt, DoubtKind, Measurement, Sentinel, compare_samples, doubt
 
 SCHEMA = 2
-"""The number of the form that is written; it grows when an older reader would misunderstand a newer file."""
+"""The version of the format; it grows when an older reader would misunderstand a newer file."""
 
-# Files come from strangers: more than any honest one has is not read.
+# limits for the files of strangers
 _BYTES_LIMIT = 64 * 2**20
 _BENCHMARKS_LIMIT = 1000
 _RUNS_LIMIT = 100
@@ -63,7 +61,7 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison said of one of its variants."""
+    """The result of a comparison for one of its variants."""
 
     name: Name
     variant: Name
@@ -71,20 +69,19 @@ class Compared:
     outcome: Literal["baseline", "faster", "slower", "same", "inconclusive", "withheld"]
     median: RatioValue | None = None
     """The speed-up over the baseline with its 95 % interval; None for the baseline, where outputs differ, and of a
-    simulated device. A speed-up that was withheld for another reason is kept, and not to be shown: see `Record.doubt`.
-    """
+    simulated device. A speed-up that was withheld for another reason is kept: see `Record.doubt`."""
     low: RatioValue | None = None
     high: RatioValue | None = None
     """None where too few pairs give no upper end."""
     doubt: DoubtKind | None = None
     withheld: Line = ""
-    """Why no speed-up is given: the kind of doubt, if it is one that is known, and the reason."""
+    """The reason why no speed-up is given; ``doubt`` is its kind."""
     parity: Line = ""
     """What was checked before any time was compared."""
     role: Line = ""
-    """What the variant is on any machine, ``GPU, float16``; empty where its name says no more than that."""
+    """What the variant is on any machine, ``GPU, float16``; empty if that is its name."""
     series: Line = ""
-    """What comparisons that differ in size only have in common, with n for the size: ``matrix product, n``."""
+    """The name of comparisons that differ in size only, with n for the size: ``matrix product, n``."""
 
 
 PictureName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.png$")]
@@ -93,23 +90,20 @@ Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
 @dataclass(frozen=True)
 class Headline:
-    """What a page found, for whoever reads no further: up to three sentences and a picture.
-
-    The sentences are the page's own. `headline_of` gives those that the file's samples support.
-    """
+    """A page's findings: up to three sentences and a picture."""
 
     sentences: Annotated[tuple[Sentence, ...], Meta(min_length=1, max_length=3)]
     picture: PictureName | None = None
-    """The PNG beside the file of results. A page hands in a figure of matplotlib, or the path of a PNG."""
+    """The PNG beside the file of results. A page gives a figure of matplotlib, or the path of a PNG."""
     alternative_text: Line = ""
-    """What the picture shows, in words; of a figure of `metallab.plots` its own."""
+    """The picture in words; a figure of `metallab.plots` has its own."""
     sha256: Digest | None = None
     """Of the picture."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement of one process, as it stands in a file."""
+    """One measurement of one process."""
 
     lesson: LessonName
     name: Name
@@ -132,10 +126,9 @@ class Record:
 
     @property
     def doubt(self) -> Doubt:
-        """Why no conclusion may be drawn from it; empty if nothing speaks against it.
+        """The reason why no conclusion may be drawn from it; empty if there is none.
 
-        What the page withheld when it was measured (outputs that differ, a drift), or what the measurement itself says,
-        by `metallab.timing.doubt`: the rule is one for pages and for whoever reads the file.
+        What the page withheld when it was measured, or what `metallab.timing.doubt` says of the measurement.
         """
         return (self.comparison and _doubt_of(self.comparison)) or doubt(self.measurement)
 
@@ -183,7 +176,7 @@ def save(
 
 
 def gather(lesson: str, *results: Measurement | Comparison, sentinel: Sentinel | None = None) -> list[Record]:
-    """A lesson's results as records of this process, with the machine as it is now.
+    """Return a lesson's results as records of this process, with the machine as it is now.
 
     ValueError if there is nothing, the lesson cannot name a file, or a measurement's name comes twice.
     """
@@ -209,10 +202,9 @@ def run_folder(on: Device, of_mode: str = "") -> Path:
 
 
 def write(path: Path, records: Iterable[Record]) -> Path:
-    """Write records to a file, whole or not at all.
+    """Write records to a file, whole or not at all; those of one name become the runs of one benchmark.
 
-    Those of one name become the runs of one benchmark. ValueError if they could not be read back as they are, or if
-    runs do not belong together: see `load`.
+    ValueError if `load` would not accept them.
     """
     path, benchmarks = Path(path), by_name(records)
     if not benchmarks:
@@ -256,11 +248,11 @@ def _with_picture_beside(path: Path, headline: Headline) -> Headline:
 
 
 def load(path: Path | str) -> list[Record]:
-    """The records of a file: benchmark by benchmark, run by run.
+    """Return the records of a file: benchmark by benchmark, run by run.
 
-    **Every speed-up is computed again** from the samples, here and nowhere else, so that every reader gets what the
-    numbers say. `RecordError` if the file is missing, damaged or not one of ours, if a benchmark mixes runs of another
-    revision, machine or work, or if the file claims a speed-up that does not follow from its samples.
+    **Every speed-up is computed again** from the samples. `RecordError` if the file is missing, damaged or not one of
+    ours, if a benchmark mixes runs of another revision, machine or work, or if a speed-up does not follow from its
+    samples.
     """
     path = Path(path)
     try:
@@ -275,10 +267,9 @@ def load(path: Path | str) -> list[Record]:
 
 
 def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_h200.json") -> str:
-    """What a reference machine's results in ``data/results`` say of one comparison, in sentences that name the machine.
+    """Return a reference machine's results of one comparison in ``data/results``, in sentences that name the machine.
 
-    For a page on a machine without the device that it is about: of every variant, or of one. ValueError if the file
-    has no such comparison.
+    For a page on a machine without the device that it is about. ValueError if the file has no such comparison.
 
     >>> print(stored("03_profile_and_find_fallbacks", "Softshrink MLP, batch 4096"))
     Measured on an NVIDIA H200 before, Softshrink MLP, batch 4096: native is 21.9 times as fast as the round trip
@@ -307,39 +298,13 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
     return "\n".join(lines)
 
 
-_CLAIM = re.compile(r"(?<![\w.])\d|\b(?:fast|slow|quick|speed|times|twice)", re.IGNORECASE)
-"""A number that stands by itself, or a word that compares speeds."""
-
-
 def headline_of(records: Sequence[Record]) -> Headline | None:
-    """Return the headline that a file's last process saved, with the sentences that its samples support.
-
-    A sentence of the page is kept if, besides what the comparisons of the file give, it has neither a number nor a word
-    about speed. If none is kept, the first comparison's is taken, or else the first measurement in words.
-    """
-    last = max(records, key=lambda record: record.moment)
-    if last.headline is None:
-        return None
-    runs = {record.name: record for record in records if record.taken == last.taken}
-    given: list[str] = []
-    for run in runs.values():
-        compared = run.comparison
-        if compared and compared.outcome != "baseline":
-            base = runs[f"{run.lesson}/{compared.name}/{compared.baseline}"]
-            (sentence,) = _comparison_of(run, base).sentences
-            given += [f"{compared.name}: {sentence}", sentence]
-
-    def is_supported(sentence: str) -> bool:
-        for each in given:
-            sentence = sentence.replace(each, "")
-        return not _CLAIM.search(sentence)
-
-    kept = tuple(filter(is_supported, last.headline.sentences))
-    return replace(last.headline, sentences=kept or (_shortened(given[0] if given else str(records[0].measurement)),))
+    """Return the headline that a file's last process saved, if any."""
+    return max(records, key=lambda record: record.moment).headline
 
 
 def _shortened(sentence: object) -> str:
-    """Where outputs differ a sentence quotes values, and may be longer than a file takes."""
+    """Return a sentence as one line, cut where it quotes long outputs."""
     line = machine.one_line(str(sentence))
     return line if len(line) <= SENTENCE_LIMIT else f"{line[: SENTENCE_LIMIT - 1]}…"
 
@@ -357,9 +322,9 @@ def read_picture(results: Path, headline: Headline) -> bytes:
 
 
 def believed(runs: Sequence[Record]) -> tuple[list[Record], Doubt]:
-    """The runs of one benchmark that conclusions may be drawn from; or none, and the gravest reason why.
+    """Return the runs of one benchmark that conclusions may be drawn from; or none, and the gravest reason why.
 
-    A process whose machine was busy or drifted is left out where another's was not; any other doubt silences all.
+    A process whose machine was busy or drifted is left out if another's was not; any other reason excludes all.
     """
     doubts = [run.doubt for run in runs]
     if lasting := [doubtful for doubtful in doubts if doubtful and not doubtful.passes]:
@@ -373,17 +338,14 @@ def believed(runs: Sequence[Record]) -> tuple[list[Record], Doubt]:
 
 
 def _doubt_of(compared: Compared) -> Doubt:
-    """What the page withheld; empty if nothing."""
+    """Return why the page withheld a speed-up; empty if it did not."""
     if compared.doubt or compared.withheld:
         return Doubt(compared.doubt, compared.withheld)
     return Doubt(None, "no reason is given") if compared.outcome == "withheld" else Doubt()
 
 
 def merge(files: Iterable[Path | str], into: Path) -> Path:
-    """One file from several: what has one name in several of them becomes the runs of one benchmark.
-
-    Errors as those of `load` and `write`.
-    """
+    """Merge files into one: equal names become the runs of one benchmark. Errors as those of `load` and `write`."""
     return write(into, [record for file in files for record in load(file)])
 
 
@@ -423,7 +385,7 @@ def _compared(comparison: Comparison, variant: str) -> Compared:
 
 
 def _run(record: Record) -> pyperf.Run:
-    """Return a record as pyperf keeps it: what it has a field for there, the rest as JSON."""
+    """Return a record as pyperf's run: in its fields, and the rest as JSON."""
     measured, about = record.measurement, asdict(replace(record, machine=None))
     for name in ("samples", "first_call", "block"):
         del about["measurement"][name]
@@ -442,7 +404,7 @@ def _run(record: Record) -> pyperf.Run:
 
 
 def _reason(error: BaseException) -> str:
-    """Why something failed, short enough and safe for a terminal: the text may stem from a stranger's file."""
+    """Return an error in a line that is safe for a terminal: it may quote a stranger's file."""
     return machine.one_line(str(error))[:300]
 
 
@@ -454,7 +416,7 @@ class _Process:
     """A run of pyperf's: one process."""
 
     values: Samples
-    """Of a comparison's variants those at one place in their order belong together."""
+    """Samples of a comparison's variants are paired by position."""
     warmups: Annotated[tuple[tuple[Literal[1], Seconds], ...], Meta(min_length=1, max_length=1)]
     """The very first call."""
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -477,17 +439,17 @@ class _File:
 
 @dataclass(frozen=True)
 class _Metadata:
-    """What the metadata of a process, its benchmark and its file say together."""
+    """The metadata of a process, its benchmark and its file together."""
 
     name: Name
     unit: Literal["second"]
     loops: Positive
     metallab: str
-    """JSON text: the record, but for what stands elsewhere in the file."""
+    """JSON text: the rest of the record."""
     machine: str
     """JSON text: the machine at that moment."""
     headline: str | None = None
-    """JSON text: what the page found."""
+    """JSON text: the page's findings."""
 
 
 def schema() -> dict[str, Any]:
@@ -542,10 +504,7 @@ def _work(run: Record) -> tuple[Any, ...]:
 
 
 def _computed(run: Record, runs: Mapping[tuple[str, datetime], Record]) -> Record:
-    """Replace what a record says of its comparison by what the samples say, as `gather` does where they are taken.
-
-    The reason why it was refused (outputs that differ) is kept. ValueError if the file claims another speed-up.
-    """
+    """Return a record with its comparison computed from the samples. ValueError if the file claims another speed-up."""
     claimed = run.comparison
     if claimed is None:
         return run
@@ -563,7 +522,7 @@ def _computed(run: Record, runs: Mapping[tuple[str, datetime], Record]) -> Recor
 
 
 def _comparison_of(run: Record, base: Record) -> Comparison:
-    """A variant beside its baseline, as `metallab.timing` compares samples that belong together."""
+    """Return the comparison of a variant with its baseline, from their samples."""
     claimed, ours, theirs = run.comparison, run.measurement, base.measurement
     if (ours.n, ours.question) != (theirs.n, theirs.question):
         raise ValueError(f"{run.name!r} cannot be compared: its baseline has other samples")
@@ -571,6 +530,5 @@ def _comparison_of(run: Record, base: Record) -> Comparison:
     made = compare_samples(sides, baseline=claimed.baseline, name=claimed.name, parity=claimed.parity)
     refused = _doubt_of(claimed)
     paired = {} if refused and claimed.median is None else made.paired
-    # no sentinel that is open now has to do with it
     kept = {"series": claimed.series, "roles": {claimed.variant: claimed.role}}
     return replace(made, paired=paired, refused={claimed.variant: refused} if refused else {}, watches=(), **kept)

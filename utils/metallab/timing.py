@@ -1,15 +1,14 @@
 """Time code so that the number is true.
 
-Two questions are kept apart. **Latency** is how long one call takes when somebody waits for its result: every call
-is synchronised. **Throughput** is how long a call takes in a long row of them: ``block`` calls, then one
-synchronisation. On a device that works while Python runs ahead the two differ, and neither is the other's mistake.
+Two questions are kept apart. **Latency** is the time of one call whose result is waited for: every call is
+synchronised. **Throughput** is the time of a call in a long row: ``block`` calls, then one synchronisation. On a device
+that works while Python runs ahead the two differ.
 
 This module knows no framework. It is given a function and, in ``on``, the device where the function runs (see
-`DeviceLike`). ``on`` has no default, because a timer that forgets to wait is the commonest mistake of all.
+`DeviceLike`). ``on`` has no default, because forgetting to wait is the commonest mistake of a timer.
 
 The method follows `triton.testing.do_bench`, nvbench, pyperf and `torch.utils.benchmark`: synchronise around each
-sample, warm up until the times have settled, stop when the noise is known, report order statistics instead of a
-mean. `metallab.verdicts` has what may be said of the times.
+sample, warm up until the times have settled, stop when the noise is known, report order statistics instead of a mean.
 """
 
 from __future__ import annotations
@@ -62,23 +61,22 @@ from metallab.verdicts import (  # noqa: F401 - offered here as well
 
 Clock = Callable[[], int]
 KEEP = 2000
-"""Of more than twice as many samples every n-th is kept, and so many at least."""
+"""Of more than twice as many samples every n-th is kept."""
 
 ROW_CALLS = 8
-"""A throughput block holds at least so many calls where a device works on while Python runs ahead: of a single slow
-call the block would be its latency."""
+"""Calls in a throughput block, at least: of a single slow call the block would be its latency."""
 
 LONGEST_ROW = 20
-"""For that a block lasts at most so many times the `Budget.block_seconds` that it would fill otherwise."""
+"""Such a block takes at most so many times `Budget.block_seconds`."""
 
 KEPT_BYTES = 2**28
-"""Of the results of a throughput block at most so many bytes are kept at a time."""
+"""Bytes of a throughput block's results that are kept at a time, at most."""
 
 SLOW_CALL = 0.5
-"""Seconds of a call from which on what a switch between variants costs (cold caches, sleeping threads) is below 1 %."""
+"""Seconds of a call from which on switching between variants (cold caches, sleeping threads) costs below 1 %."""
 
 SECONDS_FOR_PAIRS = 10.0
-"""For so long at least a comparison of slow calls continues, to get the pairs that an interval needs."""
+"""Seconds for which a comparison of slow calls continues at least, to get the pairs of an interval."""
 
 
 class DeviceLike(Protocol):
@@ -87,22 +85,22 @@ class DeviceLike(Protocol):
     kind: str
     """What computes: ``cpu``, ``mps``, ``cuda``."""
     label: str
-    """The hardware's name, recorded beside every number."""
+    """The hardware's name."""
     simulated: bool
-    """True where times say nothing about the hardware that is being imitated: no speed-up is ever given."""
+    """True where times are not those of the imitated hardware: no speed-up is given."""
     waits_for_results: bool
-    """True if only results can be waited for (JAX, MLX): then every result of a block is kept and handed over."""
+    """True if only results can be waited for (JAX, MLX)."""
 
     def synchronize(self, *results: Any) -> None:
-        """Return when everything launched so far (and every result given) is done."""
+        """Wait for everything launched so far and for the given results."""
 
     def active(self) -> contextlib.AbstractContextManager:
-        """Settings that hold while the device is measured, such as a number of threads."""
+        """Return a context with settings, such as a number of threads."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """Plain Python on this computer: nothing runs on after a call returns."""
+    """Plain Python on this computer."""
 
     label: str = "host"
     simulated: bool = False
@@ -119,7 +117,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure. Seconds are of time that passes: waiting between samples counts too."""
+    """How long to measure; waiting between samples counts, too."""
 
     min_samples: int = 10
     min_seconds: float = 0.5
@@ -155,12 +153,10 @@ def measure(
     budget: Budget | None = None,
     clock: Clock = time.perf_counter_ns,
 ) -> Measurement:
-    """Time ``fn()`` on a device.
+    """Time ``fn()`` on a device, once for each shape and dtype.
 
-    Call it once for each shape and dtype: the warm-up belongs to the function that is given. ``dtype``
-    (``torch.float16``, ``"float16"``) and ``size`` are recorded, and change nothing. ``budget`` is `FULL`, or `FAST` in
-    fast mode; ``clock`` returns nanoseconds. Whatever ``fn`` raises comes through. TypeError if it cannot be called;
-    ValueError for a dtype that is none of `metallab.fields.Dtype`.
+    ``dtype`` (``torch.float16``, ``"float16"``) and ``size`` are only recorded. ``budget`` is `FULL`, or `FAST` in fast
+    mode; ``clock`` returns nanoseconds. TypeError if ``fn`` cannot be called; ValueError for an unknown dtype.
     """
     budget = budget or (FULL if mode.current() == "full" else FAST)
     sampler = _Sampler(fn, on, question, clock)
@@ -192,11 +188,9 @@ def compare(
 ) -> Comparison:
     """Time variants side by side: each round takes one sample of each, in random order.
 
-    Pairing within a round cancels what drifts, and the random order what comes in cycles. After the last sample each
-    variant is called once more, untimed, and its result compared with a copy of the baseline's first one, as is the
-    baseline's own. So a function that is right at first only, learns, or changes an input (also one that another
-    variant reads) gets no speed-up; let it work on a copy, or learn at a rate of 0. A change of an input that changes
-    no output is not noticed, such as sorting in place what is sorted then.
+    Pairing within a round cancels drift, the random order cancels cycles. After the last sample each variant is called
+    once more, untimed, and its result compared with the baseline's first one. So a function that is right at first
+    only, learns, or changes an input gets no speed-up; let it work on a copy, or learn at a rate of 0.
 
     Parameters
     ----------
@@ -208,15 +202,14 @@ def compare(
         The variant that the others are compared with.
     parity
         ``parity(reference, result)`` gets the result of the baseline and of a variant, and raises AssertionError, or
-        returns anything but True or None, where they differ (`metallab.checks.matches` makes one); such a variant is
-        timed but gets no speed-up. Where variants compute in several dtypes, give each its own.
+        returns anything but True or None, where they differ (`metallab.checks.matches` makes one); such a variant gets
+        no speed-up. A mapping has one for each variant.
     question
         ``latency`` or ``throughput``.
     dtype, size, series, roles
-        Recorded, and without effect: the number format, of all variants or a mapping with that of each; how much work
-        it was; what comparisons that differ in size only have in common, with n for the size (``series="product, n",
-        size=64`` also names the comparison, ``product, n = 64``); what a variant is on any machine, where its name has
-        what it is on this one: ``{"cuda": "GPU"}``.
+        Only recorded: the number format, of all variants or of each; the amount of work; the name of comparisons that
+        differ in size only (``series="product, n", size=64`` names the comparison ``product, n = 64``); what a variant
+        is on any machine: ``{"cuda": "GPU"}``.
     budget
         `FULL_COMPARISON`, or `FAST` in fast mode.
     seed
@@ -281,7 +274,7 @@ def compare(
 
 
 def _for_each(variants: Iterable[str], given: Any, missing: str) -> dict[str, Any]:
-    """Return what is given for each variant, if it is not one thing for all. KeyError for a variant without it."""
+    """Return a value for each variant, from a mapping or from one for all. KeyError if one is missing."""
     if not isinstance(given, Mapping):
         return dict.fromkeys(variants, given)
     if lacking := sorted(set(variants) - given.keys()):
@@ -306,7 +299,7 @@ def sentinel(
 
 
 class _Sampler:
-    """One function on one device, and how a sample of its time is taken."""
+    """Takes samples of one function on one device."""
 
     def __init__(self, fn: Callable[[], Any], device: DeviceLike, question: Question, clock: Clock) -> None:
         if question not in ("latency", "throughput"):
@@ -320,11 +313,11 @@ class _Sampler:
         self.first_call = math.nan
         self.first_result: Any = None
         self.last_call = math.nan
-        """Seconds of a call, when one was last timed."""
+        """Seconds of a call, when last timed."""
         self.warm_ups = 0
 
     def prepare(self, budget: Budget) -> None:
-        """The first call, the warm-up, and for throughput the number of calls that fill a block."""
+        """Make the first call, warm up, and find the number of calls that fill a block."""
         self.first_call = self._timed_block(keep_result=True)
         self.warm_ups = _warm_up(self._timed_block, budget, self.clock)
         while self.question == "throughput" and not self._block_is_full(self._timed_block(), budget):
@@ -333,34 +326,31 @@ class _Sampler:
                 raise RuntimeError(f"{self.block} calls took no time by this clock; is the clock running?")
 
     def _block_is_full(self, seconds: float, budget: Budget) -> bool:
-        """It lasts long enough and, where calls can overlap, is a row of them; or no more results would fit."""
+        """Return True if a block is long enough, with calls that can overlap, or its results fill the memory."""
         overlap = self.device.kind != "cpu" or self.waits_for_results
         is_row = not overlap or self.block >= ROW_CALLS or 2 * seconds > LONGEST_ROW * budget.block_seconds
         return (seconds >= budget.block_seconds and is_row) or 2 * self.block > self._most_calls()
 
     def _most_calls(self) -> float:
-        """A block's results are all kept until they are waited for, where nothing else can be; they must fit."""
+        """Return how many results of a block fit into memory, where all are kept."""
         arrays = _leaves(self.first_result) if self.waits_for_results else ()
         kept = sum(getattr(array, "nbytes", 0) for array in arrays)
         return KEPT_BYTES / kept if kept else math.inf
 
     def last_result(self) -> Any:
-        """Of one more call, which is not timed: keeping a timed one's would change what memory the next one gets."""
+        """Return the result of one more, untimed call: keeping a timed one's would change the next one's memory."""
         with self.device.active():
             result = self.fn()
             self.device.synchronize(result)
         return result
 
-    def take_over(self) -> None:
-        """One call that counts for nothing: caches and sleeping threads are as another variant left them.
-
-        A slow call outweighs that, and calls that count for nothing would take half of a comparison's time.
-        """
+    def warm_up_once(self) -> None:
+        """Make one untimed call, to restore this variant's caches and threads, unless calls are slow."""
         if self.last_call < SLOW_CALL:
             self.device.synchronize(self.fn())
 
     def sample(self) -> float:
-        """Seconds per call, of one block."""
+        """Return the seconds per call of one block."""
         seconds = self._timed_block() / self.block
         self.after_sample()
         return seconds
@@ -368,7 +358,7 @@ class _Sampler:
     def _timed_block(self, keep_result: bool = False) -> float:
         fn, synchronize, clock = self.fn, self.synchronize, self.clock
         calls = itertools.repeat(None, self.block)
-        synchronize()  # whatever was launched before belongs to nobody's sample
+        synchronize()  # earlier launches belong to no sample
         if self.waits_for_results:
             start = clock()
             results = [fn() for _ in calls]
@@ -383,7 +373,7 @@ class _Sampler:
             stop = clock()
         if keep_result:
             self.first_result = result
-        seconds = max(stop - start, 1) / 1e9  # a clock that did not tick: at least, not zero
+        seconds = max(stop - start, 1) / 1e9  # not zero, if the clock did not tick
         self.last_call = seconds / self.block
         return seconds
 
@@ -406,13 +396,13 @@ class _Sampler:
 
 
 def described(device: DeviceLike) -> dict[str, Any]:
-    """The fields of a `Measurement` that tell where it was made."""
+    """Return the fields of a `Measurement` about its device."""
     threads = getattr(device, "threads", None)  # a CPU's, where they are set
     return {"device": device.label, "simulated": device.simulated, "kind": device.kind, "threads": threads}
 
 
 def _dtype(given: Any) -> Dtype | None:
-    """The name of a number format: of ``"float16"``, ``torch.float16``, ``numpy.dtype("float16")``."""
+    """Return the name of ``"float16"``, ``torch.float16``, ``numpy.dtype("float16")``."""
     name = given if given is None or isinstance(given, str) else getattr(given, "name", str(given).rpartition(".")[2])
     if name not in (None, *get_args(Dtype)):
         raise ValueError(f"dtype is {given!r}; name one of {', '.join(get_args(Dtype))}, or leave it out")
@@ -424,13 +414,13 @@ def _size(given: Size | float | None) -> Size | None:
 
 
 class _Samples:
-    """Rows of samples (one column a variant) with the rule that decides when there are enough."""
+    """Rows of samples, a column for each variant, and the rule when to stop."""
 
     def __init__(self, columns: int, clock: Clock) -> None:
         self.columns = columns
         self.clock, self.started = clock, clock()
         self.rows: list[Sequence[float]] = []
-        self.next_look = 1  # whatever a budget allows, one sample is taken
+        self.next_look = 1  # at least one sample
 
     @property
     def kept(self) -> list[Sequence[float]]:
@@ -438,11 +428,11 @@ class _Samples:
         return self.rows[:: max(1, len(self.rows) // KEEP)]
 
     def stop_reason(self, budget: Budget) -> str | None:
-        """Return why to stop now, or None to go on. The noise is computed now and then only."""
+        """Return why to stop now, or None to go on. The noise is computed from time to time."""
         seen = len(self.rows)
         if seen < self.next_look:
             return None
-        # the next look is after a fifth more samples, and exactly at the numbers that the budget names
+        # look again after a fifth more samples, and at the budget's numbers
         named = [count for count in (budget.min_samples, budget.max_samples) if count and count > seen]
         self.next_look = min(max(seen + 1, math.ceil(seen * 1.2)), *named, 2**62)
         if budget.max_samples and seen >= budget.max_samples:
@@ -458,7 +448,7 @@ class _Samples:
         return "time limit" if passed >= self._patience(budget, enough) else None
 
     def _patience(self, budget: Budget, enough: bool) -> float:
-        """Return the seconds that may pass: in a comparison of slow variants more, to get the pairs of an interval."""
+        """Return the time limit; a comparison of slow variants has more, for the pairs of an interval."""
         if enough or self.columns == 1:
             return budget.max_seconds
         limit = budget.max_seconds * self.columns
@@ -467,7 +457,7 @@ class _Samples:
 
 
 def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random) -> tuple[list[Sequence[float]], str]:
-    """Rounds of one sample each, in an order shuffled anew every round, and why they stopped."""
+    """Return rounds of one sample each, shuffled in every round, and why they stopped."""
     samples = _Samples(len(samplers), samplers[0].clock)
     order = list(range(len(samplers)))
     while (reason := samples.stop_reason(budget)) is None:
@@ -476,17 +466,16 @@ def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random
         for index in order:
             sampler = samplers[index]
             with sampler.device.active():
-                sampler.take_over()
+                sampler.warm_up_once()
                 row[index] = sampler.sample()
         samples.rows.append(row)
     return samples.kept, reason
 
 
 def _warm_up(timed_call: Callable[[], float], budget: Budget, clock: Clock) -> int:
-    """Call until the times have settled; returns the number of calls.
+    """Call until the times have settled; return the number of calls.
 
-    Settled: the median of the first half is within 5 % of that of the second. Each look comes after twice the time of
-    the one before, so that a slow start is left behind.
+    Settled: the medians of both halves are within 5 %. Each look comes after twice the time of the one before.
     """
     times: list[float] = []
     start, spent, goal = clock(), 0.0, budget.warmup_seconds
@@ -510,7 +499,7 @@ def _halves_agree(times: Sequence[float]) -> bool:
 
 
 def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, ParityCheck]) -> dict[str, Doubt]:
-    """Return the variants whose times are not compared with the baseline's, and why."""
+    """Return the variants whose first result differs, or whose device is simulated, and why."""
     refused, base = {}, samplers[baseline]
     for key, judge in parity.items():
         if samplers[key].device.simulated or base.device.simulated:
@@ -523,38 +512,36 @@ def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[st
 def _refused_in_the_end(
     samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, ParityCheck], first: Any
 ) -> dict[str, Doubt]:
-    """Return the variants whose last result, or the baseline's, is not the baseline's first, and why."""
+    """Return the variants whose last result, or the baseline's, differs from the baseline's first."""
     refused: dict[str, Doubt] = {}
     for called in (baseline, *parity) if parity else ():
         result = samplers[called].last_result()  # compared before another function can write over it
-        whose = f"those of '{baseline}' itself" if called == baseline else "those"
+        whose = f"'{baseline}' itself returns" if called == baseline else "it returns"
         for key in parity if called == baseline else [called]:
             if key not in refused and (difference := difference_of(parity[key], first, result)):
-                changed = (
-                    f"{whose} of the last call from the first ones, so that a function changes its input or itself"
-                )
+                changed = f"{whose} something else in the last call, so a function changes its input or itself"
                 refused[key] = Doubt("outputs differ", f"{changed}: {difference}")
     return refused
 
 
 def _copied(result: Any) -> Any:
-    """A copy that later calls cannot change; of what cannot be copied, such as a handle, the thing itself."""
+    """Return a copy that later calls cannot change, or the result if it cannot be copied."""
     try:
         tensors = [leaf for leaf in _leaves(result) if hasattr(leaf, "detach") and hasattr(leaf, "clone")]
-        # those of PyTorch that have a gradient cannot be copied deeply
+        # tensors with a gradient cannot be copied deeply
         return copy.deepcopy(result, {id(tensor): tensor.detach().clone() for tensor in tensors})
-    except Exception:  # noqa: BLE001 - somebody's own kind of result, which may raise anything
+    except Exception:  # noqa: BLE001 - a result of any type
         return result
 
 
 def _noise_is_stable(samples: Sequence[float]) -> bool:
-    """Would more samples teach more about the noise? Not if half of them say the same within 10 %."""
+    """Return True if half of the samples have the same noise within 10 %."""
     now, before = noise(samples), noise(samples[: len(samples) // 2])
     return abs(now - before) <= 0.10 * now
 
 
 class Others:
-    """How many cores other programs keep busy, from its making on: all busy time less this process's own."""
+    """Counts the cores that other programs use: all busy time less this process's own."""
 
     def __init__(self) -> None:
         self.wall, self.busy, self.own = time.monotonic(), _busy_seconds(), time.process_time()
@@ -567,17 +554,14 @@ class Others:
 
 
 def _busy_seconds() -> float:
-    """Seconds that all cores together have worked since the machine started, or were taken by its host."""
+    """Return the busy seconds of all cores since the machine started, with those taken by its host."""
     times = psutil.cpu_times()
     return sum(getattr(times, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq", "steal"))
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[Others]:
-    """One's turn, where several people measure, and no garbage collection while times are taken.
-
-    Gives what counts the work of other programs from here on: waiting for the turn is no part of a measurement.
-    """
+    """Wait for a turn, then switch garbage collection off; yields the count of other programs' work from then on."""
     with turns.turn():
         load = Others()
         was_on = gc.isenabled()
@@ -590,7 +574,7 @@ def undisturbed() -> Iterator[Others]:
 
 
 def _leaves(result: Any) -> Iterator[Any]:
-    """What a result is made of, however nested."""
+    """Yield the parts of a nested result."""
     if isinstance(result, Mapping):
         result = list(result.values())
     if isinstance(result, (list, tuple)):

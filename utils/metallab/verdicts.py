@@ -1,6 +1,6 @@
-"""What may be said of times that were measured side by side: a speed-up with its interval, or why there is none.
+"""Conclusions from times that were measured side by side: a speed-up with its interval, or why there is none.
 
-`metallab.timing` measures, and offers every name of this module as its own.
+`metallab.timing` measures, and has every name of this module as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from metallab.fields import Amount, Cores, Count, Dtype, Kind, Line, Name, Posit
 from metallab.mode import Mode
 
 ParityCheck = Callable[[Any, Any], Any]
-"""Raises AssertionError where outputs differ. It may return True or False as well, as `np.allclose` does."""
+"""Raises AssertionError, or returns False, where outputs differ."""
 
 Question = Literal["latency", "throughput"]
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
@@ -26,7 +26,7 @@ DoubtKind = Literal[
 ]
 
 BUSY = 0.25
-"""Cores that other programs may use before a measurement is flagged."""
+"""Cores used by other programs from which on a measurement is flagged."""
 
 DRIFT = 0.10
 """How far a machine's speed may move during a run, in either direction."""
@@ -35,10 +35,10 @@ FEWEST_PAIRS = 6
 """Fewer give a median no interval at 95 % (`median_interval`)."""
 
 MATTERS = 0.01
-"""A difference below 1 % is real on a quiet machine and negligible."""
+"""Differences below 1 % are reported as ``same``."""
 
 FEW_SAMPLES = 10
-"""A measurement in full mode has as many at least, unless its calls are slow."""
+"""Fewer are flagged in full mode."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,17 @@ class Size:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Samples of one function's time on one device. All times are seconds per call.
+    """Samples of one function's time on one device, in seconds per call.
 
-    A new field needs a default and a type of `metallab.fields`, and is then written, checked and read back.
+    A new field needs a default and a type of `metallab.fields`.
     """
 
     name: Name
-    """For people: nothing is ever read out of it."""
+    """For people; never parsed."""
     question: Question
     samples: Samples
     first_call: Seconds
-    """The very first call, which may compile, allocate and fill caches; never among the samples."""
+    """The very first call, which may compile and allocate; not among the samples."""
     block: Positive
     """Calls in one sample: 1 for latency."""
     warmup_calls: Count
@@ -71,18 +71,18 @@ class Measurement:
     """The hardware's name: the device's label."""
     simulated: bool
     others: Cores = 0.0
-    """How many CPU cores other programs kept busy meanwhile; 0 where it was too short to tell."""
+    """CPU cores that other programs used meanwhile; 0 if it was too short to know."""
     kind: Kind = "cpu"
-    """What computed, as PyTorch names it: ``cpu``, ``mps``, ``cuda``; the simulated Apple GPU is an ``mps``, too."""
+    """PyTorch's name of the device: ``cpu``, ``mps``, ``cuda``; ``mps`` for the simulated Apple GPU."""
     threads: Positive | None = None
-    """Of a CPU: how many threads it was given, where that was set."""
+    """Of a CPU, if it was set."""
     dtype: Dtype | None = None
-    """The number format of the work, where one was named."""
+    """The number format of the work."""
     size: Size | None = None
 
     @property
     def n(self) -> int:
-        """How many samples were kept."""
+        """The number of samples."""
         return len(self.samples)
 
     @property
@@ -104,7 +104,7 @@ class Measurement:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What a reader must know before trusting the number."""
+        """Reasons to doubt the number."""
         flags = []
         if self.noise > 0.25:
             flags.append("unreliable")
@@ -137,7 +137,7 @@ def noise(samples: Sequence[float]) -> float:
 
 
 class Doubt(str):
-    """Why nothing may be concluded: kind and reason as one text; empty, and so false, if nothing speaks against it."""
+    """The reason why nothing may be concluded, as a text; empty if there is none."""
 
     kind: DoubtKind | None
     """None for a reason of a kind of its own."""
@@ -153,12 +153,12 @@ class Doubt(str):
 
     @property
     def short(self) -> str:
-        """The kind alone, or the reason of one without a kind."""
+        """The kind, or else the reason."""
         return self.kind or self.reason
 
     @property
     def passes(self) -> bool:
-        """True if another run may well be without it: the machine was busy, or its speed drifted."""
+        """True if another run may be without it: the machine was busy, or its speed drifted."""
         return self.kind in ("busy machine", "drifted")
 
 
@@ -166,21 +166,15 @@ SIMULATED = Doubt("simulated", "its times are not those of the hardware it imita
 
 
 def doubt(*measured: Measurement, drift: float | None = None) -> Doubt:
-    """Return why nothing may be concluded from measurements that belong together; empty if nothing speaks against it.
+    """Return why nothing may be concluded from measurements; empty if there is no reason.
 
-    **The one rule** of what pages, pictures, films and the report withhold, besides outputs that differ.
-
-    Parameters
-    ----------
-    *measured
-        The measurements.
-    drift
-        That of a sentinel around them, if there was one.
+    **The one rule** of what pages, pictures, films and the report withhold, besides outputs that differ. ``drift`` is
+    that of a sentinel around them.
     """
     if any(each.simulated for each in measured):
         return SIMULATED
     if any(each.mode != "full" for each in measured):
-        return Doubt("fast mode", "a look whether it runs, and no conclusion")
+        return Doubt("fast mode", "too few samples for a conclusion")
     if (others := max((each.others for each in measured), default=0.0)) > BUSY:
         return Doubt("busy machine", f"other programs used {others:.1f} cores meanwhile: close them and run again")
     if drift is not None and abs(drift) > DRIFT:
@@ -191,10 +185,9 @@ def doubt(*measured: Measurement, drift: float | None = None) -> Doubt:
 
 
 def verdict(low: float, high: float) -> Verdict:
-    """Return what a 95 % interval of a speed-up shows.
+    """Return the verdict of a 95 % interval of a speed-up.
 
-    ``faster`` or ``slower`` if all of it lies beyond 1 by more than 1 %, ``same`` if all of it lies within 1 %, and
-    ``inconclusive`` otherwise: more or quieter samples are needed.
+    ``faster`` or ``slower`` if all of it is beyond 1 by more than 1 %, ``same`` if all of it is within 1 %.
     """
     if low > 1 + MATTERS:
         return "faster"
@@ -204,7 +197,7 @@ def verdict(low: float, high: float) -> Verdict:
 
 
 def undecided(low: float, high: float) -> str:
-    """Return in words what an inconclusive interval leaves open."""
+    """Return the possibilities of an inconclusive interval, in words."""
     if low < 1 / (1 + MATTERS) and high > 1 + MATTERS:
         return "it may be slower or faster"
     return f"it may be {'faster' if high > 1 + MATTERS else 'slower'}, or as fast within {MATTERS:.0%}"
@@ -215,8 +208,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
     The number of samples below the true median is binomial(n, 1/2), so the k-th smallest and the k-th largest of n
     enclose it with probability 1 - 2 P(X < k). k is the largest with at least ``confidence``. Fewer than six values
-    give no such interval at 95 %: the result is then (0, inf). Source: any text on order statistics, e.g. David and
-    Nagaraja, *Order Statistics*, section 7.1.
+    give none at 95 %, and (0, inf). Source: David and Nagaraja, *Order Statistics*, section 7.1.
     """
     n, k, tail = len(values), 0, 0.0
     while k < n // 2:
@@ -233,14 +225,14 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 def crossover(won: Mapping[float, bool | None]) -> float | None:
     """Return the smallest size from which all larger ones are won; None if the largest is not.
 
-    Sizes without a verdict are None, and are not counted: `not_counted` names them.
+    Sizes whose value is None are ignored: `not_counted` names them.
     """
     lost = [size for size, wins in won.items() if wins is False]
     return min((size for size, wins in won.items() if wins and size > max(lost, default=-1)), default=None)
 
 
 def not_counted(won: Mapping[float, bool | None]) -> str:
-    """Return a note for a `crossover`: the sizes without a verdict, in brackets; empty if there are none.
+    """Return a note for a `crossover` on the sizes without a verdict.
 
     >>> not_counted({256: True, 512: None, 1024: True})
     ' (nothing may be said of n = 512)'
@@ -260,7 +252,7 @@ class Ratio:
     high: float
     n: int
     pairs: tuple[float, ...] = field(default=(), repr=False)
-    """The paired ratios themselves, where they are known."""
+    """The paired ratios, if known."""
     comparison: str = ""
     """The name of its comparison."""
 
@@ -268,7 +260,7 @@ class Ratio:
     def of(
         cls, name: str, variant: str, baseline: str, times: Sequence[float], baseline_times: Sequence[float]
     ) -> Ratio:
-        """Return the speed-up that the times of a comparison give, of which those at one place belong together."""
+        """Return the speed-up of times that are paired by position."""
         paired = tuple(theirs / ours for ours, theirs in zip(times, baseline_times, strict=True))
         return cls(variant, baseline, float(np.median(paired)), *median_interval(paired), len(paired), paired, name)
 
@@ -279,20 +271,18 @@ class Ratio:
 
     @property
     def side(self) -> Literal["faster", "slower", ""]:
-        """What all pairs show where they are too few for an interval; empty otherwise."""
+        """The direction of all pairs, if they agree and are too few for an interval."""
         if math.isfinite(self.high) or not self.pairs or min(self.pairs) <= 1 <= max(self.pairs):
             return ""
         return "faster" if min(self.pairs) > 1 else "slower"
 
     @property
     def what_pairs_showed(self) -> str:
-        """What the pairs showed where they are too few for an interval."""
+        """The range of pairs that are too few for an interval, in words."""
         pairs = f"{self.n} pair{'s' * (self.n != 1)}"
         if self.pairs:
-            slower = self.side == "slower"
-            ends = sorted(1 / pair if slower else pair for pair in self.pairs)
-            span = " to ".join(dict.fromkeys(map(units.times, (ends[0], ends[-1]))))
-            pairs += f", {span} times as {'long' if slower else 'fast'}"
+            ends = dict.fromkeys(map(units.times, (min(self.pairs), max(self.pairs))))
+            pairs += f", {' to '.join(ends)} times as fast"
         return f"{pairs}: too few for a 95 % interval, which needs {FEWEST_PAIRS}"
 
     def __str__(self) -> str:
@@ -314,11 +304,11 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Answer:
-    """A variant's speed-up over the baseline, or why there is none; as a text, a sentence."""
+    """A variant's speed-up over the baseline, or why there is none; ``str`` is a sentence."""
 
     variant: str
     ratio: Ratio | None
-    """None where no speed-up may be given."""
+    """None where it is withheld."""
     doubt: Doubt
 
     @property
@@ -332,7 +322,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Unchecked:
-    """A parity check that checks nothing, and says why that is right: ``Unchecked("the same function twice")``."""
+    """A parity check that accepts anything, with the reason: ``Unchecked("the same function twice")``."""
 
     reason: str
 
@@ -344,7 +334,7 @@ class Unchecked:
 
 
 def describe_check(parity: ParityCheck) -> str:
-    """Return what a parity check compares: its own text, or the name of a function."""
+    """Return the description of a parity check: its text, or the name of a function."""
     name = getattr(parity, "__name__", "<lambda>")
     if name == "<lambda>" and type(parity).__str__ is not object.__str__:
         return str(parity)
@@ -357,36 +347,30 @@ def difference_of(parity: ParityCheck, reference: Any, result: Any) -> str:
         answer = parity(reference, result)
     except AssertionError as difference:
         return " ".join(str(difference).split()) or "the check says no more"
-    if answer is None or bool(answer == True):  # noqa: E712 - not its truth: a text or an error's size is true, too
+    if answer is None or bool(answer == True):  # noqa: E712 - a text or an error's size is truthy, too
         return ""
     return f"the check returned {answer!r}"
 
 
 @dataclass
 class Sentinel:
-    """A fixed computation timed before and after a long run: has the machine slowed down meanwhile?
-
-    What was compared in between is given no speed-up if it has, see `doubt`.
-    """
+    """A fixed computation timed before and after a run; if it drifted, speed-ups in between are withheld."""
 
     watching: ClassVar[list[Sentinel]] = []
-    """Those whose ``with`` blocks are open: a comparison belongs to them."""
+    """The sentinels with open ``with`` blocks."""
     before: Measurement
     after: Measurement | None = None
 
     @property
     def drift(self) -> float:
-        """How much longer the computation took afterwards: 0.1 is 10 % longer."""
+        """Relative change of the computation's time: 0.1 is 10 % longer."""
         if self.after is None:
-            raise RuntimeError(
-                "the sentinel's second measurement is made when its `with` block ends: ask for drift, speed-ups and "
-                "verdicts then"
-            )
+            raise RuntimeError("the sentinel measures again when its `with` block ends: ask for speed-ups after it")
         return self.after.median / self.before.median - 1
 
     @property
     def throttled(self) -> bool:
-        """True if the time moved by more than 10 % in either direction; three samples of fast mode cannot tell."""
+        """True if the time moved by more than 10 %; never in fast mode."""
         return self.before.mode == "full" and abs(self.drift) > DRIFT
 
     def __str__(self) -> str:
@@ -397,39 +381,36 @@ class Sentinel:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Variants measured side by side, and what may be said of each against the baseline."""
+    """Variants measured side by side, and the conclusions about each against the baseline."""
 
     name: str
     question: Question
     baseline: str
     measurements: Mapping[str, Measurement]
     paired: Mapping[str, Ratio]
-    """What the times of real variants with equal outputs gave. Use `ratios` for what may be shown."""
+    """Ratios of real variants with equal outputs; `ratios` are those that may be shown."""
     refused: Mapping[str, Doubt] = field(default_factory=dict)
-    """Variants whose times were not compared, and why: outputs that differ, or a simulated device."""
+    """Variants whose times were not compared, and why."""
     parity: str = ""
-    """What was checked of the first outputs and of the last ones."""
+    """The check of the first and last outputs."""
     watches: tuple[Sentinel, ...] = ()
-    """The sentinels in whose ``with`` blocks it was measured."""
+    """The sentinels around it."""
     series: str = ""
-    """What comparisons that differ in size only have in common, with n for the size: ``matrix product, n``."""
+    """The name of comparisons that differ in size only: ``matrix product, n``."""
     roles: Mapping[str, str] = field(default_factory=dict)
-    """What a variant is on any machine, ``GPU, float16``, where its name has what only this one has."""
+    """What a variant is on any machine, such as ``GPU, float16``."""
 
     def __getitem__(self, variant: str) -> Measurement:
         return self.measurements[variant]
 
     @property
     def drift(self) -> float | None:
-        """The largest drift that a sentinel around it measured; None without a sentinel.
-
-        RuntimeError as long as the ``with`` block of a sentinel is open, as for all that follows from it.
-        """
+        """The largest drift of a sentinel around it, or None. RuntimeError while a sentinel's block is open."""
         return max((watch.drift for watch in self.watches), key=abs, default=None)
 
     @property
     def answers(self) -> dict[str, Answer]:
-        """For each variant the speed-up that may be shown, drawn or averaged, or why there is none."""
+        """For each variant the speed-up, or why it is withheld."""
         drift, base = self.drift, self.measurements[self.baseline]
         answers = {}
         for variant, measured in self.measurements.items():
@@ -467,10 +448,9 @@ class Comparison:
 
 
 def compare_samples(measurements: Mapping[str, Measurement], *, baseline: str, name: str, parity: str) -> Comparison:
-    """A comparison of samples that were taken elsewhere, in turns: the n-th of each belong together.
+    """Return a comparison of samples that were taken elsewhere and are paired by position.
 
-    ``parity`` says what was compared before; outputs that differ have no place here. KeyError if the baseline is not
-    among the measurements, ValueError if they have not all the same number of samples.
+    ``parity`` describes how outputs were compared before. ValueError for different numbers of samples.
     """
     base = measurements[baseline]
     if len({measured.n for measured in measurements.values()}) > 1:

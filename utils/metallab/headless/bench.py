@@ -1,11 +1,9 @@
 """Run every page several times, each time in a fresh process (``make bench``), into one file of results to send.
 
-Runs go round the pages, first all pages once, then all again, so that what changes slowly (heat, other programs) falls
-between the runs of a page and shows in their spread. Around each run a fixed piece of work is timed; where a page has
-no sentinel of its own, its drift is written into the page's records.
-
-The folder of a bench is named after the state of code and machine that it measures: runs of another revision or another
-power source are never mixed with it, and an interrupted bench goes on where it stopped.
+First all pages run once, then all again, so that slow changes (heat, other programs) show in the spread of a page's
+runs. Around each run a fixed piece of work is timed; where a page has no sentinel of its own, its drift is written into
+the page's records. The folder is named after the state of code and machine: an interrupted bench goes on where it
+stopped, and runs of different states are never mixed.
 """
 
 from __future__ import annotations
@@ -118,7 +116,7 @@ def _is_finished(summary: Summary, name: str) -> bool:
 
 
 def _combined(root: Path, folder: Path, mode: str, resolved: dict) -> Path:
-    """Write the one file: all that is finished in this state, by earlier benches with more runs as well."""
+    """Write the one file: all that is finished in this state."""
     rounds = [Summary(path.parent, mode, resolved) for path in sorted(folder.glob("run-*/summary.json"))]
     names = sorted({name for summary in rounds for name in summary.entries})
     finished = [(summary, name) for name in names for summary in rounds if _is_finished(summary, name)]
@@ -126,8 +124,7 @@ def _combined(root: Path, folder: Path, mode: str, resolved: dict) -> Path:
     if not files:
         raise UsageError("no page left any results")
     name = paths.results_file(resolved["label"])
-    made = records.merge(files, root / (name if mode == "full" else f"{mode}_{name}"))
-    return made
+    return records.merge(files, root / (name if mode == "full" else f"{mode}_{name}"))
 
 
 def _results(summary: Summary, name: str) -> Path:
@@ -159,9 +156,7 @@ def _conclude(path: Path) -> None:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m metallab.headless.bench", description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add(
-        "--runs", type=int, choices=range(1, 101), default=RUNS, metavar="N", help=f"processes a page (default: {RUNS})"
-    )
+    add("--runs", type=int, choices=range(1, 101), default=RUNS, metavar="N", help=f"processes a page ({RUNS})")
     add("--only", action="append", default=[], metavar="03", help="only this number or name; may be repeated")
     add("--device", choices=NAMES, default="auto", help="where to run (default: the best device of this machine)")
     add("--mode", choices=modes.MODES, default="full", help="fast is for looking whether it runs")

@@ -90,10 +90,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 class Summary:
-    """``summary.json``: an entry for each notebook, that of its last run; written after each notebook.
-
-    ``started`` (ISO 8601, UTC) and ``seconds`` are those of the latest run; entries of other notebooks stay.
-    """
+    """``summary.json``: the last result of each notebook; ``started`` and ``seconds`` are those of the latest run."""
 
     def __init__(self, folder: Path, mode: str, resolved: dict) -> None:
         self.path = folder / "summary.json"
@@ -108,7 +105,7 @@ class Summary:
                 raise UsageError(f"{self.path} is not a run's summary: move it away ({error})") from error
 
     def add(self, result: NotebookResult) -> None:
-        """Put in one result in place of an older one, and write the file. UsageError if that cannot be done."""
+        """Add or replace a result, and write the file. UsageError if that fails."""
         self.entries[result.name] = result.entry()
         seconds = round(time.monotonic() - self.clock, 3)
         notebooks = [self.entries[name] for name in sorted(self.entries)]
@@ -123,7 +120,7 @@ def choose(given: list[Path], only: list[str]) -> list[Path]:
     """Return the notebooks to run: those given or all in ``notebooks/``, narrowed by ``only``.
 
     An entry of ``only`` is a number (02 is 02_*, not 02b_*) or a stem. UsageError if one matches nothing, or if two
-    notebooks have the same name and would overwrite each other.
+    notebooks have the same name.
     """
     chosen = list(dict.fromkeys(path.absolute() for path in given or sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))))
     if not chosen:
@@ -164,7 +161,7 @@ def seconds_argument(text: str) -> float:
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print a line. Where nobody reads any more (``make run | head``), the run goes on without printing."""
+    """Print a line; a closed pipe (``make run | head``) does not end the run."""
     try:
         print(text, end=end, flush=True)
     except BrokenPipeError:
@@ -190,7 +187,7 @@ def line_of(result: NotebookResult) -> str:
 
 
 def print_table(results: Iterable[NotebookResult], folder: Path, seconds: float) -> None:
-    """Print the closing table; for each failure where it happened, and last what did not run for lack of a tool."""
+    """Print the closing table, each failure, and what did not run for lack of a tool."""
     say(f"\n{'notebook':<42}{'status':<11}{'time':>10}{'cells':>10}{'peak memory':>14}")
     for r in results:
         ran, memory = f"{r.executed}/{r.cells}", f"{r.peak_rss_bytes / 2**20:.0f} MiB"

@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 
+from metallab import isolated, paths
 from metallab import mode as modes
-from metallab import paths, processes
 from metallab.device import NAMES
 from metallab.notebook import Failure, check_replaced, save, show_failure
 from metallab.processes import describe_exit, find_process, kill_family, last_words, resident_bytes
@@ -26,50 +26,43 @@ from metallab.processes import describe_exit, find_process, kill_family, last_wo
 CELL_TIMEOUT = 600.0
 TIMEOUT = 1800.0
 STOP_GRACE = 15.0
-"""Seconds that a worker has to end after its input was closed; then it is killed."""
+"""Seconds until a worker is killed after its input was closed."""
 HANG_GRACE = 60.0
-"""Seconds after the notebook's time limit at which a worker that did not enforce it is killed."""
+"""Seconds after the notebook's time limit until a worker that hangs is killed."""
 SAMPLE_EVERY = 1.0
-"""Seconds between two readings of the kernel's memory: seldom, because reading disturbs what is measured."""
+"""Seconds between two readings of the kernel's memory, which disturb what is measured."""
 INTERRUPTED = "interrupted"
 USED = ".lock"
-"""The file by which a folder outside of ``build/`` is known to belong to runs."""
+"""The file that marks a folder of runs."""
 PICK_SECONDS = 300.0
-"""A first search compiles what it imports, and the simulated GPU; a driver that hangs takes for ever."""
-PICK_MARK = "metallab-device:"
-PICK = f"""
-import json
+"""The first search for a device compiles what it imports, and the simulated GPU."""
+PICK = """
 from metallab import device
-try:
-    picked = device.pick(framework=device.first_framework())
-except (device.DeviceUnavailable, ValueError) as error:
-    answer = dict(error=str(error))
-else:
-    kind = "sim" if picked.simulated else picked.kind
-    answer = dict(device=kind, label=picked.label, simulated=bool(picked.simulated))
-print({PICK_MARK!r} + json.dumps(answer))
+picked = device.pick(framework=device.first_framework())
+kind = "sim" if picked.simulated else picked.kind
+answer = dict(device=kind, label=picked.label, simulated=bool(picked.simulated))
 """
 STATUSES = ("passed", "incomplete", "failed", "skipped")
 ENDED = ("passed", "incomplete")
-"""Statuses of a notebook that reached its end: its results can be used."""
+"""Statuses of a notebook that reached its end."""
 
 
 class UsageError(ValueError):
-    """The request cannot be carried out; the message says what to do. Exit code 2."""
+    """A request that cannot be fulfilled; the message says what to do. Exit code 2."""
 
 
 @dataclass
 class NotebookResult:
-    """The result of one notebook: an entry of ``summary.json``, and what else a person or a test wants to know."""
+    """The result of one notebook: an entry of ``summary.json``, and details."""
 
     name: str
     """The file's stem, such as ``03_where_it_ran``."""
     title: str = ""
-    """Its H1, or the name if it has none."""
+    """Its H1, or the name."""
     status: str = "failed"
     """One of `STATUSES`."""
     seconds: float = 0.0
-    """Wall time, with starting and stopping the kernel."""
+    """Wall time, including the kernel's start and end."""
     reason: str = ""
     """Why it failed, was skipped or is incomplete; empty when it passed."""
     cells: int = 0
@@ -77,13 +70,13 @@ class NotebookResult:
     executed: int = 0
     """How many of them ended, with or without an error."""
     peak_rss_bytes: int = 0
-    """Peak resident memory of the kernel and its children, sampled every second."""
+    """Peak resident memory of the kernel and its children."""
     not_run: list[dict[str, str]] = field(default_factory=list)
     """Cells that did not run because a tool is missing: ``where``, ``what``, and how to ``mend`` it."""
     failed_copy: str | None = None
     """The partial notebook, or a text with the reason; relative to the folder of ``summary.json``."""
     notebook: Path | None = None
-    """The executed notebook: in the run's folder if it reached its end, else the partial one if there is one."""
+    """The executed notebook, or the partial one of a failure."""
     cell: int | None = None
     """The number of the cell that failed."""
     traceback: str = ""
@@ -91,7 +84,7 @@ class NotebookResult:
 
     @property
     def lacking(self) -> str:
-        """What did not run and how to fix it, in one line; empty if everything ran."""
+        """The cells that did not run and how to fix it, in one line."""
         parts = [f"{gap['where']}: {gap['what']}" for gap in self.not_run]
         mends = ", ".join(dict.fromkeys(gap["mend"] for gap in self.not_run))
         return f"not run: {'; '.join(parts)}. To fix it: {mends}" if parts else ""
@@ -133,12 +126,12 @@ class Job:
 
     @property
     def executed(self) -> Path:
-        """Where the executed notebook goes if it reaches its end."""
+        """The executed notebook."""
         return Path(self.out, f"{self.name}.ipynb")
 
     @property
     def partial(self) -> Path:
-        """Where the notebook is while it runs, and stays if it fails."""
+        """The notebook while it runs, and after a failure."""
         return Path(self.failed, f"{self.name}.ipynb")
 
     @property
@@ -152,10 +145,7 @@ def make_job(
 ) -> Job:
     """Return the job for one notebook, with the folders of its mode and device unless others are given.
 
-    Raises
-    ------
-    UsageError
-        If the run would write over the notebook itself, or into a folder with notebooks that belongs to no run.
+    UsageError if it would write over the notebook itself, or into a folder with notebooks that belongs to no run.
     """
     elsewhere = out or os.environ.get("METALLAB_OUT")
     folder = Path(out or paths.run_folder(mode, kind)).absolute()
@@ -172,28 +162,15 @@ def make_job(
 def resolve_device(name: str) -> dict:
     """Return ``device``, ``label`` and ``simulated`` of what `metallab.device.pick` finds in a process of its own.
 
-    Frameworks are imported there, not here. UsageError, with its message, if there is no such device, and after
-    `PICK_SECONDS`.
+    UsageError, with its message, if there is no such device.
     """
-    environment = dict(os.environ) if name == "auto" else os.environ | {"METALLAB_DEVICE": name}
-    try:
-        picked = processes.run(
-            [sys.executable, "-P", "-c", PICK], PICK_SECONDS, env=environment, text=True, errors="replace",
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise UsageError(
-            f"looking for a device took longer than {PICK_SECONDS:g} s: its driver may hang; "
-            "try DEVICE=cpu, or restart this machine"
-        ) from None
-    answers = [line for line in picked.stdout.splitlines() if line.startswith(PICK_MARK)]
-    if not answers:
-        lines = picked.stderr.strip().splitlines() or [processes.describe_exit(picked.returncode)]
-        raise UsageError(f"looking for a device failed: {lines[-1]}; call metallab.device.pick() in Python")
-    answer = json.loads(answers[-1].removeprefix(PICK_MARK))
-    if "error" in answer:
-        raise UsageError(answer["error"])
-    return answer
+    environment = {} if name == "auto" else {"METALLAB_DEVICE": name}
+    found = isolated.run(PICK, results=["answer"], environment=environment, timeout=PICK_SECONDS)
+    if {"DeviceUnavailable", "ValueError", "SimulationUnavailable"} & set(found.kinds):
+        raise UsageError(found.reason.partition(": ")[2])
+    if not found.ok:
+        raise UsageError(f"looking for a device failed: {found.reason}; try DEVICE=cpu")
+    return found["answer"]
 
 
 def run_notebook(
@@ -219,22 +196,16 @@ def run_notebook(
     out, failed : str or Path, optional
         Folders for the executed notebook with its results, and for a partial one.
     cell_timeout, timeout : float
-        Seconds that a cell and the notebook may take; 0 for no limit.
+        Seconds for a cell and for the notebook; 0 for no limit.
     replace : mapping of str to str, optional
-        By cell id, the source that a cell gets before the run.
+        By cell id, another source.
     allow_errors : bool
         Run the cells after an error as well; the notebook has failed all the same.
-
-    Returns
-    -------
-    NotebookResult
 
     Raises
     ------
     ValueError
-        For an unknown mode, device or cell id, or if the run would write over the notebook.
-    UsageError
-        If the device is not available.
+        For an unknown mode, device or cell id; a `UsageError` if the notebook would be overwritten.
     """
     if mode not in modes.MODES or device not in NAMES:
         raise ValueError(f"mode {mode!r}, device {device!r}: take one of {modes.MODES} and one of {NAMES}")
@@ -249,7 +220,7 @@ def run_notebook(
 def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lambda *_: None) -> NotebookResult:
     """Run a job to its end. ``progress`` gets the result so far and the seconds, about once a second.
 
-    An interrupt (KeyboardInterrupt) is raised again after the notebook was saved and its processes have ended.
+    KeyboardInterrupt is raised again when the notebook is saved and its processes have ended.
     """
     began = time.monotonic()
     try:
@@ -271,7 +242,7 @@ def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lamb
         )  # fmt: skip
     head = find_process(worker.pid)
     try:
-        # The pipe stays open: when this process ends, however that happens, the worker ends as well.
+        # the worker ends when this pipe closes, with this process
         worker.stdin.write(json.dumps(asdict(job)) + "\n")
         worker.stdin.flush()
         while worker.poll() is None:
@@ -314,10 +285,7 @@ def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lamb
 
 
 def fail(job: Job, result: NotebookResult, failure: Failure, notebook: Mapping | None = None) -> NotebookResult:
-    """Fill in why a notebook failed, and keep it, or what was last saved of it, among the failed.
-
-    Where there is none, a text file holds the reason.
-    """
+    """Note why a notebook failed, and keep its partial copy, or else a text with the reason."""
     result.status, result.reason = "failed", failure.reason
     result.cell, result.traceback = failure.cell, failure.traceback
     left = job.partial
@@ -340,7 +308,7 @@ def fail(job: Job, result: NotebookResult, failure: Failure, notebook: Mapping |
 
 
 def cannot_write(path: str | Path, error: OSError) -> UsageError:
-    """Return the error for a file that a run cannot write."""
+    """Return the error for a file that cannot be written."""
     return UsageError(
         f"{path} cannot be written ({error.strerror or error}): make room, or name another folder with METALLAB_OUT"
     )
@@ -351,7 +319,7 @@ def _results(job: Job) -> Path:
 
 
 def _known(job: Job) -> dict[str, Any]:
-    """What the worker has written so far."""
+    """Return what the worker has written so far."""
     with contextlib.suppress(OSError):
         return json.loads(job.state.read_text(encoding="utf-8"))
     return {}

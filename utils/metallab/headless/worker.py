@@ -55,7 +55,7 @@ from traitlets.log import get_logger  # noqa: E402
 KERNEL_START = 120
 """Seconds that a kernel may take to start; on an idle machine it takes half a second."""
 OUTPUT_GRACE = 60
-"""Seconds by which a cell's outputs may arrive after its end; nbclient's 4 s would drop the rest without a word."""
+"""Seconds for a cell's outputs after its end; nbclient drops the rest after 4 s without a word."""
 
 
 def main() -> int:
@@ -89,7 +89,7 @@ def write_state(job: Job, result: NotebookResult, **more: object) -> None:
 
 
 class Page(NotebookClient):
-    """Execute a notebook: save after every cell, enforce the limits, and raise `Failure` for whatever stops a cell."""
+    """Execute a notebook: save after every cell, enforce the limits, raise `Failure` if a cell does not end well."""
 
     def __init__(self, job: Job, notebook, result: NotebookResult) -> None:
         super().__init__(
@@ -109,7 +109,7 @@ class Page(NotebookClient):
         self.number, self.cut = 0, False
 
     def run(self) -> None:
-        """Run every cell in a fresh kernel, and save the notebook among the executed ones. Failure if it stops."""
+        """Run every cell in a fresh kernel, and save the notebook. Failure if it stops."""
         get_logger().setLevel(logging.CRITICAL)  # the command prints everything that matters, once
         try:
             self.save()
@@ -132,9 +132,7 @@ class Page(NotebookClient):
             self.result.status, self.result.reason = "incomplete", self.result.lacking
 
     def create_kernel_manager(self) -> AsyncKernelManager:
-        """Return ipykernel in this interpreter, whatever a kernelspec named python3 says; over Unix sockets, for whose
-        names parallel runs do not compete.
-        """
+        """Return ipykernel in this interpreter, whatever a kernelspec says, over Unix sockets."""
         scratch = Path(self.job.scratch)
         self.km = AsyncKernelManager(
             kernel_name="python3",
@@ -146,7 +144,7 @@ class Page(NotebookClient):
         return self.km
 
     def started(self, notebook) -> None:
-        """The kernel runs: from now on it ends when this process's input is closed."""
+        """End the kernel when this process's input is closed."""
         kernel = self.km.provisioner.pid
         write_state(self.job, self.result, kernel=kernel)
 
@@ -192,12 +190,12 @@ class Page(NotebookClient):
             raise self.failure(str(cannot_write(path, error))) from error
 
     def seconds_for(self, cell) -> float | None:
-        """Return what this cell may take: its own limit, or what is left of the notebook's. None is no limit."""
+        """Return this cell's limit: its own, or the rest of the notebook's; None for no limit."""
         seconds = min(self.job.cell_timeout or float("inf"), self.deadline - time.monotonic())
         return None if seconds == float("inf") else max(seconds, 0.001)  # nbclient takes 0 for no limit
 
     async def interrupt(self, cell) -> None:
-        """Interrupt the cell and wait up to ten seconds for its traceback, which shows where it was."""
+        """Interrupt the cell and wait up to ten seconds for its traceback."""
         await self.km.interrupt_kernel()
         end = time.monotonic() + 10
         while time.monotonic() < end and not any(output.output_type == "error" for output in cell.outputs):
@@ -224,10 +222,7 @@ class Page(NotebookClient):
 
 
 def kernel_environment(job: Job) -> dict[str, str]:
-    """Return the kernel's environment variables.
-
-    IPython's and matplotlib's settings are empty ones: this user's must change neither numbers nor pictures.
-    """
+    """Return the kernel's environment variables, without this user's settings of IPython and matplotlib."""
     settings = Path(job.scratch, "matplotlibrc")
     settings.touch()
     ours = {
@@ -242,10 +237,7 @@ def kernel_environment(job: Job) -> dict[str, str]:
 
 
 def crash_report(job: Job) -> str:
-    """Return code with which a kernel that crashes writes its Python stack into its log.
-
-    PYTHONFAULTHANDLER would not do: ipykernel replaces the standard error stream by a pipe that ends with it.
-    """
+    """Return code with which a crashing kernel writes its stack into its log, not into ipykernel's pipe."""
     path = str(Path(job.scratch, "kernel.log"))
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     return f"__import__('faulthandler').enable(__import__('os').open({path!r}, {flags}), False)"

@@ -8,19 +8,17 @@
     verdict.draw()                               # how the error grows from layer to layer
 
 **How.** Each operator of the forward and the backward pass is computed again on the CPU in float64 from the numbers
-that the *device* gave it. So errors do not add up, and the first operator that differs is the one that is wrong.
-Everything that it returns or writes is compared: values, positions by the values that they point at, dtypes, and the
-memory of its arguments, which has to stay as it was where the operator writes nothing.
+that the *device* gave it. So errors do not add up, and the first operator that differs is wrong. Everything that it
+returns or writes is compared: values, positions by the values that they point at, dtypes, and the memory of its
+arguments, which must not change where the operator writes nothing.
 
 **When a value is wrong.** Its error is larger than `metallab.checks` allows its dtype, relative to the root mean square
-of the result, and larger than rounding explains: 8 times the error of the CPU in the same dtype, or 8 times what
-changing each argument in its last bit changes. Infinities and NaN have to be where the CPU has them.
+of the result, and larger than rounding explains: 8 times the error of the CPU in the same dtype, or of changing each
+argument in its last bit. Infinities and NaN must be where the CPU has them.
 
-**Random numbers** differ on every device. Dropout has to keep the share that it should and scale what it keeps; other
-random operators are listed in ``Verdict.random`` and not compared.
-
-**What is not compared**: what PyTorch cannot compute on the CPU in float64, listed with the reason; memory that was not
-written yet (``empty``); views. A fault that is not there when an operator runs again cannot be shrunk.
+**Random numbers** differ on every device. Dropout has to keep its share and scale what it keeps; other random operators
+are listed in ``Verdict.random``, not compared. Nor is what PyTorch cannot compute on the CPU in float64, memory that is
+not written yet (``empty``), and views. A fault that does not occur again cannot be shrunk.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
 UNWRITTEN = ("empty", "new_empty", "resize", "set_", "detach", "_efficientzerotensor")
 
 Kind = Literal["agrees", "wrong kernel", "NaN"]
-"""``NaN``: one is born, in a CPU's float32 as on the device."""
+"""``NaN``: one appears, in the CPU's float32 as well."""
 Direction = Literal["forward", "backward", "step"]
 """Where an operator was called; ``step`` is the optimizer's."""
 WHERE = {"forward": "the forward pass", "backward": "the backward pass", "step": "the optimizer's step"}
@@ -59,21 +57,21 @@ WHERE = {"forward": "the forward pass", "backward": "the backward pass", "step":
 
 @dataclass(frozen=True)
 class LayerError:
-    """How far a layer without layers inside is from the CPU in float64, relative to the root mean square."""
+    """The error of a layer without layers inside, against the CPU in float64, over the root mean square."""
 
     module: str
     forward: float
-    """Of its output on the device; NaN if it has none that is floating, or none with elements."""
+    """Of its output on the device; NaN without floating elements."""
     backward: float
     """Of the gradient by its output; NaN if there is none."""
     forward_cpu: float
-    """As ``forward``, of the CPU in the model's dtype: what rounding does. NaN where the CPU has no such kernel."""
+    """As ``forward``, of the CPU in the model's dtype: rounding. NaN without such a kernel."""
     backward_cpu: float
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """The first call of an operator that is wrong, or where a NaN is born."""
+    """The first call that is wrong, or makes a NaN."""
 
     operator: str
     """``aten::convolution``."""
@@ -99,31 +97,30 @@ class Verdict:
     """The largest difference of those that agree, relative to the root mean square: rounding."""
     culprit: Culprit | None = None
     conditions: tuple[str, ...] = ()
-    """What it takes for the fault to show: a layout, a number of elements; empty if it shows with any."""
+    """The conditions of the fault: a layout, a number of elements."""
     program: str = ""
-    """At most 20 lines that end with an AssertionError where the fault is; empty if it shows with no random numbers."""
+    """At most 20 lines that end with an AssertionError; empty if random numbers do not show the fault."""
     layers: tuple[LayerError, ...] = ()
     random: tuple[str, ...] = ()
-    """Random operators, with their modules: from there on layers differ without being wrong."""
+    """Random operators, with their modules."""
     unjudged: dict[str, str] = field(default_factory=dict)
     """Operators that were not compared, with the reason."""
     skipped: int = 0
     """Calls that were not compared because the time was over."""
     infinity: str = ""
-    """The call that made the first infinity out of finite numbers; of a NaN, the infinity that it comes from."""
+    """The call that made the first infinity, or the one that a NaN comes from."""
 
     @property
     def headline(self) -> str:
-        """What is wrong, and where, as one sentence."""
+        """The verdict in one sentence."""
         if self.culprit is None:
-            rest = f"; {self.skipped} more were not compared, for the time was over" if self.skipped else ""
-            every = self.judged if self.skipped else f"all {self.judged}"
-            return f"On {self.device} {every} calls of operators agree with the CPU in float64{rest}."
+            every = f"{self.judged} of {self.judged + self.skipped}"
+            return f"On {self.device} {every} calls of operators agree with the CPU in float64."
         bad = self.culprit
         where = f"{bad.operator} in {f'{bad.module}, ' if bad.module else ''}{WHERE[bad.direction]}"
         if self.kind == "NaN":
             origin = f" Its infinity comes from {self.infinity}." if self.infinity else ""
-            return f"A NaN is born by {where}, on the CPU in {bad.dtype} as well.{origin}"
+            return f"A NaN appears in {where}, on the CPU in {bad.dtype} as well.{origin}"
         needs = f" The fault needs: {'; '.join(self.conditions)}." if self.conditions else ""
         return f"WRONG KERNEL: {where}, on {self.device}.{needs}"
 
@@ -171,7 +168,7 @@ class Verdict:
         return "compute it on the CPU, or write it with other operators"
 
     def draw(self) -> Figure:
-        """The error of each layer on a logarithmic axis, forward and backward, beside what rounding does on the CPU."""
+        """Draw the error of each layer, forward and backward, beside rounding on the CPU."""
         import matplotlib.pyplot as plt
 
         from metallab import plots

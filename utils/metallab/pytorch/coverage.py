@@ -1,11 +1,10 @@
 """Will my model run on MPS? Ask on any machine which of its operators have a Metal kernel.
 
-Three sources are combined. *Which operators exist on MPS* is read from the installed PyTorch (`metalsim.operators`).
-*What their kernels refuse*, or leave to the CPU, is known by dtype, shape and setting (`metalsim.refusals`). *Which
-operators a model calls*, and with what, is found by running it once on the ``meta`` device, where shapes are computed
-and numbers are not, so that a large model needs no memory; there ``x.device`` is ``mps``. A model that needs real
-numbers (``nonzero``, ``nms``), or fails on ``meta`` for another reason, runs on the CPU instead, where a tensor that it
-leaves behind cannot be distinguished from the others.
+Which operators exist on MPS is read from the installed PyTorch (`metalsim.operators`). What their kernels refuse, or
+leave to the CPU, is known by dtype, shape and setting (`metalsim.refusals`). Which operators a model calls, and with
+what, is found by running it once on the ``meta`` device, where shapes are computed and numbers are not; there
+``x.device`` is ``mps``. A model that needs numbers (``nonzero``, ``nms``), or fails on ``meta`` for another reason,
+runs on the CPU instead, where tensors left there by mistake cannot be noticed.
 
 A prediction; `confirm` runs the model on an Apple GPU.
 """
@@ -56,16 +55,15 @@ READ_AS_NUMBERS = ("numpy", "tolist", "__array__")
 
 
 class TraceFailed(RuntimeError):
-    """The model could not be run (to its end) with the inputs given: neither on the meta device nor on the CPU."""
+    """The model could not be run with these inputs, neither on the meta device nor on the CPU."""
 
 
 class _Ended(BaseException):
-    """Ends a trace; no `Exception`, which a model may catch."""
+    """Ends a trace; not an `Exception`, which a model may catch."""
 
     def __init__(self, message: str, problem: Problem | None = None, *, on_every_device: bool = False) -> None:
         super().__init__(message)
         self.problem = problem
-        """What fails on MPS as well."""
         self.on_every_device = on_every_device
 
 
@@ -78,29 +76,27 @@ class Use:
     status: How
     calls: int
     modules: tuple[str, ...]
-    """Which modules call it, by their place in the model; ``""`` is the model itself."""
+    """The modules that call it, by their place in the model; ``""`` is the model itself."""
     reason: str = ""
-    """Why calls of an operator that has a kernel fall back, or the words with which a Mac refuses them."""
+    """Why calls of an operator with a kernel fall back, or a Mac's message of refusal."""
     way_out: str = ""
     """What to do about a refusal."""
     lines: tuple[str, ...] = ()
-    """Which lines call it, ``file:number``: of the code around PyTorch's. None in a backward pass."""
+    """The lines outside of PyTorch that call it, ``file:number``; none in a backward pass."""
 
     @property
     def advice(self) -> str:
         """What to do about it; empty for what runs on the GPU."""
         name = _listed([self]).partition(".")[0]
         if self.status == "missing":
-            return (
-                f"raises NotImplementedError. Set {FALLBACK_VARIABLE}=1 before torch is imported to run {name} on the "
-                "CPU, with a copy there and back; better, replace it, or write a kernel (notebook 04)"
-            )
+            way_out = f"set {FALLBACK_VARIABLE}=1 before torch is imported to run {name} on the CPU, with copies"
+            return f"raises NotImplementedError: {way_out}; better, replace it, or write a kernel (notebook 04)"
         if self.status == "refused":
             words = _first_sentence(self.reason)
             return f'refuses these arguments ("{words}"), also with {FALLBACK_VARIABLE}=1: {self.way_out}'
         if self.status == "falls back":
             why = f" ({self.reason})" if self.reason else ""
-            return f"PyTorch itself runs {name} on the CPU{why}: correct, with a copy there and back"
+            return f"PyTorch runs {name} on the CPU{why}: correct, with copies there and back"
         if self.status == "unknown":
             return "not PyTorch's own: ask the package that brings it whether it has an MPS kernel"
         return ""
@@ -108,17 +104,15 @@ class Use:
 
 @dataclass(frozen=True)
 class Problem:
-    """What raises on MPS although there is a kernel: a tensor on the wrong device, or of a dtype that MPS lacks."""
+    """An error on MPS despite a kernel: a tensor on the wrong device, or of a dtype that MPS lacks."""
 
     kind: Literal["on the CPU", "float64", "complex128", "array"]
     text: str
     way_out: str
     operator: str = ""
-    """Which raises; empty for what a model holds or is given."""
+    """Empty for a parameter, buffer or input."""
     line: str = ""
-    """See `Use.lines`."""
     modules: tuple[str, ...] = ()
-    """See `Use.modules`."""
 
     def __str__(self) -> str:
         modules = _shortened(self.modules) if any(self.modules) else ""
@@ -137,12 +131,12 @@ class Coverage:
     problems: tuple[Problem, ...] = ()
 
     def having(self, *statuses: How) -> tuple[Use, ...]:
-        """The uses with one of these statuses."""
+        """Return the uses with one of these statuses."""
         return tuple(use for use in self.uses if use.status in statuses)
 
     @property
     def runs(self) -> bool:
-        """True if nothing raises, as far as this can see."""
+        """True if nothing raises, as far as known."""
         return not (self.having("missing", "refused") or self.problems)
 
     @property
@@ -206,9 +200,9 @@ def mps_coverage(model: Callable[..., Any], *inputs: Any, training: bool = False
 
 
 def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any, **named: Any) -> str:
-    """Run the model's forward pass on this machine's MPS device and say whether the prediction held.
+    """Run the forward pass on this machine's MPS device; return whether the prediction was right.
 
-    RuntimeError where there is no MPS device.
+    RuntimeError without an MPS device.
     """
     if not torch.backends.mps.is_available():
         raise RuntimeError("there is no MPS device here; a prediction can be confirmed on a Mac only")
@@ -225,7 +219,7 @@ def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any, **named
 
 
 def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[str, _Recorder]:
-    """Where it was traced, and what was recorded."""
+    """Return where it was traced, and the recorder."""
     problem = None
     for device in ("meta", "cpu"):
         try:
@@ -243,14 +237,13 @@ def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[st
 
 
 def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: bool) -> _Recorder:
-    # the caller's random numbers stay as they were: on the CPU dropout would draw some
+    # the caller's random numbers stay as they were
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(training):
         subject, arguments, keywords = (_moved(value, device) for value in (model, inputs, named))
         recorder = _Recorder(device, training)
-        # the fused encoder of the CPU does not exist on MPS: keep to the path that an MPS run takes
+        # MPS has neither the CPU's fused encoder nor its fused attention
         fast_path = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
-        # nor does its fused attention
         math = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
         try:
             with recorder.recording(), math if device == "cpu" else contextlib.nullcontext():
@@ -265,7 +258,7 @@ def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: 
 
 
 class _Recorder:
-    """Counts operators by the module that calls them, and takes for one what is one operator on MPS."""
+    """Counts operators by the module that calls them; what is one operator on MPS counts as one."""
 
     def __init__(self, device: str, training: bool) -> None:
         self.device, self.training = device, training
@@ -273,20 +266,19 @@ class _Recorder:
         self.modules = CallingModules()
         self.calls: dict[str, collections.Counter] = {}
         self.found: dict[Problem, dict[str, None]] = {}
-        """Problems without their modules, which are the values."""
         self.outcomes: dict[str, refusals.Refusal | refusals.Detour] = {}
         self.lines: dict[str, dict[str, None]] = {}
         self.inside_a_whole = False
         self.has_zeros = False
-        """Whether tensors on the CPU have zeros for numbers: those that came from the meta device, which has none."""
+        """True if tensors came to the CPU from the meta device: they have zeros for numbers."""
 
     @property
     def module(self) -> str:
-        """The innermost module that runs, forward or backward, by its place in the model."""
+        """The innermost module that runs, by its place in the model."""
         return below_root(self.modules.innermost())
 
     def note(self, operator: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
-        """Count a call, unless it is a piece of a whole that was counted, and keep its outcome on a Mac."""
+        """Count a call, unless it is part of one that was counted, and keep its outcome on a Mac."""
         if self.inside_a_whole:
             return
         self.calls.setdefault(operator, collections.Counter())[self.module] += 1
@@ -297,7 +289,7 @@ class _Recorder:
             self.outcomes[operator] = outcome
 
     def use(self, operator: str) -> Use:
-        """What was recorded of an operator. One call that is refused, or leaves the GPU, is enough to say so."""
+        """Return what was recorded of an operator; one call that is refused or leaves the GPU decides."""
         modules, outcome = self.calls[operator], self.outcomes.get(operator)
         how, reason, way_out = operators.status(operator), "", ""
         if isinstance(outcome, refusals.Refusal) and how in ("native", "composite"):
@@ -315,14 +307,14 @@ class _Recorder:
         return held + [each for each in found if not held or each.kind not in NARROWER]
 
     def report(self, problem: Problem) -> None:
-        """Note a problem, and the module in which it is."""
+        """Note a problem and its module."""
         self.found.setdefault(problem, {})[self.module] = None
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Around each operator and function: what fails on the meta device alone must not lead the model another way.
+        """Note errors around operators and functions: one of the meta device must not change the model's way.
 
-        Attributes that a tensor lacks are asked for by way of trying.
+        Except AttributeError, by which code asks what a tensor has.
         """
         try:
             yield
@@ -336,7 +328,7 @@ class _Recorder:
             raise
 
     def call(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
-        """Call a function, counting it once if it is one operator on MPS."""
+        """Call a function; count it if it is one operator on MPS."""
         name = getattr(function, "__name__", "")
         if name in READ_AS_NUMBERS and (self.has_zeros or args[0].is_meta):
             text, way_out = "a tensor on the GPU is no NumPy array", "write .cpu().numpy()"
@@ -357,7 +349,7 @@ class _Recorder:
         return self.whole(function, args, kwargs)
 
     def whole(self, function: Callable, args: Any, kwargs: Any) -> Any:
-        """Call a function whose pieces are not counted."""
+        """Call a function without counting its operators."""
         self.inside_a_whole = True
         try:
             return function(*args, **kwargs)
@@ -365,7 +357,7 @@ class _Recorder:
             self.inside_a_whole = False
 
     def operator(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Note an operator that reached the dispatcher, and what would go wrong with it on MPS."""
+        """Note an operator and what would go wrong with it on MPS."""
         name = function.name() + ("" if "." in function.name() else ".default")
         given = (args, kwargs)
         where = f" in {self.module}" if self.module else ""
@@ -376,7 +368,7 @@ class _Recorder:
         if not self._is_on_the_cpu((args, kwargs, result)):
             self.note(name, args, kwargs)
         _require_dense(result, f"are made by {name}{where}")
-        # what is made of such a tensor follows from it; the first may be one that a closure has
+        # what follows from such a tensor is not reported again
         follows = self._wide_dtypes(given) and any(problem.kind in NARROWER for problem in self.found)
         for dtype in () if follows else self._wide_dtypes(result):
             text = f"MPS has no {dtype}, which {function.name()} makes"
@@ -384,17 +376,17 @@ class _Recorder:
         return result
 
     def _wide_dtypes(self, values: Any) -> list[str]:
-        """The dtypes among values on the traced device that MPS does not have."""
+        """Return the dtypes of tensors on the traced device that MPS does not have."""
         dtypes = dict.fromkeys(units.dtype_name(t.dtype) for t in _leaves(values) if t.device.type == self.device)
         return [dtype for dtype in dtypes if dtype in NARROWER]
 
     def _is_on_the_cpu(self, values: Any) -> bool:
-        """Whether a model on the GPU computes this on the CPU, as it says itself: not known of a CPU's trace."""
+        """Return True if the model computes this on the CPU on purpose; unknown in a trace on the CPU."""
         leaves = _leaves(values)
         return self.device == "meta" and bool(leaves) and all(leaf.device.type == "cpu" for leaf in leaves)
 
     def _computed(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """What an operator gives. To the CPU the meta device brings zeros, whose numbers nothing may depend on."""
+        """Compute an operator. A copy from meta to the CPU gives zeros, on which nothing may depend."""
         to_the_cpu = function == torch.ops.aten._to_copy.default and str(kwargs.get("device")) == "cpu"
         if self.device == "meta" and to_the_cpu and args[0].is_meta:
             self.has_zeros = True
@@ -405,14 +397,14 @@ class _Recorder:
         return function(*args, **kwargs)
 
     def _gathered(self, function: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Tensors left on the CPU beside others raise on MPS: noted, then moved, so that the trace goes on."""
+        """Report and move tensors that were left on the CPU, which raise on MPS."""
 
         def kinds(values: Any) -> set[str]:
             return {leaf.device.type for leaf in _leaves(values) if leaf.dim() > 0}
 
         if kinds((args, kwargs)) != {"meta", "cpu"} or "copy" in function.name():
             return args, kwargs
-        # indices may lie on the CPU: x[indices] takes them to where x is
+        # x[indices] moves indices from the CPU
         given = zip(function._schema.arguments, args, strict=False)
         plain = [value for argument, value in given if str(argument.type) != "List[Optional[Tensor]]"]
         if "cpu" in kinds((plain, kwargs)):
@@ -422,7 +414,7 @@ class _Recorder:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Watch the dispatcher, and above it the functions that fall into pieces on the way to it."""
+        """Watch the dispatcher, and the functions that fall into pieces above it."""
         recorder = self
 
         class Operators(TorchDispatchMode):
@@ -458,7 +450,7 @@ WAY_OUT_OF_THE_CPU = "build it with device=x.device; what the model keeps, such 
 
 
 def _leaves(values: Any) -> list[Tensor]:
-    """The tensors among an operator's arguments or results."""
+    """Return the tensors among arguments or results."""
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
@@ -467,14 +459,14 @@ def _calling_line() -> str:
 
 
 def _as_on_a_mac(attribute: Callable, tensor: Tensor) -> Any:
-    """What a tensor's ``device`` or ``is_mps`` is on a Mac, for one that is on the meta device in its stead."""
+    """Return a meta tensor's ``device`` or ``is_mps`` as on a Mac."""
     if Tensor.device.__get__(tensor).type != "meta":
         return attribute(tensor)
     return torch.device("mps:0") if attribute == Tensor.device.__get__ else True
 
 
 def _on_meta(function: Callable, args: Any, kwargs: Any) -> Any:
-    """A function's arguments, with the meta device in place of a Mac's GPU: what it makes there, or moves there."""
+    """Return a function's arguments with the meta device in place of mps."""
 
     def changed(value: Any) -> Any:
         return "meta" if isinstance(value, str | torch.device) and str(value).startswith("mps") else value
@@ -485,7 +477,7 @@ def _on_meta(function: Callable, args: Any, kwargs: Any) -> Any:
 
 
 def _differentiable(recorder: _Recorder, backward: str, function: Callable, args: Any, kwargs: Any) -> Any:
-    """A whole whose backward pass is one operator too: computed for its shapes, with gradients of the right shapes."""
+    """Call a function whose backward pass is one operator, too; its gradients have the right shapes only."""
     leaves, structure = pytree.tree_flatten((args, kwargs))
     positions = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
 
@@ -508,11 +500,8 @@ def _differentiable(recorder: _Recorder, backward: str, function: Callable, args
 
 
 def _moved(value: Any, device: Any) -> Any:
-    """Copies on a device: of a module, or of every tensor in what was given, however deep it lies.
-
-    A module's parameters and buffers are moved before it is copied, so that a large one is never there twice.
-    """
-    if isinstance(value, torch.jit.ScriptModule):  # its parameters lie in C++, where deepcopy's memo does not reach
+    """Copy a module, or every tensor in a value, to a device. Parameters are moved before the module is copied."""
+    if isinstance(value, torch.jit.ScriptModule):  # its parameters are in C++
         return copied(value).to(device)
     if isinstance(value, nn.Module):
         moved = {id(p): nn.Parameter(_copied(p, device), p.requires_grad) for p in value.parameters()}
@@ -521,7 +510,7 @@ def _moved(value: Any, device: Any) -> Any:
 
 
 def _require_dense(values: Any, where: str) -> None:
-    """End the trace if there is a sparse or nested tensor: what is known here is of kernels for dense ones."""
+    """End the trace if there is a sparse or nested tensor, whose kernels are not known."""
     for leaf in _leaves(values):
         if leaf.is_nested or leaf.layout is not torch.strided:
             kind = "nested" if leaf.is_nested else "sparse"
@@ -535,7 +524,7 @@ def _copied(tensor: Tensor, device: Any) -> Tensor:
 
 
 def _way_out_of(dtype: str, operator: Any) -> str:
-    """How to write a call of an operator that makes a dtype that MPS does not have."""
+    """Return how to avoid a dtype that MPS does not have."""
     name, narrower = operator.name().partition("::")[2].partition(".")[0], f"torch.{NARROWER[dtype]}"
     if name == "_to_copy":
         return f"write .to({narrower})"
@@ -545,7 +534,7 @@ def _way_out_of(dtype: str, operator: Any) -> str:
 
 
 def _summed(outputs: Any) -> Tensor:
-    """The sum of all differentiable outputs; ValueError if there is none."""
+    """Return the sum of all differentiable outputs; ValueError if there is none."""
     wanted = [leaf for leaf in tensors_in(outputs) if leaf.requires_grad]
     if not wanted:
         raise ValueError("training=True, but no output depends on a parameter or input that requires a gradient")
@@ -553,7 +542,7 @@ def _summed(outputs: Any) -> Tensor:
 
 
 def _held_in_wide_dtypes(model: Any, inputs: Any, named: Any) -> list[Problem]:
-    """The parameters, buffers and inputs that MPS cannot hold."""
+    """Return a problem for the parameters, buffers and inputs that MPS cannot hold."""
     values = [(f"input {i}", leaf) for i, leaf in enumerate(tensors_in((inputs, named)))]
     for module in (each for each in (model, *inputs) if isinstance(each, nn.Module)):
         values += [*module.named_parameters(), *module.named_buffers()]
@@ -566,7 +555,7 @@ def _held_in_wide_dtypes(model: Any, inputs: Any, named: Any) -> list[Problem]:
 
 
 def _first_sentence(words: str) -> str:
-    """Of a Mac's message; what follows is seldom of use."""
+    """Return the useful part of a Mac's message."""
     return words.partition(". ")[0]
 
 
@@ -583,10 +572,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """``metallab coverage package.module:factory``: 0 if it runs on MPS, 1 if not, 2 on misuse."""
     from metallab.pytorch.doctor.subject import NotAModel, made  # the doctor imports this module
 
-    takes = (
-        "package.module:factory; it returns (model, inputs) or (model, inputs, loss), of which the loss is not traced"
-    )
-    parser.add_argument("factory", help=takes)
+    parser.add_argument("factory", help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)")
     parser.add_argument("--training", action="store_true", help="trace the backward pass as well")
     given = parser.parse_args(arguments)
     try:

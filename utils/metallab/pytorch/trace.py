@@ -1,4 +1,4 @@
-"""What happened while a piece of PyTorch code ran: each operator, each copy between CPU and accelerator, each fallback.
+"""Record what happens while PyTorch code runs: each operator, each copy between CPU and accelerator, each fallback.
 
 ::
 
@@ -11,18 +11,17 @@
 A `TorchDispatchMode` sees every operator on its way to a kernel: forward, backward (on autograd's threads, too), of an
 optimizer, under autocast, or registered with `torch.library`.
 
-**Times.** The device is waited for before and after every operator, so a duration is true and belongs to one operator;
-it includes the launch and the waiting, and operators no longer overlap with Python. A trace shows where time goes; a
-timer without tracing (`metallab.timing`) shows how long the code takes.
+**Times.** The device is waited for before and after every operator, so a duration belongs to one operator; it includes
+launch and waiting, and operators no longer overlap with Python. How long the code takes untraced, a timer shows
+(`metallab.timing`).
 
-**Fallbacks.** On a Mac they happen below the place where the mode looks, so they are deduced from PyTorch's table
+**Fallbacks.** On a Mac they happen below the dispatch mode, so they are deduced from PyTorch's table
 (`metalsim.operators`) and the limits of its kernels (`metalsim.refusals`), and marked ``inferred``. The simulated Apple
-GPU reports its fallbacks itself.
+GPU reports its fallbacks.
 
-**What is not seen**: kernels that are launched without an operator, by a pybind11 extension or by
-`torch.mps.compile_shader` (register a `torch.library` operator around them); what an operator does inside, such as the
-waiting in ``nonzero``; the copies in ``torch.tensor(..., device=...)`` and in printing; threads other than this one and
-autograd's. What `torch.compile` has compiled runs uncompiled while it is traced.
+**Not seen**: kernels without an operator (`torch.mps.compile_shader`, a pybind11 extension); what an operator does
+inside, such as the waiting in ``nonzero``; the copies in ``torch.tensor(..., device=...)`` and in printing; other
+threads. Code of `torch.compile` runs uncompiled while it is traced.
 """
 
 from __future__ import annotations
@@ -70,34 +69,32 @@ class Event:
     """One thing that happened."""
 
     kind: EventKind
-    """An operator that computed, a view that did not, a copy between CPU and accelerator, or a fallback."""
+    """An operator, a view, a copy between CPU and accelerator, or a fallback."""
     name: str
     """Namespace, name and overload: ``aten::add.Tensor``."""
     device: str
-    """Where it ran: ``mps``, ``cuda``, ``cpu``; of a copy the accelerator, of a fallback the CPU."""
+    """``mps``, ``cuda`` or ``cpu``; the accelerator for a copy, the CPU for a fallback."""
     dtype: str
-    """Of its first tensor: ``float32``; empty if it has none."""
+    """Of its first tensor, such as ``float32``."""
     shapes: tuple[tuple[int, ...], ...]
-    """Of the tensors that it was given; of a nested tensor ``()``."""
+    """Of its input tensors; ``()`` for a nested tensor."""
     bytes: int
-    """Of an operator: all its tensors, given and made. Of a copy: what crossed. Of a fallback: what it copies there and
-    back. Of a view 0. Tensors that are not dense count nothing."""
+    """Of an operator: all its dense tensors. Of a copy: what crossed. Of a fallback: what it copies there and back."""
     start: float
     """Seconds since the trace began."""
     duration: float
-    """Seconds, with the launch and the waiting."""
+    """Seconds, with launch and waiting."""
     direction: Direction = ""
     """Of a copy."""
     inferred: bool = False
-    """True for a fallback that was deduced, see the module's text."""
+    """True for a fallback that was deduced."""
     module: str = ""
     """The innermost `nn.Module` that called it, by its place in the model; empty for the model itself and outside. In a
-    backward pass the one whose gradient it computes, or `dispatch.BACKWARD` where that is not known."""
+    backward pass the one whose gradient it computes, or `dispatch.BACKWARD` if unknown."""
     thread: int = 0
     """0 for the thread that recorded, other numbers for autograd's."""
     line: str = ""
-    """Of a copy or a fallback: ``file:number`` of the innermost line outside of PyTorch that called it; empty in a
-    backward pass."""
+    """Of a copy or a fallback: ``file:number`` of the innermost calling line outside of PyTorch; empty in backward."""
 
     @property
     def end(self) -> float:
@@ -111,14 +108,14 @@ class Event:
 
     @property
     def lane(self) -> str:
-        """Where a timeline draws it: on the accelerator's lane, among the copies, on the CPU's; a view nowhere."""
+        """The lane of a timeline; empty for a view."""
         if self.kind == "view":
             return ""
         return COPY_LANE if self.kind == "copy" else CPU_LANE if self.device == "cpu" else self.device
 
     @property
     def style(self) -> str:
-        """The legend's words for it."""
+        """Its words in the legend."""
         if self.kind == "fallback":
             return "fallback, inferred" if self.inferred else "fallback"
         if self.kind == "copy":
@@ -149,7 +146,7 @@ class Trace:
         return [event for event in self.events if event.kind in kinds]
 
     def busy(self, *lanes: str) -> list[TimeSpan]:
-        """Return when any of these lanes was busy: intervals in order that do not overlap."""
+        """Return the intervals in which any of these lanes was busy, in order."""
         joined: list[TimeSpan] = []
         for start, end in sorted((event.start, event.end) for event in self.events if event.lane in lanes):
             if joined and start <= joined[-1][1]:
@@ -160,7 +157,7 @@ class Trace:
 
     @property
     def starving(self) -> list[TimeSpan]:
-        """When the accelerator waited for copies or for the CPU, but not for Python or this tracer."""
+        """The intervals in which the accelerator waited for copies or for the CPU."""
         if not self.accelerator:
             return []
         return _without(self.busy(COPY_LANE, CPU_LANE), self.busy(self.accelerator))
@@ -177,13 +174,10 @@ class Trace:
             return f"{self.label}: {sentence}. The trace is complete when its block has ended."
         sentence = f"{self.label}: {sentence}; {units.seconds(self.seconds)} while traced."
         if not self.accelerator:
-            return f"{sentence} There is no accelerator, and so no lane for one and no copies."
+            return f"{sentence} There is no accelerator."
         spans = (self.busy(self.accelerator), self.starving)
         computed, starved = (sum(end - start for start, end in each) / self.seconds for each in spans)
-        return (
-            f"{sentence} {self.accelerator} computed for {computed:.0%} of that and starved for {starved:.0%}, while "
-            "copies were made or the CPU worked. In the rest Python decided what comes next, and this tracer with it."
-        )
+        return f"{sentence} {self.accelerator} computed for {computed:.0%} of that and starved for {starved:.0%}."
 
     def __repr__(self) -> str:
         return f"{self}\n{self.table().to_string(index=False)}"
@@ -249,10 +243,9 @@ class Trace:
         return plots.described(figure, str(self))
 
     def save_chrome(self, path: Path | str) -> Path:
-        """Write the events as Chrome-trace JSON, which Perfetto and chrome://tracing open; return the file.
+        """Write the events as Chrome-trace JSON, for Perfetto and chrome://tracing; return the file.
 
-        The format: *Trace Event Format*, complete events (``"ph": "X"``) with times in microseconds, and the names of
-        process and threads as metadata. Here a thread is a lane; views have one of their own.
+        The format: *Trace Event Format*, complete events (``"ph": "X"``) in microseconds. A thread is a lane.
         """
         order = (*self.lanes, "")
         threads = sorted({(e.lane, e.thread) for e in self.events}, key=lambda key: (order.index(key[0]), key[1]))
@@ -278,10 +271,10 @@ class Trace:
 
 @contextlib.contextmanager
 def record(on: Device) -> Iterator[Trace]:
-    """Record what the block runs; the `Trace` that it gives is complete when the block ends.
+    """Record what the block runs; the `Trace` is complete when the block ends.
 
-    ``on`` is the device whose work is waited for, as `metallab.device.pick` gives it. RuntimeError inside another
-    block that records, TypeError for the name of a device, or a `torch.device`.
+    ``on`` is a device of `metallab.device.pick`. RuntimeError inside another block that records, TypeError for a
+    device's name or a `torch.device`.
     """
     if not hasattr(on, "synchronize"):
         raise TypeError(f"on is {on!r}, which cannot be waited for: give metallab.device.pick({str(on)!r})")
@@ -290,7 +283,7 @@ def record(on: Device) -> Iterator[Trace]:
     try:
         recorder = _Recorder(on)
         with on.active(), recorder.modules, recorder.listening(), watching(recorder.see):
-            torch.ones(1, device=on.torch_device)  # loads what a first operator does: seconds, which look like a gap
+            torch.ones(1, device=on.torch_device)  # the first operator loads libraries
             recorder.trace.events.clear()
             recorder.zero = time.perf_counter_ns()
             try:
@@ -319,7 +312,7 @@ class _Recorder:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Keep what the simulated GPU reports while an operator runs, on the thread where it does."""
+        """Keep what the simulated GPU reports while an operator runs."""
         if not self.on.simulated:
             yield
             return
@@ -331,7 +324,7 @@ class _Recorder:
 
     def see(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Run an operator, wait for it, and note what it was."""
-        if function.namespace == "profiler":  # marks that PyTorch sets for its own profiler
+        if function.namespace == "profiler":  # PyTorch's own marks
             return function(*args, **kwargs)
         self.on.synchronize()  # what was launched unseen belongs to no event
         self.told.inside = inside = []
@@ -350,8 +343,8 @@ class _Recorder:
         there = self.trace.accelerator
         if strangers := call.devices - {there, "cpu", "meta"}:
             raise ValueError(
-                f"{call.name} runs on {', '.join(strangers)}, and this trace waits for {self.on.kind} alone: its times "
-                "would be wrong. Give record() the device that the code runs on"
+                f"{call.name} runs on {', '.join(strangers)}, and this trace waits for {self.on.kind} only: "
+                "give record() the device that the code runs on"
             )
         kind, direction, inferred = call.kind(there, on_a_mac=there == "mps" and not self.on.simulated)
         tensors = call.given or call.made
@@ -384,7 +377,7 @@ class _Call:
         self.devices = {tensor.device.type for tensor in (*self.given, *self.made)}
 
     def direction(self, accelerator: str) -> Direction:
-        """Which way it copied; empty if it did not go between the CPU and the accelerator."""
+        """Return the direction of a copy between the CPU and the accelerator, or ''."""
         base = self.name.partition(".")[0]
         if base not in COPIES:
             return ""
@@ -395,7 +388,7 @@ class _Call:
         return "to host" if target == "cpu" else "to device"
 
     def kind(self, accelerator: str, on_a_mac: bool) -> tuple[EventKind, Direction, bool]:
-        """Return the kind; of a copy where it went; and whether a fallback was inferred."""
+        """Return the kind, a copy's direction, and whether a fallback was inferred."""
         if any(told.kind == "fallback" for told in self.inside):
             return "fallback", "", False
         if direction := self.direction(accelerator):
@@ -405,7 +398,7 @@ class _Call:
         return "view" if self.function.is_view else "op", "", False
 
     def leaves_the_gpu(self) -> bool:
-        """What PyTorch's table and the limits of its kernels say of this call."""
+        """Return True if PyTorch computes this call on the CPU of a Mac."""
         if operators.status(self.name) in ("missing", "falls back"):
             return True
         return isinstance(refusals.outcome(self.name, self.args, self.kwargs), refusals.Detour)

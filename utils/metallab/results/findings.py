@@ -1,11 +1,10 @@
-"""What results say: of one machine, and of several side by side. The report and notebook 12 show what is found here.
+"""Conclusions from results: of one machine, and of several side by side, for the report and notebook 12.
 
-Machines are never compared by their times. What stands side by side are ratios, each taken within one process on one
-machine: a variant's speed-up over the baseline that ran in turn with it. Where a benchmark was measured in several
-processes, each process counts once, with its median: two processes of the same code differ by where the system puts
-their memory, by what else runs, by how warm the chip is, and hundreds of samples of one say nothing about that. So
-advise Georges, Buytaert and Eeckhout, *Statistically rigorous Java performance evaluation* (2007), and Kalibera and
-Jones, *Rigorous benchmarking in reasonable time* (2013).
+Machines are never compared by their times, only by ratios, each taken within one process on one machine: a variant's
+speed-up over the baseline that ran in turn with it. Where a benchmark was measured in several processes, each process
+counts once, with its median: two processes of the same code differ by memory layout, load and temperature. So advise
+Georges, Buytaert and Eeckhout, *Statistically rigorous Java performance evaluation* (2007), and Kalibera and Jones,
+*Rigorous benchmarking in reasonable time* (2013).
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ from metallab.timing import Measurement
 
 REFERENCES = paths.ROOT / "data" / "results"
 WANTED = "no run yet: be the first (make bench; data/results/README.md)"
-LOW_PRECISION = ("float16", "bfloat16", "int8", "uint8")
 
 Row = tuple[str, tuple[str, ...]]
-"""What a line of a table is about, and its cell for each machine."""
+"""Label of a table's row, and its cell for each machine."""
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What may be said of one variant of a comparison on one machine."""
+    """The conclusion about one variant of a comparison on one machine."""
 
     comparison: str
     variant: str
@@ -41,12 +39,12 @@ class Conclusion:
     words: str
     reason: str = ""
     ratio: tuple[float, float, float] | None = None
-    """Low end, median and high end of the speed-up; None where none may be given."""
+    """Low end, median and high end of the speed-up; None where it is withheld."""
     lesson: str = ""
     baseline: str = ""
     role: str = ""
     baseline_role: str = ""
-    """What variant and baseline are on any machine."""
+    """Of variant and baseline: what they are on any machine."""
     series: str = ""
     """See `records.Compared`."""
     measured: Measurement | None = None
@@ -77,24 +75,16 @@ class Conclusion:
         return None not in sides and [side.kind == "cpu" for side in sides] == [False, True]
 
     @property
-    def in_fewer_bits(self) -> bool:
-        """True for low precision beside the full one on the same device."""
-        ours, theirs = self.measured, self.baseline_measured
-        if ours is None or theirs is None or ours.device != theirs.device:
-            return False
-        return ours.dtype in LOW_PRECISION and theirs.dtype not in LOW_PRECISION
-
-    @property
     def label(self) -> str:
         """What was compared with what, in the same words on every machine."""
         return f"{self.comparison}: {self.role} over {self.baseline_role}"
 
 
 def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Conclusion | None:
-    """What may be said of a compared variant, one record from each process; None for a baseline or a lone measurement.
+    """Return the conclusion about a compared variant, one record from each process; None for a baseline.
 
-    A speed-up is given only of runs that may be believed (`metallab.records.believed`) and had samples enough.
-    ``baseline`` are the records of its baseline, see `baselines`: they tell what each pair showed, where those are few.
+    A speed-up is given only of runs that `metallab.records.believed` accepts and that have samples enough.
+    ``baseline`` are the records of its baseline, see `baselines`.
     """
     compared = runs[0].comparison
     if compared is None or compared.outcome == "baseline":
@@ -114,7 +104,7 @@ _Judged = tuple[str, str, str, tuple[float, float, float] | None]
 
 
 def _refused(doubt: timing.Doubt) -> _Judged:
-    """Return what is said where no speed-up is given."""
+    """Return the outcome where no speed-up is given."""
     if doubt.kind == "simulated":
         return "simulated", "simulated", "no speed-up is given", None
     if doubt.kind == "fast mode":
@@ -160,7 +150,7 @@ def _interval(medians: Sequence[float]) -> tuple[float, float, float]:
 
 
 def trust(records: Sequence[Record]) -> str:
-    """Whether what was measured may be believed, in a line or two, and what to run again.
+    """Return in a line or two whether results are reliable, and what to run again.
 
     Empty if nothing was measured for real and in full mode.
     """
@@ -171,22 +161,20 @@ def trust(records: Sequence[Record]) -> str:
     if not busy and not drifted:
         noisy = sum(bool({"noisy", "unreliable"} & set(record.measurement.flags)) for record in real)
         spread = f" The times of {noisy} vary by more than 10 %: take them as rough." if noisy else ""
-        made = f"{len(real)} measurement{'s' * (len(real) > 1)}"
-        return f"{made}: no other program was busy meanwhile, and the machine's speed held.{spread}"
-    doubts = ((busy, "while other programs were busy"), (drifted, "while the machine's speed drifted"))
-    made = " and ".join(f"{len(doubted)} of {len(real)} {how}" for doubted, how in doubts if doubted)
+        return f"Measurements: {len(real)}, on a quiet machine of constant speed.{spread}"
     every = conclusions(real)
-    lost = sum(conclusion.outcome == "withheld" for conclusion in every)
+    withheld = sum(conclusion.outcome == "withheld" for conclusion in every)
     lessons = sorted({record.lesson.split("_")[0] for record in [*busy, *drifted]})
     again = ["make run"] if len(lessons) > 4 else [f"make run ONLY={number}" for number in lessons]
     return (
-        f"Measured {made}: of {len(every)} speed-ups {lost or 'none'} had to be withheld for it. "
+        f"Measurements: {len(real)}, {len(busy)} of them while other programs were busy, {len(drifted)} while the "
+        f"machine's speed drifted. Speed-ups: {len(every)}, {withheld} of them withheld. "
         f"Close other programs and run again: {'; '.join(again)}."
     )
 
 
 def doubted(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
-    """Of the records of real hardware in full mode: those made on a busy machine, and those on a drifting one."""
+    """Return the records of a busy machine, and those of a drifting one; of real hardware in full mode."""
     real = _real(records)
     busy = [record for record in real if record.measurement.others > timing.BUSY]
     return busy, [record for record in real if abs(record.sentinel_drift or 0) > timing.DRIFT]
@@ -197,7 +185,7 @@ def _real(records: Sequence[Record]) -> list[Record]:
 
 
 def conclusions(records: Iterable[Record]) -> list[Conclusion]:
-    """Return what may be said of every compared variant."""
+    """Return the conclusions about all compared variants."""
     records = list(records)
     bases = baselines(records)
     every = [conclusion_of(runs, bases.get(comparison_of(runs[0]), ())) for runs in by_name(records).values()]
@@ -223,7 +211,7 @@ def comparison_of(record: Record) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class Column:
-    """A machine in a table of several: where its results come from, and what they say."""
+    """A machine in a table of several, with its results."""
 
     title: str
     origin: str
@@ -237,26 +225,26 @@ class Column:
 
     @property
     def head(self) -> str:
-        """Its title with what must not be overlooked."""
+        """Its title, marked if it is simulated."""
         return f"SIMULATED {self.title}" if self.simulated else self.title
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Something that could not be read, and why."""
+    """A file that could not be read, and why."""
 
     what: str
     reason: str
 
 
 def column(records: Sequence[Record], origin: str) -> Column:
-    """A machine from its records, named after what was measured: an accelerator before a CPU."""
+    """Return a machine's column, named after the accelerator that was measured, or else the CPU."""
     first = min((record.measurement for record in records), key=lambda m: (m.kind == "cpu", -(m.threads or 0)))
     return Column(first.device, origin, tuple(records), tuple(conclusions(records)))
 
 
 def distinct(columns: Iterable[Column]) -> list[Column]:
-    """The same columns; of those with one title the second is called ``title (2)``: two machines may be of one kind."""
+    """Return the columns with distinct titles: the second of one kind is called ``title (2)``."""
     seen: Counter[str] = Counter()
     named = []
     for one in columns:
@@ -267,7 +255,7 @@ def distinct(columns: Iterable[Column]) -> list[Column]:
 
 
 def references() -> tuple[list[Column], list[Unreadable]]:
-    """The machines whose results come with the project, and the files among them that cannot be used."""
+    """Return the machines in ``data/results``, and the files there that cannot be used."""
     columns, unreadable = [], []
     for path in sorted(REFERENCES.glob("*.json")):
         try:
@@ -278,7 +266,7 @@ def references() -> tuple[list[Column], list[Unreadable]]:
 
 
 def beside(mine: Column | None) -> tuple[list[Column], list[Unreadable]]:
-    """Return a machine here beside the stored ones, and a column for the machine that nobody has measured yet."""
+    """Return a machine beside the stored ones, and a column for one that is wanted."""
     stored, unreadable = references()
     here = [replace(mine, title=f"here, {mine.title}")] if mine else []
     kept = [replace(one, title=f"{one.title} (stored)") for one in distinct(stored)]
@@ -286,9 +274,9 @@ def beside(mine: Column | None) -> tuple[list[Column], list[Unreadable]]:
 
 
 def with_now(now: Column) -> Column:
-    """Return this machine's latest run, with what a page has measured just ``now`` instead of that lesson's results.
+    """Return this machine's latest run, with a page's new results in place of that lesson's.
 
-    ``now`` alone if there is no such run, or it is another device's.
+    Return ``now`` if there is no such run, or it is another device's.
     """
     before = latest()
     if before is None or before.title != now.title:
@@ -306,7 +294,7 @@ def latest() -> Column | None:
     for run, results in files:
         records = []
         for path in results:
-            with contextlib.suppress(RecordError):  # the report names it; here it is one file less to choose from
+            with contextlib.suppress(RecordError):  # the report names it
                 records += load(path)
         if any(_is_of(record, here) for record in records):
             of_runs[run] = records
@@ -324,7 +312,7 @@ def _is_of(record: Record, here: machine.Machine) -> bool:
 
 
 def wanted(columns: Iterable[Column]) -> list[Column]:
-    """A column for the machine that everybody asks about and nobody has measured: an Apple GPU, if none is there."""
+    """Return an empty column for an Apple GPU, unless one was measured."""
     measured = [record for one in columns for record in one.records if record.machine.os_name == "macOS"]
     real = [record for record in measured if not record.measurement.simulated and record.measurement.kind != "cpu"]
     return [] if real else [Column("Apple GPU", WANTED)]
@@ -334,7 +322,7 @@ def wanted(columns: Iterable[Column]) -> list[Column]:
 
 
 def provenance(columns: Sequence[Column]) -> list[Row]:
-    """What each machine is, and how its results were made."""
+    """Return the rows that describe the machines and how their results were made."""
     made = [_provenance(one) for one in columns]
     labels = list(dict.fromkeys(label for rows in made for label in rows))
     return [(label, tuple(rows.get(label, "–") for rows in made)) for label in labels]
@@ -361,76 +349,47 @@ def _provenance(one: Column) -> dict[str, str]:
 _FRAMEWORKS = ("torch", "tensorflow", "jax", "mlx", "onnxruntime")
 
 
-def side_by_side(columns: Sequence[Column]) -> list[Row]:
-    """For each lesson of the first machine one comparison, as lesson and label, and its speed-up on every machine.
-
-    Of those with a speed-up there and on another machine it is a GPU's over its CPU, if there is one; then the one that
-    most machines have; then the one with the largest difference on the first. A lesson that has none has no row.
-    """
-    mine, *others = ({_row(each): each for each in one.conclusions if each.ratio} for one in columns)
-    best: dict[str, tuple[tuple[bool, int, float], str]] = {}
-    for row, each in mine.items():
-        shared = sum(row in of_one for of_one in others)
-        rank = each.by_gpu, shared, abs(math.log(each.ratio[1]))
-        if shared and (each.lesson not in best or rank > best[each.lesson][0]):
-            best[each.lesson] = rank, row
-    rows = [best[lesson][1] for lesson in sorted(best)]
-    return [(row, tuple(of_one[row].short if row in of_one else "–" for of_one in (mine, *others))) for row in rows]
-
-
 def in_short(one: Column) -> list[str]:
-    """What a machine's results say in a minute: its GPU, low precision, and the largest gains; a sentence each.
-
-    Empty if nothing was compared for real and in full mode.
-    """
+    """Return a machine's results in a few sentences; none if nothing was compared for real and in full mode."""
     judged = [each for each in one.conclusions if each.outcome in _OUTCOMES]
     if not judged:
         return []
     gpu = [each for each in judged if each.by_gpu]
-    told = [
-        f"The GPU beside this machine's CPU: speed-up {_spread(gpu)}." if gpu else "No GPU was measured against a CPU."
-    ]
+    sentences = [f"GPU over this machine's CPU: {_spread(gpu)}." if gpu else "No GPU was measured against a CPU."]
     if sizes := [f"{row}: {words}" for row, words in _crossovers(gpu).items() if "from n =" in words]:
-        told.append(f"From which size on: {'; '.join(sizes)}.")
-    if low := [each for each in judged if each.in_fewer_bits]:
-        told.append(f"Low precision on the same device: speed-up {_spread(low)}.")
+        sentences.append(f"From which size on: {'; '.join(sizes)}.")
     best: dict[str, Conclusion] = {}  # of each lesson
     for each in judged:
         gains = each.outcome == "faster" and each.ratio
         if gains and (each.lesson not in best or each.ratio[1] > best[each.lesson].ratio[1]):
             best[each.lesson] = each
-    largest = sorted(best.values(), key=lambda each: each.ratio[1], reverse=True)[:3]
-    if largest:
-        told.append(f"The largest gains: {'; '.join(f'{each.speed_up} ({_row(each)})' for each in largest)}.")
-    return told
+    if largest := sorted(best.values(), key=lambda each: each.ratio[1], reverse=True)[:3]:
+        sentences.append(f"The largest gains: {'; '.join(f'{each.speed_up} ({_row(each)})' for each in largest)}.")
+    return sentences
 
 
 def _spread(conclusions: Sequence[Conclusion]) -> str:
-    """From which speed-up to which, and how often each verdict: ``0.13 to 65.8, median 2.38 (29 faster, 9 slower)``."""
-    ratios = sorted(each.ratio[1] for each in conclusions if each.ratio)
+    """Return the range of speed-ups, and how often each verdict: ``0.13 to 65.8 (29 faster, 9 slower)``."""
+    ratios = [each.ratio[1] for each in conclusions if each.ratio]
     verdicts = Counter(each.outcome for each in conclusions)
     counts = ", ".join(f"{verdicts[outcome]} {outcome}" for outcome in _OUTCOMES if verdicts[outcome])
-    if not ratios:
-        return f"no speed-up is given ({counts})"
-    ends = " to ".join(dict.fromkeys(units.times(end) for end in (ratios[0], ratios[-1])))
-    middle = f", median {units.times(statistics.median(ratios))}" if len(ratios) > 2 else ""
-    return f"{ends}{middle} ({counts})"
+    ends = " to ".join(dict.fromkeys(map(units.times, (min(ratios), max(ratios))))) if ratios else "no speed-up"
+    return f"{ends} ({counts})"
 
 
 _OUTCOMES = ("faster", "slower", "same", "inconclusive", "differ", "withheld")
 
 
 def crossovers(columns: Sequence[Column]) -> list[Row]:
-    """From which size on one side of a comparison is faster: at that size and at every larger one that was measured.
+    """Return from which size on one side of a comparison is faster: at that size and at every larger one.
 
-    Of the comparisons of one series, where there are three sizes at least. Sizes of which nothing may be said are not
-    counted, and named.
+    For comparisons of one series with at least three sizes. Sizes without a conclusion are named, not counted.
     """
     return _rows(columns, [_crossovers(one.conclusions) for one in columns])
 
 
 def _crossovers(conclusions: Iterable[Conclusion]) -> dict[str, str]:
-    """What is said of each series, on one machine."""
+    """Return the crossover of each series on one machine, in words."""
     outcomes: dict[str, dict[float, str]] = {}
     for each in conclusions:
         if each.series and each.measured.size:
@@ -441,7 +400,7 @@ def _crossovers(conclusions: Iterable[Conclusion]) -> dict[str, str]:
 
 
 def from_which_size(outcomes: Mapping[float, str]) -> str:
-    """From which size on one side is faster, in words, from what was concluded at each; empty for fewer than three.
+    """Return from which size on one side is faster, from the outcome at each size; empty for fewer than three.
 
     >>> from_which_size({64: "slower", 128: "faster", 256: "withheld", 512: "faster"})
     'faster from n = 128 on (nothing may be said of n = 256)'
@@ -464,22 +423,22 @@ def from_which_size(outcomes: Mapping[float, str]) -> str:
 
 
 def every(columns: Sequence[Column]) -> list[Row]:
-    """Every speed-up, and why some have none."""
+    """Return all speed-ups, and why some have none."""
     return _rows(columns, [_cells(one.conclusions) for one in columns])
 
 
 def _cells(conclusions: Iterable[Conclusion]) -> dict[str, str]:
-    """Return what is said on one machine, by row."""
+    """Return the cells of one machine, by row."""
     return {_row(each): f"{each.short} ({each.interval})" if each.ratio else each.words for each in conclusions}
 
 
 def _row(conclusion: Conclusion) -> str:
-    """Return the lesson's number and what was compared with what, which is the same on every machine."""
+    """Return the lesson's number and what was compared, the same on every machine."""
     return f"{_number(conclusion)} {conclusion.label}"
 
 
 def _rows(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> list[Row]:
-    """The rows of a table from what is said on each machine, by row."""
+    """Return the rows of a table from the cells of each machine."""
     labels = sorted({row for of_one in cells for row in of_one}, key=_in_order)
     nothing = ["SIMULATED: none given" if one.simulated else "–" for one in columns]
     pairs = list(zip(cells, nothing, strict=True))
@@ -487,7 +446,7 @@ def _rows(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> list
 
 
 def _in_order(label: str) -> list[str | int]:
-    """A key to sort by, for the eye alone, that has ``batch of 2`` before ``batch of 16``."""
+    """Return a key that sorts ``batch of 2`` before ``batch of 16``."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", label)]
 
 

@@ -1,4 +1,4 @@
-"""This machine beside those whose results come with the project, as notebook 12 shows them.
+"""This machine beside those in ``data/results``, for notebook 12.
 
 ::
 
@@ -22,7 +22,7 @@ from metallab.timing import Comparison
 
 @dataclass(frozen=True)
 class Machines:
-    """Columns of results, this machine's first; only ratios stand beside each other."""
+    """Columns of results, this machine's first; only ratios are compared."""
 
     columns: tuple[Column, ...]
     unreadable: tuple[findings.Unreadable, ...] = ()
@@ -30,7 +30,7 @@ class Machines:
 
     @property
     def described(self) -> tables.Table:
-        """What each machine is and how its results were made, a row each."""
+        """A row for each machine: what it is, how its results were made."""
         rows = findings.provenance(self.columns)
         shown = [(label, cells) for label, cells in rows if label in _DESCRIBED]
         machines = [[one.head, *(cells[index] for _, cells in shown)] for index, one in enumerate(self.columns)]
@@ -51,7 +51,7 @@ class Machines:
         return plots.speedups_by_size({key: line for key, line in lines.items() if line}, heading=heading)
 
     def sentences(self, series: str) -> list[str]:
-        """Of each machine that measured it: from which size on its GPU wins over its CPU, or one thread over all."""
+        """Return for each machine from which size on its GPU wins over its CPU, or one thread over all."""
         told = []
         for one in self.columns:
             for sides, by_size in list(_by_sides(one, series).items())[:1]:
@@ -77,17 +77,14 @@ _DESCRIBED = ("Chip", "System", "frameworks", "processes for each")
 
 
 def beside(lesson: str, *measured: Comparison) -> Machines:
-    """This machine, with its latest run and what a page has just measured, beside the machines in ``data/results``.
-
-    The last column is the machine that nobody has measured yet, if there is one.
-    """
+    """Return this machine, with its latest run and a page's new results, beside those in ``data/results``."""
     page = findings.column(gather(lesson, *measured), "this page")
     columns, unreadable = findings.beside(_newest(findings.with_now(page), page))
     return Machines(tuple(columns), tuple(unreadable))
 
 
 def _newest(both: Column, page: Column) -> Column:
-    """A machine's results, without an earlier run's of a series that a page has just measured."""
+    """Return a machine's results without an earlier run's of a series that a page has measured."""
     lessons = {each.lesson for each in page.conclusions}
     again = {each.series for each in page.conclusions if each.series}
     kept = [each for each in both.conclusions if each.lesson in lessons or each.series not in again]
@@ -95,7 +92,7 @@ def _newest(both: Column, page: Column) -> Column:
 
 
 def _by_sides(one: Column, series: str) -> dict[tuple[str, str], dict[float, Conclusion]]:
-    """What a machine says of a series by size, for each (measured, baseline) in words, a GPU's first. The last wins."""
+    """Return a series by size, for each (measured, baseline) in words, a GPU's first."""
     by_sides: dict[tuple[str, str], dict[float, Conclusion]] = {}
     for each in sorted(one.conclusions, key=lambda each: not each.by_gpu):
         if each.series == series and each.measured.size:

@@ -1,7 +1,7 @@
-"""Executed notebooks as a host's viewer can show them: no styles, no scripts, no widgets, and nothing of this machine.
+"""Make executed notebooks plain: no styles, scripts or widgets, and nothing of this machine, as a host's viewer shows.
 
-Pictures become PNGs of at most 256 colours on white, films PNGs that move, HTML the few elements that every viewer
-keeps. What was coloured in a table is bold. `pages.read_notebook` has taken the paths out.
+Pictures become PNGs of at most 256 colours on white, films animated PNGs, HTML the few elements that every viewer
+keeps. What was coloured in a table is bold. `pages.read_notebook` has removed the paths.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _COLOURED = re.compile(r"#(T_\w+_row\d+_col\d+)\b")
 
 
 class PlainError(ValueError):
-    """An executed page that a host cannot show, or that would tell of the machine; the message says where and why."""
+    """An executed page that a host cannot show, or that names this machine; the message says where."""
 
 
 def make_plain(notebook: NotebookNode) -> NotebookNode:
-    """An executed notebook, changed to what a host's viewer shows; the code stays as it is.
+    """Change an executed notebook to what a host's viewer shows, and return it.
 
     PlainError if it has an output that no viewer shows, or one that names this machine, its user or a folder.
     """
@@ -55,7 +55,7 @@ def make_plain(notebook: NotebookNode) -> NotebookNode:
 
 
 def _plain(output: NotebookNode) -> Iterator[NotebookNode]:
-    """An output as a viewer shows it: none, one, or its pictures and the rest."""
+    """Yield an output as a viewer shows it: its pictures, then the rest."""
     if output.output_type == "stream":
         output.text = without_colours(output.text)
         yield output
@@ -79,7 +79,7 @@ def _plain_data(output: NotebookNode) -> Iterator[NotebookNode]:
             about = {"image/png": {"alt": words}}
             yield type(output)(output_type="display_data", data={"image/png": _encoded(picture)}, metadata=about)
     if data.get("text/html") or "image/png" in data:
-        data.pop("text/plain", None)  # the object's name, which nobody sees
+        data.pop("text/plain", None)  # the object's name
     data = {kind: value for kind, value in data.items() if kind in KEPT and value}
     if data:
         output.data = type(output)(data)
@@ -99,7 +99,7 @@ def _encoded(picture: bytes) -> str:
 
 
 def plain_html(html: str) -> tuple[list[tuple[bytes, str]], str]:
-    """The pictures inside some HTML, each a PNG with its alternative text, and the HTML without pictures and styles."""
+    """Return the pictures inside HTML, each a PNG with its alternative text, and the HTML without styles."""
     from bs4 import BeautifulSoup
 
     soup = BeautifulSoup(html, "html.parser")
@@ -128,9 +128,9 @@ def _embolden(element, soup: BeautifulSoup) -> None:
 
 
 def small_png(picture: bytes, width: int | None = None) -> bytes:
-    """A picture as a PNG of at most 256 colours on white; a film as a PNG that moves, of at most `MOST_FRAMES` frames.
+    """Return a picture as a PNG of at most 256 colours on white; a film as an animated PNG of `MOST_FRAMES` frames.
 
-    ``width`` is the most that a picture may have, in pixels. PlainError if it is no picture.
+    ``width`` limits its width in pixels. PlainError if it is no picture.
     """
     from PIL import Image
 
@@ -165,14 +165,14 @@ def _on_white(picture: Image.Image, width: int | None) -> Image.Image:
 
 
 def _saved(frames: list[Image.Image], milliseconds: list[int] | None = None) -> bytes:
-    """One picture or a film as a PNG with a palette for all of it."""
+    """Return one picture or a film as a PNG with one palette."""
     from PIL import Image
 
     width, height = frames[0].size
     every = Image.new("RGB", (width, height * len(frames)))
     for number, frame in enumerate(frames):
         every.paste(frame, (0, number * height))
-    # of the colours that are left out none was far from one that stays, so rare ones are not lost
+    # this method keeps rare colours
     few = every.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     first, *rest = [few.crop((0, number * height, width, (number + 1) * height)) for number in range(len(frames))]
     film = {"save_all": True, "append_images": rest, "duration": milliseconds, "loop": 0} if rest else {}

@@ -42,10 +42,10 @@ _STATUSES = ("passed", "incomplete", "failed", "skipped")
 
 
 class ReportError(ValueError):
-    """Something that cannot be reported on; the message says why, and what to do."""
+    """A run without a report; the message says why, and what to do."""
 
 
-# --- what a run left behind ---
+# --- a run's files ---
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,16 @@ class Notebook:
     name: str
     title: str
     status: Literal["passed", "incomplete", "failed", "skipped"]
-    """``incomplete`` is without a tool that is missing."""
+    """``incomplete``: a tool is missing."""
     seconds: float | None = None
     reason: str = ""
     cells: int | None = None
     executed: int | None = None
     peak_rss_bytes: int | None = None
     failed_copy: str | None = None
-    """What a failed notebook left: its partial copy, or a text; relative to the run's folder."""
+    """The partial copy of a failed notebook, or a text; relative to the run's folder."""
     not_run: tuple[dict[str, str], ...] = ()
-    """What was not run for want of a tool: ``where``, ``what``, and how to ``mend`` it."""
+    """Cells that did not run because a tool is missing: ``where``, ``what``, and how to ``mend`` it."""
 
     @property
     def number(self) -> str:
@@ -74,7 +74,7 @@ class Notebook:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a run says of itself."""
+    """The contents of ``summary.json``."""
 
     mode: str
     device: str
@@ -133,7 +133,7 @@ class Card:
 
     @property
     def drifted(self) -> bool:
-        """True if the machine's speed moved so far that the notebook's numbers are in doubt."""
+        """True if the machine's speed moved too far."""
         return abs(self.drift) > DRIFT
 
 
@@ -173,44 +173,32 @@ class ReportPage:
     """This run's machine first, if it measured anything, then those whose results come with the project."""
     problems: list[Unreadable] = field(default_factory=list)
     trust: str = ""
-    """Whether what was measured may be believed, and what to run again: see `findings.trust`."""
+    """See `findings.trust`."""
     doubted: bool = False
-    """True if some of it may not."""
+    """True if some measurements are not reliable."""
 
     @property
     def banners(self) -> list[tuple[str, str]]:
-        """Style and text of what must be read before any number."""
+        """Style and text of the notes above all numbers."""
         fast = [("fast", FAST)] if self.summary.mode == "fast" else []
         return ([("simulated", SIMULATED)] if self.summary.simulated else []) + fast
 
     @property
     def again(self) -> list[str]:
-        """Which pages are not wholly here, and what to do about it, a sentence each."""
-        failed = [card.notebook.number for card in self.cards if card.notebook.status == "failed"]
-        sentences = []
-        if failed:
-            commands = ["make run"] if len(failed) > 4 else [f"make run ONLY={number}" for number in failed]
-            sentences.append(
-                f"Failed: {', '.join(failed)}. Fix what is named below and run again: {'; '.join(commands)}."
-            )
-        lacking: dict[tuple[str, str], list[str]] = {}
+        """Which pages failed, are incomplete or were skipped, and what to do about it; a sentence each."""
+        sentences: dict[str, list[str]] = {}
         for notebook in (card.notebook for card in self.cards):
-            mends = dict.fromkeys(gap["mend"] for gap in notebook.not_run)
-            if notebook.status == "incomplete":
-                lacking.setdefault(("Incomplete", "; ".join(mends) or notebook.reason), []).append(notebook.number)
-            elif notebook.status == "skipped":
-                lacking.setdefault(("Skipped", notebook.reason or "no reason was given"), []).append(notebook.number)
-        return sentences + [f"{how}: {', '.join(pages)} ({why})." for (how, why), pages in lacking.items()]
+            why = "; ".join(dict.fromkeys(gap["mend"] for gap in notebook.not_run)) or notebook.reason
+            if notebook.status == "failed":
+                why = f"fix what is named below, and make run ONLY={notebook.number}"
+            if notebook.status != "passed":
+                sentences.setdefault(f"{notebook.status.capitalize()} ({why})", []).append(notebook.number)
+        return [f"{what}: {', '.join(numbers)}." for what, numbers in sentences.items()]
 
     @property
     def in_short(self) -> list[str]:
-        """What this run found, in a minute."""
+        """The run's results in a few sentences."""
         return findings.in_short(self.machines[0]) if self.measurements else []
-
-    @property
-    def beside(self) -> list[findings.Row]:
-        """Of each page that another machine has run as well a comparison, beside that machine's."""
-        return findings.side_by_side(self.machines) if self.measurements else []
 
     @property
     def lessons(self) -> dict[str, list[Group]]:
@@ -222,13 +210,13 @@ class ReportPage:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many notebooks ended in which way."""
+        """The number of notebooks with each status."""
         statuses = [card.notebook.status for card in self.cards]
         return {status: statuses.count(status) for status in _STATUSES if status in statuses}
 
     @property
     def tables(self) -> list[tuple[str, str, list[findings.Row]]]:
-        """Title, note and rows of each table of machines, whose cells stand in the order of ``machines``."""
+        """Title, note and rows of each table of machines, in the order of ``machines``."""
         sizes = "From which size on one side is faster: at that size and at every larger one that was measured."
         tables = [
             ("What they are", "", findings.provenance(self.machines)),
@@ -244,9 +232,9 @@ class ReportPage:
 
 
 def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]]:
-    """Write the report on a run into a folder; return the page, and the files of results that cannot be read.
+    """Write the report on a run; return the page, and the files of results that cannot be read.
 
-    ReportError if the run's summary, or what a failed notebook left, cannot be read.
+    ReportError if the run's summary, or a failed notebook, cannot be read.
     """
     page = ReportPage(read_summary(run))
     page.cards = [_card(notebook, run, folder) for notebook in page.summary.notebooks]
@@ -274,7 +262,7 @@ def _template() -> jinja2.Template:
 
 
 def _card(notebook: Notebook, run: Path, folder: Path) -> Card:
-    """A notebook with a link to what it left, and the end of its traceback if it failed."""
+    """Return a notebook's card, with a link to its copy, and the end of its traceback if it failed."""
     card, path = Card(notebook), run / (notebook.failed_copy or f"{notebook.name}.ipynb")
     if not path.is_file():
         return card
@@ -286,7 +274,7 @@ def _card(notebook: Notebook, run: Path, folder: Path) -> Card:
 
 
 def traceback_tail(path: Path) -> str:
-    """The last lines of the last error of a notebook, or of a text; empty if there was none."""
+    """Return the last lines of the last error of a notebook, or of a text; empty if there was none."""
     import nbformat
 
     try:
@@ -343,10 +331,7 @@ def _group(page: ReportPage, notebook: str, record: Record) -> Group:
 
 
 def _fill(card: Card, path: Path, records: Sequence[Record]) -> None:
-    """Put what a notebook found, as it was last saved, on its card, and how far the machine's speed drifted.
-
-    Three samples of fast mode cannot tell a drift from noise.
-    """
+    """Put a notebook's headline on its card, and how far the machine's speed drifted, in full mode."""
     drifts = [record.sentinel_drift or 0.0 for record in records if record.measurement.mode == "full"]
     card.drift = max(drifts, key=abs, default=0.0)
     card.headline = headline_of(records)
@@ -408,7 +393,7 @@ def duration(seconds: float) -> str:
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """``metallab report``: 0, or 2 if it cannot be made, or is without a file of results that cannot be read."""
+    """``metallab report``: 0, or 2 if it cannot be made, or a file of results cannot be read."""
     parser.add_argument("run", type=Path, nargs="?", help="folder of a run; by default the latest under build/")
     run = parser.parse_args(arguments).run
     try:

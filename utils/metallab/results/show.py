@@ -34,7 +34,7 @@ PICTURE_WIDTH = 640
 
 
 class ShowError(ValueError):
-    """A run, or a page of it, that is not shown; the message says why, and what to do."""
+    """A run or a page that is not shown; the message says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,13 @@ class ExecutedSet:
 def make(run: Path, folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
     """Put the pages of a run into the set of its machine; return the set's folder, and the reason for each refusal.
 
-    ShowError if the run is in fast mode or simulated, or none of its pages may be shown; report.ReportError if its
-    summary cannot be read.
+    ShowError if the run is in fast mode or simulated, or no page may be shown.
     """
     summary = report.read_summary(run)
     if summary.simulated:
-        raise ShowError(f"{run} was simulated: what it measured is of no GPU; show the run of a real device")
+        raise ShowError(f"{run} was simulated: show the run of a real device")
     if summary.mode != "full":
-        raise ShowError(f"{run} is a run in {summary.mode} mode, of which nothing follows: make run MODE=full")
+        raise ShowError(f"{run} is a run in {summary.mode} mode: make run MODE=full")
     target = folder / Path(paths.results_file(summary.label)).stem
     shown: dict[str, report.Notebook] = {}
     if (target / "summary.json").exists():
@@ -110,7 +109,7 @@ def _write_page(entry: report.Notebook, run: Path, label: str, target: Path) -> 
     executed = plain.make_plain(pages.read_notebook(run / f"{name}.ipynb"))
     measured = records.load(results)
     if any(each.measurement.simulated or each.measurement.mode != "full" for each in measured):
-        raise ShowError(f"its results are simulated or of fast mode, although the run says otherwise; {again}")
+        raise ShowError(f"its results are simulated or of fast mode; {again}")
     today = nbformat.read(original, 4)
     words = caption(entry, measured, label, today.metadata["metallab"]["needs"])
     _write_text(executed, today if code(executed) == code(today) else executed, words)
@@ -119,7 +118,7 @@ def _write_page(entry: report.Notebook, run: Path, label: str, target: Path) -> 
 
 
 def _write_text(executed: nbformat.NotebookNode, text: nbformat.NotebookNode, words: str) -> None:
-    """Around an executed notebook's code another's text, with its links from here, and a caption under its title."""
+    """Put another notebook's text around executed code, and a caption under its title."""
     ran = iter([cell for cell in executed.cells if cell.cell_type == "code"])
     executed.cells = [next(ran) if cell.cell_type == "code" else copy.deepcopy(cell) for cell in text.cells]
     for cell in executed.cells:
@@ -130,7 +129,7 @@ def _write_text(executed: nbformat.NotebookNode, text: nbformat.NotebookNode, wo
 
 
 def renew(page: Executed) -> str:
-    """The file of a stored page with the text of today's notebook, if that has the same code still: as it should be."""
+    """Return a stored page with the text of today's notebook, if that has the same code."""
     stored = page.path.read_text(encoding="utf-8")
     executed, original = nbformat.reads(stored, 4), paths.NOTEBOOKS / page.path.name
     if not original.exists() or code(executed) != code(today := nbformat.read(original, 4)):
@@ -142,14 +141,14 @@ def renew(page: Executed) -> str:
 
 
 def code(executed: nbformat.NotebookNode) -> list[str]:
-    """The texts of a notebook's code cells."""
+    """Return the sources of a notebook's code cells."""
     return [cell.source for cell in executed.cells if cell.cell_type == "code"]
 
 
 def caption(entry: report.Notebook, measured: Sequence[Record], label: str, needed: Sequence[str]) -> str:
-    """What stands under the title of an executed page: on what, when and of which revision it ran, what is missing.
+    """Return the caption of an executed page: on what, when and of which revision it ran, what is missing.
 
-    Of the packages that it needs, and what belongs to them, those are named that are not the locked ones.
+    ``needed`` are packages of which another version than the locked one is named.
     """
     last = max(measured, key=lambda record: record.moment)
     name = f"{entry.name}.ipynb"
@@ -166,24 +165,22 @@ def caption(entry: report.Notebook, measured: Sequence[Record], label: str, need
 
 
 def _not_run(entry: report.Notebook) -> str:
-    """What was not run, each reason once with its cells."""
+    """Return what was not run, each reason once with its cells."""
     cells: dict[str, list[str]] = {}
     for gap in entry.not_run:
-        cells.setdefault(gap["what"], []).append(gap["where"].partition(" (")[0].removeprefix("cell "))
-    return "Not run: " + "; ".join(
-        f"{what} (cell{'s' * (len(numbers) > 1)} {', '.join(numbers)})" for what, numbers in cells.items()
-    )
+        cells.setdefault(gap["what"], []).append(gap["where"].partition(" (")[0])
+    return "Not run: " + "; ".join(f"{what} ({', '.join(where)})" for what, where in cells.items())
 
 
 def revision(described: Machine) -> str:
-    """Of which revision of the checkout a page ran, in words."""
+    """Return the revision at which a page ran, in words."""
     if not described.git_revision:
         return "of an unknown revision"
     return f"at revision {described.git_revision[:7]}{' with changes' if described.git_dirty else ''}"
 
 
 def unlocked(described: Machine) -> list[str]:
-    """The packages of a machine whose versions are not the locked ones, in words."""
+    """Return the packages of a machine with other versions than the locked ones, in words."""
     locked = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", paths.CONSTRAINTS.read_text(encoding="utf-8"), re.MULTILINE))
     return [
         f"{package} {version} (locked: {locked[package]})"
@@ -193,10 +190,7 @@ def unlocked(described: Machine) -> list[str]:
 
 
 def _write_record(target: Path, results: Path, measured: Sequence[Record]) -> None:
-    """Write a small record that stands alone, with the page's headline, and the headline's picture, small.
-
-    It is a doubted one, if there is any.
-    """
+    """Write one small record, a doubtful one if there is any, with the page's headline and its picture."""
     alone = [each for each in measured if each.comparison is None or each.comparison.outcome == "baseline"]
     kept = min(alone, key=lambda each: (not _doubted(each), each.measurement.n))
     headline, drawn = records.headline_of(measured), target.with_suffix(".png")
@@ -213,14 +207,14 @@ def _write_record(target: Path, results: Path, measured: Sequence[Record]) -> No
 
 
 def _doubted(record: Record) -> bool:
-    """Whether its machine was busy, or its speed drifted, while it was measured."""
+    """Return True if the machine was busy, or its speed drifted."""
     return timing.doubt(record.measurement, drift=record.sentinel_drift).passes
 
 
 def _write_summary(
     target: Path, summary: report.RunSummary, shown: dict[str, report.Notebook], why: dict[str, str]
 ) -> None:
-    """Write summary.json: the pages that are shown, and each notebook of the checkout that is not, with the reason."""
+    """Write summary.json: the pages that are shown, and why other notebooks are not."""
     described = records.load(target / "results" / f"{[*shown][-1]}.json")[0].machine
     entries = []
     for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
@@ -239,7 +233,7 @@ def _write_summary(
 
 
 def read_sets(folder: Path = EXECUTED) -> list[ExecutedSet]:
-    """The sets that are stored, those of a GPU first. RecordError or ReportError if one cannot be read."""
+    """Return the stored sets, those of a GPU first. RecordError or ReportError if one cannot be read."""
     sets = []
     for target in sorted(path.parent for path in folder.glob("*/summary.json")):
         summary, shown = report.read_summary(target), {}
@@ -260,10 +254,9 @@ def update(folder: Path = EXECUTED, file: Path = GALLERY) -> None:
 
 
 def gallery(sets: Sequence[ExecutedSet], there: str = "../data/executed") -> str:
-    """The text of the gallery: each page's picture, what it teaches, and links to it as each machine ran all of it.
+    """Return the gallery: each page's picture, what it teaches, and links to each machine that ran all of it.
 
-    The picture is of a quiet machine rather than a busy one, then of a GPU rather than a CPU. ``there`` is the folder
-    of the sets as the gallery names it.
+    The picture is of a quiet machine if possible, and of a GPU. ``there`` is the folder of the sets.
     """
     parts, learned = [_INTRODUCTION], lessons()
     for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
@@ -288,7 +281,7 @@ from the first cell to the last."""
 
 
 def _part(page: Executed, learned: str, folder: str, links: str) -> str:
-    """The part of the gallery about one page: title, picture, what one learns, links."""
+    """Return a page's part of the gallery: title, picture, what one learns, links."""
     link, headline = f"{folder}/{page.path.name}", page.record.headline
     lines = [f"## {page.entry.number} {page.entry.title.partition(':')[0]}"]
     if page.picture:
@@ -298,7 +291,7 @@ def _part(page: Executed, learned: str, folder: str, links: str) -> str:
 
 
 def lessons() -> dict[str, str]:
-    """What README says that one learns on each page, by the page's file name."""
+    """Return what one learns on each page, from README, by file name."""
     rows = re.findall(
         r"^\| \w+ \| \[[^]]*\]\(notebooks/([\w.]+)\).*\| (.*) \|$", README.read_text("utf-8"), re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""What is timed on both sides: functions marked as cases, in a file of their own.
+"""Functions marked as cases, in a file of their own: what is timed on both sides.
 
     from metallab.versus import case
 
@@ -9,12 +9,11 @@
         a = torch.rand(n, n, device=device)
         return lambda: a @ a
 
-The function is the set-up, which is not timed. It is given a value of each of its sizes, and ``device`` (``cpu``,
-``cuda``, ``mps``) if it has a parameter of that name, and returns the function that is timed. What that one returns is
-the output, which both sides must agree on before any time is compared: arrays or numbers, or lists and dicts of them.
-Arrays must have one dtype on both sides.
+The function is the set-up, which is not timed. It gets a value of each of its sizes, and ``device`` (``cpu``, ``cuda``,
+``mps``) if it has that parameter, and returns the function that is timed. What that one returns is the output, which
+has to agree on both sides before any time is compared: arrays of one dtype or numbers, or lists and dicts of them.
 
-This module needs nothing but Python: it is also read in environments where Metal Lab is not installed.
+This module needs only Python: it is also read in environments without Metal Lab.
 """
 
 from __future__ import annotations
@@ -40,14 +39,13 @@ class Case:
     """The function's name, with its sizes in brackets: ``product[n=256]``."""
     set_up: Callable[..., Callable[[], Any]]
     group: str = ""
-    """What it belongs to, such as the number of a lesson: ``make versus ONLY=02b``. Cases of a group, and all without
-    one, share their processes, which import frameworks once: what one leaves behind is there for the next."""
+    """Such as the number of a lesson: ``make versus ONLY=02b``. Cases of a group share their processes."""
     tolerance: str = "float32"
     """The dtype whose tolerance decides whether outputs agree, see `metallab.checks.TOLERANCES`."""
     sizes: Mapping[str, Any] = field(default_factory=dict)
 
     def prepare(self, device: str) -> Callable[[], Any]:
-        """Do the set-up, and return the function to be timed. TypeError if it is none."""
+        """Do the set-up, and return the function to be timed. TypeError if it cannot be called."""
         wants_device = "device" in inspect.signature(self.set_up).parameters
         work = self.set_up(**self.sizes, **({"device": device} if wants_device else {}))
         if not callable(work):
@@ -65,8 +63,7 @@ def case(
 ) -> Callable:
     """Mark a function as a case, with or without options: one case for each combination of its ``sizes``.
 
-    ``tolerance`` names a dtype of `metallab.checks.TOLERANCES`. What is random in it must be seeded, or the sides
-    disagree. CaseError, with what to write, for an option without a name, and for sizes that are none.
+    ``tolerance`` names a dtype of `metallab.checks.TOLERANCES`. Seed what is random. CaseError for wrong options.
     """
 
     def mark(set_up: Callable) -> Callable:
@@ -84,23 +81,18 @@ def case(
 
 
 def load(path: Path | str) -> dict[str, Case]:
-    """The cases of a file by name, in its order. CaseError if it cannot be read, or has none, or one name twice."""
+    """Return the cases of a file by name. CaseError if it cannot be imported, or has none, or one name twice."""
     path = Path(path).resolve()
-    if not path.is_file():
-        raise CaseError(f"{path}: there is no such file; name a file of functions marked with @case")
+    if not path.is_file() or path.suffix != ".py":
+        raise CaseError(f"{path}: there is no such file of Python; name one with functions marked with @case")
     spec = importlib.util.spec_from_file_location(f"versus_{path.stem}", path)
-    if spec is None:
-        raise CaseError(f"{path}: it is no file of Python: give it a name that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except CaseError as error:
-        raise CaseError(f"{path}: {error}") from error
     except (Exception, SystemExit) as error:
         advice = "; import what a case needs inside of its function" if isinstance(error, ImportError) else ""
-        message = " ".join(f"{type(error).__name__}: {error}".split())
-        raise CaseError(f"{path}: {message}{advice}") from error
+        raise CaseError(f"{path}: {type(error).__name__}: {error}{advice}") from error
     marked = [one for function in vars(module).values() for one in getattr(function, "versus_cases", ())]
     cases = {one.name: one for one in marked}
     if len(cases) < len(marked):

@@ -22,15 +22,14 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 EXIT_CODES = {
     0: "B is nowhere slower, as far as cases were decided",
     1: "B is slower in a case, or cannot do what A can",
-    2: "something could not be compared: a mistake, outputs differ, neither side can do it, "
-    "too few pairs of processes for an interval, or no case could be timed on both sides",
+    2: "something could not be compared: a mistake, outputs that differ, neither side can do it, or no interval",
     130: "it was interrupted",
 }
-"""What they mean."""
+_REFUSALS = (cases.CaseError, sides.SideError, TurnBlocked, OSError)
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """Compare, and return the exit code, see `EXIT_CODES`. What was compared before an interruption is kept."""
+    """Compare, and return the exit code. What was compared before an interruption is kept."""
     given = _parse(parser, arguments)
     try:
         with processes.stoppable():
@@ -47,14 +46,8 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     return code
 
 
-_REFUSALS = (cases.CaseError, sides.SideError, TurnBlocked, OSError)
-
-
 def run(given: argparse.Namespace) -> tuple[int, str]:
-    """Parse the sides, say what differs, hold them against each other case by case, and save what came of it.
-
-    The exit code, and what a reader who was not there should see; empty where nothing was to be compared.
-    """
+    """Compare case by case and save the results; return the exit code and the summary for a job's page."""
     root = sides.repository(Path.cwd())
     file = (given.cases or default_cases(root)).resolve()
     chosen = choose(cases.load(file), given.only)
@@ -65,27 +58,23 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
         return 0, ""
     wish = given.device or os.environ.get("METALLAB_DEVICE") or "auto"
     if wish not in DEVICES:
-        why = "a simulated device's times say nothing" if wish == "sim" else f"there is no device {wish!r}"
-        raise sides.SideError(f"{why}: name one of {', '.join(DEVICES)} with --device")
+        raise sides.SideError(f"times of {wish!r} cannot be compared: name one of {', '.join(DEVICES)} with --device")
     paths.make_output(given.out)
     report.assert_own(given.out)
     two = [sides.parse(text, root) for text in (given.a, given.b)]
-    sides.assert_held(dict(zip("AB", two, strict=True)), given.threads)
+    sides.assert_threads_are_free(dict(zip("AB", two, strict=True)), given.threads)
     described = {name: sides.describe(side, wish) for name, side in zip("AB", two, strict=True)}
     sides.assert_comparable(described)
     settings = Settings(file, described["A"].device, given.seconds, given.threads, given.factor)
     device = described["A"].label or machine.describe().chip or "CPU"
     different = sides.differences(described)
     print(different)
-    threads = f"{given.threads} a side" if given.threads else "as many as each side likes"
+    threads = f"{given.threads} a side" if given.threads else "no limit"
     print(f"Cases: {len(chosen)} of {paths.shown(file)}; device: {device}; threads: {threads}", end="")
-    print(f"; about {given.seconds:g} s a case, twice that where pairs lack for an interval", flush=True)
+    print(f"; about {given.seconds:g} s a case, at most twice that", flush=True)
     before = machine.describe()
     outcomes, ended = compare(chosen, [side.command for side in two], settings)
     code = report.exit_code(outcomes) if ended is None else ended
-    meaning = EXIT_CODES[code]
-    if code == 2 and ended is None:
-        meaning = f"something could not be compared: {', '.join(report.not_compared(outcomes))}"
     load = report.load_average(before, machine.describe())
     parts = [str(report.table(outcomes)), report.summary(outcomes, given.factor)]
     if any(outcome.interval for outcome in outcomes):
@@ -96,17 +85,16 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
         print(f"The samples of both sides: {paths.shown(samples)}")
     answers = report.save_answers(given.out / "answers.json", outcomes, described, different, settings, load)
     print(f"Answers, intervals, what differs: {paths.shown(answers)}")
-    if not importlib.util.find_spec("matplotlib"):  # nor need it be, where only measuring is installed
-        print("There is no picture without matplotlib: pip install matplotlib")
-    elif picture := report.draw(outcomes, f"A: {given.a}; B: {given.b}", device):
+    plotting = importlib.util.find_spec("matplotlib")  # not a core dependency
+    if plotting and (picture := report.draw(outcomes, f"A: {given.a}; B: {given.b}", device)):
         picture.savefig(given.out / "versus.png", metadata={"Software": "metallab versus"})
         print(f"A picture: {paths.shown(given.out / 'versus.png')}")
-    print(f"Exit code {code}: {meaning}.")
+    print(f"Exit code {code}: {EXIT_CODES[code]}.")
     return code, "\n".join([str(different), *map(report.sentence, outcomes), summary])
 
 
 def default_cases(root: Path) -> Path:
-    """Metal Lab's own, in its checkout. CaseError elsewhere, of which they tell nothing."""
+    """Return Metal Lab's own cases in its checkout; CaseError elsewhere."""
     if root.resolve() != paths.ROOT.resolve():
         raise cases.CaseError("name a file of cases behind A and B: functions with @case of metallab.versus")
     return CASES
@@ -115,12 +103,12 @@ def default_cases(root: Path) -> Path:
 def compare(
     chosen: Sequence[cases.Case], commands: Sequence[lockstep.Command], settings: Settings
 ) -> tuple[list[lockstep.Outcome], int | None]:
-    """Hold the sides against each other, and tell each outcome as it comes; all of them, and the exit code.
+    """Compare the cases, group by group, and print each outcome; return them all, and the exit code of an early end.
 
-    The code is None if all was compared. What ends it before that, and before the first outcome, is raised.
+    What ends it before the first outcome is raised.
     """
     outcomes = []
-    groups = dict.fromkeys(case.group for case in chosen)  # frameworks that have not met do not share a process
+    groups = dict.fromkeys(case.group for case in chosen)  # each imports its own frameworks
     try:
         for group in groups:
             for outcome in lockstep.compare([case for case in chosen if case.group == group], commands, settings):
@@ -129,11 +117,10 @@ def compare(
     except (KeyboardInterrupt, *_REFUSALS) as why:  # minutes of measuring are not lost
         if not outcomes:
             raise
-        is_refusal = not isinstance(why, KeyboardInterrupt)
-        reason = f": {why}" if is_refusal else ""
+        code, reason = (130, "") if isinstance(why, KeyboardInterrupt) else (2, f": {why}")
         whole = sum(outcome.reason != lockstep.INTERRUPTED for outcome in outcomes)
         print(f"interrupted after {whole} of {len(chosen)} cases{reason}", file=sys.stderr)
-        return outcomes, 2 if is_refusal else 130
+        return outcomes, code
     return outcomes, None
 
 
@@ -166,30 +153,20 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     codes = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())])
     parser.epilog = f"{codes}\n\n{parser.epilog}"
-    add = parser.add_argument
     side = "a git revision, '.' for the working tree, a Python or its environment's folder, NAME=value"
     several = "or several of these with commas between ('\\,' is a comma in a value)"
+    only = "a group (02b), a name, or part of one; again for more"
+    threads = f"of each side: 1 to {cores()}, the cores here, or 0 for no limit"
+    add = parser.add_argument
     add("a", metavar="A", nargs="?", help=f"the old side: {side}, {several}")
     add("b", metavar="B", nargs="?", help="the new side")
     add("cases", metavar="cases.py", nargs="?", type=Path, help="functions with @case; Metal Lab's own in its checkout")
-    add(
-        "--only",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="a group (02b), a name, or part of one; again for more",
-    )
+    add("--only", action="append", default=[], metavar="TEXT", help=only)
     add("--device", metavar="DEVICE", help=f"{', '.join(DEVICES)}; default: METALLAB_DEVICE, or auto")
     add("--seconds", type=float, default=Settings.seconds, help=f"a case ({Settings.seconds:g})")
-    threads = f"of each side: 1 to {cores()}, the cores here, or 0 for as many as it likes"
     add("--threads", type=int, choices=range(cores() + 1), metavar="N", default=1, help=threads)
-    add("--factor", type=float, default=Settings.factor, help="what is called a difference, such as 1.05 (1.01)")
-    add(
-        "--out",
-        type=Path,
-        default=paths.BUILD / "versus",
-        help="folder for versus.json, answers.json, versus.png (%(default)s)",
-    )
+    add("--factor", type=float, default=Settings.factor, help="a difference beyond it is called, such as 1.05 (1.01)")
+    add("--out", type=Path, default=paths.BUILD / "versus", help="folder for JSON files and picture (%(default)s)")
     add("--list", action="store_true", help="name the cases (A and B may be left out), measure nothing")
     given = parser.parse_args(arguments)
     if given.list and given.a and not given.b:

@@ -1,9 +1,9 @@
-"""One side's process: it sets a case up, and takes a sample of its time whenever it is asked.
+"""One side's process: it sets a case up, and takes a sample of its time on request.
 
-`metallab.versus.lockstep` starts it by its path with the side's own Python, where Metal Lab may be an older one or not
-there at all: so it needs nothing but Python, and NumPy to hand over outputs. `cases.py` is that of the working tree,
-whatever revision the side has. It is given its settings as JSON, and answers each line of JSON that it reads with
-another one: a case to be set up, or a number of calls to be timed. What a case itself prints goes to standard error.
+`metallab.versus.lockstep` starts it by its path with the side's own Python, where Metal Lab may be an older one or
+missing: so it needs only Python, and NumPy to transfer outputs. `cases.py` is that of the working tree, whatever
+revision the side has. It gets its settings as JSON, and answers each line of JSON with another one: a case to be set
+up, or a number of calls to be timed. What a case itself prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -26,24 +26,17 @@ import traceback
 from pathlib import Path
 
 SAMPLE_SECONDS = 0.003
-"""A sample takes at least so long: as many calls as that needs. On a busy machine a longer one is more often
-interrupted, and many short ones have the better median (10 ms: twice the spread in the same time)."""
+"""A sample takes at least so long. Longer ones are interrupted more often; many short ones have the better median."""
 WARM_UP_SECONDS = 0.05
 EVERY_CORE = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-"""What this process may use while a case is set up."""
+"""The cores that this process may use during set-up."""
 SLOW_CALL = 0.5
-"""Seconds of a call from which on an uncounted call before each sample costs more than it gives."""
+"""Seconds of a call from which on the uncounted call before each sample costs more than it gives."""
 ARRAYS = {
-    ("numpy", "ndarray"),
-    ("torch", "Tensor"),
-    ("torch", "Parameter"),
-    ("jax", "ArrayImpl"),
-    ("jaxlib", "ArrayImpl"),
-    ("tensorflow", "EagerTensor"),
-    ("tensorflow", "ResourceVariable"),
-    ("mlx", "array"),
+    *(("numpy", "ndarray"), ("torch", "Tensor"), ("torch", "Parameter"), ("jax", "ArrayImpl"), ("jaxlib", "ArrayImpl")),
+    *(("tensorflow", "EagerTensor"), ("tensorflow", "ResourceVariable"), ("mlx", "array")),
 }
-"""Package and name of each type of array of which `Waiting` knows when it is computed; a subclass may be lazy."""
+"""Package and name of the array types that `Waiting` can wait for; a subclass may be lazy."""
 
 
 def main():
@@ -59,10 +52,10 @@ def main():
 
 
 def describe(settings):
-    """What this side is made of: its Python, its packages, where it would import modules from, its device."""
+    """Return this side's Python, packages, files of modules and device."""
     packages = {}
     for distribution in importlib.metadata.distributions():
-        if distribution.metadata["Name"]:  # what an interrupted installation left has none
+        if distribution.metadata["Name"]:  # left by an interrupted installation
             packages.setdefault(distribution.metadata["Name"].lower().replace("_", "-"), distribution.version)
     specs = {name: importlib.util.find_spec(name) for name in settings["modules"]}
     device, label = choose_device(settings["device"])
@@ -76,7 +69,7 @@ def describe(settings):
 
 
 def choose_device(wish):
-    """The device and its name; empty where there is no such device here."""
+    """Return the device and its name; both empty if there is no such device."""
     if wish == "cpu":
         return "cpu", ""
     try:
@@ -91,7 +84,7 @@ def choose_device(wish):
 
 
 def serve(settings, answers):
-    """Set a case up, or take a sample of the one that is set up, as each line says; answer each."""
+    """Answer each line: set a case up, or take a sample of the current one."""
     module, chance = load_cases(settings["cases"]), random.Random(settings["seed"])
     cases, work = {}, None
     for line in sys.stdin:
@@ -104,11 +97,9 @@ def serve(settings, answers):
                 answer = work.ready
             else:
                 answer = {"nanoseconds": sample(work.function, work.wait, asked["calls"], work.seconds < SLOW_CALL)}
-        except SystemExit as error:  # what other cases have in this process outlives it
-            answer = {"lacks": f"the case ends its process, which it must not: {describe_error(error)}"}
-        except Exception as error:  # noqa: BLE001  # whatever a case raises on this side is the answer
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # a case may raise anything: it is the answer
             answer = {"lacks": describe_error(error)}
-        print(end="", flush=True)  # what a case has printed is not taken for the next one's
+        print(end="", flush=True)  # before the next case prints
         print(json.dumps(answer), file=answers)
 
 
@@ -139,7 +130,7 @@ class Work:
 
 
 def load_cases(path):
-    """The module of cases of the working tree, under the names by which a file of cases imports it."""
+    """Import the working tree's module of cases under the names that a file of cases uses."""
     spec = importlib.util.spec_from_file_location("metallab.versus.cases", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules["metallab.versus"] = sys.modules["metallab.versus.cases"] = module
@@ -148,32 +139,29 @@ def load_cases(path):
 
 
 def describe_error(error):
-    """An error in a line, with where it was raised, if that was not here."""
+    """Return an error in one line, with the case's or its callee's line."""
     lines = str(error).strip().splitlines()
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_internal(frame.filename)]
+    here = os.path.dirname(os.path.abspath(__file__))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    frames = [frame for frame in frames if os.path.dirname(os.path.abspath(frame.filename)) != here]
     where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
     return (f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__) + where
 
 
-def is_internal(file):
-    """Whether a file is of those that run the cases, or none at all."""
-    return file.startswith("<") or os.path.dirname(os.path.abspath(file)) == os.path.dirname(os.path.abspath(__file__))
-
-
 def assert_concrete(result):
-    """TypeError for a part of a type that is not known to be computed when `Waiting` has waited for it."""
+    """TypeError for a part of a type that may not be computed after `Waiting`."""
     numpy = sys.modules.get("numpy")
     known = (int, float, complex, str, bytes, list, tuple, type(None), *([numpy.generic] if numpy else []))
     for name, leaf in leaves(result):
         if array_type(leaf) not in ARRAYS and not issubclass(type(leaf), known):
             raise TypeError(
-                f"{name} is a {type(leaf).__name__}, which may be computed after the clock is read: return "
-                "numbers, text, arrays of NumPy, PyTorch, JAX, TensorFlow or MLX, lists, tuples, dicts or dataclasses"
+                f"{name} is a {type(leaf).__name__}, which may be computed later: return numbers, arrays of NumPy, "
+                "PyTorch, JAX, TensorFlow or MLX, or lists, tuples, dicts or dataclasses of them"
             )
 
 
 def array_type(leaf):
-    """Package and name of a type, which need not be imported for it. What poses as another type does not here."""
+    """Return package and name of a type, without importing it."""
     return type(leaf).__module__.partition(".")[0], type(leaf).__name__
 
 
@@ -190,7 +178,7 @@ class Waiting:
         if is_gpu and "torch" in sys.modules:
             self.synchronize.append(getattr(sys.modules["torch"], device).synchronize)
         for at in {leaf.device for leaf in parts if array_type(leaf)[0] == "torch"}:
-            if at.type != "cpu":  # also where the cases' device is another one
+            if at.type != "cpu":
                 self.synchronize.append(synchronizer(at))
         if "tensorflow" in packages or (is_gpu and "tensorflow" in sys.modules):
             self.synchronize.append(sys.modules["tensorflow"].test.experimental.sync_devices)
@@ -208,15 +196,15 @@ class Waiting:
 
 
 def synchronizer(device):
-    """What waits for a device of PyTorch. TypeError if nothing does."""
+    """Return the function that waits for a device of PyTorch. TypeError if there is none."""
     wait = getattr(getattr(sys.modules["torch"], device.type, None), "synchronize", None)
     if wait is None:
-        raise TypeError(f"the case returns a tensor on {device}, for which nothing waits: return a copy on the CPU")
+        raise TypeError(f"the case returns a tensor on {device}, which cannot be waited for: return a copy on the CPU")
     return wait if device.type == "mps" else functools.partial(wait, device)
 
 
 def sample(work, wait, calls, uncounted):
-    """Nanoseconds of so many calls, after one that does not count: caches and threads are this side's again."""
+    """Return the nanoseconds of so many calls; an uncounted one before them restores caches and threads."""
     if uncounted:
         wait.all(work())
     if wait.each:
@@ -232,7 +220,7 @@ def sample(work, wait, calls, uncounted):
 
 
 def warm_up(work, wait):
-    """Call until the times have settled somewhat; seconds of a call, at its quickest."""
+    """Call until the times have settled; return the seconds of the quickest call."""
     times, start = [], time.perf_counter()
     while len(times) < 3 or time.perf_counter() - start < WARM_UP_SECONDS:
         times.append(max(1, sample(work, wait, 1, uncounted=False)) / 1e9)
@@ -242,20 +230,20 @@ def warm_up(work, wait):
 
 
 def pin(cores):
-    """Allow this process, with every thread that it has, these cores alone; nothing changes if there are none."""
+    """Limit this process with all its threads to some cores, if any are given."""
     for thread in os.listdir("/proc/self/task") if cores else ():
-        with contextlib.suppress(ProcessLookupError):  # a thread that has ended since
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended
             os.sched_setaffinity(int(thread), cores)
 
 
 def leaves(result, name="result"):
-    """What a result is made of, however nested, each with its name; a list of numbers is one."""
+    """Yield name and value of each part of a nested result; a list of numbers is one part."""
     kind = type(result)
     if dataclasses.is_dataclass(kind):
         parts = ((field.name, getattr(result, field.name)) for field in dataclasses.fields(kind))
     elif issubclass(kind, dict):
         parts = result.items()
-    elif issubclass(kind, (list, tuple)) and not is_numbers(result):
+    elif issubclass(kind, (list, tuple)) and not all(issubclass(type(part), (int, float, complex)) for part in result):
         parts = enumerate(result)
     else:
         yield name, result
@@ -264,14 +252,8 @@ def leaves(result, name="result"):
         yield from leaves(part, f"{name}.{key}")
 
 
-def is_numbers(result):
-    """True for a list of numbers of Python, which is one array."""
-    numbers = all(issubclass(type(part), (int, float, complex)) for part in result)
-    return numbers and all(-(2**63) <= part < 2**63 for part in result if isinstance(part, int))
-
-
 def fingerprint(result):
-    """Of an output: another one if any of its numbers is another, or what they are called."""
+    """Return a hash of the names and values of an output."""
     whole = hashlib.blake2b()
     for name, leaf in leaves(result):
         array = to_numpy(leaf) if hasattr(leaf, "dtype") else None  # plain numbers need no NumPy, which takes time
@@ -282,38 +264,31 @@ def fingerprint(result):
 
 
 def to_numpy(leaf):
-    """An array, number or text of whatever framework; TypeError for what is none. None is empty."""
+    """Return an array, number or text as a NumPy array; None is empty. TypeError for anything else."""
     import numpy as np
 
     array = [] if leaf is None else leaf
-    if isinstance(leaf, (str, bytes)) or (type(leaf) is int and not -(2**63) <= leaf < 2**63):
-        array = repr(leaf)  # NumPy drops zeros at the end of bytes, and has no larger integers
     if hasattr(leaf, "detach"):
         array = leaf.detach().cpu()
         array = array.float() if str(array.dtype) == "torch.bfloat16" else array
     elif str(getattr(leaf, "dtype", "")) == "mlx.core.bfloat16":
         array = leaf.astype(sys.modules["mlx.core"].float32)
     array = np.asarray(array)
-    if array.dtype.kind == "V" and array.dtype.names is None:  # bfloat16 of JAX and TensorFlow is no number to NumPy
+    if array.dtype.kind == "V" and array.dtype.names is None:  # bfloat16 of JAX and TensorFlow
         array = array.astype(np.float32)
     if array.dtype.kind not in "biufcSU":
-        raise TypeError(f"the case returns a {type(leaf).__name__} of {array.dtype}: let it return numbers or text")
+        raise TypeError(f"the case returns a {type(leaf).__name__} of {array.dtype}: let it return numbers")
     return array
 
 
 def save_output(result, path):
-    """Write the output as a file that `load_output` reads, whatever framework made it; return the dtype of each array.
-
-    Numbers of Python have none. TypeError for what is no array or number, or two parts of one name.
-    """
+    """Write an output for `load_output`; return the dtype of each array. Python's numbers have none."""
     import numpy as np
 
     arrays, dtypes = {}, {}
     for name, leaf in leaves(result):
-        if name in arrays:
-            raise TypeError(f"two parts of the output are called {name}: give its keys other names")
         if (dtype := getattr(leaf, "dtype", None)) is not None:
-            dtypes[name] = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # that of PyTorch has no name
+            dtypes[name] = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # PyTorch's has no name
         arrays[name] = to_numpy(leaf)
     np.savez(path, *arrays.values(), names=np.array(list(arrays)))
     return dtypes

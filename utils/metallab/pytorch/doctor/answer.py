@@ -1,4 +1,4 @@
-"""What the doctor answers to one question."""
+"""The answer to one question."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any, Literal
 from metallab.tables import Table
 
 Outcome = Literal["good", "attention", "bad", "unanswered"]
-"""``bad``: it fails on an Apple GPU, computes wrongly there, or does not fit. ``attention``: it runs, and could be
-better. ``unanswered``: the sentence says why."""
+"""``bad``: it fails on an Apple GPU, is wrong there, or does not fit. ``attention``: it could be better."""
 Ended = Literal["well", "raised", "crashed", "hung"]
-"""As in `isolated.Outcome`; ``hung`` also where there was no time for a part of the question."""
+"""As in `isolated.Outcome`; ``hung`` also where time ran out."""
 
 QUESTIONS = (
     "Does it run on MPS?",
@@ -25,7 +24,7 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a sentence is based on: a table, or a text such as a program."""
+    """The basis of a sentence: a table, or a text such as a program."""
 
     title: str
     table: Table | None = None
@@ -51,12 +50,12 @@ class Answer:
     sentence: str
     """The answer in words, one point a line."""
     on: str = ""
-    """What was asked: the hardware's name, or PyTorch's tables; empty if nothing was."""
+    """The hardware's name, or PyTorch's tables."""
     evidence: tuple[Evidence, ...] = ()
     seconds: float = 0.0
-    """How long it took, including the start of its process."""
+    """Including the start of its process."""
     ended: Ended = "well"
-    """How its process ended; the answer is not complete unless ``well``."""
+    """How its process ended."""
 
     @property
     def number(self) -> int:

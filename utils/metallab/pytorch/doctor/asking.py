@@ -1,4 +1,4 @@
-"""What the doctor's processes run: look at a model, and answer one of the six questions about it."""
+"""The code of the doctor's processes: look at a model, or answer one of the six questions about it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ from metallab.pytorch.doctor.spent import spent
 from metallab.pytorch.doctor.subject import DOES_NOT_RUN, NotAModel, Subject, assert_loss, made
 
 ASKED = (runs, right, fast, spent, fits, formats)
-"""By number, from 1 on: each takes a subject and limits."""
 PLANNED = 0.7
-"""Of the time for a question; the rest is for what cannot be interrupted."""
+"""The share of a question's time that it plans for; the rest is a reserve."""
 
 
 def ask(number: int, factory: str, ends: float, most: int, target: int | None) -> Answer:
-    """Answer a question, from 1 on, in this process, which ends if it needs more than ``most`` bytes.
+    """Answer a question in this process, until `time.monotonic` is at ``ends``, with at most ``most`` bytes.
 
-    It plans to be done when `time.monotonic`, which is the same for all processes, is at ``ends``. ``target`` is the
-    memory in bytes that question 5 asks about beside this machine's.
+    ``target`` is the memory of the machine that question 5 also asks about.
     """
     hold_memory(most)
     subject = made(factory)
@@ -41,7 +39,7 @@ def ask(number: int, factory: str, ends: float, most: int, target: int | None) -
 
 
 def answered(number: int, subject: Subject, limits: Limits) -> Answer:
-    """Answer a question about a subject; what the model or the device raises is the answer."""
+    """Answer a question; an error of the model or the device is the answer."""
     try:
         with crossover.whole_float32():
             return ASKED[number - 1](subject, limits)
@@ -55,7 +53,7 @@ def answered(number: int, subject: Subject, limits: Limits) -> Answer:
 
 
 def look(factory: str, most: int) -> tuple[str, str]:
-    """Return the model's class with its size, in words, and the kind of the best device; `NotAModel` if it is none."""
+    """Return the model's class with its size, and the kind of the best device. `NotAModel` if it is none."""
     hold_memory(most)
     subject = made(factory)
     try:
@@ -69,7 +67,7 @@ def look(factory: str, most: int) -> tuple[str, str]:
 
 
 def hold_memory(most: int) -> None:
-    """End this process once it needs more bytes."""
+    """End this process when it uses more bytes."""
     process = psutil.Process()
 
     def watch() -> None:

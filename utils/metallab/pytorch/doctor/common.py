@@ -1,4 +1,4 @@
-"""What several questions need: the devices, what a trial raises, times in words."""
+"""Shared by several questions: devices, a trial run, times in words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MORE_TIME = "--minutes gives more time"
 
 @dataclass(frozen=True)
 class Limits:
-    """What a question may take: seconds, bytes of its process; ``target`` are those of a machine to ask about."""
+    """Limits of a question: seconds, and bytes of its process; ``target`` is the memory of a machine to ask about."""
 
     seconds: float = 60.0
     memory: int = 2**40
@@ -28,27 +28,27 @@ class Limits:
 
 
 def apple_gpu() -> Device | None:
-    """Return an Apple GPU: the real one, or the simulated one where this process was given it."""
+    """Return the Apple GPU, real or simulated, if this process has one."""
     if os.environ.get("METALLAB_DEVICE") == "sim":
         return device.pick("sim")
     return device.pick("mps") if torch.backends.mps.is_available() else None
 
 
 def best_device() -> Device:
-    """Return the best real one."""
+    """Return the best real device."""
     return device.cpu() if os.environ.get("METALLAB_DEVICE") == "sim" else device.pick()
 
 
 def caveat(on: Device, what: str = "an Apple GPU") -> str:
-    """Return a line about times and sizes that are not an Apple GPU's; empty for one."""
+    """Return a note on times and sizes that are not of an Apple GPU."""
     if on.kind == "mps" and not on.simulated:
         return ""
-    precise = "\nFloat32 is computed in full here, without TF32." if on.kind == "cuda" else ""
-    return f"{precise}\nOf {what} this says nothing."
+    precise = "\nFloat32 is computed without TF32 here." if on.kind == "cuda" else ""
+    return f"{precise}\nThis does not predict {what}."
 
 
 def trial(subject: Subject, on: Device) -> Raised | None:
-    """Return what a run, and a step where the model has a gradient, raises on a device."""
+    """Run the model, forward and backward, on a device; return what it raises."""
     try:
         loss = subject.to(on.torch_device).value()
         if loss.requires_grad:
@@ -60,12 +60,11 @@ def trial(subject: Subject, on: Device) -> Raised | None:
 
 
 def it_raises(on: Device) -> str:
-    """Return the beginning of a sentence about a model that fails on an Apple GPU."""
     return f"It raises on {'the simulated' if on.simulated else 'this'} Apple GPU"
 
 
 def second_call(run: Callable[[], object]) -> float:
-    """Return the seconds of a call that is not the first."""
+    """Return the seconds of the second call."""
     run()
     began = time.perf_counter()
     run()

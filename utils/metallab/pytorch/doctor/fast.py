@@ -18,11 +18,11 @@ from metallab.pytorch.doctor.subject import Subject
 from metallab.tables import Table
 
 CALLS = 40
-"""That a comparison takes at least, with warming up, for six pairs of a slow model."""
+"""Calls in a comparison of a slow model: six pairs and the warm-up."""
 BATCHES = (1, 4, 16, 64)
 
 Part = tuple[str, list[Evidence], bool]
-"""A part of the answer in words, its evidence, and whether something may be concluded."""
+"""A part of the answer in words, its evidence, and whether it is conclusive."""
 
 
 def fast(subject: Subject, limits: Limits) -> Answer:
@@ -37,7 +37,7 @@ def fast(subject: Subject, limits: Limits) -> Answer:
 
 
 def _task(subject: Subject, task: str, on: Device, seconds: float) -> Part:
-    """A task's time and its comparison; the time alone where so many seconds do not suffice to compare."""
+    """Compare a task with the CPU; only time it where the seconds do not suffice."""
     name, run = task.replace("_", " "), getattr(subject, task)
     if CALLS * second_call(run()) > seconds:
         measured = timing.measure(getattr(subject.to(on.torch_device), task)(), on=on, budget=timing.FAST)
@@ -54,15 +54,15 @@ def _task(subject: Subject, task: str, on: Device, seconds: float) -> Part:
         sentences.append(f"{what}: {time_in_words(measured)}; {speed_up}.")
     settled = not any(each.withheld for each in compared)
     if not settled and is_random(subject):
-        sentences.append("Outputs differ from call to call: seed what is random in it, to compare.")
+        sentences.append("Outputs differ from call to call: seed what is random.")
     evidence = [Evidence(f"Measured, {name}", text="\n".join(map(str, compared)))]
     return "\n".join(sentences), evidence, settled
 
 
 def _over_batches(subject: Subject, on: Device, seconds: float) -> Part:
-    """From which batch on a device is faster, of the batches for which there is time."""
+    """Find the batch from which on a device is faster, as time permits."""
     if not subject.scales:
-        return "Its outputs do not grow with the inputs' first dimension, so other batches were not timed.", [], True
+        return "Other batches were not timed: outputs do not follow the inputs' first dimension.", [], True
     cost = CALLS * second_call(subject.inference()) / subject.batch
     sizes = [n for n in BATCHES if cost * n <= seconds]
     if not sizes:

@@ -18,7 +18,7 @@ from metallab.pytorch.doctor.subject import Subject
 from metallab.tables import Table
 
 ADAMW = 2
-"""Numbers that AdamW keeps for each weight."""
+"""Numbers that AdamW keeps for a weight."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,15 @@ class Needs:
     weights: int
     gradients: int
     activations: int
-    """What the forward pass keeps for the backward pass, at the batch that is given."""
+    """Kept for the backward pass, at the given batch."""
     row: float
-    """Of the activations, what another row of the batch adds; 0 where batches cannot be changed."""
+    """Activations of another row of the batch; 0 where the batch cannot be changed."""
     batch: int
     """Rows of the inputs' first dimension."""
 
     @property
     def training(self) -> int:
-        """At the batch that is given, with AdamW."""
+        """At the given batch, with AdamW."""
         return self.weights + (1 + ADAMW) * self.gradients + self.activations
 
     def largest(self, usable: float) -> int:
@@ -58,11 +58,11 @@ def needs(subject: Subject) -> Needs:
 
 
 def _kept(subject: Subject, run: Callable[[Subject], object]) -> int:
-    """What the forward pass keeps for the backward pass, in bytes: counted without numbers, where that is possible."""
+    """Return the bytes kept for the backward pass, counted on the meta device where possible."""
     try:
         there = subject.to("meta")
         return precision.kept_for_backward(there.model, lambda: run(there))
-    except Exception:  # noqa: BLE001 - a model that looks at its numbers
+    except Exception:  # noqa: BLE001 - it depends on numbers
         return precision.kept_for_backward(subject.model, lambda: run(subject))
 
 
@@ -78,7 +78,7 @@ def fits(subject: Subject, limits: Limits) -> Answer:
     peaks = {}
     if 2 * counted.training <= min(limits.memory, free, *machines.values()):
         peaks = _peaks(subject, on)
-    # what a step takes beyond the weights and was not counted, such as gradients of activations, is the batch's
+    # the rest of the peak, such as gradients of activations, belongs to the batch
     more = max(0, peaks.get("a step of SGD", 0) - counted.gradients - counted.activations)
     row = counted.row and counted.row + more / counted.batch
     found = replace(counted, activations=counted.activations + more, row=row)
@@ -111,7 +111,7 @@ def fits(subject: Subject, limits: Limits) -> Answer:
 
 
 def _about(batch: int) -> str:
-    """A number with two digits and zeros: it is an estimate."""
+    """Return an estimate with two digits."""
     unit = 10 ** max(0, len(str(batch)) - 2)
     return f"{batch // unit * unit:,}"
 

@@ -26,9 +26,9 @@ from metallab.tables import Table
 
 SMALL = (torch.bfloat16, torch.float16)
 RANDOM = 1e-3
-"""Outputs that are further apart from call to call, over their root mean square, are random: no rounding does that."""
+"""Outputs that differ by more from call to call, over their root mean square, are random."""
 UNWRITTEN = ("empty", "new_empty", "resize", "set_")
-"""Operators that leave memory as it is: any number may be in it."""
+"""Operators that leave memory uninitialised."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,14 @@ class Format:
     error: float = math.nan
     """Largest difference from the exact outputs, over the root mean square; NaN where they cannot be compared."""
     born: Mapping[tuple, str] = field(default_factory=dict)
-    """Where infinite numbers or NaNs come up among finite ones, in order: see `_Infinities.born`."""
+    """See `_Infinities.born`."""
     first: str = ""
-    """The first of them that float32 does not have."""
+    """The first that float32 does not have."""
     finite: bool = True
     """Whether the outputs are."""
     refused: str = ""
-    """What was raised."""
+    """The error that was raised."""
     seconds: float = 0.0
-    """How long the run took, with the search for infinite numbers."""
 
     def __str__(self) -> str:
         if self.refused:
@@ -86,7 +85,7 @@ def formats(subject: Subject, limits: Limits) -> Answer:
 
 
 def _not_comparable(subject: Subject, exact: Sequence[Tensor]) -> str:
-    """Why outputs cannot be compared with the exact ones; empty if they can."""
+    """Return why outputs cannot be compared with the exact ones, or ''."""
     if not exact:
         return "have no numbers with a fraction"
     if all(t.isnan().all() for t in exact):
@@ -95,13 +94,13 @@ def _not_comparable(subject: Subject, exact: Sequence[Tensor]) -> str:
 
 
 def is_random(subject: Subject) -> bool:
-    """Return whether inference gives other outputs when it is called again."""
+    """Return True if a second call of inference gives other outputs."""
     once, again = (_floating(subject.inference()()) for _ in range(2))
     return any(_error(a, b) > RANDOM for a, b in zip(once, again, strict=False))
 
 
 def _in_words(found: Mapping[str, Format], reference: str, unfit: str) -> list[str]:
-    """Sentences on what overflows, what is refused, and how far the others are from the ``reference``."""
+    """Return sentences on overflows, errors, and the distance of the others from the ``reference``."""
     hidden = "; its outputs are finite and may be wrong all the same"
     sentences = [
         f"{name} OVERFLOWS, first in {each.first}{hidden if each.finite else ''}."
@@ -129,7 +128,7 @@ def run_in_format(
     autocast: torch.dtype | None = None,
     known: Mapping[tuple, str] | None = None,
 ) -> Format:
-    """Run inference, compare its outputs, and look where infinite numbers come up that are not ``known``."""
+    """Run inference, compare its outputs, and find the first infinite number that is not ``known``."""
     there, watched = subject.copy(), _Infinities()
     there.model.eval()
     began = time.perf_counter()
@@ -137,7 +136,7 @@ def run_in_format(
         with torch.no_grad(), _autocast(on, autocast), watched.modules, watching(watched.see):
             outputs = there.outputs()
         outputs = _floating(outputs)
-    except Exception as error:  # noqa: BLE001 - no kernel for this format, inputs of another: it is reported
+    except Exception as error:  # noqa: BLE001 - such as no kernel for this format: it is reported
         return Format(refused=str(explain(error)))
     pairs = list(zip(exact, outputs, strict=False))
     alike = all(right.shape == got.shape for right, got in pairs)
@@ -148,15 +147,15 @@ def run_in_format(
 
 
 class _Infinities:
-    """Finds operators that make an infinite number or a NaN of finite ones; `see` is for `watching`."""
+    """Finds operators that turn finite numbers into infinite ones or NaN; `see` is for `watching`."""
 
     def __init__(self) -> None:
         self.modules = CallingModules()
         self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self.infinite: set[int] = set()
-        """Addresses of memory in which an operator left an infinite number."""
+        """Addresses of memory with an infinite number."""
         self.born: dict[tuple, str] = {}
-        """By module, operator and number of its call, which are the same in each format: the place in words."""
+        """The place in words, by module, operator and number of its call."""
 
     def see(self, operator: Any, args: tuple, kwargs: dict) -> Any:
         """Run an operator and look at its result."""
@@ -179,7 +178,7 @@ class _Infinities:
 
 
 def _tensors(values: Any) -> list[Tensor]:
-    """The dense floating tensors among values, but for formats of 8 bits."""
+    """Return the dense floating tensors of at least 16 bits among values."""
     found = [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     return [t for t in found if t.layout == torch.strided and not t.is_nested and t.itemsize > 1]
 
@@ -193,7 +192,7 @@ def _is_infinite(tensor: Tensor) -> bool:
 
 
 def _cast(subject: Subject, dtype: torch.dtype, wide: torch.dtype | None = None) -> Subject:
-    """A copy with weights and inputs in a dtype, where they are floating, and in ``wide`` where they are complex."""
+    """Return a copy with floating weights and inputs in a dtype, complex ones in ``wide``."""
 
     def cast(tensor: Tensor) -> Tensor:
         if tensor.is_complex():  # module.to() would drop their imaginary part
@@ -204,12 +203,12 @@ def _cast(subject: Subject, dtype: torch.dtype, wide: torch.dtype | None = None)
 
 
 def _exact(subject: Subject) -> tuple[list[Tensor], str]:
-    """The outputs of inference in float64, and that name; in the model's own format where it does not run so."""
+    """Return the outputs in float64, or in the model's own format if it does not run in that, and the format's name."""
     default = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float64)  # of tensors that the model makes on its way
         return _floating(_cast(subject, torch.float64, torch.complex128).inference()()), "float64"
-    except Exception:  # noqa: BLE001 - whatever a model raises that insists on its own format
+    except Exception:  # noqa: BLE001 - a model may insist on its own format
         torch.set_default_dtype(default)
         return _floating(subject.inference()()), "the model as it is, which does not run in float64,"
     finally:
@@ -222,13 +221,13 @@ def _autocast(on: Device, dtype: torch.dtype | None) -> torch.autocast:
 
 
 def _floating(outputs: object) -> list[Tensor]:
-    """Tensors with a fraction, in float64 on the CPU, complex ones as pairs of real numbers."""
+    """Return floating outputs in float64 on the CPU, complex ones as pairs of real numbers."""
     found = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors_in(outputs)]
     return [t.detach().cpu().double() for t in found if t.is_floating_point()]
 
 
 def _error(exact: Tensor, result: Tensor) -> float:
-    """Largest difference over the root mean square, where the exact number is finite; infinite for a NaN there."""
+    """Return the largest difference over the root mean square, where the exact number is finite."""
     finite = exact.isfinite()
     if exact.shape != result.shape or not finite.any():
         return math.nan
@@ -238,7 +237,7 @@ def _error(exact: Tensor, result: Tensor) -> float:
 
 
 def _kept(subject: Subject, on: Device) -> dict[str, str]:
-    """What the forward pass keeps for the backward pass, under autocast."""
+    """Return the bytes kept for the backward pass, under autocast, in words."""
 
     def outputs(_model: object, dtype: torch.dtype) -> object:
         with _autocast(on, None if dtype == torch.float32 else dtype):
@@ -246,7 +245,7 @@ def _kept(subject: Subject, on: Device) -> dict[str, str]:
 
     try:
         sizes = precision.kept_in_formats(subject.model, outputs)
-    except RuntimeError:  # a format is refused, which the other column says
+    except RuntimeError:  # another column reports it
         return {}
     return {name if name == "float32" else f"{name}, autocast": units.size(size) for name, size in sizes.items()}
 
@@ -254,7 +253,7 @@ def _kept(subject: Subject, on: Device) -> dict[str, str]:
 def _times(
     ways: Mapping[str, tuple[Subject, torch.dtype | None]], found: Mapping[str, Format], on: Device, within: Allowance
 ) -> dict[str, str]:
-    """Seconds a call with its quartiles, in words; none of formats that are refused or for which no time is left."""
+    """Return the times of the accepted formats, in words, as time permits."""
     times, accepted = {}, [name for name, each in found.items() if not each.refused]
     for name in accepted:
         if within.count(f"timings in {name}", each=max(5 * found[name].seconds, 1e-6), wanted=1):

@@ -1,6 +1,6 @@
-"""``metallab doctor package.module:factory``: the questions are asked one after the other, and become a page.
+"""``metallab doctor package.module:factory``: ask the questions one after the other, and report.
 
-This process imports neither torch nor the factory's module: both are left to the processes that answer.
+This process imports neither torch nor the factory's module; the processes that answer do.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
 
 CHILD = "import torch\nfrom metallab.pytorch.doctor import asking\nresult = asking.{call}"
 ORDER = (1, 5, 4, 2, 6, 3)
-"""In which the questions are asked: first those that do the same work however long they have."""
+"""Of the questions: first those whose work does not depend on the time they have."""
 BUILD_SECONDS, LOOK_SECONDS = 600.0, 60.0
-"""For the simulated GPU, which is built once and is not counted; at least for looking at the model."""
+"""For building the simulated GPU once, which does not count, and at least for looking at the model."""
 APPLE_GPU = {"cpu": (1, 2, 4), "mps": (1, 2, 4), "cuda": (1, 2)}
-"""The questions that are asked of an Apple GPU, real or simulated, by the best device."""
+"""The questions for an Apple GPU, real or simulated, by the best device."""
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(MB|GB|TB)", re.IGNORECASE)
 UNITS = {"MB": 2**20, "GB": 2**30, "TB": 2**40}
 FINDINGS = {
@@ -44,19 +44,19 @@ FINDINGS = {
     (5, "attention"): ("other programs hold memory that it needs", "close them"),
     (6, "attention"): ("a small number format fails", "take one that answer 6 finds sound"),
 }
-"""What is wrong, by question and outcome, and what to do about it."""
+"""Problem and advice, by question and outcome."""
 WORST_FIRST = ("bad", "unanswered", "attention", "good")
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
 
 
 class Refused(ValueError):
-    """What was given is not a model that runs; the message says what to give."""
+    """Not a model that runs; the message says what to give."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Six answers about a model, or fewer where it was interrupted."""
+    """Six answers about a model; fewer after an interruption."""
 
     factory: str
     model: str
@@ -72,7 +72,7 @@ class Report:
 
     @property
     def headline(self) -> str:
-        """The worst finding, and what to do first, in a sentence."""
+        """The worst finding and the first step, in a sentence."""
         name = self.model.partition(",")[0]
         if self.interrupted:
             name += f", interrupted after {len(self.answers)} of {len(QUESTIONS)} questions"
@@ -93,7 +93,7 @@ class Report:
         return head | fields | {"answers": answers}
 
     def save(self, folder: Path | str) -> Path:
-        """Write ``doctor.html`` and ``doctor.json`` into a folder, which is made; return the page."""
+        """Write ``doctor.html`` and ``doctor.json`` into a folder; return the page."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "doctor.json").write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
@@ -133,8 +133,8 @@ def examine(
     factory
         A function without arguments, as text.
     minutes
-        For all of them together: each may take an equal part of what is left, and up to as much again for importing
-        and making the model, and is stopped then. Building the simulated GPU, the first time, is not counted.
+        For all together: each may take an equal part of the rest, and up to as much again to make the model. Building
+        the simulated GPU, the first time, does not count.
     memory
         Bytes of a machine that question 5 asks about beside this one.
     process_memory
@@ -180,7 +180,7 @@ def examine(
 
 
 def _run(source: str, number: int, seconds: float, **settings: Any) -> isolated.Outcome:
-    """In a process that finds modules where this one does; from question 2 on what has no kernel runs on the CPU."""
+    """Run code in a process with this one's module path; from question 2 on with fallback to the CPU."""
     variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     variables |= {"PYTORCH_ENABLE_MPS_FALLBACK": "1"} if number != 1 else {}
     return isolated.run(source, environment=variables, timeout=round(seconds, 1), **settings)
@@ -196,7 +196,7 @@ def _look(factory: str, seconds: float, most: int) -> tuple[str, str]:
 
 
 def _answer(number: int, factory: str, seconds: float, most: int, target: int | None, apple: bool) -> Answer:
-    """Ask a question in a process, which is stopped after so many ``seconds``."""
+    """Ask a question in a process, for at most so many ``seconds``."""
     began = time.monotonic()
     source = CHILD.format(call=f"ask({number}, {factory!r}, {began + seconds}, {most}, {target})")
     outcome = _run(source, number, seconds, results=["result"], device="mps" if apple else None)
@@ -205,8 +205,7 @@ def _answer(number: int, factory: str, seconds: float, most: int, target: int | 
     if outcome.ok:
         answer = outcome["result"]
     else:
-        # what was raised is in the reason, and the lines that it came through are ours
-        last = "" if outcome.ended == "raised" else outcome.detail[-4000:]
+        last = "" if outcome.ended == "raised" else outcome.detail[-4000:]  # a traceback has our lines only
         evidence = (Evidence("What it printed last", text=last),) if last else ()
         sentence = f"No answer: {_why(outcome)}."
         answer = Answer(QUESTIONS[number - 1], "unanswered", sentence, evidence=evidence, ended=outcome.ended)
@@ -214,7 +213,7 @@ def _answer(number: int, factory: str, seconds: float, most: int, target: int | 
 
 
 def _why(outcome: isolated.Outcome) -> str:
-    """Why a child brought nothing back, in a line."""
+    """Return in a line why a process has no result."""
     limit = next((line for line in outcome.detail.splitlines() if line.startswith("it needs more than")), "")
     if outcome.ended == "hung":
         return f"it {outcome.reason}; --minutes gives more"
@@ -222,33 +221,24 @@ def _why(outcome: isolated.Outcome) -> str:
 
 
 def _size(text: str) -> int:
-    """Bytes of ``16GB``, which are 16 GiB, as memory is sold."""
+    """Return the bytes of ``16GB``, which are 16 GiB, as memory is sold."""
     match = SIZE.fullmatch(text.strip())
     if match is None or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is no size: write it like 16GB")
     return int(float(match[1]) * UNITS[match[2].upper()])
 
 
-def _minutes(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < math.inf:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes above 0: write it like 3")
-
-
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """``metallab doctor``: 0, 1 if an answer is bad, 2 if one is missing or incomplete, or nothing was asked.
-
-    130 if it was interrupted.
-    """
+    """``metallab doctor``: 0, 1 if an answer is bad, 2 if one is missing or nothing was asked, 130 if interrupted."""
     parser.add_argument("factory", help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)")
-    parser.add_argument("--minutes", type=_minutes, default=3.0, help="for all answers together (%(default)g)")
+    parser.add_argument("--minutes", type=float, default=3.0, help="for all answers together (%(default)g)")
     parser.add_argument("--memory", type=_size, metavar="16GB", help="does it also fit into such a machine?")
     parser.add_argument("--process-memory", type=_size, metavar="8GB", help="that an answer may need at most")
-    parser.add_argument(
-        "--out", type=Path, default=paths.BUILD / "doctor", help="a folder for doctor.html and .json (%(default)s)"
-    )
+    out = "a folder for doctor.html and .json (%(default)s)"
+    parser.add_argument("--out", type=Path, default=paths.BUILD / "doctor", help=out)
     given = parser.parse_args(arguments)
+    if not 0 < given.minutes < math.inf:
+        parser.error("--minutes is a number above 0, such as 3")
     options = {"minutes": given.minutes, "memory": given.memory, "process_memory": given.process_memory}
     try:
         paths.make_output(given.out)
@@ -263,6 +253,5 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     print(f"the page: {report.save(given.out)}")
     if report.interrupted:
         return INTERRUPTED
-    return (
-        1 if report.outcome == "bad" else 2 if any(answer.outcome == "unanswered" for answer in report.answers) else 0
-    )
+    unanswered = any(answer.outcome == "unanswered" for answer in report.answers)
+    return 1 if report.outcome == "bad" else 2 if unanswered else 0

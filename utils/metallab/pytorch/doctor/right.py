@@ -18,7 +18,7 @@ from metallab.pytorch.doctor.common import MORE_TIME, NO_APPLE_GPU, Limits, appl
 from metallab.pytorch.doctor.subject import Subject
 from metallab.tables import Table
 
-NO_FLOAT64 = "\nAsked with float32 in place of float64, which no Apple GPU has."
+NO_FLOAT64 = "\nFloat64 was replaced by float32: no Apple GPU has it."
 SWAPPED = "with their last two dimensions swapped in memory"
 
 
@@ -33,7 +33,7 @@ def right(subject: Subject, limits: Limits) -> Answer:
         verdicts, not_run = _compare(narrow, on, limits.seconds)
     notes = "" if narrow is subject else NO_FLOAT64
     if any("fall back" in str(warning.message) for warning in heard):
-        notes += "\nFor this answer PyTorch ran what has no MPS kernel on the CPU: see answer 1."
+        notes += "\nOperators without an MPS kernel ran on the CPU: see answer 1."
     notes += (no_gradient := _no_gradient(subject))
     evidence = [Evidence("Compared", _table(verdicts, not_run))]
     if unjudged := {name: why for each in verdicts.values() for name, why in each.unjudged.items()}:
@@ -42,7 +42,7 @@ def right(subject: Subject, limits: Limits) -> Answer:
     if last.kind == "wrong kernel":
         evidence.insert(0, Evidence("The first wrong operator", text=str(last)))
         evidence[1:1] = [Evidence("A program that shows it", text=last.program)] if last.program else []
-        sentence = f"No, with the inputs {way}: {last.headline} {last.culprit.difference} Way out: {last.advice}."
+        sentence = f"No, with the inputs {way}: {last.headline} {last.culprit.difference} Workaround: {last.advice}."
         return Answer(QUESTIONS[1], "bad", sentence + notes, on.label, tuple(evidence))
     if not any(verdict.judged for verdict in verdicts.values()):
         sentence = f"There was no time to compare anything: {MORE_TIME}."
@@ -53,14 +53,15 @@ def right(subject: Subject, limits: Limits) -> Answer:
 
 
 def _compare(subject: Subject, on: Device, seconds: float) -> tuple[dict[str, blame.Verdict], dict[str, str | None]]:
-    """Compare in each way until something is wrong; verdicts by way, and ways that raise with the reason, None if late.
+    """Compare in each way until something is wrong.
 
-    Such as a .view() of another layout raises.
+    Return the verdicts, and the ways that were left out: with the error that they raise (such as a .view() of another
+    layout), or None for lack of time.
     """
     within, verdicts, not_run = Allowance(seconds), {}, {}
     began = time.perf_counter()
     subject.to(on.torch_device).value()
-    once = 3 * (time.perf_counter() - began)  # forward and backward, without comparing anything
+    once = 3 * (time.perf_counter() - began)  # without comparisons
     ways = _ways(subject)
     for number, (way, each) in enumerate(ways.items()):
         share = within.left / 2 if number == 0 else within.left / (len(ways) - number)
@@ -83,7 +84,7 @@ def _compare(subject: Subject, on: Device, seconds: float) -> tuple[dict[str, bl
 
 
 def _ways(subject: Subject) -> dict[str, Subject]:
-    """The subject as given, in the other mode, and with its inputs in layouts that kernels are known to get wrong."""
+    """Return the subject as given, in the other mode, and with its inputs in layouts that kernels get wrong."""
     switched = subject.copy()
     switched.model.train(not subject.model.training)
     mode, other = ("training" if each.model.training else "evaluation" for each in (subject, switched))
@@ -103,21 +104,20 @@ def _offset(tensor: Tensor) -> Tensor:
 
 
 def _agreement(verdicts: dict[str, blame.Verdict], unjudged: list[str], late: bool) -> tuple[str, bool]:
-    """The answer where no operator is wrong, and whether nothing was left out for time or because of a NaN."""
+    """Return the answer where no operator is wrong, and whether nothing was left out for time or because of a NaN."""
     judged, skipped = (sum(getattr(each, name) for each in verdicts.values()) for name in ("judged", "skipped"))
-    in_time = ", as far as there was time" if skipped or late else ""
+    complete = not skipped and not late
     largest = max(verdict.largest for verdict in verdicts.values())
     nan = next((verdict for verdict in verdicts.values() if verdict.culprit), None)
-    how_many = f"{judged} of {judged + skipped}" if skipped else f"{'the first' if nan else 'all'} {judged}"
+    partly = "" if complete else ", as far as there was time"
     sentences = [
-        f"Yes{in_time}: {how_many} calls of operators"
-        f"{' that can be compared' if unjudged else ''} agree with the CPU in float64 ({', '.join(verdicts)}); they "
-        f"differ by up to {largest:.1e} of the root mean square, which is rounding."
+        f"Yes{partly}: {judged} of {judged + skipped} calls of operators agree with the CPU in float64 "
+        f"({', '.join(verdicts)}), up to rounding ({largest:.1e} of the root mean square)."
     ]
     sentences += [f"Not compared: {', '.join(unjudged)}."] if unjudged else []
-    sentences += [f"{MORE_TIME}."] if in_time else []
+    sentences += [] if complete else [f"{MORE_TIME}."]
     sentences += [f"{nan.headline} What follows it was not compared."] if nan else []
-    return " ".join(sentences), not in_time and not nan
+    return " ".join(sentences), complete and not nan
 
 
 def _table(verdicts: dict[str, blame.Verdict], not_run: dict[str, str | None]) -> Table:
@@ -130,10 +130,10 @@ def _table(verdicts: dict[str, blame.Verdict], not_run: dict[str, str | None]) -
 
 
 def _no_gradient(subject: Subject) -> str:
-    """A line that names weights which a training step gives no gradient; empty if all have one."""
+    """Return a line with the weights that get no gradient in a training step; empty if all have one."""
     try:
         names = subject.without_gradient()
-    except Exception:  # noqa: BLE001 - a model that fails in its own mode is question 1's
+    except Exception:  # noqa: BLE001 - question 1 reports it
         return ""
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return f"\nNo gradient reaches {', '.join(names[:5])}{more}: detached, or not used." if names else ""

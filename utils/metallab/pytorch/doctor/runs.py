@@ -1,4 +1,4 @@
-"""1: does it run on MPS? By the tables of its operators, then by a trial on an Apple GPU."""
+"""1: does it run on MPS? From the tables of operators, then by a trial on an Apple GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from metallab.tables import Table
 
 
 def runs(subject: Subject, _: Limits) -> Answer:
-    """Find operators of inference and of a training step that are missing, refused or leave the GPU; then try it."""
+    """Find operators that are missing, refused or leave the GPU, in inference and training; then try the model."""
     covered, sentences = _predicted(subject)
     predicted = all(each.runs for each in covered)
     on = apple_gpu()
@@ -37,7 +37,7 @@ def runs(subject: Subject, _: Limits) -> Answer:
 
 
 def _predicted(subject: Subject) -> tuple[list[coverage.Coverage], list[str]]:
-    """The coverage of inference and of a training step, and a sentence for each; none of what cannot be traced."""
+    """Return the coverage of inference and training, and a sentence for each."""
     loss = subject.loss
     train = lambda model, *inputs, **named: loss(model(*inputs, **named))
     tasks: dict[str, tuple[Any, ...]] = {"Inference": (copied(subject.model).eval(),)}
@@ -57,18 +57,15 @@ def _predicted(subject: Subject) -> tuple[list[coverage.Coverage], list[str]]:
 
 
 def _may_train(subject: Subject) -> bool:
-    """False where the loss depends on nothing that can be trained; a model that fails in its own mode may train."""
+    """Return False if the loss depends on nothing trainable; True if the model fails."""
     try:
         return subject.trains
-    except Exception:  # noqa: BLE001 - the trace reports what it raises
+    except Exception:  # noqa: BLE001 - the trace reports it
         return True
 
 
 def _trouble(covered: Sequence[coverage.Coverage]) -> tuple[Evidence, ...]:
-    """A table of operators that do not run on the GPU, make float64, or meet a tensor on the CPU; none if all is well.
-
-    Parameters, buffers and inputs in float64 are no operators: the sentence names them.
-    """
+    """Return a table of the operators that do not run on the GPU, make float64, or meet a tensor on the CPU."""
     elsewhere = "in PyTorch's own code"
     rows: dict[Any, tuple[str, ...]] = {
         use.operator: (

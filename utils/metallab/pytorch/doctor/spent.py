@@ -19,7 +19,7 @@ LONGEST = ("operator", "kind", "called by", "calls", "total [ms]")
 
 
 def spent(subject: Subject, _: Limits) -> Answer:
-    """Trace a step on the device that is here, and its copies and fallbacks on an Apple GPU."""
+    """Trace a step on the best device here, and its copies and fallbacks on an Apple GPU."""
     on = best_device()
     recorded, what = record(subject, on)
     operators = [row for row in recorded.rows() if row["kind"] != "view"]
@@ -35,7 +35,7 @@ def spent(subject: Subject, _: Limits) -> Answer:
     if apple is not None:
         try:
             recorded, _ = record(subject.without_float64(), apple)
-        except Exception:  # noqa: BLE001 - a model may raise anything; the CPU's times are there all the same
+        except Exception:  # noqa: BLE001 - a model may raise anything
             sentences.append(f"{it_raises(apple)}, so its copies are not known: see answer 1.")
             apple, known = None, False
     moved = recorded.having("copy", "fallback")
@@ -74,10 +74,10 @@ def record(subject: Subject, on: Device) -> tuple[trace.Trace, str]:
 
 
 def _moves(events: Sequence[trace.Event], timed: bool) -> list[tuple]:
-    """Rows of copies and fallbacks, those of one line together, the most frequent first."""
+    """Return rows of copies and fallbacks by line, the most frequent first."""
     groups: dict[tuple[str, ...], list[trace.Event]] = collections.defaultdict(list)
     for event in events:
-        line = "" if event.line.startswith("<") else event.line  # of the process that asks
+        line = "" if event.line.startswith("<") else event.line  # the doctor's own
         name = ".item()" if event.name == trace.ITEM else event.short  # as people write it
         groups[name, event.direction or event.kind, event.module or "no layer", line].append(event)
     rows = []
@@ -88,9 +88,9 @@ def _moves(events: Sequence[trace.Event], timed: bool) -> list[tuple]:
 
 
 def _packages(moved: Sequence[trace.Event], subject: Subject) -> list[str]:
-    """The installed packages whose lines make these copies; none if one of them is made elsewhere, or is a fallback.
+    """Return the installed packages whose code makes all these copies; none if there is a fallback or a copy elsewhere.
 
-    The package that has the factory is the user's own, installed or not.
+    The package that has the factory is the user's own.
     """
     names = {installed_package(event.line.rpartition(":")[0]) if event.kind == "copy" else "" for event in moved}
     return [] if names & {"", subject.package} else sorted(names)

@@ -1,4 +1,4 @@
-"""The model that is examined: made by a factory, checked, and run on a device, with its loss and with other batches."""
+"""The model that is examined, with its inputs and its loss, on a device, in other formats and batches."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from metallab.pytorch.copies import copied, mapped, tensors_in
 from metallab.pytorch.dispatch import explain
 
 RETURNS = "(model, inputs) or (model, inputs, loss)"
-"""What a factory has to."""
 DOES_NOT_RUN = "the model does not run with its inputs on the CPU"
 NARROWED = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
 
 class NotAModel(ValueError):
-    """What a factory made cannot be examined; the message says what it has to make."""
+    """A factory's result that cannot be examined; the message says what it has to return."""
 
 
 def narrowed(tensor: Tensor) -> Tensor:
@@ -31,17 +30,16 @@ def narrowed(tensor: Tensor) -> Tensor:
 
 
 class Loss:
-    """A function of a model's outputs, whose own tensors are where the outputs are.
+    """A loss function that computes where the model's outputs are.
 
-    Those are the tensors of a loss that is a module, and those in its closure, such as targets, also in a dict.
+    Its own tensors are copied there: those of a module, and those in a function's closure, such as targets.
     """
 
     def __init__(self, function: Callable[[Any], Tensor], change: Callable[[Tensor], Tensor] = lambda t: t) -> None:
         self.function, self.change = function, change
         self.cells = [cell for cell in getattr(function, "__closure__", None) or () if _holds_tensors(cell)]
         self.held = function if isinstance(function, nn.Module) else [cell.cell_contents for cell in self.cells]
-        self._there: dict[Any, Any] = {}
-        """A copy of what is held, by device."""
+        self._there: dict[Any, Any] = {}  # copies, by device
 
     def __call__(self, outputs: Any) -> Tensor:
         """Return the loss, one number."""
@@ -69,7 +67,7 @@ def _cast(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
 def _holds_tensors(cell: Any) -> bool:
     try:
         return isinstance(cell.cell_contents, nn.Module) or bool(tensors_in(cell.cell_contents))
-    except ValueError:  # a name that has no value yet
+    except ValueError:  # no value yet
         return False
 
 
@@ -82,18 +80,18 @@ def mean_square(outputs: Any) -> Tensor:
 
 @dataclass
 class Subject:
-    """A model with its inputs and its loss, on the CPU at first."""
+    """A model with its inputs and its loss."""
 
     model: nn.Module
     loss: Loss
     inputs: tuple[Any, ...]
     named: dict[str, Any]
     package: str
-    """Which has the factory."""
+    """Of the factory."""
 
     @property
     def has_loss(self) -> bool:
-        """Whether the factory gave one."""
+        """True if the factory returned a loss."""
         return self.loss.function is not mean_square
 
     @property
@@ -120,7 +118,7 @@ class Subject:
         return replace(self.with_inputs(change), model=_cast(copied(self.model), change))
 
     def without_float64(self) -> Subject:
-        """Return a copy with float32 in its place, which an Apple GPU has; this one where it has no float64."""
+        """Return a copy in float32; this one if it has no float64."""
         losses = self.loss.held if isinstance(self.loss.held, list) else [self.loss.held]
         modules = [self.model, *(each for each in losses if isinstance(each, nn.Module))]
         held = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
@@ -138,11 +136,11 @@ class Subject:
 
     @property
     def trains(self) -> bool:
-        """Whether the loss has a gradient."""
+        """True if the loss has a gradient."""
         return self.value().requires_grad
 
     def inference(self) -> Callable[[], Any]:
-        """Return a function that computes the outputs, without gradients, on a copy in evaluation mode."""
+        """Return a function that computes the outputs without gradients, in evaluation mode."""
         model = copied(self.model).eval()
 
         def infer() -> Any:
@@ -152,10 +150,7 @@ class Subject:
         return infer
 
     def training_step(self) -> Callable[[], Tensor]:
-        """Return a function that makes one step of SGD with a rate of 0, on a copy in its own mode, for the loss.
-
-        Nothing is learned, so that each step is the same work.
-        """
+        """Return a function that makes one step of SGD on a copy; the rate is 0, so each step is the same work."""
         there = self.copy()
         optimizer = torch.optim.SGD(there.model.parameters(), lr=0.0)
 
@@ -169,7 +164,7 @@ class Subject:
         return step
 
     def without_gradient(self) -> list[str]:
-        """Return the names of weights that are to be trained and get no gradient; none if nothing can be trained."""
+        """Return the names of trainable weights that get no gradient; none if nothing can be trained."""
         there = self.copy()
         loss = there.value()
         if not loss.requires_grad:
@@ -179,12 +174,12 @@ class Subject:
 
     @property
     def batch(self) -> int:
-        """Rows of the first input that is a tensor; 0 if there is none, as where it is a list of pictures."""
+        """Rows of the first tensor among the inputs; 0 if there is none."""
         given = (*self.inputs, *self.named.values())
         return next((len(each) for each in given if isinstance(each, Tensor) and each.dim()), 0)
 
     def with_batch(self, rows: int) -> Subject:
-        """Return the same model with so many rows in each input that has `batch` of them, repeated or left out."""
+        """Return the model with another number of rows in each input that has `batch` of them."""
         batch = self.batch
 
         def change(tensor: Tensor) -> Tensor:
@@ -196,13 +191,13 @@ class Subject:
 
     @property
     def scales(self) -> bool:
-        """Whether one row among the inputs, and twice the rows, make as many more or fewer rows of each output."""
+        """True if the rows of each output follow those of the inputs."""
         if not self.batch:
             return False
         try:
             batches = (1, self.batch, 2 * self.batch)
             first, once, twice = (_rows(self.with_batch(rows).inference()()) for rows in batches)
-        except Exception:  # noqa: BLE001 - whatever a model raises that takes no other batch
+        except Exception:  # noqa: BLE001 - a model may raise anything for another batch
             return False
         larger = [self.batch * rows for rows in first] == once and twice == [2 * rows for rows in once]
         return bool(once) and larger
@@ -213,7 +208,7 @@ def _rows(outputs: Any) -> list[int]:
 
 
 def made(factory: str) -> Subject:
-    """Return what ``package.module:factory`` makes; NotAModel, with what to do, if that cannot be examined."""
+    """Call ``package.module:factory``. NotAModel if its result cannot be examined."""
     module, _, name = factory.partition(":")
     if not module or not name or module.endswith(".py") or os.sep in module:
         raise NotAModel(f"{factory!r} names no factory: write package.module:factory")
@@ -231,14 +226,14 @@ def made(factory: str) -> Subject:
 
 
 def checked(result: Any, factory: str) -> Subject:
-    """Return the subject that a factory's result is; NotAModel, with what to do, if it is none."""
+    """Return a factory's result as a subject. NotAModel if it is none."""
     if not isinstance(result, tuple) or len(result) not in (2, 3) or not isinstance(result[0], nn.Module):
         kinds = ", ".join(type(part).__name__ for part in (result if isinstance(result, tuple) else (result,)))
-        raise NotAModel(f"{factory} returns {kinds}: let it return {RETURNS}, of which the model is an nn.Module")
+        raise NotAModel(f"{factory} returns {kinds}: let it return {RETURNS} with an nn.Module")
     model, inputs, loss = (*result, None)[:3]
     if loss is not None and not callable(loss):
         raise NotAModel(f"{factory} returns a {type(loss).__name__} as the loss: give a function of the output")
-    named = dict(inputs) if isinstance(inputs, Mapping) else {}  # PyTorch goes through no other mapping
+    named = dict(inputs) if isinstance(inputs, Mapping) else {}  # PyTorch traverses no other mapping
     plain = () if named else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     plain, named = mapped(lambda tensor: tensor if tensor.is_leaf else tensor.detach(), (plain, named))
     weights = (*model.parameters(), *model.buffers())
@@ -256,15 +251,15 @@ def checked(result: Any, factory: str) -> Subject:
 
 
 def assert_loss(subject: Subject) -> None:
-    """NotAModel if the factory's loss raises, gives no number, or none that a weight could be trained by."""
+    """NotAModel if the loss raises, is not one number, or depends on no weight."""
     try:
         outputs = subject.outputs()
-    except Exception:  # noqa: BLE001 - a model that fails in its own mode alone is an answer
+    except Exception:  # noqa: BLE001 - that is an answer
         return
     try:
         loss = subject.loss(outputs)
     except Exception as error:
-        if not subject.has_loss:  # ours, the mean square, which not all outputs have
+        if not subject.has_loss:  # the mean square, which not all outputs have
             return
         raise NotAModel(f"the loss does not run with these outputs on the CPU: {explain(error)}") from error
     what = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
