@@ -68,39 +68,6 @@ def title(figure: Figure, text: str, devices: Iterable[str], simulated: bool = F
     figure.suptitle("\n".join(lines).replace("\N{NO-BREAK SPACE}", " "), x=0.01, ha="left", fontsize=10)
 
 
-def gallery(claims: Mapping[str, tuple[float, float | Measurement]], *, device: str, others: float = 0.0) -> Figure:
-    """Draw how far each claim is from the truth, on a logarithmic axis with the truth at 1.
-
-    ``claims`` maps a name to (claimed, true), two positive numbers in the same unit. Where the truth is a measurement,
-    it is its median, and a claim among its samples is true within the noise. ``others`` is how many cores other
-    programs used meanwhile (`metallab.timing.Others`): the title says so where the machine was busy.
-    """
-    ratios, words = [], []
-    for claimed, true in claims.values():
-        median, among = (true.median, true.samples) if isinstance(true, Measurement) else (true, (true,))
-        ratios.append(ratio := claimed / median)
-        within_noise = (
-            "true within the noise" if min(among) <= claimed <= max(among) else f"{ratio:.2g} times the truth"
-        )
-        words.append("true within 5 %" if 0.95 <= ratio <= 1.05 else within_noise)
-    with _picture(0.6 + 0.42 * len(claims)) as (figure, axes):
-        colours = [GREY if w.startswith("true") else RED if r < 1 else BLUE for r, w in zip(ratios, words, strict=True)]
-        axes.barh(range(len(claims)), [ratio - 1 for ratio in ratios], left=1, color=colours, height=0.6)
-        axes.set_xscale("log")
-        low, high = min([0.5, *ratios]), max([2.0, *ratios])
-        room = (high / low) ** 0.55  # for the words beside the bars
-        axes.set_xlim(low / room, high * room)
-        if high / low < 100:  # less than decades apart
-            _label_powers_of_two(axes.xaxis)
-        for row, (ratio, text) in enumerate(zip(ratios, words, strict=True)):
-            axes.text(ratio, row, f" {text} ", va="center", ha="right" if ratio < 1 else "left", fontsize=9)
-        axes.axvline(1, color=BLACK, linewidth=1)
-        _rows(axes, list(claims))
-        axes.set_xlabel("claimed / true (1 is the truth)")
-        title(figure, "How wrong a broken timer is", [device], busy=others > BUSY)
-    return described(figure, "; ".join(f"{name}: {text}" for name, text in zip(claims, words, strict=True)))
-
-
 def speedups(comparisons: Sequence[Comparison]) -> Figure:
     """Draw speed-ups over each comparison's baseline with their 95 % intervals; grey where neither is faster.
 
