@@ -83,7 +83,7 @@ def test_what_is_in_doubt_is_not_drawn():
 
 def test_times_of_a_busy_machine_say_so_in_the_title():
     busy = dataclasses.replace(measurement(), others=1.0)
-    made = [plots.samples, lambda all: plots.curves({"a": dict(enumerate(all, 1))}, xlabel="n", heading="product")]
+    made = [lambda all: plots.curves({"a": dict(enumerate(all, 1))}, xlabel="n", heading="product")]
     for draw in [*made, lambda all: plots.stages({"p": {"infer": all[0], "total": all[0]}})]:
         assert "BUSY MACHINE: other programs ran meanwhile" in draw([busy]).get_suptitle().replace("\n", " ")
         assert "BUSY" not in draw([measurement()]).get_suptitle()
@@ -110,15 +110,8 @@ def test_machines_are_drawn_by_lesson_each_with_its_intervals():
 
 def test_a_simulated_device_is_named_so_in_every_title():
     fake = measurement(simulated=True, device="simulated Apple GPU")
-    for figure in (plots.samples([fake]), plots.curves({"a": {1: fake, 2: fake}}, xlabel="n", heading="product")):
-        assert "SIMULATED: simulated Apple GPU" in figure.get_suptitle()
-
-
-def test_an_outlier_does_not_flatten_the_others():
-    figure = plots.samples([measurement(samples=(*[1e-3] * 20, 9e-3))])
-    assert figure.axes[0].get_ylim() == pytest.approx((0, 2))
-    assert "; 1 above the picture" in figure.get_suptitle().replace("\n", " ")
-    assert "above" not in plots.samples([measurement(samples=(1e-3, 1.9e-3))]).get_suptitle()
+    figure = plots.curves({"a": {1: fake, 2: fake}}, xlabel="n", heading="product")
+    assert "SIMULATED: simulated Apple GPU" in figure.get_suptitle()
 
 
 def test_a_notebook_keeps_the_words_beside_the_picture():

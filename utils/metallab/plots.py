@@ -124,33 +124,6 @@ def _make_room_for_words(axes: Axes) -> None:
     axes.set_xlim(low, max(rooms))
 
 
-def samples(measurements: Sequence[Measurement]) -> Figure:
-    """Every sample of each measurement as a dot in the order taken, with median and quartiles.
-
-    Samples beyond twice the highest upper quartile are not drawn, but counted in the heading: one of them would flatten
-    all others.
-    """
-    scale, unit = units.of_seconds(max(measured.median for measured in measurements))
-    with _picture(3.2) as (figure, axes):
-        for index, (measured, colour) in enumerate(zip(measurements, _cycled(len(measurements)), strict=True)):
-            low, high = (quartile / scale for quartile in measured.quartiles)
-            x = index + np.linspace(-0.38, 0.38, measured.n)
-            axes.plot(x, np.divide(measured.samples, scale), ".", color=colour, alpha=0.5, markersize=4)
-            axes.hlines(measured.median / scale, index - 0.42, index + 0.42, color=BLACK, linewidth=1.5)
-            axes.fill_between([index - 0.42, index + 0.42], low, high, color=colour, alpha=0.2, linewidth=0)
-        axes.set_xticks(range(len(measurements)), [m.name for m in measurements])
-        axes.grid(axis="x", visible=False)
-        axes.ticklabel_format(axis="y", useOffset=False)
-        axes.set_ylabel(f"time a call [{unit}]")
-        top = 2 * max(measured.quartiles[1] for measured in measurements)
-        above = sum(sample > top for measured in measurements for sample in measured.samples)
-        if above:
-            axes.set_ylim(0, top / scale)
-        outside = f"; {above} above the picture" if above else ""
-        title(figure, f"Each dot a sample; line: median, band: quartiles{outside}", *_where(measurements))
-    return described(figure, "; ".join(map(str, measurements)))
-
-
 def curves(
     lines: Mapping[str, Mapping[float, Measurement]],
     *,
