@@ -96,18 +96,6 @@ def test_a_line_is_broken_where_a_quantity_is_missing():
     assert list(axes.get_xticks()) == [1, 2, 4, 8]
 
 
-def test_machines_are_drawn_by_lesson_each_with_its_intervals():
-    intervals = {
-        "Chip X": {"02b_compare": [(1.5, 2.0, 2.5)], "08_detect": [(3.0, 4.0, 5.0)]},
-        "Chip Y": {"08_detect": []},
-    }
-    figure = plots.by_lesson(intervals, heading="GPU over CPU")
-    assert {"02b compare", "08 detect", "Chip X", "Chip Y", "GPU over CPU\nChip X / Chip Y"} <= set(texts(figure))
-    drawn = [tuple(point[0] for point in line) for c in figure.axes[0].collections for line in c.get_segments()]
-    assert sorted(drawn) == [pytest.approx((1.5, 2.5)), pytest.approx((3.0, 5.0))]
-    assert "Chip X, 02b_compare: 2.00 times" in figure.get_label()
-
-
 def test_a_simulated_device_is_named_so_in_every_title():
     fake = measurement(simulated=True, device="simulated Apple GPU")
     figure = plots.curves({"a": {1: fake, 2: fake}}, xlabel="n", heading="product")

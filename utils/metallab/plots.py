@@ -191,66 +191,6 @@ def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str =
     return described(figure, "; ".join(sentences))
 
 
-def by_lesson(speed_ups: Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]], *, heading: str) -> Figure:
-    """Speed-ups of several machines by lesson: each a dot with its interval, each machine in its colour and shape.
-
-    ``speed_ups`` maps a machine to its lessons, and a lesson to (low, median, high) of each of its comparisons.
-    """
-    lessons = sorted({lesson for ratios in speed_ups.values() for lesson in ratios}, reverse=True)
-    with _picture(1.6 + 0.7 * len(lessons)) as (figure, axes):
-        looks = zip(speed_ups.items(), _cycled(len(speed_ups)), "osD^v<" * len(speed_ups), strict=False)
-        for index, ((machine, ratios), colour, marker) in enumerate(looks):
-            for row, lesson in enumerate(lessons):
-                low, middle, high = np.array(ratios.get(lesson, [])).reshape(-1, 3).T
-                # each machine has a band of the row, in which its comparisons lie one above the other
-                y = row + 0.7 * ((index + np.linspace(0.1, 0.9, len(middle))) / len(speed_ups) - 0.5)
-                axes.hlines(y, low, high, color=colour, linewidth=1)
-                axes.plot(middle, y, marker, color=colour, markersize=5, label=machine if row == 0 else None)
-        axes.axvline(1, color=BLACK, linewidth=1)
-        axes.set_yticks(range(len(lessons)), [lesson.replace("_", " ") for lesson in lessons])
-        axes.set_xscale("log", base=2)
-        _label_powers_of_two(axes.xaxis)
-        axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
-        figure.legend(loc="outside lower center", ncols=2)
-        title(figure, heading, speed_ups)
-    medians = ((m, x, [units.times(r[1]) for r in rs]) for m, ratios in speed_ups.items() for x, rs in ratios.items())
-    return described(figure, "; ".join(f"{m}, {x}: {', '.join(rs)} times" for m, x, rs in medians))
-
-
-def speedups_by_size(
-    lines: Mapping[tuple[str, str], Mapping[float, tuple[float, float, float]]], *, heading: str
-) -> Figure:
-    """Speed-ups over a size, a line for each (machine, role); both axes logarithmic, 1 marked: above it is faster.
-
-    ``lines`` maps to each size (low, median, high): the 95 % interval is drawn where it ends. A line is broken at a
-    size that it lacks and another one has. A machine has a colour, a role a shape. ValueError for no lines.
-    """
-    if not lines:
-        raise ValueError("there is no speed-up to draw: none was measured, or each is withheld")
-    machines = list(dict.fromkeys(machine for machine, _ in lines))
-    roles = list(dict.fromkeys(role for _, role in lines))
-    colours = dict(zip(machines, _cycled(len(machines)), strict=True))
-    sizes = sorted({size for line in lines.values() for size in line})
-    with _picture(4.2) as (figure, axes):
-        for (machine, role), line in lines.items():
-            low, middle, high = np.array([line.get(size, [np.nan] * 3) for size in sizes]).T
-            spread = np.where(np.isfinite(high), [middle - low, high - middle], 0)
-            look = {"fmt": ("o-", "s--", "^:")[roles.index(role) % 3], "capsize": 3, "markersize": 5}
-            axes.errorbar(sizes, middle, spread, color=colours[machine], label=f"{machine}: {role}", **look)
-        axes.axhline(1, color=BLACK, linewidth=1)
-        _size_axis(axes, sizes, "n")
-        axes.set_yscale("log", base=2)
-        _label_powers_of_two(axes.yaxis)
-        axes.set_ylabel("speed-up (above 1: faster)")
-        figure.legend(loc="outside lower center", fontsize=9)
-        title(figure, heading, [])  # the legend names them
-    words = []
-    for (machine, role), line in lines.items():
-        told = (f"{units.times(line[size][1])} at n = {_size(size)}" for size in sorted(line))
-        words.append(f"{machine}, {role}: {', '.join(told)}")
-    return described(figure, "; ".join(words))
-
-
 def reason(words: str) -> Figure:
     """A line of words in a picture's place: why there is none."""
     with plt.rc_context(STYLE):
