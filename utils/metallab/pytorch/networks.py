@@ -146,7 +146,7 @@ MEASURED: Mapping[str, Callable[..., Network]] = {
     "Transformer block": transformer,
     "LSTM": lstm,
 }
-"""The networks that notebook 02b measures."""
+"""Networks of every kind that frameworks have in common, to test and to time."""
 
 
 def _copied(model: nn.Module) -> nn.Module:
