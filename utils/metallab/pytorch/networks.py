@@ -35,6 +35,16 @@ class Network:
         """A copy on a device; this one stays where it is."""
         return Network(self.name, _copied(self.model).to(device), tuple(x.to(device) for x in self.inputs))
 
+    def replace(self, old: type[nn.Module], new: Callable[[], nn.Module]) -> Network:
+        """A copy in which each layer of one kind is a new one of another. ValueError if there is none of that kind.
+
+        It looks at the layers of an `nn.Sequential`, not inside them.
+        """
+        layers = [new() if isinstance(layer, old) else copy.deepcopy(layer) for layer in self.model]
+        if not any(isinstance(layer, old) for layer in self.model):
+            raise ValueError(f"{self.name} has no layer of the kind {old.__name__}")
+        return Network(self.name, nn.Sequential(*layers), self.inputs)
+
     def inference(self) -> Callable[[], Tensor]:
         """A function that computes the outputs, without gradients, on a copy in evaluation mode."""
         model, inputs = _copied(self.model).eval(), self.inputs
