@@ -55,7 +55,7 @@ def product(n, device):
     return lambda: a @ a
 
 
-@case(group="02b", sizes={"name": ("mlp", "cnn", "resnet", "transformer", "lstm", "audio_encoder", "diffusion_block")})
+@case(group="02b", sizes={"name": ("mlp", "cnn", "resnet", "transformer", "lstm")})
 def inference(name, device):
     from metallab.pytorch import networks
 

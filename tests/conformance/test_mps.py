@@ -200,9 +200,9 @@ def test_these_operators_are_missing(operator):
 
 
 @pytest.mark.claim(used_in="notebook 02, will my model run on MPS", seconds=180, slow=True)
-@pytest.mark.parametrize("make", [networks.talk_mlp, networks.audio_encoder, networks.diffusion_block])
+@pytest.mark.parametrize("make", [networks.talk_mlp, networks.cnn, networks.transformer])
 def test_coverage_foretells_networks(make, evidence):
-    """What `coverage` foretells of the talk's network, an audio encoder and a diffusion block happens on the GPU."""
+    """What `coverage` foretells of the talk's network, convolutions and a Transformer block happens on the GPU."""
     network = make()
     model = network.model.eval()
     confirmation = coverage.confirm(coverage.mps_coverage(model, *network.inputs), model, *network.inputs)

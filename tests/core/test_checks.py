@@ -10,7 +10,7 @@ import pytest
 import torch
 from pretend import pretend
 
-from metallab import checks, peaks, timing
+from metallab import checks, timing
 from metallab.device import PyTorchDevice
 
 MPS = PyTorchDevice("mps", "Apple M2 GPU")
@@ -426,42 +426,6 @@ def test_functions_may_work_in_place_and_differentiate(monkeypatch):
             return torch.autograd.grad((x * x).sum(), x)
 
     checks.assert_matches_cpu(gradient, torch.ones(3, requires_grad=True), on=MPS)
-
-
-# --- plausible rates ---
-
-
-def measured(seconds: float, on: PyTorchDevice) -> timing.Measurement:
-    return timing.Measurement("work", "latency", (seconds,) * 10, 1.0, 1, 3, "quiet", "full", on.label, False)
-
-
-def test_a_rate_above_the_peak_is_an_error():
-    sentence = checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=1.8e12, bytes=50e9)
-    assert sentence == "work: 1.8 TFLOP/s (50% of the peak), 50 GB/s (50% of the peak)"
-    sentence = checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=3.6e9)
-    assert sentence.endswith("(below 1% of the peak)"), "a rate is never 0% of something"
-    with pytest.raises(
-        checks.Implausible, match=r"work: 1 s would be 3\.7 TFLOP/s, above 3\.6 TFLOP/s, .*M2 GPU.*waited"
-    ):
-        checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=3.7e12)
-    checks.assert_plausible(measured(1.0, MPS), on=MPS, flops=3.7e12, dtype=torch.float16)
-    with pytest.raises(checks.Implausible, match=r"GB/s, above 100 GB/s"):
-        checks.assert_plausible(measured(1.0, MPS), on=MPS, bytes=100e9 + peaks.CACHE * 1.1)
-    # what fits into a cache may be faster than the memory
-    sentence = checks.assert_plausible(measured(1e-4, MPS), on=MPS, bytes=64 * 2**20)
-    assert sentence == "work: 671 GB/s (above the memory's peak, so partly from caches)"
-
-
-def test_an_unknown_device_is_no_error_and_is_told():
-    lab = PyTorchDevice("cuda", "NVIDIA B999")
-    sentence = checks.assert_plausible(measured(1.0, lab), on=lab, flops=1e18)
-    assert sentence == "work: 1000000 TFLOP/s (no peak is known for this device)"
-
-
-def test_no_work_stated_is_an_error():
-    for work in ({}, {"flops": -1}, {"flops": math.nan}, {"bytes": 0}, {"flops": 1, "bytes": -1}):
-        with pytest.raises(ValueError, match=r"work: state what one call computes \(flops=\) or moves"):
-            checks.assert_plausible(measured(1.0, MPS), on=MPS, **work)
 
 
 # --- exercises ---

@@ -283,27 +283,6 @@ def test_a_hostile_field_is_refused_by_name(field, value):
         read(json.dumps(given))
 
 
-@pytest.mark.parametrize(
-    ("changes", "differs"),
-    [
-        ({}, []),
-        ({"os_version": "15.6.1", "load_average": None, "power_source": "battery"}, []),
-        ({"gpu_cores": None}, []),
-        ({"gpu_cores": 30}, ["GPU cores 38"]),
-        ({"os_version": "16.0"}, ["system macOS 15"]),
-        ({"chip": "Apple M2 Pro"}, ["chip Apple M2 Max"]),
-        ({"gpu": None}, []),
-        ({"chip": "Some CPU"}, ["chip Apple M2 Max", "GPU of the chip"]),
-        ({"cores_logical": 10}, ["CPU cores 12"]),
-        ({"versions": {"torch": "2.14.0"}}, ["torch 2.15.0"]),
-        ({"versions": {"torch": "2.15.0", "jax": "0.4.34"}}, ["jax not installed"]),
-    ],
-)
-def test_what_forbids_comparing_absolute_times(changes, differs):
-    ours, theirs = example(), example(**changes)
-    assert [text.split(" / ")[0] for text in ours.differences(theirs)] == differs
-
-
 def test_the_table_shows_unknown_as_unknown():
     unknown = dict.fromkeys(field.name for field in dataclasses.fields(Machine))
     rows = dict(Machine(**unknown | {"python": "3.11", "versions": {"jax": None}, "environment": {}}).rows())

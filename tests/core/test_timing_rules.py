@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from metallab import timing
-from metallab.fake_device import FakeDevice, LazyFakeDevice
+from metallab.fake_device import FakeDevice
 
 QUICK = {"min_samples": 6, "min_seconds": 0.0, "max_seconds": 1.0}
 QUICK |= {"warmup_calls": 2, "warmup_seconds": 0.0, "block_seconds": 0.004}
@@ -83,6 +83,18 @@ def test_nothing_runs_when_the_clock_is_read() -> None:
             assert not any(clock.pending), f"{question}: the clock was read while {max(clock.pending)} kernels ran"
 
 
+class LazyFakeDevice(FakeDevice):
+    """As in MLX: a result, the seconds in a list, is computed when it is waited for."""
+
+    waits_for_results = True
+
+    def synchronize(self, *results) -> None:
+        for result in results:
+            while isinstance(result, list) and result:
+                self.launch(result.pop())
+        super().synchronize()
+
+
 def test_lazy_results_are_consumed() -> None:
     """Where only a result can be waited for, each one of a block is."""
     with LazyFakeDevice() as device:
@@ -91,7 +103,7 @@ def test_lazy_results_are_consumed() -> None:
         def fn():
             nonlocal calls
             calls += 1
-            return device.lazy(0.001)
+            return [0.001]
 
         # a long block: a call that was held up on a busy machine must not fill it alone
         budget = timing.Budget(**{**QUICK, "block_seconds": 0.1})

@@ -98,22 +98,9 @@ def test_a_bad_time_is_refused_where_it_is_given():
             fake_device.FakeDevice(**{name: -1.0})
 
 
-def test_lazy_work_starts_when_its_result_is_asked_for():
-    with fake_device.LazyFakeDevice() as device:
-        results = [device.lazy(0.005) for _ in range(3)]
-        device.synchronize()
-        assert device.launched == 0, "nobody asked for a result"
-        results[2].evaluate()
-        assert (device.launched, device.finished) == (1, 1)
-        device.synchronize(*results, "no result of ours")
-        assert (device.launched, device.finished) == (3, 3), "each result is computed, and only once"
-        assert device.waits_for_results
-
-
-def test_both_are_places_for_the_timer():
-    for kind, work in ((fake_device.FakeDevice, "launch"), (fake_device.LazyFakeDevice, "lazy")):
-        with kind() as device:
-            got = timing.measure(lambda d=device, w=work: getattr(d, w)(0.002), on=device, budget=timing.FAST)
-        assert min(got.samples) >= 0.002
-        assert "a thread that sleeps" in got.device
-        assert not got.simulated
+def test_it_is_a_place_for_the_timer():
+    with fake_device.FakeDevice() as device:
+        got = timing.measure(lambda: device.launch(0.002), on=device, budget=timing.FAST)
+    assert min(got.samples) >= 0.002
+    assert "a thread that sleeps" in got.device
+    assert not got.simulated

@@ -27,7 +27,7 @@ def curve(module, outcomes, gpu="cuda", **changes):
     measured = record(gpu, 2.0).measurement
     measurements = {"CPU, 1 thread": measured, "CPU, 16 threads": dataclasses.replace(measured, device=CPU)}
     if gpu:
-        measurements[gpu] = dataclasses.replace(measured, simulated=changes.pop("simulated", False))
+        measurements[gpu] = measured
     by_size = {2**k: outcome for k, outcome in enumerate(outcomes)}
     times = {name: dict.fromkeys(by_size, measured) for name, measured in measurements.items()}
     return module.Curve("work", "CPU, 16 threads", times, by_size, **changes)
@@ -62,7 +62,7 @@ def test_a_curve_is_drawn_with_its_crossover_and_its_gaps():
     assert len(everywhere) == 3, "the smallest size is no crossover"
 
 
-def test_without_a_real_gpu_a_stored_curve_is_shown(tmp_path, monkeypatch):
+def test_a_stored_curve_has_what_may_be_believed(tmp_path, monkeypatch):
     lesson = {"lesson": "02b_compare_cpu_and_gpu"}
     made = []
     for n, speed_up, others in ((8, 0.5, 0.0), (16, 3.0, 0.0), (32, 3.0, 5.0)):
@@ -78,17 +78,11 @@ def test_without_a_real_gpu_a_stored_curve_is_shown(tmp_path, monkeypatch):
     made = [dataclasses.replace(one, taken=one.taken.replace(":00+", ":09+")) for one in made]
     made = [one if one.comparison.outcome == "baseline" or one.comparison.median > 1 else slower(one) for one in made]
     monkeypatch.setattr(crossover, "STORED", records.write(tmp_path / "gpu.json", honest([*map(slower, again), *made])))
-    for without in (
-        curve(crossover, ("slower",), gpu=""),
-        curve(crossover, (timing.Doubt("simulated", "none"),), simulated=True),
-    ):
-        shown = without.or_stored()
-        assert (shown.stored, shown.crossover, shown.device("cuda")) == (True, 16, GPU)
-        assert sorted(shown.times["cuda"]) == [8, 16], "at 32 other programs were busy"
-        assert list(shown.withheld) == [32]
-        assert shown.times["cuda"][8].others == 0, "of what was measured twice, what may be believed"
-    real = curve(crossover, ("faster",))
-    assert real.or_stored() is real
+    shown = crossover.stored("work")
+    assert (shown.stored, shown.crossover, shown.device("cuda")) == (True, 16, GPU)
+    assert sorted(shown.times["cuda"]) == [8, 16], "at 32 other programs were busy"
+    assert list(shown.withheld) == [32]
+    assert shown.times["cuda"][8].others == 0, "of what was measured twice, what may be believed"
     with pytest.raises(ValueError, match=r"has no curve of 'sorting': ask for 'matrix product'"):
         crossover.stored("sorting")
 
@@ -139,25 +133,10 @@ def test_sizes_are_measured_as_long_as_there_is_time(monkeypatch):
         crossover.measure("work", work, [], on=device.cpu())
 
 
-def test_prices_are_of_the_smallest_and_of_the_largest_size():
-    simulated = curve(crossover, (timing.Doubt("simulated", "no time"),), gpu="mps", simulated=True)
-    assert repr(simulated.prices(float, "B/s")).count("simulated: no time") == 2
-    on_gpu = curve(crossover, ("slower", "faster", "faster"))
-    fast = dataclasses.replace(on_gpu.times["cuda"][4], samples=(0.001,) * 10)
-    on_gpu.times["cuda"][4] = fast
-    assert on_gpu.call("cuda") == 0.012345
-    assert on_gpu.rate("cuda", lambda n: 2 * n) == pytest.approx(8000)
-    text = repr(on_gpu.prices(lambda n: 2 * n, "B/s"))
-    assert "at n = 4" in text
-    assert "12.3 ms       8 kB/s" in text
-    assert "busy" not in text
-    assert "another machine" not in text
-    stored = curve(crossover, ("slower",), stored=True)
-    assert repr(stored.prices(float, "B/s")).endswith("the CPU, too, is that of another machine.")
-    assert not on_gpu.doubt
-    assert curve(crossover, ("slower", BUSY, "faster")).doubt == "", "between the ends"
+def test_ends_that_may_not_be_believed_predict_nothing():
+    sound = curve(crossover, ("slower", BUSY, "faster"))
+    assert sound.doubt == "", "what lies between the ends does not count"
     assert curve(crossover, ("slower", DRIFTED)).doubt == DRIFTED
-    busy = dataclasses.replace(on_gpu.times[on_gpu.baseline][4], others=3.0)
-    on_gpu.times[on_gpu.baseline][4] = busy
-    assert on_gpu.doubt.kind == "busy machine"
-    assert repr(on_gpu.prices(float, "B/s")).count("busy machine: no time") == 1
+    busy = dataclasses.replace(sound.times[sound.baseline][4], others=3.0)
+    sound.times[sound.baseline][4] = busy
+    assert sound.doubt.kind == "busy machine"

@@ -7,7 +7,7 @@ import torch
 
 from metallab.pytorch import networks
 
-MAKERS = [*networks.MEASURED.values(), networks.talk_mlp, networks.audio_encoder, networks.diffusion_block]
+MAKERS = [*networks.MEASURED.values(), networks.talk_mlp]
 SHAPES = {
     "MLP": (256, 10),
     "CNN": (32, 10),
@@ -15,8 +15,6 @@ SHAPES = {
     "Transformer block": (8, 64, 128),
     "LSTM": (16, 10),
     "Softshrink MLP": (256, 10),
-    "Whisper-like encoder": (2, 100, 128),
-    "Diffusion U-Net block": (2, 64, 32, 32),
 }
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from results_files import claim, honest
 
-from metallab import device, machine, paths, records, timing
-from metallab.results import findings, machines
+from metallab import machine, paths, records
+from metallab.results import findings
 from metallab.timing import Measurement, Size
 
 HERE = machine.describe()
@@ -191,51 +191,6 @@ def test_a_broken_reference_is_named_and_the_rest_goes_on(build, monkeypatch):
     assert [problem.what for problem in problems] == ["bad.json", "claim.json"]
 
 
-def test_this_machine_s_latest_run_is_found(build):
-    def file(place: str, run: int, described=HERE, **changes) -> None:
-        refused = {"outcome": "withheld", "doubt": "simulated"} if "simulated" in changes else {}
-        made = [baseline(run=run, **changes), record("cuda", None if refused else 2.0, run=run, **changes, **refused)]
-        records.write(paths.BUILD / place, [dataclasses.replace(one, machine=described) for one in honest(made)])
-
-    assert findings.latest() is None
-    file("bench/fast_cpu.json", 9, mode="fast")
-    file("full-sim/results/02b.json", 8, simulated=True)
-    file("full-mps/results/02b.json", 7, dataclasses.replace(HERE, chip="Apple M9"))
-    made = honest([baseline(), record("cuda", 2.0)])
-    claim(records.write(paths.BUILD / "bench" / "claim.json", made), "cuda", low=3.0)
-    (paths.BUILD / "full-broken" / "results").mkdir(parents=True)
-    (paths.BUILD / "full-broken" / "results" / "02b.json").write_text("{")
-    assert findings.latest() is None
-    file("full-cuda/results/02b.json", 3)
-    file("full-cuda/results/07.json", 4, lesson="07_jax")
-    assert findings.latest().origin == "this machine, full-cuda"
-    file("bench/cpu.json", 5)
-    assert findings.latest().origin == "this machine, bench/cpu.json"
-    file("full-cuda/results/07.json", 6, lesson="07_jax")
-    assert findings.latest().origin == "this machine, full-cuda"
-
-
-def test_what_was_measured_just_now_is_not_missing(build):
-    """The sizes that a page has timed stand in its table beside the lessons of an earlier run."""
-
-    def product(n: int, run: int, **changes) -> list[records.Record]:
-        lesson = "12_compare_machines"
-        where = {"comparison": f"product, n = {n}", "lesson": lesson, "run": run}
-        where |= {"series": "product, n", "size": Size(n)}
-        return [baseline(**where), record("cuda", 3.0, role="GPU", **where, **changes)]
-
-    now = findings.column([made for n in (1, 2, 4) for made in product(n, 9)], "just now")
-    assert findings.with_now(now) is now
-    older = [baseline(), record("cuda", 2.0), *product(1, 0), *product(8, 0)]
-    records.write(paths.BUILD / "full-cuda" / "results" / "02b.json", honest(older))
-    both = findings.with_now(now)
-    assert both.origin == "this machine, full-cuda; 12_compare_machines: just now"
-    assert [each.comparison for each in both.conclusions] == ["c", *(f"product, n = {n}" for n in (1, 2, 4))]
-    assert dict(findings.crossovers([both])) == {"12 product, n: GPU over CPU": ("faster at every size, 1 to 4",)}
-    of_another = findings.column(product(1, 9, device="NVIDIA A100"), "just now")
-    assert findings.with_now(of_another) is of_another
-
-
 def test_a_line_says_whether_a_run_may_be_believed():
     good = [baseline(), record("mps", 2.0)]
     assert findings.trust([]) == findings.trust([record("mps", 2.0, mode="fast")]) == ""
@@ -253,51 +208,6 @@ def test_a_line_says_whether_a_run_may_be_believed():
     assert numbers(findings.trust([*good, moved]))[3:5] == ["1", "0"]
     everywhere = [dataclasses.replace(moved, lesson=f"0{n}_x", name=f"0{n}_x/x") for n in range(5)]
     assert findings.trust(everywhere).endswith("run again: make run.")
-
-
-# --- this machine beside others, as notebook 12 shows them ---
-
-
-def test_a_gpu_stands_beside_another_by_its_own_cpu():
-    threads = {"device": CPU, "kind": "cpu", "threads": 1, "series": "product, n"}
-
-    def column(name: str, *speed_ups: float, **last) -> findings.Column:
-        made = [each for n, speed_up in enumerate(speed_ups) for each in sized(2**n, speed_up, **last)]
-        made += [record("CPU, 1 thread", 0.5, f"product, n = {2**n}", size=Size(2**n), **threads) for n in range(3)]
-        return dataclasses.replace(
-            findings.column([*made, *sized(1, 0.6, "sum, n = {n}"), *sized(2, 0.7, "sum, n = {n}")], "x"), title=name
-        )
-
-    fast = column("Slow", 0.25, 2.0, 3.0, mode="fast", outcome="withheld", doubt="fast mode")
-    two = machines.Machines((column("Chip A", 0.5, 2.0, 4.0), fast))
-    faster, none = two.sentences("product, n")
-    assert (faster[:6], numbers(faster), "fast mode" in none) == ("Chip A", ["2"], True)
-    gpu, *threads_ = two.of_size("product, n").get_label().split("; ")
-    assert (gpu[:6], numbers(gpu)) == ("Chip A", ["0.50", "1", "2.00", "2", "4.00", "4"])
-    assert [(words[:4], numbers(words)[::2]) for words in threads_] == [("Chip", ["0.50"] * 3), ("Slow", ["0.50"] * 3)]
-    assert [len(ratios) for ratios in two.gpus["Chip A"].values()] == [5]
-    with pytest.raises(ValueError, match="speed-up"):
-        two.of_size("nothing, n")
-    here, *others = machines.beside("12_a", measured_here("product, n")).columns
-    assert here.head.startswith("here, ")
-    assert [one.head for one in others if "stored" in one.head]
-    page = findings.column([each for n in (1, 2) for each in sized(n, 2.0, lesson="12_a")], "this page")
-    older = findings.column([*sized(4, 2.0), *sized(4, 2.0, "sum, n = {n}")], "an earlier run")
-    both = dataclasses.replace(page, conclusions=page.conclusions + older.conclusions)
-    assert [each.comparison for each in machines._newest(both, page).conclusions] == [
-        "product, n = 1", "product, n = 2", "sum, n = 4"
-    ]  # fmt: skip
-    busy = machines.Machines((column("Busy", 2.0, 3.0, 4.0, outcome="withheld", doubt="busy machine"),))
-    (withheld,) = busy.sentences("product, n")
-    assert "busy machine" in withheld
-
-
-def measured_here(series: str) -> timing.Comparison:
-    """A comparison that takes no time."""
-    cpu = device.cpu()
-    return timing.compare(
-        {"one": int, "two": int}, on=cpu, baseline="one", parity=timing.Unchecked("of a test"), series=series, size=3
-    )
 
 
 def test_the_interval_of_processes_is_student_s():

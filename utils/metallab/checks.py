@@ -19,17 +19,12 @@ try:
 except ImportError:  # NumPy 1
     from numpy import byte_bounds
 
-from metallab import isolated, peaks, units
+from metallab import isolated, units
 from metallab.device import Device
-from metallab.timing import Measurement
 
 
 class Mismatch(AssertionError):
     """Outputs that differ by more than their dtype allows."""
-
-
-class Implausible(AssertionError):
-    """A rate that the hardware cannot reach: the time must be wrong."""
 
 
 class WrongAnswer(AssertionError):
@@ -183,37 +178,6 @@ def assert_matches_cpu(fn: Callable[..., Any], *inputs: Any, on: Device, dtype: 
     assert_close(reference, result, name)
 
 
-def assert_plausible(
-    measurement: Measurement, *, on: Device, flops: float = 0.0, bytes: float = 0.0, dtype: Any = "float32"
-) -> str:
-    """Raise `Implausible` if the implied rate is above the device's peak; returns the rate in words otherwise.
-
-    ``flops`` and ``bytes`` are what one call computes, and the different bytes that it reads and writes; of these the
-    first `peaks.CACHE` may come from caches and are not held against the memory. The peaks are those of
-    `metallab.peaks`; where none is known for a device the sentence says so. ValueError if no work is stated.
-    """
-    if not (flops >= 0 and bytes >= 0 and flops + bytes > 0):
-        raise ValueError(
-            f"{measurement.name}: state what one call computes (flops=) or moves (bytes=), as a number > 0"
-        )
-    doubts = []
-    for amount, free, unit, peak in (
-        (flops, 0, "FLOP/s", peaks.flops(on, dtype)),
-        (bytes, peaks.CACHE, "B/s", peaks.bandwidth(on)),
-    ):
-        if not amount:
-            continue
-        rate = amount / measurement.median
-        if peak is not None and (amount - free) / measurement.median > peak.value:
-            raise Implausible(
-                f"{measurement.name}: {units.seconds(measurement.median)} would be {units.rate(rate, unit)}, above "
-                f"{units.rate(peak.value, unit)}, the peak of {on.label} ({peak.source}). The time is wrong: is the "
-                "device waited for, and the result really computed?"
-            )
-        doubts.append(f"{units.rate(rate, unit)} ({_share(rate, peak)})")
-    return f"{measurement.name}: {', '.join(doubts)}"
-
-
 def exercise(name: str, answer: Any, accepts: Callable[[Any], Any] | list, hint: str) -> str:
     """Judge an answer: ``accepts(answer)`` must be True, and may assert for itself.
 
@@ -262,15 +226,6 @@ def _same(answer: Any, wanted: Any) -> bool:
     if isinstance(wanted, float):
         return bool(np.isclose(answer, wanted, rtol=1e-6, atol=1e-9))
     return bool((answer.item() if isinstance(answer, np.generic) else answer) == wanted)
-
-
-def _share(rate: float, peak: peaks.Peak | None) -> str:
-    if peak is None:
-        return "no peak is known for this device"
-    share = rate / peak.value
-    if share > 1:
-        return "above the memory's peak, so partly from caches"
-    return f"{share:.0%} of the peak" if share >= 0.01 else "below 1% of the peak"
 
 
 def _leaves(value: Any, part: str = "result") -> Iterator[tuple[str, Any]]:

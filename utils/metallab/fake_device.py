@@ -84,39 +84,6 @@ class FakeDevice:
         self._queue.task_done()  # for the order to end: else waiting for a closed device would never end
 
 
-class LazyResult:
-    """A result that is computed only when somebody asks for it, as in MLX: launching does nothing yet."""
-
-    def __init__(self, device: FakeDevice, seconds: float) -> None:
-        self._device, self._seconds = device, seconds
-        self._computed = False
-
-    def evaluate(self) -> None:
-        """Do the work and wait for it; a result that was computed before is there at once."""
-        if not self._computed:
-            self._device.launch(self._seconds)
-            self._device.synchronize()
-            self._computed = True
-
-
-class LazyFakeDevice(FakeDevice):
-    """A fake device with lazy results: only a result can be waited for, so a timer must keep every one."""
-
-    label = "lazy fake device (a thread that sleeps)"
-    waits_for_results = True
-
-    def lazy(self, seconds: float) -> LazyResult:
-        """A result that takes ``seconds`` to compute, not computed yet."""
-        return LazyResult(self, seconds)
-
-    def synchronize(self, *results: Any) -> None:
-        """Compute and wait for the results given; nothing else is running."""
-        for result in results:
-            if isinstance(result, LazyResult):
-                result.evaluate()
-        super().synchronize()
-
-
 def _finite(value: float, what: str) -> float:
     if not 0 <= value < math.inf:
         raise ValueError(f"{what} is {value}; it must be 0 or more, and finite")

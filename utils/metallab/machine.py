@@ -98,32 +98,6 @@ class Machine:
         """One line of JSON, which `metallab.records` reads."""
         return json.dumps({"schema": SCHEMA, **asdict(self)}, sort_keys=True, allow_nan=False)
 
-    def differences(self, other: Machine) -> list[str]:
-        """Return why absolute times of two machines may not be compared; empty if they may.
-
-        Hardware, system and framework versions must be the same; an unknown chip or system matches nothing. Of an Apple
-        chip the GPU is a part, and the number of its cores is compared where both are known.
-        """
-        ours, theirs = self._identity(), other._identity()
-        sentences = [
-            f"{name} {ours[name] or 'unknown'} / {name} {theirs[name] or 'unknown'}"
-            for name in ours
-            if ours[name] != theirs[name] or (name in ("chip", "system") and not ours[name])
-        ]
-        if self.gpu_cores and other.gpu_cores and self.gpu_cores != other.gpu_cores:
-            sentences.append(f"GPU cores {self.gpu_cores} / GPU cores {other.gpu_cores}")
-        return sentences
-
-    def _identity(self) -> dict[str, str | int | None]:
-        major = (self.os_version or "").split(".")[0]
-        return {
-            "chip": self.chip,
-            "CPU cores": self.cores_logical,
-            "GPU": "of the chip" if (self.chip or "").startswith("Apple ") else self.gpu,
-            "system": f"{self.os_name} {major}" if self.os_name and major else None,
-            **{name: self.versions.get(name) or "not installed" for name in PACKAGES},
-        }
-
     def rows(self) -> list[tuple[str, str]]:
         """Label and value for display, in reading order."""
         yes_no = {True: "yes", False: "no", None: ""}

@@ -29,9 +29,6 @@ class Peak:
 APPLE = "Apple's specification of the chip"
 NVIDIA = "NVIDIA's data sheet, dense"
 
-CACHE = 128 * 2**20
-"""Bytes, more than the last cache of any GPU below holds: of what a call moves, so much may never reach the memory."""
-
 # Unified memory, GB/s. Where a name was sold with several memory configurations the larger figure stands.
 _APPLE_BANDWIDTH = {
     "M1": 68.3, "M1 Pro": 200, "M1 Max": 400, "M1 Ultra": 800,
@@ -45,17 +42,17 @@ _APPLE_TFLOPS = {
     "M1": 2.6, "M1 Pro": 5.2, "M1 Max": 10.4, "M1 Ultra": 21,
     "M2": 3.6, "M2 Pro": 6.8, "M2 Max": 13.6, "M2 Ultra": 27.2,
 }  # fmt: skip
-# PyTorch may use TensorFloat-32 where it is allowed, so that is the limit for float32.
-_NVIDIA_TFLOPS = {
-    "NVIDIA H200": {"float32": 494.7, "float16": 989.4, "bfloat16": 989.4, "float64": 67},
-    "NVIDIA H100": {"float32": 494.7, "float16": 989.4, "bfloat16": 989.4, "float64": 67},
-    "NVIDIA A100": {"float32": 156, "float16": 312, "bfloat16": 312, "float64": 19.5},
-}
+_HOPPER = {"float32": 67, "tf32": 494.7, "float16": 989.4, "bfloat16": 989.4, "float64": 67}
+_AMPERE = {"float32": 19.5, "tf32": 156, "float16": 312, "bfloat16": 312, "float64": 19.5}
+_NVIDIA_TFLOPS = {"NVIDIA H200": _HOPPER, "NVIDIA H100": _HOPPER, "NVIDIA A100": _AMPERE}
 _NVIDIA_BANDWIDTH = {"NVIDIA H200": 4800, "NVIDIA H100": 3938, "NVIDIA A100": 2039}
 
 
 def flops(on: Device, dtype: Any) -> Peak | None:
-    """The peak arithmetic rate of a device in FLOP/s, or None if it is not known or the device is simulated."""
+    """The peak arithmetic rate of a device in FLOP/s, or None if it is not known or the device is simulated.
+
+    ``dtype`` is the format that computes: ``"tf32"`` where float32 is rounded to TensorFloat-32 on an NVIDIA GPU.
+    """
     name = units.dtype_name(dtype)
     if on.simulated:
         return None

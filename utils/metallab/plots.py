@@ -67,37 +67,6 @@ def title(figure: Figure, text: str, devices: Iterable[str], simulated: bool = F
     figure.suptitle("\n".join(lines).replace("\N{NO-BREAK SPACE}", " "), x=0.01, ha="left", fontsize=10)
 
 
-def gallery(claims: Mapping[str, tuple[float, float | Measurement]], *, device: str, others: float = 0.0) -> Figure:
-    """Draw how far each claim is from the truth, on a logarithmic axis with the truth at 1.
-
-    ``claims`` maps a name to (claimed, true), two positive numbers in the same unit. A claim among the samples of a
-    true `Measurement` is true within the noise. ``others`` is the number of cores that other programs used.
-    """
-    ratios, words = [], []
-    for claimed, true in claims.values():
-        median, among = (true.median, true.samples) if isinstance(true, Measurement) else (true, (true,))
-        ratios.append(ratio := claimed / median)
-        is_true = min(among) <= claimed <= max(among)
-        off = "true within the noise" if is_true else f"{ratio:.2g} times the truth"
-        words.append("true within 5 %" if 0.95 <= ratio <= 1.05 else off)
-    with _picture(0.6 + 0.42 * len(claims)) as (figure, axes):
-        colours = [GREY if w.startswith("true") else RED if r < 1 else BLUE for r, w in zip(ratios, words, strict=True)]
-        axes.barh(range(len(claims)), [ratio - 1 for ratio in ratios], left=1, color=colours, height=0.6)
-        axes.set_xscale("log")
-        low, high = min([0.5, *ratios]), max([2.0, *ratios])
-        room = (high / low) ** 0.55  # for the words beside the bars
-        axes.set_xlim(low / room, high * room)
-        if high / low < 100:  # less than decades apart
-            _label_powers_of_two(axes.xaxis)
-        for row, (ratio, text) in enumerate(zip(ratios, words, strict=True)):
-            axes.text(ratio, row, f" {text} ", va="center", ha="right" if ratio < 1 else "left", fontsize=9)
-        axes.axvline(1, color=BLACK, linewidth=1)
-        _rows(axes, list(claims))
-        axes.set_xlabel("claimed / true (1 is the truth)")
-        title(figure, "How wrong a broken timer is", [device], busy=others > BUSY)
-    return described(figure, "; ".join(f"{name}: {text}" for name, text in zip(claims, words, strict=True)))
-
-
 def speedups(comparisons: Sequence[Comparison]) -> Figure:
     """Draw speed-ups over each comparison's baseline with their 95 % intervals; grey where neither is faster.
 
@@ -137,32 +106,6 @@ def _speedup_row(axes: Axes, row: int, answer: Answer) -> None:
         axes.plot(ratio.median, row, "o", color=GREY)
     beside = axes.get_yaxis_transform()  # right of the frame
     axes.text(1.01, row, words, transform=beside, va="center", color=colour, fontsize=9)
-
-
-def samples(measurements: Sequence[Measurement]) -> Figure:
-    """Draw every sample of each measurement in the order taken, with median and quartiles.
-
-    Samples beyond twice the highest upper quartile are counted in the heading instead.
-    """
-    scale, unit = units.of_seconds(max(measured.median for measured in measurements))
-    with _picture(3.2) as (figure, axes):
-        for index, (measured, colour) in enumerate(zip(measurements, _cycled(len(measurements)), strict=True)):
-            low, high = (quartile / scale for quartile in measured.quartiles)
-            x = index + np.linspace(-0.38, 0.38, measured.n)
-            axes.plot(x, np.divide(measured.samples, scale), ".", color=colour, alpha=0.5, markersize=4)
-            axes.hlines(measured.median / scale, index - 0.42, index + 0.42, color=BLACK, linewidth=1.5)
-            axes.fill_between([index - 0.42, index + 0.42], low, high, color=colour, alpha=0.2, linewidth=0)
-        axes.set_xticks(range(len(measurements)), [m.name for m in measurements])
-        axes.grid(axis="x", visible=False)
-        axes.ticklabel_format(axis="y", useOffset=False)
-        axes.set_ylabel(f"time a call [{unit}]")
-        top = 2 * max(measured.quartiles[1] for measured in measurements)
-        above = sum(sample > top for measured in measurements for sample in measured.samples)
-        if above:
-            axes.set_ylim(0, top / scale)
-        outside = f"; {above} above the picture" if above else ""
-        title(figure, f"Each dot a sample; line: median, band: quartiles{outside}", *_where(measurements))
-    return described(figure, "; ".join(map(str, measurements)))
 
 
 def curves(
@@ -225,65 +168,6 @@ def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str =
     sentences = (f"{name}: " + ", ".join(f"{stage} {units.seconds(part.median)}" for stage, part in parts.items())
             for name, parts in pipelines.items())  # fmt: skip
     return described(figure, "; ".join(sentences))
-
-
-def by_lesson(speed_ups: Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]], *, heading: str) -> Figure:
-    """Draw speed-ups with intervals by lesson, each machine in its colour and shape.
-
-    ``speed_ups`` maps a machine to its lessons, and a lesson to (low, median, high) of each of its comparisons.
-    """
-    lessons = sorted({lesson for ratios in speed_ups.values() for lesson in ratios}, reverse=True)
-    with _picture(1.6 + 0.7 * len(lessons)) as (figure, axes):
-        looks = zip(speed_ups.items(), _cycled(len(speed_ups)), "osD^v<" * len(speed_ups), strict=False)
-        for index, ((machine, ratios), colour, marker) in enumerate(looks):
-            for row, lesson in enumerate(lessons):
-                low, middle, high = np.array(ratios.get(lesson, [])).reshape(-1, 3).T
-                # each machine has a band of the row, in which its comparisons lie one above the other
-                y = row + 0.7 * ((index + np.linspace(0.1, 0.9, len(middle))) / len(speed_ups) - 0.5)
-                axes.hlines(y, low, high, color=colour, linewidth=1)
-                axes.plot(middle, y, marker, color=colour, markersize=5, label=machine if row == 0 else None)
-        axes.axvline(1, color=BLACK, linewidth=1)
-        axes.set_yticks(range(len(lessons)), [lesson.replace("_", " ") for lesson in lessons])
-        axes.set_xscale("log", base=2)
-        _label_powers_of_two(axes.xaxis)
-        axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
-        figure.legend(loc="outside lower center", ncols=2)
-        title(figure, heading, speed_ups)
-    medians = ((m, x, [units.times(r[1]) for r in rs]) for m, ratios in speed_ups.items() for x, rs in ratios.items())
-    return described(figure, "; ".join(f"{m}, {x}: {', '.join(rs)} times" for m, x, rs in medians))
-
-
-def speedups_by_size(
-    lines: Mapping[tuple[str, str], Mapping[float, tuple[float, float, float]]], *, heading: str
-) -> Figure:
-    """Draw speed-ups over a size, a line for each (machine, role), both axes logarithmic.
-
-    ``lines`` has (low, median, high) for each size. A machine has a colour, a role a shape. ValueError for no lines.
-    """
-    if not lines:
-        raise ValueError("there is no speed-up to draw: none was measured, or each is withheld")
-    machines = list(dict.fromkeys(machine for machine, _ in lines))
-    roles = list(dict.fromkeys(role for _, role in lines))
-    colours = dict(zip(machines, _cycled(len(machines)), strict=True))
-    sizes = sorted({size for line in lines.values() for size in line})
-    with _picture(4.2) as (figure, axes):
-        for (machine, role), line in lines.items():
-            low, middle, high = np.array([line.get(size, [np.nan] * 3) for size in sizes]).T
-            spread = np.where(np.isfinite(high), [middle - low, high - middle], 0)
-            look = {"fmt": ("o-", "s--", "^:")[roles.index(role) % 3], "capsize": 3, "markersize": 5}
-            axes.errorbar(sizes, middle, spread, color=colours[machine], label=f"{machine}: {role}", **look)
-        axes.axhline(1, color=BLACK, linewidth=1)
-        _size_axis(axes, sizes, "n")
-        axes.set_yscale("log", base=2)
-        _label_powers_of_two(axes.yaxis)
-        axes.set_ylabel("speed-up (above 1: faster)")
-        figure.legend(loc="outside lower center", fontsize=9)
-        title(figure, heading, [])  # the legend names them
-    words = []
-    for (machine, role), line in lines.items():
-        told = (f"{units.times(line[size][1])} at n = {_size(size)}" for size in sorted(line))
-        words.append(f"{machine}, {role}: {', '.join(told)}")
-    return described(figure, "; ".join(words))
 
 
 def reason(words: str) -> Figure:

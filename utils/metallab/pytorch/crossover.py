@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from metallab import allowance, checks, device, mode, paths, plots, records, tables, timing, units
+from metallab import allowance, checks, device, mode, paths, plots, records, timing
 from metallab.device import Device
 from metallab.pytorch.networks import Network
 
@@ -38,7 +38,6 @@ Work = Callable[[int, torch.device], Callable[[], Any]]
 STORED = paths.ROOT / "data" / "results" / "nvidia_h200.json"
 LESSON = "02b_compare_cpu_and_gpu"
 ONE_THREAD = "CPU, 1 thread"
-ANOTHER_MACHINE = "Stored, not measured here: the CPU, too, is that of another machine."
 
 
 def devices(on: Device) -> dict[str, Device]:
@@ -81,11 +80,6 @@ class Curve:
         return next((name for name in self.times if not name.startswith("CPU")), None)
 
     @property
-    def simulated(self) -> bool:
-        """True if a simulated device takes part, whose times say nothing."""
-        return any(measured.simulated for line in self.times.values() for measured in line.values())
-
-    @property
     def rival(self) -> str:
         """The device that is compared with the baseline: the GPU, or where there is none one thread."""
         return self.gpu or ONE_THREAD
@@ -109,26 +103,9 @@ class Curve:
         """
         return timing.crossover(self._won)
 
-    def or_stored(self) -> Curve:
-        """This curve; where no real GPU took part, the one that is stored of a machine with one.
-
-        Stored are the curves of a ``matrix product``, a ``convolution`` and of ``elementwise`` work; ValueError for
-        another one that is needed.
-        """
-        return stored(self.work) if self.simulated or not self.gpu else self
-
     def device(self, name: str) -> str:
         """The hardware's name."""
         return next(iter(self.times[name].values())).device
-
-    def call(self, name: str) -> float:
-        """Seconds that a call costs, whatever it computes: the time of the smallest size."""
-        return self.times[name][min(self.times[name])].median
-
-    def rate(self, name: str, amount: Callable[[int], float]) -> float:
-        """``amount(n)`` a second at the largest size: FLOP/s, or bytes a second."""
-        largest = max(self.times[name])
-        return amount(largest) / self.times[name][largest].median
 
     @property
     def doubt(self) -> timing.Doubt:
@@ -138,20 +115,6 @@ class Curve:
         return timing.doubt(*(end for _, end in ends)) or next(
             (self.withheld[n] for n, _ in ends if n in self.withheld), timing.Doubt()
         )
-
-    def prices(self, amount: Callable[[int], float], unit: str) -> tables.Table:
-        """What a call costs, and the rate that large work reaches, on each device. ``unit``: ``"FLOP/s"``, ``"B/s"``.
-
-        Of a time that nothing may be concluded from stands the reason instead, and of a stored curve that it is one.
-        """
-        rows = []
-        for name, line in self.times.items():
-            texts = [units.seconds(self.call(name)), units.rate(self.rate(name, amount), unit)]
-            doubts = [timing.doubt(line[n]) for n in (min(line), max(line))]
-            texts = [f"{doubt.kind}: no time" if doubt else text for text, doubt in zip(texts, doubts, strict=True)]
-            rows.append([self.device(name), *texts])
-        headings = ["on", "a call costs", f"at n = {max(self.times[self.baseline])}"]
-        return tables.Table(headings, rows, ANOTHER_MACHINE if self.stored else "")
 
     def draw(self) -> Figure:
         """Time over size with quartile bands, and a mark at the crossover. A GPU goes by its name.

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 LEARNING_RATE = 0.0
 """Of a timed training step, which is repeated on one batch thousands of times.
@@ -84,54 +83,6 @@ class LastStep(nn.Module):
         return self.head(self.lstm(x)[0][:, -1])
 
 
-class AudioEncoder(nn.Module):
-    """An encoder like Whisper's: two convolutions over a log-mel spectrogram, then Transformer blocks.
-
-    (batch, mels, frames) -> (batch, frames / 2 rounded up, width). After Radford et al., *Robust Speech Recognition via
-    Large-Scale Weak Supervision*, 2022, section 2.2; the sizes are smaller.
-    """
-
-    def __init__(self, mels: int = 80, width: int = 128, heads: int = 4, layers: int = 2, frames: int = 200) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv1d(mels, width, 3, padding=1)
-        self.conv2 = nn.Conv1d(width, width, 3, stride=2, padding=1)
-        self.register_buffer("positions", _sinusoids((frames + 1) // 2, width))
-        layer = nn.TransformerEncoderLayer(
-            width, heads, 4 * width, activation="gelu", batch_first=True, norm_first=True
-        )
-        self.blocks = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, mel: Tensor) -> Tensor:
-        """The encoded frames."""
-        x = F.gelu(self.conv2(F.gelu(self.conv1(mel)))).transpose(1, 2)
-        return self.norm(self.blocks(x + self.positions))
-
-
-class DiffusionBlock(nn.Module):
-    """A block of a diffusion U-Net: residual convolutions with group norm and time embedding, attention, up-sampling.
-
-    Image (batch, channels, h, w) and time embedding (batch, 4 * channels) -> (batch, channels, 2 h, 2 w). After
-    Rombach et al., *High-Resolution Image Synthesis with Latent Diffusion Models*, 2022.
-    """
-
-    def __init__(self, channels: int = 64, heads: int = 4) -> None:
-        super().__init__()
-        self.norm1, self.norm2, self.norm3 = (nn.GroupNorm(8, channels) for _ in range(3))
-        self.conv1, self.conv2, self.conv3 = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(3))
-        self.time = nn.Linear(4 * channels, channels)
-        self.attention = nn.MultiheadAttention(channels, heads, batch_first=True)
-
-    def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        """The block's output."""
-        h = self.conv1(F.silu(self.norm1(x))) + self.time(F.silu(time))[:, :, None, None]
-        x = x + self.conv2(F.silu(self.norm2(h)))
-        tokens = self.norm3(x).flatten(2).transpose(1, 2)
-        attended = self.attention(tokens, tokens, tokens, need_weights=False)[0]
-        x = x + attended.transpose(1, 2).reshape(x.shape)
-        return self.conv3(F.interpolate(x, scale_factor=2.0, mode="nearest"))
-
-
 def mlp(batch: int = 256, width: int = 512) -> Network:
     """Three linear layers with ReLU: 784 -> width -> width -> 10."""
     return _seeded(
@@ -188,18 +139,6 @@ def lstm(batch: int = 16, steps: int = 32, hidden: int = 128) -> Network:
     return _seeded("LSTM", lambda: LastStep(64, hidden, 10), (batch, steps, 64))
 
 
-def audio_encoder(batch: int = 2, frames: int = 200) -> Network:
-    """A small Whisper-like encoder."""
-    return _seeded("Whisper-like encoder", lambda: AudioEncoder(frames=frames), (batch, 80, frames))
-
-
-def diffusion_block(batch: int = 2, size: int = 16, channels: int = 64) -> Network:
-    """A diffusion U-Net block with attention."""
-    return _seeded(
-        "Diffusion U-Net block", lambda: DiffusionBlock(channels), (batch, channels, size, size), (batch, 4 * channels)
-    )
-
-
 MEASURED: Mapping[str, Callable[..., Network]] = {
     "MLP": mlp,
     "CNN": cnn,
@@ -207,7 +146,7 @@ MEASURED: Mapping[str, Callable[..., Network]] = {
     "Transformer block": transformer,
     "LSTM": lstm,
 }
-"""The networks that notebook 02b measures."""
+"""Networks of every kind that frameworks have in common, to test and to time."""
 
 
 def _copied(model: nn.Module) -> nn.Module:
@@ -230,10 +169,3 @@ def _seeded(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...]) 
             return Network(name, model, tuple(torch.randn(shape) for shape in shapes))
         finally:
             torch.set_default_dtype(default)
-
-
-def _sinusoids(length: int, width: int) -> Tensor:
-    """Position embeddings of shape (length, width): sines and cosines of geometrically spaced frequencies."""
-    frequencies = torch.exp(-torch.arange(width // 2) * (torch.log(torch.tensor(10000.0)) / (width // 2 - 1)))
-    angles = torch.arange(length)[:, None] * frequencies[None, :]
-    return torch.cat([angles.sin(), angles.cos()], dim=1)

@@ -9,7 +9,6 @@ Georges, Buytaert and Eeckhout, *Statistically rigorous Java performance evaluat
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import statistics
@@ -17,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from metallab import machine, paths, timing, units
+from metallab import paths, timing, units
 from metallab.records import Record, RecordError, believed, by_name, load
 from metallab.timing import Measurement
 
@@ -271,44 +270,6 @@ def beside(mine: Column | None) -> tuple[list[Column], list[Unreadable]]:
     here = [replace(mine, title=f"here, {mine.title}")] if mine else []
     kept = [replace(one, title=f"{one.title} (stored)") for one in distinct(stored)]
     return [*here, *kept, *wanted([*here, *kept])], unreadable
-
-
-def with_now(now: Column) -> Column:
-    """Return this machine's latest run, with a page's new results in place of that lesson's.
-
-    Return ``now`` if there is no such run, or it is another device's.
-    """
-    before = latest()
-    if before is None or before.title != now.title:
-        return now
-    lessons = {record.lesson for record in now.records}
-    kept = [record for record in before.records if record.lesson not in lessons]
-    return column([*kept, *now.records], f"{before.origin}; {', '.join(sorted(lessons))}: {now.origin}")
-
-
-def latest() -> Column | None:
-    """Return this machine's latest run in full mode, by ``make bench`` or ``make run``; None if there is none."""
-    here, of_runs = machine.describe(), {}
-    files = [(path, [path]) for path in paths.BUILD.glob("bench/*.json")]
-    files += [(folder, sorted(folder.glob("results/*.json"))) for folder in paths.BUILD.glob("full-*")]
-    for run, results in files:
-        records = []
-        for path in results:
-            with contextlib.suppress(RecordError):  # the report names it
-                records += load(path)
-        if any(_is_of(record, here) for record in records):
-            of_runs[run] = records
-    if not of_runs:
-        return None
-    last = paths.latest({run: max(r.moment.timestamp() for r in records) for run, records in of_runs.items()})
-    return column(of_runs[last], f"this machine, {last.relative_to(paths.BUILD)}")
-
-
-def _is_of(record: Record, here: machine.Machine) -> bool:
-    """Return True if a record was made on this machine, for real and in full mode."""
-    there, measured = record.machine, record.measurement
-    same = (there.chip, there.cores_logical, there.memory_bytes) == (here.chip, here.cores_logical, here.memory_bytes)
-    return same and measured.mode == "full" and not measured.simulated
 
 
 def wanted(columns: Iterable[Column]) -> list[Column]:
