@@ -159,18 +159,14 @@ def test_operator_passes_its_checks(shaders):
 
 @pytest.mark.claim(on="mac", used_in="notebook 04: Apple's compiler is not the simulation's", seconds=120)
 def test_metal_compiler_takes_our_files(evidence):
-    """Apple's offline compiler takes softshrink.metal and softmax.metal without an error.
+    """Apple's offline compiler takes softshrink.metal without an error.
 
     xcrun metal is a download of its own since Xcode 26; its warnings are kept.
     """
     if not (metal := converters.find_tool("metal")):
         pytest.skip("the metal compiler is not here: xcodebuild -downloadComponent MetalToolchain")
-    codes = {}
-    for name in ("softshrink.metal", "softmax.metal"):
-        Path(name).write_text(kernels.source(name))
-        ran = subprocess.run(
-            [metal, "-Wall", "-c", name, "-o", f"{name}.air"], capture_output=True, text=True, check=False, timeout=50
-        )
-        evidence(name, f"{ran.stdout}{ran.stderr}"[:2000])
-        codes[name] = ran.returncode
-    assert not any(codes.values()), codes
+    Path("softshrink.metal").write_text(kernels.source("softshrink.metal"))
+    command = [metal, "-Wall", "-c", "softshrink.metal", "-o", "softshrink.air"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    evidence("its words", f"{ran.stdout}{ran.stderr}"[:2000])
+    assert ran.returncode == 0

@@ -141,7 +141,7 @@ def test_which_operators_have_a_kernel(operator, has):
 
 def test_lines_of_page_13_name_the_wrong_layer():
     page = nbformat.read(paths.NOTEBOOKS / "13_find_the_layer.ipynb", as_version=4)
-    (source,) = (cell.source for cell in page.cells if cell.id == "by-hand-code")
+    cells = {cell.id: cell.source.partition("\n")[2] for cell in page.cells}
     planted = """
 import metallab.device
 import torch
@@ -167,9 +167,11 @@ class Twice(nn.Module):
 
 layer_errors(Twice(), torch.arange(5), "mps")
 """
-    program = source.partition("\n")[2] + planted
-    lines = [line.split() for line in ran(program).splitlines()]
+    program = cells["by-hand-code"] + "\n" + cells["by-hand-errors"] + planted
+    printed = [line.split(maxsplit=2) for line in ran(program).splitlines()]
+    lines, marks = [line[:2] for line in printed], [len(line) > 2 for line in printed]
     names = ["0", "1", "2", "3", "words", "memory", "twice", "doubled", "twice"]
     assert [layer for _, layer in lines] == names, "layers come in the order in which they ran"
     wrong = [float(error) > 1e-4 for error, _ in lines]
     assert wrong == [False, False, True, True, False, False, False, True, True]
+    assert marks == [False, False, True, False, False, False, False, True, False], "the first wrong one is marked"

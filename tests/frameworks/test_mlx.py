@@ -56,21 +56,6 @@ def test_work_is_held_to_its_device():
     assert ("by MLX" in str(lab.banner())) == (lab.kind == "cpu")
 
 
-# ---------------------------------------------------------------- the page's picture
-
-
-def test_the_picture_says_how_far_apart_the_losses_are():
-    from metallab.mlx import pictures
-
-    about = {"heading": "One training", "devices": {"MLX": "a CPU", "PyTorch": "a CPU"}}
-    figure = pictures.distances({"MLX": [2.0, 1.5, 1.0]}, {"PyTorch": [2.0, 1.25, 1.5]}, **about)
-    (line,) = figure.axes[0].get_lines()
-    np.testing.assert_array_equal(line.get_ydata(), [np.nan, 0.25, 0.5])
-    assert "MLX at most 5e-01" in figure.get_label()
-    with pytest.raises(ValueError, match="MLX has 1 losses and PyTorch 2: train as long"):
-        pictures.distances({"MLX": [2.0]}, {"PyTorch": [2.0, 1.25]}, **about)
-
-
 # ---------------------------------------------------------------- kernels where Metal is not
 
 kernels = pytest.importorskip("metallab.mlx.kernels")

@@ -229,11 +229,10 @@ def test_a_kernel_is_not_judged_without_the_simulated_gpu(breaks, tmp_path, monk
     import torch
 
     from metallab import checks
-    from metallab.pytorch.kernels import rule
 
     page = nbformat.read(paths.NOTEBOOKS / "04_write_a_custom_kernel.ipynb", as_version=4)
     cells = {cell.id: cell.source for cell in page.cells}
-    space = {"torch": torch, "F": torch.nn.functional, "checks": checks, "special": torch.tensor(rule.SPECIAL)}
+    space = {"torch": torch, "F": torch.nn.functional, "checks": checks}
     *lines, verdict = f"{cells['solution-1']}\n{cells['check-1']}".splitlines()
     exec("\n".join(lines), space)
     assert eval(verdict, space).startswith("Exercise 1: not judged. Nothing to show: Simulation")
@@ -285,13 +284,26 @@ def magic_and_text(page: str, cell_id: str) -> tuple[str, str]:
     return magic, text
 
 
+def recipe_of_04b() -> list[str]:
+    cells = ("recipe", "recipe-operator", "recipe-gradient", "recipe-autograd")
+    return [magic_and_text("04b_make_it_an_operator.ipynb", cell)[1] for cell in cells]
+
+
+def test_the_recipe_of_04b_is_imported_without_a_gpu():
+    """It compiles when it is first called, and computes on the CPU."""
+    text = "\n".join(recipe_of_04b()).partition('print("on the GPU')[0]
+    outcome = isolated.run(f"{text}\nbuilt = library.cache_info().currsize", results=["built"])
+    assert outcome.ok, outcome
+    assert outcome["built"] == 0
+
+
 @pytest.mark.nightly
 def test_an_operator_of_one_s_own_trains_as_the_built_in_one():
     """Notebook 04b's cell that a quick run leaves out."""
     page = "04b_make_it_an_operator.ipynb"
     magic, text = magic_and_text(page, "train-code")
     assert "--full" in magic
-    outcome = isolated.run(f"{magic_and_text(page, 'recipe')[1]}\n{text}", device="mps")
+    outcome = isolated.run("\n".join([*recipe_of_04b(), text]), device="mps")
     assert outcome.ok, outcome
     mine, built_in = (line.partition(":")[2].strip() for line in outcome.printed.splitlines()[-2:])
     assert mine == built_in

@@ -5,13 +5,9 @@
 ``softshrink.metal``  its Metal kernels, one text for every GPU
 ``softshrink.cpp``    the same on the CPU
 ``softshrink.mm``     the Metal kernels launched by an Objective-C++ extension, as in the talk
-``softmax.metal``     row softmax, with threads that wait for each other
 `extension`           builds and loads the C++ and Objective-C++ sources
 `nvrtc`               compiles Metal sources for an NVIDIA GPU
-`rule`                what every kernel of Softshrink is judged by
-`routes`              the four ways from a text to numbers, tried on this machine
-`roof`                a kernel beside a copy, the usual measure of what memory allows
-`pictures`            what kernels compute, as pictures and tables
+`rule`                what every kernel of Softshrink is judged by, and a reader's kernel
 ====================  ==================================================================================
 """
 
@@ -46,15 +42,3 @@ def cpp_extension() -> ModuleType:
         return importlib.import_module(logger.name)
     finally:
         logger.disabled = False
-
-
-def excerpt(name: str, start: str, stop: str) -> str:
-    """A part of a source file of this folder, to print: from the text ``start`` up to the text ``stop``.
-
-    ValueError if the file has not both.
-
-    >>> print(excerpt("softshrink.metal", "inline float shrink", "// The gradient"))
-    """
-    text = source(name)
-    begin = text.index(start)
-    return text[begin : text.index(stop, begin)].rstrip()

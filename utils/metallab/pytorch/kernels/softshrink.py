@@ -22,7 +22,7 @@ import functools
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from metallab.pytorch import kernels
 from metallab.pytorch.kernels import extension, nvrtc
@@ -161,18 +161,3 @@ def _second_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
 
 softshrink.register_autograd(_backward, setup_context=_keep_for_backward)
 softshrink_backward.register_autograd(_second_backward, setup_context=_keep_for_second_backward)
-
-
-class Softshrink(nn.Module):
-    """``nn.Softshrink`` by ``metallab::softshrink``."""
-
-    def __init__(self, lambd: float = 0.5) -> None:
-        super().__init__()
-        self.lambd = lambd
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`softshrink` of ``x``."""
-        return softshrink(x, self.lambd)
-
-    def extra_repr(self) -> str:
-        return str(self.lambd)
