@@ -1,16 +1,14 @@
 """The text of notebooks 15 and 15b: Python's own help on its language, as one version of Python has it.
 
 ``pydoc_data.topics`` is what ``help("if")`` shows: English prose and grammar, under the licence of the Python Software
-Foundation. It differs from version to version, so one is kept here, as ``python -m metallab.language.corpus`` wrote it.
+Foundation. It differs from version to version, so one is kept: ``data/text/write_topics.py`` wrote it.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import lzma
-import platform
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,22 +101,3 @@ def _joined(texts: list[str], seen: set[str]) -> str:
                 seen.add(words)
                 kept.append(paragraph.strip("\n"))
     return "\n\n".join(kept)
-
-
-def main(given: list[str] | None = None) -> None:
-    """Write the topics of the Python that runs this."""
-    from pydoc_data.topics import topics
-
-    parser = argparse.ArgumentParser(prog="python -m metallab.language.corpus", description=__doc__)
-    parser.add_argument("--out", type=Path, default=paths.BUILD / "topics.json.xz", help="default: %(default)s")
-    wish = parser.parse_args(given)
-    raw = json.dumps(topics, sort_keys=True, ensure_ascii=False, indent=0).encode()
-    wish.out.parent.mkdir(parents=True, exist_ok=True)
-    wish.out.write_bytes(lzma.compress(raw, preset=9))
-    print(
-        f"wrote {wish.out}: the topics of Python {platform.python_version()}; sha256 {hashlib.sha256(raw).hexdigest()}"
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -193,24 +192,10 @@ def rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     return torch.addcmul(x * cosine, x.roll(x.shape[-1] // 2, -1), sine)
 
 
-def save(decoder: Decoder, path: str | Path, **provenance: object) -> str:
-    """Write the weights in half precision, for `load`, with where they come from; the file's SHA-256.
-
-    ValueError if a weight is not a finite number in half precision.
-    """
-    state = {name: weight.detach().half().cpu().contiguous() for name, weight in decoder.state_dict().items()}
-    if lost := [name for name, weight in state.items() if not torch.isfinite(weight).all()]:
-        raise ValueError(f"not finite in half precision, so not saved: {', '.join(lost[:3])}; train it anew")
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"shape": json.dumps(asdict(decoder.shape)), "characters": CHARACTERS}
-    save_file(state, path, metadata | {name: json.dumps(value) for name, value in provenance.items()})
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-
-
 def load(path: str | Path = WEIGHTS, sha256: str | None = SHA256) -> Decoder:
     """The trained decoder, on the CPU, in float32 and evaluation mode.
 
-    For a file of your own that `save` wrote, pass its ``path`` and its ``sha256``, or None to leave that check out.
+    For a file that ``train_decoder.py`` wrote, pass its ``path`` and its ``sha256``, or None to leave that check out.
     ValueError if it is missing, damaged, or made for other characters.
     """
     remedy = "fetch it again with `git checkout -- data/weights`, or train it: `python data/weights/train_decoder.py`"

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -27,17 +25,14 @@ TESTED = 500
 
 @dataclass(frozen=True)
 class Digits:
-    """Pictures, float32 (n, 1, `SIZE`, `SIZE`) from 0 to 1, and the digits on them, int64 (n,).
-
-    Or what another classifier takes: inputs (n, ...) and their classes, both on the CPU.
-    """
+    """Pictures, float32 (n, 1, `SIZE`, `SIZE`) from 0 to 1, and the digits on them, int64 (n,), on the CPU."""
 
     images: Tensor
     labels: Tensor
 
 
 def load() -> tuple[Digits, Digits]:
-    """The digits to train with and those to test with, the same split each time, each digit with its share."""
+    """Load the digits to train with and those to test with: the same split each time, each digit with its share."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -73,7 +68,7 @@ def classifier(channels: int) -> nn.Sequential:
 
 
 def train(channels: int, digits: Digits, *, epochs: int, on: Device, batch: int = 64) -> nn.Sequential:
-    """A classifier trained on a device, from the same random numbers each time; it is returned on the CPU for use.
+    """Train a classifier on a device, from the same random numbers each time; it is returned on the CPU for use.
 
     On a CPU by one thread: steps are so small that on a busy machine several would mostly wait for each other. AdamW
     with one rise and fall of the learning rate (Smith and Topin, *Super-Convergence*, 2018).
@@ -96,13 +91,8 @@ def train(channels: int, digits: Digits, *, epochs: int, on: Device, batch: int 
     return network.to("cpu", memory_format=torch.contiguous_format).eval().requires_grad_(False)
 
 
-def folded(network: nn.Module) -> nn.Module:
-    """A copy of a trained classifier whose batch norms are folded into the convolutions before them.
-
-    They stay where they are in what is no `nn.Sequential`, since its order is not known.
-    """
-    if not isinstance(network, nn.Sequential):
-        return copy.deepcopy(network).eval().requires_grad_(False)
+def folded(network: nn.Sequential) -> nn.Sequential:
+    """Copy a trained classifier with its batch norms folded into the convolutions before them."""
     layers: list[nn.Module] = []
     for layer in copy.deepcopy(network):
         if isinstance(layer, nn.BatchNorm2d):
@@ -110,30 +100,3 @@ def folded(network: nn.Module) -> nn.Module:
         else:
             layers.append(layer)
     return nn.Sequential(*layers).eval().requires_grad_(False)
-
-
-def accuracy(scores: Tensor, digits: Digits) -> float:
-    """The share of pictures whose highest score, of (n, classes), is that of their class: 0 to 1.
-
-    ValueError for another shape, or for a class that has no score.
-    """
-    count = len(digits.labels)
-    if scores.ndim != 2 or len(scores) != count:
-        raise ValueError(f"scores of {count} pictures have shape ({count}, classes), not {tuple(scores.shape)}")
-    if digits.labels.max() >= scores.shape[1]:
-        raise ValueError(f"class {digits.labels.max()} has no score: there are scores for 0 to {scores.shape[1] - 1}")
-    return (scores.argmax(1) == digits.labels).float().mean().item()
-
-
-def save(network: nn.Sequential, path: Path) -> Path:
-    """Write a classifier's weights as safetensors."""
-    save_file(network.state_dict(), path)
-    return path
-
-
-def restore(path: Path) -> nn.Sequential:
-    """A classifier from its weights, for use on the CPU."""
-    weights = load_file(path)
-    network = classifier(len(weights["0.weight"]))
-    network.load_state_dict(weights)
-    return network.eval().requires_grad_(False)
