@@ -99,7 +99,7 @@ def test_run_report_show_book_workshop(checkout):
 
     copies, _ = workshop.make(sorted(paths.NOTEBOOKS.glob("*.ipynb")), checkout / "workshop")
     assert [path.name for path in copies] == ["01_add.ipynb", "02_more.ipynb"]
-    assert all("hidden" not in path.read_text() for path in copies)
+    assert all("# hidden" not in path.read_text() for path in copies)
 
 
 class Student:

@@ -70,22 +70,13 @@ def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 def _hint(check: str) -> str:
     """The hint that a check gives, where it is a text and not computed."""
-    tree = ast.parse(check)
-    names = {node.targets[0].id: node.value for node in tree.body if _is_named_text(node)}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(check)))
+    named = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
+    for node in nodes:
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "exercise" and len(node.args) == 4:
-            hint = names.get(getattr(node.args[3], "id", ""), node.args[3])
-            return hint.value if isinstance(hint, ast.Constant) and isinstance(hint.value, str) else ""
+            hint = named.get(ast.unparse(node.args[3]), node.args[3])
+            return str(hint.value) if isinstance(hint, ast.Constant) else ""
     return ""
-
-
-def _is_named_text(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
 
 
 def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> tuple[list[Path], list[Path]]:
