@@ -7,6 +7,7 @@ JOBS   ?= 3
 CPU    ?= Haswell
 PYTHON ?= python3
 ONLY   ?=
+FOLDER ?=
 A      ?=
 B      ?=
 NAME   ?=
@@ -21,7 +22,7 @@ ADDRESS ?= 127.0.0.1
 PORT   ?= 8000
 TLS    ?=
 FACTOR ?=
-LAB    ?= notebooks
+LAB    ?= workshop
 LABFLAGS ?=
 FORCE  ?=
 ANEW   ?=
@@ -48,7 +49,7 @@ PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages lab hub run test mutants bench report show book versus gate check-results workshop page lint format lock clean setup-jax-mps verify-mac check-mac
+.PHONY: help setup packages lab hub run test mutants bench show book versus gate check-results progress stick page lint format lock clean setup-jax-mps verify-mac check-mac
 .NOTPARALLEL:  # make -j would measure several things at once
 
 ifneq ($(firstword $(sort 3.81 $(MAKE_VERSION))),3.81)
@@ -69,6 +70,7 @@ help: ## this text, and with ALL=1 all targets and variables
 ##	FORCE=1	setup: make .venv anew
 ##	SUITE=	test: another suite, in place of all tests: book, cpu, fuzz, hub, jax, lab
 ##	CLASS=	hub: the file with the names of a class
+###	FOLDER=	progress, stick: where pages are, where the copy goes
 ##	A= B=	versus: revisions, environments, NAME=value
 ##	FILE=	check-results: a file of results (default: the one that make bench wrote)
 ###	JOBS=3	test: how many tests at a time; measuring is never parallel
@@ -95,18 +97,21 @@ packages: ### Debian, Ubuntu: install what set-up and some tests use besides Pyt
 	$(if $(filter 0,$(shell id -u)),,sudo) apt-get update --quiet
 	$(if $(filter 0,$(shell id -u)),,sudo) apt-get install --quiet --yes --no-install-recommends $(PACKAGES)
 
-# The whole checkout is served and opened at the folder: pages show pictures of data/images and link to docs.
-inside = --notebook-dir='$(CURDIR)' $(if $(filter %.ipynb,$(LAB)),,--preferred-dir=)'$(CURDIR)/$(LAB)'
+# Student copies are served alone. Of LAB=notebooks the whole checkout is served, opened at the folder: complete pages
+# show pictures of data/images.
+copies = $(filter workshop workshop/%,$(LAB))
+root = $(if $(copies),/workshop)
+opened = $(if $(filter %.ipynb,$(LAB)),'$(CURDIR)/$(LAB)',$(if $(copies),,--preferred-dir='$(CURDIR)/$(LAB)'))
 
-lab: setup ## open the notebooks in JupyterLab (LAB=build/workshop: the student copies)
-	$(BIN)/jupyter lab --ip=127.0.0.1 $(if $(filter /%,$(LAB)),'$(LAB)',$(inside)) $(LABFLAGS)
+lab: setup ## open your copies of the pages in JupyterLab (LAB=notebooks: the complete pages, with solutions)
+	$(if $(copies),@$(BIN)/python -m metallab.workshop)
+	$(BIN)/jupyter lab --ip=127.0.0.1 $(if $(filter /%,$(LAB)),'$(LAB)',--notebook-dir='$(CURDIR)$(root)' $(opened)) $(LABFLAGS)
 
 # What is missing is said before minutes are spent on installing.
 a-class:
 	@test -f '$(CLASS)' || { echo 'Name the file that holds the names of the class: make hub CLASS=names.txt'; exit 2; }
 
 hub: a-class .venv/extra-classroom $(PROXY) ## serve the student copies to a class: make hub CLASS=names.txt (classroom/README.md)
-	@test -d build/workshop || $(BIN)/python -m metallab.workshop
 	@$(BIN)/python -c 'from metallab import simulation; simulation.arm(required=True); import torch' \
 	|| echo 'The simulated Apple GPU cannot be had here: cells that need it will say so.'
 	METALLAB_CLASS='$(CLASS)' METALLAB_HUB_ADDRESS='$(ADDRESS)' METALLAB_HUB_PORT='$(PORT)' METALLAB_HUB_TLS='$(TLS)' \
@@ -206,9 +211,6 @@ book: .venv/extra-book ## make a site of the executed pages in data/executed, in
 show: setup ### put the pages of a finished run into data/executed and into docs/gallery.md (RUN=build/full-cpu)
 	$(BIN)/python -m metallab.results.show $(RUN)
 
-report: setup ### make the report again from the results in build/
-	$(BIN)/python -m metallab report
-
 versus: setup ## is B slower than A? Two live processes, in turns: make versus A=HEAD~1 B=HEAD (ONLY=02b)
 	$(serially)
 	@test -n '$(A)' && test -n '$(B)' || { echo 'Name two revisions, or environments: make versus A=HEAD~1 B=HEAD'; exit 2; }
@@ -223,8 +225,12 @@ check-results: setup ### may this file of results be shown beside others? make c
 	@test -n '$(FILE)' || { echo 'Name one file of results: make check-results FILE=build/bench/mine.json'; exit 2; }
 	$(BIN)/python -m metallab.results.check_results '$(FILE)'
 
-workshop: setup ## write student copies, without the solutions, into build/workshop
-	$(BIN)/python -m metallab.workshop
+progress: setup ## of a class: who solved which exercise, by the saved pages (FOLDER=: a folder for each student)
+	@$(BIN)/python -m metallab.progress $(if $(FOLDER),'$(FOLDER)')
+
+stick: ### a folder that is installed from without a network, on machines like this one: make stick FOLDER=build/stick
+	@test -n '$(FOLDER)' || { echo 'Name a folder: make stick FOLDER=build/stick'; exit 2; }
+	@$(BOOTSTRAP) stick '$(FOLDER)'
 
 page: setup ### begin a new notebook: make page NAME=03c_do_this
 	$(BIN)/python -m metallab.new_page '$(NAME)'

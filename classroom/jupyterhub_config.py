@@ -27,9 +27,9 @@ BIN = Path(sys.executable).parent
 SEPARATE = os.geteuid() == 0
 """As root every student gets a Unix account; otherwise all share the teacher's."""
 
-ROOM = Path(os.environ.get("METALLAB_CLASSROOM") or Path("/srv" if SEPARATE else Path.home(), "metal-lab-classroom"))
+ROOM = workshop.classroom()
 PASSWORDS, STUDENTS, TURNS, HUB = (ROOM / name for name in ("passwords", "students", "turns", "hub"))
-LESSONS = Path(os.environ.get("METALLAB_LESSONS") or paths.BUILD / "workshop")
+LESSONS = Path(os.environ.get("METALLAB_LESSONS") or ROOM / "lessons")
 TEACHER = "teacher"
 NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")
 ACCOUNTS = range(60600, 61184)
@@ -148,11 +148,17 @@ class StudentSpawner(LocalProcessSpawner):
 
 def furnish() -> None:
     """Make the folders that are not there yet. CannotOpen if students could not get at the lessons."""
-    if not (LESSONS.is_dir() and any(LESSONS.glob("*.ipynb"))):
-        raise CannotOpen(f"there are no student copies in {LESSONS}: make workshop")
     for folder, rights in ((ROOM, 0o711), (STUDENTS, 0o711), (HUB, 0o700), (TURNS, 0o1777)):
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(rights)  # in turns everybody may write, and nobody remove what is somebody else's
+    if LESSONS == ROOM / "lessons":
+        workshop.make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), LESSONS)
+        for lesson in (LESSONS, *LESSONS.glob("*.ipynb")):
+            lesson.chmod(0o755 if lesson == LESSONS else 0o644)
+        if moved := workshop.rescue():
+            print(f"Lessons of an earlier version are in {moved}; what you edited there is not in {LESSONS}.")
+    if not any(LESSONS.glob("*.ipynb")):
+        raise CannotOpen(f"there are no student copies in {LESSONS}: .venv/bin/python -m metallab.workshop {LESSONS}")
     needed = (LESSONS, STUDENTS, Path(sys.executable), Path(sys.executable).resolve())
     closed = [folder for path in needed for folder in path.parents if SEPARATE and not folder.stat().st_mode & 0o001]
     if closed:

@@ -4,20 +4,18 @@ It runs as the student, in the student's folder, so that nothing here is done wi
 """
 
 import contextlib
+import json
 import os
 import sys
-import tempfile
 from pathlib import Path
+
+from metallab import workshop
 
 
 def give(lessons: Path, folder: Path) -> None:
-    """Copy the lessons that are not in a folder yet; what is there stays as it is."""
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".lesson-") as aside:
-        for lesson in sorted(lessons.glob("*.ipynb")):
-            copy = Path(aside, lesson.name)
-            copy.write_bytes(lesson.read_bytes())
-            with contextlib.suppress(FileExistsError):
-                os.link(copy, folder / lesson.name)  # appears whole, and never in place of a file
+    """Copy the lessons that are new to a folder; what a student has edited or run stays as it is."""
+    for lesson in sorted(lessons.glob("*.ipynb")):
+        workshop.give(json.loads(lesson.read_text(encoding="utf-8")), folder / lesson.name)
 
 
 def keep_temporary_files(folder: Path) -> None:

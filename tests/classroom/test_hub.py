@@ -23,7 +23,7 @@ import pytest
 import requests
 from students import LoginRefused, Student
 
-from metallab import paths, workshop
+from metallab import paths
 
 CONFIG = paths.ROOT / "classroom" / "jupyterhub_config.py"
 CLASS = [f"student-{number:02}" for number in range(1, 21)]
@@ -42,11 +42,9 @@ class Hub:
     def __init__(self, room: Path, people: list[str], **settings: str) -> None:
         self.room, self.port = room, _three_free_ports()
         (room / "class.txt").write_text("\n".join(people))
-        workshop.make(LESSONS, room / "lessons")
         self.environment = os.environ | {
             "METALLAB_CLASS": str(room / "class.txt"),
             "METALLAB_CLASSROOM": str(room),
-            "METALLAB_LESSONS": str(room / "lessons"),
             "METALLAB_HUB_PORT": str(self.port),
             "METALLAB_MODE": "fast",
             "METALLAB_DEVICE": "cpu",
@@ -241,7 +239,7 @@ def test_a_lesson_is_given_once_and_never_in_place_of_something(tmp_path):
     for path in (lessons, folder):
         path.mkdir()
     for page in (TIMING, TORCH):
-        (lessons / page).write_text("the lesson")
+        nbformat.write(nbformat.v4.new_notebook(), lessons / page)
     (folder / TIMING).symlink_to(tmp_path / "elsewhere")
     (folder / "mine.ipynb").write_text("mine")
     give(lessons, folder)
@@ -318,7 +316,7 @@ def test_one_account_for_all_over_tls_and_the_next_day():
     [
         ({"METALLAB_HUB_ADDRESS": "0.0.0.0"}, ["ada"], "would cross the network in the clear"),
         ({}, ["../ada"], "'../ada' cannot be a name"),
-        ({"METALLAB_LESSONS": "/nowhere"}, ["ada"], "make workshop"),
+        ({"METALLAB_LESSONS": "/nowhere"}, ["ada"], "metallab.workshop"),
         ({"METALLAB_HUB_TLS": "/nowhere"}, ["ada"], "there is no /nowhere/key.pem"),
         ({"METALLAB_HUB_PORT": "http"}, ["ada"], "'http' is no port"),
     ],

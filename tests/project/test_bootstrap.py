@@ -50,6 +50,7 @@ class Checkout:
         (root / "lock.txt").write_text(UV_VERSION)
         (root / "build" / "uv" / "bin").mkdir(parents=True)
         (root / "build" / "uv" / "uv.txt").write_text(UV_VERSION)
+        (root / "pip.txt").touch()
         self.uv()
         self.load()
 
@@ -60,7 +61,7 @@ class Checkout:
         spec.loader.exec_module(self.bootstrap)
 
     def uv(self, broken: tuple[str, ...] = ()):
-        programs = {"uv": FAKE_UV.format(python=sys.executable, broken=broken), "python": "#!/bin/sh\n"}
+        programs = {"uv": FAKE_UV.format(python=sys.executable, broken=broken), "python": "#!/bin/sh\ncat pip.txt\n"}
         for name, text in programs.items():
             (self.root / "build" / "uv" / "bin" / name).write_text(text)
             (self.root / "build" / "uv" / "bin" / name).chmod(0o755)
@@ -184,9 +185,11 @@ LINUX, MAC = ("Linux", "x86_64", "", "2.36"), ("Darwin", "arm64", "15.0", "")
     ("system", "machine", "mac", "libc", "word"),
     [
         ("Windows", "AMD64", "", "", "WSL 2"),
-        ("Linux", "aarch64", "", "2.36", "aarch64"),
+        ("Linux", "riscv64", "", "2.36", "riscv64"),
+        ("Linux", "aarch64", "", "2.36", None),
         ("Darwin", "x86_64", "15.1", "", "Intel"),
-        ("Darwin", "arm64", "14.6.1", "", "14.6.1"),
+        ("Darwin", "arm64", "13.6.1", "", "13.6.1"),
+        ("Darwin", "arm64", "14.6.1", "", None),
         ("Linux", "x86_64", "", "2.27", "glibc"),
         (*LINUX, None),
         (*MAC, None),
@@ -210,18 +213,54 @@ def test_mlx_is_left_out_where_its_wheel_does_not_load(checkout, monkeypatch, li
     assert ("mlx" in checkout()[2][1][0]) == (libc == "2.35")
 
 
+@pytest.mark.parametrize(
+    ("system", "machine", "mac", "compiler", "words"),
+    [
+        ("Linux", "x86_64", "", "true", []),
+        ("Linux", "x86_64", "", "/nowhere/g++ -O1", ["C++"]),
+        ("Linux", "aarch64", "", "false", ["C++", "ARM"]),
+        ("Darwin", "arm64", "14.6.1", "true", ["macOS 14"]),
+    ],
+)
+def test_what_pages_will_lack_is_listed_once(checkout, monkeypatch, system, machine, mac, compiler, words):
+    """And set-up is complete all the same."""
+    monkeypatch.setenv("CXX", compiler)
+    fails = checkout.bootstrap.fails
+    monkeypatch.setattr(checkout.bootstrap, "fails", lambda it: None if it[0] == "xcode-select" else fails(it))
+    for name, value in {"system": system, "machine": machine, "mac_ver": (mac,)}.items():
+        monkeypatch.setattr(f"platform.{name}", lambda value=value: value)
+    listed = list(checkout.bootstrap.limits())
+    assert [word in line for word, line in zip(words, listed, strict=True)] == [True] * len(words)
+    if (system, machine) == ("Linux", "x86_64"):
+        status, printed, _ = checkout()
+        assert (status, printed.count("04 and 04b")) == (0, len(words))
+
+
 def test_all_that_is_missing_is_named_at_once(checkout, monkeypatch):
     """Before anything is downloaded or changed."""
-    monkeypatch.setenv("CXX", "/nowhere/g++ -O1")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(2**40, 2**40, 0))
     read = checkout.bootstrap.read
     flags = lambda path: "flags : sse2 fma\n" if path == "/proc/cpuinfo" else read(path)
     monkeypatch.setattr(checkout.bootstrap, "read", flags)
     status, printed, calls = checkout()
     assert (status, calls) == (1, [])
-    for word in ("AVX2", "/nowhere/g++ -O1", "disk space"):
+    for word in ("AVX2", "disk space"):
         assert word in printed
     assert not (checkout.root / ".venv").exists()
+
+
+def test_what_pip_knows_of_mirrors_uv_knows(checkout, monkeypatch):
+    monkeypatch.setenv("UV_INDEX", "https://mine.example")
+    (checkout.root / "pip.txt").write_text(
+        ":env:.cert='/newer.pem'\n:env:.find-links='/stick /more'\n:env:.no-index='1'\nglobal.cert='/company.pem'\n"
+        "global.extra-index-url='https://one.example\\nhttps://two.example'\nglobal.index-url='https://company.example'\n"
+    )
+    settings = checkout()[2][1][1]
+    assert settings["UV_DEFAULT_INDEX"] == "https://company.example"
+    assert settings["UV_INDEX"] == "https://mine.example", "uv's own variables win"
+    assert settings["UV_FIND_LINKS"] == "/stick,/more"
+    assert settings["UV_OFFLINE"] == "1"
+    assert settings["SSL_CERT_FILE"] == "/newer.pem", "a variable wins over a file"
 
 
 def test_what_does_not_import_is_a_warning_that_names_its_pages(checkout):
@@ -249,27 +288,60 @@ def wheel(folder: Path, name: str, files: dict[str, str]) -> str:
     return f"{name}==1.0 \\\n    --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
 
 
-def test_a_file_with_another_hash_is_not_installed(checkout, monkeypatch, tmp_path):
-    """With the real pip, which installs a script that calls the real uv."""
+PROJECT = '[project]\nname = "metal-lab"\nversion = "1.0"\n[project.optional-dependencies]\n'
+PROJECT += 'lab = ["one"]\nmlx = ["two"]\ndev = ["uv"]\n'
+
+
+@pytest.fixture
+def real(checkout, monkeypatch, tmp_path):
+    """Wheels in a folder, their lines of a lock, and the real pip, which installs a script that calls the real uv."""
     real = shutil.which("uv", path=os.path.dirname(sys.executable))
-    one = wheel(tmp_path, "one", {"one.py": ""})
-    uv = wheel(tmp_path, "uv", {"uv-1.0.data/scripts/uv": f'#!/bin/sh\nexec {real} "$@"\n'})
+    found = tmp_path / "found"
+    found.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(found))
+    (checkout.root / "pyproject.toml").write_text(PROJECT)
+    script = {"uv-1.0.data/scripts/uv": f'#!/bin/sh\nexec {real} "$@"\n'}
+    return wheel(found, "one", {"one.py": ""}), wheel(found, "two", {"two.py": ""}), wheel(found, "uv", script)
+
+
+def set_up(root: Path, *arguments: str) -> subprocess.CompletedProcess:
+    path = str(root / "utils" / "metallab" / "bootstrap.py")
+    code = f"import shutil, sys, runpy; sys.argv[1:] = {arguments!r}; "
+    code += "shutil.disk_usage = lambda _: shutil._ntuple_diskusage(0, 0, 2**40); "
+    code += f"runpy.run_path({path!r}, run_name='__main__')"
+    return subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=300)
+
+
+def test_a_file_with_another_hash_is_not_installed(checkout, real):
+    one, two, uv = real
     spoilt = lambda line: line[:-10] + line[-10:-1][::-1] + "\n"
-    for name, value in (("PIP_NO_INDEX", "1"), ("UV_OFFLINE", "1")):
-        monkeypatch.setenv(name, value)
-    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
-        monkeypatch.setenv(name, str(tmp_path))
-    project = (
-        '[project]\nname = "{}"\nversion = "1.0"\n[project.optional-dependencies]\nlab = ["one"]\nmlx = []\ndev = []\n'
-    )
-    (checkout.root / "pyproject.toml").write_text(project.format("metal-lab"))
     outcomes = []
-    for lock in (one + spoilt(uv), spoilt(one) + uv, one + uv):
+    for lock in (one + two + spoilt(uv), spoilt(one) + two + uv, one + two + uv):
         (checkout.root / "lock.txt").write_text(lock)
-        path = str(checkout.root / "utils" / "metallab" / "bootstrap.py")
-        code = "import shutil, runpy; shutil.disk_usage = lambda _: shutil._ntuple_diskusage(0, 0, 2**40); "
-        code += f"runpy.run_path({path!r}, run_name='__main__')"
-        done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=300)
+        done = set_up(checkout.root)
         outcomes.append((done.returncode, "HASHES" in done.stderr, "Hash mismatch" in done.stderr, done.stderr))
     assert [outcome[:3] for outcome in outcomes[:2]] == [(1, True, False), (1, False, True)], outcomes
     assert list((checkout.root / ".venv").rglob("one.py")), outcomes[2]
+
+
+def test_a_stick_is_installed_from_without_a_network(checkout, real, monkeypatch, tmp_path):
+    """Into a folder whose name has a space, with what mlx brings where set-up installs it."""
+    (checkout.root / "lock.txt").write_text("".join(real))
+    (checkout.root / "names.txt").write_text("ada")  # which nobody committed
+    for command in (["init", "-q"], ["add", "utils", "pyproject.toml", "lock.txt"]):
+        subprocess.run(["git", *command], cwd=checkout.root, check=True)
+    stick = tmp_path / "a stick"
+    done = set_up(checkout.root, "stick", str(stick))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.name for path in stick.iterdir()} == {"utils", "pyproject.toml", "lock.txt", "wheels"}
+    shutil.rmtree(tmp_path / "found")
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "another cache"))
+    done = set_up(stick)
+    installed = {path.name for path in (stick / ".venv").rglob("*.py")}
+    libc = checkout.bootstrap.numbers(checkout.bootstrap.platform.libc_ver()[1])
+    has_mlx = sys.platform == "darwin" or libc >= (2, 35)
+    assert ("one.py" in installed, "two.py" in installed) == (True, has_mlx), done.stdout + done.stderr
+    assert "metalsim" in done.stderr, "only the checkout itself, which is no package here, is not installed"

@@ -201,7 +201,7 @@ def test_every_target_can_be_made(make, target):
     "arguments",
     [
         *(["run", "JOBS=2"], ["gate", "JOBS=2", "REF=HEAD"], ["test", "SUITE=no"]),
-        *(["versus", "A=a"], ["gate", "REF=missing"], ["check-results"], ["hub"], ["mutants"]),
+        *(["versus", "A=a"], ["gate", "REF=missing"], ["check-results"], ["hub"], ["mutants"], ["stick"]),
     ],
 )
 def test_what_is_missing_or_parallel_is_refused(make, arguments):

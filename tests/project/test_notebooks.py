@@ -178,7 +178,7 @@ def test_page_13_is_incomplete_without_an_apple_gpu(tmp_path):
 @pytest.mark.nightly
 def test_a_student_copy_runs_to_its_end(kind, tmp_path):
     """One for all of them: the next test shows that no page needs its solutions."""
-    (copy,) = workshop.make([paths.NOTEBOOKS / "01_time_it_right.ipynb"], tmp_path / "workshop")
+    (copy,), _ = workshop.make([paths.NOTEBOOKS / "01_time_it_right.ipynb"], tmp_path / "workshop")
     result = run_apart(copy, kind, tmp_path)
     assert result.status == "passed", result.reason
 

@@ -1,4 +1,4 @@
-"""Student copies hold no solution and run; nobody's work is overwritten."""
+"""Student copies hold no solution and run; nobody's work is overwritten; progress is read from saved pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import nbformat
 import pytest
 
-from metallab import paths, workshop
+from metallab import paths, progress, workshop
 
 
 def lesson(*tags):
@@ -53,7 +53,7 @@ def test_pictures_travel_with_the_copy_and_stay_in_the_original(tmp_path, monkey
     original = lesson()
     original.cells[0].source = "![A cat](../data/cat.png) and ![a dog](https://example.org/dog.png)"
     nbformat.write(original, folder / "01.ipynb")
-    (copy,) = workshop.make([folder / "01.ipynb"], tmp_path / "elsewhere")
+    (copy,), _ = workshop.make([folder / "01.ipynb"], tmp_path / "elsewhere")
     (cell,) = nbformat.read(copy, 4).cells
     assert cell.source == "![A cat](attachment:cat.png) and ![a dog](https://example.org/dog.png)"
     assert cell.attachments == {"cat.png": {"image/png": base64.b64encode(b"a cat").decode()}}
@@ -74,22 +74,139 @@ def test_a_damaged_notebook_is_named_and_nothing_written(tmp_path, text, monkeyp
     nbformat.write(lesson("exercise", "solution"), tmp_path / "01_good.ipynb")
     (tmp_path / "02_bad.ipynb").write_text(text, encoding="utf-8", errors="surrogateescape")
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
-    monkeypatch.setattr(workshop.make, "__defaults__", (tmp_path / "out",))
-    assert workshop.main() == 2
+    assert workshop.main([str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err.rstrip("\n")
     assert error.startswith("workshop: 02_bad.ipynb: cannot be read as a notebook (")
     assert "\n" not in error
     assert not (tmp_path / "out").exists()
 
 
-def test_work_is_never_overwritten(tmp_path):
-    source = tmp_path / "01_do_it.ipynb"
-    nbformat.write(lesson("exercise", "solution"), source)
-    (made,) = workshop.make([source], tmp_path / "out")
-    made.write_text("my work")
-    with pytest.raises(FileExistsError, match="somebody's work"):
-        workshop.make([source], tmp_path / "out")
-    assert made.read_text() == "my work"
+def write_page(path, text="# Do it"):
+    page = lesson("exercise", "solution")
+    page.cells[0].source = text
+    nbformat.write(page, path)
+    return path
+
+
+def edit(path):
+    page = nbformat.read(path, 4)
+    page.cells[-1].source = "my work"
+    nbformat.write(page, path)
+
+
+def run(path):
+    page = nbformat.read(path, 4)
+    page.cells[-1].outputs = [nbformat.v4.new_output("stream", text="1.5 ms")]
+    nbformat.write(page, path)
+
+
+@pytest.mark.parametrize("work", [edit, run, lambda path: path.write_text("my work"), lambda path: path.write_text("")])
+def test_work_is_never_overwritten(tmp_path, work):
+    page, out = write_page(tmp_path / "01_do_it.ipynb"), tmp_path / "out"
+    (made,), _ = workshop.make([page], out)
+    work(made)
+    before = made.read_bytes()
+    write_page(page, "# Do it better")
+    assert workshop.make([page], out) == ([], [made])
+    assert made.read_bytes() == before
+
+
+def test_untouched_copies_are_renewed_and_only_if_new(tmp_path):
+    page, out = write_page(tmp_path / "01_do_it.ipynb"), tmp_path / "out"
+    (made,), _ = workshop.make([page], out)
+    nbformat.write(nbformat.read(made, 4), made)  # as JupyterLab saves what was only looked at
+    assert workshop.make([page], out) == ([], [])
+    write_page(page, "# Do it better")
+    assert workshop.make([page], out) == ([made], [])
+    assert "better" in made.read_text()
+
+
+def test_a_copy_is_not_written_through_a_link(tmp_path):
+    page, out = write_page(tmp_path / "01_do_it.ipynb"), tmp_path / "out"
+    out.mkdir()
+    (out / page.name).symlink_to(tmp_path / "elsewhere")
+    workshop.make([page], out)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("hint", ['"add <it>"', "hint"])
+def test_a_hint_is_folded_before_its_folded_check(hint):
+    page = lesson("exercise", "solution")
+    source = f'hint = "add <it>"\nchecks.exercise("Exercise 1", add(), lambda x: x == 2, {hint})'
+    page.cells.append(nbformat.v4.new_code_cell(source, id="check-1"))
+    *_, folded, check = workshop.student_copy(page).cells
+    assert (folded.id, folded.cell_type) == ("hint-1", "markdown")
+    assert "<details><summary>" in folded.source
+    assert "add &lt;it&gt;" in folded.source
+    assert check.metadata.jupyter == {"source_hidden": True}
+    assert not page.cells[-1].metadata, "the original was changed"
+
+
+def test_copies_of_an_earlier_version_leave_build(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    assert workshop.rescue(tmp_path / "workshop") is None
+    earlier = tmp_path / "build" / "workshop"
+    earlier.mkdir(parents=True)
+    (earlier / "01_do_it.ipynb").write_text("my work")
+    moved = workshop.rescue(tmp_path / "workshop")
+    assert (moved / "01_do_it.ipynb").read_text() == "my work"
+    assert not earlier.exists()
+
+
+def saved(*outputs):
+    """A page of which each check left one of these outputs."""
+    cells = [nbformat.v4.new_code_cell("", id=f"check-{number}") for number in range(1, len(outputs) + 1)]
+    for cell, output in zip(cells, outputs, strict=True):
+        cell.outputs = [output] if output else []
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+SAID = lambda text: nbformat.v4.new_output("execute_result", {"text/plain": repr(text)})
+RIGHT, OPEN = SAID("Exercise 1: right"), SAID("Exercise 1: not attempted yet")
+WRONG = nbformat.v4.new_output("error", ename="WrongAnswer", evalue="Exercise 1: 3 is not it. Hint: get it right")
+
+
+@pytest.fixture
+def a_class(tmp_path):
+    pages = {"ada": saved(RIGHT, RIGHT), "bob": saved(WRONG, OPEN), "cy": saved(None, RIGHT)}
+    for name, page in pages.items():
+        (tmp_path / name).mkdir()
+        nbformat.write(page, tmp_path / name / "01_do_it.ipynb")
+        nbformat.write(saved(None, None), tmp_path / name / "02_nobody.ipynb")
+    return tmp_path
+
+
+def test_progress_reads_saved_outputs(a_class, capsys):
+    assert progress.main([str(a_class)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["01", "right"] in lines, "a page that nobody ran has no column"
+    for row in (["ada", "++", "2"], ["bob", "xo", "0"], ["cy", ".+", "1"], ["solved", "by", "1"]):
+        assert row in lines
+    assert progress.main([str(a_class / "ada")]) == 0
+    assert "++" in capsys.readouterr().out
+
+
+def test_progress_runs_no_student_s_code(a_class, tmp_path):
+    page = saved(RIGHT)
+    page.cells[0].source = f"open({str(tmp_path / 'ran')!r}, 'w')"
+    nbformat.write(page, a_class / "ada" / "01_do_it.ipynb")
+    assert progress.of_folder(a_class / "ada")["01"] == ["right"]
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"cells": [{"id": "check-1", "outputs": 3}]}', '{"cells": [1]}'])
+def test_progress_goes_on_after_a_damaged_page(a_class, text, capsys):
+    (a_class / "bob" / "01_do_it.ipynb").write_text(text)
+    (a_class / "cy" / "01_do_it.ipynb").unlink()
+    (a_class / "cy" / "01_do_it.ipynb").symlink_to(a_class / "ada" / "01_do_it.ipynb")
+    assert progress.main([str(a_class)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["bob", "?", "0"] in lines
+    assert ["cy", "?", "0"] in lines, "a link is not followed"
+
+
+def test_progress_without_pages_is_refused(tmp_path):
+    assert progress.main([str(tmp_path)]) == 2
 
 
 def test_links_of_copies_lead_out_of_the_notebooks(tmp_path):
@@ -97,7 +214,7 @@ def test_links_of_copies_lead_out_of_the_notebooks(tmp_path):
     original.cells[0].source = "# Do it\n\nSee [the list](../README.md) and [the next page](02_next.ipynb)."
     source = tmp_path / "01_do_it.ipynb"
     nbformat.write(original, source)
-    (made,) = workshop.make([source], tmp_path / "some" / "where")
+    (made,), _ = workshop.make([source], tmp_path / "some" / "where")
     first, second = re.findall(r"\]\((.*?)\)", nbformat.read(made, 4).cells[0].source)
     assert (made.parent / first).resolve() == paths.ROOT / "README.md"
     assert second == "02_next.ipynb"
@@ -112,9 +229,9 @@ def test_a_cell_is_not_its_own_exercise():
 
 def test_other_accounts_read_no_solutions(tmp_path):
     files = ["notebooks/01.ipynb", "data/executed/cpu/01.ipynb", "tests/project/test_notebooks.py", "docs/teaching.md"]
-    files += [".git/HEAD", "build/full-cpu/01.ipynb", "build/book/01.html", "my_answers.ipynb"]
+    files += [".git/HEAD", "workshop/01.ipynb", "build/full-cpu/01.ipynb", "build/book/01.html", "my_answers.ipynb"]
     needed = ["utils/metallab/__init__.py", "data/results/a.json", ".venv/bin/python", "pyproject.toml"]
-    needed += ["build/workshop/01.ipynb", "classroom/student_server.py"]
+    needed += ["lessons/01.ipynb", "classroom/student_server.py"]
     for name in [*files, *needed]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -123,7 +240,7 @@ def test_other_accounts_read_no_solutions(tmp_path):
     outside = tmp_path.with_name(f"{tmp_path.name}-outside")
     outside.mkdir(mode=0o755)
     (tmp_path / "link").symlink_to(outside)
-    workshop.hide_solutions(tmp_path / "build" / "workshop", tmp_path)
+    workshop.hide_solutions(tmp_path / "lessons", tmp_path)
 
     def is_open(name: str) -> bool:
         above = [path for path in (tmp_path / name).parents if path.is_relative_to(tmp_path)]

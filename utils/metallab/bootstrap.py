@@ -2,9 +2,11 @@
 
 Any Python from 3.8 on can run it: only the standard library and the syntax of 3.8. pip installs uv into ``build/uv``,
 in the version and with the hashes of lock.txt, and uv does the rest, with a Python 3.11 or 3.12 that it finds or
-downloads. ``bootstrap.py uv ARGUMENTS`` runs that uv with the same settings.
+downloads. ``bootstrap.py uv ARGUMENTS`` runs that uv with the same settings; ``bootstrap.py stick FOLDER`` copies the
+checkout there with all files that set-up installs, into ``wheels``, which set-up uses where it finds it.
 """
 
+import ast
 import hashlib
 import importlib.util
 import os
@@ -18,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 OLDEST = (3, 8)  # what uv's wheel is for
 UV, PIP, PYTHON = "build/uv/bin/uv", ("build/uv/bin/python", "-I", "-m", "pip"), ".venv/bin/python"
+WHEELS, PYTHONS = "wheels", ".venv-python"
 COMPLETE = ".venv/complete"
 """Written last: the folder of the checkout, and the hash of what `.venv` was made from."""
 MADE_FROM = ("pyproject.toml", "metalsim/pyproject.toml", "lock.txt")
@@ -34,6 +37,15 @@ PARTS = (
 )
 """What only some pages need: the module, its name, the pages."""
 SIMULATED = "from metallab import simulation; simulation.arm(required=True); import torch"
+
+PIP_TO_UV = {
+    "index-url": ("UV_DEFAULT_INDEX", " "),
+    "extra-index-url": ("UV_INDEX", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+    "trusted-host": ("UV_INSECURE_HOST", " "),
+    "cert": ("SSL_CERT_FILE", " "),
+    "no-index": ("UV_OFFLINE", " "),
+}
 
 
 class SetupError(Exception):
@@ -76,10 +88,10 @@ def missing():
         yield f"{sys.executable} is older than Python 3.8: name another one, make setup PYTHON=/path/to/python3."
     if (system, machine) == ("Darwin", "x86_64"):
         yield "This is an Intel Python: on a Mac with an Apple chip, brew install python@3.11 from /opt/homebrew."
-    elif (system, machine) not in (("Linux", "x86_64"), ("Darwin", "arm64")):
-        yield f"Linux on x86-64 (Windows: WSL 2) or macOS 15 on Apple silicon is needed; this is {system} on {machine}."
-    if system == "Darwin" and numbers(platform.mac_ver()[0]) < (15, 0):
-        yield f"macOS 15 or newer is needed by PyTorch's MPS device; this is {platform.mac_ver()[0]}."
+    elif (system, machine) not in (("Linux", "x86_64"), ("Linux", "aarch64"), ("Darwin", "arm64")):
+        yield f"Linux (Windows: WSL 2) or macOS on Apple silicon is needed; this is {system} on {machine}."
+    elif system == "Darwin" and numbers(platform.mac_ver()[0]) < (14, 0):
+        yield f"macOS 14 or newer is needed, for an Apple GPU macOS 15; this is {platform.mac_ver()[0]}."
     if system == "Linux" and numbers(platform.libc_ver()[1]) < (2, 28):
         yield "glibc 2.28 or newer is needed by PyTorch: use Debian 12, Ubuntu 22.04 or newer."
     flags = re.search(r"^flags\s*:.*", read("/proc/cpuinfo"), re.MULTILINE)
@@ -87,21 +99,30 @@ def missing():
         yield "A processor with AVX2 and FMA is needed (Intel since Haswell, AMD since Zen)."
     if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
         yield f"{sys.executable} has no module venv: sudo apt-get install python3-venv."
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    there = max(map(size, (os.environ.get("UV_CACHE_DIR") or os.path.join(caches, "uv"), ".venv")))
+    needed, free = INSTALLED.get(system, 0) - there, shutil.disk_usage(os.path.realpath(".")).free / 2**30
+    if needed > free:
+        yield (
+            f"There is too little disk space, {needed:.1f} GiB more are needed and {free:.1f} are free: free some, or "
+            "make .venv a link to an empty folder on a bigger disk, and set UV_CACHE_DIR to another folder there."
+        )
+
+
+def limits():
+    """What pages will lack on this machine, though set-up is complete."""
+    system = platform.system()
     compiler = shlex.split(os.environ.get("CXX", "")) or ["clang++" if system == "Darwin" else "g++"]
     # macOS's stand-in for a compiler would open a window
     reason = fails(["xcode-select", "-p"]) if system == "Darwin" else None
-    reason = reason or fails(["sh", "-c", 'echo "#include <vector>" | "$@" -x c++ -fsyntax-only -', "sh", *compiler])
-    if reason:
-        install = "xcode-select --install" if system == "Darwin" else "sudo apt-get install g++"
-        yield f"A C++ compiler is needed ({' '.join(compiler)}: {reason}): {install}"
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    is_first = not os.path.isdir(os.environ.get("UV_CACHE_DIR") or os.path.join(caches, "uv"))
-    needed, free = INSTALLED.get(system, 0), shutil.disk_usage(os.path.realpath(".")).free / 2**30
-    if is_first and needed > free:
-        yield (
-            f"There is too little disk space, {needed:.1f} GiB are needed and {free:.1f} are free: free some, or "
-            "make .venv a link to an empty folder on a bigger disk, and set UV_CACHE_DIR to another folder there."
-        )
+    if reason or fails(["sh", "-c", 'echo "#include <vector>" | "$@" -x c++ -fsyntax-only -', "sh", *compiler]):
+        install = "xcode-select --install" if system == "Darwin" else "make packages, or your system's g++"
+        simulated = "" if system == "Darwin" else ", and there is no simulated Apple GPU"
+        yield f"no C++ compiler: 04 and 04b are skipped, 09 is shorter{simulated}. At any time: {install}."
+    if platform.machine() == "aarch64":
+        yield "Linux on ARM: no simulated Apple GPU, and no Core ML Tools (09b, 10b)."
+    if system == "Darwin" and numbers(platform.mac_ver()[0]) < (15, 0):
+        yield "macOS 14: PyTorch sees no Apple GPU before macOS 15, so the pages compute on the CPU."
 
 
 def numbers(version):
@@ -109,11 +130,22 @@ def numbers(version):
     return tuple(int(part) if part.isdigit() else 0 for part in [*version.split("."), "0", "0"][:2])
 
 
+def size(folder):
+    """GiB below a folder."""
+    files = (os.path.join(here, name) for here, _, names in os.walk(os.path.realpath(folder)) for name in names)
+    return sum(os.lstat(file).st_blocks * 512 for file in files if os.path.lexists(file)) / 2**30
+
+
 # ---------------------------------------------------------------- uv
 
 
 def bring_uv():
-    """Install the uv of lock.txt into build/uv, unless it is there. Returns the environment to run it in."""
+    """Install the uv of lock.txt into build/uv, unless it is there. Returns the environment to run it in.
+
+    uv is told what pip was told of indexes and certificates, where its own variables do not say.
+    """
+    if os.path.isdir(WHEELS):  # a copy from a stick
+        os.environ.update(PIP_NO_INDEX="1", PIP_FIND_LINKS=WHEELS)
     wanted = "".join(re.findall(r"^uv==.*\n(?: .*\n)*", read("lock.txt"), re.MULTILINE))
     if not (os.path.exists(UV) and read("build/uv/uv.txt") == wanted):
         must([this_python(), "-I", "-m", "venv", "--clear", "build/uv"])
@@ -122,9 +154,15 @@ def bring_uv():
         must([*PIP, "install", *quiet, "-r", "build/uv/wanted.txt"])
         os.replace("build/uv/wanted.txt", "build/uv/uv.txt")
     environment = dict(os.environ)
+    listed = subprocess.run([*PIP, "config", "list"], stdout=subprocess.PIPE, text=True).stdout
+    lines = re.findall(r"^(global|install|:env:)\.([\w-]+)=(.*)$", listed, re.MULTILINE)
+    for _, name, value in sorted(lines, key=lambda line: line[0] != ":env:"):  # variables win
+        if name in PIP_TO_UV:
+            variable, separator = PIP_TO_UV[name]
+            environment.setdefault(variable, separator.join(ast.literal_eval(value).split()))
     environment.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")  # as pip does; the hashes decide
     environment.setdefault("UV_HTTP_TIMEOUT", "180")
-    return dict(environment, UV_PYTHON_INSTALL_DIR=os.path.abspath(".venv-python"))
+    return dict(environment, UV_PYTHON_INSTALL_DIR=os.path.abspath(PYTHONS))
 
 
 def this_python():
@@ -181,8 +219,43 @@ def try_out():
             print(f"Warning: {name} does not import ({reason}). Only pages {pages} need it.")
             if "cannot open shared object file" in reason:
                 print("  Debian, Ubuntu: make packages")
-    if len(reasons) > len(PARTS) and reasons[-1]:
-        print(f"Warning: there is no simulated Apple GPU ({reasons[-1]}). Cells that need it will say so.")
+    lacking = list(limits())
+    if len(reasons) > len(PARTS) and reasons[-1] and not lacking:
+        lacking = [f"no simulated Apple GPU ({reasons[-1]})."]
+    for each in lacking:
+        print(f"Not everything runs here, and pages say what does not: {each}")
+
+
+def extras():
+    """The options that name what is installed; mlx where its wheel loads."""
+    mlx = platform.system() == "Darwin" or numbers(platform.libc_ver()[1]) >= (2, 35)
+    return [word for extra in ("lab", "dev", *["mlx"] * mlx) for word in ("--extra", extra)]
+
+
+def stick(folder):
+    """Copy the checkout with what set-up installs on machines like this one, for Python 3.11 and 3.12."""
+    environment = bring_uv()
+    files = subprocess.run(["git", "ls-files", "-z"], stdout=subprocess.PIPE, check=True).stdout.decode().split("\0")
+    wheels = os.path.join(folder, WHEELS)
+    for name in filter(os.path.isfile, files):
+        os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
+        shutil.copy(name, os.path.join(folder, name))
+    for python in ("3.11", "3.12"):
+        listed = f"build/stick-{python}.txt"
+        options = ["--python-version", python, "--generate-hashes", "--quiet", "-o", listed]
+        must([UV, "pip", "compile", "pyproject.toml", *extras(), "-c", "lock.txt", *options], environment)
+        options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--python-version", python]
+        must([*PIP, "download", "--disable-pip-version-check", *options, "-r", listed, "--dest", wheels])
+    if subprocess.call([UV, "python", "install", "3.12"], env=environment) == 0:
+        must(["tar", "-C", PYTHONS, "-cf", os.path.join(wheels, archive()), "."])
+    else:
+        print("There is no Python on it: each machine needs a Python 3.11 or 3.12 with header files of its own.")
+    print(f"Copy {folder} to a stick and from there into each home folder; there: make lab")
+
+
+def archive():
+    """The file that holds a stick's Python."""
+    return f"python-{platform.system()}-{platform.machine()}.tar"
 
 
 def set_up(force):
@@ -204,19 +277,21 @@ def set_up(force):
         fcntl.flock(lock, fcntl.LOCK_EX)  # until another set-up of this checkout has finished
         if current():
             return
-        print("Setting up .venv. This takes a minute or two, and on Linux downloads 4 GB the first time.", flush=True)
+        source = "needs no network" if os.path.isdir(WHEELS) else "on Linux downloads 4 GB the first time"
+        print(f"Setting up .venv. This takes a minute or two, and {source}.", flush=True)
         environment = bring_uv()
         before = read(COMPLETE)
         update = not force and before.startswith(os.getcwd() + "\n") and not fails([PYTHON, "-I", "-S", "-c", ""])
         if before:
             os.remove(COMPLETE)  # an interrupted set-up begins anew, from uv's cache
         if not update:
+            if os.path.exists(os.path.join(WHEELS, archive())) and not os.path.exists(PYTHONS):
+                os.makedirs(PYTHONS)
+                must(["tar", "-C", PYTHONS, "-xf", os.path.join(WHEELS, archive())])
             make_empty(environment)
-        mlx = platform.system() == "Darwin" or numbers(platform.libc_ver()[1]) >= (2, 35)  # what its wheel is built for
-        extras = [word for extra in ("lab", "dev", *["mlx"] * mlx) for word in ("--extra", extra)]
         install = [UV, "pip", "install", "--python", PYTHON]
         try:
-            must([*install, "--require-hashes", "-r", "pyproject.toml", *extras, "-c", "lock.txt"], environment)
+            must([*install, "--require-hashes", "-r", "pyproject.toml", *extras(), "-c", "lock.txt"], environment)
         except SetupError:
             if update:
                 write(COMPLETE, before)  # uv installs nothing before it has everything
@@ -236,9 +311,12 @@ def main(arguments):
         if arguments[:1] == ["uv"]:
             environment = bring_uv()
             os.execve(UV, [UV, *arguments[1:]], environment)
-        set_up(force=arguments == ["--force"])
+        if arguments[:1] == ["stick"]:
+            stick(*arguments[1:])
+        else:
+            set_up(force=arguments == ["--force"])
         return 0
-    except (SetupError, OSError) as error:
+    except (SetupError, OSError, subprocess.CalledProcessError) as error:
         print(f"\nSet-up stopped.\n{error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

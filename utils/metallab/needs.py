@@ -94,15 +94,19 @@ def _has_apple_gpu() -> bool:
     from metalsim import preload
 
     here = (platform.system(), platform.machine())
-    return sys.platform == "darwin" or (here == preload.SYSTEM and shutil.which("g++") is not None)
+    if sys.platform == "darwin":
+        return int(platform.mac_ver()[0].partition(".")[0] or 15) >= 15  # below, PyTorch sees no GPU
+    return here == preload.SYSTEM and shutil.which("g++") is not None
 
 
 def _fix_apple_gpu() -> str:
-    return _packages("g++") if sys.platform == "linux" else "use a Mac, or Linux on x86-64"
+    if sys.platform == "darwin":
+        return "update to macOS 15"
+    return "use a Mac, or Linux on x86-64" if platform.machine() != "x86_64" else _packages("g++")
 
 
 def _has_shader_compiler() -> bool:
-    return sys.platform == "darwin" or _shader_compiler() is not None
+    return _has_apple_gpu() if sys.platform == "darwin" else _shader_compiler() is not None
 
 
 def _has_sanitizers() -> bool:

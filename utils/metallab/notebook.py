@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,7 @@ def title_of(notebook) -> str:
 def skip_reason(notebook, device: str) -> str:
     """Return why this notebook is skipped on this device, or an empty string; Failure if the skip is not well-formed.
 
-    It lists devices, or in ``without`` packages that set-up cannot install on every machine: skipped where one lacks.
+    It lists devices, or in ``without`` packages and the program ``c++``, which set-up cannot bring to every machine.
     """
     skip = notebook.metadata.get("metallab", {}).get("skip")
     if skip is None:
@@ -86,7 +87,8 @@ def skip_reason(notebook, device: str) -> str:
         devices, packages, reason = list(skip["device"]), list(skip.get("without", [])), skip["reason"].strip()
         if not reason or not set(devices) <= set(NAMES[1:]):
             raise ValueError(f"device is a list of {', '.join(NAMES[1:])}, and reason is not empty")
-        lacks = any(importlib.util.find_spec(name) is None for name in packages)
+        find = {"c++": shutil.which}
+        lacks = any(find.get(name, importlib.util.find_spec)(name) is None for name in packages)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Failure(f"metadata.metallab.skip wants device and reason, and may have without: {error}") from None
     return reason if lacks or device in devices else ""

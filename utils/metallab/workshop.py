@@ -1,15 +1,21 @@
-"""Student copies: every notebook without its solutions, ``python -m metallab.workshop``.
+"""Student copies: every notebook without its solutions, with hints to unfold: ``make lab``.
 
 The notebooks in the repository are complete; what students get is derived from them and never committed, so that the
 two cannot drift apart. A copy runs from top to bottom: an exercise that is not attempted says so and raises nothing.
+``python -m metallab.workshop FOLDER`` writes copies elsewhere.
 """
 
 from __future__ import annotations
 
+import ast
 import base64
+import hashlib
+import html
+import json
 import mimetypes
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,9 +25,14 @@ from nbconvert.preprocessors import ClearOutputPreprocessor, TagRemovePreprocess
 
 from metallab import paths, units
 
-WORKSHOP = paths.BUILD / "workshop"
+WORKSHOP = paths.ROOT / "workshop"
+LINKED = ("README.md", "docs", "metalsim", "utils")
+"""What pages link to, and JupyterLab shows beside the copies; none of it holds solutions."""
 FOR_STUDENTS = (".venv", ".venv-python", "classroom", "constraints.txt", "data", "pyproject.toml", "utils")
 """What a student's account reads of the checkout, besides the copies."""
+CHECK = re.compile(r"check-\d")
+"""The id of a cell that checks an exercise."""
+SOLUTIONS = re.compile(r"\s*\(On an\s+executed\s+page\s+the\s+solutions\s+stand\s+below[^)]*\)")
 
 
 class Unpaired(ValueError):
@@ -33,7 +44,7 @@ class Damaged(ValueError):
 
 
 def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A copy without the cells tagged ``solution`` and without outputs.
+    """A copy without solutions and outputs; before each check, whose code is folded, its hint to unfold.
 
     `Unpaired` unless each solution follows a cell tagged ``exercise``: what it leaves behind is that stub.
     """
@@ -44,33 +55,94 @@ def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     copy = nbformat.from_dict(notebook)
     for step in (TagRemovePreprocessor(remove_cell_tags={"solution"}, enabled=True), ClearOutputPreprocessor()):
         copy, _ = step.preprocess(copy, {})
+    cells, copy.cells = copy.cells, []
+    for cell in cells:
+        if CHECK.fullmatch(cell.get("id", "")):
+            cell.metadata["jupyter"] = {"source_hidden": True}
+            if hint := _hint(cell.source):
+                folded = f"<details><summary>Hint</summary>{html.escape(hint, quote=False)}</details>"
+                copy.cells.append(nbformat.v4.new_markdown_cell(folded, id=cell.id.replace("check", "hint")))
+        elif cell.cell_type == "markdown":
+            cell.source = SOLUTIONS.sub("", cell.source)
+        copy.cells.append(cell)
     return copy
 
 
-def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> list[Path]:
-    """Write a student copy of each notebook into a folder, and return the files.
+def _hint(check: str) -> str:
+    """The hint that a check gives, where it is a text and not computed."""
+    nodes = list(ast.walk(ast.parse(check)))
+    named = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
+    for node in nodes:
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "exercise" and len(node.args) == 4:
+            hint = named.get(ast.unparse(node.args[3]), node.args[3])
+            return str(hint.value) if isinstance(hint, ast.Constant) else ""
+    return ""
 
-    A copy that is there already, and may hold a student's work, is never overwritten: FileExistsError names it. Nothing
-    is written if one of the notebooks is `Unpaired` or `Damaged`.
+
+def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> tuple[list[Path], list[Path]]:
+    """Write the student copies that a folder lacks, and renew those that no student has edited or run.
+
+    Returns the files written, and those kept although their page has changed since. Nothing is written if one of the
+    notebooks is `Unpaired` or `Damaged`.
     """
-    targets = [folder / path.name for path in notebooks]
-    if there := [target for target in targets if target.exists()]:
-        raise FileExistsError(f"{there[0]} is there already and may hold somebody's work; move {folder} away first")
     copies = []
-    for path, target in zip(notebooks, targets, strict=True):
+    for path in notebooks:
         try:
-            copies.append((target, student_copy(_read(path))))
+            copies.append((folder / path.name, student_copy(_read(path))))
         except (Unpaired, Damaged) as fault:
             raise type(fault)(f"{path.name}: {fault}") from None
     folder.mkdir(parents=True, exist_ok=True)
     checkout = os.path.relpath(paths.ROOT, folder)
-    for target, copy in copies:
+    for _, copy in copies:
         for cell in copy.cells:
             if cell.cell_type == "markdown":  # links to other pages stay: those lie beside the copy as well
                 _embed_pictures(cell)
                 cell.source = cell.source.replace("](../", f"]({checkout}/")
-        nbformat.write(copy, target)
-    return targets
+    outcomes = {target: give(copy, target) for target, copy in copies}
+    return tuple([target for target, given in outcomes.items() if given is answer] for answer in (True, False))
+
+
+def give(page: dict, target: Path) -> bool | None:
+    """Put a student copy there: True if it was written, None if it is there, False if an older one was worked on.
+
+    Its metadata tell what it was when it was written, and so whether anybody has changed it since.
+    """
+    new = _state(page)
+    try:
+        there = json.loads(paths.read_regular(target))
+        was = there["metadata"]["student_copy"]
+        worked_on = was != _state(there)
+    except FileNotFoundError:
+        was, worked_on = None, False
+    except (OSError, ValueError, TypeError, LookupError):  # a link, a file of the student's
+        return False
+    if was == new:
+        return None
+    if not worked_on:
+        page["metadata"]["student_copy"] = new
+        paths.write_atomically(target, nbformat.writes(nbformat.from_dict(page)) + "\n")
+    return not worked_on
+
+
+def _state(notebook: dict) -> str:
+    """A digest of what a student changes: the cells' text, and whether they have run."""
+    cells = [(cell["cell_type"], "".join(cell["source"]), bool(cell.get("outputs"))) for cell in notebook["cells"]]
+    return hashlib.sha256(json.dumps(cells).encode()).hexdigest()
+
+
+def classroom() -> Path:
+    """The folder that keeps everything of a class at the hub; ``METALLAB_CLASSROOM`` names another one."""
+    above = Path("/srv") if os.geteuid() == 0 else Path.home()
+    return Path(os.environ.get("METALLAB_CLASSROOM") or above / "metal-lab-classroom")
+
+
+def rescue(folder: Path = WORKSHOP) -> Path | None:
+    """Move copies of earlier versions out of ``build``, which `make clean` removes; where to, or None."""
+    earlier, aside = paths.BUILD / "workshop", folder / "earlier"
+    if not earlier.is_dir() or aside.exists():
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.move(earlier, aside))
 
 
 def hide_solutions(copies: Path, checkout: Path = paths.ROOT) -> None:
@@ -109,19 +181,27 @@ def _read(path: Path) -> nbformat.NotebookNode:
     return notebook
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """0, or 2 with a message."""
+    folder = Path(arguments[0]) if arguments else WORKSHOP
     try:
-        made = make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")))
-    except (Unpaired, Damaged, FileExistsError) as error:
+        written, kept = make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), folder)
+        moved = None if arguments else rescue()
+        for name in () if arguments else LINKED:
+            if not os.path.lexists(folder / name):
+                (folder / name).symlink_to(Path(os.pardir, name))
+    except (Unpaired, Damaged, OSError) as error:
         print(f"workshop: {error}", file=sys.stderr)
         return 2
-    print(
-        f"{len(made)} student copies in {os.path.relpath(WORKSHOP)}; "
-        f"open them with make lab LAB={os.path.relpath(WORKSHOP)}"
-    )
+    if written:
+        print(f"{len(written)} pages written to {paths.shown(folder)}.")
+    if moved:
+        print(f"Your pages of an earlier version are in {paths.shown(moved)}.")
+    if kept:
+        names = ", ".join(path.stem.partition("_")[0] for path in kept)
+        print(f"Kept, since you worked on them: {names}. For the newest version rename yours, then run this again.")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
