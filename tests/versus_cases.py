@@ -137,16 +137,33 @@ def tensorflow_graph():
 
 @case(group="07", sizes={"task": ("inference", "gradient")})
 def jax_mlp(task):
-    from metallab.jax import networks
+    import jax
 
-    return getattr(networks.mlp(), task)()
+    layers = [jax.numpy.ones(shape) / shape[0] for shape in ((784, 512), (512, 512), (512, 10))]
+    x = jax.numpy.ones((256, 784))
+
+    def mean(layers):
+        y = x
+        for layer in layers:
+            y = jax.nn.relu(y @ layer)
+        return (y**2).mean()
+
+    compiled = jax.jit(mean if task == "inference" else jax.value_and_grad(mean))
+    return lambda: compiled(layers)
 
 
 @case(group="07b")
 def jax_n_body():
-    from metallab.jax import networks
+    import jax
 
-    return networks.n_body(256).inference()
+    positions = jax.random.normal(jax.random.key(0), (256, 3))
+
+    @jax.jit
+    def step(positions):
+        apart = positions[None] - positions[:, None]
+        return positions + 0.01 * (apart / ((apart**2).sum(axis=-1) + 0.01)[:, :, None] ** 1.5).sum(axis=1)
+
+    return lambda: step(positions)
 
 
 @case(group="08")

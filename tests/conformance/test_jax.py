@@ -32,17 +32,21 @@ PROGRAMS = {
     "float64": "got, want = jnp.asarray(x, 'float64') / 3, x.astype('float64') / 3",
 }
 NETWORK = """
-import numpy as np, jax
-from metallab import checks, device
-from metallab.jax import networks
-lab = device.pick(framework="jax")
-small = {"MLP": {"batch": 32}, "n-body step": {"bodies": 64}}.get(NAME, {"batch": 4})
-network = networks.MEASURED[NAME](**small)
-for what in ("inference", "gradient"):
-    got, want = (getattr(network.on(one), what)()() for one in (lab.jax_device, device.jax.devices()["cpu"]))
+import json, numpy as np, jax, jax.numpy as jnp
+from functools import partial
+import metallab.device
+from metallab import checks, paths
+lab = metallab.device.pick(framework="jax")
+page = json.loads((paths.NOTEBOOKS / "07b_compile_with_jit.ipynb").read_text("utf-8"))
+for cell in page["cells"]:
+    if cell["id"] in ("race-plain", "race-layers", "race-networks", "race-run"):
+        exec("".join(cell["source"]))
+network, *given = networks[NAME]
+for fn in (network, gradient_of(network)):
+    got, want = (jax.jit(fn)(*jax.device_put(given, one)) for one in (lab.jax_device, cpu.jax_device))
     checks.assert_close(*(jax.tree.map(np.asarray, value) for value in (want, got)), "float32")
 """
-NETWORKS = ["MLP", "CNN", "ResNet block", "Attention block", "n-body step"]
+NETWORKS = ["MLP", "CNN", "ResNet block", "attention", "n-body"]
 """Without a plugin it is the CPU against itself, which the first shows to work."""
 EXACT = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
 pytestmark = pytest.mark.claim(on="jax", seconds=120)

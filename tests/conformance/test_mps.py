@@ -20,7 +20,7 @@ from torch.utils import benchmark
 from conformance.claims import ON_A_MAC
 from metallab import device, parity, units
 from metallab.imaging import edges
-from metallab.pytorch import coverage, networks, precision
+from metallab.pytorch import coverage, networks
 from metalsim import refusals
 
 pytestmark = pytest.mark.claim(on="gpu")
@@ -29,8 +29,20 @@ FLOAT64 = (
     "Please use float32 instead."
 )
 MISSING = "The operator 'aten::{}' is not currently implemented for the MPS device."
-LOW = ("linear", "matmul", "conv2d")
-HIGH = ("exp", "softmax", "layer_norm", "batch_norm", "norm", "sum", "mse_loss")
+LOW = {
+    "linear": lambda x: F.linear(x, torch.ones(8, 4, device=x.device)),
+    "matmul": lambda x: x @ x,
+    "conv2d": lambda x: F.conv2d(x, torch.ones(8, 4, 3, 3, device=x.device)),
+}
+HIGH = {
+    "exp": torch.exp,
+    "softmax": lambda x: x.softmax(-1),
+    "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "norm": torch.linalg.vector_norm,
+    "sum": torch.sum,
+    "mse_loss": lambda x: F.mse_loss(x, x),
+}
 
 
 def _heard(action: Callable[[], Any]) -> tuple[Any, list[str]]:
@@ -365,22 +377,24 @@ def _share_of(error: BaseException, recommended: int) -> float | None:
     return float(match[1]) * scale / recommended
 
 
-@pytest.mark.claim(used_in="notebook 05, what autocast chooses")
+@pytest.mark.claim(used_in="notebook 05b, what autocast lists")
 def test_autocast_is_float16_unless_told_otherwise():
     """autocast on the GPU is float16 unless told otherwise."""
     assert torch.get_autocast_dtype("mps") == torch.float16
 
 
-@pytest.mark.claim(used_in="notebook 05, what autocast chooses")
+@pytest.mark.claim(used_in="notebook 05b, what autocast lists")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_autocast_keeps_to_its_lists(dtype, evidence):
     """Under autocast products and convolutions go low; exponentials, norms and sums stay in float32.
 
-    As in notebook 05, in float16 and in bfloat16: in which dtype each function of a list computes.
+    As in notebook 05b, in float16 and in bfloat16: the dtype of a result, whatever the dtype of the input.
     """
-    evidence("choices", choices := precision.choices("mps", dtype))
-    wanted = dict.fromkeys(LOW, "low") | dict.fromkeys(HIGH, "float32")
-    assert {name: choices[name] for name in wanted} == wanted
+    inputs = [torch.ones(2, 4, 4, 4, device="mps", dtype=given) for given in (torch.float32, dtype)]
+    with torch.autocast("mps", dtype):
+        came_out = {name: {call(x).dtype for x in inputs} for name, call in (LOW | HIGH).items()}
+    evidence("results", {name: sorted(map(str, dtypes)) for name, dtypes in came_out.items()})
+    assert came_out == {name: {dtype if name in LOW else torch.float32} for name in came_out}
 
 
 @pytest.mark.claim(used_in="notebook 05, loss scaling")

@@ -10,13 +10,13 @@ import pytest
 
 from conformance.claims import ON_A_MAC
 from metallab import device, isolated, memory
-from metallab.tensorflow import grappler, mixed
+from metallab.tensorflow import grappler
 
 pytestmark = pytest.mark.claim(on="tensorflow", seconds=300)
 SURVEY = """
 from metallab import device
 from metallab.tensorflow import grappler
-findings = grappler.survey(grappler.patterns(), on=device.pick(framework="tensorflow"))
+findings = grappler.survey(on=device.pick(framework="tensorflow"))
 """
 STEPS = 40
 
@@ -42,9 +42,13 @@ def test_plugin_computes(evidence):
 
 
 @functools.cache
-def _survey() -> dict[str, Any]:
-    """What each of the sixteen patterns gives, by name."""
-    return {finding.name: finding for finding in grappler.survey(grappler.patterns(), on=_lab())}
+def _survey() -> Any:
+    """What each of the sixteen patterns gives, a row for each."""
+    return grappler.survey(on=_lab())
+
+
+def _wrong(surveyed: Any) -> list[str]:
+    return list(surveyed.index[surveyed["verdict"] != "agrees"])
 
 
 @pytest.mark.claim(used_in="notebook 06b: sixteen patterns before any timing", slow=True)
@@ -54,12 +58,9 @@ def test_patterns_agree_with_the_cpu(evidence):
     Each with what was fused in the optimised graph, by the names that stand there.
     """
     surveyed = _survey()
-    table = grappler.table(surveyed.values())
-    evidence("patterns", [dict(zip(table.headings, row, strict=True)) for row in table.rows])
-    evidence("not in the written graph", {name: each.reading.new for name, each in surveyed.items()})
+    evidence("patterns", surveyed.to_dict("index"))
     assert len(surveyed) == 16
-    wrong = [name for name, each in surveyed.items() if not each.ok]
-    assert not wrong
+    assert not _wrong(surveyed)
 
 
 @pytest.mark.claim(used_in="notebook 06b: TURN_OFF_REMAPPER")
@@ -71,9 +72,9 @@ def test_turning_the_remapper_off_is_heard(evidence):
     if not device.plugin("tensorflow"):
         pytest.skip("there is no plugin here")
     ran = isolated.run(SURVEY, results=["findings"], environment={"TURN_OFF_REMAPPER": "1"}, timeout=180)
-    without, turned_off = list(_survey().values()), ran["findings"]
-    fused = [{each.name: each.reading.fused for each in surveyed} for surveyed in (without, turned_off)]
-    wrong = [[each.name for each in surveyed if not each.ok] for surveyed in (without, turned_off)]
+    surveys = _survey(), ran["findings"]
+    fused = [surveyed["fused"].to_dict() for surveyed in surveys]
+    wrong = [_wrong(surveyed) for surveyed in surveys]
     evidence("wrong without, and turned off", wrong)
     evidence("without", fused[0])
     evidence("turned off", fused[1])
@@ -83,12 +84,9 @@ def test_turning_the_remapper_off_is_heard(evidence):
 @pytest.mark.claim(used_in="notebook 06b, with and without remapping")
 def test_option_turns_fusing_off(evidence):
     """TensorFlow's own option turns fusing off: reports say that on Metal it does not help."""
-    patterns = grappler.patterns()
-    fewer = patterns if ON_A_MAC else {name: patterns[name] for name in list(patterns)[:3]}
-    surveyed = grappler.survey(fewer, on=_lab(), remapping=False)
-    fused = {each.name: each.reading.fused for each in surveyed if each.reading.fused}
-    evidence("wrong", [each.name for each in surveyed if not each.ok])
-    assert not fused
+    surveyed = grappler.survey(on=_lab(), remapping=False)
+    evidence("wrong", _wrong(surveyed))
+    assert set(surveyed["fused"]) == {"nothing fused"}
 
 
 @pytest.mark.claim(used_in="notebook 06b: what the remapper does to a training step", seconds=100, slow=True)
@@ -98,10 +96,9 @@ def test_optimizers_step_right(name, evidence):
 
     With the names of fused and of new operations in each step's graph: the plugin is said to fuse the updates.
     """
-    (step,) = grappler.steps(on=_lab(), names=[name])
-    reading = step.reading
-    evidence("graph", {"fused": reading.fused, "new": reading.new, "ran on": reading.devices})
-    assert step.verdict == "agrees"
+    step = grappler.steps(on=_lab(), names=[name]).iloc[0]
+    evidence("graph", step.to_dict())
+    assert step["verdict"] == "agrees"
 
 
 @pytest.mark.claim(used_in="pyproject.toml: why Keras 3.6.0", seconds=240, slow=True)
@@ -209,8 +206,16 @@ def _trained(policy: str) -> tuple[list[float], float]:
 
     x, y = _digits()
     model = _network(policy, keras.optimizers.Adam(0.01))
-    step = tf.function(functools.partial(mixed.train_step, model), jit_compile=False, autograph=False)
+
+    @tf.function(jit_compile=False, autograph=False)
+    def step(images, classes):
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(y=classes, y_pred=model(images, training=True))
+            scaled = model.optimizer.scale_loss(loss)
+        model.optimizer.apply(tape.gradient(scaled, model.trainable_variables), model.trainable_variables)
+        return loss
+
     batches = [(x[64 * k : 64 * k + 64], y[64 * k : 64 * k + 64]) for k in range(STEPS // 2)]
-    losses = [float(step(*map(tf.constant, batch))[0]) for batch in batches * 2]
+    losses = [float(step(*map(tf.constant, batch))) for batch in batches * 2]
     guessed = tf.argmax(model(tf.constant(x[-400:])), axis=1).numpy()
     return losses, float((guessed == y[-400:]).mean())

@@ -117,7 +117,7 @@ def test_a_slider_leaves_a_picture_where_nobody_moves_it(monkeypatch):
 
     def draw(scale):
         drawn.append(scale)
-        return plots.loss_scale([scale, scale], [False, False], device="Chip X")
+        return plots.losses({"a": [[scale, 1.0]]}, device="Chip X")
 
     monkeypatch.setenv("METALLAB_OUT", "somewhere")
     slider = plots.Slider("scale", [1.0, 8.0], draw, 8.0)
@@ -176,13 +176,6 @@ def test_a_picture_of_what_was_not_made_says_why(monkeypatch):
     monkeypatch.setenv("METALLAB_OUT", "somewhere")
     data, _ = DisplayFormatter().format(plots.Slider("batch", [1, 2], lambda batch: missing[batch].draw()))
     assert data["text/plain"] == words
-
-
-def test_the_loss_scale_is_drawn_with_its_skipped_steps():
-    figure = plots.loss_scale([8.0, 4.0, 4.0], [True, False, False], device="Chip X")
-    _, marks = figure.axes[0].lines
-    assert (list(marks.get_xdata()), list(marks.get_ydata())) == ([0], [8.0])
-    assert figure.get_label() == "loss scale over 3 steps, from 2^3 to 2^2; 1 skipped"
 
 
 @pytest.mark.parametrize("nowhere", [0, -4, math.nan])

@@ -114,7 +114,7 @@ def test_imports_run_one_way_and_are_there():
 @pytest.mark.parametrize(
     ("module", "line", "words"),
     [
-        ("metallab.device.base", "def f():\n    from metallab.jax import networks", "from the core into jax"),
+        ("metallab.device.base", "def f():\n    from metallab.mlx import kernels", "from the core into mlx"),
         ("metallab.isolated", "TEXT = f'{1} python -m metallab.results.report'", "from the core into results"),
         ("metallab.results.report", "RUN = ['-m', 'metallab.headless']", "from results into headless"),
         ("metalsim.errors", "from metallab import units", "metalsim knows nothing of metallab"),

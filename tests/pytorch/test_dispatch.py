@@ -13,19 +13,19 @@ import sys
 import torch
 from torch import nn
 from metallab import device
-from metallab.pytorch import precision, trace
+from metallab.pytorch import trace
 
 model, x = nn.Sequential(nn.Linear(4, 4), nn.Softshrink()), torch.ones(2, 4)
 with trace.record(on=device.cpu()) as recorded:
     model(x).sum().backward()
-seen = len(recorded.events), len(precision.choices("cpu"))
+seen = len(recorded.events)
 loaded = "torch._dynamo" in sys.modules
 """
 
 
 def test_tracing_does_not_load_the_compiler():
     ran = isolated.run(LOOKS, results=["seen", "loaded"])
-    assert all(ran["seen"]), "nothing was seen"
+    assert ran["seen"], "nothing was seen"
     assert not ran["loaded"], "the compiler was loaded, which takes seconds"
 
 

@@ -25,7 +25,7 @@ ROWS = {
     "9 TensorFlow's remapper": {"06b": "idea-fused right-patterns right-table right-steps-code workaround-effect"},
     "10 TensorFlow's mixed precision policy": {"06": "build first-training brings-measure scale"},
     "11 plain pip install of TensorFlow and plug-in": {"00": "versions lessons", "06": "mac-plugin"},
-    "12 JAX: grad, higher derivatives, vmap, jit": {"07": "recipe-code again loop-code loop-time", "07b": "race-run"},
+    "12 JAX: grad, higher derivatives, vmap, jit": {"07": "recipe-code again loop-time", "07b": "race-measure"},
     "13 YOLOv5 live, CPU beside MPS": {"08": "film-run live-run"},
     "14 MPSGraph: build, compile, executable": {"09b": "first-code graph-code"},
     "15 MPSGraphPackage: store once, load fast": {"09b": "first-code load-run"},

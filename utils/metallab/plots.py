@@ -210,21 +210,6 @@ def losses(
     return described(figure, f"median training loss at the end: {'; '.join(sentences)}")
 
 
-def loss_scale(scales: Sequence[float], skipped: Sequence[bool], *, device: str) -> Figure:
-    """Draw the loss scale at each training step; skipped steps are marked."""
-    with _picture(2.8) as (figure, axes):
-        axes.step(range(len(scales)), scales, where="mid", color=BLUE, label="loss scale")
-        where = [step for step, skip in enumerate(skipped) if skip]
-        axes.plot(where, [scales[step] for step in where], "x", color=RED, label="skipped: gradients not finite")
-        axes.set_yscale("log", base=2)
-        axes.set_xlabel("training step")
-        axes.set_ylabel("loss scale (no unit)")
-        axes.legend()
-        title(figure, "The loss scale finds its size", [device])
-    ends = f"from 2^{np.log2(scales[0]):g} to 2^{np.log2(scales[-1]):g}"
-    return described(figure, f"loss scale over {len(scales)} steps, {ends}; {len(where)} skipped")
-
-
 class Slider:
     """A picture of one of several values, with a slider to choose which.
 

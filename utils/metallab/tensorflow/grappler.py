@@ -1,170 +1,72 @@
-"""TensorFlow's graph optimiser, Grappler: read what it made of a function, check its results, draw it (notebook 06b).
+"""TensorFlow's graph optimiser, Grappler: what it fused in a function, and whether the result is right (notebook 06b).
 
 Its *remapper* replaces a chain of operations, such as a convolution, a bias and a ReLU, by one fused operation.
-TensorFlow reports both graphs in a run's metadata, for functions that are first called while graphs are collected.
 TensorFlow is imported inside functions.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from metallab import checks, units
 from metallab.device import Device
-from metallab.tables import Table
-from metallab.tensorflow import mixed
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
-_NO_WORK = ("_Arg", "_Retval", "Const", "NoOp", "Identity", "_Send", "_Recv", "_HostSend", "_HostRecv")
+_NO_WORK = ("_Retval", "Const", "NoOp", "Identity", "_Send", "_Recv", "_HostSend", "_HostRecv")
 
 Make = Callable[[str], Callable[[], Any]]
 """``make(dtype)()`` computes a pattern from the same numbers in any floating dtype, on the device that is active."""
 
 
-@dataclass(frozen=True)
-class Node:
-    """One operation of a graph."""
+class Reading(NamedTuple):
+    """What became of a function's graph, and what the call returned."""
 
-    name: str
-    op: str
-    inputs: tuple[str, ...] = ()
-    """Names of the nodes it reads from; control dependencies are left out."""
-    parts: tuple[str, ...] = ()
-    """What was fused into it besides its own work, from its attribute ``fused_ops``: ``("BiasAdd", "Relu")``."""
-
-    @property
-    def fused(self) -> bool:
-        """True for what an optimiser put there: ``_FusedConv2D``, but not a user's ``FusedBatchNormV3``."""
-        return bool(self.parts) or (self.op.startswith("_") and "Fused" in self.op)
-
-    def __str__(self) -> str:
-        return f"{self.op}({', '.join(self.parts)})" if self.parts else self.op
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A function's graphs before and after optimisation, and what the call returned."""
-
-    before: tuple[Node, ...]
-    after: tuple[Node, ...]
-    result: Any = None
-    devices: tuple[str, ...] = ()
+    fused: tuple[str, ...]
+    """The fused operations of the optimised graph, each once: ``_FusedConv2D(BiasAdd, Relu)``."""
+    new: tuple[str, ...]
+    """Operations of the optimised graph that the written one does not have."""
+    devices: tuple[str, ...]
     """Where its operations were placed: ``("CPU",)``. Soft placement moves silently what a GPU lacks."""
-
-    @property
-    def fused(self) -> tuple[str, ...]:
-        """The fused operations of the optimised graph, each once, as text."""
-        return tuple(dict.fromkeys(str(node) for node in self.after if node.fused))
-
-    @property
-    def new(self) -> tuple[str, ...]:
-        """Operations of the optimised graph that the original one does not have."""
-        known = {node.op for node in self.before}
-        return tuple(dict.fromkeys(node.op for node in self.after if node.op not in known))
-
-
-def collect(call: Callable[..., Any], *inputs: Any) -> Reading:
-    """Call ``call(*inputs)`` and read the graphs that TensorFlow optimised meanwhile, all of them together.
-
-    That happens once for each function, signature and set of optimiser options. ValueError if nothing was optimised.
-    """
-    from tensorflow.python.eager import context
-
-    ours = context.context()
-    ours.enable_graph_collection()
-    try:
-        result = call(*inputs)
-        graphs = ours.export_run_metadata().function_graphs
-    finally:
-        ours.disable_graph_collection()
-    if not graphs:
-        raise ValueError("no graph was optimised during this call: give a tf.function that was not called before")
-    before, after = (
-        tuple(_node(node, f"{number}/") for number, graph in enumerate(graphs) for node in getattr(graph, which).node)
-        for which in ("pre_optimization_graph", "post_optimization_graph")
-    )
-    placed = [node for graph in graphs for part in graph.partition_graphs for node in part.node]
-    working = [node for node in placed if node.op not in _NO_WORK and not node.op.startswith("_Arg")]
-    devices = {node.device.rpartition("device:")[2].split(":")[0] for node in working}  # GPU of /job:.../device:GPU:0
-    return Reading(before, after, result, tuple(sorted(devices - {""})))
+    result: Any
 
 
 def read(fn: Callable[..., Any], *inputs: Any, remapping: bool = True) -> Reading:
-    """Make a graph of a Python function (or of that in a `tf.function`), run it once, and read both graphs."""
-    import tensorflow as tf
-
-    fresh = tf.function(getattr(fn, "python_function", fn), jit_compile=False, autograph=False)
-    return collect(under(fresh, remapping=remapping), *inputs)
-
-
-def under(fn: Callable[..., Any], *, remapping: bool) -> Callable[..., Any]:
-    """``fn``, called with the remapper on or off whatever the option is at that time.
-
-    TensorFlow reads its optimiser options at each *call* of a graph, not when it is traced: two functions that take
-    turns need this, or both run under whichever option was set last. The option is left as it was.
-    """
+    """Make a graph of a Python function, run it once with the remapper on or off, and read what was optimised."""
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    ours = context.context()
-    options = tf.config.optimizer
-    before = options.get_experimental_options().get("remapping", True)
-    options.set_experimental_options({"remapping": remapping})
-    mine = ours.function_call_options
-    options.set_experimental_options({"remapping": before})
-
-    @functools.wraps(fn, updated=())
-    def call(*inputs: Any) -> Any:
-        theirs = ours.function_call_options
-        ours.function_call_options = mine
-        try:
-            return fn(*inputs)
-        finally:
-            ours.function_call_options = theirs
-
-    return call
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a device made of one computation, compared with the CPU in float64.
-
-    Errors are the largest in tolerances of `metallab.checks`: up to 1 agrees. NaN and other shapes are infinite.
-    """
-
-    name: str
-    graph: float
-    eager: float = 0.0
-    reading: Reading = Reading((), ())
-    raised: str = ""
-    """What it raised on the device; empty if it did not."""
-
-    @property
-    def ok(self) -> bool:
-        return max(self.graph, self.eager) <= 1
-
-    @property
-    def verdict(self) -> str:
-        """``agrees``, ``WRONG in graph``, or what was raised."""
-        wrong = [how for how in ("eager", "graph") if getattr(self, how) > 1]
-        return self.raised or (f"WRONG in {' and '.join(wrong)}" if wrong else "agrees")
+    fresh, ours = tf.function(fn, jit_compile=False, autograph=False), context.context()
+    before = tf.config.optimizer.get_experimental_options().get("remapping", True)
+    tf.config.optimizer.set_experimental_options({"remapping": remapping})  # read at each call
+    ours.enable_graph_collection()
+    try:
+        result = fresh(*inputs)
+        graphs = ours.export_run_metadata().function_graphs
+    finally:
+        ours.disable_graph_collection()
+        tf.config.optimizer.set_experimental_options({"remapping": before})
+    written = {node.op for graph in graphs for node in graph.pre_optimization_graph.node}
+    ran = [node for graph in graphs for node in graph.post_optimization_graph.node]
+    placed = [node for graph in graphs for part in graph.partition_graphs for node in part.node]
+    working = [node for node in placed if node.op not in _NO_WORK and not node.op.startswith("_Arg")]
+    devices = {node.device.rpartition("device:")[2].split(":")[0] for node in working}  # GPU of /job:.../device:GPU:0
+    fused = dict.fromkeys(filter(None, map(_fused, ran)))
+    new = dict.fromkeys(node.op for node in ran if node.op not in written)
+    return Reading(tuple(fused), tuple(new), tuple(sorted(devices - {""})), result)
 
 
-def table(outcomes: Iterable[Outcome]) -> Table:
-    """The outcomes of several computations: what was fused, the graph's error, the verdict, and where they ran."""
-    outcomes = list(outcomes)
-    rows = [(o.name, ", ".join(o.reading.fused) or "nothing fused", f"{o.graph:.2g}", o.verdict) for o in outcomes]
-    devices = sorted({device for outcome in outcomes for device in outcome.reading.devices})
-    agree = sum(outcome.ok for outcome in outcomes)
-    note = f"{agree} of {len(rows)} agree with the CPU in float64; they ran on {' and '.join(devices) or 'no device'}."
-    return Table(["computed", "fused in the graph", "error [tolerances]", "verdict"], rows, note)
+def _fused(node: Any) -> str:
+    """What was fused into a node, after its name; empty for one that a user wrote, as ``FusedBatchNormV3``."""
+    parts = [part.decode() for part in node.attr["fused_ops"].list.s] if "fused_ops" in node.attr else []
+    if parts:
+        return f"{node.op}({', '.join(parts)})"
+    return node.op if node.op.startswith("_") and "Fused" in node.op else ""
 
 
 def error(reference: Any, result: Any) -> float:
@@ -180,16 +82,26 @@ def error(reference: Any, result: Any) -> float:
     return float(np.nan_to_num(shares, nan=np.inf, posinf=np.inf).max(initial=0.0))
 
 
-def survey(patterns: Mapping[str, Make], *, on: Device, remapping: bool = True) -> list[Outcome]:
+def survey(patterns: Mapping[str, Make] | None = None, *, on: Device, remapping: bool = True) -> DataFrame:
     """Compute each pattern on a device, eagerly and as a graph, and compare with the CPU, eagerly in float64.
 
-    A pattern that raises on the device is wrong as well.
+    Parameters
+    ----------
+    patterns
+        Sixteen from a matrix product to an LSTM (`common_patterns`) unless given.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each: what was ``fused`` in the graph, its ``error`` in tolerances of `metallab.checks` (up to 1
+        agrees; NaN and other shapes are infinite), the ``verdict`` (``agrees``, ``WRONG in graph``, ``WRONG in eager``,
+        or what was raised), the devices that it ``ran on``, and ``new`` operations that the written graph lacks.
     """
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")  # it warns of many functions, which are made on purpose
-    outcomes = []
-    for name, make in patterns.items():
+    rows = {}
+    for name, make in (common_patterns() if patterns is None else patterns).items():
         with tf.device("/CPU:0"):
             reference = make("float64")()
         try:
@@ -198,12 +110,23 @@ def survey(patterns: Mapping[str, Make], *, on: Device, remapping: bool = True) 
                 eager = compute()
                 reading = read(compute, remapping=remapping)
         except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as problem:
-            raised = f"WRONG: it raised {units.first_line(problem, kind=True)}"
-            outcomes.append(Outcome(name, float("inf"), float("inf"), raised=raised))
+            rows[name] = "", float("inf"), f"WRONG: it raised {units.first_line(problem, kind=True)}", "", ""
             continue
-        errors = error(reference, reading.result), error(reference, eager)
-        outcomes.append(Outcome(name, *errors, Reading(reading.before, reading.after, devices=reading.devices)))
-    return outcomes
+        rows[name] = _row(reading, error(reference, reading.result), error(reference, eager))
+    return _frame(rows)
+
+
+def _row(reading: Reading, graph: float, eager: float = 0.0) -> tuple[str, float, str, str, str]:
+    wrong = [how for how, off in (("eager", eager), ("graph", graph)) if off > 1]
+    verdict = f"WRONG in {' and '.join(wrong)}" if wrong else "agrees"
+    fused, new, ran_on = (", ".join(names) for names in reading[:3])
+    return fused or "nothing fused", graph, verdict, ran_on, new
+
+
+def _frame(rows: Mapping[str, tuple]) -> DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["fused", "error", "verdict", "ran on", "new"])
 
 
 OPTIMIZERS = {
@@ -215,29 +138,31 @@ OPTIMIZERS = {
 """Keras optimizers whose steps are checked, with their options."""
 
 
-def steps(*, on: Device, names: Iterable[str] = tuple(OPTIMIZERS)) -> list[Outcome]:
+def steps(*, on: Device, names: Iterable[str] = tuple(OPTIMIZERS)) -> DataFrame:
     """One training step of a small network on real digits with each optimizer, as a graph on a device.
 
-    Compared is how far each weight moved, with one step from equal weights on the CPU, eagerly in float64.
+    Compared is how far each weight moved, with one step from equal weights on the CPU, eagerly in float64. The result
+    is as `survey`'s.
     """
     import tensorflow as tf
     from sklearn.datasets import load_digits
 
     pixels, classes = load_digits(return_X_y=True)
     images, classes = pixels[:32] / 16, tf.constant(classes[:32].astype("int32"))
-    outcomes = []
+    rows = {}
     for name in names:
         with on.active():
             ours = _network("float32", name)
             start = ours.get_weights()
-            reading = read(functools.partial(mixed.train_step, ours), tf.constant(images, "float32"), classes)
+            step = lambda *batch, ours=ours: ours.train_step(batch)
+            reading = read(step, tf.constant(images, "float32"), classes)
         with tf.device("/CPU:0"):
             exact = _network("float64", name)
             exact.set_weights(start)
-            mixed.train_step(exact, tf.constant(images), classes)
+            exact.train_step((tf.constant(images), classes))
         moved = [[b - a for a, b in zip(start, model.get_weights(), strict=True)] for model in (exact, ours)]
-        outcomes.append(Outcome(f"a step of {name}", error(*moved), reading=reading))
-    return outcomes
+        rows[f"a step of {name}"] = _row(reading, error(*moved))
+    return _frame(rows)
 
 
 def _network(dtype: str, optimizer: str) -> Any:
@@ -254,7 +179,7 @@ def _network(dtype: str, optimizer: str) -> Any:
     return model
 
 
-def patterns() -> dict[str, Make]:
+def common_patterns() -> dict[str, Make]:
     """The patterns of notebook 06b: matrix product, convolution, batch norm, LSTM, with inputs of a fixed seed."""
     import tensorflow as tf
 
@@ -269,51 +194,6 @@ def patterns() -> dict[str, Make]:
     made["conv2d + Keras BatchNormalization"] = functools.partial(_layers, _keras_normalised)
     made["Keras LSTM"] = functools.partial(_layers, _keras_lstm)
     return made
-
-
-def draw(panels: Mapping[str, Sequence[Node]], *, heading: str, device: str) -> Figure:
-    """Graphs of a few operations side by side, each operation a box below the one before; fused ones are coloured."""
-    import matplotlib.pyplot as plt
-
-    from metallab import plots
-
-    graphs = {title: [node for node in nodes if node.op not in _NO_WORK] for title, nodes in panels.items()}
-    arguments = {node.name for nodes in panels.values() for node in nodes if node.op == "_Arg"}
-    rows = max(map(len, graphs.values()))
-    with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(1, len(graphs), figsize=(7.5, 1.2 + 0.8 * rows), squeeze=False)
-        for axis, (title, nodes) in zip(axes[0], graphs.items(), strict=True):
-            for row, node in enumerate(nodes):
-                read = [name.split("/", 1)[1] for name in node.inputs if name in arguments]
-                _draw_box(axis, node, -row, ", ".join(read), last=node is nodes[-1])
-            axis.set_title(f"{title}: {len(nodes)} operation{'s' if len(nodes) != 1 else ''}")
-            axis.set(xlim=(-1, 1), ylim=(-rows - 0.2, 0.5))
-            axis.axis("off")
-        plots.title(figure, heading, [device])
-    return plots.described(figure, "; ".join(f"{title}: {' -> '.join(map(str, n))}" for title, n in graphs.items()))
-
-
-def _draw_box(axes: Any, node: Node, y: float, arguments: str, last: bool) -> None:
-    """One operation, the arguments that it reads beside it, and the arrow to what is below."""
-    from metallab import plots
-
-    face, edge = ("#f8dfae", plots.ORANGE) if node.fused else ("#cfe6f5", plots.BLUE)
-    box = {"boxstyle": "round,pad=0.35", "facecolor": face, "edgecolor": edge}
-    words = "\n".join(filter(None, [node.op, " + ".join(node.parts)]))
-    axes.text(0.2, y, words, ha="center", va="center", fontsize=9, bbox=box)
-    arrow = {"arrowstyle": "-|>", "color": "#555555"}
-    axes.annotate("", (0.2, y - 0.72), (0.2, y - 0.28), arrowprops=arrow)
-    if arguments:
-        axes.text(-1, y, arguments, va="center", fontsize=9)
-        axes.annotate("", (-0.2, y), (-0.4, y), arrowprops=arrow)
-    if last:
-        axes.text(0.2, y - 0.9, "result", ha="center", va="center", fontsize=9)
-
-
-def _node(node: Any, graph: str) -> Node:
-    inputs = tuple(graph + name.split(":")[0] for name in node.input if not name.startswith("^"))
-    parts = tuple(part.decode() for part in node.attr["fused_ops"].list.s) if "fused_ops" in node.attr else ()
-    return Node(graph + node.name, node.op, inputs, parts)
 
 
 def _followed(make: Make, then: Callable, dtype: str) -> Callable[[], Any]:
