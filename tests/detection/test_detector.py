@@ -87,7 +87,7 @@ def test_changed_weights_are_refused(tmp_path):
 
 
 def test_ultralytics_opens_the_file_and_finds_things_in_the_film():
-    film = cv2.VideoCapture(str(DATA / "images" / "drawn_scenes.mp4"))
+    film = cv2.VideoCapture(str(detector.FILM))
     model = ultralytics.YOLO(detector.to_file())
     counts = []
     while (read := film.read())[0]:

@@ -320,7 +320,7 @@ def test_the_detector_s_page_takes_a_reader_s_film(kind, tmp_path):
     writer.release()
     path = paths.NOTEBOOKS / "08_detect_with_yolov5.ipynb"
     recipe = next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "recipe-code")
-    mine = recipe.replace("../data/images/drawn_scenes.mp4", str(tmp_path / "mine.mp4"))
+    mine = recipe.replace("str(detector.FILM)", repr(str(tmp_path / "mine.mp4")))
     result = run_apart(path, kind, tmp_path, replace={"recipe-code": mine})
     assert result.status == "passed", result.reason
     outputs = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}

@@ -50,6 +50,9 @@ SHA256 = "93adf8d78863dba2c077f9e3589de4ca7e8a057feb9303a6c364d15061fc6bd2"
 
 ARCHITECTURE = "yolov5n.yaml"
 
+FILM = paths.ROOT / "data" / "images" / "drawn_scenes.mp4"
+"""What the pages detect things in, unless a reader names a film or webcam."""
+
 
 def build(classes: Sequence[str]) -> DetectionModel:
     """Return an untrained YOLOv5n for these classes, on the CPU, in float32; from torch's random numbers."""
