@@ -171,10 +171,9 @@ def detector(device):
     import torch
 
     from metallab.detection import detector as trained
-    from metallab.detection import scenes
 
     network = trained.load().to(device)
-    x = trained.to_input([scenes.still(0, size=320).image]).to(device)
+    x = torch.rand(1, 3, 320, 320, generator=torch.Generator().manual_seed(0)).to(device)
 
     def detect():
         with torch.no_grad():
@@ -183,21 +182,24 @@ def detector(device):
     return detect
 
 
-@case(group="08b")
-def drawing_a_scene():
-    from metallab.detection import scenes
-
-    return lambda: scenes.still(3, size=320).image
-
-
 @case(group="09")
 def onnx_inference():
-    from metallab.detection import engines
+    """One thread, which sleeps between calls."""
+    import io
+
+    import onnxruntime
+
+    from metallab import converters
     from metallab.pytorch import networks
 
     network = networks.cnn(batch=4)
-    run = engines.OnnxNetwork(network.model.eval(), network.inputs[0], threads=1)
-    return lambda: run(network.inputs[0])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    model = converters.export_onnx(network.model.eval(), network.inputs[0], io.BytesIO()).getvalue()
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    x = network.inputs[0].numpy()
+    return lambda: session.run(None, {"input": x})[0]
 
 
 @case(group="10")

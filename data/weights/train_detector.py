@@ -19,24 +19,26 @@ import multiprocessing
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
 import numpy as np
+import scenes
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from metallab import paths
-from metallab.detection import detector, scenes  # first: it keeps ultralytics offline
+from metallab.detection import detector  # before ultralytics: it keeps that offline
 
 import ultralytics  # isort: skip
 from ultralytics.engine.validator import BaseValidator  # isort: skip
 from ultralytics.nn.tasks import DetectionModel  # isort: skip
 from ultralytics.utils.metrics import ap_per_class, box_iou  # isort: skip
+from ultralytics.utils.nms import non_max_suppression  # isort: skip
 from ultralytics.utils.torch_utils import ModelEMA  # isort: skip
 
 SIZES = ((320, 320), (448, 448), (384, 640), (640, 640))
@@ -123,7 +125,7 @@ class DetectorTraining:
     def __init__(self, device: torch.device, highest: float, steps: int, seed: int) -> None:
         torch.manual_seed(seed)
         self.device, self.highest, self.steps = device, highest, steps
-        self.model = detector.build().to(device, memory_format=torch.channels_last).train()
+        self.model = detector.build(scenes.CLASSES).to(device, memory_format=torch.channels_last).train()
         self.average = ModelEMA(self.model, decay=0.999, tau=500)
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.AdamW(
@@ -183,6 +185,22 @@ def save(model: DetectionModel, path: str | Path) -> str:
     return detector.checksum(path)
 
 
+def to_input(images: Sequence[np.ndarray]) -> Tensor:
+    """Pictures of one size, uint8 (height, width, 3) in RGB, as the network takes them: float32 (n, 3, h, w), 0 to 1.
+
+    Heights and widths have to be multiples of 32.
+    """
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
+
+
+def detections(outputs: tuple, confidence: float = 0.25) -> list[Tensor]:
+    """Of each picture the boxes that are kept, float32 (n, 6): left, top, right, bottom (pixels), score, class.
+
+    ultralytics' non-maximum suppression without its time limit, after which it would drop pictures.
+    """
+    return non_max_suppression(outputs[0].float(), confidence, 0.6, max_time_img=float("inf"))
+
+
 @dataclass(frozen=True)
 class Score:
     """Mean average precision of a detector, from 0 to 1."""
@@ -206,8 +224,8 @@ def evaluate(
     predictions, wanted = [], []
     for group in _batches(frames, batch):
         with torch.no_grad():
-            outputs = model(detector.to_input([frame.image for frame in group]).to(device))
-        for frame, boxes in zip(group, detector.detections(outputs, confidence=0.001), strict=True):
+            outputs = model(to_input([frame.image for frame in group]).to(device))
+        for frame, boxes in zip(group, detections(outputs, confidence=0.001), strict=True):
             predictions.append(_judged(boxes.cpu(), frame))
             wanted.append(frame.classes)
     classes = np.concatenate(wanted) if wanted else np.zeros(0)

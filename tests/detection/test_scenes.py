@@ -7,8 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-
-from metallab.detection import scenes
+import scenes
 
 # Of the pictures below, seen with NumPy 1.26.4 and 2.5.2, with and without AVX2, AVX-512 and FMA. The shipped weights
 # were trained on scenes of this look: whoever changes it on purpose trains them anew.

@@ -57,31 +57,3 @@ def test_a_photograph_is_a_batch_of_one_from_0_to_1():
     assert 0 <= photograph.min() < 0.1
     assert 0.9 < photograph.max() <= 1
     assert torch.equal(images.photograph(torch.device("cpu"))[..., ::4, ::4], photograph)
-
-
-def test_a_picture_out_of_focus_is_each_point_spread_over_a_disk():
-    point = torch.zeros(1, 3, 40, 50)
-    point[..., 20, 25] = 10
-    H, blurred = images.out_of_focus(point, 11)
-    assert H.shape == (40, 26)
-    assert H[0, 0].real == pytest.approx(1), "a blur keeps the brightness"
-    lit = blurred[0, 0] > 0.03  # the disk is up to 0.13, the noise up to 0.01
-    rows, columns = lit.any(dim=1).nonzero().flatten(), lit.any(dim=0).nonzero().flatten()
-    assert (rows[[0, -1]].tolist(), columns[[0, -1]].tolist()) == ([15, 25], [20, 30])
-    back = torch.fft.irfft2(torch.fft.rfft2(blurred) * H.conj() / (H.abs() ** 2 + 1e-3), s=(40, 50))
-    assert back[0, 0].argmax() == 20 * 50 + 25, "what divides by H moves nothing"
-
-
-def test_decibels_of_a_tenth_of_the_error_are_ten_more():
-    truth = torch.zeros(10)
-    assert images.psnr(truth, truth + 0.1) == pytest.approx(20)
-    assert images.psnr(truth, truth + 0.1**0.5) == pytest.approx(10)
-
-
-def test_a_spectrum_has_its_slowest_wave_in_the_middle():
-    wave = torch.cos(2 * torch.pi * torch.arange(16) / 16 * 3).repeat(8, 1)  # three waves across
-    drawn = images.spectrum(1000 + wave)
-    assert drawn[4, 8] == 1
-    assert drawn[4, 11] == drawn[4, 5] == pytest.approx(1 - np.log10(2000) / 7, abs=1e-3)
-    assert drawn[0, 0] == pytest.approx(0, abs=0.1)
-    assert torch.allclose(images.spectrum((1000 + wave).expand(1, 3, 8, 16)), drawn, atol=1e-3)

@@ -16,7 +16,6 @@ import torch
 from conformance import claims, test_converting, test_machines, test_mps, test_mpsgraph, test_profiler, test_shaders
 
 from metallab import checks, isolated, machine
-from metallab.detection import video
 
 CONFORMANCE = Path(test_mps.__file__).parent
 CONFIRMED = ("confirmed", "")
@@ -127,7 +126,7 @@ def test_the_machine_is_described_and_films_are_written(mac, monkeypatch):
     outcome, message = judge(test_machines.test_description_is_complete)
     assert outcome == "refuted"
     assert "not found out: gpu_cores" in message
-    monkeypatch.setattr(video, "ENCODERS", ("mp4v",))  # the one that is everywhere
+    monkeypatch.setattr(test_machines, "H264", "mp4v")  # the one that is everywhere
     outcome, message = judge(test_machines.test_films_are_written_in_h264)
     assert outcome == "refuted"
     assert "another format" in message

@@ -26,7 +26,7 @@ ROWS = {
     "10 TensorFlow's mixed precision policy": {"06": "build first-training brings-measure scale"},
     "11 plain pip install of TensorFlow and plug-in": {"00": "versions lessons", "06": "mac-plugin"},
     "12 JAX: grad, higher derivatives, vmap, jit": {"07": "recipe-code again loop-time", "07b": "race-measure"},
-    "13 YOLOv5 live, CPU beside MPS": {"08": "film-run live-run"},
+    "13 YOLOv5 live, CPU beside MPS": {"08": "film-run player-code live-run"},
     "14 MPSGraph: build, compile, executable": {"09b": "first-code graph-code"},
     "15 MPSGraphPackage: store once, load fast": {"09b": "first-code load-run"},
     "16 Core ML or ONNX to MPSGraphPackage": {"09b": "convert-code tool-run"},
@@ -37,7 +37,7 @@ ROWS = {
     },
     "19 complex numbers, FFT up to four dimensions, filters": {
         "11": "first-code photo-try-code",
-        "11b": "table-code table-show dimensions-code graph-code",
+        "11b": "table-code table-show dimensions-code graph-run",
     },
     "20 conv3d, grid sampling, sort, cumulative": {
         "11b": "table-code uses-code box-code lens-code video-code wrong-down"

@@ -1,1 +1,1 @@
-"""Finding things in pictures: scenes, the detector trained on them, its runs compared (notebooks 08 and 08b)."""
+"""The detector that notebooks 08 and 08b use."""

@@ -31,44 +31,6 @@ def photograph(device: torch.device, every: int | None = None) -> Tensor:
     return torch.tensor(pixels, device=device).permute(2, 0, 1)[None].float() / 255
 
 
-def out_of_focus(picture: Tensor, pixels: int) -> tuple[Tensor, Tensor]:
-    """A disk's spectrum and a picture blurred by it: H, (height, width // 2 + 1), and a tensor like ``picture``.
-
-    The disk is ``pixels`` across and its weights add up to 1. The blur wraps around the border, and noise of half a
-    level of 255 (standard deviation, always the same) is added to it.
-    """
-    import torch
-
-    height, width = picture.shape[-2:]
-    down, across = (torch.fft.fftfreq(n, 1 / n) for n in (height, width))  # pixels from 0, 0, also over the border
-    disk = (pixels / 2 - torch.hypot(down[:, None], across)).clamp(0, 1)
-    H = torch.fft.rfft2((disk / disk.sum()).to(picture.device))
-    noise = 0.5 / 255 * torch.randn(picture.shape, generator=torch.Generator().manual_seed(0))
-    return H, torch.fft.irfft2(torch.fft.rfft2(picture) * H, s=(height, width)) + noise.to(picture.device)
-
-
-def psnr(truth: Tensor, result: Tensor) -> float:
-    """How near a picture is to another, in decibels: the peak, 1, squared, over the mean squared error.
-
-    10 dB more are a tenth of the squared error; infinite for equal pictures.
-    """
-    return -10 * (result - truth).square().mean().log10().item()
-
-
-def spectrum(picture: Tensor) -> Tensor:
-    """A picture, (..., height, width), as the waves of its grey: how strong each is, on a logarithmic scale, 0 to 1.
-
-    The slowest wave is in the middle, the finest in the corners. White is the strongest of them, black a
-    ten-millionth of it, or less.
-    """
-    import torch
-
-    grey = picture.reshape(-1, *picture.shape[-2:]).mean(dim=0)
-    strength = torch.fft.fftshift(torch.fft.fft2(grey).abs())
-    decades = (strength / strength.max()).clamp(min=1e-7).log10()
-    return 1 + decades / 7
-
-
 def show(panels: Mapping[str, Any], heading: str, *, on: Device, zoom: float = 1) -> Figure:
     """Draw pictures beside each other, each with its name above; of each the middle, ``zoom`` times as large.
 
