@@ -44,8 +44,6 @@ class Conclusion:
     role: str = ""
     baseline_role: str = ""
     """Of variant and baseline: what they are on any machine."""
-    series: str = ""
-    """See `records.Compared`."""
     measured: Measurement | None = None
     baseline_measured: Measurement | None = None
     """Of one process: what ran, and where."""
@@ -88,7 +86,7 @@ def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Co
     compared = runs[0].comparison
     if compared is None or compared.outcome == "baseline":
         return None
-    about = {"lesson": runs[0].lesson, "baseline": compared.baseline, "series": compared.series}
+    about = {"lesson": runs[0].lesson, "baseline": compared.baseline}
     about |= {"role": compared.role or compared.variant, "measured": runs[0].measurement}
     base = baseline[-1] if baseline else None
     about["baseline_role"] = (base.comparison.role if base else "") or compared.baseline
@@ -317,8 +315,6 @@ def in_short(one: Column) -> list[str]:
         return []
     gpu = [each for each in judged if each.by_gpu]
     sentences = [f"GPU over this machine's CPU: {_spread(gpu)}." if gpu else "No GPU was measured against a CPU."]
-    if sizes := [f"{row}: {words}" for row, words in _crossovers(gpu).items() if "from n =" in words]:
-        sentences.append(f"From which size on: {'; '.join(sizes)}.")
     best: dict[str, Conclusion] = {}  # of each lesson
     for each in judged:
         gains = each.outcome == "faster" and each.ratio
@@ -339,48 +335,6 @@ def _spread(conclusions: Sequence[Conclusion]) -> str:
 
 
 _OUTCOMES = ("faster", "slower", "same", "inconclusive", "differ", "withheld")
-
-
-def crossovers(columns: Sequence[Column]) -> list[Row]:
-    """Return from which size on one side of a comparison is faster: at that size and at every larger one.
-
-    For comparisons of one series with at least three sizes. Sizes without a conclusion are named, not counted.
-    """
-    return _rows(columns, [_crossovers(one.conclusions) for one in columns])
-
-
-def _crossovers(conclusions: Iterable[Conclusion]) -> dict[str, str]:
-    """Return the crossover of each series on one machine, in words."""
-    outcomes: dict[str, dict[float, str]] = {}
-    for each in conclusions:
-        if each.series and each.measured.size:
-            row = f"{_number(each)} {each.series}: {each.role} over {each.baseline_role}"
-            outcomes.setdefault(row, {})[each.measured.size.number] = each.outcome
-    told = {row: from_which_size(of_sizes) for row, of_sizes in outcomes.items()}
-    return {row: words for row, words in told.items() if words}
-
-
-def from_which_size(outcomes: Mapping[float, str]) -> str:
-    """Return from which size on one side is faster, from the outcome at each size; empty for fewer than three.
-
-    >>> from_which_size({64: "slower", 128: "faster", 256: "withheld", 512: "faster"})
-    'faster from n = 128 on (nothing may be said of n = 256)'
-    """
-    outcomes = {n: outcome for n, outcome in outcomes.items() if outcome in _OUTCOMES}
-    if len(outcomes) < 3:
-        return ""
-    judged = [n for n, outcome in outcomes.items() if outcome != "withheld"]
-    if not judged:
-        return "withheld at every size"
-    smallest, last = min(judged), max(judged)
-    won = {n: outcome == outcomes[last] if n in judged else None for n, outcome in outcomes.items()}
-    if outcomes[last] not in ("faster", "slower"):
-        told = "outputs differ" if outcomes[last] == "differ" else outcomes[last]
-        return f"{told} at the largest, n = {last:.15g}{timing.not_counted(won)}"
-    size = timing.crossover(won)
-    everywhere = f"at every size, {smallest:.15g} to {last:.15g}"
-    told = f"from n = {size:.15g} on" if size > smallest else everywhere
-    return f"{outcomes[last]} {told}{timing.not_counted(won)}"
 
 
 def every(columns: Sequence[Column]) -> list[Row]:
