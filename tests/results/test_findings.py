@@ -65,24 +65,6 @@ def test_each_process_counts_once():
     assert findings.conclusion_of([drifted]).words.startswith("drifted:")
 
 
-def test_few_pairs_are_what_each_of_them_showed():
-    """What they showed, from the samples of the same process."""
-
-    def told(*pairs: float) -> list[tuple[str, ...]]:
-        compared = dataclasses.replace(record("mps", 1.0).comparison, low=0.0, high=None)
-        slow = with_samples(dataclasses.replace(record("mps", 1.0), comparison=compared), [2 / pair for pair in pairs])
-        bases = [with_samples(baseline(run=run), [seconds] * len(pairs)) for run, seconds in ((1, 99.0), (0, 2.0))]
-        return [(v.outcome, v.words, *numbers(v.reason)) for v in findings.conclusions([*bases, slow])]
-
-    assert told(0.05, 0.04, 0.06) == [("inconclusive", "inconclusive", "3", "0.04", "0.06", "95", "6")]
-    assert told(2.0) == [("inconclusive", "inconclusive", "1", "2.00", "95", "6")]
-    assert told(0.5, 2.0) == [("inconclusive", "inconclusive", "2", "0.50", "2.00", "95", "6")]
-
-
-def with_samples(made: records.Record, samples: list[float]) -> records.Record:
-    return dataclasses.replace(made, measurement=dataclasses.replace(made.measurement, samples=tuple(samples)))
-
-
 def test_in_short_has_the_gpu_its_sizes_and_the_largest_gains():
     series = [one for n, value in ((64, 0.5), (128, 2.0), (256, 4.0)) for one in sized(n, value)]
     always = [one for n in (64, 128, 256) for one in sized(n, 3.0, "copy, n = {n}")]
@@ -142,7 +124,8 @@ def test_simulated_and_missing_machines_are_labelled(build, monkeypatch):
     simulated = {"device": "simulated Apple GPU", "simulated": True, "outcome": "withheld", "doubt": "simulated"}
     own = [dataclasses.replace(one, machine=mac) for one in (baseline(), record("mps", 7.7, **simulated))]
     machines = columns(findings, *own)
-    assert [column.head for column in machines] == ["SIMULATED simulated Apple GPU", "NVIDIA H200", "Apple GPU"]
+    assert [column.simulated for column in machines] == [True, False, False]
+    assert [column.title for column in machines] == ["simulated Apple GPU", "NVIDIA H200", "Apple GPU"]
     told = dict(findings.provenance(machines))
     assert told["measured on"][0].startswith("SIMULATED")
     assert told["results"][2] == findings.WANTED

@@ -92,7 +92,7 @@ def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Co
     about["baseline_role"] = (base.comparison.role if base else "") or compared.baseline
     about["baseline_measured"] = base.measurement if base else None
     sound, doubt = believed(runs)
-    judged = _refused(doubt) if doubt else _judged(sound, baseline)
+    judged = _refused(doubt) if doubt else _judged(sound)
     return Conclusion(compared.name, compared.variant, *judged, **about)
 
 
@@ -110,17 +110,15 @@ def _refused(doubt: timing.Doubt) -> _Judged:
     return outcome, ": ".join(filter(None, (doubt.kind, "no speed-up is given"))), doubt.reason, None
 
 
-def _judged(sound: Sequence[Record], baseline: Sequence[Record]) -> _Judged:
+def _judged(sound: Sequence[Record]) -> _Judged:
     """Return the verdict: of one process from its interval, of several from the interval of their medians."""
     one = sound[0].comparison
     low, median, high = one.low, one.median, one.high
     if len(sound) > 1:
         low, median, high = _interval([run.comparison.median for run in sound])
     elif high is None:
-        samples = {base.taken: base.measurement.samples for base in baseline}.get(sound[0].taken, ())
-        pairs = tuple(b / a for a, b in zip(sound[0].measurement.samples, samples, strict=False))
-        ratio = timing.Ratio(one.variant, one.baseline, median, 0.0, math.inf, sound[0].measurement.n, pairs)
-        return "inconclusive", "inconclusive", ratio.what_pairs_showed, None
+        few = f"{sound[0].measurement.n} pairs: too few for a 95 % interval, which needs {timing.FEWEST_PAIRS}"
+        return "inconclusive", "inconclusive", few, None
     verdict = timing.verdict(low, high)
     explained = {
         "faster": f"{units.times(median)} times as fast",
@@ -219,11 +217,6 @@ class Column:
     def simulated(self) -> bool:
         """True if any of its times are of the simulated GPU."""
         return any(record.measurement.simulated for record in self.records)
-
-    @property
-    def head(self) -> str:
-        """Its title, marked if it is simulated."""
-        return f"SIMULATED {self.title}" if self.simulated else self.title
 
 
 @dataclass(frozen=True)
