@@ -21,7 +21,7 @@ from typing import NoReturn
 import filelock
 
 ROOT = Path(__file__).resolve().parents[2]
-SUPPORT = str(ROOT / "tests" / "support")
+SUPPORT = [str(ROOT / "tests" / name) for name in ("support", "benchmarks")]
 LIMIT = 1800  # seconds: the first child builds the device
 PASSED = "passed"
 shared: Path | None = None
@@ -68,7 +68,7 @@ def _ran(file: str, session: str, names: Iterable[str], environment: Mapping[str
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [sys.executable, file, session, str(out), *more]
-        folders = [SUPPORT, environment.get("PYTHONPATH", "")]
+        folders = [*SUPPORT, environment.get("PYTHONPATH", "")]
         environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=LIMIT)
         reached = json.loads(out.read_text()) if out.exists() else {}
