@@ -73,14 +73,6 @@ def missing(names: Iterable[str]) -> list[Tool]:
     return [TOOLS[name] for name in names if not TOOLS[name].is_here()]
 
 
-def report_missing(*names: str) -> bool:
-    """`incomplete` for each of these tools that this machine lacks; True if it lacks any."""
-    lacking = [tool.report for tool in missing(names)]
-    for each in lacking:
-        incomplete(each.what, each.fix)
-    return bool(lacking)
-
-
 def other_torch() -> MissingTool | None:
     """What to show where the simulated Apple GPU cannot be built, if it is written for another PyTorch; else None."""
     from metalsim.device import TORCH

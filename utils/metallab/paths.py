@@ -7,11 +7,9 @@ Every file that a run writes lies under ``build/`` of the checkout, in a folder 
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import re
-import stat
 import tempfile
 import time
 from collections.abc import Mapping
@@ -78,22 +76,10 @@ def shown(path: Path) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def read_regular(path: Path, most: int = -1) -> bytes:
-    """Read a regular file, at most ``most`` bytes of it.
-
-    OSError for anything else: no link is followed, and no pipe waited for.
-    """
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        return file.read(most)
-
-
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader finds the old content or the new one, never half of it.
+    """Write a file so that a reader finds the old content or the new one; if that fails, the old one stays.
 
-    If that fails, as on a full disk, nothing is left of it; what a killed run left is written over by the next one.
-    A character that UTF-8 does not have, half of a pair, is written as JSON escapes it.
+    Characters that UTF-8 does not have are escaped as in JSON.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.part")

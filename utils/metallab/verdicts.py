@@ -270,13 +270,6 @@ class Ratio:
         return verdict(self.low, self.high)
 
     @property
-    def side(self) -> Literal["faster", "slower", ""]:
-        """The direction of all pairs, if they agree and are too few for an interval."""
-        if math.isfinite(self.high) or not self.pairs or min(self.pairs) <= 1 <= max(self.pairs):
-            return ""
-        return "faster" if min(self.pairs) > 1 else "slower"
-
-    @property
     def what_pairs_showed(self) -> str:
         """The range of pairs that are too few for an interval, in words."""
         pairs = f"{self.n} pair{'s' * (self.n != 1)}"

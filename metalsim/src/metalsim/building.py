@@ -25,10 +25,9 @@ CACHE_VARIABLE = "METALSIM_CACHE"
 
 
 def cache(*inside: str) -> Path:
-    """Where built things are kept: METALSIM_CACHE, or ``build/metalsim`` of the checkout; or a folder inside it.
+    """Return and make the cache: METALSIM_CACHE, ``build/metalsim`` of the checkout, or ``~/.cache/metalsim``.
 
-    Without a checkout, where it was installed from a wheel, it is ``~/.cache/metalsim``, or in XDG_CACHE_HOME. Created
-    if missing; SimulationError where that cannot be done.
+    SimulationError if it cannot be made.
     """
     path = _base().joinpath(*inside)
     try:
@@ -48,7 +47,7 @@ def _base() -> Path:
 
 
 def compiler() -> tuple[str, str]:
-    """Path and version of g++. SimulationError if there is none."""
+    """Return path and version of g++. SimulationError if there is none."""
     path = shutil.which("g++")
     if path is None:
         raise SimulationError(
@@ -59,7 +58,7 @@ def compiler() -> tuple[str, str]:
 
 
 def key(*parts: str, files: Sequence[Path]) -> str:
-    """A short name for a build from these files and everything else that matters."""
+    """Return a short name for a build from these files and parts."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.encode() + b"\0")
@@ -69,24 +68,20 @@ def key(*parts: str, files: Sequence[Path]) -> str:
 
 
 def built_once(folder_name: str, file_name: str, build: Callable[[Path], None], progress: str = "") -> Path:
-    """Return the file ``file_name`` in the cache's folder ``folder_name``, built there if it is missing.
-
-    ``build`` is given a folder of its own to write in, as by `kept`. A lock keeps other processes waiting meanwhile.
-    """
+    """Return a file in a folder of the cache, which ``build`` fills if it is missing; other processes wait."""
     folder = cache() / folder_name
     if not folder.is_dir():
         with locked(cache() / f"{folder_name}.lock"), _reported("" if folder.is_dir() else progress):
-            for abandoned in folder.parent.glob(f".{folder.name}-*/"):  # by builds that were killed: the lock is ours
+            for abandoned in folder.parent.glob(f".{folder.name}-*/"):  # by killed builds
                 shutil.rmtree(abandoned, ignore_errors=True)
             kept(folder, build)
     return folder / file_name
 
 
 def kept(folder: Path, make: Callable[[Path], None]) -> Path:
-    """Return the folder. Where it is missing, ``make`` fills a new one that then takes its name.
+    """Return the folder; if it is missing, ``make`` fills a new one that takes its name when it is complete.
 
-    Processes do not disturb each other: whose folder is complete first wins. SimulationError, with what to do, if it
-    cannot be written.
+    Of several processes the first one wins. SimulationError if it cannot be written.
     """
     if folder.is_dir():
         return folder
@@ -108,10 +103,7 @@ def kept(folder: Path, make: Callable[[Path], None]) -> Path:
 
 @contextlib.contextmanager
 def sealed(folder: Path) -> Iterator[None]:
-    """A block that builds or loads files in a folder which another tool owns, one process at a time.
-
-    The folder is made if it is missing, and emptied before the block if the block before did not reach its end.
-    """
+    """Lock a folder of another tool for a block; it is emptied first if the last block did not end well."""
     mark = folder / ".complete"
     with locked(folder.with_name(f"{folder.name}.lock")):
         if not mark.exists():
@@ -136,7 +128,7 @@ def _version(path: str) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds the lock of a file, which is made, folders and all; SimulationError if it cannot be."""
+    """Hold the lock of a file, which is made. SimulationError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a")

@@ -2,31 +2,27 @@
 
 What it knows:
 
-- *What runs where.* An operator that has a Metal kernel runs; one that has none raises PyTorch's own
-  NotImplementedError, or falls back to the CPU under ``PYTORCH_ENABLE_MPS_FALLBACK=1`` (`metalsim.operators`).
-- *What is refused.* A kernel may refuse a dtype, a size or a setting, with a Mac's exception and words, whatever
-  PYTORCH_ENABLE_MPS_FALLBACK says; or leave a call to the CPU, with PyTorch's warning or without one
-  (`metalsim.refusals`).
-- *What is copied.* Copies between CPU and device, and those that a fallback makes, are counted and told.
+- *What runs where.* An operator with a Metal kernel runs; one without raises PyTorch's own NotImplementedError, or
+  falls back to the CPU under ``PYTORCH_ENABLE_MPS_FALLBACK=1`` (`metalsim.operators`).
+- *What is refused.* A kernel may refuse a dtype, a size or a setting, with a Mac's exception and words, or leave a call
+  to the CPU (`metalsim.refusals`).
+- *What is copied.* Copies between CPU and device, and those of a fallback, are counted and reported.
 - *What raises.* Mixed devices, float64, ``.numpy()`` of a device tensor, too much memory, a CPU tensor given to a
-  shader. Memory that nobody wrote reads as NaN (whole numbers as -1), or as PyTorch fills it under
+  shader. Uninitialised memory reads as NaN (whole numbers as -1), or as PyTorch fills it under
   ``torch.use_deterministic_algorithms``. The child of a fork cannot use its parent's device.
-- *autocast*: PyTorch's own lists for MPS, which every build of it carries.
+- *autocast*: PyTorch's own lists for MPS, which every build has.
 
 What it does not know:
 
 - *Speed.* Operators are computed by PyTorch's CPU kernels; no time measured here says anything about Metal.
-- *Metal's numerics.* Results are the CPU's, float32 to the last bit in most operators. Metal sums in another order,
-  and a kernel may be wrong. Random numbers are not those that a Mac draws.
-- *Indices out of range, whole numbers divided by 0.* The CPU's kernels check and raise at once; a Mac may tell later,
-  or not at all.
+- *Metal's numerics.* Results are the CPU's. Metal sums in another order, a kernel may be wrong, random numbers differ.
+- *Indices out of range, whole numbers divided by 0.* The CPU's kernels raise at once; a Mac may raise later, or never.
 - *Asynchronous execution.* Work is finished when a call returns; a missing ``synchronize`` does no harm here. Commands
-  that Objective-C++ encodes wait for a commit, or for whatever PyTorch does next (`metalsim.objc`).
-- *Memory pressure.* The memory figures are exact sums of what tensors hold, the device has 16 GiB, and host memory is
-  all that is used; Metal rounds, keeps pools, and shares with the system.
-- *Other names.* Where a Mac runs one operator that other devices do not have, this device does so too for linear,
-  convolution, attention and LSTM; max pooling is told as ``max_pool2d_with_indices``. Sparse and quantised tensors
-  are missing.
+  of Objective-C++ wait for a commit, or for PyTorch's next work (`metalsim.objc`).
+- *Memory pressure.* Memory figures are exact sums of tensors, the device has 16 GiB; Metal rounds, keeps pools, and
+  shares with the system.
+- *Other names.* Linear, convolution, attention and LSTM are one operator as on a Mac; max pooling is reported as
+  ``max_pool2d_with_indices``. Sparse and quantised tensors are missing.
 
 How: each device storage owns a CPU storage, so that a CPU kernel can be run on the device's memory without a copy
 (``csrc/memory.h``, ``csrc/host_call.h``). Its data pointer is an ``MTLBuffer``, as on a Mac (``csrc/metal.h``).
@@ -55,7 +51,7 @@ if TYPE_CHECKING:
 
 MODULE = "metalsim_device"
 TORCH = "2.15.0"
-"""The release that the simulated GPU is written for; whether it can be built for another one is not known."""
+"""The release that the simulated GPU is written for."""
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 # Composites that PyTorch registers for every backend that computes, so that a Mac runs what they call.
 COMPOSITES = ("aten::linalg_pinv",)
@@ -74,16 +70,16 @@ class Event:
     name: str
     """The operator: ``aten::add.Tensor``."""
     bytes: int = 0
-    """Of a copy; of a fallback, all that it copies there and back."""
+    """Of a copy, or of a fallback's copies."""
     direction: Literal["", "to device", "to host"] = ""
     """Of a copy."""
     copies: int = 0
-    """One for a copy; of a fallback, the tensors that it copies there and back."""
+    """One for a copy; the copied tensors of a fallback."""
 
 
 @dataclass(frozen=True)
 class Counters:
-    """What happened since the device was installed. A fallback's copies are not among the others."""
+    """Events since the device was installed. A fallback's copies are counted apart."""
 
     ops: int
     copies_to_device: int
@@ -95,18 +91,17 @@ class Counters:
     fallback_bytes: int
 
     def __sub__(self, earlier: Counters) -> Counters:
-        """What happened since ``earlier``."""
+        """Return the events since ``earlier``."""
         return Counters(*(getattr(self, name) - getattr(earlier, name) for name in self.__dataclass_fields__))
 
 
 def install(on_event: Callable[[Event], None] | None = None) -> str:
-    """Switch the simulated device on, and return a line that says what is simulated.
+    """Switch the simulated device on, and return its `description`.
 
-    ``on_event`` is called for each operator, copy and fallback, on the thread where it happens; without it telling
-    costs nothing. Whether missing operators fall back is read from ``PYTORCH_ENABLE_MPS_FALLBACK`` here, once. A second
-    call changes ``on_event`` and nothing else.
+    ``on_event`` is called for each operator, copy and fallback, on its thread. ``PYTORCH_ENABLE_MPS_FALLBACK`` is read
+    once, here. A second call changes ``on_event`` only.
 
-    SimulationError without `arm`, without a compiler, where the build fails, and on a machine with a real MPS device.
+    SimulationError without `arm`, without a compiler, if the build fails, and on a machine with a real MPS device.
     """
     global _module
     if _module is None:
@@ -117,10 +112,9 @@ def install(on_event: Callable[[Event], None] | None = None) -> str:
 
 
 def install_with_torch(on_event: Callable[[Event], None] | None = None, *, required: bool = False) -> None:
-    """Arm now, and `install` at the moment when torch is imported.
+    """Arm now, and `install` when torch is imported, before anything asks torch for an MPS device.
 
-    So that nothing can ask torch for an MPS device before there is one: torch remembers the first answer. If the device
-    cannot be had, importing torch warns, or, where it is ``required``, raises SimulationError; MPSGraph only warns.
+    If that fails, importing torch warns, or raises SimulationError if the device is ``required``; MPSGraph only warns.
     """
     preload.arm()
     if "torch" in sys.modules:
@@ -135,17 +129,17 @@ def installed() -> bool:
 
 
 def counters() -> Counters:
-    """What happened so far. SimulationError before `install`."""
+    """Return the events so far. SimulationError before `install`."""
     return Counters(**_loaded().counters())
 
 
 def host_view(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU tensor over the same memory as a device tensor, which no copy shows; a CPU tensor as it is."""
+    """Return a CPU view that shares memory with a tensor; not counted as a copy."""
     return _loaded().host_view(tensor)
 
 
 def description() -> str:
-    """One line: what is simulated, and what is not; and which wrong kernels are planted."""
+    """Return a line on what is simulated, and on planted faults."""
     import torch
 
     wrong = "".join(f" PLANTED, wrong on purpose: {name}." for name in planting.planted())
@@ -195,8 +189,7 @@ def _switched_on() -> ModuleType:
 
 
 def _decider() -> Callable[[str], tuple[int, Sequence[str], bool]]:
-    """What to do with an operator, which dtypes to compute in float32 because the CPU has no kernel for them, and
-    whether it takes numbers that are on the CPU."""
+    """Return a function of an operator: what to do, which dtypes the CPU lacks, whether numbers may be on the CPU."""
     falls_back = _fallback_enabled()
 
     def decide(name: str) -> tuple[int, Sequence[str], bool]:
@@ -212,11 +205,11 @@ def _decider() -> Callable[[str], tuple[int, Sequence[str], bool]]:
 
 
 def _asker() -> Callable[[str, Sequence[Any]], tuple[str, str] | None]:
-    """What becomes of a call of a LIMITED operator: see `Outcome` in csrc/host_call.h."""
+    """Return a function for calls of LIMITED operators: see `Outcome` in csrc/host_call.h."""
     import torch
 
     def ask(name: str, arguments: Sequence[Any]) -> tuple[str, str] | None:
-        with torch._C.DisableTorchFunction():  # to read a tensor's shape is nothing that the program did
+        with torch._C.DisableTorchFunction():  # reading a shape is not the program's
             outcome = refusals.outcome(name, arguments)
         if outcome is None:
             return None
@@ -232,7 +225,7 @@ def _fallback_enabled() -> bool:
 
 
 def _operators_with_kernel() -> list[str]:
-    """Operators that a CPU kernel stands in for, although there may be a composite of other operators as well."""
+    """Return the operators that a CPU kernel computes, also where there is a composite of others."""
     import torch
 
     has = torch._C._dispatch_has_kernel_for_dispatch_key

@@ -1,4 +1,4 @@
-"""What has to happen before torch is imported: a library that answers for the accelerator, and CUDA hidden.
+"""Prepare a process before torch is imported: load a library that answers for the accelerator, and hide CUDA.
 
 torch asks one function which accelerator a process has, and a build for Linux never says ``mps``. The dynamic linker
 binds that name to the library that was loaded first: ours, if it comes before torch.
@@ -31,11 +31,10 @@ _forgiving = False
 
 
 def arm() -> None:
-    """Prepare this process for the simulated device; it changes nothing else until `metalsim.install` is called.
+    """Prepare this process for the simulated device, before torch is imported.
 
-    Call it before torch is imported. The first call on a machine compiles a small file (a second). Hides CUDA from
-    torch, here and in child processes. SimulationError if torch is there already, on a system that is not Linux on
-    x86-64, and without a compiler.
+    The first call on a machine compiles a small file (a second). Hides CUDA from torch, here and in child processes.
+    SimulationError if torch is imported, on another system than Linux on x86-64, and without a compiler.
     """
     global _library
     if _library is not None:
@@ -57,28 +56,28 @@ def armed() -> bool:
 
 
 def answer_mps(yes: bool) -> None:
-    """From now on torch is told that its accelerator is ``mps``, or that there is none."""
+    """Make torch see ``mps`` as its accelerator, or none."""
     if _library is None:
         raise SimulationError(f"the simulated Apple GPU is not armed: begin with {FIRST}, before torch is imported")
     _library.metalsim_set_accelerator(int(yes))
 
 
 def after_torch(do: Callable[[], object], required: bool = False) -> None:
-    """Call ``do`` as soon as torch is imported, before anything that imports torch can use it."""
+    """Call ``do`` as soon as torch is imported."""
     after_import("torch", do, required)
 
 
 def after_import(module: str, do: Callable[[], object], required: bool = False) -> None:
-    """Call ``do`` as soon as a module is imported, before who imports it can use it.
+    """Call ``do`` as soon as a module is imported.
 
-    A SimulationError is a warning, or, if ``do`` is ``required``, what the import raises; except under `forgiving`.
+    A SimulationError is a warning, or raised by the import if ``do`` is ``required``, except under `forgiving`.
     """
     sys.meta_path.insert(0, _AfterImport(module, do, required))
 
 
 @contextlib.contextmanager
 def forgiving() -> Iterator[None]:
-    """What is imported in here does without what was ``required`` of an import: a failure of that is a warning."""
+    """Within this block a failure of what is ``required`` of an import is a warning."""
     global _forgiving
     before, _forgiving = _forgiving, True
     try:
@@ -88,7 +87,7 @@ def forgiving() -> Iterator[None]:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Finds a module where it is, and lets its loader do one thing more."""
+    """Finds a module, and lets its loader do one thing more."""
 
     def __init__(self, module: str, do: Callable[[], object], required: bool) -> None:
         self._module, self._do, self._required = module, do, required

@@ -1,4 +1,4 @@
-"""Whether a device computes a call of an operator as the CPU does in float64: all that it returns and writes."""
+"""Compare a device's call of an operator with the CPU in float64: all that it returns and writes."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from metallab import checks, units
 from metallab.pytorch.wrong_calls import Call, floats, whole, widened
 
 CLOSER = 8
-"""An error is rounding if it is at most so many times that of the CPU in the same dtype, or that of the last bits."""
+"""Rounding is at most so many times the error of the CPU in the same dtype, or of changing the last bits."""
 POSITIONS = ("max", "min", "topk", "sort", "kthvalue", "median", "nanmedian", "mode", "cummax", "cummin", "argmax",
              "argmin")  # fmt: skip
-"""Operators that return positions along a dimension of their first argument; as does pooling, in its last ones."""
+"""Operators that return positions along a dimension of their first argument."""
 DROPS = ("dropout_p", "dropout", "p")
 REFUSED = (RuntimeError, TypeError, IndexError, ValueError)
-"""What PyTorch raises where the CPU has no such kernel, or not in a dtype."""
+"""PyTorch's errors where the CPU has no such kernel."""
 
 
 def results(returned: Any) -> list[Tensor]:
-    """What an operator returned, on the CPU; a number as a tensor, without None."""
+    """Return an operator's results on the CPU; a number as a tensor, without None."""
     return [torch.as_tensor(leaf).detach().cpu() for leaf in tree_leaves(returned) if leaf is not None]
 
 
 def has(tensor: Tensor, what: Callable[[Tensor], Tensor]) -> bool:
-    """Whether ``what``, `torch.isnan` or `torch.isinf`, is true of one of a tensor's values."""
+    """Return True if `torch.isnan` or `torch.isinf` is true of a value."""
     if not floats(tensor) or tensor.element_size() == 1 or tensor.sum().isfinite():  # quick; a sum may overflow, too
         return False
     return bool(what(tensor).any())
@@ -39,7 +39,7 @@ def has(tensor: Tensor, what: Callable[[Tensor], Tensor]) -> bool:
 
 @dataclass
 class Comparison:
-    """A call before and after a device ran it, and with the same numbers on the CPU in float64; all on the CPU."""
+    """A call before and after a device ran it, and in float64 on the CPU; all on the CPU."""
 
     before: Call
     after: Call
@@ -47,13 +47,13 @@ class Comparison:
     exact: Call
     right: list[Tensor]
     largest: float = 0.0
-    """The largest difference that counts as rounding, relative to the root mean square of a result."""
+    """The largest rounding, relative to the root mean square of a result."""
     unjudged: str = ""
     """Why a part of it was not compared."""
 
     @staticmethod
     def of(before: Call, after: Call, got: list[Tensor]) -> Comparison:
-        """Compute a call in float64; one of `REFUSED` if PyTorch cannot, or a dtype has no tolerance."""
+        """Compute a call in float64; raises one of `REFUSED` if that is not possible."""
         if any(t.layout != torch.strided or t.is_nested for t in (*before.tensors, *got)):
             raise TypeError("a sparse or nested tensor")
         for value in filter(floats, got):
@@ -63,7 +63,7 @@ class Comparison:
         return Comparison(before, after, got, exact, right)
 
     def fault(self) -> str:
-        """How the device's result is wrong, in words; empty if it is not."""
+        """Return how the device's result is wrong, or ''."""
         if self.before.settings.get("sorted") is False:
             self.unjudged = "its results are in no order"
             return ""
@@ -87,14 +87,14 @@ class Comparison:
 
     @functools.cached_property
     def written(self) -> list[int]:
-        """Which arguments it writes to, by its schema, or because the CPU does, as batch norm to its statistics."""
+        """The arguments that it writes to, by its schema or as the CPU does."""
         pairs = enumerate(zip(self.before.named, self.exact.tensors, strict=True))
         names = self.before.written()
         return [n for n, ((name, was), now) in pairs if name in names or not _same(widened(was), now)]
 
     @functools.cached_property
     def again(self) -> list[Tensor]:
-        """What the CPU returns in the same dtype, followed by its arguments; nothing if it has no such kernel."""
+        """The CPU's results in the same dtype, then its arguments; empty without such a kernel."""
         call = self.before.moved()
         try:
             return [*results(call.computed()), *call.tensors]
@@ -103,7 +103,7 @@ class Comparison:
 
     @functools.cached_property
     def nudged(self) -> list[Tensor]:
-        """As `again`, in float64 from arguments of which each value is changed by about its last bit."""
+        """As `again`, in float64 from arguments that are changed in their last bit."""
         generator = torch.Generator().manual_seed(0)
 
         def nudge(memory: Tensor) -> Tensor:
@@ -119,12 +119,12 @@ class Comparison:
             return []
 
     def stray(self) -> str:
-        """Which argument's memory has changed where the operator writes nothing, in words."""
+        """Return which argument's memory has changed where the operator writes nothing, or ''."""
         for (name, was), now in zip(self.before.named, self.after.tensors, strict=True):
             if was.layout != torch.strided or was.is_quantized:
                 continue
             was, memory = whole(was), whole(now)
-            if was.shape != memory.shape or torch.equal(was, memory):  # the first as ``out=`` was made larger
+            if was.shape != memory.shape or torch.equal(was, memory):  # out= was made larger
                 continue
             differ = (was != memory) & ~((was != was) & (memory != memory))
             for number in self.written:
@@ -136,7 +136,7 @@ class Comparison:
         return ""
 
     def fault_of_positions(self, exact: Tensor, value: Tensor) -> str:
-        """Positions are right if the values there are: equal ones leave open which is meant."""
+        """Compare positions by the values there."""
         if exact.shape == value.shape and torch.equal(exact, value):
             return ""
         if exact.shape != value.shape or exact.dtype != value.dtype:
@@ -152,7 +152,7 @@ class Comparison:
         return f"{wrong} of {value.numel()} positions point at other values." if wrong else ""
 
     def fault_of_values(self, number: int, exact: Tensor, value: Tensor) -> str:
-        """How values differ by more than rounding; ``number`` is their place in `again`."""
+        """Return how values differ by more than rounding; ``number`` is their place in `again`."""
         if not exact.numel():  # statistics that are not kept: a device may keep them
             return ""
         if value.shape != exact.shape:
@@ -170,7 +170,7 @@ class Comparison:
         return _first(differ, exact, value, "they must be equal")
 
     def fault_of_fractions(self, number: int, exact: Tensor, value: Tensor, dtype: torch.dtype) -> str:
-        """How values with fractions differ by more than rounding to a dtype."""
+        """Return how floating values differ by more than rounding to a dtype."""
         value = widened(value)
         finite = exact.isfinite() & value.isfinite()
         odd = ~finite & ~_equal(exact, value)
@@ -197,7 +197,7 @@ class Comparison:
         return _first(wrong, exact, value, words, error == error.max())
 
     def rounding(self, number: int, exact: Tensor, where: Tensor) -> float:
-        """The largest error of the CPU in the same dtype, or by a change of the last bits; 0 if the CPU makes none."""
+        """Return the largest error of the CPU in the same dtype, or of changing the last bits."""
 
         def error(others: list[Tensor]) -> float:
             if not others or others[number].shape != exact.shape:
@@ -210,7 +210,7 @@ class Comparison:
 
 
 def deviation(exact: Tensor, value: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The error of each value, 0 where it or the exact one is not finite, and what the tolerance of a dtype allows."""
+    """Return the error of each value, 0 where one is not finite, and the allowed error."""
     finite = exact.isfinite() & value.isfinite()
     error, size = ((value - exact).abs(), exact.abs())
     error, size = error.where(finite, 0.0), size.where(finite, 0.0)
@@ -222,7 +222,7 @@ def deviation(exact: Tensor, value: Tensor, dtype: torch.dtype) -> tuple[Tensor,
 
 
 def _smallest(dtype: torch.dtype) -> float:
-    """What cannot be told from 0: numbers below it may be flushed, float16's are not, but are multiples of 6e-8."""
+    """Return the size below which numbers may be flushed to 0; float16's are multiples of 6e-8."""
     return 2.0**-23 if dtype == torch.float16 else torch.finfo(dtype).smallest_normal
 
 
@@ -246,7 +246,7 @@ def _other_kind(exact: Tensor, value: Tensor) -> str:
 
 
 def _first(differ: Tensor, exact: Tensor, value: Tensor, why: str, worst: Tensor | None = None) -> str:
-    """How many values differ, and one of them."""
+    """Return how many values differ, and one of them."""
     at = tuple((differ if worst is None else worst).nonzero()[0].tolist())
     got, wanted = (t[at].item() for t in (value, exact))
     place = f"at {at}: " if at else ""
@@ -255,7 +255,7 @@ def _first(differ: Tensor, exact: Tensor, value: Tensor, why: str, worst: Tensor
 
 
 def _picked(call: Call, positions: Tensor) -> Tensor | None:
-    """The values at positions that an operator returned; None if they are no positions in its first argument."""
+    """Return the values at positions; None if they are no positions in the first argument."""
     x, short, settings = call.tensors[0], call.name.rpartition("::")[2], call.settings
     if "max_pool" in short:
         last = 3 if "3d" in short else 2
@@ -269,12 +269,12 @@ def _picked(call: Call, positions: Tensor) -> Tensor | None:
 
 
 def drops_nothing(call: Call) -> bool:
-    """Whether an operator that draws random numbers needs none."""
+    """Return True if a random operator needs no random numbers."""
     return any(call.settings.get(name) == 0 for name in DROPS) or call.settings.get("train") is False
 
 
 def fault_of_dropout(call: Call, returned: Any) -> str:
-    """What is wrong with a call of dropout or bernoulli; empty if nothing is, or it is another random operator."""
+    """Return what is wrong with a call of dropout or bernoulli, or ''."""
     share = call.arguments.get("p")
     if call.name not in ("aten::native_dropout", "aten::bernoulli_") or not isinstance(share, float):
         return ""

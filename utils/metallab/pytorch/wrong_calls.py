@@ -1,4 +1,4 @@
-"""A call of an operator: copied to the CPU, shrunk as long as a device computes it wrongly, written as a program."""
+"""A call of an operator: copy it to the CPU, shrink it while a device computes it wrongly, write it as a program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from metallab import checks
 
-# Source text that computes what an operator does that only MPS has; a program for a bug report holds it as well.
+# source text for operators that only MPS has; it is part of the program for a bug report
 REFERENCES = {
     "aten::_scaled_dot_product_attention_math_for_mps": "torch.ops.aten._scaled_dot_product_attention_math.default",
     "aten::_lstm_mps": "torch.ops.aten.lstm.input",
@@ -28,29 +28,29 @@ REFERENCES = {
 FLOAT32, EMPTY = "not in float32", "a tensor without elements"
 OR_MORE = "or more"
 SEEDS = 3
-"""A condition is claimed if it holds with the random numbers of as many seeds."""
+"""A condition has to hold with the random numbers of so many seeds."""
 LARGE = 16
-"""Limits of sizes are claimed from here on."""
+"""The smallest size that counts as a condition."""
 
 
 def floats(tensor: Tensor) -> bool:
-    """Whether a tensor has fractions."""
+    """Return True for floating and complex tensors."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """In float64 or complex128 if it has fractions; others stay as they are."""
+    """Return a floating tensor in float64, a complex one in complex128."""
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) if floats(tensor) else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of the memory that a tensor is a view of, in one dimension."""
+    """Return the whole memory that a tensor is a view of, in one dimension."""
     return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of an operator; in place of its tensors there may be a `Layout` of each."""
+    """A call of an operator with tensors, or a `Layout` in place of each."""
 
     operator: Any
     args: tuple
@@ -63,13 +63,13 @@ class Call:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Those that are given, by name."""
+        """The given ones, by name."""
         names = [argument.name for argument in self.operator._schema.arguments]
         return dict(zip(names, self.args, strict=False)) | self.kwargs
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All arguments, with defaults where none is given."""
+        """All arguments, with defaults."""
         return {each.name: each.default_value for each in self.operator._schema.arguments} | self.arguments
 
     @property
@@ -84,18 +84,15 @@ class Call:
         return [leaf for _, leaf in self.named]
 
     def mapped(self, kind: Any, change: Callable[[Any], Any]) -> Call:
-        """The call with each argument of a type changed, also within lists."""
+        """Return the call with each argument of a type changed."""
         return Call(self.operator, *tree_map_only(kind, change, (self.args, self.kwargs)))
 
     def written(self) -> list[str]:
-        """Names of the arguments that it writes to."""
+        """Return the names of the arguments that it writes to."""
         return [a.name for a in self.operator._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
     def moved(self, change: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Call:
-        """A copy on the CPU, with the whole memory of each tensor: what shares memory here shares it there.
-
-        ``change`` is applied to that memory.
-        """
+        """Return a copy on the CPU that shares memory as here; ``change`` is applied to the memory."""
         copies: dict[Any, Tensor] = {}
 
         def move(value: Any) -> Any:
@@ -113,14 +110,14 @@ class Call:
         return self.mapped((torch.device, Tensor), move)
 
     def computed(self) -> Any:
-        """What the operator, or its entry in `REFERENCES`, returns."""
+        """Call the operator, or its entry in `REFERENCES`."""
         function = eval(REFERENCES[self.name], {"torch": torch}) if self.name in REFERENCES else self.operator
         return function(*self.args, **self.kwargs)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies in memory; `source` is an expression for one like it with random numbers."""
+    """A tensor's layout; `source` is an expression for such a tensor with random numbers."""
 
     shape: tuple[int, ...]
     order: tuple[int, ...]
@@ -172,16 +169,16 @@ class Layout:
 
 
 def shrunk(call: Call, device: torch.device, until: float = math.inf) -> tuple[tuple[str, ...], str]:
-    """Return what a wrong call needs to be wrong, and a program that shows it; nothing if no random numbers do.
+    """Return the conditions of a wrong call, and a program that shows it; nothing if random numbers do not.
 
-    ``call`` has a `Layout` in place of each tensor. From `time.monotonic` ``until`` on nothing more is tried.
+    ``call`` has a `Layout` in place of each tensor. ``until`` is a time of `time.monotonic`.
     """
 
     def outcome(call: Call, seed: int = 0) -> str:
         return _outcome(call, device, seed) if time.monotonic() < until else "late"
 
     def divides(wrong: Call, right: Call) -> bool:
-        """Whether one is wrong and the other is right, whatever the numbers."""
+        """Return True if one is wrong and the other right, with all seeds."""
         return all((outcome(wrong, n), outcome(right, n)) == ("wrong", "right") for n in range(SEEDS))
 
     filled = [call.mapped(Layout, lambda t, fill=fill: dataclasses.replace(t, fill=fill)) for fill in ("rand", "randn")]
@@ -208,7 +205,7 @@ def shrunk(call: Call, device: torch.device, until: float = math.inf) -> tuple[t
 
 
 def _simpler(call: Call) -> Iterator[tuple[str, Call]]:
-    """Calls that are simpler in one way, each with what the call has and they have not."""
+    """Yield simpler calls, each with the condition that it lacks."""
     for words, change in ((FLOAT32, _in_float32), (EMPTY, _with_elements)):
         if (changed := call.mapped(Layout, change)) != call:
             yield words, changed
@@ -228,7 +225,7 @@ def _simpler(call: Call) -> Iterator[tuple[str, Call]]:
 
 
 def _one_of_each_list(call: Call) -> Iterator[tuple[str, Call]]:
-    """Calls with one tensor in place of each list of them."""
+    """Yield calls with one tensor in place of each list."""
 
     def shortened(value: Any, number: int) -> Any:
         several = isinstance(value, list | tuple) and len(value) > 1 and isinstance(value[0], Layout)
@@ -242,7 +239,7 @@ def _one_of_each_list(call: Call) -> Iterator[tuple[str, Call]]:
 
 
 def _limits(call: Call) -> Iterator[tuple[str, list[tuple[Call, Call]]]]:
-    """Sizes that a call may have to reach, with calls that do and calls that stay one below."""
+    """Yield sizes that may be conditions, with calls that reach them and calls one below."""
     sizes = sorted({n for t in call.tensors for n in t.shape if n >= LARGE}, reverse=True)
     if sizes and {t.shape for t in call.tensors} == {(sizes[0],)}:
         pairs = zip(_shapes(call, sizes[0]), _shapes(call, sizes[0] - 1), strict=True)
@@ -255,7 +252,7 @@ def _limits(call: Call) -> Iterator[tuple[str, list[tuple[Call, Call]]]]:
 
 
 def _shapes(call: Call, count: int) -> list[Call]:
-    """The call with dense tensors of so many elements, as a vector, a row and a column."""
+    """Return the call with dense tensors of so many elements, as a vector, a row and a column."""
 
     def shaped(shape: tuple[int, ...]) -> Call:
         order = tuple(range(len(shape)))
@@ -286,7 +283,7 @@ def _with(call: Call, index: int, tensor: Layout) -> Call:
 
 
 def _outcome(call: Call, device: torch.device, seed: int) -> str:
-    """How a call's program ends on a device: ``wrong``, ``right``, or ``refused`` if it is none or fails on the CPU."""
+    """Run a call's program on a device: ``wrong``, ``right``, or ``refused`` if it fails on the CPU."""
     for where in ("cpu", str(device)):
         with torch.random.fork_rng(devices=[]):
             try:
@@ -302,7 +299,7 @@ def _outcome(call: Call, device: torch.device, seed: int) -> str:
 
 
 def _program(call: Call, device: str, seed: int = 0) -> str:
-    """Text that computes a call on a device and on the CPU in float64, and asserts that they agree."""
+    """Return a program that asserts that a device agrees with the CPU in float64."""
     tensors, every = call.tensors, [name for name, _ in call.named]
     names = [f"{name}{n}" if every.count(name) > 1 else name for n, name in enumerate(every)]
     left = iter(names)
@@ -326,7 +323,7 @@ def _program(call: Call, device: str, seed: int = 0) -> str:
 
 
 def _returned(named: Call) -> str:
-    """The expression for a list of the results of a call of names."""
+    """Return the expression for a list of a call's results."""
     args, kwargs = named.args, named.kwargs
     if named.name not in REFERENCES:  # whose arguments may have other names
         kept = len(args)

@@ -52,8 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _show(one: findings.Column) -> None:
     """What would be shown of a good file, and what it tells of who made it."""
     print(f"GOOD: it can be shown, as data/results/{paths.results_file(one.title)}\n")
-    for title, rows in (("What it is", findings.provenance([one])), ("Crossover sizes", findings.crossovers([one]))):
-        print(title, *(f"  {label}: {cells[0]}" for label, cells in rows), "", sep="\n")
+    print("What it is", *(f"  {label}: {cells[0]}" for label, cells in findings.provenance([one])), "", sep="\n")
     print(*findings.in_short(one), "", sep="\n")
     settings = {f"{name}={value}" for record in one.records for name, value in record.machine.environment.items()}
     print(f"Settings that go along, for you to look at: {', '.join(sorted(settings)) or 'none'}")

@@ -44,8 +44,6 @@ class Conclusion:
     role: str = ""
     baseline_role: str = ""
     """Of variant and baseline: what they are on any machine."""
-    series: str = ""
-    """See `records.Compared`."""
     measured: Measurement | None = None
     baseline_measured: Measurement | None = None
     """Of one process: what ran, and where."""
@@ -88,13 +86,13 @@ def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Co
     compared = runs[0].comparison
     if compared is None or compared.outcome == "baseline":
         return None
-    about = {"lesson": runs[0].lesson, "baseline": compared.baseline, "series": compared.series}
+    about = {"lesson": runs[0].lesson, "baseline": compared.baseline}
     about |= {"role": compared.role or compared.variant, "measured": runs[0].measurement}
     base = baseline[-1] if baseline else None
     about["baseline_role"] = (base.comparison.role if base else "") or compared.baseline
     about["baseline_measured"] = base.measurement if base else None
     sound, doubt = believed(runs)
-    judged = _refused(doubt) if doubt else _judged(sound, baseline)
+    judged = _refused(doubt) if doubt else _judged(sound)
     return Conclusion(compared.name, compared.variant, *judged, **about)
 
 
@@ -112,17 +110,15 @@ def _refused(doubt: timing.Doubt) -> _Judged:
     return outcome, ": ".join(filter(None, (doubt.kind, "no speed-up is given"))), doubt.reason, None
 
 
-def _judged(sound: Sequence[Record], baseline: Sequence[Record]) -> _Judged:
+def _judged(sound: Sequence[Record]) -> _Judged:
     """Return the verdict: of one process from its interval, of several from the interval of their medians."""
     one = sound[0].comparison
     low, median, high = one.low, one.median, one.high
     if len(sound) > 1:
         low, median, high = _interval([run.comparison.median for run in sound])
     elif high is None:
-        samples = {base.taken: base.measurement.samples for base in baseline}.get(sound[0].taken, ())
-        pairs = tuple(b / a for a, b in zip(sound[0].measurement.samples, samples, strict=False))
-        ratio = timing.Ratio(one.variant, one.baseline, median, 0.0, math.inf, sound[0].measurement.n, pairs)
-        return "inconclusive", "inconclusive", ratio.what_pairs_showed, None
+        few = f"{sound[0].measurement.n} pairs: too few for a 95 % interval, which needs {timing.FEWEST_PAIRS}"
+        return "inconclusive", "inconclusive", few, None
     verdict = timing.verdict(low, high)
     explained = {
         "faster": f"{units.times(median)} times as fast",
@@ -222,11 +218,6 @@ class Column:
         """True if any of its times are of the simulated GPU."""
         return any(record.measurement.simulated for record in self.records)
 
-    @property
-    def head(self) -> str:
-        """Its title, marked if it is simulated."""
-        return f"SIMULATED {self.title}" if self.simulated else self.title
-
 
 @dataclass(frozen=True)
 class Unreadable:
@@ -317,8 +308,6 @@ def in_short(one: Column) -> list[str]:
         return []
     gpu = [each for each in judged if each.by_gpu]
     sentences = [f"GPU over this machine's CPU: {_spread(gpu)}." if gpu else "No GPU was measured against a CPU."]
-    if sizes := [f"{row}: {words}" for row, words in _crossovers(gpu).items() if "from n =" in words]:
-        sentences.append(f"From which size on: {'; '.join(sizes)}.")
     best: dict[str, Conclusion] = {}  # of each lesson
     for each in judged:
         gains = each.outcome == "faster" and each.ratio
@@ -339,48 +328,6 @@ def _spread(conclusions: Sequence[Conclusion]) -> str:
 
 
 _OUTCOMES = ("faster", "slower", "same", "inconclusive", "differ", "withheld")
-
-
-def crossovers(columns: Sequence[Column]) -> list[Row]:
-    """Return from which size on one side of a comparison is faster: at that size and at every larger one.
-
-    For comparisons of one series with at least three sizes. Sizes without a conclusion are named, not counted.
-    """
-    return _rows(columns, [_crossovers(one.conclusions) for one in columns])
-
-
-def _crossovers(conclusions: Iterable[Conclusion]) -> dict[str, str]:
-    """Return the crossover of each series on one machine, in words."""
-    outcomes: dict[str, dict[float, str]] = {}
-    for each in conclusions:
-        if each.series and each.measured.size:
-            row = f"{_number(each)} {each.series}: {each.role} over {each.baseline_role}"
-            outcomes.setdefault(row, {})[each.measured.size.number] = each.outcome
-    told = {row: from_which_size(of_sizes) for row, of_sizes in outcomes.items()}
-    return {row: words for row, words in told.items() if words}
-
-
-def from_which_size(outcomes: Mapping[float, str]) -> str:
-    """Return from which size on one side is faster, from the outcome at each size; empty for fewer than three.
-
-    >>> from_which_size({64: "slower", 128: "faster", 256: "withheld", 512: "faster"})
-    'faster from n = 128 on (nothing may be said of n = 256)'
-    """
-    outcomes = {n: outcome for n, outcome in outcomes.items() if outcome in _OUTCOMES}
-    if len(outcomes) < 3:
-        return ""
-    judged = [n for n, outcome in outcomes.items() if outcome != "withheld"]
-    if not judged:
-        return "withheld at every size"
-    smallest, last = min(judged), max(judged)
-    won = {n: outcome == outcomes[last] if n in judged else None for n, outcome in outcomes.items()}
-    if outcomes[last] not in ("faster", "slower"):
-        told = "outputs differ" if outcomes[last] == "differ" else outcomes[last]
-        return f"{told} at the largest, n = {last:.15g}{timing.not_counted(won)}"
-    size = timing.crossover(won)
-    everywhere = f"at every size, {smallest:.15g} to {last:.15g}"
-    told = f"from n = {size:.15g} on" if size > smallest else everywhere
-    return f"{outcomes[last]} {told}{timing.not_counted(won)}"
 
 
 def every(columns: Sequence[Column]) -> list[Row]:

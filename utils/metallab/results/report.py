@@ -217,10 +217,8 @@ class ReportPage:
     @property
     def tables(self) -> list[tuple[str, str, list[findings.Row]]]:
         """Title, note and rows of each table of machines, in the order of ``machines``."""
-        sizes = "From which size on one side is faster: at that size and at every larger one that was measured."
         tables = [
             ("What they are", "", findings.provenance(self.machines)),
-            ("Crossover sizes", sizes, findings.crossovers(self.machines)),
             ("Every comparison", "Speed-up, verdict and 95 % interval.", findings.every(self.machines)),
         ]
         return [table for table in tables if table[2]]

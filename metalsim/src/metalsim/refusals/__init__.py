@@ -1,10 +1,7 @@
-"""What becomes of a call on a Mac: a Metal kernel takes its arguments, refuses them, or leaves them to the CPU.
+"""The outcome of a call on a Mac: its Metal kernel accepts the arguments, refuses them, or leaves them to the CPU.
 
-`metalsim.operators` tells which operators have a kernel; `outcome` tells of a call. It sees shapes, dtypes and
-settings, so it can be asked of tensors on any device, ``meta`` among them. Nothing is known here of operators without
-a kernel.
-
-`rules` holds what is refused, `detours` what is left to the CPU.
+`metalsim.operators` knows which operators have a kernel. `outcome` looks at shapes, dtypes and settings, so tensors may
+be on any device, ``meta`` included. `rules` has what is refused, `detours` what is left to the CPU.
 """
 
 from __future__ import annotations
@@ -33,14 +30,14 @@ class Refusal:
 
 
 def looks_at_arguments(operator: str) -> bool:
-    """Whether there is anything to ask of calls of ``aten::addr.out``."""
+    """Return True if calls of an operator such as ``aten::addr.out`` may be refused."""
     return any(name in rules.RULES or name in detours.RULES for name in _names(operator))
 
 
 def outcome(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Refusal | Detour | None:
-    """What becomes of a call of ``aten::_linalg_svd.U`` with these arguments: None if it runs on the GPU.
+    """Return the outcome of a call of an operator such as ``aten::_linalg_svd.U``; None if it runs on the GPU.
 
-    ``args`` come in the order of the operator's schema. What is refused is asked first, as the kernels do.
+    ``args`` are in the order of the operator's schema.
     """
     if not looks_at_arguments(operator):
         return None
@@ -56,7 +53,7 @@ def outcome(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an exception, a Mac's or the simulated device's, says what some kernel refuses."""
+    """Return True if an exception is a refusal of a kernel."""
     return any(isinstance(error, kind) and words.fullmatch(str(error)) for kind, words in _patterns())
 
 
@@ -68,7 +65,7 @@ def _patterns() -> tuple[tuple[type[Exception], re.Pattern[str]], ...]:
 
 @functools.cache
 def _names(operator: str) -> tuple[str, ...]:
-    """An operator without its overload, and for one that works in place the other form as well."""
+    """Return an operator without its overload, and the other form of one that works in place."""
     plain = operator.partition(".")[0]
     return (plain, plain.removesuffix("_")) if plain.endswith("_") and not plain.endswith("__") else (plain,)
 

@@ -1,11 +1,8 @@
-"""Metal kernels that look at their arguments: which calls PyTorch itself leaves to the CPU.
-
-An operator may have a Metal kernel that leaves a call to the CPU, with a warning or without a word. The rules see
-shapes and dtypes, so they serve tensors of every device, ``meta`` among them.
+"""Calls that PyTorch leaves to the CPU although the operator has a Metal kernel, with or without a warning.
 
 Read from ``svd_kernel_mps`` and ``eigh_kernel_mps`` (aten/src/ATen/native/mps/operations/LinearAlgebra.mm) and
-``avg_pool2d_template`` (Pooling.mm), and held against the machine code of PyTorch 2.15's wheel for macOS. None of it
-was run on a Mac yet: `make verify-mac` asks.
+``avg_pool2d_template`` (Pooling.mm), and compared with the machine code of PyTorch 2.15's wheel for macOS. None of it
+was run on a Mac yet: `make verify-mac` does.
 """
 
 from __future__ import annotations
@@ -16,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 THREADGROUP_BYTES = 32768
-"""Memory of a threadgroup, in bytes: what Metal promises on every Apple GPU from the M1 on."""
+"""Memory of a threadgroup in bytes, on every Apple GPU from the M1 on."""
 
 EIGH_LEAST = 12288
-"""Numbers, in all matrices together, from which `eigh` uses the GPU; below it computes on the CPU without a word."""
+"""Numbers in all matrices together from which on `eigh` uses the GPU."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +24,9 @@ class Detour:
     """A call that is computed on the CPU although its operator has a Metal kernel."""
 
     reason: str
-    """Why, for people: a part of a sentence."""
+    """A part of a sentence."""
     warning: str = ""
-    """PyTorch's words, which it says once in a process; empty if it says nothing."""
+    """PyTorch's warning, once in a process; may be empty."""
 
 
 def _svd(A: Any, **_: Any) -> Detour | None:
@@ -49,7 +46,7 @@ def _eigh(A: Any, **_: Any) -> Detour | None:
 
 
 def _pinv(self: Any, hermitian: bool = False, **_: Any) -> Detour | None:
-    """A composite that autograd and inference mode take for one operator: what it calls inside decides."""
+    """A composite in inference mode: what it calls decides."""
     return _eigh(self) if hermitian else _svd(self)
 
 

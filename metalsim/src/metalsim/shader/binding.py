@@ -1,7 +1,6 @@
-"""The arguments of a kernel call, as torch.mps.compile_shader binds them: to buffers 0, 1, 2, ... in order.
+"""Bind the arguments of a kernel call as torch.mps.compile_shader does: to buffers 0, 1, 2, ... in order.
 
-Stricter than Metal on purpose. Metal reinterprets the bits of a wrong dtype, reads past a short buffer, and takes an
-unbound one for zero or for a crash; here each of them raises RuntimeError.
+Stricter than Metal on purpose: a wrong dtype, a short buffer and an unbound one raise RuntimeError.
 """
 
 from __future__ import annotations
@@ -78,9 +77,9 @@ def bind(
     strided: bool,
     most_threads: int = 1024,
 ) -> Call:
-    """The call that `kernel(*args, threads=..., group_size=..., arg_casts=...)` asks for. Errors as PyTorch's.
+    """Return the call of `kernel(*args, threads=..., group_size=..., arg_casts=...)`. Errors as PyTorch's.
 
-    `most_threads` is what the kernel allows in a group; with `strided`, tensors need not be contiguous.
+    `most_threads` is the kernel's limit for a group; with `strided`, tensors need not be contiguous.
     """
     total, group, casts = _extent(threads), _extent(group_size), _Casts(arg_casts)
     buffers = {}
@@ -107,7 +106,7 @@ def bind(
 
 
 def raw(address: int | None, length: int) -> Buffer:
-    """Memory as a command encoder binds it: nobody knows what it holds."""
+    """Return memory as a command encoder binds it, of unknown type."""
     return Buffer(address or 0, length, RAW, 1, None)
 
 
@@ -167,7 +166,7 @@ class _Casts:
         self.by_index = asked if isinstance(asked, dict) else {}
 
     def number(self, index: int, value: object) -> Buffer:
-        """The buffer for a number, or for a list of them. float is float, int is int64, unless cast."""
+        """Return the buffer for a number, or a list of them. float is float, int is int64, unless cast."""
         values = list(value) if isinstance(value, (list, tuple)) else [value]
         if not values:
             raise RuntimeError("Empty list/tuple can not be an argument to metal kernel")
@@ -274,10 +273,9 @@ addresses that were ever reserved, which else grows with each launch."""
 
 
 class Guarded:
-    """A copy of a region for the kernel to work on, so that leaving the region is seen and does no harm.
+    """A copy of a region for the kernel to work on, so that writing outside of it is noticed and harmless.
 
-    Beside it lie zones of bytes that make NaN: a kernel that writes there has left its buffer. Further out nothing is
-    mapped: a wrong 32-bit index stops the kernel before it reaches the memory of this process. A 64-bit one may not.
+    Around it are zones of bytes that make NaN, and then unmapped memory as far as a 32-bit index reaches.
     """
 
     def __init__(self, region: Region) -> None:
@@ -297,7 +295,7 @@ class Guarded:
         return (self.address - _ZONE, _ZONE), (end, -end % _PAGE or _PAGE)
 
     def take_back(self, kernel: str) -> None:
-        """Copies the results to where they belong; RuntimeError when something was written beside them."""
+        """Copy the results back. RuntimeError if something was written outside of them."""
         if any(ctypes.string_at(begin, length) != b"\xff" * length for begin, length in self._zones()):
             numbers = ", ".join(f"buffer({index})" for index in sorted(self.region.buffers))
             raise RuntimeError(
@@ -325,7 +323,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _reserve(inner: int) -> tuple[int, int, int]:
-    """Address space that nothing lies in: where it begins, bytes before the inner part, and bytes in all."""
+    """Reserve address space; return its begin, the bytes before the inner part, and all bytes."""
     private, anonymous, no_reserve = mmap.MAP_PRIVATE, mmap.MAP_ANONYMOUS, getattr(mmap, "MAP_NORESERVE", 0)
     for before, after in _AROUND:
         length = before + inner + after

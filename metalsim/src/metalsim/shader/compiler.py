@@ -171,7 +171,7 @@ def key(*parts: str) -> str:
 @functools.lru_cache
 def _our_files() -> str:
     """Return a hash of our files that go into a compiled kernel; this one has the options."""
-    ours = (*RUNTIME.rglob("*"), HERE / "source.py", HERE / "compiler.py")
+    ours = (*RUNTIME.rglob("*"), HERE / "source.py", HERE / "launch.py", HERE / "compiler.py")
     files = sorted(path for path in ours if path.is_file())
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 

@@ -41,21 +41,23 @@ def compile_shader(
     threadgroup: Mapping[int, int] | None = None,
     kernels: Collection[str] | None = None,
 ) -> Library:
-    """Compiles Metal source, unchanged, for the CPU; the counterpart of torch.mps.compile_shader.
+    """Compile Metal source, unchanged, for the CPU; the counterpart of torch.mps.compile_shader.
 
-    With `strided`, tensors need not be contiguous: for generated code that was made for the strides of its arguments.
+    Parameters
+    ----------
+    strided
+        Tensors need not be contiguous: for generated code.
+    constants
+        Values of function constants by name or index: bool, int, float, a sequence for a vector. A Metal host sets
+        them; None refuses a source that needs them, as torch.mps.compile_shader does.
+    threadgroup
+        Bytes of threadgroup parameters by index, as ``constants``.
+    kernels
+        Names of the kernels to compile; by default all.
 
-    What a Metal host of one's own sets, and torch.mps.compile_shader cannot: `constants`, the values of function
-    constants by name or by index (bool, int, float, a sequence for a vector), and `threadgroup`, the bytes of
-    threadgroup memory that is a parameter, by its index, for all kernels. Where either is None a source that wants it
-    is refused, as on a Mac. Buffers of parameters that a function constant takes away may be given or not.
-
-    `kernels` are the names of those to compile, of a source that has more than one wants to wait for; by default all.
-
-    Raises SyntaxError with the line for source that does not compile and for what is not simulated (textures, for
-    instance), or has no value or length; ValueError for a constant or a kernel that the source has not, and a length
-    that is not a multiple of 16; compiler.NoCompiler with what to install, and SimulationError on an x86 processor
-    without AVX2 and FMA. LIMITS.md says what acceptance here does not prove.
+    Raises SyntaxError with the line for source that does not compile or is not simulated; ValueError for unknown
+    constants or kernels and for a length that is not a multiple of 16; compiler.NoCompiler; SimulationError on an x86
+    processor without AVX2 and FMA. LIMITS.md says what acceptance here does not prove.
     """
     if not isinstance(source, str):
         raise TypeError(f"the source of a Metal library is text, not {type(source).__name__}")
@@ -101,7 +103,7 @@ class Library:
 
     @functools.cached_property
     def _shared_bytes(self) -> dict[int, int]:
-        """Bytes of threadgroup memory by kernel number, from the symbols: a kernel's variables carry its name."""
+        """Bytes of threadgroup memory by kernel number, from the library's symbols."""
         table = elf.symbols(self._binary)
         variables = [symbol for symbol in table if symbol.section == "metalsim_shared" and symbol.bytes]
         names = {symbol.address: symbol.name for symbol in table if symbol.name.startswith("_Z") and symbol.bytes}
@@ -142,7 +144,7 @@ class Kernel:
 
     @property
     def static_thread_group_memory_length(self) -> int:
-        """Bytes of threadgroup memory that the kernel declares, and of that which it was given as parameters."""
+        """Bytes of threadgroup memory, with its parameters."""
         return self._library._shared_bytes[self._number]
 
     def __call__(
@@ -153,16 +155,15 @@ class Kernel:
         arg_casts: str | dict[int, str] | None = None,
         error_buf_idx: int | None = None,
     ) -> None:
-        """Runs the kernel over `threads` threads in all; returns when it is done.
+        """Run the kernel over `threads` threads.
 
-        Arguments bind to buffers 0, 1, ... in order: contiguous tensors in host memory, float (as float), int (as
-        int64), lists of them. `threads` is by default the first tensor's number of elements; `group_size` all of them,
-        1024 at most. `arg_casts` is fp16, bf16, int32, int16, int8 or uint8, or {index: one of them}. `error_buf_idx`
-        is the buffer for TORCH_REPORT_ERROR.
+        Arguments bind to buffers 0, 1, ... in order: contiguous tensors, float (as float), int (as int64), lists of
+        them. `threads` is by default the first tensor's number of elements; `group_size` all of them, 1024 at most.
+        `arg_casts` is fp16, bf16, int32, int16, int8 or uint8, or {index: one of them}. `error_buf_idx` is the buffer
+        for TORCH_REPORT_ERROR.
 
-        Raises RuntimeError, ValueError or TypeError as PyTorch does, and RuntimeError for what Metal would take without
-        a word: a wrong dtype, a buffer that is not bound or too short, writing outside of a buffer, a barrier that not
-        every thread reaches.
+        Raises as PyTorch does, and RuntimeError for what Metal accepts silently: a wrong dtype, an unbound or short
+        buffer, writing outside of a buffer, a barrier that not every thread reaches.
         """
         errors = None
         if error_buf_idx is not None:
@@ -176,11 +177,7 @@ class Kernel:
     def launch(
         self, buffers: dict[int, binding.Buffer], threads: tuple[int, int, int], group_size: tuple[int, int, int]
     ) -> None:
-        """Runs the kernel as a command encoder does, with buffers by index (`binding.raw`); returns when it is done.
-
-        Raises RuntimeError for a buffer that is not bound or is too short for a reference, and as a call does for what
-        happens while it runs. Of dtypes nothing is known here, as in Metal.
-        """
+        """Run the kernel as a command encoder does, with buffers by index (`binding.raw`); dtypes are not checked."""
         binding.check_parameters(self.name, self._parameters, buffers)
         self._run(binding.Call(buffers, threads, group_size))
 
@@ -192,11 +189,10 @@ class Kernel:
         arg_casts: str | dict[int, str] | None = None,
         timeout: float = 120.0,
     ) -> Report:
-        """Runs the kernel with these arguments many times, in other processes, looking for what one run does not show.
+        """Run the kernel many times in other processes, and report its faults.
 
-        Under the address and undefined-behaviour sanitizers, under the race sanitizer, in several orders of its threads
-        and over several kinds of garbage in threadgroup memory. The arguments keep their values. Wrong arguments raise
-        as in a call; what is wrong with the kernel is in the report. `timeout` is in seconds, for each run.
+        Under the address, undefined-behaviour and race sanitizers, in several orders of its threads and over several
+        kinds of garbage in threadgroup memory. The arguments keep their values. `timeout` is in seconds, for each run.
         """
         call = self._bind(args, threads, group_size, arg_casts)
         program = Program(self._library._code, self._number, self._library._described[self.name]["meets"])
@@ -279,7 +275,7 @@ def _fibers_asked() -> str:
 
 
 def _compile(source: str, given: msl.Given, folder: Path) -> None:
-    """Fills a folder of the cache: the C++, the library made of it, and its kernels."""
+    """Fill a folder of the cache: the C++, its library, and its kernels."""
     translation = msl.translate(compiler.preprocess(source), given)
     (folder / "kernels.cpp").write_text(translation.code, encoding="utf-8")
     compiler.compile_library(translation.code, folder / "kernels.so")
@@ -295,7 +291,7 @@ def _load(binary: Path) -> ctypes.CDLL:
 
 
 def _raise_reported(data: bytes) -> None:
-    """What the kernel said with TORCH_REPORT_ERROR, as the error that PyTorch raises at the next synchronisation."""
+    """Raise what the kernel reported with TORCH_REPORT_ERROR, as PyTorch's error."""
     count = int.from_bytes(data[:4], "little")
     if not count:
         return

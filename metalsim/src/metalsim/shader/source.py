@@ -16,31 +16,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from metalsim.shader.launch import Kernel, Parameter, launch_code
+
 MOST_THREADS = 1024  # in a threadgroup, on every Apple GPU
 PROGRAM = "program_source"  # what Metal calls a library's source in its messages
-
-_INDEX = (
-    "thread_position_in_grid",
-    "thread_position_in_threadgroup",
-    "threadgroup_position_in_grid",
-    "threads_per_grid",
-    "threads_per_threadgroup",
-    "dispatch_threads_per_threadgroup",
-    "threadgroups_per_grid",
-)
-# attribute of a parameter -> what the run time supplies for it; t is a MetalsimThread (abi.h)
-SUPPLIED = {name: f"t->{name}" for name in _INDEX} | {
-    "thread_index_in_threadgroup": "t->thread_index_in_threadgroup",
-    "thread_index_in_simdgroup": "t->thread_index_in_simdgroup",
-    "simdgroup_index_in_threadgroup": "t->simdgroup_index_in_threadgroup",
-    "threads_per_simdgroup": "32u",
-    "thread_execution_width": "32u",
-    "simdgroups_per_threadgroup": "metalsim::simdgroups(t->threads_per_threadgroup)",
-    "dispatch_simdgroups_per_threadgroup": "metalsim::simdgroups(t->dispatch_threads_per_threadgroup)",
-    "thread_index_in_quadgroup": "(t->thread_index_in_simdgroup & 3u)",
-    "quadgroup_index_in_threadgroup": "(t->thread_index_in_threadgroup / 4u)",
-    "quadgroup_index_in_simdgroup": "(t->thread_index_in_simdgroup / 4u)",
-}
 
 # what appears in the source -> what is not simulated
 _NOT_SIMULATED = (
@@ -84,16 +63,6 @@ _MEETING = re.compile(
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """The attribute of a kernel's parameter, `buffer` and its number for instance; both None without one."""
-
-    attribute: str | None
-    argument: str | None
-    condition: str = ""
-    """The function constant without which the parameter is not there."""
-
-
-@dataclass(frozen=True)
 class Given:
     """What a Metal host sets beside the source. None stands for a host that cannot."""
 
@@ -108,22 +77,6 @@ class Given:
         """What of it goes into the name of a result."""
         chosen = None if self.kernels is None else sorted(self.kernels)
         return repr([*(sorted(map(repr, (each or {}).items())) for each in (self.constants, self.threadgroup)), chosen])
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel: the name that the host uses, the C++ expression for it, its parameters, whether its threads may meet.
-
-    `most_threads` is what [[max_total_threads_per_threadgroup(n)]] allows; `file` and `line` say where it was declared.
-    """
-
-    name: str
-    expression: str
-    parameters: tuple[Parameter, ...]
-    meets: bool
-    most_threads: int
-    file: str
-    line: int
 
 
 @dataclass(frozen=True)
@@ -265,7 +218,7 @@ def single_precision_literals(text: str) -> str:
 
 
 def drop_address_space_twins(text: str) -> str:
-    """Of member functions that differ only in the address space of *this, keep one: the thread's if there is one.
+    """Drop all but one of member functions that differ only in the address space of *this: keep the thread's if any.
 
     The words expand to nothing here, and the twins would be one function defined twice.
     """
@@ -331,45 +284,52 @@ def _end_of_body(text: str, position: int) -> int:
 
 
 def drop_equal_overloads(text: str) -> str:
-    """Of functions that are equal but for address spaces (`constant T*`, `device const T*`), keep the first.
+    """Drop all but the first of functions that are equal but for address spaces (`constant T*`, `device const T*`).
 
-    Where their bodies differ they stay, and the compiler refuses them: nothing is guessed.
+    Where their bodies differ they stay, and the compiler refuses them.
     """
-    seen, kept, position = set(), [], 0
+    seen, spans = set(), []
     for function in _functions(text):
         words = re.sub(r"\bconstant\b", "const", _LINE_MARKER.sub("", text[function.begin : function.end]))
         words = re.sub(r"\b(?:device|threadgroup|thread)\b", "", words)
         key = (function.scope, re.sub(r"\s+", "", re.sub(r"\bconst(?:\s+const)+\b", "const", words)))
         if key in seen and not re.search(r"\bkernel\b", words):
-            begin, end = function.begin, function.end
-            kept += [text[position:begin], _lines_only(text[begin:end])]
-            position = end
+            spans.append((function.begin, function.end))
         seen.add(key)
-    return "".join(kept) + text[position:]
+    return _without(text, spans)
 
 
 def drop_equal_specialisations(text: str) -> str:
-    """Of partial specialisations that are equal but for address spaces (`pointer<device T*>`), keep the first."""
+    """Drop all but the first of specialisations that are equal but for address spaces (`pointer<device T*>`)."""
     head = re.compile(r"\btemplate\s*<[^<>;{}]*>\s*(?:struct|class)\s+\w+\s*<[^;{}]*>\s*(?=\{)")
-    seen, kept, position = set(), [], 0
+    seen, spans = set(), []
     for match in head.finditer(text):
         end = _closing(text, match.end(), "{", "}") + 1
         words = re.sub(r"\b(?:device|threadgroup|thread)\b", "", _LINE_MARKER.sub("", text[match.start() : end]))
         key = re.sub(r"\s+", "", words)
-        if key in seen and match.start() >= position:
-            kept += [text[position : match.start()], _lines_only(text[match.start() : end])]
-            position = end
+        if key in seen:
+            spans.append((match.start(), end))
         seen.add(key)
+    return _without(text, spans)
+
+
+def _without(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    """Blank parts of a text, keeping their lines; a part inside another one is skipped."""
+    kept, position = [], 0
+    for begin, end in spans:
+        if begin >= position:
+            kept += [text[position:begin], _lines_only(text[begin:end])]
+            position = end
     return "".join(kept) + text[position:]
 
 
 def _lines_only(text: str) -> str:
-    """The line ends and line markers of a text."""
+    """Return the line ends and line markers of a text."""
     return re.sub(r"^(?!# \d)[^\n]*", "", text, flags=re.M)
 
 
 def strip_attributes(text: str) -> str:
-    """Takes `[[...]]` away, keeping the lines."""
+    """Remove `[[...]]`, keeping the lines."""
     attribute = re.compile(
         r"(?<=[\s;{}\w)>*&,])\[\[(?!\s*\])(?:[^\[\]]|\[(?!\[)[^\]]*\])*?\]\]|^\s*\[\[(?:[^\[\]])*?\]\]", re.M
     )
@@ -387,7 +347,7 @@ def mark_threadgroup_variables(text: str) -> str:
     def mark(match: re.Match) -> str:
         name = match[2].split("[")[0].split("=")[0]
         pointer_or_function = re.search(r"[*&(]", name)
-        lines = "\n" * (match[3] or "").count("\n")  # its first values go: it begins as garbage
+        lines = "\n" * (match[3] or "").count("\n")  # first values are dropped
         return match[0] if pointer_or_function else f"{match[1]}METALSIM_SHARED {match[2]}{lines};"
 
     for _ in range(2):  # neighbours share the semicolon between them
@@ -403,9 +363,9 @@ _KERNEL = re.compile(r'\[\[[^\[\]"]*\bkernel\b[^\[\]"]*\]\]|\bkernel\b')
 
 
 def choose_kernels(text: str, names: Collection[str]) -> str:
-    """Of the kernels only those named: others are no kernels any more, and not compiled. ValueError for unknown names.
+    """Make all other kernels plain functions, which are not compiled. ValueError for unknown names.
 
-    Templates are named by the host's name of what is instantiated, which is all that is compiled of them.
+    An instantiation of a template is named by its host_name.
     """
     kept, position, known = [], 0, set()
     for word in _KERNEL.finditer(text):
@@ -624,104 +584,3 @@ def _functions(text: str) -> list[_Function]:
 
 _BREAK = re.compile(r"[;{}]")
 _NOT_NAMES = frozenset(("if", "for", "while", "switch", "enable_if_t", "decltype", "alignas", "sizeof", "host_name"))
-
-
-# ---- code that calls the kernels -------------------------------------------------------------------------------------
-
-_CALL = """\
-using metalsim_type_{i} = metalsim::signature<decltype(&{expression})>;
-template <class F> static inline __attribute__((always_inline)) void metalsim_call_{i}(MetalsimThread* t) {{
-  {expression}({arguments});
-}}
-static void metalsim_thread_{i}(MetalsimThread* t) {{ metalsim_call_{i}<metalsim_type_{i}>(t); }}
-static void metalsim_row_{i}(MetalsimThread* first, unsigned threads) {{
-  MetalsimThread t = *first;
-  for (unsigned k = 0; k < threads; k++) {{
-    t.thread_position_in_grid.x = first->thread_position_in_grid.x + k;
-    t.thread_position_in_threadgroup.x = k;
-    t.thread_index_in_threadgroup = first->thread_index_in_threadgroup + k;
-    t.thread_index_in_simdgroup = t.thread_index_in_threadgroup % 32;
-    t.simdgroup_index_in_threadgroup = t.thread_index_in_threadgroup / 32;
-    metalsim_call_{i}<metalsim_type_{i}>(&t);
-  }}
-}}
-template <class F> struct metalsim_parameters_{i} {{ static constexpr MetalsimParameter list[] = {{{parameters}}}; }};
-template <class F> constexpr MetalsimParameter metalsim_parameters_{i}<F>::list[];
-"""
-_NO_BUFFER = "MetalsimParameter{-1, 0, 0, 0, 0, 0}"
-_ENTRY = (
-    '{{"{name}", metalsim_thread_{i}, metalsim_row_{i}, metalsim_parameters_{i}<metalsim_type_{i}>::list, {count}, '
-    "(const void*)&{expression}}}"
-)
-
-
-def launch_code(kernels: tuple[Kernel, ...], threadgroup: Mapping[int, int]) -> str:
-    """C++ with the table metalsim_kernels: how to call each kernel for a thread, and what its parameters are.
-
-    ``threadgroup`` has the bytes of threadgroup memory that is a parameter.
-    """
-    parts = []
-    for i, kernel in enumerate(kernels):
-        arguments, parameters = _arguments(kernel, i)
-        call = _memory(kernel, i, threadgroup) + _CALL.format(
-            i=i,
-            expression=kernel.expression,
-            arguments=", ".join(arguments),
-            parameters=", ".join(parameters) or _NO_BUFFER,
-        )
-        # each line is told as the kernel's own: what is wrong in it is wrong with the declaration
-        parts += [f'# {kernel.line} "{kernel.file}"\n{line}\n' for line in call.splitlines()]
-    entries = [
-        _ENTRY.format(i=i, name=kernel.name, count=len(kernel.parameters), expression=kernel.expression)
-        for i, kernel in enumerate(kernels)
-    ]
-    table = ", ".join(entries) or "{nullptr, nullptr, nullptr, nullptr, 0, nullptr}"
-    end = f'extern "C" {{ MetalsimKernel metalsim_kernels[] = {{{table}}}; extern const int metalsim_kernel_count; '
-    return f'{"".join(parts)}# 1 "launch"\n{end}const int metalsim_kernel_count = {len(kernels)}; }}\n'
-
-
-def lengths(kernel: Kernel, threadgroup: Mapping[int, int]) -> dict[int, int]:
-    """Bytes of the kernel's threadgroup parameters, by index. SyntaxError for one that was not given a length."""
-    indices = [int(parameter.argument or 0) for parameter in kernel.parameters if parameter.attribute == "threadgroup"]
-    for index in indices:
-        if index not in threadgroup:
-            message = (
-                f"{kernel.name}: the threadgroup memory [[threadgroup({index})]] has no length: "
-                f"threadgroup={{{index}: bytes}} gives one"
-            )
-            location = (kernel.file, kernel.line, 1, None)
-            raise SyntaxError(f"{kernel.file}:{kernel.line}: error: {message}", location)
-    return {index: threadgroup[index] for index in indices}
-
-
-def _memory(kernel: Kernel, number: int, threadgroup: Mapping[int, int]) -> str:
-    """C++ that declares the memory of a kernel's threadgroup parameters."""
-    return "".join(
-        f"METALSIM_SHARED __attribute__((aligned(16))) char metalsim_threadgroup_{number}_{index}[{size}];\n"
-        for index, size in lengths(kernel, threadgroup).items()
-    )
-
-
-def _arguments(kernel: Kernel, kernel_number: int) -> tuple[list[str], list[str]]:
-    """C++ for a kernel's arguments, and for the description of its parameters."""
-    arguments, parameters, following = [], [], "0"
-    for number, parameter in enumerate(kernel.parameters):
-        kind = f"typename F::template at<{number}>"
-        if parameter.attribute in SUPPLIED:
-            arguments.append(f"metalsim::supply<{kind}>({SUPPLIED[parameter.attribute]})")
-            parameters.append(_NO_BUFFER)
-        elif parameter.attribute in (None, "buffer"):
-            index = f"({parameter.argument})" if parameter.attribute else following
-            following = f"{index} + 1"
-            there = f"({parameter.condition or 'true'})"
-            arguments.append(f"metalsim::argument<{kind}>::get({there} ? t->buffers : metalsim::absent, {index})")
-            parameters.append(f"{there} ? metalsim::argument<{kind}>::describe({index}) : {_NO_BUFFER}")
-        elif parameter.attribute == "threadgroup":
-            memory = f"metalsim_threadgroup_{kernel_number}_{int(parameter.argument or 0)}"
-            arguments.append(f"metalsim::in_threadgroup<{kind}>({memory})")
-            parameters.append(_NO_BUFFER)
-        else:
-            message = f"{kernel.name}: the attribute [[{parameter.attribute}]] is not simulated"
-            location = (kernel.file, kernel.line, 1, None)
-            raise SyntaxError(f"{kernel.file}:{kernel.line}: error: {message}", location)
-    return arguments, parameters

@@ -82,17 +82,12 @@ def fits(subject: Subject, limits: Limits) -> Answer:
     more = max(0, peaks.get("a step of SGD", 0) - counted.gradients - counted.activations)
     row = counted.row and counted.row + more / counted.batch
     found = replace(counted, activations=counted.activations + more, row=row)
-    given = f"at the batch of {found.batch} that is given" if row else "with the inputs that are given"
-    size = units.size
-    sentences = [
-        f"Training with AdamW needs {size(found.training)} {given}, inference {size(found.weights)} of weights."
-    ]
+    size, given = units.size, f"a batch of {found.batch}" if row else "the inputs"
+    sentences = [f"Training on {given} with AdamW needs {size(found.training)}, inference {size(found.weights)}."]
     for machine, usable in machines.items():
         verb = "fits" if found.training <= usable else "DOES NOT FIT"
         now = f", of which {size(free)} are free now" if usable == installed else ""
-        batch = (
-            f"; the largest batch (first dimension) that does is about {_about(found.largest(usable))}" if row else ""
-        )
+        batch = f"; the largest batch is about {_about(found.largest(usable))}" if row else ""
         sentences.append(f"It {verb} into the {size(usable)} for it on {machine}{now}{batch}.")
     if free < found.training <= installed:
         sentences.append("Memory that other programs hold must become free first.")

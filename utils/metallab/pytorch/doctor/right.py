@@ -6,7 +6,6 @@ import time
 import warnings
 
 import torch
-from torch import Tensor
 
 from metallab import units
 from metallab.allowance import Allowance
@@ -88,19 +87,11 @@ def _ways(subject: Subject) -> dict[str, Subject]:
     switched = subject.copy()
     switched.model.train(not subject.model.training)
     mode, other = ("training" if each.model.training else "evaluation" for each in (subject, switched))
-    ways = {
-        f"as given, in {mode} mode": subject,
-        f"in {other} mode": switched,
-        SWAPPED: subject.with_inputs(lambda t: t.mT.contiguous().mT if t.dim() > 1 else t),
-        "at an odd offset": subject.with_inputs(_offset),
-    }
-    if not any(t.dim() > 1 for t in tensors_in((subject.inputs, subject.named))):
-        del ways[SWAPPED]  # as given
-    return ways
-
-
-def _offset(tensor: Tensor) -> Tensor:
-    return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape)
+    ways = {f"as given, in {mode} mode": subject, f"in {other} mode": switched}
+    if any(t.dim() > 1 for t in tensors_in((subject.inputs, subject.named))):
+        ways[SWAPPED] = subject.with_inputs(lambda t: t.mT.contiguous().mT if t.dim() > 1 else t)
+    offset = lambda t: torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape)
+    return ways | {"at an odd offset": subject.with_inputs(offset)}
 
 
 def _agreement(verdicts: dict[str, blame.Verdict], unjudged: list[str], late: bool) -> tuple[str, bool]:

@@ -43,18 +43,16 @@ def spent(subject: Subject, _: Limits) -> Answer:
     if moved:
         rows = _moves(moved, timed=apple is None)
         copies = len(recorded.having("copy"))
+        name, way, module, line, *_ = rows[0]
+        first = f"{name} ({way}) in {module}{line and f' at {line}'}"
         counted = f"{copies} hidden {'copy' if copies == 1 else 'copies'}, fallbacks: {len(moved) - copies}"
-        first = "; ".join(
-            f"{name} ({way}) in {module}{line and f' at {line}'}" for name, way, module, line, *_ in rows[:3]
-        )
-        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-        sentences.append(f"Between CPU and GPU it makes {counted}: {first}{more}.")
+        sentences.append(f"Between CPU and GPU: {counted}; the first is {first}.")
         if packages:
-            sentences.append(f"That is done in the code of {', '.join(packages)}, not in yours.")
+            sentences.append(f"They are in the code of {', '.join(packages)}, not in yours.")
         headings = ["operator", "which way", "called by", "at", "calls", "bytes", "ms"]
         evidence.append(Evidence("Copies and fallbacks", Table(headings, rows)))
     elif apple is not None or on.kind != "cpu":
-        sentences.append("Nothing in it is copied between CPU and GPU.")
+        sentences.append("Nothing is copied between CPU and GPU.")
     asked = on.label + (f"; copies and fallbacks: {apple.label}" if apple else "")
     outcome = "good" if known and (packages or not moved) else "attention"
     sentence = "\n".join(sentences) + caveat(on, "an Apple GPU's times" if apple else "an Apple GPU")

@@ -1,0 +1,153 @@
+"""C++ code that calls a kernel with what the run time supplies, for `metalsim.shader.source`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_INDEX = (
+    "thread_position_in_grid",
+    "thread_position_in_threadgroup",
+    "threadgroup_position_in_grid",
+    "threads_per_grid",
+    "threads_per_threadgroup",
+    "dispatch_threads_per_threadgroup",
+    "threadgroups_per_grid",
+)
+# attribute of a parameter -> what the run time supplies for it; t is a MetalsimThread (abi.h)
+SUPPLIED = {name: f"t->{name}" for name in _INDEX} | {
+    "thread_index_in_threadgroup": "t->thread_index_in_threadgroup",
+    "thread_index_in_simdgroup": "t->thread_index_in_simdgroup",
+    "simdgroup_index_in_threadgroup": "t->simdgroup_index_in_threadgroup",
+    "threads_per_simdgroup": "32u",
+    "thread_execution_width": "32u",
+    "simdgroups_per_threadgroup": "metalsim::simdgroups(t->threads_per_threadgroup)",
+    "dispatch_simdgroups_per_threadgroup": "metalsim::simdgroups(t->dispatch_threads_per_threadgroup)",
+    "thread_index_in_quadgroup": "(t->thread_index_in_simdgroup & 3u)",
+    "quadgroup_index_in_threadgroup": "(t->thread_index_in_threadgroup / 4u)",
+    "quadgroup_index_in_simdgroup": "(t->thread_index_in_simdgroup / 4u)",
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """The attribute of a kernel's parameter, `buffer` and its number for instance; both None without one."""
+
+    attribute: str | None
+    argument: str | None
+    condition: str = ""
+    """The function constant without which the parameter is not there."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel: the name that the host uses, the C++ expression for it, its parameters, whether its threads may meet.
+
+    `most_threads` is what [[max_total_threads_per_threadgroup(n)]] allows; `file` and `line` say where it was declared.
+    """
+
+    name: str
+    expression: str
+    parameters: tuple[Parameter, ...]
+    meets: bool
+    most_threads: int
+    file: str
+    line: int
+
+
+_CALL = """\
+using metalsim_type_{i} = metalsim::signature<decltype(&{expression})>;
+template <class F> static inline __attribute__((always_inline)) void metalsim_call_{i}(MetalsimThread* t) {{
+  {expression}({arguments});
+}}
+static void metalsim_thread_{i}(MetalsimThread* t) {{ metalsim_call_{i}<metalsim_type_{i}>(t); }}
+static void metalsim_row_{i}(MetalsimThread* first, unsigned threads) {{
+  MetalsimThread t = *first;
+  for (unsigned k = 0; k < threads; k++) {{
+    t.thread_position_in_grid.x = first->thread_position_in_grid.x + k;
+    t.thread_position_in_threadgroup.x = k;
+    t.thread_index_in_threadgroup = first->thread_index_in_threadgroup + k;
+    t.thread_index_in_simdgroup = t.thread_index_in_threadgroup % 32;
+    t.simdgroup_index_in_threadgroup = t.thread_index_in_threadgroup / 32;
+    metalsim_call_{i}<metalsim_type_{i}>(&t);
+  }}
+}}
+template <class F> struct metalsim_parameters_{i} {{ static constexpr MetalsimParameter list[] = {{{parameters}}}; }};
+template <class F> constexpr MetalsimParameter metalsim_parameters_{i}<F>::list[];
+"""
+_NO_BUFFER = "MetalsimParameter{-1, 0, 0, 0, 0, 0}"
+_ENTRY = (
+    '{{"{name}", metalsim_thread_{i}, metalsim_row_{i}, metalsim_parameters_{i}<metalsim_type_{i}>::list, {count}, '
+    "(const void*)&{expression}}}"
+)
+
+
+def launch_code(kernels: tuple[Kernel, ...], threadgroup: Mapping[int, int]) -> str:
+    """C++ with the table metalsim_kernels: how to call each kernel for a thread, and what its parameters are.
+
+    ``threadgroup`` has the bytes of threadgroup memory that is a parameter.
+    """
+    parts = []
+    for i, kernel in enumerate(kernels):
+        arguments, parameters = _arguments(kernel, i)
+        call = _memory(kernel, i, threadgroup) + _CALL.format(
+            i=i,
+            expression=kernel.expression,
+            arguments=", ".join(arguments),
+            parameters=", ".join(parameters) or _NO_BUFFER,
+        )
+        # errors in these lines are errors of the declaration
+        parts += [f'# {kernel.line} "{kernel.file}"\n{line}\n' for line in call.splitlines()]
+    entries = [
+        _ENTRY.format(i=i, name=kernel.name, count=len(kernel.parameters), expression=kernel.expression)
+        for i, kernel in enumerate(kernels)
+    ]
+    table = ", ".join(entries) or "{nullptr, nullptr, nullptr, nullptr, 0, nullptr}"
+    end = f'extern "C" {{ MetalsimKernel metalsim_kernels[] = {{{table}}}; extern const int metalsim_kernel_count; '
+    return f'{"".join(parts)}# 1 "launch"\n{end}const int metalsim_kernel_count = {len(kernels)}; }}\n'
+
+
+def lengths(kernel: Kernel, threadgroup: Mapping[int, int]) -> dict[int, int]:
+    """Return the bytes of the kernel's threadgroup parameters, by index. SyntaxError for one without a length."""
+    indices = [int(parameter.argument or 0) for parameter in kernel.parameters if parameter.attribute == "threadgroup"]
+    for index in indices:
+        if index not in threadgroup:
+            memory = f"the threadgroup memory [[threadgroup({index})]] has no length"
+            raise _error(kernel, f"{memory}: threadgroup={{{index}: bytes}} gives one")
+    return {index: threadgroup[index] for index in indices}
+
+
+def _memory(kernel: Kernel, number: int, threadgroup: Mapping[int, int]) -> str:
+    """C++ that declares the memory of a kernel's threadgroup parameters."""
+    return "".join(
+        f"METALSIM_SHARED __attribute__((aligned(16))) char metalsim_threadgroup_{number}_{index}[{size}];\n"
+        for index, size in lengths(kernel, threadgroup).items()
+    )
+
+
+def _arguments(kernel: Kernel, kernel_number: int) -> tuple[list[str], list[str]]:
+    """C++ for a kernel's arguments, and for the description of its parameters."""
+    arguments, parameters, following = [], [], "0"
+    for number, parameter in enumerate(kernel.parameters):
+        kind = f"typename F::template at<{number}>"
+        if parameter.attribute in SUPPLIED:
+            arguments.append(f"metalsim::supply<{kind}>({SUPPLIED[parameter.attribute]})")
+            parameters.append(_NO_BUFFER)
+        elif parameter.attribute in (None, "buffer"):
+            index = f"({parameter.argument})" if parameter.attribute else following
+            following = f"{index} + 1"
+            there = f"({parameter.condition or 'true'})"
+            arguments.append(f"metalsim::argument<{kind}>::get({there} ? t->buffers : metalsim::absent, {index})")
+            parameters.append(f"{there} ? metalsim::argument<{kind}>::describe({index}) : {_NO_BUFFER}")
+        elif parameter.attribute == "threadgroup":
+            memory = f"metalsim_threadgroup_{kernel_number}_{int(parameter.argument or 0)}"
+            arguments.append(f"metalsim::in_threadgroup<{kind}>({memory})")
+            parameters.append(_NO_BUFFER)
+        else:
+            raise _error(kernel, f"the attribute [[{parameter.attribute}]] is not simulated")
+    return arguments, parameters
+
+
+def _error(kernel: Kernel, message: str) -> SyntaxError:
+    location = (kernel.file, kernel.line, 1, None)
+    return SyntaxError(f"{kernel.file}:{kernel.line}: error: {kernel.name}: {message}", location)
