@@ -282,7 +282,7 @@ def test_a_framework_is_imported_by_who_asks_for_it():
     code = """
 import sys
 import metallab
-from metallab import checks, device, fake_device, memory, peaks, records, timing
+from metallab import checks, device, fake_device, memory, records, timing
 print(sorted({"torch", "tensorflow", "jax", "keras", "matplotlib"} & set(sys.modules)))
 print(device.pick("cpu", "jax").framework, device.cpu(framework="jax").kind, "torch" in sys.modules)
 """
