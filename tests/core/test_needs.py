@@ -19,11 +19,10 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks for what Linux 
 @pytest.fixture(autouse=True)
 def nothing_is_known():
     """What another test has found on this machine is not known here, and the other way round."""
-    from metallab.pytorch.kernels import nvrtc
     from metalsim.objc import toolchain
     from metalsim.shader import compiler
 
-    found = (compiler._find_compiler, toolchain._find, nvrtc._headers)
+    found = (compiler._find_compiler, toolchain._find)
     for cache in found:
         cache.cache_clear()
     yield
@@ -55,14 +54,8 @@ def test_python_packages_are_missed_when_they_are_hidden(no_tools, monkeypatch):
         "find_spec",
         lambda name, *more: None if name in ("coremltools", "ziglang") else find(name, *more),
     )
-    from metallab.pytorch.kernels import nvrtc
-
-    def no_bindings(part):
-        raise nvrtc.NoNvidiaCompiler(part)
-
-    monkeypatch.setattr(nvrtc, "_bindings", no_bindings)
-    names = ("coremltools", "shader-compiler", "nvidia-compiler")
-    assert [tool.fix() for tool in needs.missing(names)] == ["make setup FORCE=1"] * 3
+    names = ("coremltools", "shader-compiler")
+    assert [tool.fix() for tool in needs.missing(names)] == ["make setup FORCE=1"] * 2
 
 
 def test_a_mac_lacks_nothing_that_it_cannot_have(monkeypatch):
@@ -70,12 +63,6 @@ def test_a_mac_lacks_nothing_that_it_cannot_have(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(needs.importlib.util, "find_spec", lambda name: name)
-    from metallab.pytorch.kernels import nvrtc
-
-    def nowhere():
-        raise nvrtc.NoNvidiaCompiler("on a Mac?")
-
-    monkeypatch.setattr(nvrtc, "_headers", nowhere)
     for code, lacking in ((0, []), (2, ["xcode-select --install"])):
         monkeypatch.setattr(
             subprocess, "run", lambda command, code=code, **_: subprocess.CompletedProcess(command, code)

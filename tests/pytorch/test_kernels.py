@@ -261,31 +261,29 @@ KERNEL = """
 using namespace metal;
 template <typename T>
 kernel void scale(device T* out [[buffer(0)]], device const T* x [[buffer(2)]], constant float& by [[buffer(1)]],
-                  constant uint& n, uint2 at [[thread_position_in_grid]], uint t [[thread_index_in_threadgroup]]) {
-  out[at.x] = T(by * float(x[at.y]));
+                  constant uint& n, uint at [[thread_position_in_grid]]) {
+  out[at] = T(by * float(x[at]));
 }
 template [[host_name("scale_half")]] [[kernel]] decltype(scale<half>) scale<half>;
-kernel void meeting(device atomic_less* x) { simd_sum(1); }
 """
 
 
 def test_a_kernel_s_parameters_are_understood():
-    scale, meeting = nvrtc.translate(KERNEL).entries
-    assert (scale.name, scale.expression, scale.meets) == ("scale_half", "scale<half>", False)
+    (scale,) = nvrtc.translate(KERNEL).entries
+    assert (scale.name, scale.expression) == ("scale_half", "scale<half>")
     assert [(p.name, p.scalar, p.is_memory) for p in scale.parameters] == [
         ("out", "half", True),
         ("by", "float", False),
         ("x", "half", True),
         ("n", "uint", False),
     ]
-    assert (meeting.name, meeting.meets) == ("meeting", True)
 
 
 def test_an_error_keeps_its_line():
     needs_nvrtc()
     text = f"// one line\n/* and\ntwo */{KERNEL}kernel void k(device float* x) {{\n  x[0] = nonsense;\n}}"
     with pytest.raises(SyntaxError, match="nonsense") as caught:
-        nvrtc.compile_cuda(nvrtc.translate(text.replace("atomic_less", "float")), "sm_90")
+        nvrtc.compile_cuda(nvrtc.translate(text), "sm_90")
     assert caught.value.lineno == text[: text.index("nonsense")].count("\n") + 1
 
 
@@ -294,6 +292,7 @@ def test_what_is_not_understood_is_refused():
         "": "no kernel",
         "kernel void k(texture2d<float> x) {}": "not understood",
         "\nkernel void k(device float* x, uint i [[thread_index_in_quadgroup]]) {}": "2: .*cannot be had",
+        "kernel void k(device float* x, uint2 p [[thread_position_in_grid]]) {}": "cannot be had",
         "kernel void k(device float& x) {}": "cannot be had",
         "#define K kernel void k(device float* x) {}\nK": "write kernels and instantiations out",
         "kernel void k(device float* x [[buffer(1)]]) {}": "number them from 0",
@@ -304,20 +303,20 @@ def test_what_is_not_understood_is_refused():
 
 def test_a_call_is_a_launch(monkeypatch):
     launched = []
-    scale, meeting = nvrtc.translate(KERNEL.replace("atomic_less", "float")).entries
+    (scale,) = nvrtc.translate(KERNEL).entries
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: type("Stream", (), {"cuda_stream": 5}))
     here = torch.device("cpu")  # stands for the GPU
     run = nvrtc.Kernel(scale, here, lambda *how: launched.append(how))
     out, x = (torch.zeros(600, dtype=torch.half) for _ in range(2))
     run(out, 2.0, x, 7)
-    run(out, 2.0, x, 7, threads=(10, 3), group_size=(4, 2))
+    run(out, 2.0, x, 7, threads=10)
     run(out, 2.0, x, 7, threads=0)
     pointer, word, number = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_float
-    types = (pointer, number, pointer, word, word, word, word)
+    types = (pointer, number, pointer, word, word)
     start = (out.data_ptr(), 2.0, x.data_ptr(), 7)
     assert launched == [
-        (3, 1, 1, 256, 1, 1, 0, 5, ((*start, 600, 1, 1), types), 0),
-        (3, 2, 1, 4, 2, 1, 0, 5, ((*start, 10, 3, 1), types), 0),
+        (3, 1, 1, 256, 1, 1, 0, 5, ((*start, 600), types), 0),
+        (1, 1, 1, 256, 1, 1, 0, 5, ((*start, 10), types), 0),
     ]
     for by, memory, *n in ((2, x, 7), (2.0, x, 7.0), (2.0, x.float(), 7), (2.0, x[::2], 7), (2.0, x)):
         with pytest.raises(TypeError):
@@ -325,9 +324,3 @@ def test_a_call_is_a_launch(monkeypatch):
     (entry,) = nvrtc.translate("kernel void k(constant float& by, device float* x) {}").entries
     with pytest.raises(TypeError, match="say how many threads"):
         nvrtc.Kernel(entry, here, lambda *how: None)(2.0, torch.zeros(4))
-    whole = nvrtc.Kernel(meeting, here, lambda *how: None)
-    floats = torch.zeros(64)
-    whole(floats, group_size=32)
-    for threads, group in ((64, 16), (60, 32)):
-        with pytest.raises(ValueError, match="wait for each other"):
-            whole(floats, threads=threads, group_size=group)

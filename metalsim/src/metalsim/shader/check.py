@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from metalsim.shader import binding, compiler
 from metalsim.shader.program import Outcome, Program
 
-RACE_GROUP = 224  # the race sanitizer keeps 255 threads apart
 ORDERS = {1: "backwards", 2: "shuffled", 3: "shuffled another way"}
 GARBAGE = {0x7F: "3.4e38", 0xFE: "-1.7e38"}  # as float; an ordinary run has 0xFF, NaN
 
+TOOLS = {"address": "address and undefined behaviour sanitizers", "race": "races, and accesses outside of buffers"}
 _DIFFERENCES = ("thread order", "uninitialised memory")  # of two runs that should give the same
 # what a sanitizer writes -> kind of finding
 _KINDS = (
     (r"AddressSanitizer: (?!FPE)([\w-]+)", "address"),
     (r"program_source:\d+(?::\d+)?: runtime error: (.*)", "undefined behaviour"),
-    (r"WARNING: ThreadSanitizer: (data race)", "race"),
 )
 
 
@@ -94,7 +93,7 @@ def check(kernel: str, program: Program, call: binding.Call, timeout: float) -> 
 def _without_end(kernel: str, program: Program, call: binding.Call, timeout: float) -> Report:
     """The report on a kernel that did not end in a plain run: why, if leaving a buffer is to blame."""
     findings, ran = [_hang(timeout)], ("a plain run",)
-    skipped = ("race sanitizer, thread orders, garbage: there is no result to compare",)
+    skipped = ("races, thread orders, garbage: there is no result to compare",)
     if missing := compiler.find_compiler().missing_sanitizers:
         return Report(kernel, tuple(findings), ran, (f"address and undefined behaviour: {missing}", *skipped))
     outcome = program.run("address", call, timeout)
@@ -112,20 +111,17 @@ def _sanitized(
     program: Program, call: binding.Call, timeout: float
 ) -> tuple[list[KernelFault], tuple[str, ...], tuple[str, ...]]:
     """(findings, what ran, what was skipped) of the sanitizers."""
-    if missing := compiler.find_compiler().missing_sanitizers:
-        return [], (), (f"address, undefined behaviour and race sanitizers: {missing}",)
     findings, ran, skipped = [], (), ()
-    group = call.group_size[0] * call.group_size[1] * call.group_size[2]
-    for tool, name in (("address", "address and undefined behaviour sanitizers"), ("race", "race sanitizer")):
-        if tool == "race" and group > RACE_GROUP:
-            why = f"it keeps {RACE_GROUP} threads apart, the group has {group}; pass a smaller group_size"
-            skipped += (f"{name}: {why}",)
+    for tool, name in TOOLS.items():
+        if tool == "address" and (missing := compiler.find_compiler().missing_sanitizers):
+            skipped += (f"{name}: {missing}",)
             continue
         outcome = program.run(tool, call, timeout)
         if outcome.status is None:  # slow, and no hang: it ended without them
             skipped += (f"{name}: not done within {timeout:g} s; pass a larger timeout or fewer threads",)
             continue
-        findings += findings_in(outcome)
+        seen = {finding.line for finding in findings}
+        findings += [found for found in findings_in(outcome) if found.kind == "race" or found.line not in seen]
         ran += (name,)
     return findings, ran, skipped
 
@@ -175,6 +171,8 @@ def _buffers(call: binding.Call, usual: Outcome, again: Outcome) -> str:
 
 def findings_in(outcome: Outcome) -> list[KernelFault]:
     """What is wrong according to one run that ended."""
+    if findings := _watched(outcome.standard_error):
+        return findings
     if match := re.search(r"METALSIM (\S+):(\d+) (.*)", outcome.standard_error):
         kind = "crash" if "barrier" not in match[3] else "barrier"
         return [KernelFault(kind, int(match[2]) or None, match[3])]
@@ -190,11 +188,20 @@ def findings_in(outcome: Outcome) -> list[KernelFault]:
     return list(dict.fromkeys(findings))
 
 
+def _watched(text: str) -> list[KernelFault]:
+    """What runtime/hooks.h says of accesses; of a race between two lines, the first report."""
+    findings = {}
+    pattern = r"METALSIM \S+:(\d+) METALSIM \S+:(\d+) (race|address): (.*)"
+    for line, other, kind, what in re.findall(pattern, text):
+        with_line = f"data race: {what}, unordered with the access in line {other}"
+        found = KernelFault(kind, int(line) or None, with_line if kind == "race" else what)
+        findings.setdefault(frozenset((line, other)), found)
+    return [*findings.values()]
+
+
 def _message(what: str, report: str) -> str:
     """A sanitizer's report in a line."""
     access = re.search(r"\b(READ|WRITE|Read|Write) of size (\d+)", report)
     if not access:
         return what
-    previous = re.search(r"Previous (?:atomic )?(?:read|write) of size.*?program_source:(\d+)", report, re.S)
-    text = f"{what}: {access[1].lower()} of {access[2]} bytes"
-    return f"{text}, unordered with the access in line {previous[1]}" if previous else text
+    return f"{what}: {access[1].lower()} of {access[2]} bytes"

@@ -204,7 +204,10 @@ def compile_library(code: str, to: Path) -> None:
 
 
 def compile_program(code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, ...]) -> None:
-    """Compile a program for kernel.check(). Options may ask for a sanitizer; `run_time` are rt.cpp's macros for it."""
+    """Compile a program for kernel.check(). Options may ask for a sanitizer; `run_time` are rt.cpp's macros for it.
+
+    The calls of ``-fsanitize=thread`` are answered by rt.cpp: it is an option of compiling only, which every clang has.
+    """
     optimised = "-O1" if any("-fsanitize" in option for option in options) else "-O2"
     _build(code, to, options=(optimised, *_PROGRAM, *options), run_time=run_time)
 
@@ -217,7 +220,12 @@ def _build(code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, .
     no_library = [] if any("-fsanitize" in option for option in options) else ["-nostdlib++"]
     if compiler.kind == "zig":  # it would first compile its run-time library, for seconds; kernels call nothing of it
         no_library.append("-rtlib=none")
-    command += [*options, str(text)]
+    text = [str(text)]
+    if "-fsanitize=thread" in options:
+        _run([*command, *options, "-fno-sanitize=undefined", "-c", *text, "-o", str(to.with_suffix(".o"))])
+        options = tuple(option for option in options if not option.startswith("-fsanitize"))
+        text, no_library = ["-x", "none", str(to.with_suffix(".o"))], ["-nostdlib++", *no_library]
+    command += [*options, *text]
     _run([*command, "-x", "none", str(_run_time(run_time)), *no_library, "-lm", "-lpthread", "-o", str(to)])
 
 

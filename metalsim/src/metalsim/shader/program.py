@@ -12,13 +12,13 @@ from pathlib import Path
 
 from metalsim.shader import binding, compiler
 
-TOOLS = {  # name -> (options of the compiler, macros of rt.cpp)
+TOOLS = {  # name -> (options of the compiler, macros of rt.cpp); "race" has its calls answered by runtime/hooks.h
     "plain": ((), ("-DMETALSIM_MAIN",)),
     "address": (
         ("-fsanitize=address,undefined", "-fno-sanitize-recover=address"),
         ("-DMETALSIM_MAIN", "-DMETALSIM_ASAN"),
     ),
-    "race": (("-fsanitize=thread",), ("-DMETALSIM_MAIN", "-DMETALSIM_TSAN")),
+    "race": (("-fsanitize=thread",), ("-DMETALSIM_MAIN", "-DMETALSIM_HOOKS")),
 }
 
 
@@ -90,7 +90,6 @@ def _environment() -> dict[str, str]:
     return os.environ | {
         "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0" + shown,
         "UBSAN_OPTIONS": "print_stacktrace=0" + shown,
-        "TSAN_OPTIONS": "halt_on_error=0:report_thread_leaks=0:history_size=7" + shown,
     }
 
 
@@ -100,7 +99,7 @@ def _symbolizer() -> str | None:
 
 
 def with_lines(text: str, program: Path) -> str:
-    """What the run time said, with `METALSIM 0x1234 text` turned into `METALSIM program_source:12 text`."""
+    """What the run time said, with each `METALSIM 0x1234` turned into `METALSIM program_source:12`."""
 
     def name(frame: re.Match) -> str:
         return f"METALSIM {_line(program, frame[1])} "

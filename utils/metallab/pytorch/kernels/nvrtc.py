@@ -3,10 +3,9 @@
     library = nvrtc.compile_shader(kernels.source("softshrink.metal"))
     library.softshrink_forward_float(out, x, 0.5)
 
-Metal's language and CUDA's are both C++ with a few words more. `translate` replaces those words, and turns what a Metal
-kernel is handed by the GPU (its position, for instance) into local variables; the body of a kernel stays as it is.
-NVIDIA's run-time compiler (NVRTC) makes machine code of it. For simple kernels only: what is not known raises
-SyntaxError, and what prelude.cuh lacks of Metal's library does not compile.
+Metal's language and CUDA's are both C++ with a few words more. `translate` replaces those words, and makes a local
+variable of a thread's position; the body of a kernel stays as it is. NVIDIA's run-time compiler (NVRTC) makes machine
+code of it. For elementwise kernels, with one index: what else a kernel asks for raises SyntaxError.
 """
 
 from __future__ import annotations
@@ -15,33 +14,17 @@ import ctypes
 import functools
 import importlib
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from metallab import needs
 from metallab.pytorch import kernels
 
-GROUP_SIZE = 256  # threads in a group unless a call says otherwise
+GROUP_SIZE = 256  # threads in a group
 PROGRAM = "program_source"  # what Metal calls a library's source in its messages
 
-# Attribute of a parameter -> what the GPU hands over, in CUDA. What begins with metal_ is defined in prelude.cuh.
-SUPPLIED = {
-    "thread_position_in_grid": "metal_position",
-    "threads_per_grid": "metal_grid",
-    "thread_position_in_threadgroup": "threadIdx",
-    "thread_index_in_threadgroup": "make_uint3(metal_index, 0, 0)",
-    "threadgroup_position_in_grid": "blockIdx",
-    "threads_per_threadgroup": "make_uint3(blockDim.x, blockDim.y, blockDim.z)",
-    "threadgroups_per_grid": "make_uint3(gridDim.x, gridDim.y, gridDim.z)",
-    "thread_index_in_simdgroup": "make_uint3(metal_index % 32, 0, 0)",
-    "simdgroup_index_in_threadgroup": "make_uint3(metal_index / 32, 0, 0)",
-    "threads_per_simdgroup": "make_uint3(32, 1, 1)",
-    "simdgroups_per_threadgroup": "make_uint3((blockDim.x * blockDim.y * blockDim.z + 31) / 32, 1, 1)",
-}
 DTYPES = {
     "float": torch.float32,
     "half": torch.float16,
@@ -90,8 +73,6 @@ class Entry:
     name: str
     expression: str
     parameters: tuple[Parameter, ...]
-    meets: bool
-    """Its threads wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +90,6 @@ _INSTANCE = re.compile(
     r'template\s*\[\[\s*host_name\s*\(\s*"(\w+)"\s*\)\s*\]\]\s*(?:kernel|\[\[\s*kernel\s*\]\])\s*'
     r"decltype\s*\(\s*(\w+)\s*<([^<>]*)>\s*\)\s*\2\s*<\3>\s*;"
 )
-_SHARED = re.compile(r"(?m)^(\s*)threadgroup(\s+[\w:]+(?:<[^<>]*>)?\s+\w+\s*(?:\[[^\]]*\]\s*)*;)")
 _BUFFERS = (("device", "*"), ("constant", "*"), ("constant", "&"))
 _PARAMETER = re.compile(r"\s*((?:\w+\s+)*\w+)\s*([*&]?)\s*\b(\w+)\s*(?:\[\[\s*(\w+)\s*(?:\(\s*(\d+)\s*\)\s*)?\]\]\s*)?")
 
@@ -126,21 +106,20 @@ def translate(source: str) -> Translation:
         raise _error(text, match.start(), "write kernels and instantiations out: macros are expanded too late")
     text = re.sub(r"(?m)^[ \t]*#[ \t]*(?:include[ \t]*<metal_\w+>|pragma[ \t]+METAL\b[^\n]*)", "", text)
     instances = [match.groups() for match in _INSTANCE.finditer(text)]
-    text = _SHARED.sub(r"\1__shared__\2", _INSTANCE.sub("", text))
+    text = _INSTANCE.sub("", text)
     code, entries, position = [], [], 0
     for match in _KERNEL.finditer(text):
         end = _closing(text, match.end() - 1, "(", ")")
         brace = text.find("{", end)
         template, name = match[1], match[2]
         taken, supplied = _parameters(text, match.end(), end)
-        declared = [*map(_declaration, taken), "uint metal_x, uint metal_y, uint metal_z"]
+        declared = [*map(_declaration, taken), "uint metal_threads"]
         head = f"template <{template}> " if template else 'extern "C" '
         lines = "\n" * text.count("\n", match.start(), brace)
         code += [text[position : match.start()], f"{head}__global__ void {name}({', '.join(declared)}) {lines}"]
         code += [f"{{ METAL_THREAD {supplied}"]
         position = brace + 1
-        body = text[brace : _closing(text, brace, "{", "}")]
-        entries += _entries(name, template, taken, "barrier" in body or "simd_" in body, instances)
+        entries += _entries(name, template, taken, instances)
     code.append(text[position:])
     if not entries:
         raise SyntaxError("there is no kernel in this source")
@@ -157,8 +136,8 @@ def _parameters(text: str, begin: int, end: int) -> tuple[list[Parameter], str]:
             raise _error(text, begin, f"the parameter `{part.strip()}` is not understood")
         words, sign, name, attribute, number = match.groups()
         *spaces, kind = [word for word in words.split() if word != "const"]
-        if attribute in SUPPLIED and not sign:
-            supplied += f"const {kind} {name} = metal::extent<{kind}>({SUPPLIED[attribute]}); "
+        if attribute == "thread_position_in_grid" and kind == "uint" and not sign:
+            supplied += f"const uint {name} = metal_index; "
         elif attribute in (None, "buffer") and (*spaces, sign) in _BUFFERS:
             const = "const " if "const" in words else ""  # `constant` is const as well
             taken[int(number) if number else len(taken)] = Parameter(name, const + kind, sign == "*")
@@ -174,18 +153,18 @@ def _declaration(parameter: Parameter) -> str:
 
 
 def _entries(
-    name: str, template: str | None, taken: Sequence[Parameter], meets: bool, instances: list[tuple[str, str, str]]
+    name: str, template: str | None, taken: Sequence[Parameter], instances: list[tuple[str, str, str]]
 ) -> list[Entry]:
     """The names by which a kernel can be called, with the types that each name stands for."""
     if not template:
-        return [Entry(name, name, tuple(taken), meets)]
+        return [Entry(name, name, tuple(taken))]
     placeholders = [words.split()[-1] for words in template.split(",")]
     entries = []
     for host_name, instantiated, arguments in instances:
         if instantiated == name:
             types = dict(zip(placeholders, map(str.strip, arguments.split(",")), strict=True))
             made = tuple(Parameter(p.name, types.get(p.scalar, p.scalar), p.is_memory) for p in taken)
-            entries.append(Entry(host_name, f"{name}<{arguments}>", made, meets))
+            entries.append(Entry(host_name, f"{name}<{arguments}>", made))
     return entries
 
 
@@ -218,21 +197,6 @@ def compile_shader(source: str) -> Library:
     translation = translate(source)
     major, minor = torch.cuda.get_device_capability()
     return Library(translation.entries, *compile_cuda(translation, f"sm_{major}{minor}"))
-
-
-def _is_here() -> bool:
-    """Whether it can compile; True on a Mac, for which it does not exist: nothing that could be fixed."""
-    if sys.platform == "darwin":
-        return True
-    try:
-        _bindings("nvrtc")
-        _headers()
-    except NoNvidiaCompiler:
-        return False
-    return True
-
-
-needs.TOOLS["nvidia-compiler"] = needs.Tool("NVIDIA's run-time compiler", _is_here, lambda: needs.SETUP)
 
 
 def compile_cuda(translation: Translation, architecture: str) -> tuple[bytes, dict[str, str]]:
@@ -338,38 +302,26 @@ class Library:
 
 
 class Kernel:
-    """A kernel of a library: ``kernel(*args, threads=None, group_size=None)``."""
+    """A kernel of a library: ``kernel(*args, threads=None)``."""
 
     def __init__(self, entry: Entry, device: torch.device, launch: Callable[..., None]) -> None:
         self._entry, self._device, self._launch = entry, device, launch
 
-    def __call__(
-        self, *args: Any, threads: int | Sequence[int] | None = None, group_size: int | Sequence[int] | None = None
-    ) -> None:
+    def __call__(self, *args: Any, threads: int | None = None) -> None:
         """Run the kernel over ``threads`` threads in all, by default one for each element of the first argument.
 
         Arguments bind to buffers 0, 1, ... in order: contiguous tensors on this GPU, of the dtype that the kernel
-        declares, and numbers. It returns at once, as PyTorch's own operators do. TypeError or ValueError for arguments
-        that do not fit.
+        declares, and numbers. It returns at once, as PyTorch's own operators do. TypeError for arguments that do not
+        fit.
         """
         values, types = _bound(self._entry, self._device, args)
         if threads is None and not (args and isinstance(args[0], torch.Tensor)):
             raise TypeError(f"{self._entry.name}: its first argument is no tensor, so say how many threads it takes")
-        total = _three(args[0].numel() if threads is None else threads)
-        group = _three(GROUP_SIZE if group_size is None else group_size)
-        if 0 in total:
-            return
-        uneven = any(t % g for t, g in zip(total, group, strict=True)) or group[0] * group[1] * group[2] % 32
-        if self._entry.meets and uneven:
-            raise ValueError(
-                f"{self._entry.name}: its threads wait for each other, so give groups of a multiple of 32 threads, and "
-                f"a multiple of a group's {group} threads in all, not {total}"
-            )
-        blocks = (-(-t // g) for t, g in zip(total, group, strict=True))
-        stream = torch.cuda.current_stream(self._device).cuda_stream
-        values += total
-        types += (ctypes.c_uint32,) * 3
-        self._launch(*blocks, *group, 0, stream, (values, types), 0)
+        total = args[0].numel() if threads is None else threads
+        if total:
+            stream = torch.cuda.current_stream(self._device).cuda_stream
+            passed = ((*values, total), (*types, ctypes.c_uint32))
+            self._launch(-(-total // GROUP_SIZE), 1, 1, GROUP_SIZE, 1, 1, 0, stream, passed, 0)
 
 
 def _bound(entry: Entry, device: torch.device, args: Sequence[Any]) -> tuple[tuple, tuple]:
@@ -392,10 +344,3 @@ def _bound(entry: Entry, device: torch.device, args: Sequence[Any]) -> tuple[tup
     values = (value.data_ptr() if is_memory else value for value, is_memory in zip(args, memory, strict=True))
     types = (ctypes.c_void_p if p.is_memory else NUMBERS[p.scalar] for p in entry.parameters)
     return tuple(values), tuple(types)
-
-
-def _three(counts: int | Sequence[int]) -> tuple[int, int, int]:
-    given = (counts,) if isinstance(counts, int) else tuple(counts)
-    if not 1 <= len(given) <= 3:
-        raise ValueError(f"threads and groups have one to three dimensions, not {len(given)}: {given}")
-    return (*given, 1, 1)[:3]

@@ -2,9 +2,10 @@
 //
 // A kernel whose threads never meet runs as a plain loop. Where threads meet (barriers, SIMD-group functions) every GPU
 // thread of a group is a fiber, and this file decides who may go on. It is linked into each compiled kernel, needs the
-// C library only, and is never itself compiled with a sanitizer: it only tells the sanitizers about its fibers.
+// C library only, and is never itself compiled with a sanitizer: it only tells the address sanitizer about its fibers.
 //
-// METALSIM_TSAN, METALSIM_ASAN: for a sanitized program. METALSIM_MAIN: a program of its own, for kernel.check().
+// METALSIM_MAIN: a program of its own, for kernel.check(); METALSIM_ASAN: one with the address sanitizer, METALSIM_HOOKS:
+// one that watches each access (hooks.h).
 #include <metalsim/abi.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -15,21 +16,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
-#if defined(__x86_64__) && !defined(METALSIM_TSAN) && !defined(METALSIM_ASAN)
+#if defined(__x86_64__) && !defined(METALSIM_ASAN)
 #define OWN_SWITCH 1  // 12 instructions; swapcontext makes two system calls
 #endif
 
 extern "C" {
-#ifdef METALSIM_TSAN
-void* __tsan_create_fiber(unsigned);
-void __tsan_destroy_fiber(void*);
-void __tsan_switch_to_fiber(void*, unsigned);
-void* __tsan_get_current_fiber();
-void __tsan_acquire(void*);
-void __tsan_release(void*);
-#endif
 #ifdef METALSIM_ASAN
 void __sanitizer_start_switch_fiber(void**, const void*, size_t);
 void __sanitizer_finish_switch_fiber(void*, const void**, size_t*);
@@ -39,7 +33,7 @@ extern MetalsimKernel metalsim_kernels[];
 extern const int metalsim_kernel_count;
 extern char __start_metalsim_shared[] __attribute__((weak, visibility("hidden")));
 extern char __stop_metalsim_shared[] __attribute__((weak, visibility("hidden")));
-extern char __ehdr_start[] __attribute__((visibility("hidden")));
+extern char __ehdr_start[] __attribute__((visibility("hidden"))), _end[] __attribute__((visibility("hidden")));
 }
 
 namespace {
@@ -61,7 +55,6 @@ struct Fiber {
   char* stack;
   void* stack_pointer;
   ucontext_t context;
-  void* tsan;
   void* asan;
   uint32_t barriers_passed, simdgroup_barriers_passed;
 };
@@ -138,7 +131,7 @@ bool watching;
 [[maybe_unused]] struct sigaction unwatched;
 
 struct CrashGuard {
-#if !defined(METALSIM_TSAN) && !defined(METALSIM_ASAN)
+#ifndef METALSIM_ASAN
   struct sigaction before[4];
   stack_t stack_before;
   CrashGuard() {
@@ -199,15 +192,12 @@ void enter(Fiber* fiber) {
 }
 #else
 ucontext_t main_context;
-[[maybe_unused]] void *main_tsan, *main_asan;
+[[maybe_unused]] void* main_asan;
 [[maybe_unused]] const void* main_stack;
 [[maybe_unused]] size_t main_stack_bytes;
 void leave_fiber(bool for_good) {
   Fiber* me = current;
   (void)for_good;
-#ifdef METALSIM_TSAN
-  __tsan_switch_to_fiber(main_tsan, 1);
-#endif
 #ifdef METALSIM_ASAN
   __sanitizer_start_switch_fiber(for_good ? nullptr : &me->asan, main_stack, main_stack_bytes);
 #endif
@@ -218,9 +208,6 @@ void leave_fiber(bool for_good) {
 }
 void enter(Fiber* fiber) {
   current = fiber;
-#ifdef METALSIM_TSAN
-  __tsan_switch_to_fiber(fiber->tsan, 1);
-#endif
 #ifdef METALSIM_ASAN
   __sanitizer_start_switch_fiber(&main_asan, fiber->stack, stack_bytes);
 #endif
@@ -231,26 +218,6 @@ void enter(Fiber* fiber) {
 }
 #endif
 
-// ---- what ThreadSanitizer should take for "happens before" ----------------------------------------------------------
-// Barriers order memory, SIMD-group functions do not. Two places for each kind of barrier: a fiber that runs ahead
-// releases into the other one.
-char barrier_places[2], simdgroup_barrier_places[most_threads / simd_width][2], end_of_kernel;
-char* place_of_next_barrier(Fiber* f, bool of_simdgroup) {
-  return of_simdgroup
-             ? &simdgroup_barrier_places[f->thread.simdgroup_index_in_threadgroup][f->simdgroup_barriers_passed++ & 1]
-             : &barrier_places[f->barriers_passed++ & 1];
-}
-void released([[maybe_unused]] char* place) {
-#ifdef METALSIM_TSAN
-  __tsan_release(place);
-#endif
-}
-void acquired([[maybe_unused]] char* place) {
-#ifdef METALSIM_TSAN
-  __tsan_acquire(place);
-#endif
-}
-
 // ---- fibers ---------------------------------------------------------------------------------------------------------
 void body_of_fiber() {
 #ifdef METALSIM_ASAN
@@ -258,7 +225,6 @@ void body_of_fiber() {
 #endif
   kernel_now->thread(&current->thread);
   current->state = finished;
-  released(&end_of_kernel);
   leave_fiber(true);
   abort();
 }
@@ -272,9 +238,6 @@ void* new_stack() {
 }
 
 void begin(Fiber* f) {
-#ifdef METALSIM_TSAN  // memory that is mapped anew has no history: one stack serves many threads, and that is no race
-  if (f->stack) munmap(f->stack - guard_bytes, stack_bytes + guard_bytes), f->stack = nullptr;
-#endif
   if (!f->stack) f->stack = (char*)new_stack();
 #ifdef OWN_SWITCH
   uint64_t* top = (uint64_t*)(f->stack + stack_bytes - 64);
@@ -288,9 +251,6 @@ void begin(Fiber* f) {
   f->context.uc_stack.ss_size = stack_bytes;
   f->context.uc_link = nullptr;
   makecontext(&f->context, body_of_fiber, 0);
-#endif
-#ifdef METALSIM_TSAN
-  f->tsan = __tsan_create_fiber(0);
 #endif
   f->state = ready;
   f->barriers_passed = f->simdgroup_barriers_passed = 0;
@@ -389,6 +349,12 @@ bool run_fibers(Fiber** group, uint32_t n, const uint32_t* order) {
   }
 }
 
+}  // namespace
+#ifdef METALSIM_HOOKS
+#include "hooks.h"
+#endif
+namespace {
+
 // ---- a dispatch -----------------------------------------------------------------------------------------------------
 struct Random {  // xorshift: the same orders everywhere
   uint64_t state;
@@ -437,11 +403,7 @@ bool run_group(const MetalsimThread& common, const uint32_t* order) {
     place(&pool[i]->thread, i % size.x, i / size.x % size.y, i / size.x / size.y);
     begin(pool[i]);
   }
-  const bool good = run_fibers(pool, n, order);
-#ifdef METALSIM_TSAN
-  for (uint32_t i = 0; i < n; i++) __tsan_destroy_fiber(pool[i]->tsan);
-#endif
-  return good;
+  return run_fibers(pool, n, order);
 }
 
 struct Dispatch {
@@ -480,6 +442,9 @@ bool run(const Dispatch& d, void** buffers) {
     }
     const MetalsimThread common = common_of_group(d, buffers, groups, group_order ? group_order[i] : i);
     if (shared) fill_unwatched(__start_metalsim_shared, __stop_metalsim_shared, d.garbage);
+#ifdef METALSIM_HOOKS
+    hooks::group_begins(i, shared ? __stop_metalsim_shared - __start_metalsim_shared : 0);
+#endif
     if (!d.fibers && !d.order) {
       run_rows(common);
       continue;
@@ -487,10 +452,8 @@ bool run(const Dispatch& d, void** buffers) {
     const MetalsimIndex size = common.threads_per_threadgroup;
     arrange(order, size.x * size.y * size.z, d.order, random);
     good = run_group(common, order);
-    if (shared) acquired(&end_of_kernel);  // the next group uses the same memory; that is no race
   }
   free(group_order);
-  acquired(&end_of_kernel);
   return good;
 }
 }  // namespace
@@ -506,10 +469,8 @@ EXPORT __attribute__((noinline)) void metalsim_barrier(int of_simdgroup) {
   if (!current) siglongjmp(escape, unplanned_meeting);
   current->state = of_simdgroup ? at_simdgroup_barrier : at_barrier;
   current->site = (const char*)__builtin_return_address(0) - 1;
-  char* place = place_of_next_barrier(current, of_simdgroup);
-  released(place);
   leave_fiber(false);
-  acquired(place);
+  ++*(of_simdgroup ? &current->simdgroup_barriers_passed : &current->barriers_passed);
 }
 
 EXPORT __attribute__((noinline)) uint32_t metalsim_exchange(const void* mine, uint32_t bytes, void* all) {
@@ -560,9 +521,6 @@ EXPORT int metalsim_run(int kernel, void** buffers, const uint32_t* grid, const 
   barriers = exchanges = divergent_exchanges = 0;
   owner = pthread_self();
   in_kernel = 0;
-#ifdef METALSIM_TSAN
-  main_tsan = __tsan_get_current_fiber();
-#endif
   const Dispatch d = {{grid[0], grid[1], grid[2]}, {group[0], group[1], group[2]}, fibers, order, garbage};
   [[maybe_unused]] CrashGuard guard;
   const int crash = sigsetjmp(escape, 1);
@@ -606,6 +564,21 @@ bool read_regions(FILE* job, void** buffers, Region*& regions, int& count) {
   while (fscanf(job, "%d %d %zu", &index, &region, &offset) == 3) buffers[index] = regions[region].memory + offset;
   return true;
 }
+
+#ifdef METALSIM_HOOKS
+// A region begins with its first buffer: what lies before it is there for alignment.
+bool watch_memory(void* const* buffers, const Region* regions, int count) {
+  if (__start_metalsim_shared) hooks::watch(__start_metalsim_shared, __stop_metalsim_shared - __start_metalsim_shared);
+  for (int i = 0; i < count; i++) {
+    const char* const end = regions[i].memory + regions[i].bytes;
+    const char* begin = end;
+    for (int b = 0; b < 64; b++)
+      if (buffers[b] >= regions[i].memory && buffers[b] < begin) begin = (const char*)buffers[b];
+    if (!hooks::watch(begin, end - begin)) return false;
+  }
+  return true;
+}
+#endif
 }  // namespace
 
 int main(int, char** arguments) {
@@ -621,6 +594,12 @@ int main(int, char** arguments) {
     fprintf(stderr, "METALSIM bad job file\n");
     return 9;
   }
+#ifdef METALSIM_HOOKS
+  if (!watch_memory(buffers, regions, count)) {
+    fprintf(stderr, "METALSIM 0x0 no memory to watch these buffers: pass smaller ones\n");
+    return 9;
+  }
+#endif
   if (metalsim_run(kernel, buffers, grid, group, fibers, order, garbage)) {
     fprintf(stderr, "METALSIM 0x%zx %s\n", error_site ? (size_t)(error_site - __ehdr_start) : 0, error_text);
     return 3;
