@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metallab import converters, device, isolated, machine, memory, probes
+from conformance.claims import find_tool
+from metallab import device, isolated, machine, memory, probes
 from metallab.detection import scenes, video
 
 pytestmark = pytest.mark.claim(on="cpu")
@@ -56,7 +57,7 @@ def test_tools_of_xcode(evidence):
 
     Asks xcrun -f for each, and those that are there for their version.
     """
-    tools = {name: converters.find_tool(name) for name in XCODE}
+    tools = {name: find_tool(name) for name in XCODE}
     versions = {name: _version(path) for name, path in tools.items() if path and name != "mpsgraphtool"}
     versions["macOS"] = _version("sw_vers", "-buildVersion")
     versions["developer folder"] = _version("xcode-select", "-p")
