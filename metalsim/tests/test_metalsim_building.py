@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from metalsim import SimulationError, building
+from metalsim import SimulationError, building, device
 
 
 def make(folder: Path) -> None:
@@ -59,3 +61,15 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path):
         with pytest.raises(SimulationError, match=r"cannot be kept in .*file.*") as caught:
             act()
         assert "\n" not in str(caught.value)
+
+
+def test_the_device_is_built_in_a_folder_with_a_space(tmp_path):
+    source = tmp_path / "a checkout" / "device.cpp"
+    source.parent.mkdir()
+    module = 'static PyModuleDef about = {PyModuleDef_HEAD_INIT, "m"};\n'
+    module += f"PyMODINIT_FUNC PyInit_{device.MODULE}() {{ return PyModule_Create(&about); }}\n"
+    source.write_text(f"#include <Python.h>\n{module}")
+    command = [sys.executable, "-c", device._BUILD, str(source.parent), str(source)]
+    environment = device._environment(building.compiler()[0])
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -197,10 +197,16 @@ def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
     sources = {cell.id: cell.source for cell in code(STUDENT)}
     panel = lab.open(page, f"workshop/{STUDENT}.ipynb")
     stub = the_cell(panel, sources[f"exercise-{EXERCISE}"].splitlines()[0])
-    check = the_cell(panel, f'checks.exercise("Exercise {EXERCISE}"')
+    hint = panel.locator("details", has=page.get_by_text("Hint", exact=True)).nth(int(EXERCISE) - 1)
+    expect(hint).to_have_js_property("open", False)
+    placeholder = panel.locator(".jp-CodeCell .jp-InputPlaceholder")
+    expect(placeholder).to_have_count(2)  # the checks' code is folded
     expect(stub).to_have_count(1)
     run_all(page, panel)
-    expect(check.locator(".jp-OutputArea")).to_contain_text("not attempted yet")
+    outputs = panel.locator(".jp-OutputArea", has_text="not attempted yet")
+    expect(outputs).to_have_count(2)
+    placeholder.nth(int(EXERCISE) - 1).click()
+    check = the_cell(panel, f'checks.exercise("Exercise {EXERCISE}"')
 
     answer(page, stub, WRONG_ANSWERS[STUDENT][f"solution-{EXERCISE}"][0])
     run(page, check)
@@ -209,7 +215,7 @@ def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
     red, green, _ = colour(errors(check), "backgroundColor")
     assert red > green + 20
 
-    answer(page, stub, sources[f"solution-{EXERCISE}"][0])
+    answer(page, stub, sources[f"solution-{EXERCISE}"])
     run(page, check)
     expect(errors(check)).to_have_count(0)
     verdict = check.locator(".jp-OutputArea div", has_text=re.compile(f"^Exercise {EXERCISE}: right$")).last
@@ -218,12 +224,22 @@ def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
 
 
 def test_pictures_and_documents_are_found_from_notebooks(tmp_path):
-    with serving(tmp_path, paths.ROOT) as lab:
+    with serving(tmp_path, paths.ROOT, "LAB=notebooks") as lab:
         for page in paths.NOTEBOOKS.glob("*.ipynb"):
             folder = f"{lab.address}/files/notebooks/"
             for target in set(re.findall(r"\]\((\.\./[^)#]+)", page.read_text(encoding="utf-8"))):
                 answer = requests.get(f"{urljoin(folder, target)}?token={lab.token}", timeout=60)
                 assert answer.ok, f"{page.name}: {target}"
+
+
+def test_make_lab_serves_copies_and_documents_but_no_solution(tmp_path):
+    with serving(tmp_path, workshop.WORKSHOP) as lab:
+        ask = lambda path: requests.get(f"{lab.address}/{path}?token={lab.token}", timeout=60)
+        names = {each["name"] for each in ask("api/contents/").json()["content"]}
+        assert {*workshop.LINKED, "00_check_your_machine.ipynb"} <= names
+        assert not {"notebooks", "data", "tests"} & names
+        assert ask("api/contents/docs/questions.md").ok
+        assert not ask("files/..%2Fnotebooks/00_check_your_machine.ipynb").ok
 
 
 def test_nothing_is_served_without_the_token(page, lab):

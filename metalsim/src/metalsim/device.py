@@ -264,12 +264,12 @@ def _built(torch_version: str) -> Path:
 
 # In a process of its own: what it imports and prints stays there.
 _BUILD = f"""
-import os, sys
+import os, shlex, sys
 from torch.utils import cpp_extension
 
 folder, source = sys.argv[1:]
 here = os.path.dirname(source)
-flags = ["-O1", "-ffile-prefix-map=" + here + "=metalsim/csrc"]  # warnings name the file, not the builder's folders
+flags = ["-O1", shlex.quote("-ffile-prefix-map=" + here + "=metalsim/csrc")]  # warnings name the file
 cpp_extension.load({MODULE!r}, [source], build_directory=folder, extra_cflags=flags, with_cuda=False, verbose=True)
 """
 
