@@ -17,13 +17,12 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from metallab import checks, device, isolated, mode, plots, timing, turns, units
+from metallab import checks, device, isolated, mode, timing, turns, units
 from metallab.allowance import Allowance
 from metallab.timing import Measurement
 
@@ -89,10 +88,6 @@ class Launch:
         return (
             f"{self.name}: the first answer takes {units.seconds(total.median)}, {share:.0%} of it the {longest}{busy}"
         )
-
-    def measurements(self) -> list[Measurement]:
-        """All parts, named ``way: part``, for `metallab.records.save`."""
-        return [replace(part, name=f"{self.name}: {stage}") for stage, part in self.parts.items()]
 
 
 @dataclass(frozen=True)
@@ -178,7 +173,8 @@ def _summary(name: str, way: Way, samples: list[_Sample], rounds: int, on: devic
     made["stop_reason"] = f"{len(samples)} of {rounds} processes"
     columns = {stage: tuple(sample.seconds[stage] for sample in samples) for stage in first.seconds}
     parts = {
-        stage: Measurement(stage, samples=column, first_call=column[0], **made) for stage, column in columns.items()
+        stage: Measurement(f"{name}: {stage}", samples=column, first_call=column[0], **made)
+        for stage, column in columns.items()
     }
     return Launch(name, parts, first.output)
 
@@ -190,12 +186,3 @@ def _hardware(way: Way, on: device.Device) -> tuple[str, bool]:
     if way.device == "cpu":
         return device.cpu().label, False
     return isolated.apple_gpu(), sys.platform != "darwin"
-
-
-def picture(launches: Mapping[str, Launch], *, heading: str) -> Figure:
-    """Time to the first answer, a piece for each stage; a simulated launch has no bar and is named."""
-    simulated = [name for name, each in launches.items() if each.parts[TOTAL].simulated]
-    real = {n: {s: each.parts[s] for s in STAGES} for n, each in launches.items() if n not in simulated}
-    if not real:
-        return plots.reason(f"SIMULATED, no time is shown: {', '.join(simulated)}")
-    return plots.stages(real, heading=heading + (f" (simulated, no time: {', '.join(simulated)})" if simulated else ""))
