@@ -195,6 +195,32 @@ def test_drift_is_on_the_card(run):
     assert not any("time after this notebook" in card for card in cards[1:])
 
 
+GIVEN = "fused is 1.83 times as fast as eager (95 % interval 1.75 to 1.90, 24 pairs)"
+
+
+@pytest.mark.parametrize(
+    ("sentences", "kept"),
+    [
+        (("Nothing is lost.", f"matmul: {GIVEN}", f"Once more, {GIVEN}."), (0, 1, 2)),
+        (("float16 fits.", "It is right on 999 of 1000."), (0,)),
+        ((GIVEN.replace("1.83", "8.83"), f"matmul: {GIVEN}, and 2.5 with more", "It fits."), (2,)),
+        (("It is faster.", "It is Twice as good.", "It fits."), (2,)),
+    ],
+)
+def test_a_sentence_is_kept_if_the_samples_support_it(run, sentences, kept):
+    found = records.Headline(sentences)
+    made = [dataclasses.replace(one, headline=found) for one in honest([record("fused", (1.75, 1.83, 1.9))])]
+    assert records.headline_of(made).sentences == tuple(sentences[each] for each in kept)
+
+
+def test_the_samples_speak_where_no_sentence_is_kept(run):
+    alone, false = record("alone"), records.Headline(("It is 9 times as fast.",))
+    for made, given in ((honest([record("fused", (1.75, 1.83, 1.9))]), f"matmul: {GIVEN}"), ([alone], "1.01 ms")):
+        (sentence,) = records.headline_of([dataclasses.replace(one, headline=false) for one in made]).sentences
+        assert given in sentence
+    assert records.headline_of([alone]) is None
+
+
 # --- what may be said of a comparison ---
 
 

@@ -298,9 +298,35 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
     return "\n".join(lines)
 
 
+_CLAIM = re.compile(r"(?<![\w.])\d|\b(?:fast|slow|quick|speed|times|twice)", re.IGNORECASE)
+"""A number that stands by itself, or a word that compares speeds."""
+
+
 def headline_of(records: Sequence[Record]) -> Headline | None:
-    """Return the headline that a file's last process saved, if any."""
-    return max(records, key=lambda record: record.moment).headline
+    """Return the headline that a file's last process saved, with the sentences that its samples support.
+
+    A sentence of the page is kept if, besides what the comparisons of the file give, it has neither a number nor a word
+    about speed. If none is kept, the first comparison's is taken, or else the first measurement in words.
+    """
+    last = max(records, key=lambda record: record.moment)
+    if last.headline is None:
+        return None
+    runs = {record.name: record for record in records if record.taken == last.taken}
+    given: list[str] = []
+    for run in runs.values():
+        compared = run.comparison
+        if compared and compared.outcome != "baseline":
+            base = runs[f"{run.lesson}/{compared.name}/{compared.baseline}"]
+            (sentence,) = _comparison_of(run, base).sentences
+            given += [f"{compared.name}: {sentence}", sentence]
+
+    def is_supported(sentence: str) -> bool:
+        for each in given:
+            sentence = sentence.replace(each, "")
+        return not _CLAIM.search(sentence)
+
+    kept = tuple(filter(is_supported, last.headline.sentences))
+    return replace(last.headline, sentences=kept or (_shortened(given[0] if given else str(records[0].measurement)),))
 
 
 def _shortened(sentence: object) -> str:
