@@ -131,6 +131,20 @@ def test_memory_that_nobody_wrote_is_nan():
 
 
 @plain
+def test_deterministic_memory_is_what_it_is_on_the_cpu():
+    whole = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.bool
+    torch.use_deterministic_algorithms(True)
+    try:
+        for dtype in (*whole, torch.float32, torch.float16, torch.bfloat16, torch.complex64):
+            for make in (torch.empty, lambda n, **how: torch.empty_strided((n,), (2,), **how)):
+                assert str(make(2, dtype=dtype, device="mps").tolist()) == str(make(2, dtype=dtype).tolist()), dtype
+            grown = [torch.ones(2, dtype=dtype, device=device).resize_(4).tolist() for device in ("mps", "cpu")]
+            assert str(grown[0]) == str(grown[1]), dtype
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@plain
 def test_pinned_memory_is_known_as_such():
     pinned = torch.ones(3).pin_memory()
     assert (pinned.device.type, pinned.tolist()) == ("cpu", [1, 1, 1])
