@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import shutil
+import subprocess
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -17,6 +19,16 @@ Hardware = Literal["gpu", "cpu", "tensorflow", "jax", "mlx", "mac"]
 """What a claim is about: an Apple GPU through PyTorch or MPSGraph, which is simulated where there is no Mac; this
 processor; what TensorFlow, JAX or MLX compute on, which is the CPU where their GPU is not; or what only a Mac has."""
 ON_A_MAC = sys.platform == "darwin"
+
+
+def find_tool(name: str) -> str | None:
+    """The path of a tool of Xcode: on PATH, or where ``xcrun`` finds it; None without it."""
+    if on_path := shutil.which(name):
+        return on_path
+    if not (xcrun := shutil.which("xcrun")):
+        return None
+    asked = subprocess.run([xcrun, "-f", name], capture_output=True, text=True, check=False)
+    return (asked.stdout.strip() or None) if asked.returncode == 0 else None
 
 
 @dataclass(frozen=True)

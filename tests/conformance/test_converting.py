@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 
-from metallab import converters, isolated, parity
+from conformance.claims import find_tool
+from metallab import isolated, parity
+
+PROVIDER = "CoreMLExecutionProvider"
 
 FLAGS = ("-coremlpackage", "-onnx", "-path", "-packageName", "-deploymentPlatform", "-minimumDeploymentTarget")
 QUESTIONS = {"alone": (), "convert": ("convert",), "help": ("convert", "--help")}
@@ -25,49 +30,34 @@ x = torch.randn(1, 1, 16, 16)
 np.save("x.npy", x.numpy()); np.save("truth.npy", model(x).detach().numpy())
 converters.export_onnx(model.eval(), x, Path("small.onnx"))
 if CORE_ML:
-    converters.save_core_ml(converters.to_core_ml(model.eval(), size=16), Path("small.mlpackage"))
+    import sys
+    sys.modules["tensorflow"] = None  # which coremltools would import as well
+    import coremltools as ct
+    ct.convert(
+        torch.jit.trace(model, x), inputs=[ct.TensorType(shape=x.shape)], skip_model_load=True,
+        compute_precision=ct.precision.FLOAT32, minimum_deployment_target=ct.target.macOS13,
+    ).save("small.mlpackage")
 """
-READ = """
-import os
-os.chdir(FOLDER)
-import numpy as np
-from pathlib import Path
-from metallab.mpsgraph import packages
-t = packages.Tensor
-given, made = [t((1, 1, 16, 16), "float32")], [t((1, 10), "float32")]
-program = packages.load_core_ml(Path("small.mlpackage"), given, made)
-(y,) = program(np.load("x.npy"))
-"""
-CONVERTED = """
+LOADED = """
 import os
 os.chdir(FOLDER)
 import numpy as np, MetalPerformanceShadersGraph as mps
-from pathlib import Path
 from Foundation import NSURL
 from metallab import mpsgraph
-from metallab.mpsgraph import packages
-t = packages.Tensor
-given, made = (t((1, 1, 16, 16), "float32"),), (t((1, 10), "float32"),)
-executable = mps.MPSGraphExecutable.alloc().initWithMPSGraphPackageAtURL_compilationDescriptor_(
-    NSURL.fileURLWithPath_(str(Path(PACKAGE).resolve())), None)
-class Ordered:
-    def feedTensors(self):
-        return given
-    def targetTensors(self):
-        return made
-    def __getattr__(self, name):
-        return getattr(executable, name)
-
-program = mpsgraph.Program(Ordered(), given, made)
-(y,) = program(np.load("x.npy"))
+graph = mps.MPSGraph.alloc().init()
+kind = mps.MPSDataTypeFloat32
+place = graph.placeholderWithShape_dataType_name_
+x, y = place([1, 1, 16, 16], kind, "x"), place([1, 10], kind, "y")  # the shapes of input and output
+read = getattr(mps.MPSGraphExecutable.alloc(), METHOD)
+executable = read(NSURL.fileURLWithPath_(PACKAGE), None)
+(y,) = mpsgraph.Program(executable, (x,), (y,), (x,), (y,))(np.load("x.npy"))
 """
 PREDICT = """
 import os
 os.chdir(FOLDER)
 import numpy as np, coremltools as ct
-from metallab import converters
 x = np.load("x.npy")
-model = ct.models.MLModel("small.mlpackage", compute_units=getattr(ct.ComputeUnit, converters.UNITS[UNIT]))
+model = ct.models.MLModel("small.mlpackage", compute_units=getattr(ct.ComputeUnit, UNIT))
 spec = model.get_spec().description
 y = np.asarray(model.predict({spec.input[0].name: x})[spec.output[0].name])
 """
@@ -97,6 +87,34 @@ def _here(text: str) -> str:
     return f"FOLDER = {str(Path.cwd())!r}\n{text}"
 
 
+def loaded(method: str, package: str) -> isolated.Outcome:
+    """What MPSGraph answers by a package that a method of MPSGraphExecutable reads."""
+    text = f"METHOD, PACKAGE = {method!r}, {str(Path(package).resolve())!r}\n{LOADED}"
+    return isolated.run(_here(text), results=["y"], device="mps", timeout=80)
+
+
+def mpsgraphtool(*words: str, timeout: float = 300) -> subprocess.CompletedProcess:
+    """Run Apple's mpsgraphtool. A negative code is a signal's: it may abort on a model that it cannot convert."""
+    if not (tool := find_tool("mpsgraphtool")):
+        pytest.skip("mpsgraphtool is not here; it comes with Xcode 15 or newer")
+    pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
+    return subprocess.run([tool, *words], check=False, timeout=timeout, **pipes)
+
+
+class OnCoreML:
+    """An ONNX file in ONNX Runtime, with Core ML for what its Core ML provider takes and the CPU for the rest."""
+
+    def __init__(self, model: str) -> None:
+        options = onnxruntime.SessionOptions()
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        self.there = PROVIDER in onnxruntime.get_available_providers()
+        wanted = [(PROVIDER, {"ModelFormat": "MLProgram", "RequireStaticInputShapes": "1"})] if self.there else []
+        self.session = onnxruntime.InferenceSession(model, options, providers=[*wanted, "CPUExecutionProvider"])
+        self.taken: dict[str, list[str]] = {}
+        for part in self.session.get_provider_graph_assignment_info():
+            self.taken.setdefault(part.ep_name, []).extend(node.op_type for node in part.get_nodes())
+
+
 def verdict(got: np.ndarray, dtype: str) -> str:
     """ "agrees", or how far a result is from the network's."""
     return parity.agreement(np.load("truth.npy"), np.asarray(got).reshape(1, 10), dtype)
@@ -106,22 +124,20 @@ def verdict(got: np.ndarray, dtype: str) -> str:
 def test_mpsgraph_reads_core_ml():
     """``initWithCoreMLPackageAtURL`` (macOS 15) reads a package of coremltools, and answers as PyTorch does."""
     make(core_ml=True)
-    ran = isolated.run(_here(READ), results=["y"], device="mps", timeout=80)
+    ran = loaded("initWithCoreMLPackageAtURL_compilationDescriptor_", "small.mlpackage")
     assert ran.ok, ran.detail[-2000:]
     assert verdict(ran["y"], "float32") == parity.AGREES
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 09b, metallab.converters", seconds=90)
+@pytest.mark.claim(on="mac", used_in="notebook 09b", seconds=90)
 def test_mpsgraphtool_takes_our_flags(evidence):
-    """``mpsgraphtool``'s usage names the flags that `converters.convert` gives it, which are those of public scripts.
+    """``mpsgraphtool``'s usage names the flags that notebook 09b gives it, which are those of public scripts.
 
     Its usage in full, without arguments, and of convert.
     """
-    runs = {name: converters.mpsgraphtool(*words, timeout=30) for name, words in QUESTIONS.items()}
-    if any(ran.code is None for ran in runs.values()):
-        pytest.skip("mpsgraphtool is not here; it comes with Xcode 15 or newer")
-    evidence("usage", {name: str(ran)[:6000] for name, ran in runs.items()})
-    told = "\n".join(f"{ran.out}{ran.err}" for ran in runs.values())
+    runs = {name: mpsgraphtool(*words, timeout=30) for name, words in QUESTIONS.items()}
+    evidence("usage", {name: f"{ran.stdout}{ran.stderr}"[:6000] for name, ran in runs.items()})
+    told = "\n".join(f"{ran.stdout}{ran.stderr}" for ran in runs.values())
     missing = [flag for flag in FLAGS if flag not in told]
     assert not missing
 
@@ -130,22 +146,25 @@ def test_mpsgraphtool_takes_our_flags(evidence):
 @pytest.mark.parametrize("source", ["small.mlpackage", "small.onnx"])
 def test_mpsgraphtool_converts(source, evidence):
     """``mpsgraphtool convert`` turns the Core ML package and the ONNX file into packages that are right."""
-    if converters.find_tool("mpsgraphtool") is None:
+    if find_tool("mpsgraphtool") is None:
         pytest.skip("mpsgraphtool is not here; it comes with Xcode 15 or newer")
     make(core_ml=True)
-    ran = converters.convert(Path(source).resolve(), Path.cwd(), "converted")
-    evidence("told", str(ran)[-3000:])
+    kind = "-onnx" if source.endswith(".onnx") else "-coremlpackage"
+    target = ["-deploymentPlatform", "macOS", "-minimumDeploymentTarget", "15.0.0"]
+    place = ["-path", str(Path.cwd()), "-packageName", "converted"]
+    ran = mpsgraphtool("convert", kind, str(Path(source).resolve()), *place, *target)
+    evidence("told", f"{ran.stdout}{ran.stderr}"[-3000:])
     made = sorted(str(path) for path in Path().glob("converted*"))
     evidence("made", made)
-    assert ran.code == 0
+    assert ran.returncode == 0
     assert made
-    loaded = isolated.run(_here(f"PACKAGE = {made[0]!r}\n{CONVERTED}"), results=["y"], device="mps", timeout=60)
-    assert loaded.ok, loaded.detail
-    assert verdict(loaded["y"], "float16") == parity.AGREES
+    read = loaded("initWithMPSGraphPackageAtURL_compilationDescriptor_", made[0])
+    assert read.ok, read.detail
+    assert verdict(read["y"], "float16") == parity.AGREES
 
 
 @pytest.mark.claim(on="mac", used_in="notebook 09b, GPU and Neural Engine", seconds=240)
-@pytest.mark.parametrize("unit", converters.UNITS)
+@pytest.mark.parametrize("unit", ["CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"])
 def test_core_ml_predicts_on_each_unit(unit):
     """Core ML answers as PyTorch does when it may use the CPU, the GPU, or the Neural Engine.
 
@@ -177,13 +196,13 @@ def test_onnx_runtime_reaches_core_ml(evidence):
     At float16's tolerance. Elsewhere it computes on the CPU.
     """
     make(core_ml=False)
-    through = converters.OnnxOnCoreML(Path("small.onnx"), cache=Path("cache"), units="ALL")
-    answer = verdict(through(np.load("x.npy")), through.dtype)
-    evidence("taken", taken := {provider: dict(operations) for provider, operations in through.taken().items()})
-    assert answer == parity.AGREES
-    if not through.on_core_ml:
+    through = OnCoreML("small.onnx")
+    answer = through.session.run(None, {"input": np.load("x.npy")})[0]
+    evidence("taken", through.taken)
+    assert verdict(answer, "float16" if through.there else "float32") == parity.AGREES
+    if not through.there:
         pytest.skip("this ONNX Runtime has no Core ML provider; on the CPU it agrees")
-    assert converters.PROVIDER in taken
+    assert PROVIDER in through.taken
 
 
 @pytest.mark.claim(on="cpu", used_in="notebook 10, what goes wrong", seconds=240, slow=True)
@@ -203,8 +222,8 @@ def test_core_ml_leaves_int8_to_the_cpu(evidence):
     make(core_ml=False)
     small = Path("int8.onnx")
     quantize_static("small.onnx", small, Typical())
-    through = converters.OnnxOnCoreML(small, cache=Path("cache"), units="ALL")
-    evidence("taken", taken := {provider: dict(operations) for provider, operations in through.taken().items()})
-    if not through.on_core_ml:
+    through = OnCoreML(str(small))
+    evidence("taken", through.taken)
+    if not through.there:
         pytest.skip("this ONNX Runtime has no Core ML provider")
-    assert not {"Conv", "Gemm", "QLinearConv", "QGemm"} & set(taken.get(converters.PROVIDER, {}))
+    assert not {"Conv", "Gemm", "QLinearConv", "QGemm"} & set(through.taken.get(PROVIDER, []))

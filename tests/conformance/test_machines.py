@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
-from metallab import converters, device, isolated, machine, memory, paths
+from conformance.claims import find_tool
+from metallab import device, isolated, machine, memory, paths
 
 pytestmark = pytest.mark.claim(on="cpu")
 H264 = "avc1"
@@ -55,7 +56,7 @@ def test_tools_of_xcode(evidence):
 
     Asks xcrun -f for each, and those that are there for their version.
     """
-    tools = {name: converters.find_tool(name) for name in XCODE}
+    tools = {name: find_tool(name) for name in XCODE}
     versions = {name: _version(path) for name, path in tools.items() if path and name != "mpsgraphtool"}
     versions["macOS"] = _version("sw_vers", "-buildVersion")
     versions["developer folder"] = _version("xcode-select", "-p")

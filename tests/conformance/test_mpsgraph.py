@@ -155,36 +155,37 @@ def test_results_are_read_back(G):
 
 STORE = """
 import numpy as np, MetalPerformanceShadersGraph as mps
-from pathlib import Path
+from Foundation import NSURL
 from metallab import mpsgraph
-from metallab.mpsgraph import packages
 graph = mps.MPSGraph.alloc().init()
-a, b = (graph.placeholderWithShape_dataType_name_([2, 3], mps.MPSDataTypeFloat32, name) for name in "ab")
+place = graph.placeholderWithShape_dataType_name_
+a, b = (place([2, 3], mps.MPSDataTypeFloat32, name) for name in "ab")
 outputs = [
     graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, b, None),
     graph.additionWithPrimaryTensor_secondaryTensor_name_(a, b, None),
 ]
 program = mpsgraph.compile(graph, [a, b], outputs)
 compiled = program(np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32))
-packages.store(program, Path(PACKAGE))
+how = mps.MPSGraphExecutableSerializationDescriptor.alloc().init()
+how.setDeploymentPlatform_(mps.MPSGraphDeploymentPlatformMacOS)
+how.setMinimumDeploymentTarget_("15.0.0")
+program.executable.serializeToMPSGraphPackageAtURL_descriptor_(NSURL.fileURLWithPath_(PACKAGE), how)
 fed = [[a, b].index(tensor) for tensor in program.executable.feedTensors()]
 targets = [outputs.index(tensor) for tensor in program.executable.targetTensors()]
 """
 LOAD = """
-import numpy as np
-from pathlib import Path
-from metallab.mpsgraph import packages
-program = packages.load(Path(PACKAGE))
-loaded = program(np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32))
-fed = program.executable.feedTensors()
+import numpy as np, MetalPerformanceShadersGraph as mps
+from Foundation import NSURL
+from metallab import mpsgraph
+read = mps.MPSGraphExecutable.alloc().initWithMPSGraphPackageAtURL_compilationDescriptor_
+executable = read(NSURL.fileURLWithPath_(PACKAGE), None)
+place = mps.MPSGraph.alloc().init().placeholderWithShape_dataType_name_
+inputs, outputs = (tuple(place(SHAPE, mps.MPSDataTypeFloat32, name) for name in names) for names in ("ab", "cd"))
+feeds, targets = tuple(inputs[i] for i in FED), tuple(outputs[i] for i in TARGETS)
+numbers = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE), np.ones(SHAPE, np.float32)
+loaded = mpsgraph.Program(executable, inputs, outputs, feeds, targets)(*numbers)
+fed = executable.feedTensors()
 fed = None if fed is None else [str(tensor) for tensor in fed]
-"""
-OTHER_SHAPE = """
-import numpy as np
-from pathlib import Path
-from metallab.mpsgraph import packages
-program = packages.load(Path(PACKAGE))
-program(*(np.ones((5, 5), np.float32) for _ in range(2)))
 """
 BAD_GRAPH = """
 import MetalPerformanceShadersGraph as mps
@@ -206,12 +207,12 @@ def test_apples_calls_alone_store_and_load_a_package(G):
     np.testing.assert_array_equal(loaded["answer"], [0, 0, 0, 1])
 
 
-@pytest.mark.claim(used_in="notebook 09b, metallab.mpsgraph.packages", seconds=200)
+@pytest.mark.claim(used_in="notebook 09b, Deeper: a whole network", seconds=200)
 def test_packages_load_in_another_process(G, evidence):
-    """A stored MPSGraphPackage runs in a process that never saw the graph, with the orders from our JSON file.
+    """A stored MPSGraphPackage runs in a process that never saw the graph, if the orders are written down beside it.
 
     Two inputs' difference and sum: the difference is wrong if inputs are taken for each other, both are if outputs are.
-    Before that the same, compiled. And feedTensors() of what was loaded is None, so that the file is needed.
+    feedTensors() of what was loaded is None, so that the note is needed.
     """
     package = f"PACKAGE = {str(Path('small.mpsgraphpackage').resolve())!r}\n"
     stored = isolated.run(package + STORE, results=["compiled", "fed", "targets"], device="mps", timeout=60)
@@ -220,11 +221,13 @@ def test_packages_load_in_another_process(G, evidence):
     evidence("files", sorted(str(path) for path in Path("small.mpsgraphpackage").rglob("*")))
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(stored["compiled"], [x - 1, x + 1])
-    loaded = isolated.run(package + LOAD, results=["loaded", "fed"], device="mps", timeout=60)
+    orders = f"FED, TARGETS, SHAPE = {stored['fed']}, {stored['targets']}, [2, 3]\n"
+    loaded = isolated.run(package + orders + LOAD, results=["loaded", "fed"], device="mps", timeout=60)
     assert loaded.ok, loaded.detail
     np.testing.assert_array_equal(loaded["loaded"], [x - 1, x + 1])
     assert loaded["fed"] is None
-    evidence("given another shape", str(apart(package + OTHER_SHAPE, device="mps", timeout=60)))
+    other = package + orders.replace("[2, 3]", "[5, 5]") + LOAD
+    evidence("given another shape", str(apart(other, device="mps", timeout=60)))
 
 
 @pytest.mark.claim(used_in="notebook 09b, when it goes wrong; metallab.mpsgraph", seconds=90)

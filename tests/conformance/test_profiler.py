@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch.mps import profiler
 
-from conformance.claims import ON_A_MAC
-from metallab import converters, isolated
+from conformance.claims import ON_A_MAC, find_tool
+from metallab import isolated
 from metallab.pytorch import mps_log
 
 LOGGED = """
@@ -135,7 +135,7 @@ def test_instruments_records_them(evidence):
 
     xctrace comes with the whole Xcode.
     """
-    if not (xctrace := converters.find_tool("xctrace")):
+    if not (xctrace := find_tool("xctrace")):
         pytest.skip("xctrace is not here; it comes with Xcode, not with the command-line tools")
     Path("work.py").write_text(SIGNPOSTS.format(work=THEIRS))
     launch = ["--launch", "--", sys.executable, str(Path("work.py").resolve())]

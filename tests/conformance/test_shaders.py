@@ -9,7 +9,8 @@ import pytest
 import torch
 from test_kernels import LAYOUTS, assert_follows_the_rule, numbers
 
-from metallab import converters, units
+from conformance.claims import find_tool
+from metallab import units
 from metallab.pytorch import kernels
 from metallab.pytorch.kernels import extension, rule, softshrink
 
@@ -163,7 +164,7 @@ def test_metal_compiler_takes_our_files(evidence):
 
     xcrun metal is a download of its own since Xcode 26; its warnings are kept.
     """
-    if not (metal := converters.find_tool("metal")):
+    if not (metal := find_tool("metal")):
         pytest.skip("the metal compiler is not here: xcodebuild -downloadComponent MetalToolchain")
     Path("softshrink.metal").write_text(kernels.source("softshrink.metal"))
     command = [metal, "-Wall", "-c", "softshrink.metal", "-o", "softshrink.air"]
