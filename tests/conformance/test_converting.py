@@ -213,13 +213,14 @@ def test_core_ml_leaves_int8_to_the_cpu(evidence):
     """
     from onnxruntime.quantization import CalibrationDataReader, quantize_static
 
+    make(core_ml=False)
+
     class Typical(CalibrationDataReader):
         given = iter([{"input": np.load("x.npy")}])
 
         def get_next(self):
             return next(self.given, None)
 
-    make(core_ml=False)
     small = Path("int8.onnx")
     quantize_static("small.onnx", small, Typical())
     through = OnCoreML(str(small))
