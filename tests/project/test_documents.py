@@ -17,7 +17,7 @@ from metallab import paths
 ROOT = paths.ROOT
 FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name != "build"]
 FILES = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in folder.rglob("*.md"))]
-DOCUMENTS = sorted(path for path in FILES if not path.is_symlink())  # a link is looked at where it leads
+DOCUMENTS = sorted(path for path in FILES if not path.is_symlink() and "checkpoint" not in path.name)  # made by Jupyter
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 VARIABLES = set(re.findall(r"^([A-Z]+) *\?=", MAKEFILE, re.MULTILINE)) | {"BIN"}
