@@ -25,7 +25,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from nbformat.v4 import new_code_cell
 from wrong_answers import WRONG_ANSWERS
 
-from metallab import headless, isolated, paths, records, workshop
+from metallab import headless, isolated, needs, paths, records, workshop
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 LIMITS = {"cell_timeout": 240, "timeout": 600}  # seconds
@@ -102,7 +102,7 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
     result = headless.run_notebook(longer, device=device, out=tmp_path / "out", allow_errors=True, **LIMITS)
     if result.lacking:
         warnings.warn(f"{path.stem} is incomplete: {result.lacking}", stacklevel=1)
-    here = lambda name: shutil.which(name) if name == "c++" else importlib.util.find_spec(name)
+    here = lambda name: needs.has_compiler() if name == "c++" else importlib.util.find_spec(name)
     lacking = [name for name in without(page) if not here(name)]
     if lacking or device in skip.get("device", []):
         assert (result.status, result.reason) == ("skipped", skip.reason)

@@ -9,12 +9,16 @@ import re
 
 import nbformat
 import torch
+from matplotlib.axes import Axes
 
 from metallab import paths
 
 LIBRARIES = ("metallab", "metalsim")
-COMMON = {name for kind in (str, list, dict, set, pathlib.Path, torch.Tensor) for name in dir(kind)}
-"""Names that Python's and PyTorch's own objects have, too: which one is meant, the syntax does not say."""
+FOLDERS = ("utils/metallab", "metalsim/src/metalsim")
+APPLES = {"graph", "objc"}
+"""Folders of metalsim whose names are Apple's: what they simulate is looked up in Apple's documentation."""
+COMMON = {name for kind in (str, list, dict, set, pathlib.Path, torch.Tensor, Axes) for name in dir(kind)}
+"""Names that objects of Python, PyTorch and Matplotlib have, too: which one is meant, the syntax does not say."""
 
 
 def called_names() -> dict[str, set[str]]:
@@ -24,7 +28,7 @@ def called_names() -> dict[str, set[str]]:
     -------
     dict of str to set of str
         The pages, by their number, that call a name. Names that a page defines itself, that another imported package is
-        asked for, or that Python's and PyTorch's own objects have as well, are left out.
+        asked for, or that objects of `COMMON` have as well, are left out.
     """
     public, pages = _public_names(), collections.defaultdict(set)
     for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
@@ -34,9 +38,8 @@ def called_names() -> dict[str, set[str]]:
 
 
 def _public_names() -> set[str]:
-    files = [
-        file for folder in ("utils/metallab", "metalsim/src/metalsim") for file in (paths.ROOT / folder).rglob("*.py")
-    ]
+    files = [file for folder in FOLDERS for file in (paths.ROOT / folder).rglob("*.py")]
+    files = [file for file in files if not APPLES & set(file.relative_to(paths.ROOT).parts)]
     nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8")))]
     named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return {node.name for node in nodes if isinstance(node, named) and not node.name.startswith("_")} - COMMON

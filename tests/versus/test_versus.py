@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from metallab import paths, records, turns
+from metallab import checks, paths, records, turns
 from metallab.__main__ import main
 from metallab.versus import cases, command, lockstep, report, sides, worker
 from metallab.versus.lockstep import Command, Settings
@@ -220,6 +220,14 @@ def test_an_output_is_read_as_it_was_written(tmp_path):
 def test_a_folder_of_pythonpath_that_is_not_there_is_refused():
     with pytest.raises(sides.SideError, match="no_such"):
         sides._folders("no_such")
+
+
+@pytest.mark.parametrize(("one", "other"), [(b"\1" + bytes(9), b"\1"), ([2**70, 1], [2**70, 2]), ("a\0", "a")])
+def test_what_numpy_would_cut_is_compared_whole(one, other, tmp_path):
+    for name, given in (("one", one), ("other", other)):
+        worker.save_output(given, tmp_path / f"{name}.npz")
+    with pytest.raises(checks.Mismatch):
+        checks.assert_close(*(worker.load_output(tmp_path / f"{name}.npz") for name in ("one", "other")), "float32")
 
 
 def test_what_one_side_lacks_is_new_or_lost(file, tmp_path):
@@ -604,3 +612,18 @@ def test_exit_codes(answers, code):
         for answer in answers
     ]
     assert report.exit_code(of) == code
+
+
+def test_two_parts_of_one_name_are_refused(tmp_path):
+    with pytest.raises(TypeError, match=r"called result\.1"):
+        worker.save_output({1: 1.0, "1": 2.0}, tmp_path / "output.npz")
+
+
+def test_a_project_inside_a_repository_is_the_side_s(tmp_path, monkeypatch):
+    inner = tmp_path / "inner"
+    (inner / "package").mkdir(parents=True)
+    (inner / "package" / "__init__.py").touch()
+    (inner / "pyproject.toml").touch()
+    monkeypatch.chdir(inner)
+    found = sides.parse(".", tmp_path)
+    assert (found.source, found.modules) == (inner, {"package"})

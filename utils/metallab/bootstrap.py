@@ -246,7 +246,7 @@ def stick(folder):
         must([UV, "pip", "compile", "pyproject.toml", *extras(), "-c", "lock.txt", *options], environment)
         options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--python-version", python]
         must([*PIP, "download", "--disable-pip-version-check", *options, "-r", listed, "--dest", wheels])
-    if subprocess.call([UV, "python", "install", "3.12"], env=environment) == 0:
+    if subprocess.call([UV, "python", "install", "--no-bin", "3.12"], env=environment) == 0:
         must(["tar", "-C", PYTHONS, "-cf", os.path.join(wheels, archive()), "."])
     else:
         print("There is no Python on it: each machine needs a Python 3.11 or 3.12 with header files of its own.")
@@ -286,8 +286,11 @@ def set_up(force):
             os.remove(COMPLETE)  # an interrupted set-up begins anew, from uv's cache
         if not update:
             if os.path.exists(os.path.join(WHEELS, archive())) and not os.path.exists(PYTHONS):
-                os.makedirs(PYTHONS)
-                must(["tar", "-C", PYTHONS, "-xf", os.path.join(WHEELS, archive())])
+                new = PYTHONS + ".new"  # whole or not at all
+                shutil.rmtree(new, ignore_errors=True)
+                os.makedirs(new)
+                must(["tar", "-C", new, "-xf", os.path.join(WHEELS, archive())])
+                os.rename(new, PYTHONS)
             make_empty(environment)
         install = [UV, "pip", "install", "--python", PYTHON]
         try:

@@ -126,10 +126,10 @@ def measure(
     """
     samples: dict[str, list[_Sample]] = {name: [] for name in ways}
     for number in within.items(range(1, rounds + 1), "rounds of launches"):
-        load = timing.Others()
-        time.sleep(QUIET)
-        others = load.cores()
         with turns.turn():  # its processes have it too: a turn inside a turn is the same
+            load = timing.Others()
+            time.sleep(QUIET)
+            others = load.cores()
             for name in list(samples):
                 if number == 1 and ways[name].spare and not within.left:
                     within.left_out.append(name)

@@ -16,6 +16,7 @@ import functools
 import html
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import shutil
 import subprocess
@@ -118,9 +119,16 @@ def _shader_compiler():
         return None
 
 
-def _has_objective_c() -> bool:
+def has_compiler() -> bool:
+    """Return whether there is a C++ compiler, ``CXX`` or ``c++``; a Mac without Xcode's tools has a stand-in for it."""
     if sys.platform == "darwin":
         return subprocess.run(["xcode-select", "-p"], capture_output=True).returncode == 0
+    return shutil.which(os.environ.get("CXX", "c++").split()[0]) is not None
+
+
+def _has_objective_c() -> bool:
+    if sys.platform == "darwin":
+        return has_compiler()
     from metalsim import SimulationError
     from metalsim.objc import toolchain
 
@@ -145,6 +153,7 @@ SETUP = "make setup FORCE=1"
 TOOLS = {
     "apple-gpu": Tool("an Apple GPU, be it simulated", _has_apple_gpu, _fix_apple_gpu),
     "shader-compiler": Tool("a compiler for Metal's language", _has_shader_compiler, lambda: SETUP),
+    "c++": Tool("a C++ compiler", has_compiler, functools.partial(_packages, "g++")),
     "sanitizers": Tool("clang's sanitizers", _has_sanitizers, functools.partial(_packages, _CLANG)),
     "objective-c++": Tool("an Objective-C++ compiler", _has_objective_c, functools.partial(_packages, _CLANG)),
     "coremltools": Tool(

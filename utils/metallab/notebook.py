@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,8 +86,8 @@ def skip_reason(notebook, device: str) -> str:
         devices, packages, reason = list(skip["device"]), list(skip.get("without", [])), skip["reason"].strip()
         if not reason or not set(devices) <= set(NAMES[1:]):
             raise ValueError(f"device is a list of {', '.join(NAMES[1:])}, and reason is not empty")
-        find = {"c++": shutil.which}
-        lacks = any(find.get(name, importlib.util.find_spec)(name) is None for name in packages)
+        is_here = lambda name: needs.has_compiler() if name == "c++" else importlib.util.find_spec(name)
+        lacks = not all(map(is_here, packages))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Failure(f"metadata.metallab.skip wants device and reason, and may have without: {error}") from None
     return reason if lacks or device in devices else ""

@@ -7,9 +7,11 @@ Every file that a run writes lies under ``build/`` of the checkout, in a folder 
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Mapping
@@ -29,6 +31,17 @@ FAILED = BUILD / "failed"
 REPORT = BUILD / "report"
 CONSTRAINTS = ROOT / "constraints.txt"
 PYPROJECT = ROOT / "pyproject.toml"
+
+
+def read_regular(path: Path, most: int = -1) -> bytes:
+    """Read a regular file, at most ``most`` bytes of it.
+
+    OSError for anything else: no link is followed, and no pipe waited for.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read(most)
 
 
 def run_folder(mode: str, device: str) -> Path:

@@ -37,10 +37,10 @@ def _outcome(outputs: Sequence[Mapping]) -> str:
 def of_folder(folder: Path) -> dict[str, list[str]]:
     """The outcomes of each page in a folder, by the page's number; of a page that cannot be read there are none."""
     pages = {}
-    for path in sorted(folder.glob("[0-9]*_*.ipynb")):
+    for path in sorted(folder.glob("[0-9]*_*.ipynb"), key=lambda path: (paths.NOTEBOOKS / path.name).exists()):
         try:
             pages[path.name.partition("_")[0]] = of_page(json.loads(paths.read_regular(path, LARGEST)))
-        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
             pages[path.name.partition("_")[0]] = []
     return pages
 

@@ -339,7 +339,7 @@ def read_picture(results: Path, headline: Headline) -> bytes:
     """Return the picture that `save` wrote beside a file of results. RecordError if another one, or none, is there."""
     file = results.with_suffix(".png")
     try:
-        content = file.read_bytes() if file.stat().st_size <= PICTURE_BYTES else b""
+        content = paths.read_regular(file, PICTURE_BYTES + 1)
     except OSError as error:
         raise RecordError(f"the picture {file.name} cannot be read ({error.strerror}): run the page again") from error
     if hashlib.sha256(content).hexdigest() != headline.sha256:

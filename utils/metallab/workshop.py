@@ -114,7 +114,7 @@ def give(page: dict, target: Path) -> bool | None:
         worked_on = was != _state(there)
     except FileNotFoundError:
         was, worked_on = None, False
-    except (OSError, ValueError, TypeError, LookupError):  # a link, a file of the student's
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):  # a link, a file of the student's
         return False
     if was == new:
         return None
@@ -142,6 +142,8 @@ def rescue(folder: Path = WORKSHOP) -> Path | None:
     if not earlier.is_dir() or aside.exists():
         return None
     folder.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() == 0:  # of the checkout's owner, where root serves a class
+        os.chown(folder, paths.ROOT.stat().st_uid, paths.ROOT.stat().st_gid)
     return Path(shutil.move(earlier, aside))
 
 
@@ -183,6 +185,9 @@ def _read(path: Path) -> nbformat.NotebookNode:
 
 def main(arguments: Sequence[str]) -> int:
     """0, or 2 with a message."""
+    if arguments and (len(arguments) > 1 or arguments[0].startswith("-")):
+        print("usage: python -m metallab.workshop [FOLDER]", file=sys.stderr)
+        return 2
     folder = Path(arguments[0]) if arguments else WORKSHOP
     try:
         written, kept = make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), folder)

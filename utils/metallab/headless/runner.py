@@ -165,7 +165,10 @@ def resolve_device(name: str) -> dict:
     UsageError, with its message, if there is no such device.
     """
     environment = {} if name == "auto" else {"METALLAB_DEVICE": name}
-    found = isolated.run(PICK, results=["answer"], environment=environment, timeout=PICK_SECONDS)
+    try:
+        found = isolated.run(PICK, results=["answer"], environment=environment, timeout=PICK_SECONDS)
+    except isolated.ChildFailed as error:
+        raise UsageError(f"looking for a device failed: {error}") from None
     if {"DeviceUnavailable", "ValueError", "SimulationUnavailable"} & set(found.kinds):
         raise UsageError(found.reason.partition(": ")[2])
     if not found.ok:

@@ -43,11 +43,13 @@ class Side:
     """The commit's hash; None for the working tree."""
     python: Path
     variables: Mapping[str, str] = field(default_factory=dict)
+    project: Path = Path()
+    """The folder with ``pyproject.toml``, below the checkout."""
 
     @property
     def source(self) -> Path:
         """The folder with the project's packages."""
-        return _source(self.checkout)
+        return _source(self.checkout / self.project)
 
     @property
     def modules(self) -> set[str]:
@@ -123,7 +125,7 @@ def parse(text: str, root: Path) -> Side:
             raise SideError(f"{text!r} names more than one {what}: one is enough")
     revision = revisions[0] if revisions else None
     python = pythons[0] if pythons else Path(sys.executable)
-    return Side(text, worktree(revision, root) if revision else root, revision, python, variables)
+    return Side(text, worktree(revision, root) if revision else root, revision, python, variables, _project(root))
 
 
 def describe(side: Side, device: str) -> Description:
@@ -197,6 +199,13 @@ def repository(folder: Path) -> Path:
         return Path(_git(folder, "rev-parse", "--show-toplevel"))
     except SideError:
         return folder
+
+
+def _project(root: Path) -> Path:
+    """Return the project of the current folder, below the working tree; the tree itself if none is nearer."""
+    here = Path.cwd()
+    inner = [folder for folder in (here, *here.parents) if folder.is_relative_to(root)]
+    return next((folder for folder in inner if (folder / "pyproject.toml").is_file()), root).relative_to(root)
 
 
 def worktree(revision: str, root: Path) -> Path:

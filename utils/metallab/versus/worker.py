@@ -243,13 +243,19 @@ def leaves(result, name="result"):
         parts = ((field.name, getattr(result, field.name)) for field in dataclasses.fields(kind))
     elif issubclass(kind, dict):
         parts = result.items()
-    elif issubclass(kind, (list, tuple)) and not all(issubclass(type(part), (int, float, complex)) for part in result):
+    elif issubclass(kind, (list, tuple)) and not is_numbers(result):
         parts = enumerate(result)
     else:
         yield name, result
         return
     for key, part in parts:
         yield from leaves(part, f"{name}.{key}")
+
+
+def is_numbers(result):
+    """Return whether a list holds only numbers that fit into one NumPy array."""
+    numbers = all(issubclass(type(part), (int, float, complex)) for part in result)
+    return numbers and all(-(2**63) <= part < 2**63 for part in result if isinstance(part, int))
 
 
 def fingerprint(result):
@@ -268,6 +274,8 @@ def to_numpy(leaf):
     import numpy as np
 
     array = [] if leaf is None else leaf
+    if isinstance(leaf, (str, bytes)) or (type(leaf) is int and not -(2**63) <= leaf < 2**63):
+        array = repr(leaf)  # NumPy drops zeros at the end of bytes, and has no larger integers
     if hasattr(leaf, "detach"):
         array = leaf.detach().cpu()
         array = array.float() if str(array.dtype) == "torch.bfloat16" else array
@@ -287,6 +295,8 @@ def save_output(result, path):
 
     arrays, dtypes = {}, {}
     for name, leaf in leaves(result):
+        if name in arrays:
+            raise TypeError(f"two parts of the output are called {name}: give its keys other names")
         if (dtype := getattr(leaf, "dtype", None)) is not None:
             dtypes[name] = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # PyTorch's has no name
         arrays[name] = to_numpy(leaf)

@@ -191,8 +191,9 @@ class Kernel:
     ) -> Report:
         """Run the kernel many times in other processes, and report its faults.
 
-        Under the address, undefined-behaviour and race sanitizers, in several orders of its threads and over several
-        kinds of garbage in threadgroup memory. The arguments keep their values. `timeout` is in seconds, for each run.
+        Under the address and undefined-behaviour sanitizers, watched for races, in several orders of its threads and
+        over several kinds of garbage in threadgroup memory. The arguments keep their values. `timeout` is in seconds,
+        for each run.
         """
         call = self._bind(args, threads, group_size, arg_casts)
         program = Program(self._library._code, self._number, self._library._described[self.name]["meets"])
