@@ -67,7 +67,7 @@ def test_a_mac_lacks_nothing_that_it_cannot_have(monkeypatch):
         monkeypatch.setattr(
             subprocess, "run", lambda command, code=code, **_: subprocess.CompletedProcess(command, code)
         )
-        assert [tool.fix() for tool in needs.missing(needs.TOOLS)] == lacking
+        assert {tool.fix() for tool in needs.missing(needs.TOOLS)} == set(lacking)
 
 
 def test_another_linux_is_told_what_to_install(no_tools, monkeypatch):
