@@ -13,7 +13,7 @@ from metallab import paths
 LIMITS = {"code": (("utils", "metalsim/src"), 25_500), "tests": (("tests", "metalsim/tests"), 25_500)}
 """Lines of Python below these folders, at most. A limit is only lowered."""
 
-NAMES_OF_THE_LIBRARY = 86
+NAMES_OF_THE_LIBRARY = 87
 """Functions, methods and classes of the library that the pages call, at most; the fewer, the less to look up."""
 
 
