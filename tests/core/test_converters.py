@@ -38,6 +38,7 @@ def test_core_ml_is_compared_before_it_is_timed(monkeypatch, tmp_path, wrong, le
     monkeypatch.setenv("METALLAB_MODE", "fast")
     coremltools = types.SimpleNamespace(models=types.SimpleNamespace(MLModel=Model), ComputeUnit=UNITS)
     monkeypatch.setitem(sys.modules, "coremltools", coremltools)
+    monkeypatch.setitem(sys.modules, "tensorflow", None)  # as the cell has it, and as it was afterwards
     monkeypatch.setattr(Model, "wrong", wrong)
     x = np.arange(4, dtype=np.float32)
     np.save("x.npy", x)

@@ -154,12 +154,20 @@ def test_the_cells_to_paste_need_nothing_else(trained, tmp_path):
 
 @pytest.mark.parametrize(
     ("accuracy", "low", "words"),
-    [(0.99, 1.1, "int8 pays"), (0.99, 0.9, "memory alone"), (0.99, None, "not known"), (0.98, 1.1, "Do not use")],
+    [
+        (0.99, 1.1, "int8 pays"),
+        (0.99, 0.9, "memory alone"),
+        (0.99, None, "not known"),
+        (0.98, 1.1, "Do not use"),
+        (0.99, 1.01, "16 bits beats both"),
+    ],
 )
 def test_advice_asks_for_right_answers_before_time(capsys, accuracy, low, words):
-    ratios = {} if low is None else {"int8": types.SimpleNamespace(low=low)}
+    ratios = {"16 bits": types.SimpleNamespace(low=1.05)}
+    ratios |= {} if low is None else {"int8": types.SimpleNamespace(low=low, high=low + 0.02)}
     kept = {"accuracy": {"float32": 0.995, "int8": accuracy}}
-    run("10_quantize_to_int8", "brings-words", kept=kept, best="int8", many=types.SimpleNamespace(ratios=ratios))
+    many = types.SimpleNamespace(ratios=ratios)
+    run("10_quantize_to_int8", "brings-words", kept=kept, best="int8", many=many, rival="16 bits")
     assert words in capsys.readouterr().out
 
 
