@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 
@@ -82,7 +83,8 @@ def test_locked_versions_are_installed(evidence):
 
     Of the packages that only the book, the class or the tests in a browser need, those that are installed.
     """
-    installed = {each.name.lower(): each.version for each in metadata.distributions()}
+    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}  # not what setuptools brings along
+    installed = {each.name.lower(): each.version for each in metadata.distributions(path=list(folders))}
     lines = [line for line in paths.CONSTRAINTS.read_text().splitlines() if not line.startswith("#")]
     locked = [each for each in map(Requirement, lines) if each.marker is None or each.marker.evaluate()]
     pairs = [(each.specifier, installed[each.name.lower()]) for each in locked if each.name.lower() in installed]
