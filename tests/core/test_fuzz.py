@@ -128,7 +128,7 @@ def assert_right(path: Path) -> str:
 OUTCOMES: Counter[str] = Counter()
 
 
-@fuzzed(200, content=changed_files())
+@fuzzed(400, content=changed_files())
 def read_any(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "any.json"
@@ -139,7 +139,7 @@ def read_any(content: bytes) -> None:
 def test_whatever_a_file_holds_it_is_refused_or_read_right():
     OUTCOMES.clear()
     read_any()
-    assert set(OUTCOMES) == {"read", "refused"}, "both are tried"
+    assert min(OUTCOMES["read"], OUTCOMES["refused"]) > 20
 
 
 # --- comparisons of tensors ---
@@ -207,7 +207,7 @@ def agree(a, b, allowed, size, slack):
     return apart <= limit * slack
 
 
-@fuzzed(200, pair=pairs_of_floats(), dtype=st.sampled_from(["float16", "float32", "float64", "int64"]))
+@fuzzed(400, pair=pairs_of_floats(), dtype=st.sampled_from(["float16", "float32", "float64", "int64"]))
 def test_numbers_agree_as_the_definition_says(pair, dtype):
     """What agrees without the array's size is accepted, what differs with the largest value for its size is not."""
     reference, result = pair
