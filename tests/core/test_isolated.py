@@ -11,7 +11,9 @@ import time
 import numpy as np
 import psutil
 import pytest
+import zmq
 from IPython.core.interactiveshell import InteractiveShell
+from jupyter_client.blocking import BlockingKernelClient
 
 from metallab import isolated, needs
 
@@ -190,6 +192,20 @@ def test_other_options_have_another_kernel(shell, monkeypatch, tmp_path):
     cell(shell, "x --threads 1 --set NAME='a b'", seen)
     assert gone(second)
     assert shell.user_ns["x"][-1] == os.getcwd() != folder
+
+
+def test_a_channel_that_connects_late_loses_no_message(shell, monkeypatch):
+    connect = BlockingKernelClient.connect_iopub
+
+    def late(client, identity=None):
+        client.context.setsockopt(zmq.RECONNECT_IVL, 2500)  # milliseconds; the kernel does not listen yet
+        socket = connect(client, identity)
+        client.context.setsockopt(zmq.RECONNECT_IVL, 100)
+        return socket
+
+    monkeypatch.setattr(BlockingKernelClient, "connect_iopub", late)
+    cell(shell, "x --set WHERE=late", "import os; x = os.environ['WHERE']")
+    assert shell.user_ns["x"] == "late"
 
 
 def test_output_warnings_and_figures_appear(shell, capfd, monkeypatch):

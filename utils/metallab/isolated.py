@@ -295,6 +295,13 @@ class _Kernel:
         self._log = log.open(encoding="utf-8", errors="replace")
         self._client = self._manager.blocking_client()
         self._client.start_channels()
+        try:
+            self._client.wait_for_ready(timeout=120)  # what a kernel publishes before we are connected is lost
+        except BaseException as error:
+            self.end()
+            if isinstance(error, RuntimeError):
+                raise ChildFailed(f"the process of this cell did not start: {error}") from None
+            raise
 
     def run(self, cell: str, names: Sequence[str], timeout: float) -> Outcome:
         """Execute a cell and show its output here. After ``crashed`` and ``hung`` the kernel has to be ended."""
