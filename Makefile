@@ -290,4 +290,6 @@ factor = $(if $(FACTOR),--factor '$(FACTOR)')
 serially = @$(if $(findstring command,$(origin JOBS)),echo 'JOBS is for make test: measuring in parallel would spoil the numbers.'; exit 2,:)
 
 # The notebooks' tests are named like test_runs_from_top_to_bottom[01_time_it_right].
-chosen = $(if $(ONLY),tests/project/test_notebooks.py -k '[$(ONLY)_ or [$(ONLY)]')
+# With them, what looks at all pages: rows and links, names that they call, pages as they ran.
+chosen = $(if $(ONLY),$(addprefix tests/,project/test_notebooks.py project/test_documents.py project/test_size.py results/test_show.py) \
+  -k '[$(ONLY)_ or [$(ONLY)] or each_notebook or every_notebook or few_names or readme_lists')

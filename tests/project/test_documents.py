@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 from metallab import paths
 
 ROOT = paths.ROOT
+PAGES = [page.name for page in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
 FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name != "build"]
 FILES = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in folder.rglob("*.md"))]
 DOCUMENTS = sorted(path for path in FILES if not path.is_symlink() and "checkpoint" not in path.name)  # made by Jupyter
@@ -134,8 +135,16 @@ def test_programs_are_python():
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "teaching.md"], ids=named)
 def test_every_notebook_has_its_row(path):
-    rows = re.findall(r"^\| \w+ \| \[[^]]+\]\([./]*notebooks/([^)]+)\)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    assert rows == [page.name for page in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
+    text = path.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \w+ \| \[[^]]+\]\([./]*notebooks/([^)]+)\)", text, re.MULTILINE)
+    assert rows == PAGES
+    assert "to be written" not in text
+
+
+def test_each_notebook_leads_to_the_next_and_readme_counts_them():
+    texts = [(paths.NOTEBOOKS / page).read_text(encoding="utf-8") for page in PAGES]
+    assert [re.search(r"\*\*Next\*\*[^(]*\(([^)#]+)", text)[1] for text in texts] == [*PAGES[1:], "../README.md"]
+    assert re.search(r"\d+", (ROOT / "README.md").read_text(encoding="utf-8"))[0] == str(len(PAGES))
 
 
 def test_the_citation_follows_its_schema():

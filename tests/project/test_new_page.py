@@ -28,7 +28,7 @@ def test_a_new_page_runs_and_has_its_rows(tmp_path, monkeypatch, capsys):
     assert result.status == "passed", result.reason
 
 
-@pytest.mark.parametrize("name", ["03c", "make", "3_x", "01_time_it_right"])
+@pytest.mark.parametrize("name", ["03c", "make", "3_x", "01_time_it_right", "01_other_words"])
 def test_bad_names_and_existing_pages_are_refused(name, capsys):
     with pytest.raises(SystemExit) as ended:
         new_page.main([name])

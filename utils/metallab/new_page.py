@@ -57,11 +57,11 @@ def cells(name: str, title: str) -> list:
 
 
 def make(name: str) -> list[str]:
-    """Write the notebook and its rows; return what is left to do. FileExistsError if there is such a notebook."""
+    """Write the notebook and its rows; return what is left to do. FileExistsError if a notebook has its number."""
     number, _, words = name.partition("_")
     title, file = words.replace("_", " ").capitalize(), paths.NOTEBOOKS / f"{name}.ipynb"
-    if file.exists():
-        raise FileExistsError(f"{paths.shown(file)} is there already: take another name")
+    if taken := [*paths.NOTEBOOKS.glob(f"{number}_*.ipynb")]:
+        raise FileExistsError(f"{name}: {paths.shown(taken[0])} has this number already; take another")
     page = v4.new_notebook(cells=cells(name, title))
     page.metadata |= {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -81,8 +81,9 @@ def make(name: str) -> list[str]:
     return [
         f"write {paths.shown(file)}, and what is to be written in {' and '.join(document for document, _ in LISTS)}",
         f"two wrong answers in tests/support/wrong_answers.py, under {name!r}",
-        "the link Next in the page before",
+        "the link Next in the page before, and in this one; the number of pages in README.md",
         f"make test ONLY={number}",
+        f"commit; then make run DEVICE=cpu ONLY={number} && make show RUN=build/full-cpu, and its link in README.md",
     ]
 
 
