@@ -1,4 +1,4 @@
-// Foundation, as much of it as Foundation.h declares, on GCC's Objective-C run time.
+// Foundation, as much of it as Foundation.h declares, on the run time of classes.cpp.
 
 #import <Foundation/Foundation.h>
 #import <objc/runtime.h>
@@ -28,9 +28,6 @@ Header* header(id object) {
 } // namespace
 
 @implementation NSObject
-
-+ (void)initialize {
-}
 
 + (instancetype)alloc {
   auto* memory = static_cast<Header*>(calloc(1, sizeof(Header) + class_getInstanceSize(self)));
@@ -103,6 +100,18 @@ Header* header(id object) {
 }
 
 @end
+
+// What the compiler calls for a property that holds an object.
+extern "C" void objc_setProperty(id self, SEL, ptrdiff_t offset, id value, BOOL, BOOL) {
+  auto* held = reinterpret_cast<id*>(reinterpret_cast<char*>(self) + offset);
+  id before = *held;
+  *held = [value retain];
+  [before release];
+}
+
+extern "C" id objc_getProperty(id self, SEL, ptrdiff_t offset, BOOL) {
+  return [[*reinterpret_cast<id*>(reinterpret_cast<char*>(self) + offset) retain] autorelease];
+}
 
 // ---- pools ----------------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 // The part of Foundation that host code of a Metal kernel uses, for the simulated Apple GPU. What is not here does not
-// compile. Memory is managed by hand (retain, release, autorelease): GCC's Objective-C run time has no ARC.
+// compile. Memory is managed by hand (retain, release, autorelease): this run time has no ARC.
 #pragma once
 
 #include <dispatch/dispatch.h>
 #include <limits.h>
 #include <math.h>
-#include <objc/objc.h>
+#include <objc/runtime.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,12 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-// as in Apple's headers, where nil fits every pointer
-#undef nil
-#undef Nil
-#define nil nullptr
-#define Nil nullptr
 
 #if __has_feature(objc_arc)
 #error "the simulated Apple GPU has no ARC: build without -fobjc-arc, as torch.utils.cpp_extension does by itself"
@@ -57,7 +51,6 @@ __attribute__((objc_root_class))
 @interface NSObject <NSObject> {
   Class isa;
 }
-+ (void)initialize;
 + (instancetype)alloc;
 + (instancetype)new;
 + (Class)class;

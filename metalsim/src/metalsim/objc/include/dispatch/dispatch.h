@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #ifdef __OBJC__
-#include <objc/objc.h>
+#include <objc/runtime.h>
 @protocol OS_dispatch_queue
 @end
 typedef id<OS_dispatch_queue> dispatch_queue_t;
