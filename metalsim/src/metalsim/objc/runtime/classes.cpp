@@ -223,3 +223,7 @@ extern "C" size_t class_getInstanceSize(const Class* of) {
 extern "C" bool class_respondsToSelector(Class* of, const Selector* selector) {
   return of != nullptr && method_of(of, selector) != nullptr;
 }
+
+extern "C" const char* sel_getName(const Selector* selector) {
+  return selector->name;
+}

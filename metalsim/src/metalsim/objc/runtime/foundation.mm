@@ -159,12 +159,6 @@ void metalsim::add_to_pool(id object) {
 
 // ---- strings --------------------------------------------------------------------------------------------------------
 
-@interface SimulatedString : NSString {
- @public
-  std::string* text;
-}
-@end
-
 namespace {
 
 std::string formatted(const char* format, va_list values) {
@@ -181,9 +175,7 @@ std::string formatted(const char* format, va_list values) {
 } // namespace
 
 NSString* metalsim::new_string(const std::string& text) {
-  SimulatedString* made = [SimulatedString alloc];
-  made->text = new std::string(text);
-  return made;
+  return [[NSString alloc] initWithUTF8String:text.c_str()];
 }
 
 NSString* metalsim::string(const std::string& text) {
@@ -215,12 +207,12 @@ NSString* metalsim::string(const std::string& text) {
 }
 
 - (instancetype)initWithUTF8String:(const char*)text {
-  [self release];
-  return metalsim::new_string(text);
+  _bytes = strdup(text);
+  return self;
 }
 
 - (const char*)UTF8String {
-  return "";
+  return _bytes != nullptr ? _bytes : "";
 }
 
 - (const char*)cStringUsingEncoding:(NSStringEncoding)encoding {
@@ -243,26 +235,14 @@ NSString* metalsim::string(const std::string& text) {
   return self;
 }
 
-@end
-
-@implementation SimulatedString
-
-- (const char*)UTF8String {
-  return text->c_str();
-}
-
 - (void)dealloc {
-  delete text;
+  free(const_cast<char*>(_bytes));
   [super dealloc];
 }
 
 @end
 
 @implementation NSConstantString
-
-- (const char*)UTF8String {
-  return _bytes;
-}
 
 - (instancetype)retain {
   return self;

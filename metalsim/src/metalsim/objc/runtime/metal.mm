@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "abi.h"
@@ -80,29 +81,12 @@ id<MTLBuffer> new_buffer(NSUInteger length) {
   return reinterpret_cast<id<MTLBuffer>>(made);
 }
 
-// Holds a buffer.
-class BufferReference {
- public:
-  explicit BufferReference(MetalBuffer* buffer = nullptr) : buffer_(buffer) {
-    if (buffer_ != nullptr)
-      buffer_->retain();
-  }
-  BufferReference(const BufferReference& other) : BufferReference(other.buffer_) {}
-  BufferReference& operator=(BufferReference other) {
-    std::swap(buffer_, other.buffer_);
-    return *this;
-  }
-  ~BufferReference() {
-    if (buffer_ != nullptr)
-      buffer_->release();
-  }
-  MetalBuffer* get() const {
-    return buffer_;
-  }
-
- private:
-  MetalBuffer* buffer_;
-};
+// Holds an object: a buffer, a pipeline.
+template <typename Object>
+std::shared_ptr<Object> held(Object* object) {
+  [(id)object retain];
+  return {object, [](Object* released) { [(id)released release]; }};
+}
 
 } // namespace
 
@@ -233,7 +217,7 @@ namespace {
 
 // What is bound to an index: a buffer from an offset on, or bytes of its own.
 struct Binding {
-  BufferReference buffer;
+  std::shared_ptr<MetalBuffer> buffer;
   NSUInteger offset = 0;
   std::vector<char> bytes;
 };
@@ -241,7 +225,7 @@ struct Binding {
 using Bindings = std::map<NSUInteger, Binding>;
 
 struct Dispatch {
-  SimulatedPipeline* pipeline;
+  std::shared_ptr<SimulatedPipeline> pipeline;
   Bindings bindings;
   std::array<uint32_t, 3> threads;
   std::array<uint32_t, 3> group_size;
@@ -249,7 +233,7 @@ struct Dispatch {
   void run() {
     std::vector<metalsim::Argument> arguments;
     for (auto& [index, bound] : bindings) {
-      const MetalBuffer* buffer = bound.buffer.get();
+      const auto& buffer = bound.buffer;
       if (buffer == nullptr)
         arguments.push_back({index, bound.bytes.data(), bound.bytes.size()});
       else
@@ -261,6 +245,21 @@ struct Dispatch {
   }
 };
 
+// Runs a block. What it throws a Mac would not live to see; a refusal may say so in its own words.
+template <typename Work>
+void contained(const char* method, bool passes_refusals, Work&& work) {
+  std::string thrown = "of an unknown type";
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    if (passes_refusals && dynamic_cast<const metalsim::Refused*>(&error) != nullptr)
+      throw;
+    thrown = error.what(); // PyTorch's go on with a stack trace
+  } catch (...) {
+  }
+  refuse(method, "a C++ exception left the block: " + thrown.substr(0, thrown.find('\n')), kEndsProcess);
+}
+
 constexpr int kHasCommands = 1; // bits of MetalStream::busy
 constexpr int kInsideQueue = 2;
 
@@ -269,19 +268,13 @@ metalsim::MetalStream stream;
 // The commands of a command buffer, shared with its encoder.
 struct Commands {
   explicit Commands(bool of_stream) : of_stream(of_stream) {}
-  ~Commands() {
-    for (auto handler : handlers)
-      _Block_release((const void*)handler);
-    for (auto& dispatch : work)
-      [dispatch.pipeline release];
-  }
 
   const bool of_stream; // PyTorch's: goes on after a commit
   MTLCommandBufferStatus status = MTLCommandBufferStatusNotEnqueued;
   bool encoding = false;
   bool encoder_lost = false;
   std::vector<Dispatch> work;
-  std::vector<MTLCommandBufferHandler> handlers;
+  std::vector<std::shared_ptr<void>> handlers; // blocks
 
   bool committed() const {
     return status >= MTLCommandBufferStatusCommitted;
@@ -318,44 +311,17 @@ struct Commands {
       fail_assertion("-[MTLCommandBuffer commit]", "commit an already committed command buffer");
   }
 
-  // Calls the handlers. What one throws a Mac would not live to see.
   void tell(id<MTLCommandBuffer> buffer) {
-    std::vector<MTLCommandBufferHandler> now;
-    now.swap(handlers);
-    std::string thrown;
-    for (auto handler : now) {
-      try {
-        if (thrown.empty())
-          handler(buffer);
-      } catch (const std::exception& error) {
-        thrown = error.what();
-      } catch (...) {
-        thrown = "of an unknown type";
-      }
-      _Block_release((const void*)handler);
-    }
-    if (!thrown.empty())
-      refuse(
-          "-[MTLCommandBuffer addCompletedHandler:]",
-          "a C++ exception left the block: " + thrown.substr(0, thrown.find('\n')),
-          kEndsProcess);
+    const auto now = std::exchange(handlers, {});
+    contained("-[MTLCommandBuffer addCompletedHandler:]", false, [&] {
+      for (const auto& handler : now)
+        ((MTLCommandBufferHandler)handler.get())(buffer);
+    });
   }
 
   void execute() {
-    std::vector<Dispatch> now;
-    now.swap(work);
-    std::string failed;
-    for (auto& dispatch : now) {
-      try {
-        if (failed.empty())
-          dispatch.run();
-      } catch (const metalsim::Refused& refused) {
-        failed = refused.what();
-      }
-      [dispatch.pipeline release];
-    }
-    if (!failed.empty())
-      throw metalsim::Refused(failed);
+    for (auto& dispatch : std::exchange(work, {}))
+      dispatch.run();
   }
 };
 
@@ -417,7 +383,7 @@ DEVICE_PROPERTY
     refuse("-[MTLCommandBuffer addCompletedHandler:]", "the block is nil", kCrashes);
   if ((*commands)->committed())
     fail_assertion("-[MTLCommandBuffer addCompletedHandler:]", "Completed handler provided after commit call");
-  (*commands)->handlers.push_back((MTLCommandBufferHandler)_Block_copy((const void*)handler));
+  (*commands)->handlers.emplace_back(_Block_copy((const void*)handler), &_Block_release);
 }
 
 - (void)enqueue {
@@ -457,24 +423,25 @@ DEVICE_PROPERTY
 
 namespace {
 
-void check_alive(SimulatedEncoder* encoder, const char* method) {
+// How refusals call a method of an encoder: every method has its selector in _cmd.
+std::string name_of(SEL selector) {
+  return "-[MTLComputeCommandEncoder " + std::string(sel_getName(selector)) + "]";
+}
+
+void check_alive(SimulatedEncoder* encoder, SEL method) {
   if (encoder->ended)
-    refuse(
-        "-[MTLComputeCommandEncoder " + std::string(method) + "]", "encoding has ended", kLayerOnly);
+    refuse(name_of(method), "encoding has ended", kLayerOnly);
 }
 
-void check_index(const char* method, NSUInteger index) {
+void check_index(SEL method, NSUInteger index) {
   if (index >= kMostBuffers)
-    refuse(
-        "-[MTLComputeCommandEncoder " + std::string(method) + "]",
-        "index(" + std::to_string(index) + ") must be < 31",
-        kLayerOnly);
+    refuse(name_of(method), "index(" + std::to_string(index) + ") must be < 31", kLayerOnly);
 }
 
-void check_offset(const char* method, const MetalBuffer* buffer, NSUInteger offset) {
-  if (buffer != nullptr && offset >= buffer->length)
+void check_offset(SEL method, const MetalBuffer* buffer, NSUInteger offset) {
+  if (offset >= buffer->length)
     refuse(
-        "-[MTLComputeCommandEncoder " + std::string(method) + "]",
+        name_of(method),
         "offset(" + std::to_string(offset) + ") must be < the buffer's length, " + std::to_string(buffer->length),
         kLayerOnly);
 }
@@ -512,76 +479,65 @@ std::array<uint32_t, 3> numbers(MTLSize size) {
 DEVICE_PROPERTY
 
 - (void)setComputePipelineState:(id<MTLComputePipelineState>)state {
-  check_alive(self, "setComputePipelineState:");
+  check_alive(self, _cmd);
   if (state == nil)
-    refuse("-[MTLComputeCommandEncoder setComputePipelineState:]", "computePipelineState must not be nil.", kLayerOnly);
+    refuse(name_of(_cmd), "computePipelineState must not be nil.", kLayerOnly);
   [state retain];
   [pipeline release];
   pipeline = (SimulatedPipeline*)state;
 }
 
 - (void)setBuffer:(id<MTLBuffer>)buffer offset:(NSUInteger)offset atIndex:(NSUInteger)index {
-  check_alive(self, "setBuffer:offset:atIndex:");
-  check_index("setBuffer:offset:atIndex:", index);
+  check_alive(self, _cmd);
+  check_index(_cmd, index);
   if (buffer == nil) {
     bindings->erase(index);
     return;
   }
   if (object_getClass(buffer) != [SimulatedBuffer class])
-    refuse(
-        "-[MTLComputeCommandEncoder setBuffer:offset:atIndex:]",
-        "that is no MTLBuffer; is it the storage of a CPU tensor?",
-        kCrashes);
-  check_offset("setBuffer:offset:atIndex:", structure(buffer), offset);
-  (*bindings)[index] = {BufferReference(structure(buffer)), offset, {}};
+    refuse(name_of(_cmd), "that is no MTLBuffer; is it the storage of a CPU tensor?", kCrashes);
+  check_offset(_cmd, structure(buffer), offset);
+  (*bindings)[index] = {held(structure(buffer)), offset, {}};
 }
 
 - (void)setBufferOffset:(NSUInteger)offset atIndex:(NSUInteger)index {
-  check_alive(self, "setBufferOffset:atIndex:");
+  check_alive(self, _cmd);
   auto found = bindings->find(index);
-  if (found == bindings->end() || found->second.buffer.get() == nullptr)
-    refuse(
-        "-[MTLComputeCommandEncoder setBufferOffset:atIndex:]",
-        "no buffer at index(" + std::to_string(index) + ")",
-        kLayerOnly);
-  check_offset("setBufferOffset:atIndex:", found->second.buffer.get(), offset);
+  if (found == bindings->end() || found->second.buffer == nullptr)
+    refuse(name_of(_cmd), "no buffer at index(" + std::to_string(index) + ")", kLayerOnly);
+  check_offset(_cmd, found->second.buffer.get(), offset);
   found->second.offset = offset;
 }
 
 - (void)setBytes:(const void*)bytes length:(NSUInteger)length atIndex:(NSUInteger)index {
-  check_alive(self, "setBytes:length:atIndex:");
-  check_index("setBytes:length:atIndex:", index);
+  check_alive(self, _cmd);
+  check_index(_cmd, index);
   if (length == 0 || length > kMostBytes)
-    refuse(
-        "-[MTLComputeCommandEncoder setBytes:length:atIndex:]",
-        "length(" + std::to_string(length) + ") must be 1 to 4096",
-        kLayerOnly);
+    refuse(name_of(_cmd), "length(" + std::to_string(length) + ") must be 1 to 4096", kLayerOnly);
   if (bytes == nullptr)
-    refuse("-[MTLComputeCommandEncoder setBytes:length:atIndex:]", "bytes must not be NULL", kLayerOnly);
+    refuse(name_of(_cmd), "bytes must not be NULL", kLayerOnly);
   auto* from = static_cast<const char*>(bytes);
-  (*bindings)[index] = {BufferReference(), 0, std::vector<char>(from, from + length)};
+  (*bindings)[index] = {nullptr, 0, std::vector<char>(from, from + length)};
 }
 
 - (void)dispatchThreads:(MTLSize)grid threadsPerThreadgroup:(MTLSize)group {
-  const char* method = "-[MTLComputeCommandEncoder dispatchThreads:threadsPerThreadgroup:]";
-  check_alive(self, "dispatchThreads:threadsPerThreadgroup:");
+  check_alive(self, _cmd);
   if (pipeline == nil)
-    refuse(method, "no compute pipeline state was set", kLayerOnly);
+    refuse(name_of(_cmd), "no compute pipeline state was set", kLayerOnly);
   for (NSUInteger extent : {grid.width, grid.height, grid.depth, group.width, group.height, group.depth})
     if (extent == 0 || extent > UINT32_MAX)
       refuse(
-          method,
+          name_of(_cmd),
           in_words("threadsPerGrid", grid) + ", " + in_words("threadsPerThreadgroup", group) +
               (extent == 0 ? " must not have a 0" : " must not have more than 2^32 - 1 of anything"),
           kLayerOnly);
   if (product(group) > pipeline->limits.most_threads)
     refuse(
-        method,
+        name_of(_cmd),
         in_words("threadsPerThreadgroup", group) + ", " + threads_in_words(group) + ", must be <= " +
             std::to_string(pipeline->limits.most_threads),
         kDoesNotRun);
-  [pipeline retain];
-  (*commands)->work.push_back({pipeline, *bindings, numbers(grid), numbers(group)});
+  (*commands)->work.push_back({held(pipeline), *bindings, numbers(grid), numbers(group)});
 }
 
 - (void)dispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)group {
@@ -591,7 +547,7 @@ DEVICE_PROPERTY
 }
 
 - (void)endEncoding {
-  check_alive(self, "endEncoding");
+  check_alive(self, _cmd);
   ended = YES;
   (*commands)->encoding = false;
 }
@@ -623,6 +579,16 @@ extern "C" void PyEval_RestoreThread(void*);
 
 namespace {
 
+// Does something at the end of a block.
+template <typename Work>
+struct Finally {
+  explicit Finally(Work given) : work(given) {}
+  ~Finally() {
+    work();
+  }
+  Work work;
+};
+
 // PyTorch's serial queue: one thread at a time.
 class SerialQueue {
  public:
@@ -644,59 +610,21 @@ class SerialQueue {
         PyEval_RestoreThread(python);
     }
     const std::lock_guard<std::mutex> lock(mutex_, std::adopt_lock);
-    const Owned owned(owner_);
+    owner_ = std::this_thread::get_id();
+    const Finally leave([this] { owner_ = std::thread::id(); });
     work();
   }
 
  private:
-  struct Owned {
-    explicit Owned(std::atomic<std::thread::id>& owner) : owner(owner) {
-      owner = std::this_thread::get_id();
-    }
-    ~Owned() {
-      owner = std::thread::id();
-    }
-    std::atomic<std::thread::id>& owner;
-  };
-
   std::mutex mutex_;
   std::atomic<std::thread::id> owner_;
 };
 
 SerialQueue queue;
 
-struct InsideQueue {
-  InsideQueue() {
-    stream.busy.fetch_or(kInsideQueue);
-  }
-  ~InsideQueue() {
-    stream.busy.fetch_and(~kInsideQueue);
-  }
-};
-
 const char* const kOwnQueue = "BUG IN CLIENT OF LIBDISPATCH: dispatch_sync called on queue already owned by current thread";
-const char* const kThrown = "a C++ exception left the block: ";
-
-} // namespace
-
-namespace {
 
 void abandon();
-
-// Runs a block that may throw only what a Mac would not live to see.
-void call(dispatch_block_t block) {
-  const InsideQueue inside;
-  try {
-    block();
-  } catch (const metalsim::Refused&) {
-    throw;
-  } catch (const std::exception& error) {
-    const std::string words = error.what(); // PyTorch's go on with a stack trace
-    refuse("dispatch_sync", kThrown + words.substr(0, words.find('\n')), kEndsProcess);
-  } catch (...) {
-    refuse("dispatch_sync", kThrown + std::string("of an unknown type"), kEndsProcess);
-  }
-}
 
 } // namespace
 
@@ -706,8 +634,10 @@ extern "C" void dispatch_sync(dispatch_queue_t given, dispatch_block_t block) {
   if (queue.is_mine())
     refuse("dispatch_sync", kOwnQueue, kEndsProcess);
   queue.exclusively([&] {
+    stream.busy.fetch_or(kInsideQueue);
+    const Finally leave([] { stream.busy.fetch_and(~kInsideQueue); });
     try {
-      call(block);
+      contained("dispatch_sync", true, block);
     } catch (...) {
       abandon();
       throw;

@@ -61,7 +61,10 @@ __attribute__((objc_root_class))
 typedef NSUInteger NSStringEncoding;
 enum : NSStringEncoding { NSASCIIStringEncoding = 1, NSUTF8StringEncoding = 4 };
 
-@interface NSString : NSObject
+@interface NSString : NSObject {
+  const char* _bytes;
+  unsigned int _count; // what the compiler lays out for @"text", and nothing reads
+}
 + (instancetype)string;
 + (instancetype)stringWithUTF8String:(const char*)text;
 + (instancetype)stringWithCString:(const char*)text encoding:(NSStringEncoding)encoding;
@@ -73,11 +76,8 @@ enum : NSStringEncoding { NSASCIIStringEncoding = 1, NSUTF8StringEncoding = 4 };
 @property(readonly) NSUInteger length;
 @end
 
-// What @"text" is: the compiler lays it out.
-@interface NSConstantString : NSString {
-  const char* _bytes;
-  unsigned int _count;
-}
+// What @"text" is.
+@interface NSConstantString : NSString
 @end
 
 typedef NSString* NSErrorDomain;

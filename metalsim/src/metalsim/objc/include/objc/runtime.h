@@ -26,6 +26,7 @@ const char* class_getName(Class of);
 Class class_getSuperclass(Class of);
 size_t class_getInstanceSize(Class of);
 BOOL class_respondsToSelector(Class of, SEL selector);
+const char* sel_getName(SEL selector);
 #ifdef __cplusplus
 }
 #endif
