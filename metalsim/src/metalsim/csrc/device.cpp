@@ -54,7 +54,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
   m.impl("convolution_overrideable", &convolution);
   m.impl("convolution_backward_overrideable", &convolution_backward);
   m.impl("_slow_conv2d_forward", &slow_convolution);
-  m.impl("_scaled_dot_product_attention_math_for_mps", &attention);
+  m.impl("_scaled_dot_product_attention_math_for_mps", torch::CppFunction::makeFromBoxedFunction<&attention>());
   m.impl("native_dropout", &native_dropout);
   m.impl("_lstm_mps", &lstm_mps);
   m.impl("lstm_mps_backward", &lstm_mps_backward);

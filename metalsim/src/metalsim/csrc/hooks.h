@@ -185,12 +185,8 @@ struct Hooks final : at::MPSHooksInterface {
   }
 };
 
-struct Guard final : c10::impl::DeviceGuardImplInterface {
+struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::kMPS> {
   using Stream = c10::Stream;
-  static constexpr c10::DeviceType static_type = c10::kMPS; // the registration asks for it
-  c10::DeviceType type() const override {
-    return c10::kMPS;
-  }
   c10::Device exchangeDevice(c10::Device) const override {
     return device();
   }
@@ -200,8 +196,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void setDevice(c10::Device d) const override {
     TORCH_CHECK(d.is_mps(), "Expected a MPS device, but got ", d);
   }
-  void uncheckedSetDevice(c10::Device) const noexcept override {}
-  Stream getStream(c10::Device) const override {
+  Stream getStream(c10::Device) const noexcept override {
     return Stream(Stream::DEFAULT, device());
   }
   Stream getDefaultStream(c10::Device d) const override {
@@ -213,11 +208,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   Stream getStreamFromGlobalPool(c10::Device d, bool) const override {
     return getStream(d);
   }
-  Stream exchangeStream(Stream stream) const override {
+  Stream exchangeStream(Stream stream) const noexcept override {
     return stream;
-  }
-  c10::DeviceIndex deviceCount() const noexcept override {
-    return 1;
   }
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {
     c10::DeviceCapability capability;
@@ -244,9 +236,6 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return events().elapsed_ms(id_of(start), id_of(end));
   }
   void synchronizeEvent(void*) const override {}
-  bool queryStream(const Stream&) const override {
-    return true;
-  }
   void synchronizeStream(const Stream&) const override {
     at::detail::getMPSHooks().deviceSynchronize();
   }

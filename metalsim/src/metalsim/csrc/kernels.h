@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/NativeFunctions.h>
+#include <ATen/core/functional.h>
 #include <ATen/native/Resize.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
@@ -24,17 +25,11 @@ inline OptionalTensor host_view(const OptionalTensor& tensor) {
 }
 
 inline std::vector<Tensor> host_views(at::TensorList tensors) {
-  std::vector<Tensor> views;
-  for (const auto& tensor : tensors)
-    views.push_back(host_view(tensor));
-  return views;
+  return c10::fmap(tensors, [](const Tensor& tensor) { return host_view(tensor); });
 }
 
 inline std::vector<Tensor> device_tensors(const std::vector<Tensor>& results) {
-  std::vector<Tensor> made;
-  for (const auto& result : results)
-    made.push_back(device_tensor(result));
-  return made;
+  return c10::fmap(results, [](const Tensor& result) { return device_tensor(result); });
 }
 
 // ---- copies ---------------------------------------------------------------------------------------------------------
@@ -234,27 +229,18 @@ inline std::tuple<Tensor, Tensor, Tensor> convolution_backward(
 
 // ---- attention, dropout, LSTM ---------------------------------------------------------------------------------------
 
-inline std::tuple<Tensor, Tensor> attention(
-    const Tensor& query,
-    const Tensor& key,
-    const Tensor& value,
-    const OptionalTensor& mask,
-    double dropout,
-    bool causal,
-    const OptionalTensor& dropout_mask,
-    std::optional<double> scale,
-    bool grouped) {
-  for (const OptionalTensor& tensor : {OptionalTensor(query), OptionalTensor(key), OptionalTensor(value), mask})
-    TORCH_CHECK(!tensor || !tensor->defined() || tensor->is_mps(), kTwoDevices);
-  check_arguments(
-      "aten::_scaled_dot_product_attention_math_for_mps",
-      {query, key, value, mask, dropout, causal, dropout_mask, scale, grouped});
-  OnHost on_host;
-  auto [result, weights] = at::_scaled_dot_product_attention_math(
-      host_view(query), host_view(key), host_view(value), host_view(mask), dropout, causal, host_view(dropout_mask),
-      scale, grouped);
-  count_op("aten::_scaled_dot_product_attention_math_for_mps");
-  return {device_tensor(result), device_tensor(weights)};
+// Computed by the operator that other devices have for it, which takes the same arguments.
+inline void attention(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static const auto on_host =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_scaled_dot_product_attention_math", "");
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  for (const c10::IValue& argument : arguments.slice(0, 4))
+    TORCH_CHECK(
+        !argument.isTensor() || !argument.toTensor().defined() || argument.toTensor().is_mps(), kTwoDevices);
+  if (const auto found = ask("aten::_scaled_dot_product_attention_math_for_mps", arguments))
+    throw_refusal(*found);
+  HostCall(on_host, stack).run();
+  count_op(op);
 }
 
 // What PyTorch asks of these arguments on every device.
@@ -379,10 +365,7 @@ inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> lstm_mps(
 }
 
 inline std::vector<Tensor> leaves(at::TensorList tensors) {
-  std::vector<Tensor> made;
-  for (const auto& tensor : tensors)
-    made.push_back(host_view(tensor).detach().requires_grad_());
-  return made;
+  return c10::fmap(tensors, [](const Tensor& tensor) { return host_view(tensor).detach().requires_grad_(); });
 }
 
 inline std::vector<Tensor> zeros_where_undefined(const std::vector<Tensor>& grads, at::TensorList like) {

@@ -47,7 +47,8 @@ class Usage {
  public:
   // RuntimeError, as on a Mac, if `bytes` more would pass the limit, or are more than one buffer of Metal may hold.
   void check_room(size_t bytes) {
-    TORCH_CHECK(bytes < kMaxBufferBytes, "Invalid buffer size: ", readable(bytes));
+    using c10::CachingAllocator::format_size;
+    TORCH_CHECK(bytes < kMaxBufferBytes, "Invalid buffer size: ", format_size(bytes));
     std::lock_guard<std::mutex> lock(mutex_);
     const auto used = size_t(stats_.allocated_bytes[0].current);
     if (limit_ == 0 || used + bytes <= limit_)
@@ -55,8 +56,8 @@ class Usage {
     ++stats_.num_ooms;
     TORCH_CHECK(
         false,
-        "MPS backend out of memory (MPS allocated: ", readable(used), ", other allocations: 0 bytes, max allowed: ",
-        readable(limit_), "). Tried to allocate ", readable(bytes),
+        "MPS backend out of memory (MPS allocated: ", format_size(used), ", other allocations: 0 bytes, max allowed: ",
+        format_size(limit_), "). Tried to allocate ", format_size(bytes),
         " on shared pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations"
         " (may cause system failure).");
   }
@@ -95,17 +96,6 @@ class Usage {
   }
 
  private:
-  static std::string readable(size_t bytes) {
-    constexpr const char* units[] = {"bytes", "KiB", "MiB", "GiB"};
-    double value = double(bytes);
-    int unit = 0;
-    for (; value >= 1024 && unit < 3; ++unit)
-      value /= 1024;
-    char text[32];
-    std::snprintf(text, sizeof text, unit ? "%.2f %s" : "%.0f %s", value, units[unit]);
-    return text;
-  }
-
   std::mutex mutex_;
   c10::CachingDeviceAllocator::DeviceStats stats_;
   size_t limit_ = size_t(kDefaultFraction * double(kRecommendedBytes));
@@ -245,9 +235,6 @@ struct DeviceMemory final : c10::DeviceAllocator {
       std::memset(host.mutable_data(), 0xff, bytes);
     return device_pointer(std::move(host));
   }
-  c10::DeleterFnPtr raw_deleter() const override {
-    return nullptr;
-  }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     std::memcpy(static_cast<MetalBuffer*>(to)->contents, static_cast<const MetalBuffer*>(from)->contents, bytes);
   }
@@ -287,9 +274,6 @@ struct PinnedMemory final : c10::Allocator {
     std::lock_guard<std::mutex> lock(mutex);
     all.insert(owner->get());
     return {owner->get(), owner, &release, c10::kCPU};
-  }
-  c10::DeleterFnPtr raw_deleter() const override {
-    return nullptr;
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     std::memcpy(to, from, bytes);

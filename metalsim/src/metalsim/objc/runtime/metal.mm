@@ -43,15 +43,22 @@ thread_local char said[metalsim::kSaidBytes]; // what Python says about a failur
 
 } // namespace
 
-#define DEVICE_PROPERTY               \
-  -(id<MTLDevice>)device {            \
-    return MTLCreateSystemDefaultDevice(); \
-  }
+// What has a device: everything here.
+@interface SimulatedObject : NSObject
+@end
+
+@implementation SimulatedObject
+
+- (id<MTLDevice>)device {
+  return MTLCreateSystemDefaultDevice();
+}
+
+@end
 
 // ---- buffers --------------------------------------------------------------------------------------------------------
 
 // The class of MetalBuffer, a C++ structure: nothing is allocated as an object of it.
-@interface SimulatedBuffer : NSObject <MTLBuffer>
+@interface SimulatedBuffer : SimulatedObject <MTLBuffer>
 @end
 
 namespace {
@@ -92,8 +99,6 @@ std::shared_ptr<Object> held(Object* object) {
 
 @implementation SimulatedBuffer
 
-DEVICE_PROPERTY
-
 - (instancetype)retain {
   structure(self)->retain();
   return self;
@@ -127,21 +132,21 @@ DEVICE_PROPERTY
 
 // ---- libraries, functions, pipelines --------------------------------------------------------------------------------
 
-@interface SimulatedLibrary : NSObject <MTLLibrary> {
+@interface SimulatedLibrary : SimulatedObject <MTLLibrary> {
  @public
   int64_t number;
   std::vector<std::string>* names;
 }
 @end
 
-@interface SimulatedFunction : NSObject <MTLFunction> {
+@interface SimulatedFunction : SimulatedObject <MTLFunction> {
  @public
   int64_t library;
   NSString* functionName;
 }
 @end
 
-@interface SimulatedPipeline : NSObject <MTLComputePipelineState> {
+@interface SimulatedPipeline : SimulatedObject <MTLComputePipelineState> {
  @public
   int64_t number;
   metalsim::PipelineLimits limits;
@@ -149,8 +154,6 @@ DEVICE_PROPERTY
 @end
 
 @implementation SimulatedFunction
-
-DEVICE_PROPERTY
 
 - (NSString*)name {
   return functionName;
@@ -164,8 +167,6 @@ DEVICE_PROPERTY
 @end
 
 @implementation SimulatedLibrary
-
-DEVICE_PROPERTY
 
 - (NSArray<NSString*>*)functionNames {
   return metalsim::array(*names);
@@ -190,8 +191,6 @@ DEVICE_PROPERTY
 @end
 
 @implementation SimulatedPipeline
-
-DEVICE_PROPERTY
 
 - (NSUInteger)maxTotalThreadsPerThreadgroup {
   return limits.most_threads;
@@ -329,13 +328,13 @@ using SharedCommands = std::shared_ptr<Commands>;
 
 } // namespace
 
-@interface SimulatedCommandBuffer : NSObject <MTLCommandBuffer> {
+@interface SimulatedCommandBuffer : SimulatedObject <MTLCommandBuffer> {
  @public
   SharedCommands* commands;
 }
 @end
 
-@interface SimulatedEncoder : NSObject <MTLComputeCommandEncoder> {
+@interface SimulatedEncoder : SimulatedObject <MTLComputeCommandEncoder> {
  @public
   SharedCommands* commands;
   Bindings* bindings;
@@ -345,8 +344,6 @@ using SharedCommands = std::shared_ptr<Commands>;
 @end
 
 @implementation SimulatedCommandBuffer
-
-DEVICE_PROPERTY
 
 - (instancetype)initForStream:(BOOL)ofStream {
   commands = new SharedCommands(std::make_shared<Commands>(ofStream));
@@ -476,8 +473,6 @@ std::array<uint32_t, 3> numbers(MTLSize size) {
 
 @implementation SimulatedEncoder
 
-DEVICE_PROPERTY
-
 - (void)setComputePipelineState:(id<MTLComputePipelineState>)state {
   check_alive(self, _cmd);
   if (state == nil)
@@ -571,12 +566,6 @@ extern "C" int PyGILState_Check(void);
 extern "C" void* PyEval_SaveThread(void);
 extern "C" void PyEval_RestoreThread(void*);
 
-@interface SimulatedQueue : NSObject <OS_dispatch_queue>
-@end
-
-@implementation SimulatedQueue
-@end
-
 namespace {
 
 // Does something at the end of a block.
@@ -645,12 +634,10 @@ extern "C" void dispatch_sync(dispatch_queue_t given, dispatch_block_t block) {
   });
 }
 
-@interface SimulatedCommandQueue : NSObject <MTLCommandQueue>
+@interface SimulatedCommandQueue : SimulatedObject <MTLCommandQueue>
 @end
 
 @implementation SimulatedCommandQueue
-
-DEVICE_PROPERTY
 
 - (id<MTLCommandBuffer>)commandBuffer {
   return [[[SimulatedCommandBuffer alloc] initForStream:NO] autorelease];
@@ -709,7 +696,7 @@ void* command_buffer() {
 }
 
 void* dispatch_queue() {
-  static SimulatedQueue* made = [SimulatedQueue new];
+  static NSObject* made = [NSObject new];
   return made;
 }
 
