@@ -15,6 +15,10 @@
 #include "generator.h"
 #include "memory.h"
 
+namespace torch::jit {
+TORCH_PYTHON_API py::object toPyObject(c10::IValue value); // of torch/csrc/jit/python/pybind_utils.h, which takes seconds
+}
+
 namespace metalsim {
 
 // `limited`: the kernel refuses some calls, or leaves them to the CPU, see `outcome`.
@@ -336,33 +340,6 @@ inline void run_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack
   run_on_cpu(op, stack);
 }
 
-// Whoever judges a call needs shapes, dtypes and settings.
-inline py::object for_python(const c10::IValue& value) {
-  if (value.isTensor())
-    return py::cast(value.toTensor());
-  if (value.isBool())
-    return py::cast(value.toBool());
-  if (value.isInt())
-    return py::cast(value.toInt());
-  if (value.isSymInt())
-    return py::cast(value.toSymInt().expect_int());
-  if (value.isDouble())
-    return py::cast(value.toDouble());
-  if (value.isComplexDouble()) {
-    const auto number = value.toComplexDouble();
-    return py::reinterpret_steal<py::object>(PyComplex_FromDoubles(number.real(), number.imag()));
-  }
-  if (value.isString())
-    return py::cast(value.toStringRef());
-  if (value.isList()) {
-    py::list items;
-    for (const c10::IValue& item : value.toListRef())
-      items.append(for_python(item));
-    return items;
-  }
-  return py::none();
-}
-
 // What becomes of a call that does not simply run: it raises, or goes to the CPU.
 struct Outcome {
   std::string error; // the type of the exception in Python; empty if the call goes to the CPU
@@ -374,7 +351,7 @@ std::optional<Outcome> ask(const std::string& name, const Arguments& arguments) 
   py::gil_scoped_acquire gil;
   py::list given;
   for (const c10::IValue& argument : arguments)
-    given.append(for_python(argument));
+    given.append(torch::jit::toPyObject(argument));
   const py::object found = py::reinterpret_borrow<py::object>(outcome)(name, given);
   if (found.is_none())
     return std::nullopt;

@@ -238,7 +238,6 @@ struct Dispatch {
       else
         arguments.push_back({index, static_cast<char*>(buffer->contents) + bound.offset, buffer->length - bound.offset});
     }
-    said[0] = '\0';
     if (shaders->launch(pipeline->number, arguments.data(), arguments.size(), threads.data(), group_size.data(), said) == 0)
       throw metalsim::Refused(said);
   }
@@ -744,6 +743,16 @@ extern "C" metalsim::MetalStream* metalsim_connect(const metalsim::Shaders* of_p
 
 // ---- the device -----------------------------------------------------------------------------------------------------
 
+namespace {
+
+bool succeeded(int64_t number, NSError** error) {
+  if (number == 0 && error != nullptr)
+    *error = metalsim::error(said);
+  return number != 0;
+}
+
+} // namespace
+
 @interface SimulatedDevice : NSObject <MTLDevice>
 @end
 
@@ -789,13 +798,9 @@ extern "C" metalsim::MetalStream* metalsim_connect(const metalsim::Shaders* of_p
 - (id<MTLLibrary>)newLibraryWithSource:(NSString*)source options:(MTLCompileOptions*)options error:(NSError**)error {
   if (source == nil)
     refuse("-[MTLDevice newLibraryWithSource:options:error:]", "the source is nil", kLayerOnly);
-  said[0] = '\0';
   const int64_t number = shaders->library(source.UTF8String, said);
-  if (number == 0) {
-    if (error != nullptr)
-      *error = metalsim::error(said);
+  if (!succeeded(number, error))
     return nil;
-  }
   SimulatedLibrary* made = [SimulatedLibrary new];
   made->number = number;
   made->names = new std::vector<std::string>;
@@ -809,14 +814,10 @@ extern "C" metalsim::MetalStream* metalsim_connect(const metalsim::Shaders* of_p
   if (function == nil)
     fail_assertion("-[MTLDevice newComputePipelineStateWithFunction:error:]", "computeFunction must not be nil.");
   metalsim::PipelineLimits limits = {};
-  said[0] = '\0';
   const int64_t number =
       shaders->pipeline(((SimulatedFunction*)function)->library, function.name.UTF8String, &limits, said);
-  if (number == 0) {
-    if (error != nullptr)
-      *error = metalsim::error(said);
+  if (!succeeded(number, error))
     return nil;
-  }
   SimulatedPipeline* made = [SimulatedPipeline new];
   made->number = number;
   made->limits = limits;

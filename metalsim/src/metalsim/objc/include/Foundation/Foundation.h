@@ -106,7 +106,4 @@ typedef NSString* NSErrorDomain;
 - (void)drain;
 @end
 
-#ifdef __cplusplus
-extern "C"
-#endif
-void NSLog(NSString* format, ...); // %s, %d, %g and the like; not %@
+extern "C" void NSLog(NSString* format, ...); // %s, %d, %g and the like; not %@

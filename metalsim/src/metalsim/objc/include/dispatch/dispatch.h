@@ -16,10 +16,4 @@ typedef struct dispatch_queue_s* dispatch_queue_t;
 
 typedef void (^dispatch_block_t)(void);
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-void dispatch_sync(dispatch_queue_t queue, dispatch_block_t block);
-#ifdef __cplusplus
-}
-#endif
+extern "C" void dispatch_sync(dispatch_queue_t queue, dispatch_block_t block);

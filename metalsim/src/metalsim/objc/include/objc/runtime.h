@@ -17,9 +17,7 @@ typedef bool BOOL;
 #define nil nullptr
 #define Nil nullptr
 
-#ifdef __cplusplus
 extern "C" {
-#endif
 Class object_getClass(id object);
 Class object_setClass(id object, Class given);
 const char* class_getName(Class of);
@@ -27,6 +25,4 @@ Class class_getSuperclass(Class of);
 size_t class_getInstanceSize(Class of);
 BOOL class_respondsToSelector(Class of, SEL selector);
 const char* sel_getName(SEL selector);
-#ifdef __cplusplus
 }
-#endif
