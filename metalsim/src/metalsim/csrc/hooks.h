@@ -32,7 +32,7 @@ class Events {
  public:
   uint32_t acquire(bool timed) {
     std::lock_guard<std::mutex> lock(mutex_);
-    events_[++last_] = {timed, false, 0};
+    events_[++last_] = {timed, 0};
     return last_;
   }
   void release(uint32_t id) {
@@ -43,27 +43,24 @@ class Events {
   void record(uint32_t id) {
     settle();
     std::lock_guard<std::mutex> lock(mutex_);
-    auto& event = find(id);
-    event.recorded = true;
-    event.time = event.timed ? now_ns() : 0;
+    find(id).time = now_ns();
   }
   bool query(uint32_t id) {
     std::lock_guard<std::mutex> lock(mutex_);
-    return find(id).recorded;
+    return find(id).time > 0;
   }
   double elapsed_ms(uint32_t start, uint32_t end) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const int64_t from = find(start).time, to = find(end).time;
-    TORCH_CHECK(from > 0 && to > 0, "Events were not created with argument 'enable_timing=True'");
-    TORCH_CHECK(to > from, "End event ", end, " was not recorded after start event ", start);
-    return double(to - from) * 1e-6;
+    const Event from = find(start), to = find(end);
+    TORCH_CHECK(from.timed && from.time > 0 && to.timed && to.time > 0, "Events were not created with argument 'enable_timing=True'");
+    TORCH_CHECK(to.time > from.time, "End event ", end, " was not recorded after start event ", start);
+    return double(to.time - from.time) * 1e-6;
   }
 
  private:
   struct Event {
     bool timed;
-    bool recorded;
-    int64_t time;
+    int64_t time; // 0 until it is recorded
   };
   Event& find(uint32_t id) {
     TORCH_CHECK(events_.count(id) > 0, "Invalid Event ID: ", id);

@@ -185,47 +185,41 @@ inline void check_same_type(const Tensor& input, const Tensor& other, const char
       "Input type (", input.toString(), ") and ", name, " type (", other.toString(), ") should be the same");
 }
 
-inline Tensor convolution(
-    const Tensor& input,
-    const Tensor& weight,
-    const OptionalTensor& bias,
-    IntArrayRef stride,
-    IntArrayRef padding,
-    IntArrayRef dilation,
-    bool transposed,
-    IntArrayRef output_padding,
-    int64_t groups) {
-  check_same_type(input, weight, "weight");
-  check_same_type(input, bias.value_or(Tensor()), "bias");
-  check_arguments(
-      "aten::convolution_overrideable",
-      {input, weight, bias, stride, padding, dilation, transposed, output_padding, groups});
-  OnHost on_host;
-  auto result = at::convolution(
-      widened(input), widened(weight), widened(bias), stride, padding, dilation, transposed, output_padding, groups);
-  count_op(transposed ? "aten::_mps_convolution_transpose" : "aten::_mps_convolution");
-  return narrowed(result, input);
-}
+// Convolutions, with stride, padding, dilation, transposed, output_padding and groups for options.
+template <typename... Options>
+struct Convolution {
+  static bool transposed(Options... options) {
+    return std::get<3>(std::make_tuple(options...));
+  }
 
-inline std::tuple<Tensor, Tensor, Tensor> convolution_backward(
-    const Tensor& grad_output,
-    const Tensor& input,
-    const Tensor& weight,
-    IntArrayRef stride,
-    IntArrayRef padding,
-    IntArrayRef dilation,
-    bool transposed,
-    IntArrayRef output_padding,
-    int64_t groups,
-    std::array<bool, 3> mask) {
-  OnHost on_host;
-  const std::vector<int64_t> bias_size{transposed ? weight.size(1) * groups : weight.size(0)};
-  auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(
-      widened(grad_output), widened(input), widened(weight), IntArrayRef(bias_size), stride, padding, dilation,
-      transposed, output_padding, groups, mask);
-  count_op(transposed ? "aten::mps_convolution_transpose_backward" : "aten::mps_convolution_backward");
-  return {narrowed(grad_input, input), narrowed(grad_weight, weight), narrowed(grad_bias, weight)};
-}
+  static Tensor forward(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Options... options) {
+    check_same_type(input, weight, "weight");
+    check_same_type(input, bias.value_or(Tensor()), "bias");
+    check_arguments("aten::convolution_overrideable", {input, weight, bias, options...});
+    OnHost on_host;
+    auto result = at::convolution(widened(input), widened(weight), widened(bias), options...);
+    count_op(transposed(options...) ? "aten::_mps_convolution_transpose" : "aten::_mps_convolution");
+    return narrowed(result, input);
+  }
+
+  static std::tuple<Tensor, Tensor, Tensor> backward(
+      const Tensor& grad_output,
+      const Tensor& input,
+      const Tensor& weight,
+      Options... options,
+      std::array<bool, 3> mask) {
+    OnHost on_host;
+    const int64_t groups = std::get<5>(std::make_tuple(options...));
+    const std::vector<int64_t> bias_size{transposed(options...) ? weight.size(1) * groups : weight.size(0)};
+    auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(
+        widened(grad_output), widened(input), widened(weight), IntArrayRef(bias_size), options..., mask);
+    count_op(
+        transposed(options...) ? "aten::mps_convolution_transpose_backward" : "aten::mps_convolution_backward");
+    return {narrowed(grad_input, input), narrowed(grad_weight, weight), narrowed(grad_bias, weight)};
+  }
+};
+
+using Convolutions = Convolution<IntArrayRef, IntArrayRef, IntArrayRef, bool, IntArrayRef, int64_t>;
 
 // ---- attention, dropout, LSTM ---------------------------------------------------------------------------------------
 
@@ -333,36 +327,11 @@ struct LstmOptions {
   bool train;
   bool bidirectional;
   bool batch_first;
+
+  bool draws() const {
+    return train && dropout > 0 && layers > 1;
+  }
 };
-
-using Triple = std::tuple<Tensor, Tensor, Tensor>;
-
-inline Triple lstm_on_host(const Tensor& x, at::TensorList hx, at::TensorList params, const LstmOptions& o) {
-  return at::lstm(x, hx, params, o.has_biases, o.layers, o.dropout, o.train, o.bidirectional, o.batch_first);
-}
-
-// The fourth result is the state of the generator before the call: the backward pass repeats the forward pass, and
-// its dropout with it. What the fifth and sixth hold on a Mac is not needed here.
-inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> lstm_mps(
-    const Tensor& input,
-    at::TensorList hx,
-    at::TensorList params,
-    bool has_biases,
-    int64_t layers,
-    double dropout,
-    bool train,
-    bool bidirectional,
-    bool batch_first) {
-  OnHost on_host;
-  const Tensor state = host_generator(default_generator()).get_state();
-  DrawFromDevice draw(train && dropout > 0 && layers > 1);
-  auto [output, h, c] = lstm_on_host(
-      host_view(input), host_views(hx), host_views(params),
-      {has_biases, layers, dropout, train, bidirectional, batch_first});
-  count_op("aten::_lstm_mps");
-  const Tensor unused = at::empty({0}, input.options());
-  return {device_tensor(output), device_tensor(h), device_tensor(c), device_tensor(state), unused, unused};
-}
 
 inline std::vector<Tensor> leaves(at::TensorList tensors) {
   return c10::fmap(tensors, [](const Tensor& tensor) { return host_view(tensor).detach().requires_grad_(); });
@@ -375,86 +344,93 @@ inline std::vector<Tensor> zeros_where_undefined(const std::vector<Tensor>& grad
   return made;
 }
 
-inline std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> lstm_mps_backward(
-    const OptionalTensor& grad_y,
-    const OptionalTensor& grad_hy,
-    const OptionalTensor& grad_cy,
-    const Tensor& z_state,
-    const Tensor&,
-    const Tensor& input,
-    const Tensor&,
-    at::TensorList hx,
-    at::TensorList params,
-    bool has_biases,
-    int64_t layers,
-    double dropout,
-    bool train,
-    bool bidirectional,
-    bool batch_first) {
-  // below autograd nothing is recorded: let this repetition be
-  const auto keys = c10::impl::tls_local_dispatch_key_set();
-  c10::impl::ForceDispatchKeyGuard record(
-      keys.included_, (keys.excluded_ | c10::autocast_dispatch_keyset) - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
-  at::AutoGradMode grad_mode(true);
-  auto wanted = leaves({input});
-  for (at::TensorList list : {hx, params})
-    for (const auto& leaf : leaves(list))
-      wanted.push_back(leaf);
-  std::vector<Tensor> results, grads;
-  {
-    const bool draws = train && dropout > 0 && layers > 1;
-    DrawFromDevice draw(draws);
-    at::Generator cpu = at::detail::getDefaultCPUGenerator();
-    const Tensor now = cpu.get_state();
-    if (draws)
-      cpu.set_state(host_view(z_state));
-    auto [y, h, c] = lstm_on_host(
-        wanted[0], at::TensorList(wanted).slice(1, hx.size()), at::TensorList(wanted).slice(1 + hx.size()),
-        {has_biases, layers, dropout, train, bidirectional, batch_first});
-    if (draws)
-      cpu.set_state(now);
-    const Tensor outputs[] = {y, h, c};
-    const OptionalTensor* given[] = {&grad_y, &grad_hy, &grad_cy};
-    for (int i = 0; i < 3; ++i)
-      if (*given[i] && (*given[i])->defined()) {
-        results.push_back(outputs[i]);
-        grads.push_back(host_view(**given[i]));
-      }
+// The operators of an LSTM, with the members of LstmOptions for their last arguments.
+template <typename... Options>
+struct Lstm {
+  // The fourth result is the state of the generator before the call: the backward pass repeats the forward pass, and
+  // its dropout with it. What the fifth and sixth hold on a Mac is not needed here.
+  static std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> forward(
+      const Tensor& input,
+      at::TensorList hx,
+      at::TensorList params,
+      Options... options) {
+    OnHost on_host;
+    const Tensor state = host_generator(default_generator()).get_state();
+    DrawFromDevice draw(LstmOptions{options...}.draws());
+    auto [output, h, c] = at::lstm(host_view(input), host_views(hx), host_views(params), options...);
+    count_op("aten::_lstm_mps");
+    const Tensor unused = at::empty({0}, input.options());
+    return {device_tensor(output), device_tensor(h), device_tensor(c), device_tensor(state), unused, unused};
   }
-  auto found = zeros_where_undefined(torch::autograd::grad(results, wanted, grads, false, false, true), wanted);
-  count_op("aten::lstm_mps_backward");
-  auto made = device_tensors(found);
-  const auto states = made.begin() + 1;
-  const auto weights = states + int64_t(hx.size());
-  return {made[0], std::vector<Tensor>(states, weights), std::vector<Tensor>(weights, made.end())};
-}
 
-// What PyTorch's lstm does on a Mac: one operator, with one for the backward pass.
-inline Triple lstm(
-    const Tensor& input,
-    at::TensorList hx,
-    at::TensorList params,
-    bool has_biases,
-    int64_t layers,
-    double dropout,
-    bool train,
-    bool bidirectional,
-    bool batch_first) {
-  TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
-  const auto check = [&](const char* name, const Tensor& tensor) {
-    TORCH_CHECK(
-        tensor.device() == input.device(),
-        "Input and ", name, " tensors are not at the same device, found input tensor at ", input.device(), " and ",
-        name, " tensor at ", tensor.device());
-  };
-  for (const auto& tensor : hx)
-    check("hidden", tensor);
-  for (const auto& tensor : params)
-    check("parameter", tensor);
-  check_arguments("aten::_lstm_mps", {input, hx.vec(), params.vec()});
-  auto [output, h, c, state, cells, layers_outputs] = at::_lstm_mps(
-      input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first);
-  return {output, h, c};
-}
+  static std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> backward(
+      const OptionalTensor& grad_y,
+      const OptionalTensor& grad_hy,
+      const OptionalTensor& grad_cy,
+      const Tensor& z_state,
+      const Tensor&,
+      const Tensor& input,
+      const Tensor&,
+      at::TensorList hx,
+      at::TensorList params,
+      Options... options) {
+    const bool draws = LstmOptions{options...}.draws();
+    // below autograd nothing is recorded: let this repetition be
+    const auto keys = c10::impl::tls_local_dispatch_key_set();
+    c10::impl::ForceDispatchKeyGuard record(
+        keys.included_, (keys.excluded_ | c10::autocast_dispatch_keyset) - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    at::AutoGradMode grad_mode(true);
+    auto wanted = leaves({input});
+    for (at::TensorList list : {hx, params})
+      for (const auto& leaf : leaves(list))
+        wanted.push_back(leaf);
+    std::vector<Tensor> results, grads;
+    {
+      DrawFromDevice draw(draws);
+      at::Generator cpu = at::detail::getDefaultCPUGenerator();
+      const Tensor now = cpu.get_state();
+      if (draws)
+        cpu.set_state(host_view(z_state));
+      const at::TensorList all = wanted;
+      auto [y, h, c] = at::lstm(all[0], all.slice(1, hx.size()), all.slice(1 + hx.size()), options...);
+      if (draws)
+        cpu.set_state(now);
+      const Tensor outputs[] = {y, h, c};
+      const OptionalTensor* given[] = {&grad_y, &grad_hy, &grad_cy};
+      for (int i = 0; i < 3; ++i)
+        if (*given[i] && (*given[i])->defined()) {
+          results.push_back(outputs[i]);
+          grads.push_back(host_view(**given[i]));
+        }
+    }
+    auto found = zeros_where_undefined(torch::autograd::grad(results, wanted, grads, false, false, true), wanted);
+    count_op("aten::lstm_mps_backward");
+    auto made = device_tensors(found);
+    const auto states = made.begin() + 1;
+    const auto weights = states + int64_t(hx.size());
+    return {made[0], std::vector<Tensor>(states, weights), std::vector<Tensor>(weights, made.end())};
+  }
+
+  // What PyTorch's lstm does on a Mac: one operator, with one for the backward pass.
+  static std::tuple<Tensor, Tensor, Tensor> choose(
+      const Tensor& input, at::TensorList hx, at::TensorList params, Options... options) {
+    TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
+    const auto check = [&](const char* name, const Tensor& tensor) {
+      TORCH_CHECK(
+          tensor.device() == input.device(),
+          "Input and ", name, " tensors are not at the same device, found input tensor at ", input.device(), " and ",
+          name, " tensor at ", tensor.device());
+    };
+    for (const auto& tensor : hx)
+      check("hidden", tensor);
+    for (const auto& tensor : params)
+      check("parameter", tensor);
+    check_arguments("aten::_lstm_mps", {input, hx.vec(), params.vec()});
+    auto [output, h, c, state, cells, layers_outputs] = at::_lstm_mps(input, hx, params, options...);
+    return {output, h, c};
+  }
+};
+
+using LstmOperators = Lstm<bool, int64_t, double, bool, bool, bool>;
 
 } // namespace metalsim

@@ -284,12 +284,10 @@ struct Commands {
       stream.busy.fetch_or(kHasCommands);
   }
 
-  void begin_encoding() {
+  void check_takes_commands() const {
     check_encoders();
     if (committed())
       fail_assertion("-[MTLCommandBuffer setCurrentCommandEncoder:]", "_status < MTLCommandBufferStatusCommitted");
-    encoding = true;
-    touch();
   }
 
   void check_encoders() const {
@@ -363,7 +361,9 @@ using SharedCommands = std::shared_ptr<Commands>;
 }
 
 - (id<MTLComputeCommandEncoder>)computeCommandEncoder {
-  (*commands)->begin_encoding();
+  (*commands)->check_takes_commands();
+  (*commands)->encoding = true;
+  (*commands)->touch();
   SimulatedEncoder* made = [SimulatedEncoder new];
   made->commands = new SharedCommands(*commands);
   made->bindings = new Bindings;
@@ -719,11 +719,8 @@ void settle() {
   if (queue.is_mine())
     refuse("dispatch_sync", "an operator of PyTorch inside the block: " + std::string(kOwnQueue), kEndsProcess);
   with_current([] {
-    Commands& commands = **current->commands;
-    commands.check_encoders();
-    if (commands.committed())
-      fail_assertion("-[MTLCommandBuffer setCurrentCommandEncoder:]", "_status < MTLCommandBufferStatusCommitted");
-    commands.execute();
+    (*current->commands)->check_takes_commands();
+    (*current->commands)->execute();
   });
 }
 
