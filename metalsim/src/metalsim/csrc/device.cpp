@@ -18,7 +18,7 @@
 namespace metalsim {
 namespace {
 
-REGISTER_ALLOCATOR(c10::kMPS, &device_memory());
+REGISTER_ALLOCATOR(c10::kMPS, &device_memory);
 C10_REGISTER_GUARD_IMPL(MPS, Guard)
 
 TORCH_LIBRARY_IMPL(_, MPS, m) {
@@ -108,7 +108,7 @@ py::dict read_counters() {
 // address of a MetalStream that is never freed.
 void connect(uintptr_t stream) {
   auto* connected = reinterpret_cast<MetalStream*>(stream);
-  blocks().give_class(connected->buffer_class);
+  blocks.give_class(connected->buffer_class);
   metal.store(connected, std::memory_order_release);
 }
 

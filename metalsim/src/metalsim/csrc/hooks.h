@@ -71,10 +71,7 @@ class Events {
   uint32_t last_ = 0;
 };
 
-inline Events& events() {
-  static auto* events = new Events;
-  return *events;
-}
+inline Events& events = *new Events;
 
 struct Hooks final : at::MPSHooksInterface {
   void init() const override {}
@@ -113,13 +110,13 @@ struct Hooks final : at::MPSHooksInterface {
     return at::make_generator<DeviceGenerator>(at::detail::createCPUGenerator());
   }
   c10::Allocator* getMPSDeviceAllocator() const override {
-    return &device_memory();
+    return &device_memory;
   }
   c10::Allocator* getPinnedMemoryAllocator() const override {
-    return &pinned_memory();
+    return &pinned_memory;
   }
   bool isPinnedPtr(const void* data) const override {
-    return pinned_memory().holds(data);
+    return pinned_memory.holds(data);
   }
   c10::Device getDeviceFromPtr(void*) const override {
     return device();
@@ -140,13 +137,13 @@ struct Hooks final : at::MPSHooksInterface {
     return connected().dispatch_queue();
   }
   void emptyCache() const override {
-    usage().empty_cache();
+    usage.empty_cache();
   }
   size_t getCurrentAllocatedMemory() const override {
-    return size_t(usage().stats().allocated_bytes[0].current);
+    return size_t(usage.stats().allocated_bytes[0].current);
   }
   size_t getDriverAllocatedMemory() const override {
-    return size_t(usage().stats().reserved_bytes[0].current);
+    return size_t(usage.stats().reserved_bytes[0].current);
   }
   size_t getRecommendedMaxMemory() const override {
     return kRecommendedBytes;
@@ -155,30 +152,30 @@ struct Hooks final : at::MPSHooksInterface {
     return kMaxBufferBytes;
   }
   void setMemoryFraction(double fraction) const override {
-    usage().set_fraction(fraction);
+    usage.set_fraction(fraction);
   }
   void profilerStartTrace(const std::string&, bool) const override {}
   void profilerStopTrace() const override {}
   uint32_t acquireEvent(bool timed) const override {
-    return events().acquire(timed);
+    return events.acquire(timed);
   }
   void releaseEvent(uint32_t id) const override {
-    events().release(id);
+    events.release(id);
   }
   void recordEvent(uint32_t id) const override {
-    events().record(id);
+    events.record(id);
   }
   void waitForEvent(uint32_t id) const override {
-    events().query(id);
+    events.query(id);
   }
   void synchronizeEvent(uint32_t id) const override {
-    events().query(id);
+    events.query(id);
   }
   bool queryEvent(uint32_t id) const override {
-    return events().query(id);
+    return events.query(id);
   }
   double elapsedTimeOfEvents(uint32_t start, uint32_t end) const override {
-    return events().elapsed_ms(start, end);
+    return events.elapsed_ms(start, end);
   }
 };
 
@@ -217,20 +214,20 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::kMPS> {
   // Events of torch.Event hold the id of an event of torch.mps in place of a pointer.
   void record(void** event, const Stream&, const c10::DeviceIndex, const c10::EventFlag flag) const override {
     if (*event == nullptr)
-      *event = reinterpret_cast<void*>(uintptr_t(events().acquire(flag == c10::EventFlag::BACKEND_DEFAULT)));
-    events().record(id_of(*event));
+      *event = reinterpret_cast<void*>(uintptr_t(events.acquire(flag == c10::EventFlag::BACKEND_DEFAULT)));
+    events.record(id_of(*event));
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     if (event != nullptr)
-      events().release(id_of(event));
+      events.release(id_of(event));
   }
   void block(void*, const Stream&) const override {}
   bool queryEvent(void* event) const override {
-    return event == nullptr || events().query(id_of(event));
+    return event == nullptr || events.query(id_of(event));
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
     TORCH_CHECK(start && end, "Both events must be recorded before calculating elapsed time.");
-    return events().elapsed_ms(id_of(start), id_of(end));
+    return events.elapsed_ms(id_of(start), id_of(end));
   }
   void synchronizeEvent(void*) const override {}
   void synchronizeStream(const Stream&) const override {

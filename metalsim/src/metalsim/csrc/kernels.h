@@ -67,8 +67,7 @@ inline at::Scalar local_scalar(const Tensor& self) {
 }
 
 inline Tensor& set_nothing(Tensor& self) {
-  auto& memory = device_memory();
-  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, memory.allocate(0), &memory, true);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, device_memory.allocate(0), &device_memory, true);
   return self.set_(storage, 0, {0}, {});
 }
 
@@ -356,7 +355,9 @@ struct Lstm {
       Options... options) {
     OnHost on_host;
     const Tensor state = host_generator(default_generator()).get_state();
-    DrawFromDevice draw(LstmOptions{options...}.draws());
+    std::optional<DrawFromDevice> draw;
+    if (LstmOptions{options...}.draws())
+      draw.emplace();
     auto [output, h, c] = at::lstm(host_view(input), host_views(hx), host_views(params), options...);
     count_op("aten::_lstm_mps");
     const Tensor unused = at::empty({0}, input.options());
@@ -386,8 +387,10 @@ struct Lstm {
         wanted.push_back(leaf);
     std::vector<Tensor> results, grads;
     {
-      DrawFromDevice draw(draws);
+      std::optional<DrawFromDevice> draw;
       at::Generator cpu = at::detail::getDefaultCPUGenerator();
+      if (draws)
+        draw.emplace();
       const Tensor now = cpu.get_state();
       if (draws)
         cpu.set_state(host_view(z_state));
