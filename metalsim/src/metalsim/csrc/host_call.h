@@ -110,12 +110,8 @@ class HostCall {
   }
 
   // Copies, and their bytes, that a fallback makes: device tensors to the CPU, and what was written or made back.
-  int64_t copies() const {
-    return copies_;
-  }
-  int64_t bytes() const {
-    return bytes_;
-  }
+  int64_t copies = 0;
+  int64_t bytes = 0;
 
  private:
   struct Pair {
@@ -176,8 +172,8 @@ class HostCall {
   }
 
   void note_copy(const at::Tensor& tensor) {
-    ++copies_;
-    bytes_ += int64_t(tensor.nbytes());
+    ++copies;
+    bytes += int64_t(tensor.nbytes());
   }
 
   void call() {
@@ -203,10 +199,9 @@ class HostCall {
   }
 
   bool has_reduced() const {
-    for (const auto& pair : pairs_)
-      if (at::isReducedFloatingType(pair.host.scalar_type()))
-        return true;
-    return false;
+    return std::any_of(pairs_.begin(), pairs_.end(), [](const Pair& pair) {
+      return at::isReducedFloatingType(pair.host.scalar_type());
+    });
   }
 
   // Of an error of the CPU's kernel: the dtypes to compute in float32 instead; none if it is another error.
@@ -316,8 +311,6 @@ class HostCall {
   c10::SmallVector<Pair, 8> pairs_;
   bool on_cpu_ = false;
   bool generator_ = false;
-  int64_t copies_ = 0;
-  int64_t bytes_ = 0;
 };
 
 inline void run_native(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -329,7 +322,7 @@ inline void run_native(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
 inline void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   HostCall call(op, stack);
   call.run();
-  count_fallback(op, call.copies(), call.bytes());
+  count_fallback(op, call.copies, call.bytes);
 }
 
 inline void run_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
