@@ -53,7 +53,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
   m.impl("linear_backward", &linear_backward);
   m.impl("convolution_overrideable", &Convolutions::forward);
   m.impl("convolution_backward_overrideable", &Convolutions::backward);
-  m.impl("_slow_conv2d_forward", &slow_convolution);
+  m.impl("_slow_conv2d_forward", torch::CppFunction::makeFromBoxedFunction<&slow_convolution>());
   m.impl("_scaled_dot_product_attention_math_for_mps", torch::CppFunction::makeFromBoxedFunction<&attention>());
   m.impl("native_dropout", &native_dropout);
   m.impl("_lstm_mps", &LstmOperators::forward);
@@ -69,7 +69,7 @@ TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, FuncTorchVmapMode, m) {
-  m.impl("scaled_dot_product_attention", &batched_attention);
+  m.impl("scaled_dot_product_attention", static_cast<decltype(&choose_attention)>(&batched_attention));
 }
 
 } // namespace

@@ -117,17 +117,12 @@ inline void check_on_device(const OptionalTensor& tensor, const char* name) {
 }
 
 // torch takes this for a convolution whose weights are on the device and whose input is not.
-inline Tensor slow_convolution(
-    const Tensor& self,
-    const Tensor& weight,
-    IntArrayRef,
-    const OptionalTensor&,
-    IntArrayRef,
-    IntArrayRef) {
+inline void slow_convolution(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
   TORCH_CHECK(
       false,
-      "slow_conv2d_forward_mps: input(device='", self.device(), "') and weight(device=", weight.device(),
-      "')  must be on the same device");
+      "slow_conv2d_forward_mps: input(device='", arguments[0].toTensor().device(), "') and weight(device=",
+      arguments[1].toTensor().device(), "')  must be on the same device");
 }
 
 // On CPUs without fast half precision a convolution in it takes a hundred times as long as in float32.
@@ -291,17 +286,10 @@ inline Tensor choose_attention(
 }
 
 // Under vmap. torch's own function, which was there, asks a table in which a build for Linux has no mps.
-inline Tensor batched_attention(
-    const Tensor& query,
-    const Tensor& key,
-    const Tensor& value,
-    const OptionalTensor& mask,
-    double dropout,
-    bool causal,
-    std::optional<double> scale,
-    bool grouped) {
+template <typename... Options>
+Tensor batched_attention(const Tensor& query, Options... options) {
   const auto function = query.device().is_mps() ? &choose_attention : &at::native::scaled_dot_product_attention;
-  return function(query, key, value, mask, dropout, causal, scale, grouped);
+  return function(query, options...);
 }
 
 inline std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {

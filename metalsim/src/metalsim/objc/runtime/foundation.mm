@@ -3,7 +3,6 @@
 #import <Foundation/Foundation.h>
 #import <objc/runtime.h>
 
-#include <mutex>
 #include <string>
 #include <vector>
 
