@@ -208,12 +208,15 @@ extern "C" const char* has_too_many_threads() {
 }
 
 static int initialized = 0;
+static bool loaded = false;
 
 // Classes of the program's own; the class in front of its superclass.
 @interface Base : NSObject {
   NSString* _title;
+  MTLSize _size;
 }
 @property(retain) NSString* title;
+@property MTLSize size;
 - (int)number;
 @end
 @interface Derived : Base
@@ -224,7 +227,10 @@ static int initialized = 0;
 }
 @end
 @implementation Base
-@synthesize title = _title;
+@synthesize title = _title, size = _size;
++ (void)load {
+  loaded = true;
+}
 + (void)initialize {
   ++initialized;
 }
@@ -263,6 +269,8 @@ extern "C" const char* has_classes() {
     NSString* text = [NSString stringWithFormat:@"%d %d %d %lu %lu %s", made.number, initialized, knows, held, made.title.half,
                                                 [NSString named].UTF8String];
     Derived* nothing = nil;
+    made.size = MTLSizeMake(1, 2, 3);
+    if (!loaded || made.size.depth != 3 || nothing.size.depth != 0) return "a structure was lost";
     if (nothing.number != 0 || ![made isKindOfClass:[Base class]] || [Base new].class != [Base class]) return "wrong";
     if (std::string([made description].UTF8String).find("<Derived: 0x") != 0) return made.description.UTF8String;
     try {

@@ -100,6 +100,10 @@ Method find(const Class* in, const Selector* selector) {
   return nullptr;
 }
 
+void send(Method method, Class* to, const Selector* selector) {
+  reinterpret_cast<void (*)(Class*, const Selector*)>(method)(to, selector);
+}
+
 // Before the first message to a class or to an object of it.
 void prepare(Class* one) {
   if (one->info & kReady)
@@ -119,7 +123,7 @@ void prepare(Class* one) {
   one->isa->info |= kReady;
   const Selector initialize{"initialize", nullptr};
   if (Method method = find(one->isa, &initialize))
-    reinterpret_cast<void (*)(Class*, const Selector*)>(method)(one, &initialize);
+    send(method, one, &initialize);
 }
 
 Method method_of(Class* of, const Selector* selector) {
@@ -168,6 +172,12 @@ extern "C" void __objc_exec_class(Module* module) {
   for (auto** list = static_cast<Constants**>(*next); list != nullptr && *list != nullptr; ++list)
     for (Object** object = (*list)->objects; *object != nullptr; ++object)
       (*object)->isa = known((*list)->of).loaded;
+  const Selector load{"load", nullptr};
+  for (int i = 0; i < module->symbols->class_count; ++i) {
+    auto* one = static_cast<Class*>(module->symbols->definitions[i]);
+    if (auto found = one->isa->methods->find(load.name); found != one->isa->methods->end())
+      send(found->second, one, &load);
+  }
 }
 
 extern "C" Class* objc_lookup_class(const char* name) {

@@ -100,7 +100,7 @@ Header* header(id object) {
 
 @end
 
-// What the compiler calls for a property that holds an object.
+// What the compiler calls for a property that holds an object, or a structure.
 extern "C" void objc_setProperty(id self, SEL, ptrdiff_t offset, id value, BOOL, BOOL) {
   auto* held = reinterpret_cast<id*>(reinterpret_cast<char*>(self) + offset);
   id before = *held;
@@ -110,6 +110,14 @@ extern "C" void objc_setProperty(id self, SEL, ptrdiff_t offset, id value, BOOL,
 
 extern "C" id objc_getProperty(id self, SEL, ptrdiff_t offset, BOOL) {
   return [[*reinterpret_cast<id*>(reinterpret_cast<char*>(self) + offset) retain] autorelease];
+}
+
+extern "C" void objc_setPropertyStruct(void* to, const void* from, ptrdiff_t bytes, BOOL, BOOL) {
+  memcpy(to, from, size_t(bytes));
+}
+
+extern "C" void objc_getPropertyStruct(void* to, const void* from, ptrdiff_t bytes, BOOL, BOOL) {
+  memcpy(to, from, size_t(bytes));
 }
 
 // ---- pools ----------------------------------------------------------------------------------------------------------
