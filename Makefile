@@ -40,8 +40,7 @@ JAX := .venv-jax
 BOOTSTRAP := $(PYTHON) -I utils/metallab/bootstrap.py
 UV := $(BOOTSTRAP) uv
 SRC := conftest.py utils metalsim tests book classroom/*.py data/weights/*.py
-# A compiler; what OpenCV loads; the clang whose sanitizers look into Metal shaders, and which runs Objective-C++; what
-# emulates another processor.
+# A compiler; what OpenCV loads; the clang whose sanitizers look into Metal shaders; what emulates another processor.
 PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 
 # Some containers set it. Nothing in .venv is compiled before its first import, so with it every process would compile

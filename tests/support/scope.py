@@ -52,7 +52,7 @@ ON_A_MAC = {"tool-run"}
 """Cells that only a Mac runs; elsewhere their output says so."""
 
 MAY_LACK = "--needs objective-c++"
-"""The one tool that a machine may lack: Linux needs `make packages` for it."""
+"""The one tool that a machine may lack: Linux needs g++ and ziglang for it, a Mac Xcode's command-line tools."""
 
 _NEEDS_A_MAC = re.compile(r"not on this machine|(?:needs|only on) a Mac")
 

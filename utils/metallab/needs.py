@@ -127,16 +127,11 @@ def has_compiler() -> bool:
 
 
 def _has_objective_c() -> bool:
-    if sys.platform == "darwin":
-        return has_compiler()
-    from metalsim import SimulationError
-    from metalsim.objc import toolchain
+    return has_compiler() and (sys.platform == "darwin" or _shader_compiler() is not None)
 
-    try:
-        toolchain.find()
-    except SimulationError:
-        return False
-    return True
+
+def _fix_objective_c() -> str:
+    return SETUP if has_compiler() else _packages("g++")
 
 
 def _packages(wanted: str) -> str:
@@ -146,7 +141,6 @@ def _packages(wanted: str) -> str:
     return "make packages" if shutil.which("apt-get") else f"install {wanted} with this system's package manager"
 
 
-_CLANG = "clang 19 or newer, its sanitizers, and GCC's run time for Objective-C"
 SETUP = "make setup FORCE=1"
 """What brings every Python package back."""
 
@@ -154,8 +148,10 @@ TOOLS = {
     "apple-gpu": Tool("an Apple GPU, be it simulated", _has_apple_gpu, _fix_apple_gpu),
     "shader-compiler": Tool("a compiler for Metal's language", _has_shader_compiler, lambda: SETUP),
     "c++": Tool("a C++ compiler", has_compiler, functools.partial(_packages, "g++")),
-    "sanitizers": Tool("clang's sanitizers", _has_sanitizers, functools.partial(_packages, _CLANG)),
-    "objective-c++": Tool("an Objective-C++ compiler", _has_objective_c, functools.partial(_packages, _CLANG)),
+    "sanitizers": Tool(
+        "clang's sanitizers", _has_sanitizers, functools.partial(_packages, "clang 19 or newer, its sanitizers")
+    ),
+    "objective-c++": Tool("an Objective-C++ compiler", _has_objective_c, _fix_objective_c),
     "coremltools": Tool(
         "Apple's coremltools", lambda: importlib.util.find_spec("coremltools") is not None, lambda: SETUP
     ),

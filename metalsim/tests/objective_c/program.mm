@@ -206,3 +206,78 @@ extern "C" const char* has_too_many_threads() {
     return "went on";
   });
 }
+
+static int initialized = 0;
+static bool loaded = false;
+
+// Classes of the program's own; the class in front of its superclass.
+@interface Base : NSObject {
+  NSString* _title;
+  MTLSize _size;
+}
+@property(retain) NSString* title;
+@property MTLSize size;
+- (int)number;
+@end
+@interface Derived : Base
+@end
+@implementation Derived
+- (int)number {
+  return [super number] + 1;
+}
+@end
+@implementation Base
+@synthesize title = _title, size = _size;
++ (void)load {
+  loaded = true;
+}
++ (void)initialize {
+  ++initialized;
+}
++ (int)count {
+  return initialized;
+}
+- (int)number {
+  return 1;
+}
+- (void)dealloc {
+  [_title release];
+  [super dealloc];
+}
+@end
+@interface NSString (Halved)
+- (NSUInteger)half;
++ (NSString*)named;
+@end
+@implementation NSString (Halved)
+- (NSUInteger)half {
+  return self.length / 2;
+}
++ (NSString*)named {
+  return @"named";
+}
+@end
+
+extern "C" const char* has_classes() {
+  return told([]() -> std::string {
+    Derived* made = [[Derived new] autorelease];
+    NSString* title = [[NSString alloc] initWithUTF8String:"six..."];
+    made.title = title;
+    const NSUInteger held = title.retainCount;
+    [title release];
+    const bool knows = [made respondsToSelector:@selector(number)] && ![made respondsToSelector:@selector(half)];
+    NSString* text = [NSString stringWithFormat:@"%d %d %d %lu %lu %s", made.number, initialized, knows, held, made.title.half,
+                                                [NSString named].UTF8String];
+    Derived* nothing = nil;
+    made.size = MTLSizeMake(1, 2, 3);
+    if (!loaded || made.size.depth != 3 || nothing.size.depth != 0) return "a structure was lost";
+    if (nothing.number != 0 || ![made isKindOfClass:[Base class]] || [Base new].class != [Base class]) return "wrong";
+    if (std::string([made description].UTF8String).find("<Derived: 0x") != 0) return made.description.UTF8String;
+    try {
+      [(id)made commit];
+    } catch (const std::exception& error) {
+      return text.UTF8String + (" " + std::string(error.what()));
+    }
+    return "went on";
+  });
+}

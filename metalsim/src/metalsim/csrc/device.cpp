@@ -18,7 +18,7 @@
 namespace metalsim {
 namespace {
 
-REGISTER_ALLOCATOR(c10::kMPS, &device_memory());
+REGISTER_ALLOCATOR(c10::kMPS, &device_memory);
 C10_REGISTER_GUARD_IMPL(MPS, Guard)
 
 TORCH_LIBRARY_IMPL(_, MPS, m) {
@@ -51,25 +51,25 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
   // computing
   m.impl("linear", &linear);
   m.impl("linear_backward", &linear_backward);
-  m.impl("convolution_overrideable", &convolution);
-  m.impl("convolution_backward_overrideable", &convolution_backward);
-  m.impl("_slow_conv2d_forward", &slow_convolution);
-  m.impl("_scaled_dot_product_attention_math_for_mps", &attention);
+  m.impl("convolution_overrideable", &Convolutions::forward);
+  m.impl("convolution_backward_overrideable", &Convolutions::backward);
+  m.impl("_slow_conv2d_forward", torch::CppFunction::makeFromBoxedFunction<&slow_convolution>());
+  m.impl("_scaled_dot_product_attention_math_for_mps", torch::CppFunction::makeFromBoxedFunction<&attention>());
   m.impl("native_dropout", &native_dropout);
-  m.impl("_lstm_mps", &lstm_mps);
-  m.impl("lstm_mps_backward", &lstm_mps_backward);
-  m.impl("lstm.input", &lstm);
+  m.impl("_lstm_mps", &LstmOperators::forward);
+  m.impl("lstm_mps_backward", &LstmOperators::backward);
+  m.impl("lstm.input", &LstmOperators::choose);
   m.impl("scaled_dot_product_attention", &choose_attention);
 }
 
 // Functions that choose operators: what they call is recorded for the backward pass, not they.
 TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
-  m.impl("lstm.input", &lstm);
+  m.impl("lstm.input", &LstmOperators::choose);
   m.impl("scaled_dot_product_attention", &choose_attention);
 }
 
 TORCH_LIBRARY_IMPL(aten, FuncTorchVmapMode, m) {
-  m.impl("scaled_dot_product_attention", &batched_attention);
+  m.impl("scaled_dot_product_attention", static_cast<decltype(&choose_attention)>(&batched_attention));
 }
 
 } // namespace
@@ -99,14 +99,8 @@ void listen(py::object callback) {
 
 py::dict read_counters() {
   py::dict values;
-  values["ops"] = counters.ops.load();
-  values["copies_to_device"] = counters.copies_to_device.load();
-  values["bytes_to_device"] = counters.bytes_to_device.load();
-  values["copies_to_host"] = counters.copies_to_host.load();
-  values["bytes_to_host"] = counters.bytes_to_host.load();
-  values["fallbacks"] = counters.fallbacks.load();
-  values["fallback_copies"] = counters.fallback_copies.load();
-  values["fallback_bytes"] = counters.fallback_bytes.load();
+#define METALSIM_READ(name) values[#name] = counters.name.load();
+  METALSIM_COUNTERS(METALSIM_READ)
   return values;
 }
 
@@ -114,7 +108,7 @@ py::dict read_counters() {
 // address of a MetalStream that is never freed.
 void connect(uintptr_t stream) {
   auto* connected = reinterpret_cast<MetalStream*>(stream);
-  blocks().give_class(connected->buffer_class);
+  blocks.give_class(connected->buffer_class);
   metal.store(connected, std::memory_order_release);
 }
 

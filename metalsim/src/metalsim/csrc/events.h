@@ -9,15 +9,12 @@
 
 namespace metalsim {
 
+#define METALSIM_COUNTERS(each)                                                         \
+  each(ops) each(copies_to_device) each(bytes_to_device) each(copies_to_host)           \
+  each(bytes_to_host) each(fallbacks) each(fallback_copies) each(fallback_bytes)
+#define METALSIM_COUNTER(name) std::atomic<int64_t> name{0};
 struct Counters {
-  std::atomic<int64_t> ops{0};
-  std::atomic<int64_t> copies_to_device{0};
-  std::atomic<int64_t> bytes_to_device{0};
-  std::atomic<int64_t> copies_to_host{0};
-  std::atomic<int64_t> bytes_to_host{0};
-  std::atomic<int64_t> fallbacks{0};
-  std::atomic<int64_t> fallback_copies{0};
-  std::atomic<int64_t> fallback_bytes{0};
+  METALSIM_COUNTERS(METALSIM_COUNTER)
 };
 
 inline Counters counters;

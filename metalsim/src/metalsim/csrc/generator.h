@@ -64,17 +64,10 @@ inline at::Generator host_generator(const at::Generator& generator) {
 // lend them the device's state, and keep the CPU's. Another thread that draws on the CPU meanwhile sees the lent state.
 class DrawFromDevice {
  public:
-  explicit DrawFromDevice(bool draws)
-      : cpu_(at::detail::getDefaultCPUGenerator()), device_(host_generator(default_generator())), draws_(draws) {
-    if (!draws_)
-      return;
-    one_at_a_time_ = std::unique_lock<std::recursive_mutex>(mutex());
-    saved_ = cpu_.get_state();
+  DrawFromDevice() : saved_(cpu_.get_state()) {
     cpu_.set_state(device_.get_state());
   }
   ~DrawFromDevice() {
-    if (!draws_)
-      return;
     device_.set_state(cpu_.get_state());
     cpu_.set_state(saved_);
   }
@@ -82,16 +75,11 @@ class DrawFromDevice {
   DrawFromDevice& operator=(const DrawFromDevice&) = delete;
 
  private:
-  at::Generator cpu_;
-  at::Generator device_;
-  at::Tensor saved_;
-  bool draws_;
-  std::unique_lock<std::recursive_mutex> one_at_a_time_;
-
-  static std::recursive_mutex& mutex() {
-    static auto* mutex = new std::recursive_mutex;
-    return *mutex;
-  }
+  static inline std::recursive_mutex& mutex_ = *new std::recursive_mutex;
+  const std::lock_guard<std::recursive_mutex> one_at_a_time_{mutex_};
+  at::Generator cpu_ = at::detail::getDefaultCPUGenerator();
+  at::Generator device_ = host_generator(default_generator());
+  const at::Tensor saved_;
 };
 
 } // namespace metalsim

@@ -32,7 +32,7 @@ class Events {
  public:
   uint32_t acquire(bool timed) {
     std::lock_guard<std::mutex> lock(mutex_);
-    events_[++last_] = {timed, false, 0};
+    events_[++last_] = {timed, 0};
     return last_;
   }
   void release(uint32_t id) {
@@ -43,27 +43,24 @@ class Events {
   void record(uint32_t id) {
     settle();
     std::lock_guard<std::mutex> lock(mutex_);
-    auto& event = find(id);
-    event.recorded = true;
-    event.time = event.timed ? now_ns() : 0;
+    find(id).time = now_ns();
   }
   bool query(uint32_t id) {
     std::lock_guard<std::mutex> lock(mutex_);
-    return find(id).recorded;
+    return find(id).time > 0;
   }
   double elapsed_ms(uint32_t start, uint32_t end) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const int64_t from = find(start).time, to = find(end).time;
-    TORCH_CHECK(from > 0 && to > 0, "Events were not created with argument 'enable_timing=True'");
-    TORCH_CHECK(to > from, "End event ", end, " was not recorded after start event ", start);
-    return double(to - from) * 1e-6;
+    const Event from = find(start), to = find(end);
+    TORCH_CHECK(from.timed && from.time > 0 && to.timed && to.time > 0, "Events were not created with argument 'enable_timing=True'");
+    TORCH_CHECK(to.time > from.time, "End event ", end, " was not recorded after start event ", start);
+    return double(to.time - from.time) * 1e-6;
   }
 
  private:
   struct Event {
     bool timed;
-    bool recorded;
-    int64_t time;
+    int64_t time; // 0 until it is recorded
   };
   Event& find(uint32_t id) {
     TORCH_CHECK(events_.count(id) > 0, "Invalid Event ID: ", id);
@@ -74,10 +71,7 @@ class Events {
   uint32_t last_ = 0;
 };
 
-inline Events& events() {
-  static auto* events = new Events;
-  return *events;
-}
+inline Events& events = *new Events;
 
 struct Hooks final : at::MPSHooksInterface {
   void init() const override {}
@@ -116,13 +110,13 @@ struct Hooks final : at::MPSHooksInterface {
     return at::make_generator<DeviceGenerator>(at::detail::createCPUGenerator());
   }
   c10::Allocator* getMPSDeviceAllocator() const override {
-    return &device_memory();
+    return &device_memory;
   }
   c10::Allocator* getPinnedMemoryAllocator() const override {
-    return &pinned_memory();
+    return &pinned_memory;
   }
   bool isPinnedPtr(const void* data) const override {
-    return pinned_memory().holds(data);
+    return pinned_memory.holds(data);
   }
   c10::Device getDeviceFromPtr(void*) const override {
     return device();
@@ -143,13 +137,13 @@ struct Hooks final : at::MPSHooksInterface {
     return connected().dispatch_queue();
   }
   void emptyCache() const override {
-    usage().empty_cache();
+    usage.empty_cache();
   }
   size_t getCurrentAllocatedMemory() const override {
-    return size_t(usage().stats().allocated_bytes[0].current);
+    return size_t(usage.stats().allocated_bytes[0].current);
   }
   size_t getDriverAllocatedMemory() const override {
-    return size_t(usage().stats().reserved_bytes[0].current);
+    return size_t(usage.stats().reserved_bytes[0].current);
   }
   size_t getRecommendedMaxMemory() const override {
     return kRecommendedBytes;
@@ -158,39 +152,35 @@ struct Hooks final : at::MPSHooksInterface {
     return kMaxBufferBytes;
   }
   void setMemoryFraction(double fraction) const override {
-    usage().set_fraction(fraction);
+    usage.set_fraction(fraction);
   }
   void profilerStartTrace(const std::string&, bool) const override {}
   void profilerStopTrace() const override {}
   uint32_t acquireEvent(bool timed) const override {
-    return events().acquire(timed);
+    return events.acquire(timed);
   }
   void releaseEvent(uint32_t id) const override {
-    events().release(id);
+    events.release(id);
   }
   void recordEvent(uint32_t id) const override {
-    events().record(id);
+    events.record(id);
   }
   void waitForEvent(uint32_t id) const override {
-    events().query(id);
+    events.query(id);
   }
   void synchronizeEvent(uint32_t id) const override {
-    events().query(id);
+    events.query(id);
   }
   bool queryEvent(uint32_t id) const override {
-    return events().query(id);
+    return events.query(id);
   }
   double elapsedTimeOfEvents(uint32_t start, uint32_t end) const override {
-    return events().elapsed_ms(start, end);
+    return events.elapsed_ms(start, end);
   }
 };
 
-struct Guard final : c10::impl::DeviceGuardImplInterface {
+struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::kMPS> {
   using Stream = c10::Stream;
-  static constexpr c10::DeviceType static_type = c10::kMPS; // the registration asks for it
-  c10::DeviceType type() const override {
-    return c10::kMPS;
-  }
   c10::Device exchangeDevice(c10::Device) const override {
     return device();
   }
@@ -200,8 +190,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void setDevice(c10::Device d) const override {
     TORCH_CHECK(d.is_mps(), "Expected a MPS device, but got ", d);
   }
-  void uncheckedSetDevice(c10::Device) const noexcept override {}
-  Stream getStream(c10::Device) const override {
+  Stream getStream(c10::Device) const noexcept override {
     return Stream(Stream::DEFAULT, device());
   }
   Stream getDefaultStream(c10::Device d) const override {
@@ -213,11 +202,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   Stream getStreamFromGlobalPool(c10::Device d, bool) const override {
     return getStream(d);
   }
-  Stream exchangeStream(Stream stream) const override {
+  Stream exchangeStream(Stream stream) const noexcept override {
     return stream;
-  }
-  c10::DeviceIndex deviceCount() const noexcept override {
-    return 1;
   }
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {
     c10::DeviceCapability capability;
@@ -228,25 +214,22 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   // Events of torch.Event hold the id of an event of torch.mps in place of a pointer.
   void record(void** event, const Stream&, const c10::DeviceIndex, const c10::EventFlag flag) const override {
     if (*event == nullptr)
-      *event = reinterpret_cast<void*>(uintptr_t(events().acquire(flag == c10::EventFlag::BACKEND_DEFAULT)));
-    events().record(id_of(*event));
+      *event = reinterpret_cast<void*>(uintptr_t(events.acquire(flag == c10::EventFlag::BACKEND_DEFAULT)));
+    events.record(id_of(*event));
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     if (event != nullptr)
-      events().release(id_of(event));
+      events.release(id_of(event));
   }
   void block(void*, const Stream&) const override {}
   bool queryEvent(void* event) const override {
-    return event == nullptr || events().query(id_of(event));
+    return event == nullptr || events.query(id_of(event));
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
     TORCH_CHECK(start && end, "Both events must be recorded before calculating elapsed time.");
-    return events().elapsed_ms(id_of(start), id_of(end));
+    return events.elapsed_ms(id_of(start), id_of(end));
   }
   void synchronizeEvent(void*) const override {}
-  bool queryStream(const Stream&) const override {
-    return true;
-  }
   void synchronizeStream(const Stream&) const override {
     at::detail::getMPSHooks().deviceSynchronize();
   }

@@ -15,6 +15,10 @@
 #include "generator.h"
 #include "memory.h"
 
+namespace torch::jit {
+TORCH_PYTHON_API py::object toPyObject(c10::IValue value); // of torch/csrc/jit/python/pybind_utils.h, which takes seconds
+}
+
 namespace metalsim {
 
 // `limited`: the kernel refuses some calls, or leaves them to the CPU, see `outcome`.
@@ -106,12 +110,8 @@ class HostCall {
   }
 
   // Copies, and their bytes, that a fallback makes: device tensors to the CPU, and what was written or made back.
-  int64_t copies() const {
-    return copies_;
-  }
-  int64_t bytes() const {
-    return bytes_;
-  }
+  int64_t copies = 0;
+  int64_t bytes = 0;
 
  private:
   struct Pair {
@@ -172,8 +172,8 @@ class HostCall {
   }
 
   void note_copy(const at::Tensor& tensor) {
-    ++copies_;
-    bytes_ += int64_t(tensor.nbytes());
+    ++copies;
+    bytes += int64_t(tensor.nbytes());
   }
 
   void call() {
@@ -199,10 +199,9 @@ class HostCall {
   }
 
   bool has_reduced() const {
-    for (const auto& pair : pairs_)
-      if (at::isReducedFloatingType(pair.host.scalar_type()))
-        return true;
-    return false;
+    return std::any_of(pairs_.begin(), pairs_.end(), [](const Pair& pair) {
+      return at::isReducedFloatingType(pair.host.scalar_type());
+    });
   }
 
   // Of an error of the CPU's kernel: the dtypes to compute in float32 instead; none if it is another error.
@@ -312,8 +311,6 @@ class HostCall {
   c10::SmallVector<Pair, 8> pairs_;
   bool on_cpu_ = false;
   bool generator_ = false;
-  int64_t copies_ = 0;
-  int64_t bytes_ = 0;
 };
 
 inline void run_native(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -325,7 +322,7 @@ inline void run_native(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
 inline void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   HostCall call(op, stack);
   call.run();
-  count_fallback(op, call.copies(), call.bytes());
+  count_fallback(op, call.copies, call.bytes);
 }
 
 inline void run_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -334,33 +331,6 @@ inline void run_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack
       "' is not currently supported on the MPS backend and will fall back to run on the CPU."
       " This may have performance implications.");
   run_on_cpu(op, stack);
-}
-
-// Whoever judges a call needs shapes, dtypes and settings.
-inline py::object for_python(const c10::IValue& value) {
-  if (value.isTensor())
-    return py::cast(value.toTensor());
-  if (value.isBool())
-    return py::cast(value.toBool());
-  if (value.isInt())
-    return py::cast(value.toInt());
-  if (value.isSymInt())
-    return py::cast(value.toSymInt().expect_int());
-  if (value.isDouble())
-    return py::cast(value.toDouble());
-  if (value.isComplexDouble()) {
-    const auto number = value.toComplexDouble();
-    return py::reinterpret_steal<py::object>(PyComplex_FromDoubles(number.real(), number.imag()));
-  }
-  if (value.isString())
-    return py::cast(value.toStringRef());
-  if (value.isList()) {
-    py::list items;
-    for (const c10::IValue& item : value.toListRef())
-      items.append(for_python(item));
-    return items;
-  }
-  return py::none();
 }
 
 // What becomes of a call that does not simply run: it raises, or goes to the CPU.
@@ -374,7 +344,7 @@ std::optional<Outcome> ask(const std::string& name, const Arguments& arguments) 
   py::gil_scoped_acquire gil;
   py::list given;
   for (const c10::IValue& argument : arguments)
-    given.append(for_python(argument));
+    given.append(torch::jit::toPyObject(argument));
   const py::object found = py::reinterpret_borrow<py::object>(outcome)(name, given);
   if (found.is_none())
     return std::nullopt;

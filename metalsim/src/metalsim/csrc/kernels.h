@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/NativeFunctions.h>
+#include <ATen/core/functional.h>
 #include <ATen/native/Resize.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
@@ -24,17 +25,11 @@ inline OptionalTensor host_view(const OptionalTensor& tensor) {
 }
 
 inline std::vector<Tensor> host_views(at::TensorList tensors) {
-  std::vector<Tensor> views;
-  for (const auto& tensor : tensors)
-    views.push_back(host_view(tensor));
-  return views;
+  return c10::fmap(tensors, [](const Tensor& tensor) { return host_view(tensor); });
 }
 
 inline std::vector<Tensor> device_tensors(const std::vector<Tensor>& results) {
-  std::vector<Tensor> made;
-  for (const auto& result : results)
-    made.push_back(device_tensor(result));
-  return made;
+  return c10::fmap(results, [](const Tensor& result) { return device_tensor(result); });
 }
 
 // ---- copies ---------------------------------------------------------------------------------------------------------
@@ -72,8 +67,7 @@ inline at::Scalar local_scalar(const Tensor& self) {
 }
 
 inline Tensor& set_nothing(Tensor& self) {
-  auto& memory = device_memory();
-  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, memory.allocate(0), &memory, true);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, device_memory.allocate(0), &device_memory, true);
   return self.set_(storage, 0, {0}, {});
 }
 
@@ -123,17 +117,12 @@ inline void check_on_device(const OptionalTensor& tensor, const char* name) {
 }
 
 // torch takes this for a convolution whose weights are on the device and whose input is not.
-inline Tensor slow_convolution(
-    const Tensor& self,
-    const Tensor& weight,
-    IntArrayRef,
-    const OptionalTensor&,
-    IntArrayRef,
-    IntArrayRef) {
+inline void slow_convolution(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
   TORCH_CHECK(
       false,
-      "slow_conv2d_forward_mps: input(device='", self.device(), "') and weight(device=", weight.device(),
-      "')  must be on the same device");
+      "slow_conv2d_forward_mps: input(device='", arguments[0].toTensor().device(), "') and weight(device=",
+      arguments[1].toTensor().device(), "')  must be on the same device");
 }
 
 // On CPUs without fast half precision a convolution in it takes a hundred times as long as in float32.
@@ -190,71 +179,56 @@ inline void check_same_type(const Tensor& input, const Tensor& other, const char
       "Input type (", input.toString(), ") and ", name, " type (", other.toString(), ") should be the same");
 }
 
-inline Tensor convolution(
-    const Tensor& input,
-    const Tensor& weight,
-    const OptionalTensor& bias,
-    IntArrayRef stride,
-    IntArrayRef padding,
-    IntArrayRef dilation,
-    bool transposed,
-    IntArrayRef output_padding,
-    int64_t groups) {
-  check_same_type(input, weight, "weight");
-  check_same_type(input, bias.value_or(Tensor()), "bias");
-  check_arguments(
-      "aten::convolution_overrideable",
-      {input, weight, bias, stride, padding, dilation, transposed, output_padding, groups});
-  OnHost on_host;
-  auto result = at::convolution(
-      widened(input), widened(weight), widened(bias), stride, padding, dilation, transposed, output_padding, groups);
-  count_op(transposed ? "aten::_mps_convolution_transpose" : "aten::_mps_convolution");
-  return narrowed(result, input);
-}
+// Convolutions, with stride, padding, dilation, transposed, output_padding and groups for options.
+template <typename... Options>
+struct Convolution {
+  static bool transposed(Options... options) {
+    return std::get<3>(std::make_tuple(options...));
+  }
 
-inline std::tuple<Tensor, Tensor, Tensor> convolution_backward(
-    const Tensor& grad_output,
-    const Tensor& input,
-    const Tensor& weight,
-    IntArrayRef stride,
-    IntArrayRef padding,
-    IntArrayRef dilation,
-    bool transposed,
-    IntArrayRef output_padding,
-    int64_t groups,
-    std::array<bool, 3> mask) {
-  OnHost on_host;
-  const std::vector<int64_t> bias_size{transposed ? weight.size(1) * groups : weight.size(0)};
-  auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(
-      widened(grad_output), widened(input), widened(weight), IntArrayRef(bias_size), stride, padding, dilation,
-      transposed, output_padding, groups, mask);
-  count_op(transposed ? "aten::mps_convolution_transpose_backward" : "aten::mps_convolution_backward");
-  return {narrowed(grad_input, input), narrowed(grad_weight, weight), narrowed(grad_bias, weight)};
-}
+  static Tensor forward(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Options... options) {
+    check_same_type(input, weight, "weight");
+    check_same_type(input, bias.value_or(Tensor()), "bias");
+    check_arguments("aten::convolution_overrideable", {input, weight, bias, options...});
+    OnHost on_host;
+    auto result = at::convolution(widened(input), widened(weight), widened(bias), options...);
+    count_op(transposed(options...) ? "aten::_mps_convolution_transpose" : "aten::_mps_convolution");
+    return narrowed(result, input);
+  }
+
+  static std::tuple<Tensor, Tensor, Tensor> backward(
+      const Tensor& grad_output,
+      const Tensor& input,
+      const Tensor& weight,
+      Options... options,
+      std::array<bool, 3> mask) {
+    OnHost on_host;
+    const int64_t groups = std::get<5>(std::make_tuple(options...));
+    const std::vector<int64_t> bias_size{transposed(options...) ? weight.size(1) * groups : weight.size(0)};
+    auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(
+        widened(grad_output), widened(input), widened(weight), IntArrayRef(bias_size), options..., mask);
+    count_op(
+        transposed(options...) ? "aten::mps_convolution_transpose_backward" : "aten::mps_convolution_backward");
+    return {narrowed(grad_input, input), narrowed(grad_weight, weight), narrowed(grad_bias, weight)};
+  }
+};
+
+using Convolutions = Convolution<IntArrayRef, IntArrayRef, IntArrayRef, bool, IntArrayRef, int64_t>;
 
 // ---- attention, dropout, LSTM ---------------------------------------------------------------------------------------
 
-inline std::tuple<Tensor, Tensor> attention(
-    const Tensor& query,
-    const Tensor& key,
-    const Tensor& value,
-    const OptionalTensor& mask,
-    double dropout,
-    bool causal,
-    const OptionalTensor& dropout_mask,
-    std::optional<double> scale,
-    bool grouped) {
-  for (const OptionalTensor& tensor : {OptionalTensor(query), OptionalTensor(key), OptionalTensor(value), mask})
-    TORCH_CHECK(!tensor || !tensor->defined() || tensor->is_mps(), kTwoDevices);
-  check_arguments(
-      "aten::_scaled_dot_product_attention_math_for_mps",
-      {query, key, value, mask, dropout, causal, dropout_mask, scale, grouped});
-  OnHost on_host;
-  auto [result, weights] = at::_scaled_dot_product_attention_math(
-      host_view(query), host_view(key), host_view(value), host_view(mask), dropout, causal, host_view(dropout_mask),
-      scale, grouped);
-  count_op("aten::_scaled_dot_product_attention_math_for_mps");
-  return {device_tensor(result), device_tensor(weights)};
+// Computed by the operator that other devices have for it, which takes the same arguments.
+inline void attention(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static const auto on_host =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_scaled_dot_product_attention_math", "");
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  for (const c10::IValue& argument : arguments.slice(0, 4))
+    TORCH_CHECK(
+        !argument.isTensor() || !argument.toTensor().defined() || argument.toTensor().is_mps(), kTwoDevices);
+  if (const auto found = ask("aten::_scaled_dot_product_attention_math_for_mps", arguments))
+    throw_refusal(*found);
+  HostCall(on_host, stack).run();
+  count_op(op);
 }
 
 // What PyTorch asks of these arguments on every device.
@@ -312,17 +286,10 @@ inline Tensor choose_attention(
 }
 
 // Under vmap. torch's own function, which was there, asks a table in which a build for Linux has no mps.
-inline Tensor batched_attention(
-    const Tensor& query,
-    const Tensor& key,
-    const Tensor& value,
-    const OptionalTensor& mask,
-    double dropout,
-    bool causal,
-    std::optional<double> scale,
-    bool grouped) {
+template <typename... Options>
+Tensor batched_attention(const Tensor& query, Options... options) {
   const auto function = query.device().is_mps() ? &choose_attention : &at::native::scaled_dot_product_attention;
-  return function(query, key, value, mask, dropout, causal, scale, grouped);
+  return function(query, options...);
 }
 
 inline std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
@@ -347,42 +314,14 @@ struct LstmOptions {
   bool train;
   bool bidirectional;
   bool batch_first;
+
+  bool draws() const {
+    return train && dropout > 0 && layers > 1;
+  }
 };
 
-using Triple = std::tuple<Tensor, Tensor, Tensor>;
-
-inline Triple lstm_on_host(const Tensor& x, at::TensorList hx, at::TensorList params, const LstmOptions& o) {
-  return at::lstm(x, hx, params, o.has_biases, o.layers, o.dropout, o.train, o.bidirectional, o.batch_first);
-}
-
-// The fourth result is the state of the generator before the call: the backward pass repeats the forward pass, and
-// its dropout with it. What the fifth and sixth hold on a Mac is not needed here.
-inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> lstm_mps(
-    const Tensor& input,
-    at::TensorList hx,
-    at::TensorList params,
-    bool has_biases,
-    int64_t layers,
-    double dropout,
-    bool train,
-    bool bidirectional,
-    bool batch_first) {
-  OnHost on_host;
-  const Tensor state = host_generator(default_generator()).get_state();
-  DrawFromDevice draw(train && dropout > 0 && layers > 1);
-  auto [output, h, c] = lstm_on_host(
-      host_view(input), host_views(hx), host_views(params),
-      {has_biases, layers, dropout, train, bidirectional, batch_first});
-  count_op("aten::_lstm_mps");
-  const Tensor unused = at::empty({0}, input.options());
-  return {device_tensor(output), device_tensor(h), device_tensor(c), device_tensor(state), unused, unused};
-}
-
 inline std::vector<Tensor> leaves(at::TensorList tensors) {
-  std::vector<Tensor> made;
-  for (const auto& tensor : tensors)
-    made.push_back(host_view(tensor).detach().requires_grad_());
-  return made;
+  return c10::fmap(tensors, [](const Tensor& tensor) { return host_view(tensor).detach().requires_grad_(); });
 }
 
 inline std::vector<Tensor> zeros_where_undefined(const std::vector<Tensor>& grads, at::TensorList like) {
@@ -392,86 +331,97 @@ inline std::vector<Tensor> zeros_where_undefined(const std::vector<Tensor>& grad
   return made;
 }
 
-inline std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> lstm_mps_backward(
-    const OptionalTensor& grad_y,
-    const OptionalTensor& grad_hy,
-    const OptionalTensor& grad_cy,
-    const Tensor& z_state,
-    const Tensor&,
-    const Tensor& input,
-    const Tensor&,
-    at::TensorList hx,
-    at::TensorList params,
-    bool has_biases,
-    int64_t layers,
-    double dropout,
-    bool train,
-    bool bidirectional,
-    bool batch_first) {
-  // below autograd nothing is recorded: let this repetition be
-  const auto keys = c10::impl::tls_local_dispatch_key_set();
-  c10::impl::ForceDispatchKeyGuard record(
-      keys.included_, (keys.excluded_ | c10::autocast_dispatch_keyset) - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
-  at::AutoGradMode grad_mode(true);
-  auto wanted = leaves({input});
-  for (at::TensorList list : {hx, params})
-    for (const auto& leaf : leaves(list))
-      wanted.push_back(leaf);
-  std::vector<Tensor> results, grads;
-  {
-    const bool draws = train && dropout > 0 && layers > 1;
-    DrawFromDevice draw(draws);
-    at::Generator cpu = at::detail::getDefaultCPUGenerator();
-    const Tensor now = cpu.get_state();
-    if (draws)
-      cpu.set_state(host_view(z_state));
-    auto [y, h, c] = lstm_on_host(
-        wanted[0], at::TensorList(wanted).slice(1, hx.size()), at::TensorList(wanted).slice(1 + hx.size()),
-        {has_biases, layers, dropout, train, bidirectional, batch_first});
-    if (draws)
-      cpu.set_state(now);
-    const Tensor outputs[] = {y, h, c};
-    const OptionalTensor* given[] = {&grad_y, &grad_hy, &grad_cy};
-    for (int i = 0; i < 3; ++i)
-      if (*given[i] && (*given[i])->defined()) {
-        results.push_back(outputs[i]);
-        grads.push_back(host_view(**given[i]));
-      }
+// The operators of an LSTM, with the members of LstmOptions for their last arguments.
+template <typename... Options>
+struct Lstm {
+  // The fourth result is the state of the generator before the call: the backward pass repeats the forward pass, and
+  // its dropout with it. What the fifth and sixth hold on a Mac is not needed here.
+  static std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> forward(
+      const Tensor& input,
+      at::TensorList hx,
+      at::TensorList params,
+      Options... options) {
+    OnHost on_host;
+    const Tensor state = host_generator(default_generator()).get_state();
+    std::optional<DrawFromDevice> draw;
+    if (LstmOptions{options...}.draws())
+      draw.emplace();
+    auto [output, h, c] = at::lstm(host_view(input), host_views(hx), host_views(params), options...);
+    count_op("aten::_lstm_mps");
+    const Tensor unused = at::empty({0}, input.options());
+    return {device_tensor(output), device_tensor(h), device_tensor(c), device_tensor(state), unused, unused};
   }
-  auto found = zeros_where_undefined(torch::autograd::grad(results, wanted, grads, false, false, true), wanted);
-  count_op("aten::lstm_mps_backward");
-  auto made = device_tensors(found);
-  const auto states = made.begin() + 1;
-  const auto weights = states + int64_t(hx.size());
-  return {made[0], std::vector<Tensor>(states, weights), std::vector<Tensor>(weights, made.end())};
-}
 
-// What PyTorch's lstm does on a Mac: one operator, with one for the backward pass.
-inline Triple lstm(
-    const Tensor& input,
-    at::TensorList hx,
-    at::TensorList params,
-    bool has_biases,
-    int64_t layers,
-    double dropout,
-    bool train,
-    bool bidirectional,
-    bool batch_first) {
-  TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
-  const auto check = [&](const char* name, const Tensor& tensor) {
-    TORCH_CHECK(
-        tensor.device() == input.device(),
-        "Input and ", name, " tensors are not at the same device, found input tensor at ", input.device(), " and ",
-        name, " tensor at ", tensor.device());
-  };
-  for (const auto& tensor : hx)
-    check("hidden", tensor);
-  for (const auto& tensor : params)
-    check("parameter", tensor);
-  check_arguments("aten::_lstm_mps", {input, hx.vec(), params.vec()});
-  auto [output, h, c, state, cells, layers_outputs] = at::_lstm_mps(
-      input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first);
-  return {output, h, c};
-}
+  static std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> backward(
+      const OptionalTensor& grad_y,
+      const OptionalTensor& grad_hy,
+      const OptionalTensor& grad_cy,
+      const Tensor& z_state,
+      const Tensor&,
+      const Tensor& input,
+      const Tensor&,
+      at::TensorList hx,
+      at::TensorList params,
+      Options... options) {
+    const bool draws = LstmOptions{options...}.draws();
+    // below autograd nothing is recorded: let this repetition be
+    const auto keys = c10::impl::tls_local_dispatch_key_set();
+    c10::impl::ForceDispatchKeyGuard record(
+        keys.included_, (keys.excluded_ | c10::autocast_dispatch_keyset) - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    at::AutoGradMode grad_mode(true);
+    auto wanted = leaves({input});
+    for (at::TensorList list : {hx, params})
+      for (const auto& leaf : leaves(list))
+        wanted.push_back(leaf);
+    std::vector<Tensor> results, grads;
+    {
+      std::optional<DrawFromDevice> draw;
+      at::Generator cpu = at::detail::getDefaultCPUGenerator();
+      if (draws)
+        draw.emplace();
+      const Tensor now = cpu.get_state();
+      if (draws)
+        cpu.set_state(host_view(z_state));
+      const at::TensorList all = wanted;
+      auto [y, h, c] = at::lstm(all[0], all.slice(1, hx.size()), all.slice(1 + hx.size()), options...);
+      if (draws)
+        cpu.set_state(now);
+      const Tensor outputs[] = {y, h, c};
+      const OptionalTensor* given[] = {&grad_y, &grad_hy, &grad_cy};
+      for (int i = 0; i < 3; ++i)
+        if (*given[i] && (*given[i])->defined()) {
+          results.push_back(outputs[i]);
+          grads.push_back(host_view(**given[i]));
+        }
+    }
+    auto found = zeros_where_undefined(torch::autograd::grad(results, wanted, grads, false, false, true), wanted);
+    count_op("aten::lstm_mps_backward");
+    auto made = device_tensors(found);
+    const auto states = made.begin() + 1;
+    const auto weights = states + int64_t(hx.size());
+    return {made[0], std::vector<Tensor>(states, weights), std::vector<Tensor>(weights, made.end())};
+  }
+
+  // What PyTorch's lstm does on a Mac: one operator, with one for the backward pass.
+  static std::tuple<Tensor, Tensor, Tensor> choose(
+      const Tensor& input, at::TensorList hx, at::TensorList params, Options... options) {
+    TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
+    const auto check = [&](const char* name, const Tensor& tensor) {
+      TORCH_CHECK(
+          tensor.device() == input.device(),
+          "Input and ", name, " tensors are not at the same device, found input tensor at ", input.device(), " and ",
+          name, " tensor at ", tensor.device());
+    };
+    for (const auto& tensor : hx)
+      check("hidden", tensor);
+    for (const auto& tensor : params)
+      check("parameter", tensor);
+    check_arguments("aten::_lstm_mps", {input, hx.vec(), params.vec()});
+    auto [output, h, c, state, cells, layers_outputs] = at::_lstm_mps(input, hx, params, options...);
+    return {output, h, c};
+  }
+};
+
+using LstmOperators = Lstm<bool, int64_t, double, bool, bool, bool>;
 
 } // namespace metalsim

@@ -47,7 +47,8 @@ class Usage {
  public:
   // RuntimeError, as on a Mac, if `bytes` more would pass the limit, or are more than one buffer of Metal may hold.
   void check_room(size_t bytes) {
-    TORCH_CHECK(bytes < kMaxBufferBytes, "Invalid buffer size: ", readable(bytes));
+    using c10::CachingAllocator::format_size;
+    TORCH_CHECK(bytes < kMaxBufferBytes, "Invalid buffer size: ", format_size(bytes));
     std::lock_guard<std::mutex> lock(mutex_);
     const auto used = size_t(stats_.allocated_bytes[0].current);
     if (limit_ == 0 || used + bytes <= limit_)
@@ -55,8 +56,8 @@ class Usage {
     ++stats_.num_ooms;
     TORCH_CHECK(
         false,
-        "MPS backend out of memory (MPS allocated: ", readable(used), ", other allocations: 0 bytes, max allowed: ",
-        readable(limit_), "). Tried to allocate ", readable(bytes),
+        "MPS backend out of memory (MPS allocated: ", format_size(used), ", other allocations: 0 bytes, max allowed: ",
+        format_size(limit_), "). Tried to allocate ", format_size(bytes),
         " on shared pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations"
         " (may cause system failure).");
   }
@@ -95,26 +96,13 @@ class Usage {
   }
 
  private:
-  static std::string readable(size_t bytes) {
-    constexpr const char* units[] = {"bytes", "KiB", "MiB", "GiB"};
-    double value = double(bytes);
-    int unit = 0;
-    for (; value >= 1024 && unit < 3; ++unit)
-      value /= 1024;
-    char text[32];
-    std::snprintf(text, sizeof text, unit ? "%.2f %s" : "%.0f %s", value, units[unit]);
-    return text;
-  }
-
   std::mutex mutex_;
   c10::CachingDeviceAllocator::DeviceStats stats_;
   size_t limit_ = size_t(kDefaultFraction * double(kRecommendedBytes));
 };
 
-inline Usage& usage() {
-  static auto* usage = new Usage; // never destroyed: tensors may outlive static objects
-  return *usage;
-}
+// Never destroyed, as what follows like this: tensors may outlive static objects.
+inline Usage& usage = *new Usage;
 
 // Commands in Objective-C, once its run time is connected.
 inline std::atomic<MetalStream*> metal{nullptr};
@@ -166,7 +154,7 @@ struct Block : MetalBuffer {
       length = host.nbytes();
   }
   c10::Storage host;
-  size_t counted = 0; // bytes, in usage()
+  size_t counted = 0; // bytes, in usage
 };
 
 // All blocks there are: those that are older than the run time of Objective-C take their class from it later, and a
@@ -204,22 +192,19 @@ class Blocks {
   std::unordered_set<MetalBuffer*> all_;
 };
 
-inline Blocks& blocks() {
-  static auto* blocks = new Blocks;
-  return *blocks;
-}
+inline Blocks& blocks = *new Blocks;
 
 inline Block::Block(c10::Storage storage) : host(std::move(storage)), counted(host.nbytes()) {
   check_process();
   destroy = [](MetalBuffer* self) { delete static_cast<Block*>(self); };
   follow();
-  usage().add(counted);
-  blocks().add(this);
+  usage.add(counted);
+  blocks.add(this);
 }
 
 inline Block::~Block() {
-  blocks().remove(this);
-  usage().remove(counted);
+  blocks.remove(this);
+  usage.remove(counted);
 }
 
 inline void release_block(void* block) {
@@ -238,15 +223,12 @@ inline c10::DataPtr device_pointer(c10::Storage host) {
 struct DeviceMemory final : c10::DeviceAllocator {
   // Filled with 0xff, which reads as NaN: what nobody wrote shows in the result.
   c10::DataPtr allocate(size_t bytes) override {
-    usage().check_room(bytes);
+    usage.check_room(bytes);
     auto* allocator = c10::GetAllocator(c10::kCPU);
     c10::Storage host(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator, true);
     if (bytes)
       std::memset(host.mutable_data(), 0xff, bytes);
     return device_pointer(std::move(host));
-  }
-  c10::DeleterFnPtr raw_deleter() const override {
-    return nullptr;
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     std::memcpy(static_cast<MetalBuffer*>(to)->contents, static_cast<const MetalBuffer*>(from)->contents, bytes);
@@ -255,27 +237,27 @@ struct DeviceMemory final : c10::DeviceAllocator {
     return true;
   }
   void emptyCache(c10::MempoolId_t) override {
-    usage().empty_cache();
+    usage.empty_cache();
   }
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
-    return usage().stats();
+    return usage.stats();
   }
   void resetAccumulatedStats(c10::DeviceIndex) override {
-    usage().change([](auto& stats) {
+    usage.change([](auto& stats) {
       for (auto* stat : {&stats.allocation[0], &stats.allocated_bytes[0], &stats.reserved_bytes[0]})
         stat->reset_accumulated();
     });
   }
   void resetPeakStats(c10::DeviceIndex) override {
-    usage().change([](auto& stats) {
+    usage.change([](auto& stats) {
       for (auto* stat : {&stats.allocation[0], &stats.allocated_bytes[0], &stats.reserved_bytes[0],
                          &stats.active_bytes[0], &stats.requested_bytes[0]})
         stat->reset_peak();
     });
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
-    const auto used = size_t(usage().stats().allocated_bytes[0].current);
+    const auto used = size_t(usage.stats().allocated_bytes[0].current);
     return {kRecommendedBytes - std::min(used, kRecommendedBytes), kRecommendedBytes};
   }
 };
@@ -287,9 +269,6 @@ struct PinnedMemory final : c10::Allocator {
     std::lock_guard<std::mutex> lock(mutex);
     all.insert(owner->get());
     return {owner->get(), owner, &release, c10::kCPU};
-  }
-  c10::DeleterFnPtr raw_deleter() const override {
-    return nullptr;
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     std::memcpy(to, from, bytes);
@@ -304,26 +283,20 @@ struct PinnedMemory final : c10::Allocator {
   std::unordered_set<const void*> all;
 };
 
-inline PinnedMemory& pinned_memory() {
-  static auto* memory = new PinnedMemory;
-  return *memory;
-}
+inline PinnedMemory& pinned_memory = *new PinnedMemory;
 
 inline void PinnedMemory::release(void* owner) {
   std::unique_ptr<c10::DataPtr> memory(static_cast<c10::DataPtr*>(owner));
-  std::lock_guard<std::mutex> lock(pinned_memory().mutex);
-  pinned_memory().all.erase(memory->get());
+  std::lock_guard<std::mutex> lock(pinned_memory.mutex);
+  pinned_memory.all.erase(memory->get());
 }
 
-inline DeviceMemory& device_memory() {
-  static auto* memory = new DeviceMemory;
-  return *memory;
-}
+inline DeviceMemory& device_memory = *new DeviceMemory;
 
 // The block that a storage of somebody else's making points to: torch wraps the data pointer of one storage in another
 // one for DLPack, for old files and for parts of a storage.
 inline Block* wrapped_block(const c10::Storage& storage) {
-  Block* block = blocks().hold(storage.data());
+  Block* block = blocks.hold(storage.data());
   TORCH_CHECK(
       block != nullptr,
       "a storage on ", storage.device(), " has a data pointer that is no MTLBuffer, so that its memory is not the "
@@ -343,7 +316,7 @@ inline Block* wrapped_block(const c10::Storage& storage) {
 inline Block& block_of(const c10::Storage& storage) {
   if (storage.data_ptr().get_deleter() != &release_block)
     storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
-        storage.data() == nullptr ? device_memory().allocate(storage.nbytes()) : pointer_to(wrapped_block(storage)));
+        storage.data() == nullptr ? device_memory.allocate(storage.nbytes()) : pointer_to(wrapped_block(storage)));
   return *static_cast<Block*>(storage.data_ptr().get_context());
 }
 
@@ -359,10 +332,10 @@ inline void follow_host_storage(const c10::Storage& storage) {
   if (bytes == block.counted) // also where the storage is a part of the block
     return;
   if (bytes > block.counted)
-    usage().check_room(bytes - block.counted);
-  usage().remove(block.counted);
+    usage.check_room(bytes - block.counted);
+  usage.remove(block.counted);
   block.counted = bytes;
-  usage().add(bytes);
+  usage.add(bytes);
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
   block.retain();
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(pointer_to(&block));
@@ -375,7 +348,7 @@ inline void grow_storage(const c10::Storage& storage, size_t bytes) {
   if (bytes <= before)
     return;
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
-  usage().check_room(bytes - before);
+  usage.check_room(bytes - before);
   const c10::Storage& host = host_storage(storage);
   at::native::resize_bytes_cpu(host.unsafeGetStorageImpl(), bytes);
   std::memset(static_cast<char*>(host.mutable_data()) + before, 0xff, bytes - before);
@@ -420,8 +393,8 @@ inline void check_dtype(at::ScalarType dtype) {
 
 // A device storage over a CPU storage, without a copy.
 inline c10::Storage device_storage(const c10::Storage& host) {
-  usage().check_room(host.nbytes());
-  return {c10::Storage::use_byte_size_t(), host.nbytes(), device_pointer(host), &device_memory(), true};
+  usage.check_room(host.nbytes());
+  return {c10::Storage::use_byte_size_t(), host.nbytes(), device_pointer(host), &device_memory, true};
 }
 
 // A device tensor over the bytes of a CPU tensor that nobody else holds.
@@ -454,7 +427,7 @@ inline at::Tensor empty(
       int64_t(size.size()) <= kMaxDims, "MPS supports tensors with dimensions <= 16, but got ", size.size(), ".");
   const auto scalar_type = at::dtype_or_default(dtype);
   check_dtype(scalar_type);
-  return filled(at::detail::empty_generic(size, &device_memory(), kDeviceKeys, scalar_type, format));
+  return filled(at::detail::empty_generic(size, &device_memory, kDeviceKeys, scalar_type, format));
 }
 
 inline at::Tensor empty_strided(
@@ -466,7 +439,7 @@ inline at::Tensor empty_strided(
     std::optional<bool>) {
   const auto scalar_type = at::dtype_or_default(dtype);
   check_dtype(scalar_type);
-  return filled(at::detail::empty_strided_generic(size, stride, &device_memory(), kDeviceKeys, scalar_type));
+  return filled(at::detail::empty_strided_generic(size, stride, &device_memory, kDeviceKeys, scalar_type));
 }
 
 } // namespace metalsim

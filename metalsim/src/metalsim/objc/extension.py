@@ -1,8 +1,8 @@
 """`torch.utils.cpp_extension.load` for ``.mm`` files, as on a Mac.
 
 On a Mac the compiler is a clang that knows the language by the file's suffix, and ``-framework Metal`` names what to
-link. Here g++ is torch's compiler; for an extension with an ``.mm`` file it is clang++, with headers and a library that
-stand for the frameworks. Everything else stays torch's: the folder, ninja, what is built again and when.
+link. Here g++ is torch's compiler; an extension with an ``.mm`` file is compiled as shaders are, with headers and a
+library that stand for the frameworks. Everything else stays torch's: the folder, ninja, what is built again and when.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import shlex
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -45,10 +46,13 @@ def _teach(cpp_extension: ModuleType, bridge: Callable[[], Bridge]) -> None:
         build["cflags"] = [*build["cflags"], *tools.cflags]
         build["ldflags"] = [
             *without_frameworks(build["ldflags"]),
-            *(shlex.quote(str(runtime)), f"-Wl,-rpath,{shlex.quote(str(runtime.parent))}", "-lobjc"),
+            *(shlex.quote(str(runtime)), f"-Wl,-rpath,{shlex.quote(str(runtime.parent))}"),
         ]
         with mock.patch.object(cpp_extension, "get_cxx_compiler", return_value=list(tools.compiler)):
-            return write(**build)
+            write(**build)
+        file = Path(build["path"])
+        linking = f"command = {shlex.quote(tools.gxx)} $in"
+        file.write_text(file.read_text(encoding="utf-8").replace("command = $cxx $in", linking), encoding="utf-8")
 
     cpp_extension._write_ninja_file = write_ninja_file
 

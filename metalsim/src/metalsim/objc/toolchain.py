@@ -1,11 +1,12 @@
-"""The compiler and the run time that Objective-C++ takes on Linux: clang++ 19 or newer, and GCC's libobjc."""
+"""How Objective-C++ is compiled and linked on Linux: by the compiler for shaders, and by g++ with its C++ library."""
 
 from __future__ import annotations
 
 import functools
-import os
+import re
 import shlex
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,84 +15,64 @@ from metalsim.errors import SimulationError
 
 HERE = Path(__file__).resolve().parent
 INCLUDE, RUNTIME = HERE / "include", HERE / "runtime"
-WITHOUT = "The kernel itself runs without: torch.mps.compile_shader takes the same Metal source"
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """How Objective-C++ is compiled and linked."""
+    """A clang that compiles, and the g++ whose C++ library is PyTorch's, which links."""
 
     compiler: tuple[str, ...]
-    """clang++, with its options if METALSIM_CXX names some."""
-    gcc: Path
-    """GCC's folder, which has libobjc and the headers of its run time."""
+    gxx: str
     identity: str
-    """The version of the compiler, as it gives it."""
+    """The versions of both, as they give them."""
 
-    @property
+    @functools.cached_property
     def cflags(self) -> list[str]:
         """Options to compile with. A selector that is not declared is an error, on a Mac it is a warning.
 
         @try is an error too: this run time's exceptions and those of C++ cannot pass through the same functions.
         """
         language = ["-fblocks", "-fobjc-runtime=gcc", "-fconstant-string-class=NSConstantString"]
-        language += ["-fno-objc-exceptions", "-Werror=objc-method-access"]
-        return [*language, f"-I{shlex.quote(str(INCLUDE))}", f"-idirafter {shlex.quote(str(self.gcc / 'include'))}"]
+        language += ["-fno-objc-exceptions", "-Werror=objc-method-access", "-fno-sanitize=undefined", "-nostdinc++"]
+        done = subprocess.run([self.gxx, "-x", "c++", "-E", "-v", "/dev/null"], capture_output=True, text=True)
+        folders = re.findall(r"^ (/.*/c\+\+/.*)$", done.stderr, re.M)
+        library = [f"-I{shlex.quote(folder)}" for folder in folders]
+        return [*language, *library, f"-I{shlex.quote(str(INCLUDE))}"]
 
 
 def find() -> Toolchain:
     """The tools of this machine; SimulationError with what to install."""
-    return _find(os.environ.get("METALSIM_CXX", ""), os.environ.get("PATH", ""))
-
-
-@functools.lru_cache
-def _find(_asked: str, _path: str) -> Toolchain:
     from metalsim.shader import compiler
 
     try:
-        shaders = compiler.find_compiler()
-    except compiler.NoCompiler:
-        shaders = None
-    if shaders is None or shaders.kind != "clang":
-        raise _missing("clang++ 19 or newer", "clang-19")
-    library = _file(shaders.command, "libobjc.so")
-    if library is None:
-        # libobjc has to be that of the GCC whose libraries clang uses
-        gcc = _file(shaders.command, "crtbegin.o")
-        raise _missing("GCC's run time for Objective-C", f"libobjc-{gcc.parent.name if gcc else 12}-dev")
-    return Toolchain(shaders.command, library.parent, shaders.identity)
-
-
-def _file(compiler: tuple[str, ...], name: str) -> Path | None:
-    """Where clang finds a file of GCC's, or None."""
-    printed = subprocess.run([*compiler, f"-print-file-name={name}"], capture_output=True, text=True, timeout=60).stdout
-    path = Path(printed.strip())
-    return path.parent.resolve() / name if path.is_absolute() and path.exists() else None
-
-
-def _missing(what: str, package: str) -> SimulationError:
-    return SimulationError(
-        f"Objective-C++ (.mm) needs {what} on Linux, which is not here: install it (Debian, Ubuntu: "
-        f"`apt-get install {package}`) and restart Python. {WITHOUT}"
-    )
+        clang = compiler.find_compiler()
+    except compiler.NoCompiler as missing:
+        raise SimulationError(f"Objective-C++ (.mm) needs the compiler for shaders. {missing}") from None
+    path, version = building.compiler()
+    any_processor = ("-march=x86_64",) if clang.kind == "zig" else ()  # else it compiles for this very one
+    return Toolchain((*clang.command, *any_processor), path, f"{clang.identity}, {version}")
 
 
 def built_runtime(tools: Toolchain) -> Path:
     """Foundation and Metal as a shared library, built if it is not there."""
-    sources = [RUNTIME / "foundation.mm", RUNTIME / "metal.mm", RUNTIME / "blocks.cpp"]
     headers = [*RUNTIME.glob("*.h"), *INCLUDE.rglob("*.h"), building.SOURCES / "metal.h"]
-    name = f"objc-{building.key(tools.identity, str(tools.gcc), files=[*sources, *headers])}"
+    objective = [RUNTIME / "foundation.mm", RUNTIME / "metal.mm"]  # in the order in which they are loaded
+    plain = [RUNTIME / "classes.cpp", RUNTIME / "blocks.cpp"]
+    name = f"objc-{building.key(tools.identity, *tools.cflags, files=[*objective, *plain, *headers])}"
 
     def build(folder: Path) -> None:
-        out = folder / "libmetalsim_objc.so"
-        options = ["-std=c++20", "-O1", "-fPIC", "-shared", *shlex.split(" ".join(tools.cflags))]
-        options += [f"-I{building.SOURCES}", f"-ffile-prefix-map={HERE}=metalsim/objc"]
-        command = [*tools.compiler, *options, *map(str, sources), "-lobjc", "-o", str(out)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise SimulationError(
-                f"Foundation and Metal could not be built with {tools.identity} and {tools.gcc / 'libobjc.so'}:\n"
-                f"{done.stderr}"
-            )
+        options = ["-std=c++20", "-O1", "-fPIC", f"-I{building.SOURCES}", f"-ffile-prefix-map={HERE}=metalsim/objc"]
+        for source in objective:
+            flags = shlex.split(" ".join(tools.cflags))
+            _run([*tools.compiler, *options, *flags, "-c", str(source), "-o", f"{folder / source.stem}.o"], tools)
+        objects = [f"{folder / source.stem}.o" for source in objective]
+        library = str(folder / "libmetalsim_objc.so")
+        _run([tools.gxx, *options, "-shared", *objects, *map(str, plain), "-o", library], tools)
 
     return building.built_once(name, "libmetalsim_objc.so", build)
+
+
+def _run(command: Sequence[str], tools: Toolchain) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SimulationError(f"Foundation and Metal could not be built with {tools.identity}:\n{done.stderr}")

@@ -1,4 +1,4 @@
-// What clang asks of a run time for blocks and for exceptions, and no library on Linux has everywhere.
+// What clang asks of a run time for blocks and for exceptions.
 //
 // Blocks: the layout is the one that clang documents (Block Implementation Specification), as far as a block is called,
 // copied and released. Variables marked __block live on the stack and may not outlive it: such a block is not copied.
@@ -41,13 +41,12 @@ constexpr int kFieldObject = 3;
 constexpr int kFieldBlock = 7;
 constexpr int kFieldByReference = 8;
 
-using Message = void* (*)(void*, void*);
-extern "C" Message objc_msg_lookup(void* receiver, void* selector);
-extern "C" void* sel_registerName(const char* name);
+using Message = void* (*)(void*, const void*);
+extern "C" Message objc_msg_lookup(void* receiver, const void* selector);
 
-void send(void* object, const char* selector) {
-  void* name = sel_registerName(selector);
-  objc_msg_lookup(object, name)(object, name);
+void send(void* object, const char* name) {
+  const char* const selector[] = {name, nullptr}; // Selector in classes.cpp
+  objc_msg_lookup(object, selector)(object, selector);
 }
 
 } // namespace

@@ -1,9 +1,8 @@
-// Foundation, as much of it as Foundation.h declares, on GCC's Objective-C run time.
+// Foundation, as much of it as Foundation.h declares, on the run time of classes.cpp.
 
 #import <Foundation/Foundation.h>
 #import <objc/runtime.h>
 
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -28,9 +27,6 @@ Header* header(id object) {
 } // namespace
 
 @implementation NSObject
-
-+ (void)initialize {
-}
 
 + (instancetype)alloc {
   auto* memory = static_cast<Header*>(calloc(1, sizeof(Header) + class_getInstanceSize(self)));
@@ -104,6 +100,26 @@ Header* header(id object) {
 
 @end
 
+// What the compiler calls for a property that holds an object, or a structure.
+extern "C" void objc_setProperty(id self, SEL, ptrdiff_t offset, id value, BOOL, BOOL) {
+  auto* held = reinterpret_cast<id*>(reinterpret_cast<char*>(self) + offset);
+  id before = *held;
+  *held = [value retain];
+  [before release];
+}
+
+extern "C" id objc_getProperty(id self, SEL, ptrdiff_t offset, BOOL) {
+  return [[*reinterpret_cast<id*>(reinterpret_cast<char*>(self) + offset) retain] autorelease];
+}
+
+extern "C" void objc_setPropertyStruct(void* to, const void* from, ptrdiff_t bytes, BOOL, BOOL) {
+  memcpy(to, from, size_t(bytes));
+}
+
+extern "C" void objc_getPropertyStruct(void* to, const void* from, ptrdiff_t bytes, BOOL, BOOL) {
+  memcpy(to, from, size_t(bytes));
+}
+
 // ---- pools ----------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -150,12 +166,6 @@ void metalsim::add_to_pool(id object) {
 
 // ---- strings --------------------------------------------------------------------------------------------------------
 
-@interface SimulatedString : NSString {
- @public
-  std::string* text;
-}
-@end
-
 namespace {
 
 std::string formatted(const char* format, va_list values) {
@@ -172,9 +182,7 @@ std::string formatted(const char* format, va_list values) {
 } // namespace
 
 NSString* metalsim::new_string(const std::string& text) {
-  SimulatedString* made = [SimulatedString alloc];
-  made->text = new std::string(text);
-  return made;
+  return [[NSString alloc] initWithUTF8String:text.c_str()];
 }
 
 NSString* metalsim::string(const std::string& text) {
@@ -206,12 +214,12 @@ NSString* metalsim::string(const std::string& text) {
 }
 
 - (instancetype)initWithUTF8String:(const char*)text {
-  [self release];
-  return metalsim::new_string(text);
+  _bytes = strdup(text);
+  return self;
 }
 
 - (const char*)UTF8String {
-  return "";
+  return _bytes != nullptr ? _bytes : "";
 }
 
 - (const char*)cStringUsingEncoding:(NSStringEncoding)encoding {
@@ -234,26 +242,14 @@ NSString* metalsim::string(const std::string& text) {
   return self;
 }
 
-@end
-
-@implementation SimulatedString
-
-- (const char*)UTF8String {
-  return text->c_str();
-}
-
 - (void)dealloc {
-  delete text;
+  free(const_cast<char*>(_bytes));
   [super dealloc];
 }
 
 @end
 
 @implementation NSConstantString
-
-- (const char*)UTF8String {
-  return _bytes;
-}
 
 - (instancetype)retain {
   return self;

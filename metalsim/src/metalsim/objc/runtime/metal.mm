@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "abi.h"
@@ -42,15 +43,22 @@ thread_local char said[metalsim::kSaidBytes]; // what Python says about a failur
 
 } // namespace
 
-#define DEVICE_PROPERTY               \
-  -(id<MTLDevice>)device {            \
-    return MTLCreateSystemDefaultDevice(); \
-  }
+// What has a device: everything here.
+@interface SimulatedObject : NSObject
+@end
+
+@implementation SimulatedObject
+
+- (id<MTLDevice>)device {
+  return MTLCreateSystemDefaultDevice();
+}
+
+@end
 
 // ---- buffers --------------------------------------------------------------------------------------------------------
 
 // The class of MetalBuffer, a C++ structure: nothing is allocated as an object of it.
-@interface SimulatedBuffer : NSObject <MTLBuffer>
+@interface SimulatedBuffer : SimulatedObject <MTLBuffer>
 @end
 
 namespace {
@@ -80,35 +88,16 @@ id<MTLBuffer> new_buffer(NSUInteger length) {
   return reinterpret_cast<id<MTLBuffer>>(made);
 }
 
-// Holds a buffer.
-class BufferReference {
- public:
-  explicit BufferReference(MetalBuffer* buffer = nullptr) : buffer_(buffer) {
-    if (buffer_ != nullptr)
-      buffer_->retain();
-  }
-  BufferReference(const BufferReference& other) : BufferReference(other.buffer_) {}
-  BufferReference& operator=(BufferReference other) {
-    std::swap(buffer_, other.buffer_);
-    return *this;
-  }
-  ~BufferReference() {
-    if (buffer_ != nullptr)
-      buffer_->release();
-  }
-  MetalBuffer* get() const {
-    return buffer_;
-  }
-
- private:
-  MetalBuffer* buffer_;
-};
+// Holds an object: a buffer, a pipeline.
+template <typename Object>
+std::shared_ptr<Object> held(Object* object) {
+  [(id)object retain];
+  return {object, [](Object* released) { [(id)released release]; }};
+}
 
 } // namespace
 
 @implementation SimulatedBuffer
-
-DEVICE_PROPERTY
 
 - (instancetype)retain {
   structure(self)->retain();
@@ -143,21 +132,21 @@ DEVICE_PROPERTY
 
 // ---- libraries, functions, pipelines --------------------------------------------------------------------------------
 
-@interface SimulatedLibrary : NSObject <MTLLibrary> {
+@interface SimulatedLibrary : SimulatedObject <MTLLibrary> {
  @public
   int64_t number;
   std::vector<std::string>* names;
 }
 @end
 
-@interface SimulatedFunction : NSObject <MTLFunction> {
+@interface SimulatedFunction : SimulatedObject <MTLFunction> {
  @public
   int64_t library;
   NSString* functionName;
 }
 @end
 
-@interface SimulatedPipeline : NSObject <MTLComputePipelineState> {
+@interface SimulatedPipeline : SimulatedObject <MTLComputePipelineState> {
  @public
   int64_t number;
   metalsim::PipelineLimits limits;
@@ -165,8 +154,6 @@ DEVICE_PROPERTY
 @end
 
 @implementation SimulatedFunction
-
-DEVICE_PROPERTY
 
 - (NSString*)name {
   return functionName;
@@ -180,8 +167,6 @@ DEVICE_PROPERTY
 @end
 
 @implementation SimulatedLibrary
-
-DEVICE_PROPERTY
 
 - (NSArray<NSString*>*)functionNames {
   return metalsim::array(*names);
@@ -207,8 +192,6 @@ DEVICE_PROPERTY
 
 @implementation SimulatedPipeline
 
-DEVICE_PROPERTY
-
 - (NSUInteger)maxTotalThreadsPerThreadgroup {
   return limits.most_threads;
 }
@@ -233,7 +216,7 @@ namespace {
 
 // What is bound to an index: a buffer from an offset on, or bytes of its own.
 struct Binding {
-  BufferReference buffer;
+  std::shared_ptr<MetalBuffer> buffer;
   NSUInteger offset = 0;
   std::vector<char> bytes;
 };
@@ -241,7 +224,7 @@ struct Binding {
 using Bindings = std::map<NSUInteger, Binding>;
 
 struct Dispatch {
-  SimulatedPipeline* pipeline;
+  std::shared_ptr<SimulatedPipeline> pipeline;
   Bindings bindings;
   std::array<uint32_t, 3> threads;
   std::array<uint32_t, 3> group_size;
@@ -249,17 +232,31 @@ struct Dispatch {
   void run() {
     std::vector<metalsim::Argument> arguments;
     for (auto& [index, bound] : bindings) {
-      const MetalBuffer* buffer = bound.buffer.get();
+      const auto& buffer = bound.buffer;
       if (buffer == nullptr)
         arguments.push_back({index, bound.bytes.data(), bound.bytes.size()});
       else
         arguments.push_back({index, static_cast<char*>(buffer->contents) + bound.offset, buffer->length - bound.offset});
     }
-    said[0] = '\0';
     if (shaders->launch(pipeline->number, arguments.data(), arguments.size(), threads.data(), group_size.data(), said) == 0)
       throw metalsim::Refused(said);
   }
 };
+
+// Runs a block. What it throws a Mac would not live to see; a refusal may say so in its own words.
+template <typename Work>
+void contained(const char* method, bool passes_refusals, Work&& work) {
+  std::string thrown = "of an unknown type";
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    if (passes_refusals && dynamic_cast<const metalsim::Refused*>(&error) != nullptr)
+      throw;
+    thrown = error.what(); // PyTorch's go on with a stack trace
+  } catch (...) {
+  }
+  refuse(method, "a C++ exception left the block: " + thrown.substr(0, thrown.find('\n')), kEndsProcess);
+}
 
 constexpr int kHasCommands = 1; // bits of MetalStream::busy
 constexpr int kInsideQueue = 2;
@@ -269,19 +266,13 @@ metalsim::MetalStream stream;
 // The commands of a command buffer, shared with its encoder.
 struct Commands {
   explicit Commands(bool of_stream) : of_stream(of_stream) {}
-  ~Commands() {
-    for (auto handler : handlers)
-      _Block_release((const void*)handler);
-    for (auto& dispatch : work)
-      [dispatch.pipeline release];
-  }
 
   const bool of_stream; // PyTorch's: goes on after a commit
   MTLCommandBufferStatus status = MTLCommandBufferStatusNotEnqueued;
   bool encoding = false;
   bool encoder_lost = false;
   std::vector<Dispatch> work;
-  std::vector<MTLCommandBufferHandler> handlers;
+  std::vector<std::shared_ptr<void>> handlers; // blocks
 
   bool committed() const {
     return status >= MTLCommandBufferStatusCommitted;
@@ -293,12 +284,10 @@ struct Commands {
       stream.busy.fetch_or(kHasCommands);
   }
 
-  void begin_encoding() {
+  void check_takes_commands() const {
     check_encoders();
     if (committed())
       fail_assertion("-[MTLCommandBuffer setCurrentCommandEncoder:]", "_status < MTLCommandBufferStatusCommitted");
-    encoding = true;
-    touch();
   }
 
   void check_encoders() const {
@@ -318,44 +307,17 @@ struct Commands {
       fail_assertion("-[MTLCommandBuffer commit]", "commit an already committed command buffer");
   }
 
-  // Calls the handlers. What one throws a Mac would not live to see.
   void tell(id<MTLCommandBuffer> buffer) {
-    std::vector<MTLCommandBufferHandler> now;
-    now.swap(handlers);
-    std::string thrown;
-    for (auto handler : now) {
-      try {
-        if (thrown.empty())
-          handler(buffer);
-      } catch (const std::exception& error) {
-        thrown = error.what();
-      } catch (...) {
-        thrown = "of an unknown type";
-      }
-      _Block_release((const void*)handler);
-    }
-    if (!thrown.empty())
-      refuse(
-          "-[MTLCommandBuffer addCompletedHandler:]",
-          "a C++ exception left the block: " + thrown.substr(0, thrown.find('\n')),
-          kEndsProcess);
+    const auto now = std::exchange(handlers, {});
+    contained("-[MTLCommandBuffer addCompletedHandler:]", false, [&] {
+      for (const auto& handler : now)
+        ((MTLCommandBufferHandler)handler.get())(buffer);
+    });
   }
 
   void execute() {
-    std::vector<Dispatch> now;
-    now.swap(work);
-    std::string failed;
-    for (auto& dispatch : now) {
-      try {
-        if (failed.empty())
-          dispatch.run();
-      } catch (const metalsim::Refused& refused) {
-        failed = refused.what();
-      }
-      [dispatch.pipeline release];
-    }
-    if (!failed.empty())
-      throw metalsim::Refused(failed);
+    for (auto& dispatch : std::exchange(work, {}))
+      dispatch.run();
   }
 };
 
@@ -363,13 +325,13 @@ using SharedCommands = std::shared_ptr<Commands>;
 
 } // namespace
 
-@interface SimulatedCommandBuffer : NSObject <MTLCommandBuffer> {
+@interface SimulatedCommandBuffer : SimulatedObject <MTLCommandBuffer> {
  @public
   SharedCommands* commands;
 }
 @end
 
-@interface SimulatedEncoder : NSObject <MTLComputeCommandEncoder> {
+@interface SimulatedEncoder : SimulatedObject <MTLComputeCommandEncoder> {
  @public
   SharedCommands* commands;
   Bindings* bindings;
@@ -379,8 +341,6 @@ using SharedCommands = std::shared_ptr<Commands>;
 @end
 
 @implementation SimulatedCommandBuffer
-
-DEVICE_PROPERTY
 
 - (instancetype)initForStream:(BOOL)ofStream {
   commands = new SharedCommands(std::make_shared<Commands>(ofStream));
@@ -401,7 +361,9 @@ DEVICE_PROPERTY
 }
 
 - (id<MTLComputeCommandEncoder>)computeCommandEncoder {
-  (*commands)->begin_encoding();
+  (*commands)->check_takes_commands();
+  (*commands)->encoding = true;
+  (*commands)->touch();
   SimulatedEncoder* made = [SimulatedEncoder new];
   made->commands = new SharedCommands(*commands);
   made->bindings = new Bindings;
@@ -417,7 +379,7 @@ DEVICE_PROPERTY
     refuse("-[MTLCommandBuffer addCompletedHandler:]", "the block is nil", kCrashes);
   if ((*commands)->committed())
     fail_assertion("-[MTLCommandBuffer addCompletedHandler:]", "Completed handler provided after commit call");
-  (*commands)->handlers.push_back((MTLCommandBufferHandler)_Block_copy((const void*)handler));
+  (*commands)->handlers.emplace_back(_Block_copy((const void*)handler), &_Block_release);
 }
 
 - (void)enqueue {
@@ -457,24 +419,25 @@ DEVICE_PROPERTY
 
 namespace {
 
-void check_alive(SimulatedEncoder* encoder, const char* method) {
+// How refusals call a method of an encoder: every method has its selector in _cmd.
+std::string name_of(SEL selector) {
+  return "-[MTLComputeCommandEncoder " + std::string(sel_getName(selector)) + "]";
+}
+
+void check_alive(SimulatedEncoder* encoder, SEL method) {
   if (encoder->ended)
-    refuse(
-        "-[MTLComputeCommandEncoder " + std::string(method) + "]", "encoding has ended", kLayerOnly);
+    refuse(name_of(method), "encoding has ended", kLayerOnly);
 }
 
-void check_index(const char* method, NSUInteger index) {
+void check_index(SEL method, NSUInteger index) {
   if (index >= kMostBuffers)
-    refuse(
-        "-[MTLComputeCommandEncoder " + std::string(method) + "]",
-        "index(" + std::to_string(index) + ") must be < 31",
-        kLayerOnly);
+    refuse(name_of(method), "index(" + std::to_string(index) + ") must be < 31", kLayerOnly);
 }
 
-void check_offset(const char* method, const MetalBuffer* buffer, NSUInteger offset) {
-  if (buffer != nullptr && offset >= buffer->length)
+void check_offset(SEL method, const MetalBuffer* buffer, NSUInteger offset) {
+  if (offset >= buffer->length)
     refuse(
-        "-[MTLComputeCommandEncoder " + std::string(method) + "]",
+        name_of(method),
         "offset(" + std::to_string(offset) + ") must be < the buffer's length, " + std::to_string(buffer->length),
         kLayerOnly);
 }
@@ -509,79 +472,66 @@ std::array<uint32_t, 3> numbers(MTLSize size) {
 
 @implementation SimulatedEncoder
 
-DEVICE_PROPERTY
-
 - (void)setComputePipelineState:(id<MTLComputePipelineState>)state {
-  check_alive(self, "setComputePipelineState:");
+  check_alive(self, _cmd);
   if (state == nil)
-    refuse("-[MTLComputeCommandEncoder setComputePipelineState:]", "computePipelineState must not be nil.", kLayerOnly);
+    refuse(name_of(_cmd), "computePipelineState must not be nil.", kLayerOnly);
   [state retain];
   [pipeline release];
   pipeline = (SimulatedPipeline*)state;
 }
 
 - (void)setBuffer:(id<MTLBuffer>)buffer offset:(NSUInteger)offset atIndex:(NSUInteger)index {
-  check_alive(self, "setBuffer:offset:atIndex:");
-  check_index("setBuffer:offset:atIndex:", index);
+  check_alive(self, _cmd);
+  check_index(_cmd, index);
   if (buffer == nil) {
     bindings->erase(index);
     return;
   }
   if (object_getClass(buffer) != [SimulatedBuffer class])
-    refuse(
-        "-[MTLComputeCommandEncoder setBuffer:offset:atIndex:]",
-        "that is no MTLBuffer; is it the storage of a CPU tensor?",
-        kCrashes);
-  check_offset("setBuffer:offset:atIndex:", structure(buffer), offset);
-  (*bindings)[index] = {BufferReference(structure(buffer)), offset, {}};
+    refuse(name_of(_cmd), "that is no MTLBuffer; is it the storage of a CPU tensor?", kCrashes);
+  check_offset(_cmd, structure(buffer), offset);
+  (*bindings)[index] = {held(structure(buffer)), offset, {}};
 }
 
 - (void)setBufferOffset:(NSUInteger)offset atIndex:(NSUInteger)index {
-  check_alive(self, "setBufferOffset:atIndex:");
+  check_alive(self, _cmd);
   auto found = bindings->find(index);
-  if (found == bindings->end() || found->second.buffer.get() == nullptr)
-    refuse(
-        "-[MTLComputeCommandEncoder setBufferOffset:atIndex:]",
-        "no buffer at index(" + std::to_string(index) + ")",
-        kLayerOnly);
-  check_offset("setBufferOffset:atIndex:", found->second.buffer.get(), offset);
+  if (found == bindings->end() || found->second.buffer == nullptr)
+    refuse(name_of(_cmd), "no buffer at index(" + std::to_string(index) + ")", kLayerOnly);
+  check_offset(_cmd, found->second.buffer.get(), offset);
   found->second.offset = offset;
 }
 
 - (void)setBytes:(const void*)bytes length:(NSUInteger)length atIndex:(NSUInteger)index {
-  check_alive(self, "setBytes:length:atIndex:");
-  check_index("setBytes:length:atIndex:", index);
+  check_alive(self, _cmd);
+  check_index(_cmd, index);
   if (length == 0 || length > kMostBytes)
-    refuse(
-        "-[MTLComputeCommandEncoder setBytes:length:atIndex:]",
-        "length(" + std::to_string(length) + ") must be 1 to 4096",
-        kLayerOnly);
+    refuse(name_of(_cmd), "length(" + std::to_string(length) + ") must be 1 to 4096", kLayerOnly);
   if (bytes == nullptr)
-    refuse("-[MTLComputeCommandEncoder setBytes:length:atIndex:]", "bytes must not be NULL", kLayerOnly);
+    refuse(name_of(_cmd), "bytes must not be NULL", kLayerOnly);
   auto* from = static_cast<const char*>(bytes);
-  (*bindings)[index] = {BufferReference(), 0, std::vector<char>(from, from + length)};
+  (*bindings)[index] = {nullptr, 0, std::vector<char>(from, from + length)};
 }
 
 - (void)dispatchThreads:(MTLSize)grid threadsPerThreadgroup:(MTLSize)group {
-  const char* method = "-[MTLComputeCommandEncoder dispatchThreads:threadsPerThreadgroup:]";
-  check_alive(self, "dispatchThreads:threadsPerThreadgroup:");
+  check_alive(self, _cmd);
   if (pipeline == nil)
-    refuse(method, "no compute pipeline state was set", kLayerOnly);
+    refuse(name_of(_cmd), "no compute pipeline state was set", kLayerOnly);
   for (NSUInteger extent : {grid.width, grid.height, grid.depth, group.width, group.height, group.depth})
     if (extent == 0 || extent > UINT32_MAX)
       refuse(
-          method,
+          name_of(_cmd),
           in_words("threadsPerGrid", grid) + ", " + in_words("threadsPerThreadgroup", group) +
               (extent == 0 ? " must not have a 0" : " must not have more than 2^32 - 1 of anything"),
           kLayerOnly);
   if (product(group) > pipeline->limits.most_threads)
     refuse(
-        method,
+        name_of(_cmd),
         in_words("threadsPerThreadgroup", group) + ", " + threads_in_words(group) + ", must be <= " +
             std::to_string(pipeline->limits.most_threads),
         kDoesNotRun);
-  [pipeline retain];
-  (*commands)->work.push_back({pipeline, *bindings, numbers(grid), numbers(group)});
+  (*commands)->work.push_back({held(pipeline), *bindings, numbers(grid), numbers(group)});
 }
 
 - (void)dispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)group {
@@ -591,7 +541,7 @@ DEVICE_PROPERTY
 }
 
 - (void)endEncoding {
-  check_alive(self, "endEncoding");
+  check_alive(self, _cmd);
   ended = YES;
   (*commands)->encoding = false;
 }
@@ -615,13 +565,17 @@ extern "C" int PyGILState_Check(void);
 extern "C" void* PyEval_SaveThread(void);
 extern "C" void PyEval_RestoreThread(void*);
 
-@interface SimulatedQueue : NSObject <OS_dispatch_queue>
-@end
-
-@implementation SimulatedQueue
-@end
-
 namespace {
+
+// Does something at the end of a block.
+template <typename Work>
+struct Finally {
+  explicit Finally(Work given) : work(given) {}
+  ~Finally() {
+    work();
+  }
+  Work work;
+};
 
 // PyTorch's serial queue: one thread at a time.
 class SerialQueue {
@@ -644,59 +598,21 @@ class SerialQueue {
         PyEval_RestoreThread(python);
     }
     const std::lock_guard<std::mutex> lock(mutex_, std::adopt_lock);
-    const Owned owned(owner_);
+    owner_ = std::this_thread::get_id();
+    const Finally leave([this] { owner_ = std::thread::id(); });
     work();
   }
 
  private:
-  struct Owned {
-    explicit Owned(std::atomic<std::thread::id>& owner) : owner(owner) {
-      owner = std::this_thread::get_id();
-    }
-    ~Owned() {
-      owner = std::thread::id();
-    }
-    std::atomic<std::thread::id>& owner;
-  };
-
   std::mutex mutex_;
   std::atomic<std::thread::id> owner_;
 };
 
 SerialQueue queue;
 
-struct InsideQueue {
-  InsideQueue() {
-    stream.busy.fetch_or(kInsideQueue);
-  }
-  ~InsideQueue() {
-    stream.busy.fetch_and(~kInsideQueue);
-  }
-};
-
 const char* const kOwnQueue = "BUG IN CLIENT OF LIBDISPATCH: dispatch_sync called on queue already owned by current thread";
-const char* const kThrown = "a C++ exception left the block: ";
-
-} // namespace
-
-namespace {
 
 void abandon();
-
-// Runs a block that may throw only what a Mac would not live to see.
-void call(dispatch_block_t block) {
-  const InsideQueue inside;
-  try {
-    block();
-  } catch (const metalsim::Refused&) {
-    throw;
-  } catch (const std::exception& error) {
-    const std::string words = error.what(); // PyTorch's go on with a stack trace
-    refuse("dispatch_sync", kThrown + words.substr(0, words.find('\n')), kEndsProcess);
-  } catch (...) {
-    refuse("dispatch_sync", kThrown + std::string("of an unknown type"), kEndsProcess);
-  }
-}
 
 } // namespace
 
@@ -706,8 +622,10 @@ extern "C" void dispatch_sync(dispatch_queue_t given, dispatch_block_t block) {
   if (queue.is_mine())
     refuse("dispatch_sync", kOwnQueue, kEndsProcess);
   queue.exclusively([&] {
+    stream.busy.fetch_or(kInsideQueue);
+    const Finally leave([] { stream.busy.fetch_and(~kInsideQueue); });
     try {
-      call(block);
+      contained("dispatch_sync", true, block);
     } catch (...) {
       abandon();
       throw;
@@ -715,12 +633,10 @@ extern "C" void dispatch_sync(dispatch_queue_t given, dispatch_block_t block) {
   });
 }
 
-@interface SimulatedCommandQueue : NSObject <MTLCommandQueue>
+@interface SimulatedCommandQueue : SimulatedObject <MTLCommandQueue>
 @end
 
 @implementation SimulatedCommandQueue
-
-DEVICE_PROPERTY
 
 - (id<MTLCommandBuffer>)commandBuffer {
   return [[[SimulatedCommandBuffer alloc] initForStream:NO] autorelease];
@@ -779,7 +695,7 @@ void* command_buffer() {
 }
 
 void* dispatch_queue() {
-  static SimulatedQueue* made = [SimulatedQueue new];
+  static NSObject* made = [NSObject new];
   return made;
 }
 
@@ -803,11 +719,8 @@ void settle() {
   if (queue.is_mine())
     refuse("dispatch_sync", "an operator of PyTorch inside the block: " + std::string(kOwnQueue), kEndsProcess);
   with_current([] {
-    Commands& commands = **current->commands;
-    commands.check_encoders();
-    if (commands.committed())
-      fail_assertion("-[MTLCommandBuffer setCurrentCommandEncoder:]", "_status < MTLCommandBufferStatusCommitted");
-    commands.execute();
+    (*current->commands)->check_takes_commands();
+    (*current->commands)->execute();
   });
 }
 
@@ -826,6 +739,16 @@ extern "C" metalsim::MetalStream* metalsim_connect(const metalsim::Shaders* of_p
 }
 
 // ---- the device -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+bool succeeded(int64_t number, NSError** error) {
+  if (number == 0 && error != nullptr)
+    *error = metalsim::error(said);
+  return number != 0;
+}
+
+} // namespace
 
 @interface SimulatedDevice : NSObject <MTLDevice>
 @end
@@ -872,13 +795,9 @@ extern "C" metalsim::MetalStream* metalsim_connect(const metalsim::Shaders* of_p
 - (id<MTLLibrary>)newLibraryWithSource:(NSString*)source options:(MTLCompileOptions*)options error:(NSError**)error {
   if (source == nil)
     refuse("-[MTLDevice newLibraryWithSource:options:error:]", "the source is nil", kLayerOnly);
-  said[0] = '\0';
   const int64_t number = shaders->library(source.UTF8String, said);
-  if (number == 0) {
-    if (error != nullptr)
-      *error = metalsim::error(said);
+  if (!succeeded(number, error))
     return nil;
-  }
   SimulatedLibrary* made = [SimulatedLibrary new];
   made->number = number;
   made->names = new std::vector<std::string>;
@@ -892,14 +811,10 @@ extern "C" metalsim::MetalStream* metalsim_connect(const metalsim::Shaders* of_p
   if (function == nil)
     fail_assertion("-[MTLDevice newComputePipelineStateWithFunction:error:]", "computeFunction must not be nil.");
   metalsim::PipelineLimits limits = {};
-  said[0] = '\0';
   const int64_t number =
       shaders->pipeline(((SimulatedFunction*)function)->library, function.name.UTF8String, &limits, said);
-  if (number == 0) {
-    if (error != nullptr)
-      *error = metalsim::error(said);
+  if (!succeeded(number, error))
     return nil;
-  }
   SimulatedPipeline* made = [SimulatedPipeline new];
   made->number = number;
   made->limits = limits;

@@ -139,16 +139,15 @@ extern "C" EXPORT void* __tsan_memset(void* to, int byte, size_t n) {
   hooks::touched(to, n, true, false, CALLER);
   return memset(to, byte, n);
 }
-extern "C" EXPORT void* __tsan_memcpy(void* to, const void* from, size_t n) {
-  hooks::touched(from, n, false, false, CALLER);
-  hooks::touched(to, n, true, false, CALLER);
-  return memcpy(to, from, n);
-}
-extern "C" EXPORT void* __tsan_memmove(void* to, const void* from, size_t n) {
-  hooks::touched(from, n, false, false, CALLER);
-  hooks::touched(to, n, true, false, CALLER);
-  return memmove(to, from, n);
-}
+#define COPY(name)                                                                    \
+  extern "C" EXPORT void* __tsan_##name(void* to, const void* from, size_t n) {       \
+    hooks::touched(from, n, false, false, CALLER);                                    \
+    hooks::touched(to, n, true, false, CALLER);                                       \
+    return name(to, from, n);                                                         \
+  }
+COPY(memcpy)
+COPY(memmove)
+#undef COPY
 #undef HOOK
 #undef CALLER
 #undef PLAIN

@@ -65,7 +65,6 @@ const MetalsimKernel* kernel_now;
 int garbage_now;  // the byte that memory is full of which nobody wrote: 0xff in an ordinary run
 char error_text[256];
 const char* error_site;
-uint64_t barriers, exchanges, divergent_exchanges;
 
 uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
@@ -280,8 +279,6 @@ struct SimdGroup {
       if (mask >> i & 1) first[i]->state = ready;
   }
   void exchange(uint32_t mask) const {
-    exchanges++;
-    divergent_exchanges += mask != alive();
     for (uint32_t i = 0; i < lanes; i++) {
       if (!(mask >> i & 1)) continue;
       first[i]->present = mask;
@@ -322,7 +319,6 @@ bool pass_barrier(Fiber** group, uint32_t n) {
     return fail(site, text);
   }
   if (!one_site) return fail(site, "threads of one threadgroup wait at different barriers: undefined in Metal");
-  barriers++;
   for (uint32_t i = 0; i < n; i++) group[i]->state = ready;
   return true;
 }
@@ -489,7 +485,6 @@ EXPORT const char* metalsim_error() { return error_text; }
 EXPORT const MetalsimKernel* metalsim_kernel(int i) {
   return i < metalsim_kernel_count ? &metalsim_kernels[i] : nullptr;
 }
-EXPORT void metalsim_counts(uint64_t* out) { out[0] = barriers, out[1] = exchanges, out[2] = divergent_exchanges; }
 
 // From here to `metalsim_unwatch` Ctrl-C is for the kernel: a call of its own before `metalsim_run`, so that one that came
 // earlier has been heard by Python when the kernel begins, and none falls between the two.
@@ -518,7 +513,6 @@ EXPORT int metalsim_run(int kernel, void** buffers, const uint32_t* grid, const 
   garbage_now = garbage;
   error_text[0] = 0;
   error_site = crash_site = nullptr;
-  barriers = exchanges = divergent_exchanges = 0;
   owner = pthread_self();
   in_kernel = 0;
   const Dispatch d = {{grid[0], grid[1], grid[2]}, {group[0], group[1], group[2]}, fibers, order, garbage};

@@ -1,11 +1,11 @@
 // The part of Foundation that host code of a Metal kernel uses, for the simulated Apple GPU. What is not here does not
-// compile. Memory is managed by hand (retain, release, autorelease): GCC's Objective-C run time has no ARC.
+// compile. Memory is managed by hand (retain, release, autorelease): this run time has no ARC.
 #pragma once
 
 #include <dispatch/dispatch.h>
 #include <limits.h>
 #include <math.h>
-#include <objc/objc.h>
+#include <objc/runtime.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,12 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-// as in Apple's headers, where nil fits every pointer
-#undef nil
-#undef Nil
-#define nil nullptr
-#define Nil nullptr
 
 #if __has_feature(objc_arc)
 #error "the simulated Apple GPU has no ARC: build without -fobjc-arc, as torch.utils.cpp_extension does by itself"
@@ -57,7 +51,6 @@ __attribute__((objc_root_class))
 @interface NSObject <NSObject> {
   Class isa;
 }
-+ (void)initialize;
 + (instancetype)alloc;
 + (instancetype)new;
 + (Class)class;
@@ -68,7 +61,10 @@ __attribute__((objc_root_class))
 typedef NSUInteger NSStringEncoding;
 enum : NSStringEncoding { NSASCIIStringEncoding = 1, NSUTF8StringEncoding = 4 };
 
-@interface NSString : NSObject
+@interface NSString : NSObject {
+  const char* _bytes;
+  unsigned int _count; // what the compiler lays out for @"text", and nothing reads
+}
 + (instancetype)string;
 + (instancetype)stringWithUTF8String:(const char*)text;
 + (instancetype)stringWithCString:(const char*)text encoding:(NSStringEncoding)encoding;
@@ -80,11 +76,8 @@ enum : NSStringEncoding { NSASCIIStringEncoding = 1, NSUTF8StringEncoding = 4 };
 @property(readonly) NSUInteger length;
 @end
 
-// What @"text" is: the compiler lays it out.
-@interface NSConstantString : NSString {
-  const char* _bytes;
-  unsigned int _count;
-}
+// What @"text" is.
+@interface NSConstantString : NSString
 @end
 
 typedef NSString* NSErrorDomain;
@@ -113,7 +106,4 @@ typedef NSString* NSErrorDomain;
 - (void)drain;
 @end
 
-#ifdef __cplusplus
-extern "C"
-#endif
-void NSLog(NSString* format, ...); // %s, %d, %g and the like; not %@
+extern "C" void NSLog(NSString* format, ...); // %s, %d, %g and the like; not %@

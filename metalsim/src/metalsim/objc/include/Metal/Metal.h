@@ -72,10 +72,7 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 - (id<MTLComputePipelineState>)newComputePipelineStateWithFunction:(id<MTLFunction>)function error:(NSError**)error;
 @end
 
-#ifdef __cplusplus
-extern "C"
-#endif
-id<MTLDevice> MTLCreateSystemDefaultDevice(void);
+extern "C" id<MTLDevice> MTLCreateSystemDefaultDevice(void);
 
 @protocol MTLResource <NSObject>
 @property(readonly) id<MTLDevice> device;

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #ifdef __OBJC__
-#include <objc/objc.h>
+#include <objc/runtime.h>
 @protocol OS_dispatch_queue
 @end
 typedef id<OS_dispatch_queue> dispatch_queue_t;
@@ -16,10 +16,4 @@ typedef struct dispatch_queue_s* dispatch_queue_t;
 
 typedef void (^dispatch_block_t)(void);
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-void dispatch_sync(dispatch_queue_t queue, dispatch_block_t block);
-#ifdef __cplusplus
-}
-#endif
+extern "C" void dispatch_sync(dispatch_queue_t queue, dispatch_block_t block);

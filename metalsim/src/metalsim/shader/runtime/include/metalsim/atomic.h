@@ -14,11 +14,7 @@ struct _atomic {
 template <class T>
 using atomic = _atomic<T>;
 template <class T>
-struct metalsim_identity {  // keeps an argument out of the deduction of T
-  using type = T;
-};
-template <class T>
-using metalsim_same_t = typename metalsim_identity<T>::type;
+using metalsim_same_t = typename enable_if<true, T>::type;  // keeps an argument out of the deduction of T
 
 template <class T>
 inline T atomic_load_explicit(const volatile _atomic<T>* p, memory_order) {

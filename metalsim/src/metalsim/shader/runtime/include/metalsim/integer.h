@@ -49,15 +49,8 @@ using metalsim_wide_t = conditional_t<__is_signed(T), __int128, unsigned __int12
     if (!__builtin_sub_overflow(a, b, &r)) return r;                                                                 \
     return b > T(0) ? numeric_limits<T>::lowest() : numeric_limits<T>::max();                                        \
   }
-METALSIM_INTEGER(char)
 METALSIM_INTEGER(int8_t)
-METALSIM_INTEGER(uchar)
-METALSIM_INTEGER(short)
-METALSIM_INTEGER(ushort)
-METALSIM_INTEGER(int)
-METALSIM_INTEGER(uint)
-METALSIM_INTEGER(long)
-METALSIM_INTEGER(ulong)
+METALSIM_INTEGERS(METALSIM_INTEGER)
 #undef METALSIM_INTEGER
 inline int mul24(int a, int b) { return a * b; }
 inline uint mul24(uint a, uint b) { return a * b; }

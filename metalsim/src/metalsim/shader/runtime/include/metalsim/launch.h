@@ -48,18 +48,18 @@ struct argument {
   static_assert(sizeof(T) == 0, "a kernel's parameter is a pointer, a reference, or has an attribute such as "
                                 "[[thread_position_in_grid]]");
 };
-template <class T>
-struct argument<T*> {
+template <class T, int is_reference>
+struct argument_to {
   static constexpr MetalsimParameter describe(int buffer) {
-    return {buffer, 0, kind_of<T>(), size_of<scalar_of_t<T>>::value, size_of<T>::value, metal::is_const_v<T>};
+    return {buffer, is_reference, kind_of<T>(), size_of<scalar_of_t<T>>::value, size_of<T>::value, metal::is_const_v<T>};
   }
+};
+template <class T>
+struct argument<T*> : argument_to<T, 0> {
   static T* get(void** buffers, int i) { return (T*)buffers[i]; }
 };
 template <class T>
-struct argument<T&> {
-  static constexpr MetalsimParameter describe(int buffer) {
-    return {buffer, 1, kind_of<T>(), size_of<scalar_of_t<T>>::value, size_of<T>::value, metal::is_const_v<T>};
-  }
+struct argument<T&> : argument_to<T, 1> {
   static T& get(void** buffers, int i) { return *(T*)buffers[i]; }
 };
 

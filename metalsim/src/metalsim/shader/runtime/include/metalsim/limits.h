@@ -8,20 +8,13 @@ template <class T>
 struct _numeric_limits_impl {
   static constexpr bool is_specialized = true, is_integer = true, is_signed = __is_signed(T);
   static constexpr bool has_infinity = false, has_quiet_NaN = false;
-  static constexpr int digits = sizeof(T) * 8 - __is_signed(T);
+  static constexpr int digits = is_same_v<T, bool> ? 1 : sizeof(T) * 8 - __is_signed(T);
   static constexpr T max() { return T(is_signed ? ~(1ull << (sizeof(T) * 8 - 1)) : ~0ull); }
   static constexpr T min() { return T(is_signed ? 1ull << (sizeof(T) * 8 - 1) : 0); }
   static constexpr T lowest() { return min(); }
   static constexpr T infinity() { return 0; }
   static constexpr T quiet_NaN() { return 0; }
   static constexpr T epsilon() { return 0; }
-};
-template <>
-struct _numeric_limits_impl<bool> {
-  static constexpr bool is_specialized = true, is_integer = true, is_signed = false, has_infinity = false;
-  static constexpr bool max() { return true; }
-  static constexpr bool min() { return false; }
-  static constexpr bool lowest() { return false; }
 };
 #define METALSIM_LIMITS(T, largest, smallest, step, bits)                                   \
   template <>                                                                               \

@@ -58,20 +58,16 @@ inline vec<T, N> select(vec<T, N> a, vec<T, N> b, vec<bool, N> c) {
 
 // Here nothing is fast and imprecise: all three spellings are one function. Each is named, so that it stays where a
 // header adds an overload of its own to one of the namespaces, as MLX's do.
+#define METALSIM_USING(f) using metal::f;
 #define METALSIM_MATHEMATICS                                                                                  \
   using namespace ::metal;                                                                                    \
-  using metal::acos; using metal::acosh; using metal::asin; using metal::asinh; using metal::atan;            \
-  using metal::atanh; using metal::ceil; using metal::cos; using metal::cosh; using metal::exp;               \
-  using metal::exp2; using metal::exp10; using metal::fabs; using metal::floor; using metal::log;             \
-  using metal::log2; using metal::log10; using metal::rint; using metal::round; using metal::rsqrt;           \
-  using metal::sin; using metal::sinh; using metal::sqrt; using metal::tan; using metal::tanh;                \
-  using metal::trunc; using metal::sinpi; using metal::cospi; using metal::tanpi; using metal::fract;         \
-  using metal::saturate; using metal::sign; using metal::atan2; using metal::copysign; using metal::fdim;     \
-  using metal::fmax; using metal::fmin; using metal::fmod; using metal::pow; using metal::powr;               \
-  using metal::divide; using metal::step; using metal::fma; using metal::mix; using metal::abs;               \
-  using metal::max; using metal::min; using metal::clamp; using metal::max3; using metal::min3;               \
-  using metal::fmax3; using metal::fmin3; using metal::fmedian3; using metal::nextafter; using metal::ilogb;  \
-  using metal::ldexp; using metal::frexp; using metal::modf; using metal::sincos;
+  METALSIM_ALL1(METALSIM_USING)                                                                               \
+  METALSIM_ALL2(METALSIM_USING)                                                                               \
+  using metal::saturate; using metal::sign; using metal::copysign; using metal::fdim; using metal::step;      \
+  using metal::fma; using metal::mix; using metal::abs; using metal::max; using metal::min;                   \
+  using metal::clamp; using metal::max3; using metal::min3; using metal::fmax3; using metal::fmin3;           \
+  using metal::fmedian3; using metal::nextafter; using metal::ilogb; using metal::ldexp; using metal::frexp;  \
+  using metal::modf; using metal::sincos;
 namespace precise {
 METALSIM_MATHEMATICS
 }

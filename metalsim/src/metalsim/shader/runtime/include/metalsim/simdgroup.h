@@ -108,31 +108,27 @@ METALSIM_INLINE T simd_shuffle_and_fill_up(T x, T filling, ushort k, ushort modu
   return lane % modulo >= k ? all.from_or_zero(lane - k) : fill.from_or_zero(lane + modulo - k);
 }
 
-#define METALSIM_REDUCTION(f, expression)                      \
-  template <class T, metalsim_if_simd<T> = 0>                           \
-  METALSIM_INLINE T simd_##f(T x) {                            \
-    metalsim_lanes<T> all = metalsim_all(x);                                \
-    T a = all.value[all.first()];                              \
-    for (uint i = all.first() + 1; i < 32; i++) {              \
-      if (!all.has(i)) continue;                               \
-      T b = all.value[i];                                      \
-      a = T(expression);                                       \
-    }                                                          \
-    return a;                                                  \
-  }                                                            \
-  template <class T, metalsim_if_simd<T> = 0>                           \
-  METALSIM_INLINE T quad_##f(T x) {                            \
-    metalsim_lanes<T> all = metalsim_all(x);                                \
-    const uint quad = metalsim_lane() & ~3u;                   \
-    T a = x;                                                   \
-    bool begun = false;                                        \
-    for (uint i = quad; i < quad + 4; i++) {                   \
-      if (!all.has(i)) continue;                               \
-      T b = all.value[i];                                      \
-      a = begun ? T(expression) : b;                           \
-      begun = true;                                            \
-    }                                                          \
-    return a;                                                  \
+// Of the lanes from `begin` to `end` that are there; the caller's own is one of them.
+template <class T, class F>
+METALSIM_INLINE T metalsim_reduced(T x, uint begin, uint end, F combined) {
+  metalsim_lanes<T> all = metalsim_all(x);
+  bool begun = false;
+  for (uint i = begin; i < end; i++) {
+    if (!all.has(i)) continue;
+    x = begun ? combined(x, all.value[i]) : all.value[i];
+    begun = true;
+  }
+  return x;
+}
+#define METALSIM_REDUCTION(f, expression)                                                            \
+  template <class T, metalsim_if_simd<T> = 0>                                                        \
+  METALSIM_INLINE T simd_##f(T x) {                                                                  \
+    return metalsim_reduced(x, 0, 32, [](T a, T b) { return T(expression); });                       \
+  }                                                                                                  \
+  template <class T, metalsim_if_simd<T> = 0>                                                        \
+  METALSIM_INLINE T quad_##f(T x) {                                                                  \
+    const uint quad = metalsim_lane() & ~3u;                                                         \
+    return metalsim_reduced(x, quad, quad + 4, [](T a, T b) { return T(expression); });              \
   }
 METALSIM_REDUCTION(sum, a + b)
 METALSIM_REDUCTION(product, a* b)

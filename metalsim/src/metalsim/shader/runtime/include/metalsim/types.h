@@ -19,6 +19,8 @@ typedef long ptrdiff_t;
 typedef long intptr_t;
 typedef ulong uintptr_t;
 typedef _Float16 half;
+#define METALSIM_INTEGERS(each) \
+  each(char) each(uchar) each(short) each(ushort) each(int) each(uint) each(long) each(ulong)
 
 // bfloat: to float without being asked, from a floating type only when asked (MSL 3.1). Without clang's __bf16, whose
 // conversion is a call (__truncsfbf2) that not every run-time library answers, or the instruction of AVX512-BF16, which

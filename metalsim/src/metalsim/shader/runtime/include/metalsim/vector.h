@@ -147,14 +147,7 @@ struct is_vector : bool_constant<is_vector_v<T>> {};
   typedef metal::packed_vec<t, 2> packed_##t##2; typedef metal::packed_vec<t, 3> packed_##t##3;             \
   typedef metal::packed_vec<t, 4> packed_##t##4;
 METALSIM_VECTOR_NAMES(bool)
-METALSIM_VECTOR_NAMES(char)
-METALSIM_VECTOR_NAMES(uchar)
-METALSIM_VECTOR_NAMES(short)
-METALSIM_VECTOR_NAMES(ushort)
-METALSIM_VECTOR_NAMES(int)
-METALSIM_VECTOR_NAMES(uint)
-METALSIM_VECTOR_NAMES(long)
-METALSIM_VECTOR_NAMES(ulong)
+METALSIM_INTEGERS(METALSIM_VECTOR_NAMES)
 METALSIM_VECTOR_NAMES(half)
 METALSIM_VECTOR_NAMES(bfloat)
 METALSIM_VECTOR_NAMES(float)
