@@ -69,7 +69,7 @@ print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True
 @pytest.mark.parametrize(
     ("ending", "ended", "reason"),
     [
-        ("", "well", ""),
+        ("", "ok", ""),
         ("1 / 0", "raised", "ZeroDivisionError: division by zero"),
         ("os.abort()", "crashed", "the process was killed by SIGABRT"),
         ("os._exit(0)", "crashed", "the process exited with code 0 before it answered"),
@@ -109,7 +109,7 @@ time.sleep(600)
 
     monkeypatch.setattr(subprocess.Popen, "wait", impatient)
     outcome = isolated.run(code, timeout=5000)
-    assert (outcome.ended, outcome.printed) == ("hung", "started\n")
+    assert (outcome.ended, outcome.printed) == ("timeout", "started\n")
     assert "5000 s" in outcome.reason
     assert gone(int(number.read_text()))
 

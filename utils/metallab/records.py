@@ -42,6 +42,7 @@ from metallab.fields import (
     Seconds,
     Sentence,
 )
+from metallab.outcomes import Verdict
 from metallab.timing import Comparison, Doubt, DoubtKind, Measurement, Sentinel, compare_samples, doubt
 
 SCHEMA = 2
@@ -66,7 +67,7 @@ class Compared:
     name: Name
     variant: Name
     baseline: Name
-    outcome: Literal["baseline", "faster", "slower", "same", "inconclusive", "withheld"]
+    outcome: Literal["baseline", Verdict]
     median: RatioValue | None = None
     """The speed-up over the baseline with its 95 % interval; None for the baseline, where outputs differ, and of a
     simulated device. A speed-up that was withheld for another reason is kept: see `Record.doubt`."""

@@ -21,6 +21,7 @@ from metallab import isolated, paths
 from metallab import mode as modes
 from metallab.device import NAMES
 from metallab.notebook import Failure, check_replaced, save, show_failure
+from metallab.outcomes import Status
 from metallab.processes import describe_exit, find_process, kill_family, last_words, resident_bytes
 
 CELL_TIMEOUT = 600.0
@@ -42,9 +43,6 @@ picked = device.pick(framework=device.first_framework())
 kind = "sim" if picked.simulated else picked.kind
 answer = dict(device=kind, label=picked.label, simulated=bool(picked.simulated))
 """
-STATUSES = ("passed", "incomplete", "failed", "skipped")
-ENDED = ("passed", "incomplete")
-"""Statuses of a notebook that reached its end."""
 
 
 class UsageError(ValueError):
@@ -59,8 +57,7 @@ class NotebookResult:
     """The file's stem, such as ``03_where_it_ran``."""
     title: str = ""
     """Its H1, or the name."""
-    status: str = "failed"
-    """One of `STATUSES`."""
+    status: Status = "failed"
     seconds: float = 0.0
     """Wall time, including the kernel's start and end."""
     reason: str = ""

@@ -29,6 +29,7 @@ import torch
 
 from metallab import allowance, checks, device, mode, paths, plots, records, timing
 from metallab.device import Device
+from metallab.outcomes import Verdict
 from metallab.pytorch.networks import Network
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Curve:
     baseline: str
     times: Mapping[str, Mapping[int, timing.Measurement]]
     """By the device's name, then by size."""
-    outcomes: Mapping[int, timing.Verdict | timing.Doubt]
+    outcomes: Mapping[int, Verdict | timing.Doubt]
     """The rival's verdict against the baseline by size, or why there is none."""
     comparisons: tuple[timing.Comparison, ...] = ()
     """What was measured, for `records.save`; empty for a stored curve."""
@@ -173,12 +174,8 @@ def measure(
             )
     times = {name: {n: compared[name] for n, compared in comparisons.items()} for name in on_each}
     curve = Curve(work, baseline(), times, {}, tuple(comparisons.values()), str(within) if within.left_out else "")
-    outcomes = {n: _outcome(compared, curve.rival) for n, compared in comparisons.items()}
-    return dataclasses.replace(curve, outcomes=outcomes)
-
-
-def _outcome(compared: timing.Comparison, name: str) -> timing.Verdict | timing.Doubt:
-    return compared.ratios[name].verdict if name in compared.ratios else compared.withheld[name]
+    answers = {n: compared.answers[curve.rival] for n, compared in comparisons.items()}
+    return dataclasses.replace(curve, outcomes={n: each.doubt or each.outcome for n, each in answers.items()})
 
 
 def _budget() -> timing.Budget:
@@ -192,7 +189,7 @@ def stored(work: str) -> Curve:
     """
     runs = records.by_name(records.load(STORED))
     times: dict[str, dict[int, timing.Measurement]] = {}
-    outcomes: dict[str, dict[int, timing.Verdict | timing.Doubt]] = {}
+    outcomes: dict[str, dict[int, Verdict | timing.Doubt]] = {}
     base = ""
     for processes in runs.values():
         compared, measured = processes[0].comparison, processes[0].measurement

@@ -17,10 +17,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from metallab import paths, timing, units
+from metallab.outcomes import VERDICTS
 from metallab.records import Record, RecordError, believed, by_name, load
-from metallab.timing import Measurement
+from metallab.timing import Answer, Measurement, Ratio
 
 REFERENCES = paths.ROOT / "data" / "results"
+WITHHELD = {"outputs differ": "differ", "simulated": "simulated", "fast mode": "fast"}
+"""The report's words for some reasons why a speed-up is withheld."""
+_COUNTED = (*VERDICTS[:-1], "differ", "withheld")
 WANTED = "no run yet: be the first (make bench; data/results/README.md)"
 
 Row = tuple[str, tuple[str, ...]]
@@ -32,13 +36,12 @@ class Conclusion:
     """The conclusion about one variant of a comparison on one machine."""
 
     comparison: str
-    variant: str
-    outcome: str
-    """One of `timing.Verdict`, ``differ``, ``fast``, ``simulated`` or ``withheld``; a style of the report."""
+    answer: timing.Answer
+    """The speed-up of one process or of several, or why there is none."""
     words: str
+    """The verdict, or why there is none."""
     reason: str = ""
-    ratio: tuple[float, float, float] | None = None
-    """Low end, median and high end of the speed-up; None where it is withheld."""
+    """More of either."""
     lesson: str = ""
     baseline: str = ""
     role: str = ""
@@ -51,6 +54,21 @@ class Conclusion:
     @property
     def device(self) -> str:
         return self.measured.device if self.measured else ""
+
+    @property
+    def variant(self) -> str:
+        return self.answer.variant
+
+    @property
+    def outcome(self) -> str:
+        """The verdict, or a word of `WITHHELD` for the reason why there is none: a style of the report."""
+        return WITHHELD.get(self.answer.doubt.kind, self.answer.outcome)
+
+    @property
+    def ratio(self) -> tuple[float, float, float] | None:
+        """Low end, median and high end of the speed-up; None where it is withheld, or has no upper end."""
+        of = self.answer.ratio
+        return (of.low, of.median, of.high) if of and math.isfinite(of.high) else None
 
     @property
     def speed_up(self) -> str:
@@ -92,42 +110,36 @@ def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Co
     about["baseline_role"] = (base.comparison.role if base else "") or compared.baseline
     about["baseline_measured"] = base.measurement if base else None
     sound, doubt = believed(runs)
-    judged = _refused(doubt) if doubt else _judged(sound)
-    return Conclusion(compared.name, compared.variant, *judged, **about)
+    answer = Answer(compared.variant, None if doubt else _speed_up(sound), doubt)
+    return Conclusion(compared.name, answer, *_told(answer, len(sound)), **about)
 
 
-_Judged = tuple[str, str, str, tuple[float, float, float] | None]
-"""Outcome, words, reason and ratio."""
-
-
-def _refused(doubt: timing.Doubt) -> _Judged:
-    """Return the outcome where no speed-up is given."""
-    if doubt.kind == "simulated":
-        return "simulated", "simulated", "no speed-up is given", None
-    if doubt.kind == "fast mode":
-        return "fast", "fast mode: no conclusion", "", None
-    outcome = "differ" if doubt.kind == "outputs differ" else "withheld"
-    return outcome, ": ".join(filter(None, (doubt.kind, "no speed-up is given"))), doubt.reason, None
-
-
-def _judged(sound: Sequence[Record]) -> _Judged:
-    """Return the verdict: of one process from its interval, of several from the interval of their medians."""
+def _speed_up(sound: Sequence[Record]) -> Ratio:
+    """Return the speed-up of one process with its interval, or of several with the interval of their medians."""
     one = sound[0].comparison
-    low, median, high = one.low, one.median, one.high
-    if len(sound) > 1:
-        low, median, high = _interval([run.comparison.median for run in sound])
-    elif high is None:
-        few = f"{sound[0].measurement.n} pairs: too few for a 95 % interval, which needs {timing.FEWEST_PAIRS}"
-        return "inconclusive", "inconclusive", few, None
-    verdict = timing.verdict(low, high)
+    ends = (one.low, one.median, math.inf if one.high is None else one.high)
+    low, median, high = ends if len(sound) == 1 else _interval([run.comparison.median for run in sound])
+    return Ratio(one.variant, one.baseline, median, low, high, sound[0].measurement.n)
+
+
+def _told(answer: Answer, processes: int) -> tuple[str, str]:
+    """Return the `Conclusion.words` and the reason of an answer."""
+    doubt, of = answer.doubt, answer.ratio
+    if doubt.kind == "simulated":
+        return "simulated", "no speed-up is given"
+    if doubt.kind == "fast mode":
+        return "fast mode: no conclusion", ""
+    if doubt:
+        return ": ".join(filter(None, (doubt.kind, "no speed-up is given"))), doubt.reason
+    if not math.isfinite(of.high):
+        return of.verdict, of.what_pairs_showed
     explained = {
-        "faster": f"{units.times(median)} times as fast",
-        "slower": f"takes {units.times(1 / median)} times as long",
+        "faster": f"{units.times(of.median)} times as fast",
+        "slower": f"takes {units.times(1 / of.median)} times as long",
         "same": f"the difference is below {timing.MATTERS:.0%}",
-        "inconclusive": timing.undecided(low, high),
+        "inconclusive": timing.undecided(of.low, of.high),
     }
-    among = f", {len(sound)} processes" if len(sound) > 1 else ""
-    return verdict, verdict, explained[verdict] + among, (low, median, high)
+    return of.verdict, explained[of.verdict] + (f", {processes} processes" if processes > 1 else "")
 
 
 # Processes may agree by accident better than processes do: none is taken to vary by less than 0.1 %.
@@ -303,7 +315,7 @@ _FRAMEWORKS = ("torch", "tensorflow", "jax", "mlx", "onnxruntime")
 
 def in_short(one: Column) -> list[str]:
     """Return a machine's results in a few sentences; none if nothing was compared for real and in full mode."""
-    judged = [each for each in one.conclusions if each.outcome in _OUTCOMES]
+    judged = [each for each in one.conclusions if each.outcome in _COUNTED]
     if not judged:
         return []
     gpu = [each for each in judged if each.by_gpu]
@@ -322,12 +334,9 @@ def _spread(conclusions: Sequence[Conclusion]) -> str:
     """Return the range of speed-ups, and how often each verdict: ``0.13 to 65.8 (29 faster, 9 slower)``."""
     ratios = [each.ratio[1] for each in conclusions if each.ratio]
     verdicts = Counter(each.outcome for each in conclusions)
-    counts = ", ".join(f"{verdicts[outcome]} {outcome}" for outcome in _OUTCOMES if verdicts[outcome])
+    counts = ", ".join(f"{verdicts[outcome]} {outcome}" for outcome in _COUNTED if verdicts[outcome])
     ends = " to ".join(dict.fromkeys(map(units.times, (min(ratios), max(ratios))))) if ratios else "no speed-up"
     return f"{ends} ({counts})"
-
-
-_OUTCOMES = ("faster", "slower", "same", "inconclusive", "differ", "withheld")
 
 
 def every(columns: Sequence[Column]) -> list[Row]:

@@ -18,10 +18,10 @@ from metallab import machine, records, units
 from metallab.records import Record
 from metallab.tables import Table
 from metallab.timing import Measurement
-from metallab.versus.lockstep import Answer, Outcome, Pair, Settings
+from metallab.versus.lockstep import Outcome, Pair, Settings
 from metallab.versus.sides import Description, Side
 
-MEANS: Mapping[Answer, str] = {
+MEANS = {
     "LOST": "only A can do it",
     "SLOWER": "B takes longer",
     "DIFFERS": "their outputs differ, so no times are compared",

@@ -32,8 +32,8 @@ def fast(subject: Subject, limits: Limits) -> Answer:
     nothing = ("It has nothing to train.", [], True)
     parts.append(_task(subject, "training_step", on, within.left) if subject.trains else nothing)
     sentences, evidence, settled = zip(*parts, strict=True)
-    outcome = "good" if all(settled) else "attention"
-    return Answer(QUESTIONS[2], outcome, "\n".join(sentences) + caveat(on), on.label, tuple(chain(*evidence)))
+    status = "passed" if all(settled) else "incomplete"
+    return Answer(QUESTIONS[2], status, "\n".join(sentences) + caveat(on), on.label, tuple(chain(*evidence)))
 
 
 def _task(subject: Subject, task: str, on: Device, seconds: float) -> Part:

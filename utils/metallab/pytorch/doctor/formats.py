@@ -80,8 +80,8 @@ def formats(subject: Subject, limits: Limits) -> Answer:
     rows = [(name, each, times.get(name, "not timed"), kept.get(name, "not counted")) for name, each in found.items()]
     headings = ["format", "error of the outputs", "inference", "kept for the backward pass"]
     evidence = Evidence("Formats", Table(headings, rows, str(within) if within.left_out else ""))
-    outcome = "attention" if careful else "good"
-    return Answer(QUESTIONS[5], outcome, "\n".join(sentences) + caveat(on), on.label, (evidence,))
+    status = "incomplete" if careful else "passed"
+    return Answer(QUESTIONS[5], status, "\n".join(sentences) + caveat(on), on.label, (evidence,))
 
 
 def _not_comparable(subject: Subject, exact: Sequence[Tensor]) -> str:
