@@ -223,15 +223,7 @@ def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lamb
     KeyboardInterrupt is raised again when the notebook is saved and its processes have ended.
     """
     began = time.monotonic()
-    try:
-        for old in (job.executed, job.partial, job.partial.with_suffix(".txt"), _results(job)):
-            old.unlink(missing_ok=True)
-        Path(job.out).mkdir(parents=True, exist_ok=True)
-        Path(job.out, USED).touch()
-        usual = tempfile.gettempdir()  # sockets are made in it: their paths have at most 104 bytes
-        job.scratch = tempfile.mkdtemp(prefix="metallab-", dir=usual if len(usual) < 70 else "/tmp")
-    except OSError as error:
-        raise cannot_write(error.filename or job.out, error) from error
+    _make_room(job)
     # Without METALLAB_DEVICE: importing metallab would arm the simulation in the worker as well.
     environment = {name: value for name, value in os.environ.items() if name != "METALLAB_DEVICE"}
     log, why, peak, interrupt = Path(job.scratch, "worker.log"), "", 0, None
@@ -284,6 +276,20 @@ def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lamb
     return result
 
 
+def _make_room(job: Job) -> None:
+    """Remove what an earlier run of this notebook left, and make the job's folders. UsageError if that fails."""
+    results = Path(job.out, "results", f"{job.name}.json")
+    try:
+        for old in (job.executed, job.partial, job.partial.with_suffix(".txt"), results):
+            old.unlink(missing_ok=True)
+        Path(job.out).mkdir(parents=True, exist_ok=True)
+        Path(job.out, USED).touch()
+        usual = tempfile.gettempdir()  # sockets are made in it: their paths have at most 104 bytes
+        job.scratch = tempfile.mkdtemp(prefix="metallab-", dir=usual if len(usual) < 70 else "/tmp")
+    except OSError as error:
+        raise cannot_write(error.filename or job.out, error) from error
+
+
 def fail(job: Job, result: NotebookResult, failure: Failure, notebook: Mapping | None = None) -> NotebookResult:
     """Note why a notebook failed, and keep its partial copy, or else a text with the reason."""
     result.status, result.reason = "failed", failure.reason
@@ -312,10 +318,6 @@ def cannot_write(path: str | Path, error: OSError) -> UsageError:
     return UsageError(
         f"{path} cannot be written ({error.strerror or error}): make room, or name another folder with METALLAB_OUT"
     )
-
-
-def _results(job: Job) -> Path:
-    return Path(job.out, "results", f"{job.name}.json")
 
 
 def _known(job: Job) -> dict[str, Any]:
