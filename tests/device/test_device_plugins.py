@@ -72,12 +72,9 @@ def plain(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ENABLE_PJRT_COMPATIBILITY", "unset by the test's end")
     monkeypatch.setattr(machine, "describe", lambda: SimpleNamespace(chip="Apple M2 Max"))
-    caches = device.jax.devices, device.jax._synchronizer, device.tensorflow._synchronizer
-    for cached in caches:
-        cached.cache_clear()
+    device.jax.devices.cache_clear()
     yield
-    for cached in caches:
-        cached.cache_clear()
+    device.jax.devices.cache_clear()
 
 
 @pytest.fixture

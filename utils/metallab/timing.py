@@ -306,7 +306,6 @@ class _Sampler:
             raise TypeError(f"{type(fn).__name__} cannot be called: give the function itself, as in lambda: model(x)")
         self.fn, self.device, self.question, self.clock = fn, device, question, clock
         self.synchronize, self.waits_for_results = device.synchronize, device.waits_for_results
-        self.after_sample = getattr(fn, "after_sample", lambda: None)
         self.block = 1
         self.first_call = math.nan
         self.first_result: Any = None
@@ -349,9 +348,7 @@ class _Sampler:
 
     def sample(self) -> float:
         """Return the seconds per call of one block."""
-        seconds = self._timed_block() / self.block
-        self.after_sample()
-        return seconds
+        return self._timed_block() / self.block
 
     def _timed_block(self, keep_result: bool = False) -> float:
         fn, synchronize, clock = self.fn, self.synchronize, self.clock

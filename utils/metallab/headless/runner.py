@@ -18,9 +18,7 @@ from typing import Any
 import psutil
 
 from metallab import isolated, paths
-from metallab import mode as modes
-from metallab.device import NAMES
-from metallab.notebook import Failure, check_replaced, save, show_failure
+from metallab.notebook import Failure, save, show_failure
 from metallab.outcomes import Status
 from metallab.processes import describe_exit, find_process, kill_family, last_words, resident_bytes
 
@@ -89,14 +87,6 @@ class NotebookResult:
     def entry(self) -> dict[str, Any]:
         """Return the entry for ``summary.json``."""
         return {name: getattr(self, name) for name in ENTRY}
-
-    def read(self):
-        """Return the executed notebook as a NotebookNode; ValueError if there is none."""
-        if self.notebook is None:
-            raise ValueError(f"{self.name} left no notebook to read: {self.reason}")
-        import nbformat
-
-        return nbformat.read(self.notebook, as_version=4)
 
 
 ENTRY = tuple(f.name for f in fields(NotebookResult) if f.name not in ("notebook", "cell", "traceback"))
@@ -171,50 +161,6 @@ def resolve_device(name: str) -> dict:
     if not found.ok:
         raise UsageError(f"looking for a device failed: {found.reason}; try DEVICE=cpu")
     return found["answer"]
-
-
-def run_notebook(
-    path: str | Path,
-    *,
-    mode: str = "fast",
-    device: str = "cpu",
-    out: str | Path | None = None,
-    failed: str | Path | None = None,
-    cell_timeout: float = CELL_TIMEOUT,
-    timeout: float = TIMEOUT,
-    replace: Mapping[str, str] | None = None,
-    allow_errors: bool = False,
-) -> NotebookResult:
-    """Run one notebook in a process of its own and wait for it. ``summary.json`` is not written.
-
-    Parameters
-    ----------
-    path : str or Path
-    mode : {"fast", "full"}
-    device : str
-        One of `metallab.device.NAMES`.
-    out, failed : str or Path, optional
-        Folders for the executed notebook with its results, and for a partial one.
-    cell_timeout, timeout : float
-        Seconds for a cell and for the notebook; 0 for no limit.
-    replace : mapping of str to str, optional
-        By cell id, another source.
-    allow_errors : bool
-        Run the cells after an error as well; the notebook has failed all the same.
-
-    Raises
-    ------
-    ValueError
-        For an unknown mode, device or cell id; a `UsageError` if the notebook would be overwritten.
-    """
-    if mode not in modes.MODES or device not in NAMES:
-        raise ValueError(f"mode {mode!r}, device {device!r}: take one of {modes.MODES} and one of {NAMES}")
-    path = Path(path).absolute()
-    check_replaced(path, replace or {})
-    if device == "auto":
-        device = resolve_device(device)["device"]
-    options = {"cell_timeout": cell_timeout, "timeout": timeout, "replace": dict(replace or {})}
-    return execute(make_job(path, mode, device, out, failed, allow_errors=allow_errors, **options))
 
 
 def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lambda *_: None) -> NotebookResult:

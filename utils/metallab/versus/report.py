@@ -170,18 +170,15 @@ def save(
 
 def draw(outcomes: Sequence[Outcome], heading: str, device: str):
     """Draw each case's ratio with its interval, and the single pairs; None where there are no ratios."""
-    import matplotlib.pyplot as plt
-
     from metallab import plots
 
     compared = [outcome for outcome in outcomes if outcome.interval]
     if not compared:
         return None
-    colours = {"SLOWER": plots.RED, "FASTER": plots.GREEN, "SAME": plots.BLUE, "UNSURE": plots.ORANGE}
-    with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 1.4 + 0.45 * len(compared)))
+    colours = {"slower": plots.RED, "faster": plots.GREEN, "same": plots.BLUE, "inconclusive": plots.ORANGE}
+    with plots.picture(1.4 + 0.45 * len(compared)) as (figure, axes):
         for row, outcome in enumerate(compared):
-            colour, of = colours[outcome.answer], outcome.interval
+            colour, of = colours[outcome.word], outcome.interval
             axes.plot([math.exp(pair.log) for pair in outcome.pairs], [row] * len(outcome.pairs), "|", color=plots.GREY)
             if has_interval(outcome):
                 axes.plot([of.low, of.high], [row, row], color=colour, linewidth=3, alpha=0.6)
@@ -193,9 +190,7 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.98), max(high, 1.02))
         names = ["\n".join([*textwrap.wrap(each.case.name, 32), each.answer]) for each in compared]
-        axes.set_yticks(range(len(compared)), names, fontsize=9)
-        axes.set_ylim(len(compared) - 0.4, -0.6)
-        axes.grid(axis="y", visible=False)
+        plots.rows(axes, names, fontsize=9)
         axes.set_xlabel("time of A / time of B: right of 1 B is faster")
         plots.title(figure, f"{heading} (95 % intervals; each stroke is a pair of processes)", [device])
     return plots.described(figure, "; ".join(map(sentence, outcomes)))

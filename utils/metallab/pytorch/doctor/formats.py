@@ -237,17 +237,16 @@ def _error(exact: Tensor, result: Tensor) -> float:
 
 
 def _kept(subject: Subject, on: Device) -> dict[str, str]:
-    """Return the bytes kept for the backward pass, under autocast, in words."""
-
-    def outputs(_model: object, dtype: torch.dtype) -> object:
-        with _autocast(on, None if dtype == torch.float32 else dtype):
-            return subject.outputs()
-
-    try:
-        sizes = precision.kept_in_formats(subject.model, outputs)
-    except RuntimeError:  # another column reports it
-        return {}
-    return {name if name == "float32" else f"{name}, autocast": units.size(size) for name, size in sizes.items()}
+    """Return the bytes kept for the backward pass, under autocast, in words; none if the model raises there."""
+    kept = {}
+    for dtype in (None, *SMALL):
+        name = f"{units.dtype_name(dtype)}, autocast" if dtype else "float32"
+        try:
+            with _autocast(on, dtype):
+                kept[name] = units.size(precision.kept_for_backward(subject.model, subject.outputs))
+        except RuntimeError:  # another column reports it
+            return {}
+    return kept
 
 
 def _times(
