@@ -193,7 +193,7 @@ def test_the_parent_stays_light():
 PLANTED = """
 import dataclasses
 from metallab import needs
-needs.TOOLS["sanitizers"] = dataclasses.replace(needs.TOOLS["sanitizers"], is_here=lambda: False, fix=lambda: "buy it")
+needs.TOOLS["c++"] = dataclasses.replace(needs.TOOLS["c++"], is_here=lambda: False, fix=lambda: "buy it")
 """
 """A cell that takes a tool away."""
 
@@ -202,12 +202,12 @@ def test_a_notebook_without_a_tool_is_incomplete(tmp_path, command, capsys):
     """The run ends well; summary and console say what was not run, and how to mend it. Without a gap they do not."""
     load, run = "%load_ext metallab.isolated", tmp_path / "run"
     gap = "needs.incomplete('the model was not converted', 'install Xcode')"
-    lacking = make(tmp_path / "01_lacking.ipynb", PLANTED, load, "%%isolated --needs sanitizers\n1 / 0", gap, "1 + 1")
+    lacking = make(tmp_path / "01_lacking.ipynb", PLANTED, load, "%%isolated --needs c++\n1 / 0", gap, "1 + 1")
     whole = make(tmp_path / "02_whole.ipynb", load, "%%isolated x --needs coremltools\nx = 6 * 7", "x")
     assert command("--mode", "fast", lacking, whole) == 0
     lines = capsys.readouterr().out.splitlines()
     entry_of = entries(run)
-    cells = [("cell 3 (Make a test)", "this cell needs clang's sanitizers, which this machine lacks", "buy it")]
+    cells = [("cell 3 (Make a test)", "this cell needs a C++ compiler, which this machine lacks", "buy it")]
     cells += [("cell 4 (Make a test)", "the model was not converted", "install Xcode")]
     wanted = [dict(zip(("where", "what", "mend"), cell, strict=True)) for cell in cells]
     assert (entry_of["01_lacking"]["status"], entry_of["01_lacking"]["not_run"]) == ("incomplete", wanted)

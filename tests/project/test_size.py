@@ -10,7 +10,7 @@ from library_names import called_names
 
 from metallab import paths
 
-LIMITS = {"code": (("utils", "metalsim/src"), 22_800), "tests": (("tests", "metalsim/tests"), 25_300)}
+LIMITS = {"code": (("utils", "metalsim/src"), 22_400), "tests": (("tests", "metalsim/tests"), 25_300)}
 """Lines of Python below these folders, at most. A limit is only lowered."""
 
 NAMES_OF_THE_LIBRARY = 87

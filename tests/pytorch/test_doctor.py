@@ -776,7 +776,7 @@ def test_real_processes_bring_answers_back_or_the_reason(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     crashed = report._answer(1, "aborting_model:example", 300, 2**40, None, apple=True)
     assert (crashed.outcome, "SIGABRT" in crashed.sentence) == ("unanswered", True)
-    with pytest.raises(doctor.Refused, match=r"it needs more than the 1 GiB that it may have"):
+    with pytest.raises(doctor.NotAModel, match=r"it needs more than the 1 GiB that it may have"):
         report._look("greedy_model:example", 300, 1 << 30)
 
 

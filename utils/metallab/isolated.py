@@ -15,8 +15,8 @@ Text, tables and figures appear below the cell, and the named results (here ``y`
 ``--timeout``, raises `ChildFailed` in the notebook. Processes that a cell starts end with it.
 
 ``--raises NotImplementedError`` is for a cell that teaches a failure. ``--needs objective-c++`` names a tool that may
-be missing (`needs.TOOLS`): then the cell is not run, its results are `Skipped`, and the page is incomplete. With
-``--wants sanitizers`` it runs all the same. A cell with ``--full`` takes long: fast mode (`metallab.mode`) skips it.
+be missing (`needs.TOOLS`): then the cell is not run, its results are `Skipped`, and the page is incomplete.
+A cell with ``--full`` takes long: fast mode (`metallab.mode`) skips it.
 """
 
 from __future__ import annotations
@@ -440,7 +440,6 @@ def _arguments(line: str) -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--raises", metavar="EXCEPTION")
     parser.add_argument("--needs", action="append", default=[], choices=needs.TOOLS)
-    parser.add_argument("--wants", action="append", default=[], choices=needs.TOOLS)
     parser.add_argument("--full", action="store_true")
     try:
         known, unknown = parser.parse_known_args(shlex.split(line))
@@ -469,8 +468,6 @@ def _cell(shell, line: str, cell: str) -> None:
         return _skip(shell, given.results, other.what, other)
     shell.user_ns |= outcome.results
     _judge(outcome, given.raises)
-    for tool in needs.missing(given.wants):
-        needs.incomplete(f"the part of this cell that needs {tool.name}", tool.fix())
 
 
 def _skip(shell, names: Sequence[str], reason: str, *missing: needs.MissingTool) -> None:

@@ -28,7 +28,7 @@ from typing import Any, Protocol, get_args
 import numpy as np
 import psutil
 
-from metallab import mode, turns
+from metallab import mode, turns, units
 from metallab.fields import Dtype
 from metallab.verdicts import (  # noqa: F401 - offered here as well
     BUSY,
@@ -398,7 +398,7 @@ def described(device: DeviceLike) -> dict[str, Any]:
 
 def _dtype(given: Any) -> Dtype | None:
     """Return the name of ``"float16"``, ``torch.float16``, ``numpy.dtype("float16")``."""
-    name = given if given is None or isinstance(given, str) else getattr(given, "name", str(given).rpartition(".")[2])
+    name = None if given is None else units.dtype_name(given)
     if name not in (None, *get_args(Dtype)):
         raise ValueError(f"dtype is {given!r}; name one of {', '.join(get_args(Dtype))}, or leave it out")
     return name

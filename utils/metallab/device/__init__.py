@@ -11,25 +11,17 @@ from __future__ import annotations
 import importlib.util
 
 from metallab.device import jax, mlx, plugins, pytorch, tensorflow
-from metallab.device.base import BEST_FIRST, NAMES, TITLES, Banner, Device, DeviceUnavailable, Framework, wanted
-from metallab.device.jax import JaxDevice
-from metallab.device.mlx import MlxDevice
+from metallab.device.base import NAMES, TITLES, Banner, Device, DeviceUnavailable, Framework, wanted
 from metallab.device.plugins import plugin
 from metallab.device.pytorch import PyTorchDevice
-from metallab.device.tensorflow import TensorFlowDevice
 
 __all__ = [
-    "BEST_FIRST",
     "NAMES",
     "TITLES",
     "Banner",
     "Device",
     "DeviceUnavailable",
-    "Framework",
-    "JaxDevice",
-    "MlxDevice",
     "PyTorchDevice",
-    "TensorFlowDevice",
     "cpu",
     "first_framework",
     "pick",

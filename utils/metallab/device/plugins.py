@@ -17,11 +17,7 @@ FRAMEWORKS = {"tensorflow": tensorflow, "jax": jax, "mlx": mlx}
 
 
 def pick(name: str, wanted: str, framework: Framework) -> Device:
-    """The device of a framework for a name, which stands for ``wanted``; see `metallab.device.pick`, which calls this.
-
-    ``METALLAB_DEVICE`` speaks for a whole run, whose pages use several frameworks: a device that this framework does
-    not have becomes the CPU, with the reason in ``instead_of``. A name that is given here is insisted on.
-    """
+    """The device of a framework for a name, which stands for ``wanted``; see `metallab.device.pick`."""
     faults = {}
     for kind in BEST_FIRST if wanted == "auto" else (wanted,):
         if (fault := probe(kind, framework)) is None:

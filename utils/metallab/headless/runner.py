@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from metallab import isolated, paths
 from metallab.notebook import Failure, save, show_failure
 from metallab.outcomes import Status
@@ -204,7 +202,8 @@ def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lamb
     finally:
         if worker.poll() is None:
             kill_family(head)
-        kill_family(_as_process(_known(job).get("kernel")), Path(job.scratch).name)  # and what cells left running
+        kernel = _known(job).get("kernel")
+        kill_family(find_process(kernel) if kernel else None, Path(job.scratch).name)  # and what cells left running
         with contextlib.suppress(OSError):
             worker.stdin.close()
     known = _known(job)
@@ -279,7 +278,3 @@ def _result(job: Job, known: Mapping[str, Any]) -> NotebookResult:
     result.title = result.title or job.name
     result.notebook = Path(result.notebook) if result.notebook else None
     return result
-
-
-def _as_process(pid: int | None) -> psutil.Process | None:
-    return find_process(pid) if pid else None

@@ -13,7 +13,7 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from metallab import paths, timing, units
@@ -56,10 +56,6 @@ class Conclusion:
         return self.measured.device if self.measured else ""
 
     @property
-    def variant(self) -> str:
-        return self.answer.variant
-
-    @property
     def outcome(self) -> str:
         """The verdict, or a word of `WITHHELD` for the reason why there is none: a style of the report."""
         return WITHHELD.get(self.answer.doubt.kind, self.answer.outcome)
@@ -77,11 +73,6 @@ class Conclusion:
     @property
     def interval(self) -> str:
         return f"{units.times(self.ratio[0])} to {units.times(self.ratio[2])}" if self.ratio else ""
-
-    @property
-    def short(self) -> str:
-        """Speed-up and verdict, such as ``1.83× faster``."""
-        return f"{self.speed_up} {self.outcome}"
 
     @property
     def by_gpu(self) -> bool:
@@ -245,17 +236,6 @@ def column(records: Sequence[Record], origin: str) -> Column:
     return Column(first.device, origin, tuple(records), tuple(conclusions(records)))
 
 
-def distinct(columns: Iterable[Column]) -> list[Column]:
-    """Return the columns with distinct titles: the second of one kind is called ``title (2)``."""
-    seen: Counter[str] = Counter()
-    named = []
-    for one in columns:
-        seen[one.title] += 1
-        number = seen[one.title]
-        named.append(replace(one, title=f"{one.title} ({number})") if number > 1 else one)
-    return named
-
-
 def references() -> tuple[list[Column], list[Unreadable]]:
     """Return the machines in ``data/results``, and the files there that cannot be used."""
     columns, unreadable = [], []
@@ -271,7 +251,7 @@ def beside(mine: Column | None) -> tuple[list[Column], list[Unreadable]]:
     """Return a machine beside the stored ones, and a column for one that is wanted."""
     stored, unreadable = references()
     here = [replace(mine, title=f"here, {mine.title}")] if mine else []
-    kept = [replace(one, title=f"{one.title} (stored)") for one in distinct(stored)]
+    kept = [replace(one, title=f"{one.title} (stored)") for one in stored]
     return [*here, *kept, *wanted([*here, *kept])], unreadable
 
 
@@ -341,32 +321,24 @@ def _spread(conclusions: Sequence[Conclusion]) -> str:
 
 def every(columns: Sequence[Column]) -> list[Row]:
     """Return all speed-ups, and why some have none."""
-    return _rows(columns, [_cells(one.conclusions) for one in columns])
-
-
-def _cells(conclusions: Iterable[Conclusion]) -> dict[str, str]:
-    """Return the cells of one machine, by row."""
-    return {_row(each): f"{each.short} ({each.interval})" if each.ratio else each.words for each in conclusions}
-
-
-def _row(conclusion: Conclusion) -> str:
-    """Return the lesson's number and what was compared, the same on every machine."""
-    return f"{_number(conclusion)} {conclusion.label}"
-
-
-def _rows(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> list[Row]:
-    """Return the rows of a table from the cells of each machine."""
+    cells = [_cells(one.conclusions) for one in columns]
     labels = sorted({row for of_one in cells for row in of_one}, key=_in_order)
     nothing = ["SIMULATED: none given" if one.simulated else "–" for one in columns]
     pairs = list(zip(cells, nothing, strict=True))
     return [(row, tuple(of_one.get(row) or none for of_one, none in pairs)) for row in labels]
 
 
+def _cells(conclusions: Iterable[Conclusion]) -> dict[str, str]:
+    """Return the cells of one machine, by row."""
+    given = lambda each: f"{each.speed_up} {each.outcome} ({each.interval})" if each.ratio else each.words
+    return {_row(each): given(each) for each in conclusions}
+
+
+def _row(conclusion: Conclusion) -> str:
+    """Return the lesson's number and what was compared, the same on every machine."""
+    return f"{conclusion.lesson.split('_')[0]} {conclusion.label}"
+
+
 def _in_order(label: str) -> list[str | int]:
     """Return a key that sorts ``batch of 2`` before ``batch of 16``."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", label)]
-
-
-def _number(conclusion: Conclusion) -> str:
-    """The lesson's number."""
-    return conclusion.lesson.split("_")[0]

@@ -103,12 +103,12 @@ def read_summary(run: Path) -> RunSummary:
 
 
 def latest_run(build: Path) -> Path:
-    """The run that was begun last, see `paths.latest`. ReportError if there is none."""
+    """The run that was begun last. ReportError if there is none."""
     runs = [path.parent for pattern in ("full-*", "fast-*") for path in build.glob(f"{pattern}/summary.json")]
     if not runs:
         raise ReportError(f"{build} holds no run to report on: run `make run` first")
     started = {run: read_summary(run).started for run in runs}
-    return paths.latest({run: moment.timestamp() if moment else 0.0 for run, moment in started.items()})
+    return max(runs, key=lambda run: started[run].timestamp() if started[run] else 0.0)
 
 
 # --- what the page shows ---

@@ -119,11 +119,6 @@ class Outcome:
         """The outcome as it is printed, in capitals."""
         return IN_PRINT[self.refusing or self.word]
 
-    @property
-    def is_finding(self) -> bool:
-        """True if B is worse: slower, or without what A can do."""
-        return self.answer in ("SLOWER", "LOST")
-
 
 def compare(
     given: Iterable[Case], sides: Sequence[Command], settings: Settings, chance: random.Random | None = None

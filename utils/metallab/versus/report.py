@@ -91,10 +91,11 @@ def summary(outcomes: Sequence[Outcome], factor: float) -> str:
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
     """1 if B is slower or cannot do what A can, 2 if something or everything could not be compared, else 0."""
-    if any(outcome.is_finding for outcome in outcomes):
+    answers = {outcome.answer for outcome in outcomes}
+    if answers & {"SLOWER", "LOST"}:
         return 1
     compared = [outcome for outcome in outcomes if outcome.interval]
-    refused = any(outcome.answer in ("DIFFERS", "NEITHER") for outcome in outcomes)
+    refused = answers & {"DIFFERS", "NEITHER"}
     return 2 if refused or not compared or not all(map(has_interval, compared)) else 0
 
 

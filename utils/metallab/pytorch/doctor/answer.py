@@ -27,6 +27,10 @@ QUESTIONS = (
 )
 
 
+class NotAModel(ValueError):
+    """A factory's result that cannot be examined; the message says what it has to return."""
+
+
 @dataclass(frozen=True)
 class Evidence:
     """The basis of a sentence: a table, or a text such as a program."""

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from metallab import isolated, paths
-from metallab.pytorch.doctor.answer import IN_PRINT, QUESTIONS, Answer, Evidence
+from metallab.pytorch.doctor.answer import IN_PRINT, QUESTIONS, Answer, Evidence, NotAModel
 
 CHILD = "import torch\nfrom metallab.pytorch.doctor import asking\nresult = asking.{call}"
 ORDER = (1, 5, 4, 2, 6, 3)
@@ -47,10 +47,6 @@ FINDINGS = {
 """Problem and advice, by question and status."""
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
-
-
-class Refused(ValueError):
-    """Not a model that runs; the message says what to give."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +143,7 @@ def examine(
 
     Raises
     ------
-    Refused
+    NotAModel
         If the factory makes no model that runs on the CPU.
     ValueError
         If ``minutes`` is no time.
@@ -187,9 +183,9 @@ def _run(source: str, number: int, seconds: float, **settings: Any) -> isolated.
 def _look(factory: str, seconds: float, most: int) -> tuple[str, str]:
     outcome = _run(CHILD.format(call=f"look({factory!r}, {most})"), 0, seconds, results=["result"])
     if "NotAModel" in outcome.kinds:
-        raise Refused(outcome.reason.removeprefix("NotAModel: "))
+        raise NotAModel(outcome.reason.removeprefix("NotAModel: "))
     if not outcome.ok:
-        raise Refused(f"{factory} could not be tried: {_why(outcome)}")
+        raise NotAModel(f"{factory} could not be tried: {_why(outcome)}")
     return outcome["result"]
 
 
@@ -241,7 +237,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     try:
         paths.make_output(given.out)
         report = examine(given.factory, **options, progress=lambda line: print(line, file=sys.stderr, flush=True))
-    except (OSError, Refused) as error:
+    except (OSError, NotAModel) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -15,14 +15,11 @@ from torch.nn.parameter import is_lazy
 from metallab.pytorch.blame import mean_square
 from metallab.pytorch.copies import copied, mapped, tensors_in
 from metallab.pytorch.dispatch import explain
+from metallab.pytorch.doctor.answer import NotAModel
 
 RETURNS = "(model, inputs) or (model, inputs, loss)"
 DOES_NOT_RUN = "the model does not run with its inputs on the CPU"
 NARROWED = {torch.float64: torch.float32, torch.complex128: torch.complex64}
-
-
-class NotAModel(ValueError):
-    """A factory's result that cannot be examined; the message says what it has to return."""
 
 
 def narrowed(tensor: Tensor) -> Tensor:
