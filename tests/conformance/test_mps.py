@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-import more_networks
 import numpy as np
 import pytest
 import torch
@@ -213,7 +212,7 @@ def test_these_operators_are_missing(operator):
 
 
 @pytest.mark.claim(used_in="notebook 02, will my model run on MPS", seconds=180, slow=True)
-@pytest.mark.parametrize("make", [networks.talk_mlp, networks.cnn, more_networks.transformer])
+@pytest.mark.parametrize("make", [networks.talk_mlp, networks.cnn, networks.transformer])
 def test_coverage_foretells_networks(make, evidence):
     """What `coverage` foretells of the talk's network, convolutions and a Transformer block happens on the GPU."""
     network = make()

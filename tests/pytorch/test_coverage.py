@@ -8,7 +8,6 @@ import sys
 import types
 from typing import Any
 
-import more_networks
 import numpy as np
 import pytest
 import torch
@@ -116,7 +115,7 @@ def test_the_talk_s_network_runs_and_rrelu_does_not():
 
 def test_lstm_is_one_operator_on_mps():
     """aten/src/ATen/native/RNN.cpp calls _lstm_mps for the whole layer; elsewhere it falls into pieces."""
-    for model in (nn.LSTM(4, 4), more_networks.lstm().model):
+    for model in (nn.LSTM(4, 4), networks.lstm().model):
         inputs = torch.randn(2, 3, 4 if isinstance(model, nn.LSTM) else 64)
         covered = mps_coverage(model, inputs)
         assert of(covered, "_lstm_mps").calls == 1
@@ -141,7 +140,7 @@ def test_attention_is_one_operator_on_mps_without_gradients():
 
 
 def test_lstm_and_linear_have_one_backward_operator():
-    covered = mps_coverage(more_networks.lstm().model, torch.randn(2, 3, 64), training=True)
+    covered = mps_coverage(networks.lstm().model, torch.randn(2, 3, 64), training=True)
     assert of(covered, "lstm_mps_backward").calls == 1
     assert of(covered, "linear_backward").calls == 1
     assert not any("tanh" in use.operator or "addmm" in use.operator for use in covered.uses)
@@ -427,7 +426,7 @@ def test_nms_needs_numbers_and_is_traced_on_the_cpu():
     assert "Traced on the CPU" in covered.answer, "what it does on mps alone is not seen"
 
 
-@pytest.mark.parametrize("make", more_networks.EVERY)
+@pytest.mark.parametrize("make", [networks.mlp, networks.cnn, networks.resnet, networks.transformer, networks.lstm])
 def test_the_collection_s_networks_run(make):
     network = make()
     covered = mps_coverage(network.model.train(), *network.inputs, training=True)

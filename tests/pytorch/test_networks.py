@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import more_networks
 import pytest
 import torch
 
 from metallab.pytorch import networks
 
-MAKERS = [networks.mlp, networks.cnn, networks.talk_mlp]
-SHAPES = {"MLP": (256, 10), "CNN": (32, 10), "Softshrink MLP": (256, 10)}
+MAKERS = [getattr(networks, name) for name in ("mlp", "cnn", "resnet", "transformer", "lstm", "talk_mlp")]
+SHAPES = {
+    "MLP": (256, 10),
+    "CNN": (32, 10),
+    "ResNet-18": (8, 1000),
+    "Transformer block": (8, 64, 128),
+    "LSTM": (16, 10),
+    "Softshrink MLP": (256, 10),
+}
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -40,7 +46,7 @@ def test_training_changes_neither_the_network_nor_its_inference():
     assert all(torch.equal(p, w) for p, w in zip(network.model.parameters(), weights, strict=True))
 
 
-@pytest.mark.parametrize("make", [networks.mlp, networks.cnn, more_networks.lstm])
+@pytest.mark.parametrize("make", [networks.mlp, networks.cnn, networks.lstm])
 def test_a_batch_is_not_learned_by_heart_while_it_is_timed(make):
     """Each step is the same, its loss to the last bits that threads leave open."""
     step = make(batch=8).training_step()

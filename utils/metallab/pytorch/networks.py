@@ -25,7 +25,7 @@ class Network:
 
     def to(self, device: torch.device | str) -> Network:
         """A copy on a device; this one stays where it is."""
-        return Network(self.name, copy.deepcopy(self.model).to(device), tuple(x.to(device) for x in self.inputs))
+        return Network(self.name, _copied(self.model).to(device), tuple(x.to(device) for x in self.inputs))
 
     def replace(self, old: type[nn.Module], new: Callable[[], nn.Module]) -> Network:
         """A copy in which each layer of one kind is a new one of another. ValueError if there is none of that kind.
@@ -39,7 +39,7 @@ class Network:
 
     def inference(self) -> Callable[[], Tensor]:
         """A function that computes the outputs, without gradients, on a copy in evaluation mode."""
-        model, inputs = copy.deepcopy(self.model).eval(), self.inputs
+        model, inputs = _copied(self.model).eval(), self.inputs
 
         def infer() -> Tensor:
             with torch.no_grad():
@@ -52,9 +52,9 @@ class Network:
 
         At a rate of 0 nothing is learned, and all is computed: each step is the same work with the same loss, which can
         be compared after the last step as after the first. A network that learns its batch by heart gets subnormal
-        gradients, with which a CPU computes many times more slowly.
+        gradients, with which a CPU computes many times more slowly: the time would depend on how long was measured.
         """
-        model, inputs = copy.deepcopy(self.model).train(), self.inputs
+        model, inputs = _copied(self.model).train(), self.inputs
         optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
 
         def step() -> Tensor:
@@ -67,9 +67,22 @@ class Network:
         return step
 
 
+class LastStep(nn.Module):
+    """An LSTM over a sequence, and a linear layer on its last step: (batch, steps, features) -> (batch, classes)."""
+
+    def __init__(self, features: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(features, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The classes' scores."""
+        return self.head(self.lstm(x)[0][:, -1])
+
+
 def mlp(batch: int = 256, width: int = 512) -> Network:
     """Three linear layers with ReLU: 784 -> width -> width -> 10."""
-    return seeded(
+    return _seeded(
         "MLP",
         lambda: nn.Sequential(
             nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
@@ -86,7 +99,7 @@ def talk_mlp(batch: int = 256) -> Network:
         hidden = [layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.Softshrink())]
         return nn.Sequential(*hidden, nn.Linear(256, 10))
 
-    return seeded("Softshrink MLP", make, (batch, 784))
+    return _seeded("Softshrink MLP", make, (batch, 784))
 
 
 def cnn(batch: int = 32, channels: int = 32, size: int = 32) -> Network:
@@ -99,10 +112,40 @@ def cnn(batch: int = 32, channels: int = 32, size: int = 32) -> Network:
         head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * channels, 10)]
         return nn.Sequential(*stage(3, channels), *stage(channels, 2 * channels), *head)
 
-    return seeded("CNN", make, (batch, 3, size, size))
+    return _seeded("CNN", make, (batch, 3, size, size))
 
 
-def seeded(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Network:
+def resnet(batch: int = 8, size: int = 64) -> Network:
+    """torchvision's ResNet-18, untrained."""
+    import torchvision
+
+    return _seeded("ResNet-18", lambda: torchvision.models.resnet18(weights=None), (batch, 3, size, size))
+
+
+def transformer(batch: int = 8, steps: int = 64, width: int = 128) -> Network:
+    """One Transformer encoder block without dropout, so that training is the same on every device."""
+    return _seeded(
+        "Transformer block",
+        lambda: nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True),
+        (batch, steps, width),
+    )
+
+
+def lstm(batch: int = 16, steps: int = 32, hidden: int = 128) -> Network:
+    """One LSTM layer with a linear head."""
+    return _seeded("LSTM", lambda: LastStep(64, hidden, 10), (batch, steps, 64))
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A copy whose recurrent layers' weights lie in one piece again, as cuDNN wants them: a copy's do not."""
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()
+    return model
+
+
+def _seeded(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Network:
     """A network whose weights and inputs depend on nothing but its maker; the caller's random state stays as it was."""
     default = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
